@@ -1,0 +1,1 @@
+//! Data sets, decoding, augmentation and the prefetching loader.

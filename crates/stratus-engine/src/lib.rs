@@ -1,0 +1,1 @@
+//! Graph to Program to Plan to Session to Timeline: differentiation, fusion, memory placement, execution.

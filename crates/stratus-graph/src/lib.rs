@@ -1,0 +1,1 @@
+//! Networks as data: operations, shapes, parameters, cost; nothing runs here.

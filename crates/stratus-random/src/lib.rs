@@ -1,0 +1,1 @@
+//! Counter-based random numbers: every draw is a function of (seed, purpose, indices).

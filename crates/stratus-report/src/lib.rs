@@ -1,0 +1,1 @@
+//! Run directories to tables and CSV.

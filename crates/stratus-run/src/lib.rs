@@ -1,0 +1,1 @@
+//! The run directory: its files, their formats, their readers and writers.

@@ -1,0 +1,1 @@
+//! The experiment: configuration, loop, schedules, metrics, checkpointing, resuming.

@@ -1,0 +1,2 @@
+//! The `stratus` command line.
+fn main() {}
