@@ -1,1 +1,181 @@
 //! Counter-based random numbers: every draw is a function of (seed, purpose, indices).
+//!
+//! There is no generator state to save or to share: shuffling epoch 7 or augmenting sample 12,345 gives the same numbers whatever
+//! ran before, on whichever thread, resumed or not. The function is Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random
+//! numbers: as easy as 1, 2, 3", SC 2011), which GPUs compute as readily as CPUs.
+
+/// What a number is drawn for. Two purposes never share a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Purpose {
+    /// Initial parameter values; indexed by the parameter's position in the graph.
+    Initialise = 1,
+    /// The order of samples in an epoch; indexed by the epoch.
+    Shuffle = 2,
+    /// Geometric and photometric augmentation; indexed by epoch and sample.
+    Augment = 3,
+    /// Dropout masks; indexed by step and layer.
+    Dropout = 4,
+    /// Splitting a data set into training, validation and test parts.
+    Split = 5,
+    /// Synthetic data; indexed by the sample.
+    Synthetic = 6,
+    /// Test inputs.
+    Test = 7,
+}
+
+const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
+const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
+
+/// One Philox4x32-10 block: four 32-bit words from a 128-bit counter and a 64-bit key.
+#[must_use]
+pub fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
+    let (mut counter, mut key) = (counter, key);
+    for round in 0..10 {
+        if round > 0 {
+            key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
+        }
+        let product = [
+            u64::from(MULTIPLIERS[0]) * u64::from(counter[0]),
+            u64::from(MULTIPLIERS[1]) * u64::from(counter[2]),
+        ];
+        let (high, low) = (product.map(|p| (p >> 32) as u32), product.map(|p| p as u32));
+        counter = [high[1] ^ counter[1] ^ key[0], low[1], high[0] ^ counter[3] ^ key[1], low[0]];
+    }
+    counter
+}
+
+/// The sequence of numbers that belongs to one (seed, purpose, index, subindex).
+///
+/// `index` and `subindex` are what the purpose says: an epoch, a sample, a parameter's position. Up to 2^32 blocks of four words each.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    key: [u32; 2],
+    counter: [u32; 4],
+    block: [u32; 4],
+    used: usize,
+}
+
+impl Stream {
+    /// The sequence of (seed, purpose, index, subindex), from its first number.
+    #[must_use]
+    pub fn new(seed: u64, purpose: Purpose, index: u64, subindex: u32) -> Self {
+        // The purpose and the seed are mixed by a block of their own, so that neighbouring seeds share nothing.
+        let mixed = philox([seed as u32, (seed >> 32) as u32, purpose as u32, subindex], [0x5354_5241, 0x5455_5300]);
+        let key = [mixed[0] ^ mixed[2], mixed[1] ^ mixed[3]];
+        Self { key, counter: [0, subindex, index as u32, (index >> 32) as u32], block: [0; 4], used: 4 }
+    }
+
+    /// The next 32 random bits.
+    pub fn next_u32(&mut self) -> u32 {
+        if self.used == 4 {
+            self.block = philox(self.counter, self.key);
+            self.counter[0] = self.counter[0].wrapping_add(1);
+            self.used = 0;
+        }
+        self.used += 1;
+        self.block[self.used - 1]
+    }
+
+    /// The next 64 random bits.
+    pub fn next_u64(&mut self) -> u64 {
+        u64::from(self.next_u32()) | (u64::from(self.next_u32()) << 32)
+    }
+
+    /// Uniform in [0, 1), with the 24 bits an `f32` can hold.
+    pub fn uniform(&mut self) -> f32 {
+        (self.next_u32() >> 8) as f32 * (1.0 / 16_777_216.0)
+    }
+
+    /// Uniform in [low, high).
+    pub fn uniform_between(&mut self, low: f32, high: f32) -> f32 {
+        low + (high - low) * self.uniform()
+    }
+
+    /// Uniform over 0..bound without bias (Lemire, "Fast random integer generation in an interval", 2019). 0 where `bound` is 0.
+    pub fn below(&mut self, bound: u32) -> u32 {
+        loop {
+            let product = u64::from(self.next_u32()) * u64::from(bound);
+            let low = product as u32;
+            if low >= bound || low >= bound.wrapping_neg().checked_rem(bound).unwrap_or(0) {
+                return (product >> 32) as u32;
+            }
+        }
+    }
+
+    /// Standard normal, by the Box–Muller transform in `f64`.
+    pub fn normal(&mut self) -> f32 {
+        let radius = (-2.0 * (1.0 - f64::from(self.uniform())).ln()).sqrt();
+        (radius * (std::f64::consts::TAU * f64::from(self.uniform())).cos()) as f32
+    }
+
+    /// Fisher–Yates: a uniformly random order of `items`.
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            let other = self.below(last as u32 + 1) as usize;
+            items.swap(last, other);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Known answers of the authors' Random123 distribution (file kat_vectors).
+    #[test]
+    fn philox_gives_the_published_answers() {
+        assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
+        assert_eq!(philox([u32::MAX; 4], [u32::MAX; 2]), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
+        assert_eq!(
+            philox([0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344], [0xa409_3822, 0x299f_31d0]),
+            [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
+        );
+    }
+
+    #[test]
+    fn streams_differ_in_every_coordinate_and_repeat() {
+        let draw = |seed, purpose, index, subindex| Stream::new(seed, purpose, index, subindex).next_u64();
+        let base = draw(1, Purpose::Shuffle, 2, 3);
+        assert_eq!(base, draw(1, Purpose::Shuffle, 2, 3));
+        for other in [
+            draw(2, Purpose::Shuffle, 2, 3),
+            draw(1, Purpose::Augment, 2, 3),
+            draw(1, Purpose::Shuffle, 3, 3),
+            draw(1, Purpose::Shuffle, 2, 4),
+            draw(1 << 40, Purpose::Shuffle, 2, 3),
+        ] {
+            assert_ne!(base, other);
+        }
+    }
+
+    #[test]
+    fn below_is_uniform_and_in_range() {
+        let mut stream = Stream::new(7, Purpose::Test, 0, 0);
+        let mut counts = [0u32; 7];
+        for _ in 0..70_000 {
+            counts[stream.below(7) as usize] += 1;
+        }
+        assert!(counts.iter().all(|&count| (9_600..10_400).contains(&count)), "{counts:?}");
+        assert_eq!(stream.below(1), 0);
+        assert_eq!(stream.below(0), 0);
+    }
+
+    #[test]
+    fn normal_has_zero_mean_and_unit_variance() {
+        let mut stream = Stream::new(7, Purpose::Test, 1, 0);
+        let draws: Vec<f64> = (0..100_000).map(|_| f64::from(stream.normal())).collect();
+        let mean = draws.iter().sum::<f64>() / draws.len() as f64;
+        let variance = draws.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / draws.len() as f64;
+        assert!(mean.abs() < 0.01 && (variance - 1.0).abs() < 0.02, "{mean} {variance}");
+    }
+
+    #[test]
+    fn shuffle_is_a_permutation() {
+        let mut items: Vec<u32> = (0..1000).collect();
+        Stream::new(3, Purpose::Shuffle, 0, 0).shuffle(&mut items);
+        assert_ne!(items, (0..1000).collect::<Vec<_>>());
+        items.sort_unstable();
+        assert_eq!(items, (0..1000).collect::<Vec<_>>());
+    }
+}
