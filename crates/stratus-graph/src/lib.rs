@@ -1,1 +1,13 @@
 //! Networks as data: operations, shapes, parameters, cost; nothing runs here.
+//!
+//! A [`Graph`] is a list of nodes in execution order, each with an [`Op`] and a name as PyTorch's module paths have it. Shapes are those of
+//! one sample, without the batch dimension: `[channels, height, width]` for images and feature maps, `[features]` for vectors.
+
+mod graph;
+pub mod ops;
+mod shape;
+pub mod zoo;
+
+pub use graph::{Graph, GraphBuilder, GraphError, Node, NodeId, Parameter, ParameterId, TensorId};
+pub use ops::{Initialisation, Op, Operation, ParameterKind, ParameterSpec};
+pub use shape::{Shape, ShapeError};

@@ -1,0 +1,279 @@
+//! The graph: nodes in execution order, the tensors between them, the parameters they own.
+
+use crate::ops::{Initialisation, Op, Operation, ParameterKind};
+use crate::{Shape, ShapeError};
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+
+macro_rules! index {
+    ($name:ident, $doc:literal) => {
+        #[doc = $doc]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub struct $name(pub usize);
+    };
+}
+index!(NodeId, "Position of a node in [`Graph::nodes`].");
+index!(TensorId, "Position of a tensor in [`Graph::tensors`].");
+index!(ParameterId, "Position of a parameter in [`Graph::parameters`].");
+
+/// A layer: one operation under a name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Node {
+    /// PyTorch's module path, such as `layer1.0`.
+    pub name: String,
+    /// What it computes.
+    pub op: Op,
+    /// What it reads.
+    pub inputs: Vec<TensorId>,
+    /// What it produces.
+    pub output: TensorId,
+    /// The parameters it owns, in the order of [`Operation::parameters`].
+    pub parameters: Vec<ParameterId>,
+}
+
+/// A tensor that training changes, or a running statistic.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Parameter {
+    /// The key in a state dictionary, such as `layer1.0.weight`.
+    pub name: String,
+    /// Extents in PyTorch's order.
+    pub shape: Vec<usize>,
+    /// First values.
+    pub initialisation: Initialisation,
+    /// Trained or buffer.
+    pub kind: ParameterKind,
+}
+
+impl Parameter {
+    /// The number of elements.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+/// A network. Made by [`GraphBuilder`], which verifies it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Graph {
+    /// The network's name on the command line.
+    pub name: String,
+    /// Nodes in execution order.
+    pub nodes: Vec<Node>,
+    /// The shape of every tensor, for one sample.
+    pub tensors: Vec<Shape>,
+    /// Every parameter, in the order PyTorch's `state_dict` lists them.
+    pub parameters: Vec<Parameter>,
+    /// The images.
+    pub input: TensorId,
+    /// The logits.
+    pub output: TensorId,
+}
+
+/// What is wrong with a network, and in which layer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GraphError {
+    /// An operation cannot take its inputs.
+    #[error("layer `{layer}` ({kind}): {source}")]
+    Shape {
+        /// The layer's name.
+        layer: String,
+        /// The operation.
+        kind: &'static str,
+        /// What does not fit.
+        source: ShapeError,
+    },
+    /// Two layers share a name, or a tensor is used before it is made.
+    #[error("network `{network}`: {problem}")]
+    Structure {
+        /// The network's name.
+        network: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A hyper-parameter that no network of that family can have.
+    #[error("network `{network}`: {key} = {value} is not possible; {need}")]
+    Hyperparameter {
+        /// The network's name.
+        network: String,
+        /// The configuration key.
+        key: &'static str,
+        /// Its value.
+        value: String,
+        /// What is needed.
+        need: String,
+    },
+    /// No network of that name.
+    #[error("there is no network `{name}`{}; known are {known}", suggestion.as_ref().map(|s| format!(", did you mean `{s}`?")).unwrap_or_default())]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// The nearest known name.
+        suggestion: Option<String>,
+        /// All known names.
+        known: String,
+    },
+}
+
+impl Graph {
+    /// The number of trained values.
+    #[must_use]
+    pub fn trained_parameters(&self) -> usize {
+        self.parameters.iter().filter(|p| p.kind == ParameterKind::Trained).map(Parameter::elements).sum()
+    }
+
+    /// The shape of a tensor.
+    #[must_use]
+    pub fn shape(&self, tensor: TensorId) -> &Shape {
+        &self.tensors[tensor.0]
+    }
+
+    /// The shape of one input sample.
+    #[must_use]
+    pub fn input_shape(&self) -> &Shape {
+        self.shape(self.input)
+    }
+
+    /// Floating-point operations of one sample's forward pass through a node.
+    #[must_use]
+    pub fn node_flops(&self, node: &Node) -> u64 {
+        let inputs: Vec<&Shape> = node.inputs.iter().map(|&t| self.shape(t)).collect();
+        node.op.forward_flops(&inputs, self.shape(node.output))
+    }
+
+    /// Floating-point operations of one sample's forward pass.
+    #[must_use]
+    pub fn forward_flops(&self) -> u64 {
+        self.nodes.iter().map(|node| self.node_flops(node)).sum()
+    }
+
+    /// Checks that every tensor is made before it is read, names are unique, shapes and parameters follow their rules.
+    ///
+    /// # Errors
+    /// The first thing that does not hold, with its layer.
+    pub fn verify(&self) -> Result<(), GraphError> {
+        let structure = |problem: String| GraphError::Structure { network: self.name.clone(), problem };
+        let mut made = HashSet::from([self.input]);
+        let mut names = HashSet::new();
+        for node in &self.nodes {
+            if !names.insert(&node.name) {
+                return Err(structure(format!("two layers are named `{}`", node.name)));
+            }
+            for input in &node.inputs {
+                if !made.contains(input) {
+                    return Err(structure(format!(
+                        "layer `{}` reads tensor {} before it is made",
+                        node.name, input.0
+                    )));
+                }
+            }
+            let inputs: Vec<&Shape> = node.inputs.iter().map(|&t| self.shape(t)).collect();
+            let shape = node.op.output_shape(&inputs).map_err(|source| GraphError::Shape {
+                layer: node.name.clone(),
+                kind: node.op.kind(),
+                source,
+            })?;
+            if self.tensors.get(node.output.0) != Some(&shape) {
+                return Err(structure(format!(
+                    "layer `{}` makes {shape}, another shape is recorded",
+                    node.name
+                )));
+            }
+            if !made.insert(node.output) {
+                return Err(structure(format!("layer `{}` makes a tensor a second time", node.name)));
+            }
+            let specs = node.op.parameters();
+            let owned: Option<Vec<&Parameter>> =
+                node.parameters.iter().map(|p| self.parameters.get(p.0)).collect();
+            let agree = owned.is_some_and(|owned| {
+                owned.len() == specs.len() && owned.iter().zip(&specs).all(|(p, spec)| p.shape == spec.shape)
+            });
+            if !agree {
+                return Err(structure(format!(
+                    "layer `{}` does not own the parameters of its operation",
+                    node.name
+                )));
+            }
+        }
+        if !made.contains(&self.output) {
+            return Err(structure("its output is never made".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+/// Builds a graph layer by layer, checking shapes as it goes.
+#[derive(Debug)]
+pub struct GraphBuilder {
+    graph: Graph,
+}
+
+impl GraphBuilder {
+    /// An empty network that reads images of `input`; returns the builder and the input tensor.
+    #[must_use]
+    pub fn new(name: &str, input: Shape) -> (Self, TensorId) {
+        let graph = Graph {
+            name: name.to_owned(),
+            nodes: Vec::new(),
+            tensors: vec![input],
+            parameters: Vec::new(),
+            input: TensorId(0),
+            output: TensorId(0),
+        };
+        (Self { graph }, TensorId(0))
+    }
+
+    /// Adds a layer and returns its output.
+    ///
+    /// # Errors
+    /// Where the operation cannot take its inputs; the message names the layer and the shapes.
+    pub fn add(
+        &mut self,
+        name: &str,
+        op: impl Into<Op>,
+        inputs: &[TensorId],
+    ) -> Result<TensorId, GraphError> {
+        let op = op.into();
+        let shapes: Vec<&Shape> = inputs.iter().map(|&t| self.graph.shape(t)).collect();
+        let shape = op.output_shape(&shapes).map_err(|source| GraphError::Shape {
+            layer: name.to_owned(),
+            kind: op.kind(),
+            source,
+        })?;
+        let output = TensorId(self.graph.tensors.len());
+        self.graph.tensors.push(shape);
+        let mut parameters = Vec::new();
+        for spec in op.parameters() {
+            parameters.push(ParameterId(self.graph.parameters.len()));
+            self.graph.parameters.push(Parameter {
+                name: format!("{name}.{}", spec.name),
+                shape: spec.shape,
+                initialisation: spec.initialisation,
+                kind: spec.kind,
+            });
+        }
+        self.graph.nodes.push(Node {
+            name: name.to_owned(),
+            op,
+            inputs: inputs.to_vec(),
+            output,
+            parameters,
+        });
+        Ok(output)
+    }
+
+    /// The shape of a tensor made so far.
+    #[must_use]
+    pub fn shape(&self, tensor: TensorId) -> &Shape {
+        self.graph.shape(tensor)
+    }
+
+    /// The finished network.
+    ///
+    /// # Errors
+    /// See [`Graph::verify`].
+    pub fn finish(mut self, output: TensorId) -> Result<Graph, GraphError> {
+        self.graph.output = output;
+        self.graph.verify()?;
+        Ok(self.graph)
+    }
+}

@@ -1,0 +1,145 @@
+//! Two-dimensional convolution (cross-correlation, as every framework has it).
+
+use super::{Initialisation, Operation, ParameterKind, ParameterSpec, only};
+use crate::shape::sliding_extent;
+use crate::{Shape, ShapeError};
+use serde::{Deserialize, Serialize};
+
+/// `y[o] = sum over i of w[o, i] * x[i] (+ b[o])`, strided, padded with zeros, dilated, in groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Conv2d {
+    /// Channels of the input.
+    pub in_channels: usize,
+    /// Channels of the output.
+    pub out_channels: usize,
+    /// Kernel `[height, width]`.
+    pub kernel: [usize; 2],
+    /// Stride `[vertical, horizontal]`.
+    pub stride: [usize; 2],
+    /// Zeros added `[top, left]`.
+    pub padding_before: [usize; 2],
+    /// Zeros added `[bottom, right]`.
+    pub padding_after: [usize; 2],
+    /// Distance of the kernel's taps, 1 for a dense kernel.
+    pub dilation: [usize; 2],
+    /// Groups; `in_channels` of them with one channel each is a depthwise convolution.
+    pub groups: usize,
+    /// Whether a bias is added.
+    pub bias: bool,
+}
+
+impl Conv2d {
+    /// A square kernel with equal padding on all sides, dense, ungrouped, without bias.
+    #[must_use]
+    pub fn new(
+        in_channels: usize,
+        out_channels: usize,
+        kernel: usize,
+        stride: usize,
+        padding: usize,
+    ) -> Self {
+        Self {
+            in_channels,
+            out_channels,
+            kernel: [kernel; 2],
+            stride: [stride; 2],
+            padding_before: [padding; 2],
+            padding_after: [padding; 2],
+            dilation: [1; 2],
+            groups: 1,
+            bias: false,
+        }
+    }
+
+    /// `[out, in / groups, kernel height, kernel width]`.
+    #[must_use]
+    pub fn weight_shape(&self) -> [usize; 4] {
+        [self.out_channels, self.in_channels / self.groups.max(1), self.kernel[0], self.kernel[1]]
+    }
+
+    /// Height and width of the output for an input of `size`.
+    ///
+    /// # Errors
+    /// Where the window does not fit.
+    pub fn output_size(&self, size: [usize; 2]) -> Result<[usize; 2], ShapeError> {
+        let extent = |axis: usize, what| {
+            sliding_extent(
+                what,
+                size[axis],
+                self.kernel[axis],
+                self.stride[axis],
+                (self.padding_before[axis], self.padding_after[axis]),
+                self.dilation[axis],
+            )
+        };
+        Ok([extent(0, "height")?, extent(1, "width")?])
+    }
+}
+
+impl Operation for Conv2d {
+    fn kind(&self) -> &'static str {
+        "conv2d"
+    }
+
+    fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
+        let input = only("conv2d", inputs)?;
+        let [channels, height, width] = input.as_image()?;
+        if channels != self.in_channels {
+            return Err(ShapeError::new(format!(
+                "its weight {:?} expects {} channels, its input {input} has {channels}",
+                self.weight_shape(),
+                self.in_channels
+            )));
+        }
+        if self.groups == 0 || self.in_channels % self.groups != 0 || self.out_channels % self.groups != 0 {
+            return Err(ShapeError::new(format!(
+                "{} groups do not divide its {} input and {} output channels",
+                self.groups, self.in_channels, self.out_channels
+            )));
+        }
+        if self.out_channels == 0 {
+            return Err(ShapeError::new("it has no output channels".to_owned()));
+        }
+        let [height, width] = self.output_size([height, width])?;
+        Ok(Shape::image(self.out_channels, height, width))
+    }
+
+    /// PyTorch's default: Kaiming uniform with `a = sqrt(5)`, which is uniform within `1 / sqrt(fan_in)`.
+    fn parameters(&self) -> Vec<ParameterSpec> {
+        let shape = self.weight_shape();
+        let bound = 1.0 / ((shape[1] * shape[2] * shape[3]).max(1) as f32).sqrt();
+        let trained = |name, shape: Vec<usize>| ParameterSpec {
+            name,
+            shape,
+            initialisation: Initialisation::Uniform { bound },
+            kind: ParameterKind::Trained,
+        };
+        let mut parameters = vec![trained("weight", shape.to_vec())];
+        if self.bias {
+            parameters.push(trained("bias", vec![self.out_channels]));
+        }
+        parameters
+    }
+
+    fn forward_flops(&self, _inputs: &[&Shape], output: &Shape) -> u64 {
+        let taps = self.weight_shape()[1..].iter().product::<usize>();
+        output.elements() as u64 * (2 * taps as u64 + u64::from(self.bias))
+    }
+
+    fn attributes(&self) -> String {
+        let mut text = format!("{}x{}", self.kernel[0], self.kernel[1]);
+        if self.stride != [1, 1] {
+            text += &format!(" stride {}x{}", self.stride[0], self.stride[1]);
+        }
+        if self.padding_before != [0, 0] || self.padding_after != [0, 0] {
+            text += &format!(" padding {}x{}", self.padding_before[0], self.padding_before[1]);
+        }
+        if self.dilation != [1, 1] {
+            text += &format!(" dilation {}x{}", self.dilation[0], self.dilation[1]);
+        }
+        if self.groups != 1 {
+            text += &format!(" groups {}", self.groups);
+        }
+        text
+    }
+}

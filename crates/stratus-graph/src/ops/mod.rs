@@ -1,0 +1,128 @@
+//! Operations: attributes, shape rule, parameters and cost. A new one is a file here and a line in `operations!`.
+
+mod batch_norm;
+mod conv2d;
+mod flatten;
+mod linear;
+mod max_pool2d;
+mod relu;
+
+pub use batch_norm::BatchNorm2d;
+pub use conv2d::Conv2d;
+pub use flatten::Flatten;
+pub use linear::Linear;
+pub use max_pool2d::MaxPool2d;
+pub use relu::Relu;
+
+use crate::{Shape, ShapeError};
+use serde::{Deserialize, Serialize};
+
+/// How a parameter's first values are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Initialisation {
+    /// All zero.
+    Zeros,
+    /// All one.
+    Ones,
+    /// Uniform in `[-bound, bound)`.
+    Uniform {
+        /// Half the width of the interval.
+        bound: f32,
+    },
+    /// Normal with mean zero.
+    Normal {
+        /// Standard deviation.
+        std: f32,
+    },
+}
+
+/// Whether the optimiser changes a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ParameterKind {
+    /// Trained by its gradient.
+    Trained,
+    /// Kept beside the weights and changed by the forward pass: running statistics.
+    Buffer,
+}
+
+/// A tensor that an operation owns.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ParameterSpec {
+    /// The last part of its key: `weight`, `bias`, `running_mean`, `running_var`.
+    pub name: &'static str,
+    /// Extents: `[out, in / groups, kernel height, kernel width]`, `[out, in]` or `[channels]`.
+    pub shape: Vec<usize>,
+    /// First values.
+    pub initialisation: Initialisation,
+    /// Trained or buffer.
+    pub kind: ParameterKind,
+}
+
+/// What every operation knows of itself.
+pub trait Operation {
+    /// The field's name for it, in snake case.
+    fn kind(&self) -> &'static str;
+
+    /// The shape of its output for one sample.
+    ///
+    /// # Errors
+    /// Where the inputs cannot be taken; the message names the shapes.
+    fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError>;
+
+    /// The tensors it owns, in the order PyTorch registers them.
+    fn parameters(&self) -> Vec<ParameterSpec> {
+        Vec::new()
+    }
+
+    /// Floating-point operations of its forward pass for one sample (a multiply-add counts two).
+    fn forward_flops(&self, inputs: &[&Shape], output: &Shape) -> u64;
+
+    /// Its attributes in a few words, for tables.
+    fn attributes(&self) -> String {
+        String::new()
+    }
+}
+
+/// The one input of a unary operation.
+pub(crate) fn only<'a>(kind: &str, inputs: &[&'a Shape]) -> Result<&'a Shape, ShapeError> {
+    match inputs {
+        [input] => Ok(input),
+        _ => Err(ShapeError::new(format!("{kind} takes one input, it was given {}", inputs.len()))),
+    }
+}
+
+macro_rules! operations {
+    ($($name:ident),* $(,)?) => {
+        /// An operation with its attributes.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        pub enum Op {
+            $(#[doc = concat!("See [`", stringify!($name), "`].")] $name($name),)*
+        }
+
+        $(impl From<$name> for Op {
+            fn from(operation: $name) -> Self {
+                Self::$name(operation)
+            }
+        })*
+
+        impl Operation for Op {
+            fn kind(&self) -> &'static str {
+                match self { $(Self::$name(operation) => operation.kind(),)* }
+            }
+            fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
+                match self { $(Self::$name(operation) => operation.output_shape(inputs),)* }
+            }
+            fn parameters(&self) -> Vec<ParameterSpec> {
+                match self { $(Self::$name(operation) => operation.parameters(),)* }
+            }
+            fn forward_flops(&self, inputs: &[&Shape], output: &Shape) -> u64 {
+                match self { $(Self::$name(operation) => operation.forward_flops(inputs, output),)* }
+            }
+            fn attributes(&self) -> String {
+                match self { $(Self::$name(operation) => operation.attributes(),)* }
+            }
+        }
+    };
+}
+
+operations!(BatchNorm2d, Conv2d, Flatten, Linear, MaxPool2d, Relu);
