@@ -1,1 +1,32 @@
-//! Graph to Program to Plan to Session to Timeline: differentiation, fusion, memory placement, execution.
+//! Graph to Program to Plan to Session to Timeline.
+//!
+//! [`lower::lower`] turns a network into a [`Program`] of forward steps, [`fuse::fuse`] merges steps, [`differentiate::differentiate`] adds the
+//! backward pass, [`update::update`] the optimiser; all are pure and verified. A [`Backend`] chooses a kernel and layouts per step,
+//! [`Plan`] places every byte, [`Session`] allocates once and runs.
+
+pub mod backend;
+pub mod buffer;
+pub mod clock;
+pub mod differentiate;
+mod error;
+pub mod fuse;
+pub mod layout;
+pub mod lower;
+pub mod memory;
+pub mod ops;
+pub mod plan;
+pub mod program;
+pub mod session;
+mod types;
+pub mod update;
+
+pub use backend::{Backend, Choices, Operands, PrepareRequest, Prepared, PreparedStep, StepKernel};
+pub use buffer::AlignedBytes;
+pub use clock::Clock;
+pub use error::EngineError;
+pub use layout::Layout;
+pub use ops::Kernel;
+pub use plan::{Plan, PlannedStep};
+pub use program::{Phase, Program, Role, Step, Value, ValueId};
+pub use session::Session;
+pub use types::{DType, Precision};

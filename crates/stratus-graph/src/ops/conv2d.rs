@@ -91,7 +91,8 @@ impl Operation for Conv2d {
                 self.in_channels
             )));
         }
-        if self.groups == 0 || self.in_channels % self.groups != 0 || self.out_channels % self.groups != 0 {
+        let divides = |channels: usize| channels.is_multiple_of(self.groups);
+        if self.groups == 0 || !divides(self.in_channels) || !divides(self.out_channels) {
             return Err(ShapeError::new(format!(
                 "{} groups do not divide its {} input and {} output channels",
                 self.groups, self.in_channels, self.out_channels

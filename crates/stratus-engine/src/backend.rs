@@ -1,0 +1,118 @@
+//! What a backend provides: a kernel, an implementation name, layouts and scratch for every step.
+
+use crate::{EngineError, Layout, Program};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The most operands a step may have, scratch included.
+pub const MAX_OPERANDS: usize = 16;
+
+/// What was chosen where a backend has several ways. Kept in the plan, so that a run can be repeated with the same bits.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Choices {
+    /// Layout tag per value name.
+    pub layouts: BTreeMap<String, String>,
+    /// Implementation per step (`layer:kernel`), as the backend counts or names them.
+    pub implementations: BTreeMap<String, String>,
+}
+
+/// How a program is to be prepared.
+#[derive(Clone, Debug, Default)]
+pub struct PrepareRequest {
+    /// Choices to repeat. What they do not name, the backend chooses.
+    pub choices: Choices,
+    /// Layouts of persistent values that an earlier program of the session has fixed, by name.
+    pub fixed: BTreeMap<String, Layout>,
+    /// Whether candidates may be measured; otherwise the backend's rules choose.
+    pub measure: bool,
+}
+
+/// A step ready to run.
+pub struct PreparedStep {
+    /// What the library calls the kernel.
+    pub implementation: String,
+    /// Bytes of scratch, handed to the kernel as its last operand.
+    pub scratch_bytes: usize,
+    /// The kernel.
+    pub kernel: Box<dyn StepKernel>,
+}
+
+/// A program with everything a plan needs.
+pub struct Prepared {
+    /// The program, with layout changes inserted.
+    pub program: Program,
+    /// A layout per value.
+    pub layouts: Vec<Layout>,
+    /// A kernel per step.
+    pub steps: Vec<PreparedStep>,
+    /// Everything that was chosen, by request or by measuring.
+    pub choices: Choices,
+}
+
+/// A library of kernels.
+pub trait Backend: Send + Sync {
+    /// Its name on the command line.
+    fn name(&self) -> &'static str;
+
+    /// Library, version and instruction set, in a few words.
+    fn describe(&self) -> String;
+
+    /// The threads its kernels run on. Bits depend on it.
+    fn threads(&self) -> usize;
+
+    /// Chooses kernels and layouts.
+    ///
+    /// # Errors
+    /// Where a step cannot be run, naming the layer, or where a requested choice cannot be repeated.
+    fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<Prepared, EngineError>;
+}
+
+/// One step's kernel with all that was prepared for it.
+pub trait StepKernel: Send {
+    /// Runs it. Operands are the step's inputs, updates and outputs in order, then scratch.
+    ///
+    /// # Errors
+    /// What the library said.
+    fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String>;
+}
+
+/// The memory of one step's operands: disjoint ranges.
+pub struct Operands<'a> {
+    slices: [&'a mut [u8]; MAX_OPERANDS],
+}
+
+impl<'a> Operands<'a> {
+    /// No operands yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { slices: std::array::from_fn(|_| Default::default()) }
+    }
+
+    /// Sets an operand's memory.
+    pub fn set(&mut self, position: usize, slice: &'a mut [u8]) {
+        self.slices[position] = slice;
+    }
+
+    /// Takes an operand's memory; a second taking gives an empty slice.
+    pub fn take(&mut self, position: usize) -> &'a mut [u8] {
+        std::mem::take(&mut self.slices[position])
+    }
+
+    /// Takes an operand's memory as elements. Values begin at multiples of 64 bytes and hold whole elements.
+    pub fn elements<T: bytemuck::Pod>(&mut self, position: usize) -> &'a mut [T] {
+        bytemuck::cast_slice_mut(self.take(position))
+    }
+}
+
+impl Default for Operands<'_> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The key of a step in [`Choices::implementations`].
+#[must_use]
+pub fn step_key(program: &Program, step: &crate::Step) -> String {
+    use crate::ops::KernelSpec;
+    format!("{}:{}", program.layer_name(step), step.kernel.name())
+}

@@ -1,0 +1,136 @@
+//! Reverse-mode differentiation as a pure pass: each forward step, last first, adds the steps of its derivative.
+
+use crate::lower::COPY_SUFFIX;
+use crate::ops::{Accumulate, Kernel, KernelSpec};
+use crate::{EngineError, Phase, Program, Role, Step, ValueId};
+use std::collections::{HashMap, HashSet};
+
+/// What follows a value's name in the name of its gradient.
+pub const GRADIENT_SUFFIX: &str = ":gradient";
+
+/// Adds the backward pass to a forward program in [`crate::program::Mode::Train`].
+///
+/// # Errors
+/// Where a step on the way from a parameter to the loss has no derivative.
+pub fn differentiate(forward: &Program) -> Result<Program, EngineError> {
+    let mut to = Differentiator::new(forward)?;
+    for step in forward.steps.iter().rev().filter(|step| step.phase == Phase::Forward) {
+        step.kernel.differentiate(step, &mut to)?;
+    }
+    let program = to.program;
+    program.verify("differentiate")?;
+    Ok(program)
+}
+
+/// The program under differentiation, for the kernels' `differentiate` functions.
+#[derive(Debug)]
+pub struct Differentiator {
+    program: Program,
+    gradients: HashMap<ValueId, ValueId>,
+    wanted: HashSet<ValueId>,
+}
+
+impl Differentiator {
+    fn new(forward: &Program) -> Result<Self, EngineError> {
+        let mut wanted: HashSet<ValueId> = (0..forward.values.len())
+            .map(ValueId)
+            .filter(|&id| matches!(forward.value(id).role, Role::Parameter | Role::Copy))
+            .collect();
+        let mut gradients = HashMap::new();
+        for step in &forward.steps {
+            if step.phase == Phase::Loss {
+                if let [_, gradient] = step.outputs[..] {
+                    gradients.insert(step.inputs[0], gradient);
+                }
+            } else if step.inputs.iter().any(|input| wanted.contains(input)) {
+                wanted.extend(&step.outputs);
+            }
+        }
+        if gradients.is_empty() {
+            return Err(EngineError::Mismatch(format!(
+                "the program of `{}` has no loss to start from",
+                forward.network
+            )));
+        }
+        Ok(Self { program: forward.clone(), gradients, wanted })
+    }
+
+    /// The gradient of a value, where one flows into it.
+    #[must_use]
+    pub fn gradient(&self, value: ValueId) -> Option<ValueId> {
+        self.gradients.get(&value).copied()
+    }
+
+    /// Whether a value depends on something that is trained.
+    #[must_use]
+    pub fn wants_gradient(&self, value: ValueId) -> bool {
+        self.wanted.contains(&value)
+    }
+
+    /// A new value like `value`, for an intermediate of its gradient.
+    pub fn temporary(&mut self, value: ValueId, suffix: &str) -> ValueId {
+        let like = self.program.value(value).clone();
+        self.program.add_value(format!("{}{suffix}", like.name), &like.shape, like.dtype, Role::Transient)
+    }
+
+    /// Calls `make` with a value for a gradient of `value`. Where `value` has one already, the new one is added to it.
+    pub fn add_gradient(&mut self, value: ValueId, make: impl FnOnce(&mut Self, ValueId)) {
+        let Some(&sum) = self.gradients.get(&value) else {
+            let gradient = self.temporary(value, GRADIENT_SUFFIX);
+            make(self, gradient);
+            self.gradients.insert(value, gradient);
+            return;
+        };
+        let count = self.program.values.len();
+        let part = self.temporary(value, &format!("{GRADIENT_SUFFIX}.{count}"));
+        make(self, part);
+        if let Some(last) = self.program.steps.last() {
+            let (layers, phase) = (last.layers.clone(), last.phase);
+            let kernel = Accumulate.into();
+            self.program.steps.push(Step {
+                kernel,
+                phase,
+                layers,
+                inputs: vec![part],
+                updates: vec![sum],
+                outputs: vec![],
+            });
+        }
+    }
+
+    /// A value for the gradient of a parameter (or of the parameter that a copy belongs to), in the master precision.
+    pub fn parameter_gradient(&mut self, parameter: ValueId) -> ValueId {
+        let value = self.program.value(parameter).clone();
+        let name = format!("{}{GRADIENT_SUFFIX}", value.name.trim_end_matches(COPY_SUFFIX));
+        let gradient =
+            self.program.add_value(name, &value.shape, self.program.precision.master(), Role::Transient);
+        self.gradients.insert(parameter, gradient);
+        gradient
+    }
+
+    /// Adds a backward step of the layers of `forward`.
+    pub fn push(
+        &mut self,
+        forward: &Step,
+        kernel: impl Into<Kernel>,
+        phase: Phase,
+        inputs: Vec<ValueId>,
+        updates: Vec<ValueId>,
+        outputs: Vec<ValueId>,
+    ) {
+        let layers = forward.layers.clone();
+        self.program.steps.push(Step { kernel: kernel.into(), phase, layers, inputs, updates, outputs });
+    }
+
+    /// The error of a kernel that no gradient can pass.
+    #[must_use]
+    pub fn no_derivative(&self, step: &Step) -> EngineError {
+        EngineError::Invalid {
+            pass: "differentiate",
+            step: self.program.steps.iter().position(|other| other == step).unwrap_or_default(),
+            kernel: step.kernel.name().to_owned(),
+            layer: self.program.layer_name(step),
+            problem: "it has no derivative".to_owned(),
+        }
+    }
+}

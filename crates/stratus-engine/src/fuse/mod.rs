@@ -1,0 +1,61 @@
+//! Fusion: rewrites of the forward program. What is fused forward is fused backward too, because differentiation comes after.
+//! A new fusion is a file here and a line in `FUSIONS`.
+
+mod batch_norm_pool;
+mod batch_norm_relu;
+mod conv_relu;
+
+use crate::{EngineError, Kernel, Program, ValueId};
+
+/// A rewrite: the kernel of the producer, the kernel of its only reader, and what the two become, where they fuse.
+type Fusion = (&'static str, fn(&Kernel, &Kernel) -> Option<Kernel>);
+
+const FUSIONS: &[Fusion] = &[
+    ("fuse conv2d+relu", conv_relu::fuse),
+    ("fuse batch_norm2d+relu", batch_norm_relu::fuse),
+    ("fuse batch_norm2d+max_pool2d", batch_norm_pool::fuse),
+];
+
+/// Applies every fusion wherever it fits.
+///
+/// # Errors
+/// Only where verification fails.
+pub fn fuse(forward: &Program) -> Result<Program, EngineError> {
+    let mut program = forward.clone();
+    for (pass, rule) in FUSIONS {
+        while apply(&mut program, *rule) {}
+        program.verify(pass)?;
+    }
+    program.drop_unused_values();
+    program.verify("fuse")?;
+    Ok(program)
+}
+
+/// Fuses the first pair that fits; returns whether there was one.
+fn apply(program: &mut Program, rule: fn(&Kernel, &Kernel) -> Option<Kernel>) -> bool {
+    for producer in 0..program.steps.len() {
+        let Some(&between) = program.steps[producer].outputs.first() else { continue };
+        let Some(reader) = only_reader(program, between) else { continue };
+        let step = &program.steps[reader];
+        if step.inputs[..] != [between] || !step.updates.is_empty() {
+            continue;
+        }
+        let Some(kernel) = rule(&program.steps[producer].kernel, &step.kernel) else { continue };
+        let second = program.steps.remove(reader);
+        let first = &mut program.steps[producer];
+        first.kernel = kernel;
+        first.layers.extend(second.layers);
+        // The reader's first output takes the place of the value between; what else it makes (an index) comes last.
+        first.outputs[0] = second.outputs[0];
+        first.outputs.extend(&second.outputs[1..]);
+        return true;
+    }
+    false
+}
+
+/// The one step that reads a value, where no other does.
+fn only_reader(program: &Program, value: ValueId) -> Option<usize> {
+    let mut readers = program.readers(value);
+    let first = readers.next()?;
+    readers.next().is_none().then_some(first)
+}

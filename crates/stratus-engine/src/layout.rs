@@ -1,0 +1,138 @@
+//! How a value's elements lie in memory.
+
+use crate::DType;
+use serde::{Deserialize, Serialize};
+
+/// A strided layout, optionally with inner blocks: element `(i0, i1, …)` is found by splitting off the inner blocks (given outermost
+/// first), and adding the strides of what remains. Blocked dimensions are padded to whole blocks; padding holds zeros.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Layout {
+    /// A readable name: `plain`, `nhwc`, or oneDNN's letters such as `aBcd16b`.
+    pub tag: String,
+    /// Extents, padded to whole blocks.
+    pub padded: Vec<usize>,
+    /// Elements from one outer index to the next, per dimension.
+    pub strides: Vec<usize>,
+    /// Inner blocks `(dimension, size)`, outermost first.
+    pub blocks: Vec<(usize, usize)>,
+}
+
+impl Layout {
+    /// Row-major: the last dimension is contiguous (NCHW, OIHW).
+    #[must_use]
+    pub fn plain(shape: &[usize]) -> Self {
+        let order: Vec<usize> = (0..shape.len()).collect();
+        Self::ordered("plain", shape, &order)
+    }
+
+    /// Channels last (NHWC) for four dimensions; plain for others.
+    #[must_use]
+    pub fn channels_last(shape: &[usize]) -> Self {
+        if shape.len() == 4 { Self::ordered("nhwc", shape, &[0, 2, 3, 1]) } else { Self::plain(shape) }
+    }
+
+    /// Dense, with the dimensions nested in `order`, outermost first.
+    fn ordered(tag: &str, shape: &[usize], order: &[usize]) -> Self {
+        let mut strides = vec![0; shape.len()];
+        let mut stride = 1;
+        for &dimension in order.iter().rev() {
+            strides[dimension] = stride;
+            stride *= shape[dimension];
+        }
+        Self { tag: tag.to_owned(), padded: shape.to_vec(), strides, blocks: Vec::new() }
+    }
+
+    /// Elements of memory, padding included.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        if self.padded.contains(&0) {
+            return 0;
+        }
+        let mut outer = self.padded.clone();
+        for &(dimension, size) in &self.blocks {
+            outer[dimension] /= size;
+        }
+        let block: usize = self.blocks.iter().map(|&(_, size)| size).product();
+        block + outer.iter().zip(&self.strides).map(|(extent, stride)| (extent - 1) * stride).sum::<usize>()
+    }
+
+    /// Bytes of memory.
+    #[must_use]
+    pub fn bytes(&self, dtype: DType) -> usize {
+        self.elements() * dtype.bytes()
+    }
+
+    /// Where the element at `index` lies, in elements.
+    #[must_use]
+    pub fn offset(&self, index: &[usize]) -> usize {
+        let mut rest = [0usize; 8];
+        rest[..index.len()].copy_from_slice(index);
+        let (mut offset, mut stride) = (0, 1);
+        for &(dimension, size) in self.blocks.iter().rev() {
+            offset += rest[dimension] % size * stride;
+            rest[dimension] /= size;
+            stride *= size;
+        }
+        offset + rest.iter().zip(&self.strides).map(|(i, s)| i * s).sum::<usize>()
+    }
+
+    /// Whether elements lie as in `other`, whatever the names: dimensions of extent 1 may have any stride.
+    #[must_use]
+    pub fn same_bytes(&self, other: &Self) -> bool {
+        self.padded == other.padded
+            && self.blocks == other.blocks
+            && self
+                .strides
+                .iter()
+                .zip(&other.strides)
+                .zip(&self.padded)
+                .all(|((a, b), &extent)| extent == 1 || a == b)
+    }
+
+    /// Calls `visit(offset in this layout, offset in row-major order)` for every element.
+    pub fn for_each(&self, shape: &[usize], mut visit: impl FnMut(usize, usize)) {
+        let mut index = vec![0usize; shape.len()];
+        for plain in 0..shape.iter().product() {
+            visit(self.offset(&index), plain);
+            for dimension in (0..shape.len()).rev() {
+                index[dimension] += 1;
+                if index[dimension] < shape[dimension] {
+                    break;
+                }
+                index[dimension] = 0;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_follow_strides_and_blocks() {
+        let nhwc = Layout::channels_last(&[2, 3, 4, 5]);
+        assert_eq!(nhwc.strides, [60, 1, 15, 3]);
+        assert_eq!(nhwc.elements(), 120);
+        // Channels in blocks of 16: 2 blocks for 20 channels.
+        let blocked = Layout {
+            tag: "aBcd16b".to_owned(),
+            padded: vec![1, 32, 2, 2],
+            strides: vec![128, 64, 32, 16],
+            blocks: vec![(1, 16)],
+        };
+        assert_eq!(blocked.elements(), 128);
+        assert_eq!(blocked.offset(&[0, 17, 1, 1]), 64 + 32 + 16 + 1);
+        let mut seen = Vec::new();
+        blocked.for_each(&[1, 20, 2, 2], |offset, _| seen.push(offset));
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), 80);
+    }
+
+    #[test]
+    fn extents_of_one_do_not_matter() {
+        assert!(Layout::plain(&[8, 1, 4, 4]).same_bytes(&Layout::channels_last(&[8, 1, 4, 4])));
+        assert!(!Layout::plain(&[8, 2, 4, 4]).same_bytes(&Layout::channels_last(&[8, 2, 4, 4])));
+    }
+}

@@ -1,0 +1,241 @@
+//! Graph to forward program: every node becomes the steps of its operation, the loss is added at the end.
+
+use crate::ops::{self, Convert, HYPER, Kernel, METRICS, SoftmaxCrossEntropy};
+use crate::program::{Layer, Mode};
+use crate::{DType, EngineError, Phase, Precision, Program, Role, Step, ValueId};
+use std::collections::HashMap;
+use stratus_graph::{Graph, Node, Operation, ParameterKind, TensorId};
+
+/// The forward program of `graph` for batches of `batch`, with softmax cross-entropy as its loss.
+///
+/// In [`Mode::Train`] the loss also makes the gradient of the logits; [`crate::differentiate`] continues from there.
+///
+/// # Errors
+/// Where the graph has an operation that cannot be lowered, or the batch is empty.
+pub fn lower(graph: &Graph, mode: Mode, precision: Precision, batch: usize) -> Result<Program, EngineError> {
+    if batch == 0 {
+        return Err(EngineError::Mismatch(
+            "a batch of 0 samples cannot be run; train.batch_size is at least 1".to_owned(),
+        ));
+    }
+    let mut to = Lowering::new(graph, mode, precision, batch);
+    for (position, node) in graph.nodes.iter().enumerate() {
+        to.layer = position;
+        ops::lower(node, &mut to)?;
+    }
+    to.loss()?;
+    let program = to.program;
+    program.verify("lower")?;
+    Ok(program)
+}
+
+/// The program that brings the copies in the compute precision up to date with their masters. Empty where there are none.
+///
+/// # Errors
+/// Only where verification fails.
+pub fn refresh(train: &Program) -> Result<Program, EngineError> {
+    let mut program = Program {
+        network: train.network.clone(),
+        mode: Mode::Refresh,
+        precision: train.precision,
+        batch: train.batch,
+        layers: vec![Layer { name: "parameters".to_owned(), kind: "convert".to_owned() }],
+        values: Vec::new(),
+        steps: Vec::new(),
+    };
+    for copy in train.values.iter().filter(|value| value.role == Role::Copy) {
+        let name = copy.name.trim_end_matches(COPY_SUFFIX);
+        let Some(master) =
+            train.values.iter().find(|value| value.role == Role::Parameter && value.name == name)
+        else {
+            return Err(EngineError::Placement(format!("`{}` is a copy of nothing", copy.name)));
+        };
+        let from = program.add_value(&master.name, &master.shape, master.dtype, master.role);
+        let to = program.add_value(&copy.name, &copy.shape, copy.dtype, copy.role);
+        program.steps.push(Step {
+            kernel: Convert.into(),
+            phase: Phase::Layout,
+            layers: vec![0],
+            inputs: vec![from],
+            updates: vec![],
+            outputs: vec![to],
+        });
+    }
+    program.verify("refresh")?;
+    Ok(program)
+}
+
+/// What follows a parameter's name in the name of its copy in the compute precision.
+pub const COPY_SUFFIX: &str = ":copy";
+
+/// The program under construction, for the operations' `lower` functions.
+#[derive(Debug)]
+pub struct Lowering<'a> {
+    graph: &'a Graph,
+    mode: Mode,
+    precision: Precision,
+    batch: usize,
+    program: Program,
+    tensors: HashMap<TensorId, ValueId>,
+    parameters: HashMap<String, ValueId>,
+    layer: usize,
+}
+
+impl<'a> Lowering<'a> {
+    fn new(graph: &'a Graph, mode: Mode, precision: Precision, batch: usize) -> Self {
+        let mut layers: Vec<Layer> = graph
+            .nodes
+            .iter()
+            .map(|node| Layer { name: node.name.clone(), kind: node.op.kind().to_owned() })
+            .collect();
+        layers.push(Layer { name: "loss".to_owned(), kind: "softmax_cross_entropy".to_owned() });
+        let mut program = Program {
+            network: graph.name.clone(),
+            mode,
+            precision,
+            batch,
+            layers,
+            values: Vec::new(),
+            steps: Vec::new(),
+        };
+        let mut shape = vec![batch];
+        shape.extend(&graph.input_shape().0);
+        let images = program.add_value("images", &shape, precision.compute(), Role::Images);
+        let mut parameters = HashMap::new();
+        for parameter in &graph.parameters {
+            let role = match parameter.kind {
+                ParameterKind::Trained => Role::Parameter,
+                ParameterKind::Buffer => Role::Buffer,
+            };
+            let id = program.add_value(&parameter.name, &parameter.shape, precision.master(), role);
+            parameters.insert(parameter.name.clone(), id);
+        }
+        let tensors = HashMap::from([(graph.input, images)]);
+        Self { graph, mode, precision, batch, program, tensors, parameters, layer: 0 }
+    }
+
+    /// What the program is for.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The types it is built with.
+    #[must_use]
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// The value of a node's input.
+    #[must_use]
+    pub fn input(&self, node: &Node, position: usize) -> ValueId {
+        // The graph is verified: every input is made by an earlier node.
+        self.tensors[&node.inputs[position]]
+    }
+
+    /// A node's parameter in the master precision.
+    #[must_use]
+    pub fn parameter(&self, node: &Node, position: usize) -> ValueId {
+        self.parameters[&self.graph.parameters[node.parameters[position].0].name]
+    }
+
+    /// A node's parameter in the precision that kernels compute in: the parameter itself, or its copy.
+    pub fn compute_parameter(&mut self, node: &Node, position: usize) -> ValueId {
+        let master = self.parameter(node, position);
+        if self.precision.compute() == self.precision.master() {
+            return master;
+        }
+        let name = format!("{}{COPY_SUFFIX}", self.program.value(master).name);
+        if let Some(&copy) = self.parameters.get(&name) {
+            return copy;
+        }
+        let shape = self.program.value(master).shape.clone();
+        let copy = self.program.add_value(&name, &shape, self.precision.compute(), Role::Copy);
+        self.parameters.insert(name, copy);
+        copy
+    }
+
+    /// A new value for a node's output, in the compute precision.
+    pub fn output(&mut self, node: &Node) -> ValueId {
+        self.output_as(node, self.precision.compute())
+    }
+
+    /// A new value for a node's output, in a given type.
+    pub fn output_as(&mut self, node: &Node, dtype: DType) -> ValueId {
+        let mut shape = vec![self.batch];
+        shape.extend(&self.graph.shape(node.output).0);
+        let id = self.program.add_value(format!("{}:y", node.name), &shape, dtype, Role::Transient);
+        self.tensors.insert(node.output, id);
+        id
+    }
+
+    /// A new value that the backward pass reads.
+    pub fn saved(&mut self, node: &Node, suffix: &str, shape: &[usize], dtype: DType) -> ValueId {
+        self.program.add_value(format!("{}{suffix}", node.name), shape, dtype, Role::Transient)
+    }
+
+    /// A value's shape, batch included.
+    #[must_use]
+    pub fn shape(&self, id: ValueId) -> Vec<usize> {
+        self.program.value(id).shape.clone()
+    }
+
+    /// Makes a node's output the same value as its first input.
+    ///
+    /// # Errors
+    /// Never; the signature is that of the other lowerings.
+    pub fn alias(&mut self, node: &Node) -> Result<(), EngineError> {
+        let input = self.input(node, 0);
+        self.tensors.insert(node.output, input);
+        Ok(())
+    }
+
+    /// Adds a forward step.
+    pub fn push(
+        &mut self,
+        _node: &Node,
+        kernel: impl Into<Kernel>,
+        inputs: Vec<ValueId>,
+        updates: Vec<ValueId>,
+        outputs: Vec<ValueId>,
+    ) {
+        let layers = vec![self.layer];
+        self.program.steps.push(Step {
+            kernel: kernel.into(),
+            phase: Phase::Forward,
+            layers,
+            inputs,
+            updates,
+            outputs,
+        });
+    }
+
+    fn loss(&mut self) -> Result<(), EngineError> {
+        let logits = self.tensors[&self.graph.output];
+        let (shape, dtype) = (self.shape(logits), self.precision.compute());
+        if shape.len() != 2 {
+            return Err(EngineError::Mismatch(format!(
+                "network `{}` ends with {shape:?} a batch, softmax cross-entropy needs [batch, classes]",
+                self.graph.name
+            )));
+        }
+        let labels = self.program.add_value("labels", &[self.batch], DType::I32, Role::Labels);
+        let metrics = self.program.add_value("metrics", &[METRICS.len()], DType::F64, Role::Metrics);
+        let mut outputs = vec![metrics];
+        if self.mode == Mode::Train {
+            let name =
+                format!("{}{}", self.program.value(logits).name, crate::differentiate::GRADIENT_SUFFIX);
+            outputs.push(self.program.add_value(name, &shape, dtype, Role::Transient));
+            self.program.add_value("hyper", &[HYPER.len()], DType::F32, Role::Hyper);
+        }
+        self.program.steps.push(Step {
+            kernel: SoftmaxCrossEntropy.into(),
+            phase: Phase::Loss,
+            layers: vec![self.graph.nodes.len()],
+            inputs: vec![logits, labels],
+            updates: vec![],
+            outputs,
+        });
+        Ok(())
+    }
+}

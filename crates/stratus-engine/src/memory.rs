@@ -1,0 +1,127 @@
+//! Memory placement: a pure function from lifetimes to offsets.
+//!
+//! Greedy by size (Pisarchyk, Lee: "Efficient memory management for deep neural net inference", 2020): the largest block first, each at
+//! the lowest offset where it overlaps nothing that is alive at the same time.
+
+use crate::EngineError;
+use crate::buffer::ALIGNMENT;
+
+/// A block of bytes and the steps during which it holds something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Size in bytes.
+    pub bytes: usize,
+    /// The first step that touches it.
+    pub first: usize,
+    /// The last step that touches it.
+    pub last: usize,
+}
+
+impl Block {
+    fn alive_with(&self, other: &Self) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
+}
+
+/// Rounds up to the alignment of values.
+#[must_use]
+pub fn aligned(bytes: usize) -> usize {
+    bytes.next_multiple_of(ALIGNMENT)
+}
+
+/// Places every block; returns the offsets and the bytes they need in all.
+#[must_use]
+pub fn place(blocks: &[Block]) -> (Vec<usize>, usize) {
+    let mut order: Vec<usize> = (0..blocks.len()).collect();
+    order.sort_by_key(|&i| (std::cmp::Reverse(blocks[i].bytes), i));
+    let mut offsets = vec![0; blocks.len()];
+    let mut placed: Vec<usize> = Vec::with_capacity(blocks.len());
+    let mut total = 0;
+    for i in order {
+        let mut offset = 0;
+        // `placed` is sorted by offset: walk the gaps between the neighbours in time.
+        for &other in placed.iter().filter(|&&other| blocks[other].alive_with(&blocks[i])) {
+            if offset + aligned(blocks[i].bytes) <= offsets[other] {
+                break;
+            }
+            offset = offset.max(offsets[other] + aligned(blocks[other].bytes));
+        }
+        offsets[i] = offset;
+        total = total.max(offset + aligned(blocks[i].bytes));
+        let position = placed.partition_point(|&other| offsets[other] <= offset);
+        placed.insert(position, i);
+    }
+    (offsets, total)
+}
+
+/// Checks that no two blocks that are alive at the same time share a byte and all lie within `total`.
+///
+/// # Errors
+/// The first two that do.
+pub fn verify(blocks: &[Block], offsets: &[usize], total: usize) -> Result<(), EngineError> {
+    let end = |i: usize| offsets[i] + blocks[i].bytes;
+    let mut order: Vec<usize> = (0..blocks.len()).filter(|&i| blocks[i].bytes > 0).collect();
+    order.sort_by_key(|&i| offsets[i]);
+    for (rank, &i) in order.iter().enumerate() {
+        if end(i) > total || offsets[i] % ALIGNMENT != 0 {
+            return Err(EngineError::Placement(format!(
+                "block {i} at {} is misplaced in {total} bytes",
+                offsets[i]
+            )));
+        }
+        for &j in order[rank + 1..].iter().take_while(|&&j| offsets[j] < end(i)) {
+            if blocks[i].alive_with(&blocks[j]) {
+                return Err(EngineError::Placement(format!(
+                    "blocks {i} and {j} overlap and are alive at the same step"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The most bytes that are alive at one step: no placement can need less.
+#[must_use]
+pub fn lower_bound(blocks: &[Block]) -> usize {
+    let steps = blocks.iter().map(|block| block.last + 1).max().unwrap_or(0);
+    (0..steps)
+        .map(|step| {
+            blocks.iter().filter(|b| b.first <= step && step <= b.last).map(|b| aligned(b.bytes)).sum()
+        })
+        .max()
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_chain_needs_two_buffers() {
+        let chain: Vec<Block> = (0..10).map(|i| Block { bytes: 1024, first: i, last: i + 1 }).collect();
+        let (offsets, total) = place(&chain);
+        verify(&chain, &offsets, total).unwrap();
+        assert_eq!(total, 2048);
+    }
+
+    #[test]
+    fn verification_finds_an_overlap() {
+        let blocks = [Block { bytes: 128, first: 0, last: 2 }, Block { bytes: 128, first: 2, last: 3 }];
+        assert!(verify(&blocks, &[0, 64], 256).is_err());
+        assert!(verify(&blocks, &[0, 128], 192).is_err());
+        assert!(verify(&blocks, &[0, 128], 256).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_alive_overlaps(seeds in prop::collection::vec((1usize..5000, 0usize..40, 0usize..12), 1..80)) {
+            let blocks: Vec<Block> =
+                seeds.iter().map(|&(bytes, first, length)| Block { bytes, first, last: first + length }).collect();
+            let (offsets, total) = place(&blocks);
+            verify(&blocks, &offsets, total).unwrap();
+            prop_assert!(total >= lower_bound(&blocks));
+            prop_assert!(total <= blocks.iter().map(|b| aligned(b.bytes)).sum());
+        }
+    }
+}

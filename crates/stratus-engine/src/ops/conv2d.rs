@@ -1,0 +1,138 @@
+//! Convolution: forward, gradient of the input, gradient of weight and bias.
+
+use super::{KernelSpec, expect_counts, expect_shape, image_shape, relu::backward_through_relu};
+use crate::differentiate::Differentiator;
+use crate::lower::Lowering;
+use crate::{EngineError, Phase, Step, Value};
+use serde::{Deserialize, Serialize};
+use stratus_graph::Node;
+use stratus_graph::ops::Conv2d;
+
+/// `(x [N,C,H,W], weight [O,C/G,KH,KW], bias? [O]) -> y [N,O,H',W']`, rectified where `relu`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Conv2dForward {
+    /// Attributes.
+    pub conv: Conv2d,
+    /// Whether the output is rectified.
+    pub relu: bool,
+}
+
+/// `(dy, weight) -> dx`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Conv2dBackwardData {
+    /// Attributes.
+    pub conv: Conv2d,
+}
+
+/// `(x, dy) -> dweight, dbias?`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Conv2dBackwardWeights {
+    /// Attributes.
+    pub conv: Conv2d,
+}
+
+pub(super) fn lower(op: &Conv2d, node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
+    let mut inputs = vec![to.input(node, 0), to.compute_parameter(node, 0)];
+    if op.bias {
+        inputs.push(to.parameter(node, 1));
+    }
+    let output = to.output(node);
+    to.push(node, Conv2dForward { conv: *op, relu: false }, inputs, vec![], vec![output]);
+    Ok(())
+}
+
+/// Checks a (x, weight, y) triple against the attributes.
+fn check_triple(conv: &Conv2d, x: &Value, weight: Option<&Value>, y: &Value) -> Result<(), String> {
+    let [n, c, h, w] = image_shape(x)?;
+    if c != conv.in_channels {
+        return Err(format!("`{}` has {c} channels, the convolution takes {}", x.name, conv.in_channels));
+    }
+    let [height, width] = conv.output_size([h, w]).map_err(|error| error.to_string())?;
+    expect_shape(y, &[n, conv.out_channels, height, width])?;
+    weight.map_or(Ok(()), |weight| expect_shape(weight, &conv.weight_shape()))
+}
+
+fn flops(conv: &Conv2d, y: &Value) -> u64 {
+    2 * y.elements() as u64 * conv.weight_shape()[1..].iter().product::<usize>() as u64
+}
+
+impl KernelSpec for Conv2dForward {
+    fn name(&self) -> &'static str {
+        if self.relu { "conv2d_relu_forward" } else { "conv2d_forward" }
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        let inputs = if self.conv.bias { 3 } else { 2 };
+        expect_counts(counts, &[[inputs, 0, 1]])?;
+        check_triple(&self.conv, operands[0], Some(operands[1]), operands[inputs])?;
+        if self.conv.bias { expect_shape(operands[2], &[self.conv.out_channels]) } else { Ok(()) }
+    }
+
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        flops(&self.conv, operands[operands.len() - 1])
+    }
+
+    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
+        let (x, weight, y) = (step.inputs[0], step.inputs[1], step.outputs[0]);
+        let Some(mut dy) = to.gradient(y) else { return Ok(()) };
+        if self.relu {
+            dy = backward_through_relu(step, y, dy, to);
+        }
+        if to.wants_gradient(x) {
+            to.add_gradient(x, |to, dx| {
+                to.push(
+                    step,
+                    Conv2dBackwardData { conv: self.conv },
+                    Phase::BackwardData,
+                    vec![dy, weight],
+                    vec![],
+                    vec![dx],
+                );
+            });
+        }
+        let mut outputs = vec![to.parameter_gradient(weight)];
+        if self.conv.bias {
+            outputs.push(to.parameter_gradient(step.inputs[2]));
+        }
+        to.push(
+            step,
+            Conv2dBackwardWeights { conv: self.conv },
+            Phase::BackwardWeights,
+            vec![x, dy],
+            vec![],
+            outputs,
+        );
+        Ok(())
+    }
+}
+
+impl KernelSpec for Conv2dBackwardData {
+    fn name(&self) -> &'static str {
+        "conv2d_backward_data"
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[2, 0, 1]])?;
+        check_triple(&self.conv, operands[2], Some(operands[1]), operands[0])
+    }
+
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        flops(&self.conv, operands[0])
+    }
+}
+
+impl KernelSpec for Conv2dBackwardWeights {
+    fn name(&self) -> &'static str {
+        "conv2d_backward_weights"
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[2, 0, if self.conv.bias { 2 } else { 1 }]])?;
+        check_triple(&self.conv, operands[0], Some(operands[2]), operands[1])?;
+        if self.conv.bias { expect_shape(operands[3], &[self.conv.out_channels]) } else { Ok(()) }
+    }
+
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        flops(&self.conv, operands[1])
+    }
+}

@@ -1,0 +1,66 @@
+//! Moving values: to another type, to another layout, onto another.
+
+use super::{KernelSpec, expect_counts, expect_same_shape};
+use crate::Value;
+use serde::{Deserialize, Serialize};
+
+/// `x -> y`: the same numbers in another type, rounded to nearest even. Layouts are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Convert;
+
+/// `x -> y`: the same numbers in another layout. Backends insert it where kernels want different layouts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Reorder;
+
+/// `x updates sum`: `sum += x`, for a value whose gradient comes from several readers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Accumulate;
+
+impl KernelSpec for Convert {
+    fn name(&self) -> &'static str {
+        "convert"
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[1, 0, 1]])?;
+        expect_same_shape(operands[0], operands[1])
+    }
+
+    fn flops(&self, _operands: &[&Value]) -> u64 {
+        0
+    }
+}
+
+impl KernelSpec for Reorder {
+    fn name(&self) -> &'static str {
+        "reorder"
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[1, 0, 1]])?;
+        expect_same_shape(operands[0], operands[1])?;
+        if operands[0].dtype != operands[1].dtype {
+            return Err(format!("it changes {} into {}", operands[0].dtype, operands[1].dtype));
+        }
+        Ok(())
+    }
+
+    fn flops(&self, _operands: &[&Value]) -> u64 {
+        0
+    }
+}
+
+impl KernelSpec for Accumulate {
+    fn name(&self) -> &'static str {
+        "accumulate"
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[1, 1, 0]])?;
+        expect_same_shape(operands[0], operands[1])
+    }
+
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        operands[0].elements() as u64
+    }
+}

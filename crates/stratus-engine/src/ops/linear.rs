@@ -1,0 +1,120 @@
+//! The fully connected layer. Its input may be a feature map `[N, C, H, W]` as it lies: the weight `[O, C*H*W]` is then read as
+//! `[O, C, H, W]`, so that flattening moves no byte.
+
+use super::{KernelSpec, expect_counts, expect_shape};
+use crate::differentiate::Differentiator;
+use crate::lower::Lowering;
+use crate::{EngineError, Phase, Step, Value};
+use serde::{Deserialize, Serialize};
+use stratus_graph::Node;
+use stratus_graph::ops::Linear;
+
+/// `(x [N, ...], weight [O, I], bias? [O]) -> y [N, O]`. `y` has the master precision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct LinearForward {
+    /// Attributes.
+    pub linear: Linear,
+}
+
+/// `(dy, weight) -> dx`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct LinearBackwardData {
+    /// Attributes.
+    pub linear: Linear,
+}
+
+/// `(x, dy) -> dweight, dbias?`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct LinearBackwardWeights {
+    /// Attributes.
+    pub linear: Linear,
+}
+
+pub(super) fn lower(op: &Linear, node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
+    let mut inputs = vec![to.input(node, 0), to.compute_parameter(node, 0)];
+    if op.bias {
+        inputs.push(to.parameter(node, 1));
+    }
+    let output = to.output_as(node, to.precision().master());
+    to.push(node, LinearForward { linear: *op }, inputs, vec![], vec![output]);
+    Ok(())
+}
+
+fn check_triple(linear: &Linear, x: &Value, weight: Option<&Value>, y: &Value) -> Result<(), String> {
+    let batch = x.shape.first().copied().unwrap_or(0);
+    if batch * linear.in_features != x.elements() {
+        return Err(format!("`{}` {:?} has not {} features a sample", x.name, x.shape, linear.in_features));
+    }
+    expect_shape(y, &[batch, linear.out_features])?;
+    weight.map_or(Ok(()), |weight| expect_shape(weight, &[linear.out_features, linear.in_features]))
+}
+
+fn flops(linear: &Linear, x: &Value) -> u64 {
+    2 * x.elements() as u64 * linear.out_features as u64
+}
+
+impl KernelSpec for LinearForward {
+    fn name(&self) -> &'static str {
+        "linear_forward"
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        let inputs = if self.linear.bias { 3 } else { 2 };
+        expect_counts(counts, &[[inputs, 0, 1]])?;
+        check_triple(&self.linear, operands[0], Some(operands[1]), operands[inputs])?;
+        if self.linear.bias { expect_shape(operands[2], &[self.linear.out_features]) } else { Ok(()) }
+    }
+
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        flops(&self.linear, operands[0])
+    }
+
+    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
+        let (x, weight, y) = (step.inputs[0], step.inputs[1], step.outputs[0]);
+        let Some(dy) = to.gradient(y) else { return Ok(()) };
+        if to.wants_gradient(x) {
+            to.add_gradient(x, |to, dx| {
+                let kernel = LinearBackwardData { linear: self.linear };
+                to.push(step, kernel, Phase::BackwardData, vec![dy, weight], vec![], vec![dx]);
+            });
+        }
+        let mut outputs = vec![to.parameter_gradient(weight)];
+        if self.linear.bias {
+            outputs.push(to.parameter_gradient(step.inputs[2]));
+        }
+        let kernel = LinearBackwardWeights { linear: self.linear };
+        to.push(step, kernel, Phase::BackwardWeights, vec![x, dy], vec![], outputs);
+        Ok(())
+    }
+}
+
+impl KernelSpec for LinearBackwardData {
+    fn name(&self) -> &'static str {
+        "linear_backward_data"
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[2, 0, 1]])?;
+        check_triple(&self.linear, operands[2], Some(operands[1]), operands[0])
+    }
+
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        flops(&self.linear, operands[2])
+    }
+}
+
+impl KernelSpec for LinearBackwardWeights {
+    fn name(&self) -> &'static str {
+        "linear_backward_weights"
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[2, 0, if self.linear.bias { 2 } else { 1 }]])?;
+        check_triple(&self.linear, operands[0], Some(operands[2]), operands[1])?;
+        if self.linear.bias { expect_shape(operands[3], &[self.linear.out_features]) } else { Ok(()) }
+    }
+
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        flops(&self.linear, operands[0])
+    }
+}

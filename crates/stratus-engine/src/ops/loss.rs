@@ -1,0 +1,42 @@
+//! Softmax and cross-entropy in one step, with the counts that accuracy is made of and the gradient of the logits.
+
+use super::{KernelSpec, expect_counts, expect_shape};
+use crate::{DType, Value};
+use serde::{Deserialize, Serialize};
+
+/// What the metrics value (f64) holds, in order: mean loss over counted samples, counted samples, top-1 hits, top-5 hits.
+pub const METRICS: [&str; 4] = ["loss", "samples", "top1", "top5"];
+
+/// `(logits [N, classes], labels i32 [N]) -> metrics f64 [4], dlogits? [N, classes]`.
+///
+/// The mean of `-log softmax(logits)[label]` over the samples whose label is not negative; samples with a negative label count
+/// nowhere and get a zero gradient. A class is among the top k where fewer than k classes have a larger logit, equal ones counting
+/// when their index is smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SoftmaxCrossEntropy;
+
+impl KernelSpec for SoftmaxCrossEntropy {
+    fn name(&self) -> &'static str {
+        "softmax_cross_entropy"
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[2, 0, 1], [2, 0, 2]])?;
+        let [batch, classes] = operands[0].shape[..] else {
+            return Err(format!("the logits are {:?}, they should be [batch, classes]", operands[0].shape));
+        };
+        expect_shape(operands[1], &[batch])?;
+        expect_shape(operands[2], &[METRICS.len()])?;
+        if operands[1].dtype != DType::I32 || operands[2].dtype != DType::F64 {
+            return Err(format!(
+                "labels are {}, metrics {}; they should be i32 and f64",
+                operands[1].dtype, operands[2].dtype
+            ));
+        }
+        operands.get(3).map_or(Ok(()), |gradient| expect_shape(gradient, &[batch, classes]))
+    }
+
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        5 * operands[0].elements() as u64
+    }
+}

@@ -1,0 +1,148 @@
+//! Kernels: what a step computes, how an operation of the graph becomes steps, and the steps of its derivative.
+//! A new operation is a file here and its lines in `kernels!` and `lower`.
+
+mod batch_norm;
+mod conv2d;
+mod convert;
+mod linear;
+mod loss;
+mod max_pool2d;
+mod relu;
+mod sgd;
+
+pub use batch_norm::{BatchNormBackward, BatchNormForward, BatchNormInference, FusedPool};
+pub use conv2d::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
+pub use convert::{Accumulate, Convert, Reorder};
+pub use linear::{LinearBackwardData, LinearBackwardWeights, LinearForward};
+pub use loss::{METRICS, SoftmaxCrossEntropy};
+pub use max_pool2d::{MaxPoolBackward, MaxPoolForward};
+pub use relu::{ReluBackward, ReluForward};
+pub use sgd::{HYPER, SgdUpdate};
+
+use crate::differentiate::Differentiator;
+use crate::lower::Lowering;
+use crate::{EngineError, Step, Value};
+use serde::{Deserialize, Serialize};
+use stratus_graph::{Node, Op};
+
+/// What every kernel knows of itself. Operands are inputs, then updates, then outputs.
+pub trait KernelSpec {
+    /// Its name in dumps and reports.
+    fn name(&self) -> &'static str;
+
+    /// Checks operand counts (`[inputs, updates, outputs]`), shapes and types.
+    ///
+    /// # Errors
+    /// What does not fit, with the shapes.
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String>;
+
+    /// Floating-point operations (a multiply-add counts two).
+    fn flops(&self, operands: &[&Value]) -> u64;
+
+    /// Adds the steps of its derivative. The default is for kernels that no gradient passes.
+    ///
+    /// # Errors
+    /// Where it has no derivative.
+    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
+        Err(to.no_derivative(step))
+    }
+}
+
+macro_rules! kernels {
+    ($($name:ident),* $(,)?) => {
+        /// What a step computes, with its attributes.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Kernel {
+            $(#[doc = concat!("See [`", stringify!($name), "`].")] $name($name),)*
+        }
+
+        $(impl From<$name> for Kernel {
+            fn from(kernel: $name) -> Self {
+                Self::$name(kernel)
+            }
+        })*
+
+        impl KernelSpec for Kernel {
+            fn name(&self) -> &'static str {
+                match self { $(Self::$name(kernel) => kernel.name(),)* }
+            }
+            fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+                match self { $(Self::$name(kernel) => kernel.check(operands, counts),)* }
+            }
+            fn flops(&self, operands: &[&Value]) -> u64 {
+                match self { $(Self::$name(kernel) => kernel.flops(operands),)* }
+            }
+            fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
+                match self { $(Self::$name(kernel) => kernel.differentiate(step, to),)* }
+            }
+        }
+    };
+}
+
+kernels!(
+    Accumulate,
+    BatchNormBackward,
+    BatchNormForward,
+    BatchNormInference,
+    Conv2dBackwardData,
+    Conv2dBackwardWeights,
+    Conv2dForward,
+    Convert,
+    LinearBackwardData,
+    LinearBackwardWeights,
+    LinearForward,
+    MaxPoolBackward,
+    MaxPoolForward,
+    ReluBackward,
+    ReluForward,
+    Reorder,
+    SgdUpdate,
+    SoftmaxCrossEntropy,
+);
+
+/// Adds the forward steps of a node.
+pub(crate) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
+    match &node.op {
+        Op::BatchNorm2d(op) => batch_norm::lower(op, node, to),
+        Op::Conv2d(op) => conv2d::lower(op, node, to),
+        // Memory does not change: what reads a flattened value takes the feature map as it lies.
+        Op::Flatten(_) => to.alias(node),
+        Op::Linear(op) => linear::lower(op, node, to),
+        Op::MaxPool2d(op) => max_pool2d::lower(op, node, to),
+        Op::Relu(_) => relu::lower(node, to),
+    }
+}
+
+/// Checks operand counts against what a kernel takes; `allowed` lists the possibilities.
+fn expect_counts(counts: [usize; 3], allowed: &[[usize; 3]]) -> Result<(), String> {
+    if allowed.contains(&counts) {
+        return Ok(());
+    }
+    Err(format!("it has {counts:?} inputs, updates and outputs, it takes {allowed:?}"))
+}
+
+/// Checks that two values have the same shape.
+fn expect_same_shape(a: &Value, b: &Value) -> Result<(), String> {
+    if a.shape == b.shape {
+        return Ok(());
+    }
+    Err(format!("`{}` {:?} and `{}` {:?} differ in shape", a.name, a.shape, b.name, b.shape))
+}
+
+/// Checks a value's shape.
+fn expect_shape(value: &Value, shape: &[usize]) -> Result<(), String> {
+    if value.shape == shape {
+        return Ok(());
+    }
+    Err(format!("`{}` is {:?}, it should be {shape:?}", value.name, value.shape))
+}
+
+/// The four extents `[N, C, H, W]` of a value.
+fn image_shape(value: &Value) -> Result<[usize; 4], String> {
+    value
+        .shape
+        .as_slice()
+        .try_into()
+        .map_err(|_| format!("`{}` is {:?}, it should have four dimensions", value.name, value.shape))
+}

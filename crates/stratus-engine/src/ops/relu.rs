@@ -1,0 +1,76 @@
+//! The rectifier, where it could not be fused.
+
+use super::{KernelSpec, expect_counts, expect_same_shape};
+use crate::differentiate::Differentiator;
+use crate::lower::Lowering;
+use crate::{EngineError, Phase, Step, Value, ValueId};
+use serde::{Deserialize, Serialize};
+use stratus_graph::Node;
+
+/// `x -> y = max(x, 0)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ReluForward;
+
+/// `(y, dy) -> dx`: `dy` where `y > 0`, else 0. It reads the output, so that the input need not be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ReluBackward;
+
+pub(super) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
+    let (x, y) = (to.input(node, 0), to.output(node));
+    to.push(node, ReluForward, vec![x], vec![], vec![y]);
+    Ok(())
+}
+
+/// Adds the masking of `dy` by `y > 0` for a kernel that rectifies its own output; returns the masked gradient.
+pub(super) fn backward_through_relu(
+    step: &Step,
+    y: ValueId,
+    dy: ValueId,
+    to: &mut Differentiator,
+) -> ValueId {
+    let masked = to.temporary(y, ":masked");
+    to.push(step, ReluBackward, Phase::BackwardData, vec![y, dy], vec![], vec![masked]);
+    masked
+}
+
+impl KernelSpec for ReluForward {
+    fn name(&self) -> &'static str {
+        "relu_forward"
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[1, 0, 1]])?;
+        expect_same_shape(operands[0], operands[1])
+    }
+
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        operands[0].elements() as u64
+    }
+
+    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
+        let (x, y) = (step.inputs[0], step.outputs[0]);
+        let Some(dy) = to.gradient(y) else { return Ok(()) };
+        if to.wants_gradient(x) {
+            to.add_gradient(x, |to, dx| {
+                to.push(step, ReluBackward, Phase::BackwardData, vec![y, dy], vec![], vec![dx]);
+            });
+        }
+        Ok(())
+    }
+}
+
+impl KernelSpec for ReluBackward {
+    fn name(&self) -> &'static str {
+        "relu_backward"
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[2, 0, 1]])?;
+        expect_same_shape(operands[0], operands[1])?;
+        expect_same_shape(operands[0], operands[2])
+    }
+
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        operands[0].elements() as u64
+    }
+}

@@ -1,0 +1,38 @@
+//! Stochastic gradient descent with momentum and weight decay.
+
+use super::{KernelSpec, expect_counts, expect_same_shape, expect_shape};
+use crate::Value;
+use serde::{Deserialize, Serialize};
+
+/// What the hyper value (f32) holds, in order.
+pub const HYPER: [&str; 1] = ["learning_rate"];
+
+/// `(gradient, hyper) updates (parameter, velocity) -> copy?`.
+///
+/// As PyTorch's SGD without dampening (Sutskever et al., "On the importance of initialization and momentum", 2013, in the form
+/// where the rate multiplies the velocity): `g = gradient + weight_decay * parameter`, `velocity = momentum * velocity + g`,
+/// `parameter -= learning_rate * velocity`. `copy` is the new parameter in the compute precision.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SgdUpdate {
+    /// The share of the old velocity that is kept.
+    pub momentum: f32,
+    /// The strength of the pull towards zero.
+    pub weight_decay: f32,
+}
+
+impl KernelSpec for SgdUpdate {
+    fn name(&self) -> &'static str {
+        "sgd_update"
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[2, 2, 0], [2, 2, 1]])?;
+        expect_shape(operands[1], &[HYPER.len()])?;
+        [2, 3].iter().try_for_each(|&i| expect_same_shape(operands[0], operands[i]))?;
+        operands.get(4).map_or(Ok(()), |copy| expect_same_shape(operands[0], copy))
+    }
+
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        6 * operands[0].elements() as u64
+    }
+}

@@ -1,0 +1,264 @@
+//! The plan: a prepared program with every byte placed. Plain data, written to `plan.json`.
+
+use crate::backend::{Choices, PrepareRequest, PreparedStep};
+use crate::memory::{self, Block, aligned};
+use crate::{Backend, EngineError, Layout, Program, Role};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Where a value lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Location {
+    /// Offset in the part of the arena that outlives iterations.
+    Persistent(usize),
+    /// Offset in the part of the arena that each run uses anew.
+    Transient(usize),
+    /// In the caller's buffer: 0 images, 1 labels.
+    External(usize),
+}
+
+/// A value's place and layout.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// Where it lies.
+    pub location: Location,
+    /// Bytes, padding included.
+    pub bytes: usize,
+    /// How its elements lie.
+    pub layout: Layout,
+}
+
+/// What was prepared for a step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedStep {
+    /// What the library calls the kernel.
+    pub implementation: String,
+    /// Scratch: offset in the transient part, and bytes.
+    pub scratch: (usize, usize),
+}
+
+/// A program with a kernel per step and a place per byte.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The backend's name.
+    pub backend: String,
+    /// Library, version, instruction set.
+    pub library: String,
+    /// Threads of the kernels.
+    pub threads: usize,
+    /// Everything that was chosen by measuring.
+    pub choices: Choices,
+    /// Bytes that outlive iterations: parameters, statistics, velocities. Shared by all programs of a session.
+    pub persistent_bytes: usize,
+    /// Bytes of activations, gradients and scratch.
+    pub transient_bytes: usize,
+    /// What the most bytes alive at one step come to; `transient_bytes` cannot be less.
+    pub transient_lower_bound: usize,
+    /// Per value of the program.
+    pub placements: Vec<Placement>,
+    /// Per step of the program.
+    pub steps: Vec<PlannedStep>,
+    /// What is run.
+    pub program: Program,
+}
+
+/// The persistent values of a session: set by its first plan, shared by the others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Persistent {
+    /// By name.
+    pub values: BTreeMap<String, Placement>,
+    /// Bytes in all.
+    pub bytes: usize,
+}
+
+/// A plan and its kernels.
+pub struct PreparedPlan {
+    /// Plain data.
+    pub plan: Plan,
+    /// A kernel per step.
+    pub kernels: Vec<PreparedStep>,
+}
+
+impl Plan {
+    /// Prepares `program` on `backend` and places every byte. `persistent` grows by what this program is the first to need.
+    ///
+    /// # Errors
+    /// Where the backend cannot run a step, or the result does not verify.
+    pub fn prepare(
+        backend: &dyn Backend,
+        program: &Program,
+        choices: Choices,
+        measure: bool,
+        persistent: &mut Persistent,
+    ) -> Result<PreparedPlan, EngineError> {
+        let fixed =
+            persistent.values.iter().map(|(name, place)| (name.clone(), place.layout.clone())).collect();
+        let prepared = backend.prepare(program, &PrepareRequest { choices, fixed, measure })?;
+        prepared.program.verify("prepare")?;
+        let plan = Self::place(
+            backend,
+            prepared.program,
+            &prepared.layouts,
+            &prepared.steps,
+            prepared.choices,
+            persistent,
+        )?;
+        plan.verify()?;
+        Ok(PreparedPlan { plan, kernels: prepared.steps })
+    }
+
+    fn place(
+        backend: &dyn Backend,
+        program: Program,
+        layouts: &[Layout],
+        steps: &[PreparedStep],
+        choices: Choices,
+        persistent: &mut Persistent,
+    ) -> Result<Self, EngineError> {
+        if layouts.len() != program.values.len() || steps.len() != program.steps.len() {
+            return Err(EngineError::Placement("the backend prepared another program".to_owned()));
+        }
+        let (blocks, owners) = lifetimes(&program, layouts, steps);
+        let (offsets, transient_bytes) = memory::place(&blocks);
+        memory::verify(&blocks, &offsets, transient_bytes)?;
+        let mut planned: Vec<PlannedStep> = steps
+            .iter()
+            .map(|step| PlannedStep {
+                implementation: step.implementation.clone(),
+                scratch: (0, step.scratch_bytes),
+            })
+            .collect();
+        let mut transient = vec![0; program.values.len()];
+        for (owner, offset) in owners.iter().zip(&offsets) {
+            match *owner {
+                Owner::Value(value) => transient[value] = *offset,
+                Owner::Scratch(step) => planned[step].scratch.0 = *offset,
+            }
+        }
+        let mut placements = Vec::with_capacity(program.values.len());
+        for (id, value) in program.values.iter().enumerate() {
+            let layout = layouts[id].clone();
+            let bytes = layout.bytes(value.dtype);
+            let location = match value.role {
+                Role::Images => Location::External(0),
+                Role::Labels => Location::External(1),
+                Role::Transient => Location::Transient(transient[id]),
+                _ => {
+                    let known = persistent.values.get(&value.name);
+                    if let Some(known) =
+                        known.filter(|known| !known.layout.same_bytes(&layout) || known.bytes != bytes)
+                    {
+                        return Err(EngineError::Placement(format!(
+                            "`{}` lies as {} in one program and as {} in another",
+                            value.name, known.layout.tag, layout.tag
+                        )));
+                    }
+                    match known {
+                        Some(known) => known.location,
+                        None => {
+                            let location = Location::Persistent(persistent.bytes);
+                            persistent.bytes += aligned(bytes);
+                            let place = Placement { location, bytes, layout: layout.clone() };
+                            persistent.values.insert(value.name.clone(), place);
+                            location
+                        }
+                    }
+                }
+            };
+            placements.push(Placement { location, bytes, layout });
+        }
+        Ok(Self {
+            backend: backend.name().to_owned(),
+            library: backend.describe(),
+            threads: backend.threads(),
+            choices,
+            persistent_bytes: persistent.bytes,
+            transient_bytes,
+            transient_lower_bound: memory::lower_bound(&blocks),
+            placements,
+            steps: planned,
+            program,
+        })
+    }
+
+    /// Bytes of images and labels of one batch.
+    #[must_use]
+    pub fn input_bytes(&self) -> usize {
+        self.external(0).map_or(0, |p| p.bytes) + self.external(1).map_or(0, |p| p.bytes)
+    }
+
+    /// The placement of an external value.
+    #[must_use]
+    pub fn external(&self, slot: usize) -> Option<&Placement> {
+        self.placements.iter().find(|placement| placement.location == Location::External(slot))
+    }
+
+    /// Checks that within each step no two operands share a byte, and everything lies within its part.
+    ///
+    /// # Errors
+    /// The first thing that does not hold.
+    pub fn verify(&self) -> Result<(), EngineError> {
+        for (position, step) in self.program.steps.iter().enumerate() {
+            let mut ranges: Vec<(u8, usize, usize)> = Vec::new();
+            for id in step.operands() {
+                let placement = &self.placements[id.0];
+                let (part, offset, size) = match placement.location {
+                    Location::Persistent(offset) => (0, offset, self.persistent_bytes),
+                    Location::Transient(offset) => (1, offset, self.transient_bytes),
+                    Location::External(slot) => (2 + slot as u8, 0, placement.bytes),
+                };
+                if offset + placement.bytes > size {
+                    return Err(EngineError::Placement(format!(
+                        "`{}` ends behind its part of the arena",
+                        self.program.value(id).name
+                    )));
+                }
+                ranges.push((part, offset, offset + placement.bytes));
+            }
+            let (scratch, bytes) = self.steps[position].scratch;
+            ranges.push((1, scratch, scratch + bytes));
+            ranges.retain(|range| range.1 < range.2);
+            ranges.sort_unstable();
+            if ranges.windows(2).any(|pair| pair[0].0 == pair[1].0 && pair[0].2 > pair[1].1) {
+                return Err(EngineError::Placement(format!(
+                    "two operands of step {position} (layer `{}`) overlap",
+                    self.program.layer_name(step)
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Owner {
+    Value(usize),
+    Scratch(usize),
+}
+
+/// From when to when each transient value and each step's scratch is alive.
+fn lifetimes(program: &Program, layouts: &[Layout], steps: &[PreparedStep]) -> (Vec<Block>, Vec<Owner>) {
+    let mut spans: Vec<Option<(usize, usize)>> = vec![None; program.values.len()];
+    for (position, step) in program.steps.iter().enumerate() {
+        for id in step.operands() {
+            let span = spans[id.0].get_or_insert((position, position));
+            span.1 = position;
+        }
+    }
+    let mut blocks = Vec::new();
+    let mut owners = Vec::new();
+    for (id, value) in program.values.iter().enumerate() {
+        if let (Role::Transient, Some((first, last))) = (value.role, spans[id]) {
+            blocks.push(Block { bytes: layouts[id].bytes(value.dtype), first, last });
+            owners.push(Owner::Value(id));
+        }
+    }
+    for (position, step) in steps.iter().enumerate() {
+        if step.scratch_bytes > 0 {
+            blocks.push(Block { bytes: step.scratch_bytes, first: position, last: position });
+            owners.push(Owner::Scratch(position));
+        }
+    }
+    (blocks, owners)
+}

@@ -1,0 +1,340 @@
+//! The program: ordered steps over values. Plain data, verified after every pass.
+
+use crate::ops::{Kernel, KernelSpec};
+use crate::{DType, EngineError, Precision};
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+use std::fmt::Write as _;
+
+/// Position of a value in [`Program::values`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ValueId(pub usize);
+
+/// What a value is for. It decides where it lives and how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// A batch of images, filled by the loader outside the arena.
+    Images,
+    /// A batch of labels, filled by the loader outside the arena.
+    Labels,
+    /// Numbers of this iteration: the learning rate. Written by the session before the first step.
+    Hyper,
+    /// Loss and counts of right answers, read by the session after the last step.
+    Metrics,
+    /// A trained parameter in the master precision.
+    Parameter,
+    /// A trained parameter in the compute precision, kept equal to its master.
+    Copy,
+    /// Running statistics.
+    Buffer,
+    /// What the optimiser remembers of a parameter.
+    Momentum,
+    /// Lives from the step that makes it to the last that reads it.
+    Transient,
+}
+
+impl Role {
+    /// Whether the value outlives an iteration and is shared by all programs of a session.
+    #[must_use]
+    pub fn is_persistent(self) -> bool {
+        !matches!(self, Self::Images | Self::Labels | Self::Transient)
+    }
+
+    /// Whether the caller provides the memory.
+    #[must_use]
+    pub fn is_external(self) -> bool {
+        matches!(self, Self::Images | Self::Labels)
+    }
+}
+
+/// A tensor, batch included.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Value {
+    /// Unique in its program; persistent values are known by it across programs.
+    pub name: String,
+    /// Logical extents: `[batch, channels, height, width]`, `[out, in, kernel height, kernel width]`, …
+    pub shape: Vec<usize>,
+    /// Element type.
+    pub dtype: DType,
+    /// What it is for.
+    pub role: Role,
+}
+
+impl Value {
+    /// The number of elements, without padding.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+/// Which part of an iteration a step belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Forward.
+    Forward,
+    /// Loss, metrics and the gradient of the logits.
+    Loss,
+    /// Backward: both gradients by one kernel.
+    Backward,
+    /// Backward: the gradient of the input.
+    BackwardData,
+    /// Backward: the gradient of the weights.
+    BackwardWeights,
+    /// The optimiser.
+    Update,
+    /// A change of layout between kernels.
+    Layout,
+}
+
+impl Phase {
+    /// Its name in files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Forward => "forward",
+            Self::Loss => "loss",
+            Self::Backward => "backward",
+            Self::BackwardData => "backward_data",
+            Self::BackwardWeights => "backward_weights",
+            Self::Update => "update",
+            Self::Layout => "layout",
+        }
+    }
+}
+
+/// A layer's name and operation, for reports.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layer {
+    /// The node's name in the graph, or `loss`.
+    pub name: String,
+    /// The operation's name.
+    pub kind: String,
+}
+
+/// One kernel call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// What to compute.
+    pub kernel: Kernel,
+    /// Which part of the iteration it is.
+    pub phase: Phase,
+    /// The layers it computes, the leading one first; positions in [`Program::layers`].
+    pub layers: Vec<usize>,
+    /// Values it reads.
+    pub inputs: Vec<ValueId>,
+    /// Values it reads and changes.
+    pub updates: Vec<ValueId>,
+    /// Values it writes.
+    pub outputs: Vec<ValueId>,
+}
+
+impl Step {
+    /// Everything it touches: inputs, updates, outputs, in this order.
+    pub fn operands(&self) -> impl Iterator<Item = ValueId> + '_ {
+        self.inputs.iter().chain(&self.updates).chain(&self.outputs).copied()
+    }
+}
+
+/// What a program is run for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Forward, backward, update.
+    Train,
+    /// Forward and loss with running statistics.
+    Evaluate,
+    /// Brings copies of the parameters up to date after they were set from outside.
+    Refresh,
+}
+
+/// Steps in execution order over values.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    /// The network's name.
+    pub network: String,
+    /// What it is run for.
+    pub mode: Mode,
+    /// Types.
+    pub precision: Precision,
+    /// Samples per run.
+    pub batch: usize,
+    /// Names for reports.
+    pub layers: Vec<Layer>,
+    /// Tensors.
+    pub values: Vec<Value>,
+    /// Kernel calls in order.
+    pub steps: Vec<Step>,
+}
+
+impl Program {
+    /// A value.
+    #[must_use]
+    pub fn value(&self, id: ValueId) -> &Value {
+        &self.values[id.0]
+    }
+
+    /// Adds a value.
+    pub fn add_value(
+        &mut self,
+        name: impl Into<String>,
+        shape: &[usize],
+        dtype: DType,
+        role: Role,
+    ) -> ValueId {
+        self.values.push(Value { name: name.into(), shape: shape.to_vec(), dtype, role });
+        ValueId(self.values.len() - 1)
+    }
+
+    /// The name of the layers a step computes, joined by `+`.
+    #[must_use]
+    pub fn layer_name(&self, step: &Step) -> String {
+        step.layers.iter().map(|&layer| self.layers[layer].name.as_str()).collect::<Vec<_>>().join("+")
+    }
+
+    /// The kinds of the layers a step computes, joined by `+`.
+    #[must_use]
+    pub fn layer_kind(&self, step: &Step) -> String {
+        step.layers.iter().map(|&layer| self.layers[layer].kind.as_str()).collect::<Vec<_>>().join("+")
+    }
+
+    /// The value with a role, where exactly one is expected.
+    #[must_use]
+    pub fn find_role(&self, role: Role) -> Option<ValueId> {
+        self.values.iter().position(|value| value.role == role).map(ValueId)
+    }
+
+    /// The steps that read a value.
+    pub fn readers(&self, id: ValueId) -> impl Iterator<Item = usize> + '_ {
+        self.steps
+            .iter()
+            .enumerate()
+            .filter(move |(_, step)| step.inputs.contains(&id) || step.updates.contains(&id))
+            .map(|(position, _)| position)
+    }
+
+    /// Floating-point operations of a step.
+    #[must_use]
+    pub fn step_flops(&self, step: &Step) -> u64 {
+        let operands: Vec<&Value> = step.operands().map(|id| self.value(id)).collect();
+        step.kernel.flops(&operands)
+    }
+
+    /// Checks that everything read was made, nothing is made twice, and every kernel has operands it can take.
+    ///
+    /// # Errors
+    /// The first thing that does not hold, with the pass, the step and the layer.
+    pub fn verify(&self, pass: &'static str) -> Result<(), EngineError> {
+        let mut names = HashSet::new();
+        if let Some(twice) = self.values.iter().find(|value| !names.insert(&value.name)) {
+            return Err(EngineError::Placement(format!(
+                "after pass `{pass}`, two values are named `{}`",
+                twice.name
+            )));
+        }
+        let mut made: HashSet<ValueId> = (0..self.values.len())
+            .map(ValueId)
+            .filter(|&id| self.value(id).role != Role::Transient)
+            .collect();
+        for (position, step) in self.steps.iter().enumerate() {
+            let invalid = |problem: String| EngineError::Invalid {
+                pass,
+                step: position,
+                kernel: step.kernel.name().to_owned(),
+                layer: step
+                    .layers
+                    .iter()
+                    .filter_map(|&l| self.layers.get(l))
+                    .map(|l| l.name.as_str())
+                    .collect::<Vec<_>>()
+                    .join("+"),
+                problem,
+            };
+            if step.layers.is_empty() || step.layers.iter().any(|&layer| layer >= self.layers.len()) {
+                return Err(invalid("it belongs to no layer".to_owned()));
+            }
+            let mut seen = HashSet::new();
+            for id in step.operands() {
+                if id.0 >= self.values.len() {
+                    return Err(invalid(format!("value {} does not exist", id.0)));
+                }
+                if !seen.insert(id) {
+                    return Err(invalid(format!("`{}` is an operand twice", self.value(id).name)));
+                }
+            }
+            for &id in step.inputs.iter().chain(&step.updates) {
+                if !made.contains(&id) {
+                    return Err(invalid(format!("`{}` is read before it is made", self.value(id).name)));
+                }
+            }
+            for &id in &step.outputs {
+                if self.value(id).role.is_external() {
+                    return Err(invalid(format!("it writes the input `{}`", self.value(id).name)));
+                }
+                if !made.insert(id) && self.value(id).role == Role::Transient {
+                    return Err(invalid(format!("`{}` is made a second time", self.value(id).name)));
+                }
+            }
+            let operands: Vec<&Value> = step.operands().map(|id| self.value(id)).collect();
+            step.kernel
+                .check(&operands, [step.inputs.len(), step.updates.len(), step.outputs.len()])
+                .map_err(invalid)?;
+        }
+        Ok(())
+    }
+
+    /// Drops values that no step touches and that hold nothing between iterations.
+    pub fn drop_unused_values(&mut self) {
+        let mut used: Vec<bool> = self.values.iter().map(|value| value.role != Role::Transient).collect();
+        for id in self.steps.iter().flat_map(Step::operands) {
+            used[id.0] = true;
+        }
+        let mut renumbered = Vec::with_capacity(used.len());
+        let mut next = 0;
+        for &keep in &used {
+            renumbered.push(ValueId(next));
+            next += usize::from(keep);
+        }
+        let mut keep = used.iter();
+        self.values.retain(|_| keep.next().copied().unwrap_or(true));
+        for step in &mut self.steps {
+            for id in step.inputs.iter_mut().chain(&mut step.updates).chain(&mut step.outputs) {
+                *id = renumbered[id.0];
+            }
+        }
+    }
+
+    /// One step a line: phase, kernel, layer, operands with shapes and types.
+    #[must_use]
+    pub fn dump(&self) -> String {
+        let mut text =
+            format!("program {} {:?} {} batch {}\n", self.network, self.mode, self.precision, self.batch);
+        let list = |ids: &[ValueId]| {
+            ids.iter()
+                .map(|&id| {
+                    let value = self.value(id);
+                    let shape = value.shape.iter().map(usize::to_string).collect::<Vec<_>>().join("x");
+                    format!("{}:{}[{shape}]", value.name, value.dtype)
+                })
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        for (position, step) in self.steps.iter().enumerate() {
+            let _ = write!(
+                text,
+                "{position:4} {:16} {:24} {:28} ({})",
+                step.phase.name(),
+                step.kernel.name(),
+                self.layer_name(step),
+                list(&step.inputs)
+            );
+            if !step.updates.is_empty() {
+                let _ = write!(text, " updates ({})", list(&step.updates));
+            }
+            let _ = writeln!(text, " -> {}", list(&step.outputs));
+        }
+        text
+    }
+}

@@ -1,0 +1,307 @@
+//! The session: one arena, several programs over it, and the loop over their steps.
+
+use crate::backend::{MAX_OPERANDS, Operands, PreparedStep};
+use crate::ops::{HYPER, KernelSpec, METRICS};
+use crate::plan::{Location, Persistent, Placement, Plan, PreparedPlan};
+use crate::{AlignedBytes, Clock, DType, EngineError, Role};
+
+/// Numbers that change from iteration to iteration.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hyper {
+    /// The optimiser's learning rate.
+    pub learning_rate: f32,
+}
+
+/// What a run of a program measured. Means and counts are over the samples with a label.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Metrics {
+    /// Mean loss.
+    pub loss: f64,
+    /// Samples that counted.
+    pub samples: f64,
+    /// Samples whose best class was right.
+    pub top1: f64,
+    /// Samples whose class was among the best five.
+    pub top5: f64,
+}
+
+/// The memory of one program's inputs. It is filled outside the session, on any thread.
+#[derive(Debug)]
+pub struct Inputs {
+    /// Images in the plan's type and layout.
+    pub images: AlignedBytes,
+    /// Labels, i32.
+    pub labels: AlignedBytes,
+}
+
+/// One operand's bytes within the arena or an input.
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    start: usize,
+    length: usize,
+    operand: usize,
+}
+
+struct LoadedStep {
+    kernel: PreparedStep,
+    /// Sorted by start, for splitting the arena.
+    arena: Vec<Range>,
+    /// Which operand, if any, is the images and which the labels.
+    external: [Option<usize>; 2],
+}
+
+struct LoadedProgram {
+    plan: Plan,
+    steps: Vec<LoadedStep>,
+}
+
+/// Allocates once, runs many times.
+pub struct Session {
+    arena: AlignedBytes,
+    persistent: Persistent,
+    programs: Vec<LoadedProgram>,
+}
+
+impl Session {
+    /// Allocates the arena of `plans` and binds every step to it. All plans were prepared with the same `persistent`.
+    ///
+    /// # Errors
+    /// Where memory cannot be had or a plan does not verify.
+    pub fn new(plans: Vec<PreparedPlan>, persistent: Persistent) -> Result<Self, EngineError> {
+        let transient = plans.iter().map(|p| p.plan.transient_bytes).max().unwrap_or(0);
+        let arena = AlignedBytes::zeroed(persistent.bytes + transient, "the plan's arena")?;
+        let mut programs = Vec::with_capacity(plans.len());
+        for PreparedPlan { mut plan, kernels } in plans {
+            // A later program may have added persistent values.
+            plan.persistent_bytes = persistent.bytes;
+            plan.verify()?;
+            let steps = kernels
+                .into_iter()
+                .enumerate()
+                .map(|(position, kernel)| load_step(&plan, position, kernel))
+                .collect::<Result<_, _>>()?;
+            programs.push(LoadedProgram { plan, steps });
+        }
+        Ok(Self { arena, persistent, programs })
+    }
+
+    /// Bytes of the arena: persistent values and the largest program's transient ones.
+    #[must_use]
+    pub fn arena_bytes(&self) -> usize {
+        self.arena.len()
+    }
+
+    /// The plan of a program.
+    #[must_use]
+    pub fn plan(&self, program: usize) -> &Plan {
+        &self.programs[program].plan
+    }
+
+    /// How many programs there are.
+    #[must_use]
+    pub fn programs(&self) -> usize {
+        self.programs.len()
+    }
+
+    /// Memory for one batch of a program's inputs.
+    ///
+    /// # Errors
+    /// Where memory cannot be had.
+    pub fn inputs(&self, program: usize) -> Result<Inputs, EngineError> {
+        let bytes = |slot| self.plan(program).external(slot).map_or(0, |placement| placement.bytes);
+        Ok(Inputs {
+            images: AlignedBytes::zeroed(bytes(0), "a batch of images")?,
+            labels: AlignedBytes::zeroed(bytes(1), "a batch of labels")?,
+        })
+    }
+
+    /// Runs every step of a program. Step `i` is stamped to slot `first_slot + i`.
+    ///
+    /// # Errors
+    /// Where the inputs are not this program's, or a kernel fails.
+    pub fn run(
+        &mut self,
+        program: usize,
+        images: &mut [u8],
+        labels: &mut [u8],
+        clock: &mut Clock,
+        first_slot: usize,
+    ) -> Result<(), EngineError> {
+        let LoadedProgram { plan, steps } = &mut self.programs[program];
+        let arena = self.arena.as_mut_slice();
+        let mut inputs = [images, labels];
+        for (slot, given) in inputs.iter().enumerate() {
+            let needed = plan.external(slot).map_or(0, |placement| placement.bytes);
+            if needed != given.len() {
+                let what = ["images", "labels"][slot];
+                return Err(EngineError::Mismatch(format!(
+                    "the program takes {needed} bytes of {what}, got {}",
+                    given.len()
+                )));
+            }
+        }
+        for (position, step) in steps.iter_mut().enumerate() {
+            let mut operands = Operands::new();
+            let mut rest = &mut *arena;
+            let mut consumed = 0;
+            for range in &step.arena {
+                let (_, tail) = rest.split_at_mut(range.start - consumed);
+                let (slice, tail) = tail.split_at_mut(range.length);
+                operands.set(range.operand, slice);
+                rest = tail;
+                consumed = range.start + range.length;
+            }
+            for (slice, operand) in inputs.iter_mut().zip(step.external) {
+                if let Some(operand) = operand {
+                    operands.set(operand, slice);
+                }
+            }
+            step.kernel.kernel.run(&mut operands).map_err(|reason| {
+                let failed = &plan.program.steps[position];
+                EngineError::Failed {
+                    kernel: failed.kernel.name().to_owned(),
+                    layer: plan.program.layer_name(failed),
+                    reason,
+                }
+            })?;
+            clock.stamp(first_slot + position);
+        }
+        Ok(())
+    }
+
+    /// Sets the numbers that change from iteration to iteration.
+    pub fn set_hyper(&mut self, hyper: Hyper) {
+        let [rate] = [hyper.learning_rate] as [f32; HYPER.len()];
+        if let Some(slice) = self.persistent_bytes("hyper") {
+            slice[..4].copy_from_slice(&rate.to_ne_bytes());
+        }
+    }
+
+    /// What the last run measured.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        let Some(place) = self.persistent.values.get("metrics") else { return Metrics::default() };
+        let values: &[f64] = bytemuck::cast_slice(self.bytes_at(place));
+        let [loss, samples, top1, top5] = std::array::from_fn::<f64, { METRICS.len() }, _>(|i| values[i]);
+        Metrics { loss, samples, top1, top5 }
+    }
+
+    /// Names, logical shapes and roles of everything that outlives an iteration and is worth keeping: parameters, buffers, velocities.
+    pub fn state(&self) -> impl Iterator<Item = (&str, &[usize], Role)> + '_ {
+        let mut seen = std::collections::HashSet::new();
+        self.programs
+            .iter()
+            .flat_map(|program| &program.plan.program.values)
+            .filter(move |value| {
+                matches!(value.role, Role::Parameter | Role::Buffer | Role::Momentum)
+                    && seen.insert(value.name.clone())
+            })
+            .map(|value| (value.name.as_str(), value.shape.as_slice(), value.role))
+    }
+
+    /// Copies a persistent f32 value out, in row-major order of its logical shape.
+    ///
+    /// # Errors
+    /// Where there is none of that name, or it has another type.
+    pub fn read(&self, name: &str) -> Result<Vec<f32>, EngineError> {
+        let (place, shape) = self.find(name)?;
+        let values: &[f32] = bytemuck::cast_slice(self.bytes_at(place));
+        let mut plain = vec![0.0; shape.iter().product()];
+        place.layout.for_each(shape, |from, to| plain[to] = values[from]);
+        Ok(plain)
+    }
+
+    /// Sets a persistent f32 value from row-major order. Run the refresh program afterwards, where there is one.
+    ///
+    /// # Errors
+    /// Where there is none of that name, or the sizes differ.
+    pub fn write(&mut self, name: &str, plain: &[f32]) -> Result<(), EngineError> {
+        let (place, shape) = self.find(name)?;
+        let (place, shape) = (place.clone(), shape.to_vec());
+        if plain.len() != shape.iter().product::<usize>() {
+            return Err(EngineError::Mismatch(format!(
+                "`{name}` has shape {shape:?}, {} values were given",
+                plain.len()
+            )));
+        }
+        let Location::Persistent(start) = place.location else { return Ok(()) };
+        let bytes = &mut self.arena.as_mut_slice()[start..start + place.bytes];
+        let values: &mut [f32] = bytemuck::cast_slice_mut(bytes);
+        values.fill(0.0);
+        place.layout.for_each(&shape, |to, from| values[to] = plain[from]);
+        Ok(())
+    }
+
+    fn find(&self, name: &str) -> Result<(&Placement, &[usize]), EngineError> {
+        let missing = || EngineError::Mismatch(format!("the network has no parameter `{name}`"));
+        let value = self
+            .programs
+            .iter()
+            .flat_map(|program| &program.plan.program.values)
+            .find(|value| value.name == name)
+            .ok_or_else(missing)?;
+        if value.dtype != DType::F32 {
+            return Err(EngineError::Mismatch(format!("`{name}` is {}, not f32", value.dtype)));
+        }
+        Ok((self.persistent.values.get(name).ok_or_else(missing)?, &value.shape))
+    }
+
+    fn bytes_at(&self, place: &Placement) -> &[u8] {
+        match place.location {
+            Location::Persistent(start) => &self.arena.as_slice()[start..start + place.bytes],
+            _ => &[],
+        }
+    }
+
+    fn persistent_bytes(&mut self, name: &str) -> Option<&mut [u8]> {
+        let place = self.persistent.values.get(name)?;
+        match place.location {
+            Location::Persistent(start) => Some(&mut self.arena.as_mut_slice()[start..start + place.bytes]),
+            _ => None,
+        }
+    }
+
+    /// Reads any value of a program as it lies, for tests: transient ones hold what the last step that used their bytes left.
+    #[must_use]
+    pub fn raw(&self, program: usize, value: usize) -> &[u8] {
+        let plan = &self.programs[program].plan;
+        let place = &plan.placements[value];
+        let start = match place.location {
+            Location::Persistent(start) => start,
+            Location::Transient(start) => self.persistent.bytes + start,
+            Location::External(_) => return &[],
+        };
+        &self.arena.as_slice()[start..start + place.bytes]
+    }
+}
+
+fn load_step(plan: &Plan, position: usize, kernel: PreparedStep) -> Result<LoadedStep, EngineError> {
+    let step = &plan.program.steps[position];
+    let mut arena = Vec::new();
+    let mut external = [None; 2];
+    let mut count = 0;
+    for (operand, id) in step.operands().enumerate() {
+        let placement = &plan.placements[id.0];
+        count = operand + 1;
+        match placement.location {
+            Location::Persistent(start) => arena.push(Range { start, length: placement.bytes, operand }),
+            Location::Transient(start) => {
+                arena.push(Range { start: plan.persistent_bytes + start, length: placement.bytes, operand });
+            }
+            Location::External(slot) => external[slot] = Some(operand),
+        }
+    }
+    let (start, length) = plan.steps[position].scratch;
+    if length > 0 {
+        arena.push(Range { start: plan.persistent_bytes + start, length, operand: count });
+        count += 1;
+    }
+    if count > MAX_OPERANDS {
+        return Err(EngineError::Placement(format!(
+            "step {position} has {count} operands, at most {MAX_OPERANDS} are possible"
+        )));
+    }
+    arena.retain(|range| range.length > 0);
+    arena.sort_by_key(|range| range.start);
+    Ok(LoadedStep { kernel, arena, external })
+}

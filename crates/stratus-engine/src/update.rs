@@ -1,0 +1,68 @@
+//! The optimiser as steps: each parameter is updated as soon as its gradient is made and nothing reads the old value any more, so that a
+//! gradient's memory is free for the next layer's.
+
+use crate::differentiate::GRADIENT_SUFFIX;
+use crate::lower::COPY_SUFFIX;
+use crate::ops::{Kernel, SgdUpdate};
+use crate::{EngineError, Phase, Program, Role, Step, ValueId};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+
+/// What follows a parameter's name in the name of its velocity.
+pub const MOMENTUM_SUFFIX: &str = ":momentum";
+
+/// The optimiser and its constants.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Optimiser {
+    /// See [`SgdUpdate`].
+    Sgd(SgdUpdate),
+}
+
+/// Adds an update step for every parameter that has a gradient.
+///
+/// # Errors
+/// Only where verification fails.
+pub fn update(differentiated: &Program, optimiser: Optimiser) -> Result<Program, EngineError> {
+    let mut program = differentiated.clone();
+    let Optimiser::Sgd(sgd) = optimiser;
+    let by_name: HashMap<String, ValueId> =
+        program.values.iter().enumerate().map(|(id, value)| (value.name.clone(), ValueId(id))).collect();
+    let Some(hyper) = program.find_role(Role::Hyper) else {
+        return Err(EngineError::Mismatch("a program without a learning rate cannot be updated".to_owned()));
+    };
+    let parameters: Vec<ValueId> = (0..program.values.len())
+        .map(ValueId)
+        .filter(|&id| program.value(id).role == Role::Parameter)
+        .collect();
+    let mut due: Vec<Vec<Step>> = vec![Vec::new(); program.steps.len()];
+    for parameter in parameters {
+        let value = program.value(parameter).clone();
+        let Some(&gradient) = by_name.get(&format!("{}{GRADIENT_SUFFIX}", value.name)) else { continue };
+        let copy = by_name.get(&format!("{}{COPY_SUFFIX}", value.name)).copied();
+        let Some(made) = program.steps.iter().position(|step| step.outputs.contains(&gradient)) else {
+            continue;
+        };
+        let last_read =
+            [Some(parameter), copy].into_iter().flatten().flat_map(|id| program.readers(id)).max();
+        let layers = program.steps[made].layers.clone();
+        let momentum = program.add_value(
+            format!("{}{MOMENTUM_SUFFIX}", value.name),
+            &value.shape,
+            value.dtype,
+            Role::Momentum,
+        );
+        due[made.max(last_read.unwrap_or(made))].push(Step {
+            kernel: Kernel::SgdUpdate(sgd),
+            phase: Phase::Update,
+            layers,
+            inputs: vec![gradient, hyper],
+            updates: vec![parameter, momentum],
+            outputs: copy.into_iter().collect(),
+        });
+    }
+    let steps = std::mem::take(&mut program.steps);
+    program.steps =
+        steps.into_iter().zip(due).flat_map(|(step, updates)| std::iter::once(step).chain(updates)).collect();
+    program.verify("update")?;
+    Ok(program)
+}
