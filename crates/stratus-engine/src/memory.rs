@@ -63,7 +63,7 @@ pub fn verify(blocks: &[Block], offsets: &[usize], total: usize) -> Result<(), E
     let mut order: Vec<usize> = (0..blocks.len()).filter(|&i| blocks[i].bytes > 0).collect();
     order.sort_by_key(|&i| offsets[i]);
     for (rank, &i) in order.iter().enumerate() {
-        if end(i) > total || offsets[i] % ALIGNMENT != 0 {
+        if end(i) > total || !offsets[i].is_multiple_of(ALIGNMENT) {
             return Err(EngineError::Placement(format!(
                 "block {i} at {} is misplaced in {total} bytes",
                 offsets[i]

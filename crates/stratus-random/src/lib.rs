@@ -61,7 +61,8 @@ impl Stream {
     #[must_use]
     pub fn new(seed: u64, purpose: Purpose, index: u64, subindex: u32) -> Self {
         // The purpose and the seed are mixed by a block of their own, so that neighbouring seeds share nothing.
-        let mixed = philox([seed as u32, (seed >> 32) as u32, purpose as u32, subindex], [0x5354_5241, 0x5455_5300]);
+        let mixed =
+            philox([seed as u32, (seed >> 32) as u32, purpose as u32, subindex], [0x5354_5241, 0x5455_5300]);
         let key = [mixed[0] ^ mixed[2], mixed[1] ^ mixed[3]];
         Self { key, counter: [0, subindex, index as u32, (index >> 32) as u32], block: [0; 4], used: 4 }
     }
@@ -126,7 +127,10 @@ mod tests {
     #[test]
     fn philox_gives_the_published_answers() {
         assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
-        assert_eq!(philox([u32::MAX; 4], [u32::MAX; 2]), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
+        assert_eq!(
+            philox([u32::MAX; 4], [u32::MAX; 2]),
+            [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]
+        );
         assert_eq!(
             philox([0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344], [0xa409_3822, 0x299f_31d0]),
             [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]

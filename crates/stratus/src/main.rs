@@ -1,2 +1,7 @@
 //! The `stratus` command line.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    stratus::main()
+}
