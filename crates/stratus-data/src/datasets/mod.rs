@@ -1,0 +1,243 @@
+//! Data sets: what one is, and the ones there are.
+//!
+//! A new data set is a file here with a [`DatasetEntry`] and its line in [`REGISTRY`].
+
+pub mod mnist;
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{DataError, nearest};
+use crate::pixels::Normalisation;
+
+/// Every data set, by name.
+pub static REGISTRY: &[&DatasetEntry] = &[&mnist::ENTRY];
+
+/// A labelled collection of images of one size.
+///
+/// Samples are read by index, in any order and from several threads at once, so that a data set may decode lazily.
+pub trait Dataset: Send + Sync {
+    /// The name in the registry.
+    fn name(&self) -> &str;
+
+    /// The number of samples; never 0.
+    fn len(&self) -> usize;
+
+    /// Whether there are no samples.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The number of classes: labels go from 0 to `classes() - 1`.
+    fn classes(&self) -> usize;
+
+    /// What a person calls class `class`.
+    fn class_name(&self, class: usize) -> String {
+        class.to_string()
+    }
+
+    /// Channels, height, width of every sample.
+    fn sample_shape(&self) -> [usize; 3];
+
+    /// The label of sample `index`, without decoding its pixels.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::NoSuchSample`], and what reading the label may give.
+    fn label(&self, index: usize) -> Result<u32, DataError>;
+
+    /// Sample `index`. Its pixels lie in the data set or in `scratch`, which belongs to the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::NoSuchSample`], and what reading and decoding may give.
+    fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError>;
+
+    /// The mean and deviation commonly used with this data set.
+    fn normalisation(&self) -> Normalisation;
+
+    /// Bytes of memory the data set holds while it is open.
+    fn resident_bytes(&self) -> u64;
+}
+
+/// One sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample<'a> {
+    /// Pixels 0 to 255 in planes: (C, H, W), row-major, contiguous.
+    pub pixels: &'a [u8],
+    /// The class.
+    pub label: u32,
+}
+
+/// Memory of one reading thread, kept between samples so that decoding allocates nothing once it has grown.
+#[derive(Clone, Debug, Default)]
+pub struct Scratch {
+    /// The sample as stored: the bytes of a file.
+    pub encoded: Vec<u8>,
+    /// The sample as delivered: (C, H, W).
+    pub decoded: Vec<u8>,
+}
+
+/// A part of a data set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Split {
+    /// What is trained on.
+    Train,
+    /// What is measured on after each epoch. A data set that is published in two parts gives its second.
+    Validation,
+    /// What is measured on at the end. A data set that is published in two parts gives its second.
+    Test,
+}
+
+impl Split {
+    const ALL: [Self; 3] = [Self::Train, Self::Validation, Self::Test];
+
+    /// The name in configurations and on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Validation => "validation",
+            Self::Test => "test",
+        }
+    }
+}
+
+impl fmt::Display for Split {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Split {
+    type Err = DataError;
+
+    fn from_str(name: &str) -> Result<Self, DataError> {
+        Self::ALL.into_iter().find(|split| split.name() == name).ok_or_else(|| DataError::UnknownSplit {
+            name: name.to_owned(),
+            nearest: nearest(name, Self::ALL.map(Self::name)),
+        })
+    }
+}
+
+/// How a data set is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Whether content that is not the published one is an error. Default: true.
+    pub verify: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self { verify: true }
+    }
+}
+
+/// Opens a part of the data set in `root`.
+pub type OpenFunction =
+    fn(root: &Path, split: Split, options: &OpenOptions) -> Result<Box<dyn Dataset>, DataError>;
+
+/// What the registry knows about a data set.
+#[derive(Debug)]
+pub struct DatasetEntry {
+    /// The name in configurations and on the command line.
+    pub name: &'static str,
+    /// One line for people.
+    pub summary: &'static str,
+    /// Opens it.
+    pub open: OpenFunction,
+    /// Its published files; empty where it cannot be fetched.
+    pub files: &'static [PublishedFile<'static>],
+    /// Where they are published, best first: addresses that a file's name is appended to.
+    pub mirrors: &'static [&'static str],
+}
+
+/// A file as its publishers offer it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PublishedFile<'a> {
+    /// The name, both on the mirrors and in the data set's directory.
+    pub name: &'a str,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Its SHA-256 in lower-case hexadecimal.
+    pub sha256: &'a str,
+    /// The same file unpacked, which serves as well; for files that are gzipped.
+    pub unpacked: Option<UnpackedFile<'a>>,
+}
+
+/// What a published file holds once unpacked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnpackedFile<'a> {
+    /// The name in the data set's directory.
+    pub name: &'a str,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Its SHA-256 in lower-case hexadecimal.
+    pub sha256: &'a str,
+}
+
+/// The registry's entry for `name`.
+///
+/// # Errors
+///
+/// [`DataError::UnknownDataset`], with the nearest known name.
+pub fn entry(name: &str) -> Result<&'static DatasetEntry, DataError> {
+    REGISTRY.iter().copied().find(|entry| entry.name == name).ok_or_else(|| DataError::UnknownDataset {
+        name: name.to_owned(),
+        nearest: nearest(name, REGISTRY.iter().map(|entry| entry.name)),
+        known: REGISTRY.iter().map(|entry| entry.name.to_owned()).collect(),
+    })
+}
+
+/// Opens a part of the data set `name`, whose files lie in the directory `root`.
+///
+/// # Errors
+///
+/// [`DataError`]: unknown name, missing or damaged files, and with `options.verify` content that is not the published one.
+pub fn open(
+    name: &str,
+    root: &Path,
+    split: Split,
+    options: &OpenOptions,
+) -> Result<Box<dyn Dataset>, DataError> {
+    (entry(name)?.open)(root, split, options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_name_is_answered_with_the_nearest() {
+        let message = entry("minst").unwrap_err().to_string();
+        assert_eq!(message, "there is no data set `minst`, did you mean `mnist`?; known: mnist");
+        let message = entry("zzz").unwrap_err().to_string();
+        assert_eq!(message, "there is no data set `zzz`; known: mnist");
+        let message = "trian".parse::<Split>().unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "there is no split `trian`, did you mean `train`?; known: train, validation, test"
+        );
+    }
+
+    #[test]
+    fn entries_are_well_formed() {
+        for entry in REGISTRY {
+            assert_eq!(REGISTRY.iter().filter(|other| other.name == entry.name).count(), 1);
+            assert_eq!(entry.files.is_empty(), entry.mirrors.is_empty());
+            for mirror in entry.mirrors {
+                assert!(mirror.starts_with("https://") && mirror.ends_with('/'), "{mirror}");
+            }
+            for file in entry.files {
+                let unpacked = file.unpacked.map(|unpacked| unpacked.sha256);
+                for sha256 in [Some(file.sha256), unpacked].into_iter().flatten() {
+                    assert!(sha256.len() == 64 && sha256.bytes().all(|b| b.is_ascii_hexdigit()), "{sha256}");
+                }
+            }
+        }
+    }
+}

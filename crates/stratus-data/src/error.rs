@@ -1,0 +1,180 @@
+//! What can be wrong with a data set. Every message names the file, what was expected and found, and what to do.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::datasets::Split;
+use crate::idx::IdxError;
+
+/// A data set cannot be opened or a sample of it cannot be read.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum DataError {
+    /// No data set has this name.
+    #[error("there is no data set `{name}`{}; known: {}", suggest(.nearest.as_deref()), .known.join(", "))]
+    UnknownDataset {
+        /// The name that was asked for.
+        name: String,
+        /// The known name that looks most like it, if one does.
+        nearest: Option<String>,
+        /// Every known name.
+        known: Vec<String>,
+    },
+    /// No part of a data set has this name.
+    #[error("there is no split `{name}`{}; known: train, validation, test", suggest(.nearest.as_deref()))]
+    UnknownSplit {
+        /// The name that was asked for.
+        name: String,
+        /// The known name that looks most like it, if one does.
+        nearest: Option<String>,
+    },
+    /// A file that the data set needs is not there.
+    #[error(
+        "{}: neither `{file}` nor `{file}.gz` is there, and the {split} split of `{dataset}` needs it; \
+         name the directory that holds the files, or fetch `{dataset}` into this one", .root.display()
+    )]
+    MissingFile {
+        /// The data set's name.
+        dataset: String,
+        /// The part that was asked for.
+        split: Split,
+        /// The directory that was searched.
+        root: PathBuf,
+        /// The file's name, without `.gz`.
+        file: String,
+    },
+    /// An idx file is not what it should be.
+    #[error(transparent)]
+    Idx(#[from] IdxError),
+    /// The file is well formed but its content is not the published one.
+    #[error(
+        "{}: the content is not the one published for `{dataset}`: its SHA-256 is {found}, expected {expected}; \
+         fetch the data set again, or set verify = false if this file is meant", .path.display()
+    )]
+    Checksum {
+        /// The data set's name.
+        dataset: String,
+        /// The file.
+        path: PathBuf,
+        /// SHA-256 of the published content, hexadecimal.
+        expected: String,
+        /// SHA-256 of the content found, hexadecimal.
+        found: String,
+    },
+    /// Images and labels do not belong together.
+    #[error(
+        "{} holds {images} images but {} holds {labels} labels; both must come from the same split of the same data set",
+        .images_path.display(), .labels_path.display()
+    )]
+    CountMismatch {
+        /// The file of images.
+        images_path: PathBuf,
+        /// Images in it.
+        images: usize,
+        /// The file of labels.
+        labels_path: PathBuf,
+        /// Labels in it.
+        labels: usize,
+    },
+    /// A label names no class.
+    #[error("{origin}: sample {index} has label {label}, but labels go from 0 to {}; the file is damaged or not of this data set",
+        .classes.saturating_sub(1))]
+    LabelOutOfRange {
+        /// The file, or the data set's name where the label comes from no single file.
+        origin: String,
+        /// The sample's index, from 0.
+        index: usize,
+        /// The label found.
+        label: u32,
+        /// The number of classes.
+        classes: usize,
+    },
+    /// There is nothing to train on.
+    #[error("{origin}: no samples; a data set needs at least one")]
+    Empty {
+        /// The file, or the data set's name.
+        origin: String,
+    },
+    /// A sample was asked for that the data set does not have.
+    #[error("`{dataset}` has no sample {index}: it has {len}, counted from 0")]
+    NoSuchSample {
+        /// The data set's name.
+        dataset: String,
+        /// The index that was asked for.
+        index: usize,
+        /// The number of samples.
+        len: usize,
+    },
+    /// A sample was read with another size than the data set declares.
+    #[error("`{dataset}`: sample {index} has {found} bytes of pixels, expected {expected}")]
+    SampleSize {
+        /// The data set's name.
+        dataset: String,
+        /// The sample's index, from 0.
+        index: usize,
+        /// Channels × height × width of the data set.
+        expected: usize,
+        /// Bytes found.
+        found: usize,
+    },
+    /// A batch buffer came back with other memory than it was lent with.
+    #[error(
+        "a batch buffer was recycled with {found} bytes of images, expected {expected}, or other labels; hand back what was lent"
+    )]
+    Buffer {
+        /// Bytes of images it was lent with.
+        expected: usize,
+        /// Bytes of images it has.
+        found: usize,
+    },
+}
+
+fn suggest(nearest: Option<&str>) -> String {
+    nearest.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default()
+}
+
+/// The name of `known` that `name` was probably meant to be: at most a third of its letters are different, added, dropped or swapped.
+pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let name = name.to_lowercase();
+    known
+        .into_iter()
+        .map(|candidate| (edits(&name, candidate), candidate))
+        .filter(|(distance, candidate)| *distance <= (candidate.chars().count() / 3).max(1))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate.to_owned())
+}
+
+/// Optimal string alignment distance: insertions, deletions, substitutions and swaps of neighbours.
+fn edits(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(64).collect(), b.chars().take(64).collect());
+    let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let substituted = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut best = substituted.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(best);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nearest_forgives_small_slips_only() {
+        let known = ["mnist", "cifar10", "cifar100"];
+        assert_eq!(nearest("mnsit", known).as_deref(), Some("mnist"));
+        assert_eq!(nearest("MNIST", known).as_deref(), Some("mnist"));
+        assert_eq!(nearest("cifar-10", known).as_deref(), Some("cifar10"));
+        assert_eq!(nearest("imagenet", known), None);
+        assert_eq!(nearest("", known), None);
+    }
+}

@@ -1,0 +1,397 @@
+//! The prefetching loader: worker threads fill a fixed number of batch buffers, the consumer receives them in order.
+//!
+//! ```text
+//!            ┌── recycle ◀── consumer ◀── next ──┐
+//!   free buffers ──▶ worker: assign, fill ──▶ ready, by sequence number
+//! ```
+//!
+//! A worker first takes a free buffer, then the next batch's number, so that every number given out has its buffer and the oldest is
+//! always being worked on: whatever the number of workers and slots, nothing waits in a circle. Memory is what the slots hold; where
+//! the consumer is slow, the workers find no free buffer and sleep. What a batch holds depends on (seed, epoch, batch) alone.
+
+mod config;
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use stratus_random::{Purpose, Stream};
+
+use self::config::Plan;
+pub use self::config::{LastBatch, LoaderConfig, LoaderError, Order, Position};
+use crate::buffer::{BatchBuffer, IGNORED_LABEL};
+use crate::datasets::{Dataset, Scratch};
+use crate::error::DataError;
+use crate::pixels::Converter;
+
+/// Pixels a worker gathers before it converts them: within the first-level cache.
+const STAGED_BYTES: usize = 16 << 10;
+
+/// Delivers the batches of a data set in order, prepared ahead on worker threads. Dropping it ends the threads.
+#[derive(Debug)]
+pub struct Loader {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    /// The sequence number of the next batch to deliver.
+    next: u64,
+}
+
+struct Shared {
+    dataset: Arc<dyn Dataset>,
+    config: LoaderConfig,
+    converter: Converter,
+    /// Distinguishes this loader's buffers from another's.
+    id: u64,
+    sample_bytes: usize,
+    batches_per_epoch: u64,
+    /// The number of batches from the start to the end; the sequence numbers are those below it.
+    batches: u64,
+    ring: Mutex<Ring>,
+    /// Signalled when a buffer becomes free, and to end the workers.
+    freed: Condvar,
+    /// Signalled when a batch becomes ready, and when a worker ends.
+    filled: Condvar,
+    sequencer: Mutex<Sequencer>,
+}
+
+/// Where the buffers are. At any time the batches given out and not delivered are at most `slots` consecutive ones.
+struct Ring {
+    free: Vec<BatchBuffer>,
+    /// Batch s is at s modulo the number of slots.
+    ready: Vec<Option<BatchBuffer>>,
+    /// Buffers that workers hold.
+    filling: usize,
+    /// Workers shall end.
+    stopped: bool,
+    /// The failure of the earliest batch.
+    failure: Option<(u64, LoaderError)>,
+}
+
+/// Gives out batches, in order.
+struct Sequencer {
+    next: u64,
+    /// The permutation of the epoch below.
+    order: Vec<u32>,
+    epoch: Option<u32>,
+}
+
+impl Loader {
+    /// Starts the workers; they begin to fill buffers at once.
+    ///
+    /// # Errors
+    ///
+    /// [`LoaderError::Configuration`] names the field that does not fit; [`LoaderError::Thread`].
+    pub fn new(dataset: Arc<dyn Dataset>, config: LoaderConfig) -> Result<Self, LoaderError> {
+        static LOADERS: AtomicU64 = AtomicU64::new(0);
+        let shape = dataset.sample_shape();
+        let normalisation = config.normalisation.clone().unwrap_or_else(|| dataset.normalisation());
+        let plan = Plan::new(dataset.as_ref(), &config, &normalisation)?;
+        let id = LOADERS.fetch_add(1, Ordering::Relaxed);
+        let buffer = |_| BatchBuffer::new(config.batch_size, plan.image_bytes, id);
+        let free = (0..config.slots).map(buffer).collect::<Result<_, _>>();
+        let ring = Ring {
+            free: free.map_err(|_| LoaderError::Memory {
+                bytes: BatchBuffer::bytes_of(config.batch_size, plan.image_bytes) * config.slots as u64,
+                batch_size: config.batch_size,
+                slots: config.slots,
+            })?,
+            ready: (0..config.slots).map(|_| None).collect(),
+            filling: 0,
+            stopped: false,
+            failure: None,
+        };
+        let order = match config.order {
+            Order::Shuffled => Vec::with_capacity(dataset.len()),
+            Order::Sequential => Vec::new(),
+        };
+        let shared = Arc::new(Shared {
+            converter: Converter::new(&normalisation, config.element, config.layout, shape),
+            id,
+            sample_bytes: plan.sample_bytes,
+            batches_per_epoch: plan.batches_per_epoch,
+            batches: plan.batches,
+            ring: Mutex::new(ring),
+            freed: Condvar::new(),
+            filled: Condvar::new(),
+            sequencer: Mutex::new(Sequencer { next: 0, order, epoch: None }),
+            dataset,
+            config,
+        });
+        let mut loader = Self { shared, workers: Vec::new(), next: 0 };
+        for worker in 0..loader.shared.config.workers {
+            let shared = Arc::clone(&loader.shared);
+            let thread = thread::Builder::new()
+                .name(format!("loader-{worker}"))
+                .spawn(move || shared.work())
+                .map_err(|cause| LoaderError::Thread { cause })?;
+            loader.workers.push(thread);
+        }
+        Ok(loader)
+    }
+
+    /// Waits for the next batch and gives it; `None` after the last epoch. Hand it back with [`recycle`](Self::recycle).
+    ///
+    /// # Errors
+    ///
+    /// The first batch that could not be read gives its error; from then on [`LoaderError::Stopped`]. [`LoaderError::Withheld`]
+    /// where the consumer itself holds all buffers, which ends nothing.
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "an iterator would own its batches; these are lent and handed back"
+    )]
+    pub fn next(&mut self) -> Result<Option<BatchBuffer>, LoaderError> {
+        if self.next == self.shared.batches {
+            return Ok(None);
+        }
+        let mut ring = lock(&self.shared.ring);
+        let slots = ring.ready.len();
+        let slot = (self.next % slots as u64) as usize;
+        loop {
+            if let Some(buffer) = ring.ready[slot].take() {
+                self.next += 1;
+                return Ok(Some(buffer));
+            }
+            if ring.stopped {
+                return Err(LoaderError::Stopped);
+            }
+            // Nobody is at work on an earlier batch than the one that failed.
+            if ring.filling == 0
+                && let Some((_, error)) = ring.failure.take()
+            {
+                ring.stopped = true;
+                return Err(error);
+            }
+            if ring.filling == 0 && ring.free.is_empty() {
+                return Err(LoaderError::Withheld { slots });
+            }
+            ring = wait(&self.shared.filled, ring);
+        }
+    }
+
+    /// Hands a buffer back to be filled again. A buffer of another loader is dropped.
+    pub fn recycle(&self, buffer: BatchBuffer) {
+        if buffer.owner == self.shared.id {
+            lock(&self.shared.ring).free.push(buffer);
+            self.shared.freed.notify_one();
+        }
+    }
+
+    /// The place of the batch that [`next`](Self::next) gives next.
+    #[must_use]
+    pub fn position(&self) -> Position {
+        self.shared.position(self.next)
+    }
+
+    /// Batches in an epoch.
+    #[must_use]
+    pub fn batches_per_epoch(&self) -> u64 {
+        self.shared.batches_per_epoch
+    }
+
+    /// Samples delivered in an epoch: all, or without those of an incomplete last batch.
+    #[must_use]
+    pub fn samples_per_epoch(&self) -> u64 {
+        let whole = self.shared.batches_per_epoch.saturating_mul(self.shared.config.batch_size as u64);
+        whole.min(self.shared.dataset.len() as u64)
+    }
+
+    /// The configuration it was made with.
+    #[must_use]
+    pub fn config(&self) -> &LoaderConfig {
+        &self.shared.config
+    }
+
+    /// The data set it reads.
+    #[must_use]
+    pub fn dataset(&self) -> &dyn Dataset {
+        self.shared.dataset.as_ref()
+    }
+
+    /// Bytes of memory held by all buffers, wherever they are, and by the order of the epoch; without the data set's own
+    /// and the few samples each worker has at hand.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let config = &self.shared.config;
+        let buffer = BatchBuffer::bytes_of(config.batch_size, self.shared.sample_bytes * config.batch_size);
+        let order = if config.order == Order::Shuffled { 4 * self.shared.dataset.len() as u64 } else { 0 };
+        buffer * config.slots as u64 + order
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        lock(&self.shared.ring).stopped = true;
+        self.shared.freed.notify_all();
+        for worker in self.workers.drain(..) {
+            // A worker catches its own panics; there is nobody left to tell.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Shared {
+    /// A worker's life.
+    fn work(&self) {
+        let (mut scratch, mut staged) = (Scratch::default(), Vec::new());
+        while let Some(mut buffer) = self.take_free() {
+            let Some(sequence) = self.assign(&mut buffer) else {
+                let mut ring = lock(&self.ring);
+                ring.filling -= 1;
+                ring.free.push(buffer);
+                self.filled.notify_all();
+                return;
+            };
+            let outcome =
+                catch_unwind(AssertUnwindSafe(|| self.fill(&mut buffer, &mut scratch, &mut staged)));
+            let mut ring = lock(&self.ring);
+            ring.filling -= 1;
+            let at = Position { epoch: buffer.epoch, batch: buffer.index };
+            let failure = match outcome {
+                Ok(Ok(())) => {
+                    let slot = (sequence % ring.ready.len() as u64) as usize;
+                    ring.ready[slot] = Some(buffer);
+                    self.filled.notify_all();
+                    continue;
+                }
+                Ok(Err(cause)) => LoaderError::Data { at, cause },
+                Err(payload) => LoaderError::Panicked { at, message: said(payload.as_ref()) },
+            };
+            if ring.failure.as_ref().is_none_or(|(earliest, _)| sequence < *earliest) {
+                ring.failure = Some((sequence, failure));
+            }
+            self.filled.notify_all();
+            drop(ring);
+            self.freed.notify_all();
+            return;
+        }
+    }
+
+    /// Waits for a free buffer; `None` where the worker shall end.
+    fn take_free(&self) -> Option<BatchBuffer> {
+        let mut ring = lock(&self.ring);
+        loop {
+            if ring.stopped || ring.failure.is_some() {
+                return None;
+            }
+            if let Some(buffer) = ring.free.pop() {
+                ring.filling += 1;
+                return Some(buffer);
+            }
+            ring = wait(&self.freed, ring);
+        }
+    }
+
+    /// Makes `buffer` the next batch and gives its sequence number; `None` after the last.
+    fn assign(&self, buffer: &mut BatchBuffer) -> Option<u64> {
+        let mut sequencer = lock(&self.sequencer);
+        let sequence = sequencer.next;
+        if sequence == self.batches {
+            return None;
+        }
+        sequencer.next += 1;
+        let Position { epoch, batch } = self.position(sequence);
+        let len = self.dataset.len();
+        // Below `len`, as there is such a batch.
+        let first = batch as usize * self.config.batch_size;
+        let samples = first..len.min(first + self.config.batch_size);
+        buffer.epoch = epoch;
+        buffer.index = batch;
+        buffer.samples = samples.len();
+        buffer.indices.clear();
+        match self.config.order {
+            Order::Sequential => buffer.indices.extend(samples.map(|index| index as u32)),
+            Order::Shuffled => {
+                if sequencer.epoch != Some(epoch) {
+                    sequencer.epoch = Some(epoch);
+                    sequencer.order.clear();
+                    sequencer.order.extend(0..len as u32);
+                    let mut stream = Stream::new(self.config.seed, Purpose::Shuffle, u64::from(epoch), 0);
+                    stream.shuffle(&mut sequencer.order);
+                }
+                buffer.indices.extend_from_slice(&sequencer.order[samples]);
+            }
+        }
+        Some(sequence)
+    }
+
+    /// The place of the batch with this sequence number.
+    fn position(&self, sequence: u64) -> Position {
+        let start = self.config.start;
+        let batch = start.batch + sequence;
+        let epochs = batch / self.batches_per_epoch;
+        Position { epoch: start.epoch.saturating_add(epochs as u32), batch: batch % self.batches_per_epoch }
+    }
+
+    fn fill(
+        &self,
+        buffer: &mut BatchBuffer,
+        scratch: &mut Scratch,
+        staged: &mut Vec<u8>,
+    ) -> Result<(), DataError> {
+        let dataset = self.dataset.as_ref();
+        let image_bytes = self.sample_bytes * self.config.batch_size;
+        if buffer.images.len() != image_bytes || buffer.labels.len() != self.config.batch_size {
+            // The fields are public: the consumer has put something else in their place.
+            return Err(DataError::Buffer { expected: image_bytes, found: buffer.images.len() });
+        }
+        let (expected, classes) = (dataset.sample_shape().iter().product::<usize>(), dataset.classes());
+        // Samples lie anywhere in memory. Copying a few at a time keeps many more cache misses under way than converting does.
+        let group = (STAGED_BYTES / expected).max(1);
+        let images = buffer.images.chunks_mut(self.sample_bytes * group);
+        for ((images, labels), indices) in
+            images.zip(buffer.labels.chunks_mut(group)).zip(buffer.indices.chunks(group))
+        {
+            staged.clear();
+            for (label, &index) in labels.iter_mut().zip(indices) {
+                let index = index as usize;
+                let sample = dataset.read(index, scratch)?;
+                if sample.pixels.len() != expected {
+                    let (dataset, found) = (dataset.name().to_owned(), sample.pixels.len());
+                    return Err(DataError::SampleSize { dataset, index, expected, found });
+                }
+                let class = i32::try_from(sample.label).ok().filter(|_| (sample.label as usize) < classes);
+                *label = class.ok_or_else(|| DataError::LabelOutOfRange {
+                    origin: dataset.name().to_owned(),
+                    index,
+                    label: sample.label,
+                    classes,
+                })?;
+                staged.extend_from_slice(sample.pixels);
+            }
+            let samples = images.chunks_exact_mut(self.sample_bytes).zip(staged.chunks_exact(expected));
+            for ((image, pixels), &index) in samples.zip(indices) {
+                let shift = self.config.augment.shift(self.config.seed, buffer.epoch, index);
+                self.converter.write(image, pixels, shift);
+            }
+        }
+        buffer.images[buffer.samples * self.sample_bytes..].fill(0);
+        buffer.labels[buffer.samples..].fill(IGNORED_LABEL);
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("dataset", &self.dataset.name())
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A poisoned lock is taken all the same: the state is changed in single steps, so it is whole at any time.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    condition.wait(guard).unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a panic said.
+fn said(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().copied();
+    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message").to_owned()
+}

@@ -1,0 +1,239 @@
+//! How a loader is configured, what is checked before it starts, and what can go wrong.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::augment::PadShift;
+use crate::datasets::Dataset;
+use crate::error::DataError;
+use crate::pixels::{Element, Layout, Normalisation};
+
+/// The order in which an epoch visits the samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// A permutation of its own in every epoch, a function of (seed, epoch).
+    #[default]
+    Shuffled,
+    /// As stored.
+    Sequential,
+}
+
+/// What becomes of the samples that do not fill an epoch's last batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LastBatch {
+    /// They are left out of this epoch.
+    #[default]
+    Drop,
+    /// They are delivered as a batch with fewer samples.
+    Keep,
+}
+
+/// A place in the sequence of batches: what a checkpoint records and a resumed loader starts from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Position {
+    /// The epoch, from 0.
+    pub epoch: u32,
+    /// The batch in the epoch, from 0. The number of batches of an epoch means the start of the next.
+    pub batch: u64,
+}
+
+/// How a data set is made into batches.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoaderConfig {
+    /// Samples in a batch, at least 1.
+    pub batch_size: usize,
+    /// The order of samples.
+    pub order: Order,
+    /// The seed of order and augmentation.
+    pub seed: u64,
+    /// Random translation; off by default.
+    pub augment: PadShift,
+    /// Per-channel mean and deviation; where `None`, the data set's own.
+    pub normalisation: Option<Normalisation>,
+    /// The type of the images' elements.
+    pub element: Element,
+    /// The layout of the images.
+    pub layout: Layout,
+    /// What becomes of an incomplete last batch.
+    pub last: LastBatch,
+    /// Worker threads, at least 1.
+    pub workers: usize,
+    /// Buffers, at least 1: those the consumer holds, those being filled and those ready.
+    pub slots: usize,
+    /// Where to begin.
+    pub start: Position,
+    /// The epoch before which to end; where `None`, never.
+    pub epochs: Option<u32>,
+}
+
+impl LoaderConfig {
+    /// Batches of `batch_size` shuffled samples in `f32` and NCHW without augmentation, from the beginning, without end; one worker
+    /// and three slots: one batch in use, one ready, one being filled.
+    #[must_use]
+    pub fn new(batch_size: usize) -> Self {
+        Self {
+            batch_size,
+            order: Order::default(),
+            seed: 0,
+            augment: PadShift::default(),
+            normalisation: None,
+            element: Element::default(),
+            layout: Layout::default(),
+            last: LastBatch::default(),
+            workers: 1,
+            slots: 3,
+            start: Position::default(),
+            epochs: None,
+        }
+    }
+}
+
+/// A loader cannot be made, or cannot deliver.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LoaderError {
+    /// The configuration and the data set do not go together.
+    #[error("{key}: {problem}")]
+    Configuration {
+        /// The field of [`LoaderConfig`].
+        key: &'static str,
+        /// What is wrong with it and what is possible.
+        problem: String,
+    },
+    /// A sample could not be read.
+    #[error("batch {} of epoch {}: {cause}", .at.batch, .at.epoch)]
+    Data {
+        /// The batch it belongs to.
+        at: Position,
+        /// Why.
+        cause: DataError,
+    },
+    /// A worker panicked.
+    #[error("batch {} of epoch {}: a loader thread panicked: {message}; this is a defect of the program", .at.batch, .at.epoch)]
+    Panicked {
+        /// The batch it was filling.
+        at: Position,
+        /// What it said.
+        message: String,
+    },
+    /// The consumer holds every buffer, so none can be filled.
+    #[error(
+        "all {slots} buffers of the loader are in use; recycle one before asking for the next, or set more slots"
+    )]
+    Withheld {
+        /// The number of buffers.
+        slots: usize,
+    },
+    /// The loader has delivered an error before and is stopped.
+    #[error("the loader has stopped after an error")]
+    Stopped,
+    /// There is not enough memory for the buffers.
+    #[error(
+        "{slots} buffers of {batch_size} samples need {bytes} bytes of memory, which are not available; set fewer or smaller ones"
+    )]
+    Memory {
+        /// Bytes of all buffers.
+        bytes: u64,
+        /// Samples of a buffer.
+        batch_size: usize,
+        /// Buffers.
+        slots: usize,
+    },
+    /// The operating system gives no thread.
+    #[error("a loader thread cannot be started: {cause}; set fewer workers")]
+    Thread {
+        /// Why.
+        cause: std::io::Error,
+    },
+}
+
+/// What follows from the configuration and the data set.
+pub(super) struct Plan {
+    /// Bytes of one image in a batch.
+    pub(super) sample_bytes: usize,
+    /// Bytes of all images of a batch.
+    pub(super) image_bytes: usize,
+    pub(super) batches_per_epoch: u64,
+    /// Batches from the start to the end.
+    pub(super) batches: u64,
+}
+
+impl Plan {
+    pub(super) fn new(
+        dataset: &dyn Dataset,
+        config: &LoaderConfig,
+        normalisation: &Normalisation,
+    ) -> Result<Self, LoaderError> {
+        let wrong = |key, problem| Err(LoaderError::Configuration { key, problem });
+        for (key, value) in
+            [("batch_size", config.batch_size), ("workers", config.workers), ("slots", config.slots)]
+        {
+            if value == 0 {
+                return wrong(key, "is 0, but must be at least 1".to_owned());
+            }
+        }
+        let len = dataset.len();
+        if len == 0 || u32::try_from(len).is_err() {
+            return wrong(
+                "dataset",
+                format!("`{}` has {len} samples; 1 to {} are possible", dataset.name(), u32::MAX),
+            );
+        }
+        if config.last == LastBatch::Drop && config.batch_size > len {
+            let problem = format!(
+                "is {}, but `{}` has only {len} samples, so that no batch would be whole; set at most {len}",
+                config.batch_size,
+                dataset.name()
+            );
+            return wrong("batch_size", problem);
+        }
+        let [channels, height, width] = dataset.sample_shape();
+        if channels == 0 || height == 0 || width == 0 {
+            return wrong(
+                "dataset",
+                format!("`{}` has images of {channels}×{height}×{width}", dataset.name()),
+            );
+        }
+        if !normalisation.is_valid(channels) {
+            let problem = format!(
+                "must have a mean and a deviation above 0 for each of the {channels} channels of `{}`",
+                dataset.name()
+            );
+            return wrong("normalisation", problem);
+        }
+        if usize::from(config.augment.pixels) >= height.min(width) {
+            let problem = format!(
+                "is a shift of up to {} pixels, but an image has {height}×{width}; set less than {}",
+                config.augment.pixels,
+                height.min(width)
+            );
+            return wrong("augment", problem);
+        }
+        let sample_bytes =
+            [channels, height, width].into_iter().try_fold(config.element.bytes(), usize::checked_mul);
+        let image_bytes =
+            sample_bytes.and_then(|bytes| bytes.checked_mul(config.batch_size)).filter(|&bytes| {
+                bytes.checked_mul(config.slots).is_some_and(|total| total <= isize::MAX as usize / 2)
+            });
+        let (Some(sample_bytes), Some(image_bytes)) = (sample_bytes, image_bytes) else {
+            let problem =
+                format!("{} samples in {} slots exceed the address space", config.batch_size, config.slots);
+            return wrong("batch_size", problem);
+        };
+        let batches_per_epoch = match config.last {
+            LastBatch::Drop => len / config.batch_size,
+            LastBatch::Keep => len.div_ceil(config.batch_size),
+        } as u64;
+        if config.start.batch > batches_per_epoch {
+            let problem =
+                format!("is batch {} of an epoch, but an epoch has {batches_per_epoch}", config.start.batch);
+            return wrong("start", problem);
+        }
+        let epochs = u64::from(config.epochs.unwrap_or(u32::MAX).saturating_sub(config.start.epoch));
+        // Both factors have 32 bits.
+        let batches = (epochs * batches_per_epoch).saturating_sub(config.start.batch);
+        Ok(Self { sample_bytes, image_bytes, batches_per_epoch, batches })
+    }
+}

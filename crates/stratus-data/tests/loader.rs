@@ -1,0 +1,371 @@
+//! The loader: order, content, determinism, bounded memory, errors, shutdown.
+
+#![allow(clippy::unwrap_used, reason = "a helper that unwraps is a failing test")]
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use half::bf16;
+use stratus_data::buffer::{ALIGNMENT, IGNORED_LABEL};
+use stratus_data::{
+    BatchBuffer, DataError, Dataset, Element, LastBatch, Layout, Loader, LoaderConfig, LoaderError,
+    Normalisation, OpenOptions, Order, PadShift, Position, Sample, Scratch, Split, open,
+};
+
+/// Samples that tell their index: pixel p of sample i is i × 31 + p.
+struct Counting {
+    len: usize,
+    shape: [usize; 3],
+    classes: usize,
+    fail_at: Option<usize>,
+    panic_at: Option<usize>,
+    reads: AtomicUsize,
+}
+
+impl Counting {
+    fn new(len: usize) -> Self {
+        Self { len, shape: [3, 4, 5], classes: 7, fail_at: None, panic_at: None, reads: AtomicUsize::new(0) }
+    }
+
+    fn pixel(index: usize, at: usize) -> u8 {
+        (index * 31 + at) as u8
+    }
+}
+
+impl Dataset for Counting {
+    fn name(&self) -> &str {
+        "counting"
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn classes(&self) -> usize {
+        self.classes
+    }
+    fn sample_shape(&self) -> [usize; 3] {
+        self.shape
+    }
+    fn label(&self, index: usize) -> Result<u32, DataError> {
+        Ok((index % 7) as u32)
+    }
+    fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        assert_ne!(self.panic_at, Some(index), "sample {index} is cursed");
+        if self.fail_at == Some(index) {
+            return Err(DataError::NoSuchSample { dataset: "counting".to_owned(), index, len: self.len });
+        }
+        // Later batches finish earlier.
+        thread::sleep(Duration::from_micros(200 * (3 - index as u64 % 4)));
+        scratch.decoded.clear();
+        scratch.decoded.extend((0..self.shape.iter().product()).map(|at| Self::pixel(index, at)));
+        Ok(Sample { pixels: &scratch.decoded, label: self.label(index)? })
+    }
+    fn normalisation(&self) -> Normalisation {
+        Normalisation { mean: vec![0.1, 0.2, 0.3], std: vec![0.5, 0.6, 0.7] }
+    }
+    fn resident_bytes(&self) -> u64 {
+        0
+    }
+}
+
+fn config(batch_size: usize) -> LoaderConfig {
+    LoaderConfig { seed: 11, ..LoaderConfig::new(batch_size) }
+}
+
+fn loader(len: usize, config: LoaderConfig) -> Loader {
+    Loader::new(Arc::new(Counting::new(len)), config).unwrap()
+}
+
+/// Everything the loader delivers, at most `limit` batches.
+fn all(loader: &mut Loader, limit: usize) -> Vec<BatchBuffer> {
+    let mut batches = Vec::new();
+    while batches.len() < limit {
+        let Some(buffer) = loader.next().unwrap() else { break };
+        batches.push(buffer.clone());
+        loader.recycle(buffer);
+    }
+    batches
+}
+
+/// What two deliveries of the same batch have in common.
+type Content<'a> = (u32, u64, usize, &'a [u8], &'a [i32], &'a [u32]);
+
+fn content(batches: &[BatchBuffer]) -> Vec<Content<'_>> {
+    batches.iter().map(|b| (b.epoch, b.index, b.samples, &*b.images, &*b.labels, &*b.indices)).collect()
+}
+
+#[test]
+fn a_sequential_epoch_has_the_normalised_samples_in_order() {
+    let settings =
+        LoaderConfig { order: Order::Sequential, last: LastBatch::Keep, epochs: Some(1), ..config(4) };
+    let mut loader = loader(10, settings);
+    assert_eq!((loader.batches_per_epoch(), loader.samples_per_epoch()), (3, 10));
+    let batches = all(&mut loader, 99);
+    assert_eq!(
+        batches.iter().map(|b| (b.epoch, b.index, b.samples)).collect::<Vec<_>>(),
+        [(0, 0, 4), (0, 1, 4), (0, 2, 2)]
+    );
+    let Normalisation { mean, std } = Counting::new(10).normalisation();
+    for batch in &batches {
+        assert_eq!(batch.images.as_ptr() as usize % ALIGNMENT, 0);
+        let images: &[f32] = batch.images.elements();
+        assert_eq!((images.len(), batch.labels.len(), batch.indices.len()), (4 * 60, 4, batch.samples));
+        for row in 0..4 {
+            let image = &images[row * 60..][..60];
+            if row >= batch.samples {
+                assert!(image.iter().all(|value| value.to_bits() == 0));
+                assert_eq!(batch.labels[row], IGNORED_LABEL);
+                continue;
+            }
+            let index = batch.index as usize * 4 + row;
+            assert_eq!((batch.indices[row] as usize, batch.labels[row] as usize), (index, index % 7));
+            for (at, value) in image.iter().enumerate() {
+                let channel = at / 20;
+                let pixel = f32::from(Counting::pixel(index, at));
+                assert_eq!(value.to_bits(), ((pixel / 255.0 - mean[channel]) / std[channel]).to_bits());
+            }
+        }
+    }
+    assert!(loader.next().unwrap().is_none());
+    assert!(loader.next().unwrap().is_none());
+}
+
+#[test]
+fn layouts_and_elements_hold_the_same_values() {
+    let first = |layout, element| {
+        let mut loader = loader(8, LoaderConfig { layout, element, ..config(8) });
+        loader.next().unwrap().unwrap()
+    };
+    let nchw = first(Layout::Nchw, Element::F32);
+    let nhwc = first(Layout::Nhwc, Element::F32);
+    let half = first(Layout::Nchw, Element::Bf16);
+    assert_eq!(half.images.len() * 2, nchw.images.len());
+    let (planes, interleaved): (&[f32], &[f32]) = (nchw.images.elements(), nhwc.images.elements());
+    for sample in 0..8 {
+        for channel in 0..3 {
+            for at in 0..20 {
+                let value = planes[sample * 60 + channel * 20 + at];
+                assert_eq!(value, interleaved[sample * 60 + at * 3 + channel]);
+                assert_eq!(
+                    bf16::from_f32(value),
+                    half.images.elements::<bf16>()[sample * 60 + channel * 20 + at]
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn every_epoch_is_a_permutation_of_its_own() {
+    let mut loader = loader(30, LoaderConfig { epochs: Some(3), ..config(10) });
+    let batches = all(&mut loader, 99);
+    let epochs: Vec<Vec<u32>> = batches
+        .chunks(3)
+        .map(|epoch| epoch.iter().flat_map(|batch| batch.indices.clone()).collect())
+        .collect();
+    assert_eq!(epochs.len(), 3);
+    for (number, epoch) in epochs.iter().enumerate() {
+        let mut sorted = epoch.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..30).collect::<Vec<_>>());
+        assert!(epochs.iter().enumerate().all(|(other, order)| other == number || order != epoch));
+    }
+}
+
+/// The same bytes for any number of workers and slots, and from any place where a run may resume.
+#[test]
+fn workers_slots_and_resuming_change_nothing() {
+    let base = LoaderConfig {
+        augment: PadShift { pixels: 2 },
+        last: LastBatch::Keep,
+        layout: Layout::Nhwc,
+        epochs: Some(3),
+        ..config(8)
+    };
+    let expected = all(&mut loader(29, base.clone()), 99);
+    assert_eq!(expected.len(), 12);
+    for (workers, slots) in [(1, 1), (2, 1), (2, 3), (5, 4), (4, 9)] {
+        let batches = all(&mut loader(29, LoaderConfig { workers, slots, ..base.clone() }), 99);
+        assert_eq!(content(&batches), content(&expected), "{workers} workers, {slots} slots");
+    }
+    for done in 0..12 {
+        let mut before = loader(29, LoaderConfig { workers: 3, ..base.clone() });
+        all(&mut before, done);
+        let start = before.position();
+        assert_eq!(start, Position { epoch: done as u32 / 4, batch: done as u64 % 4 });
+        let batches = all(&mut loader(29, LoaderConfig { workers: 2, start, ..base.clone() }), 99);
+        assert_eq!(content(&batches), content(&expected[done..]), "resumed after {done}");
+    }
+    let start = Position { epoch: 1, batch: 4 };
+    let batches = all(&mut loader(29, LoaderConfig { start, ..base.clone() }), 99);
+    assert_eq!(content(&batches), content(&expected[8..]));
+}
+
+#[test]
+fn resuming_reads_nothing_that_was_read() {
+    let dataset = Arc::new(Counting::new(20));
+    let settings = LoaderConfig { start: Position { epoch: 4, batch: 3 }, epochs: Some(5), ..config(5) };
+    let mut loader = Loader::new(Arc::clone(&dataset) as Arc<dyn Dataset>, settings).unwrap();
+    assert_eq!(all(&mut loader, 99).len(), 1);
+    assert_eq!(dataset.reads.load(Ordering::Relaxed), 5);
+}
+
+/// Back-pressure: without a consumer the workers fill the slots and no more; the same buffers circulate for ever.
+#[test]
+fn memory_is_what_the_slots_hold() {
+    let dataset = Arc::new(Counting::new(64));
+    let settings = LoaderConfig { workers: 3, slots: 4, ..config(8) };
+    let mut loader = Loader::new(Arc::clone(&dataset) as Arc<dyn Dataset>, settings).unwrap();
+    let bytes = loader.bytes();
+    assert_eq!(bytes, 4 * (8 * 60 * 4 + 63 + 8 * 8) + 4 * 64);
+    let mut places = HashSet::new();
+    for _ in 0..40 {
+        let buffer = loader.next().unwrap().unwrap();
+        places.insert((
+            buffer.images.as_ptr() as usize,
+            buffer.labels.as_ptr() as usize,
+            buffer.indices.as_ptr() as usize,
+        ));
+        loader.recycle(buffer);
+    }
+    assert!(places.len() <= 4, "{places:?}");
+    let held: Vec<BatchBuffer> = (0..4).map(|_| loader.next().unwrap().unwrap()).collect();
+    assert_eq!(dataset.reads.load(Ordering::Relaxed), 44 * 8);
+    let error = loader.next().unwrap_err();
+    assert!(matches!(error, LoaderError::Withheld { slots: 4 }), "{error}");
+    for buffer in held {
+        loader.recycle(buffer);
+    }
+    assert_eq!(loader.next().unwrap().unwrap().index, 4);
+}
+
+#[test]
+fn a_buffer_of_another_loader_or_with_other_memory_does_no_harm() {
+    let mut one = loader(8, LoaderConfig { order: Order::Sequential, slots: 1, ..config(2) });
+    let mut two = loader(8, LoaderConfig { slots: 1, ..config(4) });
+    one.recycle(two.next().unwrap().unwrap());
+    let mut buffer = one.next().unwrap().unwrap();
+    assert_eq!(buffer.labels.len(), 2);
+    buffer.images = stratus_data::AlignedBytes::default();
+    one.recycle(buffer);
+    assert_eq!(
+        one.next().unwrap_err().to_string(),
+        "batch 1 of epoch 0: a batch buffer was recycled with 0 bytes of images, expected 480, or other labels; \
+         hand back what was lent"
+    );
+}
+
+#[test]
+fn more_memory_than_there_is_is_an_error() {
+    let settings = LoaderConfig { last: LastBatch::Keep, ..config(1 << 50) };
+    let error = Loader::new(Arc::new(Counting::new(10)), settings).unwrap_err();
+    assert!(matches!(error, LoaderError::Memory { .. }), "{error}");
+}
+
+#[test]
+fn an_error_reaches_the_consumer_after_the_batches_before_it() {
+    for workers in [1, 4] {
+        let dataset = Counting { fail_at: Some(13), ..Counting::new(40) };
+        let settings = LoaderConfig { order: Order::Sequential, workers, slots: 6, ..config(4) };
+        let mut loader = Loader::new(Arc::new(dataset), settings).unwrap();
+        assert_eq!(all(&mut loader, 3).last().unwrap().index, 2);
+        assert_eq!(
+            loader.next().unwrap_err().to_string(),
+            "batch 3 of epoch 0: `counting` has no sample 13: it has 40, counted from 0"
+        );
+        assert!(matches!(loader.next(), Err(LoaderError::Stopped)));
+    }
+}
+
+#[test]
+fn a_panic_reaches_the_consumer() {
+    for workers in [1, 3] {
+        let dataset = Counting { panic_at: Some(5), ..Counting::new(40) };
+        let settings = LoaderConfig { order: Order::Sequential, workers, ..config(4) };
+        let mut loader = Loader::new(Arc::new(dataset), settings).unwrap();
+        all(&mut loader, 1);
+        let error = loader.next().unwrap_err().to_string();
+        assert!(error.starts_with("batch 1 of epoch 0: a loader thread panicked: "), "{error}");
+        assert!(error.contains("sample 5 is cursed"), "{error}");
+    }
+}
+
+#[test]
+fn a_label_out_of_range_is_an_error() {
+    let dataset = Counting { classes: 3, ..Counting::new(40) };
+    let settings = LoaderConfig { order: Order::Sequential, ..config(4) };
+    let error = Loader::new(Arc::new(dataset), settings).unwrap().next().unwrap_err().to_string();
+    assert!(error.contains("counting: sample 3 has label 3, but labels go from 0 to 2"), "{error}");
+}
+
+#[test]
+fn dropping_ends_the_workers_wherever_they_are() {
+    for slots in [1, 3] {
+        for taken in 0..3 {
+            let dataset = Arc::new(Counting::new(64));
+            let settings = LoaderConfig { workers: 4, slots, ..config(4) };
+            let mut loader = Loader::new(Arc::clone(&dataset) as Arc<dyn Dataset>, settings).unwrap();
+            all(&mut loader, taken);
+            drop(loader);
+            assert_eq!(Arc::strong_count(&dataset), 1);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_work_is_refused_with_the_key() {
+    let refuse =
+        |settings: LoaderConfig| Loader::new(Arc::new(Counting::new(10)), settings).unwrap_err().to_string();
+    for (settings, message) in [
+        (config(0), "batch_size: is 0, but must be at least 1"),
+        (LoaderConfig { workers: 0, ..config(1) }, "workers: is 0, but must be at least 1"),
+        (LoaderConfig { slots: 0, ..config(1) }, "slots: is 0, but must be at least 1"),
+        (
+            config(11),
+            "batch_size: is 11, but `counting` has only 10 samples, so that no batch would be whole; set at most 10",
+        ),
+        (
+            LoaderConfig { normalisation: Some(Normalisation::unit(1)), ..config(1) },
+            "normalisation: must have a mean and a deviation above 0 for each of the 3 channels of `counting`",
+        ),
+        (
+            LoaderConfig { augment: PadShift { pixels: 4 }, ..config(1) },
+            "augment: is a shift of up to 4 pixels, but an image has 4×5; set less than 4",
+        ),
+        (
+            LoaderConfig { last: LastBatch::Keep, ..config(usize::MAX / 2) },
+            "batch_size: 9223372036854775807 samples in 3 slots exceed the address space",
+        ),
+        (
+            LoaderConfig { start: Position { epoch: 0, batch: 6 }, ..config(2) },
+            "start: is batch 6 of an epoch, but an epoch has 5",
+        ),
+    ] {
+        assert_eq!(refuse(settings), message);
+    }
+}
+
+/// The real thing: an epoch of the 10,000 test digits.
+#[test]
+fn digits_come_through_whole() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/mnist");
+    let dataset: Arc<dyn Dataset> =
+        open("mnist", &root, Split::Test, &OpenOptions::default()).unwrap().into();
+    let settings = LoaderConfig { last: LastBatch::Keep, workers: 2, epochs: Some(1), ..config(1024) };
+    let mut loader = Loader::new(dataset, settings).unwrap();
+    let (mut samples, mut classes, mut sum) = (0, [0u32; 10], 0f64);
+    while let Some(buffer) = loader.next().unwrap() {
+        samples += buffer.samples;
+        buffer.labels[..buffer.samples].iter().for_each(|&label| classes[label as usize] += 1);
+        sum += buffer.images.elements::<f32>().iter().copied().map(f64::from).sum::<f64>();
+        loader.recycle(buffer);
+    }
+    assert_eq!(samples, 10_000);
+    assert_eq!(classes, [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]);
+    // The test digits are a little brighter than the training digits, whose mean becomes 0.
+    assert!((sum / 7_840_000.0 - 0.006).abs() < 0.002, "{}", sum / 7_840_000.0);
+}

@@ -1,0 +1,132 @@
+//! The accounting as a plain-text table of at most 100 columns.
+
+use std::fmt::Write;
+
+use stratus_run::timeline::Phase;
+
+use super::{Accounting, Cost, LayerCost};
+use crate::text::fit;
+
+const NAME: usize = 32;
+const KIND: usize = 14;
+const NUMBER: usize = 8;
+
+/// The accounting as text. With `rows`, only so many layers, those that take longest, are shown one by one.
+#[must_use]
+pub fn render(accounting: &Accounting, rows: Option<usize>) -> String {
+    let mut out = String::new();
+    // A string takes every write.
+    let _ = table(&mut out, accounting, rows);
+    out
+}
+
+fn table(out: &mut String, accounting: &Accounting, rows: Option<usize>) -> std::fmt::Result {
+    let Accounting { iterations, skipped, wall, layers, phases, unattributed, .. } = accounting;
+    if *iterations == 0 {
+        return writeln!(out, "No training iteration is recorded yet.");
+    }
+    let plural = if *iterations == 1 { "" } else { "s" };
+    writeln!(
+        out,
+        "Milliseconds per iteration, mean of {iterations} iteration{plural} (the first {skipped} left out)\n"
+    )?;
+    let [forward, backward, update, total, median] = ["forward", "backward", "update", "total", "median"];
+    writeln!(
+        out,
+        "{:<NAME$} {:<KIND$}{forward:>NUMBER$} {backward:>NUMBER$} {update:>NUMBER$} {total:>NUMBER$} {median:>NUMBER$}  share",
+        "layer", "kind"
+    )?;
+    let shown = longest(layers, rows.unwrap_or(usize::MAX));
+    let several = layers.iter().any(|layer| layer.device != layers[0].device);
+    for layer in layers.iter().zip(&shown).filter_map(|(layer, &shown)| shown.then_some(layer)) {
+        let cells = [layer.forward, layer.backward, layer.update].map(|cost| cost.mean_ms);
+        line(out, &name(layer, several), &layer.kind, Some(cells), &layer.total, true)?;
+    }
+    let hidden: Vec<&LayerCost> = layers.iter().zip(&shown).filter(|(_, s)| !**s).map(|(l, _)| l).collect();
+    if !hidden.is_empty() {
+        sums(out, &format!("{} other layers", hidden.len()), &hidden)?;
+    }
+    if layers.len() > 1 {
+        sums(out, "all layers", &layers.iter().collect::<Vec<_>>())?;
+    }
+    writeln!(out)?;
+    for phase in phases {
+        line(out, label(phase.phase), "", None, &phase.cost, true)?;
+    }
+    line(out, "unattributed", "", None, unattributed, true)?;
+    line(out, "iteration", "", None, wall, true)?;
+    if accounting.torn_bytes > 0 {
+        let torn = accounting.torn_bytes;
+        writeln!(
+            out,
+            "\nThe timeline ends with {torn} bytes of an unfinished record, which are not counted."
+        )?;
+    }
+    Ok(())
+}
+
+fn line(
+    out: &mut String,
+    name: &str,
+    kind: &str,
+    cells: Option<[f64; 3]>,
+    total: &Cost,
+    median: bool,
+) -> std::fmt::Result {
+    write!(out, "{} {}", fit(name, NAME), fit(kind, KIND))?;
+    match cells {
+        Some(cells) => cells.iter().try_for_each(|&cell| write!(out, "{} ", number(cell)))?,
+        None => write!(out, "{:1$}", "", 3 * (NUMBER + 1))?,
+    }
+    let median = if median { number(total.median_ms) } else { " ".repeat(NUMBER) };
+    writeln!(out, "{} {median} {:>5.1}%", number(total.mean_ms), total.share_percent)
+}
+
+fn sums(out: &mut String, name: &str, layers: &[&LayerCost]) -> std::fmt::Result {
+    let sum = |cell: fn(&LayerCost) -> f64| layers.iter().map(|layer| cell(layer)).sum::<f64>();
+    let cells = [sum(|l| l.forward.mean_ms), sum(|l| l.backward.mean_ms), sum(|l| l.update.mean_ms)];
+    let (mean_ms, share_percent) = (sum(|l| l.total.mean_ms), sum(|l| l.total.share_percent));
+    let total = Cost { mean_ms, share_percent, ..Cost::default() };
+    // Medians of several rows make no median of their sum.
+    line(out, name, "", Some(cells), &total, false)
+}
+
+/// Three decimals while they fit.
+fn number(ms: f64) -> String {
+    let decimals = match ms.abs() {
+        ms if ms < 1e3 => 3,
+        ms if ms < 1e5 => 1,
+        _ => 0,
+    };
+    // A rest that rounds to nothing has no sign.
+    let text = format!("{ms:>NUMBER$.decimals$}");
+    if text.trim() == "-0.000" { format!("{:>NUMBER$}", "0.000") } else { text }
+}
+
+fn name(layer: &LayerCost, with_device: bool) -> String {
+    let name = match layer.layers.as_slice() {
+        [first, _, .., last] if layer.layers.len() > 3 => format!("{first}..{last} ({})", layer.layers.len()),
+        _ => layer.layer.clone(),
+    };
+    if with_device { format!("{name} @{}", layer.device) } else { name }
+}
+
+fn label(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Loss => "loss",
+        Phase::Layout => "layout changes",
+        Phase::Copy => "copies",
+        Phase::DataWait => "data wait",
+        Phase::Update => "update of all layers",
+        other => other.name(),
+    }
+}
+
+/// For each layer, whether it is among the `count` that take longest.
+fn longest(layers: &[LayerCost], count: usize) -> Vec<bool> {
+    let mut order: Vec<usize> = (0..layers.len()).collect();
+    order.sort_by_key(|&i| std::cmp::Reverse(layers[i].total.total_ns));
+    let mut shown = vec![false; layers.len()];
+    order.iter().take(count).for_each(|&i| shown[i] = true);
+    shown
+}

@@ -1,0 +1,231 @@
+//! A run as one row: what was asked for, where it ran, how long it took, what came of it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use serde_json::Value;
+use stratus_run::RunDir;
+use stratus_run::csv::{CsvReader, IterationRow};
+use stratus_run::machine::Machine;
+use stratus_run::summary::{Status, Summary};
+
+use crate::text::csv_field;
+use crate::{Error, Result, default_skip, status};
+
+/// One run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Experiment {
+    /// The run directory.
+    pub path: PathBuf,
+    /// Its number: the repetition.
+    pub repetition: Option<u64>,
+    /// How it stands; a run whose writer was killed counts as interrupted.
+    pub status: Status,
+    /// `experiment.toml`.
+    pub configuration: Value,
+    /// `summary.json`; none if the run ended before it was written.
+    pub summary: Option<Summary>,
+    /// `machine.json`; none if the run ended before it was written.
+    pub machine: Option<Machine>,
+    /// Times along the run.
+    pub progress: Progress,
+    /// Seconds that neither startup, training, validation, data nor checkpoints account for.
+    pub unexplained_s: Option<f64>,
+}
+
+/// Wall seconds of the iterations up to a quarter, half, three quarters and all of them, the first ones left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Progress {
+    /// Iterations recorded.
+    pub iterations: u64,
+    /// First iterations left out.
+    pub skipped: u64,
+    /// Up to 25 % of the iterations.
+    pub time_25_s: f64,
+    /// Up to 50 %.
+    pub time_50_s: f64,
+    /// Up to 75 %.
+    pub time_75_s: f64,
+    /// All.
+    pub time_100_s: f64,
+}
+
+impl Progress {
+    /// From each iteration's wall seconds, leaving out `skip` of them, or [`default_skip`].
+    #[must_use]
+    pub fn of(walls: &[f64], skip: Option<u64>) -> Self {
+        let iterations = walls.len() as u64;
+        let skipped = skip.unwrap_or_else(|| default_skip(iterations)).min(iterations);
+        let until = |quarter: usize| {
+            let end = (walls.len() * quarter).div_ceil(4);
+            walls[..end].iter().skip(skipped as usize).sum()
+        };
+        let [time_25_s, time_50_s, time_75_s, time_100_s] = [1, 2, 3, 4].map(until);
+        Self { iterations, skipped, time_25_s, time_50_s, time_75_s, time_100_s }
+    }
+}
+
+impl Experiment {
+    /// Reads a run, finished or not. `skip` first iterations are left out, or [`default_skip`].
+    pub fn of(run: &RunDir, skip: Option<u64>) -> Result<Self> {
+        let path = run.experiment();
+        let text = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+        let configuration = toml::from_str(&text)
+            .map_err(|e| Error::Configuration { path, reason: e.to_string().trim().replace('\n', " ") })?;
+        let summary = present(Summary::read(&run.summary()))?;
+        let machine = present(Machine::read(&run.machine()))?;
+        let walls = match present(CsvReader::<IterationRow>::open(&run.iterations()))? {
+            Some(rows) => rows
+                .map(|row| row.map(|row| row.data_s + row.train_s + row.unattributed_s))
+                .collect::<Result<Vec<f64>, _>>()?,
+            None => Vec::new(),
+        };
+        Ok(Self {
+            path: run.path().to_path_buf(),
+            repetition: run.number(),
+            status: status(run, summary.as_ref().unwrap_or(&Summary::default())),
+            configuration,
+            unexplained_s: summary.as_ref().map(|summary| summary.time.unexplained_s()),
+            summary,
+            machine,
+            progress: Progress::of(&walls, skip),
+        })
+    }
+
+    /// The row as columns and their text; what is not known is empty. Keys of the configuration come last, as
+    /// `config.<table>.<key>`.
+    #[must_use]
+    pub fn fields(&self) -> Vec<(String, String)> {
+        let mut fields = Vec::new();
+        let mut put = |name: &str, value: String| fields.push((name.to_string(), value));
+        let default = Summary::default();
+        let known = self.summary.is_some();
+        let summary = self.summary.as_ref().unwrap_or(&default);
+        let known = |text: String| if known { text } else { String::new() };
+        put("experiment", known(summary.experiment.clone()));
+        put("repetition", show(self.repetition));
+        put("path", self.path.display().to_string());
+        put("status", self.status.name().into());
+        put("resumed", known(summary.resumed.to_string()));
+        put("model", summary.model.clone());
+        put("dataset", summary.dataset.clone());
+        put("device", summary.device.clone());
+        put("threads", known(summary.threads.to_string()));
+        put("precision", summary.precision.clone());
+        put("batch_size", known(summary.batch_size.to_string()));
+        put("epochs", known(summary.epochs.to_string()));
+        let progress = &self.progress;
+        put("iterations", progress.iterations.to_string());
+        put("skipped_iterations", progress.skipped.to_string());
+        put("time_25_s", seconds(progress.time_25_s));
+        put("time_50_s", seconds(progress.time_50_s));
+        put("time_75_s", seconds(progress.time_75_s));
+        put("time_100_s", seconds(progress.time_100_s));
+        let time = &summary.time;
+        put("startup_s", known(seconds(time.startup_s)));
+        put("data_s", known(seconds(time.data_wait_s)));
+        put("training_s", known(seconds(time.train_s)));
+        put("validation_s", known(seconds(time.validation_s)));
+        put("checkpoint_s", known(seconds(time.checkpoint_s)));
+        put("overall_s", known(seconds(time.total_s)));
+        put("unexplained_s", known(seconds(time.unexplained_s())));
+        put("unattributed_percent", known(format!("{:?}", summary.accounting.unattributed_percent)));
+        let speed = &summary.images_per_second;
+        put("images_per_second_median", float(speed.median));
+        put("images_per_second_p10", float(speed.p10));
+        put("images_per_second_p90", float(speed.p90));
+        let last = &summary.last;
+        put("train_loss", float(last.train_loss));
+        put("val_loss", float(last.val_loss));
+        put("val_top1", float(last.val_top1));
+        put("val_top5", float(last.val_top5));
+        let memory = &summary.memory;
+        put("planned_peak_bytes", show(memory.planned_peak_bytes));
+        put("measured_peak_rss_bytes", show(memory.measured_peak_rss_bytes));
+        put("device_peak_bytes", show(memory.device_peak_bytes));
+        put("weights_sha256", summary.weights_sha256.clone().unwrap_or_default());
+        let default = Machine::default();
+        let machine = self.machine.as_ref().unwrap_or(&default);
+        put("host", machine.host.clone());
+        put("uuid", machine.identity.uuid.clone().unwrap_or_default());
+        put("mac", machine.identity.mac.clone().unwrap_or_default());
+        put("os", machine.os.clone());
+        put("kernel", machine.kernel.clone());
+        put("cpu", machine.cpu.model.clone());
+        put("cpu_cores", show(machine.cpu.cores));
+        put("cpu_threads", show(machine.cpu.threads));
+        put("ram_bytes", show(machine.ram_bytes));
+        put("gpu", machine.devices.first().map(|device| device.name.clone()).unwrap_or_default());
+        put(
+            "gpu_count",
+            if self.machine.is_some() { machine.devices.len().to_string() } else { String::new() },
+        );
+        let libraries = machine.libraries.iter().map(|(name, library)| format!("{name} {}", library.version));
+        put("libraries", libraries.collect::<Vec<_>>().join("; "));
+        let peaks = machine.peaks.iter().map(|(name, value)| format!("{name}={value:?}"));
+        put("peaks", peaks.collect::<Vec<_>>().join("; "));
+        let mut flat = BTreeMap::new();
+        flatten("config", &self.configuration, &mut flat);
+        fields.extend(flat);
+        fields
+    }
+}
+
+/// Runs as CSV: a header and a row each. Runs whose configurations differ in their keys leave fields empty.
+#[must_use]
+pub fn to_csv(experiments: &[Experiment]) -> String {
+    let rows: Vec<Vec<(String, String)>> = experiments.iter().map(Experiment::fields).collect();
+    let is_config = |name: &&str| name.starts_with("config.");
+    let names = || rows.iter().flatten().map(|(name, _)| name.as_str());
+    let first = rows.first().map_or(&[][..], Vec::as_slice);
+    let mut columns: Vec<&str> =
+        first.iter().map(|(name, _)| name.as_str()).filter(|n| !is_config(n)).collect();
+    columns.extend(names().filter(is_config).collect::<std::collections::BTreeSet<_>>());
+    let mut out = columns.iter().map(|name| csv_field(name)).collect::<Vec<_>>().join(",");
+    out.push('\n');
+    for row in &rows {
+        let row: BTreeMap<&str, &str> =
+            row.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let line: Vec<_> =
+            columns.iter().map(|name| csv_field(row.get(name).copied().unwrap_or(""))).collect();
+        out.push_str(&line.join(","));
+        out.push('\n');
+    }
+    out
+}
+
+/// A file that is not there yet is no error.
+fn present<T>(read: stratus_run::Result<T>) -> Result<Option<T>> {
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(stratus_run::Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn flatten(name: &str, value: &Value, out: &mut BTreeMap<String, String>) {
+    match value {
+        Value::Object(map) => {
+            map.iter().for_each(|(key, value)| flatten(&format!("{name}.{key}"), value, out));
+        }
+        Value::String(text) => drop(out.insert(name.into(), text.clone())),
+        Value::Null => {}
+        other => drop(out.insert(name.into(), other.to_string())),
+    }
+}
+
+fn show<T: ToString>(value: Option<T>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+fn float(value: Option<f64>) -> String {
+    value.map(|value| format!("{value:?}")).unwrap_or_default()
+}
+
+fn seconds(value: f64) -> String {
+    // Adding to positive zero removes the sign of a negative one.
+    format!("{:.6}", value + 0.0)
+}

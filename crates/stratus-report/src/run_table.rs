@@ -1,0 +1,110 @@
+//! A run in a few lines, as printed at its end.
+
+use std::fmt::Write;
+
+use stratus_run::RunDir;
+use stratus_run::summary::Summary;
+
+use crate::text::bytes;
+use crate::{Result, status};
+
+/// Reads a run's summary and renders it.
+pub fn of(run: &RunDir) -> Result<String> {
+    let mut summary = Summary::read(&run.summary())?;
+    summary.status = status(run, &summary);
+    Ok(render(&summary, run))
+}
+
+/// A summary as text. What is not known is left out.
+#[must_use]
+pub fn render(summary: &Summary, run: &RunDir) -> String {
+    let mut out = String::new();
+    let Summary { model, dataset, device, threads, precision, batch_size, .. } = summary;
+    let resumed = match summary.resumed {
+        0 => String::new(),
+        1 => ", continued once".into(),
+        n => format!(", continued {n} times"),
+    };
+    // A string takes every write.
+    let _ = writeln!(
+        out,
+        "{model} on {dataset}: {}{resumed}\n  {:<15} {device}, {}, {precision}, batch size {batch_size}",
+        summary.status.name(),
+        "computed by",
+        count((*threads).into(), "thread")
+    );
+    let mut line = |name: &str, parts: Vec<String>| {
+        if !parts.is_empty() {
+            let _ = writeln!(out, "  {name:<15} {}", parts.join(", "));
+        }
+    };
+    line("done", vec![count(summary.epochs.into(), "epoch"), count(summary.iterations, "iteration")]);
+    let speed = &summary.images_per_second;
+    line(
+        "images/s",
+        some([
+            speed.median.map(|v| format!("{v:.0} in the median")),
+            speed.p10.map(|v| format!("p10 {v:.0}")),
+            speed.p90.map(|v| format!("p90 {v:.0}")),
+        ]),
+    );
+    let last = &summary.last;
+    line(
+        "loss",
+        some([
+            last.train_loss.map(|v| format!("training {v:.4}")),
+            last.val_loss.map(|v| format!("validation {v:.4}")),
+        ]),
+    );
+    line(
+        "validation",
+        some([
+            last.val_top1.map(|v| format!("top-1 {:.2} %", 100.0 * v)),
+            last.val_top5.map(|v| format!("top-5 {:.2} %", 100.0 * v)),
+        ]),
+    );
+    let time = &summary.time;
+    let parts = [
+        ("startup", time.startup_s),
+        ("training", time.train_s),
+        ("data wait", time.data_wait_s),
+        ("validation", time.validation_s),
+        ("checkpoints", time.checkpoint_s),
+        ("unexplained", time.unexplained_s()),
+    ];
+    // Adding to positive zero removes the sign of a negative one.
+    let [startup, training, data, rest @ ..] =
+        parts.map(|(name, s)| format!("{name} {:.2}", (s * 100.0).round() / 100.0 + 0.0));
+    line("seconds", vec![format!("{:.2} in all", time.total_s), startup, training, data]);
+    line("", rest.to_vec());
+    let accounting = &summary.accounting;
+    line(
+        "accounted for",
+        vec![format!(
+            "{:.2} of {:.2} s in iterations, {:.3} % unattributed",
+            accounting.attributed_s,
+            accounting.iteration_s,
+            (accounting.unattributed_percent * 1000.0).round() / 1000.0 + 0.0
+        )],
+    );
+    let memory = &summary.memory;
+    line(
+        "memory",
+        some([
+            memory.planned_peak_bytes.map(|v| format!("planned {}", bytes(v))),
+            memory.measured_peak_rss_bytes.map(|v| format!("resident at most {}", bytes(v))),
+            memory.device_peak_bytes.map(|v| format!("on the device at most {}", bytes(v))),
+        ]),
+    );
+    line("weights", some([summary.weights_sha256.as_ref().map(|sum| format!("sha256 {sum}"))]));
+    line("run directory", vec![run.path().display().to_string()]);
+    out
+}
+
+fn some<const N: usize>(parts: [Option<String>; N]) -> Vec<String> {
+    parts.into_iter().flatten().collect()
+}
+
+fn count(n: u64, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+}

@@ -1,0 +1,217 @@
+//! Replacing a file so that a reader, or the next process, sees the old content or the new, never a mixture.
+//!
+//! The bytes go to a temporary file in the same folder, are synced, and take the name by a rename; the folder is synced
+//! last, so that the rename too survives a power cut. A killed writer leaves a temporary file behind, which [`clean`]
+//! removes: it may only be called by the holder of the run's lock, since a living writer's file looks the same.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::{Error, Result};
+
+const TEMPORARY: &str = ".tmp";
+
+/// Replaces `path` by `bytes`.
+pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let temporary = temporary_path(path)?;
+    let written = write_synced(&temporary, bytes)
+        .and_then(|()| fs::rename(&temporary, path).map_err(Error::io("replace", path)));
+    if let Err(error) = written {
+        // Best effort: the next holder of the lock would remove it too.
+        let _ = fs::remove_file(&temporary);
+        return Err(error);
+    }
+    sync_folder(parent(path))
+}
+
+/// Replaces `path` by `value` as indented JSON with a final newline.
+pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
+    let mut text = serde_json::to_vec_pretty(value).map_err(|e| Error::invalid(path, e.to_string()))?;
+    text.push(b'\n');
+    write(path, &text)
+}
+
+/// Reads a file written by [`write_json`].
+pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    let bytes = fs::read(path).map_err(Error::io("read", path))?;
+    serde_json::from_slice(&bytes).map_err(|e| {
+        Error::damaged(
+            path,
+            format!("not the JSON it should be ({e})"),
+            "restore it from a copy, or remove it",
+        )
+    })
+}
+
+/// Makes creations, renames and removals in `folder` survive a power cut.
+pub fn sync_folder(folder: &Path) -> Result<()> {
+    // Only Unix lets a folder be opened and synced; elsewhere the rename itself is the best there is.
+    if cfg!(unix) {
+        File::open(folder).and_then(|f| f.sync_all()).map_err(Error::io("sync the folder", folder))?;
+    }
+    Ok(())
+}
+
+/// Removes the temporary files and folders that killed writers left in `folder`, and returns their paths.
+///
+/// Call it while holding the run's lock. A folder that does not exist is clean.
+pub fn clean(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(Error::io("read the folder", folder)(e)),
+    };
+    let mut removed = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(Error::io("read the folder", folder))?;
+        if !is_temporary(&entry.file_name()) {
+            continue;
+        }
+        let path = entry.path();
+        let kind = entry.file_type().map_err(Error::io("inspect", &path))?;
+        if kind.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) }
+            .map_err(Error::io("remove", &path))?;
+        removed.push(path);
+    }
+    removed.sort();
+    Ok(removed)
+}
+
+/// A name beside `path` that no other writer uses: `.<name>.<pid>.<count>.tmp`.
+pub(crate) fn temporary_path(path: &Path) -> Result<PathBuf> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let name = path.file_name().ok_or_else(|| Error::invalid(path, "the path names no file"))?;
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let name = format!(".{}.{}.{count}{TEMPORARY}", name.to_string_lossy(), std::process::id());
+    Ok(parent(path).join(name))
+}
+
+pub(crate) fn is_temporary(name: &std::ffi::OsStr) -> bool {
+    let name = name.to_string_lossy();
+    name.starts_with('.') && name.ends_with(TEMPORARY)
+}
+
+/// The folder that holds `path`.
+pub(crate) fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// Writes a new file and syncs it.
+pub(crate) fn write_synced(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut file = Guarded::create(path).map_err(Error::io("create", path))?;
+    file.write_all(bytes).map_err(Error::io("write", path))?;
+    file.sync().map_err(Error::io("sync", path))
+}
+
+/// A new file. Tests can make its writes fail as on a full disk.
+pub(crate) struct Guarded(File);
+
+impl Guarded {
+    pub(crate) fn create(path: &Path) -> io::Result<Self> {
+        fault::spend(0)?;
+        File::create_new(path).map(Self)
+    }
+
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        fault::spend(0)?;
+        self.0.sync_all()
+    }
+}
+
+impl Write for Guarded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        fault::spend(bytes.len())?;
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[cfg(not(test))]
+pub(crate) mod fault {
+    #[inline]
+    pub(crate) fn spend(_bytes: usize) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod fault {
+    //! A disk that fills up after so many bytes, for this thread's writes.
+
+    use std::cell::Cell;
+    use std::io;
+
+    thread_local! { static LEFT: Cell<Option<usize>> = const { Cell::new(None) }; }
+
+    pub(crate) fn spend(bytes: usize) -> io::Result<()> {
+        LEFT.with(|left| match left.get() {
+            None => Ok(()),
+            Some(n) if n > bytes => {
+                left.set(Some(n - bytes));
+                Ok(())
+            }
+            Some(_) => {
+                left.set(Some(0));
+                Err(io::Error::from(io::ErrorKind::StorageFull))
+            }
+        })
+    }
+
+    pub(crate) fn with_space<T>(bytes: usize, f: impl FnOnce() -> T) -> T {
+        LEFT.with(|left| left.set(Some(bytes)));
+        let result = f();
+        LEFT.with(|left| left.set(None));
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replaces_and_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.json");
+        write(&path, b"one").unwrap();
+        write(&path, b"two").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_full_disk_keeps_the_old_file_and_says_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.json");
+        write(&path, b"one").unwrap();
+        let error = fault::with_space(2, || write(&path, b"longer")).unwrap_err().to_string();
+        assert!(error.contains("a.json") && error.contains("free space"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), b"one");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn cleaning_removes_temporaries_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let keep = folder.path().join("a.json");
+        write(&keep, b"one").unwrap();
+        fs::write(temporary_path(&keep).unwrap(), b"half").unwrap();
+        let half = temporary_path(&folder.path().join("0000000001")).unwrap();
+        fs::create_dir(&half).unwrap();
+        fs::write(half.join("weights"), b"w").unwrap();
+        assert_eq!(clean(folder.path()).unwrap().len(), 2);
+        assert!(keep.exists() && !half.exists());
+        assert!(clean(&folder.path().join("absent")).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,254 @@
+//! Where everything of a run stands: the one place that names its files.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::lock::Lock;
+use crate::{Error, Result, atomic};
+
+/// The configuration, resolved: every default written out. Its presence makes a directory a run directory.
+pub const EXPERIMENT: &str = "experiment.toml";
+/// Host, processors, memory, devices, library versions.
+pub const MACHINE: &str = "machine.json";
+/// The plan: steps, layers, bytes, kernels.
+pub const PLAN: &str = "plan.json";
+/// One row an iteration.
+pub const ITERATIONS: &str = "iterations.csv";
+/// One row an epoch.
+pub const EPOCHS: &str = "epochs.csv";
+/// The folder of the time per layer and phase of every iteration.
+pub const TIMELINE: &str = "timeline";
+/// The timeline's one file, inside [`TIMELINE`].
+pub const TIMELINE_RECORDS: &str = "records.bin";
+/// The folder of checkpoints.
+pub const CHECKPOINTS: &str = "checkpoints";
+/// What came of the run.
+pub const SUMMARY: &str = "summary.json";
+/// What was said.
+pub const LOG: &str = "log.txt";
+/// Held by the process that writes the run.
+pub const LOCK: &str = "run.lock";
+/// Time per layer of every iteration as text; written on request, not by training.
+pub const LAYERS: &str = "layers.csv";
+
+/// A run directory. Holding one grants nothing: a writer takes the [`Lock`] first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunDir {
+    path: PathBuf,
+}
+
+impl RunDir {
+    /// Creates `<root>/<experiment>/<n>` with the next free number, counted from 1.
+    ///
+    /// Two processes that ask at once get two numbers: the directory's creation decides.
+    pub fn create(root: &Path, experiment: &str) -> Result<Self> {
+        let folder = root.join(experiment);
+        let plain = !experiment.is_empty()
+            && !experiment.starts_with('.')
+            && !experiment.contains(['/', '\\', ':', '\0'])
+            && experiment.trim() == experiment;
+        if !plain {
+            return Err(Error::invalid(
+                &folder,
+                format!(
+                    "the experiment's name {experiment:?} cannot be a folder's; use letters, digits, - and _"
+                ),
+            ));
+        }
+        fs::create_dir_all(&folder).map_err(Error::io("create the folder", &folder))?;
+        loop {
+            let next = numbers(&folder)?.last().map_or(1, |n| n.saturating_add(1));
+            let path = folder.join(next.to_string());
+            match fs::create_dir(&path) {
+                Ok(()) => {
+                    atomic::sync_folder(&folder)?;
+                    return Ok(Self { path });
+                }
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(Error::io("create the folder", &path)(e)),
+            }
+        }
+    }
+
+    /// Makes `path` itself the run directory; it must not exist, or be empty.
+    pub fn create_at(path: &Path) -> Result<Self> {
+        fs::create_dir_all(path).map_err(Error::io("create the folder", path))?;
+        let mut entries = fs::read_dir(path).map_err(Error::io("read the folder", path))?;
+        if entries.next().is_some() {
+            return Err(Error::NotEmpty { path: path.to_path_buf() });
+        }
+        Ok(Self { path: path.to_path_buf() })
+    }
+
+    /// An existing run directory.
+    pub fn open(path: &Path) -> Result<Self> {
+        if !path.exists() {
+            return Err(Error::io("open", path)(io::ErrorKind::NotFound.into()));
+        }
+        if !Self::is_run(path) {
+            return Err(Error::NotARun { path: path.to_path_buf(), missing: EXPERIMENT });
+        }
+        Ok(Self { path: path.to_path_buf() })
+    }
+
+    /// Whether `path` is a run directory.
+    #[must_use]
+    pub fn is_run(path: &Path) -> bool {
+        path.join(EXPERIMENT).is_file()
+    }
+
+    /// The runs of one experiment's folder, by number.
+    pub fn list(folder: &Path) -> Result<Vec<Self>> {
+        let runs = numbers(folder)?.into_iter().map(|n| folder.join(n.to_string()));
+        Ok(runs.filter(|path| Self::is_run(path)).map(|path| Self { path }).collect())
+    }
+
+    /// Takes the run for this process, and removes what killed writers left half written.
+    pub fn lock(&self) -> Result<Lock> {
+        let lock = Lock::acquire(&self.path)?;
+        atomic::clean(&self.path)?;
+        atomic::clean(&self.checkpoints())?;
+        Ok(lock)
+    }
+
+    /// Makes the folders that training writes into.
+    pub fn prepare(&self) -> Result<()> {
+        for folder in [self.timeline(), self.checkpoints()] {
+            fs::create_dir_all(&folder).map_err(Error::io("create the folder", &folder))?;
+        }
+        atomic::sync_folder(&self.path)
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The number, where the directory's name is one.
+    #[must_use]
+    pub fn number(&self) -> Option<u64> {
+        self.path.file_name()?.to_str()?.parse().ok()
+    }
+
+    /// The path of [`EXPERIMENT`].
+    #[must_use]
+    pub fn experiment(&self) -> PathBuf {
+        self.path.join(EXPERIMENT)
+    }
+
+    /// The path of [`MACHINE`].
+    #[must_use]
+    pub fn machine(&self) -> PathBuf {
+        self.path.join(MACHINE)
+    }
+
+    /// The path of [`PLAN`].
+    #[must_use]
+    pub fn plan(&self) -> PathBuf {
+        self.path.join(PLAN)
+    }
+
+    /// The path of [`ITERATIONS`].
+    #[must_use]
+    pub fn iterations(&self) -> PathBuf {
+        self.path.join(ITERATIONS)
+    }
+
+    /// The path of [`EPOCHS`].
+    #[must_use]
+    pub fn epochs(&self) -> PathBuf {
+        self.path.join(EPOCHS)
+    }
+
+    /// The path of [`TIMELINE`].
+    #[must_use]
+    pub fn timeline(&self) -> PathBuf {
+        self.path.join(TIMELINE)
+    }
+
+    /// The path of [`CHECKPOINTS`].
+    #[must_use]
+    pub fn checkpoints(&self) -> PathBuf {
+        self.path.join(CHECKPOINTS)
+    }
+
+    /// The path of [`SUMMARY`].
+    #[must_use]
+    pub fn summary(&self) -> PathBuf {
+        self.path.join(SUMMARY)
+    }
+
+    /// The path of [`LOG`].
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        self.path.join(LOG)
+    }
+
+    /// The path of [`LAYERS`].
+    #[must_use]
+    pub fn layers(&self) -> PathBuf {
+        self.path.join(LAYERS)
+    }
+}
+
+/// The numbers that name entries of `folder`, ascending.
+fn numbers(folder: &Path) -> Result<Vec<u64>> {
+    let mut numbers = Vec::new();
+    for entry in fs::read_dir(folder).map_err(Error::io("read the folder", folder))? {
+        let name = entry.map_err(Error::io("read the folder", folder))?.file_name();
+        numbers.extend(name.to_str().and_then(|name| name.parse::<u64>().ok()));
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_follow_the_highest_and_names_are_checked() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(RunDir::create(root.path(), "digits").unwrap().number(), Some(1));
+        fs::create_dir(root.path().join("digits/7")).unwrap();
+        fs::create_dir(root.path().join("digits/notes")).unwrap();
+        assert_eq!(RunDir::create(root.path(), "digits").unwrap().number(), Some(8));
+        for name in ["", "..", "a/b", ".hidden", " x"] {
+            RunDir::create(root.path(), name).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn creation_is_race_safe() {
+        let root = tempfile::tempdir().unwrap();
+        let mut all: Vec<u64> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let create = || RunDir::create(root.path(), "x").unwrap().number().unwrap();
+                        (0..10).map(|_| create()).collect::<Vec<_>>()
+                    })
+                })
+                .collect();
+            threads.into_iter().flat_map(|t| t.join().unwrap()).collect()
+        });
+        all.sort_unstable();
+        assert_eq!(all, (1..=80).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_run_is_recognised_by_its_experiment() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path(), "digits").unwrap();
+        let error = RunDir::open(run.path()).unwrap_err().to_string();
+        assert!(error.contains("experiment.toml is missing"), "{error}");
+        assert!(RunDir::list(&root.path().join("digits")).unwrap().is_empty());
+        atomic::write(&run.experiment(), b"").unwrap();
+        assert_eq!(RunDir::open(run.path()).unwrap(), run);
+        assert_eq!(RunDir::list(&root.path().join("digits")).unwrap(), std::slice::from_ref(&run));
+        assert!(matches!(RunDir::create_at(run.path()), Err(Error::NotEmpty { .. })));
+        assert!(RunDir::open(&root.path().join("absent")).unwrap_err().is_not_found());
+    }
+}

@@ -1,0 +1,119 @@
+//! `log.txt`: what was said, each line with the time in UTC.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::{Error, Result};
+
+/// Appends to `log.txt`; every message is in the file when [`Log::say`] returns.
+#[derive(Debug)]
+pub struct Log {
+    file: File,
+    path: PathBuf,
+    line: Vec<u8>,
+}
+
+impl Log {
+    /// Opens `path`, creating it if absent. A line that a killed process left without its end gets it.
+    pub fn open(path: &Path) -> Result<Self> {
+        let options = OpenOptions::new().read(true).append(true).create(true).open(path);
+        let mut file = options.map_err(Error::io("open", path))?;
+        let mut last = [b'\n'];
+        if file.seek(SeekFrom::End(-1)).is_ok() {
+            file.read_exact(&mut last).map_err(Error::io("read", path))?;
+        }
+        if last != *b"\n" {
+            file.write_all(b"\n").map_err(Error::io("write", path))?;
+        }
+        Ok(Self { file, path: path.to_path_buf(), line: Vec::new() })
+    }
+
+    /// Appends a message with the present time. Further lines of it are indented.
+    pub fn say(&mut self, message: &str) -> Result<()> {
+        self.say_at(SystemTime::now(), message)
+    }
+
+    /// Appends a message with the given time.
+    pub fn say_at(&mut self, time: SystemTime, message: &str) -> Result<()> {
+        self.line.clear();
+        let stamp = timestamp(time);
+        for (i, text) in message.trim_end().split('\n').enumerate() {
+            let margin = if i == 0 { stamp.as_str() } else { "                        " };
+            self.line.extend_from_slice(margin.as_bytes());
+            self.line.push(b' ');
+            self.line.extend_from_slice(text.trim_end().as_bytes());
+            self.line.push(b'\n');
+        }
+        self.file.write_all(&self.line).map_err(Error::io("write", &self.path))
+    }
+}
+
+/// A time as `2026-01-31T09:05:07.123Z`: UTC, RFC 3339, milliseconds. Times before 1970 print as its start.
+#[must_use]
+pub fn timestamp(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    let (year, month, day) = date(days);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", since.subsec_millis())
+}
+
+/// The Gregorian date `days` after 1 January 1970.
+///
+/// Years are counted from 1 March, so that the leap day is the last of its year; 400 years are 146,097 days.
+fn date(days: u64) -> (u64, u64, u64) {
+    // 719,468 days lie between 1 March of year 0 and 1 January 1970.
+    let days = days + 719_468;
+    let (era, in_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (in_era - in_era / 1_460 + in_era / 36_524 - in_era / 146_096) / 365;
+    let in_year = in_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    // Months from March have 31, 30, 31, 30, 31 days, repeating: 153 days in five months.
+    let from_march = (5 * in_year + 2) / 153;
+    let day = in_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn at(seconds: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn dates_are_right_on_every_day_of_eight_centuries() {
+        let (mut year, mut month, mut day) = (1970, 1, 1);
+        for days in 0..292_194 {
+            assert_eq!(date(days), (year, month, day));
+            let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+            let length = [31, if leap { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+            day += 1;
+            if day > length[month as usize - 1] {
+                (month, day) = (month + 1, 1);
+            }
+            if month > 12 {
+                (year, month) = (year + 1, 1);
+            }
+        }
+        assert_eq!(timestamp(at(1_000_000_000)), "2001-09-09T01:46:40.000Z");
+    }
+
+    #[test]
+    fn lines_are_appended_and_a_torn_one_is_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log.txt");
+        std::fs::write(&path, "torn").unwrap();
+        Log::open(&path).unwrap().say_at(at(0), "one\ntwo\n").unwrap();
+        Log::open(&path).unwrap().say_at(at(1), "three").unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(
+            text,
+            "torn\n1970-01-01T00:00:00.000Z one\n                         two\n1970-01-01T00:00:01.000Z three\n"
+        );
+    }
+}

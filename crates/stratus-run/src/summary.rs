@@ -1,0 +1,220 @@
+//! `summary.json`: what came of a run, rewritten at every epoch.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{Result, atomic};
+
+/// How a run stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// Training, or killed without a chance to say so: the run's lock tells which.
+    #[default]
+    Running,
+    /// All epochs are done.
+    Completed,
+    /// Stopped on request; it can be continued.
+    Interrupted,
+    /// Stopped by an error.
+    Failed,
+}
+
+impl Status {
+    /// The name in files: `completed`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Completed => "completed",
+            Self::Interrupted => "interrupted",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// The content of `summary.json`. Every key is always written; what is not known is `null`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Summary {
+    /// How the run stands.
+    pub status: Status,
+    /// The experiment's name.
+    pub experiment: String,
+    /// The network's name.
+    pub model: String,
+    /// The data set's name.
+    pub dataset: String,
+    /// Where it was computed: `cpu`, `cuda:0`.
+    pub device: String,
+    /// Threads that computed.
+    pub threads: u32,
+    /// `f32`, `bf16`.
+    pub precision: String,
+    /// Samples an iteration.
+    pub batch_size: u64,
+    /// Epochs done.
+    pub epochs: u32,
+    /// Iterations done.
+    pub iterations: u64,
+    /// Training speed.
+    pub images_per_second: Spread,
+    /// Where the seconds went.
+    pub time: Time,
+    /// How much of the iterations is accounted for.
+    pub accounting: Accounted,
+    /// The metrics at the end.
+    #[serde(rename = "final")]
+    pub last: Final,
+    /// Bytes planned and used.
+    pub memory: Memory,
+    /// The checksum of the weights, see [`weights_sha256`](crate::checkpoint::weights_sha256).
+    pub weights_sha256: Option<String>,
+    /// How often the run was continued.
+    pub resumed: u64,
+    /// Keys that this version does not know.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// Images a second over the iterations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Spread {
+    /// Half of the iterations are faster.
+    pub median: Option<f64>,
+    /// A tenth of the iterations are slower.
+    pub p10: Option<f64>,
+    /// A tenth of the iterations are faster.
+    pub p90: Option<f64>,
+}
+
+/// Seconds, those before a resume included. The parts do not overlap; [`Time::unexplained_s`] is the rest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Time {
+    /// From the start of the process to its end.
+    pub total_s: f64,
+    /// Before the first iteration.
+    pub startup_s: f64,
+    /// In iterations, without waiting for data and without checkpoints.
+    pub train_s: f64,
+    /// In validation.
+    pub validation_s: f64,
+    /// Waiting for data in iterations.
+    pub data_wait_s: f64,
+    /// Saving checkpoints.
+    pub checkpoint_s: f64,
+}
+
+impl Time {
+    /// What no part claims of the total.
+    #[must_use]
+    pub fn unexplained_s(&self) -> f64 {
+        let Self { total_s, startup_s, train_s, validation_s, data_wait_s, checkpoint_s } = self;
+        total_s - (startup_s + train_s + validation_s + data_wait_s + checkpoint_s)
+    }
+}
+
+/// The wall time of all iterations against what the timeline attributes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Accounted {
+    /// Wall seconds of the iterations.
+    pub iteration_s: f64,
+    /// Seconds that a slot accounts for.
+    pub attributed_s: f64,
+    /// The rest, in percent of the wall time.
+    pub unattributed_percent: f64,
+}
+
+impl Accounted {
+    /// Of so many wall seconds in iterations, so many are attributed.
+    #[must_use]
+    pub fn new(iteration_s: f64, attributed_s: f64) -> Self {
+        let rest = if iteration_s > 0.0 { 100.0 * (iteration_s - attributed_s) / iteration_s } else { 0.0 };
+        Self { iteration_s, attributed_s, unattributed_percent: rest }
+    }
+}
+
+/// Metrics at the end of the last epoch. Accuracies are fractions, 0 to 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Final {
+    /// Mean loss over the training samples of the last epoch.
+    pub train_loss: Option<f64>,
+    /// Mean loss over the validation samples.
+    pub val_loss: Option<f64>,
+    /// Top-1 accuracy on the validation samples.
+    pub val_top1: Option<f64>,
+    /// Top-5 accuracy on the validation samples.
+    pub val_top5: Option<f64>,
+}
+
+/// Bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Memory {
+    /// What the plan says.
+    pub planned_peak_bytes: Option<u64>,
+    /// The most the process had in memory.
+    pub measured_peak_rss_bytes: Option<u64>,
+    /// The most it had on the device.
+    pub device_peak_bytes: Option<u64>,
+}
+
+impl Summary {
+    /// Replaces `path`.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        atomic::write_json(path, self)
+    }
+
+    /// Reads `path`.
+    pub fn read(path: &Path) -> Result<Self> {
+        atomic::read_json(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_those_of_the_contract() {
+        let value = serde_json::to_value(Summary::default()).unwrap();
+        let mut keys: Vec<String> = Vec::new();
+        for (key, value) in value.as_object().unwrap() {
+            let inner = value.as_object().map(|map| map.keys().cloned().collect::<Vec<_>>().join(" "));
+            keys.push(inner.map_or(key.clone(), |inner| format!("{key}{{{inner}}}")));
+        }
+        keys.sort();
+        assert_eq!(
+            keys.join("\n"),
+            "accounting{attributed_s iteration_s unattributed_percent}\nbatch_size\ndataset\ndevice\nepochs\n\
+             experiment\nfinal{train_loss val_loss val_top1 val_top5}\nimages_per_second{median p10 p90}\niterations\n\
+             memory{device_peak_bytes measured_peak_rss_bytes planned_peak_bytes}\nmodel\nprecision\nresumed\nstatus\n\
+             threads\ntime{checkpoint_s data_wait_s startup_s total_s train_s validation_s}\nweights_sha256"
+        );
+        assert_eq!(value["status"], "running");
+    }
+
+    #[test]
+    fn it_comes_back_with_unknown_keys_and_without_known_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("summary.json");
+        let mut summary = Summary { status: Status::Interrupted, resumed: 2, ..Default::default() };
+        summary.last.val_top1 = Some(0.1 + 0.2);
+        summary.last.train_loss = Some(f64::NAN);
+        summary.extra.insert("later".into(), Value::from(1));
+        summary.write(&path).unwrap();
+        let back = Summary::read(&path).unwrap();
+        assert_eq!(back.last, Final { train_loss: None, ..summary.last });
+        assert_eq!((back.status, back.resumed, &back.extra), (summary.status, 2, &summary.extra));
+        std::fs::write(&path, "{}").unwrap();
+        assert_eq!(Summary::read(&path).unwrap(), Summary::default());
+        std::fs::write(&path, "{\"status\": 5}").unwrap();
+        assert!(Summary::read(&path).unwrap_err().to_string().contains("summary.json is damaged"));
+    }
+}
