@@ -100,7 +100,9 @@ impl<'a> Operands<'a> {
 
     /// Takes an operand's memory as elements. Values begin at multiples of 64 bytes and hold whole elements.
     pub fn elements<T: bytemuck::Pod>(&mut self, position: usize) -> &'a mut [T] {
-        bytemuck::cast_slice_mut(self.take(position))
+        let bytes = self.take(position);
+        // An empty slice lies nowhere in particular: it may not be cast.
+        if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
     }
 }
 

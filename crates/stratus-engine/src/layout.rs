@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 pub struct Layout {
     /// A readable name: `plain`, `nhwc`, or oneDNN's letters such as `aBcd16b`.
     pub tag: String,
+    /// The extents that indices run over. Their product is that of the value's shape; a matrix may be seen as four-dimensional.
+    pub shape: Vec<usize>,
     /// Extents, padded to whole blocks.
     pub padded: Vec<usize>,
     /// Elements from one outer index to the next, per dimension.
@@ -39,7 +41,13 @@ impl Layout {
             strides[dimension] = stride;
             stride *= shape[dimension];
         }
-        Self { tag: tag.to_owned(), padded: shape.to_vec(), strides, blocks: Vec::new() }
+        Self {
+            tag: tag.to_owned(),
+            shape: shape.to_vec(),
+            padded: shape.to_vec(),
+            strides,
+            blocks: Vec::new(),
+        }
     }
 
     /// Elements of memory, padding included.
@@ -91,6 +99,8 @@ impl Layout {
 
     /// Calls `visit(offset in this layout, offset in row-major order)` for every element.
     pub fn for_each(&self, shape: &[usize], mut visit: impl FnMut(usize, usize)) {
+        debug_assert_eq!(shape.iter().product::<usize>(), self.shape.iter().product::<usize>());
+        let shape = &self.shape;
         let mut index = vec![0usize; shape.len()];
         for plain in 0..shape.iter().product() {
             visit(self.offset(&index), plain);
@@ -117,6 +127,7 @@ mod tests {
         // Channels in blocks of 16: 2 blocks for 20 channels.
         let blocked = Layout {
             tag: "aBcd16b".to_owned(),
+            shape: vec![1, 20, 2, 2],
             padded: vec![1, 32, 2, 2],
             strides: vec![128, 64, 32, 16],
             blocks: vec![(1, 16)],

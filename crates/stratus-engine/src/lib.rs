@@ -6,6 +6,7 @@
 
 pub mod backend;
 pub mod buffer;
+pub mod cases;
 pub mod clock;
 pub mod differentiate;
 mod error;
@@ -16,6 +17,7 @@ pub mod memory;
 pub mod ops;
 pub mod plan;
 pub mod program;
+pub mod reference;
 pub mod session;
 mod types;
 pub mod update;

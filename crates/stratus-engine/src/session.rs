@@ -261,6 +261,52 @@ impl Session {
         }
     }
 
+    /// Fills the arena with one byte, for tests: what no kernel writes can be told from what one did.
+    pub fn fill(&mut self, byte: u8) {
+        self.arena.as_mut_slice().fill(byte);
+    }
+
+    /// Sets a value of a program of any type from row-major order, and its padding to zero, for tests.
+    ///
+    /// # Errors
+    /// Where the sizes differ, or the caller provides the value's memory.
+    pub fn write_value(&mut self, program: usize, value: usize, plain: &[f64]) -> Result<(), EngineError> {
+        let plan = &self.programs[program].plan;
+        let (place, described) = (&plan.placements[value], &plan.program.values[value]);
+        let start = match place.location {
+            Location::Persistent(start) => start,
+            Location::Transient(start) => self.persistent.bytes + start,
+            Location::External(_) => {
+                return Err(EngineError::Mismatch(format!("`{}` is not in the arena", described.name)));
+            }
+        };
+        if plain.len() != described.elements() {
+            return Err(EngineError::Mismatch(format!(
+                "`{}` has shape {:?}, {} values were given",
+                described.name,
+                described.shape,
+                plain.len()
+            )));
+        }
+        let bytes = &mut self.arena.as_mut_slice()[start..start + place.bytes];
+        bytes.fill(0);
+        place.layout.for_each(&described.shape, |to, from| described.dtype.store(bytes, to, plain[from]));
+        Ok(())
+    }
+
+    /// Reads a value of a program of any type in row-major order, for tests; see [`Session::raw`].
+    #[must_use]
+    pub fn read_value(&self, program: usize, value: usize) -> Vec<f64> {
+        let plan = &self.programs[program].plan;
+        let (place, described) = (&plan.placements[value], &plan.program.values[value]);
+        let bytes = self.raw(program, value);
+        let mut plain = vec![f64::NAN; described.elements()];
+        if !bytes.is_empty() {
+            place.layout.for_each(&described.shape, |from, to| plain[to] = described.dtype.load(bytes, from));
+        }
+        plain
+    }
+
     /// Reads any value of a program as it lies, for tests: transient ones hold what the last step that used their bytes left.
     #[must_use]
     pub fn raw(&self, program: usize, value: usize) -> &[u8] {

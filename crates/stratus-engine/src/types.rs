@@ -1,5 +1,7 @@
 //! Element types and the precisions a network is trained in.
 
+use bytemuck::{bytes_of, pod_read_unaligned};
+use half::bf16;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -28,6 +30,33 @@ impl DType {
             Self::Bf16 => 2,
             Self::F32 | Self::I32 => 4,
             Self::F64 => 8,
+        }
+    }
+
+    /// The element at `index` of `bytes`, as a double. For tests and the reference backend; it holds for any alignment.
+    #[must_use]
+    #[inline]
+    pub fn load(self, bytes: &[u8], index: usize) -> f64 {
+        let element = &bytes[index * self.bytes()..(index + 1) * self.bytes()];
+        match self {
+            Self::U8 => f64::from(element[0]),
+            Self::Bf16 => pod_read_unaligned::<bf16>(element).to_f64(),
+            Self::F32 => f64::from(pod_read_unaligned::<f32>(element)),
+            Self::I32 => f64::from(pod_read_unaligned::<i32>(element)),
+            Self::F64 => pod_read_unaligned(element),
+        }
+    }
+
+    /// Sets the element at `index` of `bytes`: rounded to nearest even, integers towards zero and saturating.
+    #[inline]
+    pub fn store(self, bytes: &mut [u8], index: usize, value: f64) {
+        let element = &mut bytes[index * self.bytes()..(index + 1) * self.bytes()];
+        match self {
+            Self::U8 => element[0] = value as u8,
+            Self::Bf16 => element.copy_from_slice(bytes_of(&bf16::from_f64(value))),
+            Self::F32 => element.copy_from_slice(bytes_of(&(value as f32))),
+            Self::I32 => element.copy_from_slice(bytes_of(&(value as i32))),
+            Self::F64 => element.copy_from_slice(bytes_of(&value)),
         }
     }
 }

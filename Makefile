@@ -1,0 +1,40 @@
+# `make demo` trains digits on the MNIST files in data/; `make test` runs every test.
+
+CARGO ?= cargo
+STRATUS = target/release/stratus
+ifdef CARGO_TARGET_DIR
+STRATUS = $(CARGO_TARGET_DIR)/release/stratus
+endif
+
+.PHONY: demo build test test-all deps check reference clean-deps
+
+demo: build
+	$(STRATUS) train digits --set train.epochs=3
+
+# The kernel library is a gain, not a need: without it the reference backend computes.
+build:
+	@bash scripts/deps.sh --best-effort
+	$(CARGO) build --release --locked -p stratus
+
+test:
+	@bash scripts/deps.sh --best-effort
+	$(CARGO) test --workspace --locked
+
+# The tests, and those that take minutes (marked #[ignore]), optimised.
+test-all: test
+	$(CARGO) test --workspace --locked --release -- --include-ignored
+
+deps:
+	@bash scripts/deps.sh
+
+check:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+# The page of configuration keys; a test fails where it is out of date.
+reference:
+	$(CARGO) run -q --locked -p stratus -- config keys --markdown > docs/configuration.md.new
+	mv docs/configuration.md.new docs/configuration.md
+
+clean-deps:
+	rm -rf .deps

@@ -1,0 +1,108 @@
+//! Batch normalisation with every fusion: odd sizes leave a rest that no pooling window covers, one pixel has no variance.
+
+use super::{Case, Class, Fill, Table, extents};
+use crate::Role;
+use crate::ops::{BatchNormBackward, BatchNormForward, BatchNormInference, FusedPool};
+use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
+
+pub(super) const TABLE: Table = Table { tests, benchmarks };
+
+/// Whether the result is rectified, and by what windows it is pooled.
+type Fused = (bool, Option<[usize; 2]>);
+
+fn tests() -> Vec<Case> {
+    let fusions: [Fused; 6] = [
+        (false, None),
+        (true, None),
+        (false, Some([2, 2])),
+        (true, Some([2, 2])),
+        (true, Some([3, 2])),
+        (false, Some([1, 3])),
+    ];
+    let shapes = [
+        [2, 8, 28, 28],
+        [2, 16, 14, 14],
+        [2, 32, 7, 7],
+        [1, 1, 7, 5],
+        [3, 3, 4, 9],
+        [2, 17, 6, 5],
+        [4, 33, 3, 3],
+        [1, 8, 1, 1],
+        [5, 3, 1, 1],
+    ];
+    let mut cases = Vec::new();
+    for shape in shapes {
+        for fused in fusions {
+            cases.extend(kernels(shape, fused, Fill::Uniform { low: -1.0, high: 1.5 }));
+        }
+    }
+    // Few different numbers: many windows have several winners.
+    cases.extend(kernels([2, 5, 8, 8], (true, Some([2, 2])), Fill::Whole { low: -1, high: 1 }));
+    cases
+}
+
+fn benchmarks() -> Vec<Case> {
+    let uniform = Fill::Uniform { low: -1.0, high: 1.5 };
+    [
+        ([64, 8, 28, 28], (true, Some([2, 2]))),
+        ([64, 16, 14, 14], (true, Some([2, 2]))),
+        ([64, 32, 7, 7], (true, None)),
+        ([16, 64, 56, 56], (true, None)),
+        ([16, 256, 56, 56], (false, None)),
+    ]
+    .into_iter()
+    .flat_map(|(shape, fused)| kernels(shape, fused, uniform))
+    .collect()
+}
+
+/// The kernels of one normalisation, where the windows fit.
+fn kernels(shape: [usize; 4], (relu, window): Fused, fill: Fill) -> Vec<Case> {
+    let pool = window.map(|window| FusedPool { window });
+    let y = pool.map_or(shape, |pool| pool.output_shape(shape));
+    if y.contains(&0) {
+        return Vec::new();
+    }
+    let channels = [shape[1]];
+    let norm = BatchNorm2d::new(shape[1]);
+    let name = |kernel: &str| {
+        let relu = if relu { " relu" } else { "" };
+        let pool = window.map(|window| format!(" pool {}", extents(&window))).unwrap_or_default();
+        let whole = if matches!(fill, Fill::Whole { .. }) { " ties" } else { "" };
+        format!("{kernel} {}{relu}{pool}{whole}", extents(&shape))
+    };
+    let between = |low, high| Fill::Uniform { low, high };
+    let mut forward = Case::new(name("batch_norm_forward"), BatchNormForward { norm, relu, pool })
+        .filled("x", &shape, Class::Compute, fill)
+        .parameter("weight", &channels, Class::Master)
+        .filled("bias", &channels, Class::Master, between(-0.4, 1.0))
+        .update("running_mean", &channels, Role::Buffer, between(-1.0, 1.0), Class::Master)
+        .update("running_var", &channels, Role::Buffer, between(0.5, 2.0), Class::Master)
+        .output("y", &y, Class::Compute)
+        .output("mean", &channels, Class::Master)
+        .output("inverse_deviation", &channels, Class::Master);
+    let inference = Case::new(name("batch_norm_inference"), BatchNormInference { norm, relu, pool })
+        .filled("x", &shape, Class::Compute, fill)
+        .parameter("weight", &channels, Class::Master)
+        .filled("bias", &channels, Class::Master, between(-0.4, 1.0))
+        .filled("running_mean", &channels, Class::Master, between(-1.0, 1.0))
+        .filled("running_var", &channels, Class::Master, between(0.5, 2.0))
+        .output("y", &y, Class::Compute);
+    let mut backward = Case::new(name("batch_norm_backward"), BatchNormBackward { norm, relu, pool })
+        .filled("x", &shape, Class::Compute, fill)
+        .input("dy", &y, Class::Compute)
+        .parameter("weight", &channels, Class::Master)
+        .filled("bias", &channels, Class::Master, between(-0.4, 1.0))
+        .filled("mean", &channels, Class::Master, between(-0.2, 0.2))
+        .filled("inverse_deviation", &channels, Class::Master, between(0.8, 1.5));
+    if let Some(FusedPool { window }) = pool {
+        forward = forward.output("index", &y, Class::Index);
+        let pool = MaxPool2d { kernel: window, stride: window, padding: [0, 0] };
+        let fill = Fill::Window { pool, size: [shape[2], shape[3]], cut: relu };
+        backward = backward.filled("index", &y, Class::Index, fill);
+    }
+    let backward = backward
+        .output("dx", &shape, Class::Compute)
+        .output("dweight", &channels, Class::Master)
+        .output("dbias", &channels, Class::Master);
+    vec![forward, inference, backward]
+}

@@ -1,0 +1,52 @@
+//! What operands hold before a run: a function of the case's name and the operand's position.
+
+use super::{Case, Fill, Operand};
+use stratus_random::{Purpose, Stream};
+
+impl Case {
+    /// The contents of the inputs and updates, in row-major order, before they are rounded to their types.
+    #[must_use]
+    pub fn draw(&self) -> Vec<Vec<f64>> {
+        let operands = self.inputs.iter().chain(&self.updates).enumerate();
+        operands.map(|(position, operand)| draw(&self.name, position, operand)).collect()
+    }
+}
+
+fn draw(case: &str, position: usize, operand: &Operand) -> Vec<f64> {
+    let mut stream = Stream::new(0, Purpose::Test, fnv(case), position as u32);
+    let count = operand.shape.iter().product();
+    let each = |number: &mut dyn FnMut(usize) -> f64| (0..count).map(number).collect::<Vec<f64>>();
+    match operand.fill {
+        Fill::Garbage => Vec::new(),
+        Fill::Uniform { low, high } => each(&mut |_| f64::from(stream.uniform_between(low, high))),
+        Fill::Whole { low, high } => {
+            each(&mut |_| f64::from(low) + f64::from(stream.below(low.abs_diff(high) + 1)))
+        }
+        Fill::Labels { classes } => {
+            each(&mut |_| if stream.below(4) == 0 { -1.0 } else { f64::from(stream.below(classes)) })
+        }
+        Fill::Window { pool, size, cut } => each(&mut |output| {
+            if cut && stream.below(4) == 0 {
+                return 255.0;
+            }
+            let [.., height, width] = operand.shape[..] else { return 0.0 };
+            let at = [output / width % height, output % width];
+            loop {
+                let tap = [stream.below(pool.kernel[0] as u32), stream.below(pool.kernel[1] as u32)];
+                let inside = (0..2).all(|axis| {
+                    let position = at[axis] * pool.stride[axis] + tap[axis] as usize;
+                    (pool.padding[axis]..pool.padding[axis] + size[axis]).contains(&position)
+                });
+                if inside {
+                    return f64::from(tap[0]) * pool.kernel[1] as f64 + f64::from(tap[1]);
+                }
+            }
+        }),
+    }
+}
+
+/// The hash FNV-1a: a number that belongs to a name, on every machine.
+fn fnv(name: &str) -> u64 {
+    name.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}

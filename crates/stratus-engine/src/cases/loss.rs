@@ -1,0 +1,35 @@
+//! Softmax and cross-entropy: few and many classes, equal logits, large logits, labels that do not count.
+
+use super::{Case, Class, Fill, Table, extents};
+use crate::ops::{METRICS, SoftmaxCrossEntropy};
+
+pub(super) const TABLE: Table = Table { tests, benchmarks };
+
+fn tests() -> Vec<Case> {
+    let uniform = Fill::Uniform { low: -3.0, high: 3.0 };
+    let mut cases = Vec::new();
+    for shape in [[2, 10], [64, 10], [1, 2], [7, 3], [5, 17], [3, 100], [2, 1]] {
+        cases.extend(kernels(shape, uniform, ""));
+    }
+    cases.extend(kernels([16, 8], Fill::Whole { low: 0, high: 2 }, " ties"));
+    cases.extend(kernels([6, 10], Fill::Uniform { low: -300.0, high: 300.0 }, " large"));
+    cases
+}
+
+fn benchmarks() -> Vec<Case> {
+    kernels([64, 1000], Fill::Uniform { low: -3.0, high: 3.0 }, "")
+}
+
+/// With and without the gradient of the logits.
+fn kernels(shape: [usize; 2], fill: Fill, what: &str) -> Vec<Case> {
+    let case = |kernel: &str| {
+        Case::new(format!("{kernel} {}{what}", extents(&shape)), SoftmaxCrossEntropy)
+            .filled("logits", &shape, Class::Master, fill)
+            .filled("labels", &shape[..1], Class::Label, Fill::Labels { classes: shape[1] as u32 })
+            .output("metrics", &[METRICS.len()], Class::Metrics)
+    };
+    vec![
+        case("softmax_cross_entropy"),
+        case("softmax_cross_entropy_gradient").output("dlogits", &shape, Class::Compute),
+    ]
+}

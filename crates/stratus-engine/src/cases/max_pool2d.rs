@@ -1,0 +1,66 @@
+//! Max-pooling: windows that overlap, leave gaps, hang over the border.
+
+use super::{Case, Class, Fill, Table, extents};
+use crate::ops::{MaxPoolBackward, MaxPoolForward};
+use stratus_graph::ops::MaxPool2d;
+
+pub(super) const TABLE: Table = Table { tests, benchmarks };
+
+fn tests() -> Vec<Case> {
+    let uniform = Fill::Uniform { low: -1.0, high: 1.0 };
+    let pools = [
+        MaxPool2d::new(2, 2, 0),
+        MaxPool2d::new(3, 2, 1),
+        MaxPool2d::new(3, 1, 1),
+        MaxPool2d::new(2, 3, 1),
+        MaxPool2d::new(1, 1, 0),
+        MaxPool2d { kernel: [2, 4], stride: [1, 3], padding: [1, 2] },
+        MaxPool2d::new(15, 4, 7),
+    ];
+    let shapes = [[2, 8, 12, 12], [1, 1, 5, 7], [3, 17, 6, 4], [2, 3, 1, 1], [1, 33, 9, 3]];
+    let mut cases = Vec::new();
+    for pool in pools {
+        cases.extend(shapes.iter().flat_map(|&shape| kernels(pool, shape, uniform)));
+    }
+    // Few different numbers: the first of several winners counts.
+    cases.extend(kernels(MaxPool2d::new(3, 2, 1), [2, 4, 9, 9], Fill::Whole { low: -1, high: 1 }));
+    cases
+}
+
+fn benchmarks() -> Vec<Case> {
+    let uniform = Fill::Uniform { low: -1.0, high: 1.0 };
+    [(MaxPool2d::new(2, 2, 0), [64, 8, 28, 28]), (MaxPool2d::new(3, 2, 1), [16, 64, 112, 112])]
+        .into_iter()
+        .flat_map(|(pool, shape)| kernels(pool, shape, uniform))
+        .collect()
+}
+
+/// Forward with and without index, and backward, where the window fits.
+fn kernels(pool: MaxPool2d, shape: [usize; 4], fill: Fill) -> Vec<Case> {
+    let size = [shape[2], shape[3]];
+    let Ok([height, width]) = pool.output_size(size) else { return Vec::new() };
+    let y = [shape[0], shape[1], height, width];
+    let name = |kernel: &str| {
+        let whole = if matches!(fill, Fill::Whole { .. }) { " ties" } else { "" };
+        format!(
+            "{kernel} {} window {:?} stride {:?} padding {:?}{whole}",
+            extents(&shape),
+            pool.kernel,
+            pool.stride,
+            pool.padding
+        )
+    };
+    let forward = |kernel| {
+        Case::new(name(kernel), MaxPoolForward { pool }).filled("x", &shape, Class::Compute, fill).output(
+            "y",
+            &y,
+            Class::Compute,
+        )
+    };
+    let indices = Fill::Window { pool, size, cut: false };
+    let backward = Case::new(name("max_pool_backward"), MaxPoolBackward { pool })
+        .input("dy", &y, Class::Compute)
+        .filled("index", &y, Class::Index, indices)
+        .output("dx", &shape, Class::Compute);
+    vec![forward("max_pool"), forward("max_pool_indexed").output("index", &y, Class::Index), backward]
+}

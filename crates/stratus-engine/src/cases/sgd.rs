@@ -1,0 +1,32 @@
+//! The optimiser's step, with and without a copy in the compute precision.
+
+use super::{Case, Class, Fill, Table, extents};
+use crate::ops::{HYPER, SgdUpdate};
+use crate::{Precision, Role};
+
+pub(super) const TABLE: Table = Table { tests, benchmarks };
+
+fn tests() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for shape in [&[8, 1, 3, 3][..], &[32, 16, 3, 3], &[10, 1568], &[10], &[1], &[33, 17, 1, 1]] {
+        cases.extend(kernels(shape, SgdUpdate { momentum: 0.9, weight_decay: 1e-4 }));
+    }
+    cases.extend(kernels(&[17], SgdUpdate { momentum: 0.0, weight_decay: 0.0 }));
+    cases
+}
+
+fn benchmarks() -> Vec<Case> {
+    kernels(&[512, 512, 3, 3], SgdUpdate { momentum: 0.9, weight_decay: 1e-4 })
+}
+
+fn kernels(shape: &[usize], sgd: SgdUpdate) -> Vec<Case> {
+    let numbers = Fill::Uniform { low: -1.0, high: 1.0 };
+    let case = |kernel: &str| {
+        Case::new(format!("{kernel} {} momentum {}", extents(shape), sgd.momentum), sgd)
+            .input("gradient", shape, Class::Master)
+            .filled("hyper", &[HYPER.len()], Class::Hyper, Fill::Uniform { low: 0.05, high: 0.1 })
+            .update("parameter", shape, Role::Parameter, numbers, Class::Master)
+            .update("velocity", shape, Role::Momentum, numbers, Class::Master)
+    };
+    vec![case("sgd"), case("sgd_with_copy").output("copy", shape, Class::Compute).only(Precision::Bf16)]
+}

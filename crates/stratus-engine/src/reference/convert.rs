@@ -1,0 +1,30 @@
+//! Moving values. All layouts are plain here, so that a reorder is a copy.
+
+use super::{Reference, Tensor, unexpected_operands};
+use crate::ops::{Accumulate, Convert, Reorder};
+
+impl Reference for Convert {
+    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64]) -> Result<(), String> {
+        let [x, y] = operands else { return Err(unexpected_operands()) };
+        y.fill_with(|position| x.get(position));
+        Ok(())
+    }
+}
+
+impl Reference for Reorder {
+    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64]) -> Result<(), String> {
+        let [x, y] = operands else { return Err(unexpected_operands()) };
+        y.fill_with(|position| x.get(position));
+        Ok(())
+    }
+}
+
+impl Reference for Accumulate {
+    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64]) -> Result<(), String> {
+        let [x, sum] = operands else { return Err(unexpected_operands()) };
+        for position in 0..sum.len() {
+            sum.set(position, sum.get(position) + x.get(position));
+        }
+        Ok(())
+    }
+}

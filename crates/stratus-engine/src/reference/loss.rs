@@ -1,0 +1,52 @@
+//! Softmax and cross-entropy.
+
+use super::{Reference, Tensor, unexpected_operands};
+use crate::ops::SoftmaxCrossEntropy;
+
+impl Reference for SoftmaxCrossEntropy {
+    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64]) -> Result<(), String> {
+        let (logits, labels, metrics, mut gradient) = match operands {
+            [logits, labels, metrics] => (logits, labels, metrics, None),
+            [logits, labels, metrics, gradient] => (logits, labels, metrics, Some(gradient)),
+            _ => return Err(unexpected_operands()),
+        };
+        let [batch, classes, ..] = logits.image();
+        let counted = (0..batch).filter(|&n| labels.get(n) >= 0.0).count() as f64;
+        let (mut loss, mut top1, mut top5) = (0.0, 0.0, 0.0);
+        for n in 0..batch {
+            let logit = |class: usize| logits.get(n * classes + class);
+            if labels.get(n) < 0.0 {
+                if let Some(gradient) = &mut gradient {
+                    (0..classes).for_each(|class| gradient.set(n * classes + class, 0.0));
+                }
+                continue;
+            }
+            let label = labels.get(n) as usize;
+            if label >= classes {
+                return Err(format!(
+                    "sample {n} of the batch has label {label}, there are {classes} classes"
+                ));
+            }
+            // Shifted by the largest logit, so that no exponential overflows.
+            let largest = (0..classes).map(logit).fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = (0..classes).map(|class| (logit(class) - largest).exp()).sum();
+            loss += sum.ln() + largest - logit(label);
+            // Classes that the label's is not ahead of; NaN is ahead of nothing.
+            let ahead =
+                |class: usize| logit(label) > logit(class) || (logit(label) == logit(class) && label < class);
+            let rank = (0..classes).filter(|&class| class != label && !ahead(class)).count();
+            top1 += f64::from(u8::from(rank < 1));
+            top5 += f64::from(u8::from(rank < 5));
+            if let Some(gradient) = &mut gradient {
+                for class in 0..classes {
+                    let probability = (logit(class) - largest).exp() / sum;
+                    let target = f64::from(u8::from(class == label));
+                    gradient.set(n * classes + class, (probability - target) / counted);
+                }
+            }
+        }
+        let mean = if counted > 0.0 { loss / counted } else { 0.0 };
+        metrics.write(0, &[mean, counted, top1, top5]);
+        Ok(())
+    }
+}

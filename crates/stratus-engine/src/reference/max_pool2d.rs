@@ -1,0 +1,84 @@
+//! Max-pooling.
+
+use super::{Reference, Tensor, unexpected_operands};
+use crate::ops::{MaxPoolBackward, MaxPoolForward};
+
+impl Reference for MaxPoolForward {
+    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64]) -> Result<(), String> {
+        let (x, y, mut index) = match operands {
+            [x, y] => (x, y, None),
+            [x, y, index] => (x, y, Some(index)),
+            _ => return Err(unexpected_operands()),
+        };
+        let ([.., height, width], [batch, channels, out_height, out_width]) = (x.image(), y.image());
+        let (stride, padding) = (self.pool.stride, self.pool.padding);
+        let mut output = 0;
+        for plane in 0..batch * channels {
+            for h in 0..out_height {
+                for w in 0..out_width {
+                    let mut best = None;
+                    for (position, [kh, kw]) in window(self.pool.kernel) {
+                        let row = (h * stride[0] + kh).checked_sub(padding[0]).filter(|&row| row < height);
+                        let column = (w * stride[1] + kw).checked_sub(padding[1]).filter(|&c| c < width);
+                        let (Some(row), Some(column)) = (row, column) else { continue };
+                        best = larger(best, position, x.get((plane * height + row) * width + column));
+                    }
+                    let (position, value) = best.ok_or("a window lies in the padding alone")?;
+                    y.set(output, value);
+                    if let Some(index) = &mut index {
+                        index.set(output, position as f64);
+                    }
+                    output += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Reference for MaxPoolBackward {
+    /// Gathers: each input asks the windows it lies in whether it won.
+    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64]) -> Result<(), String> {
+        let [dy, index, dx] = operands else { return Err(unexpected_operands()) };
+        let ([.., out_height, out_width], [batch, channels, height, width]) = (dy.image(), dx.image());
+        let (stride, padding) = (self.pool.stride, self.pool.padding);
+        let mut input = 0;
+        for plane in 0..batch * channels {
+            for row in 0..height {
+                for column in 0..width {
+                    let mut sum = 0.0;
+                    for (position, [kh, kw]) in window(self.pool.kernel) {
+                        let h = window_start(row + padding[0], kh, stride[0]).filter(|&h| h < out_height);
+                        let w = window_start(column + padding[1], kw, stride[1]).filter(|&w| w < out_width);
+                        let (Some(h), Some(w)) = (h, w) else { continue };
+                        let output = (plane * out_height + h) * out_width + w;
+                        if index.get(output) == position as f64 {
+                            sum += dy.get(output);
+                        }
+                    }
+                    dx.set(input, sum);
+                    input += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Every position of a window in row order, with its row and column.
+pub(super) fn window(kernel: [usize; 2]) -> impl Iterator<Item = (usize, [usize; 2])> {
+    (0..kernel[0] * kernel[1]).map(move |position| (position, [position / kernel[1], position % kernel[1]]))
+}
+
+/// The winner so far, or `(position, value)` where it is larger. NaN wins, so that a diverged run shows.
+pub(super) fn larger(best: Option<(usize, f64)>, position: usize, value: f64) -> Option<(usize, f64)> {
+    match best {
+        Some((_, largest)) if value <= largest || largest.is_nan() => best,
+        _ => Some((position, value)),
+    }
+}
+
+/// The window whose tap `tap` falls on padded position `position`, where there is one.
+fn window_start(position: usize, tap: usize, stride: usize) -> Option<usize> {
+    position.checked_sub(tap).filter(|start| start.is_multiple_of(stride)).map(|start| start / stride)
+}

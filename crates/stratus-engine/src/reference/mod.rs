@@ -1,0 +1,144 @@
+//! The reference backend: plain loops over plain layouts, one file per operation, written to be read.
+//!
+//! It is the oracle of every other backend and runs where no kernel library is found. Elements of any type are widened to double
+//! precision, all sums are kept in it, and each result is rounded once, when it is stored.
+
+mod batch_norm;
+mod conv2d;
+mod convert;
+mod linear;
+mod loss;
+mod max_pool2d;
+mod relu;
+mod sgd;
+mod tensor;
+
+use crate::backend::{MAX_OPERANDS, Operands, PrepareRequest, Prepared, PreparedStep, StepKernel, step_key};
+use crate::ops::KernelSpec;
+use crate::{Backend, Choices, DType, EngineError, Kernel, Layout, Program, Step, Value};
+use tensor::Tensor;
+
+/// What its kernels are called in plans and reports.
+const IMPLEMENTATION: &str = "reference";
+
+/// The naive backend: one thread, row-major layouts, double-precision sums.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReferenceBackend;
+
+/// What computes a kernel. It is stateless: the same operands give the same bits.
+trait Reference: Send {
+    /// Elements of double-precision scratch it needs for operands like these.
+    fn scratch(&self, _operands: &[&Value]) -> usize {
+        0
+    }
+
+    /// Computes. `operands` are inputs, updates and outputs in order, their shapes checked by [`KernelSpec::check`].
+    fn run(&self, operands: &mut [Tensor<'_>], scratch: &mut [f64]) -> Result<(), String>;
+}
+
+/// The implementation of a kernel.
+fn reference(kernel: &Kernel) -> Box<dyn Reference> {
+    match kernel {
+        Kernel::Accumulate(kernel) => Box::new(*kernel),
+        Kernel::BatchNormBackward(kernel) => Box::new(*kernel),
+        Kernel::BatchNormForward(kernel) => Box::new(*kernel),
+        Kernel::BatchNormInference(kernel) => Box::new(*kernel),
+        Kernel::Conv2dBackwardData(kernel) => Box::new(*kernel),
+        Kernel::Conv2dBackwardWeights(kernel) => Box::new(*kernel),
+        Kernel::Conv2dForward(kernel) => Box::new(*kernel),
+        Kernel::Convert(kernel) => Box::new(*kernel),
+        Kernel::LinearBackwardData(kernel) => Box::new(*kernel),
+        Kernel::LinearBackwardWeights(kernel) => Box::new(*kernel),
+        Kernel::LinearForward(kernel) => Box::new(*kernel),
+        Kernel::MaxPoolBackward(kernel) => Box::new(*kernel),
+        Kernel::MaxPoolForward(kernel) => Box::new(*kernel),
+        Kernel::ReluBackward(kernel) => Box::new(*kernel),
+        Kernel::ReluForward(kernel) => Box::new(*kernel),
+        Kernel::Reorder(kernel) => Box::new(*kernel),
+        Kernel::SgdUpdate(kernel) => Box::new(*kernel),
+        Kernel::SoftmaxCrossEntropy(kernel) => Box::new(*kernel),
+    }
+}
+
+impl Backend for ReferenceBackend {
+    fn name(&self) -> &'static str {
+        "reference"
+    }
+
+    fn describe(&self) -> String {
+        "plain Rust".to_owned()
+    }
+
+    fn threads(&self) -> usize {
+        1
+    }
+
+    fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<Prepared, EngineError> {
+        let layouts: Vec<Layout> = program.values.iter().map(|value| Layout::plain(&value.shape)).collect();
+        for (value, plain) in program.values.iter().zip(&layouts) {
+            let fixed = request.fixed.get(&value.name).filter(|fixed| !fixed.same_bytes(plain));
+            let chosen = request.choices.layouts.get(&value.name).filter(|tag| **tag != plain.tag);
+            if let Some(tag) = fixed.map(|layout| &layout.tag).or(chosen) {
+                return Err(EngineError::Mismatch(format!(
+                    "backend reference holds every value in row-major order, `{}` is asked for as {tag}",
+                    value.name
+                )));
+            }
+        }
+        let steps = program
+            .steps
+            .iter()
+            .map(|step| prepare_step(program, step, &request.choices))
+            .collect::<Result<_, _>>()?;
+        Ok(Prepared { program: program.clone(), layouts, steps, choices: Choices::default() })
+    }
+}
+
+fn prepare_step(program: &Program, step: &Step, choices: &Choices) -> Result<PreparedStep, EngineError> {
+    let unsupported = |reason: String| EngineError::Unsupported {
+        backend: IMPLEMENTATION.to_owned(),
+        kernel: step.kernel.name().to_owned(),
+        layer: program.layer_name(step),
+        reason,
+    };
+    let chosen = choices.implementations.get(&step_key(program, step));
+    if let Some(chosen) = chosen.filter(|chosen| *chosen != IMPLEMENTATION) {
+        return Err(unsupported(format!("it has no implementation `{chosen}`")));
+    }
+    let operands: Vec<&Value> = step.operands().map(|id| program.value(id)).collect();
+    if operands.len() >= MAX_OPERANDS {
+        return Err(unsupported(format!("it has {} operands", operands.len())));
+    }
+    let kernel = reference(&step.kernel);
+    let scratch_bytes = kernel.scratch(&operands) * DType::F64.bytes();
+    let operands = operands.iter().map(|value| (value.dtype, value.shape.clone())).collect();
+    Ok(PreparedStep {
+        implementation: IMPLEMENTATION.to_owned(),
+        scratch_bytes,
+        kernel: Box::new(ReferenceStep { kernel, operands }),
+    })
+}
+
+/// A kernel with the types and shapes of its operands.
+struct ReferenceStep {
+    kernel: Box<dyn Reference>,
+    operands: Vec<(DType, Vec<usize>)>,
+}
+
+impl StepKernel for ReferenceStep {
+    fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
+        let count = self.operands.len();
+        let mut tensors: [Tensor<'_>; MAX_OPERANDS] =
+            std::array::from_fn(|position| match self.operands.get(position) {
+                Some((dtype, shape)) => Tensor::new(*dtype, shape, operands.take(position)),
+                None => Tensor::new(DType::U8, &[0], &mut []),
+            });
+        let scratch = operands.elements(count);
+        self.kernel.run(&mut tensors[..count], scratch)
+    }
+}
+
+/// What a kernel says that was given other operands than it was checked for.
+fn unexpected_operands() -> String {
+    "it was given other operands than it takes".to_owned()
+}

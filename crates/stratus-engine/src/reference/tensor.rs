@@ -1,0 +1,71 @@
+//! Operands as numbers: elements of any type, read and written as doubles by their row-major position.
+
+use crate::DType;
+
+/// An operand's memory, its type and its logical shape.
+pub(super) struct Tensor<'a> {
+    dtype: DType,
+    /// Logical extents.
+    pub(super) shape: &'a [usize],
+    bytes: &'a mut [u8],
+}
+
+impl<'a> Tensor<'a> {
+    pub(super) fn new(dtype: DType, shape: &'a [usize], bytes: &'a mut [u8]) -> Self {
+        Self { dtype, shape, bytes }
+    }
+
+    /// The number of elements.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() / self.dtype.bytes()
+    }
+
+    /// `[N, C, H, W]`; dimensions that it lacks count 1.
+    pub(super) fn image(&self) -> [usize; 4] {
+        std::array::from_fn(|dimension| self.shape.get(dimension).copied().unwrap_or(1))
+    }
+
+    /// The element at a row-major position.
+    #[inline]
+    pub(super) fn get(&self, position: usize) -> f64 {
+        self.dtype.load(self.bytes, position)
+    }
+
+    /// Sets the element at a row-major position, rounded to the tensor's type.
+    #[inline]
+    pub(super) fn set(&mut self, position: usize, value: f64) {
+        self.dtype.store(self.bytes, position, value);
+    }
+
+    /// Reads elements from `start` on.
+    pub(super) fn read(&self, start: usize, into: &mut [f64]) {
+        // One loop per type, so that the match is outside it.
+        macro_rules! widen {
+            ($dtype:expr) => {
+                for (offset, element) in into.iter_mut().enumerate() {
+                    *element = $dtype.load(self.bytes, start + offset);
+                }
+            };
+        }
+        match self.dtype {
+            DType::F32 => widen!(DType::F32),
+            DType::Bf16 => widen!(DType::Bf16),
+            DType::F64 => widen!(DType::F64),
+            DType::U8 | DType::I32 => widen!(self.dtype),
+        }
+    }
+
+    /// Writes elements from `start` on, rounded to the tensor's type.
+    pub(super) fn write(&mut self, start: usize, from: &[f64]) {
+        for (offset, &element) in from.iter().enumerate() {
+            self.set(start + offset, element);
+        }
+    }
+
+    /// Sets every element to what `value` says of its position.
+    pub(super) fn fill_with(&mut self, mut value: impl FnMut(usize) -> f64) {
+        for position in 0..self.len() {
+            self.set(position, value(position));
+        }
+    }
+}

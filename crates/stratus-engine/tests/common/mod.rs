@@ -1,0 +1,145 @@
+//! What the integration tests share: programs of the digits network, sessions on the reference backend, the gradient check.
+
+#![allow(dead_code, reason = "each test crate uses a part")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use stratus_engine::differentiate::differentiate;
+use stratus_engine::fuse::fuse;
+use stratus_engine::lower::lower;
+use stratus_engine::ops::SgdUpdate;
+use stratus_engine::plan::{Persistent, Plan};
+use stratus_engine::program::Mode;
+use stratus_engine::reference::ReferenceBackend;
+use stratus_engine::update::{Optimiser, update};
+use stratus_engine::{Choices, Clock, Precision, Program, Role, Session};
+use stratus_graph::{Graph, zoo};
+use stratus_random::{Purpose, Stream};
+
+/// The digits network for other inputs and widths than the published ones.
+pub fn digits(input: [usize; 3], classes: usize, width: usize) -> Graph {
+    let network = zoo::find("digits").unwrap();
+    (network.build)(&zoo::Hyperparameters { input, classes, width: Some(width) }).unwrap()
+}
+
+/// The published digits network.
+pub fn published_digits() -> Graph {
+    digits([1, 28, 28], 10, 8)
+}
+
+/// SGD with the constants the tests use.
+pub fn sgd() -> Optimiser {
+    Optimiser::Sgd(SgdUpdate { momentum: 0.9, weight_decay: 1e-4 })
+}
+
+/// Forward, fused, backward, update.
+pub fn training_program(graph: &Graph, precision: Precision, batch: usize) -> Program {
+    let forward = fuse(&lower(graph, Mode::Train, precision, batch).unwrap()).unwrap();
+    update(&differentiate(&forward).unwrap(), sgd()).unwrap()
+}
+
+/// A session of one program on the reference backend.
+pub fn session(program: &Program) -> Session {
+    let mut persistent = Persistent::default();
+    let plan = Plan::prepare(&ReferenceBackend, program, Choices::default(), false, &mut persistent).unwrap();
+    Session::new(vec![plan], persistent).unwrap()
+}
+
+/// A program whose inputs all lie in the arena and whose gradients can be read after a run, and its session.
+pub struct Probe {
+    pub session: Session,
+    pub program: Program,
+}
+
+impl Probe {
+    /// Makes images and labels buffers, and everything named a gradient persistent.
+    pub fn new(program: &Program) -> Self {
+        let mut program = program.clone();
+        for value in &mut program.values {
+            if value.role.is_external() || value.name.ends_with(":gradient") {
+                value.role = Role::Buffer;
+            }
+        }
+        Self { session: session(&program), program }
+    }
+
+    fn position(&self, name: &str) -> usize {
+        let found = self.program.values.iter().position(|value| value.name == name);
+        found.unwrap_or_else(|| panic!("no value `{name}`"))
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.program.values.iter().any(|value| value.name == name)
+    }
+
+    pub fn write(&mut self, name: &str, plain: &[f64]) {
+        let position = self.position(name);
+        self.session.write_value(0, position, plain).unwrap();
+    }
+
+    pub fn read(&self, name: &str) -> Vec<f64> {
+        self.session.read_value(0, self.position(name))
+    }
+
+    /// Runs all steps; returns the sum of all losses.
+    pub fn loss(&mut self) -> f64 {
+        let mut clock = Clock::disabled(self.program.steps.len());
+        self.session.run(0, &mut [], &mut [], &mut clock, 0).unwrap();
+        let values = self.program.values.iter().enumerate();
+        values.filter(|(_, v)| v.role == Role::Metrics).map(|(id, _)| self.session.read_value(0, id)[0]).sum()
+    }
+}
+
+/// How a gradient check went.
+#[derive(Default, Debug)]
+pub struct Checked {
+    /// Derivatives that agree.
+    pub agreed: usize,
+    /// Those where the loss has a kink within the difference.
+    pub kinks: usize,
+    /// Tensors whose gradient is zero everywhere.
+    pub zero: usize,
+}
+
+/// Compares a value's gradient with central differences of the loss, at up to `samples` elements.
+pub fn check_gradient(probe: &mut Probe, value: &str, gradient: &str, samples: usize, into: &mut Checked) {
+    const STEP: f64 = 1e-6;
+    let here = probe.loss();
+    let (values, gradients) = (probe.read(value), probe.read(gradient));
+    let largest = gradients.iter().fold(0.0, |largest: f64, g| largest.max(g.abs()));
+    into.zero += usize::from(largest < 1e-12);
+    let mut stream = Stream::new(1, Purpose::Test, values.len() as u64, 0);
+    for sample in 0..samples.min(values.len()) {
+        let element =
+            if values.len() <= samples { sample } else { stream.below(values.len() as u32) as usize };
+        let mut at = |offset: f64| {
+            let mut moved = values.clone();
+            moved[element] += offset;
+            probe.write(value, &moved);
+            probe.loss()
+        };
+        let (above, below) = (at(STEP), at(-STEP));
+        let central = (above - below) / (2.0 * STEP);
+        let difference = (central - gradients[element]).abs();
+        let bend = ((above - here) - (here - below)).abs() / STEP;
+        if difference <= 1e-6 * largest + 2e-9 {
+            into.agreed += 1;
+        } else {
+            // Where the slope changes by more than the gradient is off, there is a kink between.
+            assert!(
+                bend > difference,
+                "`{value}` element {element}: gradient {}, by differences {central}; slope changes by {bend}\n{}",
+                gradients[element],
+                probe.program.dump()
+            );
+            into.kinks += 1;
+        }
+    }
+    probe.write(value, &values);
+    probe.loss();
+}
+
+/// Numbers in [-scale, scale).
+pub fn numbers(count: usize, index: u64, scale: f64) -> Vec<f64> {
+    let mut stream = Stream::new(2, Purpose::Test, index, 0);
+    (0..count).map(|_| scale * f64::from(stream.uniform_between(-1.0, 1.0))).collect()
+}

@@ -1,0 +1,222 @@
+//! Every backward kernel of the reference against central differences of the forward one, alone and through a whole network.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{Checked, Probe, check_gradient, digits, numbers};
+use stratus_engine::cases::{self, Case, Fill};
+use stratus_engine::differentiate::differentiate;
+use stratus_engine::fuse::fuse;
+use stratus_engine::lower::lower;
+use stratus_engine::ops::{LinearForward, METRICS, SoftmaxCrossEntropy};
+use stratus_engine::program::{Layer, Mode};
+use stratus_engine::{DType, Kernel, Phase, Precision, Program, Role, Step, ValueId};
+use stratus_graph::ops::Linear;
+
+const CLASSES: usize = 3;
+
+/// A double-precision program with no steps.
+fn empty(batch: usize) -> Program {
+    Program {
+        network: "gradients".to_owned(),
+        mode: Mode::Train,
+        precision: Precision::F64,
+        batch,
+        layers: vec![Layer { name: "layer".to_owned(), kind: "test".to_owned() }],
+        values: Vec::new(),
+        steps: Vec::new(),
+    }
+}
+
+fn push(
+    program: &mut Program,
+    kernel: impl Into<Kernel>,
+    phase: Phase,
+    inputs: &[ValueId],
+    outputs: &[ValueId],
+) {
+    program.steps.push(Step {
+        kernel: kernel.into(),
+        phase,
+        layers: vec![0],
+        inputs: inputs.to_vec(),
+        updates: vec![],
+        outputs: outputs.to_vec(),
+    });
+}
+
+/// Adds a fixed linear layer over `y` and a loss; their values' names begin with `name`.
+fn push_loss(program: &mut Program, y: ValueId, name: &str) {
+    let shape = program.value(y).shape.clone();
+    let (batch, in_features) = (shape[0], shape[1..].iter().product());
+    let value = |program: &mut Program, part: &str, shape: &[usize], dtype, role| {
+        program.add_value(format!("{name}{part}"), shape, dtype, role)
+    };
+    let weight = value(program, "weight", &[CLASSES, in_features], DType::F64, Role::Buffer);
+    let logits = value(program, "logits", &[batch, CLASSES], DType::F64, Role::Transient);
+    let labels = value(program, "labels", &[batch], DType::I32, Role::Buffer);
+    let metrics = value(program, "metrics", &[METRICS.len()], DType::F64, Role::Metrics);
+    let gradient = value(program, "logits:gradient", &[batch, CLASSES], DType::F64, Role::Transient);
+    let linear = Linear { in_features, out_features: CLASSES, bias: false };
+    push(program, LinearForward { linear }, Phase::Forward, &[y, weight], &[logits]);
+    push(program, SoftmaxCrossEntropy, Phase::Loss, &[logits, labels], &[metrics, gradient]);
+}
+
+fn fill_loss(probe: &mut Probe, name: &str) {
+    let weight = probe.read(&format!("{name}weight")).len();
+    let batch = probe.read(&format!("{name}labels")).len();
+    // Logits of about one: a saturated softmax has no gradient to check.
+    probe.write(&format!("{name}weight"), &numbers(weight, 1, (3.0 * CLASSES as f64 / weight as f64).sqrt()));
+    probe.write(&format!("{name}labels"), &(0..batch).map(|n| (n % CLASSES) as f64).collect::<Vec<_>>());
+}
+
+/// Checks all gradients of one case's forward kernel; false where it is not one.
+fn check_case(case: &Case, into: &mut Checked) -> bool {
+    let differentiable = match &case.kernel {
+        Kernel::Conv2dForward(_)
+        | Kernel::BatchNormForward(_)
+        | Kernel::ReluForward(_)
+        | Kernel::LinearForward(_) => true,
+        // Without its index it is not trained through.
+        Kernel::MaxPoolForward(_) => case.outputs.len() == 2,
+        _ => false,
+    };
+    // Equal inputs are kinks: the gradient is one of several.
+    let ties = case.inputs.iter().any(|input| matches!(input.fill, Fill::Whole { .. }));
+    if !differentiable || ties {
+        return false;
+    }
+    let mut program = case.program(Precision::F64).unwrap();
+    let trained = ["x", "weight", "bias"];
+    for value in &mut program.values {
+        if trained.contains(&value.name.as_str()) {
+            value.role = Role::Parameter;
+        }
+    }
+    let y = program.steps[0].outputs[0];
+    push_loss(&mut program, y, "head.");
+    let mut probe = Probe::new(&differentiate(&program).unwrap());
+    fill_loss(&mut probe, "head.");
+    for (operand, contents) in case.inputs.iter().chain(&case.updates).zip(case.draw()) {
+        probe.write(operand.name, &contents);
+    }
+    for name in trained.iter().filter(|name| case.inputs.iter().any(|input| input.name == **name)) {
+        let zero = into.zero;
+        check_gradient(&mut probe, name, &format!("{name}:gradient"), 6, into);
+        // One pixel of one sample has no variance, its batch norm no gradient but the bias's.
+        let shape = &case.inputs[0].shape;
+        let single = shape.iter().product::<usize>() == shape[1];
+        assert!(into.zero == zero || single, "{}: the gradient of `{name}` is zero", case.name);
+    }
+    true
+}
+
+#[test]
+fn every_forward_case_has_the_gradient_of_its_differences() {
+    let (mut checked, mut count) = (Checked::default(), 0);
+    for case in cases::of(Precision::F64) {
+        count += usize::from(check_case(&case, &mut checked));
+    }
+    assert!(count > 100, "only {count} cases were checked");
+    assert!(checked.kinks * 50 < checked.agreed, "{checked:?}");
+    assert!(checked.zero < 10, "{checked:?}");
+}
+
+#[test]
+fn the_loss_has_the_gradient_of_its_differences() {
+    let mut checked = Checked::default();
+    for case in cases::of(Precision::F64) {
+        if !matches!(case.kernel, Kernel::SoftmaxCrossEntropy(_)) || case.outputs.len() < 2 {
+            continue;
+        }
+        let mut program = case.program(Precision::F64).unwrap();
+        program.values.iter_mut().filter(|v| v.name == "dlogits").for_each(|v| v.role = Role::Buffer);
+        let mut probe = Probe::new(&program);
+        for (operand, contents) in case.inputs.iter().zip(case.draw()) {
+            probe.write(operand.name, &contents);
+        }
+        check_gradient(&mut probe, "logits", "dlogits", 30, &mut checked);
+    }
+    assert!(checked.agreed > 150 && checked.kinks == 0, "{checked:?}");
+}
+
+/// The digits network with gradients of everything, the images included.
+fn network(fused: bool) -> Probe {
+    let graph = digits([2, 9, 8], 4, 3);
+    let mut forward = lower(&graph, Mode::Train, Precision::F64, 3).unwrap();
+    forward.values[0].role = Role::Parameter;
+    if fused {
+        forward = fuse(&forward).unwrap();
+    }
+    let mut probe = Probe::new(&differentiate(&forward).unwrap());
+    let images = probe.read("images").len();
+    probe.write("images", &numbers(images, 5, 1.0));
+    probe.write("labels", &[2.0, -1.0, 1.0]);
+    for (index, parameter) in graph.parameters.iter().enumerate() {
+        let offset = f64::from(u8::from(parameter.name.ends_with("running_var")));
+        let contents = numbers(parameter.elements(), 10 + index as u64, 0.5);
+        probe.write(&parameter.name, &contents.iter().map(|x| x + offset).collect::<Vec<_>>());
+    }
+    probe
+}
+
+/// The names of the values whose gradient the network makes.
+fn differentiated(probe: &Probe) -> Vec<String> {
+    let values = probe.program.values.iter();
+    values
+        .filter(|value| value.role == Role::Parameter && probe.has(&format!("{}:gradient", value.name)))
+        .map(|value| value.name.clone())
+        .collect()
+}
+
+#[test]
+fn a_whole_network_has_the_gradient_of_its_differences() {
+    for fused in [false, true] {
+        let mut probe = network(fused);
+        let names = differentiated(&probe);
+        assert_eq!(names.len(), 12, "{names:?}");
+        let mut checked = Checked::default();
+        for name in names {
+            check_gradient(&mut probe, &name, &format!("{name}:gradient"), 12, &mut checked);
+        }
+        assert!(
+            checked.agreed > 90 && checked.kinks * 20 < checked.agreed && checked.zero == 0,
+            "{checked:?}"
+        );
+    }
+}
+
+#[test]
+fn fusion_changes_neither_loss_nor_gradients() {
+    let (mut plain, mut fused) = (network(false), network(true));
+    assert!(fused.program.steps.len() < plain.program.steps.len());
+    let (a, b) = (plain.loss(), fused.loss());
+    assert!((a - b).abs() < 1e-13, "{a} {b}");
+    for name in differentiated(&plain) {
+        let gradient = format!("{name}:gradient");
+        cases::compare(&plain.read(&gradient), &fused.read(&gradient), 1e-12)
+            .unwrap_or_else(|problem| panic!("{gradient}: {problem}"));
+    }
+    for name in ["layer1.1.running_mean", "layer2.1.running_var"] {
+        cases::compare(&plain.read(name), &fused.read(name), 1e-13).unwrap();
+    }
+}
+
+#[test]
+fn gradients_of_several_readers_add_up() {
+    let mut program = empty(4);
+    let x = program.add_value("x", &[4, 5], DType::F64, Role::Parameter);
+    for reader in ["a.", "b.", "c."] {
+        push_loss(&mut program, x, reader);
+    }
+    let program = differentiate(&program).unwrap();
+    let accumulations = program.steps.iter().filter(|step| matches!(step.kernel, Kernel::Accumulate(_)));
+    assert_eq!(accumulations.count(), 2, "{}", program.dump());
+    let mut probe = Probe::new(&program);
+    ["a.", "b.", "c."].iter().for_each(|reader| fill_loss(&mut probe, reader));
+    probe.write("x", &numbers(20, 3, 1.0));
+    let mut checked = Checked::default();
+    check_gradient(&mut probe, "x", "x:gradient", 20, &mut checked);
+    assert_eq!((checked.agreed, checked.zero), (20, 0));
+}

@@ -1,0 +1,134 @@
+//! Programs and plans of the digits network: what fusion, differentiation and update make of it, what verification refuses, how close
+//! the placement comes to the least memory.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{published_digits, session, training_program};
+use stratus_engine::fuse::fuse;
+use stratus_engine::lower::{lower, refresh};
+use stratus_engine::ops::{Kernel, ReluForward};
+use stratus_engine::program::Mode;
+use stratus_engine::{Clock, Precision, Program, Role};
+
+#[test]
+fn lowered_program() {
+    let program = lower(&published_digits(), Mode::Train, Precision::F32, 4).unwrap();
+    insta::assert_snapshot!(program.dump());
+}
+
+#[test]
+fn training_program_in_single_precision() {
+    insta::assert_snapshot!(training_program(&published_digits(), Precision::F32, 4).dump());
+}
+
+#[test]
+fn training_program_in_bf16() {
+    let program = training_program(&published_digits(), Precision::Bf16, 4);
+    insta::assert_snapshot!(format!("{}{}", program.dump(), refresh(&program).unwrap().dump()));
+}
+
+#[test]
+fn evaluation_program() {
+    let program = fuse(&lower(&published_digits(), Mode::Evaluate, Precision::F32, 4).unwrap()).unwrap();
+    insta::assert_snapshot!(program.dump());
+}
+
+#[test]
+fn placement_is_close_to_the_lower_bound() {
+    let graph = published_digits();
+    for precision in [Precision::F32, Precision::Bf16, Precision::F64] {
+        for batch in [1, 4, 64, 100] {
+            let train = training_program(&graph, precision, batch);
+            let evaluate = fuse(&lower(&graph, Mode::Evaluate, precision, batch).unwrap()).unwrap();
+            for program in [train, evaluate] {
+                let session = session(&program);
+                let plan = session.plan(0);
+                plan.verify().unwrap();
+                let (bytes, bound) = (plan.transient_bytes, plan.transient_lower_bound);
+                assert!(bound > 0 && bytes >= bound);
+                assert!(
+                    bytes * 100 <= bound * 115,
+                    "{precision} batch {batch} {:?}: {bytes} bytes, at least {bound} are needed",
+                    program.mode
+                );
+                assert_eq!(session.arena_bytes(), plan.persistent_bytes + bytes);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_trained_parameter_is_updated_once_and_only_after_its_last_reader() {
+    for precision in [Precision::F32, Precision::Bf16] {
+        let program = training_program(&published_digits(), precision, 4);
+        for (id, value) in program.values.iter().enumerate().filter(|(_, v)| v.role == Role::Parameter) {
+            let writes = |step: &stratus_engine::Step| step.updates.iter().any(|update| update.0 == id);
+            let updates: Vec<usize> =
+                (0..program.steps.len()).filter(|&s| writes(&program.steps[s])).collect();
+            assert_eq!(updates.len(), 1, "`{}`", value.name);
+            let copy = program.values.iter().position(|v| v.name == format!("{}:copy", value.name));
+            for id in [Some(id), copy].into_iter().flatten() {
+                let readers = program.readers(stratus_engine::ValueId(id));
+                assert!(readers.max() <= Some(updates[0]), "`{}` is read after its update", value.name);
+            }
+        }
+    }
+}
+
+fn broken(change: impl FnOnce(&mut Program)) -> String {
+    let mut program = training_program(&published_digits(), Precision::F32, 4);
+    change(&mut program);
+    program.verify("test").unwrap_err().to_string()
+}
+
+#[test]
+fn verification_names_pass_step_layer_and_what_is_wrong() {
+    let twice = broken(|program| {
+        let step = program.steps[0].clone();
+        program.steps.insert(1, step);
+    });
+    let early = broken(|program| program.steps.swap(0, 1));
+    let shape = broken(|program| {
+        let y = program.steps[0].outputs[0].0;
+        program.values[y].shape[2] = 27;
+    });
+    let counts = broken(|program| {
+        program.steps[0].inputs.pop();
+    });
+    let aliased = broken(|program| program.steps[0].inputs[1] = program.steps[0].inputs[0]);
+    let external = broken(|program| {
+        let mut step = program.steps[0].clone();
+        step.kernel = Kernel::from(ReluForward);
+        step.inputs = step.outputs.clone();
+        step.outputs = vec![program.find_role(Role::Images).unwrap()];
+        program.steps.push(step);
+    });
+    let names = broken(|program| program.values[1].name = program.values[0].name.clone());
+    let nowhere = broken(|program| program.steps[2].layers.clear());
+    insta::assert_snapshot!([twice, early, shape, counts, aliased, external, names, nowhere].join("\n"));
+}
+
+#[test]
+fn a_session_takes_only_whole_batches() {
+    let program = training_program(&published_digits(), Precision::F32, 4);
+    let mut session = session(&program);
+    let mut inputs = session.inputs(0).unwrap();
+    let mut clock = Clock::disabled(program.steps.len());
+    let error = session.run(0, &mut [0; 100], inputs.labels.as_mut_slice(), &mut clock, 0).unwrap_err();
+    insta::assert_snapshot!(error, @"the program takes 12544 bytes of images, got 100");
+    assert!(
+        session.write_value(0, 0, &[0.0]).unwrap_err().to_string().contains("`images` is not in the arena")
+    );
+    assert!(session.write("fc.bias", &[0.0; 3]).unwrap_err().to_string().contains("shape [10], 3 values"));
+    assert!(session.read("fc.nothing").unwrap_err().to_string().contains("`fc.nothing`"));
+    session.write("fc.bias", &[0.5; 10]).unwrap();
+    assert_eq!(session.read("fc.bias").unwrap(), [0.5; 10]);
+    assert!(
+        inputs.images.len() == 12544
+            && session
+                .run(0, inputs.images.as_mut_slice(), inputs.labels.as_mut_slice(), &mut clock, 0)
+                .is_ok()
+    );
+}

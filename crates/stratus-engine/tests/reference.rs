@@ -1,0 +1,228 @@
+//! The reference backend against the definitions, and all cases on it in every precision.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::HashSet;
+use stratus_engine::backend::PrepareRequest;
+use stratus_engine::cases::{self, Case};
+use stratus_engine::ops::SoftmaxCrossEntropy;
+use stratus_engine::plan::{Persistent, Plan};
+use stratus_engine::program::{Layer, Mode};
+use stratus_engine::reference::ReferenceBackend;
+use stratus_engine::{
+    Backend, Choices, Clock, DType, Kernel, Layout, Phase, Precision, Program, Role, Session, Step,
+};
+use stratus_graph::ops::Conv2d;
+
+const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::F64];
+
+fn run(case: &Case, precision: Precision) -> Vec<Vec<f64>> {
+    cases::run(&ReferenceBackend, case, precision, Choices::default())
+        .unwrap_or_else(|error| panic!("{} {precision}: {error}", case.name))
+}
+
+#[test]
+fn case_names_are_unique() {
+    let mut names = HashSet::new();
+    let cases = PRECISIONS.into_iter().flat_map(cases::benchmarks).map(|case| case.name);
+    let cases: HashSet<String> = cases.collect();
+    for case in cases::all() {
+        assert!(names.insert(case.name.clone()), "two cases are named `{}`", case.name);
+    }
+    assert!(names.len() > 300 && !cases.is_empty());
+}
+
+#[test]
+fn every_case_runs_repeats_its_bits_and_agrees_with_double_precision() {
+    for precision in PRECISIONS {
+        for case in cases::of(precision) {
+            let results = run(&case, precision);
+            case.compare(precision, &results, &results).unwrap();
+            assert_eq!(results, run(&case, precision), "{} {precision}", case.name);
+            // Inputs are exact in single precision, so that only rounding the results makes a difference.
+            if precision == Precision::F32 {
+                case.compare(precision, &run(&case, Precision::F64), &results).unwrap();
+            }
+        }
+    }
+}
+
+/// Convolution as its definition has it: a sum over channels and taps for every output.
+fn convolution(conv: &Conv2d, x: &[f64], shape: [usize; 4], weight: &[f64], bias: &[f64]) -> Vec<f64> {
+    let [batch, channels, height, width] = shape;
+    let [out_height, out_width] = conv.output_size([height, width]).unwrap();
+    let [out_channels, per_group, kernel_height, kernel_width] = conv.weight_shape();
+    let pixel = |n: usize, c: usize, row: i64, column: i64| {
+        let inside = (0..height as i64).contains(&row) && (0..width as i64).contains(&column);
+        let position = ((n * channels + c) as i64 * height as i64 + row) * width as i64 + column;
+        if inside { x[position as usize] } else { 0.0 }
+    };
+    let mut y = Vec::new();
+    for n in 0..batch {
+        for o in 0..out_channels {
+            let first = o / (out_channels / conv.groups) * per_group;
+            for h in 0..out_height {
+                for w in 0..out_width {
+                    let mut sum = bias.get(o).copied().unwrap_or(0.0);
+                    for i in 0..per_group {
+                        for kh in 0..kernel_height {
+                            for kw in 0..kernel_width {
+                                let row = (h * conv.stride[0] + kh * conv.dilation[0]) as i64;
+                                let column = (w * conv.stride[1] + kw * conv.dilation[1]) as i64;
+                                let row = row - conv.padding_before[0] as i64;
+                                let column = column - conv.padding_before[1] as i64;
+                                let tap = ((o * per_group + i) * kernel_height + kh) * kernel_width + kw;
+                                sum += weight[tap] * pixel(n, first + i, row, column);
+                            }
+                        }
+                    }
+                    y.push(sum);
+                }
+            }
+        }
+    }
+    y
+}
+
+#[test]
+fn convolutions_follow_their_definition() {
+    let mut count = 0;
+    for case in cases::of(Precision::F64) {
+        let Kernel::Conv2dForward(kernel) = &case.kernel else { continue };
+        let inputs = case.draw();
+        let shape = case.inputs[0].shape.as_slice().try_into().unwrap();
+        let bias = inputs.get(2).map_or(&[][..], Vec::as_slice);
+        let mut expected = convolution(&kernel.conv, &inputs[0], shape, &inputs[1], bias);
+        if kernel.relu {
+            expected.iter_mut().for_each(|y| *y = y.max(0.0));
+        }
+        case.compare(Precision::F64, &[expected], &run(&case, Precision::F64)).unwrap();
+        count += 1;
+    }
+    assert!(count > 40, "{count}");
+}
+
+#[test]
+fn batch_norm_normalises_and_moves_its_statistics_as_pytorch_does() {
+    let case = cases::of(Precision::F64)
+        .into_iter()
+        .find(|case| case.name == "batch_norm_forward 2x17x6x5")
+        .expect("the case exists");
+    let inputs = case.draw();
+    let results = run(&case, Precision::F64);
+    let [running_mean, running_var, y, mean, inverse_deviation] = &results[..] else { panic!("{results:?}") };
+    let count = 2.0 * 6.0 * 5.0;
+    for c in 0..17 {
+        let channel = |values: &[f64]| -> Vec<f64> {
+            (0..2).flat_map(|n| values[(n * 17 + c) * 30..][..30].to_vec()).collect()
+        };
+        let x = channel(&inputs[0]);
+        let average = x.iter().sum::<f64>() / count;
+        let variance = x.iter().map(|x| (x - average).powi(2)).sum::<f64>() / count;
+        assert!((mean[c] - average).abs() < 1e-14);
+        assert!((inverse_deviation[c] - (variance + f64::from(1e-5f32)).powf(-0.5)).abs() < 1e-12);
+        let momentum = f64::from(0.1f32);
+        let unbiased = variance * count / (count - 1.0);
+        assert!((running_mean[c] - ((1.0 - momentum) * inputs[3][c] + momentum * average)).abs() < 1e-14);
+        assert!((running_var[c] - ((1.0 - momentum) * inputs[4][c] + momentum * unbiased)).abs() < 1e-13);
+        for (x, y) in x.iter().zip(channel(y)) {
+            let expected = inputs[1][c] * (x - average) * inverse_deviation[c] + inputs[2][c];
+            assert!((y - expected).abs() < 1e-12);
+        }
+    }
+}
+
+/// Runs the loss on given logits.
+fn metrics(logits: &[f64], classes: usize, labels: &[f64]) -> Result<Vec<f64>, String> {
+    let batch = labels.len();
+    let mut program = Program {
+        network: "loss".to_owned(),
+        mode: Mode::Evaluate,
+        precision: Precision::F32,
+        batch,
+        layers: vec![Layer { name: "loss".to_owned(), kind: "softmax_cross_entropy".to_owned() }],
+        values: Vec::new(),
+        steps: Vec::new(),
+    };
+    let inputs = vec![
+        program.add_value("logits", &[batch, classes], DType::F32, Role::Buffer),
+        program.add_value("labels", &[batch], DType::I32, Role::Buffer),
+    ];
+    let outputs = vec![program.add_value("metrics", &[4], DType::F64, Role::Metrics)];
+    let kernel = SoftmaxCrossEntropy.into();
+    program.steps.push(Step {
+        kernel,
+        phase: Phase::Loss,
+        layers: vec![0],
+        inputs,
+        updates: vec![],
+        outputs,
+    });
+    let mut persistent = Persistent::default();
+    let plan =
+        Plan::prepare(&ReferenceBackend, &program, Choices::default(), false, &mut persistent).unwrap();
+    let mut session = Session::new(vec![plan], persistent).unwrap();
+    session.write_value(0, 0, logits).unwrap();
+    session.write_value(0, 1, labels).unwrap();
+    session
+        .run(0, &mut [], &mut [], &mut Clock::disabled(1), 0)
+        .map(|()| session.read_value(0, 2))
+        .map_err(|error| error.to_string())
+}
+
+#[test]
+fn the_loss_counts_hits_and_ignores_negative_labels() {
+    // Equal logits: the smaller index is ahead, so that label 0 is a hit and label 5 is not among five.
+    assert_eq!(metrics(&[0.0; 12], 6, &[0.0, 5.0]).unwrap()[1..], [2.0, 1.0, 1.0]);
+    let loss = metrics(&[0.0; 12], 6, &[0.0, 5.0]).unwrap()[0];
+    assert!((loss - 6f64.ln()).abs() < 1e-12);
+    assert_eq!(metrics(&[1.0, 0.0, 0.0, 1.0], 2, &[0.0, -1.0]).unwrap()[1..], [1.0, 1.0, 1.0]);
+    assert_eq!(metrics(&[1.0, 0.0], 2, &[-1.0]).unwrap(), [0.0; 4]);
+    // A diverged network scores nothing.
+    let diverged = metrics(&[f64::NAN; 8], 8, &[3.0]).unwrap();
+    assert!(diverged[0].is_nan());
+    assert_eq!(diverged[1..], [1.0, 0.0, 0.0]);
+    insta::assert_snapshot!(
+        metrics(&[0.0; 6], 3, &[1.0, 3.0]).unwrap_err(),
+        @"softmax_cross_entropy of layer `loss` failed: sample 1 of the batch has label 3, there are 3 classes"
+    );
+}
+
+#[test]
+fn what_is_not_row_major_is_refused() {
+    let case = cases::of(Precision::F32).into_iter().find(|case| case.name.starts_with("relu ")).unwrap();
+    let program = case.program(Precision::F32).unwrap();
+    let prepare = |request: &PrepareRequest| {
+        ReferenceBackend.prepare(&program, request).err().map(|error| error.to_string())
+    };
+    let shape = &case.inputs[0].shape;
+    let mut request = PrepareRequest::default();
+    request.fixed.insert("x".to_owned(), Layout::plain(shape));
+    assert_eq!(prepare(&request), None);
+    request.fixed.insert("x".to_owned(), Layout::channels_last(shape));
+    insta::assert_snapshot!(
+        prepare(&request).unwrap(),
+        @"backend reference holds every value in row-major order, `x` is asked for as nhwc"
+    );
+    let mut request = PrepareRequest::default();
+    request.choices.layouts.insert("y".to_owned(), "aBcd16b".to_owned());
+    assert!(prepare(&request).unwrap().contains("`y` is asked for as aBcd16b"));
+    let mut request = PrepareRequest::default();
+    request.choices.implementations.insert(format!("{}:relu_forward", case.name), "jit".to_owned());
+    assert!(prepare(&request).unwrap().contains("it has no implementation `jit`"));
+}
+
+#[test]
+fn measurements_are_of_the_case() {
+    let case = cases::of(Precision::F32).into_iter().find(|case| case.name.starts_with("linear ")).unwrap();
+    let measured =
+        cases::bench(&ReferenceBackend, &case, Precision::F32, Choices::default(), false, 3).unwrap();
+    assert_eq!(
+        (measured.kernel, measured.implementation.as_str(), measured.runs),
+        ("linear_forward", "reference", 3)
+    );
+    // x 2x1568, weight 10x1568, bias 10, y 2x10.
+    assert_eq!(measured.flops, 2 * 2 * 10 * 1568);
+    assert_eq!(measured.bytes, 4 * (2 * 1568 + 10 * 1568 + 10 + 20));
+    assert_eq!(measured.layout_seconds, 0.0);
+}

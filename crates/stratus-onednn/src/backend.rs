@@ -1,0 +1,146 @@
+//! The backend: a loaded library, a team of threads, and the descriptors of layouts met so far.
+
+use crate::ffi::{Argument, Which};
+use crate::ffi::{Context, DataType, Desc, Kernel as Primitive, Runtime, arg};
+use crate::library::{self, NotFound};
+use crate::native::elementwise::Machine;
+use crate::native::simd::Level;
+use crate::native::threads::Team;
+use crate::prepare;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Instant;
+use stratus_engine::{AlignedBytes, Backend, DType, EngineError, Layout, PrepareRequest, Prepared, Program};
+
+/// oneDNN and our own kernels on its threads.
+pub struct OneDnn {
+    pub(crate) context: Context,
+    pub(crate) machine: Machine,
+    /// A layout as plain data cannot make a descriptor again where it is blocked: the library's own is kept.
+    known: Mutex<HashMap<(Layout, i32), Desc>>,
+}
+
+impl OneDnn {
+    /// Loads the library; `threads` 0 takes as many as its run time offers.
+    ///
+    /// # Errors
+    /// Where none was found; the message says where it was looked for.
+    pub fn load(threads: usize) -> Result<Self, NotFound> {
+        Ok(Self::with(library::find()?, threads))
+    }
+
+    fn with(context: Context, threads: usize) -> Self {
+        let team = Team::of(&context, threads);
+        team.adopt();
+        Self { context, machine: Machine { team, level: Level::detect() }, known: Mutex::default() }
+    }
+
+    /// `major.minor.patch`.
+    #[must_use]
+    pub fn version(&self) -> String {
+        let version = self.context.version();
+        format!("{}.{}.{}", version.major, version.minor, version.patch)
+    }
+
+    /// Where the library was loaded from.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.context.path()
+    }
+
+    /// What is worth knowing about how it runs, where anything is.
+    #[must_use]
+    pub fn note(&self) -> Option<String> {
+        match self.context.version().runtime {
+            Runtime::OpenMp if self.machine.team.is_shared() => None,
+            Runtime::Sequential => Some("this build runs on one thread; install one with OpenMP".to_owned()),
+            _ => Some(
+                "this build brings no OpenMP: batch norm, loss and optimiser run on one thread; install one with OpenMP"
+                    .to_owned(),
+            ),
+        }
+    }
+
+    /// Whether bf16 runs on instructions of its own; elsewhere it is slower than f32.
+    #[must_use]
+    pub fn has_fast_bf16(&self) -> bool {
+        matches!(self.context.instruction_set(), "AVX-512 BF16" | "AVX-512 FP16" | "AMX")
+    }
+
+    /// The highest rate of multiply-adds of a square matrix product, in GFLOP/s: what no kernel exceeds by much.
+    #[must_use]
+    pub fn peak_gflops(&self, dtype: DType) -> Option<f64> {
+        const SIZE: usize = 1536;
+        let dtype = DataType::of(dtype)?;
+        let run = || -> Result<f64, String> {
+            self.machine.team.adopt();
+            let shape = [SIZE, SIZE];
+            let plain = self.context.strided(&shape, dtype, &[SIZE, 1])?;
+            let any = self.context.any(&shape, dtype)?;
+            let attributes = self.context.attributes(false)?;
+            let desc = self.context.matmul([&plain, &any, &plain], &attributes)?;
+            let weights = desc.desc(Which::Weights)?;
+            let operands = [(arg::SRC, &plain), (arg::WEIGHTS, &weights), (arg::DST, &plain)];
+            let mut kernel = Primitive::new(&desc, &operands.map(|(arg, desc)| Argument { arg, desc }))?;
+            let bytes = |n| AlignedBytes::zeroed(n, "a matrix product").map_err(|error| error.to_string());
+            let mut memory = [
+                bytes(plain.bytes())?,
+                bytes(weights.bytes())?,
+                bytes(plain.bytes())?,
+                bytes(desc.scratch_bytes())?,
+            ];
+            let mut best = f64::INFINITY;
+            for _ in 0..12 {
+                let mut slices = memory.iter_mut();
+                let start = Instant::now();
+                kernel.execute(|_| slices.next().map(AlignedBytes::as_mut_slice).unwrap_or_default())?;
+                best = best.min(start.elapsed().as_secs_f64());
+            }
+            Ok(2.0 * (SIZE as f64).powi(3) / best / 1e9)
+        };
+        run().ok()
+    }
+
+    /// Remembers the library's descriptor of a layout and returns the layout.
+    pub(crate) fn learn(&self, desc: &Desc, dtype: DataType) -> Result<Layout, String> {
+        let layout = desc.layout()?;
+        let mut known = self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let std::collections::hash_map::Entry::Vacant(entry) = known.entry((layout.clone(), dtype as i32))
+        {
+            entry.insert(desc.duplicate()?);
+        }
+        Ok(layout)
+    }
+
+    /// A descriptor of a layout.
+    pub(crate) fn desc(&self, layout: &Layout, dtype: DataType) -> Result<Desc, String> {
+        if layout.blocks.is_empty() {
+            return self.context.strided(&layout.shape, dtype, &layout.strides);
+        }
+        let known = self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match known.get(&(layout.clone(), dtype as i32)) {
+            Some(desc) => desc.duplicate(),
+            None => Err(format!("layout {} was not met before", layout.tag)),
+        }
+    }
+}
+
+impl Backend for OneDnn {
+    fn name(&self) -> &'static str {
+        "onednn"
+    }
+
+    fn describe(&self) -> String {
+        format!("oneDNN {} {}, {} threads", self.version(), self.context.instruction_set(), self.threads())
+    }
+
+    fn threads(&self) -> usize {
+        self.machine.team.threads()
+    }
+
+    fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<Prepared, EngineError> {
+        self.machine.team.adopt();
+        prepare::prepare(self, program, request)
+    }
+}

@@ -1,0 +1,35 @@
+//! The oneDNN C API, 3.x, loaded at run time: no headers and no library are needed to build.
+//!
+//! `raw` declares the functions, [`objects`] wraps them in types that release what they hold. Everything unsafe about the library is in
+//! this module.
+#![allow(unsafe_code)] // The one room for calls into oneDNN; each block says why it is sound.
+
+mod objects;
+mod raw;
+
+pub use objects::{
+    Argument, Attributes, Context, DataType, Desc, Kernel, PrimitiveDesc, Propagation, Which, Window,
+};
+pub use raw::{LoadError, Runtime, Version};
+
+/// Execution arguments (`DNNL_ARG_*`).
+pub mod arg {
+    /// Source.
+    pub const SRC: i32 = 1;
+    /// Destination.
+    pub const DST: i32 = 17;
+    /// Weights.
+    pub const WEIGHTS: i32 = 33;
+    /// Bias.
+    pub const BIAS: i32 = 41;
+    /// Scratchpad.
+    pub const SCRATCHPAD: i32 = 80;
+    /// Gradient of the source.
+    pub const DIFF_SRC: i32 = 129;
+    /// Gradient of the destination.
+    pub const DIFF_DST: i32 = 145;
+    /// Gradient of the weights.
+    pub const DIFF_WEIGHTS: i32 = 161;
+    /// Gradient of the bias.
+    pub const DIFF_BIAS: i32 = 169;
+}

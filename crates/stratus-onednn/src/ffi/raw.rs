@@ -1,0 +1,194 @@
+//! The functions of the C API that Stratus calls, as pointers found in the loaded library.
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::ffi::{c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+
+/// `DNNL_MAX_NDIMS`.
+pub const MAX_DIMENSIONS: usize = 12;
+/// `dnnl_dims_t`.
+pub type Dims = [i64; MAX_DIMENSIONS];
+/// Every handle of the C API is an opaque pointer.
+pub type Handle = *mut c_void;
+pub type Status = c_int;
+
+/// `dnnl_exec_arg_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ExecArg {
+    pub arg: c_int,
+    pub memory: Handle,
+}
+
+#[repr(C)]
+struct RawVersion {
+    major: c_int,
+    minor: c_int,
+    patch: c_int,
+    hash: *const c_char,
+    cpu_runtime: u32,
+    gpu_runtime: u32,
+}
+
+/// How the library runs its threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Runtime {
+    /// One thread.
+    Sequential,
+    /// OpenMP.
+    OpenMp,
+    /// Another runtime (TBB, a caller's thread pool).
+    Other,
+}
+
+/// The library's version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// Major.
+    pub major: i32,
+    /// Minor.
+    pub minor: i32,
+    /// Patch.
+    pub patch: i32,
+    /// How it runs threads.
+    pub runtime: Runtime,
+}
+
+/// Why a library cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file is there, and cannot be loaded.
+    #[error("{} cannot be loaded: {reason}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the dynamic linker said.
+        reason: String,
+    },
+    /// A function is missing.
+    #[error("{} has no function {symbol}: it is not oneDNN 3.x", path.display())]
+    Symbol {
+        /// The file.
+        path: PathBuf,
+        /// The function.
+        symbol: &'static str,
+    },
+    /// Another major version.
+    #[error("{} is oneDNN {found}; Stratus speaks the interface of 3.x", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// What it says it is.
+        found: String,
+    },
+    /// The library refused to start.
+    #[error("{} does not start: {reason}", path.display())]
+    Start {
+        /// The file.
+        path: PathBuf,
+        /// What it said.
+        reason: String,
+    },
+}
+
+macro_rules! functions {
+    ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
+        /// The loaded library. The pointers are valid as long as it is.
+        pub struct Functions {
+            $(pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+            // Kept last: dropped after everything that points into it.
+            pub library: Library,
+        }
+
+        impl Functions {
+            fn resolve(library: Library, path: &Path) -> Result<Self, LoadError> {
+                $(
+                    let symbol = concat!(stringify!($name), "\0");
+                    // SAFETY: the symbol's type is the one that oneDNN's public header (3.x, a stable C interface) declares.
+                    let $name = *unsafe { library.get(symbol.as_bytes()) }
+                        .map_err(|_| LoadError::Symbol { path: path.to_owned(), symbol: stringify!($name) })?;
+                )*
+                Ok(Self { $($name,)* library })
+            }
+        }
+    };
+}
+
+functions! {
+    dnnl_engine_create: fn(*mut Handle, c_int, usize) -> Status;
+    dnnl_engine_destroy: fn(Handle) -> Status;
+    dnnl_stream_create: fn(*mut Handle, Handle, u32) -> Status;
+    dnnl_stream_destroy: fn(Handle) -> Status;
+    dnnl_memory_desc_create_with_tag: fn(*mut Handle, c_int, *const i64, c_int, c_int) -> Status;
+    dnnl_memory_desc_create_with_strides: fn(*mut Handle, c_int, *const i64, c_int, *const i64) -> Status;
+    dnnl_memory_desc_clone: fn(*mut Handle, Handle) -> Status;
+    dnnl_memory_desc_destroy: fn(Handle) -> Status;
+    dnnl_memory_desc_query: fn(Handle, c_int, *mut c_void) -> Status;
+    dnnl_memory_desc_get_size: fn(Handle) -> usize;
+    dnnl_memory_create: fn(*mut Handle, Handle, Handle, *mut c_void) -> Status;
+    dnnl_memory_set_data_handle: fn(Handle, *mut c_void) -> Status;
+    dnnl_memory_destroy: fn(Handle) -> Status;
+    dnnl_primitive_attr_create: fn(*mut Handle) -> Status;
+    dnnl_primitive_attr_destroy: fn(Handle) -> Status;
+    dnnl_primitive_attr_set_scratchpad_mode: fn(Handle, c_int) -> Status;
+    dnnl_primitive_attr_set_post_ops: fn(Handle, Handle) -> Status;
+    dnnl_post_ops_create: fn(*mut Handle) -> Status;
+    dnnl_post_ops_destroy: fn(Handle) -> Status;
+    dnnl_post_ops_append_eltwise: fn(Handle, c_int, f32, f32) -> Status;
+    dnnl_convolution_forward_primitive_desc_create: fn(*mut Handle, Handle, c_int, c_int, Handle, Handle, Handle, Handle, *const i64, *const i64, *const i64, *const i64, Handle) -> Status;
+    dnnl_convolution_backward_data_primitive_desc_create: fn(*mut Handle, Handle, c_int, Handle, Handle, Handle, *const i64, *const i64, *const i64, *const i64, Handle, Handle) -> Status;
+    dnnl_convolution_backward_weights_primitive_desc_create: fn(*mut Handle, Handle, c_int, Handle, Handle, Handle, Handle, *const i64, *const i64, *const i64, *const i64, Handle, Handle) -> Status;
+    dnnl_inner_product_forward_primitive_desc_create: fn(*mut Handle, Handle, c_int, Handle, Handle, Handle, Handle, Handle) -> Status;
+    dnnl_inner_product_backward_data_primitive_desc_create: fn(*mut Handle, Handle, Handle, Handle, Handle, Handle, Handle) -> Status;
+    dnnl_inner_product_backward_weights_primitive_desc_create: fn(*mut Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle) -> Status;
+    dnnl_matmul_primitive_desc_create: fn(*mut Handle, Handle, Handle, Handle, Handle, Handle, Handle) -> Status;
+    dnnl_reorder_primitive_desc_create: fn(*mut Handle, Handle, Handle, Handle, Handle, Handle) -> Status;
+    dnnl_primitive_desc_next_impl: fn(Handle) -> Status;
+    dnnl_primitive_desc_query: fn(Handle, c_int, c_int, *mut c_void) -> Status;
+    dnnl_primitive_desc_query_md: fn(Handle, c_int, c_int) -> Handle;
+    dnnl_primitive_desc_clone: fn(*mut Handle, Handle) -> Status;
+    dnnl_primitive_desc_destroy: fn(Handle) -> Status;
+    dnnl_primitive_create: fn(*mut Handle, Handle) -> Status;
+    dnnl_primitive_execute: fn(Handle, Handle, c_int, *const ExecArg) -> Status;
+    dnnl_primitive_destroy: fn(Handle) -> Status;
+    dnnl_get_effective_cpu_isa: fn() -> c_int;
+}
+
+/// What a status code means (`dnnl_status_t`).
+pub fn status_text(status: Status) -> &'static str {
+    match status {
+        1 => "out of memory",
+        2 => "invalid arguments",
+        3 => "not implemented",
+        4 => "no further implementation",
+        5 => "runtime error",
+        6 => "not required",
+        _ => "unknown error",
+    }
+}
+
+impl Functions {
+    /// Loads a library and checks that it is oneDNN 3.x.
+    pub fn load(path: &Path) -> Result<(Self, Version), LoadError> {
+        // SAFETY: loading runs the library's initialisers. The path is one of the documented places or named by the user, who trusts it
+        // as they trust any library on their search path.
+        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
+            .map_err(|error| LoadError::Open { path: path.to_owned(), reason: error.to_string() })?;
+        // SAFETY: the type is the header's; the function only returns the address of a constant.
+        let version =
+            unsafe { library.get::<unsafe extern "C" fn() -> *const RawVersion>(b"dnnl_version\0") }
+                .map_err(|_| LoadError::Symbol { path: path.to_owned(), symbol: "dnnl_version" })
+                .map(|symbol| unsafe { &*symbol() })?;
+        let runtime = match version.cpu_runtime {
+            1 => Runtime::Sequential,
+            2 => Runtime::OpenMp,
+            _ => Runtime::Other,
+        };
+        let version = Version { major: version.major, minor: version.minor, patch: version.patch, runtime };
+        if version.major != 3 {
+            let found = format!("{}.{}.{}", version.major, version.minor, version.patch);
+            return Err(LoadError::Version { path: path.to_owned(), found });
+        }
+        Ok((Self::resolve(library, path)?, version))
+    }
+}

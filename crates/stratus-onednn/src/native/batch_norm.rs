@@ -1,0 +1,544 @@
+//! Batch norm with ReLU: statistics, normalisation, gradients. Pooled variants are in [`super::pool`].
+//!
+//! Floor: the forward pass reads the map twice and writes it once, the backward pass reads map and gradient twice and writes one map; the
+//! pooled forms neither write nor read the normalised map. Sums run in `f32` over short stretches and are added up in `f64`.
+
+use super::pool::{self, Pool};
+use super::rows::{Geometry, repeat};
+use super::simd::{Element, Level, multiversion};
+use super::threads::{Team, cut};
+use stratus_engine::DType;
+
+/// A batch norm as the kernels need it.
+#[derive(Clone, Debug)]
+pub struct BatchNorm {
+    /// The input's geometry.
+    pub geometry: Geometry,
+    /// Added to the variance.
+    pub epsilon: f32,
+    /// The share of the new batch in the running statistics.
+    pub momentum: f32,
+    /// Whether the result is rectified.
+    pub relu: bool,
+    /// Whether the result is pooled.
+    pub pool: Option<Pool>,
+    /// Element type of maps.
+    pub dtype: DType,
+    /// Instructions.
+    pub level: Level,
+    /// Threads.
+    pub team: Team,
+}
+
+/// Rows that are summed in `f32` before the sums go to `f64`.
+const ELEMENTS_PER_FLUSH: usize = 1 << 14;
+
+/// The arena's scratch, cut up: per thread two sums in `f64` per channel and two in `f32` per period; shared constants.
+struct Scratch<'a> {
+    totals: &'a mut [f64],
+    sums: &'a mut [f32],
+    constants: &'a mut [f32],
+    repeated: &'a mut [f32],
+}
+
+/// Per-channel constants kept in scratch: four vectors.
+const CONSTANTS: usize = 4;
+
+impl BatchNorm {
+    /// Bytes of scratch.
+    #[must_use]
+    pub fn scratch_bytes(&self) -> usize {
+        let (threads, padded) = (self.team.threads(), self.geometry.padded());
+        let period = self.geometry.groups * self.geometry.period();
+        8 * 2 * threads * padded
+            + 4 * (2 * threads * self.geometry.period() + CONSTANTS * padded + CONSTANTS * period)
+    }
+
+    fn scratch<'a>(&self, bytes: &'a mut [u8]) -> Scratch<'a> {
+        let (threads, padded) = (self.team.threads(), self.geometry.padded());
+        let (totals, rest) = bytes.split_at_mut(8 * 2 * threads * padded);
+        let (sums, rest) = rest.split_at_mut(4 * 2 * threads * self.geometry.period());
+        let (constants, repeated) = rest.split_at_mut(4 * CONSTANTS * padded);
+        Scratch {
+            totals: bytemuck::cast_slice_mut(totals),
+            sums: bytemuck::cast_slice_mut(sums),
+            constants: bytemuck::cast_slice_mut(constants),
+            repeated: bytemuck::cast_slice_mut(repeated),
+        }
+    }
+
+    /// Sums two quantities over all pixels of each channel, on all threads; `body` adds the sums of its rows. The result is in `totals[..2 *
+    /// padded]`: first quantity per channel, then second.
+    fn reduce(
+        &self,
+        totals: &mut [f64],
+        sums: &mut [f32],
+        rows: &(dyn Fn(usize) -> std::ops::Range<usize> + Sync),
+        body: &(dyn Fn(std::ops::Range<usize>, &mut Sums<'_>) + Sync),
+    ) {
+        let (threads, padded, period) = (self.team.threads(), self.geometry.padded(), self.geometry.period());
+        let mut total_parts = cut(&mut totals[..], (0..threads).map(|_| 2 * padded));
+        let mut sum_parts = cut(sums, (0..threads).map(|_| 2 * period));
+        let mut parts: [Option<Sums<'_>>; super::threads::MAX_THREADS] = std::array::from_fn(|thread| {
+            (thread < threads).then(|| {
+                let (first, second) = std::mem::take(&mut sum_parts[thread]).split_at_mut(period);
+                Sums {
+                    totals: std::mem::take(&mut total_parts[thread]),
+                    first,
+                    second,
+                    width: self.geometry.width,
+                }
+            })
+        });
+        self.team.run_parts(&mut parts[..threads], &|thread, part| {
+            if let Some(part) = part {
+                part.totals.fill(0.0);
+                body(rows(thread), part);
+            }
+        });
+        // In the order of threads, whichever finished first.
+        let (result, others) = totals.split_at_mut(2 * padded);
+        for other in others[..(threads - 1) * 2 * padded].chunks_exact(2 * padded) {
+            for (sum, part) in result.iter_mut().zip(other) {
+                *sum += part;
+            }
+        }
+    }
+
+    /// Training forward. `index` is empty without pooling.
+    #[allow(clippy::too_many_arguments)] // The operands of the step, each a slice of the arena.
+    pub fn forward(
+        &self,
+        x: &[u8],
+        [weight, bias]: [&[f32]; 2],
+        [running_mean, running_variance]: [&mut [f32]; 2],
+        y: &mut [u8],
+        [mean, inverse_deviation]: [&mut [f32]; 2],
+        index: &mut [u8],
+        scratch: &mut [u8],
+    ) {
+        match self.dtype {
+            DType::Bf16 => self.forward_as::<super::simd::Bf16>(
+                bytemuck::cast_slice(x),
+                [weight, bias],
+                [running_mean, running_variance],
+                bytemuck::cast_slice_mut(y),
+                [mean, inverse_deviation],
+                index,
+                scratch,
+            ),
+            _ => self.forward_as::<f32>(
+                bytemuck::cast_slice(x),
+                [weight, bias],
+                [running_mean, running_variance],
+                bytemuck::cast_slice_mut(y),
+                [mean, inverse_deviation],
+                index,
+                scratch,
+            ),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // As `forward`.
+    fn forward_as<E: Element>(
+        &self,
+        x: &[E],
+        [weight, bias]: [&[f32]; 2],
+        [running_mean, running_variance]: [&mut [f32]; 2],
+        y: &mut [E],
+        [mean, inverse_deviation]: [&mut [f32]; 2],
+        index: &mut [u8],
+        scratch: &mut [u8],
+    ) {
+        let geometry = &self.geometry;
+        let (padded, row, period) = (geometry.padded(), geometry.row_elements(), geometry.period());
+        let Scratch { totals, sums, constants, repeated } = self.scratch(scratch);
+        // Sums are taken about the running mean: the variance does not suffer where a channel's mean is large.
+        let pivot = &mut constants[..padded];
+        pivot.fill(0.0);
+        pivot[..geometry.channels].copy_from_slice(running_mean);
+        repeat(geometry, pivot, repeated);
+        let pivots = &*repeated;
+        self.reduce(
+            totals,
+            sums,
+            &|thread| geometry.thread_rows(self.team.threads(), thread),
+            &|rows, sums| {
+                for (group, rows) in geometry.stretches(rows) {
+                    let pivot = &pivots[group * period..][..period];
+                    for chunk in x[rows.start * row..rows.end * row].chunks(flush_length(period)) {
+                        sums.clear();
+                        moments(self.level, chunk, pivot, sums.first, sums.second);
+                        sums.flush(group);
+                    }
+                }
+            },
+        );
+        let count = geometry.pixels() as f64;
+        let (scale_shift, _) = constants.split_at_mut(2 * padded);
+        let (scale, shift) = scale_shift.split_at_mut(padded);
+        scale.fill(0.0);
+        shift.fill(0.0);
+        for channel in 0..geometry.channels {
+            let offset = totals[channel] / count;
+            let batch_mean = f64::from(running_mean[channel]) + offset;
+            let variance = (totals[padded + channel] / count - offset * offset).max(0.0);
+            let unbiased = if count > 1.0 { variance * count / (count - 1.0) } else { variance };
+            let inverse = 1.0 / (variance + f64::from(self.epsilon)).sqrt();
+            mean[channel] = batch_mean as f32;
+            inverse_deviation[channel] = inverse as f32;
+            let keep = 1.0 - f64::from(self.momentum);
+            running_mean[channel] =
+                (keep * f64::from(running_mean[channel]) + f64::from(self.momentum) * batch_mean) as f32;
+            running_variance[channel] =
+                (keep * f64::from(running_variance[channel]) + f64::from(self.momentum) * unbiased) as f32;
+            let factor = f64::from(weight[channel]) * inverse;
+            scale[channel] = factor as f32;
+            shift[channel] = (f64::from(bias[channel]) - batch_mean * factor) as f32;
+        }
+        self.normalise(x, scale, shift, y, index, repeated);
+    }
+
+    /// Inference forward: running statistics.
+    pub fn inference(
+        &self,
+        x: &[u8],
+        [weight, bias, running_mean, running_variance]: [&[f32]; 4],
+        y: &mut [u8],
+        scratch: &mut [u8],
+    ) {
+        let padded = self.geometry.padded();
+        let Scratch { constants, repeated, .. } = self.scratch(scratch);
+        let (scale, shift) = constants[..2 * padded].split_at_mut(padded);
+        scale.fill(0.0);
+        shift.fill(0.0);
+        for channel in 0..self.geometry.channels {
+            let inverse = 1.0 / (f64::from(running_variance[channel]) + f64::from(self.epsilon)).sqrt();
+            let factor = f64::from(weight[channel]) * inverse;
+            scale[channel] = factor as f32;
+            shift[channel] = (f64::from(bias[channel]) - f64::from(running_mean[channel]) * factor) as f32;
+        }
+        match self.dtype {
+            DType::Bf16 => {
+                let (x, y) = (bytemuck::cast_slice::<_, super::simd::Bf16>(x), bytemuck::cast_slice_mut(y));
+                self.normalise(x, scale, shift, y, &mut [], repeated);
+            }
+            _ => self.normalise::<f32>(
+                bytemuck::cast_slice(x),
+                scale,
+                shift,
+                bytemuck::cast_slice_mut(y),
+                &mut [],
+                repeated,
+            ),
+        }
+    }
+
+    /// `y = scale * x + shift`, rectified and pooled as asked.
+    fn normalise<E: Element>(
+        &self,
+        x: &[E],
+        scale: &[f32],
+        shift: &[f32],
+        y: &mut [E],
+        index: &mut [u8],
+        repeated: &mut [f32],
+    ) {
+        let geometry = &self.geometry;
+        if let Some(pool) = &self.pool {
+            pool::forward(self, pool, x, scale, shift, y, index);
+            return;
+        }
+        let (row, period, threads) = (geometry.row_elements(), geometry.period(), self.team.threads());
+        let (scales, shifts) = repeated.split_at_mut(geometry.groups * period);
+        repeat(geometry, scale, scales);
+        repeat(geometry, shift, shifts);
+        let (scales, shifts) = (&*scales, &*shifts);
+        let mut parts = cut(y, (0..threads).map(|t| geometry.thread_rows(threads, t).len() * row));
+        self.team.run_parts(&mut parts[..threads], &|thread, part| {
+            let rows = geometry.thread_rows(threads, thread);
+            let first = rows.start;
+            for (group, rows) in geometry.stretches(rows) {
+                let constants = [scales, shifts].map(|c| &c[group * period..][..period]);
+                let from = &x[rows.start * row..rows.end * row];
+                affine(
+                    self.level,
+                    from,
+                    constants,
+                    self.relu,
+                    &mut part[(rows.start - first) * row..(rows.end - first) * row],
+                );
+            }
+        });
+    }
+
+    /// Backward: `dx`, `dweight`, `dbias`. `index` is empty without pooling.
+    #[allow(clippy::too_many_arguments)] // The operands of the step, each a slice of the arena.
+    pub fn backward(
+        &self,
+        x: &[u8],
+        dy: &[u8],
+        parameters: [&[f32]; 4],
+        index: &[u8],
+        dx: &mut [u8],
+        gradients: [&mut [f32]; 2],
+        scratch: &mut [u8],
+    ) {
+        use bytemuck::{cast_slice, cast_slice_mut};
+        match self.dtype {
+            DType::Bf16 => self.backward_as::<super::simd::Bf16>(
+                cast_slice(x),
+                cast_slice(dy),
+                parameters,
+                index,
+                cast_slice_mut(dx),
+                gradients,
+                scratch,
+            ),
+            _ => self.backward_as::<f32>(
+                cast_slice(x),
+                cast_slice(dy),
+                parameters,
+                index,
+                cast_slice_mut(dx),
+                gradients,
+                scratch,
+            ),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // As `backward`.
+    fn backward_as<E: Element>(
+        &self,
+        x: &[E],
+        dy: &[E],
+        [weight, bias, mean, inverse_deviation]: [&[f32]; 4],
+        index: &[u8],
+        dx: &mut [E],
+        [dweight, dbias]: [&mut [f32]; 2],
+        scratch: &mut [u8],
+    ) {
+        let geometry = &self.geometry;
+        let (padded, row, period, threads) =
+            (geometry.padded(), geometry.row_elements(), geometry.period(), self.team.threads());
+        let Scratch { totals, sums, constants, repeated } = self.scratch(scratch);
+        constants.fill(0.0);
+        {
+            let (scale, rest) = constants.split_at_mut(padded);
+            let (shift, rest) = rest.split_at_mut(padded);
+            for channel in 0..geometry.channels {
+                let factor = f64::from(weight[channel]) * f64::from(inverse_deviation[channel]);
+                scale[channel] = factor as f32;
+                shift[channel] = (f64::from(bias[channel]) - f64::from(mean[channel]) * factor) as f32;
+                rest[channel] = mean[channel];
+            }
+        }
+        for (constant, repeated) in
+            constants.chunks_exact(padded).zip(repeated.chunks_exact_mut(geometry.groups * period)).take(3)
+        {
+            repeat(geometry, constant, repeated);
+        }
+        if let Some(pool) = &self.pool {
+            let means = &constants[2 * padded..3 * padded];
+            self.reduce(
+                totals,
+                sums,
+                &|thread| pool.thread_strips(geometry, threads, thread),
+                &|strips, sums| {
+                    pool::reduce_gradients(self, pool, strips, x, dy, index, means, sums);
+                },
+            );
+        } else {
+            let repeated = &*repeated;
+            self.reduce(totals, sums, &|thread| geometry.thread_rows(threads, thread), &|rows, sums| {
+                for (group, rows) in geometry.stretches(rows) {
+                    let c = [0, 1, 2].map(|i| &repeated[(i * geometry.groups + group) * period..][..period]);
+                    let range = rows.start * row..rows.end * row;
+                    let length = flush_length(period);
+                    for (x, dy) in x[range.clone()].chunks(length).zip(dy[range].chunks(length)) {
+                        sums.clear();
+                        gradient_sums(self.level, x, dy, c, self.relu, sums.first, sums.second);
+                        sums.flush(group);
+                    }
+                }
+            });
+        }
+        // dx = scale * g - scale / M * (sum g + xhat * sum(g * xhat)), as scale * g + slope * x + offset.
+        let count = geometry.pixels() as f64;
+        {
+            let (_, rest) = constants.split_at_mut(2 * padded);
+            let (slope, offset) = rest.split_at_mut(padded);
+            for channel in 0..geometry.channels {
+                let inverse = f64::from(inverse_deviation[channel]);
+                let (sum, weighted) = (totals[channel], totals[padded + channel] * inverse);
+                dbias[channel] = sum as f32;
+                dweight[channel] = weighted as f32;
+                let scale = f64::from(weight[channel]) * inverse;
+                let factor = -scale * inverse * weighted / count;
+                slope[channel] = factor as f32;
+                offset[channel] = (-scale * sum / count - factor * f64::from(mean[channel])) as f32;
+            }
+        }
+        if let Some(pool) = &self.pool {
+            pool::backward(self, pool, x, dy, index, constants, dx);
+            return;
+        }
+        for (constant, repeated) in
+            constants.chunks_exact(padded).zip(repeated.chunks_exact_mut(geometry.groups * period)).skip(2)
+        {
+            repeat(geometry, constant, repeated);
+        }
+        let repeated = &*repeated;
+        let mut parts = cut(dx, (0..threads).map(|t| geometry.thread_rows(threads, t).len() * row));
+        self.team.run_parts(&mut parts[..threads], &|thread, part| {
+            let rows = geometry.thread_rows(threads, thread);
+            let first = rows.start;
+            for (group, rows) in geometry.stretches(rows) {
+                let c = [0, 1, 2, 3].map(|i| &repeated[(i * geometry.groups + group) * period..][..period]);
+                let range = rows.start * row..rows.end * row;
+                let to = &mut part[(rows.start - first) * row..(rows.end - first) * row];
+                gradient(self.level, &x[range.clone()], &dy[range], c, self.relu, to);
+            }
+        });
+    }
+}
+
+/// One thread's sums.
+pub(super) struct Sums<'a> {
+    totals: &'a mut [f64],
+    /// First quantity, per element of a period.
+    pub first: &'a mut [f32],
+    /// Second quantity.
+    pub second: &'a mut [f32],
+    width: usize,
+}
+
+impl Sums<'_> {
+    /// Zeroes the `f32` sums.
+    pub fn clear(&mut self) {
+        self.first.fill(0.0);
+        self.second.fill(0.0);
+    }
+
+    /// Adds the `f32` sums to the totals of a channel group.
+    pub fn flush(&mut self, group: usize) {
+        let (first, second) = self.totals.split_at_mut(self.totals.len() / 2);
+        for (totals, sums) in [(first, &*self.first), (second, &*self.second)] {
+            let totals = &mut totals[group * self.width..][..self.width];
+            for repeat in sums.chunks_exact(self.width) {
+                for (total, &sum) in totals.iter_mut().zip(repeat) {
+                    *total += f64::from(sum);
+                }
+            }
+        }
+    }
+}
+
+/// Elements between two flushes: a multiple of the period.
+fn flush_length(period: usize) -> usize {
+    period * (ELEMENTS_PER_FLUSH / period).max(1)
+}
+
+multiversion! {
+    fn moments / moments_body [E: Element] [E] (x: &[E], pivot: &[f32], first: &mut [f32], second: &mut [f32])
+}
+
+/// Adds `sum (x - pivot)` and `sum (x - pivot)^2` per element of the period.
+#[inline(always)]
+fn moments_body<E: Element>(x: &[E], pivot: &[f32], first: &mut [f32], second: &mut [f32]) {
+    let period = pivot.len();
+    let (first, second) = (&mut first[..period], &mut second[..period]);
+    let mut quads = x.chunks_exact(4 * period);
+    for quad in &mut quads {
+        let (a, rest) = quad.split_at(period);
+        let (b, rest) = rest.split_at(period);
+        let (c, d) = rest.split_at(period);
+        let d = &d[..period];
+        for i in 0..period {
+            let p = pivot[i];
+            let (a, b, c, d) = (a[i].load() - p, b[i].load() - p, c[i].load() - p, d[i].load() - p);
+            first[i] += (a + b) + (c + d);
+            second[i] += (a * a + b * b) + (c * c + d * d);
+        }
+    }
+    for chunk in quads.remainder().chunks(period) {
+        for (((x, p), first), second) in chunk.iter().zip(pivot).zip(&mut *first).zip(&mut *second) {
+            let a = x.load() - p;
+            *first += a;
+            *second += a * a;
+        }
+    }
+}
+
+multiversion! {
+    fn affine / affine_body [E: Element] [E] (x: &[E], constants: [&[f32]; 2], relu: bool, y: &mut [E])
+}
+
+#[inline(always)]
+fn affine_body<E: Element>(x: &[E], [scale, shift]: [&[f32]; 2], relu: bool, y: &mut [E]) {
+    let period = scale.len();
+    let shift = &shift[..period];
+    let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
+    for (x, y) in x.chunks(period).zip(y.chunks_mut(period)) {
+        for (((x, y), a), b) in x.iter().zip(y).zip(scale).zip(shift) {
+            let value = x.load().mul_add(*a, *b);
+            *y = E::store(if value > floor { value } else { floor.max(value) });
+        }
+    }
+}
+
+multiversion! {
+    fn gradient_sums / gradient_sums_body [E: Element] [E] (
+        x: &[E], dy: &[E], constants: [&[f32]; 3], relu: bool, first: &mut [f32], second: &mut [f32],
+    )
+}
+
+/// Adds `sum g` and `sum g * (x - mean)`, where `g` is `dy` behind the rectifier.
+#[inline(always)]
+fn gradient_sums_body<E: Element>(
+    x: &[E],
+    dy: &[E],
+    [scale, shift, mean]: [&[f32]; 3],
+    relu: bool,
+    first: &mut [f32],
+    second: &mut [f32],
+) {
+    let period = scale.len();
+    let (shift, mean) = (&shift[..period], &mean[..period]);
+    let (first, second) = (&mut first[..period], &mut second[..period]);
+    let cut = if relu { 0.0 } else { f32::NEG_INFINITY };
+    for (x, dy) in x.chunks(period).zip(dy.chunks(period)) {
+        let dy = &dy[..x.len()];
+        for i in 0..x.len() {
+            let value = x[i].load();
+            let g = if value.mul_add(scale[i], shift[i]) > cut { dy[i].load() } else { 0.0 };
+            first[i] += g;
+            second[i] += g * (value - mean[i]);
+        }
+    }
+}
+
+multiversion! {
+    fn gradient / gradient_body [E: Element] [E] (x: &[E], dy: &[E], constants: [&[f32]; 4], relu: bool, dx: &mut [E])
+}
+
+#[inline(always)]
+fn gradient_body<E: Element>(
+    x: &[E],
+    dy: &[E],
+    [scale, shift, slope, offset]: [&[f32]; 4],
+    relu: bool,
+    dx: &mut [E],
+) {
+    let period = scale.len();
+    let (shift, slope, offset) = (&shift[..period], &slope[..period], &offset[..period]);
+    let cut = if relu { 0.0 } else { f32::NEG_INFINITY };
+    for ((x, dy), dx) in x.chunks(period).zip(dy.chunks(period)).zip(dx.chunks_mut(period)) {
+        let (dy, dx) = (&dy[..x.len()], &mut dx[..x.len()]);
+        for i in 0..x.len() {
+            let value = x[i].load();
+            let g = if value.mul_add(scale[i], shift[i]) > cut { dy[i].load() } else { 0.0 };
+            dx[i] = E::store(g.mul_add(scale[i], value.mul_add(slope[i], offset[i])));
+        }
+    }
+}

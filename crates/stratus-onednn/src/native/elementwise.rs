@@ -1,0 +1,146 @@
+//! Kernels that walk their operands once: ReLU, the optimiser, conversion, accumulation.
+
+use super::simd::{Bf16, Element, Level, multiversion};
+use super::threads::{Team, cut, split};
+
+/// Below this many elements, waking the team costs more than it saves.
+const SERIAL: usize = 1 << 15;
+
+/// Where and with what instructions to run.
+#[derive(Clone)]
+pub struct Machine {
+    /// Threads.
+    pub team: Team,
+    /// Instructions.
+    pub level: Level,
+}
+
+impl Machine {
+    /// Calls `body(range, piece of y)` for every thread's range of `0..y.len()`.
+    fn over<T: Send>(&self, y: &mut [T], body: &(dyn Fn(std::ops::Range<usize>, &mut [T]) + Sync)) {
+        let (threads, length) = (self.team.threads(), y.len());
+        let mut parts = cut(y, (0..threads).map(|t| split(length, threads, t).len()));
+        let task = |thread: usize, part: &mut &mut [T]| body(split(length, threads, thread), part);
+        if length < SERIAL {
+            self.team.run_serially(&mut parts[..threads], &task);
+        } else {
+            self.team.run_parts(&mut parts[..threads], &task);
+        }
+    }
+
+    /// `y = max(x, 0)`.
+    pub fn relu<E: Element>(&self, x: &[E], y: &mut [E]) {
+        self.over(y, &|range, y| relu(self.level, &x[range], y));
+    }
+
+    /// `dx = dy` where `y > 0`, else 0.
+    pub fn relu_backward<E: Element>(&self, y: &[E], dy: &[E], dx: &mut [E]) {
+        self.over(dx, &|range, dx| relu_backward(self.level, &y[range.clone()], &dy[range], dx));
+    }
+
+    /// `sum += x`.
+    pub fn accumulate<E: Element>(&self, x: &[E], sum: &mut [E]) {
+        self.over(sum, &|range, sum| accumulate(self.level, &x[range], sum));
+    }
+
+    /// `y = x` in another type.
+    pub fn convert<A: Element, B: Element>(&self, x: &[A], y: &mut [B]) {
+        self.over(y, &|range, y| convert(self.level, &x[range], y));
+    }
+
+    /// See [`stratus_engine::ops::SgdUpdate`]. `copy` is empty where there is none.
+    pub fn sgd(
+        &self,
+        rates: Rates,
+        gradient: &[f32],
+        parameter: &mut [f32],
+        velocity: &mut [f32],
+        copy: &mut [Bf16],
+    ) {
+        let (threads, length) = (self.team.threads(), parameter.len());
+        let lengths = || (0..threads).map(|t| split(length, threads, t).len());
+        let with_copy = !copy.is_empty();
+        let mut parameters = cut(parameter, lengths());
+        let mut velocities = cut(velocity, lengths());
+        let mut copies = cut(copy, lengths().map(|n| if with_copy { n } else { 0 }));
+        let mut parts: [_; super::threads::MAX_THREADS] = std::array::from_fn(|t| {
+            (
+                std::mem::take(&mut parameters[t]),
+                std::mem::take(&mut velocities[t]),
+                std::mem::take(&mut copies[t]),
+            )
+        });
+        let task = |thread: usize, part: &mut (&mut [f32], &mut [f32], &mut [Bf16])| {
+            let gradient = &gradient[split(length, threads, thread)];
+            sgd(self.level, rates, gradient, part.0, part.1, part.2);
+        };
+        if length < SERIAL {
+            self.team.run_serially(&mut parts[..threads], &task);
+        } else {
+            self.team.run_parts(&mut parts[..threads], &task);
+        }
+    }
+}
+
+/// The numbers of an update.
+#[derive(Clone, Copy, Debug)]
+pub struct Rates {
+    /// Learning rate.
+    pub learning: f32,
+    /// Momentum.
+    pub momentum: f32,
+    /// Weight decay.
+    pub decay: f32,
+}
+
+multiversion! { fn relu / relu_body [E: Element] [E] (x: &[E], y: &mut [E]) }
+
+#[inline(always)]
+fn relu_body<E: Element>(x: &[E], y: &mut [E]) {
+    for (y, x) in y.iter_mut().zip(x) {
+        let value = x.load();
+        *y = E::store(if value > 0.0 { value } else { 0.0 });
+    }
+}
+
+multiversion! { fn relu_backward / relu_backward_body [E: Element] [E] (y: &[E], dy: &[E], dx: &mut [E]) }
+
+#[inline(always)]
+fn relu_backward_body<E: Element>(y: &[E], dy: &[E], dx: &mut [E]) {
+    for ((dx, y), dy) in dx.iter_mut().zip(y).zip(dy) {
+        *dx = E::store(if y.load() > 0.0 { dy.load() } else { 0.0 });
+    }
+}
+
+multiversion! { fn accumulate / accumulate_body [E: Element] [E] (x: &[E], sum: &mut [E]) }
+
+#[inline(always)]
+fn accumulate_body<E: Element>(x: &[E], sum: &mut [E]) {
+    for (sum, x) in sum.iter_mut().zip(x) {
+        *sum = E::store(sum.load() + x.load());
+    }
+}
+
+multiversion! { fn convert / convert_body [A: Element, B: Element] [A, B] (x: &[A], y: &mut [B]) }
+
+#[inline(always)]
+fn convert_body<A: Element, B: Element>(x: &[A], y: &mut [B]) {
+    for (y, x) in y.iter_mut().zip(x) {
+        *y = B::store(x.load());
+    }
+}
+
+multiversion! {
+    fn sgd / sgd_body [] [] (rates: Rates, gradient: &[f32], parameter: &mut [f32], velocity: &mut [f32], copy: &mut [Bf16])
+}
+
+#[inline(always)]
+fn sgd_body(rates: Rates, gradient: &[f32], parameter: &mut [f32], velocity: &mut [f32], copy: &mut [Bf16]) {
+    for ((p, v), g) in parameter.iter_mut().zip(velocity).zip(gradient) {
+        *v = v.mul_add(rates.momentum, p.mul_add(rates.decay, *g));
+        *p = v.mul_add(-rates.learning, *p);
+    }
+    for (copy, p) in copy.iter_mut().zip(parameter) {
+        *copy = Bf16::store(*p);
+    }
+}

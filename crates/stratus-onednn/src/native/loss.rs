@@ -1,0 +1,89 @@
+//! Softmax cross-entropy with metrics and gradient: small next to the network, so it is written plainly, one row at a time.
+
+use super::simd::Element;
+use super::threads::{MAX_THREADS, Team, cut, split};
+
+/// One thread's sums.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    loss: f64,
+    top1: u64,
+    top5: u64,
+}
+
+/// Below this many logits, waking the team costs more than it saves.
+const SERIAL: usize = 1 << 12;
+
+/// See [`stratus_engine::ops::SoftmaxCrossEntropy`]; `gradient` is empty where none is wanted.
+pub fn softmax_cross_entropy<E: Element>(
+    team: &Team,
+    logits: &[f32],
+    labels: &[i32],
+    classes: usize,
+    metrics: &mut [f64],
+    gradient: &mut [E],
+) {
+    let (threads, batch) = (team.threads(), labels.len());
+    let counted = labels.iter().filter(|&&label| label >= 0).count();
+    let weight = 1.0 / counted.max(1) as f32;
+    let wanted = !gradient.is_empty();
+    let mut gradients = cut(
+        gradient,
+        (0..threads).map(|t| if wanted { split(batch, threads, t).len() * classes } else { 0 }),
+    );
+    let mut parts: [(Sums, &mut [E]); MAX_THREADS] =
+        std::array::from_fn(|t| (Sums::default(), std::mem::take(&mut gradients[t])));
+    let task = |thread: usize, (sums, gradient): &mut (Sums, &mut [E])| {
+        let range = split(batch, threads, thread);
+        let mut rows = gradient.chunks_exact_mut(classes);
+        for (row, &label) in
+            logits[range.start * classes..range.end * classes].chunks_exact(classes).zip(&labels[range])
+        {
+            one_row(row, label, weight, sums, rows.next());
+        }
+    };
+    if logits.len() < SERIAL {
+        team.run_serially(&mut parts[..threads], &task);
+    } else {
+        team.run_parts(&mut parts[..threads], &task);
+    }
+    let mut total = Sums::default();
+    for (sums, _) in &parts[..threads] {
+        total.loss += sums.loss;
+        total.top1 += sums.top1;
+        total.top5 += sums.top5;
+    }
+    metrics.copy_from_slice(&[
+        total.loss / counted.max(1) as f64,
+        counted as f64,
+        total.top1 as f64,
+        total.top5 as f64,
+    ]);
+}
+
+fn one_row<E: Element>(row: &[f32], label: i32, weight: f32, sums: &mut Sums, gradient: Option<&mut [E]>) {
+    // A label beyond the classes is refused where data is read; here it must only not reach outside the row.
+    let Some(label) = usize::try_from(label).ok().filter(|&label| label < row.len()) else {
+        if let Some(gradient) = gradient {
+            gradient.fill(E::store(0.0));
+        }
+        return;
+    };
+    let maximum = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f32 = row.iter().map(|logit| (logit - maximum).exp()).sum();
+    sums.loss += f64::from(sum.ln()) - f64::from(row[label] - maximum);
+    let better = row
+        .iter()
+        .enumerate()
+        .filter(|&(i, &logit)| logit > row[label] || (logit == row[label] && i < label))
+        .count();
+    sums.top1 += u64::from(better < 1);
+    sums.top5 += u64::from(better < 5);
+    if let Some(gradient) = gradient {
+        let factor = weight / sum;
+        for (i, (to, logit)) in gradient.iter_mut().zip(row).enumerate() {
+            let target = if i == label { weight } else { 0.0 };
+            *to = E::store((logit - maximum).exp() * factor - target);
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Vectorised kernels of our own for what oneDNN has not, or does not fuse: batch norm with ReLU and pooling, loss, optimiser.
+//!
+//! They run on the library's own OpenMP threads (two pools would fight for the same cores) and are compiled three times over, for AVX-512,
+//! AVX2 and the baseline ([`simd`]). Work is split by the number of threads alone and partial sums are added in a fixed order: the same
+//! inputs give the same bits.
+#![allow(unsafe_code)] // Two blocks: the jump into a team of threads, and the jump into code for instructions that were detected.
+
+pub mod batch_norm;
+pub mod elementwise;
+pub mod loss;
+pub mod pool;
+pub mod rows;
+pub mod simd;
+pub mod threads;

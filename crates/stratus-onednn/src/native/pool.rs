@@ -1,0 +1,465 @@
+//! Max-pooling: alone, and fused behind batch norm and ReLU over windows that do not overlap.
+//!
+//! Work is cut into strips: the pixel rows that one row of the output comes from.
+
+use super::batch_norm::{BatchNorm, Sums};
+use super::rows::Geometry;
+use super::simd::{Element, multiversion};
+use super::threads::{Team, cut, split};
+use std::ops::Range;
+
+/// Non-overlapping windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// Window `[vertical, horizontal]`.
+    pub window: [usize; 2],
+}
+
+/// What `index` holds where no gradient passes.
+const CUT: u8 = 255;
+
+impl Pool {
+    fn strips(&self, geometry: &Geometry) -> usize {
+        geometry.height / self.window[0]
+    }
+
+    fn output_row(&self, geometry: &Geometry) -> usize {
+        geometry.row / self.window[1] * geometry.width
+    }
+
+    /// The strips (counted over all planes) of one thread.
+    pub(super) fn thread_strips(&self, geometry: &Geometry, threads: usize, thread: usize) -> Range<usize> {
+        split(geometry.planes * self.strips(geometry), threads, thread)
+    }
+
+    /// The pixel rows, counted over all planes, that belong to a strip; a plane's last strip takes what no window covers.
+    fn rows(&self, geometry: &Geometry, strip: usize) -> Range<usize> {
+        let strips = self.strips(geometry);
+        let (plane, strip) = (strip / strips, strip % strips);
+        let end = if strip + 1 == strips { geometry.height } else { (strip + 1) * self.window[0] };
+        plane * geometry.height + strip * self.window[0]..plane * geometry.height + end
+    }
+
+    fn group(&self, geometry: &Geometry, strip: usize) -> usize {
+        strip / self.strips(geometry) % geometry.groups
+    }
+}
+
+/// Calls `$function` with the widest block of channels that divides the width.
+macro_rules! by_block {
+    ($width:expr, $function:ident::<$element:ty>($($argument:expr),* $(,)?)) => {
+        match $width {
+            width if width.is_multiple_of(16) => $function::<$element, 16>($($argument),*),
+            width if width.is_multiple_of(8) => $function::<$element, 8>($($argument),*),
+            width if width.is_multiple_of(4) => $function::<$element, 4>($($argument),*),
+            _ => $function::<$element, 1>($($argument),*),
+        }
+    };
+}
+
+/// One strip's numbers, for the inner loops.
+#[derive(Clone, Copy)]
+struct Strip {
+    window: [usize; 2],
+    row_elements: usize,
+    width: usize,
+    outputs: usize,
+    relu: bool,
+}
+
+impl Strip {
+    fn new(norm: &BatchNorm, pool: &Pool) -> Self {
+        let geometry = &norm.geometry;
+        Self {
+            window: pool.window,
+            row_elements: geometry.row_elements(),
+            width: geometry.width,
+            outputs: geometry.row / pool.window[1],
+            relu: norm.relu,
+        }
+    }
+}
+
+/// `y = max over the window of scale * x + shift`, rectified; `index` may be empty.
+pub(super) fn forward<E: Element>(
+    norm: &BatchNorm,
+    pool: &Pool,
+    x: &[E],
+    scale: &[f32],
+    shift: &[f32],
+    y: &mut [E],
+    index: &mut [u8],
+) {
+    let (geometry, threads) = (&norm.geometry, norm.team.threads());
+    let (strip, out_row, in_row, width) =
+        (Strip::new(norm, pool), pool.output_row(geometry), geometry.row_elements(), geometry.width);
+    let lengths = || (0..threads).map(|t| pool.thread_strips(geometry, threads, t).len() * out_row);
+    let keep = !index.is_empty();
+    let mut ys = cut(y, lengths());
+    let mut indices = cut(index, lengths().map(|length| if keep { length } else { 0 }));
+    let mut parts: [(&mut [E], &mut [u8]); super::threads::MAX_THREADS] =
+        std::array::from_fn(|t| (std::mem::take(&mut ys[t]), std::mem::take(&mut indices[t])));
+    norm.team.run_parts(&mut parts[..threads], &|thread, (y, index)| {
+        for (position, number) in pool.thread_strips(geometry, threads, thread).enumerate() {
+            let rows = pool.rows(geometry, number);
+            let group = pool.group(geometry, number) * width;
+            let from = &x[rows.start * in_row..rows.end * in_row];
+            let constants = [&scale[group..group + width], &shift[group..group + width]];
+            let to = &mut y[position * out_row..][..out_row];
+            let index = if keep { &mut index[position * out_row..][..out_row] } else { &mut [] };
+            by_block!(width, pool_strip::<E>(norm.level, strip, from, constants, to, index));
+        }
+    });
+}
+
+multiversion! {
+    fn pool_strip / pool_strip_body [E: Element, const K: usize] [E, K] (strip: Strip, x: &[E], constants: [&[f32]; 2], y: &mut [E], index: &mut [u8])
+}
+
+#[inline(always)]
+fn load<E: Element, const K: usize>(from: &[E], at: usize) -> [f32; K] {
+    let from = &from[at..at + K];
+    std::array::from_fn(|lane| from[lane].load())
+}
+
+#[inline(always)]
+fn constant<const K: usize>(from: &[f32], at: usize) -> [f32; K] {
+    let from = &from[at..at + K];
+    std::array::from_fn(|lane| from[lane])
+}
+
+#[inline(always)]
+fn pool_strip_body<E: Element, const K: usize>(
+    strip: Strip,
+    x: &[E],
+    [scale, shift]: [&[f32]; 2],
+    y: &mut [E],
+    index: &mut [u8],
+) {
+    let [height, width] = strip.window;
+    for block in (0..strip.width).step_by(K) {
+        let (a, b) = (constant::<K>(scale, block), constant::<K>(shift, block));
+        for output in 0..strip.outputs {
+            let mut best = [f32::NEG_INFINITY; K];
+            let mut winner = [0u32; K];
+            for i in 0..height {
+                for j in 0..width {
+                    let at = i * strip.row_elements + (output * width + j) * strip.width + block;
+                    let value = load::<E, K>(x, at);
+                    let number = (i * width + j) as u32;
+                    for lane in 0..K {
+                        let value = value[lane].mul_add(a[lane], b[lane]);
+                        winner[lane] = if value > best[lane] { number } else { winner[lane] };
+                        best[lane] = if value > best[lane] { value } else { best[lane] };
+                    }
+                }
+            }
+            let at = output * strip.width + block;
+            if strip.relu {
+                for lane in 0..K {
+                    let alive = best[lane] > 0.0;
+                    winner[lane] = if alive { winner[lane] } else { u32::from(CUT) };
+                    best[lane] = if alive { best[lane] } else { 0.0 };
+                }
+            }
+            for (to, value) in y[at..at + K].iter_mut().zip(best) {
+                *to = E::store(value);
+            }
+            if !index.is_empty() {
+                for (to, winner) in index[at..at + K].iter_mut().zip(winner) {
+                    *to = winner as u8;
+                }
+            }
+        }
+    }
+}
+
+/// Adds `sum g` and `sum g * (x - mean)` of some strips, where `g` is `dy` at the winners.
+#[allow(clippy::too_many_arguments)] // The operands of the step, and the sums.
+pub(super) fn reduce_gradients<E: Element>(
+    norm: &BatchNorm,
+    pool: &Pool,
+    strips: Range<usize>,
+    x: &[E],
+    dy: &[E],
+    index: &[u8],
+    mean: &[f32],
+    sums: &mut Sums<'_>,
+) {
+    let geometry = &norm.geometry;
+    let (strip, out_row, in_row, width) =
+        (Strip::new(norm, pool), pool.output_row(geometry), geometry.row_elements(), geometry.width);
+    let mut open: Option<usize> = None;
+    for (position, number) in strips.enumerate() {
+        let group = pool.group(geometry, number);
+        // Sums of a few strips go to f64 together.
+        if open != Some(group) || position % 32 == 0 {
+            if let Some(group) = open {
+                sums.flush(group);
+            }
+            sums.clear();
+            open = Some(group);
+        }
+        let rows = pool.rows(geometry, number);
+        let from = &x[rows.start * in_row..rows.end * in_row];
+        let range = number * out_row..(number + 1) * out_row;
+        let mean = &mean[group * width..][..width];
+        let (first, second) = (&mut sums.first[..width], &mut sums.second[..width]);
+        by_block!(
+            width,
+            reduce_strip::<E>(
+                norm.level,
+                strip,
+                from,
+                &dy[range.clone()],
+                &index[range],
+                mean,
+                first,
+                second
+            )
+        );
+    }
+    if let Some(group) = open {
+        sums.flush(group);
+    }
+}
+
+multiversion! {
+    fn reduce_strip / reduce_strip_body [E: Element, const K: usize] [E, K] (
+        strip: Strip, x: &[E], dy: &[E], index: &[u8], mean: &[f32], first: &mut [f32], second: &mut [f32],
+    )
+}
+
+#[inline(always)]
+fn reduce_strip_body<E: Element, const K: usize>(
+    strip: Strip,
+    x: &[E],
+    dy: &[E],
+    index: &[u8],
+    mean: &[f32],
+    first: &mut [f32],
+    second: &mut [f32],
+) {
+    let [height, width] = strip.window;
+    for block in (0..strip.width).step_by(K) {
+        let mean = constant::<K>(mean, block);
+        let (mut sum, mut weighted) = (constant::<K>(first, block), constant::<K>(second, block));
+        for output in 0..strip.outputs {
+            let at = output * strip.width + block;
+            let g = load::<E, K>(dy, at);
+            let winner: [u32; K] = std::array::from_fn(|lane| u32::from(index[at + lane]));
+            let mut chosen = [0.0; K];
+            for i in 0..height {
+                for j in 0..width {
+                    let at = i * strip.row_elements + (output * width + j) * strip.width + block;
+                    let value = load::<E, K>(x, at);
+                    let number = (i * width + j) as u32;
+                    for lane in 0..K {
+                        chosen[lane] = if winner[lane] == number { value[lane] } else { chosen[lane] };
+                    }
+                }
+            }
+            for lane in 0..K {
+                let g = if winner[lane] == u32::from(CUT) { 0.0 } else { g[lane] };
+                sum[lane] += g;
+                weighted[lane] += g * (chosen[lane] - mean[lane]);
+            }
+        }
+        first[block..block + K].copy_from_slice(&sum);
+        second[block..block + K].copy_from_slice(&weighted);
+    }
+}
+
+/// `dx = scale * g + slope * x + offset`, where `g` is `dy` at the winners; `constants` holds scale, shift, slope, offset per channel.
+pub(super) fn backward<E: Element>(
+    norm: &BatchNorm,
+    pool: &Pool,
+    x: &[E],
+    dy: &[E],
+    index: &[u8],
+    constants: &[f32],
+    dx: &mut [E],
+) {
+    let (geometry, threads) = (&norm.geometry, norm.team.threads());
+    let (strip, out_row, in_row, width) =
+        (Strip::new(norm, pool), pool.output_row(geometry), geometry.row_elements(), geometry.width);
+    let padded = geometry.padded();
+    let rows_of = |strips: Range<usize>| -> usize { strips.map(|s| pool.rows(geometry, s).len()).sum() };
+    let mut parts = cut(dx, (0..threads).map(|t| rows_of(pool.thread_strips(geometry, threads, t)) * in_row));
+    norm.team.run_parts(&mut parts[..threads], &|thread, part| {
+        let mut done = 0;
+        for number in pool.thread_strips(geometry, threads, thread) {
+            let rows = pool.rows(geometry, number);
+            let group = pool.group(geometry, number) * width;
+            let c = [0, 2, 3].map(|i| &constants[i * padded + group..][..width]);
+            let range = number * out_row..(number + 1) * out_row;
+            let from = &x[rows.start * in_row..rows.end * in_row];
+            let to = &mut part[done..done + from.len()];
+            by_block!(
+                width,
+                backward_strip::<E>(norm.level, strip, from, &dy[range.clone()], &index[range], c, to)
+            );
+            done += from.len();
+        }
+    });
+}
+
+multiversion! {
+    fn backward_strip / backward_strip_body [E: Element, const K: usize] [E, K] (
+        strip: Strip, x: &[E], dy: &[E], index: &[u8], constants: [&[f32]; 3], dx: &mut [E],
+    )
+}
+
+#[inline(always)]
+fn backward_strip_body<E: Element, const K: usize>(
+    strip: Strip,
+    x: &[E],
+    dy: &[E],
+    index: &[u8],
+    [scale, slope, offset]: [&[f32]; 3],
+    dx: &mut [E],
+) {
+    let [height, width] = strip.window;
+    let covered = strip.outputs * width * strip.width;
+    for block in (0..strip.width).step_by(K) {
+        let (a, s, o) =
+            (constant::<K>(scale, block), constant::<K>(slope, block), constant::<K>(offset, block));
+        for output in 0..strip.outputs {
+            let at = output * strip.width + block;
+            let g = load::<E, K>(dy, at);
+            let winner: [u32; K] = std::array::from_fn(|lane| u32::from(index[at + lane]));
+            for i in 0..height {
+                for j in 0..width {
+                    let at = i * strip.row_elements + (output * width + j) * strip.width + block;
+                    let value = load::<E, K>(x, at);
+                    let number = (i * width + j) as u32;
+                    let to = &mut dx[at..at + K];
+                    for lane in 0..K {
+                        let g = if winner[lane] == number { g[lane] } else { 0.0 };
+                        to[lane] = E::store(g.mul_add(a[lane], value[lane].mul_add(s[lane], o[lane])));
+                    }
+                }
+            }
+        }
+        // Pixels that no window covers: right of the last window, and below it.
+        for (row, (x, dx)) in x.chunks(strip.row_elements).zip(dx.chunks_mut(strip.row_elements)).enumerate()
+        {
+            let from = if row < height { covered } else { 0 };
+            for at in (from + block..strip.row_elements).step_by(strip.width) {
+                for lane in 0..K {
+                    dx[at + lane] = E::store(x[at + lane].load().mul_add(s[lane], o[lane]));
+                }
+            }
+        }
+    }
+}
+
+/// Pooling alone, with any stride and padding.
+#[derive(Clone, Debug)]
+pub struct MaxPool {
+    /// The input's geometry.
+    pub input: Geometry,
+    /// The output's geometry.
+    pub output: Geometry,
+    /// Window `[vertical, horizontal]`.
+    pub kernel: [usize; 2],
+    /// Stride.
+    pub stride: [usize; 2],
+    /// Padding on each side.
+    pub padding: [usize; 2],
+    /// Threads.
+    pub team: Team,
+}
+
+impl MaxPool {
+    /// The rows of the input that window row `output` covers: `(first, number of the first within the window, count)`.
+    fn cover(&self, axis: usize, output: usize, extent: usize) -> (usize, usize, usize) {
+        let start = output * self.stride[axis];
+        let first = start.saturating_sub(self.padding[axis]);
+        let skipped = (first + self.padding[axis]) - start;
+        let end = (start + self.kernel[axis]).saturating_sub(self.padding[axis]).min(extent);
+        (first, skipped, end.saturating_sub(first))
+    }
+
+    /// `y` and, where it is not empty, `index`.
+    pub fn forward<E: Element>(&self, x: &[E], y: &mut [E], index: &mut [u8]) {
+        let (threads, width) = (self.team.threads(), self.input.width);
+        let (in_plane, out_plane) = (self.input.plane_elements(), self.output.plane_elements());
+        let keep = !index.is_empty();
+        let lengths = || (0..threads).map(|t| split(self.input.planes, threads, t).len() * out_plane);
+        let mut ys = cut(y, lengths());
+        let mut indices = cut(index, lengths().map(|length| if keep { length } else { 0 }));
+        let mut parts: [(&mut [E], &mut [u8]); super::threads::MAX_THREADS] =
+            std::array::from_fn(|t| (std::mem::take(&mut ys[t]), std::mem::take(&mut indices[t])));
+        self.team.run_parts(&mut parts[..threads], &|thread, (y, index)| {
+            for (position, plane) in split(self.input.planes, threads, thread).enumerate() {
+                let x = &x[plane * in_plane..][..in_plane];
+                for output in 0..self.output.height * self.output.row {
+                    let (row, column) = (output / self.output.row, output % self.output.row);
+                    let (top, skipped_rows, rows) = self.cover(0, row, self.input.height);
+                    let (left, skipped_columns, columns) = self.cover(1, column, self.input.row);
+                    let to = position * out_plane + output * width;
+                    for channel in 0..width {
+                        let mut best = f32::NEG_INFINITY;
+                        let mut winner = skipped_rows * self.kernel[1] + skipped_columns;
+                        for i in 0..rows {
+                            for j in 0..columns {
+                                let value =
+                                    x[((top + i) * self.input.row + left + j) * width + channel].load();
+                                if value > best {
+                                    best = value;
+                                    winner = (skipped_rows + i) * self.kernel[1] + skipped_columns + j;
+                                }
+                            }
+                        }
+                        y[to + channel] = E::store(best);
+                        if keep {
+                            index[to + channel] = winner as u8;
+                        }
+                    }
+                }
+            }
+        });
+    }
+
+    /// `dx` from `dy` and `index`. Windows may overlap: each input element gathers from the windows that it won.
+    pub fn backward<E: Element>(&self, dy: &[E], index: &[u8], dx: &mut [E]) {
+        let (threads, width) = (self.team.threads(), self.input.width);
+        let (in_plane, out_plane) = (self.input.plane_elements(), self.output.plane_elements());
+        let mut parts = cut(dx, (0..threads).map(|t| split(self.input.planes, threads, t).len() * in_plane));
+        self.team.run_parts(&mut parts[..threads], &|thread, part| {
+            for (position, plane) in split(self.input.planes, threads, thread).enumerate() {
+                let (dy, index) =
+                    (&dy[plane * out_plane..][..out_plane], &index[plane * out_plane..][..out_plane]);
+                let dx = &mut part[position * in_plane..][..in_plane];
+                for pixel in 0..self.input.height * self.input.row {
+                    let (row, column) = (pixel / self.input.row, pixel % self.input.row);
+                    for channel in 0..width {
+                        dx[pixel * width + channel] = E::store(self.gather(dy, index, row, column, channel));
+                    }
+                }
+            }
+        });
+    }
+
+    /// The gradient of one input element: the sum over the windows that it won.
+    fn gather<E: Element>(&self, dy: &[E], index: &[u8], row: usize, column: usize, channel: usize) -> f32 {
+        let windows = |axis: usize, position: usize, outputs: usize| {
+            let padded = position + self.padding[axis];
+            let first = (padded + 1).saturating_sub(self.kernel[axis]).div_ceil(self.stride[axis]);
+            first..(padded / self.stride[axis] + 1).min(outputs)
+        };
+        let mut sum = 0.0;
+        for i in windows(0, row, self.output.height) {
+            for j in windows(1, column, self.output.row) {
+                let number = (row + self.padding[0] - i * self.stride[0]) * self.kernel[1]
+                    + (column + self.padding[1] - j * self.stride[1]);
+                let at = (i * self.output.row + j) * self.input.width + channel;
+                if usize::from(index[at]) == number {
+                    sum += dy[at].load();
+                }
+            }
+        }
+        sum
+    }
+}

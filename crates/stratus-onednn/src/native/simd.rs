@@ -1,0 +1,122 @@
+//! One source, compiled for the instruction sets it may meet.
+
+/// What the processor has, as far as our kernels distinguish it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// AVX-512 with F, BW, VL and DQ.
+    Avx512,
+    /// AVX2 and FMA.
+    Avx2,
+    /// Whatever the compiler's target has.
+    Baseline,
+}
+
+impl Level {
+    /// Looks at the processor.
+    #[must_use]
+    pub fn detect() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::is_x86_feature_detected as has;
+            if has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512dq") && has!("fma") {
+                return Self::Avx512;
+            }
+            if has!("avx2") && has!("fma") {
+                return Self::Avx2;
+            }
+        }
+        Self::Baseline
+    }
+}
+
+/// Defines `$name`, which runs `$body` (an `#[inline(always)]` function with the same arguments) as code for the detected instructions. Generic
+/// parameters are given twice, with their bounds and without.
+macro_rules! multiversion {
+    (fn $name:ident / $body:ident [$($bounds:tt)*] [$($generics:tt)*] ($($argument:ident: $type:ty),* $(,)?)) => {
+        #[allow(clippy::too_many_arguments)] // Inner loops take slices and constants, not structures of them.
+        fn $name<$($bounds)*>(level: $crate::native::simd::Level, $($argument: $type),*) {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma,avx2")]
+                fn avx512<$($bounds)*>($($argument: $type),*) {
+                    $body::<$($generics)*>($($argument),*);
+                }
+                #[target_feature(enable = "avx2,fma")]
+                fn avx2<$($bounds)*>($($argument: $type),*) {
+                    $body::<$($generics)*>($($argument),*);
+                }
+                match level {
+                    // SAFETY: `Level::detect` found these instructions.
+                    $crate::native::simd::Level::Avx512 => return unsafe { avx512::<$($generics)*>($($argument),*) },
+                    // SAFETY: as above.
+                    $crate::native::simd::Level::Avx2 => return unsafe { avx2::<$($generics)*>($($argument),*) },
+                    $crate::native::simd::Level::Baseline => {}
+                }
+            }
+            let _ = level;
+            $body::<$($generics)*>($($argument),*);
+        }
+    };
+}
+pub(crate) use multiversion;
+
+/// An element that kernels read and write as `f32`.
+pub trait Element: bytemuck::Pod + Send + Sync {
+    /// Its value.
+    fn load(self) -> f32;
+    /// The nearest element.
+    fn store(value: f32) -> Self;
+}
+
+impl Element for f32 {
+    #[inline(always)]
+    fn load(self) -> f32 {
+        self
+    }
+    #[inline(always)]
+    fn store(value: f32) -> Self {
+        value
+    }
+}
+
+/// bf16 as its bits: the upper half of an `f32`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Bf16(pub u16);
+
+// SAFETY: a transparent wrapper of u16: any bits are valid, there is no padding.
+unsafe impl bytemuck::Zeroable for Bf16 {}
+// SAFETY: as above.
+unsafe impl bytemuck::Pod for Bf16 {}
+
+impl Element for Bf16 {
+    #[inline(always)]
+    fn load(self) -> f32 {
+        f32::from_bits(u32::from(self.0) << 16)
+    }
+    /// To nearest, ties to even; a NaN stays one.
+    #[inline(always)]
+    fn store(value: f32) -> Self {
+        let bits = value.to_bits();
+        let rounded = (bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16;
+        let nan = (bits >> 16) as u16 | 0x40;
+        Self(if bits & 0x7fff_ffff > 0x7f80_0000 { nan } else { rounded })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bf16_rounds_as_the_half_crate_does() {
+        let mut bits = 1u32;
+        for _ in 0..200_000 {
+            bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let value = f32::from_bits(bits);
+            let (ours, theirs) = (Bf16::store(value), half::bf16::from_f32(value));
+            assert_eq!(ours.0, theirs.to_bits(), "{value}");
+            assert_eq!(ours.load().to_bits(), theirs.to_f32().to_bits(), "{value}");
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! A team of threads: the OpenMP run time that oneDNN brings, or the calling thread alone.
+
+use crate::ffi::Context;
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uint, c_void};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+type GompParallel = unsafe extern "C" fn(unsafe extern "C" fn(*mut c_void), *mut c_void, c_uint, c_uint);
+type OmpThreadNumber = unsafe extern "C" fn() -> c_int;
+type OmpSetThreads = unsafe extern "C" fn(c_int);
+type OmpMaxThreads = unsafe extern "C" fn() -> c_int;
+
+/// The most threads a team has: work is handed out in arrays on the stack.
+pub const MAX_THREADS: usize = 64;
+
+/// The threads that kernels run on.
+#[derive(Clone)]
+pub struct Team {
+    threads: usize,
+    openmp: Option<OpenMp>,
+}
+
+#[derive(Clone)]
+struct OpenMp {
+    parallel: GompParallel,
+    thread_number: OmpThreadNumber,
+    team_size: OmpThreadNumber,
+    set_threads: OmpSetThreads,
+    // The functions live in a library that oneDNN is linked against: it stays loaded as long as oneDNN is.
+    _context: Context,
+}
+
+struct Job<'a> {
+    body: &'a (dyn Fn(usize) + Sync),
+    threads: usize,
+    thread_number: OmpThreadNumber,
+    team_size: OmpThreadNumber,
+    panicked: AtomicBool,
+}
+
+unsafe extern "C" fn run_job(data: *mut c_void) {
+    // SAFETY: `data` is the job that `Team::run` keeps alive until the parallel region ends.
+    let job = unsafe { &*data.cast::<Job<'_>>() };
+    // SAFETY: queries without arguments.
+    let (thread, size) = unsafe { ((job.thread_number)() as usize, (job.team_size)() as usize) };
+    // The run time may give fewer threads than were asked for: each then does the work of several, and the parts stay the same.
+    let shares = (thread..job.threads).step_by(size.max(1));
+    // A panic must not cross the C frames of the OpenMP run time.
+    if catch_unwind(AssertUnwindSafe(|| shares.for_each(|share| (job.body)(share)))).is_err() {
+        job.panicked.store(true, Ordering::Relaxed);
+    }
+}
+
+impl std::fmt::Debug for Team {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Team of {}", self.threads)
+    }
+}
+
+impl Team {
+    /// The team of `context`'s OpenMP run time; `threads` 0 takes as many as the run time offers.
+    ///
+    /// GNU's interface (`GOMP_parallel`) is also exported by LLVM's and Intel's run times.
+    #[must_use]
+    pub fn of(context: &Context, threads: usize) -> Self {
+        // SAFETY: the types are those of the GNU OpenMP interface and of OpenMP's own API.
+        let openmp = unsafe {
+            (|| {
+                let parallel: GompParallel = context.symbol(b"GOMP_parallel\0")?;
+                let thread_number: OmpThreadNumber = context.symbol(b"omp_get_thread_num\0")?;
+                let team_size: OmpThreadNumber = context.symbol(b"omp_get_num_threads\0")?;
+                let set_threads: OmpSetThreads = context.symbol(b"omp_set_num_threads\0")?;
+                let max_threads: OmpMaxThreads = context.symbol(b"omp_get_max_threads\0")?;
+                Some((
+                    OpenMp { parallel, thread_number, team_size, set_threads, _context: context.clone() },
+                    max_threads(),
+                ))
+            })()
+        };
+        match openmp {
+            Some((openmp, available)) => {
+                let threads = if threads == 0 { (available as usize).max(1) } else { threads };
+                Self { threads: threads.min(MAX_THREADS), openmp: Some(openmp) }
+            }
+            None => Self { threads: 1, openmp: None },
+        }
+    }
+
+    /// The calling thread alone.
+    #[must_use]
+    pub fn single() -> Self {
+        Self { threads: 1, openmp: None }
+    }
+
+    /// How many threads there are.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Whether the library's own threads are used.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.openmp.is_some()
+    }
+
+    /// Makes the library use this many threads when it is called from the calling thread: OpenMP keeps that number per thread.
+    pub fn adopt(&self) {
+        if let Some(openmp) = &self.openmp {
+            // SAFETY: sets a number of the calling thread.
+            unsafe { (openmp.set_threads)(self.threads as c_int) };
+        }
+    }
+
+    /// Calls `body(thread)` for every thread `0..threads()`, in parallel, and returns when all are done.
+    ///
+    /// # Panics
+    /// Where `body` does.
+    pub fn run(&self, body: &(dyn Fn(usize) + Sync)) {
+        match &self.openmp {
+            Some(openmp) if self.threads > 1 => {
+                let job = Job {
+                    body,
+                    threads: self.threads,
+                    thread_number: openmp.thread_number,
+                    team_size: openmp.team_size,
+                    panicked: AtomicBool::new(false),
+                };
+                // SAFETY: `job` outlives the call, which returns after every thread has left `run_job`; `body` is `Sync`.
+                unsafe {
+                    (openmp.parallel)(run_job, (&raw const job).cast_mut().cast(), self.threads as c_uint, 0);
+                };
+                assert!(!job.panicked.load(Ordering::Relaxed), "a kernel panicked on one of its threads");
+            }
+            _ => (0..self.threads).for_each(body),
+        }
+    }
+
+    /// As [`Team::run`], with thread `t` alone holding `parts[t]`.
+    ///
+    /// # Panics
+    /// Where there are fewer parts than threads, or `body` panics.
+    pub fn run_parts<P: Send>(&self, parts: &mut [P], body: &(dyn Fn(usize, &mut P) + Sync)) {
+        assert!(parts.len() >= self.threads, "{} parts for {} threads", parts.len(), self.threads);
+        let shared = Parts(parts.as_mut_ptr().cast::<UnsafeCell<P>>());
+        self.run(&|thread| {
+            // SAFETY: each thread number occurs once in a team and is less than `threads <= parts.len()`, so that no two threads hold
+            // the same element; `parts` is exclusively borrowed until all are done.
+            let part = unsafe { &mut *shared.get(thread) };
+            body(thread, part);
+        });
+    }
+
+    /// As [`Team::run_parts`] for work so small that waking the team would cost more: parts are done one after another.
+    pub fn run_serially<P>(&self, parts: &mut [P], body: &(dyn Fn(usize, &mut P) + Sync)) {
+        for (thread, part) in parts.iter_mut().enumerate() {
+            body(thread, part);
+        }
+    }
+}
+
+struct Parts<P>(*mut UnsafeCell<P>);
+
+impl<P> Parts<P> {
+    fn get(&self, index: usize) -> *mut P {
+        // SAFETY: the caller keeps `index` within the slice that the pointer came from.
+        unsafe { UnsafeCell::raw_get(self.0.add(index)) }
+    }
+}
+
+// SAFETY: only handed to `Team::run_parts`, where every element is touched by one thread; `P: Send` there.
+unsafe impl<P: Send> Sync for Parts<P> {}
+
+/// Cuts `slice` into consecutive pieces of the given lengths, one per thread.
+pub fn cut<T>(mut slice: &mut [T], lengths: impl Iterator<Item = usize>) -> [&mut [T]; MAX_THREADS] {
+    let mut pieces = std::array::from_fn(|_| <&mut [T]>::default());
+    for (piece, length) in pieces.iter_mut().zip(lengths) {
+        (*piece, slice) = std::mem::take(&mut slice).split_at_mut(length);
+    }
+    pieces
+}
+
+/// The `part`th of `parts` nearly equal, contiguous ranges of `0..count`.
+#[must_use]
+pub fn split(count: usize, parts: usize, part: usize) -> Range<usize> {
+    count * part / parts..count * (part + 1) / parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_cover_everything_once() {
+        for count in [0, 1, 2, 7, 64, 1000] {
+            for parts in [1, 2, 3, 8] {
+                let ranges: Vec<Range<usize>> = (0..parts).map(|p| split(count, parts, p)).collect();
+                assert_eq!(ranges[0].start, 0);
+                assert_eq!(ranges[parts - 1].end, count);
+                assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Fully connected layers on oneDNN's inner product. A feature map is taken as it lies: the weights are then four-dimensional.
+
+use super::conv2d::either;
+use super::{Candidate, Maker, descs, implementations};
+use crate::ffi::{DataType, Desc, PrimitiveDesc, Propagation, Which, arg};
+
+/// The operands' layouts and types.
+pub(crate) struct Around<'a> {
+    /// Shape of the weights as the library sees them: `[O, I]` or `[O, C, H, W]`.
+    pub weight_shape: Vec<usize>,
+    /// Whether there is a bias.
+    pub bias: bool,
+    /// Input.
+    pub x: &'a Desc,
+    /// Output: f32 logits forward, their gradient in the compute type backward.
+    pub y: &'a Desc,
+    /// Type of the weights that kernels read.
+    pub compute: DataType,
+}
+
+fn bias(maker: &Maker<'_>, around: &Around<'_>) -> Result<Option<Desc>, String> {
+    let features = [around.weight_shape[0]];
+    around.bias.then(|| maker.context.strided(&features, DataType::F32, &[1])).transpose()
+}
+
+fn hint(maker: &Maker<'_>, around: &Around<'_>) -> Result<PrimitiveDesc, String> {
+    let weights = maker.context.any(&around.weight_shape, around.compute)?;
+    maker.context.inner_product_forward(
+        Propagation::Training,
+        [around.x, &weights, around.y],
+        None,
+        &maker.plain,
+    )
+}
+
+/// Ways to run the forward pass; `weights` fixes their layout.
+pub(crate) fn forward(
+    maker: &Maker<'_>,
+    around: &Around<'_>,
+    training: bool,
+    weights: Option<&Desc>,
+) -> Result<Vec<Candidate>, String> {
+    let any = maker.context.any(&around.weight_shape, around.compute)?;
+    let bias = bias(maker, around)?;
+    let desc = maker.context.inner_product_forward(
+        if training { Propagation::Training } else { Propagation::Inference },
+        [around.x, weights.unwrap_or(&any), around.y],
+        bias.as_ref(),
+        &maker.plain,
+    )?;
+    implementations(desc, "", &|desc| {
+        let mut operands = descs(desc, &[(arg::SRC, Which::Src), (arg::WEIGHTS, Which::Weights)])?;
+        if let Some(bias) = &bias {
+            operands.push((arg::BIAS, bias.duplicate()?));
+        }
+        operands.push((arg::DST, desc.desc(Which::Dst)?));
+        Ok(operands)
+    })
+}
+
+/// Ways to make the input's gradient.
+pub(crate) fn backward_data(
+    maker: &Maker<'_>,
+    around: &Around<'_>,
+    weights: &Desc,
+) -> Result<Vec<Candidate>, String> {
+    let hint = hint(maker, around)?;
+    let any = maker.context.any(&around.weight_shape, around.compute)?;
+    let list =
+        [(arg::DIFF_DST, Which::DiffDst), (arg::WEIGHTS, Which::Weights), (arg::DIFF_SRC, Which::DiffSrc)];
+    either(
+        weights,
+        &any,
+        &|weights| {
+            maker.context.inner_product_backward_data([around.x, weights, around.y], &hint, &maker.plain)
+        },
+        &|desc| descs(desc, &list),
+    )
+}
+
+/// Ways to make the gradients of weight and bias.
+pub(crate) fn backward_weights(
+    maker: &Maker<'_>,
+    around: &Around<'_>,
+    weights: Option<&Desc>,
+) -> Result<Vec<Candidate>, String> {
+    let hint = hint(maker, around)?;
+    let any = maker.context.any(&around.weight_shape, DataType::F32)?;
+    let bias = bias(maker, around)?;
+    let make = |weights: &Desc| {
+        let descs = [around.x, weights, around.y];
+        maker.context.inner_product_backward_weights(descs, bias.as_ref(), &hint, &maker.plain)
+    };
+    let operands = |desc: &PrimitiveDesc| {
+        let mut operands = descs(
+            desc,
+            &[
+                (arg::SRC, Which::Src),
+                (arg::DIFF_DST, Which::DiffDst),
+                (arg::DIFF_WEIGHTS, Which::DiffWeights),
+            ],
+        )?;
+        if let Some(bias) = &bias {
+            operands.push((arg::DIFF_BIAS, bias.duplicate()?));
+        }
+        Ok(operands)
+    };
+    match weights {
+        Some(weights) => either(weights, &any, &make, &operands),
+        None => implementations(make(&any)?, "", &operands),
+    }
+}

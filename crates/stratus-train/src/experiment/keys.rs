@@ -1,0 +1,289 @@
+//! Every configuration key, declared once. The table below makes the structs, the defaults, the checks, the texts of
+//! `stratus config keys`, the reference page and the suggestions for misspelt keys.
+
+use super::value::{Kind, Setting, Value, choices};
+
+choices! {
+    /// The number format of activations and gradients. Weights, statistics and sums are kept in f32 by either.
+    Precision {
+        /// 32-bit floating point throughout.
+        F32 = "f32",
+        /// bfloat16 activations and gradients, f32 master weights.
+        Bf16 = "bf16",
+    }
+}
+
+choices! {
+    /// What computes.
+    Device {
+        /// oneDNN where it is found, else the reference backend after a warning.
+        Auto = "auto",
+        /// The CPU through oneDNN; an error where it is not found.
+        Onednn = "onednn",
+        /// The naive backend: slow, needs nothing.
+        Reference = "reference",
+    }
+}
+
+choices! {
+    /// How weights follow their gradients.
+    OptimiserName {
+        /// Stochastic gradient descent with momentum and weight decay.
+        Sgd = "sgd",
+    }
+}
+
+choices! {
+    /// How the learning rate moves over training.
+    ScheduleName {
+        /// Always the same.
+        Constant = "constant",
+        /// Multiplied by `schedule.gamma` every `schedule.step_epochs` epochs.
+        Step = "step",
+        /// Falls along half a cosine to `schedule.final_learning_rate`.
+        Cosine = "cosine",
+        /// Rises, then falls far below where it began (Smith and Topin, 2018).
+        OneCycle = "one_cycle",
+    }
+}
+
+/// What a value must satisfy beyond its type. A list must satisfy it with every element.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Limit {
+    /// Nothing more.
+    Any,
+    /// At least this.
+    AtLeast(f64),
+    /// More than this.
+    Above(f64),
+    /// From the first to the second, both allowed.
+    Between(f64, f64),
+    /// From the first, which is allowed, to the second, which is not.
+    From(f64, f64),
+    /// A text that can name a folder: letters, digits, `.`, `_` and `-`, beginning with a letter or digit.
+    FolderName,
+    /// A text of at least one character.
+    NotEmpty,
+}
+
+impl Limit {
+    /// Whether the value keeps the limit. Numbers that are not finite never do.
+    pub fn allows(self, value: &Value) -> bool {
+        let keeps = |number: f64| match self {
+            Limit::AtLeast(least) => number >= least,
+            Limit::Above(bound) => number > bound,
+            Limit::Between(least, most) => (least..=most).contains(&number),
+            Limit::From(least, bound) => (least..bound).contains(&number),
+            Limit::Any | Limit::FolderName | Limit::NotEmpty => true,
+        };
+        let text_keeps = match (self, value) {
+            (Limit::FolderName, Value::Text(text)) => {
+                text.len() <= 100
+                    && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+                    && text.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
+            }
+            (Limit::NotEmpty, Value::Text(text)) => !text.is_empty(),
+            _ => true,
+        };
+        text_keeps && value.numbers().into_iter().all(|number| number.is_finite() && keeps(number))
+    }
+
+    /// The limit as it reads after "must be"; empty where there is none.
+    pub fn describe(self) -> String {
+        match self {
+            Limit::Any => String::new(),
+            Limit::AtLeast(least) => format!("at least {least}"),
+            Limit::Above(bound) => format!("more than {bound}"),
+            Limit::Between(least, most) => format!("from {least} to {most}"),
+            Limit::From(least, bound) => format!("at least {least} and less than {bound}"),
+            Limit::FolderName => {
+                "made of letters, digits, `.`, `_` and `-`, beginning with a letter or digit".into()
+            }
+            Limit::NotEmpty => "a text of at least one character".into(),
+        }
+    }
+}
+
+/// A configuration key.
+#[derive(Debug)]
+pub struct Key {
+    /// The full name, `train.epochs`.
+    pub name: &'static str,
+    /// What it accepts.
+    pub kind: Kind,
+    /// What a value must satisfy beyond that.
+    pub limit: Limit,
+    /// Whether it may stay unset.
+    pub optional: bool,
+    /// What it means: a sentence or two.
+    pub doc: &'static str,
+    pub(super) get: fn(&Experiment) -> Option<Value>,
+    pub(super) set: fn(&mut Experiment, &Value) -> bool,
+    pub(super) unset: fn(&mut Experiment),
+}
+
+impl Key {
+    /// The section, `train`, and the name within it, `epochs`.
+    pub fn split(&self) -> (&'static str, &'static str) {
+        self.name.rsplit_once('.').unwrap_or(("", self.name))
+    }
+
+    /// The value before any file or override; `None` for a key that is then unset.
+    pub fn default(&self) -> Option<Value> {
+        (self.get)(&Experiment::default())
+    }
+
+    /// What the key accepts, limit included, as one phrase.
+    pub fn accepts(&self) -> String {
+        match (self.kind, self.limit) {
+            (kind, Limit::Any | Limit::NotEmpty) => kind.describe(),
+            (Kind::Text, limit) => format!("a text {}", limit.describe()),
+            (Kind::Numbers, limit) => format!("a list of numbers, each {}", limit.describe()),
+            (kind, limit) => format!("{}, {}", kind.describe(), limit.describe()),
+        }
+    }
+}
+
+macro_rules! settings {
+    ($(
+        $(#[doc = $section_doc:literal])*
+        $section:ident $path:literal: $Section:ident {
+            $( $(#[doc = $doc:literal])* $key:ident: $type:ty = $default:expr, $limit:expr; )*
+        }
+    )*) => {
+        /// A configuration, typed and checked: everything that decides what a run computes.
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct Experiment { $( $(#[doc = $section_doc])* pub $section: $Section, )* }
+
+        $(
+            $(#[doc = $section_doc])*
+            #[derive(Clone, Debug, PartialEq)]
+            pub struct $Section { $( $(#[doc = $doc])* pub $key: $type, )* }
+
+            impl Default for $Section {
+                fn default() -> Self { $Section { $( $key: $default, )* } }
+            }
+        )*
+
+        /// Every key, in the order of the file.
+        pub static KEYS: &[Key] = &[$($(
+            Key {
+                name: concat!($path, ".", stringify!($key)),
+                kind: <$type as Setting>::KIND,
+                limit: $limit,
+                optional: <$type as Setting>::OPTIONAL,
+                doc: concat!($($doc),*),
+                get: |experiment| experiment.$section.$key.to_value(),
+                set: |experiment, value| match <$type as Setting>::from_value(value) {
+                    Some(value) => { experiment.$section.$key = value; true }
+                    None => false,
+                },
+                unset: |experiment| experiment.$section.$key = $Section::default().$key,
+            },
+        )*)*];
+    };
+}
+
+settings! {
+    /// The run itself.
+    experiment "experiment": Naming {
+        /// Names the folder that the runs go into, `runs/<name>/`. Not set: the network's name.
+        name: Option<String> = None, Limit::FolderName;
+    }
+
+    /// The network.
+    model "model": Model {
+        /// The network; `stratus model list` names them.
+        name: String = String::new(), Limit::NotEmpty;
+        /// Filters of the network's first convolution; the others scale with it. Not set: as published.
+        width: Option<usize> = None, Limit::Between(1.0, 65_536.0);
+        /// Number of classes. Not set: as many as the data set has.
+        classes: Option<usize> = None, Limit::Between(2.0, 1_000_000.0);
+    }
+
+    /// The data set and how it is read.
+    data "data": Data {
+        /// The data set.
+        name: String = "mnist".into(), Limit::NotEmpty;
+        /// Folder with the data set's files. Not set: `data/<data.name>`.
+        path: Option<String> = None, Limit::NotEmpty;
+        /// Threads that prepare batches while others are trained on. Results do not depend on it.
+        workers: usize = 1, Limit::Between(1.0, 1024.0);
+        /// Leave out the last batch of an epoch where it is smaller than the others.
+        drop_last: bool = false, Limit::Any;
+        /// What is subtracted from each channel of the pixels, scaled to 0…1. Not set: the data set's own mean.
+        mean: Option<Vec<f64>> = None, Limit::Any;
+        /// What each channel is then divided by. Not set: the data set's own standard deviation.
+        std: Option<Vec<f64>> = None, Limit::Above(0.0);
+    }
+
+    /// Random changes to the training images.
+    augment "data.augment": Augment {
+        /// Shift each image by up to this many pixels in both directions, filling with the background.
+        shift: usize = 0, Limit::Between(0.0, 1024.0);
+    }
+
+    /// Training.
+    train "train": Train {
+        /// How often every image is trained on.
+        epochs: u64 = 10, Limit::Between(1.0, 1e9);
+        /// Images per iteration.
+        batch_size: usize = 128, Limit::Between(1.0, 16_777_216.0);
+        /// Decides initial weights, order and augmentation.
+        seed: u64 = 1, Limit::AtLeast(0.0);
+        /// Number format of activations and gradients.
+        precision: Precision = Precision::F32, Limit::Any;
+        /// Threads that compute; 0 takes every core. The bits of the result depend on it.
+        threads: usize = 0, Limit::Between(0.0, 65_536.0);
+        /// What computes.
+        device: Device = Device::Auto, Limit::Any;
+    }
+
+    /// How weights follow their gradients.
+    optimiser "optimiser": Optimiser {
+        /// The rule.
+        name: OptimiserName = OptimiserName::Sgd, Limit::Any;
+        /// The learning rate; the highest one where the schedule moves it.
+        learning_rate: f64 = 0.01, Limit::Above(0.0);
+        /// Share of the last update that the next one keeps.
+        momentum: f64 = 0.9, Limit::From(0.0, 1.0);
+        /// Added to each gradient as this times the weight.
+        weight_decay: f64 = 0.0, Limit::AtLeast(0.0);
+    }
+
+    /// How the learning rate moves over training.
+    schedule "schedule": ScheduleSettings {
+        /// The shape.
+        name: ScheduleName = ScheduleName::Constant, Limit::Any;
+        /// constant, step, cosine: epochs in which the rate first rises in a straight line; may be a fraction.
+        warmup_epochs: f64 = 0.0, Limit::AtLeast(0.0);
+        /// step: epochs between two steps.
+        step_epochs: u64 = 10, Limit::AtLeast(1.0);
+        /// step: what the rate is multiplied by at each step.
+        gamma: f64 = 0.3, Limit::Between(0.0, 1.0);
+        /// cosine: the rate at the end.
+        final_learning_rate: f64 = 0.0, Limit::AtLeast(0.0);
+        /// one_cycle: share of training in which the rate rises.
+        peak_at: f64 = 0.3, Limit::From(0.0, 1.0);
+        /// one_cycle: the rate begins at the learning rate divided by this.
+        initial_divisor: f64 = 25.0, Limit::AtLeast(1.0);
+        /// one_cycle: the rate ends at its beginning divided by this.
+        final_divisor: f64 = 1e4, Limit::AtLeast(1.0);
+    }
+
+    /// Saving the state of a run. A checkpoint is also written at the end of every epoch.
+    checkpoint "checkpoint": Checkpoint {
+        /// Seconds between checkpoints within an epoch; 0 writes them at the end of epochs alone.
+        every_seconds: f64 = 60.0, Limit::AtLeast(0.0);
+        /// How many checkpoints stay, the newest; older ones are what a damaged one falls back to.
+        keep: usize = 2, Limit::Between(2.0, 1_000_000.0);
+    }
+
+    /// Measuring the network on images that it is not trained on.
+    validation "validation": Validation {
+        /// Epochs between validations; the last epoch is always validated.
+        every_epochs: u64 = 1, Limit::AtLeast(1.0);
+        /// Images per validation step. Not set: `train.batch_size`.
+        batch_size: Option<usize> = None, Limit::Between(1.0, 16_777_216.0);
+    }
+}

@@ -1,0 +1,248 @@
+//! The configuration: TOML files, built-in experiments and `--set` overrides become one typed, checked `Experiment`.
+//!
+//! A file stands on top of the built-in experiment of its network where there is one, else on the defaults of
+//! [`KEYS`]; overrides stand on top of the file. What comes out is written, every key, to a run's `experiment.toml`.
+
+mod error;
+mod keys;
+mod parse;
+mod suggest;
+mod value;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::{ExperimentError, Origin};
+pub use keys::{
+    Augment, Checkpoint, Data, Device, Experiment, KEYS, Key, Limit, Model, Naming, Optimiser, OptimiserName,
+    Precision, ScheduleName, ScheduleSettings, Train, Validation,
+};
+pub use suggest::nearest;
+pub use value::{Kind, Value};
+
+use parse::Entry;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use std::path::{Path, PathBuf};
+
+/// The experiments that need no file: name and file.
+const BUILTIN: &[(&str, &str)] = &[("digits", include_str!("builtin/digits.toml"))];
+
+impl Experiment {
+    /// Names of the built-in experiments.
+    pub fn builtin_names() -> impl Iterator<Item = &'static str> {
+        BUILTIN.iter().map(|(name, _)| *name)
+    }
+
+    /// The built-in experiment behind a network's name.
+    ///
+    /// # Errors
+    /// Where none has this name.
+    pub fn builtin(name: &str) -> Result<Self, ExperimentError> {
+        let Some((_, text)) = BUILTIN.iter().find(|(known, _)| *known == name) else {
+            return Err(ExperimentError::UnknownBuiltin {
+                name: name.to_owned(),
+                nearest: nearest(name, Self::builtin_names()),
+                known: Self::builtin_names().collect::<Vec<_>>().join(", "),
+            });
+        };
+        let path = PathBuf::from(format!("built-in experiment {name}"));
+        let mut experiment = Experiment::default();
+        experiment.apply(&parse::entries(text, &path)?)?;
+        experiment.check()?;
+        Ok(experiment)
+    }
+
+    /// Reads an experiment file.
+    ///
+    /// # Errors
+    /// Where the file cannot be read or holds something that is not a configuration.
+    pub fn load(path: &Path) -> Result<Self, ExperimentError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ExperimentError::Read { path: path.to_owned(), source })?;
+        Self::from_toml(&text, path)
+    }
+
+    /// Reads the text of an experiment file; `path` is for messages.
+    ///
+    /// # Errors
+    /// Where the text is not a configuration.
+    pub fn from_toml(text: &str, path: &Path) -> Result<Self, ExperimentError> {
+        let entries = parse::entries(text, path)?;
+        let model = entries.iter().find_map(|entry| match (entry.key.name, &entry.value) {
+            ("model.name", Value::Text(name)) => Some(name.as_str()),
+            _ => None,
+        });
+        let mut experiment = model.and_then(|name| Self::builtin(name).ok()).unwrap_or_default();
+        experiment.apply(&entries)?;
+        if experiment.model.name.is_empty() {
+            return Err(ExperimentError::Missing {
+                origin: Origin::File { path: path.to_owned(), line: None },
+                key: "model.name",
+                hint: "name the network: [model] name = \"digits\"".into(),
+            });
+        }
+        experiment.check()?;
+        Ok(experiment)
+    }
+
+    /// The experiment with keys set as by `--set key=value`. An empty value unsets a key that may be unset.
+    ///
+    /// # Errors
+    /// Where a key is unknown or does not accept its value.
+    pub fn with_overrides<K: AsRef<str>, V: AsRef<str>>(
+        mut self,
+        overrides: &[(K, V)],
+    ) -> Result<Self, ExperimentError> {
+        for (key, value) in overrides {
+            let (key, value) = (parse::find_key(key.as_ref(), &Origin::Override)?, value.as_ref().trim());
+            if value.is_empty() && key.optional {
+                (key.unset)(&mut self);
+                continue;
+            }
+            let value = Value::from_argument(key.kind, value)
+                .map_err(|found| parse::wrong_type(key, Origin::Override, found))?;
+            self.apply(&[Entry { key, value, origin: Origin::Override }])?;
+        }
+        self.check()?;
+        Ok(self)
+    }
+
+    /// Names the folder of the runs.
+    pub fn name(&self) -> &str {
+        self.experiment.name.as_deref().unwrap_or(&self.model.name)
+    }
+
+    /// The folder that holds the data set.
+    pub fn data_path(&self) -> PathBuf {
+        match &self.data.path {
+            Some(path) => PathBuf::from(path),
+            None => Path::new("data").join(&self.data.name),
+        }
+    }
+
+    /// Images per validation step.
+    pub fn validation_batch_size(&self) -> usize {
+        self.validation.batch_size.unwrap_or(self.train.batch_size)
+    }
+
+    /// The experiment with every key set whose value follows from others.
+    #[must_use]
+    pub fn resolved(&self) -> Self {
+        let mut resolved = self.clone();
+        resolved.experiment.name = Some(self.name().to_owned());
+        resolved.data.path = Some(self.data_path().to_string_lossy().into_owned());
+        resolved.validation.batch_size = Some(self.validation_batch_size());
+        resolved
+    }
+
+    /// Every key with its value; `None` where it is unset.
+    pub fn entries(&self) -> impl Iterator<Item = (&'static Key, Option<Value>)> + '_ {
+        KEYS.iter().map(|key| (key, (key.get)(self)))
+    }
+
+    /// The file that gives this experiment again, every default written out.
+    pub fn to_toml(&self) -> String {
+        let mut text = String::new();
+        let mut open = "";
+        for (key, value) in self.resolved().entries() {
+            let (section, name) = key.split();
+            if section != open {
+                let gap = if open.is_empty() { "" } else { "\n" };
+                text.push_str(&format!("{gap}[{section}]\n"));
+                open = section;
+            }
+            match value {
+                Some(value) => text.push_str(&format!("{name} = {value}\n")),
+                None => text.push_str(&format!("# {name} is not set\n")),
+            }
+        }
+        text
+    }
+
+    fn apply(&mut self, entries: &[Entry]) -> Result<(), ExperimentError> {
+        for Entry { key, value, origin } in entries {
+            if let Kind::Choice(words) = key.kind
+                && let Value::Text(text) = value
+                && !words.contains(&text.as_str())
+            {
+                return Err(ExperimentError::UnknownChoice {
+                    origin: origin.clone(),
+                    key: key.name,
+                    expected: key.kind.describe(),
+                    found: value.to_string(),
+                    nearest: nearest(text, words.iter().copied()),
+                });
+            }
+            if !parse::fits(key.kind, value) {
+                return Err(parse::wrong_type(key, origin.clone(), value.to_string()));
+            }
+            if !key.limit.allows(value) || !(key.set)(self, value) {
+                let allowed = match key.limit {
+                    Limit::Any => "a finite number".to_owned(),
+                    limit => limit.describe(),
+                };
+                return Err(ExperimentError::OutOfRange {
+                    origin: origin.clone(),
+                    key: key.name,
+                    allowed,
+                    found: value.to_string(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// What no key can check alone.
+    fn check(&self) -> Result<(), ExperimentError> {
+        let conflict = |problem: String, hint: &str| {
+            Err(ExperimentError::Conflict { origin: Origin::Resolved, problem, hint: hint.to_owned() })
+        };
+        if let (Some(mean), Some(std)) = (&self.data.mean, &self.data.std)
+            && mean.len() != std.len()
+        {
+            return conflict(
+                format!("`data.mean` has {} channels and `data.std` has {}", mean.len(), std.len()),
+                "give both as many numbers as the images have channels",
+            );
+        }
+        for (key, list) in [("data.mean", &self.data.mean), ("data.std", &self.data.std)] {
+            if list.as_ref().is_some_and(Vec::is_empty) {
+                return conflict(
+                    format!("`{key}` is an empty list"),
+                    "give a number per channel, or leave it out",
+                );
+            }
+        }
+        let (warmup, epochs) = (self.schedule.warmup_epochs, self.train.epochs);
+        if warmup > 0.0 && warmup >= epochs as f64 && self.schedule.name != ScheduleName::OneCycle {
+            return conflict(
+                format!("`schedule.warmup_epochs` is {warmup} and `train.epochs` is {epochs}"),
+                "the warm-up must end before training does",
+            );
+        }
+        if self.schedule.name == ScheduleName::Cosine
+            && self.schedule.final_learning_rate > self.optimiser.learning_rate
+        {
+            return conflict(
+                format!(
+                    "`schedule.final_learning_rate` is {} and `optimiser.learning_rate` is {}",
+                    self.schedule.final_learning_rate, self.optimiser.learning_rate
+                ),
+                "the cosine falls: end it at most where it begins",
+            );
+        }
+        Ok(())
+    }
+}
+
+/// One flat object: the full key names with their values, `null` where unset.
+impl Serialize for Experiment {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(KEYS.len()))?;
+        for (key, value) in self.resolved().entries() {
+            map.serialize_entry(key.name, &value)?;
+        }
+        map.end()
+    }
+}

@@ -1,0 +1,115 @@
+//! From TOML text to keys with values, each with the line where it stood.
+
+use super::error::{ExperimentError, Origin};
+use super::keys::{KEYS, Key};
+use super::suggest::nearest;
+use super::value::{Kind, Value};
+use std::ops::Range;
+use std::path::Path;
+use toml::de::{DeTable, DeValue};
+
+/// A key, the value given to it, and where.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub key: &'static Key,
+    pub value: Value,
+    pub origin: Origin,
+}
+
+/// The keys that a text sets, in the order in which they stand there.
+pub(super) fn entries(text: &str, path: &Path) -> Result<Vec<Entry>, ExperimentError> {
+    let origin = |span: Option<Range<usize>>| Origin::File {
+        path: path.to_owned(),
+        line: span.map(|span| line_of(text, span.start)),
+    };
+    let document = DeTable::parse(text).map_err(|error| ExperimentError::Syntax {
+        origin: origin(error.span()),
+        message: error.message().to_owned(),
+    })?;
+    let mut found = Vec::new();
+    collect(document.get_ref(), "", &mut |name, span, value| {
+        found.push((
+            span.start,
+            name,
+            Origin::File { path: path.to_owned(), line: Some(line_of(text, span.start)) },
+            value,
+        ));
+    });
+    found.sort_by_key(|(start, ..)| *start);
+    found
+        .into_iter()
+        .map(|(_, name, origin, value)| {
+            let key = find_key(&name, &origin)?;
+            let value = value.map_err(|found| wrong_type(key, origin.clone(), found.to_owned()))?;
+            Ok(Entry { key, value, origin })
+        })
+        .collect()
+}
+
+/// What a table entry turns out to hold: a value, or the name of something that no key holds.
+type Found = Result<Value, &'static str>;
+
+fn collect(table: &DeTable<'_>, prefix: &str, report: &mut dyn FnMut(String, Range<usize>, Found)) {
+    for (name, value) in table {
+        let key = if prefix.is_empty() {
+            name.get_ref().to_string()
+        } else {
+            format!("{prefix}.{}", name.get_ref())
+        };
+        match value.get_ref() {
+            DeValue::Table(inner) if is_section(&key) => collect(inner, &key, report),
+            // An unknown section with keys is reported key by key, so that the suggestion fits.
+            DeValue::Table(inner) if !inner.is_empty() && !is_key(&key) => collect(inner, &key, report),
+            other => report(key, name.span(), Value::from_toml(other)),
+        }
+    }
+}
+
+fn is_key(name: &str) -> bool {
+    KEYS.iter().any(|key| key.name == name)
+}
+
+fn is_section(name: &str) -> bool {
+    KEYS.iter().any(|key| key.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
+}
+
+/// The key of this name, or the error that suggests another.
+pub(super) fn find_key(name: &str, origin: &Origin) -> Result<&'static Key, ExperimentError> {
+    if let Some(key) = KEYS.iter().find(|key| key.name == name) {
+        return Ok(key);
+    }
+    if is_section(name)
+        && let Some(example) = KEYS.iter().find(|key| key.split().0 == name)
+    {
+        return Err(ExperimentError::SectionAsKey {
+            origin: origin.clone(),
+            section: name.to_owned(),
+            example: example.name,
+        });
+    }
+    Err(ExperimentError::UnknownKey {
+        origin: origin.clone(),
+        key: name.to_owned(),
+        nearest: nearest(name, KEYS.iter().map(|key| key.name)),
+    })
+}
+
+/// Whether a value is of the type that a key expects.
+pub(super) fn fits(kind: Kind, value: &Value) -> bool {
+    matches!(
+        (kind, value),
+        (Kind::Text | Kind::Choice(_), Value::Text(_))
+            | (Kind::Whole, Value::Whole(_))
+            | (Kind::Number, Value::Number(_) | Value::Whole(_))
+            | (Kind::Flag, Value::Flag(_))
+            | (Kind::Numbers, Value::Numbers(_))
+    )
+}
+
+pub(super) fn wrong_type(key: &'static Key, origin: Origin, found: String) -> ExperimentError {
+    ExperimentError::WrongType { origin, key: key.name, expected: key.accepts(), found }
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text.as_bytes().iter().take(offset).filter(|byte| **byte == b'\n').count() + 1
+}

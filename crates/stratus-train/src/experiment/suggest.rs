@@ -1,0 +1,71 @@
+//! The name that was probably meant.
+
+/// The candidate nearest to what was written, or `None` where nothing is near. A candidate whose last part is what
+/// was written, or is one mistake away from it, counts as near whatever section it stands in.
+pub fn nearest(written: &str, candidates: impl IntoIterator<Item = &'static str>) -> Option<&'static str> {
+    let allowed = (written.chars().count() / 3).clamp(1, 4);
+    let last = |name: &str| name.rsplit('.').next().unwrap_or(name).to_owned();
+    candidates
+        .into_iter()
+        .filter_map(|candidate| {
+            let whole = edit_distance(written, candidate);
+            let part = edit_distance(&last(written), &last(candidate));
+            let near_part = candidate.contains('.') && part <= 1 && last(written).chars().count() >= 3;
+            (whole <= allowed || near_part).then_some((
+                if near_part { whole.min(part + 1) } else { whole },
+                whole,
+                candidate,
+            ))
+        })
+        .min_by_key(|(distance, whole, _)| (*distance, *whole))
+        .map(|(_, _, candidate)| candidate)
+}
+
+/// Insertions, deletions, replacements and swaps of neighbours between two texts (optimal string alignment).
+fn edit_distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut before: Vec<usize> = Vec::new();
+    let mut above: Vec<usize> = (0..=b.len()).collect();
+    for i in 1..=a.len() {
+        let mut row = vec![i; b.len() + 1];
+        for j in 1..=b.len() {
+            let replaced = above[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            row[j] = replaced.min(above[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                row[j] = row[j].min(before[j - 2] + 1);
+            }
+        }
+        before = std::mem::replace(&mut above, row);
+    }
+    above[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{edit_distance, nearest};
+
+    #[test]
+    fn distances() {
+        for (a, b, distance) in [
+            ("", "", 0),
+            ("", "abc", 3),
+            ("abc", "", 3),
+            ("epochs", "epoch", 1),
+            ("ab", "ba", 1),
+            ("kitten", "sitting", 3),
+        ] {
+            assert_eq!(edit_distance(a, b), distance, "{a} → {b}");
+        }
+    }
+
+    #[test]
+    fn nearest_forgives_small_mistakes_and_wrong_sections() {
+        let keys = ["train.epochs", "train.batch_size", "optimiser.learning_rate"];
+        assert_eq!(nearest("train.epcohs", keys), Some("train.epochs"));
+        assert_eq!(nearest("train.learning_rate", keys), Some("optimiser.learning_rate"));
+        assert_eq!(nearest("batch_size", keys), Some("train.batch_size"));
+        assert_eq!(nearest("colour", keys), None);
+        assert_eq!(nearest("x", ["f32", "bf16"]), None);
+        assert_eq!(nearest("fp32", ["f32", "bf16"]), Some("f32"));
+    }
+}

@@ -1,0 +1,228 @@
+//! The configuration as its readers see it.
+
+use super::*;
+use proptest::prelude::*;
+
+fn parse(text: &str) -> Result<Experiment, ExperimentError> {
+    Experiment::from_toml(text, Path::new("e.toml"))
+}
+
+fn problem(text: &str) -> String {
+    let error = parse(text).expect_err("must be refused");
+    match error.hint() {
+        Some(hint) => format!("{error} | {hint}"),
+        None => error.to_string(),
+    }
+}
+
+fn set_problem(key: &str, value: &str) -> String {
+    Experiment::builtin("digits")
+        .unwrap()
+        .with_overrides(&[(key, value)])
+        .expect_err("must be refused")
+        .to_string()
+}
+
+#[test]
+fn every_builtin_loads_and_names_its_network() {
+    for name in Experiment::builtin_names() {
+        assert_eq!(Experiment::builtin(name).unwrap().model.name, name);
+    }
+}
+
+#[test]
+fn keys_are_documented_and_their_defaults_allowed() {
+    for key in KEYS {
+        assert!(key.doc.trim().ends_with('.'), "{}: {:?}", key.name, key.doc);
+        match key.default() {
+            // `model.name` is the one key that a file must set.
+            Some(value) => assert!(key.name == "model.name" || key.limit.allows(&value), "{}", key.name),
+            None => assert!(key.optional, "{}", key.name),
+        }
+    }
+}
+
+#[test]
+fn a_file_stands_on_the_builtin_of_its_network() {
+    let experiment = parse("[model]\nname = \"digits\"\n[train]\nepochs = 3\n").unwrap();
+    assert_eq!(experiment.train.epochs, 3);
+    assert_eq!(experiment.train.batch_size, 1024);
+    assert_eq!(experiment.schedule.name, ScheduleName::OneCycle);
+    let other = parse("model.name = \"other\"").unwrap();
+    assert_eq!(other.train, Train::default());
+    assert_eq!(other.name(), "other");
+}
+
+#[test]
+fn overrides_need_no_quotes_and_unset_with_nothing() {
+    let experiment = Experiment::builtin("digits")
+        .unwrap()
+        .with_overrides(&[
+            ("train.precision", "bf16"),
+            ("optimiser.learning_rate", "1"),
+            ("data.mean", "[0.5]"),
+            ("data.path", "\"a b\""),
+            ("experiment.name", "7"),
+            ("model.width", ""),
+        ])
+        .unwrap();
+    assert_eq!(experiment.train.precision, Precision::Bf16);
+    assert_eq!(experiment.optimiser.learning_rate, 1.0);
+    assert_eq!(experiment.data.mean, Some(vec![0.5]));
+    assert_eq!(experiment.data_path(), Path::new("a b"));
+    assert_eq!(experiment.name(), "7");
+    assert_eq!(experiment.model.width, None);
+}
+
+#[test]
+fn mistakes_name_place_key_and_remedy() {
+    let cases = [
+        (
+            "model.name = \"digits\"\n\n[train]\nepoch = 3",
+            "e.toml:4: unknown key `train.epoch` | did you mean `train.epochs`?",
+        ),
+        (
+            "[optimizer]\nmomentum = 0.5",
+            "e.toml:2: unknown key `optimizer.momentum` | did you mean `optimiser.momentum`?",
+        ),
+        ("[weather]", "e.toml:1: unknown key `weather` | `stratus config keys` lists every key"),
+        (
+            "train = 3",
+            "e.toml:1: `train` is a section and holds no value itself | write a key of the section, like `train.epochs`",
+        ),
+        (
+            "[train]\nepochs = \"many\"",
+            "e.toml:2: `train.epochs` expects a whole number, from 1 to 1000000000, but found \"many\" | `stratus config keys train.epochs` explains the key",
+        ),
+        (
+            "[train]\nepochs = 2.5",
+            "e.toml:2: `train.epochs` expects a whole number, from 1 to 1000000000, but found 2.5 | `stratus config keys train.epochs` explains the key",
+        ),
+        (
+            "[train.epochs]\na = 1",
+            "e.toml:1: `train.epochs` expects a whole number, from 1 to 1000000000, but found a section | `stratus config keys train.epochs` explains the key",
+        ),
+        (
+            "train.epochs = 0",
+            "e.toml:1: `train.epochs` must be from 1 to 1000000000, but is 0 | `stratus config keys train.epochs` explains the key",
+        ),
+        (
+            "train.seed = -1",
+            "e.toml:1: `train.seed` must be at least 0, but is -1 | `stratus config keys train.seed` explains the key",
+        ),
+        (
+            "train.seed = 99999999999999999999",
+            "e.toml:1: `train.seed` expects a whole number, at least 0, but found a number too large to hold | `stratus config keys train.seed` explains the key",
+        ),
+        (
+            "optimiser.momentum = nan",
+            "e.toml:1: `optimiser.momentum` must be at least 0 and less than 1, but is nan | `stratus config keys optimiser.momentum` explains the key",
+        ),
+        (
+            "data.mean = [inf]",
+            "e.toml:1: `data.mean` must be a finite number, but is [inf] | `stratus config keys data.mean` explains the key",
+        ),
+        (
+            "data.std = [0.0]",
+            "e.toml:1: `data.std` must be more than 0, but is [0.0] | `stratus config keys data.std` explains the key",
+        ),
+        (
+            "data.mean = [\"a\"]",
+            "e.toml:1: `data.mean` expects a list of numbers like [0.5, 0.25], but found a list with something else than numbers | `stratus config keys data.mean` explains the key",
+        ),
+        (
+            "train.precision = \"fp32\"",
+            "e.toml:1: `train.precision` must be one of \"f32\", \"bf16\", but is \"fp32\" | did you mean \"f32\"?",
+        ),
+        (
+            "experiment.name = \"../up\"",
+            "e.toml:1: `experiment.name` must be made of letters, digits, `.`, `_` and `-`, beginning with a letter or digit, but is \"../up\" | `stratus config keys experiment.name` explains the key",
+        ),
+        ("[train]\nepochs = 3\nepochs = 4", "e.toml:3: not valid TOML: duplicate key"),
+        ("train.epochs = 3", "e.toml: `model.name` is not set | name the network: [model] name = \"digits\""),
+        (
+            "model.name = \"digits\"\ndata.mean = [0.1]\ndata.std = [1.0, 2.0]",
+            "configuration: `data.mean` has 1 channels and `data.std` has 2 | give both as many numbers as the images have channels",
+        ),
+        (
+            "model.name = \"n\"\nschedule.warmup_epochs = 12",
+            "configuration: `schedule.warmup_epochs` is 12 and `train.epochs` is 10 | the warm-up must end before training does",
+        ),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(problem(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn mistaken_overrides_name_the_key() {
+    assert_eq!(set_problem("train.epocs", "3"), "--set: unknown key `train.epocs`");
+    assert_eq!(
+        set_problem("train.epochs", "many"),
+        "--set: `train.epochs` expects a whole number, from 1 to 1000000000, but found `many`"
+    );
+    assert_eq!(
+        set_problem("train.epochs", ""),
+        "--set: `train.epochs` expects a whole number, from 1 to 1000000000, but found ``"
+    );
+}
+
+#[test]
+fn unknown_builtins_suggest() {
+    let error = Experiment::builtin("digit").unwrap_err();
+    assert_eq!(error.to_string(), "no built-in experiment is named `digit`");
+    assert_eq!(error.hint().as_deref(), Some("did you mean `digits`?"));
+}
+
+fn experiments() -> impl Strategy<Value = Experiment> {
+    let pick = |words: &'static [&'static str]| prop::sample::select(words);
+    (
+        (
+            pick(&["constant", "step", "cosine", "one_cycle"]),
+            pick(&["f32", "bf16"]),
+            pick(&["auto", "reference"]),
+        ),
+        (1..1000u64, 1..100_000usize, 0..=i64::MAX as u64, 1e-9..1e3f64, 0.0..0.999f64),
+        (
+            any::<Option<bool>>(),
+            prop::option::of("[a-zA-Z0-9 \"'\\\\\n#ü/]{1,20}"),
+            prop::option::of(prop::collection::vec(-5.0..5.0f64, 1..4)),
+        ),
+    )
+        .prop_map(
+            |((schedule, precision, device), (epochs, batch, seed, rate, momentum), (drop, path, mean))| {
+                let mut experiment = Experiment::builtin("digits").unwrap();
+                experiment = experiment
+                    .with_overrides(&[
+                        ("schedule.name", schedule),
+                        ("train.precision", precision),
+                        ("train.device", device),
+                    ])
+                    .unwrap();
+                experiment.train.epochs = epochs;
+                experiment.train.batch_size = batch;
+                experiment.train.seed = seed;
+                experiment.optimiser.learning_rate = rate;
+                experiment.optimiser.momentum = momentum;
+                experiment.data.drop_last = drop.unwrap_or_default();
+                experiment.data.path = path;
+                experiment.data.mean = mean;
+                experiment
+            },
+        )
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_reads_back(experiment in experiments()) {
+        let text = experiment.to_toml();
+        prop_assert_eq!(parse(&text).unwrap(), experiment.resolved(), "{}", text);
+    }
+
+    #[test]
+    fn no_text_panics(text in "\\PC{0,80}", key in "[a-z_.]{0,30}", value in "\\PC{0,20}") {
+        let _ = parse(&text);
+        let _ = parse(&format!("{key} = {value}"));
+        let _ = Experiment::default().with_overrides(&[(key, value)]);
+    }
+}

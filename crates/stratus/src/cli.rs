@@ -1,0 +1,86 @@
+//! The arguments: global flags and the list of commands.
+
+use crate::commands::{collect, config, data, doctor};
+use crate::errors::Result;
+use crate::output::Output;
+use clap::{Args, Parser, Subcommand};
+
+/// Trains convolutional networks and accounts for every millisecond of it.
+#[derive(Debug, Parser)]
+#[command(
+    name = "stratus",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true,
+    disable_help_subcommand = true,
+    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 75 interrupted but resumable."
+)]
+pub struct Arguments {
+    /// The flags that every command knows.
+    #[command(flatten)]
+    pub globals: Globals,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The flags that every command knows.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Global options")]
+pub struct Globals {
+    /// Print one JSON document on standard output instead of text
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Override a configuration key; may be repeated (`stratus config keys` lists them)
+    #[arg(long = "set", global = true, value_name = "KEY=VALUE", value_parser = key_value)]
+    pub set: Vec<(String, String)>,
+    /// Say nothing but results, warnings and errors
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Fetch data sets and look at them
+    Data(data::DataArguments),
+    /// Make tables out of run directories, also of those that are being written
+    Collect(collect::CollectArguments),
+    /// Show configurations and the keys they are made of
+    Config(config::ConfigArguments),
+    /// Report on this machine: processor, memory, libraries, measured peaks
+    Doctor(doctor::DoctorArguments),
+}
+
+impl Command {
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// What the command failed with, with its exit code.
+    pub fn run(&self, globals: &Globals, output: &Output) -> Result {
+        match self {
+            Command::Data(arguments) => data::run(arguments, output),
+            Command::Collect(arguments) => collect::run(arguments, output),
+            Command::Config(arguments) => config::run(arguments, globals, output),
+            Command::Doctor(arguments) => doctor::run(arguments, output, &doctor::Probes::default()),
+        }
+    }
+}
+
+fn key_value(argument: &str) -> std::result::Result<(String, String), String> {
+    match argument.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.to_owned())),
+        _ => Err("expected KEY=VALUE, like train.epochs=3".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Arguments;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+}

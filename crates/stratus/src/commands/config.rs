@@ -1,0 +1,142 @@
+//! `stratus config`: what a configuration resolves to, and the keys there are.
+
+use super::target::Target;
+use crate::cli::Globals;
+use crate::errors::{Failure, Result};
+use crate::output::Output;
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use stratus_train::Experiment;
+use stratus_train::experiment::{KEYS, Key, Kind, Value, nearest};
+
+/// Arguments of `stratus config`.
+#[derive(Args, Debug)]
+pub struct ConfigArguments {
+    /// What to show.
+    #[command(subcommand)]
+    pub what: What,
+}
+
+/// What `stratus config` shows.
+#[derive(Debug, Subcommand)]
+pub enum What {
+    /// Show a configuration with every default written out, as a file that gives it again
+    Show {
+        /// A built-in experiment, an experiment file or a run directory
+        #[arg(value_name = "EXPERIMENT")]
+        target: String,
+    },
+    /// Explain the configuration keys
+    Keys {
+        /// A key, a section or a part of a name; every key without it
+        filter: Option<String>,
+        /// Print the reference page in Markdown
+        #[arg(long, conflicts_with = "filter")]
+        markdown: bool,
+    },
+    /// List the built-in experiments
+    List,
+}
+
+/// Runs `stratus config`.
+///
+/// # Errors
+/// Where a configuration is wrong or a key unknown.
+pub fn run(arguments: &ConfigArguments, globals: &Globals, output: &Output) -> Result {
+    match &arguments.what {
+        What::Show { target } => {
+            let experiment = Target::find(target, globals)?.experiment(globals)?;
+            output.result(&experiment, || experiment.to_toml())
+        }
+        What::Keys { filter, markdown } => {
+            let keys = matching(filter.as_deref())?;
+            let described: Vec<Described> = keys.iter().copied().map(Described::of).collect();
+            output.result(&described, || if *markdown { reference() } else { explain(&keys) })
+        }
+        What::List => {
+            let names: Vec<&str> = Experiment::builtin_names().collect();
+            output.result(&names, || names.join("\n"))
+        }
+    }
+}
+
+/// A key as JSON.
+#[derive(Serialize)]
+struct Described {
+    key: &'static str,
+    accepts: String,
+    default: Option<Value>,
+    doc: &'static str,
+}
+
+impl Described {
+    fn of(key: &'static Key) -> Self {
+        Described { key: key.name, accepts: key.accepts(), default: default(key), doc: key.doc.trim() }
+    }
+}
+
+/// The default that a file without the key gets; none for a key that must be set.
+fn default(key: &Key) -> Option<Value> {
+    key.default().filter(|value| key.limit.allows(value))
+}
+
+fn matching(filter: Option<&str>) -> Result<Vec<&'static Key>> {
+    let Some(filter) = filter else { return Ok(KEYS.iter().collect()) };
+    if let Some(exact) = KEYS.iter().find(|key| key.name == filter) {
+        return Ok(vec![exact]);
+    }
+    let found: Vec<&Key> = KEYS.iter().filter(|key| key.name.contains(filter)).collect();
+    if found.is_empty() {
+        let hint = match nearest(filter, KEYS.iter().map(|key| key.name)) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "`stratus config keys` lists every key".to_owned(),
+        };
+        return Err(Failure::usage(format!("no configuration key is named like `{filter}`")).hint(hint));
+    }
+    Ok(found)
+}
+
+fn explain(keys: &[&Key]) -> String {
+    let blocks: Vec<String> = keys
+        .iter()
+        .map(|key| {
+            let default = match (default(key), key.optional) {
+                (Some(value), _) => format!("default {value}"),
+                (None, true) => "not set by default".to_owned(),
+                (None, false) => "must be set".to_owned(),
+            };
+            format!("{}\n    {}\n    {}; {default}\n", key.name, key.doc.trim(), key.accepts())
+        })
+        .collect();
+    blocks.join("\n")
+}
+
+/// The reference page.
+pub fn reference() -> String {
+    let mut text = String::from(
+        "# Configuration keys\n\n\
+         Written by `stratus config keys --markdown`. Any key can be set in an experiment file or with\n\
+         `--set key=value`.\n",
+    );
+    let mut open = "";
+    for key in KEYS {
+        let (section, name) = key.split();
+        if section != open {
+            text.push_str(&format!(
+                "\n## {section}\n\n| key | accepts | default | meaning |\n|---|---|---|---|\n"
+            ));
+            open = section;
+        }
+        let accepts = match key.kind {
+            Kind::Choice(words) => words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" "),
+            _ => key.accepts(),
+        };
+        let default = match (default(key), key.optional) {
+            (Some(value), _) => format!("`{value}`"),
+            (None, true) => "not set".to_owned(),
+            (None, false) => "must be set".to_owned(),
+        };
+        text.push_str(&format!("| `{name}` | {accepts} | {default} | {} |\n", key.doc.trim()));
+    }
+    text
+}

@@ -1,0 +1,166 @@
+//! `stratus data`: fetching data sets and looking at them.
+
+use crate::errors::{Failure, Result};
+use crate::output::{Output, bytes, pairs};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use stratus_data::{DataError, FetchError, OpenOptions, Progress, Split, datasets, fetch, open, stats};
+
+/// Arguments of `stratus data`.
+#[derive(Args, Debug)]
+pub struct DataArguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: Action,
+}
+
+/// What `stratus data` does.
+#[derive(Debug, Subcommand)]
+pub enum Action {
+    /// List the data sets
+    List,
+    /// Download a data set's files and check them; files that are there and whole are kept
+    Fetch {
+        /// The data set, like mnist
+        name: String,
+        /// Where to put the files; without it data/<name>
+        #[arg(long, value_name = "DIR")]
+        path: Option<PathBuf>,
+    },
+    /// Count a data set's images and classes, and measure mean and deviation of its channels
+    Stats {
+        /// The data set, like mnist
+        name: String,
+        /// Where the files are; without it data/<name>
+        #[arg(long, value_name = "DIR")]
+        path: Option<PathBuf>,
+    },
+}
+
+/// Runs `stratus data`.
+///
+/// # Errors
+/// Where the data set is unknown, cannot be fetched or cannot be read.
+pub fn run(arguments: &DataArguments, output: &Output) -> Result {
+    let folder =
+        |name: &str, path: &Option<PathBuf>| path.clone().unwrap_or_else(|| Path::new("data").join(name));
+    match &arguments.action {
+        Action::List => list(output),
+        Action::Fetch { name, path } => fetch_files(name, &folder(name, path), output),
+        Action::Stats { name, path } => statistics(name, &folder(name, path), output),
+    }
+}
+
+#[derive(Serialize)]
+struct Listed {
+    name: &'static str,
+    summary: &'static str,
+}
+
+fn list(output: &Output) -> Result {
+    let sets: Vec<Listed> =
+        datasets::REGISTRY.iter().map(|entry| Listed { name: entry.name, summary: entry.summary }).collect();
+    output.result(&sets, || {
+        pairs(&sets.iter().map(|set| (set.name.to_owned(), set.summary.to_owned())).collect::<Vec<_>>())
+    })
+}
+
+#[derive(Serialize)]
+struct Fetched {
+    path: PathBuf,
+    received_bytes: u64,
+    url: Option<String>,
+}
+
+fn fetch_files(name: &str, folder: &Path, output: &Output) -> Result {
+    let mut said = Instant::now();
+    let mut progress = |progress: Progress<'_>| match progress {
+        Progress::Started { file, url, .. } => output.message(&format!("{file}: fetching from {url}")),
+        Progress::Advanced { file, done, total } if said.elapsed() > Duration::from_secs(2) => {
+            said = Instant::now();
+            output.message(&format!("{file}: {} of {}", bytes(done), bytes(total)));
+        }
+        Progress::Failed { file, cause, .. } => output.warning(&format!("{file}: {cause}")),
+        _ => {}
+    };
+    let report = fetch(name, folder, &mut progress).map_err(|error| match error {
+        FetchError::Data(error) => data_failure(error),
+        error => Failure::failed(error),
+    })?;
+    let files: Vec<Fetched> = report
+        .files
+        .into_iter()
+        .map(|file| Fetched { path: file.path, received_bytes: file.received, url: file.url })
+        .collect();
+    output.result(&files, || {
+        let state = |file: &Fetched| {
+            if file.url.is_some() {
+                format!("fetched, {}", bytes(file.received_bytes))
+            } else {
+                "was there".into()
+            }
+        };
+        pairs(&files.iter().map(|file| (file.path.display().to_string(), state(file))).collect::<Vec<_>>())
+    })
+}
+
+#[derive(Serialize)]
+struct Part {
+    split: &'static str,
+    images: usize,
+    shape: [usize; 3],
+    images_per_class: Vec<u64>,
+    mean: Vec<f32>,
+    std: Vec<f32>,
+}
+
+fn statistics(name: &str, folder: &Path, output: &Output) -> Result {
+    let mut parts = Vec::new();
+    // The parts that MNIST and its like are published in; their test part is also what validates.
+    for split in [Split::Train, Split::Test] {
+        let set = open(name, folder, split, &OpenOptions::default()).map_err(data_failure)?;
+        let images_per_class = stats::class_frequencies(set.as_ref()).map_err(data_failure)?;
+        let channels = stats::channel_statistics(set.as_ref()).map_err(data_failure)?;
+        parts.push(Part {
+            split: split.name(),
+            images: set.len(),
+            shape: set.sample_shape(),
+            images_per_class,
+            mean: channels.mean,
+            std: channels.std,
+        });
+    }
+    output.result(&parts, || {
+        let blocks: Vec<String> = parts
+            .iter()
+            .map(|part| {
+                let [channels, height, width] = part.shape;
+                let each: Vec<String> = part.images_per_class.iter().map(u64::to_string).collect();
+                pairs(&[
+                    (
+                        part.split.to_owned(),
+                        format!("{} images, {channels} × {height} × {width}", part.images),
+                    ),
+                    ("  per class".to_owned(), each.join(" ")),
+                    ("  mean".to_owned(), decimals(&part.mean)),
+                    ("  std".to_owned(), decimals(&part.std)),
+                ])
+            })
+            .collect();
+        blocks.join("\n")
+    })
+}
+
+fn decimals(numbers: &[f32]) -> String {
+    numbers.iter().map(|number| format!("{number:.4}")).collect::<Vec<_>>().join(" ")
+}
+
+/// A name that is none is wrong usage; data that is not as it should be is a failure.
+fn data_failure(error: DataError) -> Failure {
+    match error {
+        DataError::UnknownDataset { .. } => Failure::usage(error),
+        error => Failure::failed(error),
+    }
+}

@@ -1,0 +1,13 @@
+//! The commands, a file each: arguments, what they do, how the result reads. A command is listed in
+//! [`crate::cli::Command`] when it works.
+
+pub mod bench;
+pub mod collect;
+pub mod config;
+pub mod data;
+pub mod doctor;
+pub mod eval;
+pub mod model;
+pub mod plan;
+pub mod target;
+pub mod train;

@@ -1,0 +1,125 @@
+//! What a command failed with, and the exit code that says so.
+
+use std::error::Error;
+use std::fmt::{self, Write};
+use stratus_train::ExperimentError;
+
+/// Exit code: the command was used properly and failed.
+pub const FAILED: u8 = 1;
+/// Exit code: wrong usage or configuration; nothing was begun.
+pub const USAGE: u8 = 2;
+/// Exit code: interrupted, and can be continued.
+pub const INTERRUPTED: u8 = 75;
+
+/// The result of a command.
+pub type Result<T = ()> = std::result::Result<T, Failure>;
+
+/// What a command failed with.
+#[derive(Debug)]
+pub struct Failure {
+    /// The exit code.
+    pub code: u8,
+    /// What went wrong, where.
+    pub error: Box<dyn Error + Send + Sync>,
+    /// What to do about it.
+    pub hint: Option<String>,
+}
+
+impl Failure {
+    /// The command was used properly and failed.
+    pub fn failed(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Failure { code: FAILED, error: error.into(), hint: None }
+    }
+
+    /// Wrong usage or configuration.
+    pub fn usage(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Failure { code: USAGE, error: error.into(), hint: None }
+    }
+
+    /// Interrupted after the state was saved in a run directory.
+    pub fn interrupted(run: &std::path::Path) -> Self {
+        Failure {
+            code: INTERRUPTED,
+            error: "interrupted; the run can be continued".into(),
+            hint: Some(format!("continue it with `stratus train {}`", run.display())),
+        }
+    }
+
+    /// With what to do about it.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl From<ExperimentError> for Failure {
+    fn from(error: ExperimentError) -> Self {
+        let hint = error.hint();
+        Failure { code: USAGE, error: Box::new(error), hint }
+    }
+}
+
+/// The one rendering of errors: `error:`, a `cause:` for each error beneath, `hint:`.
+impl fmt::Display for Failure {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = self.error.to_string();
+        write!(out, "error: {}", indented(&text))?;
+        let mut cause = self.error.source();
+        while let Some(error) = cause {
+            let next = error.to_string();
+            // Errors that already print their source would say it twice.
+            if !text.contains(&next) {
+                write!(out, "\ncause: {}", indented(&next))?;
+            }
+            text = next;
+            cause = error.source();
+        }
+        if let Some(hint) = &self.hint {
+            write!(out, "\nhint: {}", indented(hint))?;
+        }
+        Ok(())
+    }
+}
+
+/// Later lines stand under the first; control characters, which may come from file names, are shown, not obeyed.
+fn indented(text: &str) -> String {
+    let mut clean = String::with_capacity(text.len());
+    for c in text.trim_end().chars() {
+        match c {
+            '\n' => clean.push_str("\n  "),
+            '\t' => clean.push(' '),
+            c if c.is_control() => {
+                // Writing into a String cannot fail.
+                let _ = write!(clean, "{}", c.escape_default());
+            }
+            c => clean.push(c),
+        }
+    }
+    clean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Failure, INTERRUPTED};
+    use std::path::Path;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot read a.toml")]
+    struct Outer(#[source] std::io::Error);
+
+    #[test]
+    fn the_chain_of_causes_is_shown() {
+        let failure =
+            Failure::failed(Outer(std::io::Error::other("disk\u{1b}[31m on\nfire"))).hint("put it out");
+        let text = failure.to_string();
+        assert_eq!(text, "error: cannot read a.toml\ncause: disk\\u{1b}[31m on\n  fire\nhint: put it out");
+    }
+
+    #[test]
+    fn an_interruption_says_how_to_continue() {
+        let failure = Failure::interrupted(Path::new("runs/digits/3"));
+        assert_eq!(failure.code, INTERRUPTED);
+        assert!(failure.to_string().ends_with("`stratus train runs/digits/3`"));
+    }
+}

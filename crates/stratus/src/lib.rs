@@ -1,0 +1,35 @@
+//! The command line: the only crate that prints, parses arguments and decides exit codes.
+//!
+//! Arguments ([`cli`]) → a command ([`commands`], a file each) → what it found, printed by [`output`]. Results go to
+//! standard output, everything else to standard error.
+
+pub mod cli;
+pub mod commands;
+pub mod errors;
+pub mod machine;
+pub mod output;
+pub mod progress;
+pub mod signals;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+/// Parses the arguments, runs the command and renders its error.
+pub fn main() -> ExitCode {
+    let arguments = match cli::Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Printing fails where nobody reads any more; the code says the same.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(errors::USAGE));
+        }
+    };
+    let output = output::Output::new(arguments.globals.json, arguments.globals.quiet);
+    match arguments.command.run(&arguments.globals, &output) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output.failure(&failure);
+            ExitCode::from(failure.code)
+        }
+    }
+}

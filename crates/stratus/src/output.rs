@@ -1,0 +1,133 @@
+//! The printer: results to standard output, everything else to standard error.
+
+use crate::errors::{Failure, Result};
+use serde::Serialize;
+use std::io::{self, ErrorKind, Write};
+
+/// Prints as the global flags ask.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Output {
+    json: bool,
+    quiet: bool,
+}
+
+impl Output {
+    /// A printer: `json` prints results as JSON, `quiet` leaves out messages that are no warnings.
+    pub fn new(json: bool, quiet: bool) -> Self {
+        Output { json, quiet }
+    }
+
+    /// Whether results are printed as JSON.
+    pub fn json(&self) -> bool {
+        self.json
+    }
+
+    /// Whether messages are left out.
+    pub fn quiet(&self) -> bool {
+        self.quiet
+    }
+
+    /// Prints the result of a command: `value` as the one JSON document, or else the text.
+    ///
+    /// # Errors
+    /// Where standard output cannot be written to. A reader that went away is no error.
+    pub fn result<T: Serialize + ?Sized>(&self, value: &T, text: impl FnOnce() -> String) -> Result {
+        let mut text =
+            if self.json { serde_json::to_string_pretty(value).map_err(Failure::failed)? } else { text() };
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+        let mut out = io::stdout().lock();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                Err(Failure::failed(format!("cannot write to standard output: {error}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Says something that is no result.
+    pub fn message(&self, text: &str) {
+        if !self.quiet {
+            to_stderr(text);
+        }
+    }
+
+    /// Says something that must not be missed.
+    pub fn warning(&self, text: &str) {
+        to_stderr(&format!("warning: {text}"));
+    }
+
+    /// Says what a command failed with.
+    pub fn failure(&self, failure: &Failure) {
+        to_stderr(&failure.to_string());
+    }
+}
+
+/// Nothing can be done, and nobody told, where standard error is closed.
+fn to_stderr(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Lines up columns: the first to the left, the others to the right. The first row is the heading.
+pub fn table<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let width = widths[column];
+            if column == 0 {
+                line.push_str(&format!("{cell:<width$}"));
+            } else {
+                line.push_str(&format!("  {cell:>width$}"));
+            }
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Lines up names and what they stand for; long second parts are not wrapped.
+pub fn pairs(rows: &[(String, String)]) -> String {
+    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    rows.iter().map(|(name, value)| format!("{name:<width$}  {value}").trim_end().to_owned() + "\n").collect()
+}
+
+/// A count of bytes as people write it: `32 MiB`.
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if value.fract() == 0.0 || value >= 100.0 {
+        format!("{value:.0} {}", UNITS[unit])
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{bytes, pairs, table};
+
+    #[test]
+    fn columns_line_up() {
+        let rows = [["layer", "ms"], ["conv_1", "1.5"], ["größe", "12.25"]].map(|row| row.map(str::to_owned));
+        assert_eq!(table(&rows), "layer      ms\nconv_1    1.5\ngröße   12.25\n");
+        assert_eq!(pairs(&[("a".into(), "b".into()), ("long".into(), String::new())]), "a     b\nlong\n");
+    }
+
+    #[test]
+    fn bytes_are_readable() {
+        assert_eq!(
+            [0, 1023, 1536, 33_554_432, u64::MAX].map(bytes),
+            ["0 B", "1023 B", "1.5 KiB", "32 MiB", "16777216 TiB"]
+        );
+    }
+}

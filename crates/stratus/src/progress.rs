@@ -1,0 +1,238 @@
+//! How training shows that it goes on: a bar on a terminal, plain lines elsewhere, nothing where asked to be quiet.
+
+use crate::output::Output;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+/// Between two changes of the bar.
+const REDRAW: Duration = Duration::from_millis(200);
+/// Between two plain lines within an epoch.
+const LINE: Duration = Duration::from_secs(30);
+
+/// Where training stands, after an iteration.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Standing {
+    /// The epoch, counted from 1.
+    pub epoch: u64,
+    /// Epochs in all.
+    pub epochs: u64,
+    /// Iterations done since the beginning of training.
+    pub iteration: u64,
+    /// Iterations in all.
+    pub iterations: u64,
+    /// Images a second lately.
+    pub images_per_second: f64,
+    /// The loss lately.
+    pub loss: f64,
+    /// Share of images classified correctly lately, 0 to 1.
+    pub top1: f64,
+}
+
+/// What an epoch came to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EpochResult {
+    /// The epoch, counted from 1.
+    pub epoch: u64,
+    /// Epochs in all.
+    pub epochs: u64,
+    /// Mean loss over the training images.
+    pub train_loss: f64,
+    /// Share of training images classified correctly, 0 to 1.
+    pub train_top1: f64,
+    /// Loss and share of validation images classified correctly, where they were measured.
+    pub validation: Option<(f64, f64)>,
+    /// Images a second over the epoch.
+    pub images_per_second: f64,
+    /// Seconds that the epoch took, validation included.
+    pub seconds: f64,
+}
+
+/// Shows progress on standard error.
+#[derive(Debug)]
+pub struct Progress {
+    output: Output,
+    bar: Option<ProgressBar>,
+    begun: Instant,
+    first: Option<u64>,
+    shown: Instant,
+}
+
+impl Progress {
+    /// Begins to show progress.
+    pub fn new(output: Output) -> Self {
+        let bar = (!output.quiet() && std::io::stderr().is_terminal()).then(|| {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            if let Ok(style) = ProgressStyle::with_template("{msg}  {wide_bar}") {
+                bar.set_style(style.progress_chars("━╸ "));
+            }
+            bar
+        });
+        let now = Instant::now();
+        Progress { output, bar, begun: now, first: None, shown: now }
+    }
+
+    /// After an iteration; cheap where it is not yet time to show anything.
+    pub fn iteration(&mut self, standing: &Standing) {
+        let first = *self.first.get_or_insert(standing.iteration);
+        let pause = if self.bar.is_some() { REDRAW } else { LINE };
+        if self.output.quiet() || self.shown.elapsed() < pause {
+            return;
+        }
+        self.shown = Instant::now();
+        let line = standing.line(remaining(standing, first, self.begun.elapsed()));
+        match &self.bar {
+            Some(bar) => {
+                bar.set_length(standing.iterations);
+                bar.set_position(standing.iteration);
+                bar.set_message(line);
+            }
+            None => self.output.message(&line),
+        }
+    }
+
+    /// After an epoch: a line that stays.
+    pub fn epoch(&mut self, result: &EpochResult) {
+        self.say(&result.line());
+        if self.bar.is_none() {
+            self.shown = Instant::now();
+        }
+    }
+
+    /// Something to say while progress is shown.
+    pub fn say(&self, text: &str) {
+        if self.output.quiet() {
+            return;
+        }
+        match &self.bar {
+            Some(bar) => bar.suspend(|| self.output.message(text)),
+            None => self.output.message(text),
+        }
+    }
+
+    /// A warning while progress is shown; said even where quiet.
+    pub fn warn(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| self.output.warning(text)),
+            None => self.output.warning(text),
+        }
+    }
+}
+
+impl Drop for Progress {
+    /// The bar goes; what was said stays.
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Standing {
+    fn line(&self, remaining: Option<Duration>) -> String {
+        let left = remaining.map_or_else(|| "?".to_owned(), clock);
+        format!(
+            "epoch {}/{}  {}/{}  {:.0} img/s  loss {:.4}  top-1 {:.2} %  {left} left",
+            self.epoch,
+            self.epochs,
+            self.iteration,
+            self.iterations,
+            self.images_per_second,
+            self.loss,
+            self.top1 * 100.0
+        )
+    }
+}
+
+impl EpochResult {
+    fn line(&self) -> String {
+        let validation = self.validation.map_or_else(String::new, |(loss, top1)| {
+            format!("  val loss {loss:.4}  val top-1 {:.2} %", top1 * 100.0)
+        });
+        format!(
+            "epoch {}/{}  loss {:.4}  top-1 {:.2} %{validation}  {:.0} img/s  {:.2} s",
+            self.epoch,
+            self.epochs,
+            self.train_loss,
+            self.train_top1 * 100.0,
+            self.images_per_second,
+            self.seconds
+        )
+    }
+}
+
+/// How long the rest takes at the pace since the first iteration that was seen; validation and checkpoints included.
+fn remaining(standing: &Standing, first: u64, elapsed: Duration) -> Option<Duration> {
+    let done = standing.iteration.saturating_sub(first);
+    if done == 0 {
+        return None;
+    }
+    let left = standing.iterations.saturating_sub(standing.iteration);
+    Duration::try_from_secs_f64(elapsed.as_secs_f64() * left as f64 / done as f64).ok()
+}
+
+/// A duration as `m:ss` or `h:mm:ss`.
+fn clock(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    if hours > 0 { format!("{hours}:{minutes:02}:{seconds:02}") } else { format!("{minutes}:{seconds:02}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{EpochResult, Progress, Standing, clock, remaining};
+    use crate::output::Output;
+    use std::time::Duration;
+
+    const STANDING: Standing = Standing {
+        epoch: 2,
+        epochs: 50,
+        iteration: 60,
+        iterations: 2950,
+        images_per_second: 41_234.5,
+        loss: 0.123_45,
+        top1: 0.965_4,
+    };
+
+    #[test]
+    fn a_line_tells_where_training_stands() {
+        let left = remaining(&STANDING, 10, Duration::from_secs(5));
+        assert_eq!(left, Some(Duration::from_secs(289)));
+        assert_eq!(
+            STANDING.line(left),
+            "epoch 2/50  60/2950  41234 img/s  loss 0.1235  top-1 96.54 %  4:49 left"
+        );
+        assert_eq!(remaining(&STANDING, 60, Duration::from_secs(5)), None);
+    }
+
+    #[test]
+    fn an_epoch_is_a_line() {
+        let result = EpochResult {
+            epoch: 1,
+            epochs: 3,
+            train_loss: 0.5,
+            train_top1: 0.9,
+            validation: Some((0.25, 0.95)),
+            images_per_second: 1000.0,
+            seconds: 1.5,
+        };
+        assert_eq!(
+            result.line(),
+            "epoch 1/3  loss 0.5000  top-1 90.00 %  val loss 0.2500  val top-1 95.00 %  1000 img/s  1.50 s"
+        );
+        let without = EpochResult { validation: None, ..result };
+        assert_eq!(without.line(), "epoch 1/3  loss 0.5000  top-1 90.00 %  1000 img/s  1.50 s");
+    }
+
+    #[test]
+    fn times_are_clocks() {
+        assert_eq!([59, 61, 3661].map(|s| clock(Duration::from_secs(s))), ["0:59", "1:01", "1:01:01"]);
+    }
+
+    #[test]
+    fn numbers_that_are_none_do_not_panic() {
+        let mut progress = Progress::new(Output::new(false, true));
+        progress.iteration(&Standing { loss: f64::NAN, images_per_second: f64::INFINITY, ..STANDING });
+        assert!(Standing { loss: f64::NAN, ..STANDING }.line(None).contains("? left"));
+    }
+}

@@ -1,0 +1,39 @@
+//! SIGINT and SIGTERM set a flag; who trains looks at it between iterations, saves the state and stops.
+
+use crate::errors::{Failure, INTERRUPTED, Result};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Makes SIGINT and SIGTERM set the returned flag. A second SIGINT ends the process at once with exit code 75: a run
+/// directory can be continued from wherever its writer stopped.
+///
+/// # Errors
+/// Where the system refuses to register the handlers.
+pub fn stop_flag() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let refused =
+        |error: std::io::Error| Failure::failed(format!("cannot register signal handlers: {error}"));
+    // Handlers run in the order of registration: the one that ends the process sees the flag of the signal before.
+    flag::register_conditional_shutdown(SIGINT, i32::from(INTERRUPTED), Arc::clone(&stop))
+        .map_err(refused)?;
+    for signal in [SIGINT, SIGTERM] {
+        flag::register(signal, Arc::clone(&stop)).map_err(refused)?;
+    }
+    Ok(stop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::stop_flag;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn a_signal_sets_the_flag_and_nothing_else() {
+        let stop = stop_flag().unwrap();
+        assert!(!stop.load(Ordering::SeqCst));
+        signal_hook::low_level::raise(signal_hook::consts::SIGTERM).unwrap();
+        assert!(stop.load(Ordering::SeqCst));
+    }
+}

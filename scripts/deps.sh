@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# Puts oneDNN into .deps/onednn of this checkout: a pinned wheel, checked by its hash, without root.
+#
+#   scripts/deps.sh                fails where it cannot
+#   scripts/deps.sh --best-effort  says so and goes on: Stratus also runs with a system oneDNN 3.x, or without any
+set -euo pipefail
+
+version=2023.2.0
+wheel=onednn_cpu_gomp-$version-py2.py3-none-manylinux1_x86_64.whl
+sha256=2f22a54d6a890ed14bfa185d42a4be65d8b5b1df85dc1f0f3a9abe31620416fb
+root=$(cd "$(dirname "$0")/.." && pwd)
+target=$root/.deps/onednn
+stamp=$target/installed
+
+best_effort=no
+case "${1-}" in
+    '') ;;
+    --best-effort) best_effort=yes ;;
+    *) echo "usage: scripts/deps.sh [--best-effort]" >&2; exit 2 ;;
+esac
+
+give_up() {
+    echo "deps: $1" >&2
+    echo "deps: install oneDNN with your system's packages instead (Debian and Ubuntu: libdnnl-dev, where it is" >&2
+    echo "deps: 3.x; Homebrew and conda-forge: onednn). Without it the slow reference backend computes." >&2
+    if [ "$best_effort" = yes ]; then exit 0; fi
+    exit 1
+}
+
+has_gomp() {
+    { ldconfig -p 2>/dev/null || /sbin/ldconfig -p 2>/dev/null; } | grep 'libgomp\.so\.1' >/dev/null && return
+    for file in /usr/lib*/libgomp.so.1 /usr/lib/*/libgomp.so.1; do
+        if [ -e "$file" ]; then return; fi
+    done
+    # Where gcc keeps it, if it does: the bare name comes back when it knows none.
+    case "$(gcc -print-file-name=libgomp.so.1 2>/dev/null)" in /*) return ;; esac
+    return 1
+}
+
+if [ "$(uname -s)" != Linux ] || [ "$(uname -m)" != x86_64 ]; then
+    give_up "the pinned oneDNN is built for Linux on x86-64, and this is $(uname -s) on $(uname -m)"
+fi
+has_gomp || echo "deps: libgomp.so.1 is missing and oneDNN needs it: install libgomp1 (it comes with gcc)" >&2
+
+if [ "$(cat "$stamp" 2>/dev/null)" = "$sha256" ] && [ -e "$target/lib/libdnnl.so.3" ]; then
+    exit 0
+fi
+command -v python3 >/dev/null || give_up "python3 is missing"
+python3 -m pip --version >/dev/null 2>&1 || give_up "pip is missing for python3 (install python3-pip)"
+
+mkdir -p "$root/.deps"
+work=$(mktemp -d "$root/.deps/install.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+
+echo "deps: fetching oneDNN ($wheel)" >&2
+echo "onednn-cpu-gomp==$version --hash=sha256:$sha256" > "$work/requirements.txt"
+python3 -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: \
+    --platform manylinux1_x86_64 --dest "$work" --requirement "$work/requirements.txt" >&2 \
+    || give_up "the wheel could not be fetched"
+
+# Checked again by ourselves, and unpacked beside the target: what stands at the target is always whole.
+python3 - "$work/$wheel" "$sha256" "$work/onednn" <<'PYTHON' || give_up "the wheel is not what it should be"
+import hashlib, pathlib, sys, zipfile
+
+wheel, expected, target = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
+found = hashlib.sha256(pathlib.Path(wheel).read_bytes()).hexdigest()
+if found != expected:
+    sys.exit(f"deps: {wheel} has SHA-256 {found}, expected {expected}")
+wanted = {
+    "data/lib/libdnnl.so.3": "lib/libdnnl.so.3",
+    "data/share/doc/onednn/LICENSE": "LICENSE",
+    "data/share/doc/onednn/THIRD-PARTY-PROGRAMS": "THIRD-PARTY-PROGRAMS",
+}
+with zipfile.ZipFile(wheel) as archive:
+    for name in archive.namelist():
+        inside = name.partition(".data/")[2]
+        place = wanted.pop("data/" + inside.removeprefix("data/"), None) if inside else None
+        if place:
+            file = target / place
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(archive.read(name))
+if wanted:
+    sys.exit(f"deps: the wheel has no {', '.join(wanted)}")
+PYTHON
+echo "$sha256" > "$work/onednn/installed"
+rm -rf "$target"
+mv -T "$work/onednn" "$target"
+echo "deps: oneDNN is in .deps/onednn/lib" >&2
