@@ -39,6 +39,7 @@ struct Scratch<'a> {
     sums: &'a mut [f32],
     constants: &'a mut [f32],
     repeated: &'a mut [f32],
+    stages: &'a mut [u8],
 }
 
 /// Per-channel constants kept in scratch: four vectors.
@@ -50,16 +51,28 @@ impl BatchNorm {
     pub fn scratch_bytes(&self) -> usize {
         let (threads, padded) = (self.team.threads(), self.geometry.padded());
         let period = self.geometry.groups * self.geometry.period();
-        8 * 2 * threads * padded
-            + 4 * (2 * threads * self.geometry.period() + CONSTANTS * padded + CONSTANTS * period)
+        let floats = 2 * threads * self.geometry.period() + CONSTANTS * padded + CONSTANTS * period;
+        let bytes = 8 * 2 * threads * padded + 4 * floats;
+        bytes.next_multiple_of(64) + self.stage_bytes() * threads
+    }
+
+    /// Bytes of one thread's stage: a strip's input and its gradient, where the norm is pooled and they fit the nearest cache.
+    fn stage_bytes(&self) -> usize {
+        let strip = self.pool.map_or(0, |pool| pool.strip_elements(&self.geometry) * self.dtype.bytes());
+        if 2 * strip <= pool::LARGEST_STAGE { (2 * strip).next_multiple_of(64) } else { 0 }
     }
 
     fn scratch<'a>(&self, bytes: &'a mut [u8]) -> Scratch<'a> {
         let (threads, padded) = (self.team.threads(), self.geometry.padded());
         let (totals, rest) = bytes.split_at_mut(8 * 2 * threads * padded);
         let (sums, rest) = rest.split_at_mut(4 * 2 * threads * self.geometry.period());
+        let stages = self.stage_bytes() * threads;
+        let (rest, stages) = rest.split_at_mut(rest.len() - stages);
         let (constants, repeated) = rest.split_at_mut(4 * CONSTANTS * padded);
+        // The floats may end short of the stages' alignment.
+        let repeated = &mut repeated[..4 * CONSTANTS * self.geometry.groups * self.geometry.period()];
         Scratch {
+            stages,
             totals: bytemuck::cast_slice_mut(totals),
             sums: bytemuck::cast_slice_mut(sums),
             constants: bytemuck::cast_slice_mut(constants),
@@ -73,12 +86,14 @@ impl BatchNorm {
         &self,
         totals: &mut [f64],
         sums: &mut [f32],
+        stages: &mut [u8],
         rows: &(dyn Fn(usize) -> std::ops::Range<usize> + Sync),
         body: &(dyn Fn(std::ops::Range<usize>, &mut Sums<'_>) + Sync),
     ) {
         let (threads, padded, period) = (self.team.threads(), self.geometry.padded(), self.geometry.period());
         let mut total_parts = cut(&mut totals[..], (0..threads).map(|_| 2 * padded));
         let mut sum_parts = cut(sums, (0..threads).map(|_| 2 * period));
+        let mut stages = cut(stages, (0..threads).map(|_| self.stage_bytes()));
         let mut parts: [Option<Sums<'_>>; super::threads::MAX_THREADS] = std::array::from_fn(|thread| {
             (thread < threads).then(|| {
                 let (first, second) = std::mem::take(&mut sum_parts[thread]).split_at_mut(period);
@@ -86,6 +101,7 @@ impl BatchNorm {
                     totals: std::mem::take(&mut total_parts[thread]),
                     first,
                     second,
+                    stage: std::mem::take(&mut stages[thread]),
                     width: self.geometry.width,
                 }
             })
@@ -152,7 +168,7 @@ impl BatchNorm {
     ) {
         let geometry = &self.geometry;
         let (padded, row, period) = (geometry.padded(), geometry.row_elements(), geometry.period());
-        let Scratch { totals, sums, constants, repeated } = self.scratch(scratch);
+        let Scratch { totals, sums, constants, repeated, stages } = self.scratch(scratch);
         // Sums are taken about the running mean: the variance does not suffer where a channel's mean is large.
         let pivot = &mut constants[..padded];
         pivot.fill(0.0);
@@ -162,6 +178,7 @@ impl BatchNorm {
         self.reduce(
             totals,
             sums,
+            stages,
             &|thread| geometry.thread_rows(self.team.threads(), thread),
             &|rows, sums| {
                 for (group, rows) in geometry.stretches(rows) {
@@ -196,7 +213,7 @@ impl BatchNorm {
             scale[channel] = factor as f32;
             shift[channel] = (f64::from(bias[channel]) - batch_mean * factor) as f32;
         }
-        self.normalise(x, scale, shift, y, index, repeated);
+        self.normalise(x, [scale, shift], y, index, repeated, stages);
     }
 
     /// Inference forward: running statistics.
@@ -208,7 +225,7 @@ impl BatchNorm {
         scratch: &mut [u8],
     ) {
         let padded = self.geometry.padded();
-        let Scratch { constants, repeated, .. } = self.scratch(scratch);
+        let Scratch { constants, repeated, stages, .. } = self.scratch(scratch);
         let (scale, shift) = constants[..2 * padded].split_at_mut(padded);
         scale.fill(0.0);
         shift.fill(0.0);
@@ -221,15 +238,15 @@ impl BatchNorm {
         match self.dtype {
             DType::Bf16 => {
                 let (x, y) = (bytemuck::cast_slice::<_, super::simd::Bf16>(x), bytemuck::cast_slice_mut(y));
-                self.normalise(x, scale, shift, y, &mut [], repeated);
+                self.normalise(x, [scale, shift], y, &mut [], repeated, stages);
             }
             _ => self.normalise::<f32>(
                 bytemuck::cast_slice(x),
-                scale,
-                shift,
+                [scale, shift],
                 bytemuck::cast_slice_mut(y),
                 &mut [],
                 repeated,
+                stages,
             ),
         }
     }
@@ -238,15 +255,15 @@ impl BatchNorm {
     fn normalise<E: Element>(
         &self,
         x: &[E],
-        scale: &[f32],
-        shift: &[f32],
+        [scale, shift]: [&[f32]; 2],
         y: &mut [E],
         index: &mut [u8],
         repeated: &mut [f32],
+        stages: &mut [u8],
     ) {
         let geometry = &self.geometry;
         if let Some(pool) = &self.pool {
-            pool::forward(self, pool, x, scale, shift, y, index);
+            pool::forward(self, pool, x, [scale, shift], y, index, stages);
             return;
         }
         let (row, period, threads) = (geometry.row_elements(), geometry.period(), self.team.threads());
@@ -321,7 +338,7 @@ impl BatchNorm {
         let geometry = &self.geometry;
         let (padded, row, period, threads) =
             (geometry.padded(), geometry.row_elements(), geometry.period(), self.team.threads());
-        let Scratch { totals, sums, constants, repeated } = self.scratch(scratch);
+        let Scratch { totals, sums, constants, repeated, stages } = self.scratch(scratch);
         constants.fill(0.0);
         {
             let (scale, rest) = constants.split_at_mut(padded);
@@ -343,6 +360,7 @@ impl BatchNorm {
             self.reduce(
                 totals,
                 sums,
+                stages,
                 &|thread| pool.thread_strips(geometry, threads, thread),
                 &|strips, sums| {
                     pool::reduce_gradients(self, pool, strips, x, dy, index, means, sums);
@@ -350,18 +368,25 @@ impl BatchNorm {
             );
         } else {
             let repeated = &*repeated;
-            self.reduce(totals, sums, &|thread| geometry.thread_rows(threads, thread), &|rows, sums| {
-                for (group, rows) in geometry.stretches(rows) {
-                    let c = [0, 1, 2].map(|i| &repeated[(i * geometry.groups + group) * period..][..period]);
-                    let range = rows.start * row..rows.end * row;
-                    let length = flush_length(period);
-                    for (x, dy) in x[range.clone()].chunks(length).zip(dy[range].chunks(length)) {
-                        sums.clear();
-                        gradient_sums(self.level, x, dy, c, self.relu, sums.first, sums.second);
-                        sums.flush(group);
+            self.reduce(
+                totals,
+                sums,
+                stages,
+                &|thread| geometry.thread_rows(threads, thread),
+                &|rows, sums| {
+                    for (group, rows) in geometry.stretches(rows) {
+                        let c =
+                            [0, 1, 2].map(|i| &repeated[(i * geometry.groups + group) * period..][..period]);
+                        let range = rows.start * row..rows.end * row;
+                        let length = flush_length(period);
+                        for (x, dy) in x[range.clone()].chunks(length).zip(dy[range].chunks(length)) {
+                            sums.clear();
+                            gradient_sums(self.level, x, dy, c, self.relu, sums.first, sums.second);
+                            sums.flush(group);
+                        }
                     }
-                }
-            });
+                },
+            );
         }
         // dx = scale * g - scale / M * (sum g + xhat * sum(g * xhat)), as scale * g + slope * x + offset.
         let count = geometry.pixels() as f64;
@@ -380,7 +405,7 @@ impl BatchNorm {
             }
         }
         if let Some(pool) = &self.pool {
-            pool::backward(self, pool, x, dy, index, constants, dx);
+            pool::backward(self, pool, x, dy, index, constants, dx, stages);
             return;
         }
         for (constant, repeated) in
@@ -410,6 +435,8 @@ pub(super) struct Sums<'a> {
     pub first: &'a mut [f32],
     /// Second quantity.
     pub second: &'a mut [f32],
+    /// Room for a strip.
+    pub stage: &'a mut [u8],
     width: usize,
 }
 
@@ -504,12 +531,13 @@ fn gradient_sums_body<E: Element>(
     second: &mut [f32],
 ) {
     let period = scale.len();
-    let (shift, mean) = (&shift[..period], &mean[..period]);
-    let (first, second) = (&mut first[..period], &mut second[..period]);
     let cut = if relu { 0.0 } else { f32::NEG_INFINITY };
     for (x, dy) in x.chunks(period).zip(dy.chunks(period)) {
-        let dy = &dy[..x.len()];
-        for i in 0..x.len() {
+        // One length for all, so that the inner loop needs no checks.
+        let n = x.len();
+        let (dy, scale, shift, mean) = (&dy[..n], &scale[..n], &shift[..n], &mean[..n]);
+        let (first, second) = (&mut first[..n], &mut second[..n]);
+        for i in 0..n {
             let value = x[i].load();
             let g = if value.mul_add(scale[i], shift[i]) > cut { dy[i].load() } else { 0.0 };
             first[i] += g;
@@ -531,11 +559,12 @@ fn gradient_body<E: Element>(
     dx: &mut [E],
 ) {
     let period = scale.len();
-    let (shift, slope, offset) = (&shift[..period], &slope[..period], &offset[..period]);
     let cut = if relu { 0.0 } else { f32::NEG_INFINITY };
     for ((x, dy), dx) in x.chunks(period).zip(dy.chunks(period)).zip(dx.chunks_mut(period)) {
-        let (dy, dx) = (&dy[..x.len()], &mut dx[..x.len()]);
-        for i in 0..x.len() {
+        let n = x.len();
+        let (dy, dx, scale, shift) = (&dy[..n], &mut dx[..n], &scale[..n], &shift[..n]);
+        let (slope, offset) = (&slope[..n], &offset[..n]);
+        for i in 0..n {
             let value = x[i].load();
             let g = if value.mul_add(scale[i], shift[i]) > cut { dy[i].load() } else { 0.0 };
             dx[i] = E::store(g.mul_add(scale[i], value.mul_add(slope[i], offset[i])));

@@ -4,8 +4,8 @@
 
 use super::batch_norm::{BatchNorm, Sums};
 use super::rows::Geometry;
-use super::simd::{Element, multiversion};
-use super::threads::{Team, cut, split};
+use super::simd::{Element, multiversion, stream};
+use super::threads::{MAX_THREADS, Team, cut, split};
 use std::ops::Range;
 
 /// Non-overlapping windows.
@@ -40,19 +40,31 @@ impl Pool {
         plane * geometry.height + strip * self.window[0]..plane * geometry.height + end
     }
 
+    /// Elements of the longest strip: the last of a plane may have some rows that no window covers.
+    pub(super) fn strip_elements(&self, geometry: &Geometry) -> usize {
+        (self.window[0] + geometry.height % self.window[0]) * geometry.row_elements()
+    }
+
     fn group(&self, geometry: &Geometry, strip: usize) -> usize {
         strip / self.strips(geometry) % geometry.groups
     }
 }
 
-/// Calls `$function` with the widest block of channels that divides the width.
+/// The most bytes of a strip and its gradient that are staged.
+pub(super) const LARGEST_STAGE: usize = 24 << 10;
+
+/// A map of this many bytes has left the caches before its reader comes: it is written past them. Measured with 32 MiB of last-level cache.
+const LARGE_MAP: usize = 16 << 20;
+
+/// Calls `$function` with the widest block of channels that divides the width, and the common window as a constant.
 macro_rules! by_block {
-    ($width:expr, $function:ident::<$element:ty>($($argument:expr),* $(,)?)) => {
-        match $width {
-            width if width.is_multiple_of(16) => $function::<$element, 16>($($argument),*),
-            width if width.is_multiple_of(8) => $function::<$element, 8>($($argument),*),
-            width if width.is_multiple_of(4) => $function::<$element, 4>($($argument),*),
-            _ => $function::<$element, 1>($($argument),*),
+    ($strip:expr, $function:ident::<$element:ty>($($argument:expr),* $(,)?)) => {
+        match ($strip.width, $strip.window) {
+            (width, [2, 2]) if width.is_multiple_of(16) => $function::<$element, 16, 2>($($argument),*),
+            (width, _) if width.is_multiple_of(16) => $function::<$element, 16, 0>($($argument),*),
+            (width, [2, 2]) if width.is_multiple_of(8) => $function::<$element, 8, 2>($($argument),*),
+            (width, _) if width.is_multiple_of(8) => $function::<$element, 8, 0>($($argument),*),
+            _ => $function::<$element, 1, 0>($($argument),*),
         }
     };
 }
@@ -78,6 +90,26 @@ impl Strip {
             relu: norm.relu,
         }
     }
+
+    /// The window; a constant where `W` is not 0.
+    #[inline(always)]
+    fn window<const W: usize>(&self) -> [usize; 2] {
+        if W == 0 { self.window } else { [W, W] }
+    }
+}
+
+/// Copies a strip to the stage, or gives it as it lies where the stage is too small.
+///
+/// A strip's rows are read side by side, which the processor's prefetchers do not follow; copied in one go they are, and the rows are then
+/// read from the nearest cache. Measured on maps of 25 MB: 3 times as fast.
+fn staged<'a, E: Element>(strip: &'a [E], stage: &'a mut [E]) -> &'a [E] {
+    match stage.get_mut(..strip.len()) {
+        Some(stage) => {
+            stage.copy_from_slice(strip);
+            stage
+        }
+        None => strip,
+    }
 }
 
 /// `y = max over the window of scale * x + shift`, rectified; `index` may be empty.
@@ -85,10 +117,10 @@ pub(super) fn forward<E: Element>(
     norm: &BatchNorm,
     pool: &Pool,
     x: &[E],
-    scale: &[f32],
-    shift: &[f32],
+    [scale, shift]: [&[f32]; 2],
     y: &mut [E],
     index: &mut [u8],
+    stages: &mut [u8],
 ) {
     let (geometry, threads) = (&norm.geometry, norm.team.threads());
     let (strip, out_row, in_row, width) =
@@ -97,23 +129,30 @@ pub(super) fn forward<E: Element>(
     let keep = !index.is_empty();
     let mut ys = cut(y, lengths());
     let mut indices = cut(index, lengths().map(|length| if keep { length } else { 0 }));
-    let mut parts: [(&mut [E], &mut [u8]); super::threads::MAX_THREADS] =
-        std::array::from_fn(|t| (std::mem::take(&mut ys[t]), std::mem::take(&mut indices[t])));
-    norm.team.run_parts(&mut parts[..threads], &|thread, (y, index)| {
+    let per_stage = stages.len() / threads;
+    let mut stages = cut(stages, (0..threads).map(|_| per_stage));
+    let mut parts: [(&mut [E], &mut [u8], &mut [E]); MAX_THREADS] = std::array::from_fn(|t| {
+        (
+            std::mem::take(&mut ys[t]),
+            std::mem::take(&mut indices[t]),
+            elements(std::mem::take(&mut stages[t])),
+        )
+    });
+    norm.team.run_parts(&mut parts[..threads], &|thread, (y, index, stage)| {
         for (position, number) in pool.thread_strips(geometry, threads, thread).enumerate() {
             let rows = pool.rows(geometry, number);
             let group = pool.group(geometry, number) * width;
-            let from = &x[rows.start * in_row..rows.end * in_row];
+            let from = staged(&x[rows.start * in_row..rows.end * in_row], stage);
             let constants = [&scale[group..group + width], &shift[group..group + width]];
             let to = &mut y[position * out_row..][..out_row];
             let index = if keep { &mut index[position * out_row..][..out_row] } else { &mut [] };
-            by_block!(width, pool_strip::<E>(norm.level, strip, from, constants, to, index));
+            by_block!(strip, pool_strip::<E>(norm.level, strip, from, constants, to, index));
         }
     });
 }
 
-multiversion! {
-    fn pool_strip / pool_strip_body [E: Element, const K: usize] [E, K] (strip: Strip, x: &[E], constants: [&[f32]; 2], y: &mut [E], index: &mut [u8])
+fn elements<E: Element>(bytes: &mut [u8]) -> &mut [E] {
+    if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
 }
 
 #[inline(always)]
@@ -123,51 +162,81 @@ fn load<E: Element, const K: usize>(from: &[E], at: usize) -> [f32; K] {
 }
 
 #[inline(always)]
-fn constant<const K: usize>(from: &[f32], at: usize) -> [f32; K] {
+fn lanes<const K: usize>(from: &[f32], at: usize) -> [f32; K] {
     let from = &from[at..at + K];
     std::array::from_fn(|lane| from[lane])
 }
 
 #[inline(always)]
-fn pool_strip_body<E: Element, const K: usize>(
+fn numbers<const K: usize>(from: &[u8], at: usize) -> [u32; K] {
+    let from = &from[at..at + K];
+    std::array::from_fn(|lane| u32::from(from[lane]))
+}
+
+multiversion! {
+    fn pool_strip / pool_strip_body [E: Element, const K: usize, const W: usize] [E, K, W] (
+        strip: Strip, x: &[E], constants: [&[f32]; 2], y: &mut [E], index: &mut [u8]
+    )
+}
+
+#[inline(always)]
+fn pool_strip_body<E: Element, const K: usize, const W: usize>(
     strip: Strip,
     x: &[E],
     [scale, shift]: [&[f32]; 2],
     y: &mut [E],
     index: &mut [u8],
 ) {
-    let [height, width] = strip.window;
+    let [height, width] = strip.window::<W>();
     for block in (0..strip.width).step_by(K) {
-        let (a, b) = (constant::<K>(scale, block), constant::<K>(shift, block));
+        let (a, b) = (lanes::<K>(scale, block), lanes::<K>(shift, block));
+        // Zero, or NaN where the channel's statistics are: a NaN anywhere in a channel shows in all of it.
+        let poison: [f32; K] = std::array::from_fn(|lane| b[lane] - b[lane]);
         for output in 0..strip.outputs {
+            // The largest value first, then who had it: one selection a loop keeps the compiler in vectors.
+            let at = |i: usize, j: usize| i * strip.row_elements + (output * width + j) * strip.width + block;
+            let value = |i: usize, j: usize| -> [f32; K] {
+                let x = load::<E, K>(x, at(i, j));
+                std::array::from_fn(|lane| x[lane].mul_add(a[lane], b[lane]))
+            };
             let mut best = [f32::NEG_INFINITY; K];
-            let mut winner = [0u32; K];
             for i in 0..height {
                 for j in 0..width {
-                    let at = i * strip.row_elements + (output * width + j) * strip.width + block;
-                    let value = load::<E, K>(x, at);
-                    let number = (i * width + j) as u32;
-                    for lane in 0..K {
-                        let value = value[lane].mul_add(a[lane], b[lane]);
-                        winner[lane] = if value > best[lane] { number } else { winner[lane] };
-                        best[lane] = if value > best[lane] { value } else { best[lane] };
+                    let value = value(i, j);
+                    best =
+                        std::array::from_fn(
+                            |lane| if value[lane] > best[lane] { value[lane] } else { best[lane] },
+                        );
+                }
+            }
+            let mut winner = [0u32; K];
+            if !index.is_empty() {
+                for i in (0..height).rev() {
+                    for j in (0..width).rev() {
+                        let (value, number) = (value(i, j), (i * width + j) as u32);
+                        winner = std::array::from_fn(|lane| {
+                            if value[lane] == best[lane] { number } else { winner[lane] }
+                        });
                     }
                 }
             }
             let at = output * strip.width + block;
-            if strip.relu {
-                for lane in 0..K {
-                    let alive = best[lane] > 0.0;
-                    winner[lane] = if alive { winner[lane] } else { u32::from(CUT) };
-                    best[lane] = if alive { best[lane] } else { 0.0 };
-                }
+            for lane in 0..K {
+                best[lane] += poison[lane];
             }
-            for (to, value) in y[at..at + K].iter_mut().zip(best) {
-                *to = E::store(value);
+            if strip.relu {
+                winner =
+                    std::array::from_fn(|lane| if best[lane] <= 0.0 { u32::from(CUT) } else { winner[lane] });
+                best = std::array::from_fn(|lane| if best[lane] <= 0.0 { 0.0 } else { best[lane] });
+            }
+            let to = &mut y[at..at + K];
+            for lane in 0..K {
+                to[lane] = E::store(best[lane]);
             }
             if !index.is_empty() {
-                for (to, winner) in index[at..at + K].iter_mut().zip(winner) {
-                    *to = winner as u8;
+                let to = &mut index[at..at + K];
+                for lane in 0..K {
+                    to[lane] = winner[lane] as u8;
                 }
             }
         }
@@ -201,12 +270,12 @@ pub(super) fn reduce_gradients<E: Element>(
             open = Some(group);
         }
         let rows = pool.rows(geometry, number);
-        let from = &x[rows.start * in_row..rows.end * in_row];
+        let from = staged(&x[rows.start * in_row..rows.end * in_row], elements(sums.stage));
         let range = number * out_row..(number + 1) * out_row;
         let mean = &mean[group * width..][..width];
         let (first, second) = (&mut sums.first[..width], &mut sums.second[..width]);
         by_block!(
-            width,
+            strip,
             reduce_strip::<E>(
                 norm.level,
                 strip,
@@ -225,13 +294,13 @@ pub(super) fn reduce_gradients<E: Element>(
 }
 
 multiversion! {
-    fn reduce_strip / reduce_strip_body [E: Element, const K: usize] [E, K] (
-        strip: Strip, x: &[E], dy: &[E], index: &[u8], mean: &[f32], first: &mut [f32], second: &mut [f32],
+    fn reduce_strip / reduce_strip_body [E: Element, const K: usize, const W: usize] [E, K, W] (
+        strip: Strip, x: &[E], dy: &[E], index: &[u8], mean: &[f32], first: &mut [f32], second: &mut [f32]
     )
 }
 
 #[inline(always)]
-fn reduce_strip_body<E: Element, const K: usize>(
+fn reduce_strip_body<E: Element, const K: usize, const W: usize>(
     strip: Strip,
     x: &[E],
     dy: &[E],
@@ -240,14 +309,14 @@ fn reduce_strip_body<E: Element, const K: usize>(
     first: &mut [f32],
     second: &mut [f32],
 ) {
-    let [height, width] = strip.window;
+    let [height, width] = strip.window::<W>();
     for block in (0..strip.width).step_by(K) {
-        let mean = constant::<K>(mean, block);
-        let (mut sum, mut weighted) = (constant::<K>(first, block), constant::<K>(second, block));
+        let mean = lanes::<K>(mean, block);
+        let (mut sum, mut weighted) = (lanes::<K>(first, block), lanes::<K>(second, block));
         for output in 0..strip.outputs {
             let at = output * strip.width + block;
             let g = load::<E, K>(dy, at);
-            let winner: [u32; K] = std::array::from_fn(|lane| u32::from(index[at + lane]));
+            let winner = numbers::<K>(index, at);
             let mut chosen = [0.0; K];
             for i in 0..height {
                 for j in 0..width {
@@ -271,6 +340,7 @@ fn reduce_strip_body<E: Element, const K: usize>(
 }
 
 /// `dx = scale * g + slope * x + offset`, where `g` is `dy` at the winners; `constants` holds scale, shift, slope, offset per channel.
+#[allow(clippy::too_many_arguments)] // The operands of the step, and its stages.
 pub(super) fn backward<E: Element>(
     norm: &BatchNorm,
     pool: &Pool,
@@ -279,39 +349,51 @@ pub(super) fn backward<E: Element>(
     index: &[u8],
     constants: &[f32],
     dx: &mut [E],
+    stages: &mut [u8],
 ) {
     let (geometry, threads) = (&norm.geometry, norm.team.threads());
     let (strip, out_row, in_row, width) =
         (Strip::new(norm, pool), pool.output_row(geometry), geometry.row_elements(), geometry.width);
     let padded = geometry.padded();
+    let past_caches = std::mem::size_of_val(dx) >= LARGE_MAP;
     let rows_of = |strips: Range<usize>| -> usize { strips.map(|s| pool.rows(geometry, s).len()).sum() };
-    let mut parts = cut(dx, (0..threads).map(|t| rows_of(pool.thread_strips(geometry, threads, t)) * in_row));
-    norm.team.run_parts(&mut parts[..threads], &|thread, part| {
+    let mut dxs = cut(dx, (0..threads).map(|t| rows_of(pool.thread_strips(geometry, threads, t)) * in_row));
+    let per_stage = stages.len() / threads;
+    let mut stages = cut(stages, (0..threads).map(|_| per_stage));
+    let mut parts: [(&mut [E], &mut [E]); MAX_THREADS] =
+        std::array::from_fn(|t| (std::mem::take(&mut dxs[t]), elements(std::mem::take(&mut stages[t]))));
+    norm.team.run_parts(&mut parts[..threads], &|thread, (dx, stage)| {
+        let half = stage.len() / 2;
+        let (from_stage, to_stage) = stage.split_at_mut(half);
         let mut done = 0;
         for number in pool.thread_strips(geometry, threads, thread) {
             let rows = pool.rows(geometry, number);
             let group = pool.group(geometry, number) * width;
             let c = [0, 2, 3].map(|i| &constants[i * padded + group..][..width]);
             let range = number * out_row..(number + 1) * out_row;
-            let from = &x[rows.start * in_row..rows.end * in_row];
-            let to = &mut part[done..done + from.len()];
-            by_block!(
-                width,
-                backward_strip::<E>(norm.level, strip, from, &dy[range.clone()], &index[range], c, to)
-            );
+            let (dy, index) = (&dy[range.clone()], &index[range]);
+            let from = staged(&x[rows.start * in_row..rows.end * in_row], from_stage);
+            let to = &mut dx[done..done + from.len()];
+            match to_stage.get_mut(..from.len()) {
+                Some(stage) => {
+                    by_block!(strip, backward_strip::<E>(norm.level, strip, from, dy, index, c, stage));
+                    if past_caches { stream(norm.level, stage, to) } else { to.copy_from_slice(stage) }
+                }
+                None => by_block!(strip, backward_strip::<E>(norm.level, strip, from, dy, index, c, to)),
+            }
             done += from.len();
         }
     });
 }
 
 multiversion! {
-    fn backward_strip / backward_strip_body [E: Element, const K: usize] [E, K] (
-        strip: Strip, x: &[E], dy: &[E], index: &[u8], constants: [&[f32]; 3], dx: &mut [E],
+    fn backward_strip / backward_strip_body [E: Element, const K: usize, const W: usize] [E, K, W] (
+        strip: Strip, x: &[E], dy: &[E], index: &[u8], constants: [&[f32]; 3], dx: &mut [E]
     )
 }
 
 #[inline(always)]
-fn backward_strip_body<E: Element, const K: usize>(
+fn backward_strip_body<E: Element, const K: usize, const W: usize>(
     strip: Strip,
     x: &[E],
     dy: &[E],
@@ -319,15 +401,14 @@ fn backward_strip_body<E: Element, const K: usize>(
     [scale, slope, offset]: [&[f32]; 3],
     dx: &mut [E],
 ) {
-    let [height, width] = strip.window;
+    let [height, width] = strip.window::<W>();
     let covered = strip.outputs * width * strip.width;
     for block in (0..strip.width).step_by(K) {
-        let (a, s, o) =
-            (constant::<K>(scale, block), constant::<K>(slope, block), constant::<K>(offset, block));
+        let (a, s, o) = (lanes::<K>(scale, block), lanes::<K>(slope, block), lanes::<K>(offset, block));
         for output in 0..strip.outputs {
             let at = output * strip.width + block;
             let g = load::<E, K>(dy, at);
-            let winner: [u32; K] = std::array::from_fn(|lane| u32::from(index[at + lane]));
+            let winner = numbers::<K>(index, at);
             for i in 0..height {
                 for j in 0..width {
                     let at = i * strip.row_elements + (output * width + j) * strip.width + block;
@@ -389,7 +470,7 @@ impl MaxPool {
         let lengths = || (0..threads).map(|t| split(self.input.planes, threads, t).len() * out_plane);
         let mut ys = cut(y, lengths());
         let mut indices = cut(index, lengths().map(|length| if keep { length } else { 0 }));
-        let mut parts: [(&mut [E], &mut [u8]); super::threads::MAX_THREADS] =
+        let mut parts: [(&mut [E], &mut [u8]); MAX_THREADS] =
             std::array::from_fn(|t| (std::mem::take(&mut ys[t]), std::mem::take(&mut indices[t])));
         self.team.run_parts(&mut parts[..threads], &|thread, (y, index)| {
             for (position, plane) in split(self.input.planes, threads, thread).enumerate() {

@@ -104,6 +104,45 @@ impl Element for Bf16 {
     }
 }
 
+/// Copies past the caches: for results too large to be still there when they are read. Saves reading the lines that are overwritten.
+pub fn stream<E: Element>(level: Level, from: &[E], to: &mut [E]) {
+    assert_eq!(from.len(), to.len(), "a copy of another length");
+    #[cfg(target_arch = "x86_64")]
+    if level == Level::Avx512 {
+        let (from, to): (&[u8], &mut [u8]) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to));
+        // SAFETY: `Level::detect` found AVX-512; both slices have the same length.
+        unsafe { stream_avx512(from, to) };
+        return;
+    }
+    let _ = level;
+    to.copy_from_slice(from);
+}
+
+/// # Safety
+/// AVX-512 must be there, and both slices of the same length.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn stream_avx512(from: &[u8], to: &mut [u8]) {
+    use std::arch::x86_64::{_mm_sfence, _mm512_loadu_si512, _mm512_stream_si512};
+    let head = to.as_ptr().align_offset(64).min(to.len());
+    let lines = (to.len() - head) / 64;
+    to[..head].copy_from_slice(&from[..head]);
+    for line in 0..lines {
+        let at = head + line * 64;
+        // SAFETY: `at + 64 <= len` of both slices; `to + at` is a multiple of 64.
+        unsafe {
+            _mm512_stream_si512(
+                to.as_mut_ptr().add(at).cast(),
+                _mm512_loadu_si512(from.as_ptr().add(at).cast()),
+            )
+        };
+    }
+    let tail = head + lines * 64;
+    to[tail..].copy_from_slice(&from[tail..]);
+    // Streaming stores are weakly ordered: they must be seen before whatever says that the work is done.
+    _mm_sfence();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
