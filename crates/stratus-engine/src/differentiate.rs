@@ -67,10 +67,11 @@ impl Differentiator {
         self.wanted.contains(&value)
     }
 
-    /// A new value like `value`, for an intermediate of its gradient.
+    /// A new value shaped like `value`, for an intermediate of its gradient. Gradients of activations have the compute precision, those of
+    /// logits and of other results in the master precision too.
     pub fn temporary(&mut self, value: ValueId, suffix: &str) -> ValueId {
-        let like = self.program.value(value).clone();
-        self.program.add_value(format!("{}{suffix}", like.name), &like.shape, like.dtype, Role::Transient)
+        let (like, dtype) = (self.program.value(value).clone(), self.program.precision.compute());
+        self.program.add_value(format!("{}{suffix}", like.name), &like.shape, dtype, Role::Transient)
     }
 
     /// Calls `make` with a value for a gradient of `value`. Where `value` has one already, the new one is added to it.

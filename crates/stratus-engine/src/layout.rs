@@ -84,9 +84,26 @@ impl Layout {
         offset + rest.iter().zip(&self.strides).map(|(i, s)| i * s).sum::<usize>()
     }
 
-    /// Whether elements lie as in `other`, whatever the names: dimensions of extent 1 may have any stride.
+    /// Whether elements lie in row-major order without gaps: then they do for every shape of as many elements.
+    #[must_use]
+    pub fn is_row_major(&self) -> bool {
+        let mut stride = 1;
+        self.blocks.is_empty()
+            && self.padded == self.shape
+            && self.shape.iter().zip(&self.strides).rev().all(|(&extent, &of)| {
+                let fits = extent == 1 || of == stride;
+                stride *= extent;
+                fits
+            })
+    }
+
+    /// Whether elements lie as in `other`, whatever the names: dimensions of extent 1 may have any stride, and in row-major order a matrix
+    /// may be seen as four-dimensional.
     #[must_use]
     pub fn same_bytes(&self, other: &Self) -> bool {
+        if self.is_row_major() && other.is_row_major() {
+            return self.elements() == other.elements();
+        }
         self.padded == other.padded
             && self.blocks == other.blocks
             && self
@@ -139,6 +156,15 @@ mod tests {
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen.len(), 80);
+    }
+
+    #[test]
+    fn row_major_order_is_the_same_for_every_shape() {
+        assert!(Layout::plain(&[8, 24]).same_bytes(&Layout::plain(&[8, 2, 3, 4])));
+        assert!(!Layout::plain(&[8, 24]).same_bytes(&Layout::channels_last(&[8, 2, 3, 4])));
+        assert!(!Layout::plain(&[8, 24]).same_bytes(&Layout::plain(&[8, 25])));
+        assert!(Layout::channels_last(&[8, 2, 1, 1]).is_row_major());
+        assert!(!Layout::channels_last(&[8, 2, 1, 2]).is_row_major());
     }
 
     #[test]

@@ -21,8 +21,8 @@ pub struct NotFound {
     pub tried: Vec<String>,
 }
 
-/// The places, in the order they are tried: [`ENVIRONMENT`]; `.deps/onednn/lib` (where `make deps` puts it) in the folders above the program
-/// and in the working folder; the system's own search path; Homebrew and conda.
+/// The places, in the order they are tried: [`ENVIRONMENT`] alone where it is set; `.deps/onednn/lib` (where `make deps` puts it) in the
+/// folders above the program, in the working folder and in those above it; conda; the system's own search path; Homebrew.
 #[must_use]
 pub fn candidates() -> Vec<PathBuf> {
     let mut paths = Vec::new();
@@ -34,7 +34,7 @@ pub fn candidates() -> Vec<PathBuf> {
     let program = std::env::current_exe().ok();
     let above = program.iter().flat_map(|path| path.ancestors().skip(1));
     let working = std::env::current_dir().ok();
-    for folder in above.chain(working.as_deref()) {
+    for folder in above.chain(working.iter().flat_map(|path| path.ancestors())) {
         let path = folder.join(&local);
         if path.exists() && !paths.contains(&path) {
             paths.push(path);

@@ -18,45 +18,37 @@ fn tests() -> Vec<Case> {
         (&[2, 8, 1, 1], 3, true),
         (&[16, 64], 128, true),
     ] {
-        cases.extend(kernels(x, out_features, bias, Class::Compute));
+        cases.extend(kernels(x, out_features, bias));
     }
-    // Below another linear layer the gradient of the output has the master precision.
-    cases.extend(kernels(&[3, 20], 12, true, Class::Master));
     cases
 }
 
 fn benchmarks() -> Vec<Case> {
-    [kernels(&[64, 32, 7, 7], 10, true, Class::Compute), kernels(&[64, 2048], 1000, true, Class::Compute)]
-        .concat()
+    [kernels(&[64, 32, 7, 7], 10, true), kernels(&[64, 2048], 1000, true)].concat()
 }
 
-/// The three kernels, with `dy` of a class. The forward one does not depend on it.
-fn kernels(x: &[usize], out_features: usize, bias: bool, dy: Class) -> Vec<Case> {
+/// The three kernels.
+fn kernels(x: &[usize], out_features: usize, bias: bool) -> Vec<Case> {
     let linear = Linear { in_features: x[1..].iter().product(), out_features, bias };
     let (y, weight) = ([x[0], out_features], [out_features, linear.in_features]);
     let name = |kernel: &str| {
         let bias = if bias { " bias" } else { "" };
-        let of = if dy == Class::Master { " of a gradient in the master precision" } else { "" };
-        format!("{kernel} {} to {out_features}{bias}{of}", extents(x))
+        format!("{kernel} {} to {out_features}{bias}", extents(x))
     };
     let mut forward = Case::new(name("linear"), LinearForward { linear })
         .input("x", x, Class::Compute)
         .parameter("weight", &weight, Class::Compute);
     let data = Case::new(name("linear_backward_data"), LinearBackwardData { linear })
-        .input("dy", &y, dy)
+        .input("dy", &y, Class::Compute)
         .parameter("weight", &weight, Class::Compute)
         .output("dx", x, Class::Compute);
     let mut weights = Case::new(name("linear_backward_weights"), LinearBackwardWeights { linear })
         .input("x", x, Class::Compute)
-        .input("dy", &y, dy)
+        .input("dy", &y, Class::Compute)
         .output("dweight", &weight, Class::Master);
     if bias {
         forward = forward.parameter("bias", &[out_features], Class::Master);
         weights = weights.output("dbias", &[out_features], Class::Master);
     }
-    let mut cases = vec![data, weights];
-    if dy == Class::Compute {
-        cases.insert(0, forward.output("y", &y, Class::Master));
-    }
-    cases
+    vec![forward.output("y", &y, Class::Master), data, weights]
 }

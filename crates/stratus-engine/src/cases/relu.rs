@@ -1,4 +1,4 @@
-//! The rectifier. After a linear layer it reads the master precision and writes the compute precision.
+//! The rectifier. After a linear layer it reads the master precision and writes the compute precision; gradients have the latter.
 
 use super::{Case, Class, Table, extents};
 use crate::ops::{ReluBackward, ReluForward};
@@ -11,9 +11,9 @@ fn tests() -> Vec<Case> {
     shapes
         .iter()
         .flat_map(|shape| {
-            let mut cases = kernels(shape, Class::Compute);
+            let mut cases = kernels(shape);
             if shape.len() == 2 {
-                cases.extend(kernels(shape, Class::Master));
+                cases.push(forward(shape, Class::Master, " of the master precision"));
             }
             cases
         })
@@ -21,20 +21,20 @@ fn tests() -> Vec<Case> {
 }
 
 fn benchmarks() -> Vec<Case> {
-    kernels(&[16, 256, 56, 56], Class::Compute)
+    kernels(&[16, 256, 56, 56])
 }
 
-/// Forward and backward; `x` and its gradient are of `class`.
-fn kernels(shape: &[usize], class: Class) -> Vec<Case> {
-    let name = |kernel: &str| {
-        let of = if class == Class::Master { " of the master precision" } else { "" };
-        format!("{kernel} {}{of}", extents(shape))
-    };
-    vec![
-        Case::new(name("relu"), ReluForward).input("x", shape, class).output("y", shape, Class::Compute),
-        Case::new(name("relu_backward"), ReluBackward)
-            .input("y", shape, Class::Compute)
-            .input("dy", shape, Class::Compute)
-            .output("dx", shape, class),
-    ]
+/// Forward with `x` of a class.
+fn forward(shape: &[usize], class: Class, what: &str) -> Case {
+    let name = format!("relu {}{what}", extents(shape));
+    Case::new(name, ReluForward).input("x", shape, class).output("y", shape, Class::Compute)
+}
+
+/// Forward and backward in the compute precision.
+fn kernels(shape: &[usize]) -> Vec<Case> {
+    let backward = Case::new(format!("relu_backward {}", extents(shape)), ReluBackward)
+        .input("y", shape, Class::Compute)
+        .input("dy", shape, Class::Compute)
+        .output("dx", shape, Class::Compute);
+    vec![forward(shape, Class::Compute, ""), backward]
 }

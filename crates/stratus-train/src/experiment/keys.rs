@@ -6,6 +6,8 @@ use super::value::{Kind, Setting, Value, choices};
 choices! {
     /// The number format of activations and gradients. Weights, statistics and sums are kept in f32 by either.
     Precision {
+        /// bf16 where the processor has instructions for it, else f32.
+        Auto = "auto",
         /// 32-bit floating point throughout.
         F32 = "f32",
         /// bfloat16 activations and gradients, f32 master weights.
@@ -232,7 +234,7 @@ settings! {
         /// Decides initial weights, order and augmentation.
         seed: u64 = 1, Limit::AtLeast(0.0);
         /// Number format of activations and gradients.
-        precision: Precision = Precision::F32, Limit::Any;
+        precision: Precision = Precision::Auto, Limit::Any;
         /// Threads that compute; 0 takes every core. The bits of the result depend on it.
         threads: usize = 0, Limit::Between(0.0, 65_536.0);
         /// What computes.

@@ -1,0 +1,240 @@
+//! From an experiment to a session: network, programs, plans, memory.
+
+use crate::device::Opened;
+use crate::plan_cache::PlanCache;
+use crate::{Experiment, TrainError};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::sync::Arc;
+use stratus_data::{Dataset, OpenOptions, Split};
+use stratus_engine::differentiate::differentiate;
+use stratus_engine::fuse::fuse;
+use stratus_engine::lower::{lower, refresh};
+use stratus_engine::ops::SgdUpdate;
+use stratus_engine::plan::{Persistent, PreparedPlan};
+use stratus_engine::program::Mode;
+use stratus_engine::update::{Optimiser, update};
+use stratus_engine::{Choices, Plan, Precision, Program, Session};
+use stratus_graph::Graph;
+use stratus_graph::zoo::{self, Hyperparameters};
+
+/// The training and validation data of an experiment.
+pub struct Datasets {
+    /// What is trained on.
+    pub train: Arc<dyn Dataset>,
+    /// What is measured on.
+    pub validation: Arc<dyn Dataset>,
+}
+
+/// Opens an experiment's data sets.
+///
+/// # Errors
+/// Where they are not there, damaged, or do not fit together.
+pub fn open_datasets(experiment: &Experiment) -> Result<Datasets, TrainError> {
+    let open = |split| {
+        stratus_data::open(&experiment.data.name, &experiment.data_path(), split, &OpenOptions::default())
+            .map(Arc::<dyn Dataset>::from)
+    };
+    let sets = Datasets { train: open(Split::Train)?, validation: open(Split::Validation)? };
+    let problem = if sets.train.is_empty() || sets.validation.is_empty() {
+        Some(format!("data set `{}` has no samples", experiment.data.name))
+    } else if experiment.train.batch_size > sets.train.len() {
+        Some(format!(
+            "train.batch_size is {}, data set `{}` has {} training images",
+            experiment.train.batch_size,
+            experiment.data.name,
+            sets.train.len()
+        ))
+    } else {
+        None
+    };
+    match problem {
+        Some(problem) => Err(TrainError::Configuration { problem, hint: "take a smaller batch".to_owned() }),
+        None => Ok(sets),
+    }
+}
+
+/// The network of an experiment, for images like the data set's.
+///
+/// # Errors
+/// Where there is none of that name, or it cannot take such images.
+pub fn network(experiment: &Experiment, dataset: &dyn Dataset) -> Result<Graph, TrainError> {
+    let hyperparameters = Hyperparameters {
+        input: dataset.sample_shape(),
+        classes: experiment.model.classes.unwrap_or(dataset.classes()),
+        width: experiment.model.width,
+    };
+    if hyperparameters.classes < dataset.classes() {
+        return Err(TrainError::Configuration {
+            problem: format!(
+                "model.classes is {}, data set `{}` has {} classes",
+                hyperparameters.classes,
+                experiment.data.name,
+                dataset.classes()
+            ),
+            hint: "leave model.classes unset, or give at least as many".to_owned(),
+        });
+    }
+    Ok((zoo::find(&experiment.model.name)?.build)(&hyperparameters)?)
+}
+
+/// The programs of a run before a backend sees them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Programs {
+    /// A whole batch: forward, backward, update.
+    pub train: Program,
+    /// The last batch of an epoch, where it is smaller and kept.
+    pub tail: Option<Program>,
+    /// Validation.
+    pub evaluate: Program,
+    /// Brings bf16 copies up to date; has no steps in f32.
+    pub refresh: Program,
+}
+
+/// The programs of an experiment.
+///
+/// # Errors
+/// Where the network cannot be lowered or differentiated.
+pub fn programs(
+    experiment: &Experiment,
+    graph: &Graph,
+    precision: Precision,
+    samples: usize,
+) -> Result<Programs, TrainError> {
+    let optimiser = Optimiser::Sgd(SgdUpdate {
+        momentum: experiment.optimiser.momentum as f32,
+        weight_decay: experiment.optimiser.weight_decay as f32,
+    });
+    let training = |batch| -> Result<Program, TrainError> {
+        let forward = fuse(&lower(graph, Mode::Train, precision, batch)?)?;
+        Ok(update(&differentiate(&forward)?, optimiser)?)
+    };
+    let rest = samples % experiment.train.batch_size;
+    let train = training(experiment.train.batch_size)?;
+    Ok(Programs {
+        tail: (rest > 0 && !experiment.data.drop_last).then(|| training(rest)).transpose()?,
+        evaluate: fuse(&lower(graph, Mode::Evaluate, precision, experiment.validation_batch_size())?)?,
+        refresh: refresh(&train)?,
+        train,
+    })
+}
+
+/// The plans of a run: the content of `plan.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plans {
+    /// Bytes allocated: persistent values, and the transient ones of the largest program.
+    pub arena_bytes: usize,
+    /// A whole batch.
+    pub train: Plan,
+    /// The last batch of an epoch.
+    pub tail: Option<Plan>,
+    /// Validation.
+    pub evaluate: Plan,
+    /// Copies brought up to date.
+    pub refresh: Plan,
+}
+
+impl Plans {
+    /// A checksum that says whether two runs have the same plans.
+    #[must_use]
+    pub fn hash(&self) -> String {
+        let text = serde_json::to_vec(self).unwrap_or_default();
+        Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// Where a program stands in the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProgramIds {
+    /// A whole batch.
+    pub train: usize,
+    /// The last batch of an epoch.
+    pub tail: Option<usize>,
+    /// Validation.
+    pub evaluate: usize,
+    /// Copies brought up to date.
+    pub refresh: usize,
+}
+
+/// A session ready to be filled with weights.
+pub struct Compiled {
+    /// The session.
+    pub session: Session,
+    /// Its programs.
+    pub ids: ProgramIds,
+    /// Their plans.
+    pub plans: Plans,
+}
+
+/// How plans come about.
+pub enum Planning<'a> {
+    /// From the cache of this machine, else measured and put there.
+    Cached,
+    /// Measured anew.
+    Remeasure,
+    /// As another run had them.
+    Repeat(&'a Plans),
+}
+
+/// Prepares every program and allocates the session.
+///
+/// # Errors
+/// Where a step cannot be run, a plan cannot be repeated, or memory cannot be had.
+pub fn compile(
+    programs: &Programs,
+    opened: &Opened,
+    planning: &Planning<'_>,
+    warn: &mut dyn FnMut(&str),
+) -> Result<Compiled, TrainError> {
+    let backend = opened.backend.as_ref();
+    let cache = PlanCache::of_this_machine();
+    let mut persistent = Persistent::default();
+    let mut prepare = |program: &Program, recorded: Option<&Plan>| -> Result<PreparedPlan, TrainError> {
+        let known = match planning {
+            Planning::Repeat(_) => recorded.map(|plan| plan.choices.clone()),
+            Planning::Cached => cache.load(backend, program),
+            Planning::Remeasure => None,
+        };
+        if let Some(choices) = known {
+            match Plan::prepare(backend, program, choices, false, &mut persistent) {
+                Ok(plan) => return Ok(plan),
+                // A cache is a cache: what it cannot give is measured. A run that is to be repeated must say so.
+                Err(error) if matches!(planning, Planning::Repeat(_)) => return Err(error.into()),
+                Err(_) => {}
+            }
+        }
+        let plan = Plan::prepare(backend, program, Choices::default(), true, &mut persistent)?;
+        if let Err(problem) = cache.store(backend, program, &plan.plan.choices) {
+            warn(&problem);
+        }
+        Ok(plan)
+    };
+    let recorded = match planning {
+        Planning::Repeat(plans) => Some(*plans),
+        _ => None,
+    };
+    let train = prepare(&programs.train, recorded.map(|plans| &plans.train))?;
+    let tail = match &programs.tail {
+        Some(tail) => Some(prepare(tail, recorded.and_then(|plans| plans.tail.as_ref()))?),
+        None => None,
+    };
+    let evaluate = prepare(&programs.evaluate, recorded.map(|plans| &plans.evaluate))?;
+    let refresh = prepare(&programs.refresh, recorded.map(|plans| &plans.refresh))?;
+    let mut prepared = vec![train];
+    let tail = tail.map(|tail| {
+        prepared.push(tail);
+        prepared.len() - 1
+    });
+    prepared.extend([evaluate, refresh]);
+    let ids = ProgramIds { train: 0, tail, evaluate: prepared.len() - 2, refresh: prepared.len() - 1 };
+    let session = Session::new(prepared, persistent)?;
+    let plan = |id: usize| session.plan(id).clone();
+    let plans = Plans {
+        arena_bytes: session.arena_bytes(),
+        train: plan(ids.train),
+        tail: ids.tail.map(plan),
+        evaluate: plan(ids.evaluate),
+        refresh: plan(ids.refresh),
+    };
+    Ok(Compiled { session, ids, plans })
+}

@@ -1,0 +1,66 @@
+//! Opening what computes.
+
+use crate::TrainError;
+use crate::experiment::{Device, Precision};
+use stratus_engine::Backend;
+use stratus_engine::reference::ReferenceBackend;
+use stratus_onednn::OneDnn;
+
+/// A backend and what is worth saying about it.
+pub struct Opened {
+    /// What computes.
+    pub backend: Box<dyn Backend>,
+    /// Its library's name, version and path, where it has one.
+    pub library: Option<(String, String)>,
+    /// Whether bf16 runs on instructions of its own.
+    pub fast_bf16: bool,
+    /// What must not be missed.
+    pub warnings: Vec<String>,
+}
+
+/// Opens a device; `threads` 0 takes every core.
+///
+/// # Errors
+/// Where the one that was asked for by name is not there.
+pub fn open(device: Device, threads: usize) -> Result<Opened, TrainError> {
+    if device == Device::Reference {
+        return Ok(reference(Vec::new()));
+    }
+    match OneDnn::load(threads) {
+        Ok(onednn) => Ok(Opened {
+            library: Some((onednn.version(), onednn.path().display().to_string())),
+            fast_bf16: onednn.has_fast_bf16(),
+            warnings: onednn
+                .note()
+                .into_iter()
+                .map(|note| format!("oneDNN {}: {note}", onednn.version()))
+                .collect(),
+            backend: Box::new(onednn),
+        }),
+        Err(error) if device == Device::Onednn => {
+            Err(TrainError::Device { device: "onednn", reason: error.to_string() })
+        }
+        Err(error) => Ok(reference(vec![format!(
+            "{error}.\n  Training runs on the reference backend, in plain Rust: correct, and about a hundred times slower. \
+             `make deps` installs oneDNN into this checkout (x86-64 Linux, no root needed); elsewhere install libdnnl 3.x \
+             (Debian and Ubuntu: libdnnl-dev, Homebrew and conda: onednn)."
+        )])),
+    }
+}
+
+fn reference(warnings: Vec<String>) -> Opened {
+    Opened { backend: Box::new(ReferenceBackend), library: None, fast_bf16: false, warnings }
+}
+
+impl Opened {
+    /// The precision that a setting comes to on this device.
+    #[must_use]
+    pub fn precision(&self, setting: Precision) -> stratus_engine::Precision {
+        match setting {
+            Precision::F32 => stratus_engine::Precision::F32,
+            Precision::Bf16 => stratus_engine::Precision::Bf16,
+            Precision::Auto if self.fast_bf16 => stratus_engine::Precision::Bf16,
+            Precision::Auto => stratus_engine::Precision::F32,
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What stops a training, and what to do about it.
+
+use crate::ExperimentError;
+use stratus_data::{DataError, LoaderError};
+use stratus_engine::EngineError;
+use stratus_graph::GraphError;
+
+/// An error of training or evaluation.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// The configuration.
+    #[error(transparent)]
+    Experiment(#[from] ExperimentError),
+    /// A combination of settings and data that cannot be trained.
+    #[error("{problem}")]
+    Configuration {
+        /// What does not fit.
+        problem: String,
+        /// What to do.
+        hint: String,
+    },
+    /// The network.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// The engine.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The device that was asked for is not there.
+    #[error("train.device = \"{device}\": {reason}")]
+    Device {
+        /// What was asked for.
+        device: &'static str,
+        /// Why it cannot be had.
+        reason: String,
+    },
+    /// The data set.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// Reading the data set while training.
+    #[error(transparent)]
+    Loader(#[from] LoaderError),
+    /// The run directory.
+    #[error(transparent)]
+    Run(#[from] stratus_run::Error),
+    /// The loss is no number any more.
+    #[error("the loss is {loss} after iteration {iteration} (epoch {epoch}): training has diverged")]
+    Diverged {
+        /// The loss.
+        loss: f64,
+        /// Iterations done.
+        iteration: u64,
+        /// The epoch, counted from 1.
+        epoch: u64,
+    },
+    /// A checkpoint that is not this run's.
+    #[error("checkpoint {checkpoint}: {problem}")]
+    Checkpoint {
+        /// Which.
+        checkpoint: String,
+        /// What does not fit.
+        problem: String,
+    },
+}
+
+impl TrainError {
+    /// What to do about it, where the message does not say it.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Experiment(error) => error.hint(),
+            Self::Configuration { hint, .. } => Some(hint.clone()),
+            Self::Device { .. } => {
+                Some("run `make deps`, or take what there is with --set train.device=auto".to_owned())
+            }
+            Self::Diverged { .. } => Some("lower optimiser.learning_rate, or warm up longer".to_owned()),
+            _ => None,
+        }
+    }
+
+    /// Whether it is a matter of usage or configuration: nothing was begun.
+    #[must_use]
+    pub fn is_usage(&self) -> bool {
+        matches!(
+            self,
+            Self::Experiment(_) | Self::Configuration { .. } | Self::Graph(_) | Self::Device { .. }
+        )
+    }
+}

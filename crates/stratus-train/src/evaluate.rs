@@ -1,0 +1,106 @@
+//! Measuring weights on a data set.
+
+use crate::compile::Compiled;
+use crate::{Experiment, TrainError};
+use std::sync::Arc;
+use stratus_data::buffer::IGNORED_LABEL;
+use stratus_data::loader::{LastBatch, Loader, LoaderConfig, Order};
+use stratus_data::{Dataset, Element, Layout, Normalisation};
+use stratus_engine::{Clock, DType, Plan};
+
+/// Means over a data set. Accuracies are fractions, 0 to 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Scores {
+    /// Samples.
+    pub samples: u64,
+    /// Mean loss.
+    pub loss: f64,
+    /// Share whose best class is right.
+    pub top1: f64,
+    /// Share whose class is among the best five.
+    pub top5: f64,
+}
+
+/// The loader's settings that follow from a plan and an experiment.
+pub(crate) fn loader_config(experiment: &Experiment, plan: &Plan, batch_size: usize) -> LoaderConfig {
+    let images = plan.external(0);
+    let dtype = plan.program.values.iter().find(|value| value.name == "images").map(|value| value.dtype);
+    LoaderConfig {
+        normalisation: match (&experiment.data.mean, &experiment.data.std) {
+            (Some(mean), Some(std)) => Some(Normalisation {
+                mean: mean.iter().map(|&m| m as f32).collect(),
+                std: std.iter().map(|&s| s as f32).collect(),
+            }),
+            _ => None,
+        },
+        element: if dtype == Some(DType::Bf16) { Element::Bf16 } else { Element::F32 },
+        layout: if images.is_some_and(|place| place.layout.tag == "nhwc") {
+            Layout::Nhwc
+        } else {
+            Layout::Nchw
+        },
+        workers: experiment.data.workers,
+        seed: experiment.train.seed,
+        ..LoaderConfig::new(batch_size)
+    }
+}
+
+/// Measures on one data set, again and again; the first batches are ready when it is asked.
+pub struct Evaluator {
+    loader: Loader,
+    clock: Clock,
+}
+
+impl Evaluator {
+    /// Starts reading `dataset` in order.
+    ///
+    /// # Errors
+    /// Where the loader cannot be started.
+    pub fn new(
+        experiment: &Experiment,
+        compiled: &Compiled,
+        dataset: Arc<dyn Dataset>,
+    ) -> Result<Self, TrainError> {
+        let plan = compiled.session.plan(compiled.ids.evaluate);
+        let config = LoaderConfig {
+            order: Order::Sequential,
+            last: LastBatch::Keep,
+            ..loader_config(experiment, plan, plan.program.batch)
+        };
+        Ok(Self { loader: Loader::new(dataset, config)?, clock: Clock::disabled(plan.program.steps.len()) })
+    }
+
+    /// Bytes of the loader's batches.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.loader.bytes()
+    }
+
+    /// Runs the whole data set through the network as it is.
+    ///
+    /// # Errors
+    /// Where data cannot be read or a kernel fails.
+    pub fn run(&mut self, compiled: &mut Compiled) -> Result<Scores, TrainError> {
+        let mut scores = Scores::default();
+        let mut counted = 0.0;
+        for _ in 0..self.loader.batches_per_epoch() {
+            let Some(mut batch) = self.loader.next()? else { break };
+            debug_assert!(batch.labels[batch.samples..].iter().all(|&label| label == IGNORED_LABEL));
+            let labels = bytemuck::cast_slice_mut(&mut batch.labels);
+            compiled.session.run(compiled.ids.evaluate, &mut batch.images, labels, &mut self.clock, 0)?;
+            let metrics = compiled.session.metrics();
+            scores.loss += metrics.loss * metrics.samples;
+            scores.top1 += metrics.top1;
+            scores.top5 += metrics.top5;
+            counted += metrics.samples;
+            self.loader.recycle(batch);
+        }
+        let counted: f64 = counted.max(1.0);
+        Ok(Scores {
+            samples: counted as u64,
+            loss: scores.loss / counted,
+            top1: scores.top1 / counted,
+            top5: scores.top5 / counted,
+        })
+    }
+}

@@ -1,0 +1,62 @@
+//! What training tells whoever watches.
+
+/// Where training stands, after an iteration.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Standing {
+    /// The epoch, counted from 1.
+    pub epoch: u64,
+    /// Epochs in all.
+    pub epochs: u64,
+    /// Iterations done since the beginning of training.
+    pub iteration: u64,
+    /// Iterations in all.
+    pub iterations: u64,
+    /// Images a second lately.
+    pub images_per_second: f64,
+    /// The loss lately.
+    pub loss: f64,
+    /// Share of images classified correctly lately, 0 to 1.
+    pub top1: f64,
+}
+
+/// What an epoch came to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EpochResult {
+    /// The epoch, counted from 1.
+    pub epoch: u64,
+    /// Epochs in all.
+    pub epochs: u64,
+    /// Mean loss over the training images.
+    pub train_loss: f64,
+    /// Share of training images classified correctly, 0 to 1.
+    pub train_top1: f64,
+    /// Loss and share of validation images classified correctly, where they were measured.
+    pub validation: Option<(f64, f64)>,
+    /// Images a second over the epoch.
+    pub images_per_second: f64,
+    /// Seconds that the epoch took, validation included.
+    pub seconds: f64,
+}
+
+/// Whoever watches. Called between iterations: what it takes is booked as bookkeeping.
+pub trait Observer {
+    /// After an iteration; must be cheap and must not allocate where nothing is to be shown.
+    fn iteration(&mut self, standing: &Standing);
+    /// After an epoch.
+    fn epoch(&mut self, result: &EpochResult);
+    /// Something worth knowing.
+    fn say(&mut self, text: &str);
+    /// Something that must not be missed.
+    fn warn(&mut self, text: &str);
+}
+
+/// Watches nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Observer for Silent {
+    fn iteration(&mut self, _standing: &Standing) {}
+    fn epoch(&mut self, _result: &EpochResult) {}
+    fn say(&mut self, _text: &str) {}
+    fn warn(&mut self, _text: &str) {}
+}

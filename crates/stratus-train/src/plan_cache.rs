@@ -1,0 +1,72 @@
+//! What was chosen by measuring, kept per machine, library and program: the same experiment, run again from scratch, has the same plan and so the
+//! same bits.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::path::PathBuf;
+use stratus_engine::{Backend, Choices, Program};
+
+/// Names the folder of the cache; without it `$XDG_CACHE_HOME/stratus` or `~/.cache/stratus`.
+pub const ENVIRONMENT: &str = "STRATUS_CACHE";
+
+/// One program's entry.
+#[derive(Debug, Serialize, Deserialize)]
+struct Entry {
+    /// What the choices were made for, readable.
+    network: String,
+    library: String,
+    cpu: String,
+    choices: Choices,
+}
+
+/// The cache of this machine, or none where there is no place for it.
+pub(crate) struct PlanCache {
+    folder: Option<PathBuf>,
+    cpu: String,
+}
+
+impl PlanCache {
+    pub fn of_this_machine() -> Self {
+        let folder = std::env::var_os(ENVIRONMENT).map(PathBuf::from).or_else(|| {
+            let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+            let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+            cache.or_else(home).map(|cache| cache.join("stratus"))
+        });
+        let machine = stratus_run::machine::Machine::probe();
+        Self { folder: folder.map(|folder| folder.join("plans")), cpu: machine.cpu.model }
+    }
+
+    fn path(&self, backend: &dyn Backend, program: &Program) -> Option<PathBuf> {
+        let mut hash = Sha256::new();
+        for part in [&self.cpu, &backend.describe(), &program.dump(), &env!("CARGO_PKG_VERSION").to_owned()] {
+            hash.update(part.as_bytes());
+            hash.update([0]);
+        }
+        let name: String = hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        Some(self.folder.as_ref()?.join(format!("{}-{name}.json", program.network)))
+    }
+
+    /// What was chosen before, where anything was.
+    pub fn load(&self, backend: &dyn Backend, program: &Program) -> Option<Choices> {
+        let text = std::fs::read(self.path(backend, program)?).ok()?;
+        serde_json::from_slice::<Entry>(&text).ok().map(|entry| entry.choices)
+    }
+
+    /// Keeps what was chosen. A cache that cannot be written is only slower: the reason is returned for a warning.
+    pub fn store(&self, backend: &dyn Backend, program: &Program, choices: &Choices) -> Result<(), String> {
+        let Some(path) = self.path(backend, program) else { return Ok(()) };
+        let entry = Entry {
+            network: program.network.clone(),
+            library: backend.describe(),
+            cpu: self.cpu.clone(),
+            choices: choices.clone(),
+        };
+        let write = || -> Result<(), String> {
+            if let Some(folder) = path.parent() {
+                std::fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+            }
+            stratus_run::atomic::write_json(&path, &entry).map_err(|error| error.to_string())
+        };
+        write().map_err(|error| format!("the choice of kernels cannot be kept for the next run: {error}"))
+    }
+}

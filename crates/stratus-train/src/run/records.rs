@@ -1,0 +1,108 @@
+//! What a run remembers of itself beside its weights: sums of the epoch at hand, times, and the shape of the timeline.
+
+use serde::{Deserialize, Serialize};
+use stratus_engine::{Phase, Plan};
+use stratus_run::summary::Spread;
+use stratus_run::timeline::{self, Purpose, Slot};
+
+/// The clock's slots that belong to no step; steps follow.
+pub(super) const DATA_WAIT: usize = 0;
+/// Rows, timeline, progress.
+pub(super) const BOOKKEEPING: usize = 1;
+/// Checkpoints within an epoch.
+pub(super) const CHECKPOINT: usize = 2;
+/// Where steps begin.
+pub(super) const FIRST_STEP: usize = 3;
+
+/// Sums that must survive an interruption, so that an epoch's row is the same as without. Kept in the checkpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Sums {
+    /// Of the epoch at hand: loss times samples.
+    pub loss: f64,
+    /// Right answers.
+    pub top1: f64,
+    /// Samples.
+    pub samples: f64,
+    /// Seconds in iterations.
+    pub epoch_s: f64,
+    /// Of the whole run, in seconds: the time of all processes so far.
+    pub elapsed_s: f64,
+    /// Before first iterations.
+    pub startup_s: f64,
+    /// In iterations, wall.
+    pub iteration_s: f64,
+    /// Of that, attributed to a slot.
+    pub attributed_s: f64,
+    /// Of that, waiting for data.
+    pub data_wait_s: f64,
+    /// Of that, checkpoints.
+    pub checkpoint_in_iterations_s: f64,
+    /// Checkpoints at the end of epochs.
+    pub checkpoint_s: f64,
+    /// Validation.
+    pub validation_s: f64,
+    /// How often the run was continued.
+    pub resumed: u64,
+}
+
+/// The timeline's description of a program: the fixed slots, then its steps.
+pub(super) fn timeline_program(name: &str, plan: &Plan, device: &str) -> timeline::Program {
+    let fixed = |phase: timeline::Phase| Slot {
+        layers: Vec::new(),
+        kind: phase.name().to_owned(),
+        phase,
+        device: device.to_owned(),
+    };
+    let mut slots = vec![
+        fixed(timeline::Phase::DataWait),
+        fixed(timeline::Phase::Bookkeeping),
+        fixed(timeline::Phase::Checkpoint),
+    ];
+    slots.extend(plan.program.steps.iter().map(|step| Slot {
+        layers: step.layers.iter().map(|&layer| plan.program.layers[layer].name.clone()).collect(),
+        kind: plan.program.layer_kind(step),
+        phase: match step.phase {
+            Phase::Forward => timeline::Phase::Forward,
+            Phase::Loss => timeline::Phase::Loss,
+            Phase::Backward | Phase::BackwardData => timeline::Phase::BackwardData,
+            Phase::BackwardWeights => timeline::Phase::BackwardWeights,
+            Phase::Update => timeline::Phase::Update,
+            Phase::Layout => timeline::Phase::Layout,
+        },
+        device: device.to_owned(),
+    }));
+    let batch_size = plan.program.batch as u64;
+    timeline::Program { name: name.to_owned(), purpose: Purpose::Train, batch_size, slots }
+}
+
+/// Median and tenths of images a second.
+pub(super) fn spread(rates: &[f32]) -> Spread {
+    let mut sorted = rates.to_vec();
+    sorted.sort_by(f32::total_cmp);
+    let at = |share: f64| {
+        let last = sorted.len().checked_sub(1)?;
+        sorted.get((last as f64 * share).round() as usize).map(|&rate| f64::from(rate))
+    };
+    Spread { median: at(0.5), p10: at(0.1), p90: at(0.9) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_is_ordered() {
+        let rates: Vec<f32> = (0..=100).rev().map(|i| i as f32).collect();
+        let spread = spread(&rates);
+        assert_eq!((spread.p10, spread.median, spread.p90), (Some(10.0), Some(50.0), Some(90.0)));
+        assert_eq!(super::spread(&[]).median, None);
+    }
+
+    #[test]
+    fn sums_survive_json_bit_by_bit() {
+        let sums = Sums { loss: 0.1 + 0.2, top1: 1.0 / 3.0, ..Sums::default() };
+        let back: Sums = serde_json::from_value(serde_json::to_value(sums).unwrap()).unwrap();
+        assert_eq!(back, sums);
+    }
+}

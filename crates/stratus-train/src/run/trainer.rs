@@ -1,0 +1,451 @@
+//! The loop.
+
+use super::records::{BOOKKEEPING, CHECKPOINT, DATA_WAIT, FIRST_STEP, Sums, spread, timeline_program};
+use super::{Options, Prepared};
+use crate::evaluate::{Evaluator, Scores, loader_config};
+use crate::{EpochResult, Observer, Schedule, Standing, TrainError, state};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+use stratus_data::{LastBatch, Loader, LoaderConfig, Order, PadShift, Position};
+use stratus_engine::Clock;
+use stratus_engine::session::{Hyper, Metrics};
+use stratus_run::RunDir;
+use stratus_run::checkpoint::{Checkpoints, Retention, State, Tensor, TensorRef};
+use stratus_run::csv::{CsvWriter, EpochRow, IterationRow};
+use stratus_run::layout::{EPOCHS, ITERATIONS, TIMELINE};
+use stratus_run::log::Log;
+use stratus_run::summary::{Accounted, Final, Memory, Status, Summary, Time};
+use stratus_run::timeline::{ProgramId, TimelineWriter};
+
+/// The key of [`Sums`] in a checkpoint's state.
+const SUMS: &str = "sums";
+/// Batches that are read ahead.
+const PREFETCH: usize = 4;
+/// Seconds between two looks of a live reader at the files.
+const FLUSH_S: f64 = 1.0;
+
+/// A run between its start and its end.
+pub(super) struct Trainer<'a> {
+    prepared: Prepared,
+    run: &'a RunDir,
+    log: Log,
+    stop: Arc<AtomicBool>,
+    begun: Instant,
+    schedule: Schedule,
+    loader: Loader,
+    evaluator: Evaluator,
+    rows: CsvWriter<IterationRow>,
+    epochs: CsvWriter<EpochRow>,
+    timeline: TimelineWriter,
+    timeline_train: ProgramId,
+    timeline_tail: Option<ProgramId>,
+    checkpoints: Checkpoints,
+    clock: Clock,
+    /// When the last iteration ended, or training (again) began.
+    mark: Instant,
+    saved: Instant,
+    flushed: Instant,
+    /// Iterations done.
+    iteration: u64,
+    sums: Sums,
+    rates: Vec<f32>,
+    last: Final,
+    weights_sha256: Option<String>,
+    /// Seconds of the run before this process.
+    earlier_s: f64,
+}
+
+impl<'a> Trainer<'a> {
+    pub fn new(
+        prepared: Prepared,
+        run: &'a RunDir,
+        log: Log,
+        state: Option<State>,
+        options: &Options,
+        begun: Instant,
+    ) -> Result<Self, TrainError> {
+        let experiment = &prepared.experiment;
+        let resumed = state.as_ref().map_or(0, |state| state.resumed + 1);
+        let state = state.unwrap_or_default();
+        let mut sums: Sums = state
+            .extra
+            .get(SUMS)
+            .and_then(|value| serde_json::from_value(value.clone()).ok())
+            .unwrap_or_default();
+        sums.resumed = resumed;
+        let first_batch = Position { epoch: state.epoch, batch: state.batch };
+        let plan = prepared.compiled.session.plan(prepared.compiled.ids.train);
+        let config = LoaderConfig {
+            order: Order::Shuffled,
+            augment: PadShift { pixels: u16::try_from(experiment.augment.shift).unwrap_or(u16::MAX) },
+            last: if experiment.data.drop_last { LastBatch::Drop } else { LastBatch::Keep },
+            slots: PREFETCH,
+            start: first_batch,
+            epochs: Some(u32::try_from(experiment.train.epochs).unwrap_or(u32::MAX)),
+            ..loader_config(experiment, plan, experiment.train.batch_size)
+        };
+        let loader = Loader::new(Arc::clone(&prepared.datasets.train), config)?;
+        let evaluator =
+            Evaluator::new(experiment, &prepared.compiled, Arc::clone(&prepared.datasets.validation))?;
+        let position = |name: &str| state.positions.get(name).copied().unwrap_or(0);
+        let rows = CsvWriter::resume_at(&run.iterations(), position(ITERATIONS))?;
+        let epochs = CsvWriter::resume_at(&run.epochs(), position(EPOCHS))?;
+        let mut timeline = TimelineWriter::resume_at(&run.timeline(), position(TIMELINE))?;
+        let timeline_train = timeline.declare(&timeline_program("train", plan, "cpu"))?;
+        let tail = prepared.compiled.ids.tail.map(|id| prepared.compiled.session.plan(id));
+        let timeline_tail =
+            tail.map(|plan| timeline.declare(&timeline_program("train_tail", plan, "cpu"))).transpose()?;
+        let steps = plan.program.steps.len().max(tail.map_or(0, |plan| plan.program.steps.len()));
+        let total = loader.batches_per_epoch() * experiment.train.epochs;
+        let mut rates = Vec::with_capacity(usize::try_from(total).unwrap_or(0).min(1 << 24));
+        let samples = |iteration: u64| {
+            let per_epoch = loader.batches_per_epoch();
+            let batch = experiment.train.batch_size as u64;
+            let left = loader.samples_per_epoch() - (iteration - 1) % per_epoch * batch;
+            left.min(batch)
+        };
+        for row in stratus_run::csv::read::<IterationRow>(&run.iterations())? {
+            let seconds = row.data_s + row.train_s + row.unattributed_s;
+            rates.push((samples(row.iteration) as f64 / seconds.max(1e-9)) as f32);
+        }
+        let last =
+            stratus_run::csv::read::<EpochRow>(&run.epochs())?.last().map_or(Final::default(), |row| Final {
+                train_loss: Some(row.train_loss),
+                val_loss: row.val_loss,
+                val_top1: row.val_top1,
+                val_top5: row.val_top5,
+            });
+        let schedule = Schedule::of(experiment);
+        let now = Instant::now();
+        Ok(Self {
+            checkpoints: Checkpoints::new(run.checkpoints()),
+            clock: Clock::new(FIRST_STEP + steps),
+            stop: Arc::clone(&options.stop),
+            weights_sha256: Some(state.weights_sha256).filter(|sum| !sum.is_empty()),
+            iteration: state.iteration,
+            earlier_s: sums.elapsed_s,
+            prepared,
+            run,
+            log,
+            begun,
+            schedule,
+            loader,
+            evaluator,
+            rows,
+            epochs,
+            timeline,
+            timeline_train,
+            timeline_tail,
+            mark: now,
+            saved: now,
+            flushed: now,
+            sums,
+            rates,
+            last,
+        })
+    }
+
+    /// Trains to the end, or until told to stop; returns whether it was.
+    pub fn run(&mut self, observer: &mut dyn Observer) -> Result<bool, TrainError> {
+        self.sums.startup_s += self.begun.elapsed().as_secs_f64();
+        self.summary(Status::Running).write(&self.run.summary())?;
+        self.restart_clock();
+        let per_epoch = self.loader.batches_per_epoch();
+        let total = self.prepared.experiment.train.epochs * per_epoch;
+        let mut epoch_begun = self.sums.elapsed_s;
+        while self.iteration < total {
+            let epoch = self.iterate(per_epoch, total, observer)?;
+            let ended = self.iteration.is_multiple_of(per_epoch);
+            if ended {
+                self.end_epoch(epoch, &mut epoch_begun, observer)?;
+            } else if self.checkpoint_is_due() {
+                self.save(epoch - 1, self.iteration % per_epoch)?;
+                self.clock.stamp(CHECKPOINT);
+            }
+            if self.stop.load(Ordering::Relaxed) && self.iteration < total {
+                if !ended {
+                    self.save(epoch - 1, self.iteration % per_epoch)?;
+                }
+                self.log.say(&format!("interrupted after iteration {}", self.iteration))?;
+                return Ok(true);
+            }
+        }
+        self.log.say("completed")?;
+        Ok(false)
+    }
+
+    /// One iteration; returns its epoch, counted from 1.
+    fn iterate(
+        &mut self,
+        per_epoch: u64,
+        total: u64,
+        observer: &mut dyn Observer,
+    ) -> Result<u64, TrainError> {
+        let Some(mut batch) = self.loader.next()? else {
+            return Err(TrainError::Loader(stratus_data::LoaderError::Stopped));
+        };
+        self.clock.stamp(DATA_WAIT);
+        let epoch = u64::from(batch.epoch) + 1;
+        let rate = self.schedule.learning_rate(self.iteration, per_epoch, total);
+        let ids = self.prepared.compiled.ids;
+        let whole = batch.samples == self.prepared.experiment.train.batch_size;
+        let (program, timeline) = match (whole, ids.tail, self.timeline_tail) {
+            (false, Some(program), Some(timeline)) => (program, timeline),
+            _ => (ids.train, self.timeline_train),
+        };
+        let session = &mut self.prepared.compiled.session;
+        session.set_hyper(Hyper { learning_rate: rate as f32 });
+        let image_bytes = session.plan(program).external(0).map_or(0, |place| place.bytes);
+        let samples = batch.samples;
+        let labels: &mut [u8] = bytemuck::cast_slice_mut(&mut batch.labels[..samples]);
+        session.run(program, &mut batch.images[..image_bytes], labels, &mut self.clock, FIRST_STEP)?;
+        let metrics = session.metrics();
+        let steps = session.plan(program).program.steps.len();
+        self.loader.recycle(batch);
+        self.iteration += 1;
+        if !metrics.loss.is_finite() {
+            return Err(TrainError::Diverged { loss: metrics.loss, iteration: self.iteration, epoch });
+        }
+        self.clock.stamp(BOOKKEEPING);
+        self.record(epoch, rate, metrics, timeline, FIRST_STEP + steps)?;
+        let images_per_second = self.rates.last().map_or(0.0, |&rate| f64::from(rate));
+        let (counted, right) = (self.sums.samples.max(1.0), self.sums.top1);
+        observer.iteration(&Standing {
+            epoch,
+            epochs: self.prepared.experiment.train.epochs,
+            iteration: self.iteration,
+            iterations: total,
+            images_per_second,
+            loss: self.sums.loss / counted,
+            top1: right / counted,
+        });
+        if self.flushed.elapsed().as_secs_f64() > FLUSH_S {
+            self.rows.flush()?;
+            self.timeline.flush()?;
+            self.flushed = Instant::now();
+        }
+        // What recording took belongs to the next iteration: this one's numbers are written.
+        self.clock.stamp(BOOKKEEPING);
+        Ok(epoch)
+    }
+
+    /// Closes the books of an iteration.
+    fn record(
+        &mut self,
+        epoch: u64,
+        rate: f64,
+        metrics: Metrics,
+        timeline: ProgramId,
+        slots: usize,
+    ) -> Result<(), TrainError> {
+        let end = Instant::now();
+        let wall_ns = end.duration_since(self.mark).as_nanos() as u64;
+        self.mark = end;
+        let attributed_ns: u64 = self.clock.slots()[..slots].iter().sum();
+        let seconds = |ns: u64| ns as f64 * 1e-9;
+        let (wall, attributed) = (seconds(wall_ns), seconds(attributed_ns));
+        let data = seconds(self.clock.slots()[DATA_WAIT]);
+        self.sums.loss += metrics.loss * metrics.samples;
+        self.sums.top1 += metrics.top1;
+        self.sums.samples += metrics.samples;
+        self.sums.epoch_s += wall;
+        self.sums.iteration_s += wall;
+        self.sums.attributed_s += attributed;
+        self.sums.data_wait_s += data;
+        self.sums.checkpoint_in_iterations_s += seconds(self.clock.slots()[CHECKPOINT]);
+        let counted = metrics.samples.max(1.0);
+        if self.rates.len() < self.rates.capacity() {
+            self.rates.push((counted / wall.max(1e-9)) as f32);
+        }
+        let epoch = u32::try_from(epoch).unwrap_or(u32::MAX);
+        self.rows.append(&IterationRow {
+            epoch,
+            iteration: self.iteration,
+            loss: metrics.loss,
+            top1: metrics.top1 / counted,
+            top5: Some(metrics.top5 / counted),
+            learning_rate: rate,
+            data_s: data,
+            train_s: attributed - data,
+            unattributed_s: wall - attributed,
+        })?;
+        self.timeline.append(timeline, epoch, self.iteration, wall_ns, &self.clock.slots()[..slots])?;
+        self.clock.begin_iteration();
+        Ok(())
+    }
+
+    fn end_epoch(
+        &mut self,
+        epoch: u64,
+        epoch_begun: &mut f64,
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
+        let experiment = &self.prepared.experiment;
+        let due =
+            epoch.is_multiple_of(experiment.validation.every_epochs) || epoch == experiment.train.epochs;
+        let validation_begun = Instant::now();
+        let scores = if due { Some(self.evaluator.run(&mut self.prepared.compiled)?) } else { None };
+        let validation_s = validation_begun.elapsed().as_secs_f64();
+        self.sums.validation_s += validation_s;
+        let samples = self.sums.samples.max(1.0);
+        let (train_loss, train_top1) = (self.sums.loss / samples, self.sums.top1 / samples);
+        let epochs = experiment.train.epochs;
+        if let Some(Scores { loss, top1, top5, .. }) = scores {
+            self.last = Final {
+                train_loss: Some(train_loss),
+                val_loss: Some(loss),
+                val_top1: Some(top1),
+                val_top5: Some(top5),
+            };
+        } else {
+            self.last.train_loss = Some(train_loss);
+        }
+        let elapsed_s = self.elapsed_s();
+        let images_per_second = samples / self.sums.epoch_s.max(1e-9);
+        self.epochs.append(&EpochRow {
+            epoch: u32::try_from(epoch).unwrap_or(u32::MAX),
+            train_loss,
+            train_top1,
+            val_loss: scores.map(|s| s.loss),
+            val_top1: scores.map(|s| s.top1),
+            val_top5: scores.map(|s| s.top5),
+            train_s: self.sums.epoch_s,
+            val_s: validation_s,
+            elapsed_s,
+        })?;
+        (self.sums.loss, self.sums.top1, self.sums.samples, self.sums.epoch_s) = (0.0, 0.0, 0.0, 0.0);
+        let saving = Instant::now();
+        self.save(epoch, 0)?;
+        self.sums.checkpoint_s += saving.elapsed().as_secs_f64();
+        self.summary(Status::Running).write(&self.run.summary())?;
+        let elapsed_s = self.elapsed_s();
+        observer.epoch(&EpochResult {
+            epoch,
+            epochs,
+            train_loss,
+            train_top1,
+            validation: scores.map(|s| (s.loss, s.top1)),
+            images_per_second,
+            seconds: elapsed_s - *epoch_begun,
+        });
+        *epoch_begun = elapsed_s;
+        // Validation and the checkpoint have rows of their own: they belong to no iteration.
+        self.restart_clock();
+        Ok(())
+    }
+
+    fn restart_clock(&mut self) {
+        self.clock.begin_iteration();
+        self.clock.restart();
+        self.mark = Instant::now();
+    }
+
+    fn elapsed_s(&self) -> f64 {
+        self.earlier_s + self.begun.elapsed().as_secs_f64()
+    }
+
+    fn checkpoint_is_due(&self) -> bool {
+        let every = self.prepared.experiment.checkpoint.every_seconds;
+        every > 0.0 && self.saved.elapsed().as_secs_f64() >= every
+    }
+
+    /// Saves everything that is needed to go on with `batch` of `epoch`, both counted from 0.
+    fn save(&mut self, epoch: u64, batch: u64) -> Result<(), TrainError> {
+        self.rows.sync()?;
+        self.epochs.sync()?;
+        self.timeline.sync()?;
+        self.sums.elapsed_s = self.elapsed_s();
+        let experiment = &self.prepared.experiment;
+        let tensors = state::capture(&self.prepared.compiled, &self.prepared.graph, self.iteration)?;
+        let positions = BTreeMap::from([
+            (ITERATIONS.to_owned(), self.rows.position()),
+            (EPOCHS.to_owned(), self.epochs.position()),
+            (TIMELINE.to_owned(), self.timeline.position()),
+        ]);
+        let library = self.prepared.opened.library.as_ref();
+        let mut state = State {
+            epoch: u32::try_from(epoch).unwrap_or(u32::MAX),
+            iteration: self.iteration,
+            batch,
+            seed: experiment.train.seed,
+            positions,
+            threads: u32::try_from(self.prepared.opened.backend.threads()).unwrap_or(u32::MAX),
+            device: self.prepared.opened.backend.name().to_owned(),
+            libraries: library
+                .map(|(version, _)| ("onednn".to_owned(), version.clone()))
+                .into_iter()
+                .collect(),
+            plan_hash: self.prepared.compiled.plans.hash(),
+            resumed: self.sums.resumed,
+            ..State::default()
+        };
+        state.extra.insert(SUMS.to_owned(), serde_json::to_value(self.sums).unwrap_or_default());
+        let retention = Retention { last: experiment.checkpoint.keep, ..Retention::default() };
+        let saved =
+            self.checkpoints.save(&state, &refs(&tensors.weights), &refs(&tensors.optimiser), &retention)?;
+        if let Some(problem) = saved.not_pruned {
+            self.log.say(&format!("an old checkpoint could not be removed: {problem}"))?;
+        }
+        self.weights_sha256 = Some(saved.weights_sha256);
+        self.saved = Instant::now();
+        Ok(())
+    }
+
+    /// Writes the last summary and returns it.
+    pub fn finish(&mut self, status: Status) -> Result<Summary, TrainError> {
+        if status == Status::Failed {
+            // What led to the failure is worth reading; where even this fails, the first error tells why.
+            let _ = self.rows.flush().and_then(|()| self.timeline.flush());
+        }
+        let summary = self.summary(status);
+        summary.write(&self.run.summary())?;
+        Ok(summary)
+    }
+
+    fn summary(&self, status: Status) -> Summary {
+        let (experiment, sums) = (&self.prepared.experiment, &self.sums);
+        let planned = self.prepared.compiled.plans.arena_bytes as u64
+            + self.loader.bytes()
+            + self.evaluator.bytes()
+            + self.prepared.datasets.train.resident_bytes()
+            + self.prepared.datasets.validation.resident_bytes();
+        Summary {
+            status,
+            experiment: experiment.name().to_owned(),
+            model: experiment.model.name.clone(),
+            dataset: experiment.data.name.clone(),
+            device: self.prepared.opened.backend.name().to_owned(),
+            threads: u32::try_from(self.prepared.opened.backend.threads()).unwrap_or(u32::MAX),
+            precision: self.prepared.compiled.plans.train.program.precision.to_string(),
+            batch_size: experiment.train.batch_size as u64,
+            epochs: u32::try_from(self.iteration / self.loader.batches_per_epoch().max(1))
+                .unwrap_or(u32::MAX),
+            iterations: self.iteration,
+            images_per_second: spread(&self.rates),
+            time: Time {
+                total_s: self.elapsed_s(),
+                startup_s: sums.startup_s,
+                train_s: sums.iteration_s - sums.data_wait_s - sums.checkpoint_in_iterations_s,
+                validation_s: sums.validation_s,
+                data_wait_s: sums.data_wait_s,
+                checkpoint_s: sums.checkpoint_s + sums.checkpoint_in_iterations_s,
+            },
+            accounting: Accounted::new(sums.iteration_s, sums.attributed_s),
+            last: self.last,
+            memory: Memory {
+                planned_peak_bytes: Some(planned),
+                measured_peak_rss_bytes: stratus_run::machine::peak_rss_bytes(),
+                device_peak_bytes: None,
+            },
+            weights_sha256: self.weights_sha256.clone(),
+            resumed: sums.resumed,
+            ..Summary::default()
+        }
+    }
+}
+
+fn refs(tensors: &[Tensor]) -> Vec<TensorRef<'_>> {
+    tensors.iter().map(Tensor::as_ref).collect()
+}
