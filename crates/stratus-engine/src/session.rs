@@ -141,32 +141,31 @@ impl Session {
             }
         }
         for (position, step) in steps.iter_mut().enumerate() {
-            let mut operands = Operands::new();
-            let mut rest = &mut *arena;
-            let mut consumed = 0;
-            for range in &step.arena {
-                let (_, tail) = rest.split_at_mut(range.start - consumed);
-                let (slice, tail) = tail.split_at_mut(range.length);
-                operands.set(range.operand, slice);
-                rest = tail;
-                consumed = range.start + range.length;
-            }
-            for (slice, operand) in inputs.iter_mut().zip(step.external) {
-                if let Some(operand) = operand {
-                    operands.set(operand, slice);
-                }
-            }
-            step.kernel.kernel.run(&mut operands).map_err(|reason| {
-                let failed = &plan.program.steps[position];
-                EngineError::Failed {
-                    kernel: failed.kernel.name().to_owned(),
-                    layer: plan.program.layer_name(failed),
-                    reason,
-                }
-            })?;
+            execute(plan, position, step, arena, &mut inputs)?;
             clock.stamp(first_slot + position);
         }
         Ok(())
+    }
+
+    /// Runs one step of a program alone, on whatever its operands hold: for measuring kernels.
+    ///
+    /// # Errors
+    /// Where there is no such step, or its kernel fails.
+    pub fn run_step(
+        &mut self,
+        program: usize,
+        step: usize,
+        images: &mut [u8],
+        labels: &mut [u8],
+    ) -> Result<(), EngineError> {
+        let LoadedProgram { plan, steps } = &mut self.programs[program];
+        let Some(loaded) = steps.get_mut(step) else {
+            return Err(EngineError::Mismatch(format!(
+                "the program has {} steps, none is number {step}",
+                plan.steps.len()
+            )));
+        };
+        execute(plan, step, loaded, self.arena.as_mut_slice(), &mut [images, labels])
     }
 
     /// Sets the numbers that change from iteration to iteration.
@@ -319,6 +318,40 @@ impl Session {
         };
         &self.arena.as_slice()[start..start + place.bytes]
     }
+}
+
+/// Cuts the arena into the step's operands and runs its kernel.
+#[inline]
+fn execute(
+    plan: &Plan,
+    position: usize,
+    step: &mut LoadedStep,
+    arena: &mut [u8],
+    inputs: &mut [&mut [u8]; 2],
+) -> Result<(), EngineError> {
+    let mut operands = Operands::new();
+    let mut rest = arena;
+    let mut consumed = 0;
+    for range in &step.arena {
+        let (_, tail) = rest.split_at_mut(range.start - consumed);
+        let (slice, tail) = tail.split_at_mut(range.length);
+        operands.set(range.operand, slice);
+        rest = tail;
+        consumed = range.start + range.length;
+    }
+    for (slice, operand) in inputs.iter_mut().zip(step.external) {
+        if let Some(operand) = operand {
+            operands.set(operand, slice);
+        }
+    }
+    step.kernel.kernel.run(&mut operands).map_err(|reason| {
+        let failed = &plan.program.steps[position];
+        EngineError::Failed {
+            kernel: failed.kernel.name().to_owned(),
+            layer: plan.program.layer_name(failed),
+            reason,
+        }
+    })
 }
 
 fn load_step(plan: &Plan, position: usize, kernel: PreparedStep) -> Result<LoadedStep, EngineError> {

@@ -1,12 +1,17 @@
 //! Measuring weights on a data set.
 
-use crate::compile::Compiled;
+use crate::compile::{Compiled, Planning, compile, network, open_datasets, programs};
+use crate::device;
+use crate::state::restore;
 use crate::{Experiment, TrainError};
+use std::path::Path;
 use std::sync::Arc;
 use stratus_data::buffer::IGNORED_LABEL;
 use stratus_data::loader::{LastBatch, Loader, LoaderConfig, Order};
 use stratus_data::{Dataset, Element, Layout, Normalisation};
 use stratus_engine::{Clock, DType, Plan};
+use stratus_run::RunDir;
+use stratus_run::checkpoint::Checkpoints;
 
 /// Means over a data set. Accuracies are fractions, 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
@@ -103,4 +108,54 @@ impl Evaluator {
             top5: scores.top5 / counted,
         })
     }
+}
+
+/// A run's weights, measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Evaluated {
+    /// Iterations that the weights were trained for.
+    pub iteration: u64,
+    /// Their checksum.
+    pub weights_sha256: String,
+    /// What came out.
+    pub scores: Scores,
+}
+
+/// Measures a run's weights on its validation images: the newest good checkpoint's, or those after `iteration` iterations.
+///
+/// # Errors
+/// Where the run, its checkpoint or its data cannot be read.
+pub fn of_run(
+    path: &Path,
+    iteration: Option<u64>,
+    overrides: &[(String, String)],
+    warn: &mut dyn FnMut(&str),
+) -> Result<Evaluated, TrainError> {
+    let run = RunDir::open(path)?;
+    let experiment = Experiment::load(&run.experiment())?.with_overrides(overrides)?;
+    let checkpoints = Checkpoints::new(run.checkpoints());
+    let checkpoint = match iteration {
+        Some(iteration) => checkpoints.load(iteration)?,
+        None => {
+            let recovery = checkpoints.load_latest()?;
+            for damage in &recovery.damaged {
+                warn(&format!("checkpoint {} is damaged: {}", damage.path.display(), damage.reason));
+            }
+            recovery.checkpoint.ok_or_else(|| TrainError::Checkpoint {
+                checkpoint: run.checkpoints().display().to_string(),
+                problem: "there is none yet".to_owned(),
+            })?
+        }
+    };
+    let datasets = open_datasets(&experiment)?;
+    let graph = network(&experiment, datasets.train.as_ref())?;
+    let opened = device::open(experiment.train.device, experiment.train.threads)?;
+    opened.warnings.iter().for_each(|warning| warn(warning));
+    let precision = opened.precision(experiment.train.precision);
+    let programs = programs(&experiment, &graph, precision, datasets.train.len())?;
+    let mut compiled = compile(&programs, &opened, &Planning::Cached, warn)?;
+    restore(&mut compiled, &checkpoint, false)?;
+    let scores = Evaluator::new(&experiment, &compiled, datasets.validation)?.run(&mut compiled)?;
+    let (iteration, weights_sha256) = (checkpoint.state.iteration, checkpoint.state.weights_sha256);
+    Ok(Evaluated { iteration, weights_sha256, scores })
 }

@@ -3,6 +3,7 @@
 //! [`Experiment`] says what is asked for, [`compile`] turns it into a session with its programs, [`run`] trains it in a run directory,
 //! [`evaluate`] measures weights. Who watches is an [`Observer`].
 
+pub mod bench;
 pub mod compile;
 pub mod device;
 mod error;

@@ -1,6 +1,6 @@
 //! The arguments: global flags and the list of commands.
 
-use crate::commands::{collect, config, data, doctor};
+use crate::commands::{bench, collect, config, data, doctor, eval, model, plan, train};
 use crate::errors::Result;
 use crate::output::Output;
 use clap::{Args, Parser, Subcommand};
@@ -42,6 +42,16 @@ pub struct Globals {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Train a network, or continue a run
+    Train(train::TrainArguments),
+    /// Measure a run's weights on its validation images
+    Eval(eval::EvalArguments),
+    /// Show what a training would do, without training: graph, program, plan
+    Plan(plan::PlanArguments),
+    /// List the networks and show their layers
+    Model(model::ModelArguments),
+    /// Measure kernels, and what measuring costs
+    Bench(bench::BenchArguments),
     /// Fetch data sets and look at them
     Data(data::DataArguments),
     /// Make tables out of run directories, also of those that are being written
@@ -59,10 +69,15 @@ impl Command {
     /// What the command failed with, with its exit code.
     pub fn run(&self, globals: &Globals, output: &Output) -> Result {
         match self {
+            Command::Train(arguments) => train::run(arguments, globals, output),
+            Command::Eval(arguments) => eval::run(arguments, globals, output),
+            Command::Plan(arguments) => plan::run(arguments, globals, output),
+            Command::Model(arguments) => model::run(arguments, globals, output),
+            Command::Bench(arguments) => bench::run(arguments, globals, output),
             Command::Data(arguments) => data::run(arguments, output),
             Command::Collect(arguments) => collect::run(arguments, output),
             Command::Config(arguments) => config::run(arguments, globals, output),
-            Command::Doctor(arguments) => doctor::run(arguments, output, &doctor::Probes::default()),
+            Command::Doctor(arguments) => doctor::run(arguments, output, &doctor::Probes::of_this_machine()),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::fmt::{self, Write};
-use stratus_train::ExperimentError;
+use stratus_train::{ExperimentError, TrainError};
 
 /// Exit code: the command was used properly and failed.
 pub const FAILED: u8 = 1;
@@ -57,6 +57,31 @@ impl From<ExperimentError> for Failure {
     fn from(error: ExperimentError) -> Self {
         let hint = error.hint();
         Failure { code: USAGE, error: Box::new(error), hint }
+    }
+}
+
+impl From<TrainError> for Failure {
+    fn from(error: TrainError) -> Self {
+        let (hint, code) = (error.hint(), if error.is_usage() { USAGE } else { FAILED });
+        Failure { code, error: Box::new(error), hint }
+    }
+}
+
+impl From<stratus_run::Error> for Failure {
+    fn from(error: stratus_run::Error) -> Self {
+        Failure::failed(error)
+    }
+}
+
+impl From<stratus_report::Error> for Failure {
+    fn from(error: stratus_report::Error) -> Self {
+        Failure::failed(error)
+    }
+}
+
+impl From<stratus_engine::EngineError> for Failure {
+    fn from(error: stratus_engine::EngineError) -> Self {
+        Failure::failed(error)
     }
 }
 

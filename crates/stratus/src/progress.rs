@@ -4,49 +4,12 @@ use crate::output::Output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
+use stratus_train::{EpochResult, Observer, Standing};
 
 /// Between two changes of the bar.
 const REDRAW: Duration = Duration::from_millis(200);
 /// Between two plain lines within an epoch.
 const LINE: Duration = Duration::from_secs(30);
-
-/// Where training stands, after an iteration.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Standing {
-    /// The epoch, counted from 1.
-    pub epoch: u64,
-    /// Epochs in all.
-    pub epochs: u64,
-    /// Iterations done since the beginning of training.
-    pub iteration: u64,
-    /// Iterations in all.
-    pub iterations: u64,
-    /// Images a second lately.
-    pub images_per_second: f64,
-    /// The loss lately.
-    pub loss: f64,
-    /// Share of images classified correctly lately, 0 to 1.
-    pub top1: f64,
-}
-
-/// What an epoch came to.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct EpochResult {
-    /// The epoch, counted from 1.
-    pub epoch: u64,
-    /// Epochs in all.
-    pub epochs: u64,
-    /// Mean loss over the training images.
-    pub train_loss: f64,
-    /// Share of training images classified correctly, 0 to 1.
-    pub train_top1: f64,
-    /// Loss and share of validation images classified correctly, where they were measured.
-    pub validation: Option<(f64, f64)>,
-    /// Images a second over the epoch.
-    pub images_per_second: f64,
-    /// Seconds that the epoch took, validation included.
-    pub seconds: f64,
-}
 
 /// Shows progress on standard error.
 #[derive(Debug)]
@@ -73,14 +36,14 @@ impl Progress {
     }
 
     /// After an iteration; cheap where it is not yet time to show anything.
-    pub fn iteration(&mut self, standing: &Standing) {
+    fn show(&mut self, standing: &Standing) {
         let first = *self.first.get_or_insert(standing.iteration);
         let pause = if self.bar.is_some() { REDRAW } else { LINE };
         if self.output.quiet() || self.shown.elapsed() < pause {
             return;
         }
         self.shown = Instant::now();
-        let line = standing.line(remaining(standing, first, self.begun.elapsed()));
+        let line = standing_line(standing, remaining(standing, first, self.begun.elapsed()));
         match &self.bar {
             Some(bar) => {
                 bar.set_length(standing.iterations);
@@ -91,16 +54,7 @@ impl Progress {
         }
     }
 
-    /// After an epoch: a line that stays.
-    pub fn epoch(&mut self, result: &EpochResult) {
-        self.say(&result.line());
-        if self.bar.is_none() {
-            self.shown = Instant::now();
-        }
-    }
-
-    /// Something to say while progress is shown.
-    pub fn say(&self, text: &str) {
+    fn tell(&self, text: &str) {
         if self.output.quiet() {
             return;
         }
@@ -110,12 +64,34 @@ impl Progress {
         }
     }
 
-    /// A warning while progress is shown; said even where quiet.
-    pub fn warn(&self, text: &str) {
+    fn caution(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| self.output.warning(text)),
             None => self.output.warning(text),
         }
+    }
+}
+
+impl Observer for Progress {
+    fn iteration(&mut self, standing: &Standing) {
+        self.show(standing);
+    }
+
+    /// A line that stays.
+    fn epoch(&mut self, result: &EpochResult) {
+        self.tell(&epoch_line(result));
+        if self.bar.is_none() {
+            self.shown = Instant::now();
+        }
+    }
+
+    fn say(&mut self, text: &str) {
+        self.tell(text);
+    }
+
+    /// Said even where quiet.
+    fn warn(&mut self, text: &str) {
+        self.caution(text);
     }
 }
 
@@ -128,37 +104,33 @@ impl Drop for Progress {
     }
 }
 
-impl Standing {
-    fn line(&self, remaining: Option<Duration>) -> String {
-        let left = remaining.map_or_else(|| "?".to_owned(), clock);
-        format!(
-            "epoch {}/{}  {}/{}  {:.0} img/s  loss {:.4}  top-1 {:.2} %  {left} left",
-            self.epoch,
-            self.epochs,
-            self.iteration,
-            self.iterations,
-            self.images_per_second,
-            self.loss,
-            self.top1 * 100.0
-        )
-    }
+fn standing_line(standing: &Standing, remaining: Option<Duration>) -> String {
+    let left = remaining.map_or_else(|| "?".to_owned(), clock);
+    format!(
+        "epoch {}/{}  {}/{}  {:.0} img/s  loss {:.4}  top-1 {:.2} %  {left} left",
+        standing.epoch,
+        standing.epochs,
+        standing.iteration,
+        standing.iterations,
+        standing.images_per_second,
+        standing.loss,
+        standing.top1 * 100.0
+    )
 }
 
-impl EpochResult {
-    fn line(&self) -> String {
-        let validation = self.validation.map_or_else(String::new, |(loss, top1)| {
-            format!("  val loss {loss:.4}  val top-1 {:.2} %", top1 * 100.0)
-        });
-        format!(
-            "epoch {}/{}  loss {:.4}  top-1 {:.2} %{validation}  {:.0} img/s  {:.2} s",
-            self.epoch,
-            self.epochs,
-            self.train_loss,
-            self.train_top1 * 100.0,
-            self.images_per_second,
-            self.seconds
-        )
-    }
+fn epoch_line(result: &EpochResult) -> String {
+    let validation = result.validation.map_or_else(String::new, |(loss, top1)| {
+        format!("  val loss {loss:.4}  val top-1 {:.2} %", top1 * 100.0)
+    });
+    format!(
+        "epoch {}/{}  loss {:.4}  top-1 {:.2} %{validation}  {:.0} img/s  {:.2} s",
+        result.epoch,
+        result.epochs,
+        result.train_loss,
+        result.train_top1 * 100.0,
+        result.images_per_second,
+        result.seconds
+    )
 }
 
 /// How long the rest takes at the pace since the first iteration that was seen; validation and checkpoints included.
@@ -180,7 +152,7 @@ fn clock(duration: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{EpochResult, Progress, Standing, clock, remaining};
+    use super::{EpochResult, Observer, Progress, Standing, clock, epoch_line, remaining, standing_line};
     use crate::output::Output;
     use std::time::Duration;
 
@@ -199,7 +171,7 @@ mod tests {
         let left = remaining(&STANDING, 10, Duration::from_secs(5));
         assert_eq!(left, Some(Duration::from_secs(289)));
         assert_eq!(
-            STANDING.line(left),
+            standing_line(&STANDING, left),
             "epoch 2/50  60/2950  41234 img/s  loss 0.1235  top-1 96.54 %  4:49 left"
         );
         assert_eq!(remaining(&STANDING, 60, Duration::from_secs(5)), None);
@@ -217,11 +189,11 @@ mod tests {
             seconds: 1.5,
         };
         assert_eq!(
-            result.line(),
+            epoch_line(&result),
             "epoch 1/3  loss 0.5000  top-1 90.00 %  val loss 0.2500  val top-1 95.00 %  1000 img/s  1.50 s"
         );
         let without = EpochResult { validation: None, ..result };
-        assert_eq!(without.line(), "epoch 1/3  loss 0.5000  top-1 90.00 %  1000 img/s  1.50 s");
+        assert_eq!(epoch_line(&without), "epoch 1/3  loss 0.5000  top-1 90.00 %  1000 img/s  1.50 s");
     }
 
     #[test]
@@ -233,6 +205,6 @@ mod tests {
     fn numbers_that_are_none_do_not_panic() {
         let mut progress = Progress::new(Output::new(false, true));
         progress.iteration(&Standing { loss: f64::NAN, images_per_second: f64::INFINITY, ..STANDING });
-        assert!(Standing { loss: f64::NAN, ..STANDING }.line(None).contains("? left"));
+        assert!(standing_line(&Standing { loss: f64::NAN, ..STANDING }, None).contains("? left"));
     }
 }

@@ -1,27 +1,39 @@
-//! `stratus bench`: its arguments.
+//! `stratus bench`: kernels alone, the cost of measuring, the operations' cases.
 
+use super::target::Target;
+use crate::cli::Globals;
+use crate::errors::{Failure, Result};
+use crate::output::{Output, pairs, table};
 use clap::{Args, Subcommand};
+use serde::Serialize;
+use stratus_engine::{Choices, Precision, cases};
+use stratus_train::bench::{Bench, Floor};
+use stratus_train::device;
+use stratus_train::experiment::Experiment;
 
 /// Arguments of `stratus bench`.
 #[derive(Args, Debug)]
 pub struct BenchArguments {
     /// What to measure.
     #[command(subcommand)]
-    pub what: Bench,
+    pub what: What,
 }
 
 /// What `stratus bench` measures.
 #[derive(Debug, Subcommand)]
-pub enum Bench {
+pub enum What {
     /// The kernels of a network alone, one by one: the floor under its iteration
     Kernels {
-        /// A built-in experiment or an experiment file
+        /// A built-in experiment, an experiment file or a run directory
         #[arg(value_name = "EXPERIMENT", default_value = "digits")]
         target: String,
+        /// How often each kernel and the whole step are run
+        #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        runs: u32,
     },
     /// What the stamps of the timeline cost: iterations with and without them in turn, in one process
     Overhead {
-        /// A built-in experiment or an experiment file
+        /// A built-in experiment, an experiment file or a run directory
         #[arg(value_name = "EXPERIMENT", default_value = "digits")]
         target: String,
         /// Pairs of iterations to compare
@@ -33,4 +45,120 @@ pub enum Bench {
         /// Only the cases whose name contains this
         filter: Option<String>,
     },
+}
+
+/// Runs `stratus bench`.
+///
+/// # Errors
+/// Where the experiment is not in order or a kernel fails.
+pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Result {
+    let open = |target: &str| -> Result<Bench> {
+        let experiment = Target::find(target, globals)?.experiment(globals)?;
+        Ok(Bench::new(&experiment, &mut |text| output.warning(text))?)
+    };
+    match &arguments.what {
+        What::Kernels { target, runs } => {
+            let floor = open(target)?.floor(*runs as usize)?;
+            output.result(&floor, || render_floor(&floor))
+        }
+        What::Overhead { target, pairs: count } => {
+            let overhead = open(target)?.overhead(*count)?;
+            output.result(&overhead, || {
+                pairs(&[
+                    ("pairs".to_owned(), overhead.pairs.to_string()),
+                    ("with stamps".to_owned(), format!("{:.3} ms", overhead.stamped_s * 1e3)),
+                    ("without".to_owned(), format!("{:.3} ms", overhead.unstamped_s * 1e3)),
+                    ("stamps cost".to_owned(), format!("{:+.3} %", overhead.overhead_percent)),
+                ])
+            })
+        }
+        What::Ops { filter } => ops(filter.as_deref(), globals, output),
+    }
+}
+
+fn render_floor(floor: &Floor) -> String {
+    let heading =
+        ["layer", "kernel", "alone ms", "within ms", "GFLOP/s", "GB/s", "implementation"].map(str::to_owned);
+    let mut rows = vec![heading];
+    rows.extend(floor.kernels.iter().map(|kernel| {
+        [
+            kernel.layer.clone(),
+            kernel.kernel.clone(),
+            format!("{:.3}", kernel.alone_s * 1e3),
+            format!("{:.3}", kernel.within_s * 1e3),
+            format!("{:.1}", kernel.flops as f64 * 1e-9 / kernel.alone_s),
+            format!("{:.1}", kernel.bytes as f64 * 1e-9 / kernel.alone_s),
+            kernel.implementation.clone(),
+        ]
+    }));
+    format!(
+        "{} {} batch {}, {}\n{}\nkernels alone {:.3} ms, whole step {:.3} ms: {:.1} % of the floor's speed, {:.0} images/s\n",
+        floor.network,
+        floor.precision,
+        floor.batch,
+        floor.library,
+        table(&rows),
+        floor.floor_s * 1e3,
+        floor.step_s * 1e3,
+        floor.percent_of_floor,
+        floor.images_per_second
+    )
+}
+
+/// A case, measured.
+#[derive(Serialize)]
+struct Measured {
+    case: String,
+    kernel: &'static str,
+    implementation: String,
+    precision: Precision,
+    seconds: f64,
+    gflops: f64,
+    gb_per_second: f64,
+}
+
+fn ops(filter: Option<&str>, globals: &Globals, output: &Output) -> Result {
+    const RUNS: usize = 10;
+    let settings = Experiment::default().with_overrides(&globals.set)?.train;
+    let opened = device::open(settings.device, settings.threads)?;
+    opened.warnings.iter().for_each(|warning| output.warning(warning));
+    let mut measured = Vec::new();
+    for precision in [Precision::F32, Precision::Bf16] {
+        for case in cases::benchmarks(precision) {
+            if filter.is_some_and(|filter| !case.name.contains(filter)) {
+                continue;
+            }
+            let result =
+                cases::bench(opened.backend.as_ref(), &case, precision, Choices::default(), true, RUNS)?;
+            measured.push(Measured {
+                gflops: result.gigaflops(),
+                gb_per_second: result.gigabytes(),
+                case: result.case,
+                kernel: result.kernel,
+                implementation: result.implementation,
+                precision,
+                seconds: result.seconds,
+            });
+        }
+    }
+    if measured.is_empty() {
+        return Err(Failure::usage(format!("no case's name contains `{}`", filter.unwrap_or_default())));
+    }
+    output.result(&measured, || {
+        let heading =
+            ["case", "kernel", "type", "ms", "GFLOP/s", "GB/s", "implementation"].map(str::to_owned);
+        let mut rows = vec![heading];
+        rows.extend(measured.iter().map(|m| {
+            [
+                m.case.clone(),
+                m.kernel.to_owned(),
+                m.precision.to_string(),
+                format!("{:.3}", m.seconds * 1e3),
+                format!("{:.1}", m.gflops),
+                format!("{:.1}", m.gb_per_second),
+                m.implementation.clone(),
+            ]
+        }));
+        table(&rows)
+    })
 }

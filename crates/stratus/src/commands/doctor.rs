@@ -6,6 +6,9 @@ use crate::machine::{LibraryReport, Survey, cpu};
 use crate::output::{Output, bytes, pairs};
 use clap::Args;
 use serde::Serialize;
+use std::rc::Rc;
+use stratus_engine::{Backend, DType};
+use stratus_onednn::OneDnn;
 
 /// Arguments of `stratus doctor`.
 #[derive(Args, Debug)]
@@ -27,6 +30,43 @@ pub struct Probes {
 impl Default for Probes {
     fn default() -> Self {
         Probes { libraries: None, compute: vec![ComputeSource::portable()] }
+    }
+}
+
+impl Probes {
+    /// Looks for the kernel libraries; those that are found measure arithmetic.
+    pub fn of_this_machine() -> Self {
+        match OneDnn::load(0) {
+            Ok(onednn) => {
+                let report = LibraryReport {
+                    name: "oneDNN".to_owned(),
+                    version: Some(onednn.version()),
+                    path: Some(onednn.path().display().to_string()),
+                    note: Some(onednn.note().unwrap_or_else(|| onednn.describe())),
+                };
+                let onednn = Rc::new(onednn);
+                let source = |name: &str, what: &str, dtype: DType| ComputeSource {
+                    name: name.to_owned(),
+                    what: what.to_owned(),
+                    measure: {
+                        let onednn = Rc::clone(&onednn);
+                        Box::new(move |_| onednn.peak_gflops(dtype))
+                    },
+                };
+                Probes {
+                    libraries: Some(vec![report]),
+                    compute: vec![
+                        source("f32_gflops", "f32, oneDNN matrix product", DType::F32),
+                        source("bf16_gflops", "bf16, oneDNN matrix product", DType::Bf16),
+                    ],
+                }
+            }
+            Err(error) => {
+                let note = Some(format!("{error}; run `make deps`"));
+                let report = LibraryReport { name: "oneDNN".to_owned(), version: None, path: None, note };
+                Probes { libraries: Some(vec![report]), ..Probes::default() }
+            }
+        }
     }
 }
 

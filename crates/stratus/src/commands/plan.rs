@@ -1,8 +1,20 @@
-//! `stratus plan`: its arguments.
+//! `stratus plan`: what a training would do, step by step, without training.
 
+use super::target::Target;
+use crate::cli::Globals;
+use crate::errors::Result;
+use crate::output::{Output, bytes};
 use clap::{Args, ValueEnum};
+use serde::Serialize;
+use std::fmt::Write;
+use stratus_engine::ops::KernelSpec;
+use stratus_engine::plan::Location;
+use stratus_engine::{Plan, Program};
+use stratus_graph::Graph;
+use stratus_train::compile::{self, Planning, Plans, Programs};
+use stratus_train::device;
 
-/// Arguments of `stratus plan`: what a training would do, step by step, without training.
+/// Arguments of `stratus plan`.
 #[derive(Args, Debug)]
 pub struct PlanArguments {
     /// A built-in experiment, an experiment file or a run directory
@@ -25,4 +37,94 @@ pub enum Dump {
     Program,
     /// Steps with kernels, layouts and places in memory
     Plan,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Report<'a> {
+    Graph(&'a Graph),
+    Programs { train: &'a Program, tail: Option<&'a Program>, evaluate: &'a Program },
+    Plans(&'a Plans),
+}
+
+/// Runs `stratus plan`.
+///
+/// # Errors
+/// Where the experiment, its data or its device are not in order.
+pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Result {
+    let experiment = Target::find(&arguments.target, globals)?.experiment(globals)?;
+    let datasets = compile::open_datasets(&experiment)?;
+    let graph = compile::network(&experiment, datasets.train.as_ref())?;
+    if arguments.dump == Dump::Graph {
+        return output.result(&Report::Graph(&graph), || super::model::layers(&graph));
+    }
+    let opened = device::open(experiment.train.device, experiment.train.threads)?;
+    opened.warnings.iter().for_each(|warning| output.warning(warning));
+    let precision = opened.precision(experiment.train.precision);
+    let programs = compile::programs(&experiment, &graph, precision, datasets.train.len())?;
+    if arguments.dump == Dump::Program {
+        let Programs { train, tail, evaluate, .. } = &programs;
+        return output.result(&Report::Programs { train, tail: tail.as_ref(), evaluate }, || {
+            format!("{}\n{}", train.dump(), evaluate.dump())
+        });
+    }
+    let planning = if arguments.remeasure { Planning::Remeasure } else { Planning::Cached };
+    let compiled = compile::compile(&programs, &opened, &planning, &mut |text| output.warning(text))?;
+    output.result(&Report::Plans(&compiled.plans), || {
+        let plans = &compiled.plans;
+        format!(
+            "{}\narena {} in all: {} persistent, {} transient (at least {} are alive at one step)\n",
+            steps(&plans.train),
+            bytes(plans.arena_bytes as u64),
+            bytes(plans.train.persistent_bytes as u64),
+            bytes(plans.train.transient_bytes as u64),
+            bytes(plans.train.transient_lower_bound as u64),
+        )
+    })
+}
+
+/// One step a line: phase, layer, kernel, output shape, layout, implementation, cost, place.
+fn steps(plan: &Plan) -> String {
+    let program = &plan.program;
+    let mut text = format!(
+        "{} {} batch {}, {}\n{:>3}  {:<16} {:<28} {:<31} {:<15} {:<9} {:>8} {:>8}  {}\n",
+        program.network,
+        program.precision,
+        program.batch,
+        plan.library,
+        "#",
+        "phase",
+        "layer",
+        "kernel",
+        "makes",
+        "layout",
+        "MFLOP",
+        "MB",
+        "implementation"
+    );
+    for (position, step) in program.steps.iter().enumerate() {
+        let made = step.outputs.first().or(step.updates.first());
+        let shape = made.map_or(String::new(), |&id| {
+            program.value(id).shape.iter().map(usize::to_string).collect::<Vec<_>>().join("x")
+        });
+        let layout = made.map_or("", |&id| plan.placements[id.0].layout.tag.as_str());
+        let touched: usize = step
+            .operands()
+            .map(|id| &plan.placements[id.0])
+            .filter(|place| !matches!(place.location, Location::External(_)) || place.bytes > 0)
+            .map(|place| place.bytes)
+            .sum();
+        // Writing into a String cannot fail.
+        let _ = writeln!(
+            text,
+            "{position:>3}  {:<16} {:<28} {:<31} {shape:<15} {layout:<9} {:>8.1} {:>8.2}  {}",
+            step.phase.name(),
+            program.layer_name(step),
+            step.kernel.name(),
+            program.step_flops(step) as f64 * 1e-6,
+            touched as f64 * 1e-6,
+            plan.steps[position].implementation,
+        );
+    }
+    text
 }

@@ -1,7 +1,19 @@
-//! `stratus train`: its arguments.
+//! `stratus train`: a run from its start, or from where it was interrupted, to its end.
 
+use super::target::Target;
+use crate::cli::Globals;
+use crate::errors::{Failure, Result};
+use crate::machine::Survey;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::signals;
 use clap::Args;
+use serde::Serialize;
 use std::path::PathBuf;
+use stratus_report::accounting::{self, Accounting};
+use stratus_report::run_table;
+use stratus_run::summary::Summary;
+use stratus_train::run::{self, Options};
 
 /// Arguments of `stratus train`.
 #[derive(Args, Debug)]
@@ -15,4 +27,46 @@ pub struct TrainArguments {
     /// Measure kernels anew instead of repeating the choices kept for this machine and network
     #[arg(long)]
     pub remeasure: bool,
+}
+
+/// What `stratus train` reports.
+#[derive(Serialize)]
+struct Report<'a> {
+    run: String,
+    summary: &'a Summary,
+    accounting: &'a Accounting,
+}
+
+/// Runs `stratus train`.
+///
+/// # Errors
+/// What stopped training, or that it was interrupted.
+pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Result {
+    let target = Target::find(&arguments.target, globals)?;
+    let stop = signals::stop_flag()?;
+    let options = Options { out: arguments.out.clone(), remeasure: arguments.remeasure, stop };
+    let mut progress = Progress::new(*output);
+    let finished = match target {
+        Target::Experiment(experiment) => {
+            run::start(*experiment, &options, Survey::of_this_machine().machine, &mut progress)?
+        }
+        Target::Run(path) => {
+            if !globals.set.is_empty() || arguments.out.is_some() {
+                let what = if arguments.out.is_some() { "--out" } else { "--set" };
+                return Err(Failure::usage(format!("{what} cannot be given to a run that is continued"))
+                    .hint("a continued run keeps its configuration; start a new one to change it"));
+            }
+            run::resume(&path, &options, &mut progress)?
+        }
+    };
+    drop(progress);
+    if finished.interrupted {
+        return Err(Failure::interrupted(finished.run.path()));
+    }
+    let accounting = Accounting::of(&finished.run, &accounting::Options::default())?;
+    let run = finished.run.path().display().to_string();
+    output.result(&Report { run, summary: &finished.summary, accounting: &accounting }, || {
+        let table = accounting::render(&accounting, None);
+        format!("{table}\n{}", run_table::render(&finished.summary, &finished.run))
+    })
 }

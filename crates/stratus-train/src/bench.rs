@@ -1,0 +1,214 @@
+//! Measuring a network's training step: whole, kernel by kernel, with and without stamps.
+
+use crate::compile::{Compiled, Planning, compile, network, open_datasets, programs};
+use crate::evaluate::loader_config;
+use crate::initialise::initialise;
+use crate::{Experiment, TrainError, device, state};
+use serde::Serialize;
+use std::time::Instant;
+use stratus_data::{BatchBuffer, Loader};
+use stratus_engine::ops::KernelSpec;
+use stratus_engine::session::Hyper;
+use stratus_engine::{Clock, Phase};
+
+/// A session with first weights and a real batch, which is trained on again and again.
+pub struct Bench {
+    compiled: Compiled,
+    batch: BatchBuffer,
+    library: String,
+}
+
+/// One kernel alone.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KernelTime {
+    /// The layers it computes.
+    pub layer: String,
+    /// The kernel.
+    pub kernel: String,
+    /// Which part of the step it belongs to.
+    pub phase: &'static str,
+    /// What the library calls it.
+    pub implementation: String,
+    /// The shortest time alone, in seconds.
+    pub alone_s: f64,
+    /// The median time within whole steps, in seconds.
+    pub within_s: f64,
+    /// Floating-point operations.
+    pub flops: u64,
+    /// Bytes of its operands.
+    pub bytes: u64,
+}
+
+/// A network's kernels against its whole step.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Floor {
+    /// The network.
+    pub network: String,
+    /// Element type.
+    pub precision: String,
+    /// Samples a step.
+    pub batch: usize,
+    /// Library and threads.
+    pub library: String,
+    /// Each kernel.
+    pub kernels: Vec<KernelTime>,
+    /// The sum of the kernels alone, without changes of layout.
+    pub floor_s: f64,
+    /// The median whole step.
+    pub step_s: f64,
+    /// `floor_s / step_s`, in percent.
+    pub percent_of_floor: f64,
+    /// Images a second of the whole step.
+    pub images_per_second: f64,
+}
+
+/// What stamping the clock costs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Overhead {
+    /// Pairs of steps, one with and one without stamps.
+    pub pairs: u32,
+    /// The median step with stamps, in seconds.
+    pub stamped_s: f64,
+    /// The median step without, in seconds.
+    pub unstamped_s: f64,
+    /// The median over the pairs of what the stamped step took longer, in percent.
+    pub overhead_percent: f64,
+}
+
+impl Bench {
+    /// Prepares an experiment's training step and reads its first batch.
+    ///
+    /// # Errors
+    /// As starting a run.
+    pub fn new(experiment: &Experiment, warn: &mut dyn FnMut(&str)) -> Result<Self, TrainError> {
+        let datasets = open_datasets(experiment)?;
+        let graph = network(experiment, datasets.train.as_ref())?;
+        let opened = device::open(experiment.train.device, experiment.train.threads)?;
+        opened.warnings.iter().for_each(|warning| warn(warning));
+        let precision = opened.precision(experiment.train.precision);
+        let programs = programs(experiment, &graph, precision, datasets.train.len())?;
+        let mut compiled = compile(&programs, &opened, &Planning::Cached, warn)?;
+        initialise(&mut compiled.session, &graph, experiment.train.seed)?;
+        state::refresh(&mut compiled)?;
+        // So small a rate that the weights stay what they are: every step does the same work.
+        compiled.session.set_hyper(Hyper { learning_rate: 1e-12 });
+        let plan = compiled.session.plan(compiled.ids.train);
+        let config = loader_config(experiment, plan, experiment.train.batch_size);
+        let batch = Loader::new(datasets.train, config)?.next()?;
+        let batch = batch.ok_or(TrainError::Loader(stratus_data::LoaderError::Stopped))?;
+        Ok(Self { compiled, batch, library: opened.backend.describe() })
+    }
+
+    fn step(&mut self, clock: &mut Clock) -> Result<f64, TrainError> {
+        let Self { compiled, batch, .. } = self;
+        let labels = bytemuck::cast_slice_mut(&mut batch.labels);
+        clock.begin_iteration();
+        clock.restart();
+        let begun = Instant::now();
+        compiled.session.run(compiled.ids.train, &mut batch.images, labels, clock, 0)?;
+        Ok(begun.elapsed().as_secs_f64())
+    }
+
+    fn steps(&self) -> usize {
+        self.compiled.session.plan(self.compiled.ids.train).program.steps.len()
+    }
+
+    /// Each kernel alone, the best of `runs`; whole steps beside them, their median.
+    ///
+    /// # Errors
+    /// Where a kernel fails.
+    pub fn floor(&mut self, runs: usize) -> Result<Floor, TrainError> {
+        let count = self.steps();
+        let mut clock = Clock::new(count);
+        let mut whole = Vec::with_capacity(runs);
+        let mut within = vec![Vec::with_capacity(runs); count];
+        for run in 0..runs + 3 {
+            let seconds = self.step(&mut clock)?;
+            if run >= 3 {
+                whole.push(seconds);
+                for (times, &ns) in within.iter_mut().zip(clock.slots()) {
+                    times.push(ns as f64 * 1e-9);
+                }
+            }
+        }
+        let mut alone = vec![f64::INFINITY; count];
+        let Self { compiled, batch, .. } = self;
+        let labels: &mut [u8] = bytemuck::cast_slice_mut(&mut batch.labels);
+        for (step, best) in alone.iter_mut().enumerate() {
+            for _ in 0..=runs {
+                let begun = Instant::now();
+                compiled.session.run_step(compiled.ids.train, step, &mut batch.images, labels)?;
+                *best = best.min(begun.elapsed().as_secs_f64());
+            }
+        }
+        let plan = self.compiled.session.plan(self.compiled.ids.train);
+        let kernels: Vec<KernelTime> = plan
+            .program
+            .steps
+            .iter()
+            .enumerate()
+            .map(|(position, step)| KernelTime {
+                layer: plan.program.layer_name(step),
+                kernel: step.kernel.name().to_owned(),
+                phase: step.phase.name(),
+                implementation: plan.steps[position].implementation.clone(),
+                alone_s: alone[position],
+                within_s: median(&mut within[position]),
+                flops: plan.program.step_flops(step),
+                bytes: step.operands().map(|id| plan.placements[id.0].bytes as u64).sum(),
+            })
+            .collect();
+        let floor_s = kernels
+            .iter()
+            .filter(|kernel| kernel.phase != Phase::Layout.name())
+            .map(|kernel| kernel.alone_s)
+            .sum();
+        let step_s = median(&mut whole);
+        Ok(Floor {
+            network: plan.program.network.clone(),
+            precision: plan.program.precision.to_string(),
+            batch: plan.program.batch,
+            library: self.library.clone(),
+            kernels,
+            floor_s,
+            step_s,
+            percent_of_floor: 100.0 * floor_s / step_s,
+            images_per_second: plan.program.batch as f64 / step_s,
+        })
+    }
+
+    /// Steps with and without stamps in turn, in changing order.
+    ///
+    /// # Errors
+    /// Where a kernel fails.
+    pub fn overhead(&mut self, pairs: u32) -> Result<Overhead, TrainError> {
+        let mut clocks = [Clock::new(self.steps()), Clock::disabled(self.steps())];
+        for clock in &mut clocks {
+            self.step(clock)?;
+        }
+        let mut times = [Vec::new(), Vec::new()];
+        let mut differences = Vec::new();
+        for pair in 0..pairs {
+            let order = if pair % 2 == 0 { [0, 1] } else { [1, 0] };
+            let mut taken = [0.0; 2];
+            for which in order {
+                taken[which] = self.step(&mut clocks[which])?;
+                times[which].push(taken[which]);
+            }
+            differences.push(100.0 * (taken[0] - taken[1]) / taken[1]);
+        }
+        let [stamped, unstamped] = &mut times;
+        Ok(Overhead {
+            pairs,
+            stamped_s: median(stamped),
+            unstamped_s: median(unstamped),
+            overhead_percent: median(&mut differences),
+        })
+    }
+}
+
+/// The middle value; 0 of none.
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
