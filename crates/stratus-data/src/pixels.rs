@@ -38,7 +38,8 @@ pub enum Layout {
     Nhwc,
 }
 
-/// Per channel, what is subtracted from and then divides a pixel that was scaled to 0…1: `(x / 255 - mean) / std`.
+/// Per channel, what is subtracted from and then divides a pixel that was scaled to 0…1: `(x / 255 - mean) / std`, computed as
+/// `x * scale + offset` in `f32`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Normalisation {
     /// One mean per channel.
@@ -63,27 +64,59 @@ impl Normalisation {
             && self.std.iter().all(|std| std.is_finite() && *std > 0.0)
     }
 
-    /// What each of the 256 pixel values becomes, per channel.
-    fn tables<T>(&self, convert: impl Fn(f32) -> T) -> Vec<[T; 256]> {
-        let channel = |(mean, std): (&f32, &f32)| {
-            std::array::from_fn(|value| convert((value as f32 / 255.0 - mean) / std))
+    /// The same as one multiplication and one addition per pixel, the constants rounded once: `pixel * scale + offset`.
+    fn lines(&self) -> Vec<Line> {
+        let line = |(mean, std): (&f32, &f32)| {
+            let (mean, std) = (f64::from(*mean), f64::from(*std));
+            Line { scale: (1.0 / (255.0 * std)) as f32, offset: (-mean / std) as f32 }
         };
-        self.mean.iter().zip(&self.std).map(channel).collect()
+        self.mean.iter().zip(&self.std).map(line).collect()
     }
 }
 
-/// Writes normalised samples into a batch: a table look-up per pixel.
-#[derive(Clone, Debug)]
-pub(crate) struct Converter {
-    tables: Tables,
-    layout: Layout,
-    shape: [usize; 3],
+/// What a pixel of one channel becomes.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    scale: f32,
+    offset: f32,
 }
 
+impl Line {
+    /// Multiplied, rounded, added, rounded: the same bits on every processor.
+    #[inline(always)]
+    fn of(self, pixel: u8) -> f32 {
+        f32::from(pixel) * self.scale + self.offset
+    }
+}
+
+/// An element of a batch.
+trait Stored: Copy {
+    fn store(value: f32) -> Self;
+}
+
+impl Stored for f32 {
+    #[inline(always)]
+    fn store(value: f32) -> Self {
+        value
+    }
+}
+
+impl Stored for bf16 {
+    /// To nearest even; the value is finite, so that no case needs to be told apart and the loop is vectorised.
+    #[inline(always)]
+    fn store(value: f32) -> Self {
+        let bits = value.to_bits();
+        bf16::from_bits((bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16)
+    }
+}
+
+/// Writes normalised samples into a batch.
 #[derive(Clone, Debug)]
-enum Tables {
-    F32(Vec<[f32; 256]>),
-    Bf16(Vec<[bf16; 256]>),
+pub(crate) struct Converter {
+    lines: Vec<Line>,
+    element: Element,
+    layout: Layout,
+    shape: [usize; 3],
 }
 
 impl Converter {
@@ -94,66 +127,64 @@ impl Converter {
         layout: Layout,
         shape: [usize; 3],
     ) -> Self {
-        let tables = match element {
-            Element::F32 => Tables::F32(normalisation.tables(|value| value)),
-            Element::Bf16 => Tables::Bf16(normalisation.tables(bf16::from_f32)),
-        };
-        Self { tables, layout, shape }
+        Self { lines: normalisation.lines(), element, layout, shape }
     }
 
     /// Writes one sample: `pixels` (C, H, W), moved by `shift`, to `out`, a sample's bytes in a batch, aligned for its elements.
     pub(crate) fn write(&self, out: &mut [u8], pixels: &[u8], shift: Shift) {
-        match &self.tables {
-            Tables::F32(tables) => {
-                place(bytemuck::pod_align_to_mut(out).1, pixels, self.shape, tables, self.layout, shift);
+        let Self { lines, layout, shape, .. } = self;
+        match self.element {
+            Element::F32 => {
+                place::<f32>(bytemuck::pod_align_to_mut(out).1, pixels, *shape, lines, *layout, shift)
             }
-            Tables::Bf16(tables) => {
-                place(bytemuck::pod_align_to_mut(out).1, pixels, self.shape, tables, self.layout, shift);
+            Element::Bf16 => {
+                place::<bf16>(bytemuck::pod_align_to_mut(out).1, pixels, *shape, lines, *layout, shift)
             }
         }
     }
 }
 
-/// Output (c, y, x) becomes `tables[c]` of the pixel (c, y + shift.rows, x + shift.columns), of 0 where there is none.
-fn place<T: Copy>(
+/// Output (c, y, x) becomes `lines[c]` of the pixel (c, y + shift.rows, x + shift.columns), of 0 where there is none.
+fn place<T: Stored>(
     out: &mut [T],
     pixels: &[u8],
     [channels, height, width]: [usize; 3],
-    tables: &[[T; 256]],
+    lines: &[Line],
     layout: Layout,
     shift: Shift,
 ) {
     let plane = height * width;
-    for (channel, table) in tables.iter().enumerate() {
+    for (channel, &line) in lines.iter().enumerate() {
+        let background = T::store(line.of(0));
         let source = &pixels[channel * plane..(channel + 1) * plane];
         if layout == Layout::Nchw || channels == 1 {
             let out = &mut out[channel * plane..(channel + 1) * plane];
             if shift == Shift::default() {
-                look_up(out, source, table);
+                convert(out, source, line);
                 continue;
             }
-            out.fill(table[0]);
+            out.fill(background);
             for Run { to, from, count } in visible_runs(height, width, shift) {
-                look_up(&mut out[to..to + count], &source[from..from + count], table);
+                convert(&mut out[to..to + count], &source[from..from + count], line);
             }
         } else {
             for out in out[channel..].iter_mut().step_by(channels) {
-                *out = table[0];
+                *out = background;
             }
             for Run { to, from, count } in visible_runs(height, width, shift) {
                 let run = out[to * channels + channel..].iter_mut().step_by(channels);
                 for (out, &pixel) in run.zip(&source[from..from + count]) {
-                    *out = table[usize::from(pixel)];
+                    *out = T::store(line.of(pixel));
                 }
             }
         }
     }
 }
 
-/// `out[i] = table[source[i]]`.
-fn look_up<T: Copy>(out: &mut [T], source: &[u8], table: &[T; 256]) {
+/// `out[i] = line(source[i])`.
+fn convert<T: Stored>(out: &mut [T], source: &[u8], line: Line) {
     for (out, &pixel) in out.iter_mut().zip(source) {
-        *out = table[usize::from(pixel)];
+        *out = T::store(line.of(pixel));
     }
 }
 
@@ -207,7 +238,10 @@ mod tests {
                     } else {
                         0
                     };
-                    let expected = (f32::from(pixel) / 255.0 - normalisation.mean[c]) / normalisation.std[c];
+                    let expected = normalisation.lines()[c].of(pixel);
+                    let exact = (f64::from(pixel) / 255.0 - f64::from(normalisation.mean[c]))
+                        / f64::from(normalisation.std[c]);
+                    assert!((f64::from(expected) - exact).abs() < 1e-6 * exact.abs().max(1.0));
                     let at = match layout {
                         Layout::Nchw => (c * height + y) * width + x,
                         Layout::Nhwc => (y * width + x) * channels + c,
@@ -243,7 +277,7 @@ mod tests {
         let converter = Converter::new(&normalisation, Element::Bf16, Layout::Nhwc, [1, 16, 16]);
         converter.write(bytemuck::cast_slice_mut(&mut out), &pixels, Shift::default());
         for (pixel, value) in pixels.iter().zip(&out) {
-            assert_eq!(*value, bf16::from_f32((f32::from(*pixel) / 255.0 - 0.1307) / 0.3081));
+            assert_eq!(*value, bf16::from_f32(normalisation.lines()[0].of(*pixel)));
         }
     }
 

@@ -203,7 +203,10 @@ impl<'a> Trainer<'a> {
         session.run(program, &mut batch.images[..image_bytes], labels, &mut self.clock, FIRST_STEP)?;
         let metrics = session.metrics();
         let steps = session.plan(program).program.steps.len();
+        self.clock.stamp(BOOKKEEPING);
+        // Giving the buffer back wakes a worker: what that takes is the data's.
         self.loader.recycle(batch);
+        self.clock.stamp(DATA_WAIT);
         self.iteration += 1;
         if !metrics.loss.is_finite() {
             return Err(TrainError::Diverged { loss: metrics.loss, iteration: self.iteration, epoch });
