@@ -79,7 +79,9 @@ fn line(
         None => write!(out, "{:1$}", "", 3 * (NUMBER + 1))?,
     }
     let median = if median { number(total.median_ms) } else { " ".repeat(NUMBER) };
-    writeln!(out, "{} {median} {:>5.1}%", number(total.mean_ms), total.share_percent)
+    // Clocks are read one after another: a share may be below nothing by a billionth, and is nothing then.
+    let share = if total.share_percent.abs() < 0.05 { 0.0 } else { total.share_percent };
+    writeln!(out, "{} {median} {share:>5.1}%", number(total.mean_ms))
 }
 
 fn sums(out: &mut String, name: &str, layers: &[&LayerCost]) -> std::fmt::Result {

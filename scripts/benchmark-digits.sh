@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Measures the digits network on this machine and prints a Markdown page with every command and its raw output.
+#
+#   scripts/benchmark-digits.sh > docs/benchmarks/<date>-digits.md
+#   PEERS='command that prints the peers as JSON lines' scripts/benchmark-digits.sh > …
+#
+# Peers and Stratus are measured in turn, three rounds, in the same hour: compare medians. Nothing else should run.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cargo build --release --locked -q -p stratus
+stratus=${CARGO_TARGET_DIR:-target}/release/stratus
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+
+show() { # command…: the command and what it prints, as a code block
+    echo '```'
+    echo "\$ $*"
+    "$@" 2>&1
+    echo '```'
+    echo
+}
+
+echo "# digits, $(date -u +%Y-%m-%d)"
+echo
+echo "Made by \`scripts/benchmark-digits.sh\` at $(date -u +%H:%M) UTC, commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)."
+echo
+echo "## Machine"
+echo
+stratus() { "$stratus" "$@"; }
+show stratus doctor
+rustc --version | sed 's/^/Built with /'
+echo
+for round in 1 2 3; do
+    echo "## Round $round"
+    echo
+    if [ -n "${PEERS:-}" ]; then
+        echo "Peers:"
+        echo
+        echo '```'
+        bash -c "$PEERS" 2>/dev/null
+        echo '```'
+        echo
+    fi
+    for precision in f32 bf16; do
+        show stratus bench kernels digits --runs 100 --set train.precision=$precision
+    done
+done
+echo "## The cost of stamping"
+echo
+for precision in f32 bf16; do
+    show stratus bench overhead digits --pairs 500 --set train.precision=$precision
+done
+echo "## 50 epochs with the default settings"
+echo
+show stratus train digits --out "$out/default" --quiet
+echo "## 50 epochs in f32"
+echo
+show stratus train digits --out "$out/f32" --quiet --set train.precision=f32
