@@ -67,9 +67,9 @@ pub enum Error {
 }
 
 impl Error {
+    /// The path is copied only where there is an error: writers call this in the hot loop.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        let path = path.to_path_buf();
-        move |source| Self::Io { action, path, source }
+        move |source| Self::Io { action, path: path.to_path_buf(), source }
     }
 
     pub(crate) fn damaged(path: &Path, reason: impl Into<String>, remedy: &'static str) -> Self {

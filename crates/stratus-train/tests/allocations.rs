@@ -1,0 +1,90 @@
+//! The hot loop allocates nothing: counted by the allocator, on the training thread, over the iterations of real epochs.
+
+// Counting allocations takes a global allocator, whose trait is unsafe; it only counts and hands on to the system's.
+#![allow(unsafe_code)]
+// Helpers of tests are tests: a failing unwrap is a failing test.
+#![allow(clippy::unwrap_used)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::path::Path;
+use stratus_run::machine::Machine;
+use stratus_train::run::{Options, start};
+use stratus_train::{EpochResult, Experiment, Observer, Standing};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: every call is handed on unchanged to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: as the caller vouches.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as the caller vouches.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: as the caller vouches.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Notes the allocations between two iterations of one epoch.
+#[derive(Default)]
+struct Watch {
+    last: Option<(u64, u64)>,
+    iterations: u32,
+    allocations: Vec<(u64, u64)>,
+}
+
+impl Observer for Watch {
+    fn iteration(&mut self, standing: &Standing) {
+        let count = ALLOCATIONS.with(Cell::get);
+        if let Some((epoch, before)) = self.last
+            && epoch == standing.epoch
+        {
+            self.iterations += 1;
+            if count != before {
+                self.allocations.push((standing.iteration, count - before));
+            }
+        }
+        self.last = Some((standing.epoch, ALLOCATIONS.with(Cell::get)));
+    }
+
+    fn epoch(&mut self, _result: &EpochResult) {}
+    fn say(&mut self, _text: &str) {}
+    fn warn(&mut self, _text: &str) {}
+}
+
+#[test]
+fn iterations_allocate_nothing() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/mnist");
+    let folder = tempfile::tempdir().unwrap();
+    let set = [
+        ("data.path", data.to_str().unwrap()),
+        ("train.epochs", "2"),
+        ("train.batch_size", "4096"),
+        ("model.width", "2"),
+        ("checkpoint.every_seconds", "0"),
+    ];
+    let experiment = Experiment::builtin("digits").unwrap().with_overrides(&set).unwrap();
+    let options = Options { out: Some(folder.path().join("run")), ..Options::default() };
+    let mut watch = Watch::default();
+    let finished = start(experiment, &options, Machine::probe(), &mut watch).unwrap();
+    // 15 iterations an epoch, the last of them a smaller batch with a program of its own.
+    assert_eq!(finished.summary.iterations, 30);
+    assert_eq!(watch.iterations, 28);
+    assert_eq!(watch.allocations, [], "(iteration, allocations)");
+}
