@@ -195,7 +195,7 @@ impl Case {
 
     /// Adds an output.
     fn output(mut self, name: &'static str, shape: &[usize], class: Class) -> Self {
-        let role = if class == Class::Metrics { Role::Metrics } else { Role::Transient };
+        let role = if class == Class::Metrics { Role::Metrics } else { Role::Buffer };
         self.outputs.push(Operand { name, shape: shape.to_vec(), class, role, fill: Fill::Garbage });
         self
     }
@@ -216,7 +216,8 @@ impl Case {
         self.updates.iter().chain(&self.outputs)
     }
 
-    /// The case as a program of one step. Inputs are persistent, each between two guards; outputs are transient.
+    /// The case as a program of one step. All operands are persistent, each between two guards: nothing that a backend adds behind the step
+    /// takes the memory of a result.
     ///
     /// # Errors
     /// Where the case is not one of the precision, or does not verify.
