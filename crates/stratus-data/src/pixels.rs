@@ -135,10 +135,10 @@ impl Converter {
         let Self { lines, layout, shape, .. } = self;
         match self.element {
             Element::F32 => {
-                place::<f32>(bytemuck::pod_align_to_mut(out).1, pixels, *shape, lines, *layout, shift)
+                place::<f32>(bytemuck::pod_align_to_mut(out).1, pixels, *shape, lines, *layout, shift);
             }
             Element::Bf16 => {
-                place::<bf16>(bytemuck::pod_align_to_mut(out).1, pixels, *shape, lines, *layout, shift)
+                place::<bf16>(bytemuck::pod_align_to_mut(out).1, pixels, *shape, lines, *layout, shift);
             }
         }
     }
