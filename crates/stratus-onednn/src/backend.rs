@@ -11,7 +11,9 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::Instant;
-use stratus_engine::{AlignedBytes, Backend, DType, EngineError, Layout, PrepareRequest, Prepared, Program};
+use stratus_engine::{
+    AlignedBytes, Backend, DType, EngineError, Layout, Precision, PrepareRequest, Prepared, Program,
+};
 
 /// oneDNN and our own kernels on its threads.
 pub struct OneDnn {
@@ -33,7 +35,8 @@ impl OneDnn {
     fn with(context: Context, threads: usize) -> Self {
         let team = Team::of(&context, threads);
         team.adopt();
-        Self { context, machine: Machine { team, level: Level::detect() }, known: Mutex::default() }
+        let level = Level::detect(context.allows());
+        Self { context, machine: Machine { team, level }, known: Mutex::default() }
     }
 
     /// `major.minor.patch`.
@@ -59,6 +62,17 @@ impl OneDnn {
                 "this build brings no OpenMP: batch norm, loss and optimiser run on one thread; install one with OpenMP"
                     .to_owned(),
             ),
+        }
+    }
+
+    /// Whether convolutions and fully connected layers can be computed in a precision at all.
+    #[must_use]
+    pub fn supports(&self, precision: Precision) -> bool {
+        let [_, avx512] = self.context.allows();
+        match precision {
+            Precision::F32 => true,
+            Precision::Bf16 => avx512 || !cfg!(target_arch = "x86_64"),
+            Precision::F64 => false,
         }
     }
 

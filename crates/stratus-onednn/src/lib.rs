@@ -1,13 +1,12 @@
 //! CPU kernels: the oneDNN C API loaded at run time, and vectorised kernels of our own beside it.
 //!
 //! [`OneDnn`] prepares a program's steps: convolutions and fully connected layers on oneDNN, in layouts and implementations chosen by measuring
-//! ([`prepare`]); everything else on kernels that fuse what oneDNN keeps apart ([`native`]), on the same threads.
+//! (`prepare`); everything else on kernels that fuse what oneDNN keeps apart (`native`), on the same threads.
 
 mod backend;
-pub mod ffi;
+mod ffi;
 mod library;
-mod measure;
-pub mod native;
+mod native;
 mod ops;
 mod prepare;
 

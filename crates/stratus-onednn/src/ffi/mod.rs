@@ -1,16 +1,20 @@
 //! The oneDNN C API, 3.x, loaded at run time: no headers and no library are needed to build.
 //!
-//! `raw` declares the functions, [`objects`] wraps them in types that release what they hold. Everything unsafe about the library is in
-//! this module.
+//! `raw` declares the functions; `context` (library and engine), `desc` (memory descriptors), `operations` and `primitive` wrap them in types
+//! that release what they hold and keep alive what they need. Everything unsafe about the library is in this module.
 #![allow(unsafe_code)] // The one room for calls into oneDNN; each block says why it is sound.
 
-mod objects;
+mod context;
+mod desc;
+mod operations;
+mod primitive;
 mod raw;
 
-pub use objects::{
-    Argument, Attributes, Context, DataType, Desc, Kernel, PrimitiveDesc, Propagation, Which, Window,
-};
-pub use raw::{LoadError, Runtime, Version};
+pub use context::{Attributes, Context};
+pub use desc::{DataType, Desc};
+pub use operations::{Propagation, Window};
+pub use primitive::{Argument, Kernel, PrimitiveDesc, Which};
+pub use raw::{LoadError, Runtime};
 
 /// Execution arguments (`DNNL_ARG_*`).
 pub mod arg {

@@ -2,6 +2,7 @@
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{c_char, c_int, c_void};
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 
 /// `DNNL_MAX_NDIMS`.
@@ -93,11 +94,11 @@ pub enum LoadError {
 
 macro_rules! functions {
     ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// The loaded library. The pointers are valid as long as it is.
+        /// The loaded library. The pointers are valid for ever: it is never unloaded, because its OpenMP run time keeps threads that run its
+        /// code after the last call.
         pub struct Functions {
             $(pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
-            // Kept last: dropped after everything that points into it.
-            pub library: Library,
+            pub library: ManuallyDrop<Library>,
         }
 
         impl Functions {
@@ -108,7 +109,7 @@ macro_rules! functions {
                     let $name = *unsafe { library.get(symbol.as_bytes()) }
                         .map_err(|_| LoadError::Symbol { path: path.to_owned(), symbol: stringify!($name) })?;
                 )*
-                Ok(Self { $($name,)* library })
+                Ok(Self { $($name,)* library: ManuallyDrop::new(library) })
             }
         }
     };
@@ -174,11 +175,12 @@ impl Functions {
         // as they trust any library on their search path.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
             .map_err(|error| LoadError::Open { path: path.to_owned(), reason: error.to_string() })?;
-        // SAFETY: the type is the header's; the function only returns the address of a constant.
+        // SAFETY: the type is the header's.
         let version =
             unsafe { library.get::<unsafe extern "C" fn() -> *const RawVersion>(b"dnnl_version\0") }
-                .map_err(|_| LoadError::Symbol { path: path.to_owned(), symbol: "dnnl_version" })
-                .map(|symbol| unsafe { &*symbol() })?;
+                .map_err(|_| LoadError::Symbol { path: path.to_owned(), symbol: "dnnl_version" })?;
+        // SAFETY: the function only returns the address of a constant, which begins with these fields since 1.0.
+        let version = unsafe { &*version() };
         let runtime = match version.cpu_runtime {
             1 => Runtime::Sequential,
             2 => Runtime::OpenMp,

@@ -3,9 +3,10 @@
 //! Floor: the forward pass reads the map twice and writes it once, the backward pass reads map and gradient twice and writes one map; the
 //! pooled forms neither write nor read the normalised map. Sums run in `f32` over short stretches and are added up in `f64`.
 
+use super::norm_loops::{affine, gradient, gradient_sums, moments};
 use super::pool::{self, Pool};
 use super::rows::{Geometry, repeat};
-use super::simd::{Element, Level, multiversion};
+use super::simd::{Bf16, Element, Level};
 use super::threads::{Team, cut};
 use stratus_engine::DType;
 
@@ -134,7 +135,7 @@ impl BatchNorm {
         scratch: &mut [u8],
     ) {
         match self.dtype {
-            DType::Bf16 => self.forward_as::<super::simd::Bf16>(
+            DType::Bf16 => self.forward_as::<Bf16>(
                 bytemuck::cast_slice(x),
                 [weight, bias],
                 [running_mean, running_variance],
@@ -169,10 +170,9 @@ impl BatchNorm {
         let geometry = &self.geometry;
         let (padded, row, period) = (geometry.padded(), geometry.row_elements(), geometry.period());
         let Scratch { totals, sums, constants, repeated, stages } = self.scratch(scratch);
-        // Sums are taken about the running mean: the variance does not suffer where a channel's mean is large.
+        // Sums are taken about a number near the mean: the variance does not suffer where a channel's mean is large.
         let pivot = &mut constants[..padded];
-        pivot.fill(0.0);
-        pivot[..geometry.channels].copy_from_slice(running_mean);
+        row_means(geometry, x, pivot);
         repeat(geometry, pivot, repeated);
         let pivots = &*repeated;
         self.reduce(
@@ -193,13 +193,15 @@ impl BatchNorm {
         );
         let count = geometry.pixels() as f64;
         let (scale_shift, _) = constants.split_at_mut(2 * padded);
+        // The scale takes the place of the pivot, channel by channel; both are 0 where channels are padding.
         let (scale, shift) = scale_shift.split_at_mut(padded);
-        scale.fill(0.0);
         shift.fill(0.0);
         for channel in 0..geometry.channels {
             let offset = totals[channel] / count;
-            let batch_mean = f64::from(running_mean[channel]) + offset;
-            let variance = (totals[padded + channel] / count - offset * offset).max(0.0);
+            let batch_mean = f64::from(scale[channel]) + offset;
+            // A NaN stays one.
+            let variance = totals[padded + channel] / count - offset * offset;
+            let variance = if variance < 0.0 { 0.0 } else { variance };
             let unbiased = if count > 1.0 { variance * count / (count - 1.0) } else { variance };
             let inverse = 1.0 / (variance + f64::from(self.epsilon)).sqrt();
             mean[channel] = batch_mean as f32;
@@ -209,9 +211,10 @@ impl BatchNorm {
                 (keep * f64::from(running_mean[channel]) + f64::from(self.momentum) * batch_mean) as f32;
             running_variance[channel] =
                 (keep * f64::from(running_variance[channel]) + f64::from(self.momentum) * unbiased) as f32;
-            let factor = f64::from(weight[channel]) * inverse;
+            // From the statistics as they are stored, so that the backward pass rectifies the same pixels.
+            let factor = f64::from(weight[channel]) * f64::from(inverse_deviation[channel]);
+            shift[channel] = (f64::from(bias[channel]) - f64::from(mean[channel]) * factor) as f32;
             scale[channel] = factor as f32;
-            shift[channel] = (f64::from(bias[channel]) - batch_mean * factor) as f32;
         }
         self.normalise(x, [scale, shift], y, index, repeated, stages);
     }
@@ -237,7 +240,7 @@ impl BatchNorm {
         }
         match self.dtype {
             DType::Bf16 => {
-                let (x, y) = (bytemuck::cast_slice::<_, super::simd::Bf16>(x), bytemuck::cast_slice_mut(y));
+                let (x, y) = (bytemuck::cast_slice::<_, Bf16>(x), bytemuck::cast_slice_mut(y));
                 self.normalise(x, [scale, shift], y, &mut [], repeated, stages);
             }
             _ => self.normalise::<f32>(
@@ -303,7 +306,7 @@ impl BatchNorm {
     ) {
         use bytemuck::{cast_slice, cast_slice_mut};
         match self.dtype {
-            DType::Bf16 => self.backward_as::<super::simd::Bf16>(
+            DType::Bf16 => self.backward_as::<Bf16>(
                 cast_slice(x),
                 cast_slice(dy),
                 parameters,
@@ -428,6 +431,22 @@ impl BatchNorm {
     }
 }
 
+/// Sets `means` to the mean of each channel over the middle row of the first image: near the channel's own mean, and a function of the
+/// input alone.
+fn row_means<E: Element>(geometry: &Geometry, x: &[E], means: &mut [f32]) {
+    let row = geometry.row_elements();
+    for (group, means) in means.chunks_exact_mut(geometry.width).enumerate() {
+        means.fill(0.0);
+        let pixels = &x[(group * geometry.height + geometry.height / 2) * row..][..row];
+        for pixel in pixels.chunks_exact(geometry.width) {
+            for (mean, value) in means.iter_mut().zip(pixel) {
+                *mean += value.load();
+            }
+        }
+        means.iter_mut().for_each(|mean| *mean /= geometry.row as f32);
+    }
+}
+
 /// One thread's sums.
 pub(super) struct Sums<'a> {
     totals: &'a mut [f64],
@@ -464,110 +483,4 @@ impl Sums<'_> {
 /// Elements between two flushes: a multiple of the period.
 fn flush_length(period: usize) -> usize {
     period * (ELEMENTS_PER_FLUSH / period).max(1)
-}
-
-multiversion! {
-    fn moments / moments_body [E: Element] [E] (x: &[E], pivot: &[f32], first: &mut [f32], second: &mut [f32])
-}
-
-/// Adds `sum (x - pivot)` and `sum (x - pivot)^2` per element of the period.
-#[inline(always)]
-fn moments_body<E: Element>(x: &[E], pivot: &[f32], first: &mut [f32], second: &mut [f32]) {
-    let period = pivot.len();
-    let (first, second) = (&mut first[..period], &mut second[..period]);
-    let mut quads = x.chunks_exact(4 * period);
-    for quad in &mut quads {
-        let (a, rest) = quad.split_at(period);
-        let (b, rest) = rest.split_at(period);
-        let (c, d) = rest.split_at(period);
-        let d = &d[..period];
-        for i in 0..period {
-            let p = pivot[i];
-            let (a, b, c, d) = (a[i].load() - p, b[i].load() - p, c[i].load() - p, d[i].load() - p);
-            first[i] += (a + b) + (c + d);
-            second[i] += (a * a + b * b) + (c * c + d * d);
-        }
-    }
-    for chunk in quads.remainder().chunks(period) {
-        for (((x, p), first), second) in chunk.iter().zip(pivot).zip(&mut *first).zip(&mut *second) {
-            let a = x.load() - p;
-            *first += a;
-            *second += a * a;
-        }
-    }
-}
-
-multiversion! {
-    fn affine / affine_body [E: Element] [E] (x: &[E], constants: [&[f32]; 2], relu: bool, y: &mut [E])
-}
-
-#[inline(always)]
-fn affine_body<E: Element>(x: &[E], [scale, shift]: [&[f32]; 2], relu: bool, y: &mut [E]) {
-    let period = scale.len();
-    let shift = &shift[..period];
-    let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
-    for (x, y) in x.chunks(period).zip(y.chunks_mut(period)) {
-        for (((x, y), a), b) in x.iter().zip(y).zip(scale).zip(shift) {
-            let value = x.load().mul_add(*a, *b);
-            *y = E::store(if value > floor { value } else { floor.max(value) });
-        }
-    }
-}
-
-multiversion! {
-    fn gradient_sums / gradient_sums_body [E: Element] [E] (
-        x: &[E], dy: &[E], constants: [&[f32]; 3], relu: bool, first: &mut [f32], second: &mut [f32],
-    )
-}
-
-/// Adds `sum g` and `sum g * (x - mean)`, where `g` is `dy` behind the rectifier.
-#[inline(always)]
-fn gradient_sums_body<E: Element>(
-    x: &[E],
-    dy: &[E],
-    [scale, shift, mean]: [&[f32]; 3],
-    relu: bool,
-    first: &mut [f32],
-    second: &mut [f32],
-) {
-    let period = scale.len();
-    let cut = if relu { 0.0 } else { f32::NEG_INFINITY };
-    for (x, dy) in x.chunks(period).zip(dy.chunks(period)) {
-        // One length for all, so that the inner loop needs no checks.
-        let n = x.len();
-        let (dy, scale, shift, mean) = (&dy[..n], &scale[..n], &shift[..n], &mean[..n]);
-        let (first, second) = (&mut first[..n], &mut second[..n]);
-        for i in 0..n {
-            let value = x[i].load();
-            let g = if value.mul_add(scale[i], shift[i]) > cut { dy[i].load() } else { 0.0 };
-            first[i] += g;
-            second[i] += g * (value - mean[i]);
-        }
-    }
-}
-
-multiversion! {
-    fn gradient / gradient_body [E: Element] [E] (x: &[E], dy: &[E], constants: [&[f32]; 4], relu: bool, dx: &mut [E])
-}
-
-#[inline(always)]
-fn gradient_body<E: Element>(
-    x: &[E],
-    dy: &[E],
-    [scale, shift, slope, offset]: [&[f32]; 4],
-    relu: bool,
-    dx: &mut [E],
-) {
-    let period = scale.len();
-    let cut = if relu { 0.0 } else { f32::NEG_INFINITY };
-    for ((x, dy), dx) in x.chunks(period).zip(dy.chunks(period)).zip(dx.chunks_mut(period)) {
-        let n = x.len();
-        let (dy, dx, scale, shift) = (&dy[..n], &mut dx[..n], &scale[..n], &shift[..n]);
-        let (slope, offset) = (&slope[..n], &offset[..n]);
-        for i in 0..n {
-            let value = x[i].load();
-            let g = if value.mul_add(scale[i], shift[i]) > cut { dy[i].load() } else { 0.0 };
-            dx[i] = E::store(g.mul_add(scale[i], value.mul_add(slope[i], offset[i])));
-        }
-    }
 }

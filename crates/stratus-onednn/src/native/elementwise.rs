@@ -28,8 +28,8 @@ impl Machine {
         }
     }
 
-    /// `y = max(x, 0)`.
-    pub fn relu<E: Element>(&self, x: &[E], y: &mut [E]) {
+    /// `y = max(x, 0)`; NaN passes.
+    pub fn relu<A: Element, B: Element>(&self, x: &[A], y: &mut [B]) {
         self.over(y, &|range, y| relu(self.level, &x[range], y));
     }
 
@@ -93,13 +93,14 @@ pub struct Rates {
     pub decay: f32,
 }
 
-multiversion! { fn relu / relu_body [E: Element] [E] (x: &[E], y: &mut [E]) }
+multiversion! { fn relu / relu_body [A: Element, B: Element] [A, B] (x: &[A], y: &mut [B]) }
 
 #[inline(always)]
-fn relu_body<E: Element>(x: &[E], y: &mut [E]) {
+fn relu_body<A: Element, B: Element>(x: &[A], y: &mut [B]) {
     for (y, x) in y.iter_mut().zip(x) {
         let value = x.load();
-        *y = E::store(if value > 0.0 { value } else { 0.0 });
+        // In this sense, so that NaN passes: a diverged run must show.
+        *y = B::store(if value <= 0.0 { 0.0 } else { value });
     }
 }
 

@@ -15,6 +15,9 @@ struct Sums {
 const SERIAL: usize = 1 << 12;
 
 /// See [`stratus_engine::ops::SoftmaxCrossEntropy`]; `gradient` is empty where none is wanted.
+///
+/// # Errors
+/// Where a label is not one of the classes, naming the sample.
 pub fn softmax_cross_entropy<E: Element>(
     team: &Team,
     logits: &[f32],
@@ -22,8 +25,12 @@ pub fn softmax_cross_entropy<E: Element>(
     classes: usize,
     metrics: &mut [f64],
     gradient: &mut [E],
-) {
+) -> Result<(), String> {
     let (threads, batch) = (team.threads(), labels.len());
+    let outside = |label: i32| usize::try_from(label).is_ok_and(|label| label >= classes);
+    if let Some((n, label)) = labels.iter().enumerate().find(|(_, label)| outside(**label)) {
+        return Err(format!("sample {n} of the batch has label {label}, there are {classes} classes"));
+    }
     let counted = labels.iter().filter(|&&label| label >= 0).count();
     let weight = 1.0 / counted.max(1) as f32;
     let wanted = !gradient.is_empty();
@@ -59,11 +66,11 @@ pub fn softmax_cross_entropy<E: Element>(
         total.top1 as f64,
         total.top5 as f64,
     ]);
+    Ok(())
 }
 
 fn one_row<E: Element>(row: &[f32], label: i32, weight: f32, sums: &mut Sums, gradient: Option<&mut [E]>) {
-    // A label beyond the classes is refused where data is read; here it must only not reach outside the row.
-    let Some(label) = usize::try_from(label).ok().filter(|&label| label < row.len()) else {
+    let Ok(label) = usize::try_from(label) else {
         if let Some(gradient) = gradient {
             gradient.fill(E::store(0.0));
         }
@@ -72,11 +79,9 @@ fn one_row<E: Element>(row: &[f32], label: i32, weight: f32, sums: &mut Sums, gr
     let maximum = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f32 = row.iter().map(|logit| (logit - maximum).exp()).sum();
     sums.loss += f64::from(sum.ln()) - f64::from(row[label] - maximum);
-    let better = row
-        .iter()
-        .enumerate()
-        .filter(|&(i, &logit)| logit > row[label] || (logit == row[label] && i < label))
-        .count();
+    // Classes that the label's is not ahead of; NaN is ahead of nothing.
+    let ahead = |i: usize, logit: f32| row[label] > logit || (row[label] == logit && label < i);
+    let better = row.iter().enumerate().filter(|&(i, &logit)| i != label && !ahead(i, logit)).count();
     sums.top1 += u64::from(better < 1);
     sums.top5 += u64::from(better < 5);
     if let Some(gradient) = gradient {
@@ -85,5 +90,35 @@ fn one_row<E: Element>(row: &[f32], label: i32, weight: f32, sums: &mut Sums, gr
             let target = if i == label { weight } else { 0.0 };
             *to = E::store((logit - maximum).exp() * factor - target);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loss(logits: &[f32], labels: &[i32]) -> Result<([f64; 4], Vec<f32>), String> {
+        let (mut metrics, mut gradient) = ([f64::NAN; 4], vec![f32::NAN; logits.len()]);
+        softmax_cross_entropy(&Team::single(), logits, labels, 3, &mut metrics, &mut gradient)?;
+        Ok((metrics, gradient))
+    }
+
+    #[test]
+    fn a_label_beyond_the_classes_names_the_sample() {
+        let error = loss(&[0.0; 9], &[2, 3, 0]).unwrap_err();
+        assert_eq!(error, "sample 1 of the batch has label 3, there are 3 classes");
+    }
+
+    #[test]
+    fn without_a_counted_sample_everything_is_zero() {
+        assert_eq!(loss(&[1.0; 6], &[-1, i32::MIN]).unwrap(), ([0.0; 4], vec![0.0; 6]));
+    }
+
+    #[test]
+    fn nan_is_never_the_best_class() {
+        let (metrics, _) = loss(&[f32::NAN, 1.0, 2.0], &[0]).unwrap();
+        assert!(metrics[0].is_nan() && metrics[2] == 0.0, "{metrics:?}");
+        let (metrics, _) = loss(&[f32::NAN; 3], &[1]).unwrap();
+        assert_eq!(metrics[1..], [1.0, 0.0, 1.0]);
     }
 }

@@ -3,11 +3,13 @@
 //! They run on the library's own OpenMP threads (two pools would fight for the same cores) and are compiled three times over, for AVX-512,
 //! AVX2 and the baseline ([`simd`]). Work is split by the number of threads alone and partial sums are added in a fixed order: the same
 //! inputs give the same bits.
-#![allow(unsafe_code)] // Two blocks: the jump into a team of threads, and the jump into code for instructions that were detected.
+#![allow(unsafe_code)] // The jump into a team of threads, the jump into code for instructions that were seen, stores past the caches.
 
 pub mod batch_norm;
 pub mod elementwise;
 pub mod loss;
+pub mod max_pool;
+mod norm_loops;
 pub mod pool;
 pub mod rows;
 pub mod simd;

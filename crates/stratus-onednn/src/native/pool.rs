@@ -1,11 +1,11 @@
-//! Max-pooling: alone, and fused behind batch norm and ReLU over windows that do not overlap.
+//! Max-pooling fused behind batch norm and ReLU, over windows that do not overlap.
 //!
 //! Work is cut into strips: the pixel rows that one row of the output comes from.
 
 use super::batch_norm::{BatchNorm, Sums};
 use super::rows::Geometry;
 use super::simd::{Element, multiversion, stream};
-use super::threads::{MAX_THREADS, Team, cut, split};
+use super::threads::{MAX_THREADS, cut, split};
 use std::ops::Range;
 
 /// Non-overlapping windows.
@@ -17,6 +17,14 @@ pub struct Pool {
 
 /// What `index` holds where no gradient passes.
 const CUT: u8 = 255;
+
+/// Zeroes what a map of indices holds where channels are padding. `index` is pixels of one channel group.
+pub(super) fn clear_padding(geometry: &Geometry, group: usize, index: &mut [u8]) {
+    let filled = geometry.channels - (group * geometry.width).min(geometry.channels);
+    if filled < geometry.width {
+        index.chunks_exact_mut(geometry.width).for_each(|pixel| pixel[filled..].fill(0));
+    }
+}
 
 impl Pool {
     fn strips(&self, geometry: &Geometry) -> usize {
@@ -147,6 +155,7 @@ pub(super) fn forward<E: Element>(
             let to = &mut y[position * out_row..][..out_row];
             let index = if keep { &mut index[position * out_row..][..out_row] } else { &mut [] };
             by_block!(strip, pool_strip::<E>(norm.level, strip, from, constants, to, index));
+            clear_padding(geometry, group / width, index);
         }
     });
 }
@@ -156,7 +165,7 @@ fn elements<E: Element>(bytes: &mut [u8]) -> &mut [E] {
 }
 
 #[inline(always)]
-fn load<E: Element, const K: usize>(from: &[E], at: usize) -> [f32; K] {
+pub(super) fn load<E: Element, const K: usize>(from: &[E], at: usize) -> [f32; K] {
     let from = &from[at..at + K];
     std::array::from_fn(|lane| from[lane].load())
 }
@@ -168,7 +177,7 @@ fn lanes<const K: usize>(from: &[f32], at: usize) -> [f32; K] {
 }
 
 #[inline(always)]
-fn numbers<const K: usize>(from: &[u8], at: usize) -> [u32; K] {
+pub(super) fn numbers<const K: usize>(from: &[u8], at: usize) -> [u32; K] {
     let from = &from[at..at + K];
     std::array::from_fn(|lane| u32::from(from[lane]))
 }
@@ -190,8 +199,6 @@ fn pool_strip_body<E: Element, const K: usize, const W: usize>(
     let [height, width] = strip.window::<W>();
     for block in (0..strip.width).step_by(K) {
         let (a, b) = (lanes::<K>(scale, block), lanes::<K>(shift, block));
-        // Zero, or NaN where the channel's statistics are: a NaN anywhere in a channel shows in all of it.
-        let poison: [f32; K] = std::array::from_fn(|lane| b[lane] - b[lane]);
         for output in 0..strip.outputs {
             // The largest value first, then who had it: one selection a loop keeps the compiler in vectors.
             let at = |i: usize, j: usize| i * strip.row_elements + (output * width + j) * strip.width + block;
@@ -203,10 +210,11 @@ fn pool_strip_body<E: Element, const K: usize, const W: usize>(
             for i in 0..height {
                 for j in 0..width {
                     let value = value(i, j);
-                    best =
-                        std::array::from_fn(
-                            |lane| if value[lane] > best[lane] { value[lane] } else { best[lane] },
-                        );
+                    // NaN wins: it is taken, and nothing is larger.
+                    best = std::array::from_fn(|lane| {
+                        let wins = (value[lane] > best[lane]) | value[lane].is_nan();
+                        if wins { value[lane] } else { best[lane] }
+                    });
                 }
             }
             let mut winner = [0u32; K];
@@ -221,9 +229,6 @@ fn pool_strip_body<E: Element, const K: usize, const W: usize>(
                 }
             }
             let at = output * strip.width + block;
-            for lane in 0..K {
-                best[lane] += poison[lane];
-            }
             if strip.relu {
                 winner =
                     std::array::from_fn(|lane| if best[lane] <= 0.0 { u32::from(CUT) } else { winner[lane] });
@@ -355,7 +360,7 @@ pub(super) fn backward<E: Element>(
     let (strip, out_row, in_row, width) =
         (Strip::new(norm, pool), pool.output_row(geometry), geometry.row_elements(), geometry.width);
     let padded = geometry.padded();
-    let past_caches = std::mem::size_of_val(dx) >= LARGE_MAP;
+    let past_caches = size_of_val(dx) >= LARGE_MAP;
     let rows_of = |strips: Range<usize>| -> usize { strips.map(|s| pool.rows(geometry, s).len()).sum() };
     let mut dxs = cut(dx, (0..threads).map(|t| rows_of(pool.thread_strips(geometry, threads, t)) * in_row));
     let per_stage = stages.len() / threads;
@@ -432,115 +437,5 @@ fn backward_strip_body<E: Element, const K: usize, const W: usize>(
                 }
             }
         }
-    }
-}
-
-/// Pooling alone, with any stride and padding.
-#[derive(Clone, Debug)]
-pub struct MaxPool {
-    /// The input's geometry.
-    pub input: Geometry,
-    /// The output's geometry.
-    pub output: Geometry,
-    /// Window `[vertical, horizontal]`.
-    pub kernel: [usize; 2],
-    /// Stride.
-    pub stride: [usize; 2],
-    /// Padding on each side.
-    pub padding: [usize; 2],
-    /// Threads.
-    pub team: Team,
-}
-
-impl MaxPool {
-    /// The rows of the input that window row `output` covers: `(first, number of the first within the window, count)`.
-    fn cover(&self, axis: usize, output: usize, extent: usize) -> (usize, usize, usize) {
-        let start = output * self.stride[axis];
-        let first = start.saturating_sub(self.padding[axis]);
-        let skipped = (first + self.padding[axis]) - start;
-        let end = (start + self.kernel[axis]).saturating_sub(self.padding[axis]).min(extent);
-        (first, skipped, end.saturating_sub(first))
-    }
-
-    /// `y` and, where it is not empty, `index`.
-    pub fn forward<E: Element>(&self, x: &[E], y: &mut [E], index: &mut [u8]) {
-        let (threads, width) = (self.team.threads(), self.input.width);
-        let (in_plane, out_plane) = (self.input.plane_elements(), self.output.plane_elements());
-        let keep = !index.is_empty();
-        let lengths = || (0..threads).map(|t| split(self.input.planes, threads, t).len() * out_plane);
-        let mut ys = cut(y, lengths());
-        let mut indices = cut(index, lengths().map(|length| if keep { length } else { 0 }));
-        let mut parts: [(&mut [E], &mut [u8]); MAX_THREADS] =
-            std::array::from_fn(|t| (std::mem::take(&mut ys[t]), std::mem::take(&mut indices[t])));
-        self.team.run_parts(&mut parts[..threads], &|thread, (y, index)| {
-            for (position, plane) in split(self.input.planes, threads, thread).enumerate() {
-                let x = &x[plane * in_plane..][..in_plane];
-                for output in 0..self.output.height * self.output.row {
-                    let (row, column) = (output / self.output.row, output % self.output.row);
-                    let (top, skipped_rows, rows) = self.cover(0, row, self.input.height);
-                    let (left, skipped_columns, columns) = self.cover(1, column, self.input.row);
-                    let to = position * out_plane + output * width;
-                    for channel in 0..width {
-                        let mut best = f32::NEG_INFINITY;
-                        let mut winner = skipped_rows * self.kernel[1] + skipped_columns;
-                        for i in 0..rows {
-                            for j in 0..columns {
-                                let value =
-                                    x[((top + i) * self.input.row + left + j) * width + channel].load();
-                                if value > best {
-                                    best = value;
-                                    winner = (skipped_rows + i) * self.kernel[1] + skipped_columns + j;
-                                }
-                            }
-                        }
-                        y[to + channel] = E::store(best);
-                        if keep {
-                            index[to + channel] = winner as u8;
-                        }
-                    }
-                }
-            }
-        });
-    }
-
-    /// `dx` from `dy` and `index`. Windows may overlap: each input element gathers from the windows that it won.
-    pub fn backward<E: Element>(&self, dy: &[E], index: &[u8], dx: &mut [E]) {
-        let (threads, width) = (self.team.threads(), self.input.width);
-        let (in_plane, out_plane) = (self.input.plane_elements(), self.output.plane_elements());
-        let mut parts = cut(dx, (0..threads).map(|t| split(self.input.planes, threads, t).len() * in_plane));
-        self.team.run_parts(&mut parts[..threads], &|thread, part| {
-            for (position, plane) in split(self.input.planes, threads, thread).enumerate() {
-                let (dy, index) =
-                    (&dy[plane * out_plane..][..out_plane], &index[plane * out_plane..][..out_plane]);
-                let dx = &mut part[position * in_plane..][..in_plane];
-                for pixel in 0..self.input.height * self.input.row {
-                    let (row, column) = (pixel / self.input.row, pixel % self.input.row);
-                    for channel in 0..width {
-                        dx[pixel * width + channel] = E::store(self.gather(dy, index, row, column, channel));
-                    }
-                }
-            }
-        });
-    }
-
-    /// The gradient of one input element: the sum over the windows that it won.
-    fn gather<E: Element>(&self, dy: &[E], index: &[u8], row: usize, column: usize, channel: usize) -> f32 {
-        let windows = |axis: usize, position: usize, outputs: usize| {
-            let padded = position + self.padding[axis];
-            let first = (padded + 1).saturating_sub(self.kernel[axis]).div_ceil(self.stride[axis]);
-            first..(padded / self.stride[axis] + 1).min(outputs)
-        };
-        let mut sum = 0.0;
-        for i in windows(0, row, self.output.height) {
-            for j in windows(1, column, self.output.row) {
-                let number = (row + self.padding[0] - i * self.stride[0]) * self.kernel[1]
-                    + (column + self.padding[1] - j * self.stride[1]);
-                let at = (i * self.output.row + j) * self.input.width + channel;
-                if usize::from(index[at]) == number {
-                    sum += dy[at].load();
-                }
-            }
-        }
-        sum
     }
 }

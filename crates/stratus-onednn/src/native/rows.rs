@@ -63,12 +63,6 @@ impl Geometry {
         self.height * self.row_elements()
     }
 
-    /// Elements in all.
-    #[must_use]
-    pub fn elements(&self) -> usize {
-        self.planes * self.plane_elements()
-    }
-
     /// Pixels per channel: what a mean is over.
     #[must_use]
     pub fn pixels(&self) -> usize {

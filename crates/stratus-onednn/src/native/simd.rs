@@ -1,40 +1,72 @@
 //! One source, compiled for the instruction sets it may meet.
 
-/// What the processor has, as far as our kernels distinguish it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// AVX-512 with F, BW, VL and DQ.
-    Avx512,
-    /// AVX2 and FMA.
-    Avx2,
+/// The instructions that kernels are compiled for, least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Instructions {
     /// Whatever the compiler's target has.
     Baseline,
+    /// AVX2 and FMA.
+    Avx2,
+    /// AVX-512 with F, BW, VL and DQ.
+    Avx512,
 }
 
+/// Instructions that the processor was seen to have: a value of this type is the proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Level(Instructions);
+
 impl Level {
-    /// Looks at the processor.
+    /// Everything that the processor has, least first.
     #[must_use]
-    pub fn detect() -> Self {
+    pub fn all() -> Vec<Self> {
+        let mut levels = vec![Self(Instructions::Baseline)];
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::is_x86_feature_detected as has;
-            if has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512dq") && has!("fma") {
-                return Self::Avx512;
-            }
             if has!("avx2") && has!("fma") {
-                return Self::Avx2;
+                levels.push(Self(Instructions::Avx2));
+                if has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512dq") {
+                    levels.push(Self(Instructions::Avx512));
+                }
             }
         }
-        Self::Baseline
+        levels
+    }
+
+    /// The most that the processor has and `allowed` (AVX2, AVX-512) permits.
+    #[must_use]
+    pub fn detect([avx2, avx512]: [bool; 2]) -> Self {
+        let permitted = |level: &Self| match level.0 {
+            Instructions::Baseline => true,
+            Instructions::Avx2 => avx2,
+            Instructions::Avx512 => avx512,
+        };
+        Self::all().into_iter().filter(permitted).max().unwrap_or(Self(Instructions::Baseline))
+    }
+
+    /// The instructions.
+    #[must_use]
+    pub fn instructions(self) -> Instructions {
+        self.0
+    }
+
+    /// Its name in plans.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Instructions::Baseline => "baseline",
+            Instructions::Avx2 => "avx2",
+            Instructions::Avx512 => "avx512",
+        }
     }
 }
 
 /// Defines `$name`, which runs `$body` (an `#[inline(always)]` function with the same arguments) as code for the detected instructions. Generic
 /// parameters are given twice, with their bounds and without.
 macro_rules! multiversion {
-    (fn $name:ident / $body:ident [$($bounds:tt)*] [$($generics:tt)*] ($($argument:ident: $type:ty),* $(,)?)) => {
+    ($visibility:vis fn $name:ident / $body:ident [$($bounds:tt)*] [$($generics:tt)*] ($($argument:ident: $type:ty),* $(,)?)) => {
         #[allow(clippy::too_many_arguments)] // Inner loops take slices and constants, not structures of them.
-        fn $name<$($bounds)*>(level: $crate::native::simd::Level, $($argument: $type),*) {
+        $visibility fn $name<$($bounds)*>(level: $crate::native::simd::Level, $($argument: $type),*) {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma,avx2")]
@@ -45,12 +77,13 @@ macro_rules! multiversion {
                 fn avx2<$($bounds)*>($($argument: $type),*) {
                     $body::<$($generics)*>($($argument),*);
                 }
-                match level {
-                    // SAFETY: `Level::detect` found these instructions.
-                    $crate::native::simd::Level::Avx512 => return unsafe { avx512::<$($generics)*>($($argument),*) },
+                use $crate::native::simd::Instructions;
+                match level.instructions() {
+                    // SAFETY: the level is the proof that the processor has these instructions.
+                    Instructions::Avx512 => return unsafe { avx512::<$($generics)*>($($argument),*) },
                     // SAFETY: as above.
-                    $crate::native::simd::Level::Avx2 => return unsafe { avx2::<$($generics)*>($($argument),*) },
-                    $crate::native::simd::Level::Baseline => {}
+                    Instructions::Avx2 => return unsafe { avx2::<$($generics)*>($($argument),*) },
+                    Instructions::Baseline => {}
                 }
             }
             let _ = level;
@@ -108,9 +141,9 @@ impl Element for Bf16 {
 pub fn stream<E: Element>(level: Level, from: &[E], to: &mut [E]) {
     assert_eq!(from.len(), to.len(), "a copy of another length");
     #[cfg(target_arch = "x86_64")]
-    if level == Level::Avx512 {
+    if level.instructions() == Instructions::Avx512 {
         let (from, to): (&[u8], &mut [u8]) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to));
-        // SAFETY: `Level::detect` found AVX-512; both slices have the same length.
+        // SAFETY: the level is the proof of AVX-512; both slices have the same length.
         unsafe { stream_avx512(from, to) };
         return;
     }
@@ -134,8 +167,8 @@ unsafe fn stream_avx512(from: &[u8], to: &mut [u8]) {
             _mm512_stream_si512(
                 to.as_mut_ptr().add(at).cast(),
                 _mm512_loadu_si512(from.as_ptr().add(at).cast()),
-            )
-        };
+            );
+        }
     }
     let tail = head + lines * 64;
     to[tail..].copy_from_slice(&from[tail..]);
@@ -146,6 +179,28 @@ unsafe fn stream_avx512(from: &[u8], to: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn streamed_copies_are_copies_whatever_the_alignment() {
+        let from: Vec<f32> = (0..1000u16).map(f32::from).collect();
+        for level in Level::all() {
+            for (start, length) in [(0, 0), (0, 1), (1, 15), (3, 16), (5, 17), (0, 64), (7, 500), (15, 985)] {
+                let mut to = vec![-1.0; 1000];
+                stream(level, &from[start..start + length], &mut to[start..start + length]);
+                for (i, &value) in to.iter().enumerate() {
+                    let copied = (start..start + length).contains(&i);
+                    assert_eq!(value, if copied { i as f32 } else { -1.0 });
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_library_may_not_use_we_do_not() {
+        assert_eq!(Level::detect([false, false]).name(), "baseline");
+        assert!(Level::detect([true, false]).instructions() <= Instructions::Avx2);
+        assert_eq!(Some(Level::detect([true, true])), Level::all().into_iter().max());
+    }
 
     #[test]
     fn bf16_rounds_as_the_half_crate_does() {

@@ -89,7 +89,7 @@ impl Team {
     }
 
     /// The calling thread alone.
-    #[must_use]
+    #[cfg(test)]
     pub fn single() -> Self {
         Self { threads: 1, openmp: None }
     }
@@ -191,6 +191,72 @@ pub fn split(count: usize, parts: usize, part: usize) -> Range<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn teams() -> Vec<Team> {
+        let mut teams = vec![Team::single()];
+        match crate::library::find() {
+            Ok(context) => teams.extend((1..=5).map(|threads| Team::of(&context, threads))),
+            Err(error) => eprintln!("SKIPPED for teams of more than one thread: {error}"),
+        }
+        teams
+    }
+
+    /// Runs a body that notes which threads it was called for; returns how often each was.
+    fn calls(team: &Team) -> Vec<u32> {
+        let mut calls = vec![0u32; team.threads()];
+        team.run_parts(&mut calls, &|_, count| *count += 1);
+        calls
+    }
+
+    #[test]
+    fn every_thread_is_called_once() {
+        for team in teams() {
+            assert_eq!(calls(&team), vec![1; team.threads()], "{team:?}");
+        }
+    }
+
+    #[test]
+    fn a_smaller_team_than_was_asked_for_does_all_the_work() {
+        // A parallel region inside another gets one thread.
+        for team in teams() {
+            let mut inner = vec![Vec::new(); team.threads()];
+            team.run_parts(&mut inner, &|_, counts| *counts = calls(&team));
+            assert_eq!(inner, vec![vec![1; team.threads()]; team.threads()], "{team:?}");
+        }
+    }
+
+    #[test]
+    fn a_panic_in_a_body_reaches_the_caller_and_leaves_the_team_usable() {
+        for team in teams() {
+            for culprit in 0..team.threads() {
+                let result = catch_unwind(AssertUnwindSafe(|| {
+                    team.run(&|thread| assert_ne!(thread, culprit, "on purpose"));
+                }));
+                assert!(result.is_err(), "{team:?} {culprit}");
+            }
+            assert_eq!(calls(&team), vec![1; team.threads()], "{team:?}");
+        }
+    }
+
+    #[test]
+    fn fewer_parts_than_threads_are_refused() {
+        for team in teams() {
+            let mut parts = vec![0; team.threads() - 1];
+            let run = AssertUnwindSafe(|| team.run_parts(&mut parts, &|_, _| ()));
+            assert!(catch_unwind(run).is_err(), "{team:?}");
+        }
+    }
+
+    #[test]
+    fn pieces_are_consecutive_and_have_their_lengths() {
+        let mut numbers: Vec<usize> = (0..10).collect();
+        let pieces = cut(&mut numbers, [3, 0, 5].into_iter());
+        assert_eq!(pieces[..4], [&[0, 1, 2][..], &[], &[3, 4, 5, 6, 7], &[]]);
+        let too_long = AssertUnwindSafe(|| {
+            cut(&mut [0; 3], [2, 2].into_iter());
+        });
+        assert!(catch_unwind(too_long).is_err());
+    }
 
     #[test]
     fn ranges_cover_everything_once() {

@@ -1,7 +1,8 @@
 //! Convolution on oneDNN: each function lists the ways a step can be run, given the layouts of the maps around it.
 
-use super::{Candidate, Maker, OperandsOf, descs, implementations};
+use super::{Candidate, Maker, Ways, descs};
 use crate::ffi::{DataType, Desc, PrimitiveDesc, Propagation, Which, Window, arg};
+use stratus_engine::Layout;
 use stratus_graph::ops::Conv2d;
 
 /// The operands' layouts and types.
@@ -43,7 +44,28 @@ fn hint(maker: &Maker<'_>, around: &Around<'_>) -> Result<PrimitiveDesc, String>
     maker.context.convolution_forward(Propagation::Training, descs, None, &window(around.conv), &maker.plain)
 }
 
-/// Ways to run the forward pass; `weights` fixes their layout.
+/// Whether an implementation of the gradient of the weights is known to be wrong for a convolution, of maps that lie as `x` and `y`.
+fn is_hazardous(conv: &Conv2d, compute: DataType, x: &Layout, y: &Layout, implementation: &str) -> bool {
+    const LARGEST_BLOCK: usize = 16;
+    let strided = conv.stride != [1, 1];
+    // oneDNN issue 6035, in all releases up to 3.12: for strided 1x1 convolutions of maps that lie channels last, these kernels write as many
+    // channels as a vector register holds into a workspace that has room for those of the input.
+    let overruns = implementation.starts_with("jit_1x1")
+        && conv.kernel == [1, 1]
+        && strided
+        && conv.in_channels / conv.groups.max(1) < LARGEST_BLOCK
+        && x.blocks.is_empty();
+    // Found here with 3.2: where an output row is one pixel, the bf16 kernels multiply scratch that they never wrote for the taps that fall on
+    // the horizontal padding. Later kernels of the same family are not trusted more.
+    let reads_garbage = compute == DataType::Bf16
+        && (implementation.starts_with("jit") || implementation.starts_with("brg"))
+        && y.shape.last() == Some(&1)
+        && conv.stride[1] > 1
+        && conv.padding_before[1] + conv.padding_after[1] > 0;
+    overruns || reads_garbage
+}
+
+/// Ways to run the forward pass; `weights` is their layout, where it is decided.
 pub(crate) fn forward(
     maker: &Maker<'_>,
     around: &Around<'_>,
@@ -53,42 +75,47 @@ pub(crate) fn forward(
 ) -> Result<Vec<Candidate>, String> {
     let any = maker.context.any(&weight_shape(around.conv), around.compute)?;
     let bias = bias(maker, around.conv)?;
-    let desc = maker.context.convolution_forward(
-        if training { Propagation::Training } else { Propagation::Inference },
-        [around.x, weights.unwrap_or(&any), around.y],
-        bias.as_ref(),
-        &window(around.conv),
-        if relu { &maker.relu } else { &maker.plain },
-    )?;
-    implementations(desc, "", &|desc| {
-        let mut operands = descs(desc, &[(arg::SRC, Which::Src), (arg::WEIGHTS, Which::Weights)])?;
-        if let Some(bias) = &bias {
-            operands.push((arg::BIAS, bias.duplicate()?));
-        }
-        operands.push((arg::DST, desc.desc(Which::Dst)?));
-        Ok(operands)
-    })
+    let propagation = if training { Propagation::Training } else { Propagation::Inference };
+    let attributes = if relu { &maker.relu } else { &maker.plain };
+    let window = window(around.conv);
+    let ways = Ways {
+        make: &|weights| {
+            let descs = [around.x, weights, around.y];
+            maker.context.convolution_forward(propagation, descs, bias.as_ref(), &window, attributes)
+        },
+        operands: &|desc| {
+            let mut operands = descs(desc, &[(arg::SRC, Which::Src), (arg::WEIGHTS, Which::Weights)])?;
+            if let Some(bias) = &bias {
+                operands.push((arg::BIAS, bias.duplicate()?));
+            }
+            operands.push((arg::DST, desc.desc(Which::Dst)?));
+            Ok(operands)
+        },
+        usable: &|_| true,
+    };
+    ways.list(weights, &any)
 }
 
-/// Ways to make the input's gradient; `weights` is their layout as it lies, other layouts are offered too.
+/// Ways to make the input's gradient; `weights` is their layout, where it is decided.
 pub(crate) fn backward_data(
     maker: &Maker<'_>,
     around: &Around<'_>,
-    weights: &Desc,
+    weights: Option<&Desc>,
 ) -> Result<Vec<Candidate>, String> {
     let hint = hint(maker, around)?;
     let any = maker.context.any(&weight_shape(around.conv), around.compute)?;
+    let window = window(around.conv);
     let list =
         [(arg::DIFF_DST, Which::DiffDst), (arg::WEIGHTS, Which::Weights), (arg::DIFF_SRC, Which::DiffSrc)];
-    either(
-        weights,
-        &any,
-        &|weights| {
+    let ways = Ways {
+        make: &|weights| {
             let descs = [around.x, weights, around.y];
-            maker.context.convolution_backward_data(descs, &window(around.conv), &hint, &maker.plain)
+            maker.context.convolution_backward_data(descs, &window, &hint, &maker.plain)
         },
-        &|desc| descs(desc, &list),
-    )
+        operands: &|desc| descs(desc, &list),
+        usable: &|_| true,
+    };
+    ways.list(weights, &any)
 }
 
 /// Ways to make the gradients of weight and bias; `weights` is the layout in which the gradient is wanted, where there is one.
@@ -100,48 +127,27 @@ pub(crate) fn backward_weights(
     let hint = hint(maker, around)?;
     let any = maker.context.any(&weight_shape(around.conv), DataType::F32)?;
     let bias = bias(maker, around.conv)?;
-    let make = |weights: &Desc| {
-        let descs = [around.x, weights, around.y];
-        let window = window(around.conv);
-        maker.context.convolution_backward_weights(descs, bias.as_ref(), &window, &hint, &maker.plain)
-    };
-    let operands = |desc: &PrimitiveDesc| {
-        let mut operands = descs(
-            desc,
-            &[
+    let window = window(around.conv);
+    let (x, y) = (around.x.layout()?, around.y.layout()?);
+    let ways = Ways {
+        make: &|weights| {
+            let descs = [around.x, weights, around.y];
+            let context = maker.context;
+            context.convolution_backward_weights(descs, bias.as_ref(), &window, &hint, &maker.plain)
+        },
+        operands: &|desc| {
+            let list = [
                 (arg::SRC, Which::Src),
                 (arg::DIFF_DST, Which::DiffDst),
                 (arg::DIFF_WEIGHTS, Which::DiffWeights),
-            ],
-        )?;
-        if let Some(bias) = &bias {
-            operands.push((arg::DIFF_BIAS, bias.duplicate()?));
-        }
-        Ok(operands)
+            ];
+            let mut operands = descs(desc, &list)?;
+            if let Some(bias) = &bias {
+                operands.push((arg::DIFF_BIAS, bias.duplicate()?));
+            }
+            Ok(operands)
+        },
+        usable: &|implementation| !is_hazardous(around.conv, around.compute, &x, &y, implementation),
     };
-    match weights {
-        Some(weights) => either(weights, &any, &make, &operands),
-        None => implementations(make(&any)?, "", &operands),
-    }
-}
-
-/// Implementations that take the weights as they lie, and those for which they are reordered first (marked `+reorder`).
-pub(super) fn either(
-    fixed: &Desc,
-    any: &Desc,
-    make: &dyn Fn(&Desc) -> Result<PrimitiveDesc, String>,
-    operands: &OperandsOf<'_>,
-) -> Result<Vec<Candidate>, String> {
-    let as_they_lie = make(fixed).and_then(|desc| implementations(desc, "", operands));
-    let reordered = make(any).and_then(|desc| implementations(desc, super::REORDERED, operands));
-    let mut candidates = match (as_they_lie, reordered) {
-        (Err(error), Err(_)) => return Err(error),
-        (first, second) => {
-            first.unwrap_or_default().into_iter().chain(second.unwrap_or_default()).collect::<Vec<_>>()
-        }
-    };
-    if candidates.iter().any(|candidate| !super::is_fallback(&candidate.name)) {
-        candidates.retain(|candidate| !super::is_fallback(&candidate.name));
-    }
-    Ok(candidates)
+    ways.list(weights, &any)
 }

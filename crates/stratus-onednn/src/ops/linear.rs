@@ -1,7 +1,6 @@
 //! Fully connected layers on oneDNN's inner product. A feature map is taken as it lies: the weights are then four-dimensional.
 
-use super::conv2d::either;
-use super::{Candidate, Maker, descs, implementations};
+use super::{Candidate, Maker, Ways, descs};
 use crate::ffi::{DataType, Desc, PrimitiveDesc, Propagation, Which, arg};
 
 /// The operands' layouts and types.
@@ -12,7 +11,7 @@ pub(crate) struct Around<'a> {
     pub bias: bool,
     /// Input.
     pub x: &'a Desc,
-    /// Output: f32 logits forward, their gradient in the compute type backward.
+    /// Output: f32 logits forward; backward their gradient, which has the compute type.
     pub y: &'a Desc,
     /// Type of the weights that kernels read.
     pub compute: DataType,
@@ -33,7 +32,7 @@ fn hint(maker: &Maker<'_>, around: &Around<'_>) -> Result<PrimitiveDesc, String>
     )
 }
 
-/// Ways to run the forward pass; `weights` fixes their layout.
+/// Ways to run the forward pass; `weights` is their layout, where it is decided.
 pub(crate) fn forward(
     maker: &Maker<'_>,
     around: &Around<'_>,
@@ -42,40 +41,43 @@ pub(crate) fn forward(
 ) -> Result<Vec<Candidate>, String> {
     let any = maker.context.any(&around.weight_shape, around.compute)?;
     let bias = bias(maker, around)?;
-    let desc = maker.context.inner_product_forward(
-        if training { Propagation::Training } else { Propagation::Inference },
-        [around.x, weights.unwrap_or(&any), around.y],
-        bias.as_ref(),
-        &maker.plain,
-    )?;
-    implementations(desc, "", &|desc| {
-        let mut operands = descs(desc, &[(arg::SRC, Which::Src), (arg::WEIGHTS, Which::Weights)])?;
-        if let Some(bias) = &bias {
-            operands.push((arg::BIAS, bias.duplicate()?));
-        }
-        operands.push((arg::DST, desc.desc(Which::Dst)?));
-        Ok(operands)
-    })
+    let propagation = if training { Propagation::Training } else { Propagation::Inference };
+    let ways = Ways {
+        make: &|weights| {
+            let descs = [around.x, weights, around.y];
+            maker.context.inner_product_forward(propagation, descs, bias.as_ref(), &maker.plain)
+        },
+        operands: &|desc| {
+            let mut operands = descs(desc, &[(arg::SRC, Which::Src), (arg::WEIGHTS, Which::Weights)])?;
+            if let Some(bias) = &bias {
+                operands.push((arg::BIAS, bias.duplicate()?));
+            }
+            operands.push((arg::DST, desc.desc(Which::Dst)?));
+            Ok(operands)
+        },
+        usable: &|_| true,
+    };
+    ways.list(weights, &any)
 }
 
 /// Ways to make the input's gradient.
 pub(crate) fn backward_data(
     maker: &Maker<'_>,
     around: &Around<'_>,
-    weights: &Desc,
+    weights: Option<&Desc>,
 ) -> Result<Vec<Candidate>, String> {
     let hint = hint(maker, around)?;
     let any = maker.context.any(&around.weight_shape, around.compute)?;
     let list =
         [(arg::DIFF_DST, Which::DiffDst), (arg::WEIGHTS, Which::Weights), (arg::DIFF_SRC, Which::DiffSrc)];
-    either(
-        weights,
-        &any,
-        &|weights| {
+    let ways = Ways {
+        make: &|weights| {
             maker.context.inner_product_backward_data([around.x, weights, around.y], &hint, &maker.plain)
         },
-        &|desc| descs(desc, &list),
-    )
+        operands: &|desc| descs(desc, &list),
+        usable: &|_| true,
+    };
+    ways.list(weights, &any)
 }
 
 /// Ways to make the gradients of weight and bias.
@@ -87,26 +89,24 @@ pub(crate) fn backward_weights(
     let hint = hint(maker, around)?;
     let any = maker.context.any(&around.weight_shape, DataType::F32)?;
     let bias = bias(maker, around)?;
-    let make = |weights: &Desc| {
-        let descs = [around.x, weights, around.y];
-        maker.context.inner_product_backward_weights(descs, bias.as_ref(), &hint, &maker.plain)
-    };
-    let operands = |desc: &PrimitiveDesc| {
-        let mut operands = descs(
-            desc,
-            &[
+    let ways = Ways {
+        make: &|weights| {
+            let descs = [around.x, weights, around.y];
+            maker.context.inner_product_backward_weights(descs, bias.as_ref(), &hint, &maker.plain)
+        },
+        operands: &|desc| {
+            let list = [
                 (arg::SRC, Which::Src),
                 (arg::DIFF_DST, Which::DiffDst),
                 (arg::DIFF_WEIGHTS, Which::DiffWeights),
-            ],
-        )?;
-        if let Some(bias) = &bias {
-            operands.push((arg::DIFF_BIAS, bias.duplicate()?));
-        }
-        Ok(operands)
+            ];
+            let mut operands = descs(desc, &list)?;
+            if let Some(bias) = &bias {
+                operands.push((arg::DIFF_BIAS, bias.duplicate()?));
+            }
+            Ok(operands)
+        },
+        usable: &|_| true,
     };
-    match weights {
-        Some(weights) => either(weights, &any, &make, &operands),
-        None => implementations(make(&any)?, "", &operands),
-    }
+    ways.list(weights, &any)
 }

@@ -65,7 +65,7 @@ impl StepKernel for Primitive {
 
 /// Whether the library fell back to a kernel that no hot layer should run on.
 pub(crate) fn is_fallback(implementation: &str) -> bool {
-    implementation.starts_with("ref") || implementation.starts_with("simple")
+    implementation.starts_with("ref")
 }
 
 /// Marks an implementation before which the weights, or behind which their gradient, change layout.
@@ -75,29 +75,74 @@ pub(crate) const REORDERED: &str = "+reorder";
 const IMPLEMENTATIONS: usize = 4;
 
 /// Reads the arguments and layouts of a step's operands from a primitive descriptor.
-pub(crate) type OperandsOf<'a> = dyn Fn(&PrimitiveDesc) -> Result<Vec<(i32, Desc)>, String> + 'a;
+type OperandsOf<'a> = dyn Fn(&PrimitiveDesc) -> Result<Vec<(i32, Desc)>, String> + 'a;
 
-/// All implementations of a primitive, best first by the library's own order. Reference kernels only where there is nothing else.
-pub(crate) fn implementations(
-    mut desc: PrimitiveDesc,
-    suffix: &str,
-    operands: &OperandsOf<'_>,
-) -> Result<Vec<Candidate>, String> {
-    let mut candidates: Vec<Candidate> = Vec::new();
-    loop {
-        let name = format!("{}{suffix}", desc.implementation());
-        let fallback = is_fallback(&name);
-        if (!fallback || candidates.is_empty()) && candidates.iter().all(|other| other.name != name) {
-            candidates.push(Candidate { name, operands: operands(&desc)?, desc: desc.duplicate()? });
-        }
-        if candidates.len() >= IMPLEMENTATIONS || !desc.advance() {
-            break;
-        }
+/// One operation around weights whose layout is fixed, or left to the library.
+pub(crate) struct Ways<'a> {
+    /// Makes the primitive descriptor with the weights, or their gradient, in a layout.
+    pub make: &'a dyn Fn(&Desc) -> Result<PrimitiveDesc, String>,
+    /// Reads the operands.
+    pub operands: &'a OperandsOf<'a>,
+    /// Which implementations, by name, may be used at all.
+    pub usable: &'a dyn Fn(&str) -> bool,
+}
+
+impl Ways<'_> {
+    /// Every way to run the operation, best first by the library's own order: with the weights as they lie where `fixed` says how, then,
+    /// marked [`REORDERED`], with those that the library would choose (`any`). Reference kernels only where there is nothing else.
+    pub fn list(&self, fixed: Option<&Desc>, any: &Desc) -> Result<Vec<Candidate>, String> {
+        let Some(fixed) = fixed else { return self.implementations(any, "") };
+        let lies = fixed.layout()?;
+        let as_they_lie = self.implementations(fixed, "");
+        let elsewhere = self.implementations(any, REORDERED);
+        let mut candidates = match (as_they_lie, elsewhere) {
+            (Err(error), Err(_)) => return Err(error),
+            (as_they_lie, elsewhere) => {
+                let mut candidates = as_they_lie.unwrap_or_default();
+                for candidate in elsewhere.unwrap_or_default() {
+                    // A change of layout that changes nothing is no way of its own.
+                    let Some((_, weights)) = candidate.weights() else { continue };
+                    if !weights.layout()?.same_bytes(&lies) {
+                        candidates.push(candidate);
+                    }
+                }
+                candidates
+            }
+        };
+        drop_fallbacks(&mut candidates);
+        Ok(candidates)
     }
-    if candidates.len() > 1 {
+
+    fn implementations(&self, weights: &Desc, suffix: &str) -> Result<Vec<Candidate>, String> {
+        let mut desc = (self.make)(weights)?;
+        let mut candidates: Vec<Candidate> = Vec::new();
+        loop {
+            let implementation = desc.implementation();
+            let name = format!("{implementation}{suffix}");
+            let known = candidates.iter().any(|other| other.name == name);
+            if !known && (self.usable)(&implementation) {
+                let operands = (self.operands)(&desc)?;
+                // What lies in a way that is the library's secret can neither be read nor brought into another layout.
+                if operands.iter().all(|(_, operand)| operand.layout().is_ok()) {
+                    candidates.push(Candidate { name, operands, desc: desc.duplicate()? });
+                }
+            }
+            if candidates.len() >= IMPLEMENTATIONS || !desc.advance() {
+                break;
+            }
+        }
+        if candidates.is_empty() {
+            return Err("the library offers no implementation that is safe to use".to_owned());
+        }
+        drop_fallbacks(&mut candidates);
+        Ok(candidates)
+    }
+}
+
+fn drop_fallbacks(candidates: &mut Vec<Candidate>) {
+    if candidates.iter().any(|candidate| !is_fallback(&candidate.name)) {
         candidates.retain(|candidate| !is_fallback(&candidate.name));
     }
-    Ok(candidates)
 }
 
 /// Reads the descriptors of a primitive's operands.

@@ -3,25 +3,100 @@
 use crate::native::batch_norm::BatchNorm;
 use crate::native::elementwise::{Machine, Rates};
 use crate::native::loss::softmax_cross_entropy;
-use crate::native::pool::{MaxPool, Pool};
+use crate::native::max_pool::MaxPool;
+use crate::native::pool::Pool;
 use crate::native::rows::Geometry;
 use crate::native::simd::Bf16;
-use stratus_engine::ops::{Kernel, SgdUpdate};
-use stratus_engine::{DType, Layout, Operands, PreparedStep, Program, Step, StepKernel};
+use stratus_engine::ops::{FusedPool, Kernel, SgdUpdate};
+use stratus_engine::{DType, Layout, Operands, PreparedStep, Program, Step, StepKernel, Value};
 use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
 
 /// A kernel from a closure.
 struct Native<F>(F);
 
-impl<F: FnMut(&mut Operands<'_>) + Send> StepKernel for Native<F> {
+impl<F: FnMut(&mut Operands<'_>) -> Result<(), String> + Send> StepKernel for Native<F> {
     fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
-        (self.0)(operands);
-        Ok(())
+        (self.0)(operands)
     }
 }
 
-fn step(scratch_bytes: usize, run: impl FnMut(&mut Operands<'_>) + Send + 'static) -> PreparedStep {
-    PreparedStep { implementation: String::new(), scratch_bytes, kernel: Box::new(Native(run)) }
+/// A step whose kernel may fail.
+fn fallible(run: impl FnMut(&mut Operands<'_>) -> Result<(), String> + Send + 'static) -> PreparedStep {
+    PreparedStep { implementation: String::new(), scratch_bytes: 0, kernel: Box::new(Native(run)) }
+}
+
+/// A step whose kernel cannot fail.
+fn step(scratch_bytes: usize, mut run: impl FnMut(&mut Operands<'_>) + Send + 'static) -> PreparedStep {
+    let run = move |operands: &mut Operands<'_>| {
+        run(operands);
+        Ok(())
+    };
+    PreparedStep { scratch_bytes, ..fallible(run) }
+}
+
+/// The operands of a step: their values and layouts.
+struct Around<'a> {
+    values: Vec<&'a Value>,
+    layouts: Vec<&'a Layout>,
+}
+
+impl Around<'_> {
+    fn dtype(&self, position: usize) -> Option<DType> {
+        self.values.get(position).map(|value| value.dtype)
+    }
+
+    /// The type of operands that must all have the same.
+    fn one_type(&self, positions: &[usize]) -> Result<DType, String> {
+        let dtypes: Vec<DType> = positions.iter().filter_map(|&position| self.dtype(position)).collect();
+        match dtypes[..] {
+            [first, ref others @ ..] if others.iter().all(|other| *other == first) => Ok(first),
+            _ => Err(format!("it has no kernel for operands of {dtypes:?}")),
+        }
+    }
+
+    /// How a feature map is walked. All feature maps of a step are walked alike.
+    fn geometry(&self, position: usize) -> Result<Geometry, String> {
+        let all: Vec<Option<Geometry>> = self
+            .values
+            .iter()
+            .zip(&self.layouts)
+            .filter(|(value, _)| value.shape.len() == 4)
+            .map(|(value, layout)| Geometry::of(&value.shape, layout))
+            .collect();
+        let own = self.values.get(position).zip(self.layouts.get(position));
+        own.and_then(|(value, layout)| Geometry::of(&value.shape, layout))
+            .filter(|own| all.iter().all(|g| g.is_some_and(|g| (g.width, g.groups) == (own.width, own.groups))))
+            .ok_or_else(|| {
+                let tags: Vec<&str> = self.layouts.iter().map(|layout| layout.tag.as_str()).collect();
+                format!("our kernels walk maps that are all channels last or all in blocks of 16 channels, these lie as {tags:?}")
+            })
+    }
+
+    /// Checks that elements correspond by their place in memory.
+    fn expect_same_layout(&self, positions: &[usize]) -> Result<(), String> {
+        let layouts: Vec<&Layout> = positions.iter().filter_map(|&p| self.layouts.get(p).copied()).collect();
+        match layouts.windows(2).find(|pair| !pair[0].same_bytes(pair[1])) {
+            None => Ok(()),
+            Some(pair) => Err(format!("its operands lie as {} and as {}", pair[0].tag, pair[1].tag)),
+        }
+    }
+}
+
+/// Makes a step for one of the two floating-point types.
+macro_rules! typed {
+    ($dtype:expr, $element:ident => $step:expr) => {
+        match $dtype {
+            DType::F32 => {
+                type $element = f32;
+                $step
+            }
+            DType::Bf16 => {
+                type $element = Bf16;
+                $step
+            }
+            other => return Err(format!("there is no kernel for {other}")),
+        }
+    };
 }
 
 /// The kernel of a step that oneDNN does not run.
@@ -31,19 +106,16 @@ pub(crate) fn prepare(
     of: &Step,
     layouts: &[Layout],
 ) -> Result<PreparedStep, String> {
-    let value = |position: usize| of.operands().nth(position).map(|id| program.value(id));
-    let geometry = |position: usize| {
-        of.operands()
-            .nth(position)
-            .and_then(|id| Geometry::of(&program.value(id).shape, &layouts[id.0]))
-            .ok_or_else(|| format!("operand {position} lies in a layout that our kernels do not walk"))
+    let around = Around {
+        values: of.operands().map(|id| program.value(id)).collect(),
+        layouts: of.operands().map(|id| &layouts[id.0]).collect(),
     };
-    let dtype = value(0).map_or(DType::F32, |v| v.dtype);
+    let implementation = format!("stratus:{}", machine.level.name());
     let machine = machine.clone();
-    let implementation = format!("stratus:{:?}", machine.level).to_lowercase();
-    let mut prepared = match of.kernel.clone() {
+    let prepared = match of.kernel.clone() {
         Kernel::BatchNormForward(k) => {
-            let norm = batch_norm(&machine, geometry(0)?, &k.norm, k.relu, k.pool.map(|p| p.window), dtype);
+            let dtype = around.one_type(&[0, 5])?;
+            let norm = batch_norm(&machine, around.geometry(0)?, &k.norm, k.relu, k.pool, dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let (x, weight, bias) = (o.take(0), o.elements(1), o.elements(2));
                 let running = [o.elements(3), o.elements(4)];
@@ -54,7 +126,8 @@ pub(crate) fn prepare(
             })
         }
         Kernel::BatchNormInference(k) => {
-            let norm = batch_norm(&machine, geometry(0)?, &k.norm, k.relu, k.pool.map(|p| p.window), dtype);
+            let dtype = around.one_type(&[0, 5])?;
+            let norm = batch_norm(&machine, around.geometry(0)?, &k.norm, k.relu, k.pool, dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let x = o.take(0);
                 let parameters = [o.elements(1), o.elements(2), o.elements(3), o.elements(4)].map(|s| &*s);
@@ -62,8 +135,9 @@ pub(crate) fn prepare(
             })
         }
         Kernel::BatchNormBackward(k) => {
-            let norm = batch_norm(&machine, geometry(0)?, &k.norm, k.relu, k.pool.map(|p| p.window), dtype);
-            let first = if norm.pool.is_some() { 7 } else { 6 };
+            let first = if k.pool.is_some() { 7 } else { 6 };
+            let dtype = around.one_type(&[0, 1, first])?;
+            let norm = batch_norm(&machine, around.geometry(0)?, &k.norm, k.relu, k.pool, dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let (x, dy) = (o.take(0), o.take(1));
                 let parameters = [o.elements(2), o.elements(3), o.elements(4), o.elements(5)].map(|s| &*s);
@@ -72,84 +146,79 @@ pub(crate) fn prepare(
                 norm.backward(x, dy, parameters, index, dx, gradients, o.take(first + 3));
             })
         }
-        Kernel::ReluForward(_) => match dtype {
-            DType::Bf16 => step(0, move |o| machine.relu(o.elements::<Bf16>(0), o.elements(1))),
-            _ => step(0, move |o| machine.relu(o.elements::<f32>(0), o.elements(1))),
-        },
-        Kernel::ReluBackward(_) => match dtype {
-            DType::Bf16 => {
-                step(0, move |o| machine.relu_backward(o.elements::<Bf16>(0), o.elements(1), o.elements(2)))
-            }
-            _ => step(0, move |o| machine.relu_backward(o.elements::<f32>(0), o.elements(1), o.elements(2))),
-        },
-        Kernel::Accumulate(_) => match dtype {
-            DType::Bf16 => step(0, move |o| machine.accumulate(o.elements::<Bf16>(0), o.elements(1))),
-            _ => step(0, move |o| machine.accumulate(o.elements::<f32>(0), o.elements(1))),
-        },
-        Kernel::MaxPoolForward(k) => {
-            let pool = max_pool(&machine, &k.pool, geometry(0)?, geometry(1)?);
-            match dtype {
-                DType::Bf16 => {
-                    step(0, move |o| pool.forward(o.elements::<Bf16>(0), o.elements(1), o.take(2)))
+        Kernel::ReluForward(_) => {
+            around.expect_same_layout(&[0, 1])?;
+            match (around.dtype(0), around.dtype(1)) {
+                // Behind a linear layer, whose results have the master precision.
+                (Some(DType::F32), Some(DType::Bf16)) => {
+                    step(0, move |o| machine.relu::<f32, Bf16>(o.elements(0), o.elements(1)))
                 }
-                _ => step(0, move |o| pool.forward(o.elements::<f32>(0), o.elements(1), o.take(2))),
+                _ => typed!(around.one_type(&[0, 1])?, E => {
+                    step(0, move |o| machine.relu::<E, E>(o.elements(0), o.elements(1)))
+                }),
             }
+        }
+        Kernel::ReluBackward(_) => {
+            around.expect_same_layout(&[0, 1, 2])?;
+            typed!(around.one_type(&[0, 1, 2])?, E => {
+                step(0, move |o| machine.relu_backward::<E>(o.elements(0), o.elements(1), o.elements(2)))
+            })
+        }
+        Kernel::Accumulate(_) => {
+            around.expect_same_layout(&[0, 1])?;
+            typed!(around.one_type(&[0, 1])?, E => {
+                step(0, move |o| machine.accumulate::<E>(o.elements(0), o.elements(1)))
+            })
+        }
+        Kernel::MaxPoolForward(k) => {
+            let pool = max_pool(&machine, &k.pool, around.geometry(0)?, around.geometry(1)?);
+            typed!(around.one_type(&[0, 1])?, E => {
+                step(0, move |o| pool.forward::<E>(o.elements(0), o.elements(1), o.take(2)))
+            })
         }
         Kernel::MaxPoolBackward(k) => {
-            let pool = max_pool(&machine, &k.pool, geometry(2)?, geometry(0)?);
-            match dtype {
-                DType::Bf16 => {
-                    step(0, move |o| pool.backward(o.elements::<Bf16>(0), o.take(1), o.elements(2)))
-                }
-                _ => step(0, move |o| pool.backward(o.elements::<f32>(0), o.take(1), o.elements(2))),
-            }
+            let pool = max_pool(&machine, &k.pool, around.geometry(2)?, around.geometry(0)?);
+            typed!(around.one_type(&[0, 2])?, E => {
+                step(0, move |o| pool.backward::<E>(o.elements(0), o.take(1), o.elements(2)))
+            })
         }
         Kernel::SoftmaxCrossEntropy(_) => {
-            let classes = value(0).and_then(|v| v.shape.get(1).copied()).unwrap_or(1);
+            let classes = around.values.first().and_then(|v| v.shape.get(1).copied()).unwrap_or(1);
+            if around.dtype(0) != Some(DType::F32) {
+                return Err("its logits are not f32".to_owned());
+            }
             let team = machine.team.clone();
-            match value(3).map(|v| v.dtype) {
-                Some(DType::Bf16) => step(0, move |o| {
-                    softmax_cross_entropy::<Bf16>(
-                        &team,
-                        o.elements(0),
-                        o.elements(1),
-                        classes,
-                        o.elements(2),
-                        o.elements(3),
-                    );
-                }),
-                _ => step(0, move |o| {
-                    softmax_cross_entropy::<f32>(
-                        &team,
-                        o.elements(0),
-                        o.elements(1),
-                        classes,
-                        o.elements(2),
-                        o.elements(3),
-                    );
+            typed!(around.dtype(3).unwrap_or(DType::F32), E => fallible(move |o| {
+                let (logits, labels, metrics) = (o.elements(0), o.elements(1), o.elements(2));
+                softmax_cross_entropy::<E>(&team, logits, labels, classes, metrics, o.elements(3))
+            }))
+        }
+        Kernel::SgdUpdate(SgdUpdate { momentum, weight_decay }) => {
+            around.expect_same_layout(&[0, 2, 3, 4])?;
+            if around.one_type(&[0, 2, 3])? != DType::F32 || around.dtype(4).is_some_and(|t| t != DType::Bf16)
+            {
+                return Err("it has a kernel for f32 with a copy in bf16 alone".to_owned());
+            }
+            step(0, move |o| {
+                let learning = o.elements::<f32>(1).first().copied().unwrap_or(0.0);
+                let rates = Rates { learning, momentum, decay: weight_decay };
+                machine.sgd(rates, o.elements(0), o.elements(2), o.elements(3), o.elements(4));
+            })
+        }
+        Kernel::Convert(_) => {
+            around.expect_same_layout(&[0, 1])?;
+            match (around.dtype(0), around.dtype(1)) {
+                (Some(DType::F32), Some(DType::Bf16)) => {
+                    step(0, move |o| machine.convert::<f32, Bf16>(o.elements(0), o.elements(1)))
+                }
+                (Some(DType::Bf16), Some(DType::F32)) => {
+                    step(0, move |o| machine.convert::<Bf16, f32>(o.elements(0), o.elements(1)))
+                }
+                _ => typed!(around.one_type(&[0, 1])?, E => {
+                    step(0, move |o| machine.convert::<E, E>(o.elements(0), o.elements(1)))
                 }),
             }
         }
-        Kernel::SgdUpdate(SgdUpdate { momentum, weight_decay }) => step(0, move |o| {
-            let learning = o.elements::<f32>(1).first().copied().unwrap_or(0.0);
-            let rates = Rates { learning, momentum, decay: weight_decay };
-            machine.sgd(rates, o.elements(0), o.elements(2), o.elements(3), o.elements(4));
-        }),
-        Kernel::Convert(_) => match (dtype, value(1).map(|v| v.dtype)) {
-            (DType::F32, Some(DType::Bf16)) => {
-                step(0, move |o| machine.convert::<f32, Bf16>(o.elements(0), o.elements(1)))
-            }
-            (DType::Bf16, Some(DType::F32)) => {
-                step(0, move |o| machine.convert::<Bf16, f32>(o.elements(0), o.elements(1)))
-            }
-            (DType::F32, Some(DType::F32)) => {
-                step(0, move |o| machine.convert::<f32, f32>(o.elements(0), o.elements(1)))
-            }
-            (DType::Bf16, Some(DType::Bf16)) => {
-                step(0, move |o| machine.convert::<Bf16, Bf16>(o.elements(0), o.elements(1)))
-            }
-            (from, to) => return Err(format!("there is no conversion from {from} to {to:?}")),
-        },
         Kernel::Conv2dForward(_)
         | Kernel::Conv2dBackwardData(_)
         | Kernel::Conv2dBackwardWeights(_)
@@ -158,8 +227,7 @@ pub(crate) fn prepare(
         | Kernel::LinearBackwardWeights(_)
         | Kernel::Reorder(_) => return Err("it runs on oneDNN".to_owned()),
     };
-    prepared.implementation = implementation;
-    Ok(prepared)
+    Ok(PreparedStep { implementation, ..prepared })
 }
 
 fn batch_norm(
@@ -167,19 +235,22 @@ fn batch_norm(
     geometry: Geometry,
     norm: &BatchNorm2d,
     relu: bool,
-    window: Option<[usize; 2]>,
+    pool: Option<FusedPool>,
     dtype: DType,
-) -> BatchNorm {
-    BatchNorm {
+) -> Result<BatchNorm, String> {
+    if !matches!(dtype, DType::F32 | DType::Bf16) {
+        return Err(format!("there is no kernel for {dtype}"));
+    }
+    Ok(BatchNorm {
         geometry,
         epsilon: norm.epsilon,
         momentum: norm.momentum,
         relu,
-        pool: window.map(|window| Pool { window }),
+        pool: pool.map(|pool| Pool { window: pool.window }),
         dtype,
         level: machine.level,
         team: machine.team.clone(),
-    }
+    })
 }
 
 fn max_pool(machine: &Machine, pool: &MaxPool2d, input: Geometry, output: Geometry) -> MaxPool {
@@ -189,6 +260,7 @@ fn max_pool(machine: &Machine, pool: &MaxPool2d, input: Geometry, output: Geomet
         kernel: pool.kernel,
         stride: pool.stride,
         padding: pool.padding,
+        level: machine.level,
         team: machine.team.clone(),
     }
 }

@@ -2,12 +2,22 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod guarded;
+pub mod network;
+
 use stratus_engine::cases::Case;
 use stratus_engine::{Choices, Precision};
 use stratus_onednn::OneDnn;
 
-/// The precisions that oneDNN has kernels for.
+/// The precisions that oneDNN has kernels for, given the instructions.
 pub const PRECISIONS: [Precision; 2] = [Precision::F32, Precision::Bf16];
+
+/// Those of them that the machine has the instructions for.
+pub fn precisions(backend: &OneDnn) -> Vec<Precision> {
+    let (supported, other): (Vec<_>, Vec<_>) = PRECISIONS.into_iter().partition(|&p| backend.supports(p));
+    other.iter().for_each(|precision| eprintln!("SKIPPED in {precision}: oneDNN has it with AVX-512 alone"));
+    supported
+}
 
 /// The layouts of feature maps.
 pub const LAYOUTS: [&str; 2] = ["nhwc", "nChw16c"];

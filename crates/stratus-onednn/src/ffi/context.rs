@@ -1,0 +1,159 @@
+//! The loaded library with its CPU engine, and the attributes that primitives are made with.
+
+use super::raw::{Functions, Handle, LoadError, Status, Version, status_text};
+use std::ffi::c_int;
+use std::path::{Path, PathBuf};
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+const CPU: c_int = 1;
+const ALGORITHM_RELU: c_int = 0x20;
+/// With a slope of 0 the library takes a maximum with 0, in which a NaN vanishes and a diverged run does not show. With any other it multiplies,
+/// and a NaN stays. What is left of a negative number is not 0 then, but next to every positive one it is nothing; it is not positive, either.
+const NEGATIVE_SLOPE: f32 = 1e-30;
+const SCRATCHPAD_USER: c_int = 1;
+
+struct Library {
+    functions: Functions,
+    engine: Handle,
+    version: Version,
+    path: PathBuf,
+}
+
+// SAFETY: the engine is never changed after its creation, and the library's documentation lets any number of threads use one engine. The
+// functions are plain addresses; the path and version are owned data.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        // SAFETY: the engine was created by this library and is destroyed once; everything made from it keeps this alive.
+        unsafe { (self.functions.dnnl_engine_destroy)(self.engine) };
+    }
+}
+
+/// The loaded library with its CPU engine.
+#[derive(Clone)]
+pub struct Context {
+    library: Arc<Library>,
+}
+
+pub(super) fn check(status: Status, what: &str) -> Result<(), String> {
+    if status == 0 { Ok(()) } else { Err(format!("{what}: {}", status_text(status))) }
+}
+
+impl Context {
+    /// Loads the library at `path` and starts its CPU engine.
+    ///
+    /// # Errors
+    /// Where it is no oneDNN 3.x, or does not start.
+    pub fn load(path: &Path) -> Result<Self, LoadError> {
+        let (functions, version) = Functions::load(path)?;
+        let start = |reason: String| LoadError::Start { path: path.to_owned(), reason };
+        let mut engine = null_mut();
+        // SAFETY: the out-pointer is valid; index 0 is the only CPU engine.
+        check(unsafe { (functions.dnnl_engine_create)(&raw mut engine, CPU, 0) }, "engine").map_err(start)?;
+        Ok(Self { library: Arc::new(Library { functions, engine, version, path: path.to_owned() }) })
+    }
+
+    /// The library's functions.
+    pub(super) fn functions(&self) -> &Functions {
+        &self.library.functions
+    }
+
+    /// The CPU engine, alive as long as the context.
+    pub(super) fn engine(&self) -> Handle {
+        self.library.engine
+    }
+
+    /// The library's version.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.library.version
+    }
+
+    /// Where it was loaded from.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.library.path
+    }
+
+    /// The instruction set its kernels use (`dnnl_cpu_isa_t`), by name.
+    #[must_use]
+    pub fn instruction_set(&self) -> &'static str {
+        // SAFETY: a query without arguments.
+        match unsafe { (self.functions().dnnl_get_effective_cpu_isa)() } {
+            0x1 => "SSE4.1",
+            0x3 => "AVX",
+            0x7 => "AVX2",
+            0xf | 0x1f => "AVX2-VNNI",
+            0x27 => "AVX-512",
+            0x67 => "AVX-512 VNNI",
+            0xe7 => "AVX-512 BF16",
+            0x1ef => "AVX-512 FP16",
+            isa if isa & 0xfef == 0xfef => "AMX",
+            _ => "unknown",
+        }
+    }
+
+    /// Whether the library may use AVX2 and AVX-512 (`ONEDNN_MAX_CPU_ISA` restricts it). Our own kernels follow it.
+    #[must_use]
+    pub fn allows(&self) -> [bool; 2] {
+        // SAFETY: a query without arguments.
+        let isa = unsafe { (self.functions().dnnl_get_effective_cpu_isa)() };
+        [isa & 0x4 != 0, isa & 0x20 != 0]
+    }
+
+    /// A symbol of the library or of what it is linked against: the OpenMP run time.
+    ///
+    /// # Safety
+    /// `T` must be the function's type.
+    pub(crate) unsafe fn symbol<T: Copy>(&self, name: &[u8]) -> Option<T> {
+        // SAFETY: the caller vouches for the type.
+        unsafe { self.functions().library.get::<T>(name) }.ok().map(|symbol| *symbol)
+    }
+
+    /// Attributes with the scratchpad provided by the caller.
+    ///
+    /// # Errors
+    /// What the library said.
+    pub fn attributes(&self, relu: bool) -> Result<Attributes, String> {
+        let f = self.functions();
+        let mut handle = null_mut();
+        // SAFETY: a valid out-pointer.
+        check(unsafe { (f.dnnl_primitive_attr_create)(&raw mut handle) }, "attributes")?;
+        let attributes = Attributes { context: self.clone(), handle };
+        // SAFETY: the handle was just created.
+        check(
+            unsafe { (f.dnnl_primitive_attr_set_scratchpad_mode)(handle, SCRATCHPAD_USER) },
+            "scratchpad mode",
+        )?;
+        if relu {
+            let mut post_ops = null_mut();
+            // SAFETY: a valid out-pointer; the list is copied into the attributes and destroyed once.
+            unsafe {
+                check((f.dnnl_post_ops_create)(&raw mut post_ops), "post-operations")?;
+                let appended =
+                    (f.dnnl_post_ops_append_eltwise)(post_ops, ALGORITHM_RELU, NEGATIVE_SLOPE, 0.0);
+                let set = (f.dnnl_primitive_attr_set_post_ops)(handle, post_ops);
+                (f.dnnl_post_ops_destroy)(post_ops);
+                check(appended, "fused ReLU").and(check(set, "post-operations"))?;
+            }
+        }
+        Ok(attributes)
+    }
+}
+
+/// Attributes of a primitive.
+pub struct Attributes {
+    context: Context,
+    pub(super) handle: Handle,
+}
+
+impl Drop for Attributes {
+    fn drop(&mut self) {
+        // SAFETY: created by this library, destroyed once.
+        unsafe { (self.context.functions().dnnl_primitive_attr_destroy)(self.handle) };
+    }
+}

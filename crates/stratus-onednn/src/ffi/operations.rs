@@ -1,0 +1,268 @@
+//! Operations: each function makes the primitive descriptor of one.
+
+use super::context::{Attributes, Context, check};
+use super::desc::Desc;
+use super::primitive::PrimitiveDesc;
+use super::raw::{Handle, Status};
+use std::ffi::c_int;
+use std::ptr::null_mut;
+
+const ALGORITHM_CONVOLUTION_DIRECT: c_int = 1;
+
+/// `dnnl_prop_kind_t`, as far as it is an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Propagation {
+    /// Forward, keeping what the backward pass needs.
+    Training = 64,
+    /// Forward alone.
+    Inference = 96,
+}
+
+/// The window of a convolution over two spatial dimensions. Dilations count from 0, as oneDNN has them.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    /// Strides.
+    pub strides: [i64; 2],
+    /// Dilations.
+    pub dilations: [i64; 2],
+    /// Padding `[top, left]`.
+    pub before: [i64; 2],
+    /// Padding `[bottom, right]`.
+    pub after: [i64; 2],
+}
+
+impl Context {
+    /// Owns what a function made, where it made something.
+    pub(super) fn wrap(&self, status: Status, handle: Handle, what: &str) -> Result<PrimitiveDesc, String> {
+        check(status, what)?;
+        Ok(PrimitiveDesc::new(self.clone(), handle))
+    }
+
+    /// Convolution forward.
+    ///
+    /// # Errors
+    /// Where the library has no implementation.
+    pub fn convolution_forward(
+        &self,
+        propagation: Propagation,
+        [src, weights, dst]: [&Desc; 3],
+        bias: Option<&Desc>,
+        window: &Window,
+        attributes: &Attributes,
+    ) -> Result<PrimitiveDesc, String> {
+        let mut handle = null_mut();
+        // SAFETY: all handles are alive, the arrays hold two numbers each (the spatial dimensions), everything is copied.
+        let status = unsafe {
+            (self.functions().dnnl_convolution_forward_primitive_desc_create)(
+                &raw mut handle,
+                self.engine(),
+                propagation as c_int,
+                ALGORITHM_CONVOLUTION_DIRECT,
+                src.handle,
+                weights.handle,
+                bias.map_or(null_mut(), |bias| bias.handle),
+                dst.handle,
+                window.strides.as_ptr(),
+                window.dilations.as_ptr(),
+                window.before.as_ptr(),
+                window.after.as_ptr(),
+                attributes.handle,
+            )
+        };
+        self.wrap(status, handle, "convolution forward")
+    }
+
+    /// Convolution, gradient of the source.
+    ///
+    /// # Errors
+    /// Where the library has no implementation.
+    pub fn convolution_backward_data(
+        &self,
+        [diff_src, weights, diff_dst]: [&Desc; 3],
+        window: &Window,
+        hint: &PrimitiveDesc,
+        attributes: &Attributes,
+    ) -> Result<PrimitiveDesc, String> {
+        let mut handle = null_mut();
+        // SAFETY: as for the forward pass; the hint is a forward descriptor of the same convolution.
+        let status = unsafe {
+            (self.functions().dnnl_convolution_backward_data_primitive_desc_create)(
+                &raw mut handle,
+                self.engine(),
+                ALGORITHM_CONVOLUTION_DIRECT,
+                diff_src.handle,
+                weights.handle,
+                diff_dst.handle,
+                window.strides.as_ptr(),
+                window.dilations.as_ptr(),
+                window.before.as_ptr(),
+                window.after.as_ptr(),
+                hint.handle,
+                attributes.handle,
+            )
+        };
+        self.wrap(status, handle, "convolution backward data")
+    }
+
+    /// Convolution, gradient of weights and bias.
+    ///
+    /// # Errors
+    /// Where the library has no implementation.
+    pub fn convolution_backward_weights(
+        &self,
+        [src, diff_weights, diff_dst]: [&Desc; 3],
+        diff_bias: Option<&Desc>,
+        window: &Window,
+        hint: &PrimitiveDesc,
+        attributes: &Attributes,
+    ) -> Result<PrimitiveDesc, String> {
+        let mut handle = null_mut();
+        // SAFETY: as for the gradient of the source.
+        let status = unsafe {
+            (self.functions().dnnl_convolution_backward_weights_primitive_desc_create)(
+                &raw mut handle,
+                self.engine(),
+                ALGORITHM_CONVOLUTION_DIRECT,
+                src.handle,
+                diff_weights.handle,
+                diff_bias.map_or(null_mut(), |bias| bias.handle),
+                diff_dst.handle,
+                window.strides.as_ptr(),
+                window.dilations.as_ptr(),
+                window.before.as_ptr(),
+                window.after.as_ptr(),
+                hint.handle,
+                attributes.handle,
+            )
+        };
+        self.wrap(status, handle, "convolution backward weights")
+    }
+
+    /// Inner product forward.
+    ///
+    /// # Errors
+    /// Where the library has no implementation.
+    pub fn inner_product_forward(
+        &self,
+        propagation: Propagation,
+        [src, weights, dst]: [&Desc; 3],
+        bias: Option<&Desc>,
+        attributes: &Attributes,
+    ) -> Result<PrimitiveDesc, String> {
+        let mut handle = null_mut();
+        // SAFETY: all handles are alive, everything is copied.
+        let status = unsafe {
+            (self.functions().dnnl_inner_product_forward_primitive_desc_create)(
+                &raw mut handle,
+                self.engine(),
+                propagation as c_int,
+                src.handle,
+                weights.handle,
+                bias.map_or(null_mut(), |bias| bias.handle),
+                dst.handle,
+                attributes.handle,
+            )
+        };
+        self.wrap(status, handle, "inner product forward")
+    }
+
+    /// Inner product, gradient of the source.
+    ///
+    /// # Errors
+    /// Where the library has no implementation.
+    pub fn inner_product_backward_data(
+        &self,
+        [diff_src, weights, diff_dst]: [&Desc; 3],
+        hint: &PrimitiveDesc,
+        attributes: &Attributes,
+    ) -> Result<PrimitiveDesc, String> {
+        let mut handle = null_mut();
+        // SAFETY: as above; the hint is a forward descriptor of the same product.
+        let status = unsafe {
+            (self.functions().dnnl_inner_product_backward_data_primitive_desc_create)(
+                &raw mut handle,
+                self.engine(),
+                diff_src.handle,
+                weights.handle,
+                diff_dst.handle,
+                hint.handle,
+                attributes.handle,
+            )
+        };
+        self.wrap(status, handle, "inner product backward data")
+    }
+
+    /// Inner product, gradient of weights and bias.
+    ///
+    /// # Errors
+    /// Where the library has no implementation.
+    pub fn inner_product_backward_weights(
+        &self,
+        [src, diff_weights, diff_dst]: [&Desc; 3],
+        diff_bias: Option<&Desc>,
+        hint: &PrimitiveDesc,
+        attributes: &Attributes,
+    ) -> Result<PrimitiveDesc, String> {
+        let mut handle = null_mut();
+        // SAFETY: as above.
+        let status = unsafe {
+            (self.functions().dnnl_inner_product_backward_weights_primitive_desc_create)(
+                &raw mut handle,
+                self.engine(),
+                src.handle,
+                diff_weights.handle,
+                diff_bias.map_or(null_mut(), |bias| bias.handle),
+                diff_dst.handle,
+                hint.handle,
+                attributes.handle,
+            )
+        };
+        self.wrap(status, handle, "inner product backward weights")
+    }
+
+    /// Matrix product `dst = src x weights`.
+    ///
+    /// # Errors
+    /// Where the library has no implementation.
+    pub fn matmul(
+        &self,
+        [src, weights, dst]: [&Desc; 3],
+        attributes: &Attributes,
+    ) -> Result<PrimitiveDesc, String> {
+        let mut handle = null_mut();
+        // SAFETY: all handles are alive, everything is copied.
+        let status = unsafe {
+            (self.functions().dnnl_matmul_primitive_desc_create)(
+                &raw mut handle,
+                self.engine(),
+                src.handle,
+                weights.handle,
+                null_mut(),
+                dst.handle,
+                attributes.handle,
+            )
+        };
+        self.wrap(status, handle, "matrix product")
+    }
+
+    /// A change of layout, or of type and layout.
+    ///
+    /// # Errors
+    /// Where the library has no implementation.
+    pub fn reorder(&self, from: &Desc, to: &Desc, attributes: &Attributes) -> Result<PrimitiveDesc, String> {
+        let (mut handle, engine) = (null_mut(), self.engine());
+        // SAFETY: all handles are alive, everything is copied.
+        let status = unsafe {
+            (self.functions().dnnl_reorder_primitive_desc_create)(
+                &raw mut handle,
+                from.handle,
+                engine,
+                to.handle,
+                engine,
+                attributes.handle,
+            )
+        };
+        self.wrap(status, handle, "reorder")
+    }
+}

@@ -1,0 +1,251 @@
+//! Primitives: an operation with an implementation chosen, and the kernel that runs it on any addresses.
+
+use super::arg;
+use super::context::{Context, check};
+use super::desc::Desc;
+use super::raw::{ExecArg, Handle};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::{null, null_mut};
+
+/// The memory descriptors of a primitive (`dnnl_query_*_md`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Which {
+    /// Source.
+    Src = 129,
+    /// Gradient of the source.
+    DiffSrc = 130,
+    /// Weights.
+    Weights = 131,
+    /// Gradient of the weights.
+    DiffWeights = 132,
+    /// Destination.
+    Dst = 133,
+    /// Gradient of the destination.
+    DiffDst = 134,
+    /// Scratchpad.
+    Scratchpad = 136,
+}
+
+const QUERY_IMPLEMENTATION: i32 = 8;
+const IN_ORDER: u32 = 1;
+
+/// A primitive descriptor: an operation with an implementation chosen.
+pub struct PrimitiveDesc {
+    context: Context,
+    pub(super) handle: Handle,
+}
+
+impl Drop for PrimitiveDesc {
+    fn drop(&mut self) {
+        // SAFETY: created by this library, destroyed once.
+        unsafe { (self.context.functions().dnnl_primitive_desc_destroy)(self.handle) };
+    }
+}
+
+impl PrimitiveDesc {
+    /// Takes over a handle that the library made.
+    pub(super) fn new(context: Context, handle: Handle) -> Self {
+        Self { context, handle }
+    }
+
+    /// A copy.
+    ///
+    /// # Errors
+    /// What the library said.
+    pub fn duplicate(&self) -> Result<Self, String> {
+        let mut handle = null_mut();
+        // SAFETY: the handle is alive.
+        let status =
+            unsafe { (self.context.functions().dnnl_primitive_desc_clone)(&raw mut handle, self.handle) };
+        self.context.wrap(status, handle, "copy of a primitive descriptor")
+    }
+
+    /// Moves on to the next implementation; `false` where there is none.
+    pub fn advance(&mut self) -> bool {
+        // SAFETY: the handle is alive and not shared.
+        unsafe { (self.context.functions().dnnl_primitive_desc_next_impl)(self.handle) == 0 }
+    }
+
+    /// What the library calls the implementation.
+    #[must_use]
+    pub fn implementation(&self) -> String {
+        let mut text: *const c_char = null();
+        // SAFETY: this query writes the address of a C string that lives as long as the descriptor.
+        let status = unsafe {
+            (self.context.functions().dnnl_primitive_desc_query)(
+                self.handle,
+                QUERY_IMPLEMENTATION,
+                0,
+                (&raw mut text).cast::<c_void>(),
+            )
+        };
+        if status != 0 || text.is_null() {
+            return "unknown".to_owned();
+        }
+        // SAFETY: see above.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+
+    /// The layout that the implementation takes for an operand.
+    ///
+    /// # Errors
+    /// Where the primitive has no such operand.
+    pub fn desc(&self, which: Which) -> Result<Desc, String> {
+        // SAFETY: the handle is alive.
+        let borrowed = unsafe {
+            (self.context.functions().dnnl_primitive_desc_query_md)(self.handle, which as c_int, 0)
+        };
+        if borrowed.is_null() {
+            return Err(format!("the primitive has no {which:?}"));
+        }
+        // SAFETY: the result belongs to this primitive descriptor, which is alive.
+        unsafe { Desc::copied(&self.context, borrowed) }
+    }
+
+    /// Bytes of scratch that it needs.
+    #[must_use]
+    pub fn scratch_bytes(&self) -> usize {
+        self.desc(Which::Scratchpad).map_or(0, |desc| desc.bytes())
+    }
+}
+
+/// An operand of a kernel: which argument it is, and its descriptor.
+pub struct Argument<'a> {
+    /// `DNNL_ARG_*`.
+    pub arg: i32,
+    /// Its layout.
+    pub desc: &'a Desc,
+}
+
+struct Memory {
+    handle: Handle,
+    address: *mut c_void,
+    bytes: usize,
+}
+
+/// A primitive with its memory objects: ready to execute on any addresses.
+pub struct Kernel {
+    context: Context,
+    primitive: Handle,
+    /// One of its own: streams may not be used by two threads at once, and kernels of several sessions may run at once.
+    stream: Handle,
+    memories: Vec<Memory>,
+    arguments: Vec<ExecArg>,
+}
+
+// SAFETY: the kernel owns its handles and nothing else refers to them; it is used by one thread at a time through `&mut`. All primitives are
+// made with the scratchpad in user mode, in which the library keeps nothing of a primitive per thread.
+unsafe impl Send for Kernel {}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        let functions = self.context.functions();
+        // SAFETY: created by this library, destroyed once; a stream that could not be created is null and left alone.
+        unsafe {
+            for memory in &self.memories {
+                (functions.dnnl_memory_destroy)(memory.handle);
+            }
+            if !self.stream.is_null() {
+                (functions.dnnl_stream_destroy)(self.stream);
+            }
+            (functions.dnnl_primitive_destroy)(self.primitive);
+        }
+    }
+}
+
+impl Kernel {
+    /// Makes the primitive and memory objects for its operands, in the order they will be given to [`Kernel::execute`]; scratch comes last
+    /// where [`PrimitiveDesc::scratch_bytes`] is not zero.
+    ///
+    /// # Errors
+    /// What the library said.
+    pub fn new(desc: &PrimitiveDesc, operands: &[Argument<'_>]) -> Result<Self, String> {
+        let context = desc.context.clone();
+        let mut primitive = null_mut();
+        // SAFETY: the descriptor is alive.
+        let status = unsafe { (context.functions().dnnl_primitive_create)(&raw mut primitive, desc.handle) };
+        check(status, "primitive")?;
+        // Owned from here on: what follows may fail.
+        let mut kernel =
+            Self { context, primitive, stream: null_mut(), memories: Vec::new(), arguments: Vec::new() };
+        let (functions, engine) = (kernel.context.functions(), kernel.context.engine());
+        // SAFETY: a valid out-pointer, and the engine is alive.
+        let status = unsafe { (functions.dnnl_stream_create)(&raw mut kernel.stream, engine, IN_ORDER) };
+        check(status, "stream")?;
+        for operand in operands {
+            kernel.add(operand.arg, operand.desc)?;
+        }
+        if let Some(scratch) = desc.desc(Which::Scratchpad).ok().filter(|scratch| scratch.bytes() > 0) {
+            kernel.add(arg::SCRATCHPAD, &scratch)?;
+        }
+        Ok(kernel)
+    }
+
+    fn add(&mut self, arg: i32, desc: &Desc) -> Result<(), String> {
+        let mut handle = null_mut();
+        // SAFETY: the descriptor is alive; a null address means that the address is set before use.
+        let status = unsafe {
+            (self.context.functions().dnnl_memory_create)(
+                &raw mut handle,
+                desc.handle,
+                self.context.engine(),
+                null_mut(),
+            )
+        };
+        check(status, "memory object")?;
+        self.memories.push(Memory { handle, address: null_mut(), bytes: desc.bytes() });
+        self.arguments.push(ExecArg { arg, memory: handle });
+        Ok(())
+    }
+
+    /// Points operand `position` at `slice`. The slice must stay untouched by others until [`Kernel::execute`] returns.
+    fn bind(&mut self, position: usize, slice: &mut [u8]) -> Result<(), String> {
+        let Some(memory) = self.memories.get_mut(position) else {
+            return Err(format!("operand {position} is not one of the kernel's"));
+        };
+        if slice.len() < memory.bytes {
+            return Err(format!(
+                "operand {position} has {} bytes, the kernel touches {}",
+                slice.len(),
+                memory.bytes
+            ));
+        }
+        let address = slice.as_mut_ptr().cast::<c_void>();
+        if address != memory.address {
+            // SAFETY: the handle is alive; the address is only followed while executing, when the slice is borrowed by the caller.
+            let status =
+                unsafe { (self.context.functions().dnnl_memory_set_data_handle)(memory.handle, address) };
+            check(status, "address of an operand")?;
+            memory.address = address;
+        }
+        Ok(())
+    }
+
+    /// Runs the primitive on these operands, in the order given to [`Kernel::new`].
+    ///
+    /// # Errors
+    /// Where a slice is too short, or what the library said.
+    pub fn execute<'a>(&mut self, mut operand: impl FnMut(usize) -> &'a mut [u8]) -> Result<(), String> {
+        // Every slice is held, mutably, until the primitive is done.
+        let mut held: [&mut [u8]; 8] = std::array::from_fn(|_| Default::default());
+        if self.memories.len() > held.len() {
+            return Err("the kernel has more operands than can be held".to_owned());
+        }
+        for (position, slot) in held.iter_mut().enumerate().take(self.memories.len()) {
+            *slot = operand(position);
+            self.bind(position, slot)?;
+        }
+        // SAFETY: every memory object points at a live, exclusively borrowed slice of at least the bytes its descriptor needs (checked by
+        // `bind`), and was made from the descriptors of this primitive. The CPU stream executes before it returns.
+        let status = unsafe {
+            (self.context.functions().dnnl_primitive_execute)(
+                self.primitive,
+                self.stream,
+                self.arguments.len() as c_int,
+                self.arguments.as_ptr(),
+            )
+        };
+        check(status, "execution")
+    }
+}

@@ -1,0 +1,112 @@
+//! The inner loops of batch norm, over rows of which a period of constants repeats.
+
+use super::simd::{Element, multiversion};
+
+multiversion! {
+    pub(super) fn moments / moments_body [E: Element] [E] (x: &[E], pivot: &[f32], first: &mut [f32], second: &mut [f32])
+}
+
+/// Adds `sum (x - pivot)` and `sum (x - pivot)^2` per element of the period.
+#[inline(always)]
+fn moments_body<E: Element>(x: &[E], pivot: &[f32], first: &mut [f32], second: &mut [f32]) {
+    let period = pivot.len();
+    let (first, second) = (&mut first[..period], &mut second[..period]);
+    let mut quads = x.chunks_exact(4 * period);
+    for quad in &mut quads {
+        let (a, rest) = quad.split_at(period);
+        let (b, rest) = rest.split_at(period);
+        let (c, d) = rest.split_at(period);
+        let d = &d[..period];
+        for i in 0..period {
+            let p = pivot[i];
+            let (a, b, c, d) = (a[i].load() - p, b[i].load() - p, c[i].load() - p, d[i].load() - p);
+            first[i] += (a + b) + (c + d);
+            second[i] += (a * a + b * b) + (c * c + d * d);
+        }
+    }
+    for chunk in quads.remainder().chunks(period) {
+        for (((x, p), first), second) in chunk.iter().zip(pivot).zip(&mut *first).zip(&mut *second) {
+            let a = x.load() - p;
+            *first += a;
+            *second += a * a;
+        }
+    }
+}
+
+multiversion! {
+    pub(super) fn affine / affine_body [E: Element] [E] (x: &[E], constants: [&[f32]; 2], relu: bool, y: &mut [E])
+}
+
+#[inline(always)]
+fn affine_body<E: Element>(x: &[E], [scale, shift]: [&[f32]; 2], relu: bool, y: &mut [E]) {
+    let period = scale.len();
+    let shift = &shift[..period];
+    // Compared in this sense, so that NaN passes: a diverged run must show.
+    let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
+    for (x, y) in x.chunks(period).zip(y.chunks_mut(period)) {
+        for (((x, y), a), b) in x.iter().zip(y).zip(scale).zip(shift) {
+            let value = x.load().mul_add(*a, *b);
+            *y = E::store(if value <= floor { floor } else { value });
+        }
+    }
+}
+
+multiversion! {
+    pub(super) fn gradient_sums / gradient_sums_body [E: Element] [E] (
+        x: &[E], dy: &[E], constants: [&[f32]; 3], relu: bool, first: &mut [f32], second: &mut [f32],
+    )
+}
+
+/// Adds `sum g` and `sum g * (x - mean)`, where `g` is `dy` behind the rectifier.
+#[inline(always)]
+fn gradient_sums_body<E: Element>(
+    x: &[E],
+    dy: &[E],
+    [scale, shift, mean]: [&[f32]; 3],
+    relu: bool,
+    first: &mut [f32],
+    second: &mut [f32],
+) {
+    let period = scale.len();
+    // Nothing is at most NaN.
+    let cut = if relu { 0.0 } else { f32::NAN };
+    for (x, dy) in x.chunks(period).zip(dy.chunks(period)) {
+        // One length for all, so that the inner loop needs no checks.
+        let n = x.len();
+        let (dy, scale, shift, mean) = (&dy[..n], &scale[..n], &shift[..n], &mean[..n]);
+        let (first, second) = (&mut first[..n], &mut second[..n]);
+        for i in 0..n {
+            let value = x[i].load();
+            let g = if value.mul_add(scale[i], shift[i]) <= cut { 0.0 } else { dy[i].load() };
+            first[i] += g;
+            second[i] += g * (value - mean[i]);
+        }
+    }
+}
+
+multiversion! {
+    pub(super) fn gradient / gradient_body [E: Element] [E] (x: &[E], dy: &[E], constants: [&[f32]; 4], relu: bool, dx: &mut [E])
+}
+
+#[inline(always)]
+fn gradient_body<E: Element>(
+    x: &[E],
+    dy: &[E],
+    [scale, shift, slope, offset]: [&[f32]; 4],
+    relu: bool,
+    dx: &mut [E],
+) {
+    let period = scale.len();
+    // Nothing is at most NaN.
+    let cut = if relu { 0.0 } else { f32::NAN };
+    for ((x, dy), dx) in x.chunks(period).zip(dy.chunks(period)).zip(dx.chunks_mut(period)) {
+        let n = x.len();
+        let (dy, dx, scale, shift) = (&dy[..n], &mut dx[..n], &scale[..n], &shift[..n]);
+        let (slope, offset) = (&slope[..n], &offset[..n]);
+        for i in 0..n {
+            let value = x[i].load();
+            let g = if value.mul_add(scale[i], shift[i]) <= cut { 0.0 } else { dy[i].load() };
+            dx[i] = E::store(g.mul_add(scale[i], value.mul_add(slope[i], offset[i])));
+        }
+    }
+}

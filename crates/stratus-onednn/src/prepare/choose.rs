@@ -1,0 +1,104 @@
+//! Which way to run a step: the requested one, the fastest, or the library's first.
+
+use super::{Builder, Terms, is_faster};
+use crate::ffi::DataType;
+use crate::ops::{self, Candidate, REORDERED, is_fallback};
+use std::time::Duration;
+use stratus_engine::backend::step_key;
+use stratus_engine::ops::KernelSpec;
+use stratus_engine::{Layout, PreparedStep, Step, Value};
+
+/// What was chosen, and its kernel.
+pub(super) struct Chosen {
+    pub candidate: Candidate,
+    pub kernel: PreparedStep,
+}
+
+impl Builder<'_> {
+    /// Takes the requested candidate, or the fastest. `lies` is how the weights lie that a `+reorder` candidate moves: what that costs counts.
+    pub(super) fn choose(
+        &mut self,
+        step: &Step,
+        terms: Terms,
+        mut candidates: Vec<Candidate>,
+        lies: Option<&(Layout, DataType)>,
+    ) -> Result<Chosen, String> {
+        let key = step_key(self.source, step);
+        if let Some(wanted) = self.request.choices.implementations.get(&key) {
+            let Some(found) = candidates.iter().position(|candidate| candidate.name == *wanted) else {
+                let offered: Vec<&str> = candidates.iter().map(|c| c.name.as_str()).collect();
+                return Err(format!(
+                    "the plan has `{wanted}`, this library offers {offered:?}; another machine or version cannot repeat it"
+                ));
+            };
+            return self.settle(key, candidates.swap_remove(found));
+        }
+        if !terms.fallbacks && candidates.iter().all(|candidate| is_fallback(&candidate.name)) {
+            return Err("the library has nothing but a reference kernel".to_owned());
+        }
+        if !self.request.measure || (candidates.len() == 1 && !terms.measure_maps) {
+            // The library's own order: best first.
+            candidates.truncate(1);
+            let first = candidates.pop().ok_or("the library offers no implementation")?;
+            return self.settle(key, first);
+        }
+        let mut best: Option<(Duration, Candidate)> = None;
+        for candidate in candidates {
+            let mut time = if is_fallback(&candidate.name) {
+                self.guess_fallback(step)
+            } else {
+                self.time_candidate(&candidate)?
+            };
+            if let (true, Some((layout, dtype))) = (candidate.name.ends_with(REORDERED), lies) {
+                time += self.time_reorder(&candidate, layout, *dtype)?;
+            }
+            if best.as_ref().is_none_or(|(shortest, _)| is_faster(time, *shortest)) {
+                best = Some((time, candidate));
+            }
+        }
+        let (time, candidate) = best.ok_or("the library offers no implementation")?;
+        self.time += time;
+        self.settle(key, candidate)
+    }
+
+    fn settle(&mut self, key: String, candidate: Candidate) -> Result<Chosen, String> {
+        self.choices.implementations.insert(key, candidate.name.clone());
+        let kernel = self.kernel(&candidate)?;
+        Ok(Chosen { candidate, kernel })
+    }
+
+    /// A candidate as a step.
+    pub(super) fn kernel(&self, candidate: &Candidate) -> Result<PreparedStep, String> {
+        Ok(PreparedStep {
+            implementation: candidate.name.clone(),
+            scratch_bytes: candidate.scratch_bytes(),
+            kernel: Box::new(candidate.build(&self.backend.machine.team)?),
+        })
+    }
+
+    fn time_candidate(&mut self, candidate: &Candidate) -> Result<Duration, String> {
+        let mut sizes: Vec<usize> = candidate.operands.iter().map(|(_, desc)| desc.bytes()).collect();
+        sizes.push(candidate.scratch_bytes());
+        self.bench.time(&mut candidate.build(&self.backend.machine.team)?, &sizes)
+    }
+
+    /// What a reference kernel takes. It may take seconds: that is worth a guess and no measurement.
+    fn guess_fallback(&self, step: &Step) -> Duration {
+        const FLOPS_PER_SECOND: f64 = 1e9;
+        let operands: Vec<&Value> = step.operands().map(|id| self.source.value(id)).collect();
+        Duration::from_secs_f64(step.kernel.flops(&operands) as f64 / FLOPS_PER_SECOND)
+    }
+
+    /// What it costs to bring weights from `layout` into the one that `candidate` takes.
+    fn time_reorder(
+        &mut self,
+        candidate: &Candidate,
+        layout: &Layout,
+        dtype: DataType,
+    ) -> Result<Duration, String> {
+        let Some((_, weights)) = candidate.weights() else { return Ok(Duration::ZERO) };
+        let layout = super::layouts::seen_as(layout, &weights.layout()?.shape)?;
+        let transfer = ops::transfer(&self.maker, &self.backend.desc(&layout, dtype)?, weights)?;
+        self.time_candidate(&transfer)
+    }
+}

@@ -1,0 +1,176 @@
+//! From steps to kernels: layouts and implementations chosen by measuring, layout changes inserted where kernels disagree.
+//!
+//! Feature maps of a program share one layout (channels last, or channels in blocks of 16): each is tried as a whole and the faster kept. Within it,
+//! every convolution and fully connected layer takes its fastest implementation; the forward pass decides how the weights that it reads lie,
+//! everything later takes them as they lie or pays for a reorder, whichever was faster.
+
+mod choose;
+mod layouts;
+mod measure;
+mod steps;
+
+use crate::backend::OneDnn;
+use crate::ops::Maker;
+use measure::Bench;
+use std::time::Duration;
+use stratus_engine::ops::KernelSpec;
+use stratus_engine::{Choices, EngineError, Layout, PrepareRequest, Prepared, PreparedStep, Program, Step};
+
+/// The layouts of feature maps that are tried.
+const MAP_LAYOUTS: [&str; 2] = ["nhwc", "nChw16c"];
+
+/// Prepares a program: as the request says, and as measured or by the library's own order where it says nothing.
+pub(crate) fn prepare(
+    backend: &OneDnn,
+    program: &Program,
+    request: &PrepareRequest,
+) -> Result<Prepared, EngineError> {
+    refuse_precision(backend, program)?;
+    let build = |layout, terms| Builder::new(backend, program, request, layout)?.build(terms);
+    if !request.choices.layouts.is_empty() || !request.measure {
+        let alone = Terms { fallbacks: true, measure_maps: false };
+        return build(MAP_LAYOUTS[0], alone).map(|(_, prepared)| prepared);
+    }
+    let mut best: Option<(Duration, Prepared)> = None;
+    let mut refused = None;
+    // A layout in which some convolution falls back to a reference kernel is worth a look only where every layout is like that.
+    for fallbacks in [false, true] {
+        for layout in MAP_LAYOUTS {
+            match build(layout, Terms { fallbacks, measure_maps: true }) {
+                Ok((time, prepared)) if best.as_ref().is_none_or(|best| is_faster(time, best.0)) => {
+                    best = Some((time, prepared));
+                }
+                Ok(_) => {}
+                Err(error) => refused = Some(error),
+            }
+        }
+        if best.is_some() {
+            break;
+        }
+    }
+    match (best, refused) {
+        (Some((_, prepared)), _) => Ok(prepared),
+        (None, Some(error)) => Err(error),
+        (None, None) => Err(EngineError::Placement("no layout of feature maps was tried".to_owned())),
+    }
+}
+
+/// Says what is missing, where the library would only say that something is not implemented.
+fn refuse_precision(backend: &OneDnn, program: &Program) -> Result<(), EngineError> {
+    use stratus_engine::ops::Kernel as K;
+    let on_onednn = |step: &&Step| {
+        matches!(
+            step.kernel,
+            K::Conv2dForward(_)
+                | K::Conv2dBackwardData(_)
+                | K::Conv2dBackwardWeights(_)
+                | K::LinearForward(_)
+                | K::LinearBackwardData(_)
+                | K::LinearBackwardWeights(_)
+        )
+    };
+    let first = program.steps.iter().find(on_onednn).filter(|_| !backend.supports(program.precision));
+    first.map_or(Ok(()), |step| {
+        Err(EngineError::Unsupported {
+            backend: "onednn".to_owned(),
+            kernel: step.kernel.name().to_owned(),
+            layer: program.layer_name(step),
+            reason: format!(
+                "oneDNN has kernels for {} on processors with AVX-512 alone, and may use {} here; take f32",
+                program.precision,
+                backend.context.instruction_set()
+            ),
+        })
+    })
+}
+
+/// Whether a time is shorter by more than what measurements differ from run to run. Otherwise the earlier candidate stays, so that plans do.
+fn is_faster(time: Duration, than: Duration) -> bool {
+    time.as_secs_f64() < 0.97 * than.as_secs_f64()
+}
+
+/// On what terms a program is built.
+#[derive(Clone, Copy)]
+struct Terms {
+    /// Whether a step may run on a reference kernel where the library has no other.
+    fallbacks: bool,
+    /// Whether the kernels that walk maps are measured too: where layouts of maps are compared.
+    measure_maps: bool,
+}
+
+struct Builder<'a> {
+    backend: &'a OneDnn,
+    maker: Maker<'a>,
+    request: &'a PrepareRequest,
+    source: &'a Program,
+    /// The source's values and those that were added; the steps so far.
+    program: Program,
+    /// Per value, where it is decided.
+    layouts: Vec<Option<Layout>>,
+    steps: Vec<PreparedStep>,
+    choices: Choices,
+    bench: Bench,
+    /// What was measured of the steps so far.
+    time: Duration,
+}
+
+impl<'a> Builder<'a> {
+    fn new(
+        backend: &'a OneDnn,
+        source: &'a Program,
+        request: &'a PrepareRequest,
+        map_layout: &str,
+    ) -> Result<Self, EngineError> {
+        let start = || -> Result<(Maker<'a>, Bench), String> {
+            let context = &backend.context;
+            let maker = Maker { context, plain: context.attributes(false)?, relu: context.attributes(true)? };
+            Ok((maker, Bench::new()?))
+        };
+        let (maker, bench) = start().map_err(|reason| EngineError::Unsupported {
+            backend: "onednn".to_owned(),
+            kernel: "attributes".to_owned(),
+            layer: "any".to_owned(),
+            reason,
+        })?;
+        let mut program = source.clone();
+        program.steps.clear();
+        let mut builder = Self {
+            backend,
+            maker,
+            request,
+            source,
+            layouts: vec![None; program.values.len()],
+            program,
+            steps: Vec::new(),
+            choices: Choices::default(),
+            bench,
+            time: Duration::ZERO,
+        };
+        builder.lay_out_maps(map_layout)?;
+        Ok(builder)
+    }
+
+    fn build(mut self, terms: Terms) -> Result<(Duration, Prepared), EngineError> {
+        for step in &self.source.steps {
+            self.step(step, terms).map_err(|reason| EngineError::Unsupported {
+                backend: "onednn".to_owned(),
+                kernel: step.kernel.name().to_owned(),
+                layer: self.source.layer_name(step),
+                reason,
+            })?;
+        }
+        let layouts = self
+            .layouts
+            .into_iter()
+            .zip(&self.program.values)
+            .map(|(layout, value)| layout.unwrap_or_else(|| Layout::plain(&value.shape)))
+            .collect();
+        let prepared = Prepared { program: self.program, layouts, steps: self.steps, choices: self.choices };
+        Ok((self.time, prepared))
+    }
+
+    fn push(&mut self, step: Step, kernel: PreparedStep) {
+        self.program.steps.push(step);
+        self.steps.push(kernel);
+    }
+}

@@ -1,0 +1,240 @@
+//! Steps, one after another: kernels chosen or made, values laid out, changes of layout inserted.
+
+use super::layouts::seen_as;
+use super::{Builder, Terms};
+use crate::ffi::DataType;
+use crate::ops::{self, Candidate, ConvAround, LinearAround, REORDERED};
+use stratus_engine::ops::{Convert, Kernel, Reorder};
+use stratus_engine::program::Mode;
+use stratus_engine::{Layout, Phase, Role, Step, ValueId};
+
+impl Builder<'_> {
+    /// Prepares a step and adds it, with the changes of layout it needs.
+    pub(super) fn step(&mut self, step: &Step, terms: Terms) -> Result<(), String> {
+        match step.kernel.clone() {
+            Kernel::Conv2dForward(k) => {
+                let (x, y) = (self.map_desc(step.inputs[0])?, self.map_desc(step.outputs[0])?);
+                let weight = step.inputs[1];
+                let lies = self.weight_desc(weight, &ops::conv_weight_shape(&k.conv))?;
+                let around = ConvAround { conv: &k.conv, x: &x, y: &y, compute: self.data_type(weight)? };
+                let training = self.source.mode == Mode::Train;
+                let candidates = ops::conv_forward(&self.maker, &around, k.relu, training, lies.as_ref())?;
+                self.reads_weights(step, terms, weight, candidates)
+            }
+            Kernel::Conv2dBackwardData(k) => {
+                let (y, x) = (self.map_desc(step.inputs[0])?, self.map_desc(step.outputs[0])?);
+                let weight = step.inputs[1];
+                let lies = self.weight_desc(weight, &ops::conv_weight_shape(&k.conv))?;
+                let around = ConvAround { conv: &k.conv, x: &x, y: &y, compute: self.data_type(weight)? };
+                let candidates = ops::conv_backward_data(&self.maker, &around, lies.as_ref())?;
+                self.reads_weights(step, terms, weight, candidates)
+            }
+            Kernel::Conv2dBackwardWeights(k) => {
+                let (x, y) = (self.map_desc(step.inputs[0])?, self.map_desc(step.inputs[1])?);
+                let wanted = self.gradient_desc(step.outputs[0], &ops::conv_weight_shape(&k.conv))?;
+                let around =
+                    ConvAround { conv: &k.conv, x: &x, y: &y, compute: self.data_type(step.inputs[0])? };
+                let candidates = ops::conv_backward_weights(&self.maker, &around, wanted.as_ref())?;
+                self.backward_weights(step, terms, candidates)
+            }
+            Kernel::LinearForward(k) => {
+                let (x, y) = (self.map_desc(step.inputs[0])?, self.map_desc(step.outputs[0])?);
+                let (weight, shape) = (step.inputs[1], self.linear_shape(&k.linear, step.inputs[0]));
+                let lies = self.weight_desc(weight, &shape)?;
+                let compute = self.data_type(weight)?;
+                let around = LinearAround { weight_shape: shape, bias: k.linear.bias, x: &x, y: &y, compute };
+                let training = self.source.mode == Mode::Train;
+                let candidates = ops::linear_forward(&self.maker, &around, training, lies.as_ref())?;
+                self.reads_weights(step, terms, weight, candidates)
+            }
+            Kernel::LinearBackwardData(k) => {
+                let (y, x) = (self.map_desc(step.inputs[0])?, self.map_desc(step.outputs[0])?);
+                let (weight, shape) = (step.inputs[1], self.linear_shape(&k.linear, step.outputs[0]));
+                let lies = self.weight_desc(weight, &shape)?;
+                let compute = self.data_type(weight)?;
+                let around = LinearAround { weight_shape: shape, bias: k.linear.bias, x: &x, y: &y, compute };
+                let candidates = ops::linear_backward_data(&self.maker, &around, lies.as_ref())?;
+                self.reads_weights(step, terms, weight, candidates)
+            }
+            Kernel::LinearBackwardWeights(k) => {
+                let (x, y) = (self.map_desc(step.inputs[0])?, self.map_desc(step.inputs[1])?);
+                let shape = self.linear_shape(&k.linear, step.inputs[0]);
+                let wanted = self.gradient_desc(step.outputs[0], &shape)?;
+                let compute = self.data_type(step.inputs[0])?;
+                let around = LinearAround { weight_shape: shape, bias: k.linear.bias, x: &x, y: &y, compute };
+                let candidates = ops::linear_backward_weights(&self.maker, &around, wanted.as_ref())?;
+                self.backward_weights(step, terms, candidates)
+            }
+            Kernel::SgdUpdate(_) => self.update(step),
+            Kernel::Convert(_) => self.convert(step, step.inputs[0], step.outputs[0]),
+            Kernel::Reorder(_) => self.transfer(step, step.inputs[0], step.outputs[0]),
+            Kernel::SoftmaxCrossEntropy(_) => self.native(step.clone(), false),
+            _ => self.native(step.clone(), terms.measure_maps && self.request.measure),
+        }
+    }
+
+    /// A step that reads weights, forward or backward: they lie as it takes them where nothing is decided, else they are brought there.
+    fn reads_weights(
+        &mut self,
+        step: &Step,
+        terms: Terms,
+        weight: ValueId,
+        candidates: Vec<Candidate>,
+    ) -> Result<(), String> {
+        let dtype = self.data_type(weight)?;
+        let lies = self.layouts[weight.0].clone().map(|layout| (layout, dtype));
+        let chosen = self.choose(step, terms, candidates, lies.as_ref())?;
+        let (_, desc) = chosen.candidate.weights().ok_or("the implementation takes no weights")?;
+        let taken = self.backend.learn(desc, dtype)?;
+        let mut step = step.clone();
+        if chosen.candidate.name.ends_with(REORDERED) {
+            let forward = step.phase == Phase::Forward;
+            let suffix = if forward { ":forward" } else { ":backward_data" };
+            step.inputs[1] = self.reordered(&step, weight, taken, suffix)?;
+        } else {
+            self.layouts[weight.0].get_or_insert(taken);
+        }
+        self.push(step, chosen.kernel);
+        Ok(())
+    }
+
+    fn backward_weights(
+        &mut self,
+        step: &Step,
+        terms: Terms,
+        candidates: Vec<Candidate>,
+    ) -> Result<(), String> {
+        let gradient = step.outputs[0];
+        let parameter = self.parameter_of(gradient);
+        let decided = parameter.and_then(|parameter| self.layouts[parameter.0].clone());
+        let lies = decided.clone().map(|layout| (layout, DataType::F32));
+        let chosen = self.choose(step, terms, candidates, lies.as_ref())?;
+        let (_, desc) =
+            chosen.candidate.weights().ok_or("the implementation makes no gradient of weights")?;
+        let made = self.backend.learn(desc, DataType::F32)?;
+        let mut step = step.clone();
+        if !chosen.candidate.name.ends_with(REORDERED) {
+            // The parameter, and all that goes with it, lies as its gradient is made.
+            if let Some(parameter) = parameter {
+                self.layouts[parameter.0].get_or_insert_with(|| made.clone());
+            }
+            self.layouts[gradient.0] = Some(made);
+            self.push(step, chosen.kernel);
+            return Ok(());
+        }
+        let wanted = decided.unwrap_or_else(|| Layout::plain(&made.shape));
+        self.layouts[gradient.0] = Some(wanted);
+        let raw = self.temporary(gradient, ":raw", made);
+        step.outputs[0] = raw;
+        let layers = step.layers.clone();
+        self.push(step, chosen.kernel);
+        self.insert_reorder(layers, raw, gradient)
+    }
+
+    /// Adds a value like `like` in another layout.
+    fn temporary(&mut self, like: ValueId, suffix: &str, layout: Layout) -> ValueId {
+        let value = self.program.value(like).clone();
+        let id = self.program.add_value(
+            format!("{}{suffix}", value.name),
+            &value.shape,
+            value.dtype,
+            Role::Transient,
+        );
+        self.layouts.push(Some(layout));
+        id
+    }
+
+    /// Inserts a reorder of `id` into a new value, which it returns.
+    fn reordered(
+        &mut self,
+        step: &Step,
+        id: ValueId,
+        layout: Layout,
+        suffix: &str,
+    ) -> Result<ValueId, String> {
+        let to = self.temporary(id, suffix, layout);
+        self.insert_reorder(step.layers.clone(), id, to)?;
+        Ok(to)
+    }
+
+    fn insert_reorder(&mut self, layers: Vec<usize>, from: ValueId, to: ValueId) -> Result<(), String> {
+        let step = Step {
+            kernel: Reorder.into(),
+            phase: Phase::Layout,
+            layers,
+            inputs: vec![from],
+            updates: vec![],
+            outputs: vec![to],
+        };
+        self.transfer(&step, from, to)
+    }
+
+    fn transfer(&mut self, step: &Step, from: ValueId, to: ValueId) -> Result<(), String> {
+        let [source, target] = [from, to].map(|id| self.layouts[id.0].clone());
+        let (source, target) = source.zip(target).ok_or("it changes a layout that is not decided")?;
+        // The two may be seen with other dimensions: what is in row-major order follows the other.
+        let source = seen_as(&source, &target.shape).unwrap_or(source);
+        let target = seen_as(&target, &source.shape)?;
+        let source = self.backend.desc(&source, self.data_type(from)?)?;
+        let target = self.backend.desc(&target, self.data_type(to)?)?;
+        let candidate = ops::transfer(&self.maker, &source, &target)?;
+        let kernel = self.kernel(&candidate)?;
+        self.push(step.clone(), kernel);
+        Ok(())
+    }
+
+    fn update(&mut self, step: &Step) -> Result<(), String> {
+        let (gradient, parameter, velocity) = (step.inputs[0], step.updates[0], step.updates[1]);
+        let shape = self.program.value(parameter).shape.clone();
+        let lies = self.layouts[parameter.0].get_or_insert_with(|| Layout::plain(&shape)).clone();
+        self.layouts[velocity.0].get_or_insert_with(|| lies.clone());
+        self.layouts[gradient.0].get_or_insert_with(|| lies.clone());
+        let mut step = step.clone();
+        let copy = step.outputs.first().copied();
+        if let Some(copy) = copy {
+            self.layouts[copy.0].get_or_insert_with(|| lies.clone());
+        }
+        let apart =
+            copy.filter(|copy| self.layouts[copy.0].as_ref().is_some_and(|layout| !layout.same_bytes(&lies)));
+        if apart.is_some() {
+            step.outputs.clear();
+        }
+        let layers = step.layers.clone();
+        self.native(step, false)?;
+        let Some(copy) = apart else { return Ok(()) };
+        let (inputs, outputs) = (vec![parameter], vec![copy]);
+        let kernel = Convert.into();
+        let step = Step { kernel, phase: Phase::Update, layers, inputs, updates: vec![], outputs };
+        self.transfer(&step, parameter, copy)
+    }
+
+    fn convert(&mut self, step: &Step, from: ValueId, to: ValueId) -> Result<(), String> {
+        let decided = self.layouts[to.0].clone().or_else(|| self.layouts[from.0].clone());
+        let layout = decided.unwrap_or_else(|| Layout::plain(&self.program.value(from).shape));
+        let lies = self.layouts[from.0].get_or_insert_with(|| layout.clone()).clone();
+        let layout = self.layouts[to.0].get_or_insert(layout).clone();
+        if lies.same_bytes(&layout) {
+            self.native(step.clone(), false)
+        } else {
+            self.transfer(step, from, to)
+        }
+    }
+
+    fn native(&mut self, step: Step, measure: bool) -> Result<(), String> {
+        let layouts: Vec<Layout> = self
+            .layouts
+            .iter()
+            .zip(&self.program.values)
+            .map(|(layout, value)| layout.clone().unwrap_or_else(|| Layout::plain(&value.shape)))
+            .collect();
+        let mut kernel = ops::native(&self.backend.machine, &self.program, &step, &layouts)?;
+        if measure {
+            let mut sizes: Vec<usize> =
+                step.operands().map(|id| layouts[id.0].bytes(self.program.value(id).dtype)).collect();
+            sizes.push(kernel.scratch_bytes);
+            self.time += self.bench.time(kernel.kernel.as_mut(), &sizes)?;
+        }
+        self.push(step, kernel);
+        Ok(())
+    }
+}

@@ -1,0 +1,128 @@
+//! The digits network in every program that a training run has, on any backend.
+
+use stratus_engine::fuse::fuse;
+use stratus_engine::lower::{lower, refresh};
+use stratus_engine::ops::SgdUpdate;
+use stratus_engine::plan::{Persistent, Plan};
+use stratus_engine::program::Mode;
+use stratus_engine::session::{Hyper, Metrics};
+use stratus_engine::update::{Optimiser, update};
+use stratus_engine::{
+    Backend, Choices, Clock, DType, EngineError, Precision, Program, Session, differentiate,
+};
+use stratus_graph::Graph;
+use stratus_graph::zoo::{self, Hyperparameters};
+
+pub const CLASSES: usize = 10;
+
+/// The digits network.
+pub fn digits(input: [usize; 3], width: usize) -> Graph {
+    let network = zoo::find("digits").unwrap();
+    (network.build)(&Hyperparameters { input, classes: CLASSES, width: Some(width) }).unwrap()
+}
+
+/// Numbers in [-1, 1), a function of the seed.
+pub fn numbers(seed: usize) -> impl Iterator<Item = f64> {
+    let mut state = (seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    std::iter::from_fn(move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        Some((state >> 40) as f64 / f64::from(1 << 23) - 1.0)
+    })
+}
+
+/// The program of a training iteration.
+pub fn training_program(graph: &Graph, precision: Precision, batch: usize) -> Program {
+    let forward = fuse(&lower(graph, Mode::Train, precision, batch).unwrap()).unwrap();
+    let sgd = SgdUpdate { momentum: 0.9, weight_decay: 1e-3 };
+    update(&differentiate::differentiate(&forward).unwrap(), Optimiser::Sgd(sgd)).unwrap()
+}
+
+/// Layouts of every feature map of a program.
+pub fn choices(program: &Program, layout: &str) -> Choices {
+    let maps = program.values.iter().filter(|value| value.shape.len() == 4 && !value.role.is_persistent());
+    let layouts = maps.map(|value| (value.name.clone(), layout.to_owned())).collect();
+    Choices { layouts, ..Choices::default() }
+}
+
+/// A training run: 0 trains a batch, 1 a shorter last one, 2 evaluates, 3 brings copies up to date.
+pub struct Run {
+    pub session: Session,
+    graph: Graph,
+    precision: Precision,
+}
+
+impl Run {
+    /// Prepares all programs and sets the parameters. `layout` is that of the maps; without one the backend measures.
+    pub fn new(
+        backend: &dyn Backend,
+        graph: &Graph,
+        precision: Precision,
+        batch: usize,
+        layout: Option<&str>,
+    ) -> Result<Self, EngineError> {
+        let train = training_program(graph, precision, batch);
+        let tail = training_program(graph, precision, batch.div_ceil(2));
+        let evaluate = fuse(&lower(graph, Mode::Evaluate, precision, batch).unwrap()).unwrap();
+        let copies = refresh(&train).unwrap();
+        let mut persistent = Persistent::default();
+        let mut plans = Vec::new();
+        for program in [&train, &tail, &evaluate, &copies] {
+            let choices = layout.map(|layout| choices(program, layout)).unwrap_or_default();
+            plans.push(Plan::prepare(backend, program, choices, layout.is_none(), &mut persistent)?);
+        }
+        let mut session = Session::new(plans, persistent)?;
+        // What nobody writes must not matter.
+        session.fill(0xff);
+        for (index, parameter) in graph.parameters.iter().enumerate() {
+            let (scale, offset) = match parameter.shape.len() {
+                1 if parameter.name.ends_with("weight") || parameter.name.ends_with("var") => (0.2, 1.0),
+                1 => (0.2, 0.0),
+                _ => ((parameter.shape[1..].iter().product::<usize>() as f64).sqrt().recip(), 0.0),
+            };
+            let values: Vec<f32> = numbers(index + 1)
+                .take(parameter.elements())
+                .map(|number| (scale * number + offset) as f32)
+                .collect();
+            session.write(&parameter.name, &values)?;
+        }
+        let velocities: Vec<(String, usize)> = session
+            .state()
+            .filter(|(name, ..)| name.ends_with(":momentum"))
+            .map(|(name, shape, _)| (name.to_owned(), shape.iter().product()))
+            .collect();
+        for (name, elements) in velocities {
+            session.write(&name, &vec![0.0; elements])?;
+        }
+        session.set_hyper(Hyper { learning_rate: 0.005 });
+        let mut run = Self { session, graph: graph.clone(), precision };
+        run.execute(3, 0)?;
+        Ok(run)
+    }
+
+    /// Runs a program on a batch that is a function of the seed.
+    pub fn execute(&mut self, program: usize, seed: usize) -> Result<Metrics, EngineError> {
+        let mut inputs = self.session.inputs(program)?;
+        let plan = self.session.plan(program);
+        if let Some(place) = plan.external(0) {
+            let (dtype, shape) = (self.precision.compute(), &place.layout.shape);
+            let pixels: Vec<f64> = numbers(seed + 100).take(shape.iter().product()).collect();
+            let bytes = inputs.images.as_mut_slice();
+            place.layout.for_each(shape, |to, from| dtype.store(bytes, to, pixels[from]));
+        }
+        for (n, number) in (0..inputs.labels.len() / 4).zip(numbers(seed + 200)) {
+            let class = ((number + 1.0) / 2.0 * CLASSES as f64).floor();
+            DType::I32.store(inputs.labels.as_mut_slice(), n, class);
+        }
+        let mut clock = Clock::disabled(plan.steps.len());
+        let (images, labels) = (inputs.images.as_mut_slice(), inputs.labels.as_mut_slice());
+        self.session.run(program, images, labels, &mut clock, 0)?;
+        Ok(self.session.metrics())
+    }
+
+    /// Everything that outlives an iteration, by name.
+    pub fn state(&self) -> Vec<(String, Vec<f32>)> {
+        let names: Vec<String> = self.session.state().map(|(name, ..)| name.to_owned()).collect();
+        assert!(names.len() > self.graph.parameters.len());
+        names.into_iter().map(|name| (name.clone(), self.session.read(&name).unwrap())).collect()
+    }
+}

@@ -1,0 +1,182 @@
+//! The digits network as a training run has it, all programs over the same parameters, against the reference backend.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::network::{Run, choices, digits, training_program};
+use common::{LAYOUTS, PRECISIONS, backend, precisions};
+use stratus_engine::plan::{Persistent, Plan};
+use stratus_engine::reference::ReferenceBackend;
+use stratus_engine::update::MOMENTUM_SUFFIX;
+use stratus_engine::{Backend, Choices, Precision};
+use stratus_graph::Graph;
+use stratus_onednn::OneDnn;
+
+/// Losses and everything that outlives an iteration.
+type Outcome = (Vec<f64>, Vec<(String, Vec<f32>)>);
+
+/// Trains two batches and a shorter one; evaluates before and after.
+fn train(backend: &dyn Backend, graph: &Graph, precision: Precision, batch: usize, layout: &str) -> Outcome {
+    let mut run = Run::new(backend, graph, precision, batch, Some(layout)).unwrap();
+    let programs = [2, 0, 1, 0, 2].into_iter().enumerate();
+    let losses = programs.map(|(seed, program)| run.execute(program, seed).unwrap().loss).collect();
+    (losses, run.state())
+}
+
+/// How far two outcomes are apart: losses (the largest relative difference), velocities, and everything else of the state (the mean over the
+/// tensors of differences relative to their norms).
+fn distances(from: &Outcome, to: &Outcome) -> [f64; 3] {
+    let losses = from.0.iter().zip(&to.0).map(|(a, b)| (a - b).abs() / a.abs().max(1.0)).fold(0.0, f64::max);
+    let norm =
+        |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt();
+    let mean = |velocities: bool| {
+        let mut distances = Vec::new();
+        for ((name, from), (other, to)) in from.1.iter().zip(&to.1) {
+            assert_eq!(name, other);
+            if name.ends_with(MOMENTUM_SUFFIX) == velocities {
+                let difference = norm(&mut from.iter().zip(to).map(|(a, b)| a - b));
+                distances.push(difference / (norm(&mut from.iter().copied()) + 1e-3));
+            }
+        }
+        distances.iter().sum::<f64>() / distances.len() as f64
+    };
+    [losses, mean(true), mean(false)]
+}
+
+/// In f32 losses and state are the reference's but for rounding. In bf16, where sums in another order are rounded to other neighbours, they are as
+/// close to the f32 reference as the bf16 reference is. One pixel that rounding puts on the rectifier's other side, or that wins a window, changes a
+/// gradient far more than rounding does: velocities get room for a few.
+fn check(backend: &OneDnn, input: [usize; 3], width: usize, batch: usize) {
+    let graph = digits(input, width);
+    let [exact, rounded] = PRECISIONS.map(|p| train(&ReferenceBackend, &graph, p, batch, "plain"));
+    for (precision, layout) in precisions(backend).into_iter().flat_map(|p| LAYOUTS.map(|layout| (p, layout)))
+    {
+        let what = format!("{precision} {input:?} width {width} batch {batch} {layout}");
+        let got = train(backend, &graph, precision, batch, layout);
+        let allowed = match precision {
+            Precision::F32 => [1e-4, 2e-2, 1e-4],
+            _ => distances(&exact, &rounded).map(|distance| 2.0 * distance + 1e-2),
+        };
+        let apart = distances(&exact, &got);
+        let near = apart.iter().zip(&allowed).all(|(apart, allowed)| apart < allowed);
+        assert!(near, "{what}: losses, velocities and the rest are {apart:.6?} apart, {allowed:.6?} may be");
+        if batch == 7 {
+            continue;
+        }
+        // The same again: the same bits.
+        assert_eq!(train(backend, &graph, precision, batch, layout), got, "{what}");
+    }
+}
+
+#[test]
+fn three_steps_follow_the_reference() {
+    let Some(backend) = backend(2) else { return };
+    for input in [[1, 28, 28], [1, 15, 17]] {
+        for width in [8, 5, 16, 20] {
+            check(&backend, input, width, 7);
+        }
+    }
+    for (input, width, batch) in
+        [([1, 15, 17], 5, 1), ([1, 28, 28], 16, 1), ([1, 28, 28], 8, 64), ([3, 15, 17], 20, 64)]
+    {
+        check(&backend, input, width, batch);
+    }
+}
+
+#[test]
+fn measured_plans_follow_the_reference() {
+    let Some(backend) = backend(2) else { return };
+    for precision in precisions(&backend) {
+        let graph = digits([1, 28, 28], 8);
+        let mut measured = Run::new(&backend, &graph, precision, 64, None).unwrap();
+        let mut reference = Run::new(&ReferenceBackend, &graph, precision, 64, Some("plain")).unwrap();
+        for (seed, program) in [0, 1, 0, 2].into_iter().enumerate() {
+            let (got, expected) =
+                (measured.execute(program, seed).unwrap(), reference.execute(program, seed).unwrap());
+            assert!((got.loss - expected.loss).abs() < 2e-2, "{precision}: {got:?}, expected {expected:?}");
+        }
+    }
+}
+
+#[test]
+fn a_measured_plan_is_repeated_by_its_choices() {
+    let Some(backend) = backend(2) else { return };
+    let Some(other) = common::backend(2) else { return };
+    for precision in precisions(&backend) {
+        let program = training_program(&digits([1, 28, 28], 8), precision, 64);
+        let plan = |backend: &OneDnn, choices: &Choices, measure| {
+            Plan::prepare(backend, &program, choices.clone(), measure, &mut Persistent::default())
+                .unwrap()
+                .plan
+        };
+        let first = plan(&backend, &Choices::default(), true);
+        assert!(!first.choices.layouts.is_empty() && !first.choices.implementations.is_empty());
+        assert_eq!(plan(&backend, &first.choices, false), first);
+        // As after a restart: what is known of blocked layouts is learnt anew.
+        assert_eq!(plan(&other, &first.choices, true), first);
+    }
+}
+
+/// Whatever is chosen, by name, is what is run: also implementations before which weights change their layout.
+#[test]
+fn every_implementation_can_be_chosen_by_name() {
+    let Some(backend) = backend(2) else { return };
+    let program = training_program(&digits([1, 15, 17], 20), Precision::F32, 7);
+    let mut reordered = 0;
+    for layout in LAYOUTS {
+        let prepare = |choices: Choices| {
+            Plan::prepare(&backend, &program, choices, false, &mut Persistent::default()).map(|p| p.plan)
+        };
+        let base = prepare(choices(&program, layout)).unwrap();
+        for key in base.choices.implementations.keys() {
+            let ask = |name: &str| {
+                let mut choices = base.choices.clone();
+                choices.implementations.insert(key.clone(), name.to_owned());
+                prepare(choices)
+            };
+            // The error of a name that there is not lists those that there are.
+            let error = ask("nothing of that name").unwrap_err().to_string();
+            let (_, list) = error.split_once("offers ").unwrap();
+            for name in list.split('"').skip(1).step_by(2) {
+                // Others may no longer be offered behind weights that lie in another way.
+                let Ok(plan) = ask(name) else { continue };
+                assert_eq!(plan.choices.implementations[key], name);
+                reordered += usize::from(name.ends_with("+reorder"));
+            }
+        }
+    }
+    assert!(reordered > 0, "no implementation with a change of layout was met");
+}
+
+#[test]
+fn a_session_runs_on_another_thread_than_the_one_that_prepared_it() {
+    let Some(backend) = backend(2) else { return };
+    let graph = digits([1, 28, 28], 8);
+    let losses =
+        |run: &mut Run| -> Vec<f64> { (0..3).map(|seed| run.execute(0, seed).unwrap().loss).collect() };
+    for precision in precisions(&backend) {
+        let mut here = Run::new(&backend, &graph, precision, 7, Some("nhwc")).unwrap();
+        let mut there = Run::new(&backend, &graph, precision, 7, Some("nhwc")).unwrap();
+        let mut elsewhere = Run::new(&backend, &graph, precision, 7, Some("nhwc")).unwrap();
+        // Two at once, and then the one that stayed.
+        let (second, third) = std::thread::scope(|scope| {
+            let second = scope.spawn(|| losses(&mut there));
+            let third = scope.spawn(|| losses(&mut elsewhere));
+            (second.join().unwrap(), third.join().unwrap())
+        });
+        let first = losses(&mut here);
+        assert_eq!((&second, &third), (&first, &first));
+        // What was made here may be dropped there.
+        std::thread::spawn(move || drop((there, elsewhere))).join().unwrap();
+    }
+}
+
+#[test]
+fn a_session_outlives_the_backend() {
+    let Some(backend) = backend(2) else { return };
+    let mut run = Run::new(&backend, &digits([1, 15, 17], 5), Precision::F32, 7, Some("nChw16c")).unwrap();
+    let before = run.execute(2, 0).unwrap();
+    drop(backend);
+    assert_eq!(run.execute(2, 0).unwrap(), before);
+}
