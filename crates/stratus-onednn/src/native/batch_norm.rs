@@ -484,3 +484,7 @@ impl Sums<'_> {
 fn flush_length(period: usize) -> usize {
     period * (ELEMENTS_PER_FLUSH / period).max(1)
 }
+
+#[cfg(test)]
+#[path = "batch_norm_tests.rs"]
+mod tests;

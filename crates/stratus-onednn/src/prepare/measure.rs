@@ -52,7 +52,7 @@ impl Bench {
             }
             best = best.min(time);
             spent += time;
-            if run >= FEWEST_RUNS && spent > BUDGET {
+            if (run >= FEWEST_RUNS && spent > BUDGET) || spent > SLOW {
                 break;
             }
         }

@@ -1,0 +1,89 @@
+//! What the case tables do not reach: instructions, means far from zero.
+
+use super::*;
+use crate::native::rows::Geometry;
+use crate::native::threads::Team;
+use stratus_engine::Layout;
+
+fn norm(shape: &[usize; 4], level: Level, pool: Option<Pool>) -> BatchNorm {
+    let geometry = Geometry::of(shape, &Layout::channels_last(shape)).unwrap();
+    let (epsilon, momentum, dtype, team) = (1e-5, 0.1, DType::F32, Team::single());
+    BatchNorm { geometry, epsilon, momentum, relu: true, pool, dtype, level, team }
+}
+
+fn numbers(count: usize) -> Vec<f32> {
+    let mut bits = 7u32;
+    let mut next = || {
+        bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (bits >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// Runs forward and backward; returns `y`, mean, inverse deviation and `dx`.
+fn both(shape: &[usize; 4], level: Level, window: Option<[usize; 2]>, x: &[f32]) -> [Vec<f32>; 4] {
+    let norm = norm(shape, level, window.map(|window| Pool { window }));
+    let channels = shape[1];
+    let [height, width] = window.unwrap_or([1, 1]);
+    let outputs = shape[0] * channels * (shape[2] / height) * (shape[3] / width);
+    let mut scratch: Vec<f64> = vec![f64::NAN; norm.scratch_bytes() / 8];
+    let scratch = bytemuck::cast_slice_mut(&mut scratch);
+    let mut index = vec![0u8; if window.is_some() { outputs } else { 0 }];
+    let (mut y, mut mean, mut inverse) = (vec![0.0f32; outputs], vec![0.0; channels], vec![0.0; channels]);
+    let (weight, bias) = (vec![1.5; channels], vec![0.25; channels]);
+    let (mut running_mean, mut running_variance) = (vec![0.0; channels], vec![1.0; channels]);
+    norm.forward(
+        bytemuck::cast_slice(x),
+        [&weight, &bias],
+        [&mut running_mean, &mut running_variance],
+        bytemuck::cast_slice_mut(&mut y),
+        [&mut mean, &mut inverse],
+        &mut index,
+        scratch,
+    );
+    let (mut dx, mut dweight, mut dbias) = (vec![0.0f32; x.len()], vec![0.0; channels], vec![0.0; channels]);
+    norm.backward(
+        bytemuck::cast_slice(x),
+        bytemuck::cast_slice(&y),
+        [&weight, &bias, &mean, &inverse],
+        &index,
+        bytemuck::cast_slice_mut(&mut dx),
+        [&mut dweight, &mut dbias],
+        scratch,
+    );
+    [y, mean, inverse, dx]
+}
+
+#[test]
+fn every_level_gives_the_same_bits() {
+    for shape in [[2, 16, 6, 7], [1, 8, 4, 4], [3, 5, 5, 3]] {
+        let x = numbers(shape.iter().product());
+        for window in [None, Some([2, 2]), Some([3, 1])] {
+            let baseline = both(&shape, Level::detect([false, false]), window, &x);
+            for level in Level::all() {
+                assert_eq!(
+                    both(&shape, level, window, &x),
+                    baseline,
+                    "{shape:?} {window:?} {}",
+                    level.name()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_mean_a_thousand_deviations_from_zero_costs_no_precision() {
+    let shape = [4, 8, 16, 16];
+    let noise = numbers(shape.iter().product());
+    let x: Vec<f32> = noise.iter().map(|number| 1000.0 + number).collect();
+    let [_, mean, inverse, _] = both(&shape, Level::detect([true, true]), None, &x);
+    for channel in 0..8 {
+        let own: Vec<f64> = x.iter().skip(channel).step_by(8).map(|&x| f64::from(x)).collect();
+        let expected = own.iter().sum::<f64>() / own.len() as f64;
+        let variance = own.iter().map(|x| (x - expected).powi(2)).sum::<f64>() / own.len() as f64;
+        let deviation = f64::from(inverse[channel]).recip();
+        assert!((f64::from(mean[channel]) - expected).abs() < 1e-4, "{mean:?}");
+        assert!((deviation / variance.sqrt() - 1.0).abs() < 1e-4, "{inverse:?}");
+    }
+}
