@@ -71,12 +71,16 @@ impl RunDir {
         }
     }
 
-    /// Makes `path` itself the run directory; it must not exist, or be empty.
+    /// Makes `path` itself the run directory; it must not exist, be empty, or hold no more than what a start leaves that
+    /// was killed before it wrote [`EXPERIMENT`].
     pub fn create_at(path: &Path) -> Result<Self> {
         fs::create_dir_all(path).map_err(Error::io("create the folder", path))?;
-        let mut entries = fs::read_dir(path).map_err(Error::io("read the folder", path))?;
-        if entries.next().is_some() {
-            return Err(Error::NotEmpty { path: path.to_path_buf() });
+        for entry in fs::read_dir(path).map_err(Error::io("read the folder", path))? {
+            let name = entry.map_err(Error::io("read the folder", path))?.file_name();
+            let begun = [LOCK, MACHINE, PLAN, TIMELINE, CHECKPOINTS].iter().any(|&known| name == known);
+            if !begun && !atomic::is_temporary(&name) {
+                return Err(Error::NotEmpty { path: path.to_path_buf() });
+            }
         }
         Ok(Self { path: path.to_path_buf() })
     }
@@ -249,6 +253,11 @@ mod tests {
         assert_eq!(RunDir::open(run.path()).unwrap(), run);
         assert_eq!(RunDir::list(&root.path().join("digits")).unwrap(), std::slice::from_ref(&run));
         assert!(matches!(RunDir::create_at(run.path()), Err(Error::NotEmpty { .. })));
+        fs::remove_file(run.experiment()).unwrap();
+        drop(run.lock().unwrap());
+        run.prepare().unwrap();
+        atomic::write(&run.machine(), b"").unwrap();
+        assert_eq!(RunDir::create_at(run.path()).unwrap(), run, "a start that was killed can be repeated");
         assert!(RunDir::open(&root.path().join("absent")).unwrap_err().is_not_found());
     }
 }

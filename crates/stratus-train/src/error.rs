@@ -72,6 +72,12 @@ impl TrainError {
             Self::Device { .. } => {
                 Some("run `make deps`, or take what there is with --set train.device=auto".to_owned())
             }
+            Self::Loader(LoaderError::Configuration { key: "normalisation", .. }) => {
+                Some("give data.mean and data.std a number per channel, or leave them out".to_owned())
+            }
+            Self::Loader(LoaderError::Configuration { key: "augment", .. }) => {
+                Some("lower data.augment.shift".to_owned())
+            }
             Self::Diverged { .. } => Some("lower optimiser.learning_rate, or warm up longer".to_owned()),
             _ => None,
         }
@@ -82,7 +88,13 @@ impl TrainError {
     pub fn is_usage(&self) -> bool {
         matches!(
             self,
-            Self::Experiment(_) | Self::Configuration { .. } | Self::Graph(_) | Self::Device { .. }
+            Self::Experiment(_)
+                | Self::Configuration { .. }
+                | Self::Graph(_)
+                | Self::Device { .. }
+                | Self::Data(DataError::UnknownDataset { .. })
+                | Self::Loader(LoaderError::Configuration { .. })
+                | Self::Run(stratus_run::Error::NotARun { .. } | stratus_run::Error::NotEmpty { .. })
         )
     }
 }

@@ -1,6 +1,6 @@
 //! Measuring weights on a data set.
 
-use crate::compile::{Compiled, Planning, compile, network, open_datasets, programs};
+use crate::compile::{Compiled, Planning, Plans, compile, network, open_datasets, programs};
 use crate::device;
 use crate::state::restore;
 use crate::{Experiment, TrainError};
@@ -143,7 +143,10 @@ pub fn of_run(
             }
             recovery.checkpoint.ok_or_else(|| TrainError::Checkpoint {
                 checkpoint: run.checkpoints().display().to_string(),
-                problem: "there is none yet".to_owned(),
+                problem: format!(
+                    "none can be used; continue the run with `stratus train {}`",
+                    path.display()
+                ),
             })?
         }
     };
@@ -153,7 +156,15 @@ pub fn of_run(
     opened.warnings.iter().for_each(|warning| warn(warning));
     let precision = opened.precision(experiment.train.precision);
     let programs = programs(&experiment, &graph, precision, datasets.train.len())?;
-    let mut compiled = compile(&programs, &opened, &Planning::Cached, warn)?;
+    // The run's own kernels give the bits that training saw; where they cannot be had here, others do.
+    let recorded: Option<Plans> = stratus_run::atomic::read_json(&run.plan()).ok();
+    let repeated = recorded
+        .as_ref()
+        .and_then(|plans| compile(&programs, &opened, &Planning::Repeat(plans), &mut *warn).ok());
+    let mut compiled = match repeated {
+        Some(compiled) => compiled,
+        None => compile(&programs, &opened, &Planning::Cached, warn)?,
+    };
     restore(&mut compiled, &checkpoint, false)?;
     let scores = Evaluator::new(&experiment, &compiled, datasets.validation)?.run(&mut compiled)?;
     let (iteration, weights_sha256) = (checkpoint.state.iteration, checkpoint.state.weights_sha256);

@@ -1,6 +1,6 @@
 //! The functions of the C API that Stratus calls, as pointers found in the loaded library.
 
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use libloading::Library;
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
@@ -173,7 +173,7 @@ impl Functions {
     pub fn load(path: &Path) -> Result<(Self, Version), LoadError> {
         // SAFETY: loading runs the library's initialisers. The path is one of the documented places or named by the user, who trusts it
         // as they trust any library on their search path.
-        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
+        let library = unsafe { Library::new(path) }
             .map_err(|error| LoadError::Open { path: path.to_owned(), reason: error.to_string() })?;
         // SAFETY: the type is the header's.
         let version =

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
+use stratus_data::Position;
 use stratus_engine::Precision as Types;
 use stratus_graph::Graph;
 use stratus_run::RunDir;
@@ -20,7 +21,7 @@ use stratus_run::lock::Lock;
 use stratus_run::log::Log;
 use stratus_run::machine::{Library, Machine};
 use stratus_run::summary::{Status, Summary};
-use trainer::Trainer;
+use trainer::{Feed, Trainer};
 
 /// How to run.
 #[derive(Clone, Debug, Default)]
@@ -101,20 +102,23 @@ pub fn start(
     let begun = Instant::now();
     let planning = if options.remeasure { Planning::Remeasure } else { Planning::Cached };
     let mut prepared = prepare(experiment, &planning, observer)?;
+    initialise(&mut prepared.compiled.session, &prepared.graph, prepared.experiment.train.seed)?;
+    state::refresh(&mut prepared.compiled)?;
+    let feed = Feed::new(&prepared, Position::default())?;
+    // From here on the disk is written to.
     let run = match &options.out {
         Some(out) => RunDir::create_at(out)?,
         None => RunDir::create(Path::new("runs"), prepared.experiment.name())?,
     };
     let lock = run.lock()?;
-    stratus_run::atomic::write(&run.experiment(), prepared.experiment.to_toml().as_bytes())?;
     run.prepare()?;
     if let Some((version, path)) = prepared.opened.library.clone() {
         machine.libraries.insert("onednn".to_owned(), Library { version, path });
     }
     machine.write(&run.machine())?;
     stratus_run::atomic::write_json(&run.plan(), &prepared.compiled.plans)?;
-    initialise(&mut prepared.compiled.session, &prepared.graph, prepared.experiment.train.seed)?;
-    state::refresh(&mut prepared.compiled)?;
+    // The last, since it makes the directory a run: whoever continues it finds the others.
+    stratus_run::atomic::write(&run.experiment(), prepared.experiment.to_toml().as_bytes())?;
     let mut log = Log::open(&run.log())?;
     log.say(&format!("started on {}", prepared.opened.backend.describe()))?;
     observer.say(&format!(
@@ -125,7 +129,7 @@ pub fn start(
         prepared.compiled.plans.train.program.precision
     ));
     observer.say(&format!("run directory {}", run.path().display()));
-    train(prepared, run, lock, log, None, options, begun, observer)
+    train(prepared, feed, run, lock, log, None, options, begun, observer)
 }
 
 /// Continues a run from its newest good checkpoint.
@@ -186,26 +190,29 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
         None => {
             initialise(&mut prepared.compiled.session, &prepared.graph, prepared.experiment.train.seed)?;
             state::refresh(&mut prepared.compiled)?;
-            let text = "there is no checkpoint yet: training begins at the first iteration";
-            log.say(text)?;
-            observer.say(&format!("{}: {text}", run.path().display()));
+            if recovery.damaged.is_empty() {
+                let text = "there is no checkpoint yet: training begins at the first iteration";
+                log.say(text)?;
+                observer.say(&format!("{}: {text}", run.path().display()));
+            } else {
+                let text = "no checkpoint can be used: training begins again at the first iteration";
+                log.say(text)?;
+                observer.warn(&format!("{}: {text}", run.path().display()));
+            }
         }
     }
-    train(
-        prepared,
-        run,
-        lock,
-        log,
-        recovery.checkpoint.map(|checkpoint| checkpoint.state),
-        options,
-        begun,
-        observer,
-    )
+    let state = recovery.checkpoint.map(|checkpoint| checkpoint.state);
+    let position = state
+        .as_ref()
+        .map_or(Position::default(), |state| Position { epoch: state.epoch, batch: state.batch });
+    let feed = Feed::new(&prepared, position)?;
+    train(prepared, feed, run, lock, log, state, options, begun, observer)
 }
 
 #[allow(clippy::too_many_arguments)] // The two ways into a run meet here, each with all that it found.
 fn train(
     prepared: Prepared,
+    feed: Feed,
     run: RunDir,
     lock: Lock,
     log: Log,
@@ -214,7 +221,7 @@ fn train(
     begun: Instant,
     observer: &mut dyn Observer,
 ) -> Result<Finished, TrainError> {
-    let mut trainer = Trainer::new(prepared, &run, log, state, options, begun)?;
+    let mut trainer = Trainer::new(prepared, feed, &run, log, state, options, begun)?;
     let outcome = trainer.run(observer);
     let (summary, interrupted) = match outcome {
         Ok(interrupted) => {

@@ -26,6 +26,37 @@ const PREFETCH: usize = 4;
 /// Seconds between two looks of a live reader at the files.
 const FLUSH_S: f64 = 1.0;
 
+/// What reads the data, already reading.
+pub(super) struct Feed {
+    loader: Loader,
+    evaluator: Evaluator,
+}
+
+impl Feed {
+    /// Begins to read what a run needs next.
+    pub fn new(prepared: &Prepared, start: Position) -> Result<Self, TrainError> {
+        let experiment = &prepared.experiment;
+        let plan = prepared.compiled.session.plan(prepared.compiled.ids.train);
+        let config = LoaderConfig {
+            order: Order::Shuffled,
+            augment: PadShift { pixels: u16::try_from(experiment.augment.shift).unwrap_or(u16::MAX) },
+            last: if experiment.data.drop_last { LastBatch::Drop } else { LastBatch::Keep },
+            slots: PREFETCH,
+            start,
+            epochs: Some(u32::try_from(experiment.train.epochs).unwrap_or(u32::MAX)),
+            ..loader_config(experiment, plan, experiment.train.batch_size)
+        };
+        Ok(Self {
+            loader: Loader::new(Arc::clone(&prepared.datasets.train), config)?,
+            evaluator: Evaluator::new(
+                experiment,
+                &prepared.compiled,
+                Arc::clone(&prepared.datasets.validation),
+            )?,
+        })
+    }
+}
+
 /// A run between its start and its end.
 pub(super) struct Trainer<'a> {
     prepared: Prepared,
@@ -60,6 +91,7 @@ pub(super) struct Trainer<'a> {
 impl<'a> Trainer<'a> {
     pub fn new(
         prepared: Prepared,
+        feed: Feed,
         run: &'a RunDir,
         log: Log,
         state: Option<State>,
@@ -75,20 +107,8 @@ impl<'a> Trainer<'a> {
             .and_then(|value| serde_json::from_value(value.clone()).ok())
             .unwrap_or_default();
         sums.resumed = resumed;
-        let first_batch = Position { epoch: state.epoch, batch: state.batch };
         let plan = prepared.compiled.session.plan(prepared.compiled.ids.train);
-        let config = LoaderConfig {
-            order: Order::Shuffled,
-            augment: PadShift { pixels: u16::try_from(experiment.augment.shift).unwrap_or(u16::MAX) },
-            last: if experiment.data.drop_last { LastBatch::Drop } else { LastBatch::Keep },
-            slots: PREFETCH,
-            start: first_batch,
-            epochs: Some(u32::try_from(experiment.train.epochs).unwrap_or(u32::MAX)),
-            ..loader_config(experiment, plan, experiment.train.batch_size)
-        };
-        let loader = Loader::new(Arc::clone(&prepared.datasets.train), config)?;
-        let evaluator =
-            Evaluator::new(experiment, &prepared.compiled, Arc::clone(&prepared.datasets.validation))?;
+        let Feed { loader, evaluator } = feed;
         let position = |name: &str| state.positions.get(name).copied().unwrap_or(0);
         let rows = CsvWriter::resume_at(&run.iterations(), position(ITERATIONS))?;
         let epochs = CsvWriter::resume_at(&run.epochs(), position(EPOCHS))?;

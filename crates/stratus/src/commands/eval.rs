@@ -6,6 +6,7 @@ use crate::output::{Output, pairs};
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
+use stratus_run::RunDir;
 use stratus_train::evaluate::{Scores, of_run};
 
 /// Arguments of `stratus eval`.
@@ -33,6 +34,7 @@ struct Report {
 /// # Errors
 /// Where the run, its checkpoint or its data cannot be read.
 pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Result {
+    RunDir::open(&arguments.run).map_err(Failure::usage)?;
     let mut warn = |text: &str| output.warning(text);
     let evaluated =
         of_run(&arguments.run, arguments.checkpoint, &globals.set, &mut warn).map_err(Failure::from)?;
