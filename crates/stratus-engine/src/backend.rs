@@ -60,6 +60,12 @@ pub trait Backend: Send + Sync {
     /// The threads its kernels run on. Bits depend on it.
     fn threads(&self) -> usize;
 
+    /// Bytes of the caches that are nearest to its threads, taken together: what [`crate::tile::tile`] should fit tiles into. `None` where
+    /// tiles gain nothing.
+    fn cache_bytes(&self) -> Option<usize> {
+        None
+    }
+
     /// Chooses kernels and layouts.
     ///
     /// # Errors
@@ -76,16 +82,49 @@ pub trait StepKernel: Send {
     fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String>;
 }
 
+/// Which part of the batch a kernel is run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tile {
+    /// Its number, from 0.
+    pub index: usize,
+    /// Into how many equal tiles the batch is cut.
+    pub count: usize,
+}
+
+impl Tile {
+    /// The whole batch.
+    pub const WHOLE: Self = Self { index: 0, count: 1 };
+
+    /// Whether a kernel that adds up over the batch begins with it.
+    #[must_use]
+    pub fn is_first(self) -> bool {
+        self.index == 0
+    }
+
+    /// Whether a kernel that adds up over the batch ends with it.
+    #[must_use]
+    pub fn is_last(self) -> bool {
+        self.index + 1 == self.count
+    }
+}
+
 /// The memory of one step's operands: disjoint ranges.
 pub struct Operands<'a> {
     slices: [&'a mut [u8]; MAX_OPERANDS],
+    tile: Tile,
 }
 
 impl<'a> Operands<'a> {
     /// No operands yet.
     #[must_use]
-    pub fn new() -> Self {
-        Self { slices: std::array::from_fn(|_| Default::default()) }
+    pub fn new(tile: Tile) -> Self {
+        Self { slices: std::array::from_fn(|_| Default::default()), tile }
+    }
+
+    /// Which part of the batch they are.
+    #[must_use]
+    pub fn tile(&self) -> Tile {
+        self.tile
     }
 
     /// Sets an operand's memory.
@@ -103,12 +142,6 @@ impl<'a> Operands<'a> {
         let bytes = self.take(position);
         // An empty slice lies nowhere in particular: it may not be cast.
         if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
-    }
-}
-
-impl Default for Operands<'_> {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

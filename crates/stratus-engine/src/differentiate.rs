@@ -71,7 +71,18 @@ impl Differentiator {
     /// logits and of other results in the master precision too.
     pub fn temporary(&mut self, value: ValueId, suffix: &str) -> ValueId {
         let (like, dtype) = (self.program.value(value).clone(), self.program.precision.compute());
-        self.program.add_value(format!("{}{suffix}", like.name), &like.shape, dtype, Role::Transient)
+        let name = format!("{}{suffix}", like.name);
+        if like.per_sample {
+            self.program.add_samples(name, &like.shape, dtype)
+        } else {
+            self.program.add_value(name, &like.shape, dtype, Role::Transient)
+        }
+    }
+
+    /// A new value for two sums per channel of a forward step's layer, in double precision.
+    pub fn sums(&mut self, forward: &Step, channels: usize) -> ValueId {
+        let name = format!("{}:sums", self.program.layer_name(forward));
+        self.program.add_value(name, &[2, channels], crate::DType::F64, Role::Transient)
     }
 
     /// Calls `make` with a value for a gradient of `value`. Where `value` has one already, the new one is added to it.

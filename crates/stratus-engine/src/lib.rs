@@ -1,7 +1,7 @@
 //! Graph to Program to Plan to Session to Timeline.
 //!
 //! [`lower::lower`] turns a network into a [`Program`] of forward steps, [`fuse::fuse`] merges steps, [`differentiate::differentiate`] adds the
-//! backward pass, [`update::update`] the optimiser; all are pure and verified. A [`Backend`] chooses a kernel and layouts per step,
+//! backward pass, [`tile::tile`] cuts the batch into tiles where that pays, [`update::update`] adds the optimiser; all are pure and verified. A [`Backend`] chooses a kernel and layouts per step,
 //! [`Plan`] places every byte, [`Session`] allocates once and runs.
 
 pub mod backend;
@@ -19,6 +19,7 @@ pub mod plan;
 pub mod program;
 pub mod reference;
 pub mod session;
+pub mod tile;
 mod types;
 pub mod update;
 
@@ -29,6 +30,6 @@ pub use error::EngineError;
 pub use layout::Layout;
 pub use ops::Kernel;
 pub use plan::{Plan, PlannedStep};
-pub use program::{Phase, Program, Role, Step, Value, ValueId};
+pub use program::{Phase, Program, Role, Section, Step, Value, ValueId};
 pub use session::Session;
 pub use types::{DType, Precision};

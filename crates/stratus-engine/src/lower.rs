@@ -42,6 +42,7 @@ pub fn refresh(train: &Program) -> Result<Program, EngineError> {
         layers: vec![Layer { name: "parameters".to_owned(), kind: "convert".to_owned() }],
         values: Vec::new(),
         steps: Vec::new(),
+        sections: Vec::new(),
     };
     for copy in train.values.iter().filter(|value| value.role == Role::Copy) {
         let name = copy.name.trim_end_matches(COPY_SUFFIX);
@@ -97,6 +98,7 @@ impl<'a> Lowering<'a> {
             layers,
             values: Vec::new(),
             steps: Vec::new(),
+            sections: Vec::new(),
         };
         let mut shape = vec![batch];
         shape.extend(&graph.input_shape().0);
@@ -164,9 +166,14 @@ impl<'a> Lowering<'a> {
     pub fn output_as(&mut self, node: &Node, dtype: DType) -> ValueId {
         let mut shape = vec![self.batch];
         shape.extend(&self.graph.shape(node.output).0);
-        let id = self.program.add_value(format!("{}:y", node.name), &shape, dtype, Role::Transient);
+        let id = self.program.add_samples(format!("{}:y", node.name), &shape, dtype);
         self.tensors.insert(node.output, id);
         id
+    }
+
+    /// A new value that the backward pass reads, with a row per sample.
+    pub fn saved_samples(&mut self, node: &Node, suffix: &str, shape: &[usize], dtype: DType) -> ValueId {
+        self.program.add_samples(format!("{}{suffix}", node.name), shape, dtype)
     }
 
     /// A new value that the backward pass reads.
@@ -225,7 +232,7 @@ impl<'a> Lowering<'a> {
         if self.mode == Mode::Train {
             let name =
                 format!("{}{}", self.program.value(logits).name, crate::differentiate::GRADIENT_SUFFIX);
-            outputs.push(self.program.add_value(name, &shape, dtype, Role::Transient));
+            outputs.push(self.program.add_samples(name, &shape, dtype));
             self.program.add_value("hyper", &[HYPER.len()], DType::F32, Role::Hyper);
         }
         self.program.steps.push(Step {

@@ -2,7 +2,8 @@
 
 use crate::backend::{Choices, PrepareRequest, PreparedStep};
 use crate::memory::{self, Block, aligned};
-use crate::{Backend, EngineError, Layout, Program, Role};
+use crate::ops::{KernelSpec, Tiling};
+use crate::{Backend, EngineError, Layout, Program, Role, Section, ValueId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -237,13 +238,34 @@ enum Owner {
     Scratch(usize),
 }
 
+/// Whether a value is made and used up within each tile of a section.
+fn lives_within_a_tile(program: &Program, section: &Section, id: ValueId) -> bool {
+    let touches = |position: usize| program.steps[position].operands().any(|operand| operand == id);
+    let only_here =
+        (0..program.steps.len()).all(|position| section.steps().contains(&position) || !touches(position));
+    let makers =
+        section.steps().map(|position| &program.steps[position]).filter(|step| step.outputs.contains(&id));
+    let is_made_anew = makers.clone().all(|step| step.kernel.tiling() != Tiling::Continues);
+    only_here && is_made_anew && makers.count() > 0 && !program.is_cut(id, section.tiles)
+}
+
 /// From when to when each transient value and each step's scratch is alive.
+///
+/// What holds more than one tile is alive from the first to the last step of every section that touches it: the section's steps run again and
+/// again. So is what carries a sum from tile to tile. Scratch, and what lives within a tile, is made anew for each.
 fn lifetimes(program: &Program, layouts: &[Layout], steps: &[PreparedStep]) -> (Vec<Block>, Vec<Owner>) {
     let mut spans: Vec<Option<(usize, usize)>> = vec![None; program.values.len()];
     for (position, step) in program.steps.iter().enumerate() {
+        let section = program.section_of(position);
         for id in step.operands() {
-            let span = spans[id.0].get_or_insert((position, position));
-            span.1 = position;
+            let (first, last) = match section {
+                Some(section) if !lives_within_a_tile(program, section, id) => {
+                    (section.first, section.steps().end - 1)
+                }
+                _ => (position, position),
+            };
+            let span = spans[id.0].get_or_insert((first, last));
+            *span = (span.0.min(first), span.1.max(last));
         }
     }
     let mut blocks = Vec::new();

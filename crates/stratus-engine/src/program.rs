@@ -1,6 +1,6 @@
 //! The program: ordered steps over values. Plain data, verified after every pass.
 
-use crate::ops::{Kernel, KernelSpec};
+use crate::ops::{Kernel, KernelSpec, Tiling};
 use crate::{DType, EngineError, Precision};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
@@ -59,6 +59,9 @@ pub struct Value {
     pub dtype: DType,
     /// What it is for.
     pub role: Role,
+    /// Whether its first dimension is the batch: a row per sample.
+    #[serde(default)]
+    pub per_sample: bool,
 }
 
 impl Value {
@@ -138,6 +141,26 @@ impl Step {
     }
 }
 
+/// Consecutive steps that run tile by tile: all of them for the first samples of the batch, then all for the next, so that what one step
+/// makes is still in the caches when the next reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Section {
+    /// The first step.
+    pub first: usize,
+    /// How many steps.
+    pub count: usize,
+    /// Into how many equal tiles the batch is cut; more than one.
+    pub tiles: usize,
+}
+
+impl Section {
+    /// Its steps.
+    #[must_use]
+    pub fn steps(&self) -> std::ops::Range<usize> {
+        self.first..self.first + self.count
+    }
+}
+
 /// What a program is run for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -167,6 +190,9 @@ pub struct Program {
     pub values: Vec<Value>,
     /// Kernel calls in order.
     pub steps: Vec<Step>,
+    /// The steps that run tile by tile, in order and disjoint; all others run once for the whole batch.
+    #[serde(default)]
+    pub sections: Vec<Section>,
 }
 
 impl Program {
@@ -184,8 +210,67 @@ impl Program {
         dtype: DType,
         role: Role,
     ) -> ValueId {
-        self.values.push(Value { name: name.into(), shape: shape.to_vec(), dtype, role });
+        let per_sample = role.is_external();
+        self.values.push(Value { name: name.into(), shape: shape.to_vec(), dtype, role, per_sample });
         ValueId(self.values.len() - 1)
+    }
+
+    /// Adds a value with a row per sample that lives within an iteration.
+    pub fn add_samples(&mut self, name: impl Into<String>, shape: &[usize], dtype: DType) -> ValueId {
+        let id = self.add_value(name, shape, dtype, Role::Transient);
+        self.values[id.0].per_sample = true;
+        id
+    }
+
+    /// The section that a step belongs to.
+    #[must_use]
+    pub fn section_of(&self, step: usize) -> Option<&Section> {
+        self.sections.iter().find(|section| section.steps().contains(&step))
+    }
+
+    /// Into how many tiles the batch is cut for a step; 1 where it runs once.
+    #[must_use]
+    pub fn tiles(&self, step: usize) -> usize {
+        self.section_of(step).map_or(1, |section| section.tiles)
+    }
+
+    /// Whether a step in `tiles` tiles touches a value's rows tile by tile, rather than all of its bytes every time.
+    #[must_use]
+    pub fn is_cut(&self, id: ValueId, tiles: usize) -> bool {
+        let value = self.value(id);
+        // What lives within one tile has that tile's rows alone.
+        tiles > 1 && value.per_sample && value.shape.first() == Some(&self.batch)
+    }
+
+    /// A value as a step in `tiles` tiles sees it: with the rows of one tile.
+    #[must_use]
+    pub fn seen(&self, id: ValueId, tiles: usize) -> Value {
+        let mut value = self.value(id).clone();
+        if self.is_cut(id, tiles) {
+            value.shape[0] /= tiles;
+        }
+        value
+    }
+
+    /// The operands of the step at `position`, as it sees them.
+    #[must_use]
+    pub fn operands(&self, position: usize) -> Vec<Value> {
+        let tiles = self.tiles(position);
+        self.steps[position].operands().map(|id| self.seen(id, tiles)).collect()
+    }
+
+    /// Puts `steps` in the place of the program's; `inserted(i)` new ones follow the old step `i`. Sections keep their steps: what is inserted
+    /// behind one of them must be inserted behind its last.
+    pub(crate) fn replace_steps(&mut self, steps: Vec<Step>, inserted: impl Fn(usize) -> usize) {
+        let mut shift = 0;
+        let mut sections = self.sections.iter_mut().peekable();
+        for position in 0..self.steps.len() {
+            if let Some(section) = sections.next_if(|section| section.first == position) {
+                section.first += shift;
+            }
+            shift += inserted(position);
+        }
+        self.steps = steps;
     }
 
     /// The name of the layers a step computes, joined by `+`.
@@ -215,11 +300,12 @@ impl Program {
             .map(|(position, _)| position)
     }
 
-    /// Floating-point operations of a step.
+    /// Floating-point operations of the step at `position`, for the whole batch.
     #[must_use]
-    pub fn step_flops(&self, step: &Step) -> u64 {
-        let operands: Vec<&Value> = step.operands().map(|id| self.value(id)).collect();
-        step.kernel.flops(&operands)
+    pub fn step_flops(&self, position: usize) -> u64 {
+        let operands = self.operands(position);
+        let operands: Vec<&Value> = operands.iter().collect();
+        self.tiles(position) as u64 * self.steps[position].kernel.flops(&operands)
     }
 
     /// Checks that everything read was made, nothing is made twice, and every kernel has operands it can take.
@@ -277,10 +363,54 @@ impl Program {
                     return Err(invalid(format!("`{}` is made a second time", self.value(id).name)));
                 }
             }
-            let operands: Vec<&Value> = step.operands().map(|id| self.value(id)).collect();
+            let operands = self.operands(position);
+            let operands: Vec<&Value> = operands.iter().collect();
             step.kernel
                 .check(&operands, [step.inputs.len(), step.updates.len(), step.outputs.len()])
                 .map_err(invalid)?;
+        }
+        self.verify_sections(pass)
+    }
+
+    /// Checks that sections are in order and disjoint, cut the batch into equal tiles, and hold only steps that may run tile by tile: none that
+    /// needs the whole batch, and none that reads what another of them has not finished adding up.
+    fn verify_sections(&self, pass: &'static str) -> Result<(), EngineError> {
+        let mut end = 0;
+        for section in &self.sections {
+            let misplaced = section.first < end || section.steps().end > self.steps.len();
+            end = section.steps().end;
+            if misplaced || section.tiles < 2 || !self.batch.is_multiple_of(section.tiles) {
+                return Err(EngineError::Placement(format!(
+                    "after pass `{pass}`, {section:?} does not fit {} steps on batches of {}",
+                    self.steps.len(),
+                    self.batch
+                )));
+            }
+            let mut unfinished = HashSet::new();
+            for position in section.steps() {
+                let step = &self.steps[position];
+                let tiling = step.kernel.tiling();
+                let early = step.inputs.iter().chain(&step.updates).find(|id| unfinished.contains(*id));
+                let problem = match (tiling, early) {
+                    (Tiling::Whole, _) => Some("it needs the whole batch, it stands in a section".to_owned()),
+                    (_, Some(&id)) => {
+                        Some(format!("it reads `{}` before all tiles were added to it", self.value(id).name))
+                    }
+                    _ => None,
+                };
+                if let Some(problem) = problem {
+                    return Err(EngineError::Invalid {
+                        pass,
+                        step: position,
+                        kernel: step.kernel.name().to_owned(),
+                        layer: self.layer_name(step),
+                        problem,
+                    });
+                }
+                if tiling == Tiling::Continues {
+                    unfinished.extend(step.outputs.iter().chain(&step.updates).copied());
+                }
+            }
         }
         Ok(())
     }
@@ -322,6 +452,10 @@ impl Program {
                 .join(", ")
         };
         for (position, step) in self.steps.iter().enumerate() {
+            if let Some(section) = self.section_of(position).filter(|section| section.first == position) {
+                let last = section.steps().end - 1;
+                let _ = writeln!(text, "     steps {position} to {last} in {} tiles:", section.tiles);
+            }
             let _ = write!(
                 text,
                 "{position:4} {:16} {:24} {:28} ({})",

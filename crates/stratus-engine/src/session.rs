@@ -1,6 +1,6 @@
 //! The session: one arena, several programs over it, and the loop over their steps.
 
-use crate::backend::{MAX_OPERANDS, Operands, PreparedStep};
+use crate::backend::{MAX_OPERANDS, Operands, PreparedStep, Tile};
 use crate::ops::{HYPER, KernelSpec, METRICS};
 use crate::plan::{Location, Persistent, Placement, Plan, PreparedPlan};
 use crate::{AlignedBytes, Clock, DType, EngineError, Role};
@@ -34,11 +34,13 @@ pub struct Inputs {
     pub labels: AlignedBytes,
 }
 
-/// One operand's bytes within the arena or an input.
+/// One operand's bytes within the arena.
 #[derive(Clone, Copy, Debug)]
 struct Range {
     start: usize,
     length: usize,
+    /// How far the next tile's bytes are: its length, or 0 where every tile touches the same bytes.
+    stride: usize,
     operand: usize,
 }
 
@@ -48,11 +50,29 @@ struct LoadedStep {
     arena: Vec<Range>,
     /// Which operand, if any, is the images and which the labels.
     external: [Option<usize>; 2],
+    /// Into how many tiles the batch is cut.
+    tiles: usize,
 }
 
 struct LoadedProgram {
     plan: Plan,
     steps: Vec<LoadedStep>,
+    /// What is run in order: ranges of steps, and how often.
+    passes: Vec<(std::ops::Range<usize>, usize)>,
+}
+
+/// The steps in the order in which they run: each section tile by tile, everything between once.
+fn passes(program: &crate::Program) -> Vec<(std::ops::Range<usize>, usize)> {
+    let mut passes = Vec::new();
+    let mut next = 0;
+    for section in &program.sections {
+        passes.push((next..section.first, 1));
+        passes.push((section.steps(), section.tiles));
+        next = section.steps().end;
+    }
+    passes.push((next..program.steps.len(), 1));
+    passes.retain(|(steps, _)| !steps.is_empty());
+    passes
 }
 
 /// Allocates once, runs many times.
@@ -80,7 +100,8 @@ impl Session {
                 .enumerate()
                 .map(|(position, kernel)| load_step(&plan, position, kernel))
                 .collect::<Result<_, _>>()?;
-            programs.push(LoadedProgram { plan, steps });
+            let passes = passes(&plan.program);
+            programs.push(LoadedProgram { plan, steps, passes });
         }
         Ok(Self { arena, persistent, programs })
     }
@@ -115,7 +136,7 @@ impl Session {
         })
     }
 
-    /// Runs every step of a program. Step `i` is stamped to slot `first_slot + i`.
+    /// Runs every step of a program. Step `i` is stamped to slot `first_slot + i`, once per tile.
     ///
     /// # Errors
     /// Where the inputs are not this program's, or a kernel fails.
@@ -127,7 +148,7 @@ impl Session {
         clock: &mut Clock,
         first_slot: usize,
     ) -> Result<(), EngineError> {
-        let LoadedProgram { plan, steps } = &mut self.programs[program];
+        let LoadedProgram { plan, steps, passes } = &mut self.programs[program];
         let arena = self.arena.as_mut_slice();
         let mut inputs = [images, labels];
         for (slot, given) in inputs.iter().enumerate() {
@@ -140,14 +161,18 @@ impl Session {
                 )));
             }
         }
-        for (position, step) in steps.iter_mut().enumerate() {
-            execute(plan, position, step, arena, &mut inputs)?;
-            clock.stamp(first_slot + position);
+        for (range, tiles) in passes {
+            for tile in 0..*tiles {
+                for position in range.clone() {
+                    execute(plan, position, &mut steps[position], tile, arena, &mut inputs)?;
+                    clock.stamp(first_slot + position);
+                }
+            }
         }
         Ok(())
     }
 
-    /// Runs one step of a program alone, on whatever its operands hold: for measuring kernels.
+    /// Runs one step of a program alone, all tiles of it, on whatever its operands hold: for measuring kernels.
     ///
     /// # Errors
     /// Where there is no such step, or its kernel fails.
@@ -158,14 +183,17 @@ impl Session {
         images: &mut [u8],
         labels: &mut [u8],
     ) -> Result<(), EngineError> {
-        let LoadedProgram { plan, steps } = &mut self.programs[program];
+        let LoadedProgram { plan, steps, .. } = &mut self.programs[program];
         let Some(loaded) = steps.get_mut(step) else {
             return Err(EngineError::Mismatch(format!(
                 "the program has {} steps, none is number {step}",
                 plan.steps.len()
             )));
         };
-        execute(plan, step, loaded, self.arena.as_mut_slice(), &mut [images, labels])
+        for tile in 0..loaded.tiles {
+            execute(plan, step, loaded, tile, self.arena.as_mut_slice(), &mut [&mut *images, &mut *labels])?;
+        }
+        Ok(())
     }
 
     /// Sets the numbers that change from iteration to iteration.
@@ -326,22 +354,25 @@ fn execute(
     plan: &Plan,
     position: usize,
     step: &mut LoadedStep,
+    tile: usize,
     arena: &mut [u8],
     inputs: &mut [&mut [u8]; 2],
 ) -> Result<(), EngineError> {
-    let mut operands = Operands::new();
+    let mut operands = Operands::new(Tile { index: tile, count: step.tiles });
     let mut rest = arena;
     let mut consumed = 0;
     for range in &step.arena {
-        let (_, tail) = rest.split_at_mut(range.start - consumed);
+        let start = range.start + tile * range.stride;
+        let (_, tail) = rest.split_at_mut(start - consumed);
         let (slice, tail) = tail.split_at_mut(range.length);
         operands.set(range.operand, slice);
         rest = tail;
-        consumed = range.start + range.length;
+        consumed = start + range.length;
     }
     for (slice, operand) in inputs.iter_mut().zip(step.external) {
         if let Some(operand) = operand {
-            operands.set(operand, slice);
+            let length = slice.len() / step.tiles;
+            operands.set(operand, &mut slice[tile * length..][..length]);
         }
     }
     step.kernel.kernel.run(&mut operands).map_err(|reason| {
@@ -356,23 +387,30 @@ fn execute(
 
 fn load_step(plan: &Plan, position: usize, kernel: PreparedStep) -> Result<LoadedStep, EngineError> {
     let step = &plan.program.steps[position];
+    let tiles = plan.program.tiles(position);
     let mut arena = Vec::new();
     let mut external = [None; 2];
     let mut count = 0;
     for (operand, id) in step.operands().enumerate() {
         let placement = &plan.placements[id.0];
         count = operand + 1;
+        // The batch is the outermost dimension of every layout that a value with a row per sample can have.
+        let is_cut = plan.program.is_cut(id, tiles);
+        let length = if is_cut { placement.bytes / tiles } else { placement.bytes };
+        let stride = if is_cut { length } else { 0 };
         match placement.location {
-            Location::Persistent(start) => arena.push(Range { start, length: placement.bytes, operand }),
+            Location::Persistent(start) => arena.push(Range { start, length, stride, operand }),
             Location::Transient(start) => {
-                arena.push(Range { start: plan.persistent_bytes + start, length: placement.bytes, operand });
+                let start = plan.persistent_bytes + start;
+                arena.push(Range { start, length, stride, operand });
             }
             Location::External(slot) => external[slot] = Some(operand),
         }
     }
     let (start, length) = plan.steps[position].scratch;
     if length > 0 {
-        arena.push(Range { start: plan.persistent_bytes + start, length, operand: count });
+        let start = plan.persistent_bytes + start;
+        arena.push(Range { start, length, stride: 0, operand: count });
         count += 1;
     }
     if count > MAX_OPERANDS {
@@ -382,5 +420,5 @@ fn load_step(plan: &Plan, position: usize, kernel: PreparedStep) -> Result<Loade
     }
     arena.retain(|range| range.length > 0);
     arena.sort_by_key(|range| range.start);
-    Ok(LoadedStep { kernel, arena, external })
+    Ok(LoadedStep { kernel, arena, external, tiles })
 }

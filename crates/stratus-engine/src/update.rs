@@ -39,7 +39,7 @@ pub fn update(differentiated: &Program, optimiser: Optimiser) -> Result<Program,
         let value = program.value(parameter).clone();
         let Some(&gradient) = by_name.get(&format!("{}{GRADIENT_SUFFIX}", value.name)) else { continue };
         let copy = by_name.get(&format!("{}{COPY_SUFFIX}", value.name)).copied();
-        let Some(made) = program.steps.iter().position(|step| step.outputs.contains(&gradient)) else {
+        let Some(made) = program.steps.iter().rposition(|step| step.outputs.contains(&gradient)) else {
             continue;
         };
         let last_read =
@@ -51,7 +51,10 @@ pub fn update(differentiated: &Program, optimiser: Optimiser) -> Result<Program,
             value.dtype,
             Role::Momentum,
         );
-        due[made.max(last_read.unwrap_or(made))].push(Step {
+        // What runs tile by tile has finished with its last step.
+        let ready = made.max(last_read.unwrap_or(made));
+        let ready = program.section_of(ready).map_or(ready, |section| section.steps().end - 1);
+        due[ready].push(Step {
             kernel: Kernel::SgdUpdate(sgd),
             phase: Phase::Update,
             layers,
@@ -60,9 +63,10 @@ pub fn update(differentiated: &Program, optimiser: Optimiser) -> Result<Program,
             outputs: copy.into_iter().collect(),
         });
     }
-    let steps = std::mem::take(&mut program.steps);
-    program.steps =
-        steps.into_iter().zip(due).flat_map(|(step, updates)| std::iter::once(step).chain(updates)).collect();
+    let counts: Vec<usize> = due.iter().map(Vec::len).collect();
+    let steps = program.steps.iter().cloned().zip(due);
+    let steps = steps.flat_map(|(step, updates)| std::iter::once(step).chain(updates)).collect();
+    program.replace_steps(steps, |position| counts[position]);
     program.verify("update")?;
     Ok(program)
 }

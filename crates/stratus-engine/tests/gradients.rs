@@ -9,7 +9,7 @@ use stratus_engine::cases::{self, Case, Fill};
 use stratus_engine::differentiate::differentiate;
 use stratus_engine::fuse::fuse;
 use stratus_engine::lower::lower;
-use stratus_engine::ops::{LinearForward, METRICS, SoftmaxCrossEntropy};
+use stratus_engine::ops::{BatchNormStatistics, LinearForward, METRICS, SoftmaxCrossEntropy};
 use stratus_engine::program::{Layer, Mode};
 use stratus_engine::{DType, Kernel, Phase, Precision, Program, Role, Step, ValueId};
 use stratus_graph::ops::Linear;
@@ -26,7 +26,21 @@ fn empty(batch: usize) -> Program {
         layers: vec![Layer { name: "layer".to_owned(), kind: "test".to_owned() }],
         values: Vec::new(),
         steps: Vec::new(),
+        sections: Vec::new(),
     }
+}
+
+/// Puts the statistics before a program that applies them: its derivative goes through both.
+fn prepend_statistics(program: &mut Program) {
+    let Kernel::BatchNormApply(apply) = program.steps[0].kernel else { return };
+    let [x, _, _, mean, inverse_deviation] = program.steps[0].inputs[..] else { panic!("five inputs") };
+    let channels = apply.norm.channels;
+    let mut value = |name: &str, shape: &[usize]| program.add_value(name, shape, DType::F64, Role::Buffer);
+    let updates = vec![value("running_mean", &[channels]), value("running_var", &[channels])];
+    let outputs = vec![mean, inverse_deviation, value("moments", &[2, channels])];
+    let kernel = BatchNormStatistics { norm: apply.norm }.into();
+    let (phase, layers) = (Phase::Forward, vec![0]);
+    program.steps.insert(0, Step { kernel, phase, layers, inputs: vec![x], updates, outputs });
 }
 
 fn push(
@@ -75,7 +89,7 @@ fn fill_loss(probe: &mut Probe, name: &str) {
 fn check_case(case: &Case, into: &mut Checked) -> bool {
     let differentiable = match &case.kernel {
         Kernel::Conv2dForward(_)
-        | Kernel::BatchNormForward(_)
+        | Kernel::BatchNormApply(_)
         | Kernel::ReluForward(_)
         | Kernel::LinearForward(_) => true,
         // Without its index it is not trained through.
@@ -95,6 +109,7 @@ fn check_case(case: &Case, into: &mut Checked) -> bool {
         }
     }
     let y = program.steps[0].outputs[0];
+    prepend_statistics(&mut program);
     push_loss(&mut program, y, "head.");
     let mut probe = Probe::new(&differentiate(&program).unwrap());
     fill_loss(&mut probe, "head.");

@@ -104,13 +104,15 @@ fn convolutions_follow_their_definition() {
 
 #[test]
 fn batch_norm_normalises_and_moves_its_statistics_as_pytorch_does() {
-    let case = cases::of(Precision::F64)
-        .into_iter()
-        .find(|case| case.name == "batch_norm_forward 2x17x6x5")
-        .expect("the case exists");
-    let inputs = case.draw();
-    let results = run(&case, Precision::F64);
-    let [running_mean, running_var, y, mean, inverse_deviation] = &results[..] else { panic!("{results:?}") };
+    let case = |name: &str| {
+        let case = cases::of(Precision::F64).into_iter().find(|case| case.name == name);
+        let case = case.unwrap_or_else(|| panic!("no case `{name}`"));
+        (case.draw(), run(&case, Precision::F64))
+    };
+    let (inputs, results) = case("batch_norm_statistics 2x17x6x5");
+    let [running_mean, running_var, mean, inverse_deviation, moments] = &results[..] else {
+        panic!("{results:?}")
+    };
     let count = 2.0 * 6.0 * 5.0;
     for c in 0..17 {
         let channel = |values: &[f64]| -> Vec<f64> {
@@ -123,12 +125,15 @@ fn batch_norm_normalises_and_moves_its_statistics_as_pytorch_does() {
         assert!((inverse_deviation[c] - (variance + f64::from(1e-5f32)).powf(-0.5)).abs() < 1e-12);
         let momentum = f64::from(0.1f32);
         let unbiased = variance * count / (count - 1.0);
-        assert!((running_mean[c] - ((1.0 - momentum) * inputs[3][c] + momentum * average)).abs() < 1e-14);
-        assert!((running_var[c] - ((1.0 - momentum) * inputs[4][c] + momentum * unbiased)).abs() < 1e-13);
-        for (x, y) in x.iter().zip(channel(y)) {
-            let expected = inputs[1][c] * (x - average) * inverse_deviation[c] + inputs[2][c];
-            assert!((y - expected).abs() < 1e-12);
-        }
+        assert!((running_mean[c] - ((1.0 - momentum) * inputs[1][c] + momentum * average)).abs() < 1e-14);
+        assert!((running_var[c] - ((1.0 - momentum) * inputs[2][c] + momentum * unbiased)).abs() < 1e-13);
+        assert!((moments[c] - average).abs() < 1e-14 && (moments[17 + c] - count * variance).abs() < 1e-12);
+    }
+    let (inputs, results) = case("batch_norm_apply 2x17x6x5");
+    for (position, (x, y)) in inputs[0].iter().zip(&results[0]).enumerate() {
+        let c = position / 30 % 17;
+        let expected = inputs[1][c] * (x - inputs[3][c]) * inputs[4][c] + inputs[2][c];
+        assert!((y - expected).abs() < 1e-12);
     }
 }
 
@@ -143,6 +148,7 @@ fn metrics(logits: &[f64], classes: usize, labels: &[f64]) -> Result<Vec<f64>, S
         layers: vec![Layer { name: "loss".to_owned(), kind: "softmax_cross_entropy".to_owned() }],
         values: Vec::new(),
         steps: Vec::new(),
+        sections: Vec::new(),
     };
     let inputs = vec![
         program.add_value("logits", &[batch, classes], DType::F32, Role::Buffer),

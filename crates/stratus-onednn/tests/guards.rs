@@ -46,7 +46,8 @@ fn a_nan_shows_where_the_reference_shows_it() {
         let map = match case.kernel {
             Kernel::ReluForward(_)
             | Kernel::MaxPoolForward(_)
-            | Kernel::BatchNormForward(_)
+            | Kernel::BatchNormApply(_)
+            | Kernel::BatchNormStatistics(_)
             | Kernel::BatchNormInference(_)
             | Kernel::Conv2dForward(_)
             | Kernel::LinearForward(_)
@@ -94,8 +95,9 @@ fn maps_that_lie_in_different_ways_are_refused_by_our_kernels() {
     for case in cases::of(Precision::F32) {
         let native = matches!(
             case.kernel,
-            Kernel::BatchNormBackward(_)
-                | Kernel::BatchNormForward(_)
+            Kernel::BatchNormBackwardData(_)
+                | Kernel::BatchNormGradients(_)
+                | Kernel::BatchNormApply(_)
                 | Kernel::BatchNormInference(_)
                 | Kernel::MaxPoolBackward(_)
                 | Kernel::MaxPoolForward(_)

@@ -2,7 +2,10 @@
 
 use super::{Case, Class, Fill, Table, extents};
 use crate::Role;
-use crate::ops::{BatchNormBackward, BatchNormForward, BatchNormInference, FusedPool};
+use crate::ops::{
+    BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference, BatchNormStatistics,
+    FusedPool,
+};
 use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
 
 pub(super) const TABLE: Table = Table { tests, benchmarks };
@@ -71,15 +74,23 @@ fn kernels(shape: [usize; 4], (relu, window): Fused, fill: Fill) -> Vec<Case> {
         format!("{kernel} {}{relu}{pool}{whole}", extents(&shape))
     };
     let between = |low, high| Fill::Uniform { low, high };
-    let mut forward = Case::new(name("batch_norm_forward"), BatchNormForward { norm, relu, pool })
+    let statistics = Case::new(name("batch_norm_statistics"), BatchNormStatistics { norm })
         .filled("x", &shape, Class::Compute, fill)
-        .parameter("weight", &channels, Class::Master)
-        .filled("bias", &channels, Class::Master, between(-0.4, 1.0))
         .update("running_mean", &channels, Role::Buffer, between(-1.0, 1.0), Class::Master)
         .update("running_var", &channels, Role::Buffer, between(0.5, 2.0), Class::Master)
-        .output("y", &y, Class::Compute)
         .output("mean", &channels, Class::Master)
-        .output("inverse_deviation", &channels, Class::Master);
+        .output("inverse_deviation", &channels, Class::Master)
+        .output("moments", &[2, shape[1]], Class::Sums);
+    // What normalises: the map, its parameters, and the statistics of its batch.
+    let around = |kernel: Case| {
+        kernel
+            .parameter("weight", &channels, Class::Master)
+            .filled("bias", &channels, Class::Master, between(-0.4, 1.0))
+            .filled("mean", &channels, Class::Master, between(-0.2, 0.2))
+            .filled("inverse_deviation", &channels, Class::Master, between(0.8, 1.5))
+    };
+    let mut apply = Case::new(name("batch_norm_apply"), BatchNormApply { norm, relu, pool });
+    apply = around(apply.filled("x", &shape, Class::Compute, fill)).output("y", &y, Class::Compute);
     let inference = Case::new(name("batch_norm_inference"), BatchNormInference { norm, relu, pool })
         .filled("x", &shape, Class::Compute, fill)
         .parameter("weight", &channels, Class::Master)
@@ -87,22 +98,30 @@ fn kernels(shape: [usize; 4], (relu, window): Fused, fill: Fill) -> Vec<Case> {
         .filled("running_mean", &channels, Class::Master, between(-1.0, 1.0))
         .filled("running_var", &channels, Class::Master, between(0.5, 2.0))
         .output("y", &y, Class::Compute);
-    let mut backward = Case::new(name("batch_norm_backward"), BatchNormBackward { norm, relu, pool })
-        .filled("x", &shape, Class::Compute, fill)
-        .input("dy", &y, Class::Compute)
-        .parameter("weight", &channels, Class::Master)
-        .filled("bias", &channels, Class::Master, between(-0.4, 1.0))
-        .filled("mean", &channels, Class::Master, between(-0.2, 0.2))
-        .filled("inverse_deviation", &channels, Class::Master, between(0.8, 1.5));
+    let backward =
+        |case: Case| around(case.filled("x", &shape, Class::Compute, fill).input("dy", &y, Class::Compute));
+    let mut gradients =
+        backward(Case::new(name("batch_norm_gradients"), BatchNormGradients { norm, relu, pool }));
+    let mut data =
+        backward(Case::new(name("batch_norm_backward_data"), BatchNormBackwardData { norm, relu, pool }))
+            .filled("dweight", &channels, Class::Master, between(-20.0, 20.0))
+            .filled("dbias", &channels, Class::Master, between(-20.0, 20.0));
     if let Some(FusedPool { window }) = pool {
-        forward = forward.output("index", &y, Class::Index);
+        apply = apply.output("index", &y, Class::Index);
         let pool = MaxPool2d { kernel: window, stride: window, padding: [0, 0] };
         let fill = Fill::Window { pool, size: [shape[2], shape[3]], cut: relu };
-        backward = backward.filled("index", &y, Class::Index, fill);
+        gradients = gradients.filled("index", &y, Class::Index, fill);
+        data = data.filled("index", &y, Class::Index, fill);
     }
-    let backward = backward
-        .output("dx", &shape, Class::Compute)
+    gradients = gradients
         .output("dweight", &channels, Class::Master)
-        .output("dbias", &channels, Class::Master);
-    vec![forward, inference, backward]
+        .output("dbias", &channels, Class::Master)
+        .output("sums", &[2, shape[1]], Class::Sums);
+    data = data.output("dx", &shape, Class::Compute);
+    let mut cases = vec![apply, inference, gradients, data];
+    // They are the same whatever comes behind.
+    if !relu && pool.is_none() {
+        cases.push(statistics);
+    }
+    cases
 }

@@ -72,6 +72,8 @@ pub enum Class {
     Label,
     /// Loss and counts: f64.
     Metrics,
+    /// Sums over the batch: f64.
+    Sums,
     /// Numbers of the iteration: f32.
     Hyper,
 }
@@ -85,7 +87,7 @@ impl Class {
             Self::Master => precision.master(),
             Self::Index => DType::U8,
             Self::Label => DType::I32,
-            Self::Metrics => DType::F64,
+            Self::Metrics | Self::Sums => DType::F64,
             Self::Hyper => DType::F32,
         }
     }
@@ -233,6 +235,7 @@ impl Case {
             layers: vec![Layer { name: self.name.clone(), kind: "case".to_owned() }],
             values: Vec::new(),
             steps: Vec::new(),
+            sections: Vec::new(),
         };
         let mut ids = Vec::new();
         for operand in self.operands() {

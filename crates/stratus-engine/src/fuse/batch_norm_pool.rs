@@ -1,15 +1,13 @@
 //! Batch norm, its rectifier, and max-pooling whose windows do not overlap.
 
 use crate::Kernel;
-use crate::ops::{BatchNormForward, BatchNormInference, FusedPool};
+use crate::ops::{BatchNormApply, BatchNormInference, FusedPool};
 
 pub(super) fn fuse(producer: &Kernel, reader: &Kernel) -> Option<Kernel> {
     let Kernel::MaxPoolForward(max_pool) = reader else { return None };
     let pool = Some(FusedPool::from_pool(&max_pool.pool)?);
     match producer {
-        Kernel::BatchNormForward(norm) if norm.pool.is_none() => {
-            Some(BatchNormForward { pool, ..*norm }.into())
-        }
+        Kernel::BatchNormApply(norm) if norm.pool.is_none() => Some(BatchNormApply { pool, ..*norm }.into()),
         Kernel::BatchNormInference(norm) if norm.pool.is_none() => {
             Some(BatchNormInference { pool, ..*norm }.into())
         }

@@ -1,8 +1,9 @@
 //! Batch normalisation, alone or with what follows it: the rectifier and non-overlapping max-pooling.
 //!
-//! BN, ReLU and pooling are bound by memory: fused, the normalised map is never written, and its gradient is never spread out.
+//! BN, ReLU and pooling are bound by memory: fused, the normalised map is never written, and its gradient is never spread out. The statistics of
+//! a batch are a kernel of their own, and so are the sums of the backward pass: what comes before and after them can run tile by tile.
 
-use super::{KernelSpec, expect_counts, expect_same_shape, expect_shape, image_shape};
+use super::{KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape, image_shape};
 use crate::differentiate::Differentiator;
 use crate::lower::Lowering;
 use crate::program::Mode;
@@ -32,12 +33,22 @@ impl FusedPool {
     }
 }
 
-/// `(x, weight, bias) updates (running_mean, running_var) -> y, mean, inverse_deviation, index?`.
+/// `x updates (running_mean, running_var) -> mean, inverse_deviation, moments f64 [2, C]`: what the batch is normalised by.
 ///
-/// `inverse_deviation` is `1 / sqrt(variance + epsilon)`. With a pool, `index` (u8) is the winner's position in its window in row order, or
-/// 255 where `relu` cut it off and no gradient passes.
+/// `inverse_deviation` is `1 / sqrt(variance + epsilon)`, from the biased variance; the running one is unbiased, as in PyTorch. `moments` holds
+/// the mean and the sum of squared deviations of the tiles so far, which are joined as by Chan, Golub, LeVeque ("Updating formulae and a
+/// pairwise algorithm for computing sample variances", 1979).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct BatchNormForward {
+pub struct BatchNormStatistics {
+    /// Attributes.
+    pub norm: BatchNorm2d,
+}
+
+/// `(x, weight, bias, mean, inverse_deviation) -> y, index?`.
+///
+/// With a pool, `index` (u8) is the winner's position in its window in row order, or 255 where `relu` cut it off and no gradient passes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BatchNormApply {
     /// Attributes.
     pub norm: BatchNorm2d,
     /// Whether the result is rectified.
@@ -57,9 +68,22 @@ pub struct BatchNormInference {
     pub pool: Option<FusedPool>,
 }
 
-/// `(x, dy, weight, bias, mean, inverse_deviation, index?) -> dx, dweight, dbias`.
+/// `(x, dy, weight, bias, mean, inverse_deviation, index?) -> dweight, dbias, sums f64 [2, C]`.
+///
+/// `sums` holds what was added up so far: of the gradient behind the rectifier, and of the same times `x - mean`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct BatchNormBackward {
+pub struct BatchNormGradients {
+    /// Attributes.
+    pub norm: BatchNorm2d,
+    /// Whether the result was rectified.
+    pub relu: bool,
+    /// Whether the result was pooled.
+    pub pool: Option<FusedPool>,
+}
+
+/// `(x, dy, weight, bias, mean, inverse_deviation, dweight, dbias, index?) -> dx`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BatchNormBackwardData {
     /// Attributes.
     pub norm: BatchNorm2d,
     /// Whether the result was rectified.
@@ -70,19 +94,23 @@ pub struct BatchNormBackward {
 
 pub(super) fn lower(op: &BatchNorm2d, node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
     let x = to.input(node, 0);
-    let [weight, bias, mean, variance] = [0, 1, 2, 3].map(|i| to.parameter(node, i));
+    let [weight, bias, running_mean, running_var] = [0, 1, 2, 3].map(|i| to.parameter(node, i));
     let y = to.output(node);
+    let (norm, relu, pool) = (*op, false, None);
     match to.mode() {
         Mode::Train => {
             let master = to.precision().master();
-            let saved =
-                [":mean", ":inverse_deviation"].map(|part| to.saved(node, part, &[op.channels], master));
-            let kernel = BatchNormForward { norm: *op, relu: false, pool: None };
-            to.push(node, kernel, vec![x, weight, bias], vec![mean, variance], vec![y, saved[0], saved[1]]);
+            let saved = |to: &mut Lowering, part| to.saved(node, part, &[op.channels], master);
+            let (mean, inverse_deviation) = (saved(to, ":mean"), saved(to, ":inverse_deviation"));
+            let moments = to.saved(node, ":moments", &[2, op.channels], DType::F64);
+            let outputs = vec![mean, inverse_deviation, moments];
+            to.push(node, BatchNormStatistics { norm }, vec![x], vec![running_mean, running_var], outputs);
+            let inputs = vec![x, weight, bias, mean, inverse_deviation];
+            to.push(node, BatchNormApply { norm, relu, pool }, inputs, vec![], vec![y]);
         }
         Mode::Evaluate | Mode::Refresh => {
-            let kernel = BatchNormInference { norm: *op, relu: false, pool: None };
-            to.push(node, kernel, vec![x, weight, bias, mean, variance], vec![], vec![y]);
+            let inputs = vec![x, weight, bias, running_mean, running_var];
+            to.push(node, BatchNormInference { norm, relu, pool }, inputs, vec![], vec![y]);
         }
     }
     Ok(())
@@ -118,37 +146,85 @@ fn check_index(pool: Option<FusedPool>, y: &Value, index: Option<&&Value>) -> Re
     }
 }
 
-impl KernelSpec for BatchNormForward {
+fn expect_f64(value: &Value) -> Result<(), String> {
+    if value.dtype == DType::F64 {
+        return Ok(());
+    }
+    Err(format!("`{}` is {}, it should be f64", value.name, value.dtype))
+}
+
+impl KernelSpec for BatchNormStatistics {
+    fn name(&self) -> &'static str {
+        "batch_norm_statistics"
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[1, 2, 3]])?;
+        check_all(&self.norm, None, operands[0], operands[0], &operands[1..5])?;
+        expect_shape(operands[5], &[2, self.norm.channels])?;
+        expect_f64(operands[5])
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::Continues
+    }
+
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        3 * operands[0].elements() as u64
+    }
+
+    fn differentiate(&self, _step: &Step, _to: &mut Differentiator) -> Result<(), EngineError> {
+        // The derivative of what applies the statistics goes through them.
+        Ok(())
+    }
+}
+
+impl KernelSpec for BatchNormApply {
     fn name(&self) -> &'static str {
         match (self.relu, self.pool.is_some()) {
-            (false, false) => "batch_norm_forward",
-            (true, false) => "batch_norm_relu_forward",
-            (false, true) => "batch_norm_pool_forward",
-            (true, true) => "batch_norm_relu_pool_forward",
+            (false, false) => "batch_norm_apply",
+            (true, false) => "batch_norm_relu_apply",
+            (false, true) => "batch_norm_pool_apply",
+            (true, true) => "batch_norm_relu_pool_apply",
         }
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
-        expect_counts(counts, &[[3, 2, if self.pool.is_some() { 4 } else { 3 }]])?;
-        let channels = [&operands[1..5], &operands[6..8]].concat();
-        check_all(&self.norm, self.pool, operands[0], operands[5], &channels)?;
-        check_index(self.pool, operands[5], operands.get(8))
+        expect_counts(counts, &[[5, 0, if self.pool.is_some() { 2 } else { 1 }]])?;
+        check_all(&self.norm, self.pool, operands[0], operands[5], &operands[1..5])?;
+        check_index(self.pool, operands[5], operands.get(6))
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::PerSample
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {
-        4 * operands[0].elements() as u64
+        2 * operands[0].elements() as u64
     }
 
     fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
         let Some(dy) = to.gradient(step.outputs[0]) else { return Ok(()) };
-        let (x, weight, bias) = (step.inputs[0], step.inputs[1], step.inputs[2]);
-        let mut inputs = vec![x, dy, weight, bias, step.outputs[1], step.outputs[2]];
-        inputs.extend(step.outputs.get(3));
+        let (norm, relu, pool) = (self.norm, self.relu, self.pool);
+        let [x, weight, bias, mean, inverse_deviation] = step.inputs[..] else {
+            return Err(to.no_derivative(step));
+        };
+        let index = step.outputs.get(1);
         let (dweight, dbias) = (to.parameter_gradient(weight), to.parameter_gradient(bias));
-        let kernel = BatchNormBackward { norm: self.norm, relu: self.relu, pool: self.pool };
-        to.add_gradient(x, |to, dx| {
-            to.push(step, kernel, Phase::Backward, inputs, vec![], vec![dx, dweight, dbias]);
-        });
+        let sums = to.sums(step, norm.channels);
+        let mut inputs = vec![x, dy, weight, bias, mean, inverse_deviation];
+        let mut sources = [&inputs[..], &[dweight, dbias]].concat();
+        inputs.extend(index);
+        sources.extend(index);
+        let outputs = vec![dweight, dbias, sums];
+        let gradients = BatchNormGradients { norm, relu, pool };
+        to.push(step, gradients, Phase::BackwardWeights, inputs, vec![], outputs);
+        if to.wants_gradient(x) {
+            to.add_gradient(x, |to, dx| {
+                let kernel = BatchNormBackwardData { norm, relu, pool };
+                to.push(step, kernel, Phase::BackwardData, sources, vec![], vec![dx]);
+            });
+        }
         Ok(())
     }
 }
@@ -163,31 +239,67 @@ impl KernelSpec for BatchNormInference {
         check_all(&self.norm, self.pool, operands[0], operands[5], &operands[1..5])
     }
 
+    fn tiling(&self) -> Tiling {
+        Tiling::PerSample
+    }
+
     fn flops(&self, operands: &[&Value]) -> u64 {
         2 * operands[0].elements() as u64
     }
 }
 
-impl KernelSpec for BatchNormBackward {
+impl KernelSpec for BatchNormGradients {
     fn name(&self) -> &'static str {
         match (self.relu, self.pool.is_some()) {
-            (false, false) => "batch_norm_backward",
-            (true, false) => "batch_norm_relu_backward",
-            (false, true) => "batch_norm_pool_backward",
-            (true, true) => "batch_norm_relu_pool_backward",
+            (false, false) => "batch_norm_gradients",
+            (true, false) => "batch_norm_relu_gradients",
+            (false, true) => "batch_norm_pool_gradients",
+            (true, true) => "batch_norm_relu_pool_gradients",
         }
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         let inputs = if self.pool.is_some() { 7 } else { 6 };
         expect_counts(counts, &[[inputs, 0, 3]])?;
-        let channels = [&operands[2..6], &operands[inputs + 1..]].concat();
+        let channels = [&operands[2..6], &operands[inputs..inputs + 2]].concat();
         check_all(&self.norm, self.pool, operands[0], operands[1], &channels)?;
-        expect_same_shape(operands[0], operands[inputs])?;
+        expect_shape(operands[inputs + 2], &[2, self.norm.channels])?;
+        expect_f64(operands[inputs + 2])?;
         check_index(self.pool, operands[1], operands.get(6))
     }
 
+    fn tiling(&self) -> Tiling {
+        Tiling::Continues
+    }
+
     fn flops(&self, operands: &[&Value]) -> u64 {
-        8 * operands[0].elements() as u64
+        4 * operands[0].elements() as u64
+    }
+}
+
+impl KernelSpec for BatchNormBackwardData {
+    fn name(&self) -> &'static str {
+        match (self.relu, self.pool.is_some()) {
+            (false, false) => "batch_norm_backward_data",
+            (true, false) => "batch_norm_relu_backward_data",
+            (false, true) => "batch_norm_pool_backward_data",
+            (true, true) => "batch_norm_relu_pool_backward_data",
+        }
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        let inputs = if self.pool.is_some() { 9 } else { 8 };
+        expect_counts(counts, &[[inputs, 0, 1]])?;
+        check_all(&self.norm, self.pool, operands[0], operands[1], &operands[2..8])?;
+        expect_same_shape(operands[0], operands[inputs])?;
+        check_index(self.pool, operands[1], operands.get(8))
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::PerSample
+    }
+
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        4 * operands[0].elements() as u64
     }
 }

@@ -1,6 +1,6 @@
 //! Convolution: forward, gradient of the input, gradient of weight and bias.
 
-use super::{KernelSpec, expect_counts, expect_shape, image_shape, relu::backward_through_relu};
+use super::{KernelSpec, Tiling, expect_counts, expect_shape, image_shape, relu::backward_through_relu};
 use crate::differentiate::Differentiator;
 use crate::lower::Lowering;
 use crate::{EngineError, Phase, Step, Value};
@@ -68,6 +68,10 @@ impl KernelSpec for Conv2dForward {
         if self.conv.bias { expect_shape(operands[2], &[self.conv.out_channels]) } else { Ok(()) }
     }
 
+    fn tiling(&self) -> Tiling {
+        Tiling::PerSample
+    }
+
     fn flops(&self, operands: &[&Value]) -> u64 {
         flops(&self.conv, operands[operands.len() - 1])
     }
@@ -116,6 +120,10 @@ impl KernelSpec for Conv2dBackwardData {
         check_triple(&self.conv, operands[2], Some(operands[1]), operands[0])
     }
 
+    fn tiling(&self) -> Tiling {
+        Tiling::PerSample
+    }
+
     fn flops(&self, operands: &[&Value]) -> u64 {
         flops(&self.conv, operands[0])
     }
@@ -130,6 +138,10 @@ impl KernelSpec for Conv2dBackwardWeights {
         expect_counts(counts, &[[2, 0, if self.conv.bias { 2 } else { 1 }]])?;
         check_triple(&self.conv, operands[0], Some(operands[2]), operands[1])?;
         if self.conv.bias { expect_shape(operands[3], &[self.conv.out_channels]) } else { Ok(()) }
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::Sums
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {

@@ -1,6 +1,6 @@
 //! Moving values: to another type, to another layout, onto another.
 
-use super::{KernelSpec, expect_counts, expect_same_shape};
+use super::{KernelSpec, Tiling, expect_counts, expect_same_shape};
 use crate::Value;
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,29 @@ pub struct Reorder;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Accumulate;
 
+/// `part -> sum`: `sum = part` for the first tile, `sum += part` for the others, in the order of the tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct AddTiles;
+
+impl KernelSpec for AddTiles {
+    fn name(&self) -> &'static str {
+        "add_tiles"
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[1, 0, 1]])?;
+        expect_same_shape(operands[0], operands[1])
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::Continues
+    }
+
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        operands[0].elements() as u64
+    }
+}
+
 impl KernelSpec for Convert {
     fn name(&self) -> &'static str {
         "convert"
@@ -24,6 +47,10 @@ impl KernelSpec for Convert {
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[1, 0, 1]])?;
         expect_same_shape(operands[0], operands[1])
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::Whole
     }
 
     fn flops(&self, _operands: &[&Value]) -> u64 {
@@ -45,6 +72,10 @@ impl KernelSpec for Reorder {
         Ok(())
     }
 
+    fn tiling(&self) -> Tiling {
+        Tiling::Whole
+    }
+
     fn flops(&self, _operands: &[&Value]) -> u64 {
         0
     }
@@ -58,6 +89,10 @@ impl KernelSpec for Accumulate {
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[1, 1, 0]])?;
         expect_same_shape(operands[0], operands[1])
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::PerSample
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {

@@ -1,7 +1,7 @@
 //! The fully connected layer. Its input may be a feature map `[N, C, H, W]` as it lies: the weight `[O, C*H*W]` is then read as
 //! `[O, C, H, W]`, so that flattening moves no byte.
 
-use super::{KernelSpec, expect_counts, expect_shape};
+use super::{KernelSpec, Tiling, expect_counts, expect_shape};
 use crate::differentiate::Differentiator;
 use crate::lower::Lowering;
 use crate::{EngineError, Phase, Step, Value};
@@ -65,6 +65,10 @@ impl KernelSpec for LinearForward {
         if self.linear.bias { expect_shape(operands[2], &[self.linear.out_features]) } else { Ok(()) }
     }
 
+    fn tiling(&self) -> Tiling {
+        Tiling::PerSample
+    }
+
     fn flops(&self, operands: &[&Value]) -> u64 {
         flops(&self.linear, operands[0])
     }
@@ -98,6 +102,10 @@ impl KernelSpec for LinearBackwardData {
         check_triple(&self.linear, operands[2], Some(operands[1]), operands[0])
     }
 
+    fn tiling(&self) -> Tiling {
+        Tiling::PerSample
+    }
+
     fn flops(&self, operands: &[&Value]) -> u64 {
         flops(&self.linear, operands[2])
     }
@@ -112,6 +120,10 @@ impl KernelSpec for LinearBackwardWeights {
         expect_counts(counts, &[[2, 0, if self.linear.bias { 2 } else { 1 }]])?;
         check_triple(&self.linear, operands[0], Some(operands[2]), operands[1])?;
         if self.linear.bias { expect_shape(operands[3], &[self.linear.out_features]) } else { Ok(()) }
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::Sums
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {

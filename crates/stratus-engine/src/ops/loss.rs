@@ -1,6 +1,6 @@
 //! Softmax and cross-entropy in one step, with the counts that accuracy is made of and the gradient of the logits.
 
-use super::{KernelSpec, expect_counts, expect_shape};
+use super::{KernelSpec, Tiling, expect_counts, expect_shape};
 use crate::{DType, Value};
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +34,10 @@ impl KernelSpec for SoftmaxCrossEntropy {
             ));
         }
         operands.get(3).map_or(Ok(()), |gradient| expect_shape(gradient, &[batch, classes]))
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::Whole
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {

@@ -1,6 +1,6 @@
 //! Max-pooling, where it could not be fused.
 
-use super::{KernelSpec, expect_counts, expect_same_shape, expect_shape, image_shape};
+use super::{KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape, image_shape};
 use crate::differentiate::Differentiator;
 use crate::lower::Lowering;
 use crate::program::Mode;
@@ -28,7 +28,7 @@ pub(super) fn lower(op: &MaxPool2d, node: &Node, to: &mut Lowering) -> Result<()
     let mut outputs = vec![y];
     if to.mode() == Mode::Train {
         let shape = to.shape(y);
-        outputs.push(to.saved(node, ":index", &shape, DType::U8));
+        outputs.push(to.saved_samples(node, ":index", &shape, DType::U8));
     }
     to.push(node, MaxPoolForward { pool: *op }, vec![x], vec![], outputs);
     Ok(())
@@ -57,6 +57,10 @@ impl KernelSpec for MaxPoolForward {
         check_pair(&self.pool, operands[0], operands[1], operands.get(2).copied())
     }
 
+    fn tiling(&self) -> Tiling {
+        Tiling::PerSample
+    }
+
     fn flops(&self, operands: &[&Value]) -> u64 {
         operands[1].elements() as u64 * (self.pool.kernel[0] * self.pool.kernel[1]) as u64
     }
@@ -83,6 +87,10 @@ impl KernelSpec for MaxPoolBackward {
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[2, 0, 1]])?;
         check_pair(&self.pool, operands[2], operands[0], Some(operands[1]))
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::PerSample
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {

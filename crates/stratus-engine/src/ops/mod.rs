@@ -10,9 +10,12 @@ mod max_pool2d;
 mod relu;
 mod sgd;
 
-pub use batch_norm::{BatchNormBackward, BatchNormForward, BatchNormInference, FusedPool};
+pub use batch_norm::{
+    BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference, BatchNormStatistics,
+    FusedPool,
+};
 pub use conv2d::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
-pub use convert::{Accumulate, Convert, Reorder};
+pub use convert::{Accumulate, AddTiles, Convert, Reorder};
 pub use linear::{LinearBackwardData, LinearBackwardWeights, LinearForward};
 pub use loss::{METRICS, SoftmaxCrossEntropy};
 pub use max_pool2d::{MaxPoolBackward, MaxPoolForward};
@@ -24,6 +27,19 @@ use crate::lower::Lowering;
 use crate::{EngineError, Step, Value};
 use serde::{Deserialize, Serialize};
 use stratus_graph::{Node, Op};
+
+/// How a kernel can run over a batch that is cut into tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tiling {
+    /// What it makes of a sample depends on that sample alone.
+    PerSample,
+    /// It adds up over the samples that it is given, and overwrites: [`crate::tile`] adds the tiles' sums up behind it with [`AddTiles`].
+    Sums,
+    /// It adds up over the samples, and continues where the tile before left off; its results are there after the last tile.
+    Continues,
+    /// It needs the whole batch.
+    Whole,
+}
 
 /// What every kernel knows of itself. Operands are inputs, then updates, then outputs.
 pub trait KernelSpec {
@@ -38,6 +54,9 @@ pub trait KernelSpec {
 
     /// Floating-point operations (a multiply-add counts two).
     fn flops(&self, operands: &[&Value]) -> u64;
+
+    /// How it can run tile by tile. No default: whoever adds a kernel decides.
+    fn tiling(&self) -> Tiling;
 
     /// Adds the steps of its derivative. The default is for kernels that no gradient passes.
     ///
@@ -73,6 +92,9 @@ macro_rules! kernels {
             fn flops(&self, operands: &[&Value]) -> u64 {
                 match self { $(Self::$name(kernel) => kernel.flops(operands),)* }
             }
+            fn tiling(&self) -> Tiling {
+                match self { $(Self::$name(kernel) => kernel.tiling(),)* }
+            }
             fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
                 match self { $(Self::$name(kernel) => kernel.differentiate(step, to),)* }
             }
@@ -82,9 +104,12 @@ macro_rules! kernels {
 
 kernels!(
     Accumulate,
-    BatchNormBackward,
-    BatchNormForward,
+    AddTiles,
+    BatchNormApply,
+    BatchNormBackwardData,
+    BatchNormGradients,
     BatchNormInference,
+    BatchNormStatistics,
     Conv2dBackwardData,
     Conv2dBackwardWeights,
     Conv2dForward,

@@ -1,6 +1,6 @@
 //! The rectifier, where it could not be fused.
 
-use super::{KernelSpec, expect_counts, expect_same_shape};
+use super::{KernelSpec, Tiling, expect_counts, expect_same_shape};
 use crate::differentiate::Differentiator;
 use crate::lower::Lowering;
 use crate::{EngineError, Phase, Step, Value, ValueId};
@@ -43,6 +43,10 @@ impl KernelSpec for ReluForward {
         expect_same_shape(operands[0], operands[1])
     }
 
+    fn tiling(&self) -> Tiling {
+        Tiling::PerSample
+    }
+
     fn flops(&self, operands: &[&Value]) -> u64 {
         operands[0].elements() as u64
     }
@@ -68,6 +72,10 @@ impl KernelSpec for ReluBackward {
         expect_counts(counts, &[[2, 0, 1]])?;
         expect_same_shape(operands[0], operands[1])?;
         expect_same_shape(operands[0], operands[2])
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::PerSample
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {

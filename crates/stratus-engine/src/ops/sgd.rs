@@ -1,6 +1,6 @@
 //! Stochastic gradient descent with momentum and weight decay.
 
-use super::{KernelSpec, expect_counts, expect_same_shape, expect_shape};
+use super::{KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape};
 use crate::Value;
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,10 @@ impl KernelSpec for SgdUpdate {
         expect_shape(operands[1], &[HYPER.len()])?;
         [2, 3].iter().try_for_each(|&i| expect_same_shape(operands[0], operands[i]))?;
         operands.get(4).map_or(Ok(()), |copy| expect_same_shape(operands[0], copy))
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::Whole
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {

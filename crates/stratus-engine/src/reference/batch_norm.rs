@@ -2,8 +2,11 @@
 
 use super::max_pool2d::{larger, window};
 use super::relu::rectify;
-use super::{Reference, Tensor, unexpected_operands};
-use crate::ops::{BatchNormBackward, BatchNormForward, BatchNormInference, FusedPool};
+use super::{Reference, Tensor, Tile, unexpected_operands};
+use crate::ops::{
+    BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference, BatchNormStatistics,
+    FusedPool,
+};
 
 /// The index of an output that the rectifier cut off: no gradient passes.
 const CUT: f64 = 255.0;
@@ -17,6 +20,22 @@ struct Affine {
 }
 
 impl Affine {
+    /// As stored, so that the backward pass cuts off what the forward pass did.
+    fn of(
+        c: usize,
+        weight: &Tensor<'_>,
+        bias: &Tensor<'_>,
+        mean: &Tensor<'_>,
+        inverse_deviation: &Tensor<'_>,
+    ) -> Self {
+        Self {
+            mean: mean.get(c),
+            inverse_deviation: inverse_deviation.get(c),
+            weight: weight.get(c),
+            bias: bias.get(c),
+        }
+    }
+
     fn normalised(&self, x: f64) -> f64 {
         (x - self.mean) * self.inverse_deviation
     }
@@ -72,40 +91,60 @@ fn write_channel(
     Ok(())
 }
 
-impl Reference for BatchNormForward {
-    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64]) -> Result<(), String> {
-        let (operands, rest) = operands.split_at_mut(operands.len().min(8));
-        let [x, weight, bias, running_mean, running_var, y, mean, inverse_deviation] = operands else {
+impl Reference for BatchNormStatistics {
+    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], tile: Tile) -> Result<(), String> {
+        let [x, running_mean, running_var, mean, inverse_deviation, moments] = operands else {
             return Err(unexpected_operands());
         };
         let shape = x.image();
+        let channels = shape[1];
         let count = (shape[0] * shape[2] * shape[3]) as f64;
         let momentum = f64::from(self.norm.momentum);
-        for c in 0..shape[1] {
-            let average = channel(shape, c).map(|position| x.get(position)).sum::<f64>() / count;
-            let squares: f64 = channel(shape, c).map(|position| (x.get(position) - average).powi(2)).sum();
-            let variance = squares / count;
+        for c in 0..channels {
+            let mut average = channel(shape, c).map(|position| x.get(position)).sum::<f64>() / count;
+            let mut squares: f64 =
+                channel(shape, c).map(|position| (x.get(position) - average).powi(2)).sum();
+            let mut total = count;
+            if !tile.is_first() {
+                let before = tile.index as f64 * count;
+                total += before;
+                let apart = average - moments.get(c);
+                average = moments.get(c) + apart * count / total;
+                squares += moments.get(channels + c) + apart * apart * before * count / total;
+            }
+            moments.set(c, average);
+            moments.set(channels + c, squares);
+            if !tile.is_last() {
+                continue;
+            }
+            let variance = squares / total;
             mean.set(c, average);
             inverse_deviation.set(c, 1.0 / (variance + f64::from(self.norm.epsilon)).sqrt());
-            let unbiased = if count > 1.0 { squares / (count - 1.0) } else { variance };
+            let unbiased = if total > 1.0 { squares / (total - 1.0) } else { variance };
             for (running, new) in [(&mut *running_mean, average), (&mut *running_var, unbiased)] {
                 running.set(c, running.get(c) + momentum * (new - running.get(c)));
             }
-            // As stored, so that the backward pass cuts off what the forward pass did.
-            let affine = Affine {
-                mean: mean.get(c),
-                inverse_deviation: inverse_deviation.get(c),
-                weight: weight.get(c),
-                bias: bias.get(c),
-            };
-            write_channel(&affine, self.relu, self.pool, c, x, y, rest.first_mut())?;
+        }
+        Ok(())
+    }
+}
+
+impl Reference for BatchNormApply {
+    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
+        let (operands, index) = operands.split_at_mut(operands.len().min(6));
+        let [x, weight, bias, mean, inverse_deviation, y] = operands else {
+            return Err(unexpected_operands());
+        };
+        for c in 0..x.image()[1] {
+            let affine = Affine::of(c, weight, bias, mean, inverse_deviation);
+            write_channel(&affine, self.relu, self.pool, c, x, y, index.first_mut())?;
         }
         Ok(())
     }
 }
 
 impl Reference for BatchNormInference {
-    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64]) -> Result<(), String> {
+    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [x, weight, bias, running_mean, running_var, y] = operands else {
             return Err(unexpected_operands());
         };
@@ -122,46 +161,83 @@ impl Reference for BatchNormInference {
     }
 }
 
-impl Reference for BatchNormBackward {
-    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64]) -> Result<(), String> {
+impl Reference for BatchNormGradients {
+    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], tile: Tile) -> Result<(), String> {
         let Some(inputs) = operands.len().checked_sub(3) else { return Err(unexpected_operands()) };
         let (inputs, outputs) = operands.split_at_mut(inputs);
-        let ([x, dy, weight, bias, mean, inverse_deviation, index @ ..], [dx, dweight, dbias]) =
+        let ([x, dy, weight, bias, mean, inverse_deviation, index @ ..], [dweight, dbias, sums]) =
             (inputs, outputs)
         else {
             return Err(unexpected_operands());
         };
         let shape = x.image();
-        let count = (shape[0] * shape[2] * shape[3]) as f64;
-        for c in 0..shape[1] {
-            let affine = Affine {
-                mean: mean.get(c),
-                inverse_deviation: inverse_deviation.get(c),
-                weight: weight.get(c),
-                bias: bias.get(c),
-            };
-            // The gradient of the normalised map, at a position of x.
-            let gradient = |position: usize| match (self.pool, index.first()) {
-                (Some(pool), Some(index)) => unpool(pool, shape, dy, index, position),
-                _ if self.relu && affine.apply(x.get(position)) <= 0.0 => 0.0,
-                _ => dy.get(position),
-            };
-            let (mut sum, mut sum_normalised) = (0.0, 0.0);
+        let channels = shape[1];
+        for c in 0..channels {
+            let affine = Affine::of(c, weight, bias, mean, inverse_deviation);
+            let behind =
+                Behind { affine: &affine, relu: self.relu, pool: self.pool, x, dy, index: index.first() };
+            let (mut sum, mut weighted) =
+                if tile.is_first() { (0.0, 0.0) } else { (sums.get(c), sums.get(channels + c)) };
             for position in channel(shape, c) {
-                sum += gradient(position);
-                sum_normalised += gradient(position) * affine.normalised(x.get(position));
+                let gradient = behind.gradient(position);
+                sum += gradient;
+                weighted += gradient * (x.get(position) - affine.mean);
             }
-            dbias.set(c, sum);
-            dweight.set(c, sum_normalised);
+            sums.set(c, sum);
+            sums.set(channels + c, weighted);
+            if tile.is_last() {
+                dbias.set(c, sum);
+                dweight.set(c, weighted * affine.inverse_deviation);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Reference for BatchNormBackwardData {
+    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], tile: Tile) -> Result<(), String> {
+        let Some((dx, inputs)) = operands.split_last_mut() else { return Err(unexpected_operands()) };
+        let [x, dy, weight, bias, mean, inverse_deviation, dweight, dbias, index @ ..] = inputs else {
+            return Err(unexpected_operands());
+        };
+        let shape = x.image();
+        // The means are over the whole batch.
+        let count = (shape[0] * shape[2] * shape[3] * tile.count) as f64;
+        for c in 0..shape[1] {
+            let affine = Affine::of(c, weight, bias, mean, inverse_deviation);
+            let behind =
+                Behind { affine: &affine, relu: self.relu, pool: self.pool, x, dy, index: index.first() };
             // The gradient without its mean and without its part along the normalised map: neither can change the output.
             let scale = affine.weight * affine.inverse_deviation;
             for position in channel(shape, c) {
                 let normalised = affine.normalised(x.get(position));
-                let rest = gradient(position) - sum / count - normalised * sum_normalised / count;
+                let rest =
+                    behind.gradient(position) - dbias.get(c) / count - normalised * dweight.get(c) / count;
                 dx.set(position, scale * rest);
             }
         }
         Ok(())
+    }
+}
+
+/// What comes behind a normalised map in one channel: rectifier, pooling, and the gradient of their result.
+struct Behind<'a> {
+    affine: &'a Affine,
+    relu: bool,
+    pool: Option<FusedPool>,
+    x: &'a Tensor<'a>,
+    dy: &'a Tensor<'a>,
+    index: Option<&'a Tensor<'a>>,
+}
+
+impl Behind<'_> {
+    /// The gradient of the normalised map, at a position of x.
+    fn gradient(&self, position: usize) -> f64 {
+        match (self.pool, self.index) {
+            (Some(pool), Some(index)) => unpool(pool, self.x.image(), self.dy, index, position),
+            _ if self.relu && self.affine.apply(self.x.get(position)) <= 0.0 => 0.0,
+            _ => self.dy.get(position),
+        }
     }
 }
 

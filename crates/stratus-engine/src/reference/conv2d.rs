@@ -1,7 +1,7 @@
 //! Convolution. All three kernels visit the same rows of (weight, x, y) and differ in what they add to what.
 
 use super::relu::rectify;
-use super::{Reference, Tensor, unexpected_operands};
+use super::{Reference, Tensor, Tile, unexpected_operands};
 use crate::Value;
 use crate::ops::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
 use std::ops::Range;
@@ -90,7 +90,7 @@ impl Reference for Conv2dForward {
         scratch(&self.conv, operands[0], operands[operands.len() - 1])
     }
 
-    fn run(&self, operands: &mut [Tensor<'_>], scratch: &mut [f64]) -> Result<(), String> {
+    fn run(&self, operands: &mut [Tensor<'_>], scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let (x, weight, bias, y) = match operands {
             [x, weight, y] => (x, weight, None, y),
             [x, weight, bias, y] => (x, weight, Some(bias), y),
@@ -126,7 +126,7 @@ impl Reference for Conv2dBackwardData {
         scratch(&self.conv, operands[2], operands[0])
     }
 
-    fn run(&self, operands: &mut [Tensor<'_>], scratch: &mut [f64]) -> Result<(), String> {
+    fn run(&self, operands: &mut [Tensor<'_>], scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [dy, weight, dx] = operands else { return Err(unexpected_operands()) };
         let (x_shape, y_shape) = (dx.image(), dy.image());
         let (weights, inputs, outputs) = split(&self.conv, x_shape, scratch);
@@ -152,7 +152,7 @@ impl Reference for Conv2dBackwardWeights {
         scratch(&self.conv, operands[0], operands[1])
     }
 
-    fn run(&self, operands: &mut [Tensor<'_>], scratch: &mut [f64]) -> Result<(), String> {
+    fn run(&self, operands: &mut [Tensor<'_>], scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let (x, dy, dweight, dbias) = match operands {
             [x, dy, dweight] => (x, dy, dweight, None),
             [x, dy, dweight, dbias] => (x, dy, dweight, Some(dbias)),

@@ -1,6 +1,6 @@
 //! The fully connected layer, one sample at a time. A feature map `[N, C, H, W]` is `[N, C*H*W]` in row-major order.
 
-use super::{Reference, Tensor, unexpected_operands};
+use super::{Reference, Tensor, Tile, unexpected_operands};
 use crate::Value;
 use crate::ops::{LinearBackwardData, LinearBackwardWeights, LinearForward};
 use stratus_graph::ops::Linear;
@@ -22,7 +22,7 @@ impl Reference for LinearForward {
         scratch(&self.linear)
     }
 
-    fn run(&self, operands: &mut [Tensor<'_>], scratch: &mut [f64]) -> Result<(), String> {
+    fn run(&self, operands: &mut [Tensor<'_>], scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let (x, weight, bias, y) = match operands {
             [x, weight, y] => (x, weight, None, y),
             [x, weight, bias, y] => (x, weight, Some(bias), y),
@@ -47,7 +47,7 @@ impl Reference for LinearBackwardData {
         scratch(&self.linear)
     }
 
-    fn run(&self, operands: &mut [Tensor<'_>], scratch: &mut [f64]) -> Result<(), String> {
+    fn run(&self, operands: &mut [Tensor<'_>], scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [dy, weight, dx] = operands else { return Err(unexpected_operands()) };
         let (weights, inputs, outputs) = split(&self.linear, scratch);
         weight.read(0, weights);
@@ -70,7 +70,7 @@ impl Reference for LinearBackwardWeights {
         scratch(&self.linear)
     }
 
-    fn run(&self, operands: &mut [Tensor<'_>], scratch: &mut [f64]) -> Result<(), String> {
+    fn run(&self, operands: &mut [Tensor<'_>], scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let (x, dy, dweight, dbias) = match operands {
             [x, dy, dweight] => (x, dy, dweight, None),
             [x, dy, dweight, dbias] => (x, dy, dweight, Some(dbias)),

@@ -1,10 +1,10 @@
 //! Softmax and cross-entropy.
 
-use super::{Reference, Tensor, unexpected_operands};
+use super::{Reference, Tensor, Tile, unexpected_operands};
 use crate::ops::SoftmaxCrossEntropy;
 
 impl Reference for SoftmaxCrossEntropy {
-    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64]) -> Result<(), String> {
+    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let (logits, labels, metrics, mut gradient) = match operands {
             [logits, labels, metrics] => (logits, labels, metrics, None),
             [logits, labels, metrics, gradient] => (logits, labels, metrics, Some(gradient)),

@@ -1,10 +1,10 @@
 //! Max-pooling.
 
-use super::{Reference, Tensor, unexpected_operands};
+use super::{Reference, Tensor, Tile, unexpected_operands};
 use crate::ops::{MaxPoolBackward, MaxPoolForward};
 
 impl Reference for MaxPoolForward {
-    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64]) -> Result<(), String> {
+    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let (x, y, mut index) = match operands {
             [x, y] => (x, y, None),
             [x, y, index] => (x, y, Some(index)),
@@ -38,7 +38,7 @@ impl Reference for MaxPoolForward {
 
 impl Reference for MaxPoolBackward {
     /// Gathers: each input asks the windows it lies in whether it won.
-    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64]) -> Result<(), String> {
+    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [dy, index, dx] = operands else { return Err(unexpected_operands()) };
         let ([.., out_height, out_width], [batch, channels, height, width]) = (dy.image(), dx.image());
         let (stride, padding) = (self.pool.stride, self.pool.padding);

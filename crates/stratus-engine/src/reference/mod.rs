@@ -13,9 +13,11 @@ mod relu;
 mod sgd;
 mod tensor;
 
-use crate::backend::{MAX_OPERANDS, Operands, PrepareRequest, Prepared, PreparedStep, StepKernel, step_key};
+use crate::backend::{
+    MAX_OPERANDS, Operands, PrepareRequest, Prepared, PreparedStep, StepKernel, Tile, step_key,
+};
 use crate::ops::KernelSpec;
-use crate::{Backend, Choices, DType, EngineError, Kernel, Layout, Program, Step, Value};
+use crate::{Backend, Choices, DType, EngineError, Kernel, Layout, Program, Value};
 use tensor::Tensor;
 
 /// What its kernels are called in plans and reports.
@@ -33,16 +35,19 @@ trait Reference: Send {
     }
 
     /// Computes. `operands` are inputs, updates and outputs in order, their shapes checked by [`KernelSpec::check`].
-    fn run(&self, operands: &mut [Tensor<'_>], scratch: &mut [f64]) -> Result<(), String>;
+    fn run(&self, operands: &mut [Tensor<'_>], scratch: &mut [f64], tile: Tile) -> Result<(), String>;
 }
 
 /// The implementation of a kernel.
 fn reference(kernel: &Kernel) -> Box<dyn Reference> {
     match kernel {
         Kernel::Accumulate(kernel) => Box::new(*kernel),
-        Kernel::BatchNormBackward(kernel) => Box::new(*kernel),
-        Kernel::BatchNormForward(kernel) => Box::new(*kernel),
+        Kernel::AddTiles(kernel) => Box::new(*kernel),
+        Kernel::BatchNormApply(kernel) => Box::new(*kernel),
+        Kernel::BatchNormBackwardData(kernel) => Box::new(*kernel),
+        Kernel::BatchNormGradients(kernel) => Box::new(*kernel),
         Kernel::BatchNormInference(kernel) => Box::new(*kernel),
+        Kernel::BatchNormStatistics(kernel) => Box::new(*kernel),
         Kernel::Conv2dBackwardData(kernel) => Box::new(*kernel),
         Kernel::Conv2dBackwardWeights(kernel) => Box::new(*kernel),
         Kernel::Conv2dForward(kernel) => Box::new(*kernel),
@@ -85,16 +90,15 @@ impl Backend for ReferenceBackend {
                 )));
             }
         }
-        let steps = program
-            .steps
-            .iter()
-            .map(|step| prepare_step(program, step, &request.choices))
+        let steps = (0..program.steps.len())
+            .map(|position| prepare_step(program, position, &request.choices))
             .collect::<Result<_, _>>()?;
         Ok(Prepared { program: program.clone(), layouts, steps, choices: Choices::default() })
     }
 }
 
-fn prepare_step(program: &Program, step: &Step, choices: &Choices) -> Result<PreparedStep, EngineError> {
+fn prepare_step(program: &Program, position: usize, choices: &Choices) -> Result<PreparedStep, EngineError> {
+    let step = &program.steps[position];
     let unsupported = |reason: String| EngineError::Unsupported {
         backend: IMPLEMENTATION.to_owned(),
         kernel: step.kernel.name().to_owned(),
@@ -105,7 +109,8 @@ fn prepare_step(program: &Program, step: &Step, choices: &Choices) -> Result<Pre
     if let Some(chosen) = chosen.filter(|chosen| *chosen != IMPLEMENTATION) {
         return Err(unsupported(format!("it has no implementation `{chosen}`")));
     }
-    let operands: Vec<&Value> = step.operands().map(|id| program.value(id)).collect();
+    let operands = program.operands(position);
+    let operands: Vec<&Value> = operands.iter().collect();
     if operands.len() >= MAX_OPERANDS {
         return Err(unsupported(format!("it has {} operands", operands.len())));
     }
@@ -127,14 +132,14 @@ struct ReferenceStep {
 
 impl StepKernel for ReferenceStep {
     fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
-        let count = self.operands.len();
+        let (count, tile) = (self.operands.len(), operands.tile());
         let mut tensors: [Tensor<'_>; MAX_OPERANDS] =
             std::array::from_fn(|position| match self.operands.get(position) {
                 Some((dtype, shape)) => Tensor::new(*dtype, shape, operands.take(position)),
                 None => Tensor::new(DType::U8, &[0], &mut []),
             });
         let scratch = operands.elements(count);
-        self.kernel.run(&mut tensors[..count], scratch)
+        self.kernel.run(&mut tensors[..count], scratch, tile)
     }
 }
 

@@ -1,10 +1,10 @@
 //! Stochastic gradient descent with momentum and weight decay.
 
-use super::{Reference, Tensor, unexpected_operands};
+use super::{Reference, Tensor, Tile, unexpected_operands};
 use crate::ops::SgdUpdate;
 
 impl Reference for SgdUpdate {
-    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64]) -> Result<(), String> {
+    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let (gradient, hyper, parameter, velocity, mut copy) = match operands {
             [gradient, hyper, parameter, velocity] => (gradient, hyper, parameter, velocity, None),
             [gradient, hyper, parameter, velocity, copy] => {

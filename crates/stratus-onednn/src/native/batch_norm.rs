@@ -1,14 +1,15 @@
-//! Batch norm with ReLU: statistics, normalisation, gradients. Pooled variants are in [`super::pool`].
+//! Batch norm with ReLU: statistics and normalisation. Gradients are in [`super::batch_norm_backward`], pooled variants in [`super::pool`].
 //!
-//! Floor: the forward pass reads the map twice and writes it once, the backward pass reads map and gradient twice and writes one map; the
-//! pooled forms neither write nor read the normalised map. Sums run in `f32` over short stretches and are added up in `f64`.
+//! Floor: statistics read the map once, normalising reads it and writes one; the pooled form writes the pooled map alone. Sums run in `f32`
+//! over short stretches and are added up in `f64`.
 
-use super::norm_loops::{affine, gradient, gradient_sums, moments};
+use super::norm_loops::{affine, moments};
 use super::pool::{self, Pool};
 use super::rows::{Geometry, repeat};
 use super::simd::{Bf16, Element, Level};
 use super::threads::{Team, cut};
 use stratus_engine::DType;
+use stratus_engine::backend::Tile;
 
 /// A batch norm as the kernels need it.
 #[derive(Clone, Debug)]
@@ -35,12 +36,12 @@ pub struct BatchNorm {
 const ELEMENTS_PER_FLUSH: usize = 1 << 14;
 
 /// The arena's scratch, cut up: per thread two sums in `f64` per channel and two in `f32` per period; shared constants.
-struct Scratch<'a> {
-    totals: &'a mut [f64],
-    sums: &'a mut [f32],
-    constants: &'a mut [f32],
-    repeated: &'a mut [f32],
-    stages: &'a mut [u8],
+pub(super) struct Scratch<'a> {
+    pub totals: &'a mut [f64],
+    pub sums: &'a mut [f32],
+    pub constants: &'a mut [f32],
+    pub repeated: &'a mut [f32],
+    pub stages: &'a mut [u8],
 }
 
 /// Per-channel constants kept in scratch: four vectors.
@@ -63,7 +64,7 @@ impl BatchNorm {
         if 2 * strip <= pool::LARGEST_STAGE { (2 * strip).next_multiple_of(64) } else { 0 }
     }
 
-    fn scratch<'a>(&self, bytes: &'a mut [u8]) -> Scratch<'a> {
+    pub(super) fn scratch<'a>(&self, bytes: &'a mut [u8]) -> Scratch<'a> {
         let (threads, padded) = (self.team.threads(), self.geometry.padded());
         let (totals, rest) = bytes.split_at_mut(8 * 2 * threads * padded);
         let (sums, rest) = rest.split_at_mut(4 * 2 * threads * self.geometry.period());
@@ -83,7 +84,7 @@ impl BatchNorm {
 
     /// Sums two quantities over all pixels of each channel, on all threads; `body` adds the sums of its rows. The result is in `totals[..2 *
     /// padded]`: first quantity per channel, then second.
-    fn reduce(
+    pub(super) fn reduce(
         &self,
         totals: &mut [f64],
         sums: &mut [f32],
@@ -122,56 +123,71 @@ impl BatchNorm {
         }
     }
 
-    /// Training forward. `index` is empty without pooling.
-    #[allow(clippy::too_many_arguments)] // The operands of the step, each a slice of the arena.
-    pub fn forward(
+    /// The statistics of the batch, of which `x` is a tile: see [`stratus_engine::ops::BatchNormStatistics`].
+    pub fn statistics(
         &self,
         x: &[u8],
-        [weight, bias]: [&[f32]; 2],
         [running_mean, running_variance]: [&mut [f32]; 2],
-        y: &mut [u8],
         [mean, inverse_deviation]: [&mut [f32]; 2],
-        index: &mut [u8],
+        moments: &mut [f64],
+        tile: Tile,
         scratch: &mut [u8],
     ) {
+        let Scratch { totals, sums, constants, repeated, stages } = self.scratch(scratch);
         match self.dtype {
-            DType::Bf16 => self.forward_as::<Bf16>(
-                bytemuck::cast_slice(x),
-                [weight, bias],
-                [running_mean, running_variance],
-                bytemuck::cast_slice_mut(y),
-                [mean, inverse_deviation],
-                index,
-                scratch,
-            ),
-            _ => self.forward_as::<f32>(
-                bytemuck::cast_slice(x),
-                [weight, bias],
-                [running_mean, running_variance],
-                bytemuck::cast_slice_mut(y),
-                [mean, inverse_deviation],
-                index,
-                scratch,
-            ),
+            DType::Bf16 => {
+                self.deviations::<Bf16>(bytemuck::cast_slice(x), totals, sums, constants, repeated, stages);
+            }
+            _ => self.deviations::<f32>(bytemuck::cast_slice(x), totals, sums, constants, repeated, stages),
+        }
+        let padded = self.geometry.padded();
+        let count = self.geometry.pixels() as f64;
+        let (means, squares) = moments.split_at_mut(self.geometry.channels);
+        for channel in 0..self.geometry.channels {
+            let offset = totals[channel] / count;
+            let mut average = f64::from(constants[channel]) + offset;
+            let mut square = totals[padded + channel] - count * offset * offset;
+            let mut total = count;
+            if !tile.is_first() {
+                let before = tile.index as f64 * count;
+                total += before;
+                let apart = average - means[channel];
+                average = means[channel] + apart * count / total;
+                square += squares[channel] + apart * apart * before * count / total;
+            }
+            // A NaN stays one.
+            square = if square < 0.0 { 0.0 } else { square };
+            (means[channel], squares[channel]) = (average, square);
+            if !tile.is_last() {
+                continue;
+            }
+            let unbiased = square / if total > 1.0 { total - 1.0 } else { total };
+            let inverse = 1.0 / (square / total + f64::from(self.epsilon)).sqrt();
+            mean[channel] = average as f32;
+            inverse_deviation[channel] = inverse as f32;
+            let keep = 1.0 - f64::from(self.momentum);
+            for (running, new) in
+                [(&mut running_mean[channel], average), (&mut running_variance[channel], unbiased)]
+            {
+                *running = (keep * f64::from(*running) + f64::from(self.momentum) * new) as f32;
+            }
         }
     }
 
-    #[allow(clippy::too_many_arguments)] // As `forward`.
-    fn forward_as<E: Element>(
+    /// Per channel the sum of deviations from a pivot and of their squares, in `totals`; the pivots in `constants`.
+    fn deviations<E: Element>(
         &self,
         x: &[E],
-        [weight, bias]: [&[f32]; 2],
-        [running_mean, running_variance]: [&mut [f32]; 2],
-        y: &mut [E],
-        [mean, inverse_deviation]: [&mut [f32]; 2],
-        index: &mut [u8],
-        scratch: &mut [u8],
+        totals: &mut [f64],
+        sums: &mut [f32],
+        constants: &mut [f32],
+        repeated: &mut [f32],
+        stages: &mut [u8],
     ) {
         let geometry = &self.geometry;
-        let (padded, row, period) = (geometry.padded(), geometry.row_elements(), geometry.period());
-        let Scratch { totals, sums, constants, repeated, stages } = self.scratch(scratch);
+        let (row, period) = (geometry.row_elements(), geometry.period());
         // Sums are taken about a number near the mean: the variance does not suffer where a channel's mean is large.
-        let pivot = &mut constants[..padded];
+        let pivot = &mut constants[..geometry.padded()];
         row_means(geometry, x, pivot);
         repeat(geometry, pivot, repeated);
         let pivots = &*repeated;
@@ -191,35 +207,22 @@ impl BatchNorm {
                 }
             },
         );
-        let count = geometry.pixels() as f64;
-        let (scale_shift, _) = constants.split_at_mut(2 * padded);
-        // The scale takes the place of the pivot, channel by channel; both are 0 where channels are padding.
-        let (scale, shift) = scale_shift.split_at_mut(padded);
-        shift.fill(0.0);
-        for channel in 0..geometry.channels {
-            let offset = totals[channel] / count;
-            let batch_mean = f64::from(scale[channel]) + offset;
-            // A NaN stays one.
-            let variance = totals[padded + channel] / count - offset * offset;
-            let variance = if variance < 0.0 { 0.0 } else { variance };
-            let unbiased = if count > 1.0 { variance * count / (count - 1.0) } else { variance };
-            let inverse = 1.0 / (variance + f64::from(self.epsilon)).sqrt();
-            mean[channel] = batch_mean as f32;
-            inverse_deviation[channel] = inverse as f32;
-            let keep = 1.0 - f64::from(self.momentum);
-            running_mean[channel] =
-                (keep * f64::from(running_mean[channel]) + f64::from(self.momentum) * batch_mean) as f32;
-            running_variance[channel] =
-                (keep * f64::from(running_variance[channel]) + f64::from(self.momentum) * unbiased) as f32;
-            // From the statistics as they are stored, so that the backward pass rectifies the same pixels.
-            let factor = f64::from(weight[channel]) * f64::from(inverse_deviation[channel]);
-            shift[channel] = (f64::from(bias[channel]) - f64::from(mean[channel]) * factor) as f32;
-            scale[channel] = factor as f32;
-        }
-        self.normalise(x, [scale, shift], y, index, repeated, stages);
     }
 
-    /// Inference forward: running statistics.
+    /// Normalises by the statistics of the batch. `index` is empty without pooling.
+    pub fn apply(
+        &self,
+        x: &[u8],
+        [weight, bias, mean, inverse_deviation]: [&[f32]; 4],
+        y: &mut [u8],
+        index: &mut [u8],
+        scratch: &mut [u8],
+    ) {
+        let factor = |channel: usize| f64::from(inverse_deviation[channel]);
+        self.affine(x, [weight, bias, mean], &factor, y, index, scratch);
+    }
+
+    /// Normalises by the running statistics.
     pub fn inference(
         &self,
         x: &[u8],
@@ -227,30 +230,55 @@ impl BatchNorm {
         y: &mut [u8],
         scratch: &mut [u8],
     ) {
+        let factor =
+            |channel: usize| 1.0 / (f64::from(running_variance[channel]) + f64::from(self.epsilon)).sqrt();
+        self.affine(x, [weight, bias, running_mean], &factor, y, &mut [], scratch);
+    }
+
+    /// `weight * (x - mean) * factor + bias`, rectified and pooled as asked.
+    fn affine(
+        &self,
+        x: &[u8],
+        [weight, bias, mean]: [&[f32]; 3],
+        factor: &dyn Fn(usize) -> f64,
+        y: &mut [u8],
+        index: &mut [u8],
+        scratch: &mut [u8],
+    ) {
         let padded = self.geometry.padded();
         let Scratch { constants, repeated, stages, .. } = self.scratch(scratch);
         let (scale, shift) = constants[..2 * padded].split_at_mut(padded);
-        scale.fill(0.0);
-        shift.fill(0.0);
-        for channel in 0..self.geometry.channels {
-            let inverse = 1.0 / (f64::from(running_variance[channel]) + f64::from(self.epsilon)).sqrt();
-            let factor = f64::from(weight[channel]) * inverse;
-            scale[channel] = factor as f32;
-            shift[channel] = (f64::from(bias[channel]) - f64::from(running_mean[channel]) * factor) as f32;
-        }
+        self.scale_and_shift([weight, bias, mean], factor, [scale, shift]);
         match self.dtype {
             DType::Bf16 => {
                 let (x, y) = (bytemuck::cast_slice::<_, Bf16>(x), bytemuck::cast_slice_mut(y));
-                self.normalise(x, [scale, shift], y, &mut [], repeated, stages);
+                self.normalise(x, [scale, shift], y, index, repeated, stages);
             }
             _ => self.normalise::<f32>(
                 bytemuck::cast_slice(x),
                 [scale, shift],
                 bytemuck::cast_slice_mut(y),
-                &mut [],
+                index,
                 repeated,
                 stages,
             ),
+        }
+    }
+
+    /// The constants of `scale * x + shift`; 0 where channels are padding. Forward and backward pass rectify the same pixels: both take them
+    /// from the statistics as they are stored.
+    pub(super) fn scale_and_shift(
+        &self,
+        [weight, bias, mean]: [&[f32]; 3],
+        factor: &dyn Fn(usize) -> f64,
+        [scale, shift]: [&mut [f32]; 2],
+    ) {
+        scale.fill(0.0);
+        shift.fill(0.0);
+        for channel in 0..self.geometry.channels {
+            let factor = f64::from(weight[channel]) * factor(channel);
+            scale[channel] = factor as f32;
+            shift[channel] = (f64::from(bias[channel]) - f64::from(mean[channel]) * factor) as f32;
         }
     }
 
@@ -288,144 +316,6 @@ impl BatchNorm {
                     self.relu,
                     &mut part[(rows.start - first) * row..(rows.end - first) * row],
                 );
-            }
-        });
-    }
-
-    /// Backward: `dx`, `dweight`, `dbias`. `index` is empty without pooling.
-    #[allow(clippy::too_many_arguments)] // The operands of the step, each a slice of the arena.
-    pub fn backward(
-        &self,
-        x: &[u8],
-        dy: &[u8],
-        parameters: [&[f32]; 4],
-        index: &[u8],
-        dx: &mut [u8],
-        gradients: [&mut [f32]; 2],
-        scratch: &mut [u8],
-    ) {
-        use bytemuck::{cast_slice, cast_slice_mut};
-        match self.dtype {
-            DType::Bf16 => self.backward_as::<Bf16>(
-                cast_slice(x),
-                cast_slice(dy),
-                parameters,
-                index,
-                cast_slice_mut(dx),
-                gradients,
-                scratch,
-            ),
-            _ => self.backward_as::<f32>(
-                cast_slice(x),
-                cast_slice(dy),
-                parameters,
-                index,
-                cast_slice_mut(dx),
-                gradients,
-                scratch,
-            ),
-        }
-    }
-
-    #[allow(clippy::too_many_arguments)] // As `backward`.
-    fn backward_as<E: Element>(
-        &self,
-        x: &[E],
-        dy: &[E],
-        [weight, bias, mean, inverse_deviation]: [&[f32]; 4],
-        index: &[u8],
-        dx: &mut [E],
-        [dweight, dbias]: [&mut [f32]; 2],
-        scratch: &mut [u8],
-    ) {
-        let geometry = &self.geometry;
-        let (padded, row, period, threads) =
-            (geometry.padded(), geometry.row_elements(), geometry.period(), self.team.threads());
-        let Scratch { totals, sums, constants, repeated, stages } = self.scratch(scratch);
-        constants.fill(0.0);
-        {
-            let (scale, rest) = constants.split_at_mut(padded);
-            let (shift, rest) = rest.split_at_mut(padded);
-            for channel in 0..geometry.channels {
-                let factor = f64::from(weight[channel]) * f64::from(inverse_deviation[channel]);
-                scale[channel] = factor as f32;
-                shift[channel] = (f64::from(bias[channel]) - f64::from(mean[channel]) * factor) as f32;
-                rest[channel] = mean[channel];
-            }
-        }
-        for (constant, repeated) in
-            constants.chunks_exact(padded).zip(repeated.chunks_exact_mut(geometry.groups * period)).take(3)
-        {
-            repeat(geometry, constant, repeated);
-        }
-        if let Some(pool) = &self.pool {
-            let means = &constants[2 * padded..3 * padded];
-            self.reduce(
-                totals,
-                sums,
-                stages,
-                &|thread| pool.thread_strips(geometry, threads, thread),
-                &|strips, sums| {
-                    pool::reduce_gradients(self, pool, strips, x, dy, index, means, sums);
-                },
-            );
-        } else {
-            let repeated = &*repeated;
-            self.reduce(
-                totals,
-                sums,
-                stages,
-                &|thread| geometry.thread_rows(threads, thread),
-                &|rows, sums| {
-                    for (group, rows) in geometry.stretches(rows) {
-                        let c =
-                            [0, 1, 2].map(|i| &repeated[(i * geometry.groups + group) * period..][..period]);
-                        let range = rows.start * row..rows.end * row;
-                        let length = flush_length(period);
-                        for (x, dy) in x[range.clone()].chunks(length).zip(dy[range].chunks(length)) {
-                            sums.clear();
-                            gradient_sums(self.level, x, dy, c, self.relu, sums.first, sums.second);
-                            sums.flush(group);
-                        }
-                    }
-                },
-            );
-        }
-        // dx = scale * g - scale / M * (sum g + xhat * sum(g * xhat)), as scale * g + slope * x + offset.
-        let count = geometry.pixels() as f64;
-        {
-            let (_, rest) = constants.split_at_mut(2 * padded);
-            let (slope, offset) = rest.split_at_mut(padded);
-            for channel in 0..geometry.channels {
-                let inverse = f64::from(inverse_deviation[channel]);
-                let (sum, weighted) = (totals[channel], totals[padded + channel] * inverse);
-                dbias[channel] = sum as f32;
-                dweight[channel] = weighted as f32;
-                let scale = f64::from(weight[channel]) * inverse;
-                let factor = -scale * inverse * weighted / count;
-                slope[channel] = factor as f32;
-                offset[channel] = (-scale * sum / count - factor * f64::from(mean[channel])) as f32;
-            }
-        }
-        if let Some(pool) = &self.pool {
-            pool::backward(self, pool, x, dy, index, constants, dx, stages);
-            return;
-        }
-        for (constant, repeated) in
-            constants.chunks_exact(padded).zip(repeated.chunks_exact_mut(geometry.groups * period)).skip(2)
-        {
-            repeat(geometry, constant, repeated);
-        }
-        let repeated = &*repeated;
-        let mut parts = cut(dx, (0..threads).map(|t| geometry.thread_rows(threads, t).len() * row));
-        self.team.run_parts(&mut parts[..threads], &|thread, part| {
-            let rows = geometry.thread_rows(threads, thread);
-            let first = rows.start;
-            for (group, rows) in geometry.stretches(rows) {
-                let c = [0, 1, 2, 3].map(|i| &repeated[(i * geometry.groups + group) * period..][..period]);
-                let range = rows.start * row..rows.end * row;
-                let to = &mut part[(rows.start - first) * row..(rows.end - first) * row];
-                gradient(self.level, &x[range.clone()], &dy[range], c, self.relu, to);
             }
         });
     }
@@ -481,7 +371,7 @@ impl Sums<'_> {
 }
 
 /// Elements between two flushes: a multiple of the period.
-fn flush_length(period: usize) -> usize {
+pub(super) fn flush_length(period: usize) -> usize {
     period * (ELEMENTS_PER_FLUSH / period).max(1)
 }
 

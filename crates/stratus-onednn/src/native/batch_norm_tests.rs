@@ -32,25 +32,19 @@ fn both(shape: &[usize; 4], level: Level, window: Option<[usize; 2]>, x: &[f32])
     let (mut y, mut mean, mut inverse) = (vec![0.0f32; outputs], vec![0.0; channels], vec![0.0; channels]);
     let (weight, bias) = (vec![1.5; channels], vec![0.25; channels]);
     let (mut running_mean, mut running_variance) = (vec![0.0; channels], vec![1.0; channels]);
-    norm.forward(
-        bytemuck::cast_slice(x),
-        [&weight, &bias],
-        [&mut running_mean, &mut running_variance],
-        bytemuck::cast_slice_mut(&mut y),
-        [&mut mean, &mut inverse],
-        &mut index,
-        scratch,
-    );
-    let (mut dx, mut dweight, mut dbias) = (vec![0.0f32; x.len()], vec![0.0; channels], vec![0.0; channels]);
-    norm.backward(
-        bytemuck::cast_slice(x),
-        bytemuck::cast_slice(&y),
-        [&weight, &bias, &mean, &inverse],
-        &index,
-        bytemuck::cast_slice_mut(&mut dx),
-        [&mut dweight, &mut dbias],
-        scratch,
-    );
+    let running = [&mut running_mean[..], &mut running_variance];
+    let mut moments = vec![f64::NAN; 2 * channels];
+    let x = bytemuck::cast_slice(x);
+    norm.statistics(x, running, [&mut mean, &mut inverse], &mut moments, Tile::WHOLE, scratch);
+    let parameters = [&weight[..], &bias, &mean, &inverse];
+    norm.apply(x, parameters, bytemuck::cast_slice_mut(&mut y), &mut index, scratch);
+    let (mut dx, mut dweight, mut dbias) =
+        (vec![0.0f32; x.len() / 4], vec![0.0; channels], vec![0.0; channels]);
+    let (dy, whole) = (bytemuck::cast_slice(&y), Tile::WHOLE);
+    let gradients = [&mut dweight[..], &mut dbias];
+    norm.gradients(x, dy, parameters, &index, gradients, &mut moments, whole, scratch);
+    let to = bytemuck::cast_slice_mut(&mut dx);
+    norm.backward_data(x, dy, parameters, [&dweight, &dbias], &index, to, whole, scratch);
     [y, mean, inverse, dx]
 }
 

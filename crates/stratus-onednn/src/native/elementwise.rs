@@ -43,6 +43,15 @@ impl Machine {
         self.over(sum, &|range, sum| accumulate(self.level, &x[range], sum));
     }
 
+    /// `sum = x` for the first tile of a batch, `sum += x` for the others.
+    pub fn add_tile<E: Element>(&self, first: bool, x: &[E], sum: &mut [E]) {
+        if first {
+            self.over(sum, &|range, sum| sum.copy_from_slice(&x[range]));
+        } else {
+            self.accumulate(x, sum);
+        }
+    }
+
     /// `y = x` in another type.
     pub fn convert<A: Element, B: Element>(&self, x: &[A], y: &mut [B]) {
         self.over(y, &|range, y| convert(self.level, &x[range], y));

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)] // The jump into a team of threads, the jump into code for instructions that were seen, stores past the caches.
 
 pub mod batch_norm;
+mod batch_norm_backward;
 pub mod elementwise;
 pub mod loss;
 pub mod max_pool;

@@ -8,7 +8,7 @@ use crate::native::pool::Pool;
 use crate::native::rows::Geometry;
 use crate::native::simd::Bf16;
 use stratus_engine::ops::{FusedPool, Kernel, SgdUpdate};
-use stratus_engine::{DType, Layout, Operands, PreparedStep, Program, Step, StepKernel, Value};
+use stratus_engine::{DType, Layout, Operands, PreparedStep, Step, StepKernel, Value};
 use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
 
 /// A kernel from a closure.
@@ -35,12 +35,12 @@ fn step(scratch_bytes: usize, mut run: impl FnMut(&mut Operands<'_>) + Send + 's
 }
 
 /// The operands of a step: their values and layouts.
-struct Around<'a> {
-    values: Vec<&'a Value>,
-    layouts: Vec<&'a Layout>,
+struct Around {
+    values: Vec<Value>,
+    layouts: Vec<Layout>,
 }
 
-impl Around<'_> {
+impl Around {
     fn dtype(&self, position: usize) -> Option<DType> {
         self.values.get(position).map(|value| value.dtype)
     }
@@ -74,7 +74,7 @@ impl Around<'_> {
 
     /// Checks that elements correspond by their place in memory.
     fn expect_same_layout(&self, positions: &[usize]) -> Result<(), String> {
-        let layouts: Vec<&Layout> = positions.iter().filter_map(|&p| self.layouts.get(p).copied()).collect();
+        let layouts: Vec<&Layout> = positions.iter().filter_map(|&p| self.layouts.get(p)).collect();
         match layouts.windows(2).find(|pair| !pair[0].same_bytes(pair[1])) {
             None => Ok(()),
             Some(pair) => Err(format!("its operands lie as {} and as {}", pair[0].tag, pair[1].tag)),
@@ -99,30 +99,37 @@ macro_rules! typed {
     };
 }
 
-/// The kernel of a step that oneDNN does not run.
+/// The kernel of a step that oneDNN does not run; `operands` are as the step sees them.
 pub(crate) fn prepare(
     machine: &Machine,
-    program: &Program,
     of: &Step,
-    layouts: &[Layout],
+    operands: Vec<(Value, Layout)>,
 ) -> Result<PreparedStep, String> {
-    let around = Around {
-        values: of.operands().map(|id| program.value(id)).collect(),
-        layouts: of.operands().map(|id| &layouts[id.0]).collect(),
-    };
+    let (values, layouts) = operands.into_iter().unzip();
+    let around = Around { values, layouts };
     let implementation = format!("stratus:{}", machine.level.name());
     let machine = machine.clone();
     let prepared = match of.kernel.clone() {
-        Kernel::BatchNormForward(k) => {
+        Kernel::BatchNormStatistics(k) => {
+            let dtype = around.one_type(&[0])?;
+            let norm = batch_norm(&machine, around.geometry(0)?, &k.norm, false, None, dtype)?;
+            step(norm.scratch_bytes(), move |o| {
+                let x = o.take(0);
+                let running = [o.elements(1), o.elements(2)];
+                let saved = [o.elements(3), o.elements(4)];
+                norm.statistics(x, running, saved, o.elements(5), o.tile(), o.take(6));
+            })
+        }
+        Kernel::BatchNormApply(k) => {
             let dtype = around.one_type(&[0, 5])?;
             let norm = batch_norm(&machine, around.geometry(0)?, &k.norm, k.relu, k.pool, dtype)?;
             step(norm.scratch_bytes(), move |o| {
-                let (x, weight, bias) = (o.take(0), o.elements(1), o.elements(2));
-                let running = [o.elements(3), o.elements(4)];
-                let (y, saved) = (o.take(5), [o.elements(6), o.elements(7)]);
+                let x = o.take(0);
+                let parameters = [o.elements(1), o.elements(2), o.elements(3), o.elements(4)].map(|s| &*s);
+                let y = o.take(5);
                 let (index, scratch) =
-                    if norm.pool.is_some() { (o.take(8), o.take(9)) } else { (o.take(9), o.take(8)) };
-                norm.forward(x, [weight, bias], running, y, saved, index, scratch);
+                    if norm.pool.is_some() { (o.take(6), o.take(7)) } else { (o.take(7), o.take(6)) };
+                norm.apply(x, parameters, y, index, scratch);
             })
         }
         Kernel::BatchNormInference(k) => {
@@ -134,16 +141,29 @@ pub(crate) fn prepare(
                 norm.inference(x, parameters, o.take(5), o.take(6));
             })
         }
-        Kernel::BatchNormBackward(k) => {
+        Kernel::BatchNormGradients(k) => {
             let first = if k.pool.is_some() { 7 } else { 6 };
-            let dtype = around.one_type(&[0, 1, first])?;
+            let dtype = around.one_type(&[0, 1])?;
             let norm = batch_norm(&machine, around.geometry(0)?, &k.norm, k.relu, k.pool, dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let (x, dy) = (o.take(0), o.take(1));
                 let parameters = [o.elements(2), o.elements(3), o.elements(4), o.elements(5)].map(|s| &*s);
                 let index = if norm.pool.is_some() { o.take(6) } else { <&mut [u8]>::default() };
-                let (dx, gradients) = (o.take(first), [o.elements(first + 1), o.elements(first + 2)]);
-                norm.backward(x, dy, parameters, index, dx, gradients, o.take(first + 3));
+                let (gradients, sums) = ([o.elements(first), o.elements(first + 1)], o.elements(first + 2));
+                norm.gradients(x, dy, parameters, index, gradients, sums, o.tile(), o.take(first + 3));
+            })
+        }
+        Kernel::BatchNormBackwardData(k) => {
+            let result = if k.pool.is_some() { 9 } else { 8 };
+            let dtype = around.one_type(&[0, 1, result])?;
+            let norm = batch_norm(&machine, around.geometry(0)?, &k.norm, k.relu, k.pool, dtype)?;
+            step(norm.scratch_bytes(), move |o| {
+                let (x, dy) = (o.take(0), o.take(1));
+                let parameters = [o.elements(2), o.elements(3), o.elements(4), o.elements(5)].map(|s| &*s);
+                let gradients = [o.elements(6), o.elements(7)].map(|s| &*s);
+                let index = if norm.pool.is_some() { o.take(8) } else { <&mut [u8]>::default() };
+                let (dx, tile) = (o.take(result), o.tile());
+                norm.backward_data(x, dy, parameters, gradients, index, dx, tile, o.take(result + 1));
             })
         }
         Kernel::ReluForward(_) => {
@@ -162,6 +182,12 @@ pub(crate) fn prepare(
             around.expect_same_layout(&[0, 1, 2])?;
             typed!(around.one_type(&[0, 1, 2])?, E => {
                 step(0, move |o| machine.relu_backward::<E>(o.elements(0), o.elements(1), o.elements(2)))
+            })
+        }
+        Kernel::AddTiles(_) => {
+            around.expect_same_layout(&[0, 1])?;
+            typed!(around.one_type(&[0, 1])?, E => {
+                step(0, move |o| machine.add_tile::<E>(o.tile().is_first(), o.elements(0), o.elements(1)))
             })
         }
         Kernel::Accumulate(_) => {

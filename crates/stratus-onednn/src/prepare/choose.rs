@@ -57,7 +57,7 @@ impl Builder<'_> {
             }
         }
         let (time, candidate) = best.ok_or("the library offers no implementation")?;
-        self.time += time;
+        self.time += time * self.tiles as u32;
         self.settle(key, candidate)
     }
 
@@ -85,7 +85,8 @@ impl Builder<'_> {
     /// What a reference kernel takes. It may take seconds: that is worth a guess and no measurement.
     fn guess_fallback(&self, step: &Step) -> Duration {
         const FLOPS_PER_SECOND: f64 = 1e9;
-        let operands: Vec<&Value> = step.operands().map(|id| self.source.value(id)).collect();
+        let operands: Vec<Value> = step.operands().map(|id| self.program.seen(id, self.tiles)).collect();
+        let operands: Vec<&Value> = operands.iter().collect();
         Duration::from_secs_f64(step.kernel.flops(&operands) as f64 / FLOPS_PER_SECOND)
     }
 

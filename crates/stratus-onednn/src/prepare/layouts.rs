@@ -3,7 +3,9 @@
 use super::Builder;
 use crate::ffi::{DataType, Desc};
 use crate::ops;
+use stratus_engine::differentiate::GRADIENT_SUFFIX;
 use stratus_engine::ops::Kernel;
+use stratus_engine::tile::TILE_SUFFIX;
 use stratus_engine::{EngineError, Layout, Role, ValueId};
 use stratus_graph::ops::Linear;
 
@@ -20,6 +22,10 @@ impl Builder<'_> {
                     weights[step.inputs[1].0] = true;
                 }
                 Kernel::Conv2dBackwardWeights(_) | Kernel::LinearBackwardWeights(_) => {
+                    weights[step.outputs[0].0] = true;
+                }
+                Kernel::AddTiles(_) => {
+                    weights[step.inputs[0].0] = true;
                     weights[step.outputs[0].0] = true;
                 }
                 Kernel::SgdUpdate(_) => {
@@ -76,9 +82,27 @@ impl Builder<'_> {
         ops::data_type(self.program.value(id).dtype)
     }
 
+    /// How a value lies as the step at hand sees it: the rows of one tile lie as those of the batch do.
+    pub(super) fn seen_layout(&self, id: ValueId) -> Result<Option<Layout>, String> {
+        let Some(layout) = &self.layouts[id.0] else { return Ok(None) };
+        if !self.program.is_cut(id, self.tiles) {
+            return Ok(Some(layout.clone()));
+        }
+        let mut tile = layout.clone();
+        for extents in [&mut tile.shape, &mut tile.padded] {
+            extents[0] /= self.tiles;
+        }
+        if !tile.blocks.is_empty() {
+            // The library must have met it.
+            let role = self.program.value(id).role;
+            tile = self.map_layout(&layout.tag, &tile.shape, role).map_err(|error| error.to_string())?;
+        }
+        Ok(Some(tile))
+    }
+
     pub(super) fn map_desc(&self, id: ValueId) -> Result<Desc, String> {
-        let layout = self.layouts[id.0].as_ref().ok_or("a feature map has no layout")?;
-        self.backend.desc(layout, self.data_type(id)?)
+        let layout = self.seen_layout(id)?.ok_or("a feature map has no layout")?;
+        self.backend.desc(&layout, self.data_type(id)?)
     }
 
     /// How a weight lies, where that is decided, seen with the dimensions that a kernel gives it.
@@ -99,8 +123,9 @@ impl Builder<'_> {
     }
 
     pub(super) fn parameter_of(&self, gradient: ValueId) -> Option<ValueId> {
-        let name =
-            self.program.value(gradient).name.strip_suffix(stratus_engine::differentiate::GRADIENT_SUFFIX)?;
+        // One tile's share lies as the sum does.
+        let name = &self.program.value(gradient).name;
+        let name = name.strip_suffix(TILE_SUFFIX).unwrap_or(name).strip_suffix(GRADIENT_SUFFIX)?;
         self.find(name)
     }
 

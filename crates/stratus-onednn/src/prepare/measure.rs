@@ -1,6 +1,7 @@
 //! Timing candidates at plan time.
 
 use std::time::{Duration, Instant};
+use stratus_engine::backend::Tile;
 use stratus_engine::{AlignedBytes, Operands, StepKernel};
 
 /// Memory for operands, reused from candidate to candidate.
@@ -34,7 +35,7 @@ impl Bench {
         let mut best = Duration::MAX;
         let mut spent = Duration::ZERO;
         for run in 0..=MOST_RUNS {
-            let mut operands = Operands::new();
+            let mut operands = Operands::new(Tile::WHOLE);
             let mut rest = self.memory.as_mut_slice();
             for (position, &size) in sizes.iter().enumerate() {
                 let (slice, tail) = rest.split_at_mut(size.next_multiple_of(4096));

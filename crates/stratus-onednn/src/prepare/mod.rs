@@ -14,7 +14,9 @@ use crate::ops::Maker;
 use measure::Bench;
 use std::time::Duration;
 use stratus_engine::ops::KernelSpec;
-use stratus_engine::{Choices, EngineError, Layout, PrepareRequest, Prepared, PreparedStep, Program, Step};
+use stratus_engine::{
+    Choices, EngineError, Layout, PrepareRequest, Prepared, PreparedStep, Program, Section, Step,
+};
 
 /// The layouts of feature maps that are tried.
 const MAP_LAYOUTS: [&str; 2] = ["nhwc", "nChw16c"];
@@ -112,6 +114,20 @@ struct Builder<'a> {
     bench: Bench,
     /// What was measured of the steps so far.
     time: Duration,
+    /// Into how many tiles the batch is cut for the step at hand.
+    tiles: usize,
+    /// The section that is being built.
+    section: Option<OpenSection>,
+}
+
+/// A section whose steps are being prepared.
+struct OpenSection {
+    /// Its first step so far: what is put before it moves it on.
+    first: usize,
+    /// Its tiles.
+    tiles: usize,
+    /// Changes of layout of what its tiles add up, to be made when all have been.
+    behind: Vec<(Step, PreparedStep)>,
 }
 
 impl<'a> Builder<'a> {
@@ -134,6 +150,7 @@ impl<'a> Builder<'a> {
         })?;
         let mut program = source.clone();
         program.steps.clear();
+        program.sections.clear();
         let mut builder = Self {
             backend,
             maker,
@@ -145,13 +162,17 @@ impl<'a> Builder<'a> {
             choices: Choices::default(),
             bench,
             time: Duration::ZERO,
+            tiles: 1,
+            section: None,
         };
         builder.lay_out_maps(map_layout)?;
         Ok(builder)
     }
 
     fn build(mut self, terms: Terms) -> Result<(Duration, Prepared), EngineError> {
-        for step in &self.source.steps {
+        let source = self.source;
+        for (position, step) in source.steps.iter().enumerate() {
+            self.enter(position);
             self.step(step, terms).map_err(|reason| EngineError::Unsupported {
                 backend: "onednn".to_owned(),
                 kernel: step.kernel.name().to_owned(),
@@ -159,6 +180,7 @@ impl<'a> Builder<'a> {
                 reason,
             })?;
         }
+        self.leave();
         let layouts = self
             .layouts
             .into_iter()
@@ -169,8 +191,45 @@ impl<'a> Builder<'a> {
         Ok((self.time, prepared))
     }
 
+    /// Opens and closes sections as the source's step at `position` needs it.
+    fn enter(&mut self, position: usize) {
+        let section = self.source.section_of(position);
+        if section.is_none_or(|section| section.first == position) {
+            self.leave();
+        }
+        self.tiles = section.map_or(1, |section| section.tiles);
+        if let (Some(section), None) = (section, &self.section) {
+            let first = self.program.steps.len();
+            self.section = Some(OpenSection { first, tiles: section.tiles, behind: Vec::new() });
+        }
+    }
+
+    fn leave(&mut self) {
+        let Some(OpenSection { first, tiles, behind }) = self.section.take() else { return };
+        self.program.sections.push(Section { first, count: self.program.steps.len() - first, tiles });
+        for (step, kernel) in behind {
+            self.push(step, kernel);
+        }
+    }
+
     fn push(&mut self, step: Step, kernel: PreparedStep) {
         self.program.steps.push(step);
         self.steps.push(kernel);
+    }
+
+    /// Adds a step that is run once, before the section at hand.
+    fn push_before(&mut self, step: Step, kernel: PreparedStep) {
+        let Some(section) = &mut self.section else { return self.push(step, kernel) };
+        self.program.steps.insert(section.first, step);
+        self.steps.insert(section.first, kernel);
+        section.first += 1;
+    }
+
+    /// Adds a step that is run once, behind the section at hand.
+    fn push_behind(&mut self, step: Step, kernel: PreparedStep) {
+        match &mut self.section {
+            Some(section) => section.behind.push((step, kernel)),
+            None => self.push(step, kernel),
+        }
     }
 }

@@ -6,7 +6,7 @@ use crate::ffi::DataType;
 use crate::ops::{self, Candidate, ConvAround, LinearAround, REORDERED};
 use stratus_engine::ops::{Convert, Kernel, Reorder};
 use stratus_engine::program::Mode;
-use stratus_engine::{Layout, Phase, Role, Step, ValueId};
+use stratus_engine::{Layout, Phase, PreparedStep, Role, Step, ValueId};
 
 impl Builder<'_> {
     /// Prepares a step and adds it, with the changes of layout it needs.
@@ -65,6 +65,7 @@ impl Builder<'_> {
                 let candidates = ops::linear_backward_weights(&self.maker, &around, wanted.as_ref())?;
                 self.backward_weights(step, terms, candidates)
             }
+            Kernel::AddTiles(_) => self.add_tiles(step),
             Kernel::SgdUpdate(_) => self.update(step),
             Kernel::Convert(_) => self.convert(step, step.inputs[0], step.outputs[0]),
             Kernel::Reorder(_) => self.transfer(step, step.inputs[0], step.outputs[0]),
@@ -113,6 +114,12 @@ impl Builder<'_> {
             chosen.candidate.weights().ok_or("the implementation makes no gradient of weights")?;
         let made = self.backend.learn(desc, DataType::F32)?;
         let mut step = step.clone();
+        if self.tiles > 1 {
+            // The tiles are added up as they are made; the sum is brought where it is wanted.
+            self.layouts[gradient.0] = Some(made);
+            self.push(step, chosen.kernel);
+            return Ok(());
+        }
         if !chosen.candidate.name.ends_with(REORDERED) {
             // The parameter, and all that goes with it, lies as its gradient is made.
             if let Some(parameter) = parameter {
@@ -128,7 +135,34 @@ impl Builder<'_> {
         step.outputs[0] = raw;
         let layers = step.layers.clone();
         self.push(step, chosen.kernel);
-        self.insert_reorder(layers, raw, gradient)
+        let (step, kernel) = self.reorder(layers, raw, gradient)?;
+        self.push(step, kernel);
+        Ok(())
+    }
+
+    /// A sum over tiles lies as its tiles do; where the parameter lies otherwise, it is brought there when all were added.
+    fn add_tiles(&mut self, step: &Step) -> Result<(), String> {
+        let (part, sum) = (step.inputs[0], step.outputs[0]);
+        let made =
+            self.layouts[part.0].clone().unwrap_or_else(|| Layout::plain(&self.program.value(part).shape));
+        self.layouts[part.0] = Some(made.clone());
+        let parameter = self.parameter_of(sum);
+        let wanted = match parameter {
+            Some(parameter) => self.layouts[parameter.0].get_or_insert_with(|| made.clone()).clone(),
+            None => made.clone(),
+        };
+        self.layouts[sum.0] = Some(wanted.clone());
+        let mut step = step.clone();
+        if wanted.same_bytes(&made) {
+            return self.native(step, false);
+        }
+        let raw = self.temporary(sum, ":raw", made);
+        step.outputs[0] = raw;
+        let layers = step.layers.clone();
+        self.native(step, false)?;
+        let (step, kernel) = self.reorder(layers, raw, sum)?;
+        self.push_behind(step, kernel);
+        Ok(())
     }
 
     /// Adds a value like `like` in another layout.
@@ -140,11 +174,12 @@ impl Builder<'_> {
             value.dtype,
             Role::Transient,
         );
+        self.program.values[id.0].per_sample = value.per_sample;
         self.layouts.push(Some(layout));
         id
     }
 
-    /// Inserts a reorder of `id` into a new value, which it returns.
+    /// Inserts a reorder of `id`, a weight, into a new value, which it returns; before the section at hand: weights are the same for all tiles.
     fn reordered(
         &mut self,
         step: &Step,
@@ -153,11 +188,17 @@ impl Builder<'_> {
         suffix: &str,
     ) -> Result<ValueId, String> {
         let to = self.temporary(id, suffix, layout);
-        self.insert_reorder(step.layers.clone(), id, to)?;
+        let (step, kernel) = self.reorder(step.layers.clone(), id, to)?;
+        self.push_before(step, kernel);
         Ok(to)
     }
 
-    fn insert_reorder(&mut self, layers: Vec<usize>, from: ValueId, to: ValueId) -> Result<(), String> {
+    fn reorder(
+        &self,
+        layers: Vec<usize>,
+        from: ValueId,
+        to: ValueId,
+    ) -> Result<(Step, PreparedStep), String> {
         let step = Step {
             kernel: Reorder.into(),
             phase: Phase::Layout,
@@ -166,10 +207,17 @@ impl Builder<'_> {
             updates: vec![],
             outputs: vec![to],
         };
-        self.transfer(&step, from, to)
+        let kernel = self.transfer_kernel(from, to)?;
+        Ok((step, kernel))
     }
 
     fn transfer(&mut self, step: &Step, from: ValueId, to: ValueId) -> Result<(), String> {
+        let kernel = self.transfer_kernel(from, to)?;
+        self.push(step.clone(), kernel);
+        Ok(())
+    }
+
+    fn transfer_kernel(&self, from: ValueId, to: ValueId) -> Result<PreparedStep, String> {
         let [source, target] = [from, to].map(|id| self.layouts[id.0].clone());
         let (source, target) = source.zip(target).ok_or("it changes a layout that is not decided")?;
         // The two may be seen with other dimensions: what is in row-major order follows the other.
@@ -178,9 +226,7 @@ impl Builder<'_> {
         let source = self.backend.desc(&source, self.data_type(from)?)?;
         let target = self.backend.desc(&target, self.data_type(to)?)?;
         let candidate = ops::transfer(&self.maker, &source, &target)?;
-        let kernel = self.kernel(&candidate)?;
-        self.push(step.clone(), kernel);
-        Ok(())
+        self.kernel(&candidate)
     }
 
     fn update(&mut self, step: &Step) -> Result<(), String> {
@@ -221,18 +267,18 @@ impl Builder<'_> {
     }
 
     fn native(&mut self, step: Step, measure: bool) -> Result<(), String> {
-        let layouts: Vec<Layout> = self
-            .layouts
-            .iter()
-            .zip(&self.program.values)
-            .map(|(layout, value)| layout.clone().unwrap_or_else(|| Layout::plain(&value.shape)))
-            .collect();
-        let mut kernel = ops::native(&self.backend.machine, &self.program, &step, &layouts)?;
+        let mut operands = Vec::new();
+        for id in step.operands() {
+            let value = self.program.seen(id, self.tiles);
+            let layout = self.seen_layout(id)?.unwrap_or_else(|| Layout::plain(&value.shape));
+            operands.push((value, layout));
+        }
+        let mut sizes: Vec<usize> =
+            operands.iter().map(|(value, layout)| layout.bytes(value.dtype)).collect();
+        let mut kernel = ops::native(&self.backend.machine, &step, operands)?;
         if measure {
-            let mut sizes: Vec<usize> =
-                step.operands().map(|id| layouts[id.0].bytes(self.program.value(id).dtype)).collect();
             sizes.push(kernel.scratch_bytes);
-            self.time += self.bench.time(kernel.kernel.as_mut(), &sizes)?;
+            self.time += self.bench.time(kernel.kernel.as_mut(), &sizes)? * self.tiles as u32;
         }
         self.push(step, kernel);
         Ok(())

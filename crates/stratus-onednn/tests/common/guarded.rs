@@ -1,7 +1,7 @@
 //! Running a case with every operand, scratch included, between two canaries.
 
 use super::choices;
-use stratus_engine::backend::{MAX_OPERANDS, PrepareRequest};
+use stratus_engine::backend::{MAX_OPERANDS, PrepareRequest, Tile};
 use stratus_engine::cases::Case;
 use stratus_engine::{AlignedBytes, Backend, Operands, Precision};
 
@@ -63,7 +63,7 @@ pub fn run(
     for (step, kernel) in prepared.program.steps.iter().zip(&mut prepared.steps) {
         let ids: Vec<usize> = step.operands().map(|id| id.0).collect();
         let mut scratch = Guarded::new(kernel.scratch_bytes);
-        let mut operands = Operands::new();
+        let mut operands = Operands::new(Tile::WHOLE);
         assert!(ids.len() < MAX_OPERANDS);
         for (id, guarded) in memory.iter_mut().enumerate() {
             if let Some(position) = ids.iter().position(|&operand| operand == id) {

@@ -1,0 +1,136 @@
+//! Tiling: consecutive steps run together on a part of the batch small enough for the caches, then on the next part.
+//!
+//! Feature maps of a whole batch are larger than any cache: step by step, each is written to memory and read back. Between two points where all
+//! samples must have been seen (the statistics of a batch norm, the loss, an update), steps need not wait for the batch: a section of them
+//! goes through it tile by tile, and what one step writes is in the nearest caches when the next one reads it. What only a section touches
+//! needs memory for one tile. Sums over the batch are added up in the order of the tiles, so that bits depend on the plan alone.
+
+use crate::ops::{AddTiles, KernelSpec, Tiling};
+use crate::program::Section;
+use crate::{EngineError, Program, Role, Step, Value, ValueId};
+use std::collections::HashSet;
+
+/// What follows the name of a sum over the batch in the name of one tile's share.
+pub const TILE_SUFFIX: &str = ":tile";
+
+/// A step's weights may take this share of the caches: they are read again for every tile.
+const WEIGHTS: usize = 4;
+
+/// A tile may be smaller than the caches would hold by this factor, where the batch has no better divisor.
+const SMALLEST: usize = 4;
+
+/// Cuts a differentiated or an evaluation program into sections whose tiles fit `cache_bytes`.
+///
+/// # Errors
+/// Only where verification fails.
+pub fn tile(program: &Program, cache_bytes: usize) -> Result<Program, EngineError> {
+    let mut tiled = program.clone();
+    tiled.sections.clear();
+    tiled.steps.clear();
+    let mut next = 0;
+    for (steps, tiles) in sections(program, cache_bytes) {
+        tiled.steps.extend_from_slice(&program.steps[next..steps.start]);
+        next = steps.end;
+        let first = tiled.steps.len();
+        for step in &program.steps[steps.clone()] {
+            push(&mut tiled, step);
+        }
+        tiled.sections.push(Section { first, count: tiled.steps.len() - first, tiles });
+        for id in local(program, &steps) {
+            tiled.values[id.0].shape[0] /= tiles;
+        }
+    }
+    tiled.steps.extend_from_slice(&program.steps[next..]);
+    tiled.verify("tile")?;
+    Ok(tiled)
+}
+
+/// Adds a step of a section; its sums over the batch become sums over a tile that are added up.
+fn push(tiled: &mut Program, step: &Step) {
+    let mut step = step.clone();
+    let mut additions = Vec::new();
+    if step.kernel.tiling() == Tiling::Sums {
+        for output in &mut step.outputs {
+            let sum = tiled.value(*output).clone();
+            let name = format!("{}{TILE_SUFFIX}", sum.name);
+            let part = tiled.add_value(name, &sum.shape, sum.dtype, Role::Transient);
+            additions.push(Step {
+                kernel: AddTiles.into(),
+                phase: step.phase,
+                layers: step.layers.clone(),
+                inputs: vec![part],
+                updates: vec![],
+                outputs: vec![*output],
+            });
+            *output = part;
+        }
+    }
+    tiled.steps.push(step);
+    tiled.steps.append(&mut additions);
+}
+
+/// The longest runs of steps that may go through the batch together, with the number of tiles for each, where that is more than one.
+fn sections(program: &Program, cache_bytes: usize) -> Vec<(std::ops::Range<usize>, usize)> {
+    let mut found = Vec::new();
+    let mut open: Option<usize> = None;
+    // What the open section adds up: it is not there before all tiles were.
+    let mut unfinished: HashSet<ValueId> = HashSet::new();
+    for position in 0..=program.steps.len() {
+        let step = program.steps.get(position).filter(|step| may_run_in_tiles(program, step, cache_bytes));
+        let waits = step
+            .is_some_and(|step| step.inputs.iter().chain(&step.updates).any(|id| unfinished.contains(id)));
+        if step.is_none() || waits {
+            unfinished.clear();
+            found.extend(open.take().map(|first| first..position));
+        }
+        if let Some(step) = step {
+            open.get_or_insert(position);
+            if step.kernel.tiling() != Tiling::PerSample {
+                unfinished.extend(step.outputs.iter().chain(&step.updates).copied());
+            }
+        }
+    }
+    found
+        .into_iter()
+        .filter_map(|steps| Some((steps.clone(), tiles(program, &program.steps[steps], cache_bytes)?)))
+        .collect()
+}
+
+fn may_run_in_tiles(program: &Program, step: &Step, cache_bytes: usize) -> bool {
+    let values = || step.operands().map(|id| program.value(id));
+    let shared: usize = values().filter(|value| !value.per_sample).map(bytes).sum();
+    step.kernel.tiling() != Tiling::Whole
+        && values().any(|value| value.per_sample)
+        && shared <= cache_bytes / WEIGHTS
+}
+
+fn bytes(value: &Value) -> usize {
+    value.elements() * value.dtype.bytes()
+}
+
+/// The fewest equal tiles of which one's operands fit the caches at every step; `None` where the whole batch does, or nothing suits.
+fn tiles(program: &Program, steps: &[Step], cache_bytes: usize) -> Option<usize> {
+    let of_step = |step: &Step| -> usize {
+        step.operands().map(|id| program.value(id)).filter(|value| value.per_sample).map(bytes).sum()
+    };
+    let largest = steps.iter().map(of_step).max()?;
+    let needed = largest.div_ceil(cache_bytes.max(1));
+    let divides = |tiles: &usize| program.batch.is_multiple_of(*tiles);
+    let tiles = (needed..=program.batch).find(divides)?;
+    (tiles > 1 && steps.len() > 1 && tiles <= SMALLEST * needed).then_some(tiles)
+}
+
+/// The values with a row per sample that live within one tile: no step outside of `steps` touches them.
+fn local(program: &Program, steps: &std::ops::Range<usize>) -> Vec<ValueId> {
+    let touched = |range: std::ops::Range<usize>| -> HashSet<ValueId> {
+        program.steps[range].iter().flat_map(Step::operands).collect()
+    };
+    let outside = &touched(0..steps.start) | &touched(steps.end..program.steps.len());
+    let is_local = |id: &ValueId| {
+        let value = program.value(*id);
+        value.per_sample && value.role == Role::Transient && !outside.contains(id)
+    };
+    let mut local: Vec<ValueId> = touched(steps.clone()).into_iter().filter(is_local).collect();
+    local.sort_unstable();
+    local
+}

@@ -1,0 +1,123 @@
+//! Tiling: the same numbers in less memory, and sections only where they may be.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{Probe, digits, numbers, published_digits, sgd};
+use stratus_engine::differentiate::differentiate;
+use stratus_engine::fuse::fuse;
+use stratus_engine::lower::lower;
+use stratus_engine::program::Mode;
+use stratus_engine::tile::tile;
+use stratus_engine::update::update;
+use stratus_engine::{Precision, Program, Section, cases};
+
+const BATCH: usize = 12;
+
+/// The digits network for small images, forward and backward, in tiles that fit so many bytes.
+fn network(cache_bytes: usize, precision: Precision) -> Program {
+    let graph = digits([2, 9, 8], 4, 3);
+    let forward = fuse(&lower(&graph, Mode::Train, precision, BATCH).unwrap()).unwrap();
+    tile(&differentiate(&forward).unwrap(), cache_bytes).unwrap()
+}
+
+fn probe(program: &Program) -> Probe {
+    let mut probe = Probe::new(program);
+    // What nobody writes must not matter, in the first tile or a later one.
+    probe.session.fill(0xff);
+    for (index, value) in program.values.iter().enumerate() {
+        let elements = value.elements();
+        let contents = match (value.role, value.name.as_str()) {
+            (_, "images") => numbers(elements, 5, 1.0),
+            (_, "labels") => (0..BATCH).map(|n| (n % 4) as f64).collect(),
+            (role, _) if !role.is_persistent() => continue,
+            (_, name) => {
+                let offset = if name.ends_with("running_var") { 1.0 } else { 0.0 };
+                numbers(elements, 10 + index as u64, 0.5).iter().map(|x| x + offset).collect()
+            }
+        };
+        probe.write(&value.name, &contents);
+    }
+    probe
+}
+
+#[test]
+fn tiles_change_neither_loss_nor_gradients_nor_statistics() {
+    let whole = network(usize::MAX, Precision::F64);
+    assert!(whole.sections.is_empty());
+    let mut expected = probe(&whole);
+    let loss = expected.loss();
+    let mut tile_counts = Vec::new();
+    // From the whole batch to one sample at a time.
+    for cache_bytes in [60_000, 30_000, 16_000, 5_000] {
+        let tiled = network(cache_bytes, Precision::F64);
+        tile_counts.extend(tiled.sections.iter().map(|section| section.tiles));
+        let mut got = probe(&tiled);
+        let difference = (got.loss() - loss).abs();
+        assert!(difference < 1e-13, "{difference} with {cache_bytes} bytes\n{}", tiled.dump());
+        let results = whole.values.iter().filter(|value| {
+            ["gradient", "running_mean", "running_var"].iter().any(|kind| value.name.ends_with(kind))
+                && !value.per_sample
+        });
+        let mut compared = 0;
+        for value in results {
+            cases::compare(&expected.read(&value.name), &got.read(&value.name), 1e-12)
+                .unwrap_or_else(|problem| panic!("{} with {cache_bytes} bytes: {problem}", value.name));
+            compared += 1;
+        }
+        assert_eq!(compared, 11 + 6, "parameters and running statistics");
+    }
+    tile_counts.sort_unstable();
+    tile_counts.dedup();
+    assert!(tile_counts.len() >= 3 && tile_counts.contains(&BATCH), "{tile_counts:?}");
+}
+
+#[test]
+fn a_training_program_in_tiles() {
+    let forward = fuse(&lower(&published_digits(), Mode::Train, Precision::F32, 64).unwrap()).unwrap();
+    let tiled = tile(&differentiate(&forward).unwrap(), 1 << 20).unwrap();
+    insta::assert_snapshot!(update(&tiled, sgd()).unwrap().dump());
+}
+
+#[test]
+fn an_evaluation_in_tiles_needs_memory_for_one_tile() {
+    let program = fuse(&lower(&published_digits(), Mode::Evaluate, Precision::F32, 1000).unwrap()).unwrap();
+    let tiled = tile(&program, 1 << 20).unwrap();
+    let bytes = |program: &Program| common::session(program).plan(0).transient_bytes;
+    assert!(bytes(&tiled) * 20 < bytes(&program), "{} of {}", bytes(&tiled), bytes(&program));
+}
+
+#[test]
+fn what_does_not_divide_stays_whole() {
+    // A prime batch has no tiles but single samples.
+    let forward = fuse(&lower(&published_digits(), Mode::Train, Precision::F32, 127).unwrap()).unwrap();
+    let tiled = tile(&differentiate(&forward).unwrap(), 1 << 20).unwrap();
+    assert!(tiled.sections.is_empty());
+}
+
+#[test]
+fn sections_that_cannot_be_are_refused() {
+    let broken = |change: &dyn Fn(&mut Program)| {
+        let mut program = network(8_000, Precision::F32);
+        assert!(program.sections.len() > 2, "{}", program.dump());
+        change(&mut program);
+        program.verify("test").unwrap_err().to_string()
+    };
+    let unequal = broken(&|program| program.sections[0].tiles = 5);
+    let overlapping = broken(&|program| program.sections[1].first -= 1);
+    let behind = broken(&|program| program.sections.push(Section { first: 100, count: 2, tiles: 2 }));
+    // The statistics and what applies them.
+    let early = broken(&|program| {
+        program.sections[0].count += 1;
+        program.sections[1].first += 1;
+        program.sections[1].count -= 1;
+    });
+    let loss = broken(&|program| {
+        let position =
+            program.steps.iter().position(|step| step.phase == stratus_engine::Phase::Loss).unwrap();
+        program.sections = vec![Section { first: position, count: 1, tiles: 2 }];
+        program.values.iter_mut().filter(|value| value.per_sample).for_each(|value| value.shape[0] = BATCH);
+    });
+    insta::assert_snapshot!([unequal, overlapping, behind, early, loss].join("\n"));
+}

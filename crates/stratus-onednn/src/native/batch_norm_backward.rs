@@ -1,0 +1,202 @@
+//! The gradients of batch norm with ReLU: sums over the batch, then the gradient of its input. Pooled variants are in [`super::pool`].
+//!
+//! Floor: each of the two reads map and gradient once, the second writes one map; the pooled forms read the pooled gradient.
+
+use super::batch_norm::{BatchNorm, Scratch, flush_length};
+use super::norm_loops::{gradient, gradient_sums};
+use super::pool;
+use super::rows::repeat;
+use super::simd::{Bf16, Element};
+use super::threads::cut;
+use bytemuck::{cast_slice, cast_slice_mut};
+use stratus_engine::DType;
+use stratus_engine::backend::Tile;
+
+/// What both kernels read, beside the map and its gradient: weight, bias, mean, inverse deviation.
+type Parameters<'a> = [&'a [f32]; 4];
+
+impl BatchNorm {
+    /// The gradients of weight and bias over the batch, of which `x` and `dy` are a tile: see
+    /// [`stratus_engine::ops::BatchNormGradients`]. `index` is empty without pooling.
+    #[allow(clippy::too_many_arguments)] // The operands of the step, each a slice of the arena.
+    pub fn gradients(
+        &self,
+        x: &[u8],
+        dy: &[u8],
+        parameters: Parameters<'_>,
+        index: &[u8],
+        [dweight, dbias]: [&mut [f32]; 2],
+        sums: &mut [f64],
+        tile: Tile,
+        scratch: &mut [u8],
+    ) {
+        let scratch = self.scratch(scratch);
+        let totals = match self.dtype {
+            DType::Bf16 => {
+                self.gradient_totals::<Bf16>(cast_slice(x), cast_slice(dy), parameters, index, scratch)
+            }
+            _ => self.gradient_totals::<f32>(cast_slice(x), cast_slice(dy), parameters, index, scratch),
+        };
+        let [.., inverse_deviation] = parameters;
+        let (padded, channels) = (self.geometry.padded(), self.geometry.channels);
+        let (sums, weighted) = sums.split_at_mut(channels);
+        for channel in 0..channels {
+            for (sum, total) in
+                [(&mut sums[channel], totals[channel]), (&mut weighted[channel], totals[padded + channel])]
+            {
+                *sum = if tile.is_first() { total } else { *sum + total };
+            }
+            if tile.is_last() {
+                dbias[channel] = sums[channel] as f32;
+                dweight[channel] = (weighted[channel] * f64::from(inverse_deviation[channel])) as f32;
+            }
+        }
+    }
+
+    /// Per channel the sum of the gradient behind the rectifier, and of the same times `x - mean`.
+    fn gradient_totals<'a, E: Element>(
+        &self,
+        x: &[E],
+        dy: &[E],
+        [weight, bias, mean, inverse_deviation]: Parameters<'_>,
+        index: &[u8],
+        scratch: Scratch<'a>,
+    ) -> &'a [f64] {
+        let geometry = &self.geometry;
+        let (padded, row, period, threads) =
+            (geometry.padded(), geometry.row_elements(), geometry.period(), self.team.threads());
+        let Scratch { totals, sums, constants, repeated, stages } = scratch;
+        let (scale, rest) = constants.split_at_mut(padded);
+        let (shift, rest) = rest.split_at_mut(padded);
+        let factor = |channel: usize| f64::from(inverse_deviation[channel]);
+        self.scale_and_shift([weight, bias, mean], &factor, [scale, shift]);
+        let means = &mut rest[..padded];
+        means.fill(0.0);
+        means[..geometry.channels].copy_from_slice(&mean[..geometry.channels]);
+        if let Some(pool) = &self.pool {
+            self.reduce(
+                totals,
+                sums,
+                stages,
+                &|thread| pool.thread_strips(geometry, threads, thread),
+                &|strips, sums| pool::reduce_gradients(self, pool, strips, x, dy, index, means, sums),
+            );
+            return totals;
+        }
+        for (constant, repeated) in
+            constants.chunks_exact(padded).zip(repeated.chunks_exact_mut(geometry.groups * period)).take(3)
+        {
+            repeat(geometry, constant, repeated);
+        }
+        let repeated = &*repeated;
+        self.reduce(totals, sums, stages, &|thread| geometry.thread_rows(threads, thread), &|rows, sums| {
+            for (group, rows) in geometry.stretches(rows) {
+                let c = [0, 1, 2].map(|i| &repeated[(i * geometry.groups + group) * period..][..period]);
+                let range = rows.start * row..rows.end * row;
+                let length = flush_length(period);
+                for (x, dy) in x[range.clone()].chunks(length).zip(dy[range].chunks(length)) {
+                    sums.clear();
+                    gradient_sums(self.level, x, dy, c, self.relu, sums.first, sums.second);
+                    sums.flush(group);
+                }
+            }
+        });
+        totals
+    }
+
+    /// The gradient of the input: see [`stratus_engine::ops::BatchNormBackwardData`]. `index` is empty without pooling.
+    #[allow(clippy::too_many_arguments)] // The operands of the step, each a slice of the arena.
+    pub fn backward_data(
+        &self,
+        x: &[u8],
+        dy: &[u8],
+        parameters: Parameters<'_>,
+        [dweight, dbias]: [&[f32]; 2],
+        index: &[u8],
+        dx: &mut [u8],
+        tile: Tile,
+        scratch: &mut [u8],
+    ) {
+        let [weight, bias, mean, inverse_deviation] = parameters;
+        let geometry = &self.geometry;
+        let padded = geometry.padded();
+        let Scratch { constants, repeated, stages, .. } = self.scratch(scratch);
+        {
+            let (scale, rest) = constants.split_at_mut(padded);
+            let (shift, rest) = rest.split_at_mut(padded);
+            let (slope, offset) = rest.split_at_mut(padded);
+            let factor = |channel: usize| f64::from(inverse_deviation[channel]);
+            self.scale_and_shift([weight, bias, mean], &factor, [scale, shift]);
+            slope.fill(0.0);
+            offset.fill(0.0);
+            // dx = scale * g - scale / M * (dbias + xhat * dweight), as scale * g + slope * x + offset; the means are over the whole batch.
+            let count = (geometry.pixels() * tile.count) as f64;
+            for channel in 0..geometry.channels {
+                let inverse = factor(channel);
+                let scale = f64::from(weight[channel]) * inverse;
+                let steep = -scale * inverse * f64::from(dweight[channel]) / count;
+                slope[channel] = steep as f32;
+                offset[channel] =
+                    (-scale * f64::from(dbias[channel]) / count - steep * f64::from(mean[channel])) as f32;
+            }
+        }
+        match self.dtype {
+            DType::Bf16 => self.spread::<Bf16>(
+                cast_slice(x),
+                cast_slice(dy),
+                index,
+                constants,
+                repeated,
+                stages,
+                cast_slice_mut(dx),
+            ),
+            _ => self.spread::<f32>(
+                cast_slice(x),
+                cast_slice(dy),
+                index,
+                constants,
+                repeated,
+                stages,
+                cast_slice_mut(dx),
+            ),
+        }
+    }
+
+    /// `dx = scale * g + slope * x + offset`, where `g` is the gradient behind the rectifier; `constants` holds scale, shift, slope, offset.
+    #[allow(clippy::too_many_arguments)] // As `backward_data`.
+    fn spread<E: Element>(
+        &self,
+        x: &[E],
+        dy: &[E],
+        index: &[u8],
+        constants: &[f32],
+        repeated: &mut [f32],
+        stages: &mut [u8],
+        dx: &mut [E],
+    ) {
+        let geometry = &self.geometry;
+        let (padded, row, period, threads) =
+            (geometry.padded(), geometry.row_elements(), geometry.period(), self.team.threads());
+        if let Some(pool) = &self.pool {
+            pool::backward(self, pool, x, dy, index, constants, dx, stages);
+            return;
+        }
+        for (constant, repeated) in
+            constants.chunks_exact(padded).zip(repeated.chunks_exact_mut(geometry.groups * period))
+        {
+            repeat(geometry, constant, repeated);
+        }
+        let repeated = &*repeated;
+        let mut parts = cut(dx, (0..threads).map(|t| geometry.thread_rows(threads, t).len() * row));
+        self.team.run_parts(&mut parts[..threads], &|thread, part| {
+            let rows = geometry.thread_rows(threads, thread);
+            let first = rows.start;
+            for (group, rows) in geometry.stretches(rows) {
+                let c = [0, 1, 2, 3].map(|i| &repeated[(i * geometry.groups + group) * period..][..period]);
+                let range = rows.start * row..rows.end * row;
+                let to = &mut part[(rows.start - first) * row..(rows.end - first) * row];
+                gradient(self.level, &x[range.clone()], &dy[range], c, self.relu, to);
+            }
+        });
+    }
+}
