@@ -3,7 +3,7 @@
 use crate::ops::{Initialisation, Op, Operation, ParameterKind};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 macro_rules! index {
     ($name:ident, $doc:literal) => {
@@ -67,6 +67,19 @@ pub struct Graph {
     pub input: TensorId,
     /// The logits.
     pub output: TensorId,
+    /// Further logits that only training has.
+    #[serde(default)]
+    pub auxiliary: Vec<Auxiliary>,
+}
+
+/// Logits halfway through the network, whose loss helps to train the layers before them (Szegedy et al.: "Going deeper with convolutions",
+/// 2014). Inference has no use for them: see [`Graph::for_inference`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Auxiliary {
+    /// The logits, of the shape of [`Graph::output`].
+    pub output: TensorId,
+    /// What their loss is multiplied by before it is added to that of [`Graph::output`]; more than zero.
+    pub weight: f32,
 }
 
 /// What is wrong with a network, and in which layer.
@@ -197,7 +210,83 @@ impl Graph {
         if !made.contains(&self.output) {
             return Err(structure("its output is never made".to_owned()));
         }
+        self.verify_auxiliary(&made)
+    }
+
+    fn verify_auxiliary(&self, made: &HashSet<TensorId>) -> Result<(), GraphError> {
+        let structure = |problem: String| GraphError::Structure { network: self.name.clone(), problem };
+        let mut outputs = HashSet::from([self.output]);
+        for Auxiliary { output, weight } in &self.auxiliary {
+            if !made.contains(output) {
+                return Err(structure(format!("its auxiliary output, tensor {}, is never made", output.0)));
+            }
+            if !outputs.insert(*output) {
+                return Err(structure(format!("tensor {} is an output twice", output.0)));
+            }
+            if self.shape(*output) != self.shape(self.output) {
+                return Err(structure(format!(
+                    "its auxiliary output is {}, its output {}",
+                    self.shape(*output),
+                    self.shape(self.output)
+                )));
+            }
+            if !(*weight > 0.0 && weight.is_finite()) {
+                return Err(structure(format!(
+                    "the loss of its auxiliary output has weight {weight}; it is more than 0"
+                )));
+            }
+        }
         Ok(())
+    }
+
+    /// The network without auxiliary outputs and without the layers and parameters that only they need. What is left keeps its names and
+    /// its order; tensors and parameters are numbered anew.
+    #[must_use]
+    pub fn for_inference(&self) -> Self {
+        let mut needed = HashSet::from([self.output]);
+        let mut nodes: Vec<&Node> = Vec::new();
+        for node in self.nodes.iter().rev() {
+            if needed.contains(&node.output) {
+                needed.extend(&node.inputs);
+                nodes.push(node);
+            }
+        }
+        nodes.reverse();
+        let owned: HashSet<ParameterId> =
+            nodes.iter().flat_map(|node| node.parameters.iter().copied()).collect();
+        let mut graph = Self {
+            name: self.name.clone(),
+            nodes: Vec::with_capacity(nodes.len()),
+            tensors: Vec::new(),
+            parameters: Vec::new(),
+            input: TensorId(0),
+            output: TensorId(0),
+            auxiliary: Vec::new(),
+        };
+        let mut parameters = HashMap::new();
+        for (position, parameter) in self.parameters.iter().enumerate() {
+            if owned.contains(&ParameterId(position)) {
+                parameters.insert(ParameterId(position), ParameterId(graph.parameters.len()));
+                graph.parameters.push(parameter.clone());
+            }
+        }
+        let mut tensors = HashMap::new();
+        let mut tensor = |graph: &mut Self, id: TensorId| {
+            *tensors.entry(id).or_insert_with(|| {
+                graph.tensors.push(self.shape(id).clone());
+                TensorId(graph.tensors.len() - 1)
+            })
+        };
+        graph.input = tensor(&mut graph, self.input);
+        for node in nodes {
+            let inputs = node.inputs.iter().map(|&id| tensor(&mut graph, id)).collect();
+            let output = tensor(&mut graph, node.output);
+            let parameters = node.parameters.iter().map(|id| parameters[id]).collect();
+            let (name, op) = (node.name.clone(), node.op.clone());
+            graph.nodes.push(Node { name, op, inputs, output, parameters });
+        }
+        graph.output = tensor(&mut graph, self.output);
+        graph
     }
 }
 
@@ -218,6 +307,7 @@ impl GraphBuilder {
             parameters: Vec::new(),
             input: TensorId(0),
             output: TensorId(0),
+            auxiliary: Vec::new(),
         };
         (Self { graph }, TensorId(0))
     }
@@ -261,6 +351,11 @@ impl GraphBuilder {
         Ok(output)
     }
 
+    /// Makes a tensor an auxiliary output, whose loss counts `weight` times; [`GraphBuilder::finish`] verifies it.
+    pub fn auxiliary(&mut self, output: TensorId, weight: f32) {
+        self.graph.auxiliary.push(Auxiliary { output, weight });
+    }
+
     /// The shape of a tensor made so far.
     #[must_use]
     pub fn shape(&self, tensor: TensorId) -> &Shape {
@@ -275,5 +370,63 @@ impl GraphBuilder {
         self.graph.output = output;
         self.graph.verify()?;
         Ok(self.graph)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::{Conv2d, Flatten, Linear, Relu};
+
+    /// Two convolutions with an auxiliary classifier between them, whose parameters lie between theirs.
+    fn with_auxiliary(weight: f32, classes: usize) -> Result<Graph, GraphError> {
+        let (mut graph, input) = GraphBuilder::new("test", Shape::image(1, 4, 4));
+        let first = graph.add("conv1", Conv2d::new(1, 2, 3, 1, 1), &[input])?;
+        let mut x = graph.add("aux.flatten", Flatten, &[first])?;
+        x = graph.add("aux.fc", Linear { in_features: 32, out_features: classes, bias: true }, &[x])?;
+        graph.auxiliary(x, weight);
+        x = graph.add("conv2", Conv2d::new(2, 3, 3, 1, 0), &[first])?;
+        x = graph.add("relu", Relu, &[x])?;
+        x = graph.add("flatten", Flatten, &[x])?;
+        x = graph.add("fc", Linear { in_features: 12, out_features: 5, bias: true }, &[x])?;
+        graph.finish(x)
+    }
+
+    #[test]
+    fn inference_has_no_auxiliary_outputs() {
+        let training = with_auxiliary(0.3, 5).unwrap();
+        let graph = training.for_inference();
+        graph.verify().unwrap();
+        assert_eq!(training.auxiliary.len(), 1);
+        assert!(graph.auxiliary.is_empty());
+        let layers: Vec<&str> = graph.nodes.iter().map(|node| node.name.as_str()).collect();
+        assert_eq!(layers, ["conv1", "conv2", "relu", "flatten", "fc"]);
+        let keys: Vec<&str> = graph.parameters.iter().map(|p| p.name.as_str()).collect();
+        assert_eq!(keys, ["conv1.weight", "conv2.weight", "fc.weight", "fc.bias"]);
+        assert_eq!(graph.tensors.len(), 6);
+        assert_eq!(graph.shape(graph.output), &Shape::vector(5));
+        assert_eq!(graph.for_inference(), graph);
+    }
+
+    #[test]
+    fn auxiliary_outputs_are_verified() {
+        let message = |graph: Result<Graph, GraphError>| graph.unwrap_err().to_string();
+        assert_eq!(
+            message(with_auxiliary(0.3, 4)),
+            "network `test`: its auxiliary output is 4, its output 5"
+        );
+        assert_eq!(
+            message(with_auxiliary(-1.0, 5)),
+            "network `test`: the loss of its auxiliary output has weight -1; it is more than 0"
+        );
+        let mut graph = with_auxiliary(0.3, 5).unwrap();
+        graph.auxiliary[0].output = graph.output;
+        assert_eq!(message(graph.verify().map(|()| graph)), "network `test`: tensor 7 is an output twice");
+        let mut graph = with_auxiliary(0.3, 5).unwrap();
+        graph.auxiliary[0].output = TensorId(99);
+        assert_eq!(
+            message(graph.verify().map(|()| graph)),
+            "network `test`: its auxiliary output, tensor 99, is never made"
+        );
     }
 }

@@ -8,6 +8,6 @@ pub mod ops;
 mod shape;
 pub mod zoo;
 
-pub use graph::{Graph, GraphBuilder, GraphError, Node, NodeId, Parameter, ParameterId, TensorId};
+pub use graph::{Auxiliary, Graph, GraphBuilder, GraphError, Node, NodeId, Parameter, ParameterId, TensorId};
 pub use ops::{Initialisation, Op, Operation, ParameterKind, ParameterSpec};
 pub use shape::{Shape, ShapeError};

@@ -20,10 +20,10 @@ impl Shape {
         Self(vec![features])
     }
 
-    /// The number of elements.
+    /// The number of elements; `usize::MAX` where it is larger, which no graph accepts.
     #[must_use]
     pub fn elements(&self) -> usize {
-        self.0.iter().product()
+        self.0.iter().fold(1, |product, &extent| product.saturating_mul(extent))
     }
 
     /// `[channels, height, width]`, or an error that says what was found instead.
@@ -93,4 +93,40 @@ pub(crate) fn sliding_extent(
         )));
     }
     Ok((padded - reach) / stride + 1)
+}
+
+/// The extent of a pooling window that slides over one dimension. Where `ceil` is set, pixels that the stride leaves over get a window of their
+/// own, which reaches beyond the padding, unless it would begin behind the image: PyTorch's rule.
+///
+/// # Errors
+/// Where the window does not fit, could lie in the padding alone, or an attribute is zero that may not be.
+pub(crate) fn pooled_extent(
+    what: &str,
+    size: usize,
+    kernel: usize,
+    stride: usize,
+    padding: usize,
+    ceil: bool,
+) -> Result<usize, ShapeError> {
+    if kernel > 0 && padding > kernel / 2 {
+        return Err(ShapeError::new(format!(
+            "its padding {padding} is more than half its window {kernel} in {what}"
+        )));
+    }
+    let over = if ceil { stride.saturating_sub(1) } else { 0 };
+    let after = padding.checked_add(over).ok_or_else(|| {
+        ShapeError::new(format!("its {what} overflows: padding {padding}, stride {stride}"))
+    })?;
+    let extent = sliding_extent(what, size, kernel, stride, (padding, after), 1)?;
+    let begins_behind = ceil && (extent - 1).saturating_mul(stride) >= size.saturating_add(padding);
+    Ok(if begins_behind { extent - 1 } else { extent })
+}
+
+/// A pooling's window in words, such as `3x3 stride 2x2 padding 1x1`.
+pub(crate) fn window_text(kernel: [usize; 2], stride: [usize; 2], padding: [usize; 2]) -> String {
+    let mut text = format!("{}x{} stride {}x{}", kernel[0], kernel[1], stride[0], stride[1]);
+    if padding != [0, 0] {
+        text += &format!(" padding {}x{}", padding[0], padding[1]);
+    }
+    text
 }

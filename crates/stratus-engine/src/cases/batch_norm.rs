@@ -108,7 +108,7 @@ fn kernels(shape: [usize; 4], (relu, window): Fused, fill: Fill) -> Vec<Case> {
             .filled("dbias", &channels, Class::Master, between(-20.0, 20.0));
     if let Some(FusedPool { window }) = pool {
         apply = apply.output("index", &y, Class::Index);
-        let pool = MaxPool2d { kernel: window, stride: window, padding: [0, 0] };
+        let pool = MaxPool2d { kernel: window, stride: window, padding: [0, 0], ceil_mode: false };
         let fill = Fill::Window { pool, size: [shape[2], shape[3]], cut: relu };
         gradients = gradients.filled("index", &y, Class::Index, fill);
         data = data.filled("index", &y, Class::Index, fill);

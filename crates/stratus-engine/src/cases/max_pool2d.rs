@@ -14,7 +14,9 @@ fn tests() -> Vec<Case> {
         MaxPool2d::new(3, 1, 1),
         MaxPool2d::new(2, 3, 1),
         MaxPool2d::new(1, 1, 0),
-        MaxPool2d { kernel: [2, 4], stride: [1, 3], padding: [1, 2] },
+        MaxPool2d { kernel: [2, 4], stride: [1, 3], padding: [1, 2], ceil_mode: false },
+        MaxPool2d { ceil_mode: true, ..MaxPool2d::new(3, 2, 0) },
+        MaxPool2d { kernel: [2, 2], stride: [3, 3], padding: [1, 1], ceil_mode: true },
         MaxPool2d::new(15, 4, 7),
     ];
     let shapes = [[2, 8, 12, 12], [1, 1, 5, 7], [3, 17, 6, 4], [2, 3, 1, 1], [1, 33, 9, 3]];
@@ -41,9 +43,10 @@ fn kernels(pool: MaxPool2d, shape: [usize; 4], fill: Fill) -> Vec<Case> {
     let Ok([height, width]) = pool.output_size(size) else { return Vec::new() };
     let y = [shape[0], shape[1], height, width];
     let name = |kernel: &str| {
+        let ceil = if pool.ceil_mode { " ceil" } else { "" };
         let whole = if matches!(fill, Fill::Whole { .. }) { " ties" } else { "" };
         format!(
-            "{kernel} {} window {:?} stride {:?} padding {:?}{whole}",
+            "{kernel} {} window {:?} stride {:?} padding {:?}{ceil}{whole}",
             extents(&shape),
             pool.kernel,
             pool.stride,

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
 use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
 
-/// Max-pooling whose windows neither overlap nor need padding: `stride = kernel`.
+/// Max-pooling whose windows neither overlap nor reach beyond the image: `stride = kernel`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct FusedPool {
     /// Window and stride `[vertical, horizontal]`.
@@ -23,7 +23,8 @@ impl FusedPool {
     /// The pooling, where it can be fused.
     #[must_use]
     pub fn from_pool(pool: &MaxPool2d) -> Option<Self> {
-        (pool.kernel == pool.stride && pool.padding == [0, 0]).then_some(Self { window: pool.kernel })
+        (pool.kernel == pool.stride && pool.padding == [0, 0] && !pool.ceil_mode)
+            .then_some(Self { window: pool.kernel })
     }
 
     /// `[N, C, H / window, W / window]`.

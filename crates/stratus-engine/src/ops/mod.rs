@@ -26,7 +26,7 @@ use crate::differentiate::Differentiator;
 use crate::lower::Lowering;
 use crate::{EngineError, Step, Value};
 use serde::{Deserialize, Serialize};
-use stratus_graph::{Node, Op};
+use stratus_graph::{Node, Op, Operation};
 
 /// How a kernel can run over a batch that is cut into tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +129,9 @@ kernels!(
 /// Adds the forward steps of a node.
 pub(crate) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
     match &node.op {
+        Op::BatchNorm2d(_) if to.shape(to.input(node, 0)).len() != 4 => {
+            Err(no_kernel(node, "batch norm computes images only, its input is a vector"))
+        }
         Op::BatchNorm2d(op) => batch_norm::lower(op, node, to),
         Op::Conv2d(op) => conv2d::lower(op, node, to),
         // Memory does not change: what reads a flattened value takes the feature map as it lies.
@@ -136,7 +139,19 @@ pub(crate) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
         Op::Linear(op) => linear::lower(op, node, to),
         Op::MaxPool2d(op) => max_pool2d::lower(op, node, to),
         Op::Relu(_) => relu::lower(node, to),
+        Op::AdaptiveAvgPool2d(_)
+        | Op::Add(_)
+        | Op::AvgPool2d(_)
+        | Op::Concat(_)
+        | Op::Dropout(_)
+        | Op::LocalResponseNorm(_)
+        | Op::Relu6(_) => Err(no_kernel(node, "no kernel computes it yet")),
     }
+}
+
+/// What a layer is answered with that cannot be lowered.
+fn no_kernel(node: &Node, reason: &str) -> EngineError {
+    EngineError::Mismatch(format!("layer `{}` ({}) cannot be run: {reason}", node.name, node.op.kind()))
 }
 
 /// Checks operand counts against what a kernel takes; `allowed` lists the possibilities.

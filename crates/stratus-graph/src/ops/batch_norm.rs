@@ -1,20 +1,21 @@
 //! Batch normalisation (Ioffe, Szegedy: "Batch normalization", 2015), over batch and pixels of each channel.
+//! One operation serves images and vectors: PyTorch's `BatchNorm2d` and `BatchNorm1d` differ only in what they accept.
 
 use super::{Initialisation, Operation, ParameterKind, ParameterSpec, only};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
-/// `y = weight * (x - mean) / sqrt(variance + epsilon) + bias`, per channel.
+/// `y = weight * (x - mean) / sqrt(variance + epsilon) + bias`, per channel of an image or per feature of a vector.
 ///
 /// In training, mean and (biased) variance are the batch's, and the running statistics move towards them by `momentum`, the running
 /// variance towards the unbiased one, as PyTorch has it. In inference they are the running statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BatchNorm2d {
-    /// Channels.
+    /// Channels of an image, features of a vector.
     pub channels: usize,
-    /// Added to the variance.
+    /// Added to the variance; more than zero.
     pub epsilon: f32,
-    /// The share of the new batch in the running statistics.
+    /// The share of the new batch in the running statistics, from 0 to 1.
     pub momentum: f32,
 }
 
@@ -33,11 +34,25 @@ impl Operation for BatchNorm2d {
 
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
         let input = only("batch_norm2d", inputs)?;
-        let [channels, ..] = input.as_image()?;
+        let (channels, what) = match input.0[..] {
+            [features] => (features, "features"),
+            [channels, _, _] => (channels, "channels"),
+            _ => {
+                return Err(ShapeError::new(format!(
+                    "it needs an image of channels x height x width or a vector, its input is {input}"
+                )));
+            }
+        };
         if channels != self.channels {
             return Err(ShapeError::new(format!(
-                "it normalises {} channels, its input {input} has {channels}",
+                "it normalises {} {what}, its input {input} has {channels}",
                 self.channels
+            )));
+        }
+        if !(self.epsilon > 0.0 && self.epsilon.is_finite() && (0.0..=1.0).contains(&self.momentum)) {
+            return Err(ShapeError::new(format!(
+                "its epsilon is {} and its momentum {}; epsilon is more than 0, momentum from 0 to 1",
+                self.epsilon, self.momentum
             )));
         }
         Ok(input.clone())
@@ -60,6 +75,52 @@ impl Operation for BatchNorm2d {
 
     /// Two for the statistics' sums, two to normalise, per element.
     fn forward_flops(&self, _inputs: &[&Shape], output: &Shape) -> u64 {
-        4 * output.elements() as u64
+        (output.elements() as u64).saturating_mul(4)
+    }
+    fn attributes(&self) -> String {
+        let mut text = Vec::new();
+        let usual = Self::new(self.channels);
+        if self.epsilon != usual.epsilon {
+            text.push(format!("epsilon {}", self.epsilon));
+        }
+        if self.momentum != usual.momentum {
+            text.push(format!("momentum {}", self.momentum));
+        }
+        text.join(" ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_images_and_vectors() {
+        let norm = BatchNorm2d::new(8);
+        for input in [Shape::image(8, 3, 2), Shape::vector(8)] {
+            assert_eq!(norm.output_shape(&[&input]).unwrap(), input);
+        }
+        let message = |input: Shape| norm.output_shape(&[&input]).unwrap_err().to_string();
+        assert_eq!(message(Shape::vector(4)), "it normalises 8 features, its input 4 has 4");
+        assert_eq!(message(Shape::image(4, 8, 8)), "it normalises 8 channels, its input 4x8x8 has 4");
+        assert!(message(Shape(vec![8, 2])).contains("its input is 8x2"));
+    }
+
+    #[test]
+    fn attributes_show_and_have_limits() {
+        let norm = BatchNorm2d::new(8);
+        assert_eq!(norm.attributes(), "");
+        assert_eq!(
+            BatchNorm2d { epsilon: 1e-3, momentum: 0.01, ..norm }.attributes(),
+            "epsilon 0.001 momentum 0.01"
+        );
+        for wrong in [
+            BatchNorm2d { epsilon: 0.0, ..norm },
+            BatchNorm2d { epsilon: f32::NAN, ..norm },
+            BatchNorm2d { momentum: 1.5, ..norm },
+        ] {
+            let message = wrong.output_shape(&[&Shape::vector(8)]).unwrap_err().to_string();
+            assert!(message.ends_with("epsilon is more than 0, momentum from 0 to 1"), "{message}");
+        }
     }
 }

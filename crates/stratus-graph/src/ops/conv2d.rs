@@ -144,3 +144,33 @@ impl Operation for Conv2d {
         text
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_depthwise_convolution_has_a_kernel_for_each_channel() {
+        let conv = Conv2d { groups: 32, ..Conv2d::new(32, 64, 3, 2, 1) };
+        let input = Shape::image(32, 9, 9);
+        let output = conv.output_shape(&[&input]).unwrap();
+        assert_eq!(output, Shape::image(64, 5, 5));
+        assert_eq!(conv.weight_shape(), [64, 1, 3, 3]);
+        assert_eq!(conv.parameters()[0].shape, [64, 1, 3, 3]);
+        assert_eq!(conv.parameters()[0].initialisation, Initialisation::Uniform { bound: 1.0 / 3.0 });
+        assert_eq!(conv.forward_flops(&[&input], &output), 64 * 25 * 2 * 9);
+        assert_eq!(conv.attributes(), "3x3 stride 2x2 padding 1x1 groups 32");
+    }
+
+    #[test]
+    fn groups_divide_both_channel_counts() {
+        for (groups, channels) in [(0, 32), (3, 32), (32, 48)] {
+            let conv = Conv2d { groups, ..Conv2d::new(32, channels, 3, 1, 1) };
+            let message = conv.output_shape(&[&Shape::image(32, 9, 9)]).unwrap_err().to_string();
+            assert_eq!(
+                message,
+                format!("{groups} groups do not divide its 32 input and {channels} output channels")
+            );
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! Max-pooling.
 
 use super::{Operation, only};
-use crate::shape::sliding_extent;
+use crate::shape::{pooled_extent, window_text};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
@@ -14,13 +14,16 @@ pub struct MaxPool2d {
     pub stride: [usize; 2],
     /// Padding on each side `[vertical, horizontal]`, at most half the window.
     pub padding: [usize; 2],
+    /// Whether a last window may reach beyond the padding, where the stride leaves pixels over; it begins in the image or the padding before it.
+    #[serde(default)]
+    pub ceil_mode: bool,
 }
 
 impl MaxPool2d {
     /// A square window.
     #[must_use]
     pub fn new(kernel: usize, stride: usize, padding: usize) -> Self {
-        Self { kernel: [kernel; 2], stride: [stride; 2], padding: [padding; 2] }
+        Self { kernel: [kernel; 2], stride: [stride; 2], padding: [padding; 2], ceil_mode: false }
     }
 
     /// Height and width of the output for an input of `size`.
@@ -35,20 +38,8 @@ impl MaxPool2d {
             )));
         }
         let extent = |axis: usize, what| {
-            if self.padding[axis] * 2 > self.kernel[axis] {
-                return Err(ShapeError::new(format!(
-                    "its padding {} is more than half its window {} in {what}",
-                    self.padding[axis], self.kernel[axis]
-                )));
-            }
-            sliding_extent(
-                what,
-                size[axis],
-                self.kernel[axis],
-                self.stride[axis],
-                (self.padding[axis], self.padding[axis]),
-                1,
-            )
+            let (kernel, stride, padding) = (self.kernel[axis], self.stride[axis], self.padding[axis]);
+            pooled_extent(what, size[axis], kernel, stride, padding, self.ceil_mode)
         };
         Ok([extent(0, "height")?, extent(1, "width")?])
     }
@@ -66,10 +57,57 @@ impl Operation for MaxPool2d {
     }
 
     fn forward_flops(&self, _inputs: &[&Shape], output: &Shape) -> u64 {
-        output.elements() as u64 * (self.kernel[0] * self.kernel[1]) as u64
+        (output.elements() as u64).saturating_mul((self.kernel[0] * self.kernel[1]) as u64)
     }
 
     fn attributes(&self) -> String {
-        format!("{}x{} stride {}x{}", self.kernel[0], self.kernel[1], self.stride[0], self.stride[1])
+        let mut text = window_text(self.kernel, self.stride, self.padding);
+        if self.ceil_mode {
+            text += " ceil";
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(pool: MaxPool2d, size: usize) -> usize {
+        pool.output_size([size; 2]).unwrap()[0]
+    }
+
+    #[test]
+    fn ceil_mode_keeps_the_last_pixels() {
+        let floor = MaxPool2d::new(3, 2, 0);
+        let ceil = MaxPool2d { ceil_mode: true, ..floor };
+        // GoogLeNet on 224 pixels: 112, 56, 28, 14 and 7.
+        for (size, small, large) in [(112, 55, 56), (56, 27, 28), (28, 13, 14), (7, 3, 3), (3, 1, 1)] {
+            assert_eq!((extent(floor, size), extent(ceil, size)), (small, large), "{size}");
+        }
+        // A window larger than the image by less than a stride.
+        assert_eq!(extent(ceil, 2), 1);
+        assert!(floor.output_size([2, 2]).is_err());
+        assert!(MaxPool2d { kernel: [4, 4], ..ceil }.output_size([2, 2]).is_err());
+    }
+
+    #[test]
+    fn a_window_that_would_begin_behind_the_image_is_dropped() {
+        // Windows begin at pixel -1, 2 and 5: the last is behind an image of 5.
+        let pool = MaxPool2d { kernel: [2, 2], stride: [3, 3], padding: [1, 1], ceil_mode: true };
+        assert_eq!(extent(pool, 5), 2);
+        assert_eq!(extent(pool, 6), 3);
+    }
+
+    #[test]
+    fn resnet_pads_by_one() {
+        assert_eq!(extent(MaxPool2d::new(3, 2, 1), 112), 56);
+        assert_eq!(MaxPool2d::new(3, 2, 1).attributes(), "3x3 stride 2x2 padding 1x1");
+        assert_eq!(
+            MaxPool2d { ceil_mode: true, ..MaxPool2d::new(2, 2, 0) }.attributes(),
+            "2x2 stride 2x2 ceil"
+        );
+        let message = MaxPool2d::new(3, 2, 2).output_size([9, 9]).unwrap_err().to_string();
+        assert_eq!(message, "its padding 2 is more than half its window 3 in height");
     }
 }

@@ -1,18 +1,32 @@
 //! Operations: attributes, shape rule, parameters and cost. A new one is a file here and a line in `operations!`.
 
+mod adaptive_avg_pool2d;
+mod add;
+mod avg_pool2d;
 mod batch_norm;
+mod concat;
 mod conv2d;
+mod dropout;
 mod flatten;
 mod linear;
+mod local_response_norm;
 mod max_pool2d;
 mod relu;
+mod relu6;
 
+pub use adaptive_avg_pool2d::AdaptiveAvgPool2d;
+pub use add::Add;
+pub use avg_pool2d::AvgPool2d;
 pub use batch_norm::BatchNorm2d;
+pub use concat::Concat;
 pub use conv2d::Conv2d;
+pub use dropout::Dropout;
 pub use flatten::Flatten;
 pub use linear::Linear;
+pub use local_response_norm::LocalResponseNorm;
 pub use max_pool2d::MaxPool2d;
 pub use relu::Relu;
+pub use relu6::Relu6;
 
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
@@ -125,4 +139,18 @@ macro_rules! operations {
     };
 }
 
-operations!(BatchNorm2d, Conv2d, Flatten, Linear, MaxPool2d, Relu);
+operations!(
+    AdaptiveAvgPool2d,
+    Add,
+    AvgPool2d,
+    BatchNorm2d,
+    Concat,
+    Conv2d,
+    Dropout,
+    Flatten,
+    Linear,
+    LocalResponseNorm,
+    MaxPool2d,
+    Relu,
+    Relu6,
+);

@@ -1,0 +1,98 @@
+//! Average-pooling.
+
+use super::{Operation, only};
+use crate::shape::{pooled_extent, window_text};
+use crate::{Shape, ShapeError};
+use serde::{Deserialize, Serialize};
+
+/// The mean of each window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct AvgPool2d {
+    /// Window `[height, width]`.
+    pub kernel: [usize; 2],
+    /// Stride `[vertical, horizontal]`.
+    pub stride: [usize; 2],
+    /// Zeros on each side `[vertical, horizontal]`, at most half the window.
+    pub padding: [usize; 2],
+    /// Whether the zeros count: the sum is divided by the window's pixels, or by those of them that lie in the image.
+    pub count_include_pad: bool,
+}
+
+impl AvgPool2d {
+    /// A square window; zeros count, as PyTorch's default has it.
+    #[must_use]
+    pub fn new(kernel: usize, stride: usize, padding: usize) -> Self {
+        Self { kernel: [kernel; 2], stride: [stride; 2], padding: [padding; 2], count_include_pad: true }
+    }
+
+    /// Height and width of the output for an input of `size`.
+    ///
+    /// # Errors
+    /// Where the window does not fit, or could lie in the padding alone.
+    pub fn output_size(&self, size: [usize; 2]) -> Result<[usize; 2], ShapeError> {
+        let extent = |axis: usize, what| {
+            pooled_extent(what, size[axis], self.kernel[axis], self.stride[axis], self.padding[axis], false)
+        };
+        Ok([extent(0, "height")?, extent(1, "width")?])
+    }
+}
+
+impl Operation for AvgPool2d {
+    fn kind(&self) -> &'static str {
+        "avg_pool2d"
+    }
+
+    fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
+        let [channels, height, width] = only("avg_pool2d", inputs)?.as_image()?;
+        let [height, width] = self.output_size([height, width])?;
+        Ok(Shape::image(channels, height, width))
+    }
+
+    fn forward_flops(&self, _inputs: &[&Shape], output: &Shape) -> u64 {
+        let window = (self.kernel[0] as u64).saturating_mul(self.kernel[1] as u64);
+        (output.elements() as u64).saturating_mul(window)
+    }
+
+    fn attributes(&self) -> String {
+        let mut text = window_text(self.kernel, self.stride, self.padding);
+        if self.padding != [0, 0] && !self.count_include_pad {
+            text += " not counted";
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_are_those_of_inception() {
+        let input = Shape::image(192, 35, 35);
+        assert_eq!(AvgPool2d::new(3, 1, 1).output_shape(&[&input]).unwrap(), input);
+        let auxiliary = AvgPool2d::new(5, 3, 0);
+        let output = auxiliary.output_shape(&[&Shape::image(768, 17, 17)]).unwrap();
+        assert_eq!(output, Shape::image(768, 5, 5));
+        assert_eq!(auxiliary.forward_flops(&[&input], &output), 768 * 25 * 25);
+    }
+
+    #[test]
+    fn a_window_stays_with_the_image() {
+        let message = |pool: AvgPool2d, size| pool.output_size(size).unwrap_err().to_string();
+        assert_eq!(
+            message(AvgPool2d::new(3, 1, 2), [8, 8]),
+            "its padding 2 is more than half its window 3 in height"
+        );
+        assert_eq!(
+            message(AvgPool2d::new(5, 3, 0), [8, 4]),
+            "its window reaches over 5 pixels of width, its padded input has 4 (4 + 0 + 0)"
+        );
+    }
+
+    #[test]
+    fn attributes_say_what_is_not_the_default() {
+        assert_eq!(AvgPool2d::new(5, 3, 0).attributes(), "5x5 stride 3x3");
+        let pool = AvgPool2d { count_include_pad: false, ..AvgPool2d::new(3, 1, 1) };
+        assert_eq!(pool.attributes(), "3x3 stride 1x1 padding 1x1 not counted");
+    }
+}

@@ -1,0 +1,58 @@
+//! Feature maps one behind the other: the end of an inception module (Szegedy et al.: "Going deeper with convolutions", 2014).
+
+use super::Operation;
+use crate::{Shape, ShapeError};
+use serde::{Deserialize, Serialize};
+
+/// Two or more images of the same height and width, their channels in the order of the inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Concat;
+
+impl Operation for Concat {
+    fn kind(&self) -> &'static str {
+        "concat"
+    }
+
+    fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
+        let [first, _, ..] = inputs else {
+            return Err(ShapeError::new(format!(
+                "concat takes two inputs or more, it was given {}",
+                inputs.len()
+            )));
+        };
+        let [_, height, width] = first.as_image()?;
+        let mut sum = 0usize;
+        for input in inputs {
+            let [channels, h, w] = input.as_image()?;
+            if [h, w] != [height, width] {
+                return Err(ShapeError::new(format!(
+                    "its inputs {first} and {input} differ in height or width"
+                )));
+            }
+            sum = sum.saturating_add(channels);
+        }
+        Ok(Shape::image(sum, height, width))
+    }
+
+    fn forward_flops(&self, _inputs: &[&Shape], _output: &Shape) -> u64 {
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adds_channels_of_equal_images() {
+        let (a, b, c) = (Shape::image(4, 3, 5), Shape::image(2, 3, 5), Shape::image(2, 3, 4));
+        assert_eq!(Concat.output_shape(&[&a, &b, &a]).unwrap(), Shape::image(10, 3, 5));
+        let message = |inputs: &[&Shape]| Concat.output_shape(inputs).unwrap_err().to_string();
+        assert_eq!(message(&[&a, &b, &c]), "its inputs 4x3x5 and 2x3x4 differ in height or width");
+        assert_eq!(message(&[&a]), "concat takes two inputs or more, it was given 1");
+        assert_eq!(
+            message(&[&a, &Shape::vector(7)]),
+            "it needs an image of channels x height x width, its input is 7"
+        );
+    }
+}

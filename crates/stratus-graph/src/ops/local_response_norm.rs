@@ -1,0 +1,80 @@
+//! Local response normalisation across channels (Krizhevsky, Sutskever, Hinton: "ImageNet classification with deep convolutional neural
+//! networks", 2012).
+
+use super::{Operation, only};
+use crate::{Shape, ShapeError};
+use serde::{Deserialize, Serialize};
+
+/// `y[c] = x[c] / (k + alpha / size * sum of x[i]^2)^beta`, the sum over the channels `c - size / 2 ..= c + (size - 1) / 2` that exist.
+///
+/// `alpha` is divided by `size`, as PyTorch has it. The paper does not divide: its alpha of 1e-4 over five channels is 5e-4 here.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LocalResponseNorm {
+    /// Channels that are summed.
+    pub size: usize,
+    /// What their mean square is multiplied by.
+    pub alpha: f32,
+    /// The exponent.
+    pub beta: f32,
+    /// Added to the weighted mean square; more than zero.
+    pub k: f32,
+}
+
+impl Operation for LocalResponseNorm {
+    fn kind(&self) -> &'static str {
+        "local_response_norm"
+    }
+
+    fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
+        let input = only("local_response_norm", inputs)?;
+        input.as_image()?;
+        if self.size == 0 {
+            return Err(ShapeError::new("its size is 0; it sums at least one channel".to_owned()));
+        }
+        let possible = self.alpha >= 0.0
+            && self.k > 0.0
+            && [self.alpha, self.beta, self.k].iter().all(|v| v.is_finite());
+        if !possible {
+            return Err(ShapeError::new(format!(
+                "its alpha {}, beta {}, k {} could divide by zero; all are finite, alpha is at least 0 and k more than 0",
+                self.alpha, self.beta, self.k
+            )));
+        }
+        Ok(input.clone())
+    }
+
+    /// A square and an addition for each channel of the window, then scale, add, power, divide.
+    fn forward_flops(&self, _inputs: &[&Shape], output: &Shape) -> u64 {
+        (output.elements() as u64).saturating_mul((self.size as u64).saturating_mul(2).saturating_add(4))
+    }
+
+    fn attributes(&self) -> String {
+        format!("size {} alpha {} beta {} k {}", self.size, self.alpha, self.beta, self.k)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PUBLISHED: LocalResponseNorm = LocalResponseNorm { size: 5, alpha: 5e-4, beta: 0.75, k: 2.0 };
+
+    #[test]
+    fn keeps_the_shape_of_an_image() {
+        let input = Shape::image(96, 55, 55);
+        assert_eq!(PUBLISHED.output_shape(&[&input]).unwrap(), input);
+        assert_eq!(PUBLISHED.forward_flops(&[&input], &input), 96 * 55 * 55 * 14);
+        assert_eq!(PUBLISHED.attributes(), "size 5 alpha 0.0005 beta 0.75 k 2");
+    }
+
+    #[test]
+    fn attributes_that_divide_by_zero_are_refused() {
+        let message = |norm: LocalResponseNorm, input| norm.output_shape(&[&input]).unwrap_err().to_string();
+        let image = || Shape::image(3, 2, 2);
+        assert!(message(PUBLISHED, Shape::vector(8)).contains("its input is 8"));
+        assert!(message(LocalResponseNorm { size: 0, ..PUBLISHED }, image()).contains("its size is 0"));
+        assert!(message(LocalResponseNorm { k: 0.0, ..PUBLISHED }, image()).contains("k 0 could divide"));
+        assert!(message(LocalResponseNorm { beta: f32::NAN, ..PUBLISHED }, image()).contains("beta NaN"));
+        assert!(message(LocalResponseNorm { alpha: -1.0, ..PUBLISHED }, image()).contains("alpha -1"));
+    }
+}
