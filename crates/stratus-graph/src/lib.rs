@@ -6,6 +6,7 @@
 mod graph;
 pub mod ops;
 mod shape;
+pub mod suggest;
 pub mod zoo;
 
 pub use graph::{Auxiliary, Graph, GraphBuilder, GraphError, Node, NodeId, Parameter, ParameterId, TensorId};

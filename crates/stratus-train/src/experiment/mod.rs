@@ -6,7 +6,6 @@
 mod error;
 mod keys;
 mod parse;
-mod suggest;
 mod value;
 
 #[cfg(test)]
@@ -17,7 +16,7 @@ pub use keys::{
     Augment, Checkpoint, Data, Device, Experiment, KEYS, Key, Limit, Model, Naming, Optimiser, OptimiserName,
     Precision, ScheduleName, ScheduleSettings, Train, Validation,
 };
-pub use suggest::nearest;
+pub use stratus_graph::suggest::nearest;
 pub use value::{Kind, Value};
 
 use parse::Entry;

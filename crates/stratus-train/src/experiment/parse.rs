@@ -2,10 +2,10 @@
 
 use super::error::{ExperimentError, Origin};
 use super::keys::{KEYS, Key};
-use super::suggest::nearest;
 use super::value::{Kind, Value};
 use std::ops::Range;
 use std::path::Path;
+use stratus_graph::suggest::nearest;
 use toml::de::{DeTable, DeValue};
 
 /// A key, the value given to it, and where.

@@ -1,9 +1,15 @@
 //! The name that was probably meant.
 
-/// The candidate nearest to what was written, or `None` where nothing is near. A candidate whose last part is what
+/// The candidate nearest to what was written, or `None` where nothing is near. A candidate whose last part, behind a dot, is what
 /// was written, or is one mistake away from it, counts as near whatever section it stands in.
-pub fn nearest(written: &str, candidates: impl IntoIterator<Item = &'static str>) -> Option<&'static str> {
-    let allowed = (written.chars().count() / 3).clamp(1, 4);
+#[must_use]
+pub fn nearest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let length = written.chars().count();
+    if length > 64 {
+        // No name is that long, and a distance costs the product of both lengths.
+        return None;
+    }
+    let allowed = (length / 3).clamp(1, 4);
     let last = |name: &str| name.rsplit('.').next().unwrap_or(name).to_owned();
     candidates
         .into_iter()
@@ -65,6 +71,7 @@ mod tests {
         assert_eq!(nearest("train.learning_rate", keys), Some("optimiser.learning_rate"));
         assert_eq!(nearest("batch_size", keys), Some("train.batch_size"));
         assert_eq!(nearest("colour", keys), None);
+        assert_eq!(nearest(&"train.epochs".repeat(10), keys), None);
         assert_eq!(nearest("x", ["f32", "bf16"]), None);
         assert_eq!(nearest("fp32", ["f32", "bf16"]), Some("f32"));
     }
