@@ -1,6 +1,7 @@
 //! The graph: nodes in execution order, the tensors between them, the parameters they own.
 
 use crate::ops::{Initialisation, Op, Operation, ParameterKind};
+use crate::shape::limited;
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
@@ -48,7 +49,7 @@ impl Parameter {
     /// The number of elements.
     #[must_use]
     pub fn elements(&self) -> usize {
-        self.shape.iter().product()
+        self.shape.iter().fold(1, |product, &extent| product.saturating_mul(extent))
     }
 }
 
@@ -131,7 +132,11 @@ impl Graph {
     /// The number of trained values.
     #[must_use]
     pub fn trained_parameters(&self) -> usize {
-        self.parameters.iter().filter(|p| p.kind == ParameterKind::Trained).map(Parameter::elements).sum()
+        self.parameters
+            .iter()
+            .filter(|p| p.kind == ParameterKind::Trained)
+            .map(Parameter::elements)
+            .fold(0, usize::saturating_add)
     }
 
     /// The shape of a tensor.
@@ -156,7 +161,7 @@ impl Graph {
     /// Floating-point operations of one sample's forward pass.
     #[must_use]
     pub fn forward_flops(&self) -> u64 {
-        self.nodes.iter().map(|node| self.node_flops(node)).sum()
+        self.nodes.iter().map(|node| self.node_flops(node)).fold(0, u64::saturating_add)
     }
 
     /// Checks that every tensor is made before it is read, names are unique, shapes and parameters follow their rules.
@@ -165,6 +170,10 @@ impl Graph {
     /// The first thing that does not hold, with its layer.
     pub fn verify(&self) -> Result<(), GraphError> {
         let structure = |problem: String| GraphError::Structure { network: self.name.clone(), problem };
+        let input = self.tensors.get(self.input.0).ok_or_else(|| structure("it has no input".to_owned()))?;
+        if input.elements() == 0 || limited("its input", &input.0).is_err() {
+            return Err(structure(format!("its input {input} is empty or too large")));
+        }
         let mut made = HashSet::from([self.input]);
         let mut names = HashSet::new();
         for node in &self.nodes {
@@ -180,11 +189,7 @@ impl Graph {
                 }
             }
             let inputs: Vec<&Shape> = node.inputs.iter().map(|&t| self.shape(t)).collect();
-            let shape = node.op.output_shape(&inputs).map_err(|source| GraphError::Shape {
-                layer: node.name.clone(),
-                kind: node.op.kind(),
-                source,
-            })?;
+            let shape = output_shape(&node.name, &node.op, &inputs)?;
             if self.tensors.get(node.output.0) != Some(&shape) {
                 return Err(structure(format!(
                     "layer `{}` makes {shape}, another shape is recorded",
@@ -290,6 +295,13 @@ impl Graph {
     }
 }
 
+/// The shape that a layer makes, not larger than any machine can hold.
+fn output_shape(layer: &str, op: &Op, inputs: &[&Shape]) -> Result<Shape, GraphError> {
+    op.output_shape(inputs)
+        .and_then(|shape| limited("its output", &shape.0).map(|()| shape))
+        .map_err(|source| GraphError::Shape { layer: layer.to_owned(), kind: op.kind(), source })
+}
+
 /// Builds a graph layer by layer, checking shapes as it goes.
 #[derive(Debug)]
 pub struct GraphBuilder {
@@ -324,11 +336,7 @@ impl GraphBuilder {
     ) -> Result<TensorId, GraphError> {
         let op = op.into();
         let shapes: Vec<&Shape> = inputs.iter().map(|&t| self.graph.shape(t)).collect();
-        let shape = op.output_shape(&shapes).map_err(|source| GraphError::Shape {
-            layer: name.to_owned(),
-            kind: op.kind(),
-            source,
-        })?;
+        let shape = output_shape(name, &op, &shapes)?;
         let output = TensorId(self.graph.tensors.len());
         self.graph.tensors.push(shape);
         let mut parameters = Vec::new();
@@ -348,6 +356,34 @@ impl GraphBuilder {
             output,
             parameters,
         });
+        Ok(output)
+    }
+
+    /// Adds a layer, some of whose parameters begin otherwise than its operation has it: `("weight", ...)`, `("bias", ...)`.
+    ///
+    /// # Errors
+    /// See [`GraphBuilder::add`]; also where the operation has no such parameter.
+    pub fn add_with(
+        &mut self,
+        name: &str,
+        op: impl Into<Op>,
+        inputs: &[TensorId],
+        initial: &[(&str, Initialisation)],
+    ) -> Result<TensorId, GraphError> {
+        let output = self.add(name, op, inputs)?;
+        let owned = self.graph.nodes.last().map(|node| node.parameters.clone()).unwrap_or_default();
+        for (parameter, initialisation) in initial {
+            let key = format!("{name}.{parameter}");
+            match owned.iter().find(|id| self.graph.parameters[id.0].name == key) {
+                Some(id) => self.graph.parameters[id.0].initialisation = *initialisation,
+                None => {
+                    return Err(GraphError::Structure {
+                        network: self.graph.name.clone(),
+                        problem: format!("layer `{name}` has no parameter `{parameter}` to initialise"),
+                    });
+                }
+            }
+        }
         Ok(output)
     }
 

@@ -64,6 +64,21 @@ impl ShapeError {
     }
 }
 
+/// The most elements that a tensor may have, a quarter of a terabyte in f32: no product or sum of sizes overflows.
+pub(crate) const MOST_ELEMENTS: usize = 1 << 36;
+
+/// Checks that a tensor is not beyond any machine.
+///
+/// # Errors
+/// Where it has more than [`MOST_ELEMENTS`].
+pub(crate) fn limited(what: &str, extents: &[usize]) -> Result<(), ShapeError> {
+    let shape = Shape(extents.to_vec());
+    if shape.elements() > MOST_ELEMENTS {
+        return Err(ShapeError::new(format!("{what} {shape} has more than {MOST_ELEMENTS} elements")));
+    }
+    Ok(())
+}
+
 /// The extent of a window that slides over one dimension: `(size + before + after - dilation*(kernel-1) - 1) / stride + 1`.
 ///
 /// # Errors

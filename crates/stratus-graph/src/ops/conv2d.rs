@@ -1,7 +1,7 @@
 //! Two-dimensional convolution (cross-correlation, as every framework has it).
 
 use super::{Initialisation, Operation, ParameterKind, ParameterSpec, only};
-use crate::shape::sliding_extent;
+use crate::shape::{limited, sliding_extent};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +57,13 @@ impl Conv2d {
         [self.out_channels, self.in_channels / self.groups.max(1), self.kernel[0], self.kernel[1]]
     }
 
+    /// The values of the output that each input value takes part in: `out_channels * kernel height * kernel width`, whatever the groups, as
+    /// PyTorch counts it.
+    #[must_use]
+    pub fn fan_out(&self) -> usize {
+        self.out_channels.saturating_mul(self.kernel[0]).saturating_mul(self.kernel[1])
+    }
+
     /// Height and width of the output for an input of `size`.
     ///
     /// # Errors
@@ -98,9 +105,13 @@ impl Operation for Conv2d {
                 self.groups, self.in_channels, self.out_channels
             )));
         }
-        if self.out_channels == 0 {
-            return Err(ShapeError::new("it has no output channels".to_owned()));
+        if self.in_channels == 0 || self.out_channels == 0 {
+            return Err(ShapeError::new(format!(
+                "it has {} input and {} output channels; it needs at least one of each",
+                self.in_channels, self.out_channels
+            )));
         }
+        limited("its weight", &self.weight_shape())?;
         let [height, width] = self.output_size([height, width])?;
         Ok(Shape::image(self.out_channels, height, width))
     }
@@ -108,7 +119,8 @@ impl Operation for Conv2d {
     /// PyTorch's default: Kaiming uniform with `a = sqrt(5)`, which is uniform within `1 / sqrt(fan_in)`.
     fn parameters(&self) -> Vec<ParameterSpec> {
         let shape = self.weight_shape();
-        let bound = 1.0 / ((shape[1] * shape[2] * shape[3]).max(1) as f32).sqrt();
+        let fan_in = shape[1..].iter().fold(1, |product: usize, &extent| product.saturating_mul(extent));
+        let bound = 1.0 / (fan_in.max(1) as f32).sqrt();
         let trained = |name, shape: Vec<usize>| ParameterSpec {
             name,
             shape,
@@ -123,8 +135,8 @@ impl Operation for Conv2d {
     }
 
     fn forward_flops(&self, _inputs: &[&Shape], output: &Shape) -> u64 {
-        let taps = self.weight_shape()[1..].iter().product::<usize>();
-        output.elements() as u64 * (2 * taps as u64 + u64::from(self.bias))
+        let taps = Shape(self.weight_shape()[1..].to_vec()).elements() as u64;
+        (output.elements() as u64).saturating_mul(taps.saturating_mul(2).saturating_add(u64::from(self.bias)))
     }
 
     fn attributes(&self) -> String {

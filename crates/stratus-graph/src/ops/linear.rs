@@ -1,6 +1,7 @@
 //! The fully connected layer.
 
 use super::{Initialisation, Operation, ParameterKind, ParameterSpec, only};
+use crate::shape::limited;
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +14,14 @@ pub struct Linear {
     pub out_features: usize,
     /// Whether a bias is added.
     pub bias: bool,
+}
+
+impl Linear {
+    /// With a bias.
+    #[must_use]
+    pub fn new(in_features: usize, out_features: usize) -> Self {
+        Self { in_features, out_features, bias: true }
+    }
 }
 
 impl Operation for Linear {
@@ -34,6 +43,7 @@ impl Operation for Linear {
                 self.out_features, self.in_features
             )));
         }
+        limited("its weight", &[self.out_features, self.in_features])?;
         Ok(Shape::vector(self.out_features))
     }
 
@@ -54,6 +64,7 @@ impl Operation for Linear {
     }
 
     fn forward_flops(&self, _inputs: &[&Shape], _output: &Shape) -> u64 {
-        self.out_features as u64 * (2 * self.in_features as u64 + u64::from(self.bias))
+        let each = (self.in_features as u64).saturating_mul(2).saturating_add(u64::from(self.bias));
+        (self.out_features as u64).saturating_mul(each)
     }
 }

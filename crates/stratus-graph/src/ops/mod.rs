@@ -50,6 +50,14 @@ pub enum Initialisation {
     },
 }
 
+impl Initialisation {
+    /// Normal with variance `2 / fan` (He et al.: "Delving deep into rectifiers", 2015): a rectified layer keeps its signal's variance.
+    #[must_use]
+    pub fn kaiming_normal(fan: usize) -> Self {
+        Self::Normal { std: (2.0 / fan.max(1) as f32).sqrt() }
+    }
+}
+
 /// Whether the optimiser changes a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ParameterKind {

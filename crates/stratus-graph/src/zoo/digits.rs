@@ -30,7 +30,7 @@ fn build(hyper: &Hyperparameters) -> Result<Graph, GraphError> {
     }
     x = graph.add("flatten", Flatten, &[x])?;
     let in_features = graph.shape(x).elements();
-    x = graph.add("fc", Linear { in_features, out_features: classes, bias: true }, &[x])?;
+    x = graph.add("fc", Linear::new(in_features, classes), &[x])?;
     graph.finish(x)
 }
 

@@ -1,8 +1,16 @@
 //! The networks by name: a file per family, a line in `NETWORKS`.
 
+mod alexnet;
 mod digits;
+mod googlenet;
+mod inception;
+mod mobilenet;
+mod resnet;
+mod vgg;
 
-use crate::{Graph, GraphError, Shape};
+use crate::ops::{BatchNorm2d, Conv2d};
+use crate::suggest::nearest;
+use crate::{Graph, GraphBuilder, GraphError, Initialisation, Op, Shape, TensorId};
 
 /// What a network can be asked to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,28 +32,51 @@ pub struct Network {
     pub about: &'static str,
     /// The published input and class count.
     pub defaults: fn() -> Hyperparameters,
-    /// Builds it.
+    /// Builds it as it is trained, auxiliary outputs included; [`Graph::for_inference`] leaves them out.
     pub build: fn(&Hyperparameters) -> Result<Graph, GraphError>,
 }
 
 /// Every network.
-pub const NETWORKS: &[Network] = &[digits::NETWORK];
+pub const NETWORKS: &[Network] = &[
+    digits::NETWORK,
+    alexnet::ALEXNET,
+    alexnet::ALEXNET_BN,
+    alexnet::ALEXNET_LRN,
+    vgg::VGG11,
+    vgg::VGG11_BN,
+    vgg::VGG13,
+    vgg::VGG13_BN,
+    vgg::VGG16,
+    vgg::VGG16_BN,
+    vgg::VGG19,
+    vgg::VGG19_BN,
+    googlenet::NETWORK,
+    inception::NETWORK,
+    resnet::RESNET18,
+    resnet::RESNET34,
+    resnet::RESNET50,
+    resnet::RESNET101,
+    resnet::RESNET152,
+    resnet::RESNET18_CIFAR,
+    mobilenet::NETWORK,
+];
 
 /// Finds a network by name.
 ///
 /// # Errors
 /// Where there is none; the message suggests the nearest name.
 pub fn find(name: &str) -> Result<&'static Network, GraphError> {
+    let names = || NETWORKS.iter().map(|network| network.name);
     NETWORKS.iter().find(|network| network.name == name).ok_or_else(|| GraphError::Unknown {
         name: name.to_owned(),
-        suggestion: NETWORKS
-            .iter()
-            .map(|network| (edit_distance(name, network.name), network.name))
-            .min()
-            .filter(|&(distance, candidate)| distance <= candidate.len().div_ceil(3))
-            .map(|(_, candidate)| candidate.to_owned()),
-        known: NETWORKS.iter().map(|network| network.name).collect::<Vec<_>>().join(", "),
+        suggestion: nearest(name, names()).map(str::to_owned),
+        known: names().collect::<Vec<_>>().join(", "),
     })
+}
+
+/// The hyper-parameters of a network for photographs of 1,000 classes.
+const fn imagenet(size: usize) -> Hyperparameters {
+    Hyperparameters { input: [3, size, size], classes: 1000, width: None }
 }
 
 /// Checks what all networks need of their hyper-parameters.
@@ -65,40 +96,66 @@ fn image(input: [usize; 3]) -> Shape {
     Shape::image(input[0], input[1], input[2])
 }
 
-/// Levenshtein's distance: the fewest insertions, deletions and replacements that turn `a` into `b`.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
+/// The checked sizes of a network: how many classes, and how its channels follow from its width.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    classes: usize,
+    width: usize,
+    published: usize,
+}
+
+impl Sizes {
+    /// `published`: the filters of the first convolution, where no width is asked for.
+    fn new(network: &str, hyper: &Hyperparameters, published: usize) -> Result<Self, GraphError> {
+        let width = positive(network, "model.width", hyper.width.unwrap_or(published))?;
+        let classes = positive(network, "model.classes", hyper.classes)?;
+        Ok(Self { classes, width, published })
     }
-    row[b.len()]
+
+    /// A published count of channels or features at this width: to the nearest whole number, at least one.
+    fn of(&self, channels: usize) -> usize {
+        ((channels * self.width + self.published / 2) / self.published).max(1)
+    }
+}
+
+/// Layers one behind the other, and how their weights begin.
+#[derive(Debug)]
+struct Chain {
+    graph: GraphBuilder,
+    /// How the weights of convolutions begin; biases begin at zero.
+    conv: fn(&Conv2d) -> Initialisation,
+    /// The epsilon of batch norms.
+    epsilon: f32,
+}
+
+impl Chain {
+    /// Adds a layer without parameters.
+    fn add(&mut self, name: &str, op: impl Into<Op>, x: TensorId) -> Result<TensorId, GraphError> {
+        self.graph.add(name, op, &[x])
+    }
+
+    /// The channels of a feature map, the elements of a vector.
+    fn channels(&self, x: TensorId) -> usize {
+        self.graph.shape(x).0.first().copied().unwrap_or(0)
+    }
+
+    /// Adds a convolution.
+    fn conv(&mut self, name: &str, conv: Conv2d, x: TensorId) -> Result<TensorId, GraphError> {
+        let initial = [("weight", (self.conv)(&conv)), ("bias", Initialisation::Zeros)];
+        self.graph.add_with(name, conv, &[x], if conv.bias { &initial } else { &initial[..1] })
+    }
+
+    /// Adds a batch norm.
+    fn norm(&mut self, name: &str, x: TensorId) -> Result<TensorId, GraphError> {
+        let norm = BatchNorm2d { epsilon: self.epsilon, ..BatchNorm2d::new(self.channels(x)) };
+        self.graph.add(name, norm, &[x])
+    }
+}
+
+/// He et al.'s variance over the outputs that a weight takes part in, as torchvision's residual networks have it.
+fn kaiming_fan_out(conv: &Conv2d) -> Initialisation {
+    Initialisation::kaiming_normal(conv.fan_out())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn misspelt_names_are_answered_with_the_nearest() {
-        let message = find("digts").unwrap_err().to_string();
-        assert_eq!(message, "there is no network `digts`, did you mean `digits`?; known are digits");
-        let message = find("transformer").unwrap_err().to_string();
-        assert_eq!(message, "there is no network `transformer`; known are digits");
-    }
-
-    #[test]
-    fn every_network_builds_with_its_defaults() {
-        for network in NETWORKS {
-            let graph = (network.build)(&(network.defaults)()).unwrap();
-            graph.verify().unwrap();
-            assert_eq!(graph.name, network.name);
-        }
-    }
-}
+mod tests;

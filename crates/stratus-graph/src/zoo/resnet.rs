@@ -1,0 +1,165 @@
+//! Residual networks (He, Zhang, Ren, Sun: "Deep residual learning for image recognition", 2015), torchvision's layers and names.
+//!
+//! As in torchvision a bottleneck strides in its 3x3 convolution, where the paper strides in the first 1x1. A rectifier that a block uses
+//! twice or thrice is one module there and a layer each here: `relu1`, `relu2`, `relu3`; they own no parameters.
+
+use super::{Chain, Hyperparameters, Network, Sizes, image, imagenet, kaiming_fan_out};
+use crate::ops::{AdaptiveAvgPool2d, Add, Conv2d, Flatten, Linear, MaxPool2d, Relu};
+use crate::{Graph, GraphBuilder, GraphError, TensorId};
+
+/// Blocks of each of the four stages.
+type Depths = [usize; 4];
+
+/// The channels inside the blocks of each stage. All stages but the first halve height and width.
+const CHANNELS: [usize; 4] = [64, 128, 256, 512];
+
+#[derive(Clone, Copy, PartialEq)]
+enum Block {
+    /// Two 3x3 convolutions.
+    Basic,
+    /// 1x1, 3x3, and 1x1 to four times the channels.
+    Bottleneck,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Stem {
+    /// 7x7 with stride 2, then 3x3 max-pooling with stride 2.
+    Photograph,
+    /// 3x3 with stride 1, for images of 32x32.
+    Small,
+}
+
+macro_rules! network {
+    ($constant:ident, $name:literal, $block:ident, $depths:expr, $about:literal) => {
+        pub(super) const $constant: Network = Network {
+            name: $name,
+            about: $about,
+            defaults: || imagenet(224),
+            build: |hyper| build($name, Stem::Photograph, Block::$block, $depths, hyper),
+        };
+    };
+}
+
+network!(RESNET18, "resnet18", Basic, [2, 2, 2, 2], "residual network of 8 basic blocks (He et al., 2015)");
+network!(RESNET34, "resnet34", Basic, [3, 4, 6, 3], "residual network of 16 basic blocks (He et al., 2015)");
+network!(
+    RESNET50,
+    "resnet50",
+    Bottleneck,
+    [3, 4, 6, 3],
+    "residual network of 16 bottlenecks (He et al., 2015)"
+);
+network!(
+    RESNET101,
+    "resnet101",
+    Bottleneck,
+    [3, 4, 23, 3],
+    "residual network of 33 bottlenecks (He et al., 2015)"
+);
+network!(
+    RESNET152,
+    "resnet152",
+    Bottleneck,
+    [3, 8, 36, 3],
+    "residual network of 50 bottlenecks (He et al., 2015)"
+);
+
+pub(super) const RESNET18_CIFAR: Network = Network {
+    name: "resnet18_cifar",
+    about: "resnet18 for images of 32x32: it begins with a 3x3 convolution of stride 1 and no max-pooling",
+    defaults: || Hyperparameters { input: [3, 32, 32], classes: 10, width: None },
+    build: |hyper| build("resnet18_cifar", Stem::Small, Block::Basic, [2, 2, 2, 2], hyper),
+};
+
+fn build(
+    name: &str,
+    stem: Stem,
+    block: Block,
+    depths: Depths,
+    hyper: &Hyperparameters,
+) -> Result<Graph, GraphError> {
+    let sizes = Sizes::new(name, hyper, CHANNELS[0])?;
+    let (graph, mut x) = GraphBuilder::new(name, image(hyper.input));
+    let mut chain = Chain { graph, conv: kaiming_fan_out, epsilon: 1e-5 };
+    let [kernel, stride, padding] = match stem {
+        Stem::Photograph => [7, 2, 3],
+        Stem::Small => [3, 1, 1],
+    };
+    x = chain.conv("conv1", Conv2d::new(hyper.input[0], sizes.width, kernel, stride, padding), x)?;
+    x = chain.norm("bn1", x)?;
+    x = chain.add("relu", Relu, x)?;
+    if stem == Stem::Photograph {
+        x = chain.add("maxpool", MaxPool2d::new(3, 2, 1), x)?;
+    }
+    for (stage, (depth, channels)) in depths.into_iter().zip(CHANNELS).enumerate() {
+        for position in 0..depth {
+            let stride = if stage > 0 && position == 0 { 2 } else { 1 };
+            let name = format!("layer{}.{position}", stage + 1);
+            x = residual(&mut chain, &name, block, sizes.of(channels), stride, x)?;
+        }
+    }
+    x = chain.add("avgpool", AdaptiveAvgPool2d::GLOBAL, x)?;
+    x = chain.add("flatten", Flatten, x)?;
+    x = chain.add("fc", Linear::new(chain.channels(x), sizes.classes), x)?;
+    chain.graph.finish(x)
+}
+
+/// A block: its convolutions, its shortcut (a 1x1 convolution where shapes differ), their sum.
+fn residual(
+    chain: &mut Chain,
+    name: &str,
+    block: Block,
+    channels: usize,
+    stride: usize,
+    x: TensorId,
+) -> Result<TensorId, GraphError> {
+    /// Kernel, stride, filters.
+    type Layer = (usize, usize, usize);
+    let layers: &[Layer] = match block {
+        Block::Basic => &[(3, stride, channels), (3, 1, channels)],
+        Block::Bottleneck => &[(1, 1, channels), (3, stride, channels), (1, 1, 4 * channels)],
+    };
+    let mut y = x;
+    for (&(kernel, stride, filters), number) in layers.iter().zip(1..) {
+        let conv = Conv2d::new(chain.channels(y), filters, kernel, stride, kernel / 2);
+        y = chain.conv(&format!("{name}.conv{number}"), conv, y)?;
+        y = chain.norm(&format!("{name}.bn{number}"), y)?;
+        if number < layers.len() {
+            y = chain.add(&format!("{name}.relu{number}"), Relu, y)?;
+        }
+    }
+    let mut shortcut = x;
+    let (from, to) = (chain.channels(x), chain.channels(y));
+    if stride != 1 || from != to {
+        let conv = Conv2d::new(from, to, 1, stride, 0);
+        shortcut = chain.conv(&format!("{name}.downsample.0"), conv, x)?;
+        shortcut = chain.norm(&format!("{name}.downsample.1"), shortcut)?;
+    }
+    y = chain.graph.add(&format!("{name}.add"), Add, &[y, shortcut])?;
+    chain.add(&format!("{name}.relu{}", layers.len()), Relu, y)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_small_variant_keeps_its_pixels_longer() {
+        let graph = (RESNET18_CIFAR.build)(&(RESNET18_CIFAR.defaults)()).unwrap();
+        assert_eq!(graph.trained_parameters(), 11_173_962);
+        let last = graph.nodes.iter().find(|node| node.name == "layer4.1.relu2").unwrap();
+        assert_eq!(graph.shape(last.output).to_string(), "512x4x4");
+        assert!(graph.nodes.iter().all(|node| node.name != "maxpool"));
+    }
+
+    #[test]
+    fn blocks_add_their_input() {
+        let graph = (RESNET50.build)(&(RESNET50.defaults)()).unwrap();
+        let node = |name: &str| graph.nodes.iter().find(|node| node.name == name).unwrap();
+        assert_eq!(
+            node("layer2.0.add").inputs,
+            [node("layer2.0.bn3").output, node("layer2.0.downsample.1").output]
+        );
+        assert_eq!(node("layer2.1.add").inputs, [node("layer2.1.bn3").output, node("layer2.0.relu3").output]);
+    }
+}

@@ -1,0 +1,178 @@
+//! Tests of all networks: what torchvision says of them, and what they have in common.
+
+use super::*;
+use crate::{Operation, ParameterKind};
+
+#[test]
+fn misspelt_names_are_answered_with_the_nearest() {
+    let message = find("digts").unwrap_err().to_string();
+    assert!(
+        message
+            .starts_with("there is no network `digts`, did you mean `digits`?; known are digits, alexnet,")
+    );
+    let message = find("resnet81").unwrap_err().to_string();
+    assert!(message.contains("did you mean `resnet18`?"), "{message}");
+    let message = find("transformer").unwrap_err().to_string();
+    assert!(message.starts_with("there is no network `transformer`; known are digits, "), "{message}");
+}
+
+#[test]
+fn every_network_builds_with_its_defaults() {
+    for network in NETWORKS {
+        let graph = (network.build)(&(network.defaults)()).unwrap();
+        graph.verify().unwrap();
+        assert_eq!(graph.name, network.name);
+        graph.for_inference().verify().unwrap();
+        assert_eq!(NETWORKS.iter().filter(|other| other.name == network.name).count(), 1);
+    }
+}
+
+/// What the first lines of a file of `scripts/fixtures/torchvision_keys.py` say.
+fn heading(text: &str, key: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("# {key} ")));
+    line.unwrap().parse().unwrap()
+}
+
+fn same_as_torchvision(name: &str, text: &str) {
+    let network = find(name).unwrap();
+    let graph = (network.build)(&(network.defaults)()).unwrap();
+    let ours = graph.parameters.iter().map(|p| format!("{} {}", p.name, Shape(p.shape.clone())));
+    let theirs: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    for (position, (ours, theirs)) in ours.zip(&theirs).enumerate() {
+        assert_eq!(ours, *theirs, "parameter {position} of {name}");
+    }
+    assert_eq!(graph.parameters.len(), theirs.len(), "{name}");
+    assert_eq!(graph.trained_parameters() as u64, heading(text, "trained"), "{name}");
+    let buffers = graph.parameters.iter().filter(|p| p.kind == ParameterKind::Buffer);
+    assert!(buffers.clone().all(|p| p.name.ends_with(".running_mean") || p.name.ends_with(".running_var")));
+    assert_eq!(buffers.count(), theirs.iter().filter(|line| line.contains(".running_")).count(), "{name}");
+    // Strides, paddings and pools show in how often each weight is used.
+    let multiply_adds: u64 = graph
+        .nodes
+        .iter()
+        .filter(|node| matches!(node.op, Op::Conv2d(_) | Op::Linear(_)))
+        .map(|node| {
+            let weight = &graph.parameters[node.parameters[0].0].shape;
+            graph.shape(node.output).elements() as u64 * weight[1..].iter().product::<usize>() as u64
+        })
+        .sum();
+    assert_eq!(multiply_adds, heading(text, "multiply_adds"), "{name}");
+}
+
+macro_rules! torchvision {
+    ($($name:ident),* $(,)?) => {$(
+        #[test]
+        fn $name() {
+            same_as_torchvision(
+                stringify!($name),
+                include_str!(concat!("../../tests/fixtures/", stringify!($name), ".keys")),
+            );
+        }
+    )*};
+}
+
+/// Keys, their order, shapes, counts and operations are torchvision's.
+mod torchvision {
+    use super::same_as_torchvision;
+
+    torchvision!(
+        alexnet,
+        vgg11,
+        vgg11_bn,
+        vgg13,
+        vgg13_bn,
+        vgg16,
+        vgg16_bn,
+        vgg19,
+        vgg19_bn,
+        googlenet,
+        inception_v3,
+        resnet18,
+        resnet34,
+        resnet50,
+        resnet101,
+        resnet152,
+        mobilenet_v2,
+    );
+}
+
+#[test]
+fn every_network_can_be_narrow_and_its_images_small() {
+    for network in NETWORKS {
+        let published = (network.build)(&(network.defaults)()).unwrap();
+        let size = if network.name == "inception_v3" { 299 } else { 64 };
+        let hyper = Hyperparameters { input: [1, size, size], classes: 3, width: Some(8) };
+        let graph = (network.build)(&hyper).unwrap();
+        assert_eq!(graph.shape(graph.output), &Shape::vector(3), "{}", network.name);
+        assert_eq!(graph.parameters[0].shape[..2], [8, 1], "{}", network.name);
+        assert_eq!(graph.parameters.len(), published.parameters.len(), "{}", network.name);
+        if network.name != "digits" {
+            assert!(graph.trained_parameters() * 8 < published.trained_parameters(), "{}", network.name);
+        }
+    }
+}
+
+#[test]
+fn what_is_impossible_names_the_layer_or_the_key() {
+    let build = |name: &str, size: usize, classes: usize, width: Option<usize>| {
+        let hyper = Hyperparameters { input: [3, size, size], classes, width };
+        (find(name).unwrap().build)(&hyper).unwrap_err().to_string()
+    };
+    assert!(
+        build("vgg16", 16, 10, None).starts_with("layer `features.30` (max_pool2d): its window reaches over")
+    );
+    assert!(
+        build("inception_v3", 200, 10, None).starts_with("layer `AuxLogits.conv1.conv` (conv2d): its window")
+    );
+    for network in NETWORKS {
+        let name = network.name;
+        assert!(build(name, 0, 10, None).contains("size 0"), "{name}");
+        assert!(build(name, 32, 0, None).contains("model.classes = 0 is not possible"), "{name}");
+        assert!(build(name, 32, 10, Some(0)).contains("model.width = 0 is not possible"), "{name}");
+        let huge = build(name, 32, 10, Some(1 << 20));
+        assert!(
+            huge.contains("has more than 68719476736 elements") || huge.contains("window"),
+            "{name}: {huge}"
+        );
+        build(name, usize::MAX, 10, None);
+    }
+}
+
+#[test]
+fn weights_begin_as_torchvision_has_it() {
+    let begin = |network: &str, key: &str| {
+        let network = find(network).unwrap();
+        let graph = (network.build)(&(network.defaults)()).unwrap();
+        graph.parameters.iter().find(|p| p.name == key).unwrap().initialisation
+    };
+    let normal = |std| Initialisation::Normal { std };
+    let uniform = |bound| Initialisation::Uniform { bound };
+    let root = |x: f32| x.sqrt();
+    for (network, key, expected) in [
+        ("alexnet", "features.0.weight", uniform(1.0 / root(363.0))),
+        ("alexnet", "features.0.bias", uniform(1.0 / root(363.0))),
+        ("vgg11", "features.3.weight", normal(root(2.0 / (128.0 * 9.0)))),
+        ("vgg11", "features.3.bias", Initialisation::Zeros),
+        ("vgg11", "classifier.6.weight", normal(0.01)),
+        ("vgg11", "classifier.6.bias", Initialisation::Zeros),
+        ("resnet18", "conv1.weight", normal(root(2.0 / (64.0 * 49.0)))),
+        ("resnet18", "fc.bias", uniform(1.0 / root(512.0))),
+        ("googlenet", "conv1.conv.weight", normal(0.01)),
+        ("googlenet", "aux1.fc1.weight", normal(0.01)),
+        ("googlenet", "aux1.fc1.bias", uniform(1.0 / root(2048.0))),
+        ("inception_v3", "AuxLogits.conv1.conv.weight", normal(0.1)),
+        ("inception_v3", "AuxLogits.fc.weight", normal(0.001)),
+        ("mobilenet_v2", "features.1.conv.0.0.weight", normal(root(2.0 / (32.0 * 9.0)))),
+        ("mobilenet_v2", "classifier.1.bias", Initialisation::Zeros),
+    ] {
+        assert_eq!(begin(network, key), expected, "{network} {key}");
+    }
+    let epsilons: Vec<String> = ["googlenet", "inception_v3", "resnet18"]
+        .map(|name| {
+            let network = find(name).unwrap();
+            let graph = (network.build)(&(network.defaults)()).unwrap();
+            graph.nodes.iter().find(|node| node.op.kind() == "batch_norm2d").unwrap().op.attributes()
+        })
+        .to_vec();
+    assert_eq!(epsilons, ["epsilon 0.001", "epsilon 0.001", ""]);
+}
