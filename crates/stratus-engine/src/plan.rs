@@ -189,6 +189,18 @@ impl Plan {
         self.external(0).map_or(0, |p| p.bytes) + self.external(1).map_or(0, |p| p.bytes)
     }
 
+    /// Bytes of the operands that the step at `position` touches, over all tiles of the batch.
+    #[must_use]
+    pub fn step_bytes(&self, position: usize) -> u64 {
+        let tiles = self.program.tiles(position);
+        let bytes = |id: ValueId| {
+            let every_tile =
+                tiles > 1 && self.program.value(id).per_sample && !self.program.is_cut(id, tiles);
+            (self.placements[id.0].bytes * if every_tile { tiles } else { 1 }) as u64
+        };
+        self.program.steps[position].operands().map(bytes).sum()
+    }
+
     /// The placement of an external value.
     #[must_use]
     pub fn external(&self, slot: usize) -> Option<&Placement> {

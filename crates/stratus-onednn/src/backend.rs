@@ -153,6 +153,10 @@ impl Backend for OneDnn {
         self.machine.team.threads()
     }
 
+    fn cache_bytes(&self) -> Option<usize> {
+        Some(self.threads() * crate::caches::level_2())
+    }
+
     fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<Prepared, EngineError> {
         self.machine.team.adopt();
         prepare::prepare(self, program, request)

@@ -85,8 +85,7 @@ impl Bench {
         let graph = network(experiment, datasets.train.as_ref())?;
         let opened = device::open(experiment.train.device, experiment.train.threads)?;
         opened.warnings.iter().for_each(|warning| warn(warning));
-        let precision = opened.precision(experiment.train.precision);
-        let programs = programs(experiment, &graph, precision, datasets.train.len())?;
+        let programs = programs(experiment, &graph, &opened, datasets.train.len())?;
         let mut compiled = compile(&programs, &opened, &Planning::Cached, warn)?;
         initialise(&mut compiled.session, &graph, experiment.train.seed)?;
         state::refresh(&mut compiled)?;
@@ -154,8 +153,8 @@ impl Bench {
                 implementation: plan.steps[position].implementation.clone(),
                 alone_s: alone[position],
                 within_s: median(&mut within[position]),
-                flops: plan.program.step_flops(step),
-                bytes: step.operands().map(|id| plan.placements[id.0].bytes as u64).sum(),
+                flops: plan.program.step_flops(position),
+                bytes: plan.step_bytes(position),
             })
             .collect();
         let floor_s = kernels

@@ -13,8 +13,9 @@ use stratus_engine::lower::{lower, refresh};
 use stratus_engine::ops::SgdUpdate;
 use stratus_engine::plan::{Persistent, PreparedPlan};
 use stratus_engine::program::Mode;
+use stratus_engine::tile::tile;
 use stratus_engine::update::{Optimiser, update};
-use stratus_engine::{Choices, Plan, Precision, Program, Session};
+use stratus_engine::{Choices, Plan, Program, Session};
 use stratus_graph::Graph;
 use stratus_graph::zoo::{self, Hyperparameters};
 
@@ -98,22 +99,28 @@ pub struct Programs {
 pub fn programs(
     experiment: &Experiment,
     graph: &Graph,
-    precision: Precision,
+    opened: &Opened,
     samples: usize,
 ) -> Result<Programs, TrainError> {
     let optimiser = Optimiser::Sgd(SgdUpdate {
         momentum: experiment.optimiser.momentum as f32,
         weight_decay: experiment.optimiser.weight_decay as f32,
     });
+    let precision = opened.precision(experiment.train.precision);
+    let tiled = |program: Program| match opened.tile_kib(experiment.train.tile_kib) {
+        0 => Ok(program),
+        kib => tile(&program, kib << 10),
+    };
     let training = |batch| -> Result<Program, TrainError> {
         let forward = fuse(&lower(graph, Mode::Train, precision, batch)?)?;
-        Ok(update(&differentiate(&forward)?, optimiser)?)
+        Ok(update(&tiled(differentiate(&forward)?)?, optimiser)?)
     };
+    let evaluate = fuse(&lower(graph, Mode::Evaluate, precision, experiment.validation_batch_size())?)?;
     let rest = samples % experiment.train.batch_size;
     let train = training(experiment.train.batch_size)?;
     Ok(Programs {
         tail: (rest > 0 && !experiment.data.drop_last).then(|| training(rest)).transpose()?,
-        evaluate: fuse(&lower(graph, Mode::Evaluate, precision, experiment.validation_batch_size())?)?,
+        evaluate: tiled(evaluate)?,
         refresh: refresh(&train)?,
         train,
     })

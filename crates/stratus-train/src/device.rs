@@ -53,6 +53,12 @@ fn reference(warnings: Vec<String>) -> Opened {
 }
 
 impl Opened {
+    /// KiB that a tile of the batch is made to fit on this device; 0 where tiles gain nothing.
+    #[must_use]
+    pub fn tile_kib(&self, setting: Option<usize>) -> usize {
+        setting.unwrap_or_else(|| self.backend.cache_bytes().unwrap_or(0) >> 10)
+    }
+
     /// The precision that a setting comes to on this device.
     #[must_use]
     pub fn precision(&self, setting: Precision) -> stratus_engine::Precision {

@@ -154,8 +154,7 @@ pub fn of_run(
     let graph = network(&experiment, datasets.train.as_ref())?;
     let opened = device::open(experiment.train.device, experiment.train.threads)?;
     opened.warnings.iter().for_each(|warning| warn(warning));
-    let precision = opened.precision(experiment.train.precision);
-    let programs = programs(&experiment, &graph, precision, datasets.train.len())?;
+    let programs = programs(&experiment, &graph, &opened, datasets.train.len())?;
     // The run's own kernels give the bits that training saw; where they cannot be had here, others do.
     let recorded: Option<Plans> = stratus_run::atomic::read_json(&run.plan()).ok();
     let repeated = recorded

@@ -237,6 +237,9 @@ settings! {
         precision: Precision = Precision::Auto, Limit::Any;
         /// Threads that compute; 0 takes every core. The bits of the result depend on it.
         threads: usize = 0, Limit::Between(0.0, 65_536.0);
+        /// KiB of cache that a tile of the batch is made to fit: steps that need not wait for the whole batch go through it tile by tile.
+        /// 0: every step runs on the whole batch. Not set: the caches nearest to the threads. The bits of the result depend on it.
+        tile_kib: Option<usize> = None, Limit::Between(0.0, 1_073_741_824.0);
         /// What computes.
         device: Device = Device::Auto, Limit::Any;
     }

@@ -71,11 +71,12 @@ fn prepare(
             "train.precision is bf16, and this processor has no instructions for it: f32 is faster here",
         );
     }
-    let programs = programs(&experiment, &graph, precision, datasets.train.len())?;
+    let programs = programs(&experiment, &graph, &opened, datasets.train.len())?;
     let compiled = compile(&programs, &opened, planning, &mut |text| observer.warn(text))?;
     // What was left open is now decided, and must be the same when the run is continued.
     experiment.train.precision = if precision == Types::Bf16 { Precision::Bf16 } else { Precision::F32 };
     experiment.train.threads = opened.backend.threads();
+    experiment.train.tile_kib = Some(opened.tile_kib(experiment.train.tile_kib));
     experiment.model.classes = Some(experiment.model.classes.unwrap_or(datasets.train.classes()));
     let normalisation = datasets.train.normalisation();
     let numbers = |values: &[f32]| Some(values.iter().map(|&value| round_trip(value)).collect());

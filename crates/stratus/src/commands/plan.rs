@@ -8,7 +8,6 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::fmt::Write;
 use stratus_engine::ops::KernelSpec;
-use stratus_engine::plan::Location;
 use stratus_engine::{Plan, Program};
 use stratus_graph::Graph;
 use stratus_train::compile::{self, Planning, Plans, Programs};
@@ -60,8 +59,7 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     }
     let opened = device::open(experiment.train.device, experiment.train.threads)?;
     opened.warnings.iter().for_each(|warning| output.warning(warning));
-    let precision = opened.precision(experiment.train.precision);
-    let programs = compile::programs(&experiment, &graph, precision, datasets.train.len())?;
+    let programs = compile::programs(&experiment, &graph, &opened, datasets.train.len())?;
     if arguments.dump == Dump::Program {
         let Programs { train, tail, evaluate, .. } = &programs;
         return output.result(&Report::Programs { train, tail: tail.as_ref(), evaluate }, || {
@@ -108,12 +106,10 @@ fn steps(plan: &Plan) -> String {
             program.value(id).shape.iter().map(usize::to_string).collect::<Vec<_>>().join("x")
         });
         let layout = made.map_or("", |&id| plan.placements[id.0].layout.tag.as_str());
-        let touched: usize = step
-            .operands()
-            .map(|id| &plan.placements[id.0])
-            .filter(|place| !matches!(place.location, Location::External(_)) || place.bytes > 0)
-            .map(|place| place.bytes)
-            .sum();
+        if let Some(section) = program.section_of(position).filter(|section| section.first == position) {
+            let last = section.steps().end - 1;
+            let _ = writeln!(text, "     {position} to {last} in {} tiles:", section.tiles);
+        }
         // Writing into a String cannot fail.
         let _ = writeln!(
             text,
@@ -121,8 +117,8 @@ fn steps(plan: &Plan) -> String {
             step.phase.name(),
             program.layer_name(step),
             step.kernel.name(),
-            program.step_flops(step) as f64 * 1e-6,
-            touched as f64 * 1e-6,
+            program.step_flops(position) as f64 * 1e-6,
+            plan.step_bytes(position) as f64 * 1e-6,
             plan.steps[position].implementation,
         );
     }
