@@ -18,6 +18,9 @@ pub struct Bench {
     library: String,
 }
 
+/// How many runs a measurement is the shortest of.
+const BEST_OF: usize = 5;
+
 /// One kernel alone.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KernelTime {
@@ -29,7 +32,7 @@ pub struct KernelTime {
     pub phase: &'static str,
     /// What the library calls it.
     pub implementation: String,
-    /// The shortest time alone, in seconds.
+    /// The time alone, in seconds: the median of the rounds' shortest.
     pub alone_s: f64,
     /// The median time within whole steps, in seconds.
     pub within_s: f64,
@@ -52,11 +55,11 @@ pub struct Floor {
     pub library: String,
     /// Each kernel.
     pub kernels: Vec<KernelTime>,
-    /// The sum of the kernels alone, without changes of layout.
+    /// The sum of the kernels alone, without changes of layout: the median of the rounds.
     pub floor_s: f64,
-    /// The median whole step.
+    /// The whole step: the median of the rounds' shortest.
     pub step_s: f64,
-    /// `floor_s / step_s`, in percent.
+    /// Kernels alone as a share of the whole step of the same round, in percent: the median of the rounds.
     pub percent_of_floor: f64,
     /// Images a second of the whole step.
     pub images_per_second: f64,
@@ -108,37 +111,59 @@ impl Bench {
         Ok(begun.elapsed().as_secs_f64())
     }
 
+    /// The shortest of a few runs of one kernel, after one to warm up.
+    fn alone(&mut self, step: usize) -> Result<f64, TrainError> {
+        let Self { compiled, batch, .. } = self;
+        let labels: &mut [u8] = bytemuck::cast_slice_mut(&mut batch.labels);
+        let mut best = f64::INFINITY;
+        for run in 0..=BEST_OF {
+            let begun = Instant::now();
+            compiled.session.run_step(compiled.ids.train, step, &mut batch.images, labels)?;
+            if run > 0 {
+                best = best.min(begun.elapsed().as_secs_f64());
+            }
+        }
+        Ok(best)
+    }
+
     fn steps(&self) -> usize {
         self.compiled.session.plan(self.compiled.ids.train).program.steps.len()
     }
 
-    /// Each kernel alone, the best of `runs`; whole steps beside them, their median.
+    /// Each kernel alone and whole steps, in turn: `rounds` rounds of the best of [`BEST_OF`] of each, and the medians over the rounds. What
+    /// else the machine does slows both sides of a round alike.
     ///
     /// # Errors
     /// Where a kernel fails.
-    pub fn floor(&mut self, runs: usize) -> Result<Floor, TrainError> {
-        let count = self.steps();
+    pub fn floor(&mut self, rounds: usize) -> Result<Floor, TrainError> {
+        let (count, rounds) = (self.steps(), rounds.max(1));
         let mut clock = Clock::new(count);
-        let mut whole = Vec::with_capacity(runs);
-        let mut within = vec![Vec::with_capacity(runs); count];
-        for run in 0..runs + 3 {
-            let seconds = self.step(&mut clock)?;
-            if run >= 3 {
-                whole.push(seconds);
+        for _ in 0..BEST_OF {
+            self.step(&mut clock)?;
+        }
+        let (mut whole, mut floors, mut percents) = (Vec::new(), Vec::new(), Vec::new());
+        let mut within = vec![Vec::with_capacity(rounds * BEST_OF); count];
+        let mut alone = vec![Vec::with_capacity(rounds); count];
+        for _ in 0..rounds {
+            let mut step_s = f64::INFINITY;
+            for _ in 0..BEST_OF {
+                step_s = step_s.min(self.step(&mut clock)?);
                 for (times, &ns) in within.iter_mut().zip(clock.slots()) {
                     times.push(ns as f64 * 1e-9);
                 }
             }
-        }
-        let mut alone = vec![f64::INFINITY; count];
-        let Self { compiled, batch, .. } = self;
-        let labels: &mut [u8] = bytemuck::cast_slice_mut(&mut batch.labels);
-        for (step, best) in alone.iter_mut().enumerate() {
-            for _ in 0..=runs {
-                let begun = Instant::now();
-                compiled.session.run_step(compiled.ids.train, step, &mut batch.images, labels)?;
-                *best = best.min(begun.elapsed().as_secs_f64());
+            let mut floor_s = 0.0;
+            for (step, times) in alone.iter_mut().enumerate() {
+                let best = self.alone(step)?;
+                times.push(best);
+                let plan = self.compiled.session.plan(self.compiled.ids.train);
+                if plan.program.steps[step].phase != Phase::Layout {
+                    floor_s += best;
+                }
             }
+            whole.push(step_s);
+            floors.push(floor_s);
+            percents.push(100.0 * floor_s / step_s);
         }
         let plan = self.compiled.session.plan(self.compiled.ids.train);
         let kernels: Vec<KernelTime> = plan
@@ -151,17 +176,12 @@ impl Bench {
                 kernel: step.kernel.name().to_owned(),
                 phase: step.phase.name(),
                 implementation: plan.steps[position].implementation.clone(),
-                alone_s: alone[position],
+                alone_s: median(&mut alone[position]),
                 within_s: median(&mut within[position]),
                 flops: plan.program.step_flops(position),
                 bytes: plan.step_bytes(position),
             })
             .collect();
-        let floor_s = kernels
-            .iter()
-            .filter(|kernel| kernel.phase != Phase::Layout.name())
-            .map(|kernel| kernel.alone_s)
-            .sum();
         let step_s = median(&mut whole);
         Ok(Floor {
             network: plan.program.network.clone(),
@@ -169,9 +189,9 @@ impl Bench {
             batch: plan.program.batch,
             library: self.library.clone(),
             kernels,
-            floor_s,
+            floor_s: median(&mut floors),
             step_s,
-            percent_of_floor: 100.0 * floor_s / step_s,
+            percent_of_floor: median(&mut percents),
             images_per_second: plan.program.batch as f64 / step_s,
         })
     }

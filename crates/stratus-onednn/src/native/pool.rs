@@ -4,7 +4,7 @@
 
 use super::batch_norm::{BatchNorm, Sums};
 use super::rows::Geometry;
-use super::simd::{Element, multiversion, stream};
+use super::simd::{Element, multiversion, prefetch, stream};
 use super::threads::{MAX_THREADS, cut, split};
 use std::ops::Range;
 
@@ -111,6 +111,7 @@ impl Strip {
 /// A strip's rows are read side by side, which the processor's prefetchers do not follow; copied in one go they are, and the rows are then
 /// read from the nearest cache. Measured on maps of 25 MB: 3 times as fast.
 fn staged<'a, E: Element>(strip: &'a [E], stage: &'a mut [E]) -> &'a [E] {
+    prefetch(strip, strip.len());
     match stage.get_mut(..strip.len()) {
         Some(stage) => {
             stage.copy_from_slice(strip);

@@ -57,8 +57,8 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
         Ok(Bench::new(&experiment, &mut |text| output.warning(text))?)
     };
     match &arguments.what {
-        What::Kernels { target, runs } => {
-            let floor = open(target)?.floor(*runs as usize)?;
+        What::Kernels { target, rounds } => {
+            let floor = open(target)?.floor(*rounds as usize)?;
             output.result(&floor, || render_floor(&floor))
         }
         What::Overhead { target, pairs: count } => {
