@@ -226,7 +226,9 @@ impl Graph {
                 return Err(structure(format!("its auxiliary output, tensor {}, is never made", output.0)));
             }
             if !outputs.insert(*output) {
-                return Err(structure(format!("tensor {} is an output twice", output.0)));
+                let maker = self.nodes.iter().find(|node| node.output == *output);
+                let layer = maker.map_or("", |node| &node.name);
+                return Err(structure(format!("layer `{layer}` is an output twice")));
             }
             if self.shape(*output) != self.shape(self.output) {
                 return Err(structure(format!(
@@ -457,7 +459,7 @@ mod tests {
         );
         let mut graph = with_auxiliary(0.3, 5).unwrap();
         graph.auxiliary[0].output = graph.output;
-        assert_eq!(message(graph.verify().map(|()| graph)), "network `test`: tensor 7 is an output twice");
+        assert_eq!(message(graph.verify().map(|()| graph)), "network `test`: layer `fc` is an output twice");
         let mut graph = with_auxiliary(0.3, 5).unwrap();
         graph.auxiliary[0].output = TensorId(99);
         assert_eq!(

@@ -4,6 +4,7 @@
 //! one sample, without the batch dimension: `[channels, height, width]` for images and feature maps, `[features]` for vectors.
 
 mod graph;
+pub mod layer_file;
 pub mod ops;
 mod shape;
 pub mod suggest;

@@ -1,6 +1,7 @@
 //! Average-pooling to a given size; to 1x1 it is global average-pooling (Lin, Chen, Yan: "Network in network", 2013).
 
-use super::{Operation, only};
+use super::{Declared, Operation, only};
+use crate::layer_file::{AttributeError, Attributes};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -59,6 +60,15 @@ impl Operation for AdaptiveAvgPool2d {
 
     fn attributes(&self) -> String {
         format!("to {}x{}", self.output[0], self.output[1])
+    }
+}
+
+impl Declared for AdaptiveAvgPool2d {
+    const NAME: &'static str = "adaptive_avg_pool2d";
+    const KEYS: &'static [&'static str] = &["output"];
+
+    fn declared(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
+        Ok(Self { output: attributes.needed_pair("output")? })
     }
 }
 

@@ -1,6 +1,7 @@
 //! The sum of two feature maps: the shortcut of a residual block (He et al.: "Deep residual learning for image recognition", 2015).
 
-use super::Operation;
+use super::{Declared, Operation};
+use crate::layer_file::{AttributeError, Attributes};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,14 @@ impl Operation for Add {
 
     fn forward_flops(&self, _inputs: &[&Shape], output: &Shape) -> u64 {
         output.elements() as u64
+    }
+}
+
+impl Declared for Add {
+    const NAME: &'static str = "add";
+
+    fn declared(_attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
+        Ok(Self)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Average-pooling.
 
-use super::{Operation, only};
+use super::{Declared, Operation, only};
+use crate::layer_file::{AttributeError, Attributes};
 use crate::shape::{pooled_extent, window_text};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
@@ -59,6 +60,21 @@ impl Operation for AvgPool2d {
             text += " not counted";
         }
         text
+    }
+}
+
+impl Declared for AvgPool2d {
+    const NAME: &'static str = "avg_pool2d";
+    const KEYS: &'static [&'static str] = &["kernel", "stride", "padding", "count_include_pad"];
+
+    fn declared(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
+        let kernel = attributes.needed_pair("kernel")?;
+        Ok(Self {
+            kernel,
+            stride: attributes.pair("stride")?.unwrap_or(kernel),
+            padding: attributes.padding("padding")?.unwrap_or_default(),
+            count_include_pad: attributes.flag("count_include_pad")?.unwrap_or(true),
+        })
     }
 }
 

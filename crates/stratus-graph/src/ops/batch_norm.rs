@@ -1,7 +1,8 @@
 //! Batch normalisation (Ioffe, Szegedy: "Batch normalization", 2015), over batch and pixels of each channel.
 //! One operation serves images and vectors: PyTorch's `BatchNorm2d` and `BatchNorm1d` differ only in what they accept.
 
-use super::{Initialisation, Operation, ParameterKind, ParameterSpec, only};
+use super::{Declared, Initialisation, Operation, ParameterKind, ParameterSpec, leading, only};
+use crate::layer_file::{AttributeError, Attributes};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
@@ -87,6 +88,20 @@ impl Operation for BatchNorm2d {
             text.push(format!("momentum {}", self.momentum));
         }
         text.join(" ")
+    }
+}
+
+impl Declared for BatchNorm2d {
+    const NAME: &'static str = "batch_norm2d";
+    const KEYS: &'static [&'static str] = &["epsilon", "momentum"];
+
+    fn declared(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError> {
+        let usual = Self::new(leading(inputs));
+        Ok(Self {
+            epsilon: attributes.number("epsilon")?.unwrap_or(usual.epsilon),
+            momentum: attributes.number("momentum")?.unwrap_or(usual.momentum),
+            ..usual
+        })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Feature maps one behind the other: the end of an inception module (Szegedy et al.: "Going deeper with convolutions", 2014).
 
-use super::Operation;
+use super::{Declared, Operation};
+use crate::layer_file::{AttributeError, Attributes};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +37,14 @@ impl Operation for Concat {
 
     fn forward_flops(&self, _inputs: &[&Shape], _output: &Shape) -> u64 {
         0
+    }
+}
+
+impl Declared for Concat {
+    const NAME: &'static str = "concat";
+
+    fn declared(_attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
+        Ok(Self)
     }
 }
 

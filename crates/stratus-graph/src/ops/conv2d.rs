@@ -1,6 +1,7 @@
 //! Two-dimensional convolution (cross-correlation, as every framework has it).
 
-use super::{Initialisation, Operation, ParameterKind, ParameterSpec, only};
+use super::{Declared, Initialisation, Operation, ParameterKind, ParameterSpec, leading, only};
+use crate::layer_file::{AttributeError, Attributes};
 use crate::shape::{limited, sliding_extent};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
@@ -154,6 +155,27 @@ impl Operation for Conv2d {
             text += &format!(" groups {}", self.groups);
         }
         text
+    }
+}
+
+impl Declared for Conv2d {
+    const NAME: &'static str = "conv2d";
+    const KEYS: &'static [&'static str] =
+        &["out_channels", "kernel", "stride", "padding", "padding_after", "dilation", "groups", "bias"];
+
+    fn declared(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError> {
+        let padding_before = attributes.padding("padding")?.unwrap_or_default();
+        Ok(Self {
+            in_channels: leading(inputs),
+            out_channels: attributes.needed_count("out_channels")?,
+            kernel: attributes.needed_pair("kernel")?,
+            stride: attributes.pair("stride")?.unwrap_or([1, 1]),
+            padding_before,
+            padding_after: attributes.padding("padding_after")?.unwrap_or(padding_before),
+            dilation: attributes.pair("dilation")?.unwrap_or([1, 1]),
+            groups: attributes.count("groups")?.unwrap_or(1),
+            bias: attributes.flag("bias")?.unwrap_or(true),
+        })
     }
 }
 

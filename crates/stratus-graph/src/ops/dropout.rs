@@ -1,6 +1,7 @@
 //! Dropout (Srivastava et al.: "Dropout: a simple way to prevent neural networks from overfitting", 2014).
 
-use super::{Operation, only};
+use super::{Declared, Operation, only};
+use crate::layer_file::{AttributeError, Attributes};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +33,15 @@ impl Operation for Dropout {
 
     fn attributes(&self) -> String {
         format!("p {}", self.p)
+    }
+}
+
+impl Declared for Dropout {
+    const NAME: &'static str = "dropout";
+    const KEYS: &'static [&'static str] = &["p"];
+
+    fn declared(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
+        Ok(Self { p: attributes.number("p")?.unwrap_or(0.5) })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Feature maps to vectors.
 
-use super::{Operation, only};
+use super::{Declared, Operation, only};
+use crate::layer_file::{AttributeError, Attributes};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
@@ -19,5 +20,13 @@ impl Operation for Flatten {
 
     fn forward_flops(&self, _inputs: &[&Shape], _output: &Shape) -> u64 {
         0
+    }
+}
+
+impl Declared for Flatten {
+    const NAME: &'static str = "flatten";
+
+    fn declared(_attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
+        Ok(Self)
     }
 }

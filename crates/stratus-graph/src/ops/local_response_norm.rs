@@ -1,7 +1,8 @@
 //! Local response normalisation across channels (Krizhevsky, Sutskever, Hinton: "ImageNet classification with deep convolutional neural
 //! networks", 2012).
 
-use super::{Operation, only};
+use super::{Declared, Operation, only};
+use crate::layer_file::{AttributeError, Attributes};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +51,20 @@ impl Operation for LocalResponseNorm {
 
     fn attributes(&self) -> String {
         format!("size {} alpha {} beta {} k {}", self.size, self.alpha, self.beta, self.k)
+    }
+}
+
+impl Declared for LocalResponseNorm {
+    const NAME: &'static str = "local_response_norm";
+    const KEYS: &'static [&'static str] = &["size", "alpha", "beta", "k"];
+
+    fn declared(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
+        Ok(Self {
+            size: attributes.needed_count("size")?,
+            alpha: attributes.number("alpha")?.unwrap_or(1e-4),
+            beta: attributes.number("beta")?.unwrap_or(0.75),
+            k: attributes.number("k")?.unwrap_or(1.0),
+        })
     }
 }
 

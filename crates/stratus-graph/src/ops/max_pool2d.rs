@@ -1,6 +1,7 @@
 //! Max-pooling.
 
-use super::{Operation, only};
+use super::{Declared, Operation, only};
+use crate::layer_file::{AttributeError, Attributes};
 use crate::shape::{pooled_extent, window_text};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
@@ -57,7 +58,7 @@ impl Operation for MaxPool2d {
     }
 
     fn forward_flops(&self, _inputs: &[&Shape], output: &Shape) -> u64 {
-        (output.elements() as u64).saturating_mul((self.kernel[0] * self.kernel[1]) as u64)
+        (output.elements() as u64).saturating_mul(self.kernel[0].saturating_mul(self.kernel[1]) as u64)
     }
 
     fn attributes(&self) -> String {
@@ -66,6 +67,21 @@ impl Operation for MaxPool2d {
             text += " ceil";
         }
         text
+    }
+}
+
+impl Declared for MaxPool2d {
+    const NAME: &'static str = "max_pool2d";
+    const KEYS: &'static [&'static str] = &["kernel", "stride", "padding", "ceil_mode"];
+
+    fn declared(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
+        let kernel = attributes.needed_pair("kernel")?;
+        Ok(Self {
+            kernel,
+            stride: attributes.pair("stride")?.unwrap_or(kernel),
+            padding: attributes.padding("padding")?.unwrap_or_default(),
+            ceil_mode: attributes.flag("ceil_mode")?.unwrap_or(false),
+        })
     }
 }
 

@@ -28,6 +28,7 @@ pub use max_pool2d::MaxPool2d;
 pub use relu::Relu;
 pub use relu6::Relu6;
 
+use crate::layer_file::{AttributeError, Attributes};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
@@ -105,12 +106,40 @@ pub trait Operation {
     }
 }
 
+/// How an operation is written in a layer file.
+pub(crate) trait Declared: Sized {
+    /// Its name, that of [`Operation::kind`].
+    const NAME: &'static str;
+
+    /// The attributes it takes.
+    const KEYS: &'static [&'static str] = &[];
+
+    /// The operation that the attributes describe. Sizes that follow from the inputs are no attributes.
+    ///
+    /// # Errors
+    /// Where an attribute is missing or not what it should be.
+    fn declared(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError>;
+}
+
+/// [`Declared`], as a value.
+#[derive(Debug)]
+pub(crate) struct Declaration {
+    pub(crate) name: &'static str,
+    pub(crate) keys: &'static [&'static str],
+    pub(crate) build: fn(&Attributes<'_>, &[&Shape]) -> Result<Op, AttributeError>,
+}
+
 /// The one input of a unary operation.
 pub(crate) fn only<'a>(kind: &str, inputs: &[&'a Shape]) -> Result<&'a Shape, ShapeError> {
     match inputs {
         [input] => Ok(input),
         _ => Err(ShapeError::new(format!("{kind} takes one input, it was given {}", inputs.len()))),
     }
+}
+
+/// The channels of the first input, or its features; 0 where there are none.
+fn leading(inputs: &[&Shape]) -> usize {
+    inputs.first().and_then(|shape| shape.0.first()).copied().unwrap_or(0)
 }
 
 macro_rules! operations {
@@ -126,6 +155,13 @@ macro_rules! operations {
                 Self::$name(operation)
             }
         })*
+
+        /// Every operation as a layer file has it.
+        pub(crate) const DECLARATIONS: &[Declaration] = &[$(Declaration {
+            name: $name::NAME,
+            keys: $name::KEYS,
+            build: |attributes, inputs| $name::declared(attributes, inputs).map(Op::$name),
+        }),*];
 
         impl Operation for Op {
             fn kind(&self) -> &'static str {
@@ -162,3 +198,20 @@ operations!(
     Relu,
     Relu6,
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn declared_names_are_the_kinds() {
+        let table: toml::Table =
+            "kernel = 3\nout_channels = 1\nout_features = 1\noutput = 1\nsize = 5".parse().unwrap();
+        let input = Shape::vector(4);
+        for declaration in DECLARATIONS {
+            let op = (declaration.build)(&Attributes::new(&table), &[&input]).unwrap();
+            assert_eq!(op.kind(), declaration.name);
+        }
+        assert_eq!(DECLARATIONS.len(), 13);
+    }
+}

@@ -1,6 +1,7 @@
 //! The rectifier.
 
-use super::{Operation, only};
+use super::{Declared, Operation, only};
+use crate::layer_file::{AttributeError, Attributes};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
@@ -19,5 +20,13 @@ impl Operation for Relu {
 
     fn forward_flops(&self, _inputs: &[&Shape], output: &Shape) -> u64 {
         output.elements() as u64
+    }
+}
+
+impl Declared for Relu {
+    const NAME: &'static str = "relu";
+
+    fn declared(_attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
+        Ok(Self)
     }
 }

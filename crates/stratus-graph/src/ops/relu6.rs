@@ -1,6 +1,7 @@
 //! The rectifier with a ceiling (Krizhevsky: "Convolutional deep belief networks on CIFAR-10", 2010), as MobileNetV2 has it.
 
-use super::{Operation, only};
+use super::{Declared, Operation, only};
+use crate::layer_file::{AttributeError, Attributes};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,14 @@ impl Operation for Relu6 {
 
     fn forward_flops(&self, _inputs: &[&Shape], output: &Shape) -> u64 {
         (output.elements() as u64).saturating_mul(2)
+    }
+}
+
+impl Declared for Relu6 {
+    const NAME: &'static str = "relu6";
+
+    fn declared(_attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
+        Ok(Self)
     }
 }
 

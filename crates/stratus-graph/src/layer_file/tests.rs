@@ -1,0 +1,235 @@
+//! Tests of layer files: the example of the documentation, what is inferred, what is refused.
+
+use super::*;
+use crate::ParameterKind;
+use proptest::prelude::*;
+
+const EXAMPLE: &str = include_str!("../../../../docs/examples/small.toml");
+const PAGE: &str = include_str!("../../../../docs/layer-file.md");
+
+const HEAD: &str = "name = \"test\"\ninput = [3, 8, 8]\n";
+
+fn layers(layers: &str) -> Result<Graph, LayerFileError> {
+    parse(&format!("{HEAD}{}", layers.replace('|', "\n[[layer]]\n").replace("; ", "\n")))
+}
+
+fn message(text: &str) -> String {
+    layers(text).unwrap_err().to_string()
+}
+
+#[test]
+fn the_example_of_the_documentation_is_a_network() {
+    let graph = parse(EXAMPLE).unwrap();
+    graph.verify().unwrap();
+    assert_eq!(graph.name, "small");
+    assert_eq!(graph.shape(graph.output), &Shape::vector(10));
+    assert_eq!(graph.auxiliary.len(), 1);
+    assert_eq!(graph.auxiliary[0].weight, 0.3);
+    // Stem 432 + 32, block 2 * 2304 + 64, down 4608 + 64, auxiliary 170, fc 330.
+    assert_eq!(graph.trained_parameters(), 464 + 4672 + 4672 + 170 + 330);
+    let names: Vec<&str> = graph.nodes.iter().map(|node| node.name.as_str()).collect();
+    assert_eq!(names[..4], ["stem.conv", "stem.norm", "stem.relu", "block.conv1"]);
+    assert!(graph.for_inference().nodes.iter().all(|node| !node.name.starts_with("auxiliary")));
+}
+
+#[test]
+fn the_page_names_every_operation_and_attribute() {
+    for declaration in DECLARATIONS {
+        let row = PAGE.lines().find(|line| line.starts_with(&format!("| `{}` |", declaration.name)));
+        let row = row.unwrap_or_else(|| panic!("no row for {}", declaration.name));
+        for key in declaration.keys {
+            assert!(row.contains(&format!("`{key}`")), "{key} of {}", declaration.name);
+        }
+    }
+    for key in KEYS.iter().chain(LAYER_KEYS) {
+        assert!(PAGE.contains(&format!("| `{key}` |")), "{key}");
+    }
+    assert!(PAGE.contains(&format!("{} bytes", LONGEST)) && PAGE.contains("10,000 layers"));
+}
+
+#[test]
+fn the_page_begins_with_a_network() {
+    let (_, block) = PAGE.split_once("```toml\n").unwrap();
+    let graph = parse(block.split_once("```").unwrap().0).unwrap();
+    assert_eq!(graph.trained_parameters(), 80 + 8 * 26 * 26 * 10 + 10);
+}
+
+#[test]
+fn sizes_follow_from_the_input() {
+    let graph = layers(
+        "|name = 'c'; op = 'conv2d'; out_channels = 6; kernel = [3, 5]; padding = [1, 2]; groups = 3; weight_init = 'kaiming_normal'\
+         |name = 'n'; op = 'batch_norm2d'; epsilon = 1e-3\
+         |name = 'p'; op = 'max_pool2d'; kernel = 2\
+         |name = 'f'; op = 'flatten'\
+         |name = 'l'; op = 'linear'; out_features = 4; bias_init = { uniform = 0.5 }",
+    )
+    .unwrap();
+    let parameters: Vec<(String, Vec<usize>)> =
+        graph.parameters.iter().map(|p| (p.name.clone(), p.shape.clone())).collect();
+    assert_eq!(parameters[0], ("c.weight".to_owned(), vec![6, 1, 3, 5]));
+    assert_eq!(parameters[2], ("n.weight".to_owned(), vec![6]));
+    assert_eq!(parameters[6], ("l.weight".to_owned(), vec![4, 96]));
+    assert_eq!(graph.parameters[0].initialisation, Initialisation::kaiming_normal(6 * 15));
+    assert_eq!(graph.parameters[7].initialisation, Initialisation::Uniform { bound: 0.5 });
+    assert_eq!(graph.parameters.iter().filter(|p| p.kind == ParameterKind::Buffer).count(), 2);
+}
+
+#[test]
+fn layers_read_any_layer_before_them() {
+    let graph = layers(
+        "|name = 'a'; op = 'conv2d'; out_channels = 3; kernel = 1\
+         |name = 'b'; op = 'relu'; inputs = 'input'\
+         |name = 'sum'; op = 'add'; inputs = ['a', 'b']\
+         |name = 'all'; op = 'concat'; inputs = ['sum', 'a', 'input']",
+    )
+    .unwrap();
+    assert_eq!(graph.nodes[1].inputs, [graph.input]);
+    assert_eq!(graph.nodes[2].inputs, [graph.nodes[0].output, graph.nodes[1].output]);
+    assert_eq!(graph.shape(graph.output), &Shape::image(9, 8, 8));
+    let text =
+        format!("output = 'a'\n{HEAD}[[layer]]\nname = 'a'\nop = 'relu'\n[[layer]]\nname = 'b'\nop = 'relu'");
+    let graph = parse(&text).unwrap();
+    assert_eq!(graph.output, graph.nodes[0].output);
+}
+
+#[test]
+fn mistakes_are_answered_with_what_was_meant() {
+    assert_eq!(
+        message("|name = 'a'; op = 'conv2'"),
+        "layer `a`: there is no operation `conv2`, did you mean `conv2d`?; known are adaptive_avg_pool2d, add, avg_pool2d, \
+         batch_norm2d, concat, conv2d, dropout, flatten, linear, local_response_norm, max_pool2d, relu, relu6"
+    );
+    assert_eq!(
+        message("|name = 'a'; op = 'max_pool2d'; kernal = 3"),
+        "layer `a`: there is no key `kernal`, did you mean `kernel`?; known are name, op, inputs, auxiliary, weight_init, \
+         bias_init, kernel, stride, padding, ceil_mode"
+    );
+    assert_eq!(
+        message("|name = 'first'; op = 'relu'|name = 'b'; op = 'relu'; inputs = ['frist']"),
+        "layer `b`: no layer before it is named `frist`, did you mean `first`?"
+    );
+    assert_eq!(
+        parse("nam = 'a'").unwrap_err().to_string(),
+        "layer file: there is no key `nam`, did you mean `name`?; known are name, input, output, layer"
+    );
+    assert_eq!(message("|op = 'relu'"), "layer 1: `name` is missing");
+    assert_eq!(message("|name = 'a'"), "layer `a`: `op` is missing");
+    assert_eq!(message("|name = 'a'; op = 'linear'"), "layer `a`: `out_features` is missing");
+    assert_eq!(
+        message("|name = 'a'; op = 'linear'; out_features = 3"),
+        "layer `a` (linear): it needs a vector, its input is 3x8x8; a layer of operation flatten makes one of it"
+    );
+    assert_eq!(
+        message("|name = 'a'; op = 'relu'|name = 'a'; op = 'relu'"),
+        "layer 2: `name` is a name of its own; `a` is taken"
+    );
+    assert_eq!(
+        message("|name = 'input'; op = 'relu'"),
+        "layer 1: `name` is a name of its own; `input` is taken"
+    );
+    assert_eq!(
+        message("|name = 'a'; op = 'relu'; weight_init = 'zeros'"),
+        "network `test`: layer `a` has no parameter `weight` to initialise"
+    );
+}
+
+#[test]
+fn values_of_the_wrong_kind_are_refused() {
+    let conv = "|name = 'a'; op = 'conv2d'; out_channels = 4; kernel = ";
+    for kernel in ["0", "-1", "1048577", "'3'", "[3]", "[3, 3, 3]", "[3, 0]", "3.0", "9223372036854775807"] {
+        assert_eq!(
+            message(&format!("{conv}{kernel}")),
+            "layer `a`: `kernel` is a whole number from 1 to 1048576, or two of them, [height, width]",
+            "{kernel}"
+        );
+    }
+    assert_eq!(message(&format!("{conv}3; bias = 1")), "layer `a`: `bias` is true or false");
+    assert!(
+        message(&format!("{conv}3; weight_init = 'xavier'"))
+            .starts_with("layer `a`: `weight_init` is \"zeros\"")
+    );
+    assert!(
+        message(&format!("{conv}3; weight_init = {{ normal = -1 }}")).starts_with("layer `a`: `weight_init`")
+    );
+    assert_eq!(
+        message("|name = 'a b'; op = 'relu'"),
+        "layer 1: `name` is a text of at most 128 letters, digits, `_`, `-` and `.`"
+    );
+    assert!(message("|name = 'd'; op = 'dropout'; p = 1.0").contains("its probability p is 1;"));
+    assert!(message("|name = 'd'; op = 'dropout'; p = nan").contains("its probability p is NaN;"));
+    assert_eq!(
+        message("|name = 'a'; op = 'relu'; inputs = [1]"),
+        "layer `a`: `inputs` is a list of names of layers"
+    );
+    assert!(message("|name = 'a'; op = 'add'; inputs = []").contains("add takes two inputs, it was given 0"));
+    assert_eq!(message("layer = 3"), "layer file: `layer` is written as [[layer]], once for each layer");
+    assert_eq!(message(""), "layer file: `layer` is missing");
+    assert!(
+        parse("name = ").unwrap_err().to_string().starts_with("it is not TOML: TOML parse error at line 1")
+    );
+    assert!(message("|name = 'a'; op = 'relu'; auxiliary = 0.5").contains("layer `a` is an output twice"));
+}
+
+#[test]
+fn no_file_is_too_large_to_be_answered() {
+    assert_eq!(
+        parse(&" ".repeat(LONGEST + 1)).unwrap_err().to_string(),
+        "it has 1048577 bytes, more than 1048576"
+    );
+    let many: String = (0..=MOST_LAYERS).map(|i| format!("|name = 'l{i}'; op = 'relu'")).collect();
+    assert_eq!(message(&many), "it has 10001 layers, more than 10000");
+    assert!(
+        message("|name = 'a'; op = 'adaptive_avg_pool2d'; output = 1048576")
+            .ends_with("its output 3x1048576x1048576 has more than 68719476736 elements")
+    );
+    assert!(
+        message("|name = 'a'; op = 'conv2d'; out_channels = 1048576; kernel = 1048576; padding = 1048576")
+            .ends_with("has more than 68719476736 elements")
+    );
+    assert!(parse(&"[".repeat(100_000)).is_err());
+    assert!(parse(&format!("name = {}", "[".repeat(100_000))).is_err());
+}
+
+fn number() -> impl Strategy<Value = i64> {
+    prop_oneof![0i64..6, Just(-1), Just(255), Just(1 << 20), Just(1 << 31), Just(i64::MAX), Just(i64::MIN)]
+}
+
+prop_compose! {
+    fn layer()(op in 0..DECLARATIONS.len(), numbers in prop::collection::vec(number(), 8), from in 0usize..6, two in any::<bool>()) -> String {
+        let declaration = &DECLARATIONS[op];
+        let mut text = format!("op = '{}'\n", declaration.name);
+        for (key, number) in declaration.keys.iter().zip(numbers) {
+            let value = match *key {
+                "bias" | "ceil_mode" | "count_include_pad" => (number % 2 == 0).to_string(),
+                "p" | "epsilon" | "momentum" | "alpha" | "beta" | "k" => format!("{}e-1", number.clamp(-1, 1 << 31)),
+                _ => number.to_string(),
+            };
+            text += &format!("{key} = {value}\n");
+        }
+        if from > 0 {
+            let inputs = format!("'l{}'", from - 1);
+            text += &if two { format!("inputs = [{inputs}, 'input']\n") } else { format!("inputs = {inputs}\n") };
+        }
+        text
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_file_makes_it_panic(layers in prop::collection::vec(layer(), 1..8), image in [1usize..9, 1usize..40, 1usize..40]) {
+        let mut text = format!("name = 'p'\ninput = {image:?}\n");
+        for (position, layer) in layers.iter().enumerate() {
+            text += &format!("[[layer]]\nname = 'l{position}'\n{layer}");
+        }
+        if let Ok(graph) = parse(&text) {
+            graph.verify().unwrap();
+            graph.for_inference().verify().unwrap();
+            prop_assert!(graph.nodes.iter().all(|node| graph.node_flops(node) < u64::MAX));
+        }
+    }
+
+    #[test]
+    fn no_text_makes_it_panic(text in "(name|input|layer|op|[\\[\\]={}'\",\n 0-9a-z.-]){0,80}") {
+        let _ = parse(&text);
+    }
+}
