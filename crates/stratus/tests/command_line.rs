@@ -62,6 +62,36 @@ fn help_texts() {
 }
 
 #[test]
+fn networks_are_listed_and_shown() {
+    let list = stratus(&["model", "list"]).out;
+    for name in ["digits ", "alexnet ", "resnet152 ", "mobilenet_v2 "] {
+        assert!(list.lines().any(|line| line.starts_with(name)), "{name}");
+    }
+    let ran = stratus(&["model", "show", "googlenet"]);
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+    assert!(ran.out.contains("auxiliary output aux1.fc2, its loss counts 0.3 times\n"), "{}", ran.out);
+    assert!(ran.out.contains("without auxiliary outputs 6624904 trained parameters"), "{}", ran.out);
+}
+
+#[test]
+fn a_layer_file_is_shown_like_a_network() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples/small.toml");
+    let ran = stratus(&["model", "show", example.to_str().unwrap()]);
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+    assert!(ran.out.starts_with("small on 3x32x32\n"), "{}", ran.out);
+    assert!(ran.out.contains("10308 trained parameters"), "{}", ran.out);
+    let bad = refused(&["model", "show", "bad.toml"]);
+    assert!(
+        bad.contains("error: bad.toml: layer file: there is no key `model`; known are name, input,"),
+        "{bad}"
+    );
+    assert!(refused(&["model", "show", "binary.toml"]).contains("error: binary.toml: "));
+    assert!(refused(&["model", "show", "absent.toml"]).contains("error: absent.toml: "));
+    let set = refused(&["model", "show", "bad.toml", "--set", "model.width=3"]);
+    assert!(set.contains("hint: change the sizes in bad.toml"), "{set}");
+}
+
+#[test]
 fn no_arguments_are_wrong_usage() {
     let ran = stratus(&[]);
     assert_eq!(ran.code, Some(2));

@@ -16,7 +16,7 @@ use std::fmt;
 use toml::{Table, Value};
 
 /// The longest text that is read, in bytes.
-const LONGEST: usize = 1 << 20;
+pub const LONGEST: usize = 1 << 20;
 /// The most layers.
 const MOST_LAYERS: usize = 10_000;
 /// How `inputs` names the images.

@@ -44,7 +44,7 @@ fn the_page_names_every_operation_and_attribute() {
     for key in KEYS.iter().chain(LAYER_KEYS) {
         assert!(PAGE.contains(&format!("| `{key}` |")), "{key}");
     }
-    assert!(PAGE.contains(&format!("{} bytes", LONGEST)) && PAGE.contains("10,000 layers"));
+    assert!(PAGE.contains(&format!("{LONGEST} bytes")) && PAGE.contains("10,000 layers"));
 }
 
 #[test]
