@@ -1,0 +1,100 @@
+//! What can be wrong with a weights file, and what to do about it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A result with this crate's error.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error about one weights file: which, what is wrong, what to do.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {problem}", path.display())]
+pub struct Error {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    #[source]
+    pub problem: Problem,
+}
+
+/// What is wrong with a weights file. The message ends with what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Problem {
+    /// The operating system refused.
+    #[error("cannot {action}: {source}")]
+    Io {
+        /// What was attempted: "open", "read", ….
+        action: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Another kind of file.
+    #[error("this is {what}; {remedy}")]
+    Kind {
+        /// What it is.
+        what: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The bytes contradict the format.
+    #[error("the file is damaged: {0}; download or save it again")]
+    Damaged(String),
+    /// The file asks for a Python object that a state dict does not need.
+    #[error(
+        "the file would run `{0}` when Python opens it, which no state dict needs: refused, nothing was run; \
+         save the tensors alone, torch.save(model.state_dict(), path)"
+    )]
+    Global(String),
+    /// The pickle uses an instruction, or an object, that a state dict does not need.
+    #[error("{0}, which no state dict needs: refused; save the tensors alone, torch.save(model.state_dict(), path)")]
+    Refused(String),
+    /// Larger than any state dict.
+    #[error("there are more than {limit} {what}: refused; save the tensors alone, torch.save(model.state_dict(), path)")]
+    Limit {
+        /// What there is too much of.
+        what: &'static str,
+        /// How much is accepted.
+        limit: usize,
+    },
+    /// One tensor cannot be used.
+    #[error("tensor {name}: {reason}; {remedy}")]
+    Tensor {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The caller asked for something that cannot be written.
+    #[error("cannot be written: {0}")]
+    Invalid(String),
+}
+
+/// A result without the file's path yet.
+pub(crate) type Parsed<T> = std::result::Result<T, Problem>;
+
+impl Problem {
+    pub(crate) fn io(action: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { action, source }
+    }
+
+    pub(crate) fn damaged(reason: impl Into<String>) -> Self {
+        Self::Damaged(reason.into())
+    }
+
+    pub(crate) fn at(self, path: &Path) -> Error {
+        Error { path: path.to_path_buf(), problem: self }
+    }
+}
+
+/// Text of a file's own, fit for a terminal: without control characters and not longer than a line.
+pub(crate) fn printable(text: &str) -> String {
+    const LONGEST: usize = 120;
+    let mut out: String = text.chars().flat_map(char::escape_debug).take(LONGEST).collect();
+    if out.chars().count() == LONGEST {
+        out.push('…');
+    }
+    out
+}

@@ -1,0 +1,64 @@
+//! Where a file's bytes come from: the disk, or memory.
+
+use std::io::{self, Read};
+
+use rawzip::{FileReader, ReaderAt};
+
+use crate::error::{Parsed, Problem};
+
+/// Bytes that can be read at any offset, from several threads.
+pub(crate) enum Source {
+    File(FileReader, u64),
+    Bytes(Vec<u8>),
+}
+
+impl Source {
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::File(_, length) => *length,
+            Self::Bytes(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// `length` bytes from `offset`. The range is checked before memory is asked for.
+    pub fn read(&self, offset: u64, length: u64) -> Parsed<Vec<u8>> {
+        if offset.checked_add(length).is_none_or(|end| end > self.len()) {
+            return Err(Problem::damaged(format!(
+                "{length} bytes from byte {offset} are wanted and the file has {}",
+                self.len()
+            )));
+        }
+        let mut bytes = reserve(length)?;
+        rawzip::RangeReader::new(self, offset..offset + length)
+            .read_to_end(&mut bytes)
+            .map_err(Problem::io("read"))?;
+        if bytes.len() as u64 != length {
+            return Err(Problem::Io { action: "read", source: io::ErrorKind::UnexpectedEof.into() });
+        }
+        Ok(bytes)
+    }
+}
+
+impl ReaderAt for Source {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        match self {
+            Self::File(file, _) => file.read_at(buffer, offset),
+            Self::Bytes(bytes) => {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+                let count = buffer.len().min(bytes.len() - start);
+                buffer[..count].copy_from_slice(&bytes[start..start + count]);
+                Ok(count)
+            }
+        }
+    }
+}
+
+/// An empty vector with room for `count` elements: a failed reservation is an error, not the end of the process.
+pub(crate) fn reserve<T>(count: u64) -> Parsed<Vec<T>> {
+    let mut values = Vec::new();
+    usize::try_from(count)
+        .ok()
+        .and_then(|count| values.try_reserve_exact(count).ok())
+        .ok_or_else(|| Problem::io("find the memory to read it")(io::ErrorKind::OutOfMemory.into()))?;
+    Ok(values)
+}
