@@ -118,7 +118,9 @@ impl NamedTensor {
     fn span(&self) -> u64 {
         match &self.strides {
             Some(_) if self.elements() == 0 => 0,
-            Some(strides) => 1 + self.shape.iter().zip(strides).map(|(&n, s)| (n as u64 - 1) * s).sum::<u64>(),
+            Some(strides) => {
+                1 + self.shape.iter().zip(strides).map(|(&n, s)| (n as u64 - 1) * s).sum::<u64>()
+            }
             None => self.elements() as u64,
         }
     }
@@ -263,7 +265,11 @@ impl WeightsFile {
         values.map_err(|problem| problem.at(&self.path))
     }
 
-    fn elements<T: Copy, const N: usize>(&self, tensor: &NamedTensor, of: impl Fn([u8; N]) -> T) -> Parsed<Vec<T>> {
+    fn elements<T: Copy, const N: usize>(
+        &self,
+        tensor: &NamedTensor,
+        of: impl Fn([u8; N]) -> T,
+    ) -> Parsed<Vec<T>> {
         let span = tensor.span();
         let bytes = span.checked_mul(N as u64).and_then(|bytes| tensor.offset.checked_add(bytes));
         if bytes.is_none_or(|end| end > self.source.len()) {
@@ -334,7 +340,8 @@ const FOREIGN: [(&[u8], &str, &str); 9] = [
 ];
 
 fn contents(source: &Source) -> Parsed<Contents> {
-    const WANTED: &str = "name a .safetensors file, or a .pth file with a state dict that torch.save has written";
+    const WANTED: &str =
+        "name a .safetensors file, or a .pth file with a state dict that torch.save has written";
     let start = source.read(0, source.len().min(265))?;
     if start.is_empty() {
         return Err(Problem::Kind { what: "an empty file".into(), remedy: "download or save it again" });

@@ -65,7 +65,8 @@ impl Matching {
     #[must_use]
     pub fn summary(&self) -> String {
         let wanted = self.loaded.len() + self.missing.len() + self.mismatched.len();
-        let mut lines = vec![format!("{} of the network's {wanted} tensors load from the file", self.loaded.len())];
+        let mut lines =
+            vec![format!("{} of the network's {wanted} tensors load from the file", self.loaded.len())];
         let mut list = |what: &str, names: &[String]| {
             if !names.is_empty() {
                 lines.push(format!("{} {what}: {}", names.len(), shortened(names)));
@@ -78,7 +79,9 @@ impl Matching {
         if let (true, Some(wanted), Some(found)) =
             (self.loaded.is_empty(), self.missing.first(), self.unexpected.first())
         {
-            lines.push(format!("the network has {wanted} where the file has {found}: is it of another network?"));
+            lines.push(format!(
+                "the network has {wanted} where the file has {found}: is it of another network?"
+            ));
         }
         lines.join("\n")
     }

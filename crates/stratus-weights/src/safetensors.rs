@@ -23,8 +23,8 @@ pub(crate) fn read(source: &Source) -> Parsed<Contents> {
         return Err(Problem::Limit { what: "bytes in the header", limit: HEADER_LIMIT as usize });
     }
     let header = source.read(8, length)?;
-    let header: Metadata =
-        serde_json::from_slice(&header).map_err(|e| Problem::damaged(format!("the header is not valid ({e})")))?;
+    let header: Metadata = serde_json::from_slice(&header)
+        .map_err(|e| Problem::damaged(format!("the header is not valid ({e})")))?;
     let start = 8 + length;
     let end = start + header.data_len() as u64;
     if end != source.len() {

@@ -67,9 +67,10 @@ impl Archive {
     fn read(source: &Source) -> Parsed<Self> {
         let damaged = |e: rawzip::Error| Problem::damaged(format!("the zip archive cannot be read ({e})"));
         let mut buffer = vec![0; MAX_CENTRAL_DIRECTORY_RECORD_SIZE];
-        let archive = ZipLocator::new()
-            .locate_in_reader(source, &mut buffer, source.len())
-            .map_err(|(_, e)| Problem::damaged(format!("the zip archive has no end ({e}); it may be cut short")))?;
+        let archive =
+            ZipLocator::new().locate_in_reader(source, &mut buffer, source.len()).map_err(|(_, e)| {
+                Problem::damaged(format!("the zip archive has no end ({e}); it may be cut short"))
+            })?;
         let mut entries = HashMap::new();
         let mut folder: Option<String> = None;
         let mut records = archive.entries(&mut buffer);
@@ -78,7 +79,8 @@ impl Archive {
                 return Err(Problem::Limit { what: "entries in the archive", limit: ENTRY_LIMIT });
             }
             let path = record.file_path();
-            let path = str::from_utf8(path.as_bytes()).map_err(|_| Problem::damaged("a name in it is no UTF-8"))?;
+            let path =
+                str::from_utf8(path.as_bytes()).map_err(|_| Problem::damaged("a name in it is no UTF-8"))?;
             let Some((top, name)) = path.split_once('/') else {
                 return Err(no_torch(path));
             };
@@ -106,8 +108,8 @@ impl Archive {
     fn stored(&self, name: &str, entry: &Entry) -> Parsed<Range<u64>> {
         if entry.compression != CompressionMethod::STORE {
             return Err(Problem::Kind {
-                what: format!("a compressed archive ({} is {:?})", printable(name), entry.compression),
-                remedy: "PyTorch does not compress: unpack and pack it without compression (zip -0), or save it again",
+                what: "a compressed archive, which PyTorch does not write".into(),
+                remedy: "pack its files again without compression (zip -0), or save it again with torch.save",
             });
         }
         let Range { start, end } = entry.data;
@@ -118,7 +120,7 @@ impl Archive {
     }
 
     /// A tensor with the place of its first element.
-    fn locate(&self, name: String, view: &pickle::View) -> Parsed<NamedTensor> {
+    fn locate(&self, name: String, view: &pickle::View<'_>) -> Parsed<NamedTensor> {
         let fault = |reason: String| Problem::Tensor {
             name: printable(&name),
             reason,

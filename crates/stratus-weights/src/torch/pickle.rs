@@ -19,6 +19,8 @@ const STACK_LIMIT: usize = 1 << 20;
 const MEMO_LIMIT: usize = 1 << 20;
 /// Extents of a tensor.
 const RANK_LIMIT: usize = 16;
+/// Arguments of a call: `_rebuild_tensor_v2` has seven.
+const ARGUMENT_LIMIT: usize = 7;
 
 /// An object of a pickle, by its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,8 +38,8 @@ pub(super) enum Object<'a> {
     List(Vec<Id>),
     Dict(Vec<(Id, Id)>),
     Global(Global),
-    Storage(Storage),
-    Tensor(View),
+    Storage(Storage<'a>),
+    Tensor(View<'a>),
     /// Bytes, a set, an integer of more than 64 bits: nothing that is looked into.
     Opaque,
 }
@@ -96,17 +98,17 @@ impl Global {
 }
 
 /// A storage: a file of the archive.
-#[derive(Clone, Debug)]
-pub(super) struct Storage {
-    pub key: String,
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Storage<'a> {
+    pub key: &'a str,
     pub dtype: Dtype,
     pub elements: u64,
 }
 
 /// A tensor: a view of a storage.
 #[derive(Debug)]
-pub(super) struct View {
-    pub storage: Storage,
+pub(super) struct View<'a> {
+    pub storage: Storage<'a>,
     /// The element of the storage that is the first.
     pub offset: u64,
     pub shape: Vec<usize>,
@@ -169,10 +171,10 @@ impl<'a> Machine<'a> {
                 }
                 self.marks.push(self.stack.len());
             }
-            b'0' => drop(self.pop()?),                      // POP
-            b'1' => drop(self.pop_mark()?),                 // POP_MARK
-            b'N' => self.push(Object::None)?,               // NONE
-            0x88 | 0x89 => self.push(Object::Bool)?,        // NEWTRUE, NEWFALSE
+            b'0' => drop(self.pop()?),               // POP
+            b'1' => drop(self.pop_mark()?),          // POP_MARK
+            b'N' => self.push(Object::None)?,        // NONE
+            0x88 | 0x89 => self.push(Object::Bool)?, // NEWTRUE, NEWFALSE
             b'G' => {
                 // BINFLOAT
                 self.take(8)?;
@@ -193,15 +195,15 @@ impl<'a> Machine<'a> {
                 let value = u16::from_le_bytes(self.array()?);
                 self.push(Object::Int(value.into()))?;
             }
-            0x8a => self.long()?,                                               // LONG1
-            b'X' => self.text(4)?,                                              // BINUNICODE
-            0x8c => self.text(1)?,                                              // SHORT_BINUNICODE
-            0x8d => self.text(8)?,                                              // BINUNICODE8
-            b'C' => self.opaque(1)?,                                            // SHORT_BINBYTES
-            b'B' => self.opaque(4)?,                                            // BINBYTES
-            0x8e => self.opaque(8)?,                                            // BINBYTES8
-            b')' => self.push(Object::Tuple(Vec::new()))?,                      // EMPTY_TUPLE
-            0x85..=0x87 => self.short_tuple(usize::from(opcode - 0x84))?,       // TUPLE1, TUPLE2, TUPLE3
+            0x8a => self.long()?,                                         // LONG1
+            b'X' => self.text(4)?,                                        // BINUNICODE
+            0x8c => self.text(1)?,                                        // SHORT_BINUNICODE
+            0x8d => self.text(8)?,                                        // BINUNICODE8
+            b'C' => self.opaque(1)?,                                      // SHORT_BINBYTES
+            b'B' => self.opaque(4)?,                                      // BINBYTES
+            0x8e => self.opaque(8)?,                                      // BINBYTES8
+            b')' => self.push(Object::Tuple(Vec::new()))?,                // EMPTY_TUPLE
+            0x85..=0x87 => self.short_tuple(usize::from(opcode - 0x84))?, // TUPLE1, TUPLE2, TUPLE3
             b't' => {
                 // TUPLE
                 let items = self.pop_mark()?;
@@ -291,7 +293,9 @@ impl<'a> Machine<'a> {
             0x94 => self.memorise(self.memo.len() as u32)?,
             other => {
                 let at = self.at - 1;
-                return Err(Problem::Refused(format!("the pickle has the instruction 0x{other:02x} at byte {at}")));
+                return Err(Problem::Refused(format!(
+                    "the pickle has the instruction 0x{other:02x} at byte {at}"
+                )));
             }
         }
         Ok(false)
@@ -322,7 +326,8 @@ impl<'a> Machine<'a> {
 
     fn text(&mut self, width: usize) -> Parsed<()> {
         // Python lets lone surrogates through, which are no UTF-8 and in no name.
-        let text = str::from_utf8(self.sized(width)?).map_err(|_| self.nonsense("has text that is no UTF-8"))?;
+        let text =
+            str::from_utf8(self.sized(width)?).map_err(|_| self.nonsense("has text that is no UTF-8"))?;
         self.push(Object::Text(text))
     }
 
@@ -333,7 +338,10 @@ impl<'a> Machine<'a> {
 
     fn line(&mut self) -> Parsed<&'a str> {
         let rest = &self.bytes[self.at..];
-        let length = rest.iter().position(|&b| b == b'\n').ok_or_else(|| Problem::damaged("its pickle is cut short"))?;
+        let length = rest
+            .iter()
+            .position(|&b| b == b'\n')
+            .ok_or_else(|| Problem::damaged("its pickle is cut short"))?;
         self.at += length + 1;
         str::from_utf8(&rest[..length]).map_err(|_| self.nonsense("has a name that is no UTF-8"))
     }
@@ -429,8 +437,12 @@ impl<'a> Machine<'a> {
     }
 
     fn set_items(&mut self, items: &[Id]) -> Parsed<()> {
-        let (pairs, []) = items.as_chunks::<2>() else { return Err(self.nonsense("has a key without a value")) };
-        let Object::Dict(dict) = self.top()? else { return Err(self.nonsense("sets an item of what is no dict")) };
+        let (pairs, []) = items.as_chunks::<2>() else {
+            return Err(self.nonsense("has a key without a value"));
+        };
+        let Object::Dict(dict) = self.top()? else {
+            return Err(self.nonsense("sets an item of what is no dict"));
+        };
         dict.extend(pairs.iter().map(|&[key, value]| (key, value)));
         Ok(())
     }
@@ -450,14 +462,18 @@ impl<'a> Machine<'a> {
     /// Calls a function, of the closed list.
     fn reduce(&mut self) -> Parsed<()> {
         let (arguments, function) = (self.pop()?, self.pop()?);
-        let (&Object::Global(function), Object::Tuple(arguments)) = (self.get(function), self.get(arguments)) else {
+        let (&Object::Global(function), Object::Tuple(arguments)) = (self.get(function), self.get(arguments))
+        else {
             return Err(self.nonsense("calls what is no function"));
         };
-        let arguments = arguments.clone();
+        // Copied, so only where they are few: a pickle can call with the same long tuple again and again.
+        let arguments: Vec<Id> = arguments.iter().take(ARGUMENT_LIMIT + 1).copied().collect();
         match (function, arguments.as_slice()) {
             (Global::OrderedDict, []) => self.push(Object::Dict(Vec::new())),
             (Global::Set, _) => self.push(Object::Opaque),
-            (Global::Size, &[extents]) if matches!(self.get(extents), Object::Tuple(_)) => self.push_id(extents),
+            (Global::Size, &[extents]) if matches!(self.get(extents), Object::Tuple(_)) => {
+                self.push_id(extents)
+            }
             (Global::RebuildTensor, &[storage, offset, shape, strides, ..]) if arguments.len() <= 7 => {
                 let view = self.view(storage, offset, shape, strides)?;
                 self.push(Object::Tensor(view))
@@ -466,8 +482,7 @@ impl<'a> Machine<'a> {
                 self.push_id(data)
             }
             _ => {
-                let count = arguments.len();
-                Err(Problem::Refused(format!("the pickle calls {function:?} with {count} arguments of other kinds")))
+                Err(Problem::Refused(format!("the pickle calls {function:?} with arguments of other kinds")))
             }
         }
     }
@@ -476,14 +491,18 @@ impl<'a> Machine<'a> {
     fn persistent(&mut self) -> Parsed<()> {
         let id = self.pop()?;
         let storage = match self.get(id) {
-            Object::Tuple(parts) => match parts.iter().map(|&part| self.get(part)).collect::<Vec<_>>().as_slice() {
-                &[
-                    Object::Text("storage"),
-                    &Object::Global(Global::Storage(dtype)),
-                    Object::Text(key),
-                    Object::Text(_),
-                    &Object::Int(elements),
-                ] => u64::try_from(elements).ok().map(|elements| Storage { key: (*key).to_string(), dtype, elements }),
+            Object::Tuple(parts) => match parts.as_slice() {
+                &[kind, dtype, key, _device, elements] => {
+                    match (self.get(kind), self.get(dtype), self.get(key), self.get(elements)) {
+                        (
+                            Object::Text("storage"),
+                            &Object::Global(Global::Storage(dtype)),
+                            &Object::Text(key),
+                            &Object::Int(elements),
+                        ) => u64::try_from(elements).ok().map(|elements| Storage { key, dtype, elements }),
+                        _ => None,
+                    }
+                }
                 _ => None,
             },
             _ => None,
@@ -492,14 +511,16 @@ impl<'a> Machine<'a> {
         self.push(Object::Storage(storage))
     }
 
-    fn view(&self, storage: Id, offset: Id, shape: Id, strides: Id) -> Parsed<View> {
+    fn view(&self, storage: Id, offset: Id, shape: Id, strides: Id) -> Parsed<View<'a>> {
         let (Object::Storage(storage), &Object::Int(offset)) = (self.get(storage), self.get(offset)) else {
             return Err(self.nonsense("rebuilds a tensor from something else than a storage"));
         };
         let (shape, strides) = (self.numbers(shape)?, self.numbers(strides)?);
-        let wrong = || self.nonsense(&format!("has a tensor of shape {shape:?} that is not within its storage"));
+        let wrong =
+            || self.nonsense(&format!("has a tensor of shape {shape:?} that is not within its storage"));
         let offset = u64::try_from(offset).map_err(|_| wrong())?;
-        let count = shape.iter().try_fold(1u64, |product, &extent| product.checked_mul(extent)).ok_or_else(wrong)?;
+        let count =
+            shape.iter().try_fold(1u64, |product, &extent| product.checked_mul(extent)).ok_or_else(wrong)?;
         if shape.len() != strides.len() || count > storage.elements {
             // More elements than the storage has are copies of some: an expanded tensor, which nobody trains.
             return Err(wrong());
@@ -508,24 +529,31 @@ impl<'a> Machine<'a> {
             extent.saturating_sub(1).checked_mul(*stride).and_then(|step| last.checked_add(step))
         });
         // The first element of an empty tensor may lie right behind the storage.
-        let inside = last.is_some_and(|last| if count == 0 { offset <= storage.elements } else { last < storage.elements });
+        let inside =
+            last.is_some_and(
+                |last| if count == 0 { offset <= storage.elements } else { last < storage.elements },
+            );
         if !inside {
             return Err(wrong());
         }
-        let extents = shape.iter().map(|&n| usize::try_from(n)).collect::<Result<Vec<_>, _>>().map_err(|_| wrong())?;
-        let mut expected = 1;
+        let extents =
+            shape.iter().map(|&n| usize::try_from(n)).collect::<Result<Vec<_>, _>>().map_err(|_| wrong())?;
+        let mut expected = 1u64;
         let dense = shape.iter().zip(&strides).rev().all(|(&extent, &stride)| {
             let fits = extent == 1 || stride == expected;
-            expected *= extent;
+            // An empty tensor may have any extents.
+            expected = extent.wrapping_mul(expected);
             fits
         });
         let strides = (!dense && count > 0).then_some(strides);
-        Ok(View { storage: storage.clone(), offset, shape: extents, strides })
+        Ok(View { storage: *storage, offset, shape: extents, strides })
     }
 
     /// A tuple of numbers that are not negative: extents or strides.
     fn numbers(&self, id: Id) -> Parsed<Vec<u64>> {
-        let Object::Tuple(items) = self.get(id) else { return Err(self.nonsense("has a shape that is no tuple")) };
+        let Object::Tuple(items) = self.get(id) else {
+            return Err(self.nonsense("has a shape that is no tuple"));
+        };
         if items.len() > RANK_LIMIT {
             return Err(Problem::Limit { what: "extents of a tensor", limit: RANK_LIMIT });
         }
@@ -533,7 +561,11 @@ impl<'a> Machine<'a> {
             &Object::Int(value) => u64::try_from(value).ok(),
             _ => None,
         };
-        items.iter().map(number).collect::<Option<_>>().ok_or_else(|| self.nonsense("has a shape of no numbers"))
+        items
+            .iter()
+            .map(number)
+            .collect::<Option<_>>()
+            .ok_or_else(|| self.nonsense("has a shape of no numbers"))
     }
 }
 

@@ -14,7 +14,7 @@ const REMEDY: &str = "save a state dict: torch.save(model.state_dict(), path)";
 /// The state dict of a file.
 pub(super) struct Found<'a> {
     /// Names and tensors, in order.
-    pub tensors: Vec<(String, &'a View)>,
+    pub tensors: Vec<(String, &'a View<'a>)>,
     /// The key it was found under.
     pub unwrapped: Option<String>,
     /// Whether `module.` was taken off every name.
@@ -25,18 +25,30 @@ pub(super) struct Found<'a> {
 pub(super) fn find<'a>(objects: &'a Objects<'a>) -> Parsed<Found<'a>> {
     let Object::Dict(root) = objects.get(objects.root) else {
         return Err(Problem::Kind {
-            what: format!("a PyTorch file with {} instead of a state dict", objects.get(objects.root).describe()),
+            what: format!(
+                "a PyTorch file with {} instead of a state dict",
+                objects.get(objects.root).describe()
+            ),
             remedy: REMEDY,
         });
     };
     // A dict can be under many keys: each is looked through once.
     let mut seen: HashMap<Id, bool> = HashMap::new();
     let mut candidates: Vec<(&str, &[(Id, Id)])> = Vec::new();
+    let mut index: HashMap<&str, usize> = HashMap::new();
     for (key, value) in root {
-        let (Object::Text(key), Object::Dict(dict)) = (objects.get(*key), objects.get(*value)) else { continue };
+        let (Object::Text(key), Object::Dict(dict)) = (objects.get(*key), objects.get(*value)) else {
+            continue;
+        };
         if *seen.entry(*value).or_insert_with(|| has_tensors(objects, dict)) {
-            candidates.retain(|(other, _)| other != key);
-            candidates.push((key, dict));
+            // As in Python, a key that comes again keeps its place and takes the new value.
+            match index.get(key) {
+                Some(&i) => candidates[i].1 = dict,
+                None => {
+                    index.insert(key, candidates.len());
+                    candidates.push((key, dict));
+                }
+            }
         }
     }
     let known: Vec<_> = candidates.iter().filter(|(key, _)| WRAPPERS.contains(key)).collect();
@@ -58,11 +70,12 @@ pub(super) fn find<'a>(objects: &'a Objects<'a>) -> Parsed<Found<'a>> {
             });
         }
     };
-    let mut tensors: Vec<(String, &View)> = Vec::new();
+    let mut tensors: Vec<(String, &View<'_>)> = Vec::new();
     let mut index: HashMap<&str, usize> = HashMap::new();
     for (key, value) in dict {
-        let (Object::Text(name), Object::Tensor(view)) = (objects.get(*key), objects.get(*value)) else { continue };
-        // As in Python, a key that comes again keeps its place and takes the new value.
+        let (Object::Text(name), Object::Tensor(view)) = (objects.get(*key), objects.get(*value)) else {
+            continue;
+        };
         match index.get(name) {
             Some(&i) => tensors[i].1 = view,
             None => {
