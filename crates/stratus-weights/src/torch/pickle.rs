@@ -8,6 +8,8 @@
 //! Objects live in one vector and name each other by index, so that neither depth nor cycles of a pickle become
 //! recursion here. The number of objects, the stack and the memo are limited.
 
+mod op;
+
 use std::collections::HashMap;
 
 use crate::Dtype;
@@ -151,146 +153,127 @@ struct Machine<'a> {
 }
 
 impl<'a> Machine<'a> {
-    /// Executes an instruction; true where it was the last. Names in the comments are those of `pickletools`.
+    /// Executes an instruction; true where it was the last.
     fn step(&mut self) -> Parsed<bool> {
         let opcode = self.u8()?;
         match opcode {
-            b'.' => return Ok(true), // STOP
-            0x80 => {
-                // PROTO
+            op::STOP => return Ok(true),
+            op::PROTO => {
                 let version = self.u8()?;
                 if !(2..=5).contains(&version) {
                     return Err(Problem::damaged(format!("its pickle is of protocol {version}")));
                 }
             }
-            0x95 => drop(self.take(8)?), // FRAME
-            b'(' => {
-                // MARK
+            op::FRAME => drop(self.take(8)?),
+            op::MARK => {
                 if self.marks.len() == STACK_LIMIT {
                     return Err(Problem::Limit { what: "marks in the pickle", limit: STACK_LIMIT });
                 }
                 self.marks.push(self.stack.len());
             }
-            b'0' => drop(self.pop()?),               // POP
-            b'1' => drop(self.pop_mark()?),          // POP_MARK
-            b'N' => self.push(Object::None)?,        // NONE
-            0x88 | 0x89 => self.push(Object::Bool)?, // NEWTRUE, NEWFALSE
-            b'G' => {
-                // BINFLOAT
+            op::POP => drop(self.pop()?),
+            op::POP_MARK => drop(self.pop_mark()?),
+            op::NONE => self.push(Object::None)?,
+            op::NEWTRUE | op::NEWFALSE => self.push(Object::Bool)?,
+            op::BINFLOAT => {
                 self.take(8)?;
                 self.push(Object::Float)?;
             }
-            b'J' => {
-                // BININT
+            op::BININT => {
                 let value = i32::from_le_bytes(self.array()?);
                 self.push(Object::Int(value.into()))?;
             }
-            b'K' => {
-                // BININT1
+            op::BININT1 => {
                 let value = self.u8()?;
                 self.push(Object::Int(value.into()))?;
             }
-            b'M' => {
-                // BININT2
+            op::BININT2 => {
                 let value = u16::from_le_bytes(self.array()?);
                 self.push(Object::Int(value.into()))?;
             }
-            0x8a => self.long()?,                                         // LONG1
-            b'X' => self.text(4)?,                                        // BINUNICODE
-            0x8c => self.text(1)?,                                        // SHORT_BINUNICODE
-            0x8d => self.text(8)?,                                        // BINUNICODE8
-            b'C' => self.opaque(1)?,                                      // SHORT_BINBYTES
-            b'B' => self.opaque(4)?,                                      // BINBYTES
-            0x8e => self.opaque(8)?,                                      // BINBYTES8
-            b')' => self.push(Object::Tuple(Vec::new()))?,                // EMPTY_TUPLE
-            0x85..=0x87 => self.short_tuple(usize::from(opcode - 0x84))?, // TUPLE1, TUPLE2, TUPLE3
-            b't' => {
-                // TUPLE
+            op::LONG1 => self.long()?,
+            op::BINUNICODE => self.text(4)?,
+            op::SHORT_BINUNICODE => self.text(1)?,
+            op::BINUNICODE8 => self.text(8)?,
+            op::SHORT_BINBYTES => self.opaque(1)?,
+            op::BINBYTES => self.opaque(4)?,
+            op::BINBYTES8 => self.opaque(8)?,
+            op::EMPTY_TUPLE => self.push(Object::Tuple(Vec::new()))?,
+            op::TUPLE1 => self.short_tuple(1)?,
+            op::TUPLE2 => self.short_tuple(2)?,
+            op::TUPLE3 => self.short_tuple(3)?,
+            op::TUPLE => {
                 let items = self.pop_mark()?;
                 self.push(Object::Tuple(items))?;
             }
-            b']' => self.push(Object::List(Vec::new()))?, // EMPTY_LIST
-            b'l' => {
-                // LIST
+            op::EMPTY_LIST => self.push(Object::List(Vec::new()))?,
+            op::LIST => {
                 let items = self.pop_mark()?;
                 self.push(Object::List(items))?;
             }
-            b'a' => {
-                // APPEND
+            op::APPEND => {
                 let item = self.pop()?;
                 self.append(&[item])?;
             }
-            b'e' => {
-                // APPENDS
+            op::APPENDS => {
                 let items = self.pop_mark()?;
                 self.append(&items)?;
             }
-            b'}' => self.push(Object::Dict(Vec::new()))?, // EMPTY_DICT
-            b'd' => {
-                // DICT
+            op::EMPTY_DICT => self.push(Object::Dict(Vec::new()))?,
+            op::DICT => {
                 let items = self.pop_mark()?;
                 self.push(Object::Dict(Vec::new()))?;
                 self.set_items(&items)?;
             }
-            b's' => {
-                // SETITEM
+            op::SETITEM => {
                 let (value, key) = (self.pop()?, self.pop()?);
                 self.set_items(&[key, value])?;
             }
-            b'u' => {
-                // SETITEMS
+            op::SETITEMS => {
                 let items = self.pop_mark()?;
                 self.set_items(&items)?;
             }
-            0x8f => self.push(Object::Opaque)?, // EMPTY_SET
-            0x90 => {
-                // ADDITEMS
+            op::EMPTY_SET => self.push(Object::Opaque)?,
+            op::ADDITEMS => {
                 self.pop_mark()?;
                 let Object::Opaque = self.top()? else { return Err(self.nonsense("adds to what is no set")) };
             }
-            0x91 => {
-                // FROZENSET
+            op::FROZENSET => {
                 self.pop_mark()?;
                 self.push(Object::Opaque)?;
             }
-            b'c' => {
-                // GLOBAL
+            op::GLOBAL => {
                 let (module, name) = (self.line()?, self.line()?);
                 self.push(Object::Global(Global::named(module, name)?))?;
             }
-            0x93 => {
-                // STACK_GLOBAL
+            op::STACK_GLOBAL => {
                 let (name, module) = (self.pop()?, self.pop()?);
                 let (&Object::Text(module), &Object::Text(name)) = (self.get(module), self.get(name)) else {
                     return Err(self.nonsense("names a global by what is no text"));
                 };
                 self.push(Object::Global(Global::named(module, name)?))?;
             }
-            b'R' => self.reduce()?,     // REDUCE
-            b'b' => self.build()?,      // BUILD
-            b'Q' => self.persistent()?, // BINPERSID
-            b'h' => {
-                // BINGET
+            op::REDUCE => self.reduce()?,
+            op::BUILD => self.build()?,
+            op::BINPERSID => self.persistent()?,
+            op::BINGET => {
                 let key = self.u8()?;
                 self.recall(key.into())?;
             }
-            b'j' => {
-                // LONG_BINGET
+            op::LONG_BINGET => {
                 let key = u32::from_le_bytes(self.array()?);
                 self.recall(key)?;
             }
-            b'q' => {
-                // BINPUT
+            op::BINPUT => {
                 let key = self.u8()?;
                 self.memorise(key.into())?;
             }
-            b'r' => {
-                // LONG_BINPUT
+            op::LONG_BINPUT => {
                 let key = u32::from_le_bytes(self.array()?);
                 self.memorise(key)?;
             }
-            // MEMOIZE. The memo has at most MEMO_LIMIT entries.
-            0x94 => self.memorise(self.memo.len() as u32)?,
+            // The memo has at most MEMO_LIMIT entries.
+            op::MEMOIZE => self.memorise(self.memo.len() as u32)?,
             other => {
                 let at = self.at - 1;
                 return Err(Problem::Refused(format!(
