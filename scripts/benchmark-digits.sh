@@ -42,7 +42,7 @@ for round in 1 2 3; do
         echo
     fi
     for precision in f32 bf16; do
-        show stratus bench kernels digits --runs 100 --set train.precision=$precision
+        show stratus bench kernels digits --rounds 20 --set train.precision=$precision
     done
 done
 echo "## The cost of stamping"

@@ -27,9 +27,9 @@ pub enum What {
         /// A built-in experiment, an experiment file or a run directory
         #[arg(value_name = "EXPERIMENT", default_value = "digits")]
         target: String,
-        /// How often each kernel and the whole step are run
-        #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-        runs: u32,
+        /// Rounds of five whole steps and five runs of each kernel
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        rounds: u32,
     },
     /// What the stamps of the timeline cost: iterations with and without them in turn, in one process
     Overhead {
