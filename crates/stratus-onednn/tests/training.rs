@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::network::{Run, choices, digits, training_program};
+use common::network::{Run, WHOLE, choices, digits, training_program};
 use common::{LAYOUTS, PRECISIONS, backend, precisions};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::reference::ReferenceBackend;
@@ -17,8 +17,15 @@ use stratus_onednn::OneDnn;
 type Outcome = (Vec<f64>, Vec<(String, Vec<f32>)>);
 
 /// Trains two batches and a shorter one; evaluates before and after.
-fn train(backend: &dyn Backend, graph: &Graph, precision: Precision, batch: usize, layout: &str) -> Outcome {
-    let mut run = Run::new(backend, graph, precision, batch, Some(layout)).unwrap();
+fn train(
+    backend: &dyn Backend,
+    graph: &Graph,
+    precision: Precision,
+    batch: usize,
+    layout: &str,
+    tile_bytes: usize,
+) -> Outcome {
+    let mut run = Run::new(backend, graph, precision, batch, Some(layout), tile_bytes).unwrap();
     let programs = [2, 0, 1, 0, 2].into_iter().enumerate();
     let losses = programs.map(|(seed, program)| run.execute(program, seed).unwrap().loss).collect();
     (losses, run.state())
@@ -49,11 +56,17 @@ fn distances(from: &Outcome, to: &Outcome) -> [f64; 3] {
 /// gradient far more than rounding does: velocities get room for a few.
 fn check(backend: &OneDnn, input: [usize; 3], width: usize, batch: usize) {
     let graph = digits(input, width);
-    let [exact, rounded] = PRECISIONS.map(|p| train(&ReferenceBackend, &graph, p, batch, "plain"));
-    for (precision, layout) in precisions(backend).into_iter().flat_map(|p| LAYOUTS.map(|layout| (p, layout)))
+    let [exact, rounded] = PRECISIONS.map(|p| train(&ReferenceBackend, &graph, p, batch, "plain", WHOLE));
+    // About a third of the largest step's operands.
+    let in_tiles = batch * width * input[1] * input[2];
+    let ways = LAYOUTS.map(|layout| [(layout, WHOLE), (layout, in_tiles)]).concat();
+    for (precision, (layout, tile)) in
+        precisions(backend).into_iter().flat_map(|p| ways.iter().map(move |way| (p, *way)))
     {
-        let what = format!("{precision} {input:?} width {width} batch {batch} {layout}");
-        let got = train(backend, &graph, precision, batch, layout);
+        let what = format!("{precision} {input:?} width {width} batch {batch} {layout} in {tile} bytes");
+        let sections = training_program(&graph, precision, batch, tile).sections;
+        assert_eq!(sections.is_empty(), tile == WHOLE || batch == 1, "{what}: {sections:?}");
+        let got = train(backend, &graph, precision, batch, layout, tile);
         let allowed = match precision {
             Precision::F32 => [1e-4, 2e-2, 1e-4],
             _ => distances(&exact, &rounded).map(|distance| 2.0 * distance + 1e-2),
@@ -65,7 +78,7 @@ fn check(backend: &OneDnn, input: [usize; 3], width: usize, batch: usize) {
             continue;
         }
         // The same again: the same bits.
-        assert_eq!(train(backend, &graph, precision, batch, layout), got, "{what}");
+        assert_eq!(train(backend, &graph, precision, batch, layout, tile), got, "{what}");
     }
 }
 
@@ -89,8 +102,8 @@ fn measured_plans_follow_the_reference() {
     let Some(backend) = backend(2) else { return };
     for precision in precisions(&backend) {
         let graph = digits([1, 28, 28], 8);
-        let mut measured = Run::new(&backend, &graph, precision, 64, None).unwrap();
-        let mut reference = Run::new(&ReferenceBackend, &graph, precision, 64, Some("plain")).unwrap();
+        let mut measured = Run::new(&backend, &graph, precision, 64, None, 1 << 18).unwrap();
+        let mut reference = Run::new(&ReferenceBackend, &graph, precision, 64, Some("plain"), WHOLE).unwrap();
         for (seed, program) in [0, 1, 0, 2].into_iter().enumerate() {
             let (got, expected) =
                 (measured.execute(program, seed).unwrap(), reference.execute(program, seed).unwrap());
@@ -104,7 +117,7 @@ fn a_measured_plan_is_repeated_by_its_choices() {
     let Some(backend) = backend(2) else { return };
     let Some(other) = common::backend(2) else { return };
     for precision in precisions(&backend) {
-        let program = training_program(&digits([1, 28, 28], 8), precision, 64);
+        let program = training_program(&digits([1, 28, 28], 8), precision, 64, 1 << 18);
         let plan = |backend: &OneDnn, choices: &Choices, measure| {
             Plan::prepare(backend, &program, choices.clone(), measure, &mut Persistent::default())
                 .unwrap()
@@ -122,7 +135,7 @@ fn a_measured_plan_is_repeated_by_its_choices() {
 #[test]
 fn every_implementation_can_be_chosen_by_name() {
     let Some(backend) = backend(2) else { return };
-    let program = training_program(&digits([1, 15, 17], 20), Precision::F32, 7);
+    let program = training_program(&digits([1, 15, 17], 20), Precision::F32, 7, WHOLE);
     let mut reordered = 0;
     for layout in LAYOUTS {
         let prepare = |choices: Choices| {
@@ -156,9 +169,9 @@ fn a_session_runs_on_another_thread_than_the_one_that_prepared_it() {
     let losses =
         |run: &mut Run| -> Vec<f64> { (0..3).map(|seed| run.execute(0, seed).unwrap().loss).collect() };
     for precision in precisions(&backend) {
-        let mut here = Run::new(&backend, &graph, precision, 7, Some("nhwc")).unwrap();
-        let mut there = Run::new(&backend, &graph, precision, 7, Some("nhwc")).unwrap();
-        let mut elsewhere = Run::new(&backend, &graph, precision, 7, Some("nhwc")).unwrap();
+        let mut here = Run::new(&backend, &graph, precision, 7, Some("nhwc"), WHOLE).unwrap();
+        let mut there = Run::new(&backend, &graph, precision, 7, Some("nhwc"), WHOLE).unwrap();
+        let mut elsewhere = Run::new(&backend, &graph, precision, 7, Some("nhwc"), WHOLE).unwrap();
         // Two at once, and then the one that stayed.
         let (second, third) = std::thread::scope(|scope| {
             let second = scope.spawn(|| losses(&mut there));
@@ -175,7 +188,8 @@ fn a_session_runs_on_another_thread_than_the_one_that_prepared_it() {
 #[test]
 fn a_session_outlives_the_backend() {
     let Some(backend) = backend(2) else { return };
-    let mut run = Run::new(&backend, &digits([1, 15, 17], 5), Precision::F32, 7, Some("nChw16c")).unwrap();
+    let mut run =
+        Run::new(&backend, &digits([1, 15, 17], 5), Precision::F32, 7, Some("nChw16c"), WHOLE).unwrap();
     let before = run.execute(2, 0).unwrap();
     drop(backend);
     assert_eq!(run.execute(2, 0).unwrap(), before);

@@ -6,6 +6,7 @@ use stratus_engine::ops::SgdUpdate;
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::Mode;
 use stratus_engine::session::{Hyper, Metrics};
+use stratus_engine::tile::tile;
 use stratus_engine::update::{Optimiser, update};
 use stratus_engine::{
     Backend, Choices, Clock, DType, EngineError, Precision, Program, Session, differentiate,
@@ -14,6 +15,9 @@ use stratus_graph::Graph;
 use stratus_graph::zoo::{self, Hyperparameters};
 
 pub const CLASSES: usize = 10;
+
+/// No tiles: whole batches.
+pub const WHOLE: usize = usize::MAX;
 
 /// The digits network.
 pub fn digits(input: [usize; 3], width: usize) -> Graph {
@@ -30,11 +34,12 @@ pub fn numbers(seed: usize) -> impl Iterator<Item = f64> {
     })
 }
 
-/// The program of a training iteration.
-pub fn training_program(graph: &Graph, precision: Precision, batch: usize) -> Program {
+/// The program of a training iteration, in tiles that fit so many bytes.
+pub fn training_program(graph: &Graph, precision: Precision, batch: usize, tile_bytes: usize) -> Program {
     let forward = fuse(&lower(graph, Mode::Train, precision, batch).unwrap()).unwrap();
     let sgd = SgdUpdate { momentum: 0.9, weight_decay: 1e-3 };
-    update(&differentiate::differentiate(&forward).unwrap(), Optimiser::Sgd(sgd)).unwrap()
+    let whole = differentiate::differentiate(&forward).unwrap();
+    update(&tile(&whole, tile_bytes).unwrap(), Optimiser::Sgd(sgd)).unwrap()
 }
 
 /// Layouts of every feature map of a program.
@@ -52,17 +57,19 @@ pub struct Run {
 }
 
 impl Run {
-    /// Prepares all programs and sets the parameters. `layout` is that of the maps; without one the backend measures.
+    /// Prepares all programs, in tiles that fit so many bytes, and sets the parameters. `layout` is that of the maps; without one the backend measures.
     pub fn new(
         backend: &dyn Backend,
         graph: &Graph,
         precision: Precision,
         batch: usize,
         layout: Option<&str>,
+        tile_bytes: usize,
     ) -> Result<Self, EngineError> {
-        let train = training_program(graph, precision, batch);
-        let tail = training_program(graph, precision, batch.div_ceil(2));
+        let train = training_program(graph, precision, batch, tile_bytes);
+        let tail = training_program(graph, precision, batch.div_ceil(2), tile_bytes);
         let evaluate = fuse(&lower(graph, Mode::Evaluate, precision, batch).unwrap()).unwrap();
+        let evaluate = tile(&evaluate, tile_bytes).unwrap();
         let copies = refresh(&train).unwrap();
         let mut persistent = Persistent::default();
         let mut plans = Vec::new();
