@@ -1,0 +1,307 @@
+//! Every classification network against PyTorch: logits, losses, all gradients of a step, and everything trained after five.
+//!
+//! The fixtures hold summaries in double precision, made by `scripts/fixtures/parity.py`, whose head gives the rule for weights and batches
+//! that is repeated here. A tensor agrees where its projections and elements are off by at most [`TOLERANCE`] of its norm, or by what
+//! PyTorch's own f32 is off where that is more: where a sum cancels or a rectifier turns, no two programs in f32 agree.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+use stratus_engine::differentiate::{GRADIENT_SUFFIX, differentiate};
+use stratus_engine::fuse::fuse;
+use stratus_engine::lower::lower;
+use stratus_engine::ops::SgdUpdate;
+use stratus_engine::plan::Persistent;
+use stratus_engine::program::Mode;
+use stratus_engine::reference::ReferenceBackend;
+use stratus_engine::session::Hyper;
+use stratus_engine::tile::{TILE_SUFFIX, tile};
+use stratus_engine::update::{Optimiser, update};
+use stratus_engine::{Backend, Choices, Clock, Phase, Plan, Precision, Program, Role, Session};
+use stratus_graph::ops::{Op, ParameterKind};
+use stratus_graph::zoo::{self, Hyperparameters};
+use stratus_graph::{Graph, Parameter};
+use stratus_onednn::OneDnn;
+
+/// How far a tensor may be off, relative to its norm.
+const TOLERANCE: f64 = 1e-4;
+
+/// How many times as far as PyTorch's own f32 a tensor may be off, where that is more: fewer operations are rounded in another order.
+const AS_PYTORCH: f64 = 4.0;
+
+#[derive(Deserialize)]
+struct Fixture {
+    network: String,
+    batch: String,
+    input: [usize; 4],
+    classes: usize,
+    labels: Vec<i32>,
+    #[serde(default)]
+    batch_norm_bias: f32,
+    learning_rate: f32,
+    momentum: f32,
+    weight_decay: f32,
+    losses: Vec<f64>,
+    losses_off: f64,
+    logits: BTreeMap<String, Vec<f64>>,
+    logits_off: f64,
+    gradients: BTreeMap<String, Summary>,
+    after: BTreeMap<String, Summary>,
+}
+
+#[derive(Deserialize)]
+struct Summary {
+    norm: f64,
+    off: f64,
+    signs: [f64; 4],
+    at: Vec<f64>,
+    change: Option<f64>,
+}
+
+fn fnv1a64(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, byte| (h ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+fn splitmix64(x: u64) -> u64 {
+    let z = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+fn numbers(name: &str, count: usize) -> impl Iterator<Item = f32> {
+    let hash = fnv1a64(name);
+    (0..count as u64).map(move |i| {
+        let mix = splitmix64(hash.wrapping_add(i));
+        (((mix >> 40) as f64 / f64::from(1 << 24) - 0.5) * 2.0) as f32
+    })
+}
+
+/// A parameter's first values by the rule of the fixtures.
+fn values(graph: &Graph, parameter: &Parameter, batch_norm_bias: f32) -> Vec<f32> {
+    let (module, part) = parameter.name.rsplit_once('.').unwrap();
+    let numbers = numbers(&parameter.name, parameter.elements());
+    if parameter.shape.len() >= 2 {
+        let fan_in = parameter.elements() / parameter.shape[0];
+        let scale = (6.0 / fan_in as f64).sqrt() as f32;
+        return numbers.map(|v| scale * v).collect();
+    }
+    let normalises = graph.parameters.iter().any(|other| other.name == format!("{module}.running_mean"));
+    match (normalises, part) {
+        (true, "weight") => numbers.map(|v| 0.5 + 0.25 * v).collect(),
+        (true, "bias") => numbers.map(|v| batch_norm_bias + 0.25 * v).collect(),
+        (true, "running_mean") => vec![0.0; parameter.elements()],
+        (true, "running_var") => vec![1.0; parameter.elements()],
+        _ => numbers.map(|v| 0.1 * v).collect(),
+    }
+}
+
+fn load(network: &str) -> Fixture {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/parity/{network}.json"));
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+fn graph(fixture: &Fixture) -> Graph {
+    let [_, channels, height, width] = fixture.input;
+    let input = [channels, height, width];
+    let hyper = Hyperparameters { input, classes: fixture.classes, width: None };
+    let mut graph = (zoo::find(&fixture.network).unwrap().build)(&hyper).unwrap();
+    for node in &mut graph.nodes {
+        if let Op::Dropout(dropout) = &mut node.op {
+            dropout.p = 0.0;
+        }
+    }
+    graph
+}
+
+/// The training program, its logits and the gradients of its parameters kept for reading.
+fn program(fixture: &Fixture, graph: &Graph, tile_bytes: usize) -> Program {
+    let forward = fuse(&lower(graph, Mode::Train, Precision::F32, fixture.input[0]).unwrap()).unwrap();
+    let mut program = tile(&differentiate(&forward).unwrap(), tile_bytes).unwrap();
+    let logits: Vec<_> =
+        program.steps.iter().filter(|step| step.phase == Phase::Loss).map(|step| step.inputs[0]).collect();
+    for id in logits {
+        program.values[id.0].role = Role::Buffer;
+    }
+    let gradients: Vec<String> =
+        graph.parameters.iter().map(|p| format!("{}{GRADIENT_SUFFIX}", p.name)).collect();
+    for value in program.values.iter_mut().filter(|value| gradients.contains(&value.name)) {
+        assert!(!value.name.ends_with(TILE_SUFFIX));
+        value.role = Role::Buffer;
+    }
+    let sgd = SgdUpdate { momentum: fixture.momentum, weight_decay: fixture.weight_decay };
+    update(&program, Optimiser::Sgd(sgd)).unwrap()
+}
+
+/// How far off the worst tensor was.
+#[derive(Default)]
+struct Worst {
+    /// The worst difference relative to the norm of those within [`TOLERANCE`] of it.
+    relative: f64,
+    /// Names of those that are measured by PyTorch's own f32.
+    loose: Vec<String>,
+}
+
+fn check(name: &str, got: &[f32], expected: &Summary, worst: &mut Worst) {
+    let tight = TOLERANCE * expected.norm;
+    let allowed = tight.max(AS_PYTORCH * expected.off);
+    let count = got.len() as u64;
+    let mut off: f64 = 0.0;
+    let signs = |k: usize| -> f64 {
+        let hash = fnv1a64(&format!("{name}:sign{k}"));
+        let sign = |i: u64| if splitmix64(hash.wrapping_add(i)) >> 63 == 1 { -1.0 } else { 1.0 };
+        got.iter().enumerate().map(|(i, value)| sign(i as u64) * f64::from(*value)).sum()
+    };
+    // The mean square of the projections of a difference on random signs is its norm, squared.
+    let squares: f64 = (0..4).map(|k| (signs(k) - expected.signs[k]).powi(2)).sum();
+    off = off.max((squares / 4.0).sqrt());
+    for (j, expected) in expected.at.iter().enumerate() {
+        let at = if count <= 8 {
+            j as u64
+        } else {
+            splitmix64(fnv1a64(&format!("{name}:at")).wrapping_add(j as u64)) % count
+        };
+        off = off.max((f64::from(got[at as usize]) - expected).abs());
+    }
+    let norm = got.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>().sqrt();
+    off = off.max((norm - expected.norm).abs());
+    assert!(
+        off <= allowed,
+        "`{name}`: off by {off:.3e}, its norm is {:.3e}, PyTorch's f32 is off by {:.3e}",
+        expected.norm,
+        expected.off
+    );
+    if off <= tight {
+        worst.relative = worst.relative.max(off / expected.norm.max(1e-30));
+    } else {
+        worst.loose.push(name.to_owned());
+    }
+}
+
+/// Trains five steps on a backend and compares.
+fn run(backend: &dyn Backend, network: &str, tile_bytes: usize, layout: Option<&str>) {
+    let fixture = load(network);
+    let graph = graph(&fixture);
+    let program = program(&fixture, &graph, tile_bytes);
+    let maps = program.values.iter().filter(|value| value.shape.len() == 4 && value.per_sample);
+    let layouts = layout
+        .map_or_else(BTreeMap::new, |tag| maps.map(|value| (value.name.clone(), tag.to_owned())).collect());
+    let choices = Choices { layouts, ..Choices::default() };
+    let mut persistent = Persistent::default();
+    let plan = Plan::prepare(backend, &program, choices, false, &mut persistent).unwrap();
+    let mut session = Session::new(vec![plan], persistent).unwrap();
+    for parameter in &graph.parameters {
+        let values = values(&graph, parameter, fixture.batch_norm_bias);
+        session.write(&parameter.name, &values).unwrap();
+        if parameter.kind == ParameterKind::Trained {
+            session.write(&format!("{}:momentum", parameter.name), &vec![0.0; values.len()]).unwrap();
+        }
+    }
+    session.set_hyper(Hyper { learning_rate: fixture.learning_rate });
+    let mut inputs = session.inputs(0).unwrap();
+    let place = session.plan(0).external(0).unwrap().clone();
+    let pixels: Vec<f32> = numbers(&fixture.batch, fixture.input.iter().product()).collect();
+    let images: &mut [f32] = bytemuck::cast_slice_mut(inputs.images.as_mut_slice());
+    place.layout.for_each(&fixture.input, |to, from| images[to] = pixels[from]);
+    inputs.labels.as_mut_slice().copy_from_slice(bytemuck::cast_slice(&fixture.labels));
+    let mut clock = Clock::disabled(session.plan(0).steps.len());
+    let mut worst = Worst::default();
+    for (step, expected) in fixture.losses.iter().enumerate() {
+        let (images, labels) = (inputs.images.as_mut_slice(), inputs.labels.as_mut_slice());
+        session.run(0, images, labels, &mut clock, 0).unwrap();
+        let loss = session.metrics().loss;
+        let allowed = (TOLERANCE * expected.abs()).max(AS_PYTORCH * fixture.losses_off);
+        assert!((loss - expected).abs() <= allowed, "step {step}: loss {loss}, expected {expected}");
+        if step > 0 {
+            continue;
+        }
+        let heads = program.steps.iter().filter(|step| step.phase == Phase::Loss);
+        assert_eq!(heads.clone().count(), fixture.logits.len());
+        let expected_heads: Vec<&Vec<f64>> = fixture.logits.values().collect();
+        for head in heads {
+            let logits = session.read_value(0, head.inputs[0].0);
+            let largest = logits.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
+            let allowed = (TOLERANCE * largest).max(AS_PYTORCH * fixture.logits_off);
+            let apart = |expected: &[f64]| {
+                logits.iter().zip(expected).fold(0.0f64, |apart, (a, b)| apart.max((a - b).abs()))
+            };
+            let nearest = expected_heads.iter().map(|e| apart(e)).fold(f64::INFINITY, f64::min);
+            assert!(nearest <= allowed, "logits are off by {nearest}, {allowed} is allowed");
+        }
+        for (name, expected) in &fixture.gradients {
+            let got = session.read(&format!("{name}{GRADIENT_SUFFIX}")).unwrap();
+            check(name, &got, expected, &mut worst);
+        }
+        assert_eq!(fixture.gradients.len(), trained(&graph));
+    }
+    for (name, expected) in &fixture.after {
+        let got = session.read(name).unwrap();
+        check(name, &got, expected, &mut worst);
+        // What training did shows in the change alone: it is small next to the weights.
+        let parameter = graph.parameters.iter().find(|p| p.name == *name).unwrap();
+        let before = values(&graph, parameter, fixture.batch_norm_bias);
+        let change =
+            got.iter().zip(&before).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum::<f64>().sqrt();
+        let expected_change = expected.change.unwrap();
+        let allowed = (1e-3 * expected_change).max(AS_PYTORCH * expected.off).max(1e-6 * expected.norm);
+        assert!(
+            (change - expected_change).abs() <= allowed,
+            "`{name}` changed by {change}, expected {expected_change}"
+        );
+    }
+    assert_eq!(fixture.after.len(), graph.parameters.len());
+    println!(
+        "{network}: the worst tensor is off by {:.1e} of its norm; {} of {} as PyTorch's own f32: {:?}",
+        worst.relative,
+        worst.loose.len(),
+        fixture.gradients.len() + fixture.after.len(),
+        worst.loose.iter().take(8).collect::<Vec<_>>()
+    );
+}
+
+fn trained(graph: &Graph) -> usize {
+    graph.parameters.iter().filter(|p| p.kind == ParameterKind::Trained).count()
+}
+
+/// On oneDNN, whole and in tiles, in both layouts of maps.
+fn on_onednn(network: &str) {
+    let backend = match OneDnn::load(2) {
+        Ok(backend) => backend,
+        Err(error) if cfg!(all(target_os = "linux", target_arch = "x86_64")) => {
+            panic!("run `make deps` first, which installs oneDNN under .deps: {error}")
+        }
+        Err(error) => {
+            eprintln!("SKIPPED: {error}");
+            return;
+        }
+    };
+    for (tile_bytes, layout) in [(usize::MAX, "nhwc"), (1 << 20, "nChw16c")] {
+        run(&backend, network, tile_bytes, Some(layout));
+    }
+}
+
+#[test]
+fn the_rule_is_that_of_the_fixtures() {
+    assert_eq!(fnv1a64("input0"), 0x49a0_0892_a465_f7d1);
+    assert_eq!(splitmix64(fnv1a64("input0")), 0x341e_c14c_00d2_a629);
+    let expected = [-0.592_811_465_263_366_7, -0.999_172_449_111_938_5, 0.473_516_702_651_977_54];
+    assert_eq!(numbers("input0", 3).map(f64::from).collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn the_reference_agrees_with_pytorch_too() {
+    run(&ReferenceBackend, "digits", usize::MAX, None);
+    run(&ReferenceBackend, "digits", 1 << 14, None);
+}
+
+macro_rules! networks {
+    ($($(#[$attribute:meta])* $name:ident;)*) => {
+        $($(#[$attribute])* #[test] fn $name() { on_onednn(stringify!($name)); })*
+    };
+}
+
+networks! {
+    digits;
+}
