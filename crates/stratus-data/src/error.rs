@@ -50,7 +50,7 @@ pub enum DataError {
     /// The file is well formed but its content is not the published one.
     #[error(
         "{}: the content is not the one published for `{dataset}`: its SHA-256 is {found}, expected {expected}; \
-         fetch the data set again, or set verify = false if this file is meant", .path.display()
+         fetch the data set again, or set data.verify = false if this file is meant", .path.display()
     )]
     Checksum {
         /// The data set's name.

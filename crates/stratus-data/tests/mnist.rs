@@ -78,7 +78,7 @@ fn other_content_is_refused_unless_it_is_meant() {
         error.contains("t10k-images-idx3-ubyte: the content is not the one published for `mnist`"),
         "{error}"
     );
-    assert!(error.contains("verify = false"), "{error}");
+    assert!(error.contains("data.verify = false"), "{error}");
     fs::write(root.join("t10k-labels-idx1-ubyte"), idx(&[1], &[9])).unwrap();
     let other = Mnist::open(root, Split::Test, &ANY).unwrap();
     assert_eq!((other.len(), other.sample_shape(), other.label(0).unwrap()), (1, [1, 2, 2], 9));

@@ -85,6 +85,18 @@ impl RunDir {
         Ok(Self { path: path.to_path_buf() })
     }
 
+    /// Whether [`RunDir::create_at`] can make `path` a run directory, found out without leaving a trace: before anything costly is prepared.
+    pub fn check_new(path: &Path) -> Result<()> {
+        if path.exists() {
+            Self::create_at(path)?;
+        }
+        let existing = path.ancestors().find(|ancestor| ancestor.exists());
+        let folder = existing.unwrap_or(Path::new("."));
+        let probe = folder.join(format!(".stratus-{}.tmp", std::process::id()));
+        fs::File::create_new(&probe).map_err(Error::io("create a file in", folder))?;
+        fs::remove_file(&probe).map_err(Error::io("remove", &probe))
+    }
+
     /// An existing run directory.
     pub fn open(path: &Path) -> Result<Self> {
         if !path.exists() {

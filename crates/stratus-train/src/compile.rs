@@ -32,8 +32,9 @@ pub struct Datasets {
 /// # Errors
 /// Where they are not there, damaged, or do not fit together.
 pub fn open_datasets(experiment: &Experiment) -> Result<Datasets, TrainError> {
+    let options = OpenOptions { verify: experiment.data.verify };
     let open = |split| {
-        stratus_data::open(&experiment.data.name, &experiment.data_path(), split, &OpenOptions::default())
+        stratus_data::open(&experiment.data.name, &experiment.data_path(), split, &options)
             .map(Arc::<dyn Dataset>::from)
     };
     let sets = Datasets { train: open(Split::Train)?, validation: open(Split::Validation)? };

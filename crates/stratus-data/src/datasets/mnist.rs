@@ -1,7 +1,7 @@
 //! MNIST: 60,000 + 10,000 handwritten digits of 28×28 grey pixels, kept in memory as they are stored.
 //!
 //! Y. LeCun, L. Bottou, Y. Bengio, P. Haffner: "Gradient-based learning applied to document recognition", 1998. With
-//! `verify = false`, other data in the same four files and format are read too, of any image size.
+//! `data.verify = false`, other data in the same four files and format are read too, of any image size.
 
 use std::path::{Path, PathBuf};
 

@@ -209,6 +209,8 @@ settings! {
         name: String = "mnist".into(), Limit::NotEmpty;
         /// Folder with the data set's files. Not set: `data/<data.name>`.
         path: Option<String> = None, Limit::NotEmpty;
+        /// Check the files against the published checksums, where the data set has some; `false` takes other data in the same format.
+        verify: bool = true, Limit::Any;
         /// Threads that prepare batches while others are trained on. Results do not depend on it.
         workers: usize = 1, Limit::Between(1.0, 1024.0);
         /// Leave out the last batch of an epoch where it is smaller than the others.

@@ -101,6 +101,8 @@ pub fn start(
     observer: &mut dyn Observer,
 ) -> Result<Finished, TrainError> {
     let begun = Instant::now();
+    let runs = Path::new("runs").join(experiment.name());
+    RunDir::check_new(options.out.as_deref().unwrap_or(&runs.join("new")))?;
     let planning = if options.remeasure { Planning::Remeasure } else { Planning::Cached };
     let mut prepared = prepare(experiment, &planning, observer)?;
     initialise(&mut prepared.compiled.session, &prepared.graph, prepared.experiment.train.seed)?;
