@@ -90,8 +90,10 @@ fn check_case(case: &Case, into: &mut Checked) -> bool {
     let differentiable = match &case.kernel {
         Kernel::Conv2dForward(_)
         | Kernel::BatchNormApply(_)
+        | Kernel::AvgPoolForward(_)
         | Kernel::ReluForward(_)
-        | Kernel::LinearForward(_) => true,
+        | Kernel::LinearForward(_)
+        | Kernel::LrnForward(_) => true,
         // Without its index it is not trained through.
         Kernel::MaxPoolForward(_) => case.outputs.len() == 2,
         _ => false,

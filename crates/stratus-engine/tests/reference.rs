@@ -5,14 +5,14 @@
 use std::collections::HashSet;
 use stratus_engine::backend::PrepareRequest;
 use stratus_engine::cases::{self, Case};
-use stratus_engine::ops::SoftmaxCrossEntropy;
+use stratus_engine::ops::{Averages, LrnForward, SoftmaxCrossEntropy};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::{Layer, Mode};
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::{
     Backend, Choices, Clock, DType, Kernel, Layout, Phase, Precision, Program, Role, Session, Step,
 };
-use stratus_graph::ops::Conv2d;
+use stratus_graph::ops::{Conv2d, LocalResponseNorm};
 
 const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::F64];
 
@@ -231,4 +231,81 @@ fn measurements_are_of_the_case() {
     assert_eq!(measured.flops, 2 * 2 * 10 * 1568);
     assert_eq!(measured.bytes, 4 * (2 * 1568 + 10 * 1568 + 10 + 20));
     assert_eq!(measured.layout_seconds, 0.0);
+}
+
+/// A pixel of a padded image: a number beyond its borders where padding counts as zeros, nothing where it does not.
+fn padded(x: &[f64], plane: usize, size: [usize; 2], at: [i64; 2]) -> Option<f64> {
+    let inside = (0..2).all(|axis| (0..size[axis] as i64).contains(&at[axis]));
+    inside.then(|| x[(plane * size[0] + at[0] as usize) * size[1] + at[1] as usize])
+}
+
+#[test]
+fn average_pooling_follows_its_definition() {
+    let mut met = [0; 3];
+    for case in cases::of(Precision::F64) {
+        let Kernel::AvgPoolForward(kernel) = &case.kernel else { continue };
+        let (x, [batch, channels, height, width]) =
+            (&case.draw()[0], case.inputs[0].shape[..].try_into().unwrap());
+        let size: [usize; 2] = [height, width];
+        let outputs = [case.outputs[0].shape[2], case.outputs[0].shape[3]];
+        let planes: usize = batch * channels;
+        let mut expected = Vec::new();
+        for (plane, h, w) in (0..planes)
+            .flat_map(|p| (0..outputs[0]).flat_map(move |h| (0..outputs[1]).map(move |w| (p, h, w))))
+        {
+            let at = [h, w];
+            let ranges: [std::ops::Range<i64>; 2] = std::array::from_fn(|axis| match kernel.averages {
+                Averages::Windows(pool) => {
+                    let start = (at[axis] * pool.stride[axis]) as i64 - pool.padding[axis] as i64;
+                    start..start + pool.kernel[axis] as i64
+                }
+                Averages::Bins(_) => {
+                    let (bins, size) = (outputs[axis] as f64, size[axis] as f64);
+                    let [start, end] =
+                        [at[axis] as f64, at[axis] as f64 + 1.0].map(|edge| edge * size / bins);
+                    start.floor() as i64..end.ceil() as i64
+                }
+            });
+            let window = ranges[0].clone().flat_map(|i| ranges[1].clone().map(move |j| [i, j]));
+            let pixels: Vec<Option<f64>> = window.map(|at| padded(x, plane, size, at)).collect();
+            let sum: f64 = pixels.iter().flatten().sum();
+            let all = matches!(kernel.averages, Averages::Windows(pool) if pool.count_include_pad);
+            let count = if all { pixels.len() } else { pixels.iter().flatten().count() };
+            expected.push(sum / count as f64);
+        }
+        case.compare(Precision::F64, &[expected], &run(&case, Precision::F64)).unwrap();
+        met[match kernel.averages {
+            Averages::Windows(pool) => usize::from(pool.count_include_pad),
+            Averages::Bins(_) => 2,
+        }] += 1;
+    }
+    assert!(met.iter().all(|&count| count > 5), "{met:?}");
+}
+
+/// Numbers worked out by hand: alpha is divided by the size, an even window has one channel more before than behind.
+#[test]
+fn local_response_norm_divides_by_the_squares_around() {
+    let mut case = cases::of(Precision::F64)
+        .into_iter()
+        .find(|case| matches!(case.kernel, Kernel::LrnForward(_)))
+        .unwrap();
+    let x = [1.0, 2.0, 3.0];
+    case.inputs[0].shape = vec![1, 3, 1, 1];
+    case.outputs[0].shape = vec![1, 3, 1, 1];
+    for (size, alpha, expected) in [
+        (3, 3.0, [1.0 / 6.0, 2.0 / 15.0, 3.0 / 14.0]),
+        (2, 2.0, [1.0 / 2.0, 2.0 / 6.0, 3.0 / 14.0]),
+        (7, 7.0, [1.0 / 15.0, 2.0 / 15.0, 3.0 / 15.0]),
+    ] {
+        case.kernel = LrnForward { norm: LocalResponseNorm { size, alpha, beta: 1.0, k: 1.0 } }.into();
+        let mut persistent = Persistent::default();
+        let program = case.program(Precision::F64).unwrap();
+        let plan =
+            Plan::prepare(&ReferenceBackend, &program, Choices::default(), false, &mut persistent).unwrap();
+        let mut session = Session::new(vec![plan], persistent).unwrap();
+        let [from, to] = ["x", "y"].map(|name| program.values.iter().position(|v| v.name == name).unwrap());
+        session.write_value(0, from, &x).unwrap();
+        session.run(0, &mut [], &mut [], &mut Clock::disabled(1), 0).unwrap();
+        cases::compare(&expected, &session.read_value(0, to), 1e-12).unwrap();
+    }
 }

@@ -4,12 +4,14 @@
 //! [`run`] runs one case on a backend and checks on the way that the kernel wrote all of its outputs, zeroed their padding, and left
 //! its inputs and everything around its operands alone; [`Case::compare`] compares two runs.
 
+mod avg_pool2d;
 mod batch_norm;
 mod bench;
 mod conv2d;
 mod convert;
 mod draw;
 mod linear;
+mod local_response_norm;
 mod loss;
 mod max_pool2d;
 mod relu;
@@ -30,10 +32,12 @@ struct Table {
 }
 
 const TABLES: &[Table] = &[
+    avg_pool2d::TABLE,
     batch_norm::TABLE,
     conv2d::TABLE,
     convert::TABLE,
     linear::TABLE,
+    local_response_norm::TABLE,
     loss::TABLE,
     max_pool2d::TABLE,
     relu::TABLE,

@@ -1,15 +1,18 @@
 //! Kernels: what a step computes, how an operation of the graph becomes steps, and the steps of its derivative.
 //! A new operation is a file here and its lines in `kernels!` and `lower`.
 
+mod avg_pool2d;
 mod batch_norm;
 mod conv2d;
 mod convert;
 mod linear;
+mod local_response_norm;
 mod loss;
 mod max_pool2d;
 mod relu;
 mod sgd;
 
+pub use avg_pool2d::{Averages, AvgPoolBackward, AvgPoolForward, Stretch};
 pub use batch_norm::{
     BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference, BatchNormStatistics,
     FusedPool,
@@ -17,6 +20,7 @@ pub use batch_norm::{
 pub use conv2d::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
 pub use convert::{Accumulate, AddTiles, Convert, Reorder};
 pub use linear::{LinearBackwardData, LinearBackwardWeights, LinearForward};
+pub use local_response_norm::{LrnBackward, LrnForward};
 pub use loss::{METRICS, SoftmaxCrossEntropy};
 pub use max_pool2d::{MaxPoolBackward, MaxPoolForward};
 pub use relu::{ReluBackward, ReluForward};
@@ -105,6 +109,8 @@ macro_rules! kernels {
 kernels!(
     Accumulate,
     AddTiles,
+    AvgPoolBackward,
+    AvgPoolForward,
     BatchNormApply,
     BatchNormBackwardData,
     BatchNormGradients,
@@ -117,6 +123,8 @@ kernels!(
     LinearBackwardData,
     LinearBackwardWeights,
     LinearForward,
+    LrnBackward,
+    LrnForward,
     MaxPoolBackward,
     MaxPoolForward,
     ReluBackward,
@@ -129,6 +137,8 @@ kernels!(
 /// Adds the forward steps of a node.
 pub(crate) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
     match &node.op {
+        Op::AdaptiveAvgPool2d(op) => avg_pool2d::lower(Averages::Bins(*op), node, to),
+        Op::AvgPool2d(op) => avg_pool2d::lower(Averages::Windows(*op), node, to),
         Op::BatchNorm2d(_) if to.shape(to.input(node, 0)).len() != 4 => {
             Err(no_kernel(node, "batch norm computes images only, its input is a vector"))
         }
@@ -137,15 +147,12 @@ pub(crate) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
         // Memory does not change: what reads a flattened value takes the feature map as it lies.
         Op::Flatten(_) => to.alias(node),
         Op::Linear(op) => linear::lower(op, node, to),
+        Op::LocalResponseNorm(op) => local_response_norm::lower(op, node, to),
         Op::MaxPool2d(op) => max_pool2d::lower(op, node, to),
         Op::Relu(_) => relu::lower(node, to),
-        Op::AdaptiveAvgPool2d(_)
-        | Op::Add(_)
-        | Op::AvgPool2d(_)
-        | Op::Concat(_)
-        | Op::Dropout(_)
-        | Op::LocalResponseNorm(_)
-        | Op::Relu6(_) => Err(no_kernel(node, "no kernel computes it yet")),
+        Op::Add(_) | Op::Concat(_) | Op::Dropout(_) | Op::Relu6(_) => {
+            Err(no_kernel(node, "no kernel computes it yet"))
+        }
     }
 }
 

@@ -3,10 +3,12 @@
 //! It is the oracle of every other backend and runs where no kernel library is found. Elements of any type are widened to double
 //! precision, all sums are kept in it, and each result is rounded once, when it is stored.
 
+mod avg_pool2d;
 mod batch_norm;
 mod conv2d;
 mod convert;
 mod linear;
+mod local_response_norm;
 mod loss;
 mod max_pool2d;
 mod relu;
@@ -43,6 +45,8 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
     match kernel {
         Kernel::Accumulate(kernel) => Box::new(*kernel),
         Kernel::AddTiles(kernel) => Box::new(*kernel),
+        Kernel::AvgPoolBackward(kernel) => Box::new(*kernel),
+        Kernel::AvgPoolForward(kernel) => Box::new(*kernel),
         Kernel::BatchNormApply(kernel) => Box::new(*kernel),
         Kernel::BatchNormBackwardData(kernel) => Box::new(*kernel),
         Kernel::BatchNormGradients(kernel) => Box::new(*kernel),
@@ -55,6 +59,8 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::LinearBackwardData(kernel) => Box::new(*kernel),
         Kernel::LinearBackwardWeights(kernel) => Box::new(*kernel),
         Kernel::LinearForward(kernel) => Box::new(*kernel),
+        Kernel::LrnBackward(kernel) => Box::new(*kernel),
+        Kernel::LrnForward(kernel) => Box::new(*kernel),
         Kernel::MaxPoolBackward(kernel) => Box::new(*kernel),
         Kernel::MaxPoolForward(kernel) => Box::new(*kernel),
         Kernel::ReluBackward(kernel) => Box::new(*kernel),

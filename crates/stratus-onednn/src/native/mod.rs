@@ -5,10 +5,12 @@
 //! inputs give the same bits.
 #![allow(unsafe_code)] // The jump into a team of threads, the jump into code for instructions that were seen, stores past the caches.
 
+pub mod avg_pool;
 pub mod batch_norm;
 mod batch_norm_backward;
 pub mod elementwise;
 pub mod loss;
+pub mod lrn;
 pub mod max_pool;
 mod norm_loops;
 pub mod pool;

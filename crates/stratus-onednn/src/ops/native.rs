@@ -1,13 +1,15 @@
 //! Steps on our own kernels.
 
+use crate::native::avg_pool::AvgPool;
 use crate::native::batch_norm::BatchNorm;
 use crate::native::elementwise::{Machine, Rates};
 use crate::native::loss::softmax_cross_entropy;
+use crate::native::lrn::Lrn;
 use crate::native::max_pool::MaxPool;
 use crate::native::pool::Pool;
 use crate::native::rows::Geometry;
 use crate::native::simd::Bf16;
-use stratus_engine::ops::{FusedPool, Kernel, SgdUpdate};
+use stratus_engine::ops::{Averages, FusedPool, Kernel, SgdUpdate};
 use stratus_engine::{DType, Layout, Operands, PreparedStep, Step, StepKernel, Value};
 use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
 
@@ -208,6 +210,34 @@ pub(crate) fn prepare(
                 step(0, move |o| pool.backward::<E>(o.elements(0), o.take(1), o.elements(2)))
             })
         }
+        Kernel::AvgPoolForward(k) => {
+            let pool = avg_pool(&machine, &k.averages, around.geometry(0)?, around.geometry(1)?);
+            typed!(around.one_type(&[0, 1])?, E => {
+                step(0, move |o| pool.forward::<E>(o.elements(0), o.elements(1)))
+            })
+        }
+        Kernel::AvgPoolBackward(k) => {
+            let pool = avg_pool(&machine, &k.averages, around.geometry(1)?, around.geometry(0)?);
+            typed!(around.one_type(&[0, 1])?, E => {
+                step(0, move |o| pool.backward::<E>(o.elements(0), o.elements(1)))
+            })
+        }
+        Kernel::LrnForward(k) => {
+            let norm = Lrn::new(&k.norm, around.geometry(0)?, machine.level, machine.team.clone());
+            typed!(around.one_type(&[0, 1])?, E => {
+                step(norm.scratch_bytes(), move |o| {
+                    norm.forward::<E>(o.elements(0), o.elements(1), o.elements(2));
+                })
+            })
+        }
+        Kernel::LrnBackward(k) => {
+            let norm = Lrn::new(&k.norm, around.geometry(0)?, machine.level, machine.team.clone());
+            typed!(around.one_type(&[0, 1, 2])?, E => {
+                step(norm.scratch_bytes(), move |o| {
+                    norm.backward::<E>(o.elements(0), o.elements(1), o.elements(2), o.elements(3));
+                })
+            })
+        }
         Kernel::SoftmaxCrossEntropy(_) => {
             let classes = around.values.first().and_then(|v| v.shape.get(1).copied()).unwrap_or(1);
             if around.dtype(0) != Some(DType::F32) {
@@ -277,6 +307,10 @@ fn batch_norm(
         level: machine.level,
         team: machine.team.clone(),
     })
+}
+
+fn avg_pool(machine: &Machine, averages: &Averages, input: Geometry, output: Geometry) -> AvgPool {
+    AvgPool::new(averages, input, output, machine.level, machine.team.clone())
 }
 
 fn max_pool(machine: &Machine, pool: &MaxPool2d, input: Geometry, output: Geometry) -> MaxPool {

@@ -1,0 +1,189 @@
+//! Average-pooling over windows and to a given size.
+//!
+//! Floor: forward reads the map once and writes the pooled one, backward the other way round. Sums are in `f32`, whatever the elements are.
+
+use super::rows::Geometry;
+use super::simd::{Element, Level, multiversion};
+use super::threads::{Team, cut, split};
+use std::ops::Range;
+use stratus_engine::ops::{Averages, Stretch};
+
+/// An average-pooling as the kernels need it. Input and output have the same channels in the same groups.
+#[derive(Clone, Debug)]
+pub struct AvgPool {
+    input: Geometry,
+    output: Geometry,
+    vertical: Axis,
+    horizontal: Axis,
+    level: Level,
+    team: Team,
+}
+
+/// Which positions of an axis go with which.
+#[derive(Clone, Debug)]
+struct Axis {
+    /// Per output, the pixels that it averages.
+    pixels: Vec<Range<usize>>,
+    /// Per output, one over the pixels that count.
+    shares: Vec<f32>,
+    /// Per input, the outputs that it is averaged by.
+    readers: Vec<Range<usize>>,
+}
+
+impl Axis {
+    fn new(averages: &Averages, axis: usize, outputs: usize, inputs: usize) -> Self {
+        let stretches: Vec<Stretch> =
+            (0..outputs).map(|index| averages.stretch(axis, index, inputs)).collect();
+        // Stretches begin and end in order: those that hold a position are neighbours.
+        let readers = (0..inputs)
+            .map(|position| {
+                let first = stretches.partition_point(|stretch| stretch.pixels.end <= position);
+                first..stretches.partition_point(|stretch| stretch.pixels.start <= position).max(first)
+            })
+            .collect();
+        Self {
+            shares: stretches.iter().map(|stretch| 1.0 / stretch.count as f32).collect(),
+            pixels: stretches.into_iter().map(|stretch| stretch.pixels).collect(),
+            readers,
+        }
+    }
+}
+
+/// The most channels that are summed at a time: long enough stretches that the processor's prefetchers follow, short enough for sums that
+/// stay in the nearest cache.
+const WIDEST: usize = 256;
+
+/// Calls `$function` with the number of channels as a constant where it is a block's.
+macro_rules! by_width {
+    ($width:expr, $function:ident::<$element:ty>($($argument:expr),* $(,)?)) => {
+        match $width {
+            16 => $function::<$element, 16>($($argument),*),
+            _ => $function::<$element, WIDEST>($($argument),*),
+        }
+    };
+}
+
+impl AvgPool {
+    /// The pooling of maps of these geometries.
+    #[must_use]
+    pub fn new(averages: &Averages, input: Geometry, output: Geometry, level: Level, team: Team) -> Self {
+        let vertical = Axis::new(averages, 0, output.height, input.height);
+        let horizontal = Axis::new(averages, 1, output.row, input.row);
+        Self { input, output, vertical, horizontal, level, team }
+    }
+
+    /// `y` from `x`.
+    pub fn forward<E: Element>(&self, x: &[E], y: &mut [E]) {
+        let (input, output) = (&self.input, &self.output);
+        self.each_row(output, y, &|plane, row, y| {
+            let x = &x[plane * input.plane_elements()..][..input.plane_elements()];
+            by_width!(input.width, average_row::<E>(self.level, self, row, x, y));
+        });
+    }
+
+    /// `dx` from `dy`: each pixel gathers from the outputs that it is averaged by.
+    pub fn backward<E: Element>(&self, dy: &[E], dx: &mut [E]) {
+        let (input, output) = (&self.input, &self.output);
+        self.each_row(input, dx, &|plane, row, dx| {
+            let dy = &dy[plane * output.plane_elements()..][..output.plane_elements()];
+            by_width!(input.width, spread_row::<E>(self.level, self, row, dy, dx));
+        });
+    }
+
+    /// Calls `body(plane, row, elements of the row)` for every pixel row of a map, on all threads.
+    fn each_row<E: Element>(
+        &self,
+        of: &Geometry,
+        map: &mut [E],
+        body: &(dyn Fn(usize, usize, &mut [E]) + Sync),
+    ) {
+        let (threads, rows, elements) = (self.team.threads(), of.planes * of.height, of.row_elements());
+        let mut parts = cut(map, (0..threads).map(|t| split(rows, threads, t).len() * elements));
+        self.team.run_parts(&mut parts[..threads], &|thread, part| {
+            for (number, to) in split(rows, threads, thread).zip(part.chunks_exact_mut(elements)) {
+                body(number / of.height, number % of.height, to);
+            }
+        });
+    }
+}
+
+/// The blocks of at most `K` of `width` channels. With one block of 16 its length is a constant.
+#[inline(always)]
+fn blocks<const K: usize>(width: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..width).step_by(K).map(move |first| (first, if K == 16 { K } else { K.min(width - first) }))
+}
+
+multiversion! {
+    fn average_row / average_row_body [E: Element, const K: usize] [E, K] (
+        pool: &AvgPool, row: usize, x: &[E], y: &mut [E],
+    )
+}
+
+#[inline(always)]
+fn average_row_body<E: Element, const K: usize>(pool: &AvgPool, row: usize, x: &[E], y: &mut [E]) {
+    let (in_row, width) = (pool.input.row, pool.input.width);
+    for (column, y) in y.chunks_exact_mut(width).enumerate() {
+        let share = pool.vertical.shares[row] * pool.horizontal.shares[column];
+        for (first, length) in blocks::<K>(width) {
+            let mut sums = [0.0f32; K];
+            let sums = &mut sums[..length];
+            for i in pool.vertical.pixels[row].clone() {
+                for j in pool.horizontal.pixels[column].clone() {
+                    let x = &x[(i * in_row + j) * width + first..][..length];
+                    for (sum, x) in sums.iter_mut().zip(x) {
+                        *sum += x.load();
+                    }
+                }
+            }
+            for (y, sum) in y[first..first + length].iter_mut().zip(sums) {
+                *y = E::store(*sum * share);
+            }
+        }
+    }
+}
+
+multiversion! {
+    fn spread_row / spread_row_body [E: Element, const K: usize] [E, K] (
+        pool: &AvgPool, row: usize, dy: &[E], dx: &mut [E],
+    )
+}
+
+#[inline(always)]
+fn spread_row_body<E: Element, const K: usize>(pool: &AvgPool, row: usize, dy: &[E], dx: &mut [E]) {
+    let (out_row, width) = (pool.output.row, pool.output.width);
+    for (column, dx) in dx.chunks_exact_mut(width).enumerate() {
+        for (first, length) in blocks::<K>(width) {
+            let mut sums = [0.0f32; K];
+            let sums = &mut sums[..length];
+            for i in pool.vertical.readers[row].clone() {
+                for j in pool.horizontal.readers[column].clone() {
+                    let share = pool.vertical.shares[i] * pool.horizontal.shares[j];
+                    let dy = &dy[(i * out_row + j) * width + first..][..length];
+                    for (sum, dy) in sums.iter_mut().zip(dy) {
+                        *sum = dy.load().mul_add(share, *sum);
+                    }
+                }
+            }
+            for (dx, sum) in dx[first..first + length].iter_mut().zip(sums) {
+                *dx = E::store(*sum);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stratus_graph::ops::{AdaptiveAvgPool2d, AvgPool2d};
+
+    /// Positions that no window covers have no readers, those that several share have all of them.
+    #[test]
+    fn readers_are_the_outputs_that_hold_a_position() {
+        let gaps = Averages::Windows(AvgPool2d::new(2, 3, 0));
+        assert_eq!(Axis::new(&gaps, 0, 2, 6).readers, [0..1, 0..1, 1..1, 1..2, 1..2, 2..2]);
+        let overlap = Averages::Windows(AvgPool2d::new(3, 2, 1));
+        assert_eq!(Axis::new(&overlap, 0, 3, 5).readers, [0..1, 0..2, 1..2, 1..3, 2..3]);
+        let more_bins_than_pixels = Averages::Bins(AdaptiveAvgPool2d { output: [4, 4] });
+        assert_eq!(Axis::new(&more_bins_than_pixels, 0, 4, 2).readers, [0..2, 2..4]);
+    }
+}

@@ -1,0 +1,226 @@
+//! Local response normalisation across channels.
+//!
+//! A pixel's channels are gathered into a stretch of scratch with zeros before and behind: what lies around a channel is then summed by adding
+//! as many shifted stretches as the window has channels, whatever the layout of the map.
+
+use super::rows::Geometry;
+use super::simd::{Element, Level, multiversion};
+use super::threads::{MAX_THREADS, Team, cut, split};
+use stratus_graph::ops::LocalResponseNorm;
+
+/// A normalisation as the kernels need it.
+#[derive(Clone, Debug)]
+pub struct Lrn {
+    geometry: Geometry,
+    /// Channels of a window before and behind its own; no more than there are.
+    reach: [usize; 2],
+    /// What a sum of squares is multiplied by.
+    weight: f32,
+    k: f32,
+    beta: f32,
+    level: Level,
+    team: Team,
+}
+
+/// What is done with a part of a map: its first element, its pixels, itself, and a thread's scratch.
+type PartBody<'a, E> = dyn Fn(usize, usize, &mut [E], &mut [f32]) + Sync + 'a;
+
+/// One thread's stretches for one pixel.
+struct Pixel<'a> {
+    /// Squares, or what is passed on, with zeros before and behind.
+    around: &'a mut [f32],
+    /// Their sums over the windows.
+    sums: &'a mut [f32],
+    /// `scale^-beta`.
+    factors: &'a mut [f32],
+    /// The input.
+    x: &'a mut [f32],
+    /// The gradient of the output.
+    dy: &'a mut [f32],
+}
+
+impl<'a> Pixel<'a> {
+    fn new(scratch: &'a mut [f32], channels: usize) -> Self {
+        let (sums, rest) = scratch.split_at_mut(channels);
+        let (factors, rest) = rest.split_at_mut(channels);
+        let (x, rest) = rest.split_at_mut(channels);
+        let (dy, around) = rest.split_at_mut(channels);
+        Self { around, sums, factors, x, dy }
+    }
+}
+
+impl Lrn {
+    /// The normalisation of maps of a geometry.
+    #[must_use]
+    pub fn new(norm: &LocalResponseNorm, geometry: Geometry, level: Level, team: Team) -> Self {
+        let reach = [norm.size / 2, (norm.size - 1) / 2].map(|reach| reach.min(geometry.channels));
+        let weight = (f64::from(norm.alpha) / norm.size as f64) as f32;
+        Self { geometry, reach, weight, k: norm.k, beta: norm.beta, level, team }
+    }
+
+    /// Floats of one thread's scratch.
+    fn floats(&self) -> usize {
+        (5 * self.geometry.channels + self.reach[0] + self.reach[1]).next_multiple_of(16)
+    }
+
+    /// Bytes of scratch.
+    #[must_use]
+    pub fn scratch_bytes(&self) -> usize {
+        self.team.threads() * self.floats() * size_of::<f32>()
+    }
+
+    /// `y` from `x`.
+    pub fn forward<E: Element>(&self, x: &[E], y: &mut [E], scratch: &mut [f32]) {
+        self.each_part(y, scratch, &|start, pixels, y, scratch| {
+            let x = &x[start..start + y.len()];
+            normalise(self.level, self, pixels, x, y, Pixel::new(scratch, self.geometry.channels));
+        });
+    }
+
+    /// `dx` from `x` and `dy`.
+    pub fn backward<E: Element>(&self, x: &[E], dy: &[E], dx: &mut [E], scratch: &mut [f32]) {
+        self.each_part(dx, scratch, &|start, pixels, dx, scratch| {
+            let (x, dy) = (&x[start..start + dx.len()], &dy[start..start + dx.len()]);
+            gradient(self.level, self, pixels, x, dy, dx, Pixel::new(scratch, self.geometry.channels));
+        });
+    }
+
+    /// Calls `body` for parts of a map that hold whole pixels, on all threads: stretches of pixels
+    /// where a pixel's channels lie together, images where they are spread over planes.
+    fn each_part<E: Element>(&self, map: &mut [E], scratch: &mut [f32], body: &PartBody<'_, E>) {
+        let (threads, geometry) = (self.team.threads(), &self.geometry);
+        let in_plane = geometry.height * geometry.row;
+        let together = geometry.groups == 1;
+        let units = if together { geometry.planes * in_plane } else { geometry.planes / geometry.groups };
+        let unit = if together { geometry.width } else { geometry.groups * geometry.plane_elements() };
+        let mut maps = cut(map, (0..threads).map(|t| split(units, threads, t).len() * unit));
+        let mut scratches = cut(scratch, (0..threads).map(|_| self.floats()));
+        let mut parts: [(&mut [E], &mut [f32]); MAX_THREADS] =
+            std::array::from_fn(|t| (std::mem::take(&mut maps[t]), std::mem::take(&mut scratches[t])));
+        self.team.run_parts(&mut parts[..threads], &|thread, (map, scratch)| {
+            let range = split(units, threads, thread);
+            if together {
+                body(range.start * unit, range.len(), map, scratch);
+                return;
+            }
+            for (image, map) in range.zip(map.chunks_exact_mut(unit)) {
+                body(image * unit, in_plane, map, scratch);
+            }
+        });
+    }
+
+    /// Where a pixel's channels lie in a part of some pixels: first channel, first element, how many.
+    #[inline(always)]
+    fn pieces(&self, pixels: usize, pixel: usize) -> impl Iterator<Item = (usize, usize, usize)> + use<> {
+        let Geometry { groups, width, channels, .. } = self.geometry;
+        (0..groups).map(move |group| {
+            let first = group * width;
+            (first, (group * pixels + pixel) * width, width.min(channels - first))
+        })
+    }
+
+    #[inline(always)]
+    fn gather<E: Element>(&self, pixels: usize, pixel: usize, from: &[E], to: &mut [f32]) {
+        for (first, at, length) in self.pieces(pixels, pixel) {
+            for (to, from) in to[first..first + length].iter_mut().zip(&from[at..at + length]) {
+                *to = from.load();
+            }
+        }
+    }
+
+    /// Writes `value(channel)` of a pixel; padding of its blocks to zero.
+    #[inline(always)]
+    fn scatter<E: Element>(&self, pixels: usize, pixel: usize, to: &mut [E], value: impl Fn(usize) -> f32) {
+        for (first, at, length) in self.pieces(pixels, pixel) {
+            let (filled, padding) = to[at..at + self.geometry.width].split_at_mut(length);
+            for (offset, to) in filled.iter_mut().enumerate() {
+                *to = E::store(value(first + offset));
+            }
+            padding.fill(E::store(0.0));
+        }
+    }
+
+    /// `sums[c]` of `window` neighbours in `around`, from `c` on.
+    #[inline(always)]
+    fn sum_around(&self, around: &[f32], sums: &mut [f32]) {
+        sums.copy_from_slice(&around[..sums.len()]);
+        for shift in 1..=self.reach[0] + self.reach[1] {
+            for (sum, value) in sums.iter_mut().zip(&around[shift..]) {
+                *sum += value;
+            }
+        }
+    }
+
+    /// The scales of the pixel that was gathered, in `sums`, and `scale^-beta`, in `factors`.
+    #[inline(always)]
+    fn scales(&self, pixel: &mut Pixel<'_>) {
+        let Pixel { around, sums, factors, x, .. } = pixel;
+        around[..self.reach[0]].fill(0.0);
+        let (squares, behind) = around[self.reach[0]..].split_at_mut(x.len());
+        for (square, x) in squares.iter_mut().zip(&**x) {
+            *square = x * x;
+        }
+        behind.fill(0.0);
+        self.sum_around(around, sums);
+        for sum in sums.iter_mut() {
+            *sum = self.weight.mul_add(*sum, self.k);
+        }
+        let pairs = factors.iter_mut().zip(&**sums);
+        // A power costs as much as all the rest. The published exponents need none.
+        if self.beta == 0.75 {
+            pairs.for_each(|(factor, scale)| {
+                let root = scale.sqrt();
+                *factor = 1.0 / (root * root.sqrt());
+            });
+        } else if self.beta == 0.5 {
+            pairs.for_each(|(factor, scale)| *factor = 1.0 / scale.sqrt());
+        } else if self.beta == 1.0 {
+            pairs.for_each(|(factor, scale)| *factor = 1.0 / scale);
+        } else {
+            pairs.for_each(|(factor, scale)| *factor = scale.powf(-self.beta));
+        }
+    }
+}
+
+multiversion! {
+    fn normalise / normalise_body [E: Element] [E] (lrn: &Lrn, pixels: usize, x: &[E], y: &mut [E], room: Pixel<'_>)
+}
+
+#[inline(always)]
+fn normalise_body<E: Element>(lrn: &Lrn, pixels: usize, x: &[E], y: &mut [E], mut room: Pixel<'_>) {
+    for pixel in 0..pixels {
+        lrn.gather(pixels, pixel, x, room.x);
+        lrn.scales(&mut room);
+        let (x, factors) = (&*room.x, &room.factors[..room.x.len()]);
+        lrn.scatter(pixels, pixel, y, |c| x[c] * factors[c]);
+    }
+}
+
+multiversion! {
+    fn gradient / gradient_body [E: Element] [E] (
+        lrn: &Lrn, pixels: usize, x: &[E], dy: &[E], dx: &mut [E], room: Pixel<'_>,
+    )
+}
+
+#[inline(always)]
+fn gradient_body<E: Element>(lrn: &Lrn, pixels: usize, x: &[E], dy: &[E], dx: &mut [E], mut room: Pixel<'_>) {
+    let [before, behind] = lrn.reach;
+    let slope = 2.0 * lrn.beta * lrn.weight;
+    for pixel in 0..pixels {
+        lrn.gather(pixels, pixel, x, room.x);
+        lrn.gather(pixels, pixel, dy, room.dy);
+        lrn.scales(&mut room);
+        let Pixel { around, sums, factors, x, dy } = &mut room;
+        let channels = x.len();
+        // Who sees a channel behind itself is seen by it before: the window the other way round.
+        around[..behind].fill(0.0);
+        around[behind + channels..][..before].fill(0.0);
+        let passed = &mut around[behind..behind + channels];
+        for c in 0..channels {
+            passed[c] = dy[c] * x[c] * factors[c] / sums[c];
+        }
+        lrn.sum_around(around, sums);
+        let (x, dy, factors, sums) = (&**x, &dy[..channels], &factors[..channels], &sums[..channels]);
+        lrn.scatter(pixels, pixel, dx, |c| dy[c] * factors[c] - slope * x[c] * sums[c]);
+    }
+}
