@@ -17,7 +17,7 @@ fn from_system(caches: &Path) -> Option<usize> {
         let level_2 = read("level")?.trim() == "2";
         let size = read("size")?;
         let kib: usize = size.trim().strip_suffix('K')?.parse().ok()?;
-        (level_2 && kib > 0).then(|| kib << 10)
+        (level_2 && kib > 0).then_some(kib << 10)
     })
 }
 
