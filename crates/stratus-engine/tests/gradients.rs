@@ -137,7 +137,7 @@ fn every_forward_case_has_the_gradient_of_its_differences() {
     }
     assert!(count > 100, "only {count} cases were checked");
     assert!(checked.kinks * 50 < checked.agreed, "{checked:?}");
-    assert!(checked.zero < 10, "{checked:?}");
+    assert!(checked.zero < 20, "{checked:?}");
 }
 
 #[test]

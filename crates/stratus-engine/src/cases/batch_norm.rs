@@ -39,6 +39,14 @@ fn tests() -> Vec<Case> {
             cases.extend(kernels(shape, fused, Fill::Uniform { low: -1.0, high: 1.5 }));
         }
     }
+    // Vectors, behind a rectifier and behind a linear layer.
+    for shape in [[4, 10], [7, 33], [1, 5], [64, 17], [5, 130]] {
+        for relu in [false, true] {
+            for class in [Class::Compute, Class::Master] {
+                cases.extend(vectors(shape, relu, class));
+            }
+        }
+    }
     // Few different numbers: many windows have several winners.
     cases.extend(kernels([2, 5, 8, 8], (true, Some([2, 2])), Fill::Whole { low: -1, high: 1 }));
     cases
@@ -55,7 +63,24 @@ fn benchmarks() -> Vec<Case> {
     ]
     .into_iter()
     .flat_map(|(shape, fused)| kernels(shape, fused, uniform))
+    .chain(vectors([64, 4096], true, Class::Master))
     .collect()
+}
+
+/// The kernels of a normalisation of vectors of a class.
+fn vectors(shape: [usize; 2], relu: bool, class: Class) -> Vec<Case> {
+    let mut cases = kernels([shape[0], shape[1], 1, 1], (relu, None), Fill::Uniform { low: -1.0, high: 1.5 });
+    for case in &mut cases {
+        case.name = case.name.replace(&extents(&[shape[0], shape[1], 1, 1]), &extents(&shape));
+        case.name += if class == Class::Master { " of the master precision" } else { "" };
+        for operand in case.inputs.iter_mut().chain(&mut case.outputs).filter(|o| o.shape.len() == 4) {
+            operand.shape = shape.to_vec();
+            if operand.name == "x" {
+                operand.class = class;
+            }
+        }
+    }
+    cases
 }
 
 /// The kernels of one normalisation, where the windows fit.

@@ -2,8 +2,10 @@
 //!
 //! BN, ReLU and pooling are bound by memory: fused, the normalised map is never written, and its gradient is never spread out. The statistics of
 //! a batch are a kernel of their own, and so are the sums of the backward pass: what comes before and after them can run tile by tile.
+//!
+//! Vectors `[N, C]` are maps of one pixel. Behind a linear layer they have the master precision; results and gradients have the compute precision.
 
-use super::{KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape, image_shape};
+use super::{KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape, image_shape, no_kernel};
 use crate::differentiate::Differentiator;
 use crate::lower::Lowering;
 use crate::program::Mode;
@@ -97,6 +99,13 @@ pub(super) fn lower(op: &BatchNorm2d, node: &Node, to: &mut Lowering) -> Result<
     let x = to.input(node, 0);
     let [weight, bias, running_mean, running_var] = [0, 1, 2, 3].map(|i| to.parameter(node, i));
     let y = to.output(node);
+    if to.shape(x) != to.shape(y) {
+        // What was flattened lies as the map did.
+        return Err(no_kernel(
+            node,
+            "its input is a flattened map; normalise the map before it is flattened",
+        ));
+    }
     let (norm, relu, pool) = (*op, false, None);
     match to.mode() {
         Mode::Train => {
@@ -125,8 +134,14 @@ fn check_all(
     y: &Value,
     channels: &[&Value],
 ) -> Result<(), String> {
-    let shape = image_shape(x)?;
-    expect_shape(y, &pool.map_or(shape, |pool| pool.output_shape(shape)))?;
+    let shape = match x.shape[..] {
+        [batch, features] if pool.is_none() => [batch, features, 1, 1],
+        _ => image_shape(x)?,
+    };
+    match pool {
+        Some(pool) => expect_shape(y, &pool.output_shape(shape))?,
+        None => expect_same_shape(x, y)?,
+    }
     if shape[1] != norm.channels {
         return Err(format!(
             "`{}` has {} channels, the batch norm takes {}",

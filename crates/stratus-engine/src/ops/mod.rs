@@ -139,9 +139,6 @@ pub(crate) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
     match &node.op {
         Op::AdaptiveAvgPool2d(op) => avg_pool2d::lower(Averages::Bins(*op), node, to),
         Op::AvgPool2d(op) => avg_pool2d::lower(Averages::Windows(*op), node, to),
-        Op::BatchNorm2d(_) if to.shape(to.input(node, 0)).len() != 4 => {
-            Err(no_kernel(node, "batch norm computes images only, its input is a vector"))
-        }
         Op::BatchNorm2d(op) => batch_norm::lower(op, node, to),
         Op::Conv2d(op) => conv2d::lower(op, node, to),
         // Memory does not change: what reads a flattened value takes the feature map as it lies.

@@ -24,8 +24,10 @@ pub struct BatchNorm {
     pub relu: bool,
     /// Whether the result is pooled.
     pub pool: Option<Pool>,
-    /// Element type of maps.
+    /// Element type of the map.
     pub dtype: DType,
+    /// Element type of the result and of all gradients: the map's, or bf16 behind a map of `f32`. With a pool it is the map's.
+    pub behind: DType,
     /// Instructions.
     pub level: Level,
     /// Threads.
@@ -46,6 +48,30 @@ pub(super) struct Scratch<'a> {
 
 /// Per-channel constants kept in scratch: four vectors.
 const CONSTANTS: usize = 4;
+
+/// Calls `$call` with the types of the map and of what comes behind it.
+macro_rules! by_types {
+    ($norm:expr, $x:ident, $y:ident => $call:expr) => {
+        match ($norm.dtype, $norm.behind) {
+            (DType::Bf16, _) => {
+                type $x = Bf16;
+                type $y = Bf16;
+                $call
+            }
+            (_, DType::Bf16) => {
+                type $x = f32;
+                type $y = Bf16;
+                $call
+            }
+            _ => {
+                type $x = f32;
+                type $y = f32;
+                $call
+            }
+        }
+    };
+}
+pub(super) use by_types;
 
 impl BatchNorm {
     /// Bytes of scratch.
@@ -249,20 +275,10 @@ impl BatchNorm {
         let Scratch { constants, repeated, stages, .. } = self.scratch(scratch);
         let (scale, shift) = constants[..2 * padded].split_at_mut(padded);
         self.scale_and_shift([weight, bias, mean], factor, [scale, shift]);
-        match self.dtype {
-            DType::Bf16 => {
-                let (x, y) = (bytemuck::cast_slice::<_, Bf16>(x), bytemuck::cast_slice_mut(y));
-                self.normalise(x, [scale, shift], y, index, repeated, stages);
-            }
-            _ => self.normalise::<f32>(
-                bytemuck::cast_slice(x),
-                [scale, shift],
-                bytemuck::cast_slice_mut(y),
-                index,
-                repeated,
-                stages,
-            ),
-        }
+        by_types!(self, X, Y => {
+            let (x, y) = (bytemuck::cast_slice(x), bytemuck::cast_slice_mut(y));
+            self.normalise::<X, Y>(x, [scale, shift], y, index, repeated, stages);
+        });
     }
 
     /// The constants of `scale * x + shift`; 0 where channels are padding. Forward and backward pass rectify the same pixels: both take them
@@ -283,18 +299,19 @@ impl BatchNorm {
     }
 
     /// `y = scale * x + shift`, rectified and pooled as asked.
-    fn normalise<E: Element>(
+    fn normalise<X: Element, Y: Element>(
         &self,
-        x: &[E],
+        x: &[X],
         [scale, shift]: [&[f32]; 2],
-        y: &mut [E],
+        y: &mut [Y],
         index: &mut [u8],
         repeated: &mut [f32],
         stages: &mut [u8],
     ) {
         let geometry = &self.geometry;
         if let Some(pool) = &self.pool {
-            pool::forward(self, pool, x, [scale, shift], y, index, stages);
+            // With a pool both types are one.
+            pool::forward::<Y>(self, pool, bytemuck::cast_slice(x), [scale, shift], y, index, stages);
             return;
         }
         let (row, period, threads) = (geometry.row_elements(), geometry.period(), self.team.threads());

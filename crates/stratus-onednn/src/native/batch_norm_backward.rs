@@ -2,7 +2,7 @@
 //!
 //! Floor: each of the two reads map and gradient once, the second writes one map; the pooled forms read the pooled gradient.
 
-use super::batch_norm::{BatchNorm, Scratch, flush_length};
+use super::batch_norm::{BatchNorm, Scratch, by_types, flush_length};
 use super::norm_loops::{gradient, gradient_sums};
 use super::pool;
 use super::rows::repeat;
@@ -31,12 +31,9 @@ impl BatchNorm {
         scratch: &mut [u8],
     ) {
         let scratch = self.scratch(scratch);
-        let totals = match self.dtype {
-            DType::Bf16 => {
-                self.gradient_totals::<Bf16>(cast_slice(x), cast_slice(dy), parameters, index, scratch)
-            }
-            _ => self.gradient_totals::<f32>(cast_slice(x), cast_slice(dy), parameters, index, scratch),
-        };
+        let totals = by_types!(self, X, Y => {
+            self.gradient_totals::<X, Y>(cast_slice(x), cast_slice(dy), parameters, index, scratch)
+        });
         let [.., inverse_deviation] = parameters;
         let (padded, channels) = (self.geometry.padded(), self.geometry.channels);
         let (sums, weighted) = sums.split_at_mut(channels);
@@ -54,10 +51,10 @@ impl BatchNorm {
     }
 
     /// Per channel the sum of the gradient behind the rectifier, and of the same times `x - mean`.
-    fn gradient_totals<'a, E: Element>(
+    fn gradient_totals<'a, X: Element, Y: Element>(
         &self,
-        x: &[E],
-        dy: &[E],
+        x: &[X],
+        dy: &[Y],
         [weight, bias, mean, inverse_deviation]: Parameters<'_>,
         index: &[u8],
         scratch: Scratch<'a>,
@@ -74,6 +71,8 @@ impl BatchNorm {
         means.fill(0.0);
         means[..geometry.channels].copy_from_slice(&mean[..geometry.channels]);
         if let Some(pool) = &self.pool {
+            // With a pool both types are one.
+            let x: &[Y] = cast_slice(x);
             self.reduce(
                 totals,
                 sums,
@@ -140,45 +139,30 @@ impl BatchNorm {
                     (-scale * f64::from(dbias[channel]) / count - steep * f64::from(mean[channel])) as f32;
             }
         }
-        match self.dtype {
-            DType::Bf16 => self.spread::<Bf16>(
-                cast_slice(x),
-                cast_slice(dy),
-                index,
-                constants,
-                repeated,
-                stages,
-                cast_slice_mut(dx),
-            ),
-            _ => self.spread::<f32>(
-                cast_slice(x),
-                cast_slice(dy),
-                index,
-                constants,
-                repeated,
-                stages,
-                cast_slice_mut(dx),
-            ),
-        }
+        by_types!(self, X, Y => {
+            let (x, dy, dx) = (cast_slice(x), cast_slice(dy), cast_slice_mut(dx));
+            self.spread::<X, Y>(x, dy, index, constants, repeated, stages, dx);
+        });
     }
 
     /// `dx = scale * g + slope * x + offset`, where `g` is the gradient behind the rectifier; `constants` holds scale, shift, slope, offset.
     #[allow(clippy::too_many_arguments)] // As `backward_data`.
-    fn spread<E: Element>(
+    fn spread<X: Element, Y: Element>(
         &self,
-        x: &[E],
-        dy: &[E],
+        x: &[X],
+        dy: &[Y],
         index: &[u8],
         constants: &[f32],
         repeated: &mut [f32],
         stages: &mut [u8],
-        dx: &mut [E],
+        dx: &mut [Y],
     ) {
         let geometry = &self.geometry;
         let (padded, row, period, threads) =
             (geometry.padded(), geometry.row_elements(), geometry.period(), self.team.threads());
         if let Some(pool) = &self.pool {
-            pool::backward(self, pool, x, dy, index, constants, dx, stages);
+            // As above.
+            pool::backward::<Y>(self, pool, cast_slice(x), dy, index, constants, dx, stages);
             return;
         }
         for (constant, repeated) in

@@ -8,7 +8,7 @@ use stratus_engine::Layout;
 fn norm(shape: &[usize; 4], level: Level, pool: Option<Pool>) -> BatchNorm {
     let geometry = Geometry::of(shape, &Layout::channels_last(shape)).unwrap();
     let (epsilon, momentum, dtype, team) = (1e-5, 0.1, DType::F32, Team::single());
-    BatchNorm { geometry, epsilon, momentum, relu: true, pool, dtype, level, team }
+    BatchNorm { geometry, epsilon, momentum, relu: true, pool, dtype, behind: dtype, level, team }
 }
 
 fn numbers(count: usize) -> Vec<f32> {

@@ -34,11 +34,11 @@ fn moments_body<E: Element>(x: &[E], pivot: &[f32], first: &mut [f32], second: &
 }
 
 multiversion! {
-    pub(super) fn affine / affine_body [E: Element] [E] (x: &[E], constants: [&[f32]; 2], relu: bool, y: &mut [E])
+    pub(super) fn affine / affine_body [X: Element, Y: Element] [X, Y] (x: &[X], constants: [&[f32]; 2], relu: bool, y: &mut [Y])
 }
 
 #[inline(always)]
-fn affine_body<E: Element>(x: &[E], [scale, shift]: [&[f32]; 2], relu: bool, y: &mut [E]) {
+fn affine_body<X: Element, Y: Element>(x: &[X], [scale, shift]: [&[f32]; 2], relu: bool, y: &mut [Y]) {
     let period = scale.len();
     let shift = &shift[..period];
     // Compared in this sense, so that NaN passes: a diverged run must show.
@@ -46,22 +46,22 @@ fn affine_body<E: Element>(x: &[E], [scale, shift]: [&[f32]; 2], relu: bool, y: 
     for (x, y) in x.chunks(period).zip(y.chunks_mut(period)) {
         for (((x, y), a), b) in x.iter().zip(y).zip(scale).zip(shift) {
             let value = x.load().mul_add(*a, *b);
-            *y = E::store(if value <= floor { floor } else { value });
+            *y = Y::store(if value <= floor { floor } else { value });
         }
     }
 }
 
 multiversion! {
-    pub(super) fn gradient_sums / gradient_sums_body [E: Element] [E] (
-        x: &[E], dy: &[E], constants: [&[f32]; 3], relu: bool, first: &mut [f32], second: &mut [f32],
+    pub(super) fn gradient_sums / gradient_sums_body [X: Element, Y: Element] [X, Y] (
+        x: &[X], dy: &[Y], constants: [&[f32]; 3], relu: bool, first: &mut [f32], second: &mut [f32],
     )
 }
 
 /// Adds `sum g` and `sum g * (x - mean)`, where `g` is `dy` behind the rectifier.
 #[inline(always)]
-fn gradient_sums_body<E: Element>(
-    x: &[E],
-    dy: &[E],
+fn gradient_sums_body<X: Element, Y: Element>(
+    x: &[X],
+    dy: &[Y],
     [scale, shift, mean]: [&[f32]; 3],
     relu: bool,
     first: &mut [f32],
@@ -85,16 +85,18 @@ fn gradient_sums_body<E: Element>(
 }
 
 multiversion! {
-    pub(super) fn gradient / gradient_body [E: Element] [E] (x: &[E], dy: &[E], constants: [&[f32]; 4], relu: bool, dx: &mut [E])
+    pub(super) fn gradient / gradient_body [X: Element, Y: Element] [X, Y] (
+        x: &[X], dy: &[Y], constants: [&[f32]; 4], relu: bool, dx: &mut [Y],
+    )
 }
 
 #[inline(always)]
-fn gradient_body<E: Element>(
-    x: &[E],
-    dy: &[E],
+fn gradient_body<X: Element, Y: Element>(
+    x: &[X],
+    dy: &[Y],
     [scale, shift, slope, offset]: [&[f32]; 4],
     relu: bool,
-    dx: &mut [E],
+    dx: &mut [Y],
 ) {
     let period = scale.len();
     // Nothing is at most NaN.
@@ -106,7 +108,7 @@ fn gradient_body<E: Element>(
         for i in 0..n {
             let value = x[i].load();
             let g = if value.mul_add(scale[i], shift[i]) <= cut { 0.0 } else { dy[i].load() };
-            dx[i] = E::store(g.mul_add(scale[i], value.mul_add(slope[i], offset[i])));
+            dx[i] = Y::store(g.mul_add(scale[i], value.mul_add(slope[i], offset[i])));
         }
     }
 }

@@ -25,9 +25,13 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The geometry of `[N, C, H, W]` in a layout, where it is one that our kernels walk.
+    /// The geometry of `[N, C, H, W]` in a layout, where it is one that our kernels walk. `[N, C]` is a map of one pixel.
     #[must_use]
     pub fn of(shape: &[usize], layout: &Layout) -> Option<Self> {
+        if let &[n, channels] = shape {
+            let pixel = Self { planes: n, height: 1, row: 1, width: channels, groups: 1, channels };
+            return layout.is_row_major().then_some(pixel);
+        }
         let &[n, channels, height, row] = shape else { return None };
         let whole =
             |groups: usize, width: usize| Self { planes: n * groups, height, row, width, groups, channels };

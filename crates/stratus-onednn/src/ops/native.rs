@@ -56,6 +56,17 @@ impl Around {
         }
     }
 
+    /// The types of a batch norm: the first operand's, and that of its result and gradients, at `behind`.
+    fn norm_types(&self, behind: &[usize]) -> Result<[DType; 2], String> {
+        let x = self.one_type(&[0])?;
+        let behind = if behind.is_empty() { x } else { self.one_type(behind)? };
+        match (x, behind) {
+            // Behind a linear layer, whose results have the master precision.
+            (DType::F32, DType::F32 | DType::Bf16) | (DType::Bf16, DType::Bf16) => Ok([x, behind]),
+            _ => Err(format!("there is no kernel for {x} and {behind}")),
+        }
+    }
+
     /// How a feature map is walked. All feature maps of a step are walked alike.
     fn geometry(&self, position: usize) -> Result<Geometry, String> {
         let all: Vec<Option<Geometry>> = self
@@ -113,7 +124,7 @@ pub(crate) fn prepare(
     let machine = machine.clone();
     let prepared = match of.kernel.clone() {
         Kernel::BatchNormStatistics(k) => {
-            let dtype = around.one_type(&[0])?;
+            let dtype = around.norm_types(&[])?;
             let norm = batch_norm(&machine, around.geometry(0)?, &k.norm, false, None, dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let x = o.take(0);
@@ -123,7 +134,7 @@ pub(crate) fn prepare(
             })
         }
         Kernel::BatchNormApply(k) => {
-            let dtype = around.one_type(&[0, 5])?;
+            let dtype = around.norm_types(&[5])?;
             let norm = batch_norm(&machine, around.geometry(0)?, &k.norm, k.relu, k.pool, dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let x = o.take(0);
@@ -135,7 +146,7 @@ pub(crate) fn prepare(
             })
         }
         Kernel::BatchNormInference(k) => {
-            let dtype = around.one_type(&[0, 5])?;
+            let dtype = around.norm_types(&[5])?;
             let norm = batch_norm(&machine, around.geometry(0)?, &k.norm, k.relu, k.pool, dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let x = o.take(0);
@@ -145,7 +156,7 @@ pub(crate) fn prepare(
         }
         Kernel::BatchNormGradients(k) => {
             let first = if k.pool.is_some() { 7 } else { 6 };
-            let dtype = around.one_type(&[0, 1])?;
+            let dtype = around.norm_types(&[1])?;
             let norm = batch_norm(&machine, around.geometry(0)?, &k.norm, k.relu, k.pool, dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let (x, dy) = (o.take(0), o.take(1));
@@ -157,7 +168,7 @@ pub(crate) fn prepare(
         }
         Kernel::BatchNormBackwardData(k) => {
             let result = if k.pool.is_some() { 9 } else { 8 };
-            let dtype = around.one_type(&[0, 1, result])?;
+            let dtype = around.norm_types(&[1, result])?;
             let norm = batch_norm(&machine, around.geometry(0)?, &k.norm, k.relu, k.pool, dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let (x, dy) = (o.take(0), o.take(1));
@@ -292,10 +303,10 @@ fn batch_norm(
     norm: &BatchNorm2d,
     relu: bool,
     pool: Option<FusedPool>,
-    dtype: DType,
+    [dtype, behind]: [DType; 2],
 ) -> Result<BatchNorm, String> {
-    if !matches!(dtype, DType::F32 | DType::Bf16) {
-        return Err(format!("there is no kernel for {dtype}"));
+    if pool.is_some() && dtype != behind {
+        return Err(format!("there is no kernel that pools {dtype} into {behind}"));
     }
     Ok(BatchNorm {
         geometry,
@@ -304,6 +315,7 @@ fn batch_norm(
         relu,
         pool: pool.map(|pool| Pool { window: pool.window }),
         dtype,
+        behind,
         level: machine.level,
         team: machine.team.clone(),
     })
