@@ -74,8 +74,20 @@ fn tests() -> Vec<Case> {
         (grouped(bias(dense(33, 33, 3, 2, 1)), 33), 1, [6, 7]),
         (grouped(dense(3, 6, 3, 1, 1), 3), 1, [5, 5]),
         (grouped(Conv2d { dilation: [2, 2], ..dense(8, 8, 3, 1, 2) }, 8), 1, [6, 6]),
+        // Groups whose channels fill no block: of an odd number, of one pixel, of ResNeXt's few.
+        (grouped(dense(10, 6, 3, 1, 1), 2), 1, [5, 4]),
+        (grouped(bias(dense(6, 4, 1, 1, 0)), 2), 3, [1, 1]),
+        (grouped(dense(64, 64, 3, 1, 1), 32), 1, [5, 5]),
+        (grouped(dense(128, 128, 3, 2, 1), 32), 1, [4, 5]),
+        (grouped(dense(34, 34, 5, 1, 2), 2), 1, [4, 4]),
+        (grouped(dense(96, 64, 5, 1, 2), 2), 1, [5, 5]),
     ];
-    geometries.into_iter().enumerate().flat_map(|(row, geometry)| kernels(geometry, row % 2 == 0)).collect()
+    // MobileNet's: around the blocks of 16 channels, with either stride.
+    let depthwise = [5, 16, 17, 32, 96].into_iter().flat_map(|channels| {
+        [1, 2].map(|stride| (grouped(dense(channels, channels, 3, stride, 1), channels), 2, [9, 8]))
+    });
+    let geometries = geometries.into_iter().chain(depthwise);
+    geometries.enumerate().flat_map(|(row, geometry)| kernels(geometry, row % 2 == 0)).collect()
 }
 
 fn benchmarks() -> Vec<Case> {
@@ -89,6 +101,8 @@ fn benchmarks() -> Vec<Case> {
         (dense(128, 128, 3, 2, 1), 16, [56, 56]),
         (dense(512, 512, 3, 1, 1), 16, [7, 7]),
         (Conv2d { groups: 96, ..dense(96, 96, 3, 1, 1) }, 16, [56, 56]),
+        (Conv2d { groups: 96, ..dense(96, 96, 3, 2, 1) }, 16, [112, 112]),
+        (Conv2d { groups: 32, ..dense(128, 128, 3, 1, 1) }, 16, [56, 56]),
     ];
     geometries.into_iter().flat_map(|geometry| kernels(geometry, false)).collect()
 }
