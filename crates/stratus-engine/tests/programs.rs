@@ -10,7 +10,9 @@ use stratus_engine::fuse::fuse;
 use stratus_engine::lower::{lower, refresh};
 use stratus_engine::ops::{Kernel, ReluForward};
 use stratus_engine::program::Mode;
-use stratus_engine::{Clock, Precision, Program, Role};
+use stratus_engine::{Clock, DType, Precision, Program, Role};
+use stratus_graph::ops::{BatchNorm2d, Flatten, Linear};
+use stratus_graph::{Graph, GraphBuilder, Op, Shape};
 
 #[test]
 fn lowered_program() {
@@ -130,5 +132,37 @@ fn a_session_takes_only_whole_batches() {
             && session
                 .run(0, inputs.images.as_mut_slice(), inputs.labels.as_mut_slice(), &mut clock, 0)
                 .is_ok()
+    );
+}
+
+/// Batch norm of vectors behind a flattened map and one other layer, and a linear layer for the logits.
+fn vectors(before: &[Op], features: usize) -> Graph {
+    let (mut graph, mut x) = GraphBuilder::new("vectors", Shape(vec![2, 3, 2]));
+    for (name, op) in ["flatten", "fc1"].iter().zip(before) {
+        x = graph.add(name, op.clone(), &[x]).unwrap();
+    }
+    x = graph.add("norm", BatchNorm2d::new(features), &[x]).unwrap();
+    let linear = Linear { in_features: features, out_features: 4, bias: true };
+    x = graph.add("fc2", linear, &[x]).unwrap();
+    graph.finish(x).unwrap()
+}
+
+#[test]
+fn batch_norm_behind_a_linear_layer_brings_it_to_the_compute_precision() {
+    let linear = Linear { in_features: 12, out_features: 5, bias: true };
+    let graph = vectors(&[Flatten.into(), linear.into()], 5);
+    let program = training_program(&graph, Precision::Bf16, 3);
+    let dtype = |name: &str| program.values.iter().find(|value| value.name == name).unwrap().dtype;
+    assert_eq!((dtype("fc1:y"), dtype("norm:y")), (DType::F32, DType::Bf16));
+    assert_eq!((dtype("norm:y:gradient"), dtype("fc1:y:gradient")), (DType::Bf16, DType::Bf16));
+}
+
+#[test]
+fn batch_norm_of_a_flattened_map_is_refused() {
+    let graph = vectors(&[Flatten.into()], 12);
+    let error = lower(&graph, Mode::Train, Precision::F32, 3).unwrap_err();
+    insta::assert_snapshot!(
+        error,
+        @"layer `norm` (batch_norm2d) cannot be run: its input is a flattened map; normalise the map before it is flattened"
     );
 }

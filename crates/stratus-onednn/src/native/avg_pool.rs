@@ -186,4 +186,34 @@ mod tests {
         let more_bins_than_pixels = Averages::Bins(AdaptiveAvgPool2d { output: [4, 4] });
         assert_eq!(Axis::new(&more_bins_than_pixels, 0, 4, 2).readers, [0..2, 2..4]);
     }
+
+    /// More channels than one stretch of sums holds, and a block of 16.
+    #[test]
+    fn every_level_gives_the_same_bits() {
+        for width in [16, 300] {
+            let geometry =
+                |height, row| Geometry { planes: 2, height, row, width, groups: 1, channels: width };
+            for (averages, to) in [
+                (Averages::Windows(AvgPool2d::new(3, 2, 1)), [3, 4]),
+                (Averages::Bins(AdaptiveAvgPool2d { output: [2, 3] }), [2, 3]),
+            ] {
+                let (input, output) = (geometry(5, 7), geometry(to[0], to[1]));
+                let both = |level| {
+                    let pool = AvgPool::new(&averages, input, output, level, Team::single());
+                    let x: Vec<f32> =
+                        (0..2 * input.plane_elements()).map(|i| (i * 37 % 101) as f32 / 50.0 - 1.0).collect();
+                    let (mut y, mut dx) =
+                        (vec![f32::NAN; 2 * output.plane_elements()], vec![f32::NAN; x.len()]);
+                    pool.forward(&x, &mut y);
+                    pool.backward(&y, &mut dx);
+                    [y, dx]
+                };
+                let baseline = both(Level::detect([false, false]));
+                assert!(baseline.iter().flatten().all(|value| value.is_finite()));
+                for level in Level::all() {
+                    assert_eq!(both(level), baseline, "{width} {}", level.name());
+                }
+            }
+        }
+    }
 }

@@ -224,3 +224,51 @@ fn gradient_body<E: Element>(lrn: &Lrn, pixels: usize, x: &[E], dy: &[E], dx: &m
         lrn.scatter(pixels, pixel, dx, |c| dy[c] * factors[c] - slope * x[c] * sums[c]);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Forward and backward of two images of 20 channels, channels last or in blocks, with each set of instructions.
+    fn both(level: Level, [groups, width]: [usize; 2], beta: f32) -> [Vec<f32>; 2] {
+        let geometry = Geometry { planes: 2 * groups, height: 3, row: 2, width, groups, channels: 20 };
+        let norm = LocalResponseNorm { size: 5, alpha: 2.0, beta, k: 1.0 };
+        let lrn = Lrn::new(&norm, geometry, level, Team::single());
+        let count = geometry.planes * geometry.plane_elements();
+        let number = |seed: usize| move |i: usize| ((i * 37 + seed) % 101) as f32 / 50.0 - 1.0;
+        let (x, dy): (Vec<f32>, Vec<f32>) =
+            ((0..count).map(number(3)).collect(), (0..count).map(number(55)).collect());
+        // What nobody wrote must not matter.
+        let mut scratch = vec![f32::NAN; lrn.scratch_bytes() / size_of::<f32>()];
+        let (mut y, mut dx) = (vec![f32::NAN; count], vec![f32::NAN; count]);
+        lrn.forward(&x, &mut y, &mut scratch);
+        scratch.fill(f32::NAN);
+        lrn.backward(&x, &dy, &mut dx, &mut scratch);
+        [y, dx]
+    }
+
+    #[test]
+    fn every_level_gives_the_same_bits() {
+        for layout in [[1, 20], [2, 16]] {
+            for beta in [0.75, 0.5, 1.0, 0.6] {
+                let baseline = both(Level::detect([false, false]), layout, beta);
+                assert!(baseline.iter().flatten().all(|value| value.is_finite()));
+                for level in Level::all() {
+                    assert_eq!(both(level, layout, beta), baseline, "{layout:?} {beta} {}", level.name());
+                }
+            }
+        }
+    }
+
+    /// The exponents that are computed by roots are the powers that they stand for.
+    #[test]
+    fn roots_and_powers_agree() {
+        for beta in [0.75, 0.5, 1.0] {
+            let [roots, powers] =
+                [beta, beta + 1e-7].map(|beta| both(Level::detect([true, true]), [1, 20], beta));
+            for (a, b) in roots.iter().zip(&powers).flat_map(|(a, b)| a.iter().zip(b)) {
+                assert!((a - b).abs() <= 2e-6 * a.abs().max(0.1), "{beta}: {a} {b}");
+            }
+        }
+    }
+}
