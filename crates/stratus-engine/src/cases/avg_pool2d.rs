@@ -35,7 +35,8 @@ fn tests() -> Vec<Case> {
         [3, 17, 6, 4],
         [2, 5, 1, 1],
         [1, 33, 9, 3],
-        // Blocks of 64 channels, then of 16, then single ones.
+        // Whole blocks of 16 channels, and more than fill them.
+        [1, 32, 4, 3],
         [2, 83, 7, 7],
     ];
     all.into_iter()
