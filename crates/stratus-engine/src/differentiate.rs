@@ -1,7 +1,7 @@
 //! Reverse-mode differentiation as a pure pass: each forward step, last first, adds the steps of its derivative.
 
 use crate::lower::COPY_SUFFIX;
-use crate::ops::{Accumulate, Kernel, KernelSpec};
+use crate::ops::{Accumulate, AddForward, Convert, Kernel, KernelSpec};
 use crate::{EngineError, Phase, Program, Role, Step, ValueId};
 use std::collections::{HashMap, HashSet};
 
@@ -16,6 +16,7 @@ pub fn differentiate(forward: &Program) -> Result<Program, EngineError> {
     let mut to = Differentiator::new(forward)?;
     for step in forward.steps.iter().rev().filter(|step| step.phase == Phase::Forward) {
         step.kernel.differentiate(step, &mut to)?;
+        to.finished.extend(&step.outputs);
     }
     let program = to.program;
     program.verify("differentiate")?;
@@ -28,6 +29,8 @@ pub struct Differentiator {
     program: Program,
     gradients: HashMap<ValueId, ValueId>,
     wanted: HashSet<ValueId>,
+    /// Values whose makers are differentiated: nothing reads their gradients any more.
+    finished: HashSet<ValueId>,
 }
 
 impl Differentiator {
@@ -39,9 +42,9 @@ impl Differentiator {
         let mut gradients = HashMap::new();
         for step in &forward.steps {
             if step.phase == Phase::Loss {
-                if let [_, gradient] = step.outputs[..] {
-                    gradients.insert(step.inputs[0], gradient);
-                }
+                // Without a gradient, its only output is the metrics.
+                let gradient = step.outputs.last().filter(|&&id| forward.value(id).role != Role::Metrics);
+                gradients.extend(gradient.map(|&gradient| (step.inputs[0], gradient)));
             } else if step.inputs.iter().any(|input| wanted.contains(input)) {
                 wanted.extend(&step.outputs);
             }
@@ -52,7 +55,7 @@ impl Differentiator {
                 forward.network
             )));
         }
-        Ok(Self { program: forward.clone(), gradients, wanted })
+        Ok(Self { program: forward.clone(), gradients, wanted, finished: HashSet::new() })
     }
 
     /// The gradient of a value, where one flows into it.
@@ -65,6 +68,12 @@ impl Differentiator {
     #[must_use]
     pub fn wants_gradient(&self, value: ValueId) -> bool {
         self.wanted.contains(&value)
+    }
+
+    /// The channels of a feature map.
+    #[must_use]
+    pub fn channels(&self, value: ValueId) -> usize {
+        self.program.value(value).shape.get(1).copied().unwrap_or(1)
     }
 
     /// A new value shaped like `value`, for an intermediate of its gradient. Gradients of activations have the compute precision, those of
@@ -98,16 +107,50 @@ impl Differentiator {
         make(self, part);
         if let Some(last) = self.program.steps.last() {
             let (layers, phase) = (last.layers.clone(), last.phase);
-            let kernel = Accumulate.into();
-            self.program.steps.push(Step {
-                kernel,
-                phase,
-                layers,
-                inputs: vec![part],
-                updates: vec![sum],
-                outputs: vec![],
-            });
+            self.sum_gradients(value, sum, part, layers, phase);
         }
+    }
+
+    /// Adds `gradient`, which others may have too, to the gradient of an input of `forward`. No byte moves where it is the first one: then
+    /// both are the same value.
+    pub fn share_gradient(&mut self, forward: &Step, value: ValueId, gradient: ValueId) {
+        let (layers, phase) = (forward.layers.clone(), Phase::BackwardData);
+        match self.gradients.get(&value) {
+            Some(&sum) => self.sum_gradients(value, sum, gradient, layers, phase),
+            None if self.program.value(value).role == Role::Transient => {
+                self.gradients.insert(value, gradient);
+            }
+            // The gradients of what is trained are known by their names.
+            None => self.add_gradient(value, |to, copy| {
+                to.push(forward, Convert, phase, vec![gradient], vec![], vec![copy]);
+            }),
+        }
+    }
+
+    /// Adds `part` to `sum`, the gradient of `value` so far: in place, or into a new value where another's gradient is `sum` too and is still to be
+    /// read.
+    fn sum_gradients(
+        &mut self,
+        value: ValueId,
+        sum: ValueId,
+        part: ValueId,
+        layers: Vec<usize>,
+        phase: Phase,
+    ) {
+        let is_read = |(other, gradient): (&ValueId, &ValueId)| {
+            *gradient == sum && !self.finished.contains(other) && *other != value
+        };
+        let (kernel, inputs, updates, outputs): (Kernel, _, _, _) =
+            if part != sum && !self.gradients.iter().any(is_read) {
+                (Accumulate.into(), vec![part], vec![sum], vec![])
+            } else {
+                let total = self.temporary(value, GRADIENT_SUFFIX);
+                self.gradients.insert(value, total);
+                let mut inputs = vec![sum, part];
+                inputs.dedup();
+                (AddForward { relu: false }.into(), inputs, vec![], vec![total])
+            };
+        self.program.steps.push(Step { kernel, phase, layers, inputs, updates, outputs });
     }
 
     /// A value for the gradient of a parameter (or of the parameter that a copy belongs to), in the master precision.

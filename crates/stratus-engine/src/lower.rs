@@ -8,7 +8,8 @@ use stratus_graph::{Graph, Node, Operation, ParameterKind, TensorId};
 
 /// The forward program of `graph` for batches of `batch`, with softmax cross-entropy as its loss.
 ///
-/// In [`Mode::Train`] the loss also makes the gradient of the logits; [`crate::differentiate`] continues from there.
+/// In [`Mode::Train`] the loss also makes the gradient of the logits, and auxiliary outputs have losses too; [`crate::differentiate`] continues from
+/// there.
 ///
 /// # Errors
 /// Where the graph has an operation that cannot be lowered, or the batch is empty.
@@ -18,12 +19,20 @@ pub fn lower(graph: &Graph, mode: Mode, precision: Precision, batch: usize) -> R
             "a batch of 0 samples cannot be run; train.batch_size is at least 1".to_owned(),
         ));
     }
+    let trimmed;
+    let graph = if mode == Mode::Train {
+        graph
+    } else {
+        // What only auxiliary losses need is trained and not evaluated.
+        trimmed = graph.for_inference();
+        &trimmed
+    };
     let mut to = Lowering::new(graph, mode, precision, batch);
     for (position, node) in graph.nodes.iter().enumerate() {
         to.layer = position;
         ops::lower(node, &mut to)?;
     }
-    to.loss()?;
+    to.losses()?;
     let program = to.program;
     program.verify("lower")?;
     Ok(program)
@@ -84,12 +93,11 @@ pub struct Lowering<'a> {
 
 impl<'a> Lowering<'a> {
     fn new(graph: &'a Graph, mode: Mode, precision: Precision, batch: usize) -> Self {
-        let mut layers: Vec<Layer> = graph
+        let layers: Vec<Layer> = graph
             .nodes
             .iter()
             .map(|node| Layer { name: node.name.clone(), kind: node.op.kind().to_owned() })
             .collect();
-        layers.push(Layer { name: "loss".to_owned(), kind: "softmax_cross_entropy".to_owned() });
         let mut program = Program {
             network: graph.name.clone(),
             mode,
@@ -171,6 +179,26 @@ impl<'a> Lowering<'a> {
         id
     }
 
+    /// A new value for a node's output in the compute precision, with the extents of another value: a feature map stays one where the layers
+    /// before it flattened it without moving a byte.
+    pub fn output_like(&mut self, node: &Node, like: ValueId) -> ValueId {
+        let id = self.output(node);
+        self.program.values[id.0].shape = self.shape(like);
+        id
+    }
+
+    /// The numbers of the iteration.
+    pub fn hyper(&mut self) -> ValueId {
+        let known = self.program.find_role(Role::Hyper);
+        known.unwrap_or_else(|| self.program.add_value("hyper", &[HYPER.len()], DType::F64, Role::Hyper))
+    }
+
+    /// The number of the layer at hand.
+    #[must_use]
+    pub fn layer_number(&self) -> u32 {
+        self.layer as u32
+    }
+
     /// A new value that the backward pass reads, with a row per sample.
     pub fn saved_samples(&mut self, node: &Node, suffix: &str, shape: &[usize], dtype: DType) -> ValueId {
         self.program.add_samples(format!("{}{suffix}", node.name), shape, dtype)
@@ -217,8 +245,30 @@ impl<'a> Lowering<'a> {
         });
     }
 
-    fn loss(&mut self) -> Result<(), EngineError> {
-        let logits = self.tensors[&self.graph.output];
+    /// Adds the loss of the network's output; in training also those of its auxiliary outputs, which add to the loss that is reported.
+    fn losses(&mut self) -> Result<(), EngineError> {
+        let labels = self.program.add_value("labels", &[self.batch], DType::I32, Role::Labels);
+        let metrics = self.program.add_value("metrics", &[METRICS.len()], DType::F64, Role::Metrics);
+        self.loss("loss".to_owned(), self.graph.output, None, [labels, metrics])?;
+        if self.mode == Mode::Train {
+            self.hyper();
+            for (auxiliary, number) in self.graph.auxiliary.iter().zip(1..) {
+                let name = format!("loss.aux{number}");
+                self.loss(name, auxiliary.output, Some(auxiliary.weight), [labels, metrics])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds one loss, in training with the gradient of its logits.
+    fn loss(
+        &mut self,
+        name: String,
+        output: TensorId,
+        auxiliary: Option<f32>,
+        [labels, metrics]: [ValueId; 2],
+    ) -> Result<(), EngineError> {
+        let logits = self.tensors[&output];
         let (shape, dtype) = (self.shape(logits), self.precision.compute());
         if shape.len() != 2 {
             return Err(EngineError::Mismatch(format!(
@@ -226,23 +276,18 @@ impl<'a> Lowering<'a> {
                 self.graph.name
             )));
         }
-        let labels = self.program.add_value("labels", &[self.batch], DType::I32, Role::Labels);
-        let metrics = self.program.add_value("metrics", &[METRICS.len()], DType::F64, Role::Metrics);
-        let mut outputs = vec![metrics];
+        let (mut updates, mut outputs) = (vec![], vec![]);
+        if auxiliary.is_some() { &mut updates } else { &mut outputs }.push(metrics);
         if self.mode == Mode::Train {
             let name =
                 format!("{}{}", self.program.value(logits).name, crate::differentiate::GRADIENT_SUFFIX);
             outputs.push(self.program.add_samples(name, &shape, dtype));
-            self.program.add_value("hyper", &[HYPER.len()], DType::F32, Role::Hyper);
         }
-        self.program.steps.push(Step {
-            kernel: SoftmaxCrossEntropy.into(),
-            phase: Phase::Loss,
-            layers: vec![self.graph.nodes.len()],
-            inputs: vec![logits, labels],
-            updates: vec![],
-            outputs,
-        });
+        let layers = vec![self.program.layers.len()];
+        self.program.layers.push(Layer { name, kind: "softmax_cross_entropy".to_owned() });
+        let kernel = SoftmaxCrossEntropy { auxiliary }.into();
+        let (phase, inputs) = (Phase::Loss, vec![logits, labels]);
+        self.program.steps.push(Step { kernel, phase, layers, inputs, updates, outputs });
         Ok(())
     }
 }

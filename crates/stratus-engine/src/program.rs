@@ -18,7 +18,7 @@ pub enum Role {
     Images,
     /// A batch of labels, filled by the loader outside the arena.
     Labels,
-    /// Numbers of this iteration: the learning rate. Written by the session before the first step.
+    /// Numbers of this iteration: the learning rate, and what random numbers are drawn by. Written by the session before the first step.
     Hyper,
     /// Loss and counts of right answers, read by the session after the last step.
     Metrics,

@@ -10,6 +10,10 @@ use crate::{AlignedBytes, Clock, DType, EngineError, Role};
 pub struct Hyper {
     /// The optimiser's learning rate.
     pub learning_rate: f32,
+    /// The iteration, counted from 0 over the whole run: a run that is resumed goes on counting, and repeats its masks of dropout.
+    pub iteration: u64,
+    /// The run's seed.
+    pub seed: u64,
 }
 
 /// What a run of a program measured. Means and counts are over the samples with a label.
@@ -198,9 +202,12 @@ impl Session {
 
     /// Sets the numbers that change from iteration to iteration.
     pub fn set_hyper(&mut self, hyper: Hyper) {
-        let [rate] = [hyper.learning_rate] as [f32; HYPER.len()];
+        let Hyper { learning_rate, iteration, seed } = hyper;
+        // Halves: a double holds 53 bits.
+        let halves = [f64::from(seed as u32), f64::from((seed >> 32) as u32)];
+        let numbers: [f64; HYPER.len()] = [f64::from(learning_rate), iteration as f64, halves[0], halves[1]];
         if let Some(slice) = self.persistent_bytes("hyper") {
-            slice[..4].copy_from_slice(&rate.to_ne_bytes());
+            bytemuck::cast_slice_mut(slice).copy_from_slice(&numbers);
         }
     }
 

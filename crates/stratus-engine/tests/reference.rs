@@ -155,7 +155,7 @@ fn metrics(logits: &[f64], classes: usize, labels: &[f64]) -> Result<Vec<f64>, S
         program.add_value("labels", &[batch], DType::I32, Role::Buffer),
     ];
     let outputs = vec![program.add_value("metrics", &[4], DType::F64, Role::Metrics)];
-    let kernel = SoftmaxCrossEntropy.into();
+    let kernel = SoftmaxCrossEntropy::default().into();
     program.steps.push(Step {
         kernel,
         phase: Phase::Loss,

@@ -78,6 +78,37 @@ impl Stream {
         self.block[self.used - 1]
     }
 
+    /// The block of four words at a place in the sequence, whatever was drawn before.
+    #[must_use]
+    #[inline]
+    pub fn block(&self, position: u32) -> [u32; 4] {
+        philox([position, self.counter[1], self.counter[2], self.counter[3]], self.key)
+    }
+
+    /// [`Stream::block`] at several places at once: word `w` of the block at `positions[l]` is `[w][l]`. Inlined, so that a caller that is compiled
+    /// for vectors computes all places in step.
+    #[must_use]
+    #[inline(always)]
+    pub fn blocks<const L: usize>(&self, positions: [u32; L]) -> [[u32; L]; 4] {
+        let mut counters = [positions, [self.counter[1]; L], [self.counter[2]; L], [self.counter[3]; L]];
+        let mut key = self.key;
+        for round in 0..10 {
+            if round > 0 {
+                key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
+            }
+            let [a, b, c, d] = counters;
+            for l in 0..L {
+                let first = u64::from(MULTIPLIERS[0]) * u64::from(a[l]);
+                let second = u64::from(MULTIPLIERS[1]) * u64::from(c[l]);
+                counters[0][l] = (second >> 32) as u32 ^ b[l] ^ key[0];
+                counters[1][l] = second as u32;
+                counters[2][l] = (first >> 32) as u32 ^ d[l] ^ key[1];
+                counters[3][l] = first as u32;
+            }
+        }
+        counters
+    }
+
     /// The next 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         u64::from(self.next_u32()) | (u64::from(self.next_u32()) << 32)
@@ -151,6 +182,19 @@ mod tests {
         ] {
             assert_ne!(base, other);
         }
+    }
+
+    #[test]
+    fn a_block_is_the_same_in_sequence_by_place_and_among_others() {
+        let mut stream = Stream::new(5, Purpose::Dropout, 1 << 40, 6);
+        let sequence: Vec<[u32; 4]> = (0..20).map(|_| std::array::from_fn(|_| stream.next_u32())).collect();
+        let places: [u32; 20] = std::array::from_fn(|place| place as u32);
+        let blocks = stream.blocks(places);
+        for (place, block) in sequence.into_iter().enumerate() {
+            assert_eq!(stream.block(place as u32), block);
+            assert_eq!(blocks.map(|words| words[place]), block);
+        }
+        assert_eq!(stream.blocks([u32::MAX]).map(|words| words[0]), stream.block(u32::MAX));
     }
 
     #[test]

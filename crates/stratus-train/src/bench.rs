@@ -93,7 +93,7 @@ impl Bench {
         initialise(&mut compiled.session, &graph, experiment.train.seed)?;
         state::refresh(&mut compiled)?;
         // So small a rate that the weights stay what they are: every step does the same work.
-        compiled.session.set_hyper(Hyper { learning_rate: 1e-12 });
+        compiled.session.set_hyper(Hyper { learning_rate: 1e-12, iteration: 0, seed: experiment.train.seed });
         let plan = compiled.session.plan(compiled.ids.train);
         let config = loader_config(experiment, plan, experiment.train.batch_size);
         let batch = Loader::new(datasets.train, config)?.next()?;

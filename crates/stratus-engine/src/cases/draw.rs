@@ -1,6 +1,7 @@
 //! What operands hold before a run: a function of the case's name and the operand's position.
 
 use super::{Case, Fill, Operand};
+use crate::ops::HYPER;
 use stratus_random::{Purpose, Stream};
 
 impl Case {
@@ -25,6 +26,13 @@ fn draw(case: &str, position: usize, operand: &Operand) -> Vec<f64> {
         Fill::Labels { classes } => {
             each(&mut |_| if stream.below(4) == 0 { -1.0 } else { f64::from(stream.below(classes)) })
         }
+        Fill::Hyper => HYPER
+            .iter()
+            .map(|name| match *name {
+                "learning_rate" => f64::from(stream.uniform_between(0.05, 0.1)),
+                _ => f64::from(stream.next_u32()),
+            })
+            .collect(),
         Fill::Window { pool, size, cut } => each(&mut |output| {
             if cut && stream.below(4) == 0 {
                 return 255.0;

@@ -1,6 +1,7 @@
 //! Softmax and cross-entropy: few and many classes, equal logits, large logits, labels that do not count.
 
 use super::{Case, Class, Fill, Table, extents};
+use crate::Role;
 use crate::ops::{METRICS, SoftmaxCrossEntropy};
 
 pub(super) const TABLE: Table = Table { tests, benchmarks };
@@ -20,16 +21,20 @@ fn benchmarks() -> Vec<Case> {
     kernels([64, 1000], Fill::Uniform { low: -3.0, high: 3.0 }, "")
 }
 
-/// With and without the gradient of the logits.
+/// With and without the gradient of the logits, and as an auxiliary loss.
 fn kernels(shape: [usize; 2], fill: Fill, what: &str) -> Vec<Case> {
-    let case = |kernel: &str| {
-        Case::new(format!("{kernel} {}{what}", extents(&shape)), SoftmaxCrossEntropy)
+    let case = |kernel: &str, auxiliary: Option<f32>| {
+        Case::new(format!("{kernel} {}{what}", extents(&shape)), SoftmaxCrossEntropy { auxiliary })
             .filled("logits", &shape, Class::Master, fill)
             .filled("labels", &shape[..1], Class::Label, Fill::Labels { classes: shape[1] as u32 })
-            .output("metrics", &[METRICS.len()], Class::Metrics)
     };
+    let own = |kernel: &str| case(kernel, None).output("metrics", &[METRICS.len()], Class::Metrics);
+    let before = Fill::Whole { low: 1, high: 9 };
     vec![
-        case("softmax_cross_entropy"),
-        case("softmax_cross_entropy_gradient").output("dlogits", &shape, Class::Compute),
+        own("softmax_cross_entropy"),
+        own("softmax_cross_entropy_gradient").output("dlogits", &shape, Class::Compute),
+        case("auxiliary_cross_entropy", Some(0.3))
+            .update("metrics", &[METRICS.len()], Role::Metrics, before, Class::Metrics)
+            .output("dlogits", &shape, Class::Compute),
     ]
 }

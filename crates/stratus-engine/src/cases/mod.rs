@@ -4,17 +4,21 @@
 //! [`run`] runs one case on a backend and checks on the way that the kernel wrote all of its outputs, zeroed their padding, and left
 //! its inputs and everything around its operands alone; [`Case::compare`] compares two runs.
 
+mod add;
 mod avg_pool2d;
 mod batch_norm;
 mod bench;
+mod concat;
 mod conv2d;
 mod convert;
 mod draw;
+mod dropout;
 mod linear;
 mod local_response_norm;
 mod loss;
 mod max_pool2d;
 mod relu;
+mod relu6;
 mod run;
 mod sgd;
 
@@ -33,14 +37,18 @@ struct Table {
 
 const TABLES: &[Table] = &[
     avg_pool2d::TABLE,
+    add::TABLE,
     batch_norm::TABLE,
+    concat::TABLE,
     conv2d::TABLE,
     convert::TABLE,
+    dropout::TABLE,
     linear::TABLE,
     local_response_norm::TABLE,
     loss::TABLE,
     max_pool2d::TABLE,
     relu::TABLE,
+    relu6::TABLE,
     sgd::TABLE,
 ];
 
@@ -78,7 +86,7 @@ pub enum Class {
     Metrics,
     /// Sums over the batch: f64.
     Sums,
-    /// Numbers of the iteration: f32.
+    /// Numbers of the iteration: f64.
     Hyper,
 }
 
@@ -91,8 +99,7 @@ impl Class {
             Self::Master => precision.master(),
             Self::Index => DType::U8,
             Self::Label => DType::I32,
-            Self::Metrics | Self::Sums => DType::F64,
-            Self::Hyper => DType::F32,
+            Self::Metrics | Self::Sums | Self::Hyper => DType::F64,
         }
     }
 }
@@ -121,6 +128,8 @@ pub enum Fill {
         /// Classes.
         classes: u32,
     },
+    /// Numbers of an iteration, as [`crate::ops::HYPER`] has them.
+    Hyper,
     /// Positions within the windows of a pooling, none of them on the padding; one in four is 255 where `cut`.
     Window {
         /// The pooling.

@@ -24,7 +24,7 @@ fn kernels(shape: &[usize], sgd: SgdUpdate) -> Vec<Case> {
     let case = |kernel: &str| {
         Case::new(format!("{kernel} {} momentum {}", extents(shape), sgd.momentum), sgd)
             .input("gradient", shape, Class::Master)
-            .filled("hyper", &[HYPER.len()], Class::Hyper, Fill::Uniform { low: 0.05, high: 0.1 })
+            .filled("hyper", &[HYPER.len()], Class::Hyper, Fill::Hyper)
             .update("parameter", shape, Role::Parameter, numbers, Class::Master)
             .update("velocity", shape, Role::Momentum, numbers, Class::Master)
     };

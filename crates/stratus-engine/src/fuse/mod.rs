@@ -1,6 +1,7 @@
 //! Fusion: rewrites of the forward program. What is fused forward is fused backward too, because differentiation comes after.
 //! A new fusion is a file here and a line in `FUSIONS`.
 
+mod add_relu;
 mod batch_norm_pool;
 mod batch_norm_relu;
 mod conv_relu;
@@ -11,6 +12,7 @@ use crate::{EngineError, Kernel, Program, ValueId};
 type Fusion = (&'static str, fn(&Kernel, &Kernel) -> Option<Kernel>);
 
 const FUSIONS: &[Fusion] = &[
+    ("fuse add+relu", add_relu::fuse),
     ("fuse conv2d+relu", conv_relu::fuse),
     ("fuse batch_norm2d+relu", batch_norm_relu::fuse),
     ("fuse batch_norm2d+max_pool2d", batch_norm_pool::fuse),

@@ -7,21 +7,29 @@ use serde::{Deserialize, Serialize};
 /// What the metrics value (f64) holds, in order: mean loss over counted samples, counted samples, top-1 hits, top-5 hits.
 pub const METRICS: [&str; 4] = ["loss", "samples", "top1", "top5"];
 
-/// `(logits [N, classes], labels i32 [N]) -> metrics f64 [4], dlogits? [N, classes]`.
+/// `(logits [N, classes], labels i32 [N]) -> metrics f64 [4], dlogits? [N, classes]`; as an auxiliary loss
+/// `(logits, labels) updates (metrics) -> dlogits`.
 ///
 /// The mean of `-log softmax(logits)[label]` over the samples whose label is not negative; samples with a negative label count
 /// nowhere and get a zero gradient. A class is among the top k where fewer than k classes have a larger logit, equal ones counting
 /// when their index is smaller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct SoftmaxCrossEntropy;
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SoftmaxCrossEntropy {
+    /// What an auxiliary loss and its gradient are multiplied by. It is added to the loss that `metrics` holds; hits stay those of the network's own
+    /// loss, which has `None`.
+    pub auxiliary: Option<f32>,
+}
 
 impl KernelSpec for SoftmaxCrossEntropy {
     fn name(&self) -> &'static str {
-        "softmax_cross_entropy"
+        if self.auxiliary.is_some() { "auxiliary_cross_entropy" } else { "softmax_cross_entropy" }
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
-        expect_counts(counts, &[[2, 0, 1], [2, 0, 2]])?;
+        match self.auxiliary {
+            None => expect_counts(counts, &[[2, 0, 1], [2, 0, 2]])?,
+            Some(_) => expect_counts(counts, &[[2, 1, 1]])?,
+        }
         let [batch, classes] = operands[0].shape[..] else {
             return Err(format!("the logits are {:?}, they should be [batch, classes]", operands[0].shape));
         };

@@ -1,29 +1,37 @@
 //! Kernels: what a step computes, how an operation of the graph becomes steps, and the steps of its derivative.
 //! A new operation is a file here and its lines in `kernels!` and `lower`.
 
+mod add;
 mod avg_pool2d;
 mod batch_norm;
+mod concat;
 mod conv2d;
 mod convert;
+mod dropout;
 mod linear;
 mod local_response_norm;
 mod loss;
 mod max_pool2d;
 mod relu;
+mod relu6;
 mod sgd;
 
+pub use add::AddForward;
 pub use avg_pool2d::{Averages, AvgPoolBackward, AvgPoolForward, Stretch};
 pub use batch_norm::{
     BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference, BatchNormStatistics,
     FusedPool,
 };
+pub use concat::{ConcatBackward, ConcatForward};
 pub use conv2d::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
 pub use convert::{Accumulate, AddTiles, Convert, Reorder};
+pub use dropout::{Dropout, Mask};
 pub use linear::{LinearBackwardData, LinearBackwardWeights, LinearForward};
 pub use local_response_norm::{LrnBackward, LrnForward};
 pub use loss::{METRICS, SoftmaxCrossEntropy};
 pub use max_pool2d::{MaxPoolBackward, MaxPoolForward};
 pub use relu::{ReluBackward, ReluForward};
+pub use relu6::{Relu6Backward, Relu6Forward};
 pub use sgd::{HYPER, SgdUpdate};
 
 use crate::differentiate::Differentiator;
@@ -108,6 +116,7 @@ macro_rules! kernels {
 
 kernels!(
     Accumulate,
+    AddForward,
     AddTiles,
     AvgPoolBackward,
     AvgPoolForward,
@@ -116,10 +125,13 @@ kernels!(
     BatchNormGradients,
     BatchNormInference,
     BatchNormStatistics,
+    ConcatBackward,
+    ConcatForward,
     Conv2dBackwardData,
     Conv2dBackwardWeights,
     Conv2dForward,
     Convert,
+    Dropout,
     LinearBackwardData,
     LinearBackwardWeights,
     LinearForward,
@@ -128,6 +140,8 @@ kernels!(
     MaxPoolBackward,
     MaxPoolForward,
     ReluBackward,
+    Relu6Backward,
+    Relu6Forward,
     ReluForward,
     Reorder,
     SgdUpdate,
@@ -139,17 +153,18 @@ pub(crate) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
     match &node.op {
         Op::AdaptiveAvgPool2d(op) => avg_pool2d::lower(Averages::Bins(*op), node, to),
         Op::AvgPool2d(op) => avg_pool2d::lower(Averages::Windows(*op), node, to),
+        Op::Add(_) => add::lower(node, to),
         Op::BatchNorm2d(op) => batch_norm::lower(op, node, to),
+        Op::Concat(_) => concat::lower(node, to),
         Op::Conv2d(op) => conv2d::lower(op, node, to),
+        Op::Dropout(op) => dropout::lower(op, node, to),
         // Memory does not change: what reads a flattened value takes the feature map as it lies.
         Op::Flatten(_) => to.alias(node),
         Op::Linear(op) => linear::lower(op, node, to),
         Op::LocalResponseNorm(op) => local_response_norm::lower(op, node, to),
         Op::MaxPool2d(op) => max_pool2d::lower(op, node, to),
         Op::Relu(_) => relu::lower(node, to),
-        Op::Add(_) | Op::Concat(_) | Op::Dropout(_) | Op::Relu6(_) => {
-            Err(no_kernel(node, "no kernel computes it yet"))
-        }
+        Op::Relu6(_) => relu6::lower(node, to),
     }
 }
 

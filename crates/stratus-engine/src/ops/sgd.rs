@@ -4,8 +4,9 @@ use super::{KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape};
 use crate::Value;
 use serde::{Deserialize, Serialize};
 
-/// What the hyper value (f32) holds, in order.
-pub const HYPER: [&str; 1] = ["learning_rate"];
+/// What the hyper value (f64) holds, in order: the learning rate, the iteration counted from 0 over the whole run, and the halves of the run's
+/// seed. All are exact in double precision.
+pub const HYPER: [&str; 4] = ["learning_rate", "iteration", "seed_low", "seed_high"];
 
 /// `(gradient, hyper) updates (parameter, velocity) -> copy?`.
 ///

@@ -12,6 +12,7 @@ impl Reference for SoftmaxCrossEntropy {
         };
         let [batch, classes, ..] = logits.image();
         let counted = (0..batch).filter(|&n| labels.get(n) >= 0.0).count() as f64;
+        let weight = f64::from(self.auxiliary.unwrap_or(1.0));
         let (mut loss, mut top1, mut top5) = (0.0, 0.0, 0.0);
         for n in 0..batch {
             let logit = |class: usize| logits.get(n * classes + class);
@@ -41,12 +42,15 @@ impl Reference for SoftmaxCrossEntropy {
                 for class in 0..classes {
                     let probability = (logit(class) - largest).exp() / sum;
                     let target = f64::from(u8::from(class == label));
-                    gradient.set(n * classes + class, (probability - target) / counted);
+                    gradient.set(n * classes + class, weight * (probability - target) / counted);
                 }
             }
         }
         let mean = if counted > 0.0 { loss / counted } else { 0.0 };
-        metrics.write(0, &[mean, counted, top1, top5]);
+        match self.auxiliary {
+            None => metrics.write(0, &[mean, counted, top1, top5]),
+            Some(_) => metrics.set(0, metrics.get(0) + weight * mean),
+        }
         Ok(())
     }
 }

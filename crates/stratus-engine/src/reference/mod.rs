@@ -3,15 +3,19 @@
 //! It is the oracle of every other backend and runs where no kernel library is found. Elements of any type are widened to double
 //! precision, all sums are kept in it, and each result is rounded once, when it is stored.
 
+mod add;
 mod avg_pool2d;
 mod batch_norm;
+mod concat;
 mod conv2d;
 mod convert;
+mod dropout;
 mod linear;
 mod local_response_norm;
 mod loss;
 mod max_pool2d;
 mod relu;
+mod relu6;
 mod sgd;
 mod tensor;
 
@@ -44,6 +48,7 @@ trait Reference: Send {
 fn reference(kernel: &Kernel) -> Box<dyn Reference> {
     match kernel {
         Kernel::Accumulate(kernel) => Box::new(*kernel),
+        Kernel::AddForward(kernel) => Box::new(*kernel),
         Kernel::AddTiles(kernel) => Box::new(*kernel),
         Kernel::AvgPoolBackward(kernel) => Box::new(*kernel),
         Kernel::AvgPoolForward(kernel) => Box::new(*kernel),
@@ -52,10 +57,13 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::BatchNormGradients(kernel) => Box::new(*kernel),
         Kernel::BatchNormInference(kernel) => Box::new(*kernel),
         Kernel::BatchNormStatistics(kernel) => Box::new(*kernel),
+        Kernel::ConcatBackward(kernel) => Box::new(*kernel),
+        Kernel::ConcatForward(kernel) => Box::new(*kernel),
         Kernel::Conv2dBackwardData(kernel) => Box::new(*kernel),
         Kernel::Conv2dBackwardWeights(kernel) => Box::new(*kernel),
         Kernel::Conv2dForward(kernel) => Box::new(*kernel),
         Kernel::Convert(kernel) => Box::new(*kernel),
+        Kernel::Dropout(kernel) => Box::new(*kernel),
         Kernel::LinearBackwardData(kernel) => Box::new(*kernel),
         Kernel::LinearBackwardWeights(kernel) => Box::new(*kernel),
         Kernel::LinearForward(kernel) => Box::new(*kernel),
@@ -64,6 +72,8 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::MaxPoolBackward(kernel) => Box::new(*kernel),
         Kernel::MaxPoolForward(kernel) => Box::new(*kernel),
         Kernel::ReluBackward(kernel) => Box::new(*kernel),
+        Kernel::Relu6Backward(kernel) => Box::new(*kernel),
+        Kernel::Relu6Forward(kernel) => Box::new(*kernel),
         Kernel::ReluForward(kernel) => Box::new(*kernel),
         Kernel::Reorder(kernel) => Box::new(*kernel),
         Kernel::SgdUpdate(kernel) => Box::new(*kernel),

@@ -1,10 +1,13 @@
-//! Kernels that walk their operands once: ReLU, the optimiser, conversion, accumulation.
+//! Kernels that walk their operands once: rectifiers, sums, the optimiser, conversion, accumulation.
 
 use super::simd::{Bf16, Element, Level, multiversion};
 use super::threads::{Team, cut, split};
 
 /// Below this many elements, waking the team costs more than it saves.
 const SERIAL: usize = 1 << 15;
+
+/// Where the rectifier of six ends.
+const CEILING: f32 = 6.0;
 
 /// Where and with what instructions to run.
 #[derive(Clone)]
@@ -36,6 +39,22 @@ impl Machine {
     /// `dx = dy` where `y > 0`, else 0.
     pub fn relu_backward<E: Element>(&self, y: &[E], dy: &[E], dx: &mut [E]) {
         self.over(dx, &|range, dx| relu_backward(self.level, &y[range.clone()], &dy[range], dx));
+    }
+
+    /// `y = min(max(x, 0), 6)`; NaN passes.
+    pub fn relu6<A: Element, B: Element>(&self, x: &[A], y: &mut [B]) {
+        self.over(y, &|range, y| relu6(self.level, &x[range], y));
+    }
+
+    /// `dx = dy` where `0 < y < 6`, else 0.
+    pub fn relu6_backward<E: Element>(&self, y: &[E], dy: &[E], dx: &mut [E]) {
+        self.over(dx, &|range, dx| relu6_backward(self.level, &y[range.clone()], &dy[range], dx));
+    }
+
+    /// `y = a + b`, or `max(a + b, 0)`; NaN passes.
+    pub fn add<A: Element, B: Element>(&self, rectified: bool, a: &[A], b: &[A], y: &mut [B]) {
+        let sum = if rectified { add_relu } else { add };
+        self.over(y, &|range, y| sum(self.level, &a[range.clone()], &b[range], y));
     }
 
     /// `sum += x`.
@@ -119,6 +138,47 @@ multiversion! { fn relu_backward / relu_backward_body [E: Element] [E] (y: &[E],
 fn relu_backward_body<E: Element>(y: &[E], dy: &[E], dx: &mut [E]) {
     for ((dx, y), dy) in dx.iter_mut().zip(y).zip(dy) {
         *dx = E::store(if y.load() > 0.0 { dy.load() } else { 0.0 });
+    }
+}
+
+multiversion! { fn relu6 / relu6_body [A: Element, B: Element] [A, B] (x: &[A], y: &mut [B]) }
+
+#[inline(always)]
+fn relu6_body<A: Element, B: Element>(x: &[A], y: &mut [B]) {
+    for (y, x) in y.iter_mut().zip(x) {
+        let value = x.load();
+        let value = if value <= 0.0 { 0.0 } else { value };
+        *y = B::store(if value >= CEILING { CEILING } else { value });
+    }
+}
+
+multiversion! { fn relu6_backward / relu6_backward_body [E: Element] [E] (y: &[E], dy: &[E], dx: &mut [E]) }
+
+#[inline(always)]
+fn relu6_backward_body<E: Element>(y: &[E], dy: &[E], dx: &mut [E]) {
+    for ((dx, y), dy) in dx.iter_mut().zip(y).zip(dy) {
+        let (y, dy) = (y.load(), dy.load());
+        // Both comparisons always: a branch for each element would keep vectors away.
+        *dx = E::store(if (y > 0.0) & (y < CEILING) { dy } else { 0.0 });
+    }
+}
+
+multiversion! { fn add / add_body [A: Element, B: Element] [A, B] (a: &[A], b: &[A], y: &mut [B]) }
+
+#[inline(always)]
+fn add_body<A: Element, B: Element>(a: &[A], b: &[A], y: &mut [B]) {
+    for ((y, a), b) in y.iter_mut().zip(a).zip(b) {
+        *y = B::store(a.load() + b.load());
+    }
+}
+
+multiversion! { fn add_relu / add_relu_body [A: Element, B: Element] [A, B] (a: &[A], b: &[A], y: &mut [B]) }
+
+#[inline(always)]
+fn add_relu_body<A: Element, B: Element>(a: &[A], b: &[A], y: &mut [B]) {
+    for ((y, a), b) in y.iter_mut().zip(a).zip(b) {
+        let value = a.load() + b.load();
+        *y = B::store(if value <= 0.0 { 0.0 } else { value });
     }
 }
 

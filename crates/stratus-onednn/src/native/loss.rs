@@ -14,7 +14,8 @@ struct Sums {
 /// Below this many logits, waking the team costs more than it saves.
 const SERIAL: usize = 1 << 12;
 
-/// See [`stratus_engine::ops::SoftmaxCrossEntropy`]; `gradient` is empty where none is wanted.
+/// See [`stratus_engine::ops::SoftmaxCrossEntropy`]; `gradient` is empty where none is wanted. An `auxiliary` loss is multiplied by its
+/// weight and added to that of `metrics`.
 ///
 /// # Errors
 /// Where a label is not one of the classes, naming the sample.
@@ -23,6 +24,7 @@ pub fn softmax_cross_entropy<E: Element>(
     logits: &[f32],
     labels: &[i32],
     classes: usize,
+    auxiliary: Option<f32>,
     metrics: &mut [f64],
     gradient: &mut [E],
 ) -> Result<(), String> {
@@ -32,7 +34,7 @@ pub fn softmax_cross_entropy<E: Element>(
         return Err(format!("sample {n} of the batch has label {label}, there are {classes} classes"));
     }
     let counted = labels.iter().filter(|&&label| label >= 0).count();
-    let weight = 1.0 / counted.max(1) as f32;
+    let weight = auxiliary.unwrap_or(1.0) / counted.max(1) as f32;
     let wanted = !gradient.is_empty();
     let mut gradients = cut(
         gradient,
@@ -60,12 +62,11 @@ pub fn softmax_cross_entropy<E: Element>(
         total.top1 += sums.top1;
         total.top5 += sums.top5;
     }
-    metrics.copy_from_slice(&[
-        total.loss / counted.max(1) as f64,
-        counted as f64,
-        total.top1 as f64,
-        total.top5 as f64,
-    ]);
+    let mean = total.loss / counted.max(1) as f64;
+    match (auxiliary, &mut *metrics) {
+        (Some(weight), [loss, ..]) => *loss += f64::from(weight) * mean,
+        _ => metrics.copy_from_slice(&[mean, counted as f64, total.top1 as f64, total.top5 as f64]),
+    }
     Ok(())
 }
 
@@ -99,7 +100,7 @@ mod tests {
 
     fn loss(logits: &[f32], labels: &[i32]) -> Result<([f64; 4], Vec<f32>), String> {
         let (mut metrics, mut gradient) = ([f64::NAN; 4], vec![f32::NAN; logits.len()]);
-        softmax_cross_entropy(&Team::single(), logits, labels, 3, &mut metrics, &mut gradient)?;
+        softmax_cross_entropy(&Team::single(), logits, labels, 3, None, &mut metrics, &mut gradient)?;
         Ok((metrics, gradient))
     }
 

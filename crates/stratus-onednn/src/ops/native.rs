@@ -249,7 +249,7 @@ pub(crate) fn prepare(
                 })
             })
         }
-        Kernel::SoftmaxCrossEntropy(_) => {
+        Kernel::SoftmaxCrossEntropy(k) => {
             let classes = around.values.first().and_then(|v| v.shape.get(1).copied()).unwrap_or(1);
             if around.dtype(0) != Some(DType::F32) {
                 return Err("its logits are not f32".to_owned());
@@ -257,7 +257,7 @@ pub(crate) fn prepare(
             let team = machine.team.clone();
             typed!(around.dtype(3).unwrap_or(DType::F32), E => fallible(move |o| {
                 let (logits, labels, metrics) = (o.elements(0), o.elements(1), o.elements(2));
-                softmax_cross_entropy::<E>(&team, logits, labels, classes, metrics, o.elements(3))
+                softmax_cross_entropy::<E>(&team, logits, labels, classes, k.auxiliary, metrics, o.elements(3))
             }))
         }
         Kernel::SgdUpdate(SgdUpdate { momentum, weight_decay }) => {
@@ -267,7 +267,8 @@ pub(crate) fn prepare(
                 return Err("it has a kernel for f32 with a copy in bf16 alone".to_owned());
             }
             step(0, move |o| {
-                let learning = o.elements::<f32>(1).first().copied().unwrap_or(0.0);
+                // Rounded to what it was given as.
+                let learning = o.elements::<f64>(1).first().copied().unwrap_or(0.0) as f32;
                 let rates = Rates { learning, momentum, decay: weight_decay };
                 machine.sgd(rates, o.elements(0), o.elements(2), o.elements(3), o.elements(4));
             })
@@ -285,6 +286,45 @@ pub(crate) fn prepare(
                     step(0, move |o| machine.convert::<E, E>(o.elements(0), o.elements(1)))
                 }),
             }
+        }
+        Kernel::AddForward(k) => {
+            let result = around.values.len() - 1;
+            let both = result > 1;
+            around.expect_same_layout(&(0..=result).collect::<Vec<_>>())?;
+            let from = around.one_type(&(0..result).collect::<Vec<_>>())?;
+            match (from, around.dtype(result)) {
+                // Behind linear layers, whose results have the master precision.
+                (DType::F32, Some(DType::Bf16)) => step(0, move |o| {
+                    let a = &*o.elements::<f32>(0);
+                    let b = if both { &*o.elements(1) } else { a };
+                    machine.add::<f32, Bf16>(k.relu, a, b, o.elements(result));
+                }),
+                _ => typed!(around.one_type(&[0, result])?, E => step(0, move |o| {
+                    let a = &*o.elements::<E>(0);
+                    let b = if both { &*o.elements(1) } else { a };
+                    machine.add::<E, E>(k.relu, a, b, o.elements(result));
+                })),
+            }
+        }
+        Kernel::Relu6Forward(_) => {
+            around.expect_same_layout(&[0, 1])?;
+            match (around.dtype(0), around.dtype(1)) {
+                (Some(DType::F32), Some(DType::Bf16)) => {
+                    step(0, move |o| machine.relu6::<f32, Bf16>(o.elements(0), o.elements(1)))
+                }
+                _ => typed!(around.one_type(&[0, 1])?, E => {
+                    step(0, move |o| machine.relu6::<E, E>(o.elements(0), o.elements(1)))
+                }),
+            }
+        }
+        Kernel::Relu6Backward(_) => {
+            around.expect_same_layout(&[0, 1, 2])?;
+            typed!(around.one_type(&[0, 1, 2])?, E => {
+                step(0, move |o| machine.relu6_backward::<E>(o.elements(0), o.elements(1), o.elements(2)))
+            })
+        }
+        Kernel::ConcatForward(_) | Kernel::ConcatBackward(_) | Kernel::Dropout(_) => {
+            return Err("no kernel computes it yet".to_owned());
         }
         Kernel::Conv2dForward(_)
         | Kernel::Conv2dBackwardData(_)

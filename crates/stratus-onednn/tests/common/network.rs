@@ -100,7 +100,7 @@ impl Run {
         for (name, elements) in velocities {
             session.write(&name, &vec![0.0; elements])?;
         }
-        session.set_hyper(Hyper { learning_rate: 0.005 });
+        session.set_hyper(Hyper { learning_rate: 0.005, iteration: 0, seed: 0 });
         let mut run = Self { session, graph: graph.clone(), precision };
         run.execute(3, 0)?;
         Ok(run)

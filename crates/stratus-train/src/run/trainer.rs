@@ -216,7 +216,11 @@ impl<'a> Trainer<'a> {
             _ => (ids.train, self.timeline_train),
         };
         let session = &mut self.prepared.compiled.session;
-        session.set_hyper(Hyper { learning_rate: rate as f32 });
+        session.set_hyper(Hyper {
+            learning_rate: rate as f32,
+            iteration: self.iteration,
+            seed: self.prepared.experiment.train.seed,
+        });
         let image_bytes = session.plan(program).external(0).map_or(0, |place| place.bytes);
         let samples = batch.samples;
         let labels: &mut [u8] = bytemuck::cast_slice_mut(&mut batch.labels[..samples]);

@@ -1,0 +1,13 @@
+//! The sum of a residual block and the rectifier after it.
+
+use crate::Kernel;
+use crate::ops::AddForward;
+
+pub(super) fn fuse(producer: &Kernel, reader: &Kernel) -> Option<Kernel> {
+    match (producer, reader) {
+        (Kernel::AddForward(AddForward { relu: false }), Kernel::ReluForward(_)) => {
+            Some(AddForward { relu: true }.into())
+        }
+        _ => None,
+    }
+}

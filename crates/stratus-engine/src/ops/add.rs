@@ -1,0 +1,62 @@
+//! The sum of two values, alone or with the rectifier behind it.
+
+use super::relu::backward_through_relu;
+use super::{KernelSpec, Tiling, expect_counts, expect_same_shape};
+use crate::differentiate::Differentiator;
+use crate::lower::Lowering;
+use crate::{EngineError, Step, Value};
+use serde::{Deserialize, Serialize};
+use stratus_graph::Node;
+
+/// `(a, b) -> y = a + b`. With one input both are the same value: `y = a + a`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct AddForward {
+    /// Whether the result is rectified.
+    pub relu: bool,
+}
+
+pub(super) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
+    let mut inputs = vec![to.input(node, 0), to.input(node, 1)];
+    inputs.dedup();
+    let y = to.output(node);
+    to.push(node, AddForward { relu: false }, inputs, vec![], vec![y]);
+    Ok(())
+}
+
+impl KernelSpec for AddForward {
+    fn name(&self) -> &'static str {
+        if self.relu { "add_relu_forward" } else { "add_forward" }
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[2, 0, 1], [1, 0, 1]])?;
+        operands[1..].iter().try_for_each(|other| expect_same_shape(operands[0], other))
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::PerSample
+    }
+
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        operands[0].elements() as u64 * if self.relu { 2 } else { 1 }
+    }
+
+    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
+        let (inputs, y) = (&step.inputs, step.outputs[0]);
+        let Some(mut dy) = to.gradient(y) else { return Ok(()) };
+        if !inputs.iter().any(|&input| to.wants_gradient(input)) {
+            return Ok(());
+        }
+        if self.relu {
+            dy = backward_through_relu(step, y, dy, to);
+        }
+        // Both derivatives are 1: what flows out of the sum flows into each of its inputs, and one value serves them all.
+        let twice = (inputs.len() == 1).then(|| inputs[0]);
+        for &input in inputs.iter().chain(&twice) {
+            if to.wants_gradient(input) {
+                to.share_gradient(step, input, dy);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,110 @@
+//! Feature maps one behind the other, along channels.
+
+use super::{KernelSpec, Tiling, expect_counts, expect_shape, image_shape, no_kernel};
+use crate::backend::MAX_OPERANDS;
+use crate::differentiate::Differentiator;
+use crate::lower::Lowering;
+use crate::{EngineError, Phase, Step, Value};
+use serde::{Deserialize, Serialize};
+use stratus_graph::Node;
+
+/// The most inputs: a step also has its output and, should a backend want it, scratch.
+const MAX_INPUTS: usize = MAX_OPERANDS - 2;
+
+/// `(x0, x1, …) -> y`: feature maps `[N, C, H, W]`, their channels in the order of the inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ConcatForward;
+
+/// `dy -> dx`: as many channels as `dx` has, from the channel `first` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ConcatBackward {
+    /// The channels of the inputs before this one.
+    pub first: usize,
+}
+
+pub(super) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
+    let inputs: Vec<_> = (0..node.inputs.len()).map(|position| to.input(node, position)).collect();
+    if inputs.len() > MAX_INPUTS {
+        return Err(no_kernel(
+            node,
+            &format!("it has {} inputs, at most {MAX_INPUTS} are possible", inputs.len()),
+        ));
+    }
+    if (1..inputs.len()).any(|position| inputs[..position].contains(&inputs[position])) {
+        return Err(no_kernel(node, "two of its inputs are the same value"));
+    }
+    let y = to.output(node);
+    to.push(node, ConcatForward, inputs, vec![], vec![y]);
+    Ok(())
+}
+
+impl KernelSpec for ConcatForward {
+    fn name(&self) -> &'static str {
+        "concat_forward"
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        let [inputs, updates, outputs] = counts;
+        if !(1..=MAX_INPUTS).contains(&inputs) || [updates, outputs] != [0, 1] {
+            return Err(format!(
+                "it has {counts:?} inputs, updates and outputs, it takes up to {MAX_INPUTS} inputs and makes one output"
+            ));
+        }
+        let (y, inputs) = operands.split_last().ok_or("it has no operands")?;
+        let mut sum = image_shape(inputs[0])?;
+        for input in &inputs[1..] {
+            let [_, channels, ..] = image_shape(input)?;
+            expect_shape(input, &[sum[0], channels, sum[2], sum[3]])?;
+            sum[1] += channels;
+        }
+        expect_shape(y, &sum)
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::PerSample
+    }
+
+    fn flops(&self, _operands: &[&Value]) -> u64 {
+        0
+    }
+
+    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
+        let Some(dy) = to.gradient(step.outputs[0]) else { return Ok(()) };
+        let mut first = 0;
+        for &x in &step.inputs {
+            if to.wants_gradient(x) {
+                to.add_gradient(x, |to, dx| {
+                    to.push(step, ConcatBackward { first }, Phase::BackwardData, vec![dy], vec![], vec![dx]);
+                });
+            }
+            first += to.channels(x);
+        }
+        Ok(())
+    }
+}
+
+impl KernelSpec for ConcatBackward {
+    fn name(&self) -> &'static str {
+        "concat_backward"
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[1, 0, 1]])?;
+        let ([n, of, h, w], [_, channels, ..]) = (image_shape(operands[0])?, image_shape(operands[1])?);
+        if self.first + channels > of {
+            return Err(format!(
+                "`{}` has {of} channels, it takes {channels} from channel {} on",
+                operands[0].name, self.first
+            ));
+        }
+        expect_shape(operands[1], &[n, channels, h, w])
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::PerSample
+    }
+
+    fn flops(&self, _operands: &[&Value]) -> u64 {
+        0
+    }
+}
