@@ -45,6 +45,11 @@ fn a_nan_shows_where_the_reference_shows_it() {
     every_case(&backend, |case, precision, layout| {
         let map = match case.kernel {
             Kernel::ReluForward(_)
+            | Kernel::Relu6Forward(_)
+            | Kernel::AddForward(_)
+            | Kernel::ConcatForward(_)
+            | Kernel::ConcatBackward(_)
+            | Kernel::Dropout(_)
             | Kernel::MaxPoolForward(_)
             | Kernel::AvgPoolForward(_)
             | Kernel::LrnForward(_)
@@ -109,6 +114,10 @@ fn maps_that_lie_in_different_ways_are_refused_by_our_kernels() {
                 | Kernel::LrnForward(_)
                 | Kernel::ReluBackward(_)
                 | Kernel::ReluForward(_)
+                | Kernel::Relu6Backward(_)
+                | Kernel::Relu6Forward(_)
+                | Kernel::AddForward(_)
+                | Kernel::Dropout(_)
                 | Kernel::Accumulate(_)
         );
         let maps: Vec<&str> = case.operands().filter(|o| o.shape.len() == 4).map(|o| o.name).collect();

@@ -64,6 +64,46 @@ fn every_case_on_three_threads() {
     compare_all(3);
 }
 
+/// Channels are copied by where they are: one map may be channels last and the next in blocks.
+#[test]
+fn maps_that_are_put_together_may_lie_in_different_ways() {
+    let Some(backend) = backend(2) else { return };
+    let mut mixed = 0;
+    for case in cases::of(Precision::F32) {
+        if !matches!(case.kernel, Kernel::ConcatForward(_) | Kernel::ConcatBackward(_)) {
+            continue;
+        }
+        let expected = cases::run(&ReferenceBackend, &case, Precision::F32, Choices::default()).unwrap();
+        for odd in 0..2 {
+            let layout = |position: usize| LAYOUTS[(position + odd) % 2].to_owned();
+            let names = case.operands().enumerate();
+            let layouts = names.map(|(position, operand)| (operand.name.to_owned(), layout(position)));
+            let choices = Choices { layouts: layouts.collect(), ..Choices::default() };
+            let got = cases::run(&backend, &case, Precision::F32, choices).unwrap();
+            case.compare(Precision::F32, &expected, &got).unwrap();
+            mixed += 1;
+        }
+    }
+    assert!(mixed > 40, "{mixed}");
+}
+
+/// Masks are the reference's to the last element, in every layout, for other tiles than the first too.
+#[test]
+fn dropout_drops_what_the_reference_drops() {
+    let Some(backend) = backend(3) else { return };
+    for (precision, layout) in PRECISIONS.into_iter().flat_map(|p| LAYOUTS.map(|layout| (p, layout))) {
+        for case in cases::of(precision) {
+            if !matches!(case.kernel, Kernel::Dropout(_)) {
+                continue;
+            }
+            let expected = cases::run(&ReferenceBackend, &case, precision, Choices::default()).unwrap();
+            let got = cases::run(&backend, &case, precision, choices(&case, layout)).unwrap();
+            let dropped = |results: &[Vec<f64>]| results[0].iter().map(|&y| y == 0.0).collect::<Vec<_>>();
+            assert_eq!(dropped(&expected), dropped(&got), "{precision} {layout} `{}`", case.name);
+        }
+    }
+}
+
 #[test]
 fn double_precision_is_refused() {
     let Some(backend) = backend(1) else { return };

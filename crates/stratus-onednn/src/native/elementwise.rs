@@ -20,7 +20,11 @@ pub struct Machine {
 
 impl Machine {
     /// Calls `body(range, piece of y)` for every thread's range of `0..y.len()`.
-    fn over<T: Send>(&self, y: &mut [T], body: &(dyn Fn(std::ops::Range<usize>, &mut [T]) + Sync)) {
+    pub(super) fn over<T: Send>(
+        &self,
+        y: &mut [T],
+        body: &(dyn Fn(std::ops::Range<usize>, &mut [T]) + Sync),
+    ) {
         let (threads, length) = (self.team.threads(), y.len());
         let mut parts = cut(y, (0..threads).map(|t| split(length, threads, t).len()));
         let task = |thread: usize, part: &mut &mut [T]| body(split(length, threads, thread), part);

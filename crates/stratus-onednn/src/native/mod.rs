@@ -9,6 +9,8 @@
 pub mod avg_pool;
 pub mod batch_norm;
 mod batch_norm_backward;
+pub mod concat;
+pub mod dropout;
 pub mod elementwise;
 pub mod loss;
 pub mod lrn;

@@ -2,6 +2,8 @@
 
 use crate::native::avg_pool::AvgPool;
 use crate::native::batch_norm::BatchNorm;
+use crate::native::concat::{Concat, Piece};
+use crate::native::dropout::{Drop, dropout};
 use crate::native::elementwise::{Machine, Rates};
 use crate::native::loss::softmax_cross_entropy;
 use crate::native::lrn::Lrn;
@@ -83,6 +85,17 @@ impl Around {
                 let tags: Vec<&str> = self.layouts.iter().map(|layout| layout.tag.as_str()).collect();
                 format!("our kernels walk maps that are all channels last or all in blocks of 16 channels, these lie as {tags:?}")
             })
+    }
+
+    /// How a feature map is walked that may have other channels than the other maps of its step.
+    fn own_geometry(&self, position: usize) -> Result<Geometry, String> {
+        let own = self.values.get(position).zip(self.layouts.get(position));
+        own.and_then(|(value, layout)| Geometry::of(&value.shape, layout)).ok_or_else(|| {
+            let tag = self.layouts.get(position).map_or("nothing", |layout| layout.tag.as_str());
+            format!(
+                "our kernels walk maps that are channels last or in blocks of 16 channels, one lies as {tag}"
+            )
+        })
     }
 
     /// Checks that elements correspond by their place in memory.
@@ -323,8 +336,52 @@ pub(crate) fn prepare(
                 step(0, move |o| machine.relu6_backward::<E>(o.elements(0), o.elements(1), o.elements(2)))
             })
         }
-        Kernel::ConcatForward(_) | Kernel::ConcatBackward(_) | Kernel::Dropout(_) => {
-            return Err("no kernel computes it yet".to_owned());
+        Kernel::ConcatForward(_) => {
+            let inputs = around.values.len() - 1;
+            let mut at = 0;
+            let mut pieces = Vec::new();
+            for position in 0..inputs {
+                let from = around.own_geometry(position)?;
+                pieces.push(Piece { from, first: 0, at, channels: from.channels });
+                at += from.channels;
+            }
+            let concat = Concat { pieces, to: around.own_geometry(inputs)?, team: machine.team.clone() };
+            typed!(around.one_type(&(0..=inputs).collect::<Vec<_>>())?, E => step(0, move |o| {
+                let y = o.elements::<E>(inputs);
+                let sources = std::array::from_fn(|position| &*o.elements::<E>(position));
+                concat.run(&sources, y);
+            }))
+        }
+        Kernel::ConcatBackward(k) => {
+            let (from, to) = (around.own_geometry(0)?, around.own_geometry(1)?);
+            let pieces = vec![Piece { from, first: k.first, at: 0, channels: to.channels }];
+            let concat = Concat { pieces, to, team: machine.team.clone() };
+            typed!(around.one_type(&[0, 1])?, E => step(0, move |o| {
+                let y = o.elements::<E>(1);
+                let sources = std::array::from_fn(|position| &*o.elements::<E>(position));
+                concat.run(&sources, y);
+            }))
+        }
+        Kernel::Dropout(k) => {
+            around.expect_same_layout(&[0, 2])?;
+            let (elements, scale) = (around.values.first().map_or(0, Value::elements), k.scale() as f32);
+            let row_major = around.layouts.first().is_some_and(Layout::is_row_major);
+            let geometry = if row_major { None } else { Some(around.own_geometry(0)?) };
+            let drop = move |o: &mut Operands<'_>| {
+                let (mask, first) = (k.mask(o.elements(1)), (o.tile().index * elements) as u64);
+                Drop { mask, scale, first }
+            };
+            match (around.dtype(0), around.dtype(2)) {
+                // Behind a linear layer, whose results have the master precision.
+                (Some(DType::F32), Some(DType::Bf16)) => step(0, move |o| {
+                    let drop = drop(o);
+                    dropout::<f32, Bf16>(&machine, &drop, geometry.as_ref(), o.elements(0), o.elements(2));
+                }),
+                _ => typed!(around.one_type(&[0, 2])?, E => step(0, move |o| {
+                    let drop = drop(o);
+                    dropout::<E, E>(&machine, &drop, geometry.as_ref(), o.elements(0), o.elements(2));
+                })),
+            }
         }
         Kernel::Conv2dForward(_)
         | Kernel::Conv2dBackwardData(_)

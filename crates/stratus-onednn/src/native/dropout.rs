@@ -1,0 +1,122 @@
+//! Dropout: the mask is computed as it is needed, 16 blocks of the random sequence at a time.
+//!
+//! Elements are numbered in row-major order whatever the layout. Where that is the order in memory, a block's four words decide over four
+//! neighbours; elsewhere (channels are neighbours, and their numbers a whole image apart) every element takes one word of a block of its own.
+
+use super::elementwise::Machine;
+use super::rows::Geometry;
+use super::simd::{Element, multiversion};
+use super::threads::cut;
+use std::ops::Range;
+use stratus_engine::ops::Mask;
+
+/// Blocks that are computed at a time.
+const LANES: usize = 16;
+
+/// What a step drops.
+#[derive(Clone, Debug)]
+pub struct Drop {
+    /// Which elements.
+    pub mask: Mask,
+    /// What the others are multiplied by.
+    pub scale: f32,
+    /// The number of the first element: those of earlier tiles come before it.
+    pub first: u64,
+}
+
+/// `y` is `x * scale`, or 0 where the mask drops the element. Without a geometry the order in memory is row-major.
+pub fn dropout<A: Element, B: Element>(
+    machine: &Machine,
+    drop: &Drop,
+    geometry: Option<&Geometry>,
+    x: &[A],
+    y: &mut [B],
+) {
+    let Some(geometry) = geometry else {
+        machine.over(y, &|range, y| {
+            let first = drop.first + range.start as u64;
+            in_order(machine.level, drop, first, &x[range], y);
+        });
+        return;
+    };
+    let threads = machine.team.threads();
+    let rows = |thread| geometry.thread_rows(threads, thread);
+    let row = geometry.row_elements();
+    let mut parts = cut(y, (0..threads).map(|thread| rows(thread).len() * row));
+    machine.team.run_parts(&mut parts[..threads], &|thread, y| {
+        let rows = rows(thread);
+        map_rows(machine.level, drop, geometry, rows.clone(), &x[rows.start * row..rows.end * row], y);
+    });
+}
+
+multiversion! {
+    fn in_order / in_order_body [A: Element, B: Element] [A, B] (drop: &Drop, first: u64, x: &[A], y: &mut [B])
+}
+
+/// Elements from number `first` on, side by side in memory.
+#[inline(always)]
+fn in_order_body<A: Element, B: Element>(drop: &Drop, first: u64, x: &[A], y: &mut [B]) {
+    let mut position = 0;
+    while position < y.len() {
+        let number = first + position as u64;
+        let (block, skip) = ((number / 4) as u32, (number % 4) as usize);
+        let words =
+            drop.mask.stream.blocks::<LANES>(std::array::from_fn(|lane| block.wrapping_add(lane as u32)));
+        let mut flat = [0; 4 * LANES];
+        for (lane, flat) in flat.chunks_exact_mut(4).enumerate() {
+            for (word, flat) in flat.iter_mut().enumerate() {
+                *flat = words[word][lane];
+            }
+        }
+        let count = (flat.len() - skip).min(y.len() - position);
+        let (x, y) = (&x[position..position + count], &mut y[position..position + count]);
+        for ((y, x), word) in y.iter_mut().zip(x).zip(&flat[skip..]) {
+            let value = x.load() * drop.scale;
+            *y = B::store(if *word < drop.mask.threshold { 0.0 } else { value });
+        }
+        position += count;
+    }
+}
+
+multiversion! {
+    fn map_rows / map_rows_body [A: Element, B: Element] [A, B] (
+        drop: &Drop, geometry: &Geometry, rows: Range<usize>, x: &[A], y: &mut [B],
+    )
+}
+
+/// Pixel rows of a map, counted over all planes.
+#[inline(always)]
+fn map_rows_body<A: Element, B: Element>(
+    drop: &Drop,
+    geometry: &Geometry,
+    rows: Range<usize>,
+    x: &[A],
+    y: &mut [B],
+) {
+    let Geometry { height, row, width, groups, channels, .. } = *geometry;
+    let pixels = (height * row) as u64;
+    let first_pixel = rows.start * row;
+    for (position, (x, y)) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)).enumerate() {
+        let pixel = first_pixel + position;
+        let plane = pixel / (height * row);
+        let (image, group) = (plane / groups, plane % groups);
+        let number = (image * channels + group * width) as u64 * pixels + (pixel % (height * row)) as u64;
+        // Padding is zero, and stays so whether it is kept or not.
+        for (chunk, (x, y)) in x.chunks(LANES).zip(y.chunks_mut(LANES)).enumerate() {
+            let start = drop.first + number + (chunk * LANES) as u64 * pixels;
+            let numbers: [u64; LANES] = std::array::from_fn(|lane| start + lane as u64 * pixels);
+            let blocks = drop.mask.stream.blocks::<LANES>(numbers.map(|number| (number / 4) as u32));
+            let mut words = [0; LANES];
+            for lane in 0..LANES {
+                let [a, b, c, d] = [0, 1, 2, 3].map(|word: usize| blocks[word][lane]);
+                let odd = numbers[lane] & 1 != 0;
+                let (low, high) = (if odd { b } else { a }, if odd { d } else { c });
+                words[lane] = if numbers[lane] & 2 != 0 { high } else { low };
+            }
+            for ((y, x), word) in y.iter_mut().zip(x).zip(&words) {
+                let value = x.load() * drop.scale;
+                *y = B::store(if *word < drop.mask.threshold { 0.0 } else { value });
+            }
+        }
+    }
+}
