@@ -4,22 +4,27 @@
 
 mod common;
 
-use common::{Probe, digits, numbers, published_digits, sgd};
+use common::{HYPER, Probe, branches, digits, numbers, published_digits, sgd};
 use stratus_engine::differentiate::differentiate;
 use stratus_engine::fuse::fuse;
 use stratus_engine::lower::lower;
 use stratus_engine::program::Mode;
 use stratus_engine::tile::tile;
 use stratus_engine::update::update;
-use stratus_engine::{Precision, Program, Section, cases};
+use stratus_engine::{Kernel, Precision, Program, Section, cases};
+use stratus_graph::Graph;
 
 const BATCH: usize = 12;
 
-/// The digits network for small images, forward and backward, in tiles that fit so many bytes.
-fn network(cache_bytes: usize, precision: Precision) -> Program {
-    let graph = digits([2, 9, 8], 4, 3);
-    let forward = fuse(&lower(&graph, Mode::Train, precision, BATCH).unwrap()).unwrap();
+/// A network, forward and backward, in tiles that fit so many bytes.
+fn tiled(graph: &Graph, cache_bytes: usize, precision: Precision) -> Program {
+    let forward = fuse(&lower(graph, Mode::Train, precision, BATCH).unwrap()).unwrap();
     tile(&differentiate(&forward).unwrap(), cache_bytes).unwrap()
+}
+
+/// The digits network for small images.
+fn network(cache_bytes: usize, precision: Precision) -> Program {
+    tiled(&digits([2, 9, 8], 4, 3), cache_bytes, precision)
 }
 
 fn probe(program: &Program) -> Probe {
@@ -30,6 +35,7 @@ fn probe(program: &Program) -> Probe {
         let elements = value.elements();
         let contents = match (value.role, value.name.as_str()) {
             (_, "images") => numbers(elements, 5, 1.0),
+            (_, "hyper") => HYPER.to_vec(),
             (_, "labels") => (0..BATCH).map(|n| (n % 4) as f64).collect(),
             (role, _) if !role.is_persistent() => continue,
             (_, name) => {
@@ -42,35 +48,53 @@ fn probe(program: &Program) -> Probe {
     probe
 }
 
-#[test]
-fn tiles_change_neither_loss_nor_gradients_nor_statistics() {
-    let whole = network(usize::MAX, Precision::F64);
+/// Compares a network in tiles with the whole batch at once; returns how many tiles there were.
+fn compare_tiles(graph: &Graph, results: usize) -> Vec<usize> {
+    let whole = tiled(graph, usize::MAX, Precision::F64);
     assert!(whole.sections.is_empty());
     let mut expected = probe(&whole);
     let loss = expected.loss();
     let mut tile_counts = Vec::new();
     // From the whole batch to one sample at a time.
     for cache_bytes in [60_000, 30_000, 16_000, 5_000] {
-        let tiled = network(cache_bytes, Precision::F64);
+        let tiled = tiled(graph, cache_bytes, Precision::F64);
         tile_counts.extend(tiled.sections.iter().map(|section| section.tiles));
         let mut got = probe(&tiled);
         let difference = (got.loss() - loss).abs();
         assert!(difference < 1e-13, "{difference} with {cache_bytes} bytes\n{}", tiled.dump());
-        let results = whole.values.iter().filter(|value| {
+        let values = whole.values.iter().filter(|value| {
             ["gradient", "running_mean", "running_var"].iter().any(|kind| value.name.ends_with(kind))
                 && !value.per_sample
         });
         let mut compared = 0;
-        for value in results {
+        for value in values {
             cases::compare(&expected.read(&value.name), &got.read(&value.name), 1e-12)
                 .unwrap_or_else(|problem| panic!("{} with {cache_bytes} bytes: {problem}", value.name));
             compared += 1;
         }
-        assert_eq!(compared, 11 + 6, "parameters and running statistics");
+        assert_eq!(compared, results, "parameters and running statistics");
     }
     tile_counts.sort_unstable();
     tile_counts.dedup();
-    assert!(tile_counts.len() >= 3 && tile_counts.contains(&BATCH), "{tile_counts:?}");
+    tile_counts
+}
+
+#[test]
+fn tiles_change_neither_loss_nor_gradients_nor_statistics() {
+    for (graph, results) in [(digits([2, 9, 8], 4, 3), 11 + 6), (branches(), 15 + 4)] {
+        let tile_counts = compare_tiles(&graph, results);
+        assert!(tile_counts.len() >= 3 && tile_counts.contains(&BATCH), "{tile_counts:?}");
+    }
+}
+
+/// Otherwise the test above would not show that masks count over the whole batch: here one pass of a layer is cut and the other is not.
+#[test]
+fn dropout_runs_whole_forward_and_in_tiles_backward() {
+    let program = tiled(&branches(), 5_000, Precision::F64);
+    let tiles = (0..program.steps.len())
+        .filter(|&step| matches!(program.steps[step].kernel, Kernel::Dropout(_)))
+        .map(|step| program.tiles(step));
+    assert_eq!(tiles.collect::<Vec<_>>(), [1, 1, 1, BATCH], "{}", program.dump());
 }
 
 #[test]

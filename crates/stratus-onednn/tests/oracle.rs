@@ -6,8 +6,9 @@ mod common;
 
 use common::{LAYOUTS, PRECISIONS, backend, choices};
 use stratus_engine::cases::{self, Case};
+use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::reference::ReferenceBackend;
-use stratus_engine::{Choices, EngineError, Kernel, Precision};
+use stratus_engine::{Choices, Clock, EngineError, Kernel, Precision, Section, Session};
 use stratus_onednn::OneDnn;
 
 /// What the backend may refuse, and the words it does so with. Everything else runs.
@@ -87,10 +88,29 @@ fn maps_that_are_put_together_may_lie_in_different_ways() {
     assert!(mixed > 40, "{mixed}");
 }
 
-/// Masks are the reference's to the last element, in every layout, for other tiles than the first too.
+/// Runs a case sample by sample; its first input and its output have a row per sample.
+fn run_in_tiles(backend: &OneDnn, case: &Case, precision: Precision, layout: &str) -> Vec<f64> {
+    let mut program = case.program(precision).unwrap();
+    let step = program.steps[0].clone();
+    for id in [step.inputs[0], step.outputs[0]] {
+        program.values[id.0].per_sample = true;
+    }
+    program.sections.push(Section { first: 0, count: 1, tiles: program.batch });
+    let mut persistent = Persistent::default();
+    let plan = Plan::prepare(backend, &program, choices(case, layout), false, &mut persistent).unwrap();
+    let mut session = Session::new(vec![plan], persistent).unwrap();
+    for (id, contents) in step.inputs.iter().zip(case.draw()) {
+        session.write_value(0, id.0, &contents).unwrap();
+    }
+    session.run(0, &mut [], &mut [], &mut Clock::disabled(1), 0).unwrap();
+    session.read_value(0, step.outputs[0].0)
+}
+
+/// Masks are the reference's to the last element, in every layout, whole or in tiles.
 #[test]
 fn dropout_drops_what_the_reference_drops() {
     let Some(backend) = backend(3) else { return };
+    let mut in_tiles = 0;
     for (precision, layout) in PRECISIONS.into_iter().flat_map(|p| LAYOUTS.map(|layout| (p, layout))) {
         for case in cases::of(precision) {
             if !matches!(case.kernel, Kernel::Dropout(_)) {
@@ -100,8 +120,14 @@ fn dropout_drops_what_the_reference_drops() {
             let got = cases::run(&backend, &case, precision, choices(&case, layout)).unwrap();
             let dropped = |results: &[Vec<f64>]| results[0].iter().map(|&y| y == 0.0).collect::<Vec<_>>();
             assert_eq!(dropped(&expected), dropped(&got), "{precision} {layout} `{}`", case.name);
+            if case.inputs[0].shape[0] > 1 {
+                let tiled = run_in_tiles(&backend, &case, precision, layout);
+                assert_eq!(tiled, got[0], "{precision} {layout} `{}` in tiles", case.name);
+                in_tiles += 1;
+            }
         }
     }
+    assert!(in_tiles > 20, "{in_tiles}");
 }
 
 #[test]
