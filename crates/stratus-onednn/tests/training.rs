@@ -1,10 +1,10 @@
-//! The digits network as a training run has it, all programs over the same parameters, against the reference backend.
+//! Small networks as a training run has it, all programs over the same parameters, against the reference backend.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
-use common::network::{Run, WHOLE, choices, digits, training_program};
+use common::network::{Run, WHOLE, branches, choices, digits, training_program};
 use common::{LAYOUTS, PRECISIONS, backend, precisions};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::reference::ReferenceBackend;
@@ -54,19 +54,17 @@ fn distances(from: &Outcome, to: &Outcome) -> [f64; 3] {
 /// In f32 losses and state are the reference's but for rounding. In bf16, where sums in another order are rounded to other neighbours, they are as
 /// close to the f32 reference as the bf16 reference is. One pixel that rounding puts on the rectifier's other side, or that wins a window, changes a
 /// gradient far more than rounding does: velocities get room for a few.
-fn check(backend: &OneDnn, input: [usize; 3], width: usize, batch: usize) {
-    let graph = digits(input, width);
-    let [exact, rounded] = PRECISIONS.map(|p| train(&ReferenceBackend, &graph, p, batch, "plain", WHOLE));
-    // About a third of the largest step's operands.
-    let in_tiles = batch * width * input[1] * input[2];
+fn check(backend: &OneDnn, graph: &Graph, batch: usize, in_tiles: usize) {
+    let [exact, rounded] = PRECISIONS.map(|p| train(&ReferenceBackend, graph, p, batch, "plain", WHOLE));
     let ways = LAYOUTS.map(|layout| [(layout, WHOLE), (layout, in_tiles)]).concat();
     for (precision, (layout, tile)) in
         precisions(backend).into_iter().flat_map(|p| ways.iter().map(move |way| (p, *way)))
     {
-        let what = format!("{precision} {input:?} width {width} batch {batch} {layout} in {tile} bytes");
-        let sections = training_program(&graph, precision, batch, tile).sections;
+        let (name, input) = (&graph.name, graph.input_shape());
+        let what = format!("{precision} {name} of {input} batch {batch} {layout} in {tile} bytes");
+        let sections = training_program(graph, precision, batch, tile).sections;
         assert_eq!(sections.is_empty(), tile == WHOLE || batch == 1, "{what}: {sections:?}");
-        let got = train(backend, &graph, precision, batch, layout, tile);
+        let got = train(backend, graph, precision, batch, layout, tile);
         let allowed = match precision {
             Precision::F32 => [1e-4, 2e-2, 1e-4],
             _ => distances(&exact, &rounded).map(|distance| 2.0 * distance + 1e-2),
@@ -78,22 +76,29 @@ fn check(backend: &OneDnn, input: [usize; 3], width: usize, batch: usize) {
             continue;
         }
         // The same again: the same bits.
-        assert_eq!(train(backend, &graph, precision, batch, layout, tile), got, "{what}");
+        assert_eq!(train(backend, graph, precision, batch, layout, tile), got, "{what}");
     }
 }
 
 #[test]
 fn three_steps_follow_the_reference() {
     let (Some(one), Some(two)) = (backend(1), backend(2)) else { return };
+    let check_digits = |backend: &OneDnn, input: [usize; 3], width: usize, batch: usize| {
+        // Tiles of about a third of the largest step's operands.
+        check(backend, &digits(input, width), batch, batch * width * input[1] * input[2]);
+    };
     for input in [[1, 28, 28], [1, 15, 17]] {
         for width in [8, 5, 16, 20] {
-            check(&one, input, width, 7);
+            check_digits(&one, input, width, 7);
         }
     }
     for (input, width, batch) in
         [([1, 15, 17], 5, 1), ([1, 28, 28], 16, 1), ([1, 28, 28], 8, 64), ([3, 15, 17], 20, 64)]
     {
-        check(&two, input, width, batch);
+        check_digits(&two, input, width, batch);
+    }
+    for batch in [1, 7, 16] {
+        check(&two, &branches(), batch, batch * 1000);
     }
 }
 

@@ -12,10 +12,7 @@ use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::update::{Optimiser, update};
 use stratus_engine::{Choices, Clock, Precision, Program, Role, Session};
-use stratus_graph::ops::{
-    Add, BatchNorm2d, Concat, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Relu, Relu6,
-};
-use stratus_graph::{Graph, GraphBuilder, Shape, zoo};
+use stratus_graph::{Graph, layer_file, zoo};
 use stratus_random::{Purpose, Stream};
 
 /// The digits network for other inputs and widths than the published ones.
@@ -29,40 +26,9 @@ pub fn published_digits() -> Graph {
     digits([1, 28, 28], 10, 8)
 }
 
-/// A small network whose values have several readers: sums with a shortcut, sums of sums, a sum of a value with itself, maps one behind the other,
-/// an auxiliary loss; and dropout over a map and behind a linear layer.
+/// A network whose values have several readers, with dropout and an auxiliary loss.
 pub fn branches() -> Graph {
-    let (mut graph, images) = GraphBuilder::new("branches", Shape::image(2, 6, 6));
-    let mut add = |name: &str, op: stratus_graph::Op, inputs: &[_]| graph.add(name, op, inputs).unwrap();
-    let conv = |from, to, kernel: usize| Conv2d::new(from, to, kernel, 1, kernel / 2).into();
-    let mut x = add("conv1", conv(2, 5, 3), &[images]);
-    x = add("bn1", BatchNorm2d::new(5).into(), &[x]);
-    let shortcut = add("relu1", Relu.into(), &[x]);
-    x = add("conv2", conv(5, 5, 3), &[shortcut]);
-    x = add("bn2", BatchNorm2d::new(5).into(), &[x]);
-    x = add("add1", Add.into(), &[x, shortcut]);
-    let block = add("relu2", Relu.into(), &[x]);
-    x = add("conv3", conv(5, 5, 1), &[block]);
-    x = add("add2", Add.into(), &[block, x]);
-    x = add("add3", Add.into(), &[block, x]);
-    let sum = add("add4", Add.into(), &[x, x]);
-    x = add("conv4", conv(5, 4, 3), &[sum]);
-    let left = add("relu6", Relu6.into(), &[x]);
-    x = add("conv5", conv(5, 3, 1), &[sum]);
-    let right = add("relu3", Relu.into(), &[x]);
-    x = add("concat", Concat.into(), &[left, right, sum]);
-    x = add("pool", MaxPool2d::new(2, 2, 0).into(), &[x]);
-    x = add("flatten", Flatten.into(), &[x]);
-    x = add("dropout1", Dropout { p: 0.4 }.into(), &[x]);
-    x = add("fc1", Linear::new(108, 9).into(), &[x]);
-    x = add("dropout2", Dropout { p: 0.25 }.into(), &[x]);
-    x = add("relu4", Relu.into(), &[x]);
-    let y = add("fc2", Linear::new(9, 4).into(), &[x]);
-    x = add("aux.flatten", Flatten.into(), &[left]);
-    x = add("aux.dropout", Dropout { p: 0.0 }.into(), &[x]);
-    x = add("aux.fc", Linear::new(144, 4).into(), &[x]);
-    graph.auxiliary(x, 0.3);
-    graph.finish(y).unwrap()
+    layer_file::parse(include_str!("../branches.toml")).unwrap()
 }
 
 /// Numbers of an iteration of a probe: rate, iteration, and the halves of the seed.

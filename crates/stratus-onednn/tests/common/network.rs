@@ -1,4 +1,4 @@
-//! The digits network in every program that a training run has, on any backend.
+//! Small networks in every program that a training run has, on any backend.
 
 use stratus_engine::fuse::fuse;
 use stratus_engine::lower::{lower, refresh};
@@ -11,8 +11,8 @@ use stratus_engine::update::{Optimiser, update};
 use stratus_engine::{
     Backend, Choices, Clock, DType, EngineError, Precision, Program, Session, differentiate,
 };
-use stratus_graph::Graph;
 use stratus_graph::zoo::{self, Hyperparameters};
+use stratus_graph::{Graph, layer_file};
 
 pub const CLASSES: usize = 10;
 
@@ -23,6 +23,11 @@ pub const WHOLE: usize = usize::MAX;
 pub fn digits(input: [usize; 3], width: usize) -> Graph {
     let network = zoo::find("digits").unwrap();
     (network.build)(&Hyperparameters { input, classes: CLASSES, width: Some(width) }).unwrap()
+}
+
+/// A network whose values have several readers, with dropout and an auxiliary loss.
+pub fn branches() -> Graph {
+    layer_file::parse(include_str!("../../../stratus-engine/tests/branches.toml")).unwrap()
 }
 
 /// Numbers in [-1, 1), a function of the seed.
@@ -100,7 +105,6 @@ impl Run {
         for (name, elements) in velocities {
             session.write(&name, &vec![0.0; elements])?;
         }
-        session.set_hyper(Hyper { learning_rate: 0.005, iteration: 0, seed: 0 });
         let mut run = Self { session, graph: graph.clone(), precision };
         run.execute(3, 0)?;
         Ok(run)
@@ -109,6 +113,7 @@ impl Run {
     /// Runs a program on a batch that is a function of the seed.
     pub fn execute(&mut self, program: usize, seed: usize) -> Result<Metrics, EngineError> {
         let mut inputs = self.session.inputs(program)?;
+        self.session.set_hyper(Hyper { learning_rate: 0.005, iteration: seed as u64, seed: 1 << 40 });
         let plan = self.session.plan(program);
         if let Some(place) = plan.external(0) {
             let (dtype, shape) = (self.precision.compute(), &place.layout.shape);
