@@ -105,10 +105,11 @@ fn three_steps_follow_the_reference() {
 #[test]
 fn measured_plans_follow_the_reference() {
     let Some(backend) = backend(2) else { return };
-    for precision in precisions(&backend) {
-        let graph = digits([1, 28, 28], 8);
-        let mut measured = Run::new(&backend, &graph, precision, 64, None, 1 << 18).unwrap();
-        let mut reference = Run::new(&ReferenceBackend, &graph, precision, 64, Some("plain"), WHOLE).unwrap();
+    let graphs = [(digits([1, 28, 28], 8), 1 << 18), (branches(), 1 << 14)];
+    let runs = precisions(&backend).into_iter().flat_map(|p| graphs.each_ref().map(|g| (p, g)));
+    for (precision, (graph, tile)) in runs {
+        let mut measured = Run::new(&backend, graph, precision, 64, None, *tile).unwrap();
+        let mut reference = Run::new(&ReferenceBackend, graph, precision, 64, Some("plain"), WHOLE).unwrap();
         for (seed, program) in [0, 1, 0, 2].into_iter().enumerate() {
             let (got, expected) =
                 (measured.execute(program, seed).unwrap(), reference.execute(program, seed).unwrap());

@@ -199,7 +199,7 @@ fn run(backend: &dyn Backend, network: &str, tile_bytes: usize, layout: Option<&
             session.write(&format!("{}:momentum", parameter.name), &vec![0.0; values.len()]).unwrap();
         }
     }
-    session.set_hyper(Hyper { learning_rate: fixture.learning_rate });
+    session.set_hyper(Hyper { learning_rate: fixture.learning_rate, iteration: 0, seed: 0 });
     let mut inputs = session.inputs(0).unwrap();
     let place = session.plan(0).external(0).unwrap().clone();
     let pixels: Vec<f32> = numbers(&fixture.batch, fixture.input.iter().product()).collect();

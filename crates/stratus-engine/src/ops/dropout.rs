@@ -104,3 +104,50 @@ impl KernelSpec for Dropout {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYPER: [f64; 4] = [0.1, 5.0, 6.0, 7.0];
+
+    fn kept(p: f32, layer: u32, hyper: [f64; 4]) -> Vec<bool> {
+        let mask = Dropout { p, layer }.mask(&hyper);
+        (0..20_000).map(|element| mask.keeps(element)).collect()
+    }
+
+    #[test]
+    fn elements_take_the_words_of_the_stream_in_order() {
+        let mut stream = Stream::new(6 | 7 << 32, Purpose::Dropout, 5, 2);
+        let expected: Vec<bool> = (0..20_000).map(|_| stream.next_u32() >= 1 << 30).collect();
+        assert_eq!(kept(0.25, 2, HYPER), expected);
+    }
+
+    #[test]
+    fn the_share_that_is_dropped_is_p() {
+        for p in [0.1, 0.5, 0.9] {
+            let dropped = kept(p, 0, HYPER).iter().filter(|kept| !**kept).count() as f32 / 20_000.0;
+            assert!((dropped - p).abs() < 0.015, "{dropped} of {p}");
+        }
+        assert!(kept(0.0, 0, HYPER).iter().all(|&kept| kept));
+        let largest = 1.0f32.next_down();
+        assert_eq!(Dropout { p: largest, layer: 0 }.mask(&HYPER).threshold, u32::MAX - 255);
+    }
+
+    #[test]
+    fn layers_iterations_and_seeds_have_masks_of_their_own() {
+        let base = kept(0.5, 0, HYPER);
+        let mut others = vec![kept(0.5, 1, HYPER)];
+        for position in 1..4 {
+            let mut hyper = HYPER;
+            hyper[position] += 1.0;
+            others.push(kept(0.5, 0, hyper));
+        }
+        for other in others {
+            let same = base.iter().zip(&other).filter(|(a, b)| a == b).count();
+            assert!((9_500..10_500).contains(&same), "{same} of 20000 are the same");
+        }
+        // The rate has no part in it.
+        assert_eq!(kept(0.5, 0, [0.2, 5.0, 6.0, 7.0]), base);
+    }
+}
