@@ -303,5 +303,22 @@ macro_rules! networks {
 }
 
 networks! {
+    alexnet;
     digits;
+    googlenet;
+    inception_v3;
+    mobilenet_v2;
+    resnet18;
+    resnet34;
+    resnet50;
+    resnet101;
+    resnet152;
+    vgg11;
+    vgg11_bn;
+    vgg13;
+    vgg13_bn;
+    vgg16;
+    vgg16_bn;
+    vgg19;
+    vgg19_bn;
 }
