@@ -28,9 +28,23 @@ pub fn fuse(forward: &Program) -> Result<Program, EngineError> {
         while apply(&mut program, *rule) {}
         program.verify(pass)?;
     }
+    join_statistics(&mut program);
     program.drop_unused_values();
     program.verify("fuse")?;
     Ok(program)
+}
+
+/// Counts the statistics of a batch norm to the layers that it was fused to: reports show them in one row.
+fn join_statistics(program: &mut Program) {
+    for statistics in 0..program.steps.len() {
+        let step = &program.steps[statistics];
+        if !matches!(step.kernel, Kernel::BatchNormStatistics(_)) {
+            continue;
+        }
+        if let Some(reader) = only_reader(program, step.outputs[0]) {
+            program.steps[statistics].layers = program.steps[reader].layers.clone();
+        }
+    }
 }
 
 /// Fuses the first pair that fits; returns whether there was one.
