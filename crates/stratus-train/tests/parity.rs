@@ -306,19 +306,30 @@ networks! {
     alexnet;
     digits;
     googlenet;
+    #[ignore = "a large network: `make test-all` runs it"]
     inception_v3;
     mobilenet_v2;
     resnet18;
+    #[ignore = "a large network: `make test-all` runs it"]
     resnet34;
     resnet50;
+    #[ignore = "a large network: `make test-all` runs it"]
     resnet101;
+    #[ignore = "a large network: `make test-all` runs it"]
     resnet152;
+    #[ignore = "a large network: `make test-all` runs it"]
     vgg11;
     vgg11_bn;
+    #[ignore = "a large network: `make test-all` runs it"]
     vgg13;
+    #[ignore = "a large network: `make test-all` runs it"]
     vgg13_bn;
+    #[ignore = "a large network: `make test-all` runs it"]
     vgg16;
+    #[ignore = "a large network: `make test-all` runs it"]
     vgg16_bn;
+    #[ignore = "a large network: `make test-all` runs it"]
     vgg19;
+    #[ignore = "a large network: `make test-all` runs it"]
     vgg19_bn;
 }
