@@ -319,6 +319,7 @@ networks! {
     resnet152;
     #[ignore = "a large network: `make test-all` runs it"]
     vgg11;
+    #[ignore = "a large network: `make test-all` runs it"]
     vgg11_bn;
     #[ignore = "a large network: `make test-all` runs it"]
     vgg13;
