@@ -60,10 +60,9 @@ pub trait Backend: Send + Sync {
     /// The threads its kernels run on. Bits depend on it.
     fn threads(&self) -> usize;
 
-    /// Bytes of the caches that are nearest to its threads, taken together: what [`crate::tile::tile`] should fit tiles into. `None` where
-    /// tiles gain nothing.
-    fn cache_bytes(&self) -> Option<usize> {
-        None
+    /// Whether it is worth fitting tiles of the batch into the caches of its threads: see [`crate::tile::tile`].
+    fn gains_from_tiles(&self) -> bool {
+        false
     }
 
     /// Chooses kernels and layouts.

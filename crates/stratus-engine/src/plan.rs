@@ -250,15 +250,13 @@ enum Owner {
     Scratch(usize),
 }
 
-/// Whether a value is made and used up within each tile of a section.
+/// Whether a value is made and used up within each tile of a section: it has one tile's rows, or is one tile's share of a sum.
 fn lives_within_a_tile(program: &Program, section: &Section, id: ValueId) -> bool {
-    let touches = |position: usize| program.steps[position].operands().any(|operand| operand == id);
-    let only_here =
-        (0..program.steps.len()).all(|position| section.steps().contains(&position) || !touches(position));
-    let makers =
-        section.steps().map(|position| &program.steps[position]).filter(|step| step.outputs.contains(&id));
-    let is_made_anew = makers.clone().all(|step| step.kernel.tiling() != Tiling::Continues);
-    only_here && is_made_anew && makers.count() > 0 && !program.is_cut(id, section.tiles)
+    let is_share = || {
+        let mut steps = section.steps().map(|position| &program.steps[position]);
+        steps.any(|step| step.kernel.tiling() == Tiling::Sums && step.outputs.contains(&id))
+    };
+    if program.value(id).per_sample { !program.is_cut(id, section.tiles) } else { is_share() }
 }
 
 /// From when to when each transient value and each step's scratch is alive.

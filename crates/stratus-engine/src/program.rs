@@ -80,8 +80,6 @@ pub enum Phase {
     Forward,
     /// Loss, metrics and the gradient of the logits.
     Loss,
-    /// Backward: both gradients by one kernel.
-    Backward,
     /// Backward: the gradient of the input.
     BackwardData,
     /// Backward: the gradient of the weights.
@@ -99,7 +97,6 @@ impl Phase {
         match self {
             Self::Forward => "forward",
             Self::Loss => "loss",
-            Self::Backward => "backward",
             Self::BackwardData => "backward_data",
             Self::BackwardWeights => "backward_weights",
             Self::Update => "update",

@@ -100,7 +100,6 @@ fn check_case(case: &Case, into: &mut Checked) -> bool {
         | Kernel::AvgPoolForward(_)
         | Kernel::ReluForward(_)
         | Kernel::LrnForward(_)
-        | Kernel::Relu6Forward(_)
         | Kernel::AddForward(_)
         | Kernel::ConcatForward(_)
         | Kernel::Dropout(_)

@@ -102,7 +102,7 @@ fn verification_names_pass_step_layer_and_what_is_wrong() {
     let aliased = broken(|program| program.steps[0].inputs[1] = program.steps[0].inputs[0]);
     let external = broken(|program| {
         let mut step = program.steps[0].clone();
-        step.kernel = Kernel::from(ReluForward);
+        step.kernel = Kernel::from(ReluForward { ceiling: None });
         step.inputs = step.outputs.clone();
         step.outputs = vec![program.find_role(Role::Images).unwrap()];
         program.steps.push(step);

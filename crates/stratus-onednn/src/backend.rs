@@ -153,8 +153,8 @@ impl Backend for OneDnn {
         self.machine.team.threads()
     }
 
-    fn cache_bytes(&self) -> Option<usize> {
-        Some(self.threads() * crate::caches::level_2())
+    fn gains_from_tiles(&self) -> bool {
+        true
     }
 
     fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<Prepared, EngineError> {

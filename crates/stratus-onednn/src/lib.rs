@@ -4,7 +4,6 @@
 //! (`prepare`); everything else on kernels that fuse what oneDNN keeps apart (`native`), on the same threads.
 
 mod backend;
-mod caches;
 mod ffi;
 mod library;
 mod native;

@@ -45,7 +45,6 @@ fn a_nan_shows_where_the_reference_shows_it() {
     every_case(&backend, |case, precision, layout| {
         let map = match case.kernel {
             Kernel::ReluForward(_)
-            | Kernel::Relu6Forward(_)
             | Kernel::AddForward(_)
             | Kernel::ConcatForward(_)
             | Kernel::ConcatBackward(_)
@@ -114,8 +113,6 @@ fn maps_that_lie_in_different_ways_are_refused_by_our_kernels() {
                 | Kernel::LrnForward(_)
                 | Kernel::ReluBackward(_)
                 | Kernel::ReluForward(_)
-                | Kernel::Relu6Backward(_)
-                | Kernel::Relu6Forward(_)
                 | Kernel::AddForward(_)
                 | Kernel::Dropout(_)
                 | Kernel::Accumulate(_)

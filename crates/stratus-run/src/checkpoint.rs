@@ -24,9 +24,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 pub use state::{Best, State};
-pub use tensors::{
-    Tensor, TensorRef, Values, ValuesRef, read_safetensors, weights_sha256, write_safetensors,
-};
+pub use stratus_weights::{Tensor, TensorRef, Values, write_safetensors};
+pub use tensors::{read_safetensors, weights_sha256};
 
 use crate::atomic::{self, Guarded};
 use crate::{Error, Result};
@@ -282,7 +281,8 @@ fn write_folder(
     let weights_sha256 = weights_sha256(weights);
     let mut files = BTreeMap::new();
     for (name, tensors) in [(WEIGHTS, weights), (OPTIMIZER, optimizer)] {
-        let entry = write_hashed(&folder.join(name), |out| write_safetensors(out, tensors))?;
+        let entry =
+            write_hashed(&folder.join(name), |out| write_safetensors(out, tensors, &BTreeMap::new()))?;
         files.insert(name.to_string(), entry);
     }
     let state = State { version: VERSION, weights_sha256, ..state.clone() };

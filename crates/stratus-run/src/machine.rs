@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Result, atomic};
 
+pub mod caches;
+use caches::Cache;
+
 /// The content of `machine.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -52,6 +55,8 @@ pub struct Cpu {
     pub usable_threads: Option<u32>,
     /// Instruction-set extensions, as the kernel names them.
     pub features: Vec<String>,
+    /// Caches of the first core, nearest first.
+    pub caches: Vec<Cache>,
 }
 
 /// An accelerator.
@@ -111,6 +116,7 @@ impl Machine {
         let line = |path: &str| Some(fs::read_to_string(root.join(path)).ok()?.trim().to_string());
         let mut cpu = cpu(&line("proc/cpuinfo").unwrap_or_default());
         cpu.architecture = std::env::consts::ARCH.into();
+        cpu.caches = caches::read(root, cpu.threads.map_or(1, |threads| threads as usize));
         cpu.usable_threads =
             std::thread::available_parallelism().ok().and_then(|n| u32::try_from(n.get()).ok());
         let installed = line("proc/meminfo").and_then(|text| kib(&text, "MemTotal:"));

@@ -108,10 +108,8 @@ pub fn programs(
         weight_decay: experiment.optimiser.weight_decay as f32,
     });
     let precision = opened.precision(experiment.train.precision);
-    let tiled = |program: Program| match opened.tile_kib(experiment.train.tile_kib) {
-        0 => Ok(program),
-        kib => tile(&program, kib << 10),
-    };
+    let tile_bytes = opened.tile_kib(experiment.train.tile_kib) << 10;
+    let tiled = |program: Program| if tile_bytes == 0 { Ok(program) } else { tile(&program, tile_bytes) };
     let training = |batch| -> Result<Program, TrainError> {
         let forward = fuse(&lower(graph, Mode::Train, precision, batch)?)?;
         Ok(update(&tiled(differentiate(&forward)?)?, optimiser)?)

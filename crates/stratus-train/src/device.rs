@@ -5,6 +5,7 @@ use crate::experiment::{Device, Precision};
 use stratus_engine::Backend;
 use stratus_engine::reference::ReferenceBackend;
 use stratus_onednn::OneDnn;
+use stratus_run::machine::{Machine, caches};
 
 /// A backend and what is worth saying about it.
 pub struct Opened {
@@ -53,10 +54,18 @@ fn reference(warnings: Vec<String>) -> Opened {
 }
 
 impl Opened {
-    /// KiB that a tile of the batch is made to fit on this device; 0 where tiles gain nothing.
+    /// KiB that a tile of the batch is made to fit on this device: its threads' second-level caches; 0 where tiles gain nothing.
     #[must_use]
     pub fn tile_kib(&self, setting: Option<usize>) -> usize {
-        setting.unwrap_or_else(|| self.backend.cache_bytes().unwrap_or(0) >> 10)
+        // Where the system does not say: the least of today's processors.
+        const SECOND_LEVEL: u64 = 1 << 20;
+        setting.unwrap_or_else(|| {
+            if !self.backend.gains_from_tiles() {
+                return 0;
+            }
+            let cache = caches::second_level(&Machine::probe().cpu.caches).unwrap_or(SECOND_LEVEL);
+            self.backend.threads() * (cache >> 10) as usize
+        })
     }
 
     /// The precision that a setting comes to on this device.

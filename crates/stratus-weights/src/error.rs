@@ -71,9 +71,6 @@ pub enum Problem {
         /// What to do.
         remedy: &'static str,
     },
-    /// The caller asked for something that cannot be written.
-    #[error("cannot be written: {0}")]
-    Invalid(String),
 }
 
 /// A result without the file's path yet.

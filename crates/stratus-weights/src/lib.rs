@@ -12,9 +12,10 @@ mod file;
 mod matching;
 mod safetensors;
 mod source;
+mod tensor;
 mod torch;
 
 pub use error::{Error, Problem, Result};
 pub use file::{Dtype, Format, NamedTensor, WeightsFile};
 pub use matching::{Matching, Mismatch, match_tensors};
-pub use safetensors::{TensorRef, write_safetensors};
+pub use tensor::{Tensor, TensorRef, Values, ValuesRef, write_safetensors};

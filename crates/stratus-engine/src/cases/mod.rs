@@ -18,7 +18,6 @@ mod local_response_norm;
 mod loss;
 mod max_pool2d;
 mod relu;
-mod relu6;
 mod run;
 mod sgd;
 
@@ -36,8 +35,8 @@ struct Table {
 }
 
 const TABLES: &[Table] = &[
-    avg_pool2d::TABLE,
     add::TABLE,
+    avg_pool2d::TABLE,
     batch_norm::TABLE,
     concat::TABLE,
     conv2d::TABLE,
@@ -48,7 +47,6 @@ const TABLES: &[Table] = &[
     loss::TABLE,
     max_pool2d::TABLE,
     relu::TABLE,
-    relu6::TABLE,
     sgd::TABLE,
 ];
 

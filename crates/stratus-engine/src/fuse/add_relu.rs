@@ -1,13 +1,14 @@
 //! The sum of a residual block and the rectifier after it.
 
 use crate::Kernel;
-use crate::ops::AddForward;
+use crate::ops::{AddForward, ReluForward};
 
 pub(super) fn fuse(producer: &Kernel, reader: &Kernel) -> Option<Kernel> {
     match (producer, reader) {
-        (Kernel::AddForward(AddForward { relu: false }), Kernel::ReluForward(_)) => {
-            Some(AddForward { relu: true }.into())
-        }
+        (
+            Kernel::AddForward(AddForward { relu: false }),
+            Kernel::ReluForward(ReluForward { ceiling: None }),
+        ) => Some(AddForward { relu: true }.into()),
         _ => None,
     }
 }

@@ -13,7 +13,6 @@ mod local_response_norm;
 mod loss;
 mod max_pool2d;
 mod relu;
-mod relu6;
 mod sgd;
 
 pub use add::AddForward;
@@ -31,7 +30,6 @@ pub use local_response_norm::{LrnBackward, LrnForward};
 pub use loss::{METRICS, SoftmaxCrossEntropy};
 pub use max_pool2d::{MaxPoolBackward, MaxPoolForward};
 pub use relu::{ReluBackward, ReluForward};
-pub use relu6::{Relu6Backward, Relu6Forward};
 pub use sgd::{HYPER, SgdUpdate};
 
 use crate::differentiate::Differentiator;
@@ -140,8 +138,6 @@ kernels!(
     MaxPoolBackward,
     MaxPoolForward,
     ReluBackward,
-    Relu6Backward,
-    Relu6Forward,
     ReluForward,
     Reorder,
     SgdUpdate,
@@ -163,8 +159,8 @@ pub(crate) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
         Op::Linear(op) => linear::lower(op, node, to),
         Op::LocalResponseNorm(op) => local_response_norm::lower(op, node, to),
         Op::MaxPool2d(op) => max_pool2d::lower(op, node, to),
-        Op::Relu(_) => relu::lower(node, to),
-        Op::Relu6(_) => relu6::lower(node, to),
+        Op::Relu(_) => relu::lower(None, node, to),
+        Op::Relu6(_) => relu::lower(Some(stratus_graph::ops::Relu6::CEILING), node, to),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The rectifier, where it could not be fused.
+//! The rectifier, with or without a ceiling, where it could not be fused.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_same_shape};
 use crate::differentiate::Differentiator;
@@ -7,17 +7,23 @@ use crate::{EngineError, Phase, Step, Value, ValueId};
 use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
 
-/// `x -> y = max(x, 0)`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct ReluForward;
+/// `x -> y = max(x, 0)`, at most `ceiling` where there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReluForward {
+    /// The largest result: 6 for ReLU6.
+    pub ceiling: Option<f32>,
+}
 
-/// `(y, dy) -> dx`: `dy` where `y > 0`, else 0. It reads the output, so that the input need not be kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct ReluBackward;
+/// `(y, dy) -> dx`: `dy` where `0 < y < ceiling`, else 0. It reads the output, so that the input need not be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReluBackward {
+    /// As in the forward pass.
+    pub ceiling: Option<f32>,
+}
 
-pub(super) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
+pub(super) fn lower(ceiling: Option<f32>, node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
     let (x, y) = (to.input(node, 0), to.output(node));
-    to.push(node, ReluForward, vec![x], vec![], vec![y]);
+    to.push(node, ReluForward { ceiling }, vec![x], vec![], vec![y]);
     Ok(())
 }
 
@@ -29,13 +35,14 @@ pub(super) fn backward_through_relu(
     to: &mut Differentiator,
 ) -> ValueId {
     let masked = to.temporary(y, ":masked");
-    to.push(step, ReluBackward, Phase::BackwardData, vec![y, dy], vec![], vec![masked]);
+    let kernel = ReluBackward { ceiling: None };
+    to.push(step, kernel, Phase::BackwardData, vec![y, dy], vec![], vec![masked]);
     masked
 }
 
 impl KernelSpec for ReluForward {
     fn name(&self) -> &'static str {
-        "relu_forward"
+        if self.ceiling.is_some() { "clipped_relu_forward" } else { "relu_forward" }
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
@@ -48,7 +55,7 @@ impl KernelSpec for ReluForward {
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {
-        operands[0].elements() as u64
+        operands[0].elements() as u64 * if self.ceiling.is_some() { 2 } else { 1 }
     }
 
     fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
@@ -56,7 +63,8 @@ impl KernelSpec for ReluForward {
         let Some(dy) = to.gradient(y) else { return Ok(()) };
         if to.wants_gradient(x) {
             to.add_gradient(x, |to, dx| {
-                to.push(step, ReluBackward, Phase::BackwardData, vec![y, dy], vec![], vec![dx]);
+                let kernel = ReluBackward { ceiling: self.ceiling };
+                to.push(step, kernel, Phase::BackwardData, vec![y, dy], vec![], vec![dx]);
             });
         }
         Ok(())
@@ -65,7 +73,7 @@ impl KernelSpec for ReluForward {
 
 impl KernelSpec for ReluBackward {
     fn name(&self) -> &'static str {
-        "relu_backward"
+        if self.ceiling.is_some() { "clipped_relu_backward" } else { "relu_backward" }
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
@@ -79,6 +87,6 @@ impl KernelSpec for ReluBackward {
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {
-        operands[0].elements() as u64
+        operands[0].elements() as u64 * if self.ceiling.is_some() { 2 } else { 1 }
     }
 }

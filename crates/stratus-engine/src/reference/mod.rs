@@ -15,7 +15,6 @@ mod local_response_norm;
 mod loss;
 mod max_pool2d;
 mod relu;
-mod relu6;
 mod sgd;
 mod tensor;
 
@@ -72,8 +71,6 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::MaxPoolBackward(kernel) => Box::new(*kernel),
         Kernel::MaxPoolForward(kernel) => Box::new(*kernel),
         Kernel::ReluBackward(kernel) => Box::new(*kernel),
-        Kernel::Relu6Backward(kernel) => Box::new(*kernel),
-        Kernel::Relu6Forward(kernel) => Box::new(*kernel),
         Kernel::ReluForward(kernel) => Box::new(*kernel),
         Kernel::Reorder(kernel) => Box::new(*kernel),
         Kernel::SgdUpdate(kernel) => Box::new(*kernel),

@@ -11,7 +11,12 @@ pub(super) fn rectify(x: f64) -> f64 {
 impl Reference for ReluForward {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [x, y] = operands else { return Err(unexpected_operands()) };
-        y.fill_with(|position| rectify(x.get(position)));
+        // Nothing is at least NaN.
+        let ceiling = self.ceiling.map_or(f64::NAN, f64::from);
+        y.fill_with(|position| {
+            let x = x.get(position);
+            if x >= ceiling { ceiling } else { rectify(x) }
+        });
         Ok(())
     }
 }
@@ -19,7 +24,11 @@ impl Reference for ReluForward {
 impl Reference for ReluBackward {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [y, dy, dx] = operands else { return Err(unexpected_operands()) };
-        dx.fill_with(|position| if y.get(position) > 0.0 { dy.get(position) } else { 0.0 });
+        let ceiling = self.ceiling.map_or(f64::NAN, f64::from);
+        dx.fill_with(|position| {
+            let y = y.get(position);
+            if y <= 0.0 || y.is_nan() || y >= ceiling { 0.0 } else { dy.get(position) }
+        });
         Ok(())
     }
 }

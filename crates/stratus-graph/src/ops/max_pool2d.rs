@@ -1,6 +1,6 @@
 //! Max-pooling.
 
-use super::{Declared, Operation, only};
+use super::{Declared, Operation, pooling_flops, resized};
 use crate::layer_file::{AttributeError, Attributes};
 use crate::shape::{pooled_extent, window_text};
 use crate::{Shape, ShapeError};
@@ -52,13 +52,11 @@ impl Operation for MaxPool2d {
     }
 
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
-        let [channels, height, width] = only("max_pool2d", inputs)?.as_image()?;
-        let [height, width] = self.output_size([height, width])?;
-        Ok(Shape::image(channels, height, width))
+        resized("max_pool2d", inputs, |size| self.output_size(size))
     }
 
     fn forward_flops(&self, _inputs: &[&Shape], output: &Shape) -> u64 {
-        (output.elements() as u64).saturating_mul(self.kernel[0].saturating_mul(self.kernel[1]) as u64)
+        pooling_flops(self.kernel, output)
     }
 
     fn attributes(&self) -> String {

@@ -142,6 +142,22 @@ fn leading(inputs: &[&Shape]) -> usize {
     inputs.first().and_then(|shape| shape.0.first()).copied().unwrap_or(0)
 }
 
+/// The shape of one image whose channels stay and whose height and width become what `resize` says.
+fn resized(
+    kind: &str,
+    inputs: &[&Shape],
+    resize: impl FnOnce([usize; 2]) -> Result<[usize; 2], ShapeError>,
+) -> Result<Shape, ShapeError> {
+    let [channels, height, width] = only(kind, inputs)?.as_image()?;
+    let [height, width] = resize([height, width])?;
+    Ok(Shape::image(channels, height, width))
+}
+
+/// Operations of a pooling: as many as pixels are looked at for each output.
+fn pooling_flops(kernel: [usize; 2], output: &Shape) -> u64 {
+    (output.elements() as u64).saturating_mul(kernel[0].saturating_mul(kernel[1]) as u64)
+}
+
 macro_rules! operations {
     ($($name:ident),* $(,)?) => {
         /// An operation with its attributes.

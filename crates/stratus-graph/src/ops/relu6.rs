@@ -9,6 +9,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Relu6;
 
+impl Relu6 {
+    /// The largest result.
+    pub const CEILING: f32 = 6.0;
+}
+
 impl Operation for Relu6 {
     fn kind(&self) -> &'static str {
         "relu6"

@@ -6,9 +6,6 @@ use super::threads::{Team, cut, split};
 /// Below this many elements, waking the team costs more than it saves.
 const SERIAL: usize = 1 << 15;
 
-/// Where the rectifier of six ends.
-const CEILING: f32 = 6.0;
-
 /// Where and with what instructions to run.
 #[derive(Clone)]
 pub struct Machine {
@@ -35,24 +32,15 @@ impl Machine {
         }
     }
 
-    /// `y = max(x, 0)`; NaN passes.
-    pub fn relu<A: Element, B: Element>(&self, x: &[A], y: &mut [B]) {
-        self.over(y, &|range, y| relu(self.level, &x[range], y));
+    /// `y = max(x, 0)`, at most `ceiling` where there is one; NaN passes.
+    pub fn relu<A: Element, B: Element>(&self, ceiling: Option<f32>, x: &[A], y: &mut [B]) {
+        self.over(y, &|range, y| relu(self.level, ceiling.unwrap_or(f32::NAN), &x[range], y));
     }
 
-    /// `dx = dy` where `y > 0`, else 0.
-    pub fn relu_backward<E: Element>(&self, y: &[E], dy: &[E], dx: &mut [E]) {
-        self.over(dx, &|range, dx| relu_backward(self.level, &y[range.clone()], &dy[range], dx));
-    }
-
-    /// `y = min(max(x, 0), 6)`; NaN passes.
-    pub fn relu6<A: Element, B: Element>(&self, x: &[A], y: &mut [B]) {
-        self.over(y, &|range, y| relu6(self.level, &x[range], y));
-    }
-
-    /// `dx = dy` where `0 < y < 6`, else 0.
-    pub fn relu6_backward<E: Element>(&self, y: &[E], dy: &[E], dx: &mut [E]) {
-        self.over(dx, &|range, dx| relu6_backward(self.level, &y[range.clone()], &dy[range], dx));
+    /// `dx = dy` where `0 < y < ceiling`, else 0.
+    pub fn relu_backward<E: Element>(&self, ceiling: Option<f32>, y: &[E], dy: &[E], dx: &mut [E]) {
+        let ceiling = ceiling.unwrap_or(f32::NAN);
+        self.over(dx, &|range, dx| relu_backward(self.level, ceiling, &y[range.clone()], &dy[range], dx));
     }
 
     /// `y = a + b`, or `max(a + b, 0)`; NaN passes.
@@ -125,45 +113,29 @@ pub struct Rates {
     pub decay: f32,
 }
 
-multiversion! { fn relu / relu_body [A: Element, B: Element] [A, B] (x: &[A], y: &mut [B]) }
+multiversion! { fn relu / relu_body [A: Element, B: Element] [A, B] (ceiling: f32, x: &[A], y: &mut [B]) }
 
 #[inline(always)]
-fn relu_body<A: Element, B: Element>(x: &[A], y: &mut [B]) {
+fn relu_body<A: Element, B: Element>(ceiling: f32, x: &[A], y: &mut [B]) {
     for (y, x) in y.iter_mut().zip(x) {
         let value = x.load();
-        // In this sense, so that NaN passes: a diverged run must show.
-        *y = B::store(if value <= 0.0 { 0.0 } else { value });
-    }
-}
-
-multiversion! { fn relu_backward / relu_backward_body [E: Element] [E] (y: &[E], dy: &[E], dx: &mut [E]) }
-
-#[inline(always)]
-fn relu_backward_body<E: Element>(y: &[E], dy: &[E], dx: &mut [E]) {
-    for ((dx, y), dy) in dx.iter_mut().zip(y).zip(dy) {
-        *dx = E::store(if y.load() > 0.0 { dy.load() } else { 0.0 });
-    }
-}
-
-multiversion! { fn relu6 / relu6_body [A: Element, B: Element] [A, B] (x: &[A], y: &mut [B]) }
-
-#[inline(always)]
-fn relu6_body<A: Element, B: Element>(x: &[A], y: &mut [B]) {
-    for (y, x) in y.iter_mut().zip(x) {
-        let value = x.load();
+        // In this sense, so that NaN passes: a diverged run must show. Nothing is at least a ceiling that is NaN.
         let value = if value <= 0.0 { 0.0 } else { value };
-        *y = B::store(if value >= CEILING { CEILING } else { value });
+        *y = B::store(if value >= ceiling { ceiling } else { value });
     }
 }
 
-multiversion! { fn relu6_backward / relu6_backward_body [E: Element] [E] (y: &[E], dy: &[E], dx: &mut [E]) }
+multiversion! {
+    fn relu_backward / relu_backward_body [E: Element] [E] (ceiling: f32, y: &[E], dy: &[E], dx: &mut [E])
+}
 
 #[inline(always)]
-fn relu6_backward_body<E: Element>(y: &[E], dy: &[E], dx: &mut [E]) {
+fn relu_backward_body<E: Element>(ceiling: f32, y: &[E], dy: &[E], dx: &mut [E]) {
     for ((dx, y), dy) in dx.iter_mut().zip(y).zip(dy) {
         let (y, dy) = (y.load(), dy.load());
         // Both comparisons always: a branch for each element would keep vectors away.
-        *dx = E::store(if (y > 0.0) & (y < CEILING) { dy } else { 0.0 });
+        let clipped = y >= ceiling;
+        *dx = E::store(if (y > 0.0) & !clipped { dy } else { 0.0 });
     }
 }
 

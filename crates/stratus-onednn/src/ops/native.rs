@@ -192,22 +192,22 @@ pub(crate) fn prepare(
                 norm.backward_data(x, dy, parameters, gradients, index, dx, tile, o.take(result + 1));
             })
         }
-        Kernel::ReluForward(_) => {
+        Kernel::ReluForward(k) => {
             around.expect_same_layout(&[0, 1])?;
             match (around.dtype(0), around.dtype(1)) {
                 // Behind a linear layer, whose results have the master precision.
                 (Some(DType::F32), Some(DType::Bf16)) => {
-                    step(0, move |o| machine.relu::<f32, Bf16>(o.elements(0), o.elements(1)))
+                    step(0, move |o| machine.relu::<f32, Bf16>(k.ceiling, o.elements(0), o.elements(1)))
                 }
                 _ => typed!(around.one_type(&[0, 1])?, E => {
-                    step(0, move |o| machine.relu::<E, E>(o.elements(0), o.elements(1)))
+                    step(0, move |o| machine.relu::<E, E>(k.ceiling, o.elements(0), o.elements(1)))
                 }),
             }
         }
-        Kernel::ReluBackward(_) => {
+        Kernel::ReluBackward(k) => {
             around.expect_same_layout(&[0, 1, 2])?;
             typed!(around.one_type(&[0, 1, 2])?, E => {
-                step(0, move |o| machine.relu_backward::<E>(o.elements(0), o.elements(1), o.elements(2)))
+                step(0, move |o| machine.relu_backward::<E>(k.ceiling, o.elements(0), o.elements(1), o.elements(2)))
             })
         }
         Kernel::AddTiles(_) => {
@@ -318,23 +318,6 @@ pub(crate) fn prepare(
                     machine.add::<E, E>(k.relu, a, b, o.elements(result));
                 })),
             }
-        }
-        Kernel::Relu6Forward(_) => {
-            around.expect_same_layout(&[0, 1])?;
-            match (around.dtype(0), around.dtype(1)) {
-                (Some(DType::F32), Some(DType::Bf16)) => {
-                    step(0, move |o| machine.relu6::<f32, Bf16>(o.elements(0), o.elements(1)))
-                }
-                _ => typed!(around.one_type(&[0, 1])?, E => {
-                    step(0, move |o| machine.relu6::<E, E>(o.elements(0), o.elements(1)))
-                }),
-            }
-        }
-        Kernel::Relu6Backward(_) => {
-            around.expect_same_layout(&[0, 1, 2])?;
-            typed!(around.one_type(&[0, 1, 2])?, E => {
-                step(0, move |o| machine.relu6_backward::<E>(o.elements(0), o.elements(1), o.elements(2)))
-            })
         }
         Kernel::ConcatForward(_) => {
             let inputs = around.values.len() - 1;

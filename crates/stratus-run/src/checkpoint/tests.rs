@@ -40,7 +40,7 @@ fn folder() -> (tempfile::TempDir, Checkpoints) {
 fn bits(tensors: &[Tensor]) -> Vec<u8> {
     let refs: Vec<TensorRef<'_>> = tensors.iter().map(Tensor::as_ref).collect();
     let mut out = Vec::new();
-    write_safetensors(&mut out, &refs).unwrap();
+    write_safetensors(&mut out, &refs, &BTreeMap::new()).unwrap();
     out
 }
 

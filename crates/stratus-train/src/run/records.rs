@@ -65,7 +65,7 @@ pub(super) fn timeline_program(name: &str, plan: &Plan, device: &str) -> timelin
         phase: match step.phase {
             Phase::Forward => timeline::Phase::Forward,
             Phase::Loss => timeline::Phase::Loss,
-            Phase::Backward | Phase::BackwardData => timeline::Phase::BackwardData,
+            Phase::BackwardData => timeline::Phase::BackwardData,
             Phase::BackwardWeights => timeline::Phase::BackwardWeights,
             Phase::Update => timeline::Phase::Update,
             Phase::Layout => timeline::Phase::Layout,

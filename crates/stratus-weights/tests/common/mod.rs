@@ -1,6 +1,7 @@
 //! Fixtures, and archives written by hand.
 
-#![allow(dead_code, clippy::unwrap_used, missing_docs)]
+#![allow(dead_code, missing_docs, reason = "each test crate uses a part; the names say it")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::PathBuf;
 

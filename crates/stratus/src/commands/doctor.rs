@@ -104,7 +104,7 @@ pub fn run(arguments: &DoctorArguments, output: &Output, probes: &Probes) -> Res
 }
 
 fn render(report: &Report) -> String {
-    let Survey { machine, instruction_sets, caches, ram_available_bytes } = &report.survey;
+    let Survey { machine, instruction_sets, ram_available_bytes } = &report.survey;
     let mut rows: Vec<(String, String)> = Vec::new();
     // What is not known is left out.
     let mut row = |name: &str, parts: Vec<String>| {
@@ -133,7 +133,7 @@ fn render(report: &Report) -> String {
         let native = cpu::native_bf16(instruction_sets);
         row("bf16", vec![if native { "native" } else { "not native: f32 is faster here" }.to_owned()]);
     }
-    for cache in caches {
+    for cache in &machine.cpu.caches {
         let kind = cache.kind.to_lowercase();
         row(&format!("L{} {kind}", cache.level), vec![format!("{} × {}", cache.count, bytes(cache.bytes))]);
     }
@@ -175,9 +175,9 @@ fn count(number: usize, what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::{Report, render};
-    use crate::machine::cpu::Cache;
     use crate::machine::peaks::{Compute, Peaks};
     use crate::machine::{LibraryReport, Survey};
+    use stratus_run::machine::caches::Cache;
     use stratus_run::machine::{Cpu, Machine};
 
     #[test]
@@ -197,6 +197,7 @@ mod tests {
             threads: Some(4),
             usable_threads: Some(3),
             features: Vec::new(),
+            caches: vec![Cache { level: 3, kind: "Unified".into(), bytes: 32 << 20, count: 1 }],
         };
         let machine = Machine {
             host: "lab".into(),
@@ -211,7 +212,6 @@ mod tests {
             survey: Survey {
                 machine,
                 instruction_sets: vec!["AVX2", "FMA"],
-                caches: vec![Cache { level: 3, kind: "Unified".into(), bytes: 32 << 20, count: 1 }],
                 ram_available_bytes: Some(3 << 29),
             },
             looked_for: Some(vec![

@@ -1,8 +1,4 @@
-//! The processor: names of its instruction sets, and its caches out of `/sys/devices/system/cpu`.
-
-use serde::Serialize;
-use std::fs;
-use std::path::Path;
+//! The names of a processor's instruction sets.
 
 /// Flags of `/proc/cpuinfo` that matter for kernels, and the names people know them by, weakest first.
 const INSTRUCTION_SETS: &[(&str, &str)] = &[
@@ -25,19 +21,6 @@ const INSTRUCTION_SETS: &[(&str, &str)] = &[
     ("i8mm", "I8MM"),
 ];
 
-/// A level of cache.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Cache {
-    /// 1 is nearest to the core.
-    pub level: u32,
-    /// `Data`, `Instruction` or `Unified`.
-    pub kind: String,
-    /// Bytes of one of them.
-    pub bytes: u64,
-    /// How many there are.
-    pub count: usize,
-}
-
 /// The names of the instruction sets among a processor's flags, weakest first.
 pub(super) fn instruction_sets(flags: &[String]) -> Vec<&'static str> {
     let present = |flag: &str| flags.iter().any(|other| other == flag);
@@ -47,57 +30,6 @@ pub(super) fn instruction_sets(flags: &[String]) -> Vec<&'static str> {
 /// Whether a processor with these instruction sets multiplies bf16 numbers itself.
 pub fn native_bf16(instruction_sets: &[&str]) -> bool {
     ["AVX512-BF16", "AMX-BF16", "BF16"].iter().any(|name| instruction_sets.contains(name))
-}
-
-/// Bytes of all caches of the last level together.
-pub fn last_level(caches: &[Cache]) -> Option<u64> {
-    let last = caches.iter().filter(|cache| cache.kind != "Instruction").max_by_key(|cache| cache.level)?;
-    last.bytes.checked_mul(last.count as u64)
-}
-
-/// Caches of the first core, and how many of each there are if all cores are alike.
-pub(super) fn caches(root: &Path, logical: usize) -> Vec<Cache> {
-    let folder = root.join("sys/devices/system/cpu/cpu0/cache");
-    let mut caches: Vec<Cache> = (0..10)
-        .filter_map(|index| {
-            let read = |name: &str| {
-                fs::read_to_string(folder.join(format!("index{index}")).join(name))
-                    .ok()
-                    .map(|text| text.trim().to_owned())
-            };
-            let sharing = read("shared_cpu_list").map_or(1, |list| cpus_in(&list)).max(1);
-            Some(Cache {
-                level: read("level")?.parse().ok()?,
-                kind: read("type")?,
-                bytes: size(&read("size")?)?,
-                count: logical.div_ceil(sharing).max(1),
-            })
-        })
-        .collect();
-    caches.sort_by(|a, b| (a.level, &a.kind).cmp(&(b.level, &b.kind)));
-    caches
-}
-
-/// `48K` or `32M`, in bytes.
-fn size(text: &str) -> Option<u64> {
-    let (number, unit) = match text.strip_suffix(['K', 'M', 'G']) {
-        Some(number) if text.ends_with('K') => (number, 1 << 10),
-        Some(number) if text.ends_with('M') => (number, 1 << 20),
-        Some(number) => (number, 1 << 30),
-        None => (text, 1),
-    };
-    number.parse::<u64>().ok()?.checked_mul(unit)
-}
-
-/// How many processors a list like `0-3,8` names.
-fn cpus_in(list: &str) -> usize {
-    list.split(',')
-        .filter_map(|range| {
-            let (first, last) = range.split_once('-').unwrap_or((range, range));
-            let (first, last) = (first.trim().parse::<usize>().ok()?, last.trim().parse::<usize>().ok()?);
-            last.checked_sub(first)?.checked_add(1)
-        })
-        .fold(0, usize::saturating_add)
 }
 
 #[cfg(test)]
@@ -110,39 +42,5 @@ mod tests {
         assert_eq!(instruction_sets(&flags), ["AVX2", "AVX-512", "AMX-BF16"]);
         assert!(native_bf16(&instruction_sets(&flags)));
         assert!(!native_bf16(&[]));
-    }
-
-    #[test]
-    fn caches_are_read_and_counted() {
-        let root = tempfile::tempdir().unwrap();
-        let files = [
-            ("index0", "1", "Data", "48K", "0,2"),
-            ("index1", "1", "Instruction", "32K", "0,2"),
-            ("index3", "3", "Unified", "32M", "0-3"),
-        ];
-        for (index, level, kind, bytes, shared) in files {
-            let folder = root.path().join("sys/devices/system/cpu/cpu0/cache").join(index);
-            fs::create_dir_all(&folder).unwrap();
-            for (name, value) in
-                [("level", level), ("type", kind), ("size", bytes), ("shared_cpu_list", shared)]
-            {
-                fs::write(folder.join(name), format!("{value}\n")).unwrap();
-            }
-        }
-        let caches = caches(root.path(), 8);
-        assert_eq!(
-            caches.iter().map(|c| (c.level, c.bytes, c.count)).collect::<Vec<_>>(),
-            [(1, 48 << 10, 4), (1, 32 << 10, 4), (3, 32 << 20, 2)]
-        );
-        assert_eq!(last_level(&caches), Some(64 << 20));
-    }
-
-    #[test]
-    fn odd_texts_are_no_sizes() {
-        assert_eq!(
-            ["12", "2G", "", "K", "xK", "99999999999999999999"].map(size),
-            [Some(12), Some(2 << 30), None, None, None, None]
-        );
-        assert_eq!(["", "0", "3-1", "0-18446744073709551615", "1-x"].map(cpus_in), [0, 1, 0, 0, 0]);
     }
 }

@@ -1,4 +1,4 @@
-//! What this machine is, beyond what stands in a run's `machine.json`: caches, named instruction sets, free memory,
+//! What this machine is, beyond what stands in a run's `machine.json`: named instruction sets, free memory,
 //! measured peaks.
 //!
 //! On Linux the facts come from `/proc` and `/sys`; elsewhere what cannot be known stays empty.
@@ -19,8 +19,6 @@ pub struct Survey {
     pub machine: Machine,
     /// Instruction sets that kernels care about, weakest first.
     pub instruction_sets: Vec<&'static str>,
-    /// Caches, nearest first.
-    pub caches: Vec<cpu::Cache>,
     /// Bytes of memory that are free or can be freed.
     pub ram_available_bytes: Option<u64>,
 }
@@ -47,10 +45,8 @@ impl Survey {
     /// Completes `machine` from the files under `root`.
     fn new(machine: Machine, root: &Path) -> Self {
         let meminfo = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
-        let threads = machine.cpu.threads.map_or(1, |threads| threads as usize);
         Survey {
             instruction_sets: cpu::instruction_sets(&machine.cpu.features),
-            caches: cpu::caches(root, threads),
             ram_available_bytes: meminfo_bytes(&meminfo, "MemAvailable"),
             machine,
         }

@@ -1,13 +1,14 @@
 //! How fast this machine is at best, measured in about two seconds: memory bandwidth by a triad over arrays that no
 //! cache holds, arithmetic by whoever can ask the fastest kernels.
 
-use super::{Survey, cpu};
+use super::Survey;
 use serde::Serialize;
 use std::fmt;
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
+use stratus_run::machine::caches;
 
 /// What was measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -75,7 +76,7 @@ pub fn measure(machine: &Survey, sources: &[ComputeSource]) -> Peaks {
 /// Elements of each of the triad's three f32 arrays: four times the last cache, but together at most a quarter of the
 /// memory and 4 GiB.
 fn triad_elements(machine: &Survey) -> usize {
-    let wanted = cpu::last_level(&machine.caches).unwrap_or(32 << 20).saturating_mul(4);
+    let wanted = caches::last_level(&machine.machine.cpu.caches).unwrap_or(32 << 20).saturating_mul(4);
     let most = machine.usable_memory().map_or(256 << 20, |usable| (usable / 4).min(4 << 30)) / 3;
     usize::try_from(wanted.min(most) / 4).unwrap_or(1 << 24).max(1 << 16)
 }
@@ -157,8 +158,10 @@ mod tests {
     use super::*;
 
     fn machine(cache: u64, usable: Option<u64>) -> Survey {
-        let cache = cpu::Cache { level: 3, kind: "Unified".into(), bytes: cache, count: 1 };
-        Survey { caches: vec![cache], ram_available_bytes: usable, ..Survey::default() }
+        let mut survey = Survey { ram_available_bytes: usable, ..Survey::default() };
+        survey.machine.cpu.caches =
+            vec![caches::Cache { level: 3, kind: "Unified".into(), bytes: cache, count: 1 }];
+        survey
     }
 
     #[test]
