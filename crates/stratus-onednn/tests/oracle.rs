@@ -5,7 +5,9 @@
 mod common;
 
 use common::{LAYOUTS, PRECISIONS, backend, choices};
+use stratus_engine::backend::step_key;
 use stratus_engine::cases::{self, Case};
+use stratus_engine::ops::KernelSpec;
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::{Choices, Clock, EngineError, Kernel, Precision, Section, Session};
@@ -63,6 +65,43 @@ fn every_case_on_two_threads() {
 #[test]
 fn every_case_on_three_threads() {
     compare_all(3);
+}
+
+/// Where both oneDNN and a kernel of our own can run a step, plans that nothing was measured for take oneDNN's: ours are asked for by name.
+#[test]
+fn our_own_kernels_follow_the_reference_too() {
+    let (mut compared, mut kernels) = (0, std::collections::BTreeSet::new());
+    for threads in [1, 3] {
+        let Some(backend) = backend(threads) else { return };
+        for precision in PRECISIONS {
+            for case in cases::of(precision) {
+                let program = case.program(precision).unwrap();
+                let key = step_key(&program, &program.steps[0]);
+                let got = ["avx512", "avx2", "baseline"].into_iter().find_map(|level| {
+                    let mut choices = choices(&case, "nhwc");
+                    choices.implementations.insert(key.clone(), format!("stratus:{level}"));
+                    match cases::run(&backend, &case, precision, choices) {
+                        Ok(got) => Some(got),
+                        Err(EngineError::Unsupported { .. }) => None,
+                        Err(error) => panic!("{precision} `{}`: {error}", case.name),
+                    }
+                });
+                let on_onednn = matches!(
+                    case.kernel,
+                    Kernel::Conv2dForward(_)
+                        | Kernel::Conv2dBackwardWeights(_)
+                        | Kernel::LinearBackwardData(_)
+                );
+                let Some(got) = got.filter(|_| on_onednn) else { continue };
+                let expected = cases::run(&ReferenceBackend, &case, precision, Choices::default()).unwrap();
+                case.compare(precision, &expected, &got)
+                    .unwrap_or_else(|failure| panic!("{precision} `{}`: {failure}", case.name));
+                compared += 1;
+                kernels.insert(case.kernel.name());
+            }
+        }
+    }
+    assert!(compared > 60 && kernels.len() == 4, "{compared} {kernels:?}");
 }
 
 /// Channels are copied by where they are: one map may be channels last and the next in blocks.

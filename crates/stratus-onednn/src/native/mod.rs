@@ -1,5 +1,5 @@
-//! Vectorised kernels of our own for what oneDNN has not, or does not fuse: batch norm with ReLU and pooling, pooling alone,
-//! local response normalisation, loss, optimiser.
+//! Vectorised kernels of our own for what oneDNN has not, or does not fuse: convolution of few channels, batch norm with ReLU and pooling,
+//! pooling alone, local response normalisation, loss, optimiser.
 //!
 //! They run on the library's own OpenMP threads (two pools would fight for the same cores) and are compiled three times over, for AVX-512,
 //! AVX2 and the baseline ([`simd`]). Work is split by the number of threads alone and partial sums are added in a fixed order: the same
@@ -10,13 +10,17 @@ pub mod avg_pool;
 pub mod batch_norm;
 mod batch_norm_backward;
 pub mod concat;
+pub mod direct_conv;
 pub mod dropout;
 pub mod elementwise;
+pub mod lanes;
 pub mod loss;
 pub mod lrn;
 pub mod max_pool;
+pub mod narrow_product;
 mod norm_loops;
 pub mod pool;
+mod pool_pairs;
 pub mod rows;
 pub mod simd;
 pub mod threads;

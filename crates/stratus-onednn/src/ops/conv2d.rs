@@ -1,6 +1,6 @@
-//! Convolution on oneDNN: each function lists the ways a step can be run, given the layouts of the maps around it.
+//! Convolution: each function lists the ways a step can be run, on oneDNN first, given the layouts of the maps around it.
 
-use super::{Candidate, Maker, Ways, descs};
+use super::{Candidate, Maker, Ways, descs, direct};
 use crate::ffi::{DataType, Desc, PrimitiveDesc, Propagation, Which, Window, arg};
 use stratus_engine::Layout;
 use stratus_graph::ops::Conv2d;
@@ -93,7 +93,9 @@ pub(crate) fn forward(
         },
         usable: &|_| true,
     };
-    ways.list(weights, &any)
+    let mut candidates = ways.list(weights, &any)?;
+    candidates.extend(direct::forward(maker, around, relu, weights)?);
+    Ok(candidates)
 }
 
 /// Ways to make the input's gradient; `weights` is their layout, where it is decided.
@@ -149,5 +151,7 @@ pub(crate) fn backward_weights(
         },
         usable: &|implementation| !is_hazardous(around.conv, around.compute, &x, &y, implementation),
     };
-    ways.list(weights, &any)
+    let mut candidates = ways.list(weights, &any)?;
+    candidates.extend(direct::backward_weights(maker, around, weights)?);
+    Ok(candidates)
 }

@@ -1,6 +1,6 @@
-//! Fully connected layers on oneDNN's inner product. A feature map is taken as it lies: the weights are then four-dimensional.
+//! Fully connected layers, on oneDNN's inner product first. A feature map is taken as it lies: the weights are then four-dimensional.
 
-use super::{Candidate, Maker, Ways, descs};
+use super::{Candidate, Maker, Ways, descs, narrow};
 use crate::ffi::{DataType, Desc, PrimitiveDesc, Propagation, Which, arg};
 
 /// The operands' layouts and types.
@@ -77,7 +77,9 @@ pub(crate) fn backward_data(
         operands: &|desc| descs(desc, &list),
         usable: &|_| true,
     };
-    ways.list(weights, &any)
+    let mut candidates = ways.list(weights, &any)?;
+    candidates.extend(narrow::backward_data(maker, around, weights)?);
+    Ok(candidates)
 }
 
 /// Ways to make the gradients of weight and bias.

@@ -1,7 +1,9 @@
 //! Steps as kernels: each file prepares the steps of one operation, on oneDNN or on our own kernels.
 
 mod conv2d;
+mod direct;
 mod linear;
+mod narrow;
 mod native;
 mod transfer;
 
@@ -17,25 +19,47 @@ pub(crate) use native::prepare as native;
 pub(crate) use transfer::transfer;
 
 use crate::ffi::{Argument, Attributes, Context, DataType, Desc, Kernel, PrimitiveDesc, Which, arg};
+use crate::native::elementwise::Machine;
 use crate::native::threads::Team;
-use stratus_engine::{Operands, StepKernel};
+use stratus_engine::{Layout, Operands, StepKernel};
 
-/// One way to run a step on oneDNN.
+/// One way to run a step that oneDNN has kernels for.
 pub(crate) struct Candidate {
-    /// The library's name of the implementation, and which weights it takes.
+    /// The name of the implementation, and which weights it takes.
     pub name: String,
-    /// The primitive.
-    pub desc: PrimitiveDesc,
+    /// What runs.
+    pub run: Run,
     /// Per operand of the step: the argument and its layout.
     pub operands: Vec<(i32, Desc)>,
 }
 
+/// What runs a step.
+pub(crate) enum Run {
+    /// A primitive of the library.
+    Primitive(PrimitiveDesc),
+    /// A kernel of our own.
+    Own(Box<dyn Own>),
+}
+
+/// A kernel of our own for what oneDNN also has kernels for.
+pub(crate) trait Own {
+    /// Bytes of scratch.
+    fn scratch_bytes(&self) -> usize;
+    /// The kernel.
+    fn kernel(&self) -> Box<dyn StepKernel>;
+}
+
 impl Candidate {
     /// Makes the kernel.
-    pub fn build(&self, team: &Team) -> Result<Primitive, String> {
-        let arguments: Vec<Argument<'_>> =
-            self.operands.iter().map(|(arg, desc)| Argument { arg: *arg, desc }).collect();
-        Ok(Primitive { kernel: Kernel::new(&self.desc, &arguments)?, team: team.clone() })
+    pub fn build(&self, team: &Team) -> Result<Box<dyn StepKernel>, String> {
+        let arguments =
+            || self.operands.iter().map(|(arg, desc)| Argument { arg: *arg, desc }).collect::<Vec<_>>();
+        Ok(match &self.run {
+            Run::Primitive(desc) => {
+                Box::new(Primitive { kernel: Kernel::new(desc, &arguments())?, team: team.clone() })
+            }
+            Run::Own(own) => own.kernel(),
+        })
     }
 
     /// The operand that is the weights or their gradient.
@@ -45,7 +69,10 @@ impl Candidate {
 
     /// Bytes of scratch.
     pub fn scratch_bytes(&self) -> usize {
-        self.desc.scratch_bytes()
+        match &self.run {
+            Run::Primitive(desc) => desc.scratch_bytes(),
+            Run::Own(own) => own.scratch_bytes(),
+        }
     }
 }
 
@@ -70,6 +97,13 @@ pub(crate) fn is_fallback(implementation: &str) -> bool {
 
 /// Marks an implementation before which the weights, or behind which their gradient, change layout.
 pub(crate) const REORDERED: &str = "+reorder";
+
+/// The name of a kernel of our own that takes weights, or makes their gradient, in a layout; `lies` is how they lie where that is decided.
+pub(crate) fn own_name(machine: &Machine, lies: Option<&Desc>, takes: &Layout) -> Result<String, String> {
+    let lies = lies.map(Desc::layout).transpose()?;
+    let as_they_lie = lies.is_none_or(|lies| lies.same_bytes(takes));
+    Ok(format!("stratus:{}{}", machine.level.name(), if as_they_lie { "" } else { REORDERED }))
+}
 
 /// How many implementations of one primitive are looked at.
 const IMPLEMENTATIONS: usize = 4;
@@ -124,7 +158,7 @@ impl Ways<'_> {
                 let operands = (self.operands)(&desc)?;
                 // What lies in a way that is the library's secret can neither be read nor brought into another layout.
                 if operands.iter().all(|(_, operand)| operand.layout().is_ok()) {
-                    candidates.push(Candidate { name, operands, desc: desc.duplicate()? });
+                    candidates.push(Candidate { name, operands, run: Run::Primitive(desc.duplicate()?) });
                 }
             }
             if candidates.len() >= IMPLEMENTATIONS || !desc.advance() {
@@ -154,6 +188,8 @@ pub(crate) fn descs(desc: &PrimitiveDesc, list: &[(i32, Which)]) -> Result<Vec<(
 pub(crate) struct Maker<'a> {
     /// The library.
     pub context: &'a Context,
+    /// What our own kernels run on.
+    pub machine: &'a Machine,
     /// Scratchpad by the caller, nothing fused.
     pub plain: Attributes,
     /// The same with a rectified result.

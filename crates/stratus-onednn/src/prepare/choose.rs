@@ -6,7 +6,7 @@ use crate::ops::{self, Candidate, REORDERED, is_fallback};
 use std::time::Duration;
 use stratus_engine::backend::step_key;
 use stratus_engine::ops::KernelSpec;
-use stratus_engine::{Layout, PreparedStep, Step, Value};
+use stratus_engine::{Layout, PreparedStep, Step, StepKernel, Value};
 
 /// What was chosen, and its kernel.
 pub(super) struct Chosen {
@@ -42,15 +42,11 @@ impl Builder<'_> {
             let first = candidates.pop().ok_or("the library offers no implementation")?;
             return self.settle(key, first);
         }
+        let times = self.time_candidates(step, &candidates)?;
         let mut best: Option<(Duration, Candidate)> = None;
-        for candidate in candidates {
-            let mut time = if is_fallback(&candidate.name) {
-                self.guess_fallback(step)
-            } else {
-                self.time_candidate(&candidate)?
-            };
+        for (candidate, mut time) in candidates.into_iter().zip(times) {
             if let (true, Some((layout, dtype))) = (candidate.name.ends_with(REORDERED), lies) {
-                time += self.time_reorder(&candidate, layout, *dtype)?;
+                time += self.time_reorder(step, &candidate, layout, *dtype)?;
             }
             if best.as_ref().is_none_or(|(shortest, _)| is_faster(time, *shortest)) {
                 best = Some((time, candidate));
@@ -72,14 +68,27 @@ impl Builder<'_> {
         Ok(PreparedStep {
             implementation: candidate.name.clone(),
             scratch_bytes: candidate.scratch_bytes(),
-            kernel: Box::new(candidate.build(&self.backend.machine.team)?),
+            kernel: candidate.build(&self.backend.machine.team)?,
         })
     }
 
-    fn time_candidate(&mut self, candidate: &Candidate) -> Result<Duration, String> {
-        let mut sizes: Vec<usize> = candidate.operands.iter().map(|(_, desc)| desc.bytes()).collect();
-        sizes.push(candidate.scratch_bytes());
-        self.bench.time(&mut candidate.build(&self.backend.machine.team)?, &sizes)
+    /// What each of some candidates for a step takes.
+    fn time_candidates(&mut self, step: &Step, candidates: &[Candidate]) -> Result<Vec<Duration>, String> {
+        let team = &self.backend.machine.team;
+        let measured = || candidates.iter().filter(|candidate| !is_fallback(&candidate.name));
+        let mut kernels = measured().map(|candidate| candidate.build(team)).collect::<Result<Vec<_>, _>>()?;
+        let sizes = measured().map(|candidate| {
+            let operands = candidate.operands.iter().map(|(_, desc)| desc.bytes());
+            operands.chain([candidate.scratch_bytes()]).collect()
+        });
+        let mut pairs: Vec<_> =
+            kernels.iter_mut().map(|kernel| -> &mut dyn StepKernel { kernel.as_mut() }).zip(sizes).collect();
+        let mut times = self.bench.times(&mut pairs)?.into_iter();
+        let each = candidates.iter().map(|candidate| {
+            let time = if is_fallback(&candidate.name) { None } else { times.next() };
+            time.unwrap_or_else(|| self.guess_fallback(step))
+        });
+        Ok(each.collect())
     }
 
     /// What a reference kernel takes. It may take seconds: that is worth a guess and no measurement.
@@ -93,6 +102,7 @@ impl Builder<'_> {
     /// What it costs to bring weights from `layout` into the one that `candidate` takes.
     fn time_reorder(
         &mut self,
+        step: &Step,
         candidate: &Candidate,
         layout: &Layout,
         dtype: DataType,
@@ -100,6 +110,6 @@ impl Builder<'_> {
         let Some((_, weights)) = candidate.weights() else { return Ok(Duration::ZERO) };
         let layout = super::layouts::seen_as(layout, &weights.layout()?.shape)?;
         let transfer = ops::transfer(&self.maker, &self.backend.desc(&layout, dtype)?, weights)?;
-        self.time_candidate(&transfer)
+        Ok(self.time_candidates(step, &[transfer])?.into_iter().sum())
     }
 }

@@ -24,39 +24,57 @@ impl Bench {
 
     /// The shortest time of a few runs on operands of these sizes, after one run to warm up; of a slow kernel the time of that one.
     pub fn time(&mut self, kernel: &mut dyn StepKernel, sizes: &[usize]) -> Result<Duration, String> {
-        let needed: usize = sizes.iter().map(|size| size.next_multiple_of(4096)).sum();
-        if self.memory.len() < needed {
-            self.memory = AlignedBytes::zeroed(needed, "measuring").map_err(|error| error.to_string())?;
+        let mut times = self.times(&mut [(kernel, sizes.to_vec())])?;
+        times.pop().ok_or_else(|| "nothing was measured".to_owned())
+    }
+
+    /// The same for kernels that do the same work in different ways. They run in turn: what else the machine does for a while, it does to all.
+    pub fn times(
+        &mut self,
+        kernels: &mut [(&mut dyn StepKernel, Vec<usize>)],
+    ) -> Result<Vec<Duration>, String> {
+        let needed = |sizes: &[usize]| sizes.iter().map(|size| size.next_multiple_of(4096)).sum();
+        self.reserve(kernels.iter().map(|(_, sizes)| needed(sizes)).max().unwrap_or(0))?;
+        let mut best = vec![Duration::MAX; kernels.len()];
+        let mut spent = vec![Duration::ZERO; kernels.len()];
+        for run in 0..=MOST_RUNS {
+            for (number, (kernel, sizes)) in kernels.iter_mut().enumerate() {
+                let enough = run > FEWEST_RUNS && spent[number] > BUDGET;
+                if enough || spent[number] > SLOW {
+                    continue;
+                }
+                let time = self.run(*kernel, sizes)?;
+                if run == 0 && time <= SLOW {
+                    continue;
+                }
+                best[number] = best[number].min(time);
+                spent[number] += time;
+            }
+        }
+        Ok(best)
+    }
+
+    fn reserve(&mut self, bytes: usize) -> Result<(), String> {
+        if self.memory.len() < bytes {
+            self.memory = AlignedBytes::zeroed(bytes, "measuring").map_err(|error| error.to_string())?;
             // Numbers of ordinary size in either type; zeros and denormals could be faster or slower than what training sees.
             for (i, pair) in self.memory.as_mut_slice().chunks_exact_mut(2).enumerate() {
                 pair.copy_from_slice(&(0x3c00u16 + (i as u16 % 61)).to_le_bytes());
             }
         }
-        let mut best = Duration::MAX;
-        let mut spent = Duration::ZERO;
-        for run in 0..=MOST_RUNS {
-            let mut operands = Operands::new(Tile::WHOLE);
-            let mut rest = self.memory.as_mut_slice();
-            for (position, &size) in sizes.iter().enumerate() {
-                let (slice, tail) = rest.split_at_mut(size.next_multiple_of(4096));
-                operands.set(position, &mut slice[..size]);
-                rest = tail;
-            }
-            let start = Instant::now();
-            kernel.run(&mut operands)?;
-            let time = start.elapsed();
-            if run == 0 {
-                if time > SLOW {
-                    return Ok(time);
-                }
-                continue;
-            }
-            best = best.min(time);
-            spent += time;
-            if (run >= FEWEST_RUNS && spent > BUDGET) || spent > SLOW {
-                break;
-            }
+        Ok(())
+    }
+
+    fn run(&mut self, kernel: &mut dyn StepKernel, sizes: &[usize]) -> Result<Duration, String> {
+        let mut operands = Operands::new(Tile::WHOLE);
+        let mut rest = self.memory.as_mut_slice();
+        for (position, &size) in sizes.iter().enumerate() {
+            let (slice, tail) = rest.split_at_mut(size.next_multiple_of(4096));
+            operands.set(position, &mut slice[..size]);
+            rest = tail;
         }
-        Ok(best)
+        let start = Instant::now();
+        kernel.run(&mut operands)?;
+        Ok(start.elapsed())
     }
 }

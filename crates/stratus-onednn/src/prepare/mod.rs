@@ -139,7 +139,9 @@ impl<'a> Builder<'a> {
     ) -> Result<Self, EngineError> {
         let start = || -> Result<(Maker<'a>, Bench), String> {
             let context = &backend.context;
-            let maker = Maker { context, plain: context.attributes(false)?, relu: context.attributes(true)? };
+            let machine = &backend.machine;
+            let (plain, relu) = (context.attributes(false)?, context.attributes(true)?);
+            let maker = Maker { context, machine, plain, relu };
             Ok((maker, Bench::new()?))
         };
         let (maker, bench) = start().map_err(|reason| EngineError::Unsupported {

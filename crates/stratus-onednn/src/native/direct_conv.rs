@@ -1,0 +1,699 @@
+//! Convolution of maps with few input channels, such as images: forward, and the gradient of the weights.
+//!
+//! General kernels reduce over input channels and find one or three of them in a register made for sixteen. These reduce over taps (a tap is a
+//! pixel of the window and an input channel). The rows of input under the window are kept as `f32` with each pixel eight times over, so that
+//! two neighbouring pixels fill a register; eight output channels of two pixels are then one multiply-add per tap, forward and backward.
+//! Reading an input pixel costs as much as computing with it, whatever its type: what is left to pay is the large map, read or written once.
+
+use super::lanes::{LANES, LaneElement, Lanes, with_lanes};
+use super::simd::{Element, Instructions, Level};
+use super::threads::{MAX_THREADS, Team, cut, split};
+use std::ops::Range;
+use stratus_graph::ops::Conv2d;
+
+/// Output channels that are computed at once, each for two pixels: each input pixel is repeated as often.
+const CHANNELS: usize = LANES / 2;
+
+/// The most taps: the stem of residual networks, 7×7 over three channels, has 147.
+const MOST_TAPS: usize = 160;
+
+/// A convolution of maps that lie channels last.
+#[derive(Clone, Debug)]
+pub struct DirectConv {
+    in_channels: usize,
+    out_channels: usize,
+    kernel: [usize; 2],
+    stride: [usize; 2],
+    padding: [usize; 2],
+    batch: usize,
+    input: [usize; 2],
+    output: [usize; 2],
+    /// [`Self::tap_offsets`].
+    offsets: Vec<usize>,
+    /// [`Self::row_stretches`].
+    stretches: Vec<Stretch>,
+    level: Level,
+    team: Team,
+}
+
+/// Pixels of one channel and remainder that a row of input fills in.
+#[derive(Clone, Copy, Debug)]
+struct Stretch {
+    /// Element of the row that the first one is.
+    from: usize,
+    /// Where it goes in a row of the ring.
+    to: usize,
+    /// How many there are.
+    count: usize,
+}
+
+/// The last few rows of padded input, each pixel [`CHANNELS`] times over, one stretch per channel and remainder of the column by the stride.
+struct Ring<'a> {
+    rows: &'a mut [f32],
+    /// The padded row that is filled in next.
+    next: usize,
+}
+
+impl DirectConv {
+    /// The convolution of a batch of `input` sized maps; `None` where another kernel has to do it.
+    #[must_use]
+    pub fn new(conv: &Conv2d, batch: usize, input: [usize; 2], level: Level, team: Team) -> Option<Self> {
+        let output = conv.output_size(input).ok()?;
+        let taps = conv.in_channels.checked_mul(conv.kernel[0])?.checked_mul(conv.kernel[1])?;
+        let suits = conv.groups == 1
+            && conv.dilation == [1, 1]
+            && taps <= MOST_TAPS
+            && conv.out_channels.is_multiple_of(CHANNELS);
+        if !suits {
+            return None;
+        }
+        let mut direct = Self {
+            in_channels: conv.in_channels,
+            out_channels: conv.out_channels,
+            kernel: conv.kernel,
+            stride: conv.stride,
+            padding: conv.padding_before,
+            batch,
+            input,
+            output,
+            offsets: Vec::new(),
+            stretches: Vec::new(),
+            level,
+            team,
+        };
+        direct.offsets = direct.tap_offsets();
+        direct.stretches = direct.row_stretches();
+        Some(direct)
+    }
+
+    fn taps(&self) -> usize {
+        self.in_channels * self.kernel[0] * self.kernel[1]
+    }
+
+    fn groups(&self) -> usize {
+        self.out_channels / CHANNELS
+    }
+
+    /// Registers of a row of output, the last one half filled where the row is odd.
+    fn pairs(&self) -> usize {
+        self.output[1].div_ceil(2)
+    }
+
+    /// Pixels of one stretch of a padded row.
+    fn stretch(&self) -> usize {
+        2 * self.pairs() + (self.kernel[1] - 1) / self.stride[1]
+    }
+
+    fn row_floats(&self) -> usize {
+        self.in_channels * self.stride[1] * self.stretch() * CHANNELS
+    }
+
+    fn ring_floats(&self) -> usize {
+        self.kernel[0] * self.row_floats()
+    }
+
+    fn packed_floats(&self) -> usize {
+        self.groups() * self.taps() * LANES
+    }
+
+    /// Elements of a row of output.
+    fn row_elements(&self) -> usize {
+        self.output[1] * self.out_channels
+    }
+
+    /// Floats of one thread's scratch for the gradient: the ring, a row of the output's gradient, sums.
+    fn gradient_floats(&self) -> usize {
+        let row = self.groups() * self.pairs() * LANES;
+        self.ring_floats() + row + self.packed_floats() + self.groups() * LANES
+    }
+
+    /// Bytes of scratch of [`Self::forward`].
+    #[must_use]
+    pub fn forward_scratch_bytes(&self) -> usize {
+        let shared = self.packed_floats() + self.groups() * LANES;
+        (shared + self.team.threads() * self.ring_floats()) * size_of::<f32>()
+    }
+
+    /// Bytes of scratch of [`Self::gradients`].
+    #[must_use]
+    pub fn gradients_scratch_bytes(&self) -> usize {
+        self.team.threads() * self.gradient_floats() * size_of::<f32>()
+    }
+
+    /// The output rows of one thread, counted over all images.
+    fn thread_rows(&self, thread: usize) -> Range<usize> {
+        split(self.batch * self.output[0], self.team.threads(), thread)
+    }
+
+    /// `y` from `x`, weights `[O, I, H, W]` and, where there is one, a bias; rectified where `relu` (NaN passes).
+    pub fn forward<E: LaneElement>(
+        &self,
+        x: &[E],
+        weights: &[E],
+        bias: &[f32],
+        relu: bool,
+        y: &mut [E],
+        scratch: &mut [f32],
+    ) {
+        let (packed, scratch) = scratch.split_at_mut(self.packed_floats());
+        let (biases, scratch) = scratch.split_at_mut(self.groups() * LANES);
+        self.pack(weights, packed);
+        for (lanes, group) in biases.chunks_exact_mut(LANES).zip(0..) {
+            for (lane, value) in lanes.iter_mut().enumerate() {
+                *value = bias.get(group * CHANNELS + lane % CHANNELS).copied().unwrap_or(0.0);
+            }
+        }
+        let (packed, biases) = (&*packed, &*biases);
+        let threads = self.team.threads();
+        let mut rows = cut(y, (0..threads).map(|t| self.thread_rows(t).len() * self.row_elements()));
+        let mut rings = cut(scratch, (0..threads).map(|_| self.ring_floats()));
+        let mut parts: [(&mut [E], &mut [f32]); MAX_THREADS] =
+            std::array::from_fn(|t| (std::mem::take(&mut rows[t]), std::mem::take(&mut rings[t])));
+        self.team.run_parts(&mut parts[..threads], &|thread, (y, ring)| {
+            forward_rows(self.level, self, self.thread_rows(thread), x, packed, biases, relu, y, ring);
+        });
+    }
+
+    /// The gradients of the weights, `[O, I, H, W]`, and of the bias where there is one, from `x` and `dy`.
+    pub fn gradients<E: LaneElement>(
+        &self,
+        x: &[E],
+        dy: &[E],
+        weights: &mut [f32],
+        bias: &mut [f32],
+        scratch: &mut [f32],
+    ) {
+        let threads = self.team.threads();
+        let mut parts = cut(scratch, (0..threads).map(|_| self.gradient_floats()));
+        self.team.run_parts(&mut parts[..threads], &|thread, scratch| {
+            gradient_rows(self.level, self, self.thread_rows(thread), x, dy, scratch);
+        });
+        // In the order of the threads; of a thread, even pixels before odd ones.
+        let total = |at: usize| {
+            let of_thread = |part: &&mut [f32]| {
+                let sums = &part[part.len() - self.packed_floats() - self.groups() * LANES..];
+                sums[at] + sums[at + CHANNELS]
+            };
+            parts[..threads].iter().map(of_thread).sum::<f32>()
+        };
+        for (channel, weights) in weights.chunks_exact_mut(self.taps()).enumerate() {
+            for (tap, weight) in weights.iter_mut().enumerate() {
+                *weight = total(self.packed_at(channel, tap));
+            }
+        }
+        for (channel, bias) in bias.iter_mut().enumerate() {
+            *bias = total(self.packed_floats() + channel / CHANNELS * LANES + channel % CHANNELS);
+        }
+    }
+
+    /// Where a weight lies among the packed ones; taps are counted as the weights lie.
+    fn packed_at(&self, channel: usize, tap: usize) -> usize {
+        (channel / CHANNELS * self.taps() + tap) * LANES + channel % CHANNELS
+    }
+
+    /// Weights as registers: per group of channels and tap, twice over.
+    fn pack<E: Element>(&self, weights: &[E], packed: &mut [f32]) {
+        for (channel, weights) in weights.chunks_exact(self.taps()).enumerate() {
+            for (tap, weight) in weights.iter().enumerate() {
+                let at = self.packed_at(channel, tap);
+                packed[at] = weight.load();
+                packed[at + CHANNELS] = weight.load();
+            }
+        }
+    }
+
+    /// Where each tap's pixels begin in the ring, for every slot that the window's first row may lie in.
+    fn tap_offsets(&self) -> Vec<usize> {
+        let [height, width] = self.kernel;
+        let mut offsets = Vec::with_capacity(height * self.taps());
+        for first in 0..height {
+            for channel in 0..self.in_channels {
+                for row in 0..height {
+                    let slot = (first + row) % height * self.row_floats();
+                    for column in 0..width {
+                        let stretch = channel * self.stride[1] + column % self.stride[1];
+                        let pixel = stretch * self.stretch() + column / self.stride[1];
+                        offsets.push(slot + pixel * CHANNELS);
+                    }
+                }
+            }
+        }
+        offsets
+    }
+
+    /// Where each tap's pixels of output row `y` begin in the ring.
+    #[inline(always)]
+    fn offsets(&self, y: usize) -> &[usize] {
+        let first = y * self.stride[0] % self.kernel[0];
+        &self.offsets[first * self.taps()..(first + 1) * self.taps()]
+    }
+
+    /// Where the pixels of a row of input lie in a row of the ring.
+    fn row_stretches(&self) -> Vec<Stretch> {
+        let ([_, stride], [_, padding]) = (self.stride, self.padding);
+        let each =
+            (0..self.in_channels).flat_map(|channel| (0..stride).map(move |remainder| (channel, remainder)));
+        each.enumerate()
+            .map(|(number, (channel, remainder))| {
+                let before = padding.saturating_sub(remainder).div_ceil(stride).min(self.stretch());
+                let end = (padding + self.input[1]).saturating_sub(remainder).div_ceil(stride);
+                let count = end.clamp(before, self.stretch()) - before;
+                let column = (before * stride + remainder).saturating_sub(padding);
+                let to = (number * self.stretch() + before) * CHANNELS;
+                Stretch { from: column * self.in_channels + channel, to, count }
+            })
+            .collect()
+    }
+
+    /// Brings the rows under the window of output row `y` of an image into the ring. What no row of input covers in it stays zero.
+    ///
+    /// # Safety
+    /// Of [`Lanes`].
+    #[inline(always)]
+    unsafe fn fill<V: Lanes, E: Element>(&self, image: &[E], y: usize, ring: &mut Ring<'_>) {
+        let first = y * self.stride[0];
+        let elements = self.input[1] * self.in_channels;
+        let step = self.stride[1] * self.in_channels;
+        for padded in ring.next.max(first)..first + self.kernel[0] {
+            let slot = padded % self.kernel[0] * self.row_floats();
+            let row = &mut ring.rows[slot..slot + self.row_floats()];
+            let source = padded.checked_sub(self.padding[0]).filter(|&row| row < self.input[0]);
+            let Some(source) = source else {
+                row.fill(0.0);
+                continue;
+            };
+            let source = &image[source * elements..(source + 1) * elements];
+            for stretch in self.stretches.iter().filter(|stretch| stretch.count > 0) {
+                let to: &mut [[f32; CHANNELS]] =
+                    row[stretch.to..stretch.to + stretch.count * CHANNELS].as_chunks_mut().0;
+                // SAFETY: the caller's. The common case apart: a step that is known costs no arithmetic.
+                if step == 1 {
+                    for (copies, pixel) in to.iter_mut().zip(&source[stretch.from..]) {
+                        unsafe { V::splat(pixel.load()).store_half(copies) };
+                    }
+                } else {
+                    for (copies, pixel) in to.iter_mut().zip(source[stretch.from..].iter().step_by(step)) {
+                        unsafe { V::splat(pixel.load()).store_half(copies) };
+                    }
+                }
+            }
+        }
+        ring.next = first + self.kernel[0];
+    }
+}
+
+with_lanes! {
+    fn forward_rows / forward_rows_body(
+        conv: &DirectConv, rows: Range<usize>, x: &[E], packed: &[f32], biases: &[f32], relu: bool, y: &mut [E], ring: &mut [f32],
+    )
+}
+
+/// # Safety
+/// Of [`Lanes`].
+#[inline(always)]
+#[allow(clippy::too_many_arguments)] // Slices and constants for an inner loop.
+unsafe fn forward_rows_body<V: Lanes, E: LaneElement>(
+    conv: &DirectConv,
+    rows: Range<usize>,
+    x: &[E],
+    packed: &[f32],
+    biases: &[f32],
+    relu: bool,
+    y: &mut [E],
+    ring: &mut [f32],
+) {
+    let wide = conv.level.instructions() == Instructions::Avx512;
+    let (taps, height) = (conv.taps(), conv.output[0]);
+    let image_elements = conv.input[0] * conv.input[1] * conv.in_channels;
+    ring.fill(0.0);
+    let mut ring = Ring { rows: ring, next: 0 };
+    for (number, (row, y)) in rows.zip(y.chunks_exact_mut(conv.row_elements())).enumerate() {
+        let (image, row) = (row / height, row % height);
+        if number == 0 || row == 0 {
+            ring.next = 0;
+        }
+        let image = &x[image * image_elements..(image + 1) * image_elements];
+        // SAFETY: the caller's.
+        unsafe { conv.fill::<V, E>(image, row, &mut ring) };
+        let offsets = conv.offsets(row);
+        let last_offset = offsets.iter().copied().max().unwrap_or(0);
+        for group in 0..conv.groups() {
+            let inner = Inner {
+                ring: ring.rows,
+                offsets,
+                last_offset,
+                weights: packed[group * taps * LANES..(group + 1) * taps * LANES].as_chunks().0,
+                bias: &biases.as_chunks().0[group],
+                relu,
+                channels: conv.out_channels,
+                first_channel: group * CHANNELS,
+            };
+            let mut pair = 0;
+            while pair < conv.pairs() {
+                let left = conv.pairs() - pair;
+                // Eight multiply-adds in flight keep both units of a core busy, more save reading weights; AVX2 has registers for four pairs.
+                // SAFETY: the caller's.
+                pair += unsafe {
+                    if wide && left >= 14 {
+                        inner.forward::<V, E, 14>(pair, y)
+                    } else if wide && left >= 7 {
+                        inner.forward::<V, E, 7>(pair, y)
+                    } else if left >= 4 {
+                        inner.forward::<V, E, 4>(pair, y)
+                    } else if left >= 2 {
+                        inner.forward::<V, E, 2>(pair, y)
+                    } else {
+                        inner.forward::<V, E, 1>(pair, y)
+                    }
+                };
+            }
+        }
+    }
+}
+
+/// Eight output channels of one row.
+struct Inner<'a> {
+    ring: &'a [f32],
+    offsets: &'a [usize],
+    /// The largest of the offsets.
+    last_offset: usize,
+    weights: &'a [[f32; LANES]],
+    bias: &'a [f32; LANES],
+    relu: bool,
+    channels: usize,
+    first_channel: usize,
+}
+
+impl Inner<'_> {
+    /// Computes `PAIRS` pairs of pixels from `pair` on, and returns how many that were.
+    ///
+    /// # Safety
+    /// Of [`Lanes`].
+    #[inline(always)]
+    unsafe fn forward<V: Lanes, E: LaneElement, const PAIRS: usize>(
+        &self,
+        pair: usize,
+        y: &mut [E],
+    ) -> usize {
+        // SAFETY: the caller's, here and below.
+        let mut sums = [unsafe { V::load(self.bias) }; PAIRS];
+        let ring = &self.ring[pair * LANES..];
+        assert!(self.last_offset + PAIRS * LANES <= ring.len(), "a window beyond the rows that it lies on");
+        for (&offset, weights) in self.offsets.iter().zip(self.weights) {
+            let weights = unsafe { V::load(weights) };
+            for (number, sums) in sums.iter_mut().enumerate() {
+                // SAFETY: no offset is larger than the last one, of which the assertion says that as many floats follow it.
+                let pixels = unsafe { &*ring.as_ptr().add(offset + number * LANES).cast::<[f32; LANES]>() };
+                *sums = unsafe { V::load(pixels).multiply_add(weights, *sums) };
+            }
+        }
+        if self.relu {
+            for sums in &mut sums {
+                *sums = unsafe { sums.rectify() };
+            }
+        }
+        let at = 2 * pair * self.channels + self.first_channel;
+        if self.channels == CHANNELS
+            && let Some(y) = y.get_mut(at..at + PAIRS * LANES)
+        {
+            let y: &mut [[E; LANES]] = y.as_chunks_mut().0;
+            for (sums, y) in sums.into_iter().zip(y) {
+                unsafe { E::store_lanes(sums, y) };
+            }
+        } else {
+            unsafe { self.store_apart(&sums, at, y) };
+        }
+        PAIRS
+    }
+
+    /// Stores pixels between whose eight channels lie others, or the last of which is none.
+    ///
+    /// # Safety
+    /// Of [`Lanes`].
+    #[inline(always)]
+    unsafe fn store_apart<V: Lanes, E: LaneElement>(&self, sums: &[V], at: usize, y: &mut [E]) {
+        for (number, sums) in sums.iter().enumerate() {
+            let mut stored = [E::store(0.0); LANES];
+            // SAFETY: the caller's.
+            unsafe { E::store_lanes(*sums, &mut stored) };
+            for (pixel, stored) in stored.chunks_exact(CHANNELS).enumerate() {
+                let at = at + (2 * number + pixel) * self.channels;
+                if let Some(y) = y.get_mut(at..at + CHANNELS) {
+                    y.copy_from_slice(stored);
+                }
+            }
+        }
+    }
+}
+
+with_lanes! {
+    fn gradient_rows / gradient_rows_body(conv: &DirectConv, rows: Range<usize>, x: &[E], dy: &[E], scratch: &mut [f32])
+}
+
+/// # Safety
+/// Of [`Lanes`].
+#[inline(always)]
+unsafe fn gradient_rows_body<V: Lanes, E: LaneElement>(
+    conv: &DirectConv,
+    rows: Range<usize>,
+    x: &[E],
+    dy: &[E],
+    scratch: &mut [f32],
+) {
+    let wide = conv.level.instructions() == Instructions::Avx512;
+    let (taps, height, pairs) = (conv.taps(), conv.output[0], conv.pairs());
+    let image_elements = conv.input[0] * conv.input[1] * conv.in_channels;
+    let (ring, scratch) = scratch.split_at_mut(conv.ring_floats());
+    let (gradients, scratch) = scratch.split_at_mut(conv.groups() * pairs * LANES);
+    let (sums, bias_sums) = scratch.split_at_mut(conv.packed_floats());
+    sums.fill(0.0);
+    bias_sums.fill(0.0);
+    let gradients: &mut [[f32; LANES]] = gradients.as_chunks_mut().0;
+    let sums: &mut [[f32; LANES]] = sums.as_chunks_mut().0;
+    let bias_sums: &mut [[f32; LANES]] = bias_sums.as_chunks_mut().0;
+    ring.fill(0.0);
+    let mut ring = Ring { rows: ring, next: 0 };
+    for (number, row) in rows.enumerate() {
+        let dy = &dy[row * conv.row_elements()..(row + 1) * conv.row_elements()];
+        let (image, row) = (row / height, row % height);
+        if number == 0 || row == 0 {
+            ring.next = 0;
+        }
+        let image = &x[image * image_elements..(image + 1) * image_elements];
+        // SAFETY: the caller's.
+        unsafe { conv.fill::<V, E>(image, row, &mut ring) };
+        let offsets = conv.offsets(row);
+        for (group, gradients) in gradients.chunks_exact_mut(pairs).enumerate() {
+            // SAFETY: the caller's, here and below.
+            let total = unsafe { unpack::<V, E>(conv, group, dy, gradients) };
+            unsafe { total.add(V::load(&bias_sums[group])).store(&mut bias_sums[group]) };
+            let sums = &mut sums[group * taps..(group + 1) * taps];
+            let mut tap = 0;
+            while tap < taps {
+                let (left, offsets, sums) = (taps - tap, &offsets[tap..], &mut sums[tap..]);
+                tap += unsafe {
+                    if wide && left >= 9 {
+                        add_taps::<V, 9>(ring.rows, offsets, gradients, sums)
+                    } else if left >= 4 {
+                        add_taps::<V, 4>(ring.rows, offsets, gradients, sums)
+                    } else if left >= 2 {
+                        add_taps::<V, 2>(ring.rows, offsets, gradients, sums)
+                    } else {
+                        add_taps::<V, 1>(ring.rows, offsets, gradients, sums)
+                    }
+                };
+            }
+        }
+    }
+}
+
+/// A row of the output's gradient as pairs of pixels of eight channels; returns their sum. Behind the last pixel of an odd row comes a zero.
+///
+/// # Safety
+/// Of [`Lanes`].
+#[inline(always)]
+unsafe fn unpack<V: Lanes, E: LaneElement>(
+    conv: &DirectConv,
+    group: usize,
+    dy: &[E],
+    gradients: &mut [[f32; LANES]],
+) -> V {
+    // SAFETY: the caller's, here and below.
+    let mut total = unsafe { V::splat(0.0) };
+    // Pairs whose channels lie together; the others are put together first.
+    let together = if conv.out_channels == CHANNELS { dy.len() / LANES } else { 0 };
+    let (whole, apart) = gradients.split_at_mut(together);
+    for (to, from) in whole.iter_mut().zip(dy.as_chunks().0) {
+        unsafe {
+            let values = E::load_lanes::<V>(from);
+            values.store(to);
+            total = total.add(values);
+        }
+    }
+    for (number, to) in apart.iter_mut().enumerate() {
+        let at = 2 * (together + number) * conv.out_channels + group * CHANNELS;
+        let mut gathered = [E::store(0.0); LANES];
+        for (pixel, gathered) in gathered.chunks_exact_mut(CHANNELS).enumerate() {
+            let at = at + pixel * conv.out_channels;
+            if let Some(from) = dy.get(at..at + CHANNELS) {
+                gathered.copy_from_slice(from);
+            }
+        }
+        unsafe {
+            let values = E::load_lanes::<V>(&gathered);
+            values.store(to);
+            total = total.add(values);
+        }
+    }
+    total
+}
+
+/// Adds what a row of the output's gradient gives to the sums of the first `TAPS` taps; returns how many those are.
+///
+/// # Safety
+/// Of [`Lanes`].
+#[inline(always)]
+unsafe fn add_taps<V: Lanes, const TAPS: usize>(
+    ring: &[f32],
+    offsets: &[usize],
+    gradients: &[[f32; LANES]],
+    sums: &mut [[f32; LANES]],
+) -> usize {
+    // SAFETY: the caller's, here and below.
+    let mut row = [unsafe { V::splat(0.0) }; TAPS];
+    let mut pixels = [<&[[f32; LANES]]>::default(); TAPS];
+    for tap in 0..TAPS {
+        let at = offsets[tap];
+        pixels[tap] = ring[at..at + gradients.len() * LANES].as_chunks().0;
+        assert!(pixels[tap].len() == gradients.len());
+    }
+    for (pair, gradient) in gradients.iter().enumerate() {
+        let gradient = unsafe { V::load(gradient) };
+        for tap in 0..TAPS {
+            row[tap] = unsafe { V::load(&pixels[tap][pair]).multiply_add(gradient, row[tap]) };
+        }
+    }
+    for (sums, row) in sums.iter_mut().zip(row) {
+        unsafe { row.add(V::load(sums)).store(sums) };
+    }
+    TAPS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers whose products and sums are exact, so that the order of a sum does not matter.
+    fn numbers(count: usize, seed: u32) -> Vec<f32> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 29) as f32 - 3.0
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    /// Calls `body(x index, weight index, y index)` for every product of a convolution.
+    fn each_product(
+        conv: &Conv2d,
+        batch: usize,
+        input: [usize; 2],
+        mut body: impl FnMut(usize, usize, usize),
+    ) {
+        let [height, width] = conv.output_size(input).unwrap_or_default();
+        let [kh, kw] = conv.kernel;
+        for (n, y, x, o) in (0..batch)
+            .flat_map(|n| (0..height).map(move |y| (n, y)))
+            .flat_map(|(n, y)| (0..width).map(move |x| (n, y, x)))
+            .flat_map(|(n, y, x)| (0..conv.out_channels).map(move |o| (n, y, x, o)))
+        {
+            for (i, ky, kx) in (0..conv.in_channels)
+                .flat_map(|i| (0..kh).map(move |ky| (i, ky)))
+                .flat_map(|(i, ky)| (0..kw).map(move |kx| (i, ky, kx)))
+            {
+                let row = (y * conv.stride[0] + ky).checked_sub(conv.padding_before[0]);
+                let column = (x * conv.stride[1] + kx).checked_sub(conv.padding_before[1]);
+                let (Some(row), Some(column)) = (row, column) else { continue };
+                if row < input[0] && column < input[1] {
+                    let from = ((n * input[0] + row) * input[1] + column) * conv.in_channels + i;
+                    let weight = ((o * conv.in_channels + i) * kh + ky) * kw + kx;
+                    body(from, weight, ((n * height + y) * width + x) * conv.out_channels + o);
+                }
+            }
+        }
+    }
+
+    fn check(conv: &Conv2d, batch: usize, input: [usize; 2]) {
+        let [height, width] = conv.output_size(input).unwrap_or_default();
+        let outputs = batch * height * width * conv.out_channels;
+        let x = numbers(batch * input[0] * input[1] * conv.in_channels, 1);
+        let weights = numbers(conv.weight_shape().iter().product(), 2);
+        let bias = numbers(conv.out_channels, 3);
+        let mut y: Vec<f32> = (0..outputs).map(|at| bias[at % conv.out_channels]).collect();
+        each_product(conv, batch, input, |from, weight, to| y[to] += x[from] * weights[weight]);
+        let mut gradient = vec![0.0; weights.len()];
+        each_product(conv, batch, input, |from, weight, to| gradient[weight] += x[from] * y[to]);
+        let bias_gradient: Vec<f32> =
+            (0..bias.len()).map(|o| y.iter().skip(o).step_by(bias.len()).sum()).collect();
+        for level in Level::all() {
+            let Some(direct) = DirectConv::new(conv, batch, input, level, Team::single()) else {
+                panic!("{conv:?} is refused")
+            };
+            // What lies in scratch means nothing.
+            let mut scratch = vec![f32::NAN; direct.forward_scratch_bytes() / 4];
+            let mut got = vec![f32::NAN; outputs];
+            direct.forward(&x, &weights, &bias, false, &mut got, &mut scratch);
+            assert_eq!(got, y, "{level:?} {conv:?} {input:?}");
+            direct.forward(&x, &weights, &bias, true, &mut got, &mut scratch);
+            assert!(
+                got.iter().zip(&y).all(|(got, y)| *got == y.max(0.0)),
+                "{level:?} {conv:?} {input:?} rectified"
+            );
+            let mut scratch = vec![f32::NAN; direct.gradients_scratch_bytes() / 4];
+            let (mut dw, mut db) = (vec![f32::NAN; weights.len()], vec![f32::NAN; bias.len()]);
+            direct.gradients(&x, &y, &mut dw, &mut db, &mut scratch);
+            assert_eq!(dw, gradient, "{level:?} {conv:?} {input:?}");
+            assert_eq!(db, bias_gradient, "{level:?} {conv:?} {input:?}");
+        }
+    }
+
+    #[test]
+    fn every_level_computes_the_definition() {
+        for (conv, batch, input) in [
+            (Conv2d::new(1, 8, 3, 1, 1), 2, [28, 28]),
+            (Conv2d::new(1, 8, 3, 1, 1), 1, [1, 1]),
+            (Conv2d::new(2, 16, 3, 1, 1), 2, [5, 7]),
+            (Conv2d::new(3, 8, 1, 1, 0), 1, [4, 3]),
+            (Conv2d::new(3, 24, 7, 2, 3), 1, [23, 20]),
+            (Conv2d::new(1, 8, 2, 3, 0), 2, [11, 11]),
+            (Conv2d::new(2, 8, 5, 1, 0), 1, [5, 33]),
+            (Conv2d::new(1, 8, 5, 4, 2), 3, [3, 2]),
+            (
+                Conv2d {
+                    kernel: [3, 5],
+                    stride: [2, 1],
+                    padding_before: [0, 2],
+                    padding_after: [1, 3],
+                    ..Conv2d::new(3, 8, 3, 1, 0)
+                },
+                2,
+                [8, 9],
+            ),
+        ] {
+            check(&Conv2d { bias: true, ..conv }, batch, input);
+        }
+    }
+
+    #[test]
+    fn what_it_cannot_do_is_left_to_others() {
+        let refused = |conv: Conv2d, input| {
+            let level = Level::detect([true, true]);
+            assert!(DirectConv::new(&conv, 1, input, level, Team::single()).is_none(), "{conv:?}");
+        };
+        refused(Conv2d::new(1, 12, 3, 1, 1), [8, 8]);
+        refused(Conv2d::new(64, 64, 3, 1, 1), [8, 8]);
+        refused(Conv2d { dilation: [2, 1], ..Conv2d::new(1, 8, 3, 1, 1) }, [8, 8]);
+        refused(Conv2d { groups: 2, ..Conv2d::new(2, 8, 3, 1, 1) }, [8, 8]);
+        refused(Conv2d::new(1, 8, 5, 1, 0), [4, 4]);
+    }
+}

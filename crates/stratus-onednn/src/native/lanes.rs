@@ -1,0 +1,381 @@
+//! Sixteen `f32` at once, with the processor's own instructions: for loops in which the compiler does not find them by itself.
+//!
+//! Every operation is a bare instruction or two. They are only fast where they are inlined into a function that is compiled for those
+//! instructions, and only allowed where the processor has them: the type to use follows from a [`Level`](super::simd::Level).
+
+use super::simd::{Bf16, Element};
+
+/// How many there are.
+pub const LANES: usize = 16;
+
+/// Sixteen `f32`.
+///
+/// # Safety
+/// All operations are called only where the processor has the instructions that the type is named after.
+pub unsafe trait Lanes: Copy {
+    /// The value sixteen times.
+    ///
+    /// # Safety
+    /// As the trait says; likewise below.
+    unsafe fn splat(value: f32) -> Self;
+    /// From memory.
+    unsafe fn load(from: &[f32; LANES]) -> Self;
+    /// To memory.
+    unsafe fn store(self, to: &mut [f32; LANES]);
+    /// The first half, to memory.
+    unsafe fn store_half(self, to: &mut [f32; LANES / 2]);
+    /// From memory, exactly.
+    unsafe fn load_bf16(from: &[Bf16; LANES]) -> Self;
+    /// To memory, as [`Bf16::store`] rounds.
+    unsafe fn store_bf16(self, to: &mut [Bf16; LANES]);
+    /// `self * by + to`; rounded once where the processor can.
+    unsafe fn multiply_add(self, by: Self, to: Self) -> Self;
+    /// The sum.
+    unsafe fn add(self, other: Self) -> Self;
+    /// `max(self, 0)`; NaN passes.
+    unsafe fn rectify(self) -> Self;
+}
+
+/// Elements that are read and written sixteen at a time.
+pub trait LaneElement: Element {
+    /// Their values.
+    ///
+    /// # Safety
+    /// Of [`Lanes`].
+    unsafe fn load_lanes<V: Lanes>(from: &[Self; LANES]) -> V;
+    /// The nearest elements.
+    ///
+    /// # Safety
+    /// Of [`Lanes`].
+    unsafe fn store_lanes<V: Lanes>(values: V, to: &mut [Self; LANES]);
+}
+
+impl LaneElement for f32 {
+    #[inline(always)]
+    unsafe fn load_lanes<V: Lanes>(from: &[Self; LANES]) -> V {
+        // SAFETY: the caller's.
+        unsafe { V::load(from) }
+    }
+    #[inline(always)]
+    unsafe fn store_lanes<V: Lanes>(values: V, to: &mut [Self; LANES]) {
+        // SAFETY: the caller's.
+        unsafe { values.store(to) }
+    }
+}
+
+impl LaneElement for Bf16 {
+    #[inline(always)]
+    unsafe fn load_lanes<V: Lanes>(from: &[Self; LANES]) -> V {
+        // SAFETY: the caller's.
+        unsafe { V::load_bf16(from) }
+    }
+    #[inline(always)]
+    unsafe fn store_lanes<V: Lanes>(values: V, to: &mut [Self; LANES]) {
+        // SAFETY: the caller's.
+        unsafe { values.store_bf16(to) }
+    }
+}
+
+/// With whatever the compiler's target has.
+#[derive(Clone, Copy, Debug)]
+pub struct Portable([f32; LANES]);
+
+// SAFETY: nothing is asked of the processor.
+unsafe impl Lanes for Portable {
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        Self([value; LANES])
+    }
+    #[inline(always)]
+    unsafe fn load(from: &[f32; LANES]) -> Self {
+        Self(*from)
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: &mut [f32; LANES]) {
+        *to = self.0;
+    }
+    #[inline(always)]
+    unsafe fn store_half(self, to: &mut [f32; LANES / 2]) {
+        *to = std::array::from_fn(|lane| self.0[lane]);
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(from: &[Bf16; LANES]) -> Self {
+        Self(std::array::from_fn(|lane| from[lane].load()))
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(self, to: &mut [Bf16; LANES]) {
+        *to = self.0.map(Bf16::store);
+    }
+    #[inline(always)]
+    unsafe fn multiply_add(self, by: Self, to: Self) -> Self {
+        Self(std::array::from_fn(|lane| self.0[lane] * by.0[lane] + to.0[lane]))
+    }
+    #[inline(always)]
+    unsafe fn add(self, other: Self) -> Self {
+        Self(std::array::from_fn(|lane| self.0[lane] + other.0[lane]))
+    }
+    #[inline(always)]
+    unsafe fn rectify(self) -> Self {
+        Self(self.0.map(|value| if value < 0.0 { 0.0 } else { value }))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub use x86::{Avx2, Avx512};
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{Bf16, LANES, Lanes};
+    use std::arch::x86_64::*;
+
+    /// One register of AVX-512.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Avx512(__m512);
+
+    // SAFETY: of every block below: the instructions are there by the trait's contract, and the arrays hold what is read or written.
+    unsafe impl Lanes for Avx512 {
+        #[inline(always)]
+        unsafe fn splat(value: f32) -> Self {
+            Self(unsafe { _mm512_set1_ps(value) })
+        }
+        #[inline(always)]
+        unsafe fn load(from: &[f32; LANES]) -> Self {
+            Self(unsafe { _mm512_loadu_ps(from.as_ptr()) })
+        }
+        #[inline(always)]
+        unsafe fn store(self, to: &mut [f32; LANES]) {
+            unsafe { _mm512_storeu_ps(to.as_mut_ptr(), self.0) }
+        }
+        #[inline(always)]
+        unsafe fn store_half(self, to: &mut [f32; LANES / 2]) {
+            unsafe { _mm256_storeu_ps(to.as_mut_ptr(), _mm512_castps512_ps256(self.0)) }
+        }
+        #[inline(always)]
+        unsafe fn load_bf16(from: &[Bf16; LANES]) -> Self {
+            unsafe {
+                let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
+                Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_bf16(self, to: &mut [Bf16; LANES]) {
+            unsafe {
+                let bits = _mm512_castps_si512(self.0);
+                let upper = _mm512_srli_epi32::<16>(bits);
+                let odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+                let half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+                let rounded = _mm512_srli_epi32::<16>(_mm512_add_epi32(bits, half));
+                let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self.0, self.0);
+                let stored = _mm512_mask_or_epi32(rounded, nan, upper, _mm512_set1_epi32(0x40));
+                _mm256_storeu_si256(to.as_mut_ptr().cast(), _mm512_cvtepi32_epi16(stored));
+            }
+        }
+        #[inline(always)]
+        unsafe fn multiply_add(self, by: Self, to: Self) -> Self {
+            Self(unsafe { _mm512_fmadd_ps(self.0, by.0, to.0) })
+        }
+        #[inline(always)]
+        unsafe fn add(self, other: Self) -> Self {
+            Self(unsafe { _mm512_add_ps(self.0, other.0) })
+        }
+        #[inline(always)]
+        unsafe fn rectify(self) -> Self {
+            // Of a NaN and another number, the instruction returns the second.
+            Self(unsafe { _mm512_max_ps(_mm512_setzero_ps(), self.0) })
+        }
+    }
+
+    /// Two registers of AVX2.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Avx2(__m256, __m256);
+
+    /// `f32` as the bits of bf16 in the lower halves.
+    #[inline(always)]
+    unsafe fn rounded(values: __m256) -> __m256i {
+        // SAFETY: the caller's: AVX2.
+        unsafe {
+            let bits = _mm256_castps_si256(values);
+            let upper = _mm256_srli_epi32::<16>(bits);
+            let odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
+            let half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+            let rounded = _mm256_srli_epi32::<16>(_mm256_add_epi32(bits, half));
+            let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(values, values));
+            let quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
+            _mm256_blendv_epi8(rounded, quiet, nan)
+        }
+    }
+
+    // SAFETY: of every block below: as above.
+    unsafe impl Lanes for Avx2 {
+        #[inline(always)]
+        unsafe fn splat(value: f32) -> Self {
+            unsafe { Self(_mm256_set1_ps(value), _mm256_set1_ps(value)) }
+        }
+        #[inline(always)]
+        unsafe fn load(from: &[f32; LANES]) -> Self {
+            let from = from.as_ptr();
+            unsafe { Self(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(LANES / 2))) }
+        }
+        #[inline(always)]
+        unsafe fn store(self, to: &mut [f32; LANES]) {
+            let to = to.as_mut_ptr();
+            unsafe {
+                _mm256_storeu_ps(to, self.0);
+                _mm256_storeu_ps(to.add(LANES / 2), self.1);
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_half(self, to: &mut [f32; LANES / 2]) {
+            unsafe { _mm256_storeu_ps(to.as_mut_ptr(), self.0) }
+        }
+        #[inline(always)]
+        unsafe fn load_bf16(from: &[Bf16; LANES]) -> Self {
+            unsafe {
+                let bits = _mm256_loadu_si256(from.as_ptr().cast());
+                let [low, high] = [_mm256_castsi256_si128(bits), _mm256_extracti128_si256::<1>(bits)]
+                    .map(|half| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(half))));
+                Self(low, high)
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_bf16(self, to: &mut [Bf16; LANES]) {
+            unsafe {
+                // Packing interleaves the halves of its operands: 64 bits of each in turn.
+                let packed = _mm256_packus_epi32(rounded(self.0), rounded(self.1));
+                let ordered = _mm256_permute4x64_epi64::<0b11_01_10_00>(packed);
+                _mm256_storeu_si256(to.as_mut_ptr().cast(), ordered);
+            }
+        }
+        #[inline(always)]
+        unsafe fn multiply_add(self, by: Self, to: Self) -> Self {
+            unsafe { Self(_mm256_fmadd_ps(self.0, by.0, to.0), _mm256_fmadd_ps(self.1, by.1, to.1)) }
+        }
+        #[inline(always)]
+        unsafe fn add(self, other: Self) -> Self {
+            unsafe { Self(_mm256_add_ps(self.0, other.0), _mm256_add_ps(self.1, other.1)) }
+        }
+        #[inline(always)]
+        unsafe fn rectify(self) -> Self {
+            unsafe {
+                Self(_mm256_max_ps(_mm256_setzero_ps(), self.0), _mm256_max_ps(_mm256_setzero_ps(), self.1))
+            }
+        }
+    }
+}
+
+/// Defines `$name`, which runs `$body`, an `#[inline(always)]` unsafe function whose first generic parameter is the [`Lanes`] of the detected
+/// instructions and whose second is an element.
+macro_rules! with_lanes {
+    (fn $name:ident / $body:ident ($($argument:ident: $type:ty),* $(,)?)) => {
+        #[allow(clippy::too_many_arguments)] // Inner loops take slices and constants, not structures of them.
+        fn $name<E: $crate::native::lanes::LaneElement>(level: $crate::native::simd::Level, $($argument: $type),*) {
+            use $crate::native::lanes;
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma,avx2")]
+                fn avx512<E: lanes::LaneElement>($($argument: $type),*) {
+                    // SAFETY: the function has the instructions.
+                    unsafe { $body::<lanes::Avx512, E>($($argument),*) };
+                }
+                #[target_feature(enable = "avx2,fma")]
+                fn avx2<E: lanes::LaneElement>($($argument: $type),*) {
+                    // SAFETY: as above.
+                    unsafe { $body::<lanes::Avx2, E>($($argument),*) };
+                }
+                use $crate::native::simd::Instructions;
+                match level.instructions() {
+                    // SAFETY: the level is the proof that the processor has these instructions.
+                    Instructions::Avx512 => return unsafe { avx512::<E>($($argument),*) },
+                    // SAFETY: as above.
+                    Instructions::Avx2 => return unsafe { avx2::<E>($($argument),*) },
+                    Instructions::Baseline => {}
+                }
+            }
+            let _ = level;
+            // SAFETY: nothing is asked of the processor.
+            unsafe { $body::<lanes::Portable, E>($($argument),*) };
+        }
+    };
+}
+pub(crate) use with_lanes;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::native::simd::Level;
+
+    with_lanes! { fn exercise / exercise_body(x: &[E; LANES], by: &[f32; LANES], y: &mut [E; LANES], sums: &mut [f32; LANES], half: &mut [f32; LANES / 2]) }
+
+    #[inline(always)]
+    unsafe fn exercise_body<V: Lanes, E: LaneElement>(
+        x: &[E; LANES],
+        by: &[f32; LANES],
+        y: &mut [E; LANES],
+        sums: &mut [f32; LANES],
+        half: &mut [f32; LANES / 2],
+    ) {
+        // SAFETY: the caller's.
+        unsafe {
+            let (x, by) = (E::load_lanes::<V>(x), V::load(by));
+            let product = x.multiply_add(by, V::splat(0.0));
+            product.add(V::load(sums)).store(sums);
+            E::store_lanes(product.rectify(), y);
+            product.store_half(half);
+        }
+    }
+
+    /// The same values by scalar code. Products of two bf16 are exact in f32, so that fused and separate rounding agree.
+    fn check<E: LaneElement + PartialEq + std::fmt::Debug>(values: &[f32]) {
+        for level in Level::all() {
+            for (x, by) in values.chunks_exact(LANES).zip(values.chunks_exact(LANES).skip(1)) {
+                let exact = |value: f32| Bf16::store(value).load();
+                let x: [E; LANES] = std::array::from_fn(|lane| E::store(exact(x[lane])));
+                let by: [f32; LANES] = std::array::from_fn(|lane| exact(by[lane]));
+                let mut sums = by;
+                let mut y = [E::store(0.0); LANES];
+                let mut half = [0.0; LANES / 2];
+                exercise(level, &x, &by, &mut y, &mut sums, &mut half);
+                for lane in 0..LANES {
+                    let product = x[lane].load() * by[lane] + 0.0;
+                    assert!(half.get(lane).is_none_or(|half| *half == product), "{level:?}");
+                    // A fused product that underflows keeps its sign, where a rounded one lost it: the zeros are equal all the same.
+                    assert_eq!(product + by[lane], sums[lane], "{level:?}");
+                    let rectified = E::store(if product <= 0.0 { 0.0 } else { product });
+                    let same = rectified.load() == y[lane].load();
+                    assert!(same, "{level:?} {product}: {:?} is not {rectified:?}", y[lane]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_level_computes_what_scalars_do() {
+        let mut bits = 1u32;
+        let mut values: Vec<f32> =
+            vec![0.0, -0.0, 1.0, -1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-40];
+        values.extend((0..20_000).map(|_| {
+            bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            f32::from_bits(bits)
+        }));
+        // NaN has many bits: sums are compared without.
+        let finite: Vec<f32> = values.iter().copied().filter(|v| v.is_finite() && v.abs() < 1e15).collect();
+        check::<f32>(&finite);
+        check::<Bf16>(&finite);
+    }
+
+    #[test]
+    fn not_a_number_stays_one() {
+        for level in Level::all() {
+            let mut y = [Bf16(0); LANES];
+            exercise(
+                level,
+                &[Bf16::store(f32::NAN); LANES],
+                &[1.0; LANES],
+                &mut y,
+                &mut [0.0; LANES],
+                &mut [0.0; LANES / 2],
+            );
+            assert!(y.iter().all(|y| y.load().is_nan()), "{level:?}");
+        }
+    }
+}

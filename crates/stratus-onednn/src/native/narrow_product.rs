@@ -1,0 +1,130 @@
+//! Products of matrices over few terms: what the gradient of a classifier's input is, where there are ten classes.
+//!
+//! General kernels pack both matrices and keep sums of `f32` between passes. Over a few terms there is nothing to keep: each element of the
+//! result is made in a register and written once.
+
+use super::elementwise::Machine;
+use super::lanes::{LANES, LaneElement, Lanes, with_lanes};
+use super::threads::{cut, split};
+
+/// The most terms: with more, the second matrix leaves the nearest cache between two rows of the first.
+const MOST_TERMS: usize = 32;
+
+/// Rows that are made together, so that what is read of the second matrix serves several.
+const ROWS: usize = 4;
+
+/// `y = a b`, all in row-major order: `a` is `[rows, terms]`, `b` is `[terms, columns]`.
+#[derive(Clone)]
+pub struct NarrowProduct {
+    rows: usize,
+    terms: usize,
+    columns: usize,
+    machine: Machine,
+}
+
+impl NarrowProduct {
+    /// The product of matrices of these sizes; `None` where another kernel has to make it.
+    #[must_use]
+    pub fn new(rows: usize, terms: usize, columns: usize, machine: &Machine) -> Option<Self> {
+        let suits = (1..=MOST_TERMS).contains(&terms) && columns >= LANES;
+        suits.then(|| Self { rows, terms, columns, machine: machine.clone() })
+    }
+
+    /// Makes it.
+    pub fn run<E: LaneElement>(&self, a: &[E], b: &[E], y: &mut [E]) {
+        let threads = self.machine.team.threads();
+        let rows = |thread: usize| split(self.rows, threads, thread);
+        let mut parts = cut(y, (0..threads).map(|thread| rows(thread).len() * self.columns));
+        self.machine.team.run_parts(&mut parts[..threads], &|thread, y| {
+            let rows = rows(thread);
+            let a = &a[rows.start * self.terms..rows.end * self.terms];
+            product(self.machine.level, a, b, [self.terms, self.columns], y);
+        });
+    }
+}
+
+with_lanes! { fn product / product_body(a: &[E], b: &[E], sizes: [usize; 2], y: &mut [E]) }
+
+/// # Safety
+/// Of [`Lanes`].
+#[inline(always)]
+unsafe fn product_body<V: Lanes, E: LaneElement>(
+    a: &[E],
+    b: &[E],
+    [terms, columns]: [usize; 2],
+    y: &mut [E],
+) {
+    let (mut a, mut y) = (a.chunks_exact(ROWS * terms), y.chunks_exact_mut(ROWS * columns));
+    for (a, y) in (&mut a).zip(&mut y) {
+        // SAFETY: the caller's, here and below.
+        unsafe { some_rows::<V, E, ROWS>(a, b, [terms, columns], y) };
+    }
+    let rest = a.remainder().chunks_exact(terms).zip(y.into_remainder().chunks_exact_mut(columns));
+    for (a, y) in rest {
+        unsafe { some_rows::<V, E, 1>(a, b, [terms, columns], y) };
+    }
+}
+
+/// # Safety
+/// Of [`Lanes`].
+#[inline(always)]
+unsafe fn some_rows<V: Lanes, E: LaneElement, const R: usize>(
+    a: &[E],
+    b: &[E],
+    [terms, columns]: [usize; 2],
+    y: &mut [E],
+) {
+    let mut factors = [[0f32; R]; MOST_TERMS];
+    for (row, a) in a.chunks_exact(terms).enumerate() {
+        for (factors, a) in factors.iter_mut().zip(a) {
+            factors[row] = a.load();
+        }
+    }
+    let factors = &factors[..terms];
+    let mut at = 0;
+    // SAFETY: the caller's, here and below.
+    while at + 2 * LANES <= columns {
+        unsafe { block::<V, E, R, 2>(factors, b, columns, at, y) };
+        at += 2 * LANES;
+    }
+    if at + LANES <= columns {
+        unsafe { block::<V, E, R, 1>(factors, b, columns, at, y) };
+        at += LANES;
+    }
+    if at < columns {
+        // The last columns together with some that are done: they come out the same.
+        unsafe { block::<V, E, R, 1>(factors, b, columns, columns - LANES, y) };
+    }
+}
+
+/// Columns `at..` of some rows, as many as `N` registers hold.
+///
+/// # Safety
+/// Of [`Lanes`].
+#[inline(always)]
+unsafe fn block<V: Lanes, E: LaneElement, const R: usize, const N: usize>(
+    factors: &[[f32; R]],
+    b: &[E],
+    columns: usize,
+    at: usize,
+    y: &mut [E],
+) {
+    // SAFETY: the caller's, here and below.
+    let mut sums = [[unsafe { V::splat(0.0) }; N]; R];
+    for (factors, b) in factors.iter().zip(b.chunks_exact(columns)) {
+        let b: &[[E; LANES]] = b[at..at + N * LANES].as_chunks().0;
+        for n in 0..N {
+            let b = unsafe { E::load_lanes::<V>(&b[n]) };
+            for row in 0..R {
+                sums[row][n] = unsafe { b.multiply_add(V::splat(factors[row]), sums[row][n]) };
+            }
+        }
+    }
+    for (row, sums) in sums.into_iter().enumerate() {
+        let from = row * columns + at;
+        let y: &mut [[E; LANES]] = y[from..from + N * LANES].as_chunks_mut().0;
+        for n in 0..N {
+            unsafe { E::store_lanes(sums[n], &mut y[n]) };
+        }
+    }
+}
