@@ -10,6 +10,8 @@ pub const GRADIENT_SUFFIX: &str = ":gradient";
 
 /// Adds the backward pass to a forward program in [`crate::program::Mode::Train`].
 ///
+/// It ends where nothing before depends on a parameter that is trained: what only frozen layers need is not made, forward or backward.
+///
 /// # Errors
 /// Where a step on the way from a parameter to the loss has no derivative.
 pub fn differentiate(forward: &Program) -> Result<Program, EngineError> {
@@ -18,9 +20,27 @@ pub fn differentiate(forward: &Program) -> Result<Program, EngineError> {
         step.kernel.differentiate(step, &mut to)?;
         to.finished.extend(&step.outputs);
     }
-    let program = to.program;
+    let mut program = to.program;
+    drop_unread_indices(&mut program);
     program.verify("differentiate")?;
     Ok(program)
+}
+
+/// Pooling writes down which input won for its backward pass; where there is none, it need not.
+fn drop_unread_indices(program: &mut Program) {
+    let read: HashSet<ValueId> =
+        program.steps.iter().flat_map(|step| step.inputs.iter().chain(&step.updates).copied()).collect();
+    let mut dropped = false;
+    for step in &mut program.steps {
+        let may_go_without = matches!(step.kernel, Kernel::MaxPoolForward(_) | Kernel::BatchNormInference(_));
+        if may_go_without && step.outputs.get(1).is_some_and(|index| !read.contains(index)) {
+            step.outputs.truncate(1);
+            dropped = true;
+        }
+    }
+    if dropped {
+        program.drop_unused_values();
+    }
 }
 
 /// The program under differentiation, for the kernels' `differentiate` functions.
@@ -35,9 +55,20 @@ pub struct Differentiator {
 
 impl Differentiator {
     fn new(forward: &Program) -> Result<Self, EngineError> {
+        let trained: HashSet<&str> = forward
+            .values
+            .iter()
+            .filter(|value| value.role == Role::Parameter)
+            .map(|value| value.name.as_str())
+            .collect();
         let mut wanted: HashSet<ValueId> = (0..forward.values.len())
             .map(ValueId)
-            .filter(|&id| matches!(forward.value(id).role, Role::Parameter | Role::Copy))
+            .filter(|&id| {
+                let value = forward.value(id);
+                // A copy has a gradient where its master has one.
+                let master = || value.name.trim_end_matches(COPY_SUFFIX);
+                value.role == Role::Parameter || value.role == Role::Copy && trained.contains(master())
+            })
             .collect();
         let mut gradients = HashMap::new();
         for step in &forward.steps {

@@ -3,8 +3,8 @@
 use crate::ops::{self, Convert, HYPER, Kernel, METRICS, SoftmaxCrossEntropy};
 use crate::program::{Layer, Mode};
 use crate::{DType, EngineError, Phase, Precision, Program, Role, Step, ValueId};
-use std::collections::HashMap;
-use stratus_graph::{Graph, Node, Operation, ParameterKind, TensorId};
+use std::collections::{HashMap, HashSet};
+use stratus_graph::{Graph, Node, Operation, ParameterId, ParameterKind, TensorId};
 
 /// The forward program of `graph` for batches of `batch`, with softmax cross-entropy as its loss.
 ///
@@ -55,8 +55,8 @@ pub fn refresh(train: &Program) -> Result<Program, EngineError> {
     };
     for copy in train.values.iter().filter(|value| value.role == Role::Copy) {
         let name = copy.name.trim_end_matches(COPY_SUFFIX);
-        let Some(master) =
-            train.values.iter().find(|value| value.role == Role::Parameter && value.name == name)
+        let is_master = |role| matches!(role, Role::Parameter | Role::Frozen);
+        let Some(master) = train.values.iter().find(|value| is_master(value.role) && value.name == name)
         else {
             return Err(EngineError::Placement(format!("`{}` is a copy of nothing", copy.name)));
         };
@@ -111,9 +111,16 @@ impl<'a> Lowering<'a> {
         let mut shape = vec![batch];
         shape.extend(&graph.input_shape().0);
         let images = program.add_value("images", &shape, precision.compute(), Role::Images);
+        let frozen: HashSet<ParameterId> = graph
+            .nodes
+            .iter()
+            .filter(|node| node.frozen)
+            .flat_map(|node| node.parameters.iter().copied())
+            .collect();
         let mut parameters = HashMap::new();
-        for parameter in &graph.parameters {
+        for (position, parameter) in graph.parameters.iter().enumerate() {
             let role = match parameter.kind {
+                ParameterKind::Trained if frozen.contains(&ParameterId(position)) => Role::Frozen,
                 ParameterKind::Trained => Role::Parameter,
                 ParameterKind::Buffer => Role::Buffer,
             };
@@ -128,6 +135,12 @@ impl<'a> Lowering<'a> {
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.mode
+    }
+
+    /// Whether a node computes what it computes while training: not in evaluation, and not where it is frozen.
+    #[must_use]
+    pub fn trains(&self, node: &Node) -> bool {
+        self.mode == Mode::Train && !node.frozen
     }
 
     /// The types it is built with.

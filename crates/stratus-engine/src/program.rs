@@ -24,7 +24,9 @@ pub enum Role {
     Metrics,
     /// A trained parameter in the master precision.
     Parameter,
-    /// A trained parameter in the compute precision, kept equal to its master.
+    /// A parameter of a frozen layer, in the master precision: nothing changes it.
+    Frozen,
+    /// A parameter in the compute precision, kept equal to its master.
     Copy,
     /// Running statistics.
     Buffer,

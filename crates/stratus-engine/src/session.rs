@@ -227,7 +227,7 @@ impl Session {
             .iter()
             .flat_map(|program| &program.plan.program.values)
             .filter(move |value| {
-                matches!(value.role, Role::Parameter | Role::Buffer | Role::Momentum)
+                matches!(value.role, Role::Parameter | Role::Frozen | Role::Buffer | Role::Momentum)
                     && seen.insert(value.name.clone())
             })
             .map(|value| (value.name.as_str(), value.shape.as_slice(), value.role))

@@ -8,9 +8,9 @@ mod common;
 use common::{published_digits, session, training_program};
 use stratus_engine::fuse::fuse;
 use stratus_engine::lower::{lower, refresh};
-use stratus_engine::ops::{Kernel, ReluForward};
+use stratus_engine::ops::{Kernel, KernelSpec, ReluForward};
 use stratus_engine::program::Mode;
-use stratus_engine::{Clock, DType, Precision, Program, Role};
+use stratus_engine::{Clock, DType, Phase, Precision, Program, Role};
 use stratus_graph::ops::{BatchNorm2d, Flatten, Linear};
 use stratus_graph::{Graph, GraphBuilder, Op, Shape};
 
@@ -59,6 +59,61 @@ fn placement_is_close_to_the_lower_bound() {
             }
         }
     }
+}
+
+/// The kernels of a program, with the layers they belong to, of the steps that a phase has.
+fn kernels(program: &Program, is: impl Fn(Phase) -> bool) -> Vec<String> {
+    let steps = program.steps.iter().filter(|step| is(step.phase));
+    steps.map(|step| format!("{} {}", step.kernel.name(), program.layer_name(step))).collect()
+}
+
+#[test]
+fn the_backward_pass_ends_where_only_frozen_layers_are_left() {
+    for precision in [Precision::F32, Precision::Bf16] {
+        let mut graph = published_digits();
+        let whole = training_program(&graph, precision, 4);
+        graph.freeze(&["layer1", "layer2"]).unwrap();
+        let program = training_program(&graph, precision, 4);
+        let is_backward =
+            |phase| matches!(phase, Phase::BackwardData | Phase::BackwardWeights | Phase::Update);
+        for step in kernels(&program, is_backward) {
+            assert!(step.contains("layer3") || step.contains("fc"), "{step}");
+        }
+        // The first layer that is trained needs no gradient of its input.
+        let data = kernels(&program, |phase| phase == Phase::BackwardData);
+        assert_eq!(data, ["linear_backward_data fc", "batch_norm_relu_backward_data layer3.1+layer3.2"]);
+        // Running statistics of frozen layers are read and never changed; nothing remembers which pixel won.
+        let touched = |name: &str| {
+            program.steps.iter().any(|step| {
+                step.updates.iter().chain(&step.outputs).any(|&id| program.value(id).name == name)
+            })
+        };
+        for name in ["layer1.1.running_mean", "layer2.1.running_var", "layer1.0.weight", "layer2.1.bias"] {
+            assert!(!touched(name), "{name}");
+        }
+        assert!(touched("layer3.1.running_mean"));
+        assert!(program.values.iter().all(|value| !value.name.ends_with(":index")));
+        assert!(program.values.iter().all(|value| !value.name.starts_with("layer1.0.weight:momentum")));
+        let [frozen, all] = [&program, &whole].map(|program| session(program).plan(0).clone());
+        assert!(
+            frozen.transient_bytes < all.transient_bytes && frozen.persistent_bytes < all.persistent_bytes
+        );
+        // Copies of frozen parameters are brought up to date with the others.
+        let count = |program: &Program| refresh(program).unwrap().steps.len();
+        assert_eq!(count(&program), count(&whole));
+        insta::assert_snapshot!(format!("frozen_below_{precision}"), program.dump());
+    }
+}
+
+#[test]
+fn gradients_pass_frozen_layers() {
+    let mut graph = published_digits();
+    graph.freeze(&["layer2", "fc"]).unwrap();
+    let program = training_program(&graph, Precision::F32, 4);
+    let updated = kernels(&program, |phase| phase == Phase::Update);
+    assert_eq!(updated.len(), 6, "{updated:?}");
+    assert!(updated.iter().all(|step| step.contains("layer1") || step.contains("layer3")), "{updated:?}");
+    insta::assert_snapshot!(program.dump());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use crate::ops::{Initialisation, Op, Operation, ParameterKind};
 use crate::shape::limited;
+use crate::suggest::nearest;
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
@@ -30,6 +31,10 @@ pub struct Node {
     pub output: TensorId,
     /// The parameters it owns, in the order of [`Operation::parameters`].
     pub parameters: Vec<ParameterId>,
+    /// Whether training leaves it as it is: its parameters and running statistics stay, and it computes what it computes in evaluation. See
+    /// [`Graph::freeze`].
+    #[serde(default)]
+    pub frozen: bool,
 }
 
 /// A tensor that training changes, or a running statistic.
@@ -116,6 +121,16 @@ pub enum GraphError {
         /// What is needed.
         need: String,
     },
+    /// No layer of that name, and none whose name begins with it.
+    #[error("network `{network}` has no layer `{layer}`{}", suggestion.as_ref().map(|s| format!(", did you mean `{s}`?")).unwrap_or_default())]
+    UnknownLayer {
+        /// The network's name.
+        network: String,
+        /// What was asked for.
+        layer: String,
+        /// The nearest layer or module.
+        suggestion: Option<String>,
+    },
     /// No network of that name.
     #[error("there is no network `{name}`{}; known are {known}", suggestion.as_ref().map(|s| format!(", did you mean `{s}`?")).unwrap_or_default())]
     Unknown {
@@ -129,14 +144,55 @@ pub enum GraphError {
 }
 
 impl Graph {
-    /// The number of trained values.
+    /// The number of trained values; those of frozen layers are not.
     #[must_use]
     pub fn trained_parameters(&self) -> usize {
-        self.parameters
-            .iter()
+        let owned = self.nodes.iter().filter(|node| !node.frozen).flat_map(|node| &node.parameters);
+        owned
+            .filter_map(|id| self.parameters.get(id.0))
             .filter(|p| p.kind == ParameterKind::Trained)
             .map(Parameter::elements)
             .fold(0, usize::saturating_add)
+    }
+
+    /// Freezes layers: each name stands for the layer of that name and for all layers of the module of that name, so that `layer1` is also
+    /// `layer1.0.conv1`.
+    ///
+    /// # Errors
+    /// Where a name stands for nothing, or nothing is left to train.
+    pub fn freeze<T: AsRef<str>>(&mut self, names: &[T]) -> Result<(), GraphError> {
+        for name in names.iter().map(AsRef::as_ref) {
+            let within = |layer: &str| {
+                layer.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            };
+            let mut any = false;
+            for node in self.nodes.iter_mut().filter(|node| within(&node.name)) {
+                node.frozen = true;
+                any = true;
+            }
+            if !any {
+                return Err(GraphError::UnknownLayer {
+                    network: self.name.clone(),
+                    layer: name.to_owned(),
+                    suggestion: nearest(name, self.modules()).map(str::to_owned),
+                });
+            }
+        }
+        if !names.is_empty() && self.trained_parameters() == 0 {
+            return Err(GraphError::Structure {
+                network: self.name.clone(),
+                problem: "every layer with parameters is frozen, nothing is left to train".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// The names of all layers and of the modules that they stand in: `layer1`, `layer1.0`, `layer1.0.conv1`, in the order of the layers.
+    fn modules(&self) -> impl Iterator<Item = &str> {
+        self.nodes.iter().flat_map(|node| {
+            let ends = node.name.match_indices('.').map(|(end, _)| end).chain([node.name.len()]);
+            ends.map(|end| &node.name[..end])
+        })
     }
 
     /// The shape of a tensor.
@@ -290,7 +346,7 @@ impl Graph {
             let output = tensor(&mut graph, node.output);
             let parameters = node.parameters.iter().map(|id| parameters[id]).collect();
             let (name, op) = (node.name.clone(), node.op.clone());
-            graph.nodes.push(Node { name, op, inputs, output, parameters });
+            graph.nodes.push(Node { name, op, inputs, output, parameters, frozen: node.frozen });
         }
         graph.output = tensor(&mut graph, self.output);
         graph
@@ -357,6 +413,7 @@ impl GraphBuilder {
             inputs: inputs.to_vec(),
             output,
             parameters,
+            frozen: false,
         });
         Ok(output)
     }
@@ -444,6 +501,37 @@ mod tests {
         assert_eq!(graph.tensors.len(), 6);
         assert_eq!(graph.shape(graph.output), &Shape::vector(5));
         assert_eq!(graph.for_inference(), graph);
+    }
+
+    #[test]
+    fn names_freeze_layers_and_modules() {
+        let frozen = |names: &[&str]| -> Result<Vec<String>, GraphError> {
+            let mut graph = with_auxiliary(0.3, 5)?;
+            graph.freeze(names)?;
+            let frozen =
+                graph.for_inference().nodes.into_iter().chain(graph.nodes).filter(|node| node.frozen);
+            Ok(frozen.map(|node| node.name).collect())
+        };
+        // Those of inference first.
+        assert_eq!(frozen(&["conv1", "aux"]).unwrap(), ["conv1", "conv1", "aux.flatten", "aux.fc"]);
+        assert!(frozen(&[]).unwrap().is_empty());
+        let message = |names: &[&str]| frozen(names).unwrap_err().to_string();
+        assert_eq!(message(&["con1"]), "network `test` has no layer `con1`, did you mean `conv1`?");
+        assert_eq!(message(&["conv"]), "network `test` has no layer `conv`, did you mean `conv1`?");
+        assert_eq!(message(&["aux.f"]), "network `test` has no layer `aux.f`, did you mean `aux.fc`?");
+        assert_eq!(message(&[""]), "network `test` has no layer ``");
+        assert_eq!(
+            message(&["conv1", "aux", "conv2", "fc"]),
+            "network `test`: every layer with parameters is frozen, nothing is left to train"
+        );
+    }
+
+    #[test]
+    fn frozen_layers_are_not_counted_as_trained() {
+        let mut graph = with_auxiliary(0.3, 5).unwrap();
+        let all = graph.trained_parameters();
+        graph.freeze(&["aux.fc"]).unwrap();
+        assert_eq!(all - graph.trained_parameters(), 32 * 5 + 5);
     }
 
     #[test]

@@ -105,6 +105,7 @@ fn maps_that_lie_in_different_ways_are_refused_by_our_kernels() {
                 | Kernel::BatchNormGradients(_)
                 | Kernel::BatchNormApply(_)
                 | Kernel::BatchNormInference(_)
+                | Kernel::BatchNormInferenceBackward(_)
                 | Kernel::MaxPoolBackward(_)
                 | Kernel::MaxPoolForward(_)
                 | Kernel::AvgPoolBackward(_)

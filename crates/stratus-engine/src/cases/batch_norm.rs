@@ -3,8 +3,8 @@
 use super::{Case, Class, Fill, Table, extents};
 use crate::Role;
 use crate::ops::{
-    BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference, BatchNormStatistics,
-    FusedPool,
+    BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference,
+    BatchNormInferenceBackward, BatchNormStatistics, FusedPool,
 };
 use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
 
@@ -116,13 +116,26 @@ fn kernels(shape: [usize; 4], (relu, window): Fused, fill: Fill) -> Vec<Case> {
     };
     let mut apply = Case::new(name("batch_norm_apply"), BatchNormApply { norm, relu, pool });
     apply = around(apply.filled("x", &shape, Class::Compute, fill)).output("y", &y, Class::Compute);
-    let inference = Case::new(name("batch_norm_inference"), BatchNormInference { norm, relu, pool })
-        .filled("x", &shape, Class::Compute, fill)
-        .parameter("weight", &channels, Class::Master)
-        .filled("bias", &channels, Class::Master, between(-0.4, 1.0))
-        .filled("running_mean", &channels, Class::Master, between(-1.0, 1.0))
-        .filled("running_var", &channels, Class::Master, between(0.5, 2.0))
-        .output("y", &y, Class::Compute);
+    // In evaluation, and in training where the layer is frozen.
+    let running = |kernel: Case| {
+        kernel
+            .parameter("weight", &channels, Class::Master)
+            .filled("bias", &channels, Class::Master, between(-0.4, 1.0))
+            .filled("running_mean", &channels, Class::Master, between(-1.0, 1.0))
+            .filled("running_var", &channels, Class::Master, between(0.5, 2.0))
+    };
+    let inference = BatchNormInference { norm, relu, pool };
+    let inference = |what: &str| {
+        let case = Case::new(name(what), inference).filled("x", &shape, Class::Compute, fill);
+        running(case).output("y", &y, Class::Compute)
+    };
+    let mut cases = vec![inference("batch_norm_inference")];
+    let inference_backward = BatchNormInferenceBackward { norm, relu, pool };
+    let mut inference_backward = running(
+        Case::new(name("batch_norm_inference_backward"), inference_backward)
+            .filled("x", &shape, Class::Compute, fill)
+            .input("dy", &y, Class::Compute),
+    );
     let backward =
         |case: Case| around(case.filled("x", &shape, Class::Compute, fill).input("dy", &y, Class::Compute));
     let mut gradients =
@@ -137,13 +150,16 @@ fn kernels(shape: [usize; 4], (relu, window): Fused, fill: Fill) -> Vec<Case> {
         let fill = Fill::Window { pool, size: [shape[2], shape[3]], cut: relu };
         gradients = gradients.filled("index", &y, Class::Index, fill);
         data = data.filled("index", &y, Class::Index, fill);
+        inference_backward = inference_backward.filled("index", &y, Class::Index, fill);
+        cases.push(inference("batch_norm_inference with index").output("index", &y, Class::Index));
     }
     gradients = gradients
         .output("dweight", &channels, Class::Master)
         .output("dbias", &channels, Class::Master)
         .output("sums", &[2, shape[1]], Class::Sums);
     data = data.output("dx", &shape, Class::Compute);
-    let mut cases = vec![apply, inference, gradients, data];
+    inference_backward = inference_backward.output("dx", &shape, Class::Compute);
+    cases.extend([apply, gradients, data, inference_backward]);
     // They are the same whatever comes behind.
     if !relu && pool.is_none() {
         cases.push(statistics);

@@ -8,7 +8,6 @@
 use super::{KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape, image_shape, no_kernel};
 use crate::differentiate::Differentiator;
 use crate::lower::Lowering;
-use crate::program::Mode;
 use crate::{DType, EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
@@ -60,7 +59,8 @@ pub struct BatchNormApply {
     pub pool: Option<FusedPool>,
 }
 
-/// `(x, weight, bias, running_mean, running_var) -> y`.
+/// `(x, weight, bias, running_mean, running_var) -> y, index?`: in evaluation, and in training where the layer is frozen. Only there the
+/// `index` of [`BatchNormApply`] is made.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BatchNormInference {
     /// Attributes.
@@ -95,6 +95,17 @@ pub struct BatchNormBackwardData {
     pub pool: Option<FusedPool>,
 }
 
+/// `(x, dy, weight, bias, running_mean, running_var, index?) -> dx`: the statistics are constants.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BatchNormInferenceBackward {
+    /// Attributes.
+    pub norm: BatchNorm2d,
+    /// Whether the result was rectified.
+    pub relu: bool,
+    /// Whether the result was pooled.
+    pub pool: Option<FusedPool>,
+}
+
 pub(super) fn lower(op: &BatchNorm2d, node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
     let x = to.input(node, 0);
     let [weight, bias, running_mean, running_var] = [0, 1, 2, 3].map(|i| to.parameter(node, i));
@@ -107,21 +118,18 @@ pub(super) fn lower(op: &BatchNorm2d, node: &Node, to: &mut Lowering) -> Result<
         ));
     }
     let (norm, relu, pool) = (*op, false, None);
-    match to.mode() {
-        Mode::Train => {
-            let master = to.precision().master();
-            let saved = |to: &mut Lowering, part| to.saved(node, part, &[op.channels], master);
-            let (mean, inverse_deviation) = (saved(to, ":mean"), saved(to, ":inverse_deviation"));
-            let moments = to.saved(node, ":moments", &[2, op.channels], DType::F64);
-            let outputs = vec![mean, inverse_deviation, moments];
-            to.push(node, BatchNormStatistics { norm }, vec![x], vec![running_mean, running_var], outputs);
-            let inputs = vec![x, weight, bias, mean, inverse_deviation];
-            to.push(node, BatchNormApply { norm, relu, pool }, inputs, vec![], vec![y]);
-        }
-        Mode::Evaluate | Mode::Refresh => {
-            let inputs = vec![x, weight, bias, running_mean, running_var];
-            to.push(node, BatchNormInference { norm, relu, pool }, inputs, vec![], vec![y]);
-        }
+    if to.trains(node) {
+        let master = to.precision().master();
+        let saved = |to: &mut Lowering, part| to.saved(node, part, &[op.channels], master);
+        let (mean, inverse_deviation) = (saved(to, ":mean"), saved(to, ":inverse_deviation"));
+        let moments = to.saved(node, ":moments", &[2, op.channels], DType::F64);
+        let outputs = vec![mean, inverse_deviation, moments];
+        to.push(node, BatchNormStatistics { norm }, vec![x], vec![running_mean, running_var], outputs);
+        let inputs = vec![x, weight, bias, mean, inverse_deviation];
+        to.push(node, BatchNormApply { norm, relu, pool }, inputs, vec![], vec![y]);
+    } else {
+        let inputs = vec![x, weight, bias, running_mean, running_var];
+        to.push(node, BatchNormInference { norm, relu, pool }, inputs, vec![], vec![y]);
     }
     Ok(())
 }
@@ -251,8 +259,58 @@ impl KernelSpec for BatchNormInference {
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
-        expect_counts(counts, &[[5, 0, 1]])?;
-        check_all(&self.norm, self.pool, operands[0], operands[5], &operands[1..5])
+        let allowed: &[[usize; 3]] = if self.pool.is_some() { &[[5, 0, 1], [5, 0, 2]] } else { &[[5, 0, 1]] };
+        expect_counts(counts, allowed)?;
+        check_all(&self.norm, self.pool, operands[0], operands[5], &operands[1..5])?;
+        if counts[2] == 2 { check_index(self.pool, operands[5], operands.get(6)) } else { Ok(()) }
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::PerSample
+    }
+
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        2 * operands[0].elements() as u64
+    }
+
+    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
+        let (x, y) = (step.inputs[0], step.outputs[0]);
+        let Some(dy) = to.gradient(y) else { return Ok(()) };
+        if !to.wants_gradient(x) {
+            return Ok(());
+        }
+        let (norm, relu, pool) = (self.norm, self.relu, self.pool);
+        let mut inputs = vec![x, dy];
+        inputs.extend(&step.inputs[1..]);
+        match (pool, step.outputs.get(1)) {
+            (None, _) => {}
+            (Some(_), Some(&index)) => inputs.push(index),
+            (Some(_), None) => return Err(to.no_derivative(step)),
+        }
+        to.add_gradient(x, |to, dx| {
+            let kernel = BatchNormInferenceBackward { norm, relu, pool };
+            to.push(step, kernel, Phase::BackwardData, inputs, vec![], vec![dx]);
+        });
+        Ok(())
+    }
+}
+
+impl KernelSpec for BatchNormInferenceBackward {
+    fn name(&self) -> &'static str {
+        match (self.relu, self.pool.is_some()) {
+            (false, false) => "batch_norm_inference_backward",
+            (true, false) => "batch_norm_relu_inference_backward",
+            (false, true) => "batch_norm_pool_inference_backward",
+            (true, true) => "batch_norm_relu_pool_inference_backward",
+        }
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        let inputs = if self.pool.is_some() { 7 } else { 6 };
+        expect_counts(counts, &[[inputs, 0, 1]])?;
+        check_all(&self.norm, self.pool, operands[0], operands[1], &operands[2..6])?;
+        expect_same_shape(operands[0], operands[inputs])?;
+        check_index(self.pool, operands[1], operands.get(6))
     }
 
     fn tiling(&self) -> Tiling {

@@ -79,7 +79,8 @@ impl KernelSpec for Conv2dForward {
     fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
         let (x, weight, y) = (step.inputs[0], step.inputs[1], step.outputs[0]);
         let Some(mut dy) = to.gradient(y) else { return Ok(()) };
-        if self.relu {
+        let trained = to.wants_gradient(weight);
+        if self.relu && (trained || to.wants_gradient(x)) {
             dy = backward_through_relu(step, y, dy, to);
         }
         if to.wants_gradient(x) {
@@ -93,6 +94,9 @@ impl KernelSpec for Conv2dForward {
                     vec![dx],
                 );
             });
+        }
+        if !trained {
+            return Ok(());
         }
         let mut outputs = vec![to.parameter_gradient(weight)];
         if self.conv.bias {

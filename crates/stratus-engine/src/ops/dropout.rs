@@ -4,7 +4,6 @@
 use super::{HYPER, KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape};
 use crate::differentiate::Differentiator;
 use crate::lower::Lowering;
-use crate::program::Mode;
 use crate::{EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
@@ -59,7 +58,7 @@ impl Dropout {
 }
 
 pub(super) fn lower(op: &Op, node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
-    if to.mode() != Mode::Train || op.p == 0.0 {
+    if !to.trains(node) || op.p == 0.0 {
         return to.alias(node);
     }
     let (x, hyper) = (to.input(node, 0), to.hyper());

@@ -82,6 +82,9 @@ impl KernelSpec for LinearForward {
                 to.push(step, kernel, Phase::BackwardData, vec![dy, weight], vec![], vec![dx]);
             });
         }
+        if !to.wants_gradient(weight) {
+            return Ok(());
+        }
         let mut outputs = vec![to.parameter_gradient(weight)];
         if self.linear.bias {
             outputs.push(to.parameter_gradient(step.inputs[2]));

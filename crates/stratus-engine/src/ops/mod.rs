@@ -18,8 +18,8 @@ mod sgd;
 pub use add::AddForward;
 pub use avg_pool2d::{Averages, AvgPoolBackward, AvgPoolForward, Stretch};
 pub use batch_norm::{
-    BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference, BatchNormStatistics,
-    FusedPool,
+    BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference,
+    BatchNormInferenceBackward, BatchNormStatistics, FusedPool,
 };
 pub use concat::{ConcatBackward, ConcatForward};
 pub use conv2d::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
@@ -122,6 +122,7 @@ kernels!(
     BatchNormBackwardData,
     BatchNormGradients,
     BatchNormInference,
+    BatchNormInferenceBackward,
     BatchNormStatistics,
     ConcatBackward,
     ConcatForward,

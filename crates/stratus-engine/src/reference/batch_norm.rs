@@ -4,8 +4,8 @@ use super::max_pool2d::{larger, window};
 use super::relu::rectify;
 use super::{Reference, Tensor, Tile, unexpected_operands};
 use crate::ops::{
-    BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference, BatchNormStatistics,
-    FusedPool,
+    BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference,
+    BatchNormInferenceBackward, BatchNormStatistics, FusedPool,
 };
 
 /// The index of an output that the rectifier cut off: no gradient passes.
@@ -31,6 +31,23 @@ impl Affine {
         Self {
             mean: mean.get(c),
             inverse_deviation: inverse_deviation.get(c),
+            weight: weight.get(c),
+            bias: bias.get(c),
+        }
+    }
+
+    /// By the running statistics.
+    fn running(
+        c: usize,
+        weight: &Tensor<'_>,
+        bias: &Tensor<'_>,
+        running_mean: &Tensor<'_>,
+        running_var: &Tensor<'_>,
+        epsilon: f32,
+    ) -> Self {
+        Self {
+            mean: running_mean.get(c),
+            inverse_deviation: 1.0 / (running_var.get(c) + f64::from(epsilon)).sqrt(),
             weight: weight.get(c),
             bias: bias.get(c),
         }
@@ -145,17 +162,33 @@ impl Reference for BatchNormApply {
 
 impl Reference for BatchNormInference {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
+        let (operands, index) = operands.split_at_mut(operands.len().min(6));
         let [x, weight, bias, running_mean, running_var, y] = operands else {
             return Err(unexpected_operands());
         };
         for c in 0..x.image()[1] {
-            let affine = Affine {
-                mean: running_mean.get(c),
-                inverse_deviation: 1.0 / (running_var.get(c) + f64::from(self.norm.epsilon)).sqrt(),
-                weight: weight.get(c),
-                bias: bias.get(c),
-            };
-            write_channel(&affine, self.relu, self.pool, c, x, y, None)?;
+            let affine = Affine::running(c, weight, bias, running_mean, running_var, self.norm.epsilon);
+            write_channel(&affine, self.relu, self.pool, c, x, y, index.first_mut())?;
+        }
+        Ok(())
+    }
+}
+
+impl Reference for BatchNormInferenceBackward {
+    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
+        let Some((dx, inputs)) = operands.split_last_mut() else { return Err(unexpected_operands()) };
+        let [x, dy, weight, bias, running_mean, running_var, index @ ..] = inputs else {
+            return Err(unexpected_operands());
+        };
+        let shape = x.image();
+        for c in 0..shape[1] {
+            let affine = Affine::running(c, weight, bias, running_mean, running_var, self.norm.epsilon);
+            let behind =
+                Behind { affine: &affine, relu: self.relu, pool: self.pool, x, dy, index: index.first() };
+            let scale = affine.weight * affine.inverse_deviation;
+            for position in channel(shape, c) {
+                dx.set(position, scale * behind.gradient(position));
+            }
         }
         Ok(())
     }

@@ -55,6 +55,7 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::BatchNormBackwardData(kernel) => Box::new(*kernel),
         Kernel::BatchNormGradients(kernel) => Box::new(*kernel),
         Kernel::BatchNormInference(kernel) => Box::new(*kernel),
+        Kernel::BatchNormInferenceBackward(kernel) => Box::new(*kernel),
         Kernel::BatchNormStatistics(kernel) => Box::new(*kernel),
         Kernel::ConcatBackward(kernel) => Box::new(*kernel),
         Kernel::ConcatForward(kernel) => Box::new(*kernel),

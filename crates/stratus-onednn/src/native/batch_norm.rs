@@ -248,17 +248,22 @@ impl BatchNorm {
         self.affine(x, [weight, bias, mean], &factor, y, index, scratch);
     }
 
-    /// Normalises by the running statistics.
+    /// Normalises by the running statistics. `index` is empty without pooling, and where nobody asks for it.
     pub fn inference(
         &self,
         x: &[u8],
         [weight, bias, running_mean, running_variance]: [&[f32]; 4],
         y: &mut [u8],
+        index: &mut [u8],
         scratch: &mut [u8],
     ) {
-        let factor =
-            |channel: usize| 1.0 / (f64::from(running_variance[channel]) + f64::from(self.epsilon)).sqrt();
-        self.affine(x, [weight, bias, running_mean], &factor, y, &mut [], scratch);
+        let factor = |channel: usize| self.running_factor(running_variance[channel]);
+        self.affine(x, [weight, bias, running_mean], &factor, y, index, scratch);
+    }
+
+    /// One over a channel's running standard deviation.
+    pub(super) fn running_factor(&self, running_variance: f32) -> f64 {
+        1.0 / (f64::from(running_variance) + f64::from(self.epsilon)).sqrt()
     }
 
     /// `weight * (x - mean) * factor + bias`, rectified and pooled as asked.

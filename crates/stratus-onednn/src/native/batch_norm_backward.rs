@@ -145,6 +145,31 @@ impl BatchNorm {
         });
     }
 
+    /// The gradient of the input where the statistics are constants: see [`stratus_engine::ops::BatchNormInferenceBackward`]. `index` is empty
+    /// without pooling.
+    pub fn inference_backward(
+        &self,
+        x: &[u8],
+        dy: &[u8],
+        [weight, bias, running_mean, running_variance]: Parameters<'_>,
+        index: &[u8],
+        dx: &mut [u8],
+        scratch: &mut [u8],
+    ) {
+        let padded = self.geometry.padded();
+        let Scratch { constants, repeated, stages, .. } = self.scratch(scratch);
+        let (scale, rest) = constants.split_at_mut(padded);
+        let (shift, rest) = rest.split_at_mut(padded);
+        let factor = |channel: usize| self.running_factor(running_variance[channel]);
+        self.scale_and_shift([weight, bias, running_mean], &factor, [scale, shift]);
+        // No gradient comes through statistics: there is no slope and no offset.
+        rest.fill(0.0);
+        by_types!(self, X, Y => {
+            let (x, dy, dx) = (cast_slice(x), cast_slice(dy), cast_slice_mut(dx));
+            self.spread::<X, Y>(x, dy, index, constants, repeated, stages, dx);
+        });
+    }
+
     /// `dx = scale * g + slope * x + offset`, where `g` is the gradient behind the rectifier; `constants` holds scale, shift, slope, offset.
     #[allow(clippy::too_many_arguments)] // As `backward_data`.
     fn spread<X: Element, Y: Element>(

@@ -160,11 +160,25 @@ pub(crate) fn prepare(
         }
         Kernel::BatchNormInference(k) => {
             let dtype = around.norm_types(&[5])?;
+            let indexed = of.outputs.len() > 1;
             let norm = batch_norm(&machine, around.geometry(0)?, &k.norm, k.relu, k.pool, dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let x = o.take(0);
                 let parameters = [o.elements(1), o.elements(2), o.elements(3), o.elements(4)].map(|s| &*s);
-                norm.inference(x, parameters, o.take(5), o.take(6));
+                let y = o.take(5);
+                let (index, scratch) = if indexed { (o.take(6), o.take(7)) } else { (o.take(7), o.take(6)) };
+                norm.inference(x, parameters, y, index, scratch);
+            })
+        }
+        Kernel::BatchNormInferenceBackward(k) => {
+            let result = if k.pool.is_some() { 7 } else { 6 };
+            let dtype = around.norm_types(&[1, result])?;
+            let norm = batch_norm(&machine, around.geometry(0)?, &k.norm, k.relu, k.pool, dtype)?;
+            step(norm.scratch_bytes(), move |o| {
+                let (x, dy) = (o.take(0), o.take(1));
+                let parameters = [o.elements(2), o.elements(3), o.elements(4), o.elements(5)].map(|s| &*s);
+                let index = if norm.pool.is_some() { o.take(6) } else { <&mut [u8]>::default() };
+                norm.inference_backward(x, dy, parameters, index, o.take(result), o.take(result + 1));
             })
         }
         Kernel::BatchNormGradients(k) => {

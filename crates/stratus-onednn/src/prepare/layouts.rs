@@ -39,7 +39,9 @@ impl Builder<'_> {
         for (id, value) in self.source.values.iter().enumerate() {
             if let Some(fixed) = self.request.fixed.get(&value.name).filter(|_| value.role.is_persistent()) {
                 self.layouts[id] = Some(fixed.clone());
-            } else if matches!(value.role, Role::Parameter | Role::Copy | Role::Momentum) || weights[id] {
+            } else if matches!(value.role, Role::Parameter | Role::Frozen | Role::Copy | Role::Momentum)
+                || weights[id]
+            {
                 // Vectors can only lie one way; matrices and kernels are laid out by the step that needs them first.
                 if value.shape.len() < 2 {
                     self.layouts[id] = Some(Layout::plain(&value.shape));
