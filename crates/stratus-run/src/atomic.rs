@@ -5,7 +5,7 @@
 //! removes: it may only be called by the holder of the run's lock, since a living writer's file looks the same.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,8 +18,13 @@ const TEMPORARY: &str = ".tmp";
 
 /// Replaces `path` by `bytes`.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_with(path, |out| out.write_all(bytes))
+}
+
+/// Replaces `path` by what `content` writes: nothing of it needs to be in memory at once.
+pub fn write_with(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
     let temporary = temporary_path(path)?;
-    let written = write_synced(&temporary, bytes)
+    let written = write_synced(&temporary, content)
         .and_then(|()| fs::rename(&temporary, path).map_err(Error::io("replace", path)));
     if let Err(error) = written {
         // Best effort: the next holder of the lock would remove it too.
@@ -105,10 +110,13 @@ pub(crate) fn parent(path: &Path) -> &Path {
 }
 
 /// Writes a new file and syncs it.
-pub(crate) fn write_synced(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut file = Guarded::create(path).map_err(Error::io("create", path))?;
-    file.write_all(bytes).map_err(Error::io("write", path))?;
-    file.sync().map_err(Error::io("sync", path))
+pub(crate) fn write_synced(
+    path: &Path,
+    content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<()> {
+    let mut file = BufWriter::new(Guarded::create(path).map_err(Error::io("create", path))?);
+    content(&mut file).and_then(|()| file.flush()).map_err(Error::io("write", path))?;
+    file.get_ref().sync().map_err(Error::io("sync", path))
 }
 
 /// A new file. Tests can make its writes fail as on a full disk.

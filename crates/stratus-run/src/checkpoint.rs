@@ -200,14 +200,20 @@ impl Checkpoints {
         let all = self.list()?;
         let older = all.iter().rev().filter(|&&i| i < newest && Some(i) != retention.pinned);
         let later = all.iter().filter(|&&i| i > newest);
-        for &iteration in older.skip(retention.last.max(1) - 1).chain(later) {
-            let path = self.path(iteration);
-            // Renamed first, so that a kill on the way leaves no damaged checkpoint.
-            let gone = atomic::temporary_path(&path)?;
-            fs::rename(&path, &gone).map_err(Error::io("remove", &path))?;
-            fs::remove_dir_all(&gone).map_err(Error::io("remove", &gone))?;
-        }
-        Ok(())
+        older.skip(retention.last.max(1) - 1).chain(later).try_for_each(|&iteration| self.remove(iteration))
+    }
+
+    /// Removes every checkpoint: those of a start that was killed are none of the run that is started anew in its directory.
+    pub fn remove_all(&self) -> Result<()> {
+        self.list()?.into_iter().try_for_each(|iteration| self.remove(iteration))
+    }
+
+    fn remove(&self, iteration: u64) -> Result<()> {
+        let path = self.path(iteration);
+        // Renamed first, so that a kill on the way leaves no damaged checkpoint.
+        let gone = atomic::temporary_path(&path)?;
+        fs::rename(&path, &gone).map_err(Error::io("remove", &path))?;
+        fs::remove_dir_all(&gone).map_err(Error::io("remove", &gone))
     }
 
     /// Loads the newest checkpoint that verifies.
@@ -293,7 +299,7 @@ fn write_folder(
     let path = folder.join(MANIFEST);
     let json = serde_json::to_vec_pretty(&Manifest { version: VERSION, files })
         .map_err(|e| Error::invalid(&path, e.to_string()))?;
-    atomic::write_synced(&path, &json)?;
+    atomic::write_synced(&path, |out| out.write_all(&json))?;
     atomic::sync_folder(folder)?;
     Ok((state.weights_sha256, bytes))
 }
@@ -368,7 +374,7 @@ fn reason(error: &Error) -> String {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         // A string takes every write.

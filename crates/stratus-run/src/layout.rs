@@ -11,6 +11,10 @@ use crate::{Error, Result, atomic};
 pub const EXPERIMENT: &str = "experiment.toml";
 /// Host, processors, memory, devices, library versions.
 pub const MACHINE: &str = "machine.json";
+/// The layer file of the network, copied, where it is none of the zoo.
+pub const NETWORK: &str = "network.toml";
+/// The files from outside that the run began with, with their checksums.
+pub const SOURCES: &str = "sources.json";
 /// The plan: steps, layers, bytes, kernels.
 pub const PLAN: &str = "plan.json";
 /// One row an iteration.
@@ -77,7 +81,9 @@ impl RunDir {
         fs::create_dir_all(path).map_err(Error::io("create the folder", path))?;
         for entry in fs::read_dir(path).map_err(Error::io("read the folder", path))? {
             let name = entry.map_err(Error::io("read the folder", path))?.file_name();
-            let begun = [LOCK, MACHINE, PLAN, TIMELINE, CHECKPOINTS].iter().any(|&known| name == known);
+            let begun = [LOCK, MACHINE, NETWORK, SOURCES, PLAN, TIMELINE, CHECKPOINTS]
+                .iter()
+                .any(|&known| name == known);
             if !begun && !atomic::is_temporary(&name) {
                 return Err(Error::NotEmpty { path: path.to_path_buf() });
             }
@@ -158,6 +164,18 @@ impl RunDir {
     #[must_use]
     pub fn machine(&self) -> PathBuf {
         self.path.join(MACHINE)
+    }
+
+    /// The path of [`NETWORK`].
+    #[must_use]
+    pub fn network(&self) -> PathBuf {
+        self.path.join(NETWORK)
+    }
+
+    /// The path of [`SOURCES`].
+    #[must_use]
+    pub fn sources(&self) -> PathBuf {
+        self.path.join(SOURCES)
     }
 
     /// The path of [`PLAN`].

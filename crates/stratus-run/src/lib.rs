@@ -20,6 +20,7 @@ pub mod layout;
 pub mod lock;
 pub mod log;
 pub mod machine;
+pub mod sources;
 pub mod summary;
 pub mod timeline;
 

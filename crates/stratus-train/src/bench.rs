@@ -91,7 +91,7 @@ impl Bench {
         let programs = programs(experiment, &graph, &opened, datasets.train.len())?;
         let mut compiled = compile(&programs, &opened, &Planning::Cached, warn)?;
         initialise(&mut compiled.session, &graph, experiment.train.seed)?;
-        state::refresh(&mut compiled)?;
+        state::refresh(&mut compiled.session, compiled.ids.refresh)?;
         // So small a rate that the weights stay what they are: every step does the same work.
         compiled.session.set_hyper(Hyper { learning_rate: 1e-12, iteration: 0, seed: experiment.train.seed });
         let plan = compiled.session.plan(compiled.ids.train);

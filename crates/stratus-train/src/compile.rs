@@ -1,6 +1,7 @@
 //! From an experiment to a session: network, programs, plans, memory.
 
 use crate::device::Opened;
+use crate::network::Network;
 use crate::plan_cache::PlanCache;
 use crate::{Experiment, TrainError};
 use serde::{Deserialize, Serialize};
@@ -15,9 +16,8 @@ use stratus_engine::plan::{Persistent, PreparedPlan};
 use stratus_engine::program::Mode;
 use stratus_engine::tile::tile;
 use stratus_engine::update::{Optimiser, update};
-use stratus_engine::{Choices, Plan, Program, Session};
+use stratus_engine::{Backend, Choices, Plan, Program, Session};
 use stratus_graph::Graph;
-use stratus_graph::zoo::{self, Hyperparameters};
 
 /// The training and validation data of an experiment.
 pub struct Datasets {
@@ -27,16 +27,22 @@ pub struct Datasets {
     pub validation: Arc<dyn Dataset>,
 }
 
+/// Opens a part of an experiment's data set.
+///
+/// # Errors
+/// Where it is not there, or damaged.
+pub fn open_dataset(experiment: &Experiment, split: Split) -> Result<Arc<dyn Dataset>, TrainError> {
+    let options = OpenOptions { verify: experiment.data.verify };
+    let set = stratus_data::open(&experiment.data.name, &experiment.data_path(), split, &options)?;
+    Ok(Arc::from(set))
+}
+
 /// Opens an experiment's data sets.
 ///
 /// # Errors
 /// Where they are not there, damaged, or do not fit together.
 pub fn open_datasets(experiment: &Experiment) -> Result<Datasets, TrainError> {
-    let options = OpenOptions { verify: experiment.data.verify };
-    let open = |split| {
-        stratus_data::open(&experiment.data.name, &experiment.data_path(), split, &options)
-            .map(Arc::<dyn Dataset>::from)
-    };
+    let open = |split| open_dataset(experiment, split);
     let sets = Datasets { train: open(Split::Train)?, validation: open(Split::Validation)? };
     let problem = if sets.train.is_empty() || sets.validation.is_empty() {
         Some(format!("data set `{}` has no samples", experiment.data.name))
@@ -59,25 +65,9 @@ pub fn open_datasets(experiment: &Experiment) -> Result<Datasets, TrainError> {
 /// The network of an experiment, for images like the data set's.
 ///
 /// # Errors
-/// Where there is none of that name, or it cannot take such images.
+/// As [`Network::of`].
 pub fn network(experiment: &Experiment, dataset: &dyn Dataset) -> Result<Graph, TrainError> {
-    let hyperparameters = Hyperparameters {
-        input: dataset.sample_shape(),
-        classes: experiment.model.classes.unwrap_or(dataset.classes()),
-        width: experiment.model.width,
-    };
-    if hyperparameters.classes < dataset.classes() {
-        return Err(TrainError::Configuration {
-            problem: format!(
-                "model.classes is {}, data set `{}` has {} classes",
-                hyperparameters.classes,
-                experiment.data.name,
-                dataset.classes()
-            ),
-            hint: "leave model.classes unset, or give at least as many".to_owned(),
-        });
-    }
-    Ok((zoo::find(&experiment.model.name)?.build)(&hyperparameters)?)
+    Ok(Network::of(experiment, dataset)?.graph)
 }
 
 /// The programs of a run before a backend sees them.
@@ -108,21 +98,31 @@ pub fn programs(
         weight_decay: experiment.optimiser.weight_decay as f32,
     });
     let precision = opened.precision(experiment.train.precision);
-    let tile_bytes = opened.tile_kib(experiment.train.tile_kib) << 10;
-    let tiled = |program: Program| if tile_bytes == 0 { Ok(program) } else { tile(&program, tile_bytes) };
     let training = |batch| -> Result<Program, TrainError> {
         let forward = fuse(&lower(graph, Mode::Train, precision, batch)?)?;
-        Ok(update(&tiled(differentiate(&forward)?)?, optimiser)?)
+        Ok(update(&tiled(differentiate(&forward)?, experiment, opened)?, optimiser)?)
     };
-    let evaluate = fuse(&lower(graph, Mode::Evaluate, precision, experiment.validation_batch_size())?)?;
     let rest = samples % experiment.train.batch_size;
     let train = training(experiment.train.batch_size)?;
     Ok(Programs {
         tail: (rest > 0 && !experiment.data.drop_last).then(|| training(rest)).transpose()?,
-        evaluate: tiled(evaluate)?,
+        evaluate: evaluation(experiment, graph, opened)?,
         refresh: refresh(&train)?,
         train,
     })
+}
+
+/// The program of validation.
+fn evaluation(experiment: &Experiment, graph: &Graph, opened: &Opened) -> Result<Program, TrainError> {
+    let precision = opened.precision(experiment.train.precision);
+    let batch = experiment.validation_batch_size();
+    tiled(fuse(&lower(graph, Mode::Evaluate, precision, batch)?)?, experiment, opened)
+}
+
+/// A program in tiles that fit this device's caches.
+fn tiled(program: Program, experiment: &Experiment, opened: &Opened) -> Result<Program, TrainError> {
+    let tile_bytes = opened.tile_kib(experiment.train.tile_kib) << 10;
+    if tile_bytes == 0 { Ok(program) } else { Ok(tile(&program, tile_bytes)?) }
 }
 
 /// The plans of a run: the content of `plan.json`.
@@ -192,29 +192,8 @@ pub fn compile(
     planning: &Planning<'_>,
     warn: &mut dyn FnMut(&str),
 ) -> Result<Compiled, TrainError> {
-    let backend = opened.backend.as_ref();
-    let cache = PlanCache::of_this_machine();
-    let mut persistent = Persistent::default();
-    let mut prepare = |program: &Program, recorded: Option<&Plan>| -> Result<PreparedPlan, TrainError> {
-        let known = match planning {
-            Planning::Repeat(_) => recorded.map(|plan| plan.choices.clone()),
-            Planning::Cached => cache.load(backend, program),
-            Planning::Remeasure => None,
-        };
-        if let Some(choices) = known {
-            match Plan::prepare(backend, program, choices, false, &mut persistent) {
-                Ok(plan) => return Ok(plan),
-                // A cache is a cache: what it cannot give is measured. A run that is to be repeated must say so.
-                Err(error) if matches!(planning, Planning::Repeat(_)) => return Err(error.into()),
-                Err(_) => {}
-            }
-        }
-        let plan = Plan::prepare(backend, program, Choices::default(), true, &mut persistent)?;
-        if let Err(problem) = cache.store(backend, program, &plan.plan.choices) {
-            warn(&problem);
-        }
-        Ok(plan)
-    };
+    let mut planner = Planner::new(opened, planning, warn);
+    let mut prepare = |program, recorded| planner.prepare(program, recorded);
     let recorded = match planning {
         Planning::Repeat(plans) => Some(*plans),
         _ => None,
@@ -233,7 +212,7 @@ pub fn compile(
     });
     prepared.extend([evaluate, refresh]);
     let ids = ProgramIds { train: 0, tail, evaluate: prepared.len() - 2, refresh: prepared.len() - 1 };
-    let session = Session::new(prepared, persistent)?;
+    let session = Session::new(prepared, planner.persistent)?;
     let plan = |id: usize| session.plan(id).clone();
     let plans = Plans {
         arena_bytes: session.arena_bytes(),
@@ -243,4 +222,68 @@ pub fn compile(
         refresh: plan(ids.refresh),
     };
     Ok(Compiled { session, ids, plans })
+}
+
+/// A session that measures weights and trains nothing.
+pub struct Evaluation {
+    /// The session.
+    pub session: Session,
+    /// The program that measures.
+    pub evaluate: usize,
+    /// The program that brings copies up to date.
+    pub refresh: usize,
+}
+
+/// Prepares what measuring needs, and allocates the session.
+///
+/// # Errors
+/// As [`programs`] and [`compile`].
+pub fn compile_evaluation(
+    experiment: &Experiment,
+    graph: &Graph,
+    opened: &Opened,
+    warn: &mut dyn FnMut(&str),
+) -> Result<Evaluation, TrainError> {
+    let program = evaluation(experiment, graph, opened)?;
+    let mut planner = Planner::new(opened, &Planning::Cached, warn);
+    let prepared = vec![planner.prepare(&program, None)?, planner.prepare(&refresh(&program)?, None)?];
+    let session = Session::new(prepared, planner.persistent)?;
+    Ok(Evaluation { session, evaluate: 0, refresh: 1 })
+}
+
+/// Prepares one program after the other over the same persistent values.
+struct Planner<'a> {
+    backend: &'a dyn Backend,
+    cache: PlanCache,
+    planning: &'a Planning<'a>,
+    persistent: Persistent,
+    warn: &'a mut dyn FnMut(&str),
+}
+
+impl<'a> Planner<'a> {
+    fn new(opened: &'a Opened, planning: &'a Planning<'a>, warn: &'a mut dyn FnMut(&str)) -> Self {
+        let (backend, cache) = (opened.backend.as_ref(), PlanCache::of_this_machine());
+        Self { backend, cache, planning, persistent: Persistent::default(), warn }
+    }
+
+    fn prepare(&mut self, program: &Program, recorded: Option<&Plan>) -> Result<PreparedPlan, TrainError> {
+        let known = match self.planning {
+            Planning::Repeat(_) => recorded.map(|plan| plan.choices.clone()),
+            Planning::Cached => self.cache.load(self.backend, program),
+            Planning::Remeasure => None,
+        };
+        if let Some(choices) = known {
+            match Plan::prepare(self.backend, program, choices, false, &mut self.persistent) {
+                Ok(plan) => return Ok(plan),
+                // A cache is a cache: what it cannot give is measured. A run that is to be repeated must say so.
+                Err(error) if matches!(self.planning, Planning::Repeat(_)) => return Err(error.into()),
+                Err(_) => {}
+            }
+        }
+        let plan = Plan::prepare(self.backend, program, Choices::default(), true, &mut self.persistent)?;
+        if let Err(problem) = self.cache.store(self.backend, program, &plan.plan.choices) {
+            (self.warn)(&problem);
+        }
+        Ok(plan)
+    }
 }

@@ -1,6 +1,7 @@
 //! What stops a training, and what to do about it.
 
 use crate::ExperimentError;
+use std::path::PathBuf;
 use stratus_data::{DataError, LoaderError};
 use stratus_engine::EngineError;
 use stratus_graph::GraphError;
@@ -22,6 +23,27 @@ pub enum TrainError {
     /// The network.
     #[error(transparent)]
     Graph(#[from] GraphError),
+    /// A layer file.
+    #[error("{}: {problem}", path.display())]
+    LayerFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and in which layer.
+        problem: String,
+    },
+    /// A weights file.
+    #[error(transparent)]
+    Weights(#[from] stratus_weights::Error),
+    /// Weights of another network.
+    #[error("{}: {problem}", path.display())]
+    WeightsDoNotFit {
+        /// The file.
+        path: PathBuf,
+        /// What does not fit, a line for each tensor.
+        problem: String,
+        /// What to do.
+        hint: String,
+    },
     /// The engine.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -68,7 +90,7 @@ impl TrainError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Experiment(error) => error.hint(),
-            Self::Configuration { hint, .. } => Some(hint.clone()),
+            Self::Configuration { hint, .. } | Self::WeightsDoNotFit { hint, .. } => Some(hint.clone()),
             Self::Device { .. } => {
                 Some("run `make deps`, or take what there is with --set train.device=auto".to_owned())
             }
@@ -91,6 +113,8 @@ impl TrainError {
             Self::Experiment(_)
                 | Self::Configuration { .. }
                 | Self::Graph(_)
+                | Self::LayerFile { .. }
+                | Self::WeightsDoNotFit { .. }
                 | Self::Device { .. }
                 | Self::Data(DataError::UnknownDataset { .. })
                 | Self::Loader(LoaderError::Configuration { .. })

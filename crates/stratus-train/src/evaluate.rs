@@ -1,17 +1,22 @@
 //! Measuring weights on a data set.
 
-use crate::compile::{Compiled, Planning, Plans, compile, network, open_datasets, programs};
+use crate::compile::{
+    Compiled, Evaluation, Planning, Plans, compile, compile_evaluation, network, open_dataset, open_datasets,
+    programs,
+};
 use crate::device;
-use crate::state::restore;
+use crate::state::{refresh, restore};
+use crate::weights::{Classifier, Pretrained};
 use crate::{Experiment, TrainError};
 use std::path::Path;
 use std::sync::Arc;
 use stratus_data::buffer::IGNORED_LABEL;
 use stratus_data::loader::{LastBatch, Loader, LoaderConfig, Order};
-use stratus_data::{Dataset, Element, Layout, Normalisation};
-use stratus_engine::{Clock, DType, Plan};
+use stratus_data::{Dataset, Element, Layout, Normalisation, Split};
+use stratus_engine::{Clock, DType, Plan, Session};
 use stratus_run::RunDir;
 use stratus_run::checkpoint::Checkpoints;
+use stratus_run::sources::Source;
 
 /// Means over a data set. Accuracies are fractions, 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
@@ -52,27 +57,30 @@ pub(crate) fn loader_config(experiment: &Experiment, plan: &Plan, batch_size: us
 
 /// Measures on one data set, again and again; the first batches are ready when it is asked.
 pub struct Evaluator {
+    program: usize,
     loader: Loader,
     clock: Clock,
 }
 
 impl Evaluator {
-    /// Starts reading `dataset` in order.
+    /// Starts reading `dataset` in order, for the program of `session` that measures.
     ///
     /// # Errors
     /// Where the loader cannot be started.
     pub fn new(
         experiment: &Experiment,
-        compiled: &Compiled,
+        session: &Session,
+        program: usize,
         dataset: Arc<dyn Dataset>,
     ) -> Result<Self, TrainError> {
-        let plan = compiled.session.plan(compiled.ids.evaluate);
+        let plan = session.plan(program);
         let config = LoaderConfig {
             order: Order::Sequential,
             last: LastBatch::Keep,
             ..loader_config(experiment, plan, plan.program.batch)
         };
-        Ok(Self { loader: Loader::new(dataset, config)?, clock: Clock::disabled(plan.program.steps.len()) })
+        let clock = Clock::disabled(plan.program.steps.len());
+        Ok(Self { program, loader: Loader::new(dataset, config)?, clock })
     }
 
     /// Bytes of the loader's batches.
@@ -85,15 +93,15 @@ impl Evaluator {
     ///
     /// # Errors
     /// Where data cannot be read or a kernel fails.
-    pub fn run(&mut self, compiled: &mut Compiled) -> Result<Scores, TrainError> {
+    pub fn run(&mut self, session: &mut Session) -> Result<Scores, TrainError> {
         let mut scores = Scores::default();
         let mut counted = 0.0;
         for _ in 0..self.loader.batches_per_epoch() {
             let Some(mut batch) = self.loader.next()? else { break };
             debug_assert!(batch.labels[batch.samples..].iter().all(|&label| label == IGNORED_LABEL));
             let labels = bytemuck::cast_slice_mut(&mut batch.labels);
-            compiled.session.run(compiled.ids.evaluate, &mut batch.images, labels, &mut self.clock, 0)?;
-            let metrics = compiled.session.metrics();
+            session.run(self.program, &mut batch.images, labels, &mut self.clock, 0)?;
+            let metrics = session.metrics();
             scores.loss += metrics.loss * metrics.samples;
             scores.top1 += metrics.top1;
             scores.top5 += metrics.top5;
@@ -165,7 +173,39 @@ pub fn of_run(
         None => compile(&programs, &opened, &Planning::Cached, warn)?,
     };
     restore(&mut compiled, &checkpoint, false)?;
-    let scores = Evaluator::new(&experiment, &compiled, datasets.validation)?.run(&mut compiled)?;
+    let Compiled { session, ids, .. } = &mut compiled;
+    let scores = Evaluator::new(&experiment, session, ids.evaluate, datasets.validation)?.run(session)?;
     let (iteration, weights_sha256) = (checkpoint.state.iteration, checkpoint.state.weights_sha256);
     Ok(Evaluated { iteration, weights_sha256, scores })
+}
+
+/// Weights of a file, measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EvaluatedFile {
+    /// The file.
+    pub weights: Source,
+    /// What came out.
+    pub scores: Scores,
+}
+
+/// Measures weights on the validation images of an experiment: those of a file, or of a run directory's newest good checkpoint.
+///
+/// # Errors
+/// Where the weights or the data cannot be read, or do not fit the experiment's network.
+pub fn of_weights(
+    experiment: &Experiment,
+    weights: &Path,
+    warn: &mut dyn FnMut(&str),
+) -> Result<EvaluatedFile, TrainError> {
+    let dataset = open_dataset(experiment, Split::Validation)?;
+    let graph = network(experiment, dataset.as_ref())?;
+    let weights = Pretrained::open(weights, &graph, Classifier::MustFit)?;
+    let opened = device::open(experiment.train.device, experiment.train.threads)?;
+    opened.warnings.iter().for_each(|warning| warn(warning));
+    let Evaluation { mut session, evaluate, refresh: copies } =
+        compile_evaluation(experiment, &graph, &opened, warn)?;
+    weights.write_to(&mut session)?;
+    refresh(&mut session, copies)?;
+    let scores = Evaluator::new(experiment, &session, evaluate, dataset)?.run(&mut session)?;
+    Ok(EvaluatedFile { weights: weights.source().clone(), scores })
 }

@@ -1,7 +1,7 @@
 //! The experiment: configuration, loop, schedules, metrics, checkpointing, resuming.
 //!
 //! [`Experiment`] says what is asked for, [`compile`] turns it into a session with its programs, [`run`] trains it in a run directory,
-//! [`evaluate`] measures weights. Who watches is an [`Observer`].
+//! [`evaluate`] measures weights, [`weights`] come from other programs. Who watches is an [`Observer`].
 
 pub mod bench;
 pub mod compile;
@@ -10,11 +10,13 @@ mod error;
 pub mod evaluate;
 pub mod experiment;
 mod initialise;
+pub mod network;
 mod observe;
 mod plan_cache;
 pub mod run;
 pub mod schedule;
 mod state;
+pub mod weights;
 
 pub use error::TrainError;
 pub use experiment::{Experiment, ExperimentError};

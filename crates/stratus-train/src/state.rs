@@ -2,9 +2,10 @@
 
 use crate::TrainError;
 use crate::compile::Compiled;
+use crate::weights::batches_tracked;
 use stratus_engine::update::MOMENTUM_SUFFIX;
-use stratus_engine::{Clock, Role};
-use stratus_graph::{Graph, Op};
+use stratus_engine::{Clock, Role, Session};
+use stratus_graph::Graph;
 use stratus_run::checkpoint::{Checkpoint, Tensor, Values};
 
 /// Weights and optimiser state.
@@ -15,7 +16,7 @@ pub(crate) struct Tensors {
 
 /// Reads everything that outlives an iteration, in PyTorch's names and shapes.
 ///
-/// Batch norms get PyTorch's `num_batches_tracked`: the iterations that were trained.
+/// Batch norms get PyTorch's `num_batches_tracked`: the iterations that they were trained.
 pub(crate) fn capture(compiled: &Compiled, graph: &Graph, iterations: u64) -> Result<Tensors, TrainError> {
     let mut tensors = Tensors { weights: Vec::new(), optimiser: Vec::new() };
     for (name, shape, role) in compiled.session.state() {
@@ -26,11 +27,7 @@ pub(crate) fn capture(compiled: &Compiled, graph: &Graph, iterations: u64) -> Re
         };
         list.push(Tensor { name: name.to_owned(), shape: shape.to_vec(), values });
     }
-    for node in graph.nodes.iter().filter(|node| matches!(node.op, Op::BatchNorm2d(_))) {
-        let name = format!("{}.num_batches_tracked", node.name);
-        let count = Values::I64(vec![i64::try_from(iterations).unwrap_or(i64::MAX)]);
-        tensors.weights.push(Tensor { name, shape: vec![], values: count });
-    }
+    tensors.weights.extend(batches_tracked(graph, iterations));
     Ok(tensors)
 }
 
@@ -67,12 +64,11 @@ pub(crate) fn restore(
         }
         compiled.session.write(&name, values)?;
     }
-    refresh(compiled)
+    refresh(&mut compiled.session, compiled.ids.refresh)
 }
 
-/// Brings the copies that kernels read up to date with their masters.
-pub(crate) fn refresh(compiled: &mut Compiled) -> Result<(), TrainError> {
-    let id = compiled.ids.refresh;
-    let mut clock = Clock::disabled(compiled.session.plan(id).program.steps.len());
-    Ok(compiled.session.run(id, &mut [], &mut [], &mut clock, 0)?)
+/// Brings the copies that kernels read up to date with their masters; `program` is the one that does it.
+pub(crate) fn refresh(session: &mut Session, program: usize) -> Result<(), TrainError> {
+    let mut clock = Clock::disabled(session.plan(program).program.steps.len());
+    Ok(session.run(program, &mut [], &mut [], &mut clock, 0)?)
 }

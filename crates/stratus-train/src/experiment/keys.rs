@@ -85,6 +85,7 @@ impl Limit {
                     && text.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
             }
             (Limit::NotEmpty, Value::Text(text)) => !text.is_empty(),
+            (Limit::NotEmpty, Value::Texts(texts)) => texts.iter().all(|text| !text.is_empty()),
             _ => true,
         };
         text_keeps && value.numbers().into_iter().all(|number| number.is_finite() && keeps(number))
@@ -195,12 +196,18 @@ settings! {
 
     /// The network.
     model "model": Model {
-        /// The network; `stratus model list` names them.
+        /// The network; `stratus model list` names them. Or a layer file, `net.toml`, beside the experiment file or in the working directory.
         name: String = String::new(), Limit::NotEmpty;
         /// Filters of the network's first convolution; the others scale with it. Not set: as published.
         width: Option<usize> = None, Limit::Between(1.0, 65_536.0);
         /// Number of classes. Not set: as many as the data set has.
         classes: Option<usize> = None, Limit::Between(2.0, 1_000_000.0);
+        /// Where the weights come from at the start: a safetensors file, a PyTorch state dict (`.pth`, `.pt`) or a run directory, whose newest
+        /// checkpoint is taken. A classifier for another number of classes begins anew. Not set: every weight begins at random.
+        weights: Option<String> = None, Limit::NotEmpty;
+        /// Layers that training leaves as they are: `layer1` is the layer of that name and all that begin with `layer1.`. They have no gradient and
+        /// no update, their batch norm goes by its running statistics and leaves them, their dropout drops nothing.
+        freeze: Vec<String> = Vec::new(), Limit::NotEmpty;
     }
 
     /// The data set and how it is read.

@@ -22,6 +22,7 @@ pub use value::{Kind, Value};
 use parse::Entry;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 /// The experiments that need no file: name and file.
@@ -52,17 +53,23 @@ impl Experiment {
         Ok(experiment)
     }
 
-    /// Reads an experiment file.
+    /// Reads an experiment file; a layer file is the experiment that trains its network with every default.
     ///
     /// # Errors
     /// Where the file cannot be read or holds something that is not a configuration.
     pub fn load(path: &Path) -> Result<Self, ExperimentError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ExperimentError::Read { path: path.to_owned(), source })?;
+        if parse::is_layer_file(&text) {
+            let mut experiment = Experiment::default();
+            experiment.model.name = path.to_string_lossy().into_owned();
+            experiment.check()?;
+            return Ok(experiment);
+        }
         Self::from_toml(&text, path)
     }
 
-    /// Reads the text of an experiment file; `path` is for messages.
+    /// Reads the text of an experiment file; `path` is for messages, and where the files are looked for that it names.
     ///
     /// # Errors
     /// Where the text is not a configuration.
@@ -81,8 +88,27 @@ impl Experiment {
                 hint: "name the network: [model] name = \"digits\"".into(),
             });
         }
+        experiment.find_beside(path);
         experiment.check()?;
         Ok(experiment)
+    }
+
+    /// Lets paths lead to what lies beside the experiment file, where it is there. Other paths are those of the working directory.
+    fn find_beside(&mut self, experiment: &Path) {
+        let Some(folder) = experiment.parent() else { return };
+        let layer_file = self.layer_file().is_some().then_some(&mut self.model.name);
+        for named in layer_file.into_iter().chain(&mut self.model.weights) {
+            let beside = folder.join(&*named);
+            if let Some(path) = beside.to_str().filter(|_| beside.exists()) {
+                *named = path.to_owned();
+            }
+        }
+    }
+
+    /// The layer file that describes the network, where it is none of the zoo.
+    pub fn layer_file(&self) -> Option<&Path> {
+        let path = Path::new(&self.model.name);
+        path.extension().is_some_and(|extension| extension == "toml").then_some(path)
     }
 
     /// The experiment with keys set as by `--set key=value`. An empty value unsets a key that may be unset.
@@ -109,7 +135,11 @@ impl Experiment {
 
     /// Names the folder of the runs.
     pub fn name(&self) -> &str {
-        self.experiment.name.as_deref().unwrap_or(&self.model.name)
+        let network = || match self.layer_file() {
+            Some(path) => path.file_stem().and_then(OsStr::to_str).unwrap_or_default(),
+            None => &self.model.name,
+        };
+        self.experiment.name.as_deref().unwrap_or_else(network)
     }
 
     /// The folder that holds the data set.
@@ -197,6 +227,14 @@ impl Experiment {
         let conflict = |problem: String, hint: &str| {
             Err(ExperimentError::Conflict { origin: Origin::Resolved, problem, hint: hint.to_owned() })
         };
+        if let Some(path) = self.layer_file()
+            && !Limit::FolderName.allows(&Value::Text(self.name().to_owned()))
+        {
+            return conflict(
+                format!("the runs of {} cannot go into a folder of its name", path.display()),
+                "name the folder with experiment.name, of letters, digits, `.`, `_` and `-`",
+            );
+        }
         if let (Some(mean), Some(std)) = (&self.data.mean, &self.data.std)
             && mean.len() != std.len()
         {

@@ -96,18 +96,29 @@ pub(super) fn find_key(name: &str, origin: &Origin) -> Result<&'static Key, Expe
 
 /// Whether a value is of the type that a key expects.
 pub(super) fn fits(kind: Kind, value: &Value) -> bool {
-    matches!(
+    // An empty list does not say of what.
+    let is_empty_list = matches!(value, Value::Numbers(numbers) if numbers.is_empty());
+    let fits = matches!(
         (kind, value),
         (Kind::Text | Kind::Choice(_), Value::Text(_))
             | (Kind::Whole, Value::Whole(_))
             | (Kind::Number, Value::Number(_) | Value::Whole(_))
             | (Kind::Flag, Value::Flag(_))
             | (Kind::Numbers, Value::Numbers(_))
-    )
+            | (Kind::Texts, Value::Texts(_))
+    );
+    fits || kind == Kind::Texts && is_empty_list
 }
 
 pub(super) fn wrong_type(key: &'static Key, origin: Origin, found: String) -> ExperimentError {
     ExperimentError::WrongType { origin, key: key.name, expected: key.accepts(), found }
+}
+
+/// Whether a text describes layers, as a layer file does: an experiment has no `[[layer]]`.
+pub(super) fn is_layer_file(text: &str) -> bool {
+    DeTable::parse(text).is_ok_and(|document| {
+        document.get_ref().get("layer").is_some_and(|layer| matches!(layer.get_ref(), DeValue::Array(_)))
+    })
 }
 
 fn line_of(text: &str, offset: usize) -> usize {

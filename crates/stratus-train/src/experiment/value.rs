@@ -17,6 +17,8 @@ pub enum Value {
     Flag(bool),
     /// A list of numbers.
     Numbers(Vec<f64>),
+    /// A list of texts.
+    Texts(Vec<String>),
 }
 
 /// What a key accepts.
@@ -32,6 +34,8 @@ pub enum Kind {
     Flag,
     /// A list of numbers.
     Numbers,
+    /// A list of texts.
+    Texts,
     /// One of these words.
     Choice(&'static [&'static str]),
 }
@@ -45,6 +49,7 @@ impl Kind {
             Kind::Number => "a number".into(),
             Kind::Flag => "true or false".into(),
             Kind::Numbers => "a list of numbers like [0.5, 0.25]".into(),
+            Kind::Texts => "a list of texts like [\"a\", \"b\"]".into(),
             Kind::Choice(words) => {
                 let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
                 format!("one of {}", quoted.join(", "))
@@ -106,6 +111,21 @@ impl Setting for Vec<f64> {
     }
     fn to_value(&self) -> Option<Value> {
         Some(Value::Numbers(self.clone()))
+    }
+}
+
+impl Setting for Vec<String> {
+    const KIND: Kind = Kind::Texts;
+    fn from_value(value: &Value) -> Option<Self> {
+        match value {
+            Value::Texts(texts) => Some(texts.clone()),
+            // An empty list does not say of what.
+            Value::Numbers(numbers) if numbers.is_empty() => Some(Vec::new()),
+            _ => None,
+        }
+    }
+    fn to_value(&self) -> Option<Value> {
+        Some(Value::Texts(self.clone()))
     }
 }
 
@@ -183,6 +203,12 @@ impl Value {
             DeValue::Float(number) => {
                 number.as_str().parse().map(Value::Number).map_err(|_| "a number that cannot be read")
             }
+            DeValue::Array(items) if items.iter().any(|item| item.get_ref().is_str()) => items
+                .iter()
+                .map(|item| item.get_ref().as_str().map(str::to_owned))
+                .collect::<Option<_>>()
+                .map(Value::Texts)
+                .ok_or("a list of texts and of something else"),
             DeValue::Array(items) => items
                 .iter()
                 .map(|item| match Value::from_toml(item.get_ref()) {
@@ -197,7 +223,7 @@ impl Value {
         }
     }
 
-    /// Reads what stands after `key=` on the command line. Texts need no quotes there.
+    /// Reads what stands after `key=` on the command line. Texts need no quotes there, lists of texts no brackets.
     pub(crate) fn from_argument(kind: Kind, text: &str) -> Result<Value, String> {
         let parsed = DeValue::parse(text);
         match (kind, parsed) {
@@ -205,6 +231,9 @@ impl Value {
                 Value::from_toml(value.get_ref()).map_err(str::to_owned)
             }
             (Kind::Text | Kind::Choice(_), _) => Ok(Value::Text(text.to_owned())),
+            (Kind::Texts, _) if !text.starts_with('[') => {
+                Ok(Value::Texts(text.split(',').map(|part| part.trim().to_owned()).collect()))
+            }
             (_, Ok(value)) => Value::from_toml(value.get_ref()).map_err(str::to_owned),
             (_, Err(_)) => Err(format!("`{text}`")),
         }
@@ -216,7 +245,7 @@ impl Value {
             Value::Whole(number) => vec![*number as f64],
             Value::Number(number) => vec![*number],
             Value::Numbers(numbers) => numbers.clone(),
-            Value::Text(_) | Value::Flag(_) => Vec::new(),
+            Value::Text(_) | Value::Texts(_) | Value::Flag(_) => Vec::new(),
         }
     }
 }
@@ -234,6 +263,11 @@ impl fmt::Display for Value {
                     numbers.iter().map(|number| toml::Value::Float(*number).to_string()).collect();
                 write!(out, "[{}]", items.join(", "))
             }
+            Value::Texts(texts) => {
+                let items: Vec<String> =
+                    texts.iter().map(|text| toml::Value::String(text.clone()).to_string()).collect();
+                write!(out, "[{}]", items.join(", "))
+            }
         }
     }
 }
@@ -246,6 +280,7 @@ impl Serialize for Value {
             Value::Number(number) => serializer.serialize_f64(*number),
             Value::Flag(flag) => serializer.serialize_bool(*flag),
             Value::Numbers(numbers) => numbers.serialize(serializer),
+            Value::Texts(texts) => texts.serialize(serializer),
         }
     }
 }

@@ -3,10 +3,12 @@
 mod records;
 mod trainer;
 
-use crate::compile::{Compiled, Datasets, Planning, Plans, compile, network, open_datasets, programs};
+use crate::compile::{Compiled, Datasets, Planning, Plans, compile, open_datasets, programs};
 use crate::device::{self, Opened};
 use crate::experiment::Precision;
 use crate::initialise::initialise;
+use crate::network::{LayerFile, Network};
+use crate::weights::{Classifier, Pretrained};
 use crate::{Experiment, Observer, TrainError, state};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,10 +18,12 @@ use stratus_data::Position;
 use stratus_engine::Precision as Types;
 use stratus_graph::Graph;
 use stratus_run::RunDir;
-use stratus_run::checkpoint::Checkpoints;
+use stratus_run::checkpoint::{Checkpoints, Retention, State};
+use stratus_run::layout::NETWORK;
 use stratus_run::lock::Lock;
 use stratus_run::log::Log;
 use stratus_run::machine::{Library, Machine};
+use stratus_run::sources::{Source, Sources};
 use stratus_run::summary::{Status, Summary};
 use trainer::{Feed, Trainer};
 
@@ -50,17 +54,32 @@ struct Prepared {
     experiment: Experiment,
     datasets: Datasets,
     graph: Graph,
+    layer_file: Option<LayerFile>,
+    /// What the weights begin with, where that is asked for.
+    pretrained: Option<Pretrained>,
     opened: Opened,
     compiled: Compiled,
 }
 
+/// Whether a run begins, so that its first weights are needed, or continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beginning {
+    First,
+    Continued,
+}
+
 fn prepare(
     mut experiment: Experiment,
+    beginning: Beginning,
     planning: &Planning<'_>,
     observer: &mut dyn Observer,
 ) -> Result<Prepared, TrainError> {
     let datasets = open_datasets(&experiment)?;
-    let graph = network(&experiment, datasets.train.as_ref())?;
+    let Network { graph, layer_file } = Network::of(&experiment, datasets.train.as_ref())?;
+    let weights = experiment.model.weights.as_deref().filter(|_| beginning == Beginning::First);
+    let pretrained = weights
+        .map(|path| Pretrained::open(Path::new(path), &graph, Classifier::MayBeginAnew))
+        .transpose()?;
     let opened = device::open(experiment.train.device, experiment.train.threads)?;
     for warning in &opened.warnings {
         observer.warn(warning);
@@ -77,12 +96,78 @@ fn prepare(
     experiment.train.precision = if precision == Types::Bf16 { Precision::Bf16 } else { Precision::F32 };
     experiment.train.threads = opened.backend.threads();
     experiment.train.tile_kib = Some(opened.tile_kib(experiment.train.tile_kib));
-    experiment.model.classes = Some(experiment.model.classes.unwrap_or(datasets.train.classes()));
+    experiment.model.classes = Some(graph.shape(graph.output).elements());
     let normalisation = datasets.train.normalisation();
     let numbers = |values: &[f32]| Some(values.iter().map(|&value| round_trip(value)).collect());
     experiment.data.mean = experiment.data.mean.clone().or_else(|| numbers(&normalisation.mean));
     experiment.data.std = experiment.data.std.clone().or_else(|| numbers(&normalisation.std));
-    Ok(Prepared { experiment, datasets, graph, opened, compiled })
+    Ok(Prepared { experiment, datasets, graph, layer_file, pretrained, opened, compiled })
+}
+
+impl Prepared {
+    /// Sets the first weights; says where they come from.
+    fn first_weights(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        let Compiled { session, ids, .. } = &mut self.compiled;
+        initialise(session, &self.graph, self.experiment.train.seed)?;
+        if let Some(pretrained) = &self.pretrained {
+            pretrained.write_to(session)?;
+            observer.say(&format!("weights of {}", pretrained.source().path));
+            pretrained.begins_anew().into_iter().for_each(|layers| observer.say(layers));
+        }
+        state::refresh(session, ids.refresh)
+    }
+
+    /// The files from outside that the run begins with.
+    fn sources(&self) -> Sources {
+        Sources {
+            weights: self.pretrained.as_ref().map(|pretrained| pretrained.source().clone()),
+            network: self.layer_file.as_ref().map(|file| Source::of_bytes(&file.path, file.text.as_bytes())),
+        }
+    }
+
+    /// What a checkpoint records beside tensors and positions, whenever it is written.
+    fn state(&self) -> State {
+        let library = self.opened.library.as_ref();
+        State {
+            seed: self.experiment.train.seed,
+            threads: u32::try_from(self.opened.backend.threads()).unwrap_or(u32::MAX),
+            device: self.opened.backend.name().to_owned(),
+            libraries: library
+                .map(|(version, _)| ("onednn".to_owned(), version.clone()))
+                .into_iter()
+                .collect(),
+            plan_hash: self.compiled.plans.hash(),
+            ..State::default()
+        }
+    }
+
+    /// Writes what the run took from outside into its directory, so that nobody needs it again: the layer file, and the weights as a checkpoint
+    /// before the first iteration.
+    fn keep_sources(&self, run: &RunDir) -> Result<(), TrainError> {
+        let checkpoints = Checkpoints::new(run.checkpoints());
+        // Of a start that was killed in the same directory.
+        checkpoints.remove_all()?;
+        self.sources().write(&run.sources())?;
+        if let Some(file) = &self.layer_file {
+            stratus_run::atomic::write(&run.network(), file.text.as_bytes())?;
+        }
+        if self.pretrained.is_some() {
+            let tensors = state::capture(&self.compiled, &self.graph, 0)?;
+            let [weights, optimiser] = [&tensors.weights, &tensors.optimiser].map(|list| trainer::refs(list));
+            checkpoints.save(&self.state(), &weights, &optimiser, &Retention::default())?;
+        }
+        Ok(())
+    }
+
+    /// What the run took from outside, for the log.
+    fn say_sources(&self, log: &mut Log) -> Result<(), TrainError> {
+        let Sources { weights, network } = self.sources();
+        for source in [network, weights].into_iter().flatten() {
+            log.say(&format!("begins with {}, sha256 {}", source.path, source.sha256))?;
+        }
+        let anew = self.pretrained.as_ref().and_then(Pretrained::begins_anew);
+        Ok(anew.map_or(Ok(()), |layers| log.say(layers))?)
+    }
 }
 
 /// The shortest decimal that reads as the same `f32`, as an `f64`: 0.1307, not 0.13070000708.
@@ -104,9 +189,8 @@ pub fn start(
     let runs = Path::new("runs").join(experiment.name());
     RunDir::check_new(options.out.as_deref().unwrap_or(&runs.join("new")))?;
     let planning = if options.remeasure { Planning::Remeasure } else { Planning::Cached };
-    let mut prepared = prepare(experiment, &planning, observer)?;
-    initialise(&mut prepared.compiled.session, &prepared.graph, prepared.experiment.train.seed)?;
-    state::refresh(&mut prepared.compiled)?;
+    let mut prepared = prepare(experiment, Beginning::First, &planning, observer)?;
+    prepared.first_weights(observer)?;
     let feed = Feed::new(&prepared, Position::default())?;
     // From here on the disk is written to.
     let run = match &options.out {
@@ -120,13 +204,21 @@ pub fn start(
     }
     machine.write(&run.machine())?;
     stratus_run::atomic::write_json(&run.plan(), &prepared.compiled.plans)?;
+    prepared.keep_sources(&run)?;
+    let mut recorded = prepared.experiment.clone();
+    if prepared.layer_file.is_some() {
+        // The copy, beside the configuration.
+        recorded.experiment.name = Some(recorded.name().to_owned());
+        recorded.model.name = NETWORK.to_owned();
+    }
     // The last, since it makes the directory a run: whoever continues it finds the others.
-    stratus_run::atomic::write(&run.experiment(), prepared.experiment.to_toml().as_bytes())?;
+    stratus_run::atomic::write(&run.experiment(), recorded.to_toml().as_bytes())?;
     let mut log = Log::open(&run.log())?;
     log.say(&format!("started on {}", prepared.opened.backend.describe()))?;
+    prepared.say_sources(&mut log)?;
     observer.say(&format!(
         "{} on {}: {}, {}",
-        prepared.experiment.model.name,
+        prepared.graph.name,
         prepared.experiment.data.name,
         prepared.opened.backend.describe(),
         prepared.compiled.plans.train.program.precision
@@ -165,13 +257,15 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
         Some(plans) if !options.remeasure => Planning::Repeat(plans),
         _ => Planning::Cached,
     };
-    let mut prepared = match prepare(experiment.clone(), &planning, observer) {
+    let beginning = if recovery.checkpoint.is_some() { Beginning::Continued } else { Beginning::First };
+    let mut prepared = match prepare(experiment.clone(), beginning, &planning, observer) {
         Err(TrainError::Engine(error)) if matches!(planning, Planning::Repeat(_)) => {
             observer.warn(&format!("the plan of this run cannot be repeated here ({error})"));
-            prepare(experiment, &Planning::Cached, observer)?
+            prepare(experiment, beginning, &Planning::Cached, observer)?
         }
         other => other?,
     };
+    expect_sources(&run, &prepared.sources())?;
     if recorded.as_ref() != Some(&prepared.compiled.plans) {
         let recorded = recorded.map_or("nothing".to_owned(), |plans| plans.train.library);
         let text = format!(
@@ -191,8 +285,7 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
             observer.say(&format!("{}: {text}", run.path().display()));
         }
         None => {
-            initialise(&mut prepared.compiled.session, &prepared.graph, prepared.experiment.train.seed)?;
-            state::refresh(&mut prepared.compiled)?;
+            prepared.first_weights(observer)?;
             if recovery.damaged.is_empty() {
                 let text = "there is no checkpoint yet: training begins at the first iteration";
                 log.say(text)?;
@@ -212,6 +305,26 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
     train(prepared, feed, run, lock, log, state, options, begun, observer)
 }
 
+/// Checks that what a run begins with again is what it began with.
+fn expect_sources(run: &RunDir, sources: &Sources) -> Result<(), TrainError> {
+    let recorded = Sources::read(&run.sources())?;
+    let pairs = [(&recorded.weights, &sources.weights), (&recorded.network, &sources.network)];
+    for (recorded, found) in pairs {
+        if let (Some(recorded), Some(found)) = (recorded, found)
+            && recorded.sha256 != found.sha256
+        {
+            return Err(TrainError::Configuration {
+                problem: format!(
+                    "{} has sha256 {}, the run began with {}",
+                    found.path, found.sha256, recorded.sha256
+                ),
+                hint: format!("restore the file, or start a new run; {} has changed since", recorded.path),
+            });
+        }
+    }
+    Ok(())
+}
+
 #[allow(clippy::too_many_arguments)] // The two ways into a run meet here, each with all that it found.
 fn train(
     prepared: Prepared,
@@ -219,7 +332,7 @@ fn train(
     run: RunDir,
     lock: Lock,
     log: Log,
-    state: Option<stratus_run::checkpoint::State>,
+    state: Option<State>,
     options: &Options,
     begun: Instant,
     observer: &mut dyn Observer,

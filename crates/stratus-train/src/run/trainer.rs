@@ -50,7 +50,8 @@ impl Feed {
             loader: Loader::new(Arc::clone(&prepared.datasets.train), config)?,
             evaluator: Evaluator::new(
                 experiment,
-                &prepared.compiled,
+                &prepared.compiled.session,
+                prepared.compiled.ids.evaluate,
                 Arc::clone(&prepared.datasets.validation),
             )?,
         })
@@ -313,7 +314,7 @@ impl<'a> Trainer<'a> {
         let due =
             epoch.is_multiple_of(experiment.validation.every_epochs) || epoch == experiment.train.epochs;
         let validation_begun = Instant::now();
-        let scores = if due { Some(self.evaluator.run(&mut self.prepared.compiled)?) } else { None };
+        let scores = if due { Some(self.evaluator.run(&mut self.prepared.compiled.session)?) } else { None };
         let validation_s = validation_begun.elapsed().as_secs_f64();
         self.sums.validation_s += validation_s;
         let samples = self.sums.samples.max(1.0);
@@ -391,22 +392,13 @@ impl<'a> Trainer<'a> {
             (EPOCHS.to_owned(), self.epochs.position()),
             (TIMELINE.to_owned(), self.timeline.position()),
         ]);
-        let library = self.prepared.opened.library.as_ref();
         let mut state = State {
             epoch: u32::try_from(epoch).unwrap_or(u32::MAX),
             iteration: self.iteration,
             batch,
-            seed: experiment.train.seed,
             positions,
-            threads: u32::try_from(self.prepared.opened.backend.threads()).unwrap_or(u32::MAX),
-            device: self.prepared.opened.backend.name().to_owned(),
-            libraries: library
-                .map(|(version, _)| ("onednn".to_owned(), version.clone()))
-                .into_iter()
-                .collect(),
-            plan_hash: self.prepared.compiled.plans.hash(),
             resumed: self.sums.resumed,
-            ..State::default()
+            ..self.prepared.state()
         };
         state.extra.insert(SUMS.to_owned(), serde_json::to_value(self.sums).unwrap_or_default());
         let retention = Retention { last: experiment.checkpoint.keep, ..Retention::default() };
@@ -441,7 +433,7 @@ impl<'a> Trainer<'a> {
         Summary {
             status,
             experiment: experiment.name().to_owned(),
-            model: experiment.model.name.clone(),
+            model: self.prepared.graph.name.clone(),
             dataset: experiment.data.name.clone(),
             device: self.prepared.opened.backend.name().to_owned(),
             threads: u32::try_from(self.prepared.opened.backend.threads()).unwrap_or(u32::MAX),
@@ -473,6 +465,6 @@ impl<'a> Trainer<'a> {
     }
 }
 
-fn refs(tensors: &[Tensor]) -> Vec<TensorRef<'_>> {
+pub(super) fn refs(tensors: &[Tensor]) -> Vec<TensorRef<'_>> {
     tensors.iter().map(Tensor::as_ref).collect()
 }

@@ -1,27 +1,30 @@
-//! `stratus eval`: measures a run's weights on its validation images.
+//! `stratus eval`: measures weights on validation images: those of a run, or of a file.
 
+use super::target::Target;
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
 use crate::output::{Output, pairs};
 use clap::Args;
 use serde::Serialize;
-use std::path::PathBuf;
-use stratus_run::RunDir;
-use stratus_train::evaluate::{Scores, of_run};
+use std::path::Path;
+use stratus_train::evaluate::{Scores, of_run, of_weights};
 
 /// Arguments of `stratus eval`.
 #[derive(Args, Debug)]
 pub struct EvalArguments {
-    /// The run directory
-    #[arg(value_name = "RUN")]
-    pub run: PathBuf,
+    /// A run directory; with --weights also a built-in experiment, an experiment file or a layer file
+    #[arg(value_name = "RUN|EXPERIMENT")]
+    pub target: String,
     /// The checkpoint of the run after this many iterations; without it the newest good one
     #[arg(long, value_name = "ITERATION")]
     pub checkpoint: Option<u64>,
+    /// Measure these weights: a safetensors file, a PyTorch state dict (.pth), or a run
+    #[arg(long, value_name = "FILE|RUN", conflicts_with = "checkpoint")]
+    pub weights: Option<String>,
 }
 
 #[derive(Serialize)]
-struct Report {
+struct RunReport {
     run: String,
     iteration: u64,
     weights_sha256: String,
@@ -29,30 +32,66 @@ struct Report {
     scores: Scores,
 }
 
-/// Runs `stratus eval`. `--set` overrides keys of the run's experiment, such as `data.path`.
+#[derive(Serialize)]
+struct FileReport {
+    experiment: String,
+    weights: String,
+    file_sha256: String,
+    #[serde(flatten)]
+    scores: Scores,
+}
+
+/// Runs `stratus eval`. `--set` overrides keys of the experiment, such as `data.path`.
 ///
 /// # Errors
-/// Where the run, its checkpoint or its data cannot be read.
+/// Where the run, the weights or the data cannot be read, or do not fit each other.
 pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Result {
-    RunDir::open(&arguments.run).map_err(Failure::usage)?;
+    let target = Target::find(&arguments.target, globals)?;
     let mut warn = |text: &str| output.warning(text);
-    let evaluated =
-        of_run(&arguments.run, arguments.checkpoint, &globals.set, &mut warn).map_err(Failure::from)?;
-    let report = Report {
-        run: arguments.run.display().to_string(),
-        iteration: evaluated.iteration,
-        weights_sha256: evaluated.weights_sha256,
+    if let (Target::Run(run), None) = (&target, &arguments.weights) {
+        let evaluated = of_run(run, arguments.checkpoint, &globals.set, &mut warn)?;
+        let report = RunReport {
+            run: run.display().to_string(),
+            iteration: evaluated.iteration,
+            weights_sha256: evaluated.weights_sha256,
+            scores: evaluated.scores,
+        };
+        let iteration = report.iteration.to_string();
+        let about = [("run", &report.run), ("iteration", &iteration), ("weights", &report.weights_sha256)];
+        return output.result(&report, || lines(&about, &report.scores));
+    }
+    let mut experiment = target.experiment(globals)?;
+    if let Some(weights) = &arguments.weights {
+        experiment.model.weights = Some(super::weights::setting(weights)?);
+    }
+    let Some(weights) = &experiment.model.weights else {
+        return Err(Failure::usage(format!("{} has no weights to measure", arguments.target))
+            .hint("name them with --weights FILE, or give a run directory"));
+    };
+    if arguments.checkpoint.is_some() {
+        return Err(Failure::usage("--checkpoint is a run's, and no run is named"));
+    }
+    let evaluated = of_weights(&experiment, Path::new(weights), &mut warn)?;
+    let report = FileReport {
+        experiment: experiment.name().to_owned(),
+        weights: evaluated.weights.path,
+        file_sha256: evaluated.weights.sha256,
         scores: evaluated.scores,
     };
-    output.result(&report, || {
-        pairs(&[
-            ("run".to_owned(), report.run.clone()),
-            ("iteration".to_owned(), report.iteration.to_string()),
-            ("weights".to_owned(), report.weights_sha256.clone()),
-            ("samples".to_owned(), report.scores.samples.to_string()),
-            ("loss".to_owned(), format!("{:.5}", report.scores.loss)),
-            ("top-1".to_owned(), format!("{:.2} %", 100.0 * report.scores.top1)),
-            ("top-5".to_owned(), format!("{:.2} %", 100.0 * report.scores.top5)),
-        ])
-    })
+    let about =
+        [("experiment", &report.experiment), ("weights", &report.weights), ("file", &report.file_sha256)];
+    output.result(&report, || lines(&about, &report.scores))
+}
+
+/// What was measured, and what came out.
+fn lines(about: &[(&str, &String)], scores: &Scores) -> String {
+    let mut rows: Vec<(String, String)> =
+        about.iter().map(|(name, value)| ((*name).to_owned(), (*value).clone())).collect();
+    rows.extend([
+        ("samples".to_owned(), scores.samples.to_string()),
+        ("loss".to_owned(), format!("{:.5}", scores.loss)),
+        ("top-1".to_owned(), format!("{:.2} %", 100.0 * scores.top1)),
+        ("top-5".to_owned(), format!("{:.2} %", 100.0 * scores.top5)),
+    ]);
+    pairs(&rows)
 }

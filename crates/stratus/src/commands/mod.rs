@@ -11,3 +11,4 @@ pub mod model;
 pub mod plan;
 pub mod target;
 pub mod train;
+pub mod weights;

@@ -1,16 +1,14 @@
 //! `stratus model`: the networks.
 
 use crate::cli::Globals;
-use crate::errors::{Failure, Result};
+use crate::errors::Result;
 use crate::output::{Output, pairs, table};
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use std::io::Read;
-use std::path::Path;
-use stratus_graph::layer_file;
-use stratus_graph::zoo::{self, Hyperparameters};
+use stratus_graph::zoo;
 use stratus_graph::{Graph, Operation};
 use stratus_train::experiment::Experiment;
+use stratus_train::network::Network;
 
 /// Arguments of `stratus model`.
 #[derive(Args, Debug)]
@@ -31,6 +29,8 @@ pub enum ModelAction {
         #[arg(value_name = "NETWORK|FILE.toml")]
         name: String,
     },
+    /// Write a run's weights, or those of a network, to a file that other programs read
+    Export(super::weights::ExportArguments),
 }
 
 #[derive(Serialize)]
@@ -39,10 +39,10 @@ struct Listed {
     about: &'static str,
 }
 
-/// Runs `stratus model`. `--set model.width=` and `model.classes=` apply to `show`.
+/// Runs `stratus model`. `--set model.width=` and `model.classes=` apply to `show` and `export`.
 ///
 /// # Errors
-/// Where there is no such network, or the layer file is wrong.
+/// Where there is no such network, the layer file is wrong, or there is nothing to export.
 pub fn run(arguments: &ModelArguments, globals: &Globals, output: &Output) -> Result {
     match &arguments.action {
         ModelAction::List => {
@@ -54,38 +54,14 @@ pub fn run(arguments: &ModelArguments, globals: &Globals, output: &Output) -> Re
                 pairs(&list.iter().map(|n| (n.name.to_owned(), n.about.to_owned())).collect::<Vec<_>>())
             })
         }
-        ModelAction::Show { name } if Path::new(name).extension().is_some_and(|end| end == "toml") => {
-            let graph = read_layer_file(Path::new(name), globals)?;
-            output.result(&graph, || layers(&graph))
-        }
         ModelAction::Show { name } => {
-            let network = zoo::find(name).map_err(Failure::usage)?;
-            let settings = Experiment::default().with_overrides(&globals.set)?.model;
-            let defaults = (network.defaults)();
-            let hyperparameters = Hyperparameters {
-                width: settings.width.or(defaults.width),
-                classes: settings.classes.unwrap_or(defaults.classes),
-                ..defaults
-            };
-            let graph = (network.build)(&hyperparameters).map_err(Failure::usage)?;
+            let mut experiment = Experiment::default().with_overrides(&globals.set)?;
+            experiment.model.name.clone_from(name);
+            let graph = Network::as_published(&experiment)?.graph;
             output.result(&graph, || layers(&graph))
         }
+        ModelAction::Export(arguments) => super::weights::export(arguments, globals, output),
     }
-}
-
-/// The network of a layer file. Its sizes are those in the file: `--set` has nothing to change.
-fn read_layer_file(path: &Path, globals: &Globals) -> Result<Graph> {
-    let settings = Experiment::default().with_overrides(&globals.set)?.model;
-    if settings.width.is_some() || settings.classes.is_some() {
-        return Err(Failure::usage("a layer file has no model.width and no model.classes")
-            .hint(format!("change the sizes in {}", path.display())));
-    }
-    let mut text = String::new();
-    // One byte more than a layer file may have: whatever the path names, no more of it is read.
-    std::fs::File::open(path)
-        .and_then(|file| file.take(layer_file::LONGEST as u64 + 1).read_to_string(&mut text))
-        .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
-    layer_file::parse(&text).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
 }
 
 /// A table of layers; cost for one sample, bytes of the output in f32.

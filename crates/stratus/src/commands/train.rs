@@ -18,9 +18,12 @@ use stratus_train::run::{self, Options};
 /// Arguments of `stratus train`.
 #[derive(Args, Debug)]
 pub struct TrainArguments {
-    /// A built-in experiment (digits), an experiment file, or a run directory to continue
+    /// A built-in experiment (digits), an experiment file, a layer file, or a run directory to continue
     #[arg(value_name = "EXPERIMENT|RUN")]
     pub target: String,
+    /// Begin with these weights: a safetensors file, a PyTorch state dict (.pth), or another run
+    #[arg(long, value_name = "FILE|RUN")]
+    pub weights: Option<String>,
     /// Directory of the run; without it the next free number under runs/<experiment>/
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -47,12 +50,19 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
     let options = Options { out: arguments.out.clone(), remeasure: arguments.remeasure, stop };
     let mut progress = Progress::new(*output);
     let finished = match target {
-        Target::Experiment(experiment) => {
+        Target::Experiment(mut experiment) => {
+            if let Some(weights) = &arguments.weights {
+                experiment.model.weights = Some(super::weights::setting(weights)?);
+            }
             run::start(*experiment, &options, Survey::of_this_machine().machine, &mut progress)?
         }
         Target::Run(path) => {
-            if !globals.set.is_empty() || arguments.out.is_some() {
-                let what = if arguments.out.is_some() { "--out" } else { "--set" };
+            let flags = [
+                ("--out", arguments.out.is_some()),
+                ("--weights", arguments.weights.is_some()),
+                ("--set", !globals.set.is_empty()),
+            ];
+            if let Some((what, _)) = flags.iter().find(|(_, given)| *given) {
                 return Err(Failure::usage(format!("{what} cannot be given to a run that is continued"))
                     .hint("a continued run keeps its configuration; start a new one to change it"));
             }

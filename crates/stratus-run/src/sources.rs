@@ -1,0 +1,104 @@
+//! `sources.json`: the files from outside that a run began with. None of them is needed to continue it: weights are in its checkpoints, the
+//! layer file is copied.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::checkpoint::hex;
+use crate::{Error, Result, atomic};
+
+/// The content of `sources.json`. Every key is always written; what a run did without is `null`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sources {
+    /// The file of the first weights.
+    pub weights: Option<Source>,
+    /// The layer file.
+    pub network: Option<Source>,
+}
+
+/// A file as it was when the run began.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    /// Where it was.
+    pub path: String,
+    /// Its length.
+    pub bytes: u64,
+    /// Its SHA-256 in lower-case hexadecimal.
+    pub sha256: String,
+}
+
+impl Sources {
+    /// Reads the file; a run without one began with nothing from outside.
+    pub fn read(path: &Path) -> Result<Self> {
+        if path.exists() { atomic::read_json(path) } else { Ok(Self::default()) }
+    }
+
+    /// Replaces the file.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        atomic::write_json(path, self)
+    }
+}
+
+impl Source {
+    /// A file's length and checksum; it is read once, in pieces.
+    pub fn of_file(path: &Path) -> Result<Self> {
+        let mut file = File::open(path).map_err(Error::io("open", path))?;
+        let mut hasher = Hasher(Sha256::new());
+        let bytes = io::copy(&mut file, &mut hasher).map_err(Error::io("read", path))?;
+        Ok(Self { path: path.display().to_string(), bytes, sha256: hex(&hasher.0.finalize()) })
+    }
+
+    /// The same of a file that was read.
+    #[must_use]
+    pub fn of_bytes(path: &Path, bytes: &[u8]) -> Self {
+        let sha256 = hex(&Sha256::digest(bytes));
+        Self { path: path.display().to_string(), bytes: bytes.len() as u64, sha256 }
+    }
+}
+
+struct Hasher(Sha256);
+
+impl Write for Hasher {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_and_its_bytes_are_one_source() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("abc");
+        std::fs::write(&path, "abc").unwrap();
+        let source = Source::of_file(&path).unwrap();
+        // The example of FIPS 180-2.
+        assert_eq!(source.sha256, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(source, Source::of_bytes(&path, b"abc"));
+        assert_eq!(source.bytes, 3);
+    }
+
+    #[test]
+    fn what_is_written_reads_back_and_an_older_run_has_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sources.json");
+        assert_eq!(Sources::read(&path).unwrap(), Sources::default());
+        let sources = Sources { weights: Some(Source::of_bytes(Path::new("w.pth"), b"1")), network: None };
+        sources.write(&path).unwrap();
+        assert_eq!(Sources::read(&path).unwrap(), sources);
+        std::fs::write(&path, "[").unwrap();
+        assert!(Sources::read(&path).unwrap_err().to_string().contains("sources.json is damaged"));
+    }
+}

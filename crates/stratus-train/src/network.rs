@@ -1,0 +1,155 @@
+//! The network of an experiment: one of the zoo, or a layer file's.
+
+use crate::{Experiment, TrainError};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use stratus_data::Dataset;
+use stratus_graph::zoo::{self, Hyperparameters};
+use stratus_graph::{Graph, GraphError, layer_file};
+
+/// A network, and the layer file that it was read from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Network {
+    /// Its layers, those of `model.freeze` frozen.
+    pub graph: Graph,
+    /// Where it is none of the zoo.
+    pub layer_file: Option<LayerFile>,
+}
+
+/// A layer file as it was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerFile {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its content.
+    pub text: String,
+}
+
+impl LayerFile {
+    /// Reads a layer file and the network that it describes.
+    ///
+    /// # Errors
+    /// Where it cannot be read, or describes no network.
+    pub fn read(path: &Path) -> Result<(Self, Graph), TrainError> {
+        let fault = |problem: String| TrainError::LayerFile { path: path.to_owned(), problem };
+        let mut text = String::new();
+        // One byte more than a layer file may have: whatever the path names, no more of it is read.
+        File::open(path)
+            .and_then(|file| file.take(layer_file::LONGEST as u64 + 1).read_to_string(&mut text))
+            .map_err(|error| fault(error.to_string()))?;
+        let graph = layer_file::parse(&text).map_err(|error| fault(error.to_string()))?;
+        Ok((Self { path: path.to_owned(), text }, graph))
+    }
+}
+
+impl Network {
+    /// The network of an experiment, for images like the data set's.
+    ///
+    /// # Errors
+    /// Where there is none of that name, it cannot take such images, or layers are to be frozen that it does not have.
+    pub fn of(experiment: &Experiment, dataset: &dyn Dataset) -> Result<Self, TrainError> {
+        let shape = dataset.sample_shape();
+        let (graph, layer_file) = match experiment.layer_file() {
+            Some(path) => {
+                let (file, graph) = LayerFile::read(path)?;
+                fits_experiment(&file, &graph, experiment)?;
+                if graph.input_shape().0 != shape {
+                    let [channels, height, width] = shape;
+                    return Err(TrainError::Configuration {
+                        problem: format!(
+                            "{} takes images of {}, data set `{}` has {channels}x{height}x{width}",
+                            path.display(),
+                            graph.input_shape(),
+                            experiment.data.name
+                        ),
+                        hint: "choose the data set with data.name, or change `input` in the layer file"
+                            .to_owned(),
+                    });
+                }
+                (graph, Some(file))
+            }
+            None => {
+                let hyperparameters = Hyperparameters {
+                    input: shape,
+                    classes: experiment.model.classes.unwrap_or(dataset.classes()),
+                    width: experiment.model.width,
+                };
+                ((zoo::find(&experiment.model.name)?.build)(&hyperparameters)?, None)
+            }
+        };
+        let classes = graph.shape(graph.output).elements();
+        if classes < dataset.classes() {
+            let (key, hint) = match &layer_file {
+                Some(file) => (
+                    format!("the network of {} has {classes} classes", file.path.display()),
+                    "give its last layer as many outputs",
+                ),
+                None => (
+                    format!("model.classes is {classes}"),
+                    "leave model.classes unset, or give at least as many",
+                ),
+            };
+            let (name, count) = (&experiment.data.name, dataset.classes());
+            return Err(TrainError::Configuration {
+                problem: format!("{key}, data set `{name}` has {count} classes"),
+                hint: hint.to_owned(),
+            });
+        }
+        let graph = frozen(graph, experiment)?;
+        Ok(Self { graph, layer_file })
+    }
+
+    /// The network of an experiment as it was published: for the images of its paper, or those that the layer file names.
+    ///
+    /// # Errors
+    /// Where there is none of that name, or it cannot be as the experiment wants it.
+    pub fn as_published(experiment: &Experiment) -> Result<Self, TrainError> {
+        let (graph, layer_file) = match experiment.layer_file() {
+            Some(path) => {
+                let (file, graph) = LayerFile::read(path)?;
+                fits_experiment(&file, &graph, experiment)?;
+                (graph, Some(file))
+            }
+            None => {
+                let network = zoo::find(&experiment.model.name)?;
+                let defaults = (network.defaults)();
+                let hyperparameters = Hyperparameters {
+                    width: experiment.model.width.or(defaults.width),
+                    classes: experiment.model.classes.unwrap_or(defaults.classes),
+                    ..defaults
+                };
+                ((network.build)(&hyperparameters)?, None)
+            }
+        };
+        Ok(Self { graph: frozen(graph, experiment)?, layer_file })
+    }
+}
+
+fn frozen(mut graph: Graph, experiment: &Experiment) -> Result<Graph, TrainError> {
+    graph.freeze(&experiment.model.freeze).map_err(|error| TrainError::Configuration {
+        problem: format!("model.freeze: {error}"),
+        hint: match error {
+            GraphError::UnknownLayer { .. } => format!(
+                "`stratus model show {}` lists the layers; `layer1` also stands for all that begin with `layer1.`",
+                experiment.model.name
+            ),
+            _ => "leave the layers out that are to be trained".to_owned(),
+        },
+    })?;
+    Ok(graph)
+}
+
+/// The sizes of a layer file are those in it: keys may repeat them and change nothing.
+fn fits_experiment(file: &LayerFile, graph: &Graph, experiment: &Experiment) -> Result<(), TrainError> {
+    let outputs = graph.shape(graph.output).elements();
+    let key = match (experiment.model.width, experiment.model.classes) {
+        (Some(_), _) => "model.width",
+        (None, Some(classes)) if classes != outputs => "model.classes",
+        _ => return Ok(()),
+    };
+    Err(TrainError::Configuration {
+        problem: format!("{key} changes nothing in a layer file"),
+        hint: format!("leave {key} unset, and change the sizes in {}", file.path.display()),
+    })
+}

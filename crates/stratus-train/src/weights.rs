@@ -1,0 +1,256 @@
+//! Weights from outside: a network begins with those of a safetensors file, a PyTorch state dict or another run.
+
+use crate::TrainError;
+use crate::initialise;
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use stratus_engine::Session;
+use stratus_graph::suggest::nearest;
+use stratus_graph::{Graph, Node, Op, Parameter};
+use stratus_run::RunDir;
+use stratus_run::checkpoint::{Checkpoint, Checkpoints, Tensor, Values, WEIGHTS};
+use stratus_run::sources::Source;
+use stratus_weights::{Matching, Mismatch, WeightsFile};
+
+/// What becomes of a classifier that the file has for another number of classes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Classifier {
+    /// It begins anew, with those of the auxiliary outputs: for training.
+    MayBeginAnew,
+    /// That is an error: for measuring.
+    MustFit,
+}
+
+/// Weights that fit a network. Their values are read when they are asked for.
+#[derive(Debug)]
+pub struct Pretrained {
+    file: WeightsFile,
+    source: Source,
+    loaded: Vec<String>,
+    anew: Option<String>,
+}
+
+impl Pretrained {
+    /// Opens a file, or the newest good checkpoint of a run directory, and matches it with a network. Tensors that count batches
+    /// (`num_batches_tracked`) are passed over.
+    ///
+    /// # Errors
+    /// Where it cannot be read, or holds other tensors than the network: all of them are named.
+    pub fn open(path: &Path, graph: &Graph, classifier: Classifier) -> Result<Self, TrainError> {
+        let path = if path.is_dir() { newest(path)?.path.join(WEIGHTS) } else { path.to_owned() };
+        let file = WeightsFile::open(&path)?;
+        let wanted = graph.parameters.iter().map(|p| (p.name.as_str(), p.shape.as_slice()));
+        let mut matching = file.matching(wanted);
+        let anew = match classifier {
+            Classifier::MayBeginAnew => begins_anew(graph, &mut matching, &path),
+            Classifier::MustFit => None,
+        };
+        if !matching.is_complete() || !matching.unexpected.is_empty() {
+            return Err(TrainError::WeightsDoNotFit {
+                problem: differences(&file, graph, &matching),
+                path,
+                hint: hint(graph, &matching),
+            });
+        }
+        let source = Source::of_file(&path)?;
+        Ok(Self { file, source, loaded: matching.loaded, anew })
+    }
+
+    /// The file, with its checksum.
+    #[must_use]
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Which layers do not take their weights from the file, in a line.
+    #[must_use]
+    pub fn begins_anew(&self) -> Option<&str> {
+        self.anew.as_deref()
+    }
+
+    /// Sets what the file and the session have; the rest stays as it is. Run the refresh program afterwards, where there is one.
+    ///
+    /// # Errors
+    /// Where the file cannot be read, or holds something that is no number.
+    pub fn write_to(&self, session: &mut Session) -> Result<(), TrainError> {
+        let there: HashSet<String> = session.state().map(|(name, ..)| name.to_owned()).collect();
+        let loaded = self.loaded.iter().filter(|name| there.contains(*name));
+        loaded.into_iter().try_for_each(|name| Ok(session.write(name, &self.values(name)?)?))
+    }
+
+    /// The tensors of a network: those of the file, and the first values of others.
+    ///
+    /// # Errors
+    /// As [`Self::write_to`].
+    pub fn tensors(&self, graph: &Graph, seed: u64) -> Result<Vec<Tensor>, TrainError> {
+        let mut tensors = initial(graph, seed);
+        for tensor in tensors.iter_mut().filter(|tensor| self.loaded.contains(&tensor.name)) {
+            tensor.values = Values::F32(self.values(&tensor.name)?);
+        }
+        Ok(tensors)
+    }
+
+    fn values(&self, name: &str) -> Result<Vec<f32>, TrainError> {
+        let fault = |problem: String| TrainError::WeightsDoNotFit {
+            path: self.file.path().to_owned(),
+            problem,
+            hint: "download or save the file again".to_owned(),
+        };
+        let tensor = self.file.get(name).ok_or_else(|| fault(format!("it has no `{name}` any more")))?;
+        let values = self.file.read(tensor)?;
+        match values.iter().find(|value| !value.is_finite()) {
+            Some(value) => Err(fault(format!("its `{name}` holds {value}"))),
+            None => Ok(values),
+        }
+    }
+}
+
+/// The newest good checkpoint of a run.
+///
+/// # Errors
+/// Where there is none.
+pub fn newest(run: &Path) -> Result<Checkpoint, TrainError> {
+    let run = RunDir::open(run)?;
+    let recovery = Checkpoints::new(run.checkpoints()).load_latest()?;
+    recovery.checkpoint.ok_or_else(|| TrainError::Checkpoint {
+        checkpoint: run.checkpoints().display().to_string(),
+        problem: format!("none can be used; continue the run with `stratus train {}`", run.path().display()),
+    })
+}
+
+/// A network's tensors with their first values, and PyTorch's counters of batches at zero.
+#[must_use]
+pub fn initial(graph: &Graph, seed: u64) -> Vec<Tensor> {
+    let first = |(position, parameter): (usize, &Parameter)| Tensor {
+        name: parameter.name.clone(),
+        shape: parameter.shape.clone(),
+        values: Values::F32(initialise::values(parameter, position, seed)),
+    };
+    let mut tensors: Vec<Tensor> = graph.parameters.iter().enumerate().map(first).collect();
+    tensors.extend(batches_tracked(graph, 0));
+    tensors
+}
+
+/// PyTorch's `num_batches_tracked` of every batch norm: the iterations that were trained, none where it is frozen.
+pub(crate) fn batches_tracked(graph: &Graph, iterations: u64) -> impl Iterator<Item = Tensor> + '_ {
+    let norms = graph.nodes.iter().filter(|node| matches!(node.op, Op::BatchNorm2d(_)));
+    norms.map(move |node| {
+        let count = if node.frozen { 0 } else { i64::try_from(iterations).unwrap_or(i64::MAX) };
+        let name = format!("{}.num_batches_tracked", node.name);
+        Tensor { name, shape: vec![], values: Values::I64(vec![count]) }
+    })
+}
+
+/// The layers that tell classes apart: the last ones with parameters before each output, auxiliary ones included.
+fn classifiers(graph: &Graph) -> Vec<&Node> {
+    let maker = |tensor| graph.nodes.iter().find(|node| node.output == tensor);
+    let outputs = [graph.output].into_iter().chain(graph.auxiliary.iter().map(|auxiliary| auxiliary.output));
+    outputs
+        .filter_map(|output| {
+            let mut node = maker(output)?;
+            while node.parameters.is_empty() {
+                let [input] = node.inputs[..] else { return None };
+                node = maker(input)?;
+            }
+            Some(node)
+        })
+        .collect()
+}
+
+/// Takes the classifiers out of what does not fit, where all that differs is the number of classes; says which, in a line.
+fn begins_anew(graph: &Graph, matching: &mut Matching, path: &Path) -> Option<String> {
+    let heads = classifiers(graph);
+    let of_heads: Vec<&Parameter> =
+        heads.iter().flat_map(|node| &node.parameters).map(|id| &graph.parameters[id.0]).collect();
+    let differs = |parameter: &Parameter| matching.mismatched.iter().find(|m| m.name == parameter.name);
+    let classes = *differs(of_heads.first()?)?.in_file.first()?;
+    let only_classes = |mismatch: &Mismatch| {
+        let (found, wanted) = (&mismatch.in_file, &mismatch.wanted);
+        found.len() == wanted.len() && found.first() == Some(&classes) && found[1..] == wanted[1..]
+    };
+    if !of_heads.iter().all(|parameter| differs(parameter).is_some_and(only_classes)) {
+        return None;
+    }
+    let new = of_heads.first()?.shape.first()?;
+    let begins = if heads.len() == 1 { "begins" } else { "begin" };
+    let names: Vec<&str> = heads.iter().map(|node| node.name.as_str()).collect();
+    let text = format!(
+        "{} {begins} anew: {} has {classes} classes, the network {new}",
+        names.join(", "),
+        path.display()
+    );
+    matching.mismatched.retain(|mismatch| of_heads.iter().all(|parameter| parameter.name != mismatch.name));
+    Some(text)
+}
+
+/// Everything that does not fit, a line each.
+fn differences(file: &WeightsFile, graph: &Graph, matching: &Matching) -> String {
+    /// More than any network has.
+    const MOST_LINES: usize = 2000;
+    let shapes: HashMap<&str, &[usize]> =
+        graph.parameters.iter().map(|p| (p.name.as_str(), p.shape.as_slice())).collect();
+    let in_file = |name: &str| file.get(name).map(|tensor| tensor.shape.as_slice());
+    let mut lines: Vec<String> = Vec::new();
+    for Mismatch { name, in_file, wanted } in &matching.mismatched {
+        lines.push(format!("`{name}` is {in_file:?} in the file and {wanted:?} in the network"));
+    }
+    for name in &matching.missing {
+        let shape = shapes.get(name.as_str()).copied();
+        // A tensor of another shape is no misspelt one.
+        let alike = matching.unexpected.iter().filter(|other| in_file(other) == shape).map(String::as_str);
+        let near = nearest(name, alike).map(|near| format!("; it has `{near}`, of the same shape"));
+        lines.push(format!(
+            "`{name}` {:?} is not in the file{}",
+            shape.unwrap_or_default(),
+            near.unwrap_or_default()
+        ));
+    }
+    for name in &matching.unexpected {
+        let shape = in_file(name).unwrap_or_default();
+        let alike = matching.missing.iter().filter(|other| shapes.get(other.as_str()) == Some(&shape));
+        let near = nearest(name, alike.map(String::as_str)).map(|near| format!("; did you mean `{near}`?"));
+        lines.push(format!(
+            "`{}` {shape:?} is not in the network{}",
+            shortened(name),
+            near.unwrap_or_default()
+        ));
+    }
+    let more = lines.len().saturating_sub(MOST_LINES);
+    lines.truncate(MOST_LINES);
+    if more > 0 {
+        lines.push(format!("and {more} more"));
+    }
+    let counts = format!(
+        "{} of the {} tensors of network `{}` fit",
+        matching.loaded.len(),
+        graph.parameters.len(),
+        graph.name
+    );
+    format!("{counts}\n{}", lines.join("\n"))
+}
+
+/// A name from a file, cut to what fits in a line.
+fn shortened(name: &str) -> String {
+    name.chars().take(120).collect()
+}
+
+fn hint(graph: &Graph, matching: &Matching) -> String {
+    if matching.loaded.is_empty() {
+        return "these are the weights of another network; model.name chooses it".to_owned();
+    }
+    let heads = classifiers(graph);
+    let is_of_heads = |mismatch: &Mismatch| {
+        heads.iter().any(|node| node.parameters.iter().any(|id| graph.parameters[id.0].name == mismatch.name))
+    };
+    match matching.mismatched.iter().find(|mismatch| is_of_heads(mismatch)) {
+        Some(Mismatch { in_file, .. }) if matching.missing.is_empty() && matching.unexpected.is_empty() => {
+            format!(
+                "these are weights for {} classes; model.classes sets how many there are",
+                in_file.first().unwrap_or(&0)
+            )
+        }
+        _ => {
+            "rename the tensors in the file, or choose the network they belong to with model.name".to_owned()
+        }
+    }
+}
