@@ -94,6 +94,9 @@ impl TrainError {
             Self::Device { .. } => {
                 Some("run `make deps`, or take what there is with --set train.device=auto".to_owned())
             }
+            Self::Data(DataError::UnknownDataset { .. }) => {
+                Some("choose a data set with data.name, and its folder with data.path".to_owned())
+            }
             Self::Loader(LoaderError::Configuration { key: "normalisation", .. }) => {
                 Some("give data.mean and data.std a number per channel, or leave them out".to_owned())
             }

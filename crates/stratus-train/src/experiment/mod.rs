@@ -25,13 +25,25 @@ use serde::{Serialize, Serializer};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// The experiments that need no file: name and file.
-const BUILTIN: &[(&str, &str)] = &[("digits", include_str!("builtin/digits.toml"))];
+/// The experiments that need no file: the networks of a family, and how they are trained. Each is named like its network.
+const BUILTIN: &[(&[&str], &str)] = &[
+    (&["digits"], include_str!("builtin/digits.toml")),
+    (&["alexnet", "alexnet_bn", "alexnet_lrn"], include_str!("builtin/alexnet.toml")),
+    (
+        &["vgg11", "vgg11_bn", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn", "vgg19", "vgg19_bn"],
+        include_str!("builtin/vgg.toml"),
+    ),
+    (&["googlenet"], include_str!("builtin/googlenet.toml")),
+    (&["inception_v3"], include_str!("builtin/inception_v3.toml")),
+    (&["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"], include_str!("builtin/resnet.toml")),
+    (&["resnet18_cifar"], include_str!("builtin/resnet_cifar.toml")),
+    (&["mobilenet_v2"], include_str!("builtin/mobilenet_v2.toml")),
+];
 
 impl Experiment {
     /// Names of the built-in experiments.
     pub fn builtin_names() -> impl Iterator<Item = &'static str> {
-        BUILTIN.iter().map(|(name, _)| *name)
+        BUILTIN.iter().flat_map(|(names, _)| names.iter().copied())
     }
 
     /// The built-in experiment behind a network's name.
@@ -39,7 +51,7 @@ impl Experiment {
     /// # Errors
     /// Where none has this name.
     pub fn builtin(name: &str) -> Result<Self, ExperimentError> {
-        let Some((_, text)) = BUILTIN.iter().find(|(known, _)| *known == name) else {
+        let Some((_, text)) = BUILTIN.iter().find(|(names, _)| names.contains(&name)) else {
             return Err(ExperimentError::UnknownBuiltin {
                 name: name.to_owned(),
                 nearest: nearest(name, Self::builtin_names()),
@@ -48,6 +60,7 @@ impl Experiment {
         };
         let path = PathBuf::from(format!("built-in experiment {name}"));
         let mut experiment = Experiment::default();
+        experiment.model.name = name.to_owned();
         experiment.apply(&parse::entries(text, &path)?)?;
         experiment.check()?;
         Ok(experiment)

@@ -24,9 +24,15 @@ fn set_problem(key: &str, value: &str) -> String {
 }
 
 #[test]
-fn every_builtin_loads_and_names_its_network() {
-    for name in Experiment::builtin_names() {
-        assert_eq!(Experiment::builtin(name).unwrap().model.name, name);
+fn every_network_has_a_builtin_that_names_it() {
+    let networks: Vec<&str> = stratus_graph::zoo::NETWORKS.iter().map(|network| network.name).collect();
+    assert_eq!(Experiment::builtin_names().collect::<Vec<_>>(), networks);
+    for name in networks {
+        let experiment = Experiment::builtin(name).unwrap();
+        assert_eq!((experiment.model.name.as_str(), experiment.name()), (name, name));
+        // None is left with the defaults of a network that nobody knows.
+        assert_ne!(experiment.schedule.name, ScheduleName::Constant, "{name}");
+        assert!(experiment.optimiser.weight_decay > 0.0, "{name}");
     }
 }
 
@@ -128,7 +134,7 @@ fn mistakes_name_place_key_and_remedy() {
         ),
         (
             "data.mean = [\"a\"]",
-            "e.toml:1: `data.mean` expects a list of numbers like [0.5, 0.25], but found a list with something else than numbers | `stratus config keys data.mean` explains the key",
+            "e.toml:1: `data.mean` expects a list of numbers like [0.5, 0.25], but found [\"a\"] | `stratus config keys data.mean` explains the key",
         ),
         (
             "train.precision = \"fp32\"",
@@ -139,6 +145,14 @@ fn mistakes_name_place_key_and_remedy() {
             "e.toml:1: `experiment.name` must be made of letters, digits, `.`, `_` and `-`, beginning with a letter or digit, but is \"../up\" | `stratus config keys experiment.name` explains the key",
         ),
         ("[train]\nepochs = 3\nepochs = 4", "e.toml:3: not valid TOML: duplicate key"),
+        (
+            "model.freeze = [\"a\", 1]",
+            "e.toml:1: `model.freeze` expects a list of texts like [\"a\", \"b\"], but found a list of texts and of something else | `stratus config keys model.freeze` explains the key",
+        ),
+        (
+            "model.freeze = [\"\"]",
+            "e.toml:1: `model.freeze` must be a text of at least one character, but is [\"\"] | `stratus config keys model.freeze` explains the key",
+        ),
         ("train.epochs = 3", "e.toml: `model.name` is not set | name the network: [model] name = \"digits\""),
         (
             "model.name = \"digits\"\ndata.mean = [0.1]\ndata.std = [1.0, 2.0]",
@@ -174,6 +188,44 @@ fn unknown_builtins_suggest() {
     assert_eq!(error.hint().as_deref(), Some("did you mean `digits`?"));
 }
 
+#[test]
+fn lists_of_texts_need_no_brackets() {
+    let freeze = |value: &str| {
+        let experiment = Experiment::builtin("digits").unwrap();
+        experiment.with_overrides(&[("model.freeze", value)]).map(|e| e.model.freeze)
+    };
+    assert_eq!(freeze("layer1, layer2.0").unwrap(), ["layer1", "layer2.0"]);
+    assert_eq!(freeze("[\"layer1\"]").unwrap(), ["layer1"]);
+    assert!(freeze("[]").unwrap().is_empty());
+    assert!(freeze("layer1,,fc").is_err());
+    assert!(freeze("[1]").is_err());
+    assert!(parse("model.name = \"digits\"\nmodel.freeze = []").unwrap().model.freeze.is_empty());
+}
+
+#[test]
+fn a_layer_file_is_told_from_an_experiment() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("net.toml");
+    std::fs::write(&file, "name = \"tiny\"\n[[layer]]\nname = \"fc\"\n").unwrap();
+    let experiment = Experiment::load(&file).unwrap();
+    assert_eq!(experiment.layer_file(), Some(file.as_path()));
+    assert_eq!((experiment.name(), &experiment.train), ("net", &Train::default()));
+    // Named by an experiment beside it; other paths are those of the working directory.
+    let beside = folder.path().join("e.toml");
+    let text = "model.name = \"net.toml\"\nmodel.weights = \"absent.pth\"";
+    let experiment = Experiment::from_toml(text, &beside).unwrap();
+    assert_eq!(experiment.layer_file(), Some(file.as_path()));
+    assert_eq!(experiment.model.weights.as_deref(), Some("absent.pth"));
+    let experiment = parse("model.name = \"nets/net.toml\"").unwrap();
+    assert_eq!((experiment.model.name.as_str(), experiment.name()), ("nets/net.toml", "net"));
+    assert_eq!(parse("model.name = \"digits\"").unwrap().layer_file(), None);
+    assert_eq!(
+        problem("model.name = \"my net.toml\""),
+        "configuration: the runs of my net.toml cannot go into a folder of its name | \
+         name the folder with experiment.name, of letters, digits, `.`, `_` and `-`"
+    );
+}
+
 fn experiments() -> impl Strategy<Value = Experiment> {
     let pick = |words: &'static [&'static str]| prop::sample::select(words);
     (
@@ -205,8 +257,10 @@ fn experiments() -> impl Strategy<Value = Experiment> {
                 experiment.optimiser.learning_rate = rate;
                 experiment.optimiser.momentum = momentum;
                 experiment.data.drop_last = drop.unwrap_or_default();
-                experiment.data.path = path;
                 experiment.data.mean = mean;
+                experiment.model.freeze = path.iter().cloned().chain(["fc".to_owned()]).collect();
+                experiment.model.weights.clone_from(&path);
+                experiment.data.path = path;
                 experiment
             },
         )
