@@ -1,11 +1,16 @@
 //! Every classification network against PyTorch: logits, losses, all gradients of a step, and everything trained after five.
 //!
 //! The fixtures hold summaries in double precision, made by `scripts/fixtures/parity.py`, whose head gives the rule for weights and batches
-//! that is repeated here. A tensor agrees where its projections and elements are off by at most [`TOLERANCE`] of its norm, or by what
+//! that is repeated here. A tensor agrees where its projections and elements are off by at most `TOLERANCE` of its norm, or by what
 //! PyTorch's own f32 is off where that is more: where a sum cancels or a rectifier turns, no two programs in f32 agree.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod common;
+
+use common::{
+    AS_PYTORCH, Summary, TOLERANCE, Worst, check, check_change, fnv1a64, numbers, onednn, splitmix64,
+};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,13 +28,6 @@ use stratus_engine::{Backend, Choices, Clock, Phase, Plan, Precision, Program, R
 use stratus_graph::ops::{Op, ParameterKind};
 use stratus_graph::zoo::{self, Hyperparameters};
 use stratus_graph::{Graph, Parameter};
-use stratus_onednn::OneDnn;
-
-/// How far a tensor may be off, relative to its norm.
-const TOLERANCE: f64 = 1e-4;
-
-/// How many times as far as PyTorch's own f32 a tensor may be off, where that is more: fewer operations are rounded in another order.
-const AS_PYTORCH: f64 = 4.0;
 
 #[derive(Deserialize)]
 struct Fixture {
@@ -49,34 +47,6 @@ struct Fixture {
     logits_off: f64,
     gradients: BTreeMap<String, Summary>,
     after: BTreeMap<String, Summary>,
-}
-
-#[derive(Deserialize)]
-struct Summary {
-    norm: f64,
-    off: f64,
-    signs: [f64; 4],
-    at: Vec<f64>,
-    change: Option<f64>,
-}
-
-fn fnv1a64(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, byte| (h ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
-fn splitmix64(x: u64) -> u64 {
-    let z = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
-fn numbers(name: &str, count: usize) -> impl Iterator<Item = f32> {
-    let hash = fnv1a64(name);
-    (0..count as u64).map(move |i| {
-        let mix = splitmix64(hash.wrapping_add(i));
-        (((mix >> 40) as f64 / f64::from(1 << 24) - 0.5) * 2.0) as f32
-    })
 }
 
 /// A parameter's first values by the rule of the fixtures.
@@ -133,51 +103,6 @@ fn program(fixture: &Fixture, graph: &Graph, tile_bytes: usize) -> Program {
     }
     let sgd = SgdUpdate { momentum: fixture.momentum, weight_decay: fixture.weight_decay };
     update(&program, Optimiser::Sgd(sgd)).unwrap()
-}
-
-/// How far off the worst tensor was.
-#[derive(Default)]
-struct Worst {
-    /// The worst difference relative to the norm of those within [`TOLERANCE`] of it.
-    relative: f64,
-    /// Names of those that are measured by PyTorch's own f32.
-    loose: Vec<String>,
-}
-
-fn check(name: &str, got: &[f32], expected: &Summary, worst: &mut Worst) {
-    let tight = TOLERANCE * expected.norm;
-    let allowed = tight.max(AS_PYTORCH * expected.off);
-    let count = got.len() as u64;
-    let mut off: f64 = 0.0;
-    let signs = |k: usize| -> f64 {
-        let hash = fnv1a64(&format!("{name}:sign{k}"));
-        let sign = |i: u64| if splitmix64(hash.wrapping_add(i)) >> 63 == 1 { -1.0 } else { 1.0 };
-        got.iter().enumerate().map(|(i, value)| sign(i as u64) * f64::from(*value)).sum()
-    };
-    // The mean square of the projections of a difference on random signs is its norm, squared.
-    let squares: f64 = (0..4).map(|k| (signs(k) - expected.signs[k]).powi(2)).sum();
-    off = off.max((squares / 4.0).sqrt());
-    for (j, expected) in expected.at.iter().enumerate() {
-        let at = if count <= 8 {
-            j as u64
-        } else {
-            splitmix64(fnv1a64(&format!("{name}:at")).wrapping_add(j as u64)) % count
-        };
-        off = off.max((f64::from(got[at as usize]) - expected).abs());
-    }
-    let norm = got.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>().sqrt();
-    off = off.max((norm - expected.norm).abs());
-    assert!(
-        off <= allowed,
-        "`{name}`: off by {off:.3e}, its norm is {:.3e}, PyTorch's f32 is off by {:.3e}",
-        expected.norm,
-        expected.off
-    );
-    if off <= tight {
-        worst.relative = worst.relative.max(off / expected.norm.max(1e-30));
-    } else {
-        worst.loose.push(name.to_owned());
-    }
 }
 
 /// Trains five steps on a backend and compares.
@@ -239,17 +164,8 @@ fn run(backend: &dyn Backend, network: &str, tile_bytes: usize, layout: Option<&
     for (name, expected) in &fixture.after {
         let got = session.read(name).unwrap();
         check(name, &got, expected, &mut worst);
-        // What training did shows in the change alone: it is small next to the weights.
         let parameter = graph.parameters.iter().find(|p| p.name == *name).unwrap();
-        let before = values(&graph, parameter, fixture.batch_norm_bias);
-        let change =
-            got.iter().zip(&before).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum::<f64>().sqrt();
-        let expected_change = expected.change.unwrap();
-        let allowed = (1e-3 * expected_change).max(AS_PYTORCH * expected.off).max(1e-6 * expected.norm);
-        assert!(
-            (change - expected_change).abs() <= allowed,
-            "`{name}` changed by {change}, expected {expected_change}"
-        );
+        check_change(name, &got, &values(&graph, parameter, fixture.batch_norm_bias), expected);
     }
     assert_eq!(fixture.after.len(), graph.parameters.len());
     println!(
@@ -267,16 +183,7 @@ fn trained(graph: &Graph) -> usize {
 
 /// On oneDNN, whole and in tiles, in both layouts of maps.
 fn on_onednn(network: &str) {
-    let backend = match OneDnn::load(2) {
-        Ok(backend) => backend,
-        Err(error) if cfg!(all(target_os = "linux", target_arch = "x86_64")) => {
-            panic!("run `make deps` first, which installs oneDNN under .deps: {error}")
-        }
-        Err(error) => {
-            eprintln!("SKIPPED: {error}");
-            return;
-        }
-    };
+    let Some(backend) = onednn() else { return };
     for (tile_bytes, layout) in [(usize::MAX, "nhwc"), (1 << 20, "nChw16c")] {
         run(&backend, network, tile_bytes, Some(layout));
     }
