@@ -63,6 +63,7 @@ fn every_file_of_the_contract_is_there() {
             "machine.json",
             "plan.json",
             "run.lock",
+            "sources.json",
             "summary.json",
             "timeline"
         ]
