@@ -215,3 +215,18 @@ proptest! {
         let _ = read_safetensors(&good);
     }
 }
+
+#[test]
+fn all_checkpoints_can_be_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = Checkpoints::new(folder.path().join("checkpoints"));
+    checkpoints.remove_all().unwrap();
+    for iteration in [0, 7] {
+        let state = State { iteration, ..State::default() };
+        checkpoints.save(&state, &[], &[], &Retention::default()).unwrap();
+    }
+    assert_eq!(checkpoints.list().unwrap(), [0, 7]);
+    checkpoints.remove_all().unwrap();
+    assert!(checkpoints.load_latest().unwrap().checkpoint.is_none());
+    assert_eq!(fs::read_dir(folder.path().join("checkpoints")).unwrap().count(), 0);
+}
