@@ -1,29 +1,88 @@
-//! Augmentation: a function of (seed, epoch, sample), so that it is the same on any thread and after any resume.
+//! Augmentation: functions of (seed, epoch, sample), so that it is the same on any thread and after any resume.
+//!
+//! An image is changed in two steps. A [`Window`](crate::frame::Window) says which part of the stored image becomes the sample, and is
+//! cut out and resized in one go. A [`Placement`] says where each of the sample's pixels goes, and is followed while they are written to
+//! the batch. Both are geometry alone, drawn once per sample: a mask beside the image takes the same two, without interpolation.
 
 use serde::{Deserialize, Serialize};
 use stratus_random::{Purpose, Stream};
 
-/// Pad by `pixels` of value 0 on every side, then crop the original size at a random place: a random translation.
-///
-/// The shift is uniform over `-pixels..=pixels` along both axes. Off by default.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PadShift {
-    /// The greatest shift; 0 is off.
-    pub pixels: u16,
+/// What is changed at random in every epoch. By default nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Augment {
+    /// Pad by this many pixels of value 0 on every side, then crop the original size at a random place: a translation, uniform over
+    /// `-shift..=shift` along both axes; 0 is off.
+    pub shift: u16,
+    /// Mirror every other image, left to right.
+    pub flip: bool,
+    /// The side of the square that is blanked to the mean at a random place (DeVries and Taylor, 2017), in pixels; 0 is off.
+    pub cutout: u16,
+    /// Cut a random part out of the stored image and resize it.
+    pub resized_crop: Option<ResizedCrop>,
 }
 
-impl PadShift {
-    /// The shift of `sample` in `epoch`.
-    #[must_use]
-    pub fn shift(self, seed: u64, epoch: u32, sample: u32) -> Shift {
-        if self.pixels == 0 {
-            return Shift::default();
-        }
-        let mut stream = Stream::new(seed, Purpose::Augment, u64::from(sample), epoch);
-        let pixels = i32::from(self.pixels);
-        let mut draw = || stream.below(2 * u32::from(self.pixels) + 1) as i32 - pixels;
-        Shift { rows: draw(), columns: draw() }
+/// A part of random area and aspect ratio at a random place (Szegedy et al., "Going deeper with convolutions", 2015).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ResizedCrop {
+    /// The least and the greatest share of the image's area, 0 to 1.
+    pub scale: [f64; 2],
+    /// The least and the greatest width divided by height.
+    pub ratio: [f64; 2],
+}
+
+impl Default for ResizedCrop {
+    fn default() -> Self {
+        Self { scale: [0.08, 1.0], ratio: [3.0 / 4.0, 4.0 / 3.0] }
     }
+}
+
+impl ResizedCrop {
+    /// Whether both ranges are in order and possible.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        let Self { scale: [least, most], ratio: [narrowest, widest] } = *self;
+        0.0 < least && least <= most && most <= 1.0 && 0.0 < narrowest && narrowest <= widest && widest < 1e3
+    }
+}
+
+impl Augment {
+    /// Where the pixels of `sample` go in `epoch`; its size is (H, W).
+    #[must_use]
+    pub fn placement(&self, seed: u64, epoch: u32, sample: u32, [height, width]: [usize; 2]) -> Placement {
+        let stream = |purpose| Stream::new(seed, purpose, u64::from(sample), epoch);
+        let mut placement = Placement::default();
+        if self.shift > 0 {
+            let mut stream = stream(Purpose::Augment);
+            let mut draw = || stream.below(2 * u32::from(self.shift) + 1) as i32 - i32::from(self.shift);
+            placement.shift = Shift { rows: draw(), columns: draw() };
+        }
+        if self.flip {
+            placement.flip = stream(Purpose::Flip).next_u32() >> 31 == 1;
+        }
+        if self.cutout > 0 {
+            let mut stream = stream(Purpose::Cutout);
+            let mut draw = |length: usize| {
+                // The square's middle is anywhere in the image, so that it may reach beyond the edge.
+                let middle = i64::from(stream.below(length as u32));
+                let first = middle - i64::from(self.cutout / 2);
+                let last = (first + i64::from(self.cutout)).min(length as i64);
+                [first.max(0) as usize, last.max(0) as usize]
+            };
+            placement.blank = Some(Blank { rows: draw(height), columns: draw(width) });
+        }
+        placement
+    }
+}
+
+/// Where the pixels of a sample go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// Mirrored left to right, before it is shifted.
+    pub flip: bool,
+    /// Moved.
+    pub shift: Shift,
+    /// Blanked, after all else.
+    pub blank: Option<Blank>,
 }
 
 /// A translation: output (y, x) is input (y + rows, x + columns), or 0 outside of it.
@@ -35,33 +94,71 @@ pub struct Shift {
     pub columns: i32,
 }
 
+/// A rectangle of a sample: the first row and column, and those behind the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blank {
+    /// Rows.
+    pub rows: [usize; 2],
+    /// Columns.
+    pub columns: [usize; 2],
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const SIZE: [usize; 2] = [32, 24];
+
     #[test]
     fn off_by_default() {
-        assert_eq!(PadShift::default().shift(1, 2, 3), Shift::default());
+        assert_eq!(Augment::default().placement(1, 2, 3, SIZE), Placement::default());
     }
 
     #[test]
     fn every_shift_is_drawn_equally_often() {
-        let augment = PadShift { pixels: 2 };
+        let augment = Augment { shift: 2, ..Augment::default() };
         let mut counts = [[0u32; 5]; 5];
         for sample in 0..25_000 {
-            let shift = augment.shift(7, 3, sample);
+            let shift = augment.placement(7, 3, sample, SIZE).shift;
             counts[(shift.rows + 2) as usize][(shift.columns + 2) as usize] += 1;
         }
         assert!(counts.iter().flatten().all(|count| (850..1150).contains(count)), "{counts:?}");
     }
 
     #[test]
-    fn shifts_depend_on_seed_epoch_and_sample() {
-        let augment = PadShift { pixels: 100 };
-        let all = |seed, epoch| (0..8).map(|sample| augment.shift(seed, epoch, sample)).collect::<Vec<_>>();
-        assert_eq!(all(1, 2), all(1, 2));
-        assert_ne!(all(1, 2), all(2, 2));
-        assert_ne!(all(1, 2), all(1, 3));
-        assert_ne!(all(1, 2)[0], all(1, 2)[1]);
+    fn half_of_the_images_are_mirrored() {
+        let augment = Augment { flip: true, ..Augment::default() };
+        let mirrored = (0..10_000).filter(|&sample| augment.placement(7, 3, sample, SIZE).flip).count();
+        assert!((4_800..5_200).contains(&mirrored), "{mirrored}");
+    }
+
+    #[test]
+    fn the_blank_square_has_its_middle_anywhere_and_stays_inside() {
+        let augment = Augment { cutout: 9, ..Augment::default() };
+        let mut middles = [[false; 24]; 32];
+        for sample in 0..20_000 {
+            let Some(Blank { rows, columns }) = augment.placement(7, 3, sample, SIZE).blank else {
+                panic!("nothing is blank");
+            };
+            assert!(rows[0] < rows[1] && rows[1] <= 32 && columns[0] < columns[1] && columns[1] <= 24);
+            assert!(rows[1] - rows[0] <= 9 && columns[1] - columns[0] <= 9);
+            let middle = |[first, last]: [usize; 2]| if first > 0 { first + 4 } else { last - 5 };
+            middles[middle(rows)][middle(columns)] = true;
+        }
+        assert!(middles.iter().flatten().all(|&seen| seen));
+    }
+
+    #[test]
+    fn placements_depend_on_seed_epoch_and_sample_and_not_on_each_other() {
+        let augment = Augment { shift: 100, flip: true, cutout: 5, resized_crop: None };
+        let all = |augment: Augment, seed, epoch| {
+            (0..8).map(|sample| augment.placement(seed, epoch, sample, SIZE)).collect::<Vec<_>>()
+        };
+        assert_eq!(all(augment, 1, 2), all(augment, 1, 2));
+        assert_ne!(all(augment, 1, 2), all(augment, 2, 2));
+        assert_ne!(all(augment, 1, 2), all(augment, 1, 3));
+        assert_ne!(all(augment, 1, 2)[0], all(augment, 1, 2)[1]);
+        let alone = all(Augment { shift: 100, ..Augment::default() }, 1, 2);
+        assert!(all(augment, 1, 2).iter().zip(&alone).all(|(all, alone)| all.shift == alone.shift));
     }
 }

@@ -118,6 +118,51 @@ pub enum DataError {
         /// Bytes found.
         found: usize,
     },
+    /// A sample cannot be decoded.
+    #[error("{sample}: {problem}; replace it, or set data.on_bad_sample = \"skip\" to train without it")]
+    BadSample {
+        /// Its file, or the data set's name and its index.
+        sample: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Samples that cannot be decoded, found when the data set was opened.
+    #[error(
+        "`{dataset}`: {count} damaged samples in the {split} split:{}\nreplace or remove them, or set data.on_bad_sample = \"skip\" \
+         to train without them", list_of(.listed, *.count)
+    )]
+    BadSamples {
+        /// The data set's name.
+        dataset: String,
+        /// The part.
+        split: Split,
+        /// How many there are.
+        count: usize,
+        /// The first of them: name and problem.
+        listed: Vec<(String, String)>,
+    },
+    /// Images cannot be given other channels.
+    #[error("an image of {found} channels cannot be given {wanted}; set data.shape to 1 or 3 channels")]
+    Channels {
+        /// Channels of the image.
+        found: usize,
+        /// Channels asked for.
+        wanted: usize,
+    },
+    /// An image cannot be resized.
+    #[error("an image cannot be resized: {problem}")]
+    Resize {
+        /// What the library says.
+        problem: String,
+    },
+    /// An option that cannot be.
+    #[error("{key}: {problem}")]
+    Option {
+        /// The configuration key.
+        key: &'static str,
+        /// What is wrong with it and what to do.
+        problem: String,
+    },
     /// A batch buffer came back with other memory than it was lent with.
     #[error(
         "a batch buffer was recycled with {found} bytes of images, expected {expected}, or other labels; hand back what was lent"
@@ -128,6 +173,15 @@ pub enum DataError {
         /// Bytes of images it has.
         found: usize,
     },
+}
+
+/// One line each, and how many more there are.
+fn list_of(samples: &[(String, String)], count: usize) -> String {
+    let mut text: String = samples.iter().map(|(name, problem)| format!("\n  {name}: {problem}")).collect();
+    if count > samples.len() {
+        text.push_str(&format!("\n  and {} more; `stratus data check` lists all", count - samples.len()));
+    }
+    text
 }
 
 fn suggest(nearest: Option<&str>) -> String {

@@ -1,8 +1,8 @@
 //! Data sets, decoding, augmentation, fetching and the prefetching loader.
 //!
-//! A [`Dataset`] answers one question: what are the pixels and the label of sample `i`? Everything else is built on that, for every
-//! data set alike: [`Loader`] gathers samples into reusable batch buffers on worker threads, [`fetch`](mod@fetch) brings published
-//! files to a directory, [`stats`] counts. A new data set is one file under `datasets/` and one line in [`datasets::REGISTRY`].
+//! A [`Dataset`] answers one question: what are the pixels and the label of sample `i`, as they are stored? Everything else is built on
+//! that, for every data set alike: [`Loader`] cuts samples to size, changes them at random and gathers them into reusable batch buffers on
+//! worker threads, [`fetch`](mod@fetch) brings published files to a directory, [`stats`] counts. A new data set is one file under `datasets/` and one line in [`datasets::REGISTRY`].
 //!
 //! What a batch holds is a function of (seed, epoch, batch), never of the number of workers or of where a run was resumed.
 
@@ -12,15 +12,17 @@ pub mod checksum;
 pub mod datasets;
 mod error;
 pub mod fetch;
+pub mod frame;
 pub mod idx;
 pub mod loader;
 pub mod pixels;
 pub mod stats;
 
-pub use augment::{PadShift, Shift};
+pub use augment::{Augment, Placement, ResizedCrop, Shift};
 pub use buffer::{AlignedBytes, BatchBuffer};
 pub use datasets::{Dataset, OpenOptions, Sample, Scratch, Split, open};
 pub use error::DataError;
 pub use fetch::{FetchError, FetchReport, FetchedFile, Progress, fetch};
+pub use frame::Orientation;
 pub use loader::{LastBatch, Loader, LoaderConfig, LoaderError, Order, Position};
-pub use pixels::{Element, Layout, Normalisation};
+pub use pixels::{Element, Layout, Normalisation, PixelOrder};

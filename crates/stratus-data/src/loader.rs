@@ -12,6 +12,7 @@
 mod config;
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,9 +23,10 @@ use stratus_random::{Purpose, Stream};
 use self::config::Plan;
 pub use self::config::{LastBatch, LoaderConfig, LoaderError, Order, Position};
 use crate::buffer::{BatchBuffer, IGNORED_LABEL};
-use crate::datasets::{Dataset, Scratch};
+use crate::datasets::{Dataset, Sample, Scratch};
 use crate::error::DataError;
-use crate::pixels::Converter;
+use crate::frame::{Framer, Framing, Orientation};
+use crate::pixels::{Converter, PixelOrder};
 
 /// Pixels a worker gathers before it converts them: within the first-level cache.
 const STAGED_BYTES: usize = 16 << 10;
@@ -42,6 +44,13 @@ struct Shared {
     dataset: Arc<dyn Dataset>,
     config: LoaderConfig,
     converter: Converter,
+    framing: Framing,
+    /// Samples are stored as they are wanted: nothing is cut out or resized.
+    as_stored: bool,
+    /// Channels, height, width of an image in a batch.
+    shape: [usize; 3],
+    /// Samples that could not be decoded, and why.
+    skipped: Mutex<BTreeMap<u32, String>>,
     /// Distinguishes this loader's buffers from another's.
     id: u64,
     sample_bytes: usize,
@@ -85,9 +94,8 @@ impl Loader {
     /// [`LoaderError::Configuration`] names the field that does not fit; [`LoaderError::Thread`].
     pub fn new(dataset: Arc<dyn Dataset>, config: LoaderConfig) -> Result<Self, LoaderError> {
         static LOADERS: AtomicU64 = AtomicU64::new(0);
-        let shape = dataset.sample_shape();
-        let normalisation = config.normalisation.clone().unwrap_or_else(|| dataset.normalisation());
-        let plan = Plan::new(dataset.as_ref(), &config, &normalisation)?;
+        let (plan, normalisation) = Plan::new(dataset.as_ref(), &config)?;
+        let shape @ [_, height, width] = plan.shape;
         let id = LOADERS.fetch_add(1, Ordering::Relaxed);
         let buffer = |_| BatchBuffer::new(config.batch_size, plan.image_bytes, id);
         let free = (0..config.slots).map(buffer).collect::<Result<_, _>>();
@@ -108,6 +116,12 @@ impl Loader {
         };
         let shared = Arc::new(Shared {
             converter: Converter::new(&normalisation, config.element, config.layout, shape),
+            framing: Framing::new([height, width], config.resize, &config.augment, config.seed),
+            as_stored: dataset.sample_shape() == Some(shape)
+                && config.resize.is_none()
+                && config.augment.resized_crop.is_none(),
+            shape,
+            skipped: Mutex::new(BTreeMap::new()),
             id,
             sample_bytes: plan.sample_bytes,
             batches_per_epoch: plan.batches_per_epoch,
@@ -209,6 +223,18 @@ impl Loader {
         self.shared.dataset.as_ref()
     }
 
+    /// The shape (C, H, W) of the images of a batch.
+    #[must_use]
+    pub fn shape(&self) -> [usize; 3] {
+        self.shared.shape
+    }
+
+    /// The samples that were met so far and could not be decoded, with what is wrong; empty where that ends the loader.
+    #[must_use]
+    pub fn skipped(&self) -> BTreeMap<u32, String> {
+        lock(&self.shared.skipped).clone()
+    }
+
     /// Bytes of memory held by all buffers, wherever they are, and by the order of the epoch; without the data set's own
     /// and the few samples each worker has at hand.
     #[must_use]
@@ -234,7 +260,7 @@ impl Drop for Loader {
 impl Shared {
     /// A worker's life.
     fn work(&self) {
-        let (mut scratch, mut staged) = (Scratch::default(), Vec::new());
+        let mut desk = Desk::default();
         while let Some(mut buffer) = self.take_free() {
             let Some(sequence) = self.assign(&mut buffer) else {
                 let mut ring = lock(&self.ring);
@@ -243,8 +269,7 @@ impl Shared {
                 self.filled.notify_all();
                 return;
             };
-            let outcome =
-                catch_unwind(AssertUnwindSafe(|| self.fill(&mut buffer, &mut scratch, &mut staged)));
+            let outcome = catch_unwind(AssertUnwindSafe(|| self.fill(&mut buffer, &mut desk)));
             let mut ring = lock(&self.ring);
             ring.filling -= 1;
             let at = Position { epoch: buffer.epoch, batch: buffer.index };
@@ -324,52 +349,125 @@ impl Shared {
         Position { epoch: start.epoch.saturating_add(epochs as u32), batch: batch % self.batches_per_epoch }
     }
 
-    fn fill(
-        &self,
-        buffer: &mut BatchBuffer,
-        scratch: &mut Scratch,
-        staged: &mut Vec<u8>,
-    ) -> Result<(), DataError> {
-        let dataset = self.dataset.as_ref();
+    fn fill(&self, buffer: &mut BatchBuffer, desk: &mut Desk) -> Result<(), DataError> {
         let image_bytes = self.sample_bytes * self.config.batch_size;
         if buffer.images.len() != image_bytes || buffer.labels.len() != self.config.batch_size {
             // The fields are public: the consumer has put something else in their place.
             return Err(DataError::Buffer { expected: image_bytes, found: buffer.images.len() });
         }
-        let (expected, classes) = (dataset.sample_shape().iter().product::<usize>(), dataset.classes());
-        // Samples lie anywhere in memory. Copying a few at a time keeps many more cache misses under way than converting does.
-        let group = (STAGED_BYTES / expected).max(1);
-        let images = buffer.images.chunks_mut(self.sample_bytes * group);
-        for ((images, labels), indices) in
-            images.zip(buffer.labels.chunks_mut(group)).zip(buffer.indices.chunks(group))
-        {
-            staged.clear();
-            for (label, &index) in labels.iter_mut().zip(indices) {
-                let index = index as usize;
-                let sample = dataset.read(index, scratch)?;
-                if sample.pixels.len() != expected {
-                    let (dataset, found) = (dataset.name().to_owned(), sample.pixels.len());
-                    return Err(DataError::SampleSize { dataset, index, expected, found });
-                }
-                let class = i32::try_from(sample.label).ok().filter(|_| (sample.label as usize) < classes);
-                *label = class.ok_or_else(|| DataError::LabelOutOfRange {
-                    origin: dataset.name().to_owned(),
-                    index,
-                    label: sample.label,
-                    classes,
-                })?;
-                staged.extend_from_slice(sample.pixels);
+        let BatchBuffer { images, labels, indices, epoch, samples, .. } = buffer;
+        let expected = self.shape.iter().product::<usize>();
+        let group = STAGED_BYTES / expected;
+        if self.as_stored && group > 1 {
+            let images = images.chunks_mut(self.sample_bytes * group);
+            for ((images, labels), indices) in images.zip(labels.chunks_mut(group)).zip(indices.chunks(group))
+            {
+                self.fill_gathered(images, labels, indices, *epoch, desk)?;
             }
-            let samples = images.chunks_exact_mut(self.sample_bytes).zip(staged.chunks_exact(expected));
-            for ((image, pixels), &index) in samples.zip(indices) {
-                let shift = self.config.augment.shift(self.config.seed, buffer.epoch, index);
-                self.converter.write(image, pixels, shift);
+        } else {
+            let images = images.chunks_exact_mut(self.sample_bytes);
+            for ((image, label), &index) in images.zip(labels.iter_mut()).zip(indices.iter()) {
+                *label = self.fill_one(image, index, *epoch, desk)?;
             }
         }
-        buffer.images[buffer.samples * self.sample_bytes..].fill(0);
-        buffer.labels[buffer.samples..].fill(IGNORED_LABEL);
+        for (image, label) in images.chunks_exact_mut(self.sample_bytes).zip(&labels[..*samples]) {
+            if *label == IGNORED_LABEL {
+                image.fill(0);
+            }
+        }
+        images[*samples * self.sample_bytes..].fill(0);
+        labels[*samples..].fill(IGNORED_LABEL);
         Ok(())
     }
+
+    /// Samples lie anywhere in memory. Copying a few at a time keeps many more cache misses under way than converting does.
+    fn fill_gathered(
+        &self,
+        images: &mut [u8],
+        labels: &mut [i32],
+        indices: &[u32],
+        epoch: u32,
+        desk: &mut Desk,
+    ) -> Result<(), DataError> {
+        let expected = self.shape.iter().product::<usize>();
+        let [_, height, width] = self.shape;
+        desk.staged.clear();
+        desk.orders.clear();
+        for (label, &index) in labels.iter_mut().zip(indices) {
+            let read = self.dataset.read(index as usize, &mut desk.scratch);
+            let Some(sample) = self.unless_skipped(read, index)? else {
+                *label = IGNORED_LABEL;
+                desk.orders.push(PixelOrder::Planes);
+                desk.staged.resize(desk.staged.len() + expected, 0);
+                continue;
+            };
+            sample.check(self.dataset.as_ref(), index as usize)?;
+            *label = self.label_of(&sample, index)?;
+            desk.orders.push(sample.order);
+            desk.staged.extend_from_slice(sample.pixels);
+        }
+        let samples = images.chunks_exact_mut(self.sample_bytes).zip(desk.staged.chunks_exact(expected));
+        for ((image, pixels), (&index, &order)) in samples.zip(indices.iter().zip(&desk.orders)) {
+            let placement = self.config.augment.placement(self.config.seed, epoch, index, [height, width]);
+            self.converter.write(image, pixels, order, &placement);
+        }
+        Ok(())
+    }
+
+    /// Reads, cuts and places one sample; returns its label, or [`IGNORED_LABEL`] where it cannot be decoded and is skipped.
+    fn fill_one(&self, image: &mut [u8], index: u32, epoch: u32, desk: &mut Desk) -> Result<i32, DataError> {
+        let [_, height, width] = self.shape;
+        let read = self.dataset.read(index as usize, &mut desk.scratch);
+        let Some(sample) = self.unless_skipped(read, index)? else { return Ok(IGNORED_LABEL) };
+        sample.check(self.dataset.as_ref(), index as usize)?;
+        let label = self.label_of(&sample, index)?;
+        let (pixels, order) = if self.as_stored && sample.orientation == Orientation::default() {
+            (sample.pixels, sample.order)
+        } else {
+            let window = self.framing.window(sample.upright_size(), epoch, index);
+            desk.framer.cut(&sample, window, self.shape)?
+        };
+        let placement = self.config.augment.placement(self.config.seed, epoch, index, [height, width]);
+        self.converter.write(image, pixels, order, &placement);
+        Ok(label)
+    }
+
+    /// A sample, or nothing where it cannot be decoded and that is no error; it is then noted.
+    fn unless_skipped<'a>(
+        &self,
+        read: Result<Sample<'a>, DataError>,
+        index: u32,
+    ) -> Result<Option<Sample<'a>>, DataError> {
+        match read {
+            Ok(sample) => Ok(Some(sample)),
+            Err(DataError::BadSample { problem, .. }) if self.config.skip_bad => {
+                lock(&self.skipped).entry(index).or_insert(problem);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn label_of(&self, sample: &Sample<'_>, index: u32) -> Result<i32, DataError> {
+        let classes = self.dataset.classes();
+        let class = i32::try_from(sample.label).ok().filter(|_| (sample.label as usize) < classes);
+        class.ok_or_else(|| DataError::LabelOutOfRange {
+            origin: self.dataset.name().to_owned(),
+            index: index as usize,
+            label: sample.label,
+            classes,
+        })
+    }
+}
+
+/// A worker's memory, kept between samples.
+#[derive(Debug, Default)]
+struct Desk {
+    scratch: Scratch,
+    framer: Framer,
+    /// The pixels of a few samples, and their orders.
+    staged: Vec<u8>,
+    orders: Vec<PixelOrder>,
 }
 
 impl std::fmt::Debug for Shared {

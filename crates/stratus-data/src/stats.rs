@@ -2,7 +2,7 @@
 
 use crate::datasets::{Dataset, Scratch};
 use crate::error::DataError;
-use crate::pixels::Normalisation;
+use crate::pixels::{Normalisation, PixelOrder};
 
 /// Samples of each class: `dataset.classes()` numbers.
 ///
@@ -30,30 +30,36 @@ pub fn class_frequencies(dataset: &dyn Dataset) -> Result<Vec<u64>, DataError> {
 
 /// Mean and standard deviation of every channel over all pixels of all samples, of values scaled to 0…1.
 ///
-/// The sums are exact integers: the result depends on nothing but the pixels.
+/// The sums are exact integers: the result depends on nothing but the pixels. Grey images among coloured ones count for every channel.
 ///
 /// # Errors
 ///
 /// What reading a sample gives; [`DataError::SampleSize`]; [`DataError::Empty`].
 pub fn channel_statistics(dataset: &dyn Dataset) -> Result<Normalisation, DataError> {
-    let [channels, height, width] = dataset.sample_shape();
-    let plane = height * width;
     let mut scratch = Scratch::default();
-    let mut histograms = vec![[0u64; 256]; channels];
+    let mut histograms: Vec<[u64; 256]> = Vec::new();
     for index in 0..dataset.len() {
-        let pixels = dataset.read(index, &mut scratch)?.pixels;
-        if pixels.len() != channels * plane {
-            let (dataset, expected, found) = (dataset.name().to_owned(), channels * plane, pixels.len());
-            return Err(DataError::SampleSize { dataset, index, expected, found });
+        let sample = dataset.read(index, &mut scratch)?;
+        sample.check(dataset, index)?;
+        let channels = sample.shape[0];
+        if histograms.len() < channels {
+            // Grey images met before count for every channel.
+            let grey = histograms.first().copied().unwrap_or([0; 256]);
+            histograms.resize(channels, grey);
         }
-        for (histogram, pixels) in histograms.iter_mut().zip(pixels.chunks_exact(plane.max(1))) {
-            for &pixel in pixels {
-                histogram[usize::from(pixel)] += 1;
+        let repeated = histograms.len() / channels;
+        for (channel, histogram) in histograms.iter_mut().enumerate() {
+            let channel = if repeated > 1 { 0 } else { channel };
+            match sample.order {
+                PixelOrder::Planes => {
+                    let plane = sample.pixels.len() / channels;
+                    count(histogram, &sample.pixels[channel * plane..(channel + 1) * plane], 1);
+                }
+                PixelOrder::Interleaved => count(histogram, &sample.pixels[channel..], channels),
             }
         }
     }
-    let count = dataset.len() as f64 * plane as f64;
-    if count == 0.0 {
+    if histograms.iter().flatten().all(|&count| count == 0) {
         return Err(DataError::Empty { origin: dataset.name().to_owned() });
     }
     let moment = |histogram: &[u64; 256], power: i32| {
@@ -62,7 +68,8 @@ pub fn channel_statistics(dataset: &dyn Dataset) -> Result<Normalisation, DataEr
             .enumerate()
             .map(|(value, &n)| u128::from(n) * (value as u128).pow(power as u32))
             .sum();
-        sum as f64 / count / 255f64.powi(power)
+        let count: u64 = histogram.iter().sum();
+        sum as f64 / count as f64 / 255f64.powi(power)
     };
     let (mean, std) = histograms
         .iter()
@@ -72,4 +79,8 @@ pub fn channel_statistics(dataset: &dyn Dataset) -> Result<Normalisation, DataEr
         })
         .unzip();
     Ok(Normalisation { mean, std })
+}
+
+fn count(histogram: &mut [u64; 256], pixels: &[u8], step: usize) {
+    pixels.iter().step_by(step).for_each(|&pixel| histogram[usize::from(pixel)] += 1);
 }

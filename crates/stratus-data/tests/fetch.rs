@@ -300,5 +300,8 @@ fn unpacked_and_repacked_files_are_recognised() {
 #[test]
 fn an_unknown_name_is_answered_with_the_nearest() {
     let error = fetch("mnits", Path::new("unused"), &mut |_| ()).unwrap_err();
-    assert_eq!(error.to_string(), "there is no data set `mnits`, did you mean `mnist`?; known: mnist");
+    assert_eq!(
+        error.to_string(),
+        "there is no data set `mnits`, did you mean `mnist`?; known: mnist, synthetic"
+    );
 }

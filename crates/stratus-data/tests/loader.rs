@@ -12,8 +12,8 @@ use std::time::Duration;
 use half::bf16;
 use stratus_data::buffer::{ALIGNMENT, IGNORED_LABEL};
 use stratus_data::{
-    BatchBuffer, DataError, Dataset, Element, LastBatch, Layout, Loader, LoaderConfig, LoaderError,
-    Normalisation, OpenOptions, Order, PadShift, Position, Sample, Scratch, Split, open,
+    Augment, BatchBuffer, DataError, Dataset, Element, LastBatch, Layout, Loader, LoaderConfig, LoaderError,
+    Normalisation, OpenOptions, Order, Orientation, PixelOrder, Position, Sample, Scratch, Split, open,
 };
 
 /// Samples that tell their index: pixel p of sample i is i × 31 + p.
@@ -46,8 +46,8 @@ impl Dataset for Counting {
     fn classes(&self) -> usize {
         self.classes
     }
-    fn sample_shape(&self) -> [usize; 3] {
-        self.shape
+    fn sample_shape(&self) -> Option<[usize; 3]> {
+        Some(self.shape)
     }
     fn label(&self, index: usize) -> Result<u32, DataError> {
         Ok((index % 7) as u32)
@@ -62,7 +62,13 @@ impl Dataset for Counting {
         thread::sleep(Duration::from_micros(200 * (3 - index as u64 % 4)));
         scratch.decoded.clear();
         scratch.decoded.extend((0..self.shape.iter().product()).map(|at| Self::pixel(index, at)));
-        Ok(Sample { pixels: &scratch.decoded, label: self.label(index)? })
+        Ok(Sample {
+            pixels: &scratch.decoded,
+            shape: self.shape,
+            order: PixelOrder::Planes,
+            orientation: Orientation::default(),
+            label: self.label(index)?,
+        })
     }
     fn normalisation(&self) -> Normalisation {
         Normalisation { mean: vec![0.1, 0.2, 0.3], std: vec![0.5, 0.6, 0.7] }
@@ -184,7 +190,7 @@ fn every_epoch_is_a_permutation_of_its_own() {
 #[test]
 fn workers_slots_and_resuming_change_nothing() {
     let base = LoaderConfig {
-        augment: PadShift { pixels: 2 },
+        augment: Augment { shift: 2, ..Augment::default() },
         last: LastBatch::Keep,
         layout: Layout::Nhwc,
         epochs: Some(3),
@@ -337,7 +343,7 @@ fn what_cannot_work_is_refused_with_the_key() {
             "normalisation: must have a mean and a deviation above 0 for each of the 3 channels of `counting`",
         ),
         (
-            LoaderConfig { augment: PadShift { pixels: 4 }, ..config(1) },
+            LoaderConfig { augment: Augment { shift: 4, ..Augment::default() }, ..config(1) },
             "augment: is a shift of up to 4 pixels, but an image has 4×5; set less than 4",
         ),
         (

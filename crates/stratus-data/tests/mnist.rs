@@ -12,7 +12,9 @@ fn repository_files() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/mnist")
 }
 
-const ANY: OpenOptions = OpenOptions { verify: false };
+fn any() -> OpenOptions {
+    OpenOptions { verify: false, ..OpenOptions::default() }
+}
 
 fn idx(dimensions: &[u32], data: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0, 0, 8, dimensions.len() as u8];
@@ -25,7 +27,7 @@ fn open_small(images: &[u8], labels: &[u8]) -> Result<Mnist, DataError> {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("train-images-idx3-ubyte"), images).unwrap();
     fs::write(directory.path().join("train-labels-idx1-ubyte"), labels).unwrap();
-    Mnist::open(directory.path(), Split::Train, &ANY)
+    Mnist::open(directory.path(), Split::Train, &any())
 }
 
 fn message(images: &[u8], labels: &[u8]) -> String {
@@ -40,7 +42,7 @@ fn the_published_digits_are_read() {
     let train = open("mnist", &repository_files(), Split::Train, &OpenOptions::default()).unwrap();
     assert_eq!(
         (train.name(), train.len(), train.classes(), train.sample_shape()),
-        ("mnist", 60_000, 10, [1, 28, 28])
+        ("mnist", 60_000, 10, Some([1, 28, 28]))
     );
     assert_eq!((0..6).map(|i| train.label(i).unwrap()).collect::<Vec<_>>(), [5, 0, 4, 1, 9, 2]);
     assert_eq!(
@@ -80,8 +82,8 @@ fn other_content_is_refused_unless_it_is_meant() {
     );
     assert!(error.contains("data.verify = false"), "{error}");
     fs::write(root.join("t10k-labels-idx1-ubyte"), idx(&[1], &[9])).unwrap();
-    let other = Mnist::open(root, Split::Test, &ANY).unwrap();
-    assert_eq!((other.len(), other.sample_shape(), other.label(0).unwrap()), (1, [1, 2, 2], 9));
+    let other = Mnist::open(root, Split::Test, &any()).unwrap();
+    assert_eq!((other.len(), other.sample_shape(), other.label(0).unwrap()), (1, Some([1, 2, 2]), 9));
 }
 
 #[test]
@@ -111,7 +113,7 @@ fn what_does_not_fit_together_is_told() {
 #[test]
 fn a_missing_file_is_named() {
     let directory = tempfile::tempdir().unwrap();
-    let error = Mnist::open(directory.path(), Split::Validation, &ANY).unwrap_err().to_string();
+    let error = Mnist::open(directory.path(), Split::Validation, &any()).unwrap_err().to_string();
     assert_eq!(
         error.strip_prefix(&directory.path().display().to_string()).unwrap(),
         ": neither `t10k-images-idx3-ubyte` nor `t10k-images-idx3-ubyte.gz` is there, and the validation split of `mnist` \

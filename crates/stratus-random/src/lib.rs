@@ -12,7 +12,7 @@ pub enum Purpose {
     Initialise = 1,
     /// The order of samples in an epoch; indexed by the epoch.
     Shuffle = 2,
-    /// Geometric and photometric augmentation; indexed by epoch and sample.
+    /// Shifting an image; indexed by epoch and sample.
     Augment = 3,
     /// Dropout masks; indexed by step and layer.
     Dropout = 4,
@@ -22,6 +22,12 @@ pub enum Purpose {
     Synthetic = 6,
     /// Test inputs.
     Test = 7,
+    /// Mirroring an image; indexed by epoch and sample.
+    Flip = 8,
+    /// Cutting a part out of an image and resizing it; indexed by epoch and sample.
+    Crop = 9,
+    /// Blanking a part of an image; indexed by epoch and sample.
+    Cutout = 10,
 }
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];

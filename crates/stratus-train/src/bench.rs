@@ -85,7 +85,7 @@ impl Bench {
     /// As starting a run.
     pub fn new(experiment: &Experiment, warn: &mut dyn FnMut(&str)) -> Result<Self, TrainError> {
         let datasets = open_datasets(experiment)?;
-        let graph = network(experiment, datasets.train.as_ref())?;
+        let graph = network(experiment, datasets.train.as_ref(), datasets.shape)?;
         let opened = device::open(experiment.train.device, experiment.train.threads)?;
         opened.warnings.iter().for_each(|warning| warn(warning));
         let programs = programs(experiment, &graph, &opened, datasets.train.len())?;
@@ -95,7 +95,7 @@ impl Bench {
         // So small a rate that the weights stay what they are: every step does the same work.
         compiled.session.set_hyper(Hyper { learning_rate: 1e-12, iteration: 0, seed: experiment.train.seed });
         let plan = compiled.session.plan(compiled.ids.train);
-        let config = loader_config(experiment, plan, experiment.train.batch_size);
+        let config = loader_config(experiment, datasets.shape, plan, experiment.train.batch_size);
         let batch = Loader::new(datasets.train, config)?.next()?;
         let batch = batch.ok_or(TrainError::Loader(stratus_data::LoaderError::Stopped))?;
         Ok(Self { compiled, batch, library: opened.backend.describe() })

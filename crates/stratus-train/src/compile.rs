@@ -1,12 +1,15 @@
 //! From an experiment to a session: network, programs, plans, memory.
 
 use crate::device::Opened;
-use crate::network::Network;
+use crate::experiment::OnBadSample;
+use crate::network::{LayerFile, Network};
 use crate::plan_cache::PlanCache;
 use crate::{Experiment, TrainError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use std::path::PathBuf;
 use std::sync::Arc;
+use stratus_data::datasets::synthetic;
 use stratus_data::{Dataset, OpenOptions, Split};
 use stratus_engine::differentiate::differentiate;
 use stratus_engine::fuse::fuse;
@@ -25,16 +28,50 @@ pub struct Datasets {
     pub train: Arc<dyn Dataset>,
     /// What is measured on.
     pub validation: Arc<dyn Dataset>,
+    /// Channels, height, width of the images that the network gets.
+    pub shape: [usize; 3],
 }
 
-/// Opens a part of an experiment's data set.
+/// How an experiment opens its data set. Images that are made up get the shape that the network is published for, where none is set.
+#[must_use]
+pub fn open_options(experiment: &Experiment) -> OpenOptions {
+    let defaults = OpenOptions::default();
+    let synthetic = synthetic::Size {
+        images: experiment.synthetic.images,
+        validation_images: experiment.synthetic.validation_images,
+        classes: experiment.synthetic.classes,
+    };
+    OpenOptions {
+        verify: experiment.data.verify,
+        skip_damaged: experiment.data.on_bad_sample == OnBadSample::Skip,
+        shape: experiment.shape().or_else(|| published_shape(experiment)).unwrap_or(defaults.shape),
+        seed: experiment.train.seed,
+        synthetic,
+        class_list: experiment.data.classes.as_ref().map(PathBuf::from),
+        images_per_class: experiment.data.images_per_class,
+    }
+}
+
+/// What the network is published for, where there is such a network; a layer file says it.
+fn published_shape(experiment: &Experiment) -> Option<[usize; 3]> {
+    if let Some(path) = experiment.layer_file() {
+        return LayerFile::read(path).ok().and_then(|(_, graph)| graph.input_shape().0[..].try_into().ok());
+    }
+    stratus_graph::zoo::find(&experiment.model.name).ok().map(|network| (network.defaults)().input)
+}
+
+/// Opens a part of an experiment's data set; the second is the shape of the images that the network gets: channels, height, width.
 ///
 /// # Errors
 /// Where it is not there, or damaged.
-pub fn open_dataset(experiment: &Experiment, split: Split) -> Result<Arc<dyn Dataset>, TrainError> {
-    let options = OpenOptions { verify: experiment.data.verify };
+pub fn open_dataset(
+    experiment: &Experiment,
+    split: Split,
+) -> Result<(Arc<dyn Dataset>, [usize; 3]), TrainError> {
+    let options = open_options(experiment);
     let set = stratus_data::open(&experiment.data.name, &experiment.data_path(), split, &options)?;
-    Ok(Arc::from(set))
+    let shape = experiment.shape().or(set.sample_shape()).unwrap_or(options.shape);
+    Ok((Arc::from(set), shape))
 }
 
 /// Opens an experiment's data sets.
@@ -42,8 +79,9 @@ pub fn open_dataset(experiment: &Experiment, split: Split) -> Result<Arc<dyn Dat
 /// # Errors
 /// Where they are not there, damaged, or do not fit together.
 pub fn open_datasets(experiment: &Experiment) -> Result<Datasets, TrainError> {
-    let open = |split| open_dataset(experiment, split);
-    let sets = Datasets { train: open(Split::Train)?, validation: open(Split::Validation)? };
+    let (train, shape) = open_dataset(experiment, Split::Train)?;
+    let (validation, _) = open_dataset(experiment, Split::Validation)?;
+    let sets = Datasets { train, validation, shape };
     let problem = if sets.train.is_empty() || sets.validation.is_empty() {
         Some(format!("data set `{}` has no samples", experiment.data.name))
     } else if experiment.train.batch_size > sets.train.len() {
@@ -62,12 +100,16 @@ pub fn open_datasets(experiment: &Experiment) -> Result<Datasets, TrainError> {
     }
 }
 
-/// The network of an experiment, for images like the data set's.
+/// The network of an experiment, for the images that it gets.
 ///
 /// # Errors
 /// As [`Network::of`].
-pub fn network(experiment: &Experiment, dataset: &dyn Dataset) -> Result<Graph, TrainError> {
-    Ok(Network::of(experiment, dataset)?.graph)
+pub fn network(
+    experiment: &Experiment,
+    dataset: &dyn Dataset,
+    shape: [usize; 3],
+) -> Result<Graph, TrainError> {
+    Ok(Network::of(experiment, dataset, shape)?.graph)
 }
 
 /// The programs of a run before a backend sees them.

@@ -101,7 +101,13 @@ impl TrainError {
                 Some("give data.mean and data.std a number per channel, or leave them out".to_owned())
             }
             Self::Loader(LoaderError::Configuration { key: "augment", .. }) => {
-                Some("lower data.augment.shift".to_owned())
+                Some("change data.augment, or data.shape".to_owned())
+            }
+            Self::Loader(LoaderError::Configuration { key: "shape", .. }) => {
+                Some("set data.shape, like [3, 224, 224]".to_owned())
+            }
+            Self::Loader(LoaderError::Configuration { key: "resize", .. }) => {
+                Some("raise data.resize, or lower data.shape".to_owned())
             }
             Self::Diverged { .. } => Some("lower optimiser.learning_rate, or warm up longer".to_owned()),
             _ => None,
@@ -119,7 +125,7 @@ impl TrainError {
                 | Self::LayerFile { .. }
                 | Self::WeightsDoNotFit { .. }
                 | Self::Device { .. }
-                | Self::Data(DataError::UnknownDataset { .. })
+                | Self::Data(DataError::UnknownDataset { .. } | DataError::Option { .. })
                 | Self::Loader(LoaderError::Configuration { .. })
                 | Self::Run(stratus_run::Error::NotARun { .. } | stratus_run::Error::NotEmpty { .. })
         )

@@ -5,6 +5,7 @@ use crate::compile::{
     programs,
 };
 use crate::device;
+use crate::experiment::OnBadSample;
 use crate::state::{refresh, restore};
 use crate::weights::{Classifier, Pretrained};
 use crate::{Experiment, TrainError};
@@ -32,7 +33,12 @@ pub struct Scores {
 }
 
 /// The loader's settings that follow from a plan and an experiment.
-pub(crate) fn loader_config(experiment: &Experiment, plan: &Plan, batch_size: usize) -> LoaderConfig {
+pub(crate) fn loader_config(
+    experiment: &Experiment,
+    shape: [usize; 3],
+    plan: &Plan,
+    batch_size: usize,
+) -> LoaderConfig {
     let images = plan.external(0);
     let dtype = plan.program.values.iter().find(|value| value.name == "images").map(|value| value.dtype);
     LoaderConfig {
@@ -49,6 +55,9 @@ pub(crate) fn loader_config(experiment: &Experiment, plan: &Plan, batch_size: us
         } else {
             Layout::Nchw
         },
+        shape: Some(shape),
+        resize: experiment.data.resize,
+        skip_bad: experiment.data.on_bad_sample == OnBadSample::Skip,
         workers: experiment.data.workers,
         seed: experiment.train.seed,
         ..LoaderConfig::new(batch_size)
@@ -63,7 +72,7 @@ pub struct Evaluator {
 }
 
 impl Evaluator {
-    /// Starts reading `dataset` in order, for the program of `session` that measures.
+    /// Starts reading `dataset` in order, as images of `shape`, for the program of `session` that measures.
     ///
     /// # Errors
     /// Where the loader cannot be started.
@@ -72,12 +81,13 @@ impl Evaluator {
         session: &Session,
         program: usize,
         dataset: Arc<dyn Dataset>,
+        shape: [usize; 3],
     ) -> Result<Self, TrainError> {
         let plan = session.plan(program);
         let config = LoaderConfig {
             order: Order::Sequential,
             last: LastBatch::Keep,
-            ..loader_config(experiment, plan, plan.program.batch)
+            ..loader_config(experiment, shape, plan, plan.program.batch)
         };
         let clock = Clock::disabled(plan.program.steps.len());
         Ok(Self { program, loader: Loader::new(dataset, config)?, clock })
@@ -159,7 +169,7 @@ pub fn of_run(
         }
     };
     let datasets = open_datasets(&experiment)?;
-    let graph = network(&experiment, datasets.train.as_ref())?;
+    let graph = network(&experiment, datasets.train.as_ref(), datasets.shape)?;
     let opened = device::open(experiment.train.device, experiment.train.threads)?;
     opened.warnings.iter().for_each(|warning| warn(warning));
     let programs = programs(&experiment, &graph, &opened, datasets.train.len())?;
@@ -174,7 +184,8 @@ pub fn of_run(
     };
     restore(&mut compiled, &checkpoint, false)?;
     let Compiled { session, ids, .. } = &mut compiled;
-    let scores = Evaluator::new(&experiment, session, ids.evaluate, datasets.validation)?.run(session)?;
+    let scores = Evaluator::new(&experiment, session, ids.evaluate, datasets.validation, datasets.shape)?
+        .run(session)?;
     let (iteration, weights_sha256) = (checkpoint.state.iteration, checkpoint.state.weights_sha256);
     Ok(Evaluated { iteration, weights_sha256, scores })
 }
@@ -197,8 +208,8 @@ pub fn of_weights(
     weights: &Path,
     warn: &mut dyn FnMut(&str),
 ) -> Result<EvaluatedFile, TrainError> {
-    let dataset = open_dataset(experiment, Split::Validation)?;
-    let graph = network(experiment, dataset.as_ref())?;
+    let (dataset, shape) = open_dataset(experiment, Split::Validation)?;
+    let graph = network(experiment, dataset.as_ref(), shape)?;
     let weights = Pretrained::open(weights, &graph, Classifier::MustFit)?;
     let opened = device::open(experiment.train.device, experiment.train.threads)?;
     opened.warnings.iter().for_each(|warning| warn(warning));
@@ -206,6 +217,6 @@ pub fn of_weights(
         compile_evaluation(experiment, &graph, &opened, warn)?;
     weights.write_to(&mut session)?;
     refresh(&mut session, copies)?;
-    let scores = Evaluator::new(experiment, &session, evaluate, dataset)?.run(&mut session)?;
+    let scores = Evaluator::new(experiment, &session, evaluate, dataset, shape)?.run(&mut session)?;
     Ok(EvaluatedFile { weights: weights.source().clone(), scores })
 }

@@ -44,12 +44,11 @@ impl LayerFile {
 }
 
 impl Network {
-    /// The network of an experiment, for images like the data set's.
+    /// The network of an experiment, for images of `shape` (channels, height, width) and the data set's classes.
     ///
     /// # Errors
     /// Where there is none of that name, it cannot take such images, or layers are to be frozen that it does not have.
-    pub fn of(experiment: &Experiment, dataset: &dyn Dataset) -> Result<Self, TrainError> {
-        let shape = dataset.sample_shape();
+    pub fn of(experiment: &Experiment, dataset: &dyn Dataset, shape: [usize; 3]) -> Result<Self, TrainError> {
         let (graph, layer_file) = match experiment.layer_file() {
             Some(path) => {
                 let (file, graph) = LayerFile::read(path)?;

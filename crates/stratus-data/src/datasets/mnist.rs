@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use super::{Dataset, DatasetEntry, OpenOptions, PublishedFile, Sample, Scratch, Split, UnpackedFile};
 use crate::error::DataError;
+use crate::frame::Orientation;
 use crate::idx::{self, Expectation, Idx, IdxElement};
-use crate::pixels::Normalisation;
+use crate::pixels::{Normalisation, PixelOrder};
 
 const NAME: &str = "mnist";
 const CLASSES: usize = 10;
@@ -185,8 +186,8 @@ impl Dataset for Mnist {
         CLASSES
     }
 
-    fn sample_shape(&self) -> [usize; 3] {
-        [1, self.height, self.width]
+    fn sample_shape(&self) -> Option<[usize; 3]> {
+        Some([1, self.height, self.width])
     }
 
     fn label(&self, index: usize) -> Result<u32, DataError> {
@@ -198,7 +199,13 @@ impl Dataset for Mnist {
         let bytes = self.height * self.width;
         let pixels =
             self.images.get(index * bytes..(index + 1) * bytes).ok_or_else(|| self.no_such_sample(index))?;
-        Ok(Sample { pixels, label })
+        Ok(Sample {
+            pixels,
+            shape: [1, self.height, self.width],
+            order: PixelOrder::Planes,
+            orientation: Orientation::default(),
+            label,
+        })
     }
 
     fn normalisation(&self) -> Normalisation {

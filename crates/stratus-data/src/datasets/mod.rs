@@ -3,22 +3,26 @@
 //! A new data set is a file here with a [`DatasetEntry`] and its line in [`REGISTRY`].
 
 pub mod mnist;
+pub mod synthetic;
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{DataError, nearest};
-use crate::pixels::Normalisation;
+use crate::frame::Orientation;
+use crate::pixels::{Normalisation, PixelOrder};
 
 /// Every data set, by name.
-pub static REGISTRY: &[&DatasetEntry] = &[&mnist::ENTRY];
+pub static REGISTRY: &[&DatasetEntry] = &[&mnist::ENTRY, &synthetic::ENTRY];
 
-/// A labelled collection of images of one size.
+/// A labelled collection of images.
 ///
-/// Samples are read by index, in any order and from several threads at once, so that a data set may decode lazily.
+/// Samples are read by index, in any order and from several threads at once: from memory, or decoded by the thread that reads. They come
+/// as they are stored; the loader cuts, resizes and places them. What a sample has beside its image and label, such as a mask, will be a
+/// further field of [`Sample`].
 pub trait Dataset: Send + Sync {
     /// The name in the registry.
     fn name(&self) -> &str;
@@ -39,8 +43,13 @@ pub trait Dataset: Send + Sync {
         class.to_string()
     }
 
-    /// Channels, height, width of every sample.
-    fn sample_shape(&self) -> [usize; 3];
+    /// Channels, height, width of every stored sample; `None` where they differ.
+    fn sample_shape(&self) -> Option<[usize; 3]>;
+
+    /// What a person calls sample `index`: its file.
+    fn sample_name(&self, index: usize) -> String {
+        format!("sample {index}")
+    }
 
     /// The label of sample `index`, without decoding its pixels.
     ///
@@ -56,6 +65,11 @@ pub trait Dataset: Send + Sync {
     /// [`DataError::NoSuchSample`], and what reading and decoding may give.
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError>;
 
+    /// Samples that were found damaged when the data set was opened, and that [`read`](Self::read) refuses: index and reason, in order.
+    fn damaged(&self) -> &[(u32, String)] {
+        &[]
+    }
+
     /// The mean and deviation commonly used with this data set.
     fn normalisation(&self) -> Normalisation;
 
@@ -63,13 +77,44 @@ pub trait Dataset: Send + Sync {
     fn resident_bytes(&self) -> u64;
 }
 
-/// One sample.
+/// One sample, as it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample<'a> {
-    /// Pixels 0 to 255 in planes: (C, H, W), row-major, contiguous.
+    /// Pixels 0 to 255, row-major, contiguous.
     pub pixels: &'a [u8],
+    /// Channels, height, width.
+    pub shape: [usize; 3],
+    /// The order of the pixels.
+    pub order: PixelOrder,
+    /// How the image is to be turned so that it is upright.
+    pub orientation: Orientation,
     /// The class.
     pub label: u32,
+}
+
+impl Sample<'_> {
+    /// Height and width of the image when it is upright.
+    #[must_use]
+    pub fn upright_size(&self) -> [usize; 2] {
+        let [_, height, width] = self.shape;
+        if self.orientation.transpose { [width, height] } else { [height, width] }
+    }
+
+    /// Checks that there are as many pixels as the shape says, and that the shape is the data set's where it has one.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::SampleSize`].
+    pub fn check(&self, dataset: &dyn Dataset, index: usize) -> Result<(), DataError> {
+        let bytes = |shape: [usize; 3]| shape.iter().try_fold(1, |all: usize, &n| all.checked_mul(n));
+        let declared = dataset.sample_shape().unwrap_or(self.shape);
+        let (expected, found) = (bytes(declared), self.pixels.len());
+        if expected == Some(found) && found > 0 && declared == self.shape {
+            return Ok(());
+        }
+        let expected = expected.unwrap_or(usize::MAX);
+        Err(DataError::SampleSize { dataset: dataset.name().to_owned(), index, expected, found })
+    }
 }
 
 /// Memory of one reading thread, kept between samples so that decoding allocates nothing once it has grown.
@@ -77,7 +122,7 @@ pub struct Sample<'a> {
 pub struct Scratch {
     /// The sample as stored: the bytes of a file.
     pub encoded: Vec<u8>,
-    /// The sample as delivered: (C, H, W).
+    /// The sample as decoded: its pixels.
     pub decoded: Vec<u8>,
 }
 
@@ -124,16 +169,37 @@ impl FromStr for Split {
     }
 }
 
-/// How a data set is opened.
+/// How a data set is opened. Each takes what concerns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Whether content that is not the published one is an error. Default: true.
+    /// Whether content that is not the published one, or samples whose beginning and end are not those of an image, are an error.
+    /// Default: true.
     pub verify: bool,
+    /// Whether damaged samples are kept as [`Dataset::damaged`] instead of being an error. Default: false.
+    pub skip_damaged: bool,
+    /// The shape (C, H, W) of images that are made up. Default: 3×224×224.
+    pub shape: [usize; 3],
+    /// The seed of what is made up. Default: 1.
+    pub seed: u64,
+    /// The size of made-up data.
+    pub synthetic: synthetic::Size,
+    /// A file with the names of the classes to use, one a line; without it all that are there.
+    pub class_list: Option<PathBuf>,
+    /// The most training images of a class that are used, the first by name; without it all.
+    pub images_per_class: Option<usize>,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { verify: true }
+        Self {
+            verify: true,
+            skip_damaged: false,
+            shape: [3, 224, 224],
+            seed: 1,
+            synthetic: synthetic::Size::default(),
+            class_list: None,
+            images_per_class: None,
+        }
     }
 }
 
@@ -214,9 +280,9 @@ mod tests {
     #[test]
     fn a_misspelt_name_is_answered_with_the_nearest() {
         let message = entry("minst").unwrap_err().to_string();
-        assert_eq!(message, "there is no data set `minst`, did you mean `mnist`?; known: mnist");
+        assert_eq!(message, "there is no data set `minst`, did you mean `mnist`?; known: mnist, synthetic");
         let message = entry("zzz").unwrap_err().to_string();
-        assert_eq!(message, "there is no data set `zzz`; known: mnist");
+        assert_eq!(message, "there is no data set `zzz`; known: mnist, synthetic");
         let message = "trian".parse::<Split>().unwrap_err().to_string();
         assert_eq!(
             message,

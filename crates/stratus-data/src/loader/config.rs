@@ -3,9 +3,10 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::augment::PadShift;
+use crate::augment::Augment;
 use crate::datasets::Dataset;
 use crate::error::DataError;
+use crate::frame::shape_text;
 use crate::pixels::{Element, Layout, Normalisation};
 
 /// The order in which an epoch visits the samples.
@@ -48,8 +49,15 @@ pub struct LoaderConfig {
     pub order: Order,
     /// The seed of order and augmentation.
     pub seed: u64,
-    /// Random translation; off by default.
-    pub augment: PadShift,
+    /// The shape (C, H, W) of the images of a batch; where `None`, that of the stored ones, which must then all have one.
+    pub shape: Option<[usize; 3]>,
+    /// The shorter side, in pixels, that a stored image is resized to before its middle is cut out; where `None`, the greatest part of the
+    /// wanted aspect ratio is.
+    pub resize: Option<usize>,
+    /// Random changes; none by default.
+    pub augment: Augment,
+    /// Whether samples that cannot be decoded are delivered as rows without a sample instead of ending the loader.
+    pub skip_bad: bool,
     /// Per-channel mean and deviation; where `None`, the data set's own.
     pub normalisation: Option<Normalisation>,
     /// The type of the images' elements.
@@ -77,7 +85,10 @@ impl LoaderConfig {
             batch_size,
             order: Order::default(),
             seed: 0,
-            augment: PadShift::default(),
+            shape: None,
+            resize: None,
+            augment: Augment::default(),
+            skip_bad: false,
             normalisation: None,
             element: Element::default(),
             layout: Layout::default(),
@@ -151,6 +162,8 @@ pub enum LoaderError {
 
 /// What follows from the configuration and the data set.
 pub(super) struct Plan {
+    /// The shape of an image in a batch.
+    pub(super) shape: [usize; 3],
     /// Bytes of one image in a batch.
     pub(super) sample_bytes: usize,
     /// Bytes of all images of a batch.
@@ -164,8 +177,7 @@ impl Plan {
     pub(super) fn new(
         dataset: &dyn Dataset,
         config: &LoaderConfig,
-        normalisation: &Normalisation,
-    ) -> Result<Self, LoaderError> {
+    ) -> Result<(Self, Normalisation), LoaderError> {
         let wrong = |key, problem| Err(LoaderError::Configuration { key, problem });
         for (key, value) in
             [("batch_size", config.batch_size), ("workers", config.workers), ("slots", config.slots)]
@@ -189,13 +201,37 @@ impl Plan {
             );
             return wrong("batch_size", problem);
         }
-        let [channels, height, width] = dataset.sample_shape();
+        let Some(shape) = config.shape.or(dataset.sample_shape()) else {
+            let problem = format!("is not set, but the images of `{}` have no common size", dataset.name());
+            return wrong("shape", problem);
+        };
+        let [channels, height, width] = shape;
         if channels == 0 || height == 0 || width == 0 {
-            return wrong(
-                "dataset",
-                format!("`{}` has images of {channels}×{height}×{width}", dataset.name()),
-            );
+            return wrong("shape", format!("is {}; each must be at least 1", shape_text(shape)));
         }
+        let stored_channels = dataset.sample_shape().map(|[channels, ..]| channels);
+        let possible = match stored_channels {
+            Some(stored) => stored == channels || stored == 1 || (stored == 3 && channels == 1),
+            None => channels == 1 || channels == 3,
+        };
+        if !possible {
+            let problem = format!(
+                "is {}, but the images of `{}` cannot be given {channels} channels",
+                shape_text(shape),
+                dataset.name()
+            );
+            return wrong("shape", problem);
+        }
+        if config.resize.is_some_and(|side| side < height.max(width)) {
+            let problem = format!(
+                "is {} pixels, of which {height}×{width} cannot be cut out; set at least {}",
+                config.resize.unwrap_or_default(),
+                height.max(width)
+            );
+            return wrong("resize", problem);
+        }
+        let own = || dataset.normalisation().for_channels(channels);
+        let normalisation = config.normalisation.clone().unwrap_or_else(own);
         if !normalisation.is_valid(channels) {
             let problem = format!(
                 "must have a mean and a deviation above 0 for each of the {channels} channels of `{}`",
@@ -203,11 +239,20 @@ impl Plan {
             );
             return wrong("normalisation", problem);
         }
-        if usize::from(config.augment.pixels) >= height.min(width) {
+        if usize::from(config.augment.shift) >= height.min(width) {
             let problem = format!(
                 "is a shift of up to {} pixels, but an image has {height}×{width}; set less than {}",
-                config.augment.pixels,
+                config.augment.shift,
                 height.min(width)
+            );
+            return wrong("augment", problem);
+        }
+        if let Some(crop) = config.augment.resized_crop
+            && !crop.is_valid()
+        {
+            let problem = format!(
+                "has a random crop of scale {:?} and ratio {:?}; both are a least and a greatest number, the scale above 0 and at most 1",
+                crop.scale, crop.ratio
             );
             return wrong("augment", problem);
         }
@@ -234,6 +279,6 @@ impl Plan {
         let epochs = u64::from(config.epochs.unwrap_or(u32::MAX).saturating_sub(config.start.epoch));
         // Both factors have 32 bits.
         let batches = (epochs * batches_per_epoch).saturating_sub(config.start.batch);
-        Ok(Self { sample_bytes, image_bytes, batches_per_epoch, batches })
+        Ok((Self { shape, sample_bytes, image_bytes, batches_per_epoch, batches }, normalisation))
     }
 }

@@ -49,6 +49,16 @@ choices! {
     }
 }
 
+choices! {
+    /// What becomes of samples that cannot be decoded.
+    OnBadSample {
+        /// They are listed, and nothing is trained.
+        Error = "error",
+        /// They are left out, counted and listed in the summary.
+        Skip = "skip",
+    }
+}
+
 /// What a value must satisfy beyond its type. A list must satisfy it with every element.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Limit {
@@ -142,6 +152,7 @@ impl Key {
             (kind, Limit::Any | Limit::NotEmpty) => kind.describe(),
             (Kind::Text, limit) => format!("a text {}", limit.describe()),
             (Kind::Numbers, limit) => format!("a list of numbers, each {}", limit.describe()),
+            (Kind::Wholes, limit) => format!("a list of whole numbers, each {}", limit.describe()),
             (kind, limit) => format!("{}, {}", kind.describe(), limit.describe()),
         }
     }
@@ -214,10 +225,24 @@ settings! {
     data "data": Data {
         /// The data set.
         name: String = "mnist".into(), Limit::NotEmpty;
-        /// Folder with the data set's files. Not set: `data/<data.name>`.
+        /// Folder with the data set's files, or for `folder` also a tar archive of one. Not set: `data/<data.name>`.
         path: Option<String> = None, Limit::NotEmpty;
-        /// Check the files against the published checksums, where the data set has some; `false` takes other data in the same format.
+        /// Check the files against the published checksums, where the data set has some, and beginning and end of every image file;
+        /// `false` takes other data in the same format, and begins sooner.
         verify: bool = true, Limit::Any;
+        /// Channels, height and width of the images that the network gets. Not set: those of the stored images, or where they have no common
+        /// size, or are made up, those that the network is published for.
+        shape: Option<Vec<usize>> = None, Limit::Between(1.0, 65_536.0);
+        /// Shorter side that a stored image is resized to before its middle is cut out. Not set: as much of the image is taken as fits
+        /// the shape's aspect ratio.
+        resize: Option<usize> = None, Limit::Between(1.0, 65_536.0);
+        /// folder: a file that names the classes to use, one a line. Not set: all that are there.
+        classes: Option<String> = None, Limit::NotEmpty;
+        /// folder: training images used of each class, the first by name. Not set: all.
+        images_per_class: Option<usize> = None, Limit::Between(1.0, 4e9);
+        /// What becomes of images that cannot be decoded: `error` lists them and trains nothing, `skip` leaves them out and lists them in the
+        /// summary.
+        on_bad_sample: OnBadSample = OnBadSample::Error, Limit::Any;
         /// Threads that prepare batches while others are trained on. Results do not depend on it.
         workers: usize = 1, Limit::Between(1.0, 1024.0);
         /// Leave out the last batch of an epoch where it is smaller than the others.
@@ -232,6 +257,26 @@ settings! {
     augment "data.augment": Augment {
         /// Shift each image by up to this many pixels in both directions, filling with the background.
         shift: usize = 0, Limit::Between(0.0, 1024.0);
+        /// Mirror every other image, left to right.
+        flip: bool = false, Limit::Any;
+        /// Side of a square that is blanked at a random place, in pixels; 0 blanks nothing.
+        cutout: usize = 0, Limit::Between(0.0, 1024.0);
+        /// Cut a random part out of each stored image and resize it, in place of the middle.
+        random_resized_crop: bool = false, Limit::Any;
+        /// random_resized_crop: least and greatest share of the image's area.
+        scale: Vec<f64> = vec![0.08, 1.0], Limit::Between(0.0, 1.0);
+        /// random_resized_crop: least and greatest width divided by height.
+        ratio: Vec<f64> = vec![0.75, 1.3333], Limit::Above(0.0);
+    }
+
+    /// The size of made-up data, `data.name = "synthetic"`.
+    synthetic "data.synthetic": Synthetic {
+        /// Training images of an epoch.
+        images: usize = 1280, Limit::Between(1.0, 4e9);
+        /// Validation images.
+        validation_images: usize = 256, Limit::Between(1.0, 4e9);
+        /// Classes.
+        classes: usize = 10, Limit::Between(2.0, 1_000_000.0);
     }
 
     /// Training.

@@ -13,8 +13,8 @@ mod tests;
 
 pub use error::{ExperimentError, Origin};
 pub use keys::{
-    Augment, Checkpoint, Data, Device, Experiment, KEYS, Key, Limit, Model, Naming, Optimiser, OptimiserName,
-    Precision, ScheduleName, ScheduleSettings, Train, Validation,
+    Augment, Checkpoint, Data, Device, Experiment, KEYS, Key, Limit, Model, Naming, OnBadSample, Optimiser,
+    OptimiserName, Precision, ScheduleName, ScheduleSettings, Synthetic, Train, Validation,
 };
 pub use stratus_graph::suggest::nearest;
 pub use value::{Kind, Value};
@@ -163,6 +163,11 @@ impl Experiment {
         }
     }
 
+    /// The shape of the images that the network gets, where it is set.
+    pub fn shape(&self) -> Option<[usize; 3]> {
+        self.data.shape.as_deref().and_then(|shape| shape.try_into().ok())
+    }
+
     /// Images per validation step.
     pub fn validation_batch_size(&self) -> usize {
         self.validation.batch_size.unwrap_or(self.train.batch_size)
@@ -261,6 +266,22 @@ impl Experiment {
                 return conflict(
                     format!("`{key}` is an empty list"),
                     "give a number per channel, or leave it out",
+                );
+            }
+        }
+        if let Some(shape) = &self.data.shape
+            && shape.len() != 3
+        {
+            return conflict(
+                format!("`data.shape` has {} numbers", shape.len()),
+                "give channels, height and width, like [3, 224, 224]",
+            );
+        }
+        for (key, range) in [("scale", &self.augment.scale), ("ratio", &self.augment.ratio)] {
+            if range.len() != 2 || range[0] <= 0.0 || range[0] > range[1] {
+                return conflict(
+                    format!("`data.augment.{key}` is {}", Value::Numbers(range.clone())),
+                    "give a least number above 0 and a greatest",
                 );
             }
         }

@@ -97,14 +97,15 @@ pub(super) fn find_key(name: &str, origin: &Origin) -> Result<&'static Key, Expe
 /// Whether a value is of the type that a key expects.
 pub(super) fn fits(kind: Kind, value: &Value) -> bool {
     // An empty list does not say of what.
-    let is_empty_list = matches!(value, Value::Numbers(numbers) if numbers.is_empty());
+    let is_empty_list = matches!(value, Value::Wholes(numbers) if numbers.is_empty());
     let fits = matches!(
         (kind, value),
         (Kind::Text | Kind::Choice(_), Value::Text(_))
             | (Kind::Whole, Value::Whole(_))
             | (Kind::Number, Value::Number(_) | Value::Whole(_))
             | (Kind::Flag, Value::Flag(_))
-            | (Kind::Numbers, Value::Numbers(_))
+            | (Kind::Numbers, Value::Numbers(_) | Value::Wholes(_))
+            | (Kind::Wholes, Value::Wholes(_))
             | (Kind::Texts, Value::Texts(_))
     );
     fits || kind == Kind::Texts && is_empty_list

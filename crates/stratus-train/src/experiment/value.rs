@@ -19,6 +19,8 @@ pub enum Value {
     Numbers(Vec<f64>),
     /// A list of texts.
     Texts(Vec<String>),
+    /// A list of whole numbers.
+    Wholes(Vec<i64>),
 }
 
 /// What a key accepts.
@@ -36,6 +38,8 @@ pub enum Kind {
     Numbers,
     /// A list of texts.
     Texts,
+    /// A list of whole numbers.
+    Wholes,
     /// One of these words.
     Choice(&'static [&'static str]),
 }
@@ -50,6 +54,7 @@ impl Kind {
             Kind::Flag => "true or false".into(),
             Kind::Numbers => "a list of numbers like [0.5, 0.25]".into(),
             Kind::Texts => "a list of texts like [\"a\", \"b\"]".into(),
+            Kind::Wholes => "a list of whole numbers like [3, 224, 224]".into(),
             Kind::Choice(words) => {
                 let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
                 format!("one of {}", quoted.join(", "))
@@ -107,7 +112,11 @@ impl Setting for f64 {
 impl Setting for Vec<f64> {
     const KIND: Kind = Kind::Numbers;
     fn from_value(value: &Value) -> Option<Self> {
-        if let Value::Numbers(numbers) = value { Some(numbers.clone()) } else { None }
+        match value {
+            Value::Numbers(numbers) => Some(numbers.clone()),
+            Value::Wholes(numbers) => Some(numbers.iter().map(|&number| number as f64).collect()),
+            _ => None,
+        }
     }
     fn to_value(&self) -> Option<Value> {
         Some(Value::Numbers(self.clone()))
@@ -120,12 +129,23 @@ impl Setting for Vec<String> {
         match value {
             Value::Texts(texts) => Some(texts.clone()),
             // An empty list does not say of what.
-            Value::Numbers(numbers) if numbers.is_empty() => Some(Vec::new()),
+            Value::Wholes(wholes) if wholes.is_empty() => Some(Vec::new()),
             _ => None,
         }
     }
     fn to_value(&self) -> Option<Value> {
         Some(Value::Texts(self.clone()))
+    }
+}
+
+impl Setting for Vec<usize> {
+    const KIND: Kind = Kind::Wholes;
+    fn from_value(value: &Value) -> Option<Self> {
+        let Value::Wholes(numbers) = value else { return None };
+        numbers.iter().map(|&number| usize::try_from(number).ok()).collect()
+    }
+    fn to_value(&self) -> Option<Value> {
+        Some(Value::Wholes(self.iter().map(|&number| i64::try_from(number).unwrap_or(i64::MAX)).collect()))
     }
 }
 
@@ -209,15 +229,24 @@ impl Value {
                 .collect::<Option<_>>()
                 .map(Value::Texts)
                 .ok_or("a list of texts and of something else"),
-            DeValue::Array(items) => items
-                .iter()
-                .map(|item| match Value::from_toml(item.get_ref()) {
-                    Ok(Value::Number(number)) => Ok(number),
-                    Ok(Value::Whole(number)) => Ok(number as f64),
-                    _ => Err("a list with something else than numbers"),
-                })
-                .collect::<Result<_, _>>()
-                .map(Value::Numbers),
+            DeValue::Array(items) => {
+                let values: Vec<Value> =
+                    items.iter().filter_map(|item| Value::from_toml(item.get_ref()).ok()).collect();
+                let whole = |value: &Value| if let Value::Whole(whole) = value { Some(*whole) } else { None };
+                let number = |value: &Value| match value {
+                    Value::Whole(whole) => Some(*whole as f64),
+                    Value::Number(number) => Some(*number),
+                    _ => None,
+                };
+                if values.len() < items.len() {
+                    return Err("a list with something else than numbers");
+                }
+                if let Some(wholes) = values.iter().map(whole).collect() {
+                    return Ok(Value::Wholes(wholes));
+                }
+                let numbers: Option<_> = values.iter().map(number).collect();
+                numbers.map(Value::Numbers).ok_or("a list with something else than numbers")
+            }
             DeValue::Datetime(_) => Err("a date"),
             DeValue::Table(_) => Err("a section"),
         }
@@ -245,6 +274,7 @@ impl Value {
             Value::Whole(number) => vec![*number as f64],
             Value::Number(number) => vec![*number],
             Value::Numbers(numbers) => numbers.clone(),
+            Value::Wholes(numbers) => numbers.iter().map(|&number| number as f64).collect(),
             Value::Text(_) | Value::Texts(_) | Value::Flag(_) => Vec::new(),
         }
     }
@@ -261,6 +291,10 @@ impl fmt::Display for Value {
             Value::Numbers(numbers) => {
                 let items: Vec<String> =
                     numbers.iter().map(|number| toml::Value::Float(*number).to_string()).collect();
+                write!(out, "[{}]", items.join(", "))
+            }
+            Value::Wholes(numbers) => {
+                let items: Vec<String> = numbers.iter().map(i64::to_string).collect();
                 write!(out, "[{}]", items.join(", "))
             }
             Value::Texts(texts) => {
@@ -281,6 +315,7 @@ impl Serialize for Value {
             Value::Flag(flag) => serializer.serialize_bool(*flag),
             Value::Numbers(numbers) => numbers.serialize(serializer),
             Value::Texts(texts) => texts.serialize(serializer),
+            Value::Wholes(numbers) => numbers.serialize(serializer),
         }
     }
 }

@@ -75,7 +75,7 @@ fn prepare(
     observer: &mut dyn Observer,
 ) -> Result<Prepared, TrainError> {
     let datasets = open_datasets(&experiment)?;
-    let Network { graph, layer_file } = Network::of(&experiment, datasets.train.as_ref())?;
+    let Network { graph, layer_file } = Network::of(&experiment, datasets.train.as_ref(), datasets.shape)?;
     let weights = experiment.model.weights.as_deref().filter(|_| beginning == Beginning::First);
     let pretrained = weights
         .map(|path| Pretrained::open(Path::new(path), &graph, Classifier::MayBeginAnew))
@@ -97,7 +97,8 @@ fn prepare(
     experiment.train.threads = opened.backend.threads();
     experiment.train.tile_kib = Some(opened.tile_kib(experiment.train.tile_kib));
     experiment.model.classes = Some(graph.shape(graph.output).elements());
-    let normalisation = datasets.train.normalisation();
+    experiment.data.shape = Some(datasets.shape.to_vec());
+    let normalisation = datasets.train.normalisation().for_channels(datasets.shape[0]);
     let numbers = |values: &[f32]| Some(values.iter().map(|&value| round_trip(value)).collect());
     experiment.data.mean = experiment.data.mean.clone().or_else(|| numbers(&normalisation.mean));
     experiment.data.std = experiment.data.std.clone().or_else(|| numbers(&normalisation.std));

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
-use stratus_data::{LastBatch, Loader, LoaderConfig, Order, PadShift, Position};
+use stratus_data::{Augment, LastBatch, Loader, LoaderConfig, Order, Position, ResizedCrop};
 use stratus_engine::Clock;
 use stratus_engine::session::{Hyper, Metrics};
 use stratus_run::RunDir;
@@ -35,26 +35,43 @@ pub(super) struct Feed {
 impl Feed {
     /// Begins to read what a run needs next.
     pub fn new(prepared: &Prepared, start: Position) -> Result<Self, TrainError> {
-        let experiment = &prepared.experiment;
+        let Prepared { experiment, datasets, .. } = prepared;
         let plan = prepared.compiled.session.plan(prepared.compiled.ids.train);
         let config = LoaderConfig {
             order: Order::Shuffled,
-            augment: PadShift { pixels: u16::try_from(experiment.augment.shift).unwrap_or(u16::MAX) },
+            augment: augmentation(&experiment.augment),
             last: if experiment.data.drop_last { LastBatch::Drop } else { LastBatch::Keep },
             slots: PREFETCH,
             start,
             epochs: Some(u32::try_from(experiment.train.epochs).unwrap_or(u32::MAX)),
-            ..loader_config(experiment, plan, experiment.train.batch_size)
+            ..loader_config(experiment, datasets.shape, plan, experiment.train.batch_size)
         };
         Ok(Self {
-            loader: Loader::new(Arc::clone(&prepared.datasets.train), config)?,
+            loader: Loader::new(Arc::clone(&datasets.train), config)?,
             evaluator: Evaluator::new(
                 experiment,
                 &prepared.compiled.session,
                 prepared.compiled.ids.evaluate,
-                Arc::clone(&prepared.datasets.validation),
+                Arc::clone(&datasets.validation),
+                datasets.shape,
             )?,
         })
+    }
+}
+
+/// The random changes that the configuration asks for.
+fn augmentation(settings: &crate::experiment::Augment) -> Augment {
+    // Keys are limited to what fits.
+    let pixels = |pixels: usize| u16::try_from(pixels).unwrap_or(u16::MAX);
+    let range = |numbers: &[f64], default: [f64; 2]| numbers.try_into().unwrap_or(default);
+    let crop = ResizedCrop::default();
+    let crop =
+        ResizedCrop { scale: range(&settings.scale, crop.scale), ratio: range(&settings.ratio, crop.ratio) };
+    Augment {
+        shift: pixels(settings.shift),
+        flip: settings.flip,
+        cutout: pixels(settings.cutout),
+        resized_crop: settings.random_resized_crop.then_some(crop),
     }
 }
 

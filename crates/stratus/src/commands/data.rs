@@ -110,7 +110,7 @@ fn fetch_files(name: &str, folder: &Path, output: &Output) -> Result {
 struct Part {
     split: &'static str,
     images: usize,
-    shape: [usize; 3],
+    shape: Option<[usize; 3]>,
     images_per_class: Vec<u64>,
     mean: Vec<f32>,
     std: Vec<f32>,
@@ -136,13 +136,12 @@ fn statistics(name: &str, folder: &Path, output: &Output) -> Result {
         let blocks: Vec<String> = parts
             .iter()
             .map(|part| {
-                let [channels, height, width] = part.shape;
+                let shape = part.shape.map_or("of several sizes".to_owned(), |[channels, height, width]| {
+                    format!("{channels} × {height} × {width}")
+                });
                 let each: Vec<String> = part.images_per_class.iter().map(u64::to_string).collect();
                 pairs(&[
-                    (
-                        part.split.to_owned(),
-                        format!("{} images, {channels} × {height} × {width}", part.images),
-                    ),
+                    (part.split.to_owned(), format!("{} images, {shape}", part.images)),
                     ("  per class".to_owned(), each.join(" ")),
                     ("  mean".to_owned(), decimals(&part.mean)),
                     ("  std".to_owned(), decimals(&part.std)),

@@ -53,7 +53,7 @@ enum Report<'a> {
 pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Result {
     let experiment = Target::find(&arguments.target, globals)?.experiment(globals)?;
     let datasets = compile::open_datasets(&experiment)?;
-    let graph = compile::network(&experiment, datasets.train.as_ref())?;
+    let graph = compile::network(&experiment, datasets.train.as_ref(), datasets.shape)?;
     if arguments.dump == Dump::Graph {
         return output.result(&Report::Graph(&graph), || super::model::layers(&graph));
     }

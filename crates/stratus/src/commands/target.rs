@@ -3,6 +3,7 @@
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
 use std::path::{Path, PathBuf};
+use stratus_graph::zoo;
 use stratus_train::Experiment;
 use stratus_train::experiment::nearest;
 
@@ -16,15 +17,14 @@ pub enum Target {
 }
 
 impl Target {
-    /// Finds out what an argument names. A built-in experiment's name wins; `./digits` names a folder of that name.
+    /// Finds out what an argument names. A network's name wins; `./digits` names a folder of that name.
     ///
     /// # Errors
     /// Where it names nothing, or a configuration is wrong.
     pub fn find(argument: &str, globals: &Globals) -> Result<Self> {
         let path = Path::new(argument);
-        if Experiment::builtin_names().any(|name| name == argument) {
-            let experiment = Experiment::builtin(argument)?.with_overrides(&globals.set)?;
-            return Ok(Target::Experiment(Box::new(experiment)));
+        if let Ok(experiment) = Experiment::builtin(argument) {
+            return Ok(Target::Experiment(Box::new(experiment.with_overrides(&globals.set)?)));
         }
         if path.is_dir() {
             if path.join("experiment.toml").is_file() {
@@ -42,7 +42,8 @@ impl Target {
             return Ok(Target::Experiment(Box::new(experiment)));
         }
         let known: Vec<&str> = Experiment::builtin_names().collect();
-        let hint = match nearest(argument, known.iter().copied()) {
+        let names = known.iter().copied().chain(zoo::NETWORKS.iter().map(|network| network.name));
+        let hint = match nearest(argument, names) {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!(
                 "give an experiment file, a run directory or a built-in experiment: {}",

@@ -1,0 +1,160 @@
+//! Windows, turning, resizing, channels.
+
+use super::*;
+use proptest::prelude::*;
+
+fn framing(wanted: [usize; 2], resize: Option<usize>, random: Option<ResizedCrop>) -> Framing {
+    Framing { wanted, resize, random, seed: 5 }
+}
+
+fn sample(pixels: &[u8], shape: [usize; 3], order: PixelOrder, orientation: Orientation) -> Sample<'_> {
+    Sample { pixels, shape, order, orientation, label: 0 }
+}
+
+/// An "F": no two of its eight orientations look alike. Stored so that the EXIF orientation makes it upright.
+fn letter(exif: u16) -> (Vec<u8>, [usize; 2]) {
+    let upright = [[1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 0, 0]];
+    // Row 0 of the stored image is which side of the upright one, and column 0 which (EXIF 2.3, section 4.6.4 A).
+    let (rows, columns) = (4, 3);
+    let upright_at = |y: usize, x: usize| upright[y][x];
+    let (height, width) = if exif >= 5 { (columns, rows) } else { (rows, columns) };
+    let mut stored = Vec::new();
+    for y in 0..height {
+        for x in 0..width {
+            stored.push(match exif {
+                1 => upright_at(y, x),
+                // Top, right.
+                2 => upright_at(y, columns - 1 - x),
+                // Bottom, right.
+                3 => upright_at(rows - 1 - y, columns - 1 - x),
+                // Bottom, left.
+                4 => upright_at(rows - 1 - y, x),
+                // Left side, top.
+                5 => upright_at(x, y),
+                // Right side, top.
+                6 => upright_at(x, columns - 1 - y),
+                // Right side, bottom.
+                7 => upright_at(rows - 1 - x, columns - 1 - y),
+                // Left side, bottom.
+                _ => upright_at(rows - 1 - x, y),
+            });
+        }
+    }
+    (stored, [height, width])
+}
+
+#[test]
+fn every_exif_orientation_comes_out_upright() {
+    let (upright, _) = letter(1);
+    for exif in 1..=8 {
+        let (stored, [height, width]) = letter(exif);
+        let orientation = Orientation::from_exif(exif);
+        let whole = framing([4, 3], None, None).window([4, 3], 0, 0);
+        let mut framer = Framer::default();
+        let grey = sample(&stored, [1, height, width], PixelOrder::Planes, orientation);
+        assert_eq!(framer.cut(&grey, whole, [1, 4, 3]).unwrap().0, upright, "{exif}");
+        let rgb: Vec<u8> = stored.iter().flat_map(|&pixel| [pixel, pixel + 10, pixel + 20]).collect();
+        let colour = sample(&rgb, [3, height, width], PixelOrder::Interleaved, orientation);
+        let (pixels, order) = framer.cut(&colour, whole, [3, 4, 3]).unwrap();
+        assert_eq!(order, PixelOrder::Interleaved);
+        assert_eq!(pixels.iter().step_by(3).copied().collect::<Vec<_>>(), upright, "{exif}");
+        // A window of a turned image: the top left 2×2, by resizing from 2×2 to 2×2.
+        let corner = Window { top: 0.0, left: 0.0, height: 2.0, width: 2.0 };
+        assert_eq!(framer.cut(&grey, corner, [1, 2, 2]).unwrap().0, [1, 1, 1, 0], "{exif}");
+    }
+}
+
+#[test]
+fn the_middle_is_taken_as_asked() {
+    let window = |top, left, height, width| Window { top, left, height, width };
+    let size = [300, 400];
+    assert_eq!(framing([224, 224], Some(256), None).window(size, 0, 0), window(18.75, 68.75, 262.5, 262.5));
+    assert_eq!(framing([100, 100], None, None).window(size, 0, 0), window(0.0, 50.0, 300.0, 300.0));
+    assert_eq!(framing([300, 100], None, None).window(size, 0, 0), window(0.0, 150.0, 300.0, 100.0));
+    assert_eq!(framing([32, 32], None, None).window([32, 32], 0, 0), window(0.0, 0.0, 32.0, 32.0));
+}
+
+#[test]
+fn shrinking_averages_and_keeps_what_is_even() {
+    let mut framer = Framer::default();
+    let even = vec![77u8; 3 * 50 * 40];
+    for order in [PixelOrder::Planes, PixelOrder::Interleaved] {
+        let stored = sample(&even, [3, 50, 40], order, Orientation::default());
+        let window = framing([7, 9], None, None).window([50, 40], 0, 0);
+        let (pixels, kept) = framer.cut(&stored, window, [3, 7, 9]).unwrap();
+        assert_eq!((pixels, kept), ([77u8; 3 * 7 * 9].as_slice(), order));
+    }
+    // Without antialiasing every pixel would be 0 or 255.
+    let checks: Vec<u8> = (0..64 * 64).map(|at| if (at / 64 + at % 64) % 2 == 0 { 255 } else { 0 }).collect();
+    let stored = sample(&checks, [1, 64, 64], PixelOrder::Planes, Orientation::default());
+    let whole = framing([8, 8], None, None).window([64, 64], 0, 0);
+    let (pixels, _) = framer.cut(&stored, whole, [1, 8, 8]).unwrap();
+    assert!(pixels.iter().all(|pixel| (126..=129).contains(pixel)), "{pixels:?}");
+}
+
+#[test]
+fn grey_and_colour_become_each_other() {
+    let mut framer = Framer::default();
+    let whole = Window { top: 0.0, left: 0.0, height: 1.0, width: 2.0 };
+    let grey = sample(&[7, 9], [1, 1, 2], PixelOrder::Planes, Orientation::default());
+    let (pixels, order) = framer.cut(&grey, whole, [3, 1, 2]).unwrap();
+    assert_eq!((pixels, order), ([7, 9, 7, 9, 7, 9].as_slice(), PixelOrder::Planes));
+    let rgb = [255, 0, 0, 0, 255, 255];
+    let colour = sample(&rgb, [3, 1, 2], PixelOrder::Interleaved, Orientation::default());
+    assert_eq!(framer.cut(&colour, whole, [1, 1, 2]).unwrap().0, [76, 179]);
+    let planes = [255, 0, 0, 255, 0, 255];
+    let colour = sample(&planes, [3, 1, 2], PixelOrder::Planes, Orientation::default());
+    assert_eq!(framer.cut(&colour, whole, [1, 1, 2]).unwrap().0, [76, 179]);
+    assert!(framer.cut(&colour, whole, [2, 1, 2]).is_err());
+}
+
+#[test]
+fn random_parts_have_the_asked_area_and_ratio() {
+    let framing = framing([224, 224], None, Some(ResizedCrop::default()));
+    let (mut areas, mut ratios) = (Vec::new(), Vec::new());
+    for sample in 0..20_000 {
+        let Window { top, left, height, width } = framing.window([1000, 1000], 3, sample);
+        assert!(top + height <= 1000.0 && left + width <= 1000.0);
+        areas.push(height * width / 1e6);
+        ratios.push((width / height).ln());
+    }
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    // Uniform from 0.08 to 1, less those parts above 0.75 that are too long: (0.278 + 0.099) / (0.67 + 0.119) by integration.
+    assert!((mean(&areas) - 0.478).abs() < 0.005, "{}", mean(&areas));
+    assert!(mean(&ratios).abs() < 0.01, "{}", mean(&ratios));
+    assert!(areas.iter().all(|area| (0.079..=1.0).contains(area)));
+    assert_eq!(framing.window([1000, 1000], 3, 7), framing.window([1000, 1000], 3, 7));
+    assert_ne!(framing.window([1000, 1000], 3, 7), framing.window([1000, 1000], 4, 7));
+    // Nothing of this ratio fits: the middle.
+    assert_eq!(framing.window([1, 1000], 3, 7), Window { top: 0.0, left: 499.5, height: 1.0, width: 1.0 });
+}
+
+proptest! {
+    #[test]
+    fn any_image_gives_any_sample(
+        size in [1usize..60, 1usize..60],
+        wanted in [1usize..40, 1usize..40],
+        exif in 0u16..10,
+        colours in (any::<bool>(), any::<bool>(), any::<bool>()),
+        resize in 0usize..3,
+        seed in any::<u32>(),
+    ) {
+        let (grey, grey_wanted, random) = colours;
+        let orientation = Orientation::from_exif(exif);
+        let channels = if grey { 1 } else { 3 };
+        let shape = [if grey_wanted { 1 } else { 3 }, wanted[0], wanted[1]];
+        let pixels: Vec<u8> = (0..channels * size[0] * size[1]).map(|at| at as u8).collect();
+        let resize = (resize > 0).then_some(wanted[0].max(wanted[1]) * resize);
+        let framing = framing(wanted, resize, random.then(ResizedCrop::default));
+        let upright = orientation.turned(size);
+        let window = framing.window(upright, 1, seed);
+        prop_assert!(window.top >= 0.0 && window.top + window.height <= upright[0] as f64 + 1e-9);
+        prop_assert!(window.left >= 0.0 && window.left + window.width <= upright[1] as f64 + 1e-9);
+        for order in [PixelOrder::Planes, PixelOrder::Interleaved] {
+            let stored = sample(&pixels, [channels, size[0], size[1]], order, orientation);
+            let mut framer = Framer::default();
+            let (cut, _) = framer.cut(&stored, window, shape).unwrap();
+            prop_assert_eq!(cut.len(), shape.iter().product::<usize>());
+        }
+    }
+}
