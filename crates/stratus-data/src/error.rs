@@ -44,6 +44,37 @@ pub enum DataError {
         /// The file's name, without `.gz`.
         file: String,
     },
+    /// A file of an archive that the data set needs is not there.
+    #[error(
+        "{}: `{file}` is not there, and the {split} split of `{dataset}` needs it; \
+         name the directory that holds the files, or fetch `{dataset}` into this one", .root.display()
+    )]
+    MissingPart {
+        /// The data set's name.
+        dataset: String,
+        /// The part that was asked for.
+        split: Split,
+        /// The directory that was searched.
+        root: PathBuf,
+        /// The file's name in the directory.
+        file: String,
+    },
+    /// A file cannot be read.
+    #[error("{}: {cause}", .path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        cause: std::io::Error,
+    },
+    /// A file is not what it should be.
+    #[error("{}: {problem}", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it and what to do.
+        problem: String,
+    },
     /// An idx file is not what it should be.
     #[error(transparent)]
     Idx(#[from] IdxError),

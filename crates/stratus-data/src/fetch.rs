@@ -3,6 +3,8 @@
 //! A download grows in `<name>.part` beside its place and is renamed once it is whole, right and on disk; what lies under the final
 //! name is therefore always complete. A second process that fetches the same file at the same time is told so.
 
+mod unpack;
+
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Component, Path, PathBuf};
@@ -14,6 +16,7 @@ use thiserror::Error;
 use ureq::Agent;
 use ureq::http::{Response, StatusCode, header};
 
+use self::unpack::unpack;
 use crate::checksum::hex;
 use crate::datasets::{self, PublishedFile};
 use crate::error::DataError;
@@ -55,6 +58,14 @@ pub enum FetchError {
     Busy {
         /// The partial file.
         path: PathBuf,
+    },
+    /// An archive does not hold what it should.
+    #[error("{}: {problem}; remove it and fetch again", .path.display())]
+    Unpack {
+        /// The archive.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
     },
     /// No mirror gave the file.
     #[error(
@@ -172,12 +183,20 @@ pub fn fetch_files(
     directory: &Path,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<FetchReport, FetchError> {
+    let plain = |name: &str| {
+        let mut components = Path::new(name).components();
+        matches!((components.next(), components.next()), (Some(Component::Normal(_)), None))
+            && !name.contains(['/', '\\', '\0'])
+    };
     for file in files {
         for name in [Some(file.name), file.unpacked.map(|unpacked| unpacked.name)].into_iter().flatten() {
-            let mut components = Path::new(name).components();
-            let plain = matches!((components.next(), components.next()), (Some(Component::Normal(_)), None));
-            if !plain || name.contains(['/', '\\', '\0']) {
+            if !plain(name) {
                 return Err(FetchError::Name { name: name.to_owned() });
+            }
+        }
+        for member in file.members {
+            if !member.name.split('/').all(plain) {
+                return Err(FetchError::Name { name: member.name.to_owned() });
             }
         }
     }
@@ -222,7 +241,35 @@ struct Download<'a> {
 }
 
 impl Download<'_> {
-    fn run(mut self) -> Result<FetchedFile, FetchError> {
+    fn run(self) -> Result<FetchedFile, FetchError> {
+        let members = self.file.members;
+        let Some(first) = members.first() else { return self.obtain() };
+        let path = self.directory.join(first.name).parent().unwrap_or(self.directory).to_owned();
+        if self.members_are_there() {
+            (self.progress)(Progress::Present { file: self.file.name });
+            return Ok(FetchedFile { path, received: 0, url: None });
+        }
+        let directory = self.directory;
+        let archive = self.obtain()?;
+        unpack(&archive.path, members, directory)?;
+        // Its content is in place and verified; it is only in the way now.
+        let _ = fs::remove_file(&archive.path);
+        Ok(FetchedFile { path, ..archive })
+    }
+
+    /// Whether every member is in place and right.
+    fn members_are_there(&self) -> bool {
+        self.file.members.iter().all(|member| {
+            let path = self.directory.join(member.name);
+            path.metadata().is_ok_and(|about| about.is_file() && about.len() == member.bytes)
+                && File::open(&path)
+                    .and_then(|file| digest(file, member.bytes))
+                    .is_ok_and(|found| found == member.sha256)
+        })
+    }
+
+    /// Brings the file itself.
+    fn obtain(mut self) -> Result<FetchedFile, FetchError> {
         let file = self.file.name;
         if let Some(path) = self.present() {
             (self.progress)(Progress::Present { file });

@@ -9,6 +9,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use stratus_data::checksum::sha256_hex;
 use stratus_data::datasets::{PublishedFile, UnpackedFile};
 use stratus_data::fetch::fetch_files;
@@ -53,7 +55,8 @@ impl Server {
         let mirrors: Vec<String> = behaviours.iter().map(|behaviour| self.mirror(behaviour)).collect();
         let mirrors: Vec<&str> = mirrors.iter().map(String::as_str).collect();
         let sha256 = sha256_hex([content().as_slice()]);
-        let file = PublishedFile { name: NAME, bytes: 200_000, sha256: &sha256, unpacked: None };
+        let file =
+            PublishedFile { name: NAME, bytes: 200_000, sha256: &sha256, unpacked: None, members: &[] };
         fetch_files(&[file], &mirrors, directory, &mut |_| ())
     }
 
@@ -216,7 +219,7 @@ fn where_all_mirrors_fail_each_is_listed_with_its_cause() {
     let closed = format!("http://{}/", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
     let (missing, wrong, short) = (server.mirror("missing"), server.mirror("wrong"), server.mirror("short"));
     let sha256 = sha256_hex([content().as_slice()]);
-    let file = PublishedFile { name: NAME, bytes: 200_000, sha256: &sha256, unpacked: None };
+    let file = PublishedFile { name: NAME, bytes: 200_000, sha256: &sha256, unpacked: None, members: &[] };
     let mut seen = Vec::new();
     let mirrors = [missing.as_str(), &wrong, &short, &closed];
     let error = fetch_files(&[file], &mirrors, directory.path(), &mut |progress| {
@@ -247,7 +250,7 @@ fn where_all_mirrors_fail_each_is_listed_with_its_cause() {
 fn names_that_leave_the_directory_are_refused() {
     let (server, directory) = (Server::start(), temporary());
     for name in ["../up", "/abs", "a/b", "a\\b", "..", ".", "", "a/../b", "a/", "nul\0"] {
-        let file = PublishedFile { name, bytes: 1, sha256: "", unpacked: None };
+        let file = PublishedFile { name, bytes: 1, sha256: "", unpacked: None, members: &[] };
         let error =
             fetch_files(&[file], &[&server.mirror("good")], directory.path(), &mut |_| ()).unwrap_err();
         assert!(matches!(error, FetchError::Name { .. }), "{name:?}: {error}");
@@ -292,9 +295,101 @@ fn unpacked_and_repacked_files_are_recognised() {
     fs::write(directory.path().join("digits"), b"unpacked").unwrap();
     let sha256 = sha256_hex([b"unpacked".as_slice()]);
     let unpacked = Some(UnpackedFile { name: "digits", bytes: 8, sha256: &sha256 });
-    let file = PublishedFile { name: "digits.gz", bytes: 1, sha256: "", unpacked };
+    let file = PublishedFile { name: "digits.gz", bytes: 1, sha256: "", unpacked, members: &[] };
     let report = fetch_files(&[file], &[], directory.path(), &mut |_| ()).unwrap();
     assert_eq!(report.files[0].path, directory.path().join("digits"));
+}
+
+/// A gzipped tar archive of files and, under `evil`, of a path that would leave the directory.
+fn archive(files: &[(&str, &[u8])]) -> Vec<u8> {
+    let packed = GzEncoder::new(Vec::new(), Compression::fast());
+    let mut archive = tar::Builder::new(packed);
+    for (name, content) in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        // `set_path` would refuse what the test is about.
+        header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+        header.set_cksum();
+        archive.append(&header, *content).unwrap();
+    }
+    archive.into_inner().unwrap().finish().unwrap()
+}
+
+/// Fetches an archive that lies in the directory, as an interrupted process may leave it.
+fn unpack(directory: &Path, content: &[u8], members: &[UnpackedFile<'_>]) -> Result<FetchReport, FetchError> {
+    fs::write(directory.join("set.tar.gz"), content).unwrap();
+    let sha256 = sha256_hex([content]);
+    let bytes = content.len() as u64;
+    let file = PublishedFile { name: "set.tar.gz", bytes, sha256: &sha256, unpacked: None, members };
+    fetch_files(&[file], &[], directory, &mut |_| ())
+}
+
+#[test]
+fn the_listed_members_of_an_archive_are_unpacked_and_nothing_else() {
+    let directory = temporary();
+    let root = directory.path().join("root");
+    fs::create_dir(&root).unwrap();
+    let (one, two) = (vec![1u8; 5000], vec![2u8; 70_000]);
+    let sums = [sha256_hex([one.as_slice()]), sha256_hex([two.as_slice()])];
+    let members = [
+        UnpackedFile { name: "set/one.bin", bytes: 5000, sha256: &sums[0] },
+        UnpackedFile { name: "set/two.bin", bytes: 70_000, sha256: &sums[1] },
+    ];
+    let content = archive(&[
+        ("../evil", b"evil"),
+        ("/evil", b"evil"),
+        ("set/readme", b"unasked"),
+        ("set/one.bin", &one),
+        ("./set/two.bin", &two),
+    ]);
+    let report = unpack(&root, &content, &members).unwrap();
+    assert_eq!(report.files[0].path, root.join("set"));
+    assert_eq!(fs::read(root.join("set/one.bin")).unwrap(), one);
+    assert_eq!(fs::read(root.join("set/two.bin")).unwrap(), two);
+    let names =
+        |folder: &Path| fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name()).collect::<Vec<_>>();
+    assert_eq!(names(&root.join("set")).len(), 2);
+    assert_eq!(names(&root), ["set"]);
+    assert_eq!(names(directory.path()), ["root"]);
+    // What is unpacked and right is not asked for again: there is no mirror.
+    let file = PublishedFile { name: "set.tar.gz", bytes: 1, sha256: "", unpacked: None, members: &members };
+    assert_eq!(fetch_files(&[file], &[], &root, &mut |_| ()).unwrap().files[0].url, None);
+    fs::write(root.join("set/one.bin"), vec![0; 5000]).unwrap();
+    assert!(matches!(fetch_files(&[file], &[], &root, &mut |_| ()), Err(FetchError::Mirrors { .. })));
+}
+
+#[test]
+fn an_archive_with_other_content_is_refused() {
+    let sum = sha256_hex([[1u8; 100].as_slice()]);
+    let member = UnpackedFile { name: "set/one.bin", bytes: 100, sha256: &sum };
+    for (content, problem) in [
+        (archive(&[("set/one.bin", &[1; 99])]), "`set/one.bin` in it is no file of 100 bytes: it has 99"),
+        (archive(&[("set/one.bin", &[2; 100])]), "`set/one.bin` has other content: 100 bytes with"),
+        (archive(&[("one.bin", &[1; 100])]), "it does not hold set/one.bin"),
+        (archive(&[("set/one.bin", &[1; 100])])[..60].to_vec(), "cannot be read"),
+        (b"no archive at all".to_vec(), "cannot be read"),
+    ] {
+        let directory = temporary();
+        let error = unpack(directory.path(), &content, &[member]).unwrap_err().to_string();
+        assert!(error.contains(problem), "{error}");
+        assert!(!directory.path().join("set/one.bin").exists());
+    }
+    let outside = UnpackedFile { name: "../one.bin", bytes: 100, sha256: &sum };
+    let error = unpack(temporary().path(), b"", &[outside]).unwrap_err();
+    assert!(matches!(error, FetchError::Name { .. }), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_archive_is_not_unpacked_through_a_link() {
+    let (directory, outside) = (temporary(), temporary());
+    std::os::unix::fs::symlink(outside.path(), directory.path().join("set")).unwrap();
+    let sum = sha256_hex([[1u8; 100].as_slice()]);
+    let member = UnpackedFile { name: "set/one.bin", bytes: 100, sha256: &sum };
+    let error = unpack(directory.path(), &archive(&[("set/one.bin", &[1; 100])]), &[member]).unwrap_err();
+    assert!(matches!(error, FetchError::Disk { .. }), "{error}");
+    assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
 }
 
 #[test]
@@ -302,6 +397,6 @@ fn an_unknown_name_is_answered_with_the_nearest() {
     let error = fetch("mnits", Path::new("unused"), &mut |_| ()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "there is no data set `mnits`, did you mean `mnist`?; known: mnist, synthetic"
+        "there is no data set `mnits`, did you mean `mnist`?; known: mnist, cifar10, cifar100, cifar100_coarse, synthetic"
     );
 }

@@ -33,24 +33,28 @@ static FILES: [PublishedFile<'static>; 4] = [
         bytes: 9_912_422,
         sha256: "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
         unpacked: Some(TRAIN_IMAGES),
+        members: &[],
     },
     PublishedFile {
         name: "train-labels-idx1-ubyte.gz",
         bytes: 28_881,
         sha256: "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
         unpacked: Some(TRAIN_LABELS),
+        members: &[],
     },
     PublishedFile {
         name: "t10k-images-idx3-ubyte.gz",
         bytes: 1_648_877,
         sha256: "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
         unpacked: Some(TEST_IMAGES),
+        members: &[],
     },
     PublishedFile {
         name: "t10k-labels-idx1-ubyte.gz",
         bytes: 4_542,
         sha256: "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
         unpacked: Some(TEST_LABELS),
+        members: &[],
     },
 ];
 

@@ -2,6 +2,7 @@
 //!
 //! A new data set is a file here with a [`DatasetEntry`] and its line in [`REGISTRY`].
 
+pub mod cifar;
 pub mod mnist;
 pub mod synthetic;
 
@@ -16,7 +17,8 @@ use crate::frame::Orientation;
 use crate::pixels::{Normalisation, PixelOrder};
 
 /// Every data set, by name.
-pub static REGISTRY: &[&DatasetEntry] = &[&mnist::ENTRY, &synthetic::ENTRY];
+pub static REGISTRY: &[&DatasetEntry] =
+    &[&mnist::ENTRY, &cifar::CIFAR10, &cifar::CIFAR100, &cifar::CIFAR100_COARSE, &synthetic::ENTRY];
 
 /// A labelled collection of images.
 ///
@@ -233,12 +235,14 @@ pub struct PublishedFile<'a> {
     pub sha256: &'a str,
     /// The same file unpacked, which serves as well; for files that are gzipped.
     pub unpacked: Option<UnpackedFile<'a>>,
+    /// The files to take out of it, for gzipped tar archives; the archive itself is then not kept.
+    pub members: &'a [UnpackedFile<'a>],
 }
 
 /// What a published file holds once unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnpackedFile<'a> {
-    /// The name in the data set's directory.
+    /// The name in the data set's directory; for a member of an archive the path there, `/` between its parts.
     pub name: &'a str,
     /// Its length in bytes.
     pub bytes: u64,
@@ -280,9 +284,15 @@ mod tests {
     #[test]
     fn a_misspelt_name_is_answered_with_the_nearest() {
         let message = entry("minst").unwrap_err().to_string();
-        assert_eq!(message, "there is no data set `minst`, did you mean `mnist`?; known: mnist, synthetic");
+        assert_eq!(
+            message,
+            "there is no data set `minst`, did you mean `mnist`?; known: mnist, cifar10, cifar100, cifar100_coarse, synthetic"
+        );
         let message = entry("zzz").unwrap_err().to_string();
-        assert_eq!(message, "there is no data set `zzz`; known: mnist, synthetic");
+        assert_eq!(
+            message,
+            "there is no data set `zzz`; known: mnist, cifar10, cifar100, cifar100_coarse, synthetic"
+        );
         let message = "trian".parse::<Split>().unwrap_err().to_string();
         assert_eq!(
             message,
@@ -300,7 +310,8 @@ mod tests {
             }
             for file in entry.files {
                 let unpacked = file.unpacked.map(|unpacked| unpacked.sha256);
-                for sha256 in [Some(file.sha256), unpacked].into_iter().flatten() {
+                let members = file.members.iter().map(|member| member.sha256);
+                for sha256 in [Some(file.sha256), unpacked].into_iter().flatten().chain(members) {
                     assert!(sha256.len() == 64 && sha256.bytes().all(|b| b.is_ascii_hexdigit()), "{sha256}");
                 }
             }
