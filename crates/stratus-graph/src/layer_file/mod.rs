@@ -5,8 +5,11 @@
 mod attributes;
 #[cfg(test)]
 mod tests;
+mod write;
 
 pub(crate) use attributes::{AttributeError, Attributes};
+pub(crate) use write::Written;
+pub use write::write;
 
 use crate::ops::DECLARATIONS;
 use crate::suggest::nearest;
@@ -91,6 +94,14 @@ pub enum LayerFileError {
         input: String,
         /// The nearest layer.
         suggestion: Option<String>,
+    },
+    /// A network that no layer file describes, see [`write()`].
+    #[error("no layer file describes network `{network}`: {problem}")]
+    Unwritable {
+        /// The network.
+        network: String,
+        /// What would be another.
+        problem: String,
     },
     /// The layers do not fit together.
     #[error(transparent)]

@@ -224,6 +224,7 @@ proptest! {
         if let Ok(graph) = parse(&text) {
             graph.verify().unwrap();
             graph.for_inference().verify().unwrap();
+            prop_assert_eq!(&parse(&write(&graph).unwrap()).unwrap(), &graph);
             prop_assert!(graph.nodes.iter().all(|node| graph.node_flops(node) < u64::MAX));
         }
     }

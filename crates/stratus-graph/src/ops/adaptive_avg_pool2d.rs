@@ -1,7 +1,7 @@
 //! Average-pooling to a given size; to 1x1 it is global average-pooling (Lin, Chen, Yan: "Network in network", 2013).
 
 use super::{Declared, Operation, only};
-use crate::layer_file::{AttributeError, Attributes};
+use crate::layer_file::{AttributeError, Attributes, Written};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -69,6 +69,10 @@ impl Declared for AdaptiveAvgPool2d {
 
     fn declared(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
         Ok(Self { output: attributes.needed_pair("output")? })
+    }
+
+    fn written(&self, to: &mut Written) {
+        to.pair("output", self.output);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Average-pooling.
 
 use super::{Declared, Operation, pooling_flops, resized};
-use crate::layer_file::{AttributeError, Attributes};
+use crate::layer_file::{AttributeError, Attributes, Written};
 use crate::shape::{pooled_extent, window_text};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
@@ -72,6 +72,13 @@ impl Declared for AvgPool2d {
             padding: attributes.padding("padding")?.unwrap_or_default(),
             count_include_pad: attributes.flag("count_include_pad")?.unwrap_or(true),
         })
+    }
+
+    fn written(&self, to: &mut Written) {
+        to.pair("kernel", self.kernel);
+        to.pair_unless("stride", self.stride, self.kernel);
+        to.pair_unless("padding", self.padding, [0, 0]);
+        to.flag_unless("count_include_pad", self.count_include_pad, true);
     }
 }
 

@@ -2,7 +2,7 @@
 //! One operation serves images and vectors: PyTorch's `BatchNorm2d` and `BatchNorm1d` differ only in what they accept.
 
 use super::{Declared, Initialisation, Operation, ParameterKind, ParameterSpec, leading, only};
-use crate::layer_file::{AttributeError, Attributes};
+use crate::layer_file::{AttributeError, Attributes, Written};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
@@ -102,6 +102,12 @@ impl Declared for BatchNorm2d {
             momentum: attributes.number("momentum")?.unwrap_or(usual.momentum),
             ..usual
         })
+    }
+
+    fn written(&self, to: &mut Written) {
+        let usual = Self::new(self.channels);
+        to.number_unless("epsilon", self.epsilon, usual.epsilon);
+        to.number_unless("momentum", self.momentum, usual.momentum);
     }
 }
 

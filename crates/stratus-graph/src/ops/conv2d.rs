@@ -1,7 +1,7 @@
 //! Two-dimensional convolution (cross-correlation, as every framework has it).
 
 use super::{Declared, Initialisation, Operation, ParameterKind, ParameterSpec, leading, only};
-use crate::layer_file::{AttributeError, Attributes};
+use crate::layer_file::{AttributeError, Attributes, Written};
 use crate::shape::{limited, sliding_extent};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
@@ -176,6 +176,19 @@ impl Declared for Conv2d {
             groups: attributes.count("groups")?.unwrap_or(1),
             bias: attributes.flag("bias")?.unwrap_or(true),
         })
+    }
+
+    fn written(&self, to: &mut Written) {
+        to.count("out_channels", self.out_channels);
+        to.pair("kernel", self.kernel);
+        to.pair_unless("stride", self.stride, [1, 1]);
+        to.pair_unless("padding", self.padding_before, [0, 0]);
+        to.pair_unless("padding_after", self.padding_after, self.padding_before);
+        to.pair_unless("dilation", self.dilation, [1, 1]);
+        if self.groups != 1 {
+            to.count("groups", self.groups);
+        }
+        to.flag_unless("bias", self.bias, true);
     }
 }
 

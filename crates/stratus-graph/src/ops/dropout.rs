@@ -1,7 +1,7 @@
 //! Dropout (Srivastava et al.: "Dropout: a simple way to prevent neural networks from overfitting", 2014).
 
 use super::{Declared, Operation, only};
-use crate::layer_file::{AttributeError, Attributes};
+use crate::layer_file::{AttributeError, Attributes, Written};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +42,10 @@ impl Declared for Dropout {
 
     fn declared(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
         Ok(Self { p: attributes.number("p")?.unwrap_or(0.5) })
+    }
+
+    fn written(&self, to: &mut Written) {
+        to.number_unless("p", self.p, 0.5);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The fully connected layer.
 
 use super::{Declared, Initialisation, Operation, ParameterKind, ParameterSpec, leading, only};
-use crate::layer_file::{AttributeError, Attributes};
+use crate::layer_file::{AttributeError, Attributes, Written};
 use crate::shape::limited;
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
@@ -85,6 +85,11 @@ impl Declared for Linear {
             out_features: attributes.needed_count("out_features")?,
             bias: attributes.flag("bias")?.unwrap_or(true),
         })
+    }
+
+    fn written(&self, to: &mut Written) {
+        to.count("out_features", self.out_features);
+        to.flag_unless("bias", self.bias, true);
     }
 }
 

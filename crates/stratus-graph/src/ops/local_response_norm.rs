@@ -2,7 +2,7 @@
 //! networks", 2012).
 
 use super::{Declared, Operation, only};
-use crate::layer_file::{AttributeError, Attributes};
+use crate::layer_file::{AttributeError, Attributes, Written};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
@@ -65,6 +65,13 @@ impl Declared for LocalResponseNorm {
             beta: attributes.number("beta")?.unwrap_or(0.75),
             k: attributes.number("k")?.unwrap_or(1.0),
         })
+    }
+
+    fn written(&self, to: &mut Written) {
+        to.count("size", self.size);
+        to.number_unless("alpha", self.alpha, 1e-4);
+        to.number_unless("beta", self.beta, 0.75);
+        to.number_unless("k", self.k, 1.0);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Max-pooling.
 
 use super::{Declared, Operation, pooling_flops, resized};
-use crate::layer_file::{AttributeError, Attributes};
+use crate::layer_file::{AttributeError, Attributes, Written};
 use crate::shape::{pooled_extent, window_text};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
@@ -80,6 +80,13 @@ impl Declared for MaxPool2d {
             padding: attributes.padding("padding")?.unwrap_or_default(),
             ceil_mode: attributes.flag("ceil_mode")?.unwrap_or(false),
         })
+    }
+
+    fn written(&self, to: &mut Written) {
+        to.pair("kernel", self.kernel);
+        to.pair_unless("stride", self.stride, self.kernel);
+        to.pair_unless("padding", self.padding, [0, 0]);
+        to.flag_unless("ceil_mode", self.ceil_mode, false);
     }
 }
 

@@ -28,7 +28,7 @@ pub use max_pool2d::MaxPool2d;
 pub use relu::Relu;
 pub use relu6::Relu6;
 
-use crate::layer_file::{AttributeError, Attributes};
+use crate::layer_file::{AttributeError, Attributes, Written};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
@@ -119,6 +119,9 @@ pub(crate) trait Declared: Sized {
     /// # Errors
     /// Where an attribute is missing or not what it should be.
     fn declared(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError>;
+
+    /// Says the attributes that are not the defaults of [`declared`](Self::declared).
+    fn written(&self, _to: &mut Written) {}
 }
 
 /// [`Declared`], as a value.
@@ -178,6 +181,13 @@ macro_rules! operations {
             keys: $name::KEYS,
             build: |attributes, inputs| $name::declared(attributes, inputs).map(Op::$name),
         }),*];
+
+        impl Op {
+            /// [`Declared::written`] of the operation.
+            pub(crate) fn written(&self, to: &mut Written) {
+                match self { $(Self::$name(operation) => operation.written(to),)* }
+            }
+        }
 
         impl Operation for Op {
             fn kind(&self) -> &'static str {

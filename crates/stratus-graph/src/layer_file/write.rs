@@ -1,0 +1,210 @@
+//! Networks to layer files.
+
+use super::{INPUT, LONGEST, LayerFileError, MOST_LAYERS, parse};
+use crate::{Graph, Initialisation, Node, Op, Operation};
+use std::fmt::Write;
+
+/// The attributes of a layer as lines of its file.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    text: String,
+}
+
+impl Written {
+    fn line(&mut self, key: &str, value: impl std::fmt::Display) {
+        // Writing into a String cannot fail.
+        let _ = writeln!(self.text, "{key} = {value}");
+    }
+
+    /// A whole number.
+    pub(crate) fn count(&mut self, key: &str, value: usize) {
+        self.line(key, value);
+    }
+
+    /// `[height, width]`, as one number where they are equal.
+    pub(crate) fn pair(&mut self, key: &str, [height, width]: [usize; 2]) {
+        if height == width {
+            self.line(key, height);
+        } else {
+            self.line(key, format!("[{height}, {width}]"));
+        }
+    }
+
+    /// A [`pair`](Self::pair), where it is not the default.
+    pub(crate) fn pair_unless(&mut self, key: &str, value: [usize; 2], default: [usize; 2]) {
+        if value != default {
+            self.pair(key, value);
+        }
+    }
+
+    /// A number, where it is not the default.
+    pub(crate) fn number_unless(&mut self, key: &str, value: f32, default: f32) {
+        if value != default {
+            self.line(key, number(value));
+        }
+    }
+
+    /// True or false, where it is not the default.
+    pub(crate) fn flag_unless(&mut self, key: &str, value: bool, default: bool) {
+        if value != default {
+            self.line(key, value);
+        }
+    }
+}
+
+/// The shortest decimal that is read as this number, with a point or an exponent.
+fn number(value: f32) -> String {
+    format!("{value:?}")
+}
+
+/// The layer file of a network: [`parse`] gives the same network again, auxiliary outputs and first values included.
+///
+/// # Errors
+/// Where no layer file describes it: a name or a size that none may have, or a tensor that the file could not name.
+pub fn write(graph: &Graph) -> Result<String, LayerFileError> {
+    if graph.nodes.len() > MOST_LAYERS {
+        let size = format!("{} layers", graph.nodes.len());
+        return Err(LayerFileError::TooLong { size, most: MOST_LAYERS });
+    }
+    let mut to = Written::default();
+    to.line("name", quoted(&graph.name));
+    to.line("input", format!("{:?}", graph.input_shape().0));
+    let names: Vec<(crate::TensorId, &str)> = std::iter::once((graph.input, INPUT))
+        .chain(graph.nodes.iter().map(|node| (node.output, node.name.as_str())))
+        .collect();
+    let names: std::collections::HashMap<_, _> = names.into_iter().collect();
+    let name = |tensor| names.get(&tensor).copied().unwrap_or_default();
+    let mut before = graph.input;
+    if graph.nodes.last().is_none_or(|node| node.output != graph.output) {
+        to.line("output", quoted(name(graph.output)));
+    }
+    for node in &graph.nodes {
+        to.text += "\n[[layer]]\n";
+        to.line("name", quoted(&node.name));
+        to.line("op", quoted(node.op.kind()));
+        match node.inputs[..] {
+            [input] if input == before => {}
+            [input] => to.line("inputs", quoted(name(input))),
+            ref inputs => {
+                let inputs: Vec<String> = inputs.iter().map(|&input| quoted(name(input))).collect();
+                to.line("inputs", format!("[{}]", inputs.join(", ")));
+            }
+        }
+        node.op.written(&mut to);
+        initial(graph, node, &mut to);
+        if let Some(auxiliary) = graph.auxiliary.iter().find(|auxiliary| auxiliary.output == node.output) {
+            to.line("auxiliary", number(auxiliary.weight));
+        }
+        before = node.output;
+        if to.text.len() > LONGEST {
+            return Err(LayerFileError::TooLong { size: "more bytes".to_owned(), most: LONGEST });
+        }
+    }
+    verify(graph, &parse(&to.text)?)?;
+    Ok(to.text)
+}
+
+/// How parameters begin that begin otherwise than their operation has it.
+fn initial(graph: &Graph, node: &Node, to: &mut Written) {
+    let kaiming = match &node.op {
+        Op::Conv2d(conv) => Some(Initialisation::kaiming_normal(conv.fan_out())),
+        Op::Linear(linear) => Some(Initialisation::kaiming_normal(linear.out_features)),
+        _ => None,
+    };
+    for (spec, id) in node.op.parameters().iter().zip(&node.parameters) {
+        let found = graph.parameters[id.0].initialisation;
+        if found == spec.initialisation {
+            continue;
+        }
+        let text = match found {
+            _ if Some(found) == kaiming => "\"kaiming_normal\"".to_owned(),
+            Initialisation::Zeros => "\"zeros\"".to_owned(),
+            Initialisation::Ones => "\"ones\"".to_owned(),
+            Initialisation::Normal { std } => format!("{{ normal = {} }}", number(std)),
+            Initialisation::Uniform { bound } => format!("{{ uniform = {} }}", number(bound)),
+        };
+        to.line(&format!("{}_init", spec.name), text);
+    }
+}
+
+fn quoted(text: &str) -> String {
+    // Of the names that layer files take, none needs escaping; of others the text is no matter, for they are refused.
+    format!("{text:?}")
+}
+
+/// What was written must be read as what it was written from.
+fn verify(graph: &Graph, read: &Graph) -> Result<(), LayerFileError> {
+    if graph == read {
+        return Ok(());
+    }
+    let layer = graph.nodes.iter().zip(&read.nodes).find(|(ours, read)| ours != read);
+    let parameter = graph.parameters.iter().zip(&read.parameters).find(|(ours, read)| ours != read);
+    let problem = match (layer, parameter) {
+        (Some((node, _)), _) => format!("layer `{}` would be another", node.name),
+        (_, Some((parameter, _))) => format!("parameter `{}` would begin otherwise", parameter.name),
+        _ => "its tensors would be numbered otherwise".to_owned(),
+    };
+    Err(LayerFileError::Unwritable { network: graph.name.clone(), problem })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layer_file::LayerFileError;
+    use crate::ops::{Conv2d, LocalResponseNorm, Relu};
+    use crate::zoo::NETWORKS;
+    use crate::{GraphBuilder, Shape};
+
+    #[test]
+    fn every_network_of_the_zoo_is_written_and_read() {
+        for network in NETWORKS {
+            let graph = (network.build)(&(network.defaults)()).unwrap();
+            for graph in [graph.for_inference(), graph] {
+                let text = write(&graph).unwrap_or_else(|error| panic!("{}: {error}", network.name));
+                assert_eq!(parse(&text).unwrap(), graph, "{}", network.name);
+            }
+        }
+    }
+
+    #[test]
+    fn the_example_is_written_as_it_was_read() {
+        let graph = parse(include_str!("../../../../docs/examples/small.toml")).unwrap();
+        assert_eq!(parse(&write(&graph).unwrap()).unwrap(), graph);
+    }
+
+    #[test]
+    fn only_what_is_not_the_default_is_written() {
+        let (mut builder, input) = GraphBuilder::new("small", Shape::image(2, 9, 9));
+        let conv = Conv2d { padding_after: [0, 1], bias: true, ..Conv2d::new(2, 4, 3, 2, 0) };
+        let x = builder.add("conv", conv, &[input]).unwrap();
+        let norm = LocalResponseNorm { size: 5, alpha: 5e-4, beta: 0.75, k: 2.0 };
+        let y = builder.add("norm", norm, &[x]).unwrap();
+        builder.add("unread", Relu, &[x]).unwrap();
+        let graph = builder.finish(y).unwrap();
+        assert_eq!(
+            write(&graph).unwrap(),
+            "name = \"small\"\ninput = [2, 9, 9]\noutput = \"norm\"\n\n[[layer]]\nname = \"conv\"\nop = \"conv2d\"\nout_channels = 4\n\
+             kernel = 3\nstride = 2\npadding_after = [0, 1]\n\n[[layer]]\nname = \"norm\"\nop = \"local_response_norm\"\nsize = 5\n\
+             alpha = 0.0005\nk = 2.0\n\n[[layer]]\nname = \"unread\"\nop = \"relu\"\ninputs = \"conv\"\n"
+        );
+    }
+
+    #[test]
+    fn what_no_file_can_say_is_an_error() {
+        let refused = |name: &str, conv: Conv2d| {
+            let (mut builder, input) = GraphBuilder::new("net", Shape::image(1, 8, 8));
+            let x = builder.add(name, conv, &[input]).unwrap();
+            write(&builder.finish(x).unwrap()).unwrap_err()
+        };
+        let conv = Conv2d::new(1, 1, 3, 1, 1);
+        assert!(matches!(refused("a b", conv), LayerFileError::Wrong { key: "name", .. }));
+        assert!(matches!(refused("\"\nop = 'add'", conv), LayerFileError::Wrong { key: "name", .. }));
+        let long = Conv2d { stride: [1 << 21; 2], ..conv };
+        assert!(matches!(refused("a", long), LayerFileError::Wrong { key: "stride", .. }));
+        let mut graph =
+            parse("name = 'a'\ninput = [1, 4, 4]\n[[layer]]\nname = 'c'\nop = 'batch_norm2d'\n").unwrap();
+        graph.parameters[2].initialisation = Initialisation::Ones;
+        let message = write(&graph).unwrap_err().to_string();
+        assert!(message.contains("running_mean_init"), "{message}");
+    }
+}

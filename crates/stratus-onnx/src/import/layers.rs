@@ -1,0 +1,554 @@
+//! Nodes that become layers, are taken into one, or change how what it makes is seen.
+
+use super::constants::per_image;
+use super::{Importer, LARGEST, Made, Order, Pad, Refusal, Taken, Value};
+use crate::error::printable;
+use crate::export::bins;
+use crate::proto::Node;
+use crate::tensor::Constant;
+use stratus_graph::ops::{
+    AdaptiveAvgPool2d, Add, BatchNorm2d, Concat, Conv2d, Dropout, Flatten, Linear, LocalResponseNorm, Relu,
+    Relu6,
+};
+use stratus_graph::{Op, Shape};
+
+impl<'a> Importer<'a> {
+    /// What a node makes of the images. A new operator is a line here.
+    pub(super) fn layer(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+        match node.operator {
+            "Conv" => self.conv(node),
+            "Gemm" => self.gemm(node),
+            "MatMul" => self.matmul(node),
+            "BatchNormalization" => self.batch_norm(node),
+            "Relu" => self.elementwise(node, Relu),
+            "Clip" => self.clip(node),
+            "Min" => self.min(node),
+            "Dropout" => {
+                let p = self.number(node, "ratio", 1)?.unwrap_or(0.5);
+                self.elementwise(node, Dropout { p })
+            }
+            "LRN" => self.local_response_norm(node),
+            "MaxPool" => self.max_pool(node),
+            "AveragePool" => self.average_pool(node),
+            "GlobalAveragePool" => {
+                let made = self.plain(node, 0)?;
+                self.push(node, AdaptiveAvgPool2d::GLOBAL, &[made], vec![])
+            }
+            "GlobalMaxPool" => self.global_max_pool(node),
+            "ReduceMean" => self.mean(node),
+            "Add" | "Sum" => self.add(node),
+            "Concat" => self.concat(node),
+            "Flatten" | "Reshape" | "Squeeze" => self.reshape(node),
+            "Transpose" => self.transpose(node),
+            "Pad" => self.pad(node),
+            "Identity" | "Cast" => {
+                let made = self.padded(node, 0)?;
+                Ok(self.alias(node, made))
+            }
+            "Softmax" | "LogSoftmax" => Err("only a softmax that is the last node is left out".into()),
+            _ => Err("no operation of a layer computes it".into()),
+        }
+    }
+
+    /// A layer that does the same to every element, whatever their order.
+    fn elementwise(&mut self, node: &'a Node<'a>, op: impl Into<Op>) -> Taken<Value> {
+        let made = self.made(node, 0)?;
+        let value = self.push(node, op, &[made], vec![])?;
+        Ok(in_order(value, made.order))
+    }
+
+    fn conv(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+        let made = self.padded(node, 0)?;
+        if made.order != Order::Plain {
+            return Err("it reads images with their channels last".into());
+        }
+        let (shape, weight) = self.weight(node, 1)?.ok_or("it has no weight")?;
+        let [out_channels, per_group, height, width] = shape[..] else {
+            return Err(format!(
+                "its weight has {} dimensions, that of two-dimensional images 4",
+                shape.len()
+            )
+            .into());
+        };
+        let kernel = [height, width];
+        if pair(node, "kernel_shape", kernel)? != kernel {
+            return Err(format!("its kernel is {kernel:?}, its `kernel_shape` says otherwise").into());
+        }
+        let groups = count(node, "group", 1)?;
+        let (stride, dilation) = (pair(node, "strides", [1, 1])?, pair(node, "dilations", [1, 1])?);
+        let (before, after) = self.padding(node, made, kernel, stride, dilation, true)?;
+        let bias = self.weight(node, 2)?.map(|(_, bias)| bias);
+        let conv = Conv2d {
+            in_channels: per_group.checked_mul(groups).ok_or("its groups are too many")?,
+            out_channels,
+            kernel,
+            stride,
+            padding_before: before,
+            padding_after: after,
+            dilation,
+            groups,
+            bias: bias.is_some(),
+        };
+        let parameters = [Some(weight), bias].into_iter().flatten().collect();
+        self.push(node, conv, &[made], parameters)
+    }
+
+    fn gemm(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+        let made = self.made(node, 0)?;
+        let flag = |name| node.attribute(name).is_some_and(|attribute| attribute.int != 0);
+        if flag("transA") {
+            return Err("its `transA` is set: it would mix images".into());
+        }
+        let constant = self.constant(node, 1)?.ok_or("it has no weight")?;
+        let constant = if flag("transB") { constant } else { transposed(&constant)? };
+        let scale = |name| node.attribute(name).map_or(1.0, |attribute| attribute.float);
+        let weight = scaled(floats(constant)?, scale("alpha"));
+        let bias = match self.weight(node, 2)? {
+            None => None,
+            Some((_, bias)) => {
+                let features = weight.0[0];
+                let bias = scaled((vec![], bias), scale("beta")).1;
+                // One number for all features is one for each.
+                Some(if let [bias] = bias[..] { vec![bias; features] } else { bias })
+            }
+        };
+        self.linear(node, made, weight, bias)
+    }
+
+    /// A product with a weight, `[inputs, outputs]`, or one of the two that adaptive average-pooling is written as.
+    fn matmul(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+        if matches!(self.value(node, 0)?, Value::Made(_)) && matches!(self.value(node, 1)?, Value::Made(_)) {
+            return Err("it multiplies what it computes from the images with each other".into());
+        }
+        let first = matches!(self.value(node, 0)?, Value::Made(_));
+        let made = self.made(node, usize::from(!first))?;
+        let constant = self.constant(node, usize::from(first))?.ok_or("it has no weight")?;
+        if let Ok([channels, height, width]) = self.shape(made.id).as_image() {
+            return self.adaptive(node, made, first, &constant, [channels, height, width]);
+        }
+        if !first {
+            return Err("its weight stands before what it reads".into());
+        }
+        let weight = floats(transposed(&constant)?)?;
+        self.linear(node, made, weight, None)
+    }
+
+    /// Adaptive average-pooling as products with matrices of means: rows first, then columns.
+    fn adaptive(
+        &mut self,
+        node: &'a Node<'a>,
+        made: Made,
+        columns: bool,
+        constant: &Constant,
+        [_, height, width]: [usize; 3],
+    ) -> Taken<Value> {
+        let unknown =
+            || Refusal::from("it multiplies images, and not with the matrix of an adaptive average-pooling");
+        let size = if columns { width } else { height };
+        let matrix = if columns { transposed(constant)? } else { constant.clone() };
+        let (shape, values) = floats(matrix)?;
+        let [count, _] = shape[..] else { return Err(unknown()) };
+        // What `bins` makes is not larger than what was read.
+        if made.order != Order::Plain || shape != [count, size] || values != bins(count, size) {
+            return Err(unknown());
+        }
+        if !columns {
+            return self.push(node, AdaptiveAvgPool2d { output: [count, width] }, &[made], vec![]);
+        }
+        let name = self.names.of(node);
+        let sole = self.is_sole(node);
+        match self.sole_layer(made) {
+            Some(layer) if matches!(&layer.op, Op::AdaptiveAvgPool2d(rows) if rows.output[1] == width) => {
+                layer.op = AdaptiveAvgPool2d { output: [height, count] }.into();
+                layer.shape.0[2] = count;
+                layer.name = name;
+                Ok(Value::Made(Made { sole, ..made }))
+            }
+            _ => {
+                let pooled =
+                    self.push_as(name, AdaptiveAvgPool2d { output: [height, count] }, &[made], vec![])?;
+                Ok(Value::Made(Made { sole, ..pooled }))
+            }
+        }
+    }
+
+    /// A linear layer of a weight `[outputs, inputs]`.
+    fn linear(
+        &mut self,
+        node: &'a Node<'a>,
+        made: Made,
+        (shape, mut weight): (Vec<usize>, Vec<f32>),
+        bias: Option<Vec<f32>>,
+    ) -> Taken<Value> {
+        let [out_features, in_features] = shape[..] else {
+            return Err(format!("its weight has {} dimensions instead of 2", shape.len()).into());
+        };
+        if let Order::Flattened([channels, height, width]) = made.order {
+            let pixels = height * width;
+            if in_features != channels * pixels {
+                return Err(
+                    format!("its weight {shape:?} does not fit {} features", channels * pixels).into()
+                );
+            }
+            // The file's feature of pixel p and channel c is number p * channels + c, the layer's c * pixels + p.
+            let reordered = |row: &[f32]| {
+                (0..in_features).map(|i| row[i % pixels * channels + i / pixels]).collect::<Vec<_>>()
+            };
+            weight = weight.chunks_exact(in_features.max(1)).flat_map(reordered).collect();
+        } else if made.order != Order::Plain {
+            return Err("it reads images with their channels last".into());
+        }
+        let linear = Linear { in_features, out_features, bias: bias.is_some() };
+        self.push(node, linear, &[made], [Some(weight), bias].into_iter().flatten().collect())
+    }
+
+    fn batch_norm(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+        let made = self.plain(node, 0)?;
+        if node.attribute("spatial").is_some_and(|spatial| spatial.int == 0) {
+            return Err("it normalises every pixel by itself".into());
+        }
+        let mut parameters = Vec::new();
+        for position in 1..5 {
+            let (_, values) = self.weight(node, position)?.ok_or("it has less than four parameters")?;
+            parameters.push(values);
+        }
+        let number = |name, otherwise| node.attribute(name).map_or(otherwise, |attribute| attribute.float);
+        let norm = BatchNorm2d {
+            channels: parameters[0].len(),
+            epsilon: number("epsilon", 1e-5),
+            momentum: moved_share(number("momentum", 0.9)),
+        };
+        self.push(node, norm, &[made], parameters)
+    }
+
+    fn clip(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+        let (least, most) = (self.number(node, "min", 1)?, self.number(node, "max", 2)?);
+        match (least, most) {
+            (Some(0.0), None) => self.elementwise(node, Relu),
+            (Some(0.0), Some(most)) if most >= f32::MAX => self.elementwise(node, Relu),
+            (Some(0.0), Some(Relu6::CEILING)) => self.ceiling(node, 0),
+            _ => {
+                let shown = |bound: Option<f32>| bound.map_or("none".to_owned(), |bound| bound.to_string());
+                Err(format!(
+                    "its bounds are {} and {}; 0 and 6, or 0 and none, are taken",
+                    shown(least),
+                    shown(most)
+                )
+                .into())
+            }
+        }
+    }
+
+    /// The ceiling of ReLU6, as TensorFlow's converters write it: `Min(Relu(x), 6)`.
+    fn min(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+        let first = usize::from(!matches!(self.value(node, 0)?, Value::Made(_)));
+        let made = self.made(node, first)?;
+        let bound = self.constant(node, 1 - first)?.and_then(|constant| constant.scalar());
+        let not_negative = made.id > 0 && self.layers[made.id - 1].not_negative;
+        if node.inputs.len() != 2 || bound != Some(Relu6::CEILING) || !not_negative {
+            return Err("only min(x, 6) behind a rectifier is taken".into());
+        }
+        self.ceiling(node, first)
+    }
+
+    /// ReLU6, into which a rectifier before it is taken.
+    fn ceiling(&mut self, node: &'a Node<'a>, position: usize) -> Taken<Value> {
+        let made = self.made(node, position)?;
+        if let Some(layer) = self.sole_layer(made)
+            && matches!(layer.op, Op::Relu(_))
+        {
+            layer.op = Relu6.into();
+            return Ok(self.alias(node, made));
+        }
+        let value = self.push(node, Relu6, &[made], vec![])?;
+        Ok(in_order(value, made.order))
+    }
+
+    fn local_response_norm(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+        let made = self.plain(node, 0)?;
+        let number = |name, otherwise| node.attribute(name).map_or(otherwise, |attribute| attribute.float);
+        let size = count(node, "size", 0)?;
+        if size % 2 == 0 {
+            return Err(format!(
+                "its size {size} is even: its window lies one channel further on than a layer's"
+            )
+            .into());
+        }
+        let (alpha, beta, k) = (number("alpha", 1e-4), number("beta", 0.75), number("bias", 1.0));
+        self.push(node, LocalResponseNorm { size, alpha, beta, k }, &[made], vec![])
+    }
+
+    fn mean(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+        let made = self.made(node, 0)?;
+        self.image(made)?;
+        let mut axes = self.integers(node, "axes", 1)?.unwrap_or_default();
+        axes.iter_mut().filter(|axis| **axis < 0).for_each(|axis| *axis = axis.saturating_add(4));
+        axes.sort_unstable();
+        let wanted = if made.order == Order::ChannelsLast { [1, 2] } else { [2, 3] };
+        if axes != wanted {
+            return Err(format!(
+                "it takes the mean over {axes:?}; over height and width, {wanted:?}, is taken"
+            )
+            .into());
+        }
+        if node.attribute("keepdims").is_none_or(|keep| keep.int != 0) {
+            let value = self.push(node, AdaptiveAvgPool2d::GLOBAL, &[made], vec![])?;
+            return Ok(in_order(value, made.order));
+        }
+        let name = self.names.of(node);
+        let flat = self.names.beside(&name, "flatten");
+        let pooled = self.push_as(name, AdaptiveAvgPool2d::GLOBAL, &[made], vec![])?;
+        let made = self.push_as(flat, Flatten, &[pooled], vec![])?;
+        Ok(Value::Made(Made { sole: self.is_sole(node), ..made }))
+    }
+
+    fn add(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+        let mut inputs = Vec::new();
+        let mut constant = None;
+        for position in 0..node.inputs.len() {
+            if matches!(self.value(node, position)?, Value::Made(_)) {
+                inputs.push(self.made(node, position)?);
+            } else {
+                constant = self.constant(node, position)?;
+            }
+        }
+        match (&inputs[..], constant) {
+            ([made], Some(constant)) if node.inputs.len() == 2 => self.add_bias(node, *made, constant),
+            ([first, rest @ ..], None) if !rest.is_empty() => {
+                if inputs.iter().any(|made| made.order != first.order) {
+                    return Err("its inputs differ in the order of their dimensions".into());
+                }
+                let mut sum = *first;
+                for (position, made) in rest.iter().enumerate() {
+                    let last = position + 1 == rest.len();
+                    let own = self.names.of(node);
+                    let name = if last { own } else { self.names.beside(&own, "part") };
+                    sum = self.push_as(name, Add, &[sum, *made], vec![])?;
+                }
+                Ok(Value::Made(Made { sole: self.is_sole(node), order: first.order, ..sum }))
+            }
+            _ => Err("it does not add two of what layers make, nor a bias".into()),
+        }
+    }
+
+    /// Adds numbers to the bias of the layer before.
+    fn add_bias(&mut self, node: &'a Node<'a>, made: Made, constant: Constant) -> Taken<Value> {
+        let rank = self.shape(made.id).0.len();
+        let channels = self.shape(made.id).0.first().copied().unwrap_or(0);
+        let (shape, values) = floats(constant)?;
+        // Where the channels stand, counted from the end: nothing else may be longer than 1.
+        let from_end = if rank == 3 && made.order == Order::Plain { 3 } else { 1 };
+        let per_channel =
+            shape.iter().rev().enumerate().all(|(place, &extent)| extent == 1 || place + 1 == from_end);
+        let bias = match values[..] {
+            [value] => vec![value; channels],
+            _ if per_channel && values.len() == channels => values,
+            _ => {
+                return Err(
+                    format!("it adds numbers of shape {shape:?}; one for each channel is taken").into()
+                );
+            }
+        };
+        let Some(layer) = self.sole_layer(made).filter(|_| !matches!(made.order, Order::Flattened(_))) else {
+            return Err("it adds numbers to what no convolution or linear layer makes for it alone".into());
+        };
+        let position = match &mut layer.op {
+            Op::Conv2d(Conv2d { bias, .. }) | Op::Linear(Linear { bias, .. }) => {
+                if !*bias {
+                    *bias = true;
+                    layer.parameters.push(vec![0.0; channels]);
+                }
+                1
+            }
+            Op::BatchNorm2d(_) => 1,
+            _ => return Err("it adds numbers to what no convolution or linear layer makes".into()),
+        };
+        for (sum, value) in layer.parameters[position].iter_mut().zip(bias) {
+            *sum += value;
+        }
+        Ok(self.alias(node, made))
+    }
+
+    fn concat(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+        let inputs: Vec<Made> = (0..node.inputs.len()).map(|i| self.made(node, i)).collect::<Taken<_>>()?;
+        let order = inputs.first().map_or(Order::Plain, |made| made.order);
+        let axis = node.attribute("axis").map_or(0, |axis| axis.int);
+        let channels: [i64; 2] = if order == Order::ChannelsLast { [3, -1] } else { [1, -3] };
+        if inputs.iter().any(|made| made.order != order) || !channels.contains(&axis) {
+            return Err("it does not put channels one behind the other".into());
+        }
+        if let ([made], Order::Plain) = (&inputs[..], order) {
+            return Ok(self.alias(node, *made));
+        }
+        let value = self.push(node, Concat, &inputs, vec![])?;
+        Ok(in_order(value, order))
+    }
+
+    /// What keeps the elements and their order: nothing, or making a vector of an image.
+    fn reshape(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+        let made = self.made(node, 0)?;
+        let current = self.shape(made.id).0.clone();
+        // As the file sees it.
+        let mut seen = current.clone();
+        if made.order == Order::ChannelsLast {
+            seen.rotate_left(1);
+        }
+        let count: usize = seen.iter().product();
+        let wanted = match node.operator {
+            "Flatten" => {
+                let axis = node.attribute("axis").map_or(1, |axis| axis.int);
+                let first = axis == 1 || axis.saturating_add(seen.len() as i64 + 1) == 1;
+                first.then(|| vec![count])
+            }
+            "Reshape" => per_image(&self.extents(node, 1)?, &seen),
+            _ => self.squeezed(node, &seen)?,
+        };
+        if wanted.as_ref() == Some(&seen) {
+            return Ok(self.alias(node, made));
+        }
+        if wanted != Some(vec![count]) {
+            return Err(format!(
+                "it makes {wanted:?} of {seen:?} for an image; only vectors are made of images"
+            )
+            .into());
+        }
+        let value = self.push(node, Flatten, &[made], vec![])?;
+        let pixels: usize = current[1..].iter().product();
+        let image: Option<[usize; 3]> = current.try_into().ok();
+        Ok(match image.filter(|image| made.order == Order::ChannelsLast && pixels > 1 && image[0] > 1) {
+            Some(image) => in_order(value, Order::Flattened(image)),
+            None => value,
+        })
+    }
+
+    /// The shape of an image without the extents of 1 that `Squeeze` names.
+    fn squeezed(&self, node: &'a Node<'a>, seen: &[usize]) -> Taken<Option<Vec<usize>>> {
+        let Some(axes) = self.integers(node, "axes", 1)? else {
+            return Err(
+                "it does not say which dimensions it leaves out, and a batch of one image would lose its own"
+                    .into(),
+            );
+        };
+        let rank = seen.len() as i64 + 1;
+        let named = |axis: usize| {
+            axes.iter().any(|&a| a == axis as i64 + 1 || a.saturating_add(rank) == axis as i64 + 1)
+        };
+        let batch = axes.iter().any(|&axis| axis == 0 || axis.saturating_add(rank) == 0);
+        let kept =
+            seen.iter().enumerate().filter(|&(axis, _)| !named(axis)).map(|(_, &extent)| extent).collect();
+        let ones = seen.iter().enumerate().all(|(axis, &extent)| !named(axis) || extent == 1);
+        Ok((ones && !batch).then_some(kept))
+    }
+
+    fn transpose(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+        let made = self.made(node, 0)?;
+        let perm: &[i64] = node.attribute("perm").map_or(&[], |perm| &perm.ints);
+        let order = match (made.order, perm) {
+            (order, [0, 1] | [0, 1, 2, 3]) => Some(order),
+            (Order::Plain, [0, 2, 3, 1]) => Some(Order::ChannelsLast),
+            (Order::ChannelsLast, [0, 3, 1, 2]) => Some(Order::Plain),
+            _ => None,
+        };
+        let is_image = self.shape(made.id).0.len() == 3;
+        let order = order.filter(|_| is_image || perm.len() == 2);
+        let order = order.ok_or_else(|| {
+            format!("it reorders dimensions to {perm:?}; only channels are moved, last or back")
+        })?;
+        Ok(self.alias(node, Made { order, ..made }))
+    }
+
+    fn pad(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+        let made = self.made(node, 0)?;
+        self.image(made)?;
+        let mode = node.attribute("mode").map_or(&b"constant"[..], |mode| mode.text);
+        let filling = self.number(node, "value", 2)?.unwrap_or(0.0);
+        let zeros = filling == 0.0;
+        if mode != b"constant" || !(zeros || filling <= f32::MIN) {
+            let mode = printable(&String::from_utf8_lossy(mode));
+            return Err(format!("it pads with {filling} in mode {mode}; zeros are taken").into());
+        }
+        let pads = self.integers(node, "pads", 1)?.ok_or("it has no `pads`")?;
+        let axes = self.integers(node, "axes", 3)?.unwrap_or_else(|| vec![0, 1, 2, 3]);
+        if pads.len() != 2 * axes.len() || axes.len() > 4 {
+            return Err("its `pads` are not two for each dimension".into());
+        }
+        let (begins, ends) = pads.split_at(axes.len());
+        let mut sides = [[0; 2]; 4];
+        for ((&axis, &begin), &end) in axes.iter().zip(begins).zip(ends) {
+            let place = usize::try_from(if axis < 0 { axis.saturating_add(4) } else { axis }).ok();
+            let width = |side: i64| usize::try_from(side).ok().filter(|&side| side <= LARGEST);
+            match (place.filter(|&place| place < 4), width(begin), width(end)) {
+                (Some(place), Some(begin), Some(end)) => sides[place] = [begin, end],
+                _ => return Err("its `pads` cut off pixels, or are not of an image's dimensions".into()),
+            }
+        }
+        if made.order == Order::ChannelsLast {
+            sides[1..].rotate_right(1);
+        }
+        let [batch, channels, height, width] = sides;
+        if batch != [0, 0] || channels != [0, 0] {
+            return Err("it pads images or channels; height and width are padded".into());
+        }
+        if height == [0, 0] && width == [0, 0] {
+            return Ok(self.alias(node, made));
+        }
+        let pad = Pad { before: [height[0], width[0]], after: [height[1], width[1]], zeros };
+        Ok(self.alias(node, Made { pad: Some(pad), ..made }))
+    }
+}
+
+/// The same value, its elements in the order of another.
+fn in_order(value: Value, order: Order) -> Value {
+    match value {
+        Value::Made(made) => Value::Made(Made { order, ..made }),
+        other => other,
+    }
+}
+
+/// A weight and its shape.
+fn floats(constant: Constant) -> Taken<(Vec<usize>, Vec<f32>)> {
+    match constant.elements {
+        crate::tensor::Elements::Floats(values) => Ok((constant.shape, values)),
+        crate::tensor::Elements::Ints(_) => Err("it has whole numbers where weights should be".into()),
+    }
+}
+
+fn transposed(constant: &Constant) -> Taken<Constant> {
+    let shape = Shape(constant.shape.clone());
+    let moved = (constant.shape.len() == 2).then(|| constant.transposed(&[1, 0])).flatten();
+    moved.ok_or_else(|| format!("its weight {shape} is no matrix").into())
+}
+
+fn scaled((shape, mut values): (Vec<usize>, Vec<f32>), factor: f32) -> (Vec<usize>, Vec<f32>) {
+    if factor != 1.0 {
+        values.iter_mut().for_each(|value| *value *= factor);
+    }
+    (shape, values)
+}
+
+/// The share of a new batch in the running statistics: ONNX has that of the old. As a decimal of few digits where it was one.
+fn moved_share(kept: f32) -> f32 {
+    let share = 1.0 - f64::from(kept);
+    let rounded = (share * 1e6).round() / 1e6;
+    (if (rounded - share).abs() < 1e-7 { rounded } else { share }) as f32
+}
+
+/// A count that an attribute gives.
+pub(super) fn count(node: &Node<'_>, name: &str, otherwise: usize) -> Taken<usize> {
+    let Some(attribute) = node.attribute(name) else { return Ok(otherwise) };
+    let count = usize::try_from(attribute.int).ok().filter(|count| (1..=LARGEST).contains(count));
+    count.ok_or_else(|| format!("its `{name}` is {}; it is from 1 to {LARGEST}", attribute.int).into())
+}
+
+/// Two extents, of height and width, that an attribute gives.
+pub(super) fn pair(node: &Node<'_>, name: &str, otherwise: [usize; 2]) -> Taken<[usize; 2]> {
+    let Some(attribute) = node.attribute(name).filter(|attribute| !attribute.ints.is_empty()) else {
+        return Ok(otherwise);
+    };
+    let extent = |&extent: &i64| usize::try_from(extent).ok().filter(|extent| (1..=LARGEST).contains(extent));
+    let extents: Option<Vec<usize>> = attribute.ints.iter().map(extent).collect();
+    let pair = extents.and_then(|extents| extents.try_into().ok());
+    pair.ok_or_else(|| {
+        format!("its `{name}` are {:?}; two are wanted, each from 1 to {LARGEST}", attribute.ints).into()
+    })
+}

@@ -1,0 +1,553 @@
+//! An ONNX graph to a network: every node is a layer, a part of one, or a number that layers are made with.
+//!
+//! Nodes are walked once, in order. What does not depend on the images is computed ([`constants`]); what does becomes layers ([`layers`]), whose
+//! images may lie channels last for a while ([`Order`]), as in models from TensorFlow. A node that cannot be taken does not end the walk: all
+//! of them are named in one error.
+
+mod constants;
+mod layers;
+mod names;
+mod pooling;
+
+use crate::error::{Parsed, Problem, Refused, printable};
+use crate::proto::{self, Node, ValueInfo, is_onnx};
+use crate::tensor::{self, Constant};
+use names::Names;
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use stratus_graph::{Graph, GraphBuilder, Op, Operation, Shape};
+use stratus_weights::{Tensor, Values};
+
+/// The most layers, as in a layer file.
+const MOST_LAYERS: usize = 10_000;
+/// The largest extent or count, as in a layer file.
+const LARGEST: usize = 1 << 20;
+/// Operator sets whose operators are known.
+const OPSETS: std::ops::RangeInclusive<i64> = 7..=27;
+
+/// What a file does not say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// The network's name; letters, digits, `_`, `-` and `.` of it are taken.
+    pub name: String,
+    /// Channels, height and width of the images, for models that leave them open.
+    pub input: Option<[usize; 3]>,
+}
+
+/// A network and its weights.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Imported {
+    /// The network; its parameters begin as their operations have it, not with the file's weights.
+    pub graph: Graph,
+    /// The file's weights under the network's keys, f32.
+    pub weights: Vec<Tensor>,
+    /// What was left out or done otherwise than the file has it.
+    pub notes: Vec<String>,
+}
+
+/// A number of a shape that is being computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    Known(i64),
+    /// The number of images, which is open.
+    Batch,
+}
+
+/// What a name of the graph stands for.
+#[derive(Clone, Debug)]
+enum Value {
+    /// An initialiser, by its position, or a number that was computed.
+    Initialiser(usize),
+    Constant(Constant),
+    /// A shape, or a part of one.
+    Extents(Vec<Extent>),
+    /// What a layer makes.
+    Made(Made),
+    /// The output of a node that was refused, and of those that read it.
+    Unknown,
+}
+
+/// In which order a tensor's elements lie in the file. Layers always have channels first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// Channels, height, width, or a vector.
+    Plain,
+    /// An image with its channels last.
+    ChannelsLast,
+    /// A vector that was an image `[channels, height, width]` with its channels last.
+    Flattened([usize; 3]),
+}
+
+/// What a layer makes, as the file sees it.
+#[derive(Clone, Copy, Debug)]
+struct Made {
+    /// The layer's position, from 1; 0 are the images.
+    id: usize,
+    order: Order,
+    /// Whether nothing else reads it: then its layer may still be changed.
+    sole: bool,
+    /// What `Pad` put around it and no layer has taken yet.
+    pad: Option<Pad>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Pad {
+    before: [usize; 2],
+    after: [usize; 2],
+    /// Whether it is filled with zeros, else with what is less than any number.
+    zeros: bool,
+}
+
+/// A layer before it is put in the graph.
+#[derive(Debug)]
+struct Layer {
+    name: String,
+    op: Op,
+    inputs: Vec<usize>,
+    shape: Shape,
+    /// The values of its parameters, in the order of its operation's.
+    parameters: Vec<Vec<f32>>,
+    /// Whether what it makes is never less than zero.
+    not_negative: bool,
+}
+
+/// Why a node is not taken.
+enum Refusal {
+    /// It is listed with this reason.
+    Node(String),
+    /// Nothing can be said of it: it reads what another refused node makes.
+    Unknown,
+    /// The file as a whole is refused.
+    File(Problem),
+}
+
+impl From<Problem> for Refusal {
+    fn from(problem: Problem) -> Self {
+        Self::File(problem)
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(reason: String) -> Self {
+        Self::Node(reason)
+    }
+}
+
+impl From<&str> for Refusal {
+    fn from(reason: &str) -> Self {
+        Self::Node(reason.to_owned())
+    }
+}
+
+type Taken<T> = Result<T, Refusal>;
+
+struct Importer<'a> {
+    graph: &'a proto::Graph<'a>,
+    folder: Option<&'a Path>,
+    values: HashMap<&'a str, Value>,
+    /// How often each name is read.
+    uses: HashMap<&'a str, usize>,
+    input: Shape,
+    layers: Vec<Layer>,
+    names: Names,
+    notes: Vec<String>,
+}
+
+pub(crate) fn import(model: &proto::Model<'_>, folder: Option<&Path>, options: &Options) -> Parsed<Imported> {
+    if !OPSETS.contains(&model.opset) {
+        return Err(Problem::Kind {
+            what: format!("it is written in ONNX's operator set {}", model.opset),
+            remedy: "sets 7 to 27 are read: export it in one of these, such as 17",
+        });
+    }
+    let graph = &model.graph;
+    let mut notes = Vec::new();
+    let output = output(graph, &mut notes)?;
+    let live = live(graph, output)?;
+    let mut uses: HashMap<&str, usize> = HashMap::from([(output, 1)]);
+    for &node in &live {
+        graph.nodes[node].inputs.iter().for_each(|name| *uses.entry(name).or_default() += 1);
+    }
+    let mut values: HashMap<&str, Value> = HashMap::new();
+    for (position, tensor) in graph.initialisers.iter().enumerate() {
+        if values.insert(tensor.name, Value::Initialiser(position)).is_some() {
+            return Err(Problem::damaged(format!(
+                "two initialisers are called `{}`",
+                printable(tensor.name)
+            )));
+        }
+    }
+    let (images, order, input) = images(graph, &live, &values, options)?;
+    let sole = uses.get(images).is_some_and(|&count| count == 1);
+    values.insert(images, Value::Made(Made { id: 0, order, sole, pad: None }));
+    let names = Names::new(graph, &live);
+    let layers = Vec::new();
+    let mut importer =
+        Importer { graph, folder, values, uses, input: Shape(input.to_vec()), layers, names, notes };
+    importer.walk(&live)?;
+    importer.finish(output, options)
+}
+
+/// The name of the logits: the one output, before the softmax that the loss has of its own.
+fn output<'a>(graph: &'a proto::Graph<'a>, notes: &mut Vec<String>) -> Parsed<&'a str> {
+    let [output] = &graph.outputs[..] else {
+        let names: Vec<String> = graph.outputs.iter().map(|output| printable(output.name)).collect();
+        return Err(Problem::Kind {
+            what: format!("it has {} outputs ({})", names.len(), names.join(", ")),
+            remedy: "export the network in inference mode, with its logits as the only output",
+        });
+    };
+    let makers: HashMap<&str, &Node<'a>> =
+        graph.nodes.iter().filter_map(|node| Some((*node.outputs.first()?, node))).collect();
+    let mut name = output.name;
+    // Every step goes to another node, or round in a circle that the walk refuses.
+    for _ in 0..graph.nodes.len() {
+        let Some(node) = makers.get(name).filter(|node| is_onnx(node.domain)) else { break };
+        let Some(before) = node.input(0) else { break };
+        let axis = node.attribute("axis").map_or(1, |axis| axis.int);
+        match node.operator {
+            "Identity" => {}
+            "Softmax" | "LogSoftmax" if [1, -1, 3].contains(&axis) => notes.push(format!(
+                "the last node, {} `{}`, is left out: the loss has a softmax of its own",
+                node.operator,
+                printable(node.name)
+            )),
+            _ => break,
+        }
+        name = before;
+    }
+    Ok(name)
+}
+
+/// The positions of the nodes that the output depends on, in order.
+fn live(graph: &proto::Graph<'_>, output: &str) -> Parsed<Vec<usize>> {
+    let mut made = HashSet::new();
+    for node in &graph.nodes {
+        if let Some(twice) = node.outputs.iter().find(|name| !name.is_empty() && !made.insert(**name)) {
+            return Err(Problem::damaged(format!("`{}` is made twice", printable(twice))));
+        }
+    }
+    let mut wanted = HashSet::from([output]);
+    let mut live = Vec::new();
+    for (position, node) in graph.nodes.iter().enumerate().rev() {
+        if node.outputs.iter().any(|name| wanted.contains(name)) {
+            wanted.extend(node.inputs.iter().filter(|name| !name.is_empty()));
+            live.push(position);
+        }
+    }
+    live.reverse();
+    Ok(live)
+}
+
+/// The name of the images, the order of their dimensions, and channels, height and width.
+fn images<'a>(
+    graph: &'a proto::Graph<'a>,
+    live: &[usize],
+    initialisers: &HashMap<&str, Value>,
+    options: &Options,
+) -> Parsed<(&'a str, Order, [usize; 3])> {
+    // Models of the first years list initialisers among the inputs.
+    let inputs: Vec<&ValueInfo<'a>> =
+        graph.inputs.iter().filter(|input| !initialisers.contains_key(input.name)).collect();
+    let [input] = inputs[..] else {
+        let names: Vec<String> = inputs.iter().map(|input| printable(input.name)).collect();
+        return Err(Problem::Kind {
+            what: format!("it has {} inputs ({})", names.len(), names.join(", ")),
+            remedy: "a network here reads images and nothing else",
+        });
+    };
+    let name = printable(input.name);
+    if !tensor::is_float(input.kind) {
+        return Err(Problem::Kind {
+            what: format!("its input `{name}` is of ONNX's type {}", input.kind),
+            remedy: "images are floating-point numbers here: export the network without its preprocessing",
+        });
+    }
+    let first = live.iter().map(|&node| &graph.nodes[node]).find(|node| node.inputs.contains(&input.name));
+    let last = first.is_some_and(|node| {
+        node.operator == "Transpose" && node.attribute("perm").is_some_and(|perm| perm.ints == [0, 3, 1, 2])
+    });
+    let order = if last { Order::ChannelsLast } else { Order::Plain };
+    let extents: [Option<i64>; 3] = match input.shape.as_deref() {
+        Some(&[_, a, b, c]) => {
+            if last {
+                [c, a, b]
+            } else {
+                [a, b, c]
+            }
+        }
+        None => [None; 3],
+        Some(other) => {
+            return Err(Problem::Kind {
+                what: format!("its input `{name}` has {} dimensions", other.len()),
+                remedy: "images have four: batch, channels, height, width",
+            });
+        }
+    };
+    let mut shape = [0; 3];
+    for (axis, extent) in extents.into_iter().enumerate() {
+        // Some writers have 0 or -1 for an extent that is open.
+        let known = extent.filter(|&extent| extent > 0).and_then(|extent| usize::try_from(extent).ok());
+        let given = options.input.map(|input| input[axis]);
+        shape[axis] = match (known, given) {
+            (Some(known), Some(given)) if known != given => {
+                return Err(Problem::Kind {
+                    what: format!(
+                        "its input `{name}` has the {} {known}, {given} was given",
+                        ["channels", "height", "width"][axis]
+                    ),
+                    remedy: "give --input as the model has it, or leave it out",
+                });
+            }
+            (Some(extent), _) | (None, Some(extent)) => extent,
+            (None, None) => {
+                return Err(Problem::Kind {
+                    what: format!(
+                        "its input `{name}` leaves its {} open",
+                        ["channels", "height", "width"][axis]
+                    ),
+                    remedy: "say how large images are: --input CHANNELS,HEIGHT,WIDTH",
+                });
+            }
+        };
+    }
+    if shape.iter().any(|&extent| extent == 0 || extent > LARGEST) {
+        return Err(Problem::Kind {
+            what: format!("its input `{name}` has channels, height and width {shape:?}"),
+            remedy: "each is from 1 to 1048576",
+        });
+    }
+    Ok((input.name, order, shape))
+}
+
+impl<'a> Importer<'a> {
+    fn walk(&mut self, live: &[usize]) -> Parsed<()> {
+        let graph = self.graph;
+        let mut refused = Vec::new();
+        for &position in live {
+            let node = &graph.nodes[position];
+            let value = match self.take(node) {
+                Ok(value) => value,
+                Err(Refusal::File(problem)) => return Err(problem),
+                Err(Refusal::Unknown) => Value::Unknown,
+                Err(Refusal::Node(reason)) => {
+                    let name = if node.name.is_empty() {
+                        node.outputs.first().copied().unwrap_or_default()
+                    } else {
+                        node.name
+                    };
+                    let domain =
+                        if is_onnx(node.domain) { String::new() } else { format!("{}.", node.domain) };
+                    let operator = printable(&format!("{domain}{}", node.operator));
+                    refused.push(Refused { node: printable(name), operator, reason });
+                    Value::Unknown
+                }
+            };
+            for (output, name) in node.outputs.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
+                // Masks and statistics: a node that reads one is named.
+                let value = if output == 0 { value.clone() } else { Value::Unknown };
+                if self.values.insert(name, value).is_some() {
+                    return Err(Problem::damaged(format!("`{}` is made twice", printable(name))));
+                }
+                if output > 0 && self.uses.contains_key(name) {
+                    let (node, operator) = (printable(node.name), printable(node.operator));
+                    refused.push(Refused {
+                        node,
+                        operator,
+                        reason: format!("its output number {} is read", output + 1),
+                    });
+                }
+            }
+        }
+        if refused.is_empty() { Ok(()) } else { Err(Problem::Nodes(refused)) }
+    }
+
+    fn finish(mut self, output: &str, options: &Options) -> Parsed<Imported> {
+        let kind = |what: String| Problem::Kind { what, remedy: "export the network up to its logits" };
+        let made = match self.values.get(output) {
+            Some(Value::Made(made)) if made.id > 0 => *made,
+            _ => {
+                return Err(kind(format!("its output `{}` does not come from any layer", printable(output))));
+            }
+        };
+        if made.order != Order::Plain || made.pad.is_some() {
+            return Err(kind(format!(
+                "its output `{}` has its channels last, or padding around it",
+                printable(output)
+            )));
+        }
+        let name = names::plain(&options.name);
+        let name = if name.is_empty() { "network".to_owned() } else { name };
+        let (mut builder, images) = GraphBuilder::new(&name, self.input.clone());
+        let mut tensors = vec![images];
+        let mut weights = Vec::new();
+        for layer in self.layers {
+            let inputs: Vec<_> = layer.inputs.iter().map(|&id| tensors[id]).collect();
+            for (spec, values) in layer.op.parameters().into_iter().zip(layer.parameters) {
+                let name = format!("{}.{}", layer.name, spec.name);
+                weights.push(Tensor { name, shape: spec.shape, values: Values::F32(values) });
+            }
+            tensors.push(builder.add(&layer.name, layer.op, &inputs)?);
+        }
+        let graph = builder.finish(tensors[made.id])?;
+        self.notes.extend(self.names.notes());
+        Ok(Imported { graph, weights, notes: self.notes })
+    }
+
+    /// What a node makes.
+    fn take(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+        if !is_onnx(node.domain) {
+            return Err("it is of another domain than ONNX's own operators".into());
+        }
+        if let Some(name) =
+            node.inputs.iter().find(|name| !name.is_empty() && !self.values.contains_key(**name))
+        {
+            let reason = format!("`{}` is read before it is made", printable(name));
+            return Err(Problem::damaged(reason).into());
+        }
+        if let Some(value) = self.constant_node(node)? {
+            return Ok(value);
+        }
+        self.layer(node)
+    }
+
+    /// The value that an input names.
+    fn value(&self, node: &Node<'a>, position: usize) -> Taken<&Value> {
+        let name = node.input(position).ok_or_else(|| format!("it has no input number {}", position + 1))?;
+        match self.values.get(name) {
+            Some(Value::Unknown) | None => Err(Refusal::Unknown),
+            Some(value) => Ok(value),
+        }
+    }
+
+    /// An input that does not depend on the images; none where it is left out.
+    fn constant(&self, node: &Node<'a>, position: usize) -> Taken<Option<Constant>> {
+        if node.input(position).is_none() {
+            return Ok(None);
+        }
+        match self.value(node, position)? {
+            Value::Initialiser(position) => {
+                Ok(Some(tensor::read(&self.graph.initialisers[*position], self.folder)?))
+            }
+            Value::Constant(constant) => Ok(Some(constant.clone())),
+            Value::Extents(extents) => {
+                let known = extents.iter().map(|extent| match extent {
+                    Extent::Known(value) => Some(*value),
+                    Extent::Batch => None,
+                });
+                let values: Option<Vec<i64>> = known.collect();
+                let values = values.ok_or("a number it needs depends on how many images there are")?;
+                Ok(Some(Constant::ints(vec![values.len()], values)))
+            }
+            Value::Made(_) | Value::Unknown => {
+                Err(format!("its input number {} is computed from the images and not fixed", position + 1)
+                    .into())
+            }
+        }
+    }
+
+    /// An input that depends on the images, padded or not.
+    fn padded(&self, node: &Node<'a>, position: usize) -> Taken<Made> {
+        match self.value(node, position)? {
+            Value::Made(made) => Ok(*made),
+            _ => Err(format!("its input number {} does not depend on the images", position + 1).into()),
+        }
+    }
+
+    /// An input that depends on the images.
+    fn made(&self, node: &Node<'a>, position: usize) -> Taken<Made> {
+        let made = self.padded(node, position)?;
+        match made.pad {
+            Some(_) => {
+                Err("it reads what was padded: only convolutions and pooling can take the padding over"
+                    .into())
+            }
+            None => Ok(made),
+        }
+    }
+
+    /// An input that depends on the images, in the order that layers have.
+    fn plain(&self, node: &Node<'a>, position: usize) -> Taken<Made> {
+        let made = self.made(node, position)?;
+        match made.order {
+            Order::Plain => Ok(made),
+            _ => Err("it reads images with their channels last".into()),
+        }
+    }
+
+    /// The shape of what a layer makes, channels first.
+    fn shape(&self, id: usize) -> &Shape {
+        id.checked_sub(1).map_or(&self.input, |layer| &self.layers[layer].shape)
+    }
+
+    /// Channels, height and width of an image.
+    fn image(&self, made: Made) -> Taken<[usize; 3]> {
+        Ok(self.shape(made.id).as_image().map_err(|error| error.to_string())?)
+    }
+
+    /// The layer that makes a value, where nothing else reads it.
+    fn sole_layer(&mut self, made: Made) -> Option<&mut Layer> {
+        made.id.checked_sub(1).filter(|_| made.sole).map(|layer| &mut self.layers[layer])
+    }
+
+    fn is_sole(&self, node: &Node<'a>) -> bool {
+        node.outputs.first().is_some_and(|name| self.uses.get(name) == Some(&1))
+    }
+
+    /// The same value under another name.
+    fn alias(&self, node: &Node<'a>, made: Made) -> Value {
+        Value::Made(Made { sole: made.sole && self.is_sole(node), ..made })
+    }
+
+    /// Adds the layer of a node.
+    fn push(
+        &mut self,
+        node: &Node<'a>,
+        op: impl Into<Op>,
+        inputs: &[Made],
+        parameters: Vec<Vec<f32>>,
+    ) -> Taken<Value> {
+        let name = self.names.of(node);
+        let made = self.push_as(name, op, inputs, parameters)?;
+        Ok(Value::Made(Made { sole: self.is_sole(node), ..made }))
+    }
+
+    /// Adds a layer of a given name, which nothing else reads than what follows.
+    fn push_as(
+        &mut self,
+        name: String,
+        op: impl Into<Op>,
+        inputs: &[Made],
+        parameters: Vec<Vec<f32>>,
+    ) -> Taken<Made> {
+        if self.layers.len() == MOST_LAYERS {
+            return Err(Problem::Limit { what: "layers", limit: MOST_LAYERS as u64 }.into());
+        }
+        let op = op.into();
+        let shapes: Vec<&Shape> = inputs.iter().map(|made| self.shape(made.id)).collect();
+        let shape = op.output_shape(&shapes).map_err(|error| error.to_string())?;
+        for (spec, values) in op.parameters().iter().zip(&parameters) {
+            let wanted = Shape(spec.shape.clone()).elements();
+            if values.len() != wanted {
+                return Err(
+                    format!("its {} has {} values, {wanted} are wanted", spec.name, values.len()).into()
+                );
+            }
+        }
+        let all = inputs.iter().all(|made| made.id > 0 && self.layers[made.id - 1].not_negative);
+        let not_negative = match &op {
+            Op::Relu(_) | Op::Relu6(_) => true,
+            Op::MaxPool2d(_)
+            | Op::AvgPool2d(_)
+            | Op::AdaptiveAvgPool2d(_)
+            | Op::Dropout(_)
+            | Op::Flatten(_)
+            | Op::Add(_)
+            | Op::Concat(_) => all,
+            _ => false,
+        };
+        let inputs: Vec<usize> = inputs.iter().map(|made| made.id).collect();
+        self.layers.push(Layer { name, op, inputs, shape, parameters, not_negative });
+        Ok(Made { id: self.layers.len(), order: Order::Plain, sole: true, pad: None })
+    }
+}

@@ -1,0 +1,287 @@
+//! ONNX's messages, as far as networks need them; field numbers are those of `onnx.proto3`. Everything borrows from the file.
+
+use crate::error::{Parsed, Problem};
+use crate::wire::{Fields, Value};
+
+/// The most nodes, initialisers or value descriptions of a graph.
+const MOST_ITEMS: usize = 100_000;
+/// The most attributes of a node, and the most external-data entries of a tensor.
+const MOST_ATTRIBUTES: usize = 64;
+/// The most dimensions of a tensor.
+pub(crate) const MOST_DIMENSIONS: usize = 16;
+
+/// `ModelProto`.
+#[derive(Debug, Default)]
+pub(crate) struct Model<'a> {
+    pub graph: Graph<'a>,
+    /// The version of ONNX's own operators; 0 where it is not given.
+    pub opset: i64,
+}
+
+/// `GraphProto`.
+#[derive(Debug, Default)]
+pub(crate) struct Graph<'a> {
+    pub nodes: Vec<Node<'a>>,
+    pub initialisers: Vec<Tensor<'a>>,
+    pub inputs: Vec<ValueInfo<'a>>,
+    pub outputs: Vec<ValueInfo<'a>>,
+}
+
+/// `NodeProto`.
+#[derive(Debug, Default)]
+pub(crate) struct Node<'a> {
+    pub name: &'a str,
+    pub operator: &'a str,
+    pub domain: &'a str,
+    pub doc: &'a str,
+    pub inputs: Vec<&'a str>,
+    pub outputs: Vec<&'a str>,
+    pub attributes: Vec<Attribute<'a>>,
+}
+
+/// `AttributeProto`. Writers leave out zeros: what is not there is zero or empty.
+#[derive(Debug, Default)]
+pub(crate) struct Attribute<'a> {
+    pub name: &'a str,
+    pub float: f32,
+    pub int: i64,
+    pub text: &'a [u8],
+    pub tensor: Option<Tensor<'a>>,
+    pub floats: Vec<f32>,
+    pub ints: Vec<i64>,
+    /// `AttributeProto.AttributeType`.
+    pub kind: i64,
+}
+
+/// `TensorProto`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tensor<'a> {
+    pub name: &'a str,
+    pub dimensions: Vec<i64>,
+    /// `TensorProto.DataType`.
+    pub kind: i64,
+    pub raw: Option<&'a [u8]>,
+    pub floats: Vec<f32>,
+    pub doubles: Vec<f64>,
+    /// `int32_data` or `int64_data`.
+    pub ints: Vec<i64>,
+    /// Key and value of each entry of `external_data`.
+    pub external: Vec<(&'a str, &'a str)>,
+    /// Whether the values lie in another file.
+    pub is_external: bool,
+}
+
+/// `ValueInfoProto` of a tensor.
+#[derive(Debug, Default)]
+pub(crate) struct ValueInfo<'a> {
+    pub name: &'a str,
+    /// `TensorProto.DataType`; 0 where it is not given.
+    pub kind: i64,
+    /// The extents; none where no shape is given, and none for one that is not fixed.
+    pub shape: Option<Vec<Option<i64>>>,
+}
+
+fn push<T>(list: &mut Vec<T>, item: T, most: usize, what: &'static str) -> Parsed<()> {
+    if list.len() == most {
+        return Err(Problem::Limit { what, limit: most as u64 });
+    }
+    list.push(item);
+    Ok(())
+}
+
+impl<'a> Model<'a> {
+    pub fn read(bytes: &'a [u8]) -> Parsed<Self> {
+        let (mut graph, mut opset) = (None, 0);
+        for field in Fields::new(bytes) {
+            match field? {
+                (7, _) if graph.is_some() => return Err(Problem::damaged("it has two graphs")),
+                (7, value) => graph = Some(Graph::read(value.bytes()?)?),
+                (8, value) => {
+                    let (domain, version) = operator_set(value.bytes()?)?;
+                    if is_onnx(domain) {
+                        opset = version;
+                    }
+                }
+                _ => {}
+            }
+        }
+        let graph = graph.ok_or_else(|| Problem::damaged("it has no graph"))?;
+        Ok(Self { graph, opset })
+    }
+}
+
+/// Whether a domain is that of ONNX's own operators.
+pub(crate) fn is_onnx(domain: &str) -> bool {
+    domain.is_empty() || domain == "ai.onnx"
+}
+
+fn operator_set(bytes: &[u8]) -> Parsed<(&str, i64)> {
+    let (mut domain, mut version) = ("", 0);
+    for field in Fields::new(bytes) {
+        match field? {
+            (1, value) => domain = value.text()?,
+            (2, value) => version = value.int()?,
+            _ => {}
+        }
+    }
+    Ok((domain, version))
+}
+
+impl<'a> Graph<'a> {
+    fn read(bytes: &'a [u8]) -> Parsed<Self> {
+        let mut graph = Self::default();
+        for field in Fields::new(bytes) {
+            let (number, value) = field?;
+            match number {
+                1 => push(&mut graph.nodes, Node::read(value.bytes()?)?, MOST_ITEMS, "nodes")?,
+                5 => {
+                    let tensor = Tensor::read(value.bytes()?)?;
+                    push(&mut graph.initialisers, tensor, MOST_ITEMS, "initialisers")?;
+                }
+                11 => push(&mut graph.inputs, ValueInfo::read(value.bytes()?)?, MOST_ITEMS, "inputs")?,
+                12 => push(&mut graph.outputs, ValueInfo::read(value.bytes()?)?, MOST_ITEMS, "outputs")?,
+                _ => {}
+            }
+        }
+        Ok(graph)
+    }
+}
+
+impl<'a> Node<'a> {
+    fn read(bytes: &'a [u8]) -> Parsed<Self> {
+        let mut node = Self::default();
+        for field in Fields::new(bytes) {
+            let (number, value) = field?;
+            match number {
+                1 => push(&mut node.inputs, value.text()?, MOST_ITEMS, "inputs of a node")?,
+                2 => push(&mut node.outputs, value.text()?, MOST_ITEMS, "outputs of a node")?,
+                3 => node.name = value.text()?,
+                4 => node.operator = value.text()?,
+                5 => {
+                    let attribute = Attribute::read(value.bytes()?)?;
+                    push(&mut node.attributes, attribute, MOST_ATTRIBUTES, "attributes of a node")?;
+                }
+                6 => node.doc = value.text()?,
+                7 => node.domain = value.text()?,
+                _ => {}
+            }
+        }
+        Ok(node)
+    }
+
+    /// The attribute of a name.
+    pub fn attribute(&self, name: &str) -> Option<&Attribute<'a>> {
+        self.attributes.iter().find(|attribute| attribute.name == name)
+    }
+
+    /// An input's name; none where it is left out.
+    pub fn input(&self, position: usize) -> Option<&'a str> {
+        self.inputs.get(position).copied().filter(|name| !name.is_empty())
+    }
+}
+
+impl<'a> Attribute<'a> {
+    fn read(bytes: &'a [u8]) -> Parsed<Self> {
+        let mut attribute = Self::default();
+        for field in Fields::new(bytes) {
+            let (number, value) = field?;
+            match number {
+                1 => attribute.name = value.text()?,
+                2 => attribute.float = value.float()?,
+                3 => attribute.int = value.int()?,
+                4 => attribute.text = value.bytes()?,
+                5 => attribute.tensor = Some(Tensor::read(value.bytes()?)?),
+                7 => value.floats(&mut attribute.floats)?,
+                8 => value.ints(&mut attribute.ints)?,
+                20 => attribute.kind = value.int()?,
+                _ => {}
+            }
+        }
+        Ok(attribute)
+    }
+}
+
+impl<'a> Tensor<'a> {
+    fn read(bytes: &'a [u8]) -> Parsed<Self> {
+        let mut tensor = Self::default();
+        for field in Fields::new(bytes) {
+            let (number, value) = field?;
+            match number {
+                1 => value.ints(&mut tensor.dimensions)?,
+                2 => tensor.kind = value.int()?,
+                4 => value.floats(&mut tensor.floats)?,
+                5 | 7 => value.ints(&mut tensor.ints)?,
+                8 => tensor.name = value.text()?,
+                9 => tensor.raw = Some(value.bytes()?),
+                10 => value.doubles(&mut tensor.doubles)?,
+                13 => {
+                    let entry = string_entry(value)?;
+                    push(&mut tensor.external, entry, MOST_ATTRIBUTES, "external-data entries of a tensor")?;
+                }
+                14 => tensor.is_external = value.int()? == 1,
+                _ => {}
+            }
+        }
+        if tensor.dimensions.len() > MOST_DIMENSIONS {
+            return Err(Problem::Limit { what: "dimensions of a tensor", limit: MOST_DIMENSIONS as u64 });
+        }
+        Ok(tensor)
+    }
+}
+
+fn string_entry(value: Value<'_>) -> Parsed<(&str, &str)> {
+    let mut entry = ("", "");
+    for field in Fields::new(value.bytes()?) {
+        match field? {
+            (1, key) => entry.0 = key.text()?,
+            (2, value) => entry.1 = value.text()?,
+            _ => {}
+        }
+    }
+    Ok(entry)
+}
+
+impl<'a> ValueInfo<'a> {
+    fn read(bytes: &'a [u8]) -> Parsed<Self> {
+        let mut info = Self::default();
+        for field in Fields::new(bytes) {
+            match field? {
+                (1, value) => info.name = value.text()?,
+                (2, value) => info.read_type(value.bytes()?)?,
+                _ => {}
+            }
+        }
+        Ok(info)
+    }
+
+    /// `TypeProto`, of which only tensors are read.
+    fn read_type(&mut self, bytes: &[u8]) -> Parsed<()> {
+        for field in Fields::new(bytes) {
+            let (1, value) = field? else { continue };
+            for field in Fields::new(value.bytes()?) {
+                match field? {
+                    (1, value) => self.kind = value.int()?,
+                    (2, value) => self.shape = Some(extents(value.bytes()?)?),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `TensorShapeProto`.
+fn extents(bytes: &[u8]) -> Parsed<Vec<Option<i64>>> {
+    let mut extents = Vec::new();
+    for field in Fields::new(bytes) {
+        let (1, value) = field? else { continue };
+        let mut extent = None;
+        for field in Fields::new(value.bytes()?) {
+            if let (1, value) = field? {
+                extent = Some(value.int()?);
+            }
+        }
+        push(&mut extents, extent, MOST_DIMENSIONS, "dimensions of a tensor")?;
+    }
+    Ok(extents)
+}

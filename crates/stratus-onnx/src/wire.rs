@@ -1,0 +1,275 @@
+//! The protobuf wire format: fields out of bytes and bytes out of fields. <https://protobuf.dev/programming-guides/encoding/>
+//!
+//! A message is read field by field and borrows from the file. Messages within messages are bytes until somebody reads them: nothing here
+//! recurses, and no depth of nesting is deep.
+
+use crate::error::{Parsed, Problem};
+
+/// The value of a field as the wire has it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Value<'a> {
+    /// Integers, enumerations, truth values.
+    Varint(u64),
+    /// 64-bit floating point.
+    Fixed64([u8; 8]),
+    /// Texts, bytes, messages, packed numbers.
+    Bytes(&'a [u8]),
+    /// 32-bit floating point.
+    Fixed32([u8; 4]),
+}
+
+impl<'a> Value<'a> {
+    /// The bytes of a text, of bytes or of a message.
+    pub fn bytes(self) -> Parsed<&'a [u8]> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes),
+            _ => Err(Problem::damaged("a number stands where bytes should be")),
+        }
+    }
+
+    /// A text.
+    pub fn text(self) -> Parsed<&'a str> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| Problem::damaged("a name is not UTF-8"))
+    }
+
+    /// An integer.
+    pub fn int(self) -> Parsed<i64> {
+        match self {
+            Self::Varint(value) => Ok(value as i64),
+            _ => Err(Problem::damaged("something else stands where an integer should be")),
+        }
+    }
+
+    /// A 32-bit floating-point number.
+    pub fn float(self) -> Parsed<f32> {
+        match self {
+            Self::Fixed32(bytes) => Ok(f32::from_le_bytes(bytes)),
+            _ => Err(Problem::damaged("something else stands where a number should be")),
+        }
+    }
+
+    /// Appends the integers of a repeated field, packed or one by one.
+    pub fn ints(self, into: &mut Vec<i64>) -> Parsed<()> {
+        let Self::Bytes(mut bytes) = self else {
+            into.push(self.int()?);
+            return Ok(());
+        };
+        while !bytes.is_empty() {
+            into.push(varint(&mut bytes)? as i64);
+        }
+        Ok(())
+    }
+
+    /// Appends the 32-bit numbers of a repeated field, packed or one by one.
+    pub fn floats(self, into: &mut Vec<f32>) -> Parsed<()> {
+        match self {
+            Self::Bytes(bytes) => {
+                let (numbers, rest) = bytes.as_chunks();
+                into.extend(numbers.iter().map(|&bytes| f32::from_le_bytes(bytes)));
+                whole(rest)
+            }
+            value => value.float().map(|value| into.push(value)),
+        }
+    }
+
+    /// Appends the 64-bit numbers of a repeated field, packed or one by one.
+    pub fn doubles(self, into: &mut Vec<f64>) -> Parsed<()> {
+        match self {
+            Self::Bytes(bytes) => {
+                let (numbers, rest) = bytes.as_chunks();
+                into.extend(numbers.iter().map(|&bytes| f64::from_le_bytes(bytes)));
+                whole(rest)
+            }
+            Self::Fixed64(bytes) => {
+                into.push(f64::from_le_bytes(bytes));
+                Ok(())
+            }
+            _ => Err(Problem::damaged("something else stands where a number should be")),
+        }
+    }
+}
+
+fn whole(rest: &[u8]) -> Parsed<()> {
+    if rest.is_empty() { Ok(()) } else { Err(Problem::damaged("a list of numbers ends within one")) }
+}
+
+/// The fields of a message, in order.
+#[derive(Clone, Debug)]
+pub(crate) struct Fields<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes }
+    }
+
+    fn field(&mut self) -> Parsed<(u64, Value<'a>)> {
+        let key = varint(&mut self.bytes)?;
+        let value = match key & 7 {
+            0 => Value::Varint(varint(&mut self.bytes)?),
+            1 => Value::Fixed64(fixed(&mut self.bytes)?),
+            2 => {
+                let length = varint(&mut self.bytes)?;
+                Value::Bytes(take(&mut self.bytes, length)?)
+            }
+            5 => Value::Fixed32(fixed(&mut self.bytes)?),
+            kind => return Err(Problem::damaged(format!("a field is of the unknown wire type {kind}"))),
+        };
+        match key >> 3 {
+            0 => Err(Problem::damaged("a field has the number 0")),
+            number => Ok((number, value)),
+        }
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Parsed<(u64, Value<'a>)>;
+
+    /// The next field's number and value; nothing follows an error.
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.bytes.is_empty() {
+            return None;
+        }
+        let field = self.field();
+        if field.is_err() {
+            self.bytes = &[];
+        }
+        Some(field)
+    }
+}
+
+fn take<'a>(bytes: &mut &'a [u8], length: u64) -> Parsed<&'a [u8]> {
+    let split = usize::try_from(length).ok().and_then(|length| bytes.split_at_checked(length));
+    let Some((taken, rest)) = split else {
+        return Err(Problem::damaged(format!(
+            "a field of {length} bytes is wanted, {} are left",
+            bytes.len()
+        )));
+    };
+    *bytes = rest;
+    Ok(taken)
+}
+
+fn fixed<const N: usize>(bytes: &mut &[u8]) -> Parsed<[u8; N]> {
+    let taken = take(bytes, N as u64)?;
+    taken.try_into().map_err(|_| Problem::damaged("a number is cut short"))
+}
+
+fn varint(bytes: &mut &[u8]) -> Parsed<u64> {
+    let mut value = 0u64;
+    for shift in (0..64).step_by(7) {
+        let Some((&byte, rest)) = bytes.split_first() else {
+            return Err(Problem::damaged("it ends within a number"));
+        };
+        *bytes = rest;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Ok(value);
+        }
+    }
+    Err(Problem::damaged("a number has more than ten bytes"))
+}
+
+/// A message that is being written.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Message(pub Vec<u8>);
+
+impl Message {
+    fn key(&mut self, number: u32, kind: u32) {
+        self.raw_varint(u64::from(number << 3 | kind));
+    }
+
+    fn raw_varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.0.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.0.push(value as u8);
+    }
+
+    /// An integer; negative ones have ten bytes.
+    pub fn int(mut self, number: u32, value: i64) -> Self {
+        self.key(number, 0);
+        self.raw_varint(value as u64);
+        self
+    }
+
+    /// A 32-bit floating-point number.
+    pub fn float(mut self, number: u32, value: f32) -> Self {
+        self.key(number, 5);
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    /// Bytes, a text, or a message.
+    pub fn bytes(mut self, number: u32, value: &[u8]) -> Self {
+        self = self.announce(number, value.len() as u64);
+        self.0.extend(value);
+        self
+    }
+
+    /// The head of a field of `length` bytes that follow elsewhere.
+    pub fn announce(mut self, number: u32, length: u64) -> Self {
+        self.key(number, 2);
+        self.raw_varint(length);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn fields(bytes: &[u8]) -> Vec<(u64, Value<'_>)> {
+        Fields::new(bytes).collect::<Parsed<_>>().unwrap()
+    }
+
+    #[test]
+    fn fields_are_those_of_the_specification() {
+        // The examples of the encoding guide: 150 as field 1, "testing" as field 2.
+        assert_eq!(fields(&[0x08, 0x96, 0x01]), [(1, Value::Varint(150))]);
+        let testing = [&[0x12, 0x07][..], b"testing"].concat();
+        assert_eq!(fields(&testing), [(2, Value::Bytes(b"testing"))]);
+        let mut packed = Vec::new();
+        Value::Bytes(&[0x03, 0x8e, 0x02, 0x9e, 0xa7, 0x05]).ints(&mut packed).unwrap();
+        assert_eq!(packed, [3, 270, 86942]);
+        assert_eq!(Message::default().int(1, 150).0, [0x08, 0x96, 0x01]);
+        assert_eq!(Message::default().bytes(2, b"testing").0, testing);
+    }
+
+    #[test]
+    fn what_is_cut_or_endless_is_an_error() {
+        let message = |bytes: &[u8]| Fields::new(bytes).find_map(Result::err).unwrap().to_string();
+        assert!(message(&[0x08]).contains("it ends within a number"));
+        assert!(message(&[0xff; 11]).contains("more than ten bytes"));
+        assert!(message(&[0x12, 0x05, 1]).contains("a field of 5 bytes is wanted, 1 are left"));
+        assert!(message(&[0x0b]).contains("unknown wire type 3"));
+        assert!(message(&[0x02, 0x00]).contains("number 0"));
+        assert!(Value::Bytes(&[0, 0, 0]).floats(&mut Vec::new()).is_err());
+        assert!(Value::Varint(1).text().is_err() && Value::Bytes(&[0xff]).text().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(int in any::<i64>(), float in any::<f32>(), bytes in prop::collection::vec(any::<u8>(), 0..300), number in 1u32..1000) {
+            let message = Message::default().int(number, int).float(2, float).bytes(number, &bytes);
+            let read = fields(&message.0);
+            prop_assert_eq!(read[0], (u64::from(number), Value::Varint(int as u64)));
+            prop_assert_eq!(read[1].1, Value::Fixed32(float.to_le_bytes()));
+            prop_assert_eq!(read[2].1.bytes().unwrap(), &bytes[..]);
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            for field in Fields::new(&bytes) {
+                if let Ok((_, value)) = field {
+                    let _ = (value.text(), value.int(), value.float());
+                    let _ = value.ints(&mut Vec::new());
+                    let _ = (value.floats(&mut Vec::new()), value.doubles(&mut Vec::new()));
+                }
+            }
+        }
+    }
+}
