@@ -18,20 +18,26 @@ const TEMPORARY: &str = ".tmp";
 
 /// Replaces `path` by `bytes`.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    write_with(path, |out| out.write_all(bytes))
+    write_with(path, |out| out.write_all(bytes).map_err(Error::io("write", path)))
 }
 
-/// Replaces `path` by what `content` writes: nothing of it needs to be in memory at once.
-pub fn write_with(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
+/// Replaces `path` by what `content` writes, piece by piece: nothing of it needs to be in memory at once.
+///
+/// # Errors
+/// What `content` gives, and what the file system does.
+pub fn write_with<E: From<Error>>(
+    path: &Path,
+    content: impl FnOnce(&mut dyn Write) -> Result<(), E>,
+) -> Result<(), E> {
     let temporary = temporary_path(path)?;
     let written = write_synced(&temporary, content)
-        .and_then(|()| fs::rename(&temporary, path).map_err(Error::io("replace", path)));
+        .and_then(|()| Ok(fs::rename(&temporary, path).map_err(Error::io("replace", path))?));
     if let Err(error) = written {
         // Best effort: the next holder of the lock would remove it too.
         let _ = fs::remove_file(&temporary);
         return Err(error);
     }
-    sync_folder(parent(path))
+    Ok(sync_folder(parent(path))?)
 }
 
 /// Replaces `path` by `value` as indented JSON with a final newline.
@@ -110,13 +116,14 @@ pub(crate) fn parent(path: &Path) -> &Path {
 }
 
 /// Writes a new file and syncs it.
-pub(crate) fn write_synced(
+pub(crate) fn write_synced<E: From<Error>>(
     path: &Path,
-    content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> Result<()> {
+    content: impl FnOnce(&mut dyn Write) -> Result<(), E>,
+) -> Result<(), E> {
     let mut file = BufWriter::new(Guarded::create(path).map_err(Error::io("create", path))?);
-    content(&mut file).and_then(|()| file.flush()).map_err(Error::io("write", path))?;
-    file.get_ref().sync().map_err(Error::io("sync", path))
+    content(&mut file)?;
+    file.flush().map_err(Error::io("write", path))?;
+    Ok(file.get_ref().sync().map_err(Error::io("sync", path))?)
 }
 
 /// A new file. Tests can make its writes fail as on a full disk.
@@ -195,6 +202,24 @@ mod tests {
         write(&path, b"one").unwrap();
         write(&path, b"two").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_written_piece_by_piece_is_there_whole_or_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.onnx");
+        let fill = |out: &mut dyn Write| {
+            out.write_all(b"one").map_err(|e| Error::invalid(Path::new("a"), e.to_string()))
+        };
+        write_with(&path, fill).unwrap();
+        let fail = |out: &mut dyn Write| {
+            fill(out)?;
+            Err(Error::invalid(Path::new("a"), "no"))
+        };
+        assert!(write_with(&path, fail).is_err());
+        assert!(fault::with_space(2, || write_with(&path, fill)).is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"one");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 

@@ -299,7 +299,7 @@ fn write_folder(
     let path = folder.join(MANIFEST);
     let json = serde_json::to_vec_pretty(&Manifest { version: VERSION, files })
         .map_err(|e| Error::invalid(&path, e.to_string()))?;
-    atomic::write_synced(&path, |out| out.write_all(&json))?;
+    atomic::write_synced(&path, |out| out.write_all(&json).map_err(Error::io("write", &path)))?;
     atomic::sync_folder(folder)?;
     Ok((state.weights_sha256, bytes))
 }

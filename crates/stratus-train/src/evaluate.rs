@@ -16,7 +16,7 @@ use stratus_data::loader::{LastBatch, Loader, LoaderConfig, Order};
 use stratus_data::{Dataset, Element, Layout, Normalisation, Split};
 use stratus_engine::{Clock, DType, Plan, Session};
 use stratus_run::RunDir;
-use stratus_run::checkpoint::Checkpoints;
+use stratus_run::checkpoint::{Checkpoint, Checkpoints};
 use stratus_run::sources::Source;
 
 /// Means over a data set. Accuracies are fractions, 0 to 1.
@@ -139,6 +139,29 @@ pub struct Evaluated {
     pub scores: Scores,
 }
 
+/// A run's newest good checkpoint, or that after `iteration` iterations.
+///
+/// # Errors
+/// Where there is none, or it cannot be read.
+pub(crate) fn checkpoint(
+    run: &RunDir,
+    iteration: Option<u64>,
+    warn: &mut dyn FnMut(&str),
+) -> Result<Checkpoint, TrainError> {
+    let checkpoints = Checkpoints::new(run.checkpoints());
+    if let Some(iteration) = iteration {
+        return Ok(checkpoints.load(iteration)?);
+    }
+    let recovery = checkpoints.load_latest()?;
+    for damage in &recovery.damaged {
+        warn(&format!("checkpoint {} is damaged: {}", damage.path.display(), damage.reason));
+    }
+    recovery.checkpoint.ok_or_else(|| TrainError::Checkpoint {
+        checkpoint: run.checkpoints().display().to_string(),
+        problem: format!("none can be used; continue the run with `stratus train {}`", run.path().display()),
+    })
+}
+
 /// Measures a run's weights on its validation images: the newest good checkpoint's, or those after `iteration` iterations.
 ///
 /// # Errors
@@ -151,23 +174,7 @@ pub fn of_run(
 ) -> Result<Evaluated, TrainError> {
     let run = RunDir::open(path)?;
     let experiment = Experiment::load(&run.experiment())?.with_overrides(overrides)?;
-    let checkpoints = Checkpoints::new(run.checkpoints());
-    let checkpoint = match iteration {
-        Some(iteration) => checkpoints.load(iteration)?,
-        None => {
-            let recovery = checkpoints.load_latest()?;
-            for damage in &recovery.damaged {
-                warn(&format!("checkpoint {} is damaged: {}", damage.path.display(), damage.reason));
-            }
-            recovery.checkpoint.ok_or_else(|| TrainError::Checkpoint {
-                checkpoint: run.checkpoints().display().to_string(),
-                problem: format!(
-                    "none can be used; continue the run with `stratus train {}`",
-                    path.display()
-                ),
-            })?
-        }
-    };
+    let checkpoint = checkpoint(&run, iteration, warn)?;
     let datasets = open_datasets(&experiment)?;
     let graph = network(&experiment, datasets.train.as_ref(), datasets.shape)?;
     let opened = device::open(experiment.train.device, experiment.train.threads)?;

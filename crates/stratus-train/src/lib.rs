@@ -16,6 +16,7 @@ mod plan_cache;
 pub mod run;
 pub mod schedule;
 mod state;
+pub mod trained;
 pub mod weights;
 
 pub use error::TrainError;

@@ -49,6 +49,38 @@ impl Network {
     /// # Errors
     /// Where there is none of that name, it cannot take such images, or layers are to be frozen that it does not have.
     pub fn of(experiment: &Experiment, dataset: &dyn Dataset, shape: [usize; 3]) -> Result<Self, TrainError> {
+        let network =
+            Self::for_images(experiment, shape, experiment.model.classes.unwrap_or(dataset.classes()))?;
+        let classes = network.graph.shape(network.graph.output).elements();
+        if classes < dataset.classes() {
+            let (key, hint) = match &network.layer_file {
+                Some(file) => (
+                    format!("the network of {} has {classes} classes", file.path.display()),
+                    "give its last layer as many outputs",
+                ),
+                None => (
+                    format!("model.classes is {classes}"),
+                    "leave model.classes unset, or give at least as many",
+                ),
+            };
+            let (name, count) = (&experiment.data.name, dataset.classes());
+            return Err(TrainError::Configuration {
+                problem: format!("{key}, data set `{name}` has {count} classes"),
+                hint: hint.to_owned(),
+            });
+        }
+        Ok(network)
+    }
+
+    /// The network of an experiment, for images of `shape` (channels, height, width); a layer file says itself how many classes there are.
+    ///
+    /// # Errors
+    /// Where there is none of that name, it cannot take such images, or layers are to be frozen that it does not have.
+    pub fn for_images(
+        experiment: &Experiment,
+        shape: [usize; 3],
+        classes: usize,
+    ) -> Result<Self, TrainError> {
         let (graph, layer_file) = match experiment.layer_file() {
             Some(path) => {
                 let (file, graph) = LayerFile::read(path)?;
@@ -69,34 +101,12 @@ impl Network {
                 (graph, Some(file))
             }
             None => {
-                let hyperparameters = Hyperparameters {
-                    input: shape,
-                    classes: experiment.model.classes.unwrap_or(dataset.classes()),
-                    width: experiment.model.width,
-                };
+                let hyperparameters =
+                    Hyperparameters { input: shape, classes, width: experiment.model.width };
                 ((zoo::find(&experiment.model.name)?.build)(&hyperparameters)?, None)
             }
         };
-        let classes = graph.shape(graph.output).elements();
-        if classes < dataset.classes() {
-            let (key, hint) = match &layer_file {
-                Some(file) => (
-                    format!("the network of {} has {classes} classes", file.path.display()),
-                    "give its last layer as many outputs",
-                ),
-                None => (
-                    format!("model.classes is {classes}"),
-                    "leave model.classes unset, or give at least as many",
-                ),
-            };
-            let (name, count) = (&experiment.data.name, dataset.classes());
-            return Err(TrainError::Configuration {
-                problem: format!("{key}, data set `{name}` has {count} classes"),
-                hint: hint.to_owned(),
-            });
-        }
-        let graph = frozen(graph, experiment)?;
-        Ok(Self { graph, layer_file })
+        Ok(Self { graph: frozen(graph, experiment)?, layer_file })
     }
 
     /// The network of an experiment as it was published: for the images of its paper, or those that the layer file names.

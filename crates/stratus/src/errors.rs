@@ -85,6 +85,24 @@ impl From<stratus_engine::EngineError> for Failure {
     }
 }
 
+impl From<stratus_onnx::Error> for Failure {
+    fn from(error: stratus_onnx::Error) -> Self {
+        Failure::failed(error)
+    }
+}
+
+impl From<stratus_onnx::WriteError> for Failure {
+    fn from(error: stratus_onnx::WriteError) -> Self {
+        Failure::failed(error)
+    }
+}
+
+impl From<stratus_weights::Error> for Failure {
+    fn from(error: stratus_weights::Error) -> Self {
+        Failure::failed(error)
+    }
+}
+
 /// The one rendering of errors: `error:`, a `cause:` for each error beneath, `hint:`.
 impl fmt::Display for Failure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

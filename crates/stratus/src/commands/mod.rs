@@ -7,6 +7,8 @@ pub mod config;
 pub mod data;
 pub mod doctor;
 pub mod eval;
+pub mod export;
+pub mod import;
 pub mod model;
 pub mod plan;
 pub mod target;

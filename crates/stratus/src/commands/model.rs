@@ -1,5 +1,7 @@
 //! `stratus model`: the networks.
 
+use super::export::{self, ExportArguments};
+use super::import::{self, ImportArguments};
 use crate::cli::Globals;
 use crate::errors::Result;
 use crate::output::{Output, pairs, table};
@@ -29,8 +31,10 @@ pub enum ModelAction {
         #[arg(value_name = "NETWORK|FILE.toml")]
         name: String,
     },
-    /// Write a run's weights, or those of a network, to a file that other programs read
-    Export(super::weights::ExportArguments),
+    /// Write a network's weights for other programs, or the network and its weights as an ONNX model
+    Export(ExportArguments),
+    /// Make a layer file and a weights file of an ONNX model
+    Import(ImportArguments),
 }
 
 #[derive(Serialize)]
@@ -42,7 +46,7 @@ struct Listed {
 /// Runs `stratus model`. `--set model.width=` and `model.classes=` apply to `show` and `export`.
 ///
 /// # Errors
-/// Where there is no such network, the layer file is wrong, or there is nothing to export.
+/// Where there is no such network, or a file is wrong.
 pub fn run(arguments: &ModelArguments, globals: &Globals, output: &Output) -> Result {
     match &arguments.action {
         ModelAction::List => {
@@ -55,13 +59,19 @@ pub fn run(arguments: &ModelArguments, globals: &Globals, output: &Output) -> Re
             })
         }
         ModelAction::Show { name } => {
-            let mut experiment = Experiment::default().with_overrides(&globals.set)?;
-            experiment.model.name.clone_from(name);
-            let graph = Network::as_published(&experiment)?.graph;
+            let graph = find(name, globals)?;
             output.result(&graph, || layers(&graph))
         }
-        ModelAction::Export(arguments) => super::weights::export(arguments, globals, output),
+        ModelAction::Export(arguments) => export::run(arguments, globals, output),
+        ModelAction::Import(arguments) => import::run(arguments, output),
     }
+}
+
+/// A network of the zoo as it was published, `--set` applied, or that of a layer file.
+pub(super) fn find(name: &str, globals: &Globals) -> Result<Graph> {
+    let mut experiment = Experiment::default().with_overrides(&globals.set)?;
+    name.clone_into(&mut experiment.model.name);
+    Ok(Network::as_published(&experiment)?.graph)
 }
 
 /// A table of layers; cost for one sample, bytes of the output in f32.

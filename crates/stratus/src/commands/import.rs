@@ -1,0 +1,111 @@
+//! `stratus model import`: an ONNX model as a network that can be trained.
+
+use crate::errors::{Failure, Result};
+use crate::output::{Output, bytes, pairs};
+use clap::Args;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use stratus_graph::layer_file;
+use stratus_onnx::{Model, Options};
+use stratus_run::atomic;
+use stratus_weights::{Tensor, TensorRef, write_safetensors};
+
+/// Arguments of `stratus model import`.
+#[derive(Args, Debug)]
+pub struct ImportArguments {
+    /// The ONNX model
+    #[arg(value_name = "FILE.onnx")]
+    pub file: PathBuf,
+    /// A folder, which gets files named like the model, or a layer file, which gets its weights beside it; files of these names are replaced
+    #[arg(short, long, value_name = "FOLDER|FILE.toml")]
+    pub out: PathBuf,
+    /// How large images are, for models that leave it open
+    #[arg(long, value_name = "CHANNELS,HEIGHT,WIDTH", value_parser = extents)]
+    pub input: Option<[usize; 3]>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    layer_file: String,
+    weights: String,
+    network: String,
+    layers: usize,
+    input: Vec<usize>,
+    output: Vec<usize>,
+    trained_parameters: usize,
+    weights_bytes: u64,
+    notes: Vec<String>,
+}
+
+fn extents(argument: &str) -> std::result::Result<[usize; 3], String> {
+    let numbers: Option<Vec<usize>> = argument.split(',').map(|number| number.trim().parse().ok()).collect();
+    numbers
+        .and_then(|numbers| numbers.try_into().ok())
+        .ok_or_else(|| "expected three whole numbers, like 3,224,224".to_owned())
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Where the model cannot be read or taken, or the files cannot be written.
+pub(super) fn run(arguments: &ImportArguments, output: &Output) -> Result {
+    let ImportArguments { file, out, input } = arguments;
+    let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    let named = out.extension().is_some_and(|end| end == "toml");
+    let name = if named { out.file_stem().map(|stem| stem.to_string_lossy().into_owned()) } else { None };
+    let options = Options { name: name.unwrap_or(stem), input: *input };
+    let imported = Model::open(file)?.import(&options)?;
+    let text = layer_file::write(&imported.graph).map_err(Failure::failed)?;
+    let layers = if named { out.clone() } else { out.join(format!("{}.toml", imported.graph.name)) };
+    let weights = layers.with_extension("safetensors");
+    if let Some(folder) = layers.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        let refused =
+            |error| Failure::failed(format!("cannot create the folder {}: {error}", folder.display()));
+        fs::create_dir_all(folder).map_err(refused)?;
+    }
+    let tensors: Vec<TensorRef<'_>> = imported.weights.iter().map(Tensor::as_ref).collect();
+    atomic::write_with(&weights, |out| {
+        write_safetensors(out, &tensors, &BTreeMap::new())
+            .map_err(|error| Failure::failed(format!("cannot write {}: {error}", weights.display())))
+    })?;
+    // The layer file last: where it stands, its weights do.
+    atomic::write(&layers, text.as_bytes())?;
+    imported.notes.iter().for_each(|note| output.message(&format!("note: {note}")));
+    let graph = &imported.graph;
+    let report = Report {
+        layer_file: layers.display().to_string(),
+        weights: weights.display().to_string(),
+        network: graph.name.clone(),
+        layers: graph.nodes.len(),
+        input: graph.input_shape().0.clone(),
+        output: graph.shape(graph.output).0.clone(),
+        trained_parameters: graph.trained_parameters(),
+        weights_bytes: weights.metadata().map_err(Failure::failed)?.len(),
+        notes: imported.notes.clone(),
+    };
+    output.result(&report, || text_of(&report, &layers, &weights))
+}
+
+fn text_of(report: &Report, layers: &Path, weights: &Path) -> String {
+    let shape = |extents: &[usize]| stratus_graph::Shape(extents.to_vec()).to_string();
+    let made = pairs(&[
+        (
+            report.layer_file.clone(),
+            format!(
+                "{} layers from {} to {}, {} trained parameters",
+                report.layers,
+                shape(&report.input),
+                shape(&report.output),
+                report.trained_parameters
+            ),
+        ),
+        (report.weights.clone(), bytes(report.weights_bytes)),
+    ]);
+    format!(
+        "{made}\nLook at it:  stratus model show {0}\nTrain it:    stratus train EXPERIMENT.toml --set model.name={0} --weights {1}\n",
+        layers.display(),
+        weights.display()
+    )
+}
