@@ -6,7 +6,7 @@ ifdef CARGO_TARGET_DIR
 STRATUS = $(CARGO_TARGET_DIR)/release/stratus
 endif
 
-.PHONY: demo build test test-all deps check reference clean-deps
+.PHONY: demo build test test-all check-onnx deps check reference clean-deps
 
 demo: build
 	$(STRATUS) train digits --set train.epochs=3
@@ -19,6 +19,11 @@ build:
 test:
 	@bash scripts/deps.sh --best-effort
 	$(CARGO) test --workspace --locked
+	@bash scripts/check-onnx.sh --best-effort
+
+# What onnxruntime makes of the exported networks.
+check-onnx:
+	@bash scripts/check-onnx.sh
 
 # The tests, and those that take minutes, optimised: a hundred kills.
 test-all: test

@@ -1,0 +1,58 @@
+"""Compares what onnxruntime makes of exported networks with what the reference backend made of them.
+
+    python scripts/check-onnx.py STRATUS FOLDER
+
+FOLDER is what the example `zoo_outputs` of stratus-onnx wrote: for each network a layer file, its weights, and images with
+the logits they give. Each is exported by the program STRATUS and run by onnxruntime, in a batch and image by image: the
+batch's size is open. Needs numpy and onnxruntime.
+"""
+import json
+import pathlib
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import onnxruntime
+
+TOLERANCE = 1e-4  # of the largest logit
+
+
+def safetensors(path):
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + length])
+    header.pop("__metadata__", None)
+    values = data[8 + length:]
+    return {name: np.frombuffer(values[slice(*entry["data_offsets"])], "<f4").reshape(entry["shape"])
+            for name, entry in header.items()}
+
+
+def main(stratus, folder):
+    cases, worst = sorted(folder.glob("*.toml")), ("", 0.0)
+    if not cases:
+        sys.exit(f"check-onnx: {folder} holds no networks")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    for case in cases:
+        model, expected = case.with_suffix(".onnx"), safetensors(case.with_suffix(".expected"))
+        subprocess.run([stratus, "--quiet", "model", "export", case, "--weights", case.with_suffix(".safetensors"),
+                        "--onnx", model], check=True, stdout=subprocess.DEVNULL)
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        (images,), (logits,) = session.get_inputs(), session.get_outputs()
+        assert (images.name, images.shape[0], logits.name, logits.shape[0]) == ("input", "batch", "output", "batch")
+        batch = session.run(["output"], {"input": expected["input"]})[0]
+        single = np.concatenate([session.run(None, {"input": image[None]})[0] for image in expected["input"]])
+        wanted = expected["output"]
+        scale = np.abs(wanted).max()
+        assert scale > 1e-3, f"{case.stem}: logits of {scale} say nothing"
+        off = max(np.abs(found - wanted).max() for found in (batch, single)) / scale
+        worst = max(worst, (case.stem, off), key=lambda entry: entry[1])
+        if not off <= TOLERANCE:
+            sys.exit(f"check-onnx: {case.stem} is off by {off:.1e} of its largest logit")
+    print(f"check-onnx: {len(cases)} networks agree with onnxruntime {onnxruntime.__version__}; "
+          f"the furthest off is {worst[0]} with {worst[1]:.1e} of its largest logit")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], pathlib.Path(sys.argv[2]))
