@@ -408,7 +408,8 @@ impl<'a> Importer<'a> {
         }
         if wanted != Some(vec![count]) {
             return Err(format!(
-                "it makes {wanted:?} of {seen:?} for an image; only vectors are made of images"
+                "it does not make a vector of {count} features of each image of {}",
+                Shape(seen)
             )
             .into());
         }

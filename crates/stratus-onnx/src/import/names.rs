@@ -1,6 +1,7 @@
 //! Layers' names: those that the weights' names begin with, else the nodes', made fit for a layer file.
 
 use crate::proto::{Graph, Node};
+use crate::tensor::is_float;
 use std::collections::{HashMap, HashSet};
 
 /// The longest name, in bytes.
@@ -40,7 +41,8 @@ impl Names {
         for name in nodes().flat_map(|node| &node.inputs) {
             uses.entry(name).and_modify(|count| *count += 1);
         }
-        let weights = graph.initialisers.iter().filter(|tensor| !tensor.dimensions.is_empty());
+        let weights =
+            graph.initialisers.iter().filter(|tensor| !tensor.dimensions.is_empty() && is_float(tensor.kind));
         let shared = weights.filter(|tensor| uses[tensor.name] > 1).count();
         // How a layer file names the images.
         let mut names = Self { taken: HashSet::from(["input".to_owned()]), weighted: HashMap::new(), shared };
@@ -83,12 +85,12 @@ impl Names {
     }
 
     pub fn notes(&self) -> Option<String> {
-        (self.shared > 0).then(|| {
-            format!(
-                "{} weights belong to several layers in the file; each layer has a copy of its own",
-                self.shared
-            )
-        })
+        let tensors = match self.shared {
+            0 => return None,
+            1 => "a tensor of weights belongs".to_owned(),
+            count => format!("{count} tensors of weights belong"),
+        };
+        Some(format!("{tensors} to several layers in the file; here each has a copy of its own"))
     }
 }
 
