@@ -113,6 +113,11 @@ fn extents(tensor: &proto::Tensor<'_>) -> Parsed<(Vec<usize>, usize)> {
     }
 }
 
+/// How many elements a tensor says it has; 0 where it has an impossible shape.
+pub(crate) fn elements(tensor: &proto::Tensor<'_>) -> usize {
+    extents(tensor).map_or(0, |(_, elements)| elements)
+}
+
 /// Reads a tensor; `folder` is where files beside the model are looked for.
 pub(crate) fn read(tensor: &proto::Tensor<'_>, folder: Option<&Path>) -> Parsed<Constant> {
     let (shape, elements) = extents(tensor)?;

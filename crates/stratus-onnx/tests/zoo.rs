@@ -130,7 +130,8 @@ fn layers_that_no_network_has_come_back() {
 #[test]
 fn what_is_nothing_is_left_out() {
     for layers in [
-        "|name = 'p'; op = 'max_pool2d'; kernel = [7, 2]; stride = 9; ceil_mode = true|name = 'f'; op = 'flatten'",
+        "|name = 'p'; op = 'max_pool2d'; kernel = [7, 2]; stride = 9; ceil_mode = true|name = 'f'; op = 'flatten'|name = 'l'; \
+         op = 'linear'; out_features = 3",
         "|name = 'f'; op = 'flatten'|name = 'g'; op = 'flatten'|name = 'l'; op = 'linear'; out_features = 3",
     ] {
         let graph = small(layers);

@@ -106,10 +106,12 @@ impl<'a> Importer<'a> {
         let bias = match self.weight(node, 2)? {
             None => None,
             Some((_, bias)) => {
-                let features = weight.0[0];
                 let bias = scaled((vec![], bias), scale("beta")).1;
-                // One number for all features is one for each.
-                Some(if let [bias] = bias[..] { vec![bias; features] } else { bias })
+                // One number for all features is one for each; of a weight that is empty there are none.
+                match (&bias[..], &weight.0[..]) {
+                    ([bias], [features, _]) if *features <= weight.1.len() => Some(vec![*bias; *features]),
+                    _ => Some(bias),
+                }
             }
         };
         self.linear(node, made, weight, bias)

@@ -20,6 +20,8 @@ use stratus_weights::{Tensor, Values};
 
 /// The most layers, as in a layer file.
 const MOST_LAYERS: usize = 10_000;
+/// The most numbers that layers and constants may hold, whatever the file: 4 GiB of them.
+const MOST_NUMBERS: usize = 1 << 30;
 /// The largest extent or count, as in a layer file.
 const LARGEST: usize = 1 << 20;
 /// Operator sets whose operators are known.
@@ -149,6 +151,8 @@ struct Importer<'a> {
     uses: HashMap<&'a str, usize>,
     input: Shape,
     layers: Vec<Layer>,
+    /// How many more numbers may be held. Nodes that share a weight get copies of it: a small file must not become a large network.
+    numbers: usize,
     names: Names,
     notes: Vec<String>,
 }
@@ -181,9 +185,13 @@ pub(crate) fn import(model: &proto::Model<'_>, folder: Option<&Path>, options: &
     let sole = uses.get(images).is_some_and(|&count| count == 1);
     values.insert(images, Value::Made(Made { id: 0, order, sole, pad: None }));
     let names = Names::new(graph, &live);
-    let layers = Vec::new();
-    let mut importer =
-        Importer { graph, folder, values, uses, input: Shape(input.to_vec()), layers, names, notes };
+    let numbers = graph
+        .initialisers
+        .iter()
+        .fold(LARGEST, |sum, tensor| sum.saturating_add(tensor::elements(tensor).saturating_mul(2)));
+    let (input, layers) = (Shape(input.to_vec()), Vec::new());
+    let numbers = numbers.min(MOST_NUMBERS);
+    let mut importer = Importer { graph, folder, values, uses, input, layers, numbers, names, notes };
     importer.walk(&live)?;
     importer.finish(output, options)
 }
@@ -343,6 +351,9 @@ impl<'a> Importer<'a> {
                     Value::Unknown
                 }
             };
+            if let Value::Constant(constant) = &value {
+                self.charge(constant.shape.iter().product())?;
+            }
             for (output, name) in node.outputs.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
                 // Masks and statistics: a node that reads one is named.
                 let value = if output == 0 { value.clone() } else { Value::Unknown };
@@ -409,6 +420,16 @@ impl<'a> Importer<'a> {
             return Ok(value);
         }
         self.layer(node)
+    }
+
+    /// Takes account of numbers that are kept.
+    fn charge(&mut self, count: usize) -> Parsed<()> {
+        let left = self.numbers.checked_sub(count);
+        self.numbers = left.ok_or_else(|| Problem::Kind {
+            what: "its layers would hold more than twice the weights that it has".to_owned(),
+            remedy: "a network whose layers share that much cannot be trained layer by layer",
+        })?;
+        Ok(())
     }
 
     /// The value that an input names.
@@ -534,6 +555,7 @@ impl<'a> Importer<'a> {
                 );
             }
         }
+        self.charge(parameters.iter().map(Vec::len).sum())?;
         let all = inputs.iter().all(|made| made.id > 0 && self.layers[made.id - 1].not_negative);
         let not_negative = match &op {
             Op::Relu(_) | Op::Relu6(_) => true,

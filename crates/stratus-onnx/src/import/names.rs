@@ -27,6 +27,8 @@ const MODULES: [&str; 12] = [
 #[derive(Debug)]
 pub(super) struct Names {
     taken: HashSet<String>,
+    /// The number that the next of a name gets: a file may call everything alike.
+    next: HashMap<String, usize>,
     /// The names of layers with weights, by the node's first output.
     weighted: HashMap<String, String>,
     /// Weights that several nodes read.
@@ -45,7 +47,12 @@ impl Names {
             graph.initialisers.iter().filter(|tensor| !tensor.dimensions.is_empty() && is_float(tensor.kind));
         let shared = weights.filter(|tensor| uses[tensor.name] > 1).count();
         // How a layer file names the images.
-        let mut names = Self { taken: HashSet::from(["input".to_owned()]), weighted: HashMap::new(), shared };
+        let mut names = Self {
+            taken: HashSet::from(["input".to_owned()]),
+            next: HashMap::new(),
+            weighted: HashMap::new(),
+            shared,
+        };
         for node in nodes() {
             let own = node.inputs.iter().filter(|name| uses.get(**name) == Some(&1));
             let named = own.filter_map(|name| {
@@ -75,13 +82,17 @@ impl Names {
     }
 
     fn unique(&mut self, wanted: String) -> String {
-        let mut name = wanted.clone();
-        let mut number = 2;
-        while !self.taken.insert(name.clone()) {
-            name = format!("{wanted}_{number}");
-            number += 1;
+        if self.taken.insert(wanted.clone()) {
+            return wanted;
         }
-        name
+        let number = self.next.entry(wanted.clone()).or_insert(2);
+        loop {
+            let name = format!("{wanted}_{number}");
+            *number += 1;
+            if self.taken.insert(name.clone()) {
+                return name;
+            }
+        }
     }
 
     pub fn notes(&self) -> Option<String> {

@@ -38,7 +38,8 @@ impl<'a> Importer<'a> {
             b"SAME_UPPER" | b"SAME_LOWER" => {
                 // As many windows as strides begin in the image; what is odd goes behind it, or before.
                 let whole = [0, 1].map(|axis| {
-                    let reach = dilation[axis].saturating_mul(kernel[axis] - 1).saturating_add(1);
+                    let reach =
+                        dilation[axis].saturating_mul(kernel[axis].saturating_sub(1)).saturating_add(1);
                     let last = (size[axis].div_ceil(stride[axis]).max(1) - 1) * stride[axis];
                     last.saturating_add(reach).saturating_sub(size[axis])
                 });
