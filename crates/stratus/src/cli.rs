@@ -48,7 +48,7 @@ pub enum Command {
     Eval(eval::EvalArguments),
     /// Show what a training would do, without training: graph, program, plan
     Plan(plan::PlanArguments),
-    /// List the networks and show their layers
+    /// List the networks, show their layers, exchange them with ONNX
     Model(model::ModelArguments),
     /// Measure kernels, and what measuring costs
     Bench(bench::BenchArguments),
