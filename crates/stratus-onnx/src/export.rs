@@ -40,7 +40,7 @@ pub fn write(out: &mut dyn Write, graph: &Graph, weights: &[TensorRef<'_>]) -> R
         export.node(node);
     }
     if graph.nodes.is_empty() {
-        export.push("identity", "Identity", "", &[INPUT.to_owned()], OUTPUT, Attributes::default());
+        export.push("identity", "Identity", "", &[INPUT.to_owned()], OUTPUT, &Attributes::default());
     }
     if !export.refused.is_empty() {
         return Err(WriteError::Layers(export.refused));
@@ -197,7 +197,7 @@ impl<'a> Export<'a> {
         doc: &str,
         inputs: &[String],
         output: &str,
-        attributes: Attributes,
+        attributes: &Attributes,
     ) {
         let mut node = inputs.iter().fold(Message::default(), |node, input| node.bytes(1, input.as_bytes()));
         node = node.bytes(2, output.as_bytes()).bytes(3, name.as_bytes()).bytes(4, operator.as_bytes());
@@ -256,7 +256,7 @@ impl<'a> Export<'a> {
                 return self.refused.push(format!("`{}` ({}{space}{attributes})", node.name, other.kind()));
             }
         };
-        self.push(&node.name, operator, doc, &inputs, &output, attributes);
+        self.push(&node.name, operator, doc, &inputs, &output, &attributes);
     }
 
     /// ONNX may count a last window that PyTorch drops, or refuse one that it takes: where the rules differ, padding behind the image says how
@@ -295,8 +295,8 @@ impl<'a> Export<'a> {
             self.constant(&format!("{}.columns", node.name), &[shape[2], op.output[1]], &transposed);
         let between = self.unique(&format!("{}.between", node.name));
         inputs.insert(0, rows);
-        self.push(&between.clone(), "MatMul", ADAPTIVE, &inputs, &between, Attributes::default());
-        self.push(&node.name, "MatMul", ADAPTIVE, &[between, columns], output, Attributes::default());
+        self.push(&between, "MatMul", ADAPTIVE, &inputs, &between, &Attributes::default());
+        self.push(&node.name, "MatMul", ADAPTIVE, &[between, columns], output, &Attributes::default());
     }
 }
 

@@ -263,12 +263,10 @@ mod tests {
 
         #[test]
         fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            for field in Fields::new(&bytes) {
-                if let Ok((_, value)) = field {
-                    let _ = (value.text(), value.int(), value.float());
-                    let _ = value.ints(&mut Vec::new());
-                    let _ = (value.floats(&mut Vec::new()), value.doubles(&mut Vec::new()));
-                }
+            for (_, value) in Fields::new(&bytes).flatten() {
+                let _ = (value.text(), value.int(), value.float());
+                let _ = value.ints(&mut Vec::new());
+                let _ = (value.floats(&mut Vec::new()), value.doubles(&mut Vec::new()));
             }
         }
     }

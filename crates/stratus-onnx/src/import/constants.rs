@@ -23,7 +23,7 @@ impl<'a> Importer<'a> {
             )
         };
         let mut inputs = node.inputs.iter().filter(|name| !name.is_empty());
-        if node.inputs.is_empty() || !inputs.all(|name| known(&name)) {
+        if node.inputs.is_empty() || !inputs.all(known) {
             return Ok(None);
         }
         let value = match node.operator {
