@@ -259,8 +259,8 @@ impl<'a> Export<'a> {
         self.push(&node.name, operator, doc, &inputs, &output, &attributes);
     }
 
-    /// ONNX may count a last window that PyTorch drops, or refuse one that it takes: where the rules differ, padding behind the image says how
-    /// many windows there are. Padding never wins.
+    /// ONNX may count a last window that PyTorch drops, or refuse one that it takes: where the rules differ, padding behind the
+    /// image says how many windows there are. Padding never wins.
     fn max_pool(&self, op: &MaxPool2d, node: &Node) -> Attributes {
         let [input, output] = [node.inputs[0], node.output].map(|id| self.graph.shape(id));
         let MaxPool2d { kernel, stride, padding, ceil_mode } = *op;

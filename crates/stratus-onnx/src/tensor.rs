@@ -189,7 +189,8 @@ pub(crate) fn read(tensor: &proto::Tensor<'_>, folder: Option<&Path>) -> Parsed<
     Ok(Constant { shape, elements: elements_found })
 }
 
-/// The bytes of a tensor that lie in a file beside the model: in the model's own folder, whatever the entry says, and no more than that file has.
+/// The bytes of a tensor that lie in a file beside the model: in the model's own folder, whatever the entry says, and no more
+/// than that file has.
 fn external(tensor: &proto::Tensor<'_>, wanted: usize, folder: Option<&Path>) -> Parsed<Vec<u8>> {
     let name = printable(tensor.name);
     let entry = |key: &str| tensor.external.iter().find(|(found, _)| *found == key).map(|(_, value)| *value);

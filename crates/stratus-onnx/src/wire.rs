@@ -253,7 +253,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(int in any::<i64>(), float in any::<f32>(), bytes in prop::collection::vec(any::<u8>(), 0..300), number in 1u32..1000) {
+        fn what_is_written_is_read(
+            int in any::<i64>(),
+            float in any::<f32>(),
+            bytes in prop::collection::vec(any::<u8>(), 0..300),
+            number in 1u32..1000,
+        ) {
             let message = Message::default().int(number, int).float(2, float).bytes(number, &bytes);
             let read = fields(&message.0);
             prop_assert_eq!(read[0], (u64::from(number), Value::Varint(int as u64)));

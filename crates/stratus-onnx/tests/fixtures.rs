@@ -1,4 +1,5 @@
-//! Models that other programs wrote, made by `scripts/fixtures/onnx_models.py`: what they become, and that it computes what onnxruntime computes.
+//! Models that other programs wrote, made by `scripts/fixtures/onnx_models.py`: what they become, and that it computes what
+//! onnxruntime computes.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -139,7 +140,8 @@ fn every_node_that_is_refused_is_named_at_once() {
         "Sub `normalise`: no operation of a layer computes it\n\
          LeakyRelu `act`: no operation of a layer computes it\n\
          Conv `three_d`: its weight has 3 dimensions, that of two-dimensional images 4\n\
-         AveragePool `uneven`: padded by [0, 0] before and [1, 1] behind, its windows [2, 2] are not those of a pooling that pads both sides alike\n\
+         AveragePool `uneven`: padded by [0, 0] before and [1, 1] behind, its windows \
+         [2, 2] are not those of a pooling that pads both sides alike\n\
          com.example.Swish `custom`: it is of another domain than ONNX's own operators\n\
          Mul `m`: no operation of a layer computes it"
     );

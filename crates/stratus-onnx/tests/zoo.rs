@@ -105,7 +105,8 @@ fn small(layers: &str) -> Graph {
 #[test]
 fn layers_that_no_network_has_come_back() {
     for layers in [
-        "|name = 'c'; op = 'conv2d'; out_channels = 4; kernel = [3, 2]; padding = [2, 0]; padding_after = [0, 3]; dilation = [1, 2]; groups = 2",
+        "|name = 'c'; op = 'conv2d'; out_channels = 4; kernel = [3, 2]; padding = [2, 0]; padding_after = [0, 3]; \
+         dilation = [1, 2]; groups = 2",
         "|name = 'p'; op = 'max_pool2d'; kernel = [2, 3]; stride = 3; padding = 1; ceil_mode = true",
         "|name = 'p'; op = 'max_pool2d'; kernel = 4; stride = 4; ceil_mode = true",
         "|name = 'p'; op = 'avg_pool2d'; kernel = [3, 4]; stride = 2; padding = [1, 2]; count_include_pad = false",

@@ -68,7 +68,8 @@ pub enum Error {
 
 impl Error {
     /// The path is copied only where there is an error: writers call this in the hot loop.
-    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+    /// What the file system said when an action, "write", was tried on a path.
+    pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { action, path: path.to_path_buf(), source }
     }
 

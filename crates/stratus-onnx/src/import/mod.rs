@@ -1,8 +1,8 @@
 //! An ONNX graph to a network: every node is a layer, a part of one, or a number that layers are made with.
 //!
-//! Nodes are walked once, in order. What does not depend on the images is computed ([`constants`]); what does becomes layers ([`layers`]), whose
-//! images may lie channels last for a while ([`Order`]), as in models from TensorFlow. A node that cannot be taken does not end the walk: all
-//! of them are named in one error.
+//! Nodes are walked once, in order. What does not depend on the images is computed ([`constants`]); what does becomes layers
+//! ([`layers`]), whose images may lie channels last for a while ([`Order`]), as in models from TensorFlow. A node that cannot
+//! be taken does not end the walk: all of them are named in one error.
 
 mod constants;
 mod layers;

@@ -17,8 +17,8 @@ use stratus_weights::{Tensor, TensorRef, Values};
 /// Images of a batch.
 pub const BATCH: usize = 2;
 
-/// A network, and the width and the height and width of images that it is tried at. The first size of AlexNet and VGG gives adaptive pooling
-/// bins of different sizes, the second one of one size.
+/// A network, its width, and the height and width of the images that it is tried at. Of AlexNet and VGG one size gives adaptive
+/// pooling bins of different sizes, another bins of one size.
 pub const CASES: &[(&str, usize, [usize; 2])] = &[
     ("digits", 4, [28, 28]),
     ("alexnet", 8, [95, 127]),

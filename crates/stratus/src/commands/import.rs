@@ -18,7 +18,7 @@ pub struct ImportArguments {
     /// The ONNX model
     #[arg(value_name = "FILE.onnx")]
     pub file: PathBuf,
-    /// A folder, which gets files named like the model, or a layer file, which gets its weights beside it; files of these names are replaced
+    /// A folder, for files named like the model, or a layer file, whose weights go beside it; files of these names are replaced
     #[arg(short, long, value_name = "FOLDER|FILE.toml")]
     pub out: PathBuf,
     /// How large images are, for models that leave it open
