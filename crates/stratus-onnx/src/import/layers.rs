@@ -37,6 +37,7 @@ impl<'a> Importer<'a> {
             "GlobalMaxPool" => self.global_max_pool(node),
             "ReduceMean" => self.mean(node),
             "Add" | "Sum" => self.add(node),
+            "Mul" => self.scale(node),
             "Concat" => self.concat(node),
             "Flatten" | "Reshape" | "Squeeze" => self.reshape(node),
             "Transpose" => self.transpose(node),
@@ -44,6 +45,11 @@ impl<'a> Importer<'a> {
             "Identity" | "Cast" => {
                 let made = self.padded(node, 0)?;
                 Ok(self.alias(node, made))
+            }
+            // These compute shapes: of what is not known nothing is.
+            "Gather" | "Slice" | "Unsqueeze" => {
+                self.value(node, 0)?;
+                Err("of what is computed from the images, only shapes are taken apart".into())
             }
             "Softmax" | "LogSoftmax" => Err("only a softmax that is the last node is left out".into()),
             _ => Err("no operation of a layer computes it".into()),
@@ -335,40 +341,59 @@ impl<'a> Importer<'a> {
 
     /// Adds numbers to the bias of the layer before.
     fn add_bias(&mut self, node: &'a Node<'a>, made: Made, constant: Constant) -> Taken<Value> {
+        let added = self.per_channel(made, constant)?;
+        let layer = self.changeable(made)?;
+        if let Op::Conv2d(Conv2d { bias, .. }) | Op::Linear(Linear { bias, .. }) = &mut layer.op
+            && !std::mem::replace(bias, true)
+        {
+            layer.parameters.push(vec![0.0; added.len()]);
+        }
+        layer.parameters[1].iter_mut().zip(added).for_each(|(sum, value)| *sum += value);
+        Ok(self.alias(node, made))
+    }
+
+    /// Multiplies the weight and the bias of the layer before: what is left of a batch norm that was folded.
+    fn scale(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+        let first = usize::from(!matches!(self.value(node, 0)?, Value::Made(_)));
+        let made = self.made(node, first)?;
+        let constant = self.constant(node, 1 - first)?.ok_or("it has one input")?;
+        let factors = self.per_channel(made, constant)?;
+        let layer = self.changeable(made)?;
+        // Running statistics, of a batch norm, stay.
+        for values in layer.parameters.iter_mut().take(2) {
+            let each = values.len() / factors.len().max(1);
+            for (values, factor) in values.chunks_exact_mut(each.max(1)).zip(&factors) {
+                values.iter_mut().for_each(|value| *value *= factor);
+            }
+        }
+        Ok(self.alias(node, made))
+    }
+
+    /// A number for each channel of what a layer makes.
+    fn per_channel(&self, made: Made, constant: Constant) -> Taken<Vec<f32>> {
         let rank = self.shape(made.id).0.len();
         let channels = self.shape(made.id).0.first().copied().unwrap_or(0);
         let (shape, values) = floats(constant)?;
         // Where the channels stand, counted from the end: nothing else may be longer than 1.
         let from_end = if rank == 3 && made.order == Order::Plain { 3 } else { 1 };
-        let per_channel =
+        let fits =
             shape.iter().rev().enumerate().all(|(place, &extent)| extent == 1 || place + 1 == from_end);
-        let bias = match values[..] {
-            [value] => vec![value; channels],
-            _ if per_channel && values.len() == channels => values,
-            _ => {
-                return Err(
-                    format!("it adds numbers of shape {shape:?}; one for each channel is taken").into()
-                );
-            }
-        };
-        let Some(layer) = self.sole_layer(made).filter(|_| !matches!(made.order, Order::Flattened(_))) else {
-            return Err("it adds numbers to what no convolution or linear layer makes for it alone".into());
-        };
-        let position = match &mut layer.op {
-            Op::Conv2d(Conv2d { bias, .. }) | Op::Linear(Linear { bias, .. }) => {
-                if !*bias {
-                    *bias = true;
-                    layer.parameters.push(vec![0.0; channels]);
-                }
-                1
-            }
-            Op::BatchNorm2d(_) => 1,
-            _ => return Err("it adds numbers to what no convolution or linear layer makes".into()),
-        };
-        for (sum, value) in layer.parameters[position].iter_mut().zip(bias) {
-            *sum += value;
+        match values[..] {
+            [value] => Ok(vec![value; channels]),
+            _ if fits && values.len() == channels => Ok(values),
+            _ => Err(format!("its numbers have the shape {shape:?}; one for each channel is taken").into()),
         }
-        Ok(self.alias(node, made))
+    }
+
+    /// The layer whose weights may take numbers over: a convolution, linear layer or batch norm that nothing else reads.
+    fn changeable(&mut self, made: Made) -> Taken<&mut super::Layer> {
+        self.sole_layer(made)
+            .filter(|_| !matches!(made.order, Order::Flattened(_)))
+            .filter(|layer| matches!(layer.op, Op::Conv2d(_) | Op::Linear(_) | Op::BatchNorm2d(_)))
+            .ok_or_else(|| {
+                "it follows no convolution, linear layer or batch norm that could take its numbers over"
+                    .into()
+            })
     }
 
     fn concat(&mut self, node: &'a Node<'a>) -> Taken<Value> {
