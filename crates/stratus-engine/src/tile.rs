@@ -19,16 +19,16 @@ const WEIGHTS: usize = 4;
 /// A tile may be smaller than the caches would hold by this factor, where the batch has no better divisor.
 const SMALLEST: usize = 4;
 
-/// Cuts a differentiated or an evaluation program into sections whose tiles fit `cache_bytes`.
+/// Cuts a differentiated or an evaluation program into sections whose tiles fit `cache_bytes` and hold at least `fewest` samples.
 ///
 /// # Errors
 /// Only where verification fails.
-pub fn tile(program: &Program, cache_bytes: usize) -> Result<Program, EngineError> {
+pub fn tile(program: &Program, cache_bytes: usize, fewest: usize) -> Result<Program, EngineError> {
     let mut tiled = program.clone();
     tiled.sections.clear();
     tiled.steps.clear();
     let mut next = 0;
-    for (steps, tiles) in sections(program, cache_bytes) {
+    for (steps, tiles) in sections(program, cache_bytes, fewest) {
         tiled.steps.extend_from_slice(&program.steps[next..steps.start]);
         next = steps.end;
         let first = tiled.steps.len();
@@ -70,7 +70,7 @@ fn push(tiled: &mut Program, step: &Step) {
 }
 
 /// The longest runs of steps that may go through the batch together, with the number of tiles for each, where that is more than one.
-fn sections(program: &Program, cache_bytes: usize) -> Vec<(std::ops::Range<usize>, usize)> {
+fn sections(program: &Program, cache_bytes: usize, fewest: usize) -> Vec<(std::ops::Range<usize>, usize)> {
     let mut found = Vec::new();
     let mut open: Option<usize> = None;
     // What the open section adds up: it is not there before all tiles were.
@@ -92,7 +92,9 @@ fn sections(program: &Program, cache_bytes: usize) -> Vec<(std::ops::Range<usize
     }
     found
         .into_iter()
-        .filter_map(|steps| Some((steps.clone(), tiles(program, &program.steps[steps], cache_bytes)?)))
+        .filter_map(|steps| {
+            Some((steps.clone(), tiles(program, &program.steps[steps], cache_bytes, fewest)?))
+        })
         .collect()
 }
 
@@ -109,7 +111,7 @@ fn bytes(value: &Value) -> usize {
 }
 
 /// The fewest equal tiles of which one's operands fit the caches at every step; `None` where the whole batch does, or nothing suits.
-fn tiles(program: &Program, steps: &[Step], cache_bytes: usize) -> Option<usize> {
+fn tiles(program: &Program, steps: &[Step], cache_bytes: usize, fewest: usize) -> Option<usize> {
     let of_step = |step: &Step| -> usize {
         step.operands().map(|id| program.value(id)).filter(|value| value.per_sample).map(bytes).sum()
     };
@@ -117,7 +119,8 @@ fn tiles(program: &Program, steps: &[Step], cache_bytes: usize) -> Option<usize>
     let needed = largest.div_ceil(cache_bytes.max(1));
     let divides = |tiles: &usize| program.batch.is_multiple_of(*tiles);
     let tiles = (needed..=program.batch).find(divides)?;
-    (tiles > 1 && steps.len() > 1 && tiles <= SMALLEST * needed).then_some(tiles)
+    let samples = program.batch / tiles;
+    (tiles > 1 && steps.len() > 1 && tiles <= SMALLEST * needed && samples >= fewest).then_some(tiles)
 }
 
 /// The values with a row per sample that live within one tile: no step outside of `steps` touches them.

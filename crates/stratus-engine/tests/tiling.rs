@@ -19,7 +19,7 @@ const BATCH: usize = 12;
 /// A network, forward and backward, in tiles that fit so many bytes.
 fn tiled(graph: &Graph, cache_bytes: usize, precision: Precision) -> Program {
     let forward = fuse(&lower(graph, Mode::Train, precision, BATCH).unwrap()).unwrap();
-    tile(&differentiate(&forward).unwrap(), cache_bytes).unwrap()
+    tile(&differentiate(&forward).unwrap(), cache_bytes, 1).unwrap()
 }
 
 /// The digits network for small images.
@@ -100,14 +100,14 @@ fn dropout_runs_whole_forward_and_in_tiles_backward() {
 #[test]
 fn a_training_program_in_tiles() {
     let forward = fuse(&lower(&published_digits(), Mode::Train, Precision::F32, 64).unwrap()).unwrap();
-    let tiled = tile(&differentiate(&forward).unwrap(), 1 << 20).unwrap();
+    let tiled = tile(&differentiate(&forward).unwrap(), 1 << 20, 1).unwrap();
     insta::assert_snapshot!(update(&tiled, sgd()).unwrap().dump());
 }
 
 #[test]
 fn an_evaluation_in_tiles_needs_memory_for_one_tile() {
     let program = fuse(&lower(&published_digits(), Mode::Evaluate, Precision::F32, 1000).unwrap()).unwrap();
-    let tiled = tile(&program, 1 << 20).unwrap();
+    let tiled = tile(&program, 1 << 20, 1).unwrap();
     let bytes = |program: &Program| common::session(program).plan(0).transient_bytes;
     assert!(bytes(&tiled) * 20 < bytes(&program), "{} of {}", bytes(&tiled), bytes(&program));
 }
@@ -116,7 +116,7 @@ fn an_evaluation_in_tiles_needs_memory_for_one_tile() {
 fn what_does_not_divide_stays_whole() {
     // A prime batch has no tiles but single samples.
     let forward = fuse(&lower(&published_digits(), Mode::Train, Precision::F32, 127).unwrap()).unwrap();
-    let tiled = tile(&differentiate(&forward).unwrap(), 1 << 20).unwrap();
+    let tiled = tile(&differentiate(&forward).unwrap(), 1 << 20, 1).unwrap();
     assert!(tiled.sections.is_empty());
 }
 

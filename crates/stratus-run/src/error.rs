@@ -67,8 +67,9 @@ pub enum Error {
 }
 
 impl Error {
+    /// What the file system said when an action, like "write", was tried on a path.
+    ///
     /// The path is copied only where there is an error: writers call this in the hot loop.
-    /// What the file system said when an action, "write", was tried on a path.
     pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { action, path: path.to_path_buf(), source }
     }

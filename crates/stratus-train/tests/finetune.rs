@@ -115,7 +115,7 @@ fn tunes(backend: &dyn Backend, key: &str, tile_bytes: usize) {
     graph.freeze(layers).unwrap();
     let forward = fuse(&lower(&graph, Mode::Train, Precision::F32, fixture.input[0]).unwrap()).unwrap();
     let sgd = SgdUpdate { momentum: fixture.momentum, weight_decay: fixture.weight_decay };
-    let program = tile(&differentiate(&forward).unwrap(), tile_bytes).unwrap();
+    let program = tile(&differentiate(&forward).unwrap(), tile_bytes, 1).unwrap();
     let program = update(&program, Optimiser::Sgd(sgd)).unwrap();
     let (mut session, mut inputs) = session(backend, &fixture, &graph, &program);
     let velocities: Vec<String> = session

@@ -89,7 +89,7 @@ fn graph(fixture: &Fixture) -> Graph {
 /// The training program, its logits and the gradients of its parameters kept for reading.
 fn program(fixture: &Fixture, graph: &Graph, tile_bytes: usize) -> Program {
     let forward = fuse(&lower(graph, Mode::Train, Precision::F32, fixture.input[0]).unwrap()).unwrap();
-    let mut program = tile(&differentiate(&forward).unwrap(), tile_bytes).unwrap();
+    let mut program = tile(&differentiate(&forward).unwrap(), tile_bytes, 1).unwrap();
     let logits: Vec<_> =
         program.steps.iter().filter(|step| step.phase == Phase::Loss).map(|step| step.inputs[0]).collect();
     for id in logits {

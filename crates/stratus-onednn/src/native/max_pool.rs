@@ -4,25 +4,44 @@ use super::pool::{clear_padding, load, numbers};
 use super::rows::Geometry;
 use super::simd::{Element, Level, multiversion};
 use super::threads::{MAX_THREADS, Team, cut, split};
-use std::ops::Range;
+use stratus_graph::ops::MaxPool2d;
 
 /// A pooling as the kernels need it. Input and output have the same channels in the same groups.
 #[derive(Clone, Debug)]
 pub struct MaxPool {
-    /// The input's geometry.
-    pub input: Geometry,
-    /// The output's geometry.
-    pub output: Geometry,
-    /// Window `[vertical, horizontal]`.
-    pub kernel: [usize; 2],
-    /// Stride.
-    pub stride: [usize; 2],
-    /// Padding on each side.
-    pub padding: [usize; 2],
-    /// Instructions.
-    pub level: Level,
-    /// Threads.
-    pub team: Team,
+    input: Geometry,
+    output: Geometry,
+    /// Positions of the window along a row.
+    width: usize,
+    strides: [usize; 2],
+    /// What each window covers, by axis and output: divisions are made once.
+    covers: [Vec<Cover>; 2],
+    /// The windows that each position lies in, by axis and position.
+    windows: [Vec<Windows>; 2],
+    level: Level,
+    team: Team,
+}
+
+/// What a window covers of an axis.
+#[derive(Clone, Copy, Debug)]
+struct Cover {
+    /// The first position.
+    first: usize,
+    /// The tap that falls on it.
+    tap: usize,
+    /// How many positions.
+    count: usize,
+}
+
+/// The windows of an axis that a position lies in.
+#[derive(Clone, Copy, Debug)]
+struct Windows {
+    /// The first one.
+    first: usize,
+    /// The one behind the last.
+    end: usize,
+    /// The tap of the first one that falls on the position; of each further one it is a stride less.
+    tap: usize,
 }
 
 /// Calls `$function` with the widest block of channels that divides the width.
@@ -37,38 +56,59 @@ macro_rules! by_block {
 }
 
 impl MaxPool {
-    /// What window `output` covers of an axis: the first position, the tap that falls on it, how many positions.
-    fn cover(&self, axis: usize, output: usize, extent: usize) -> (usize, usize, usize) {
-        let start = output * self.stride[axis];
-        let first = start.saturating_sub(self.padding[axis]);
-        let tap = (first + self.padding[axis]) - start;
-        let end = (start + self.kernel[axis]).saturating_sub(self.padding[axis]).min(extent);
-        (first, tap, end.saturating_sub(first))
-    }
-
-    /// The windows of an axis that a position lies in.
-    fn windows(&self, axis: usize, position: usize, outputs: usize) -> Range<usize> {
-        let padded = position + self.padding[axis];
-        let first = (padded + 1).saturating_sub(self.kernel[axis]).div_ceil(self.stride[axis]);
-        first..(padded / self.stride[axis] + 1).min(outputs)
+    /// The pooling of maps of a geometry.
+    #[must_use]
+    pub fn new(pool: &MaxPool2d, input: Geometry, output: Geometry, level: Level, team: Team) -> Self {
+        let extents = [(input.height, output.height), (input.row, output.row)];
+        let covers = |axis: usize| {
+            let (kernel, stride, padding) = (pool.kernel[axis], pool.stride[axis], pool.padding[axis]);
+            let cover = |window: usize| {
+                let start = window * stride;
+                let first = start.saturating_sub(padding);
+                let end = (start + kernel).saturating_sub(padding).min(extents[axis].0);
+                Cover { first, tap: first + padding - start, count: end.saturating_sub(first) }
+            };
+            (0..extents[axis].1).map(cover).collect()
+        };
+        let windows = |axis: usize| {
+            let (kernel, stride, padding) = (pool.kernel[axis], pool.stride[axis], pool.padding[axis]);
+            let windows = |position: usize| {
+                let padded = position + padding;
+                let first = (padded + 1).saturating_sub(kernel).div_ceil(stride);
+                let end = (padded / stride + 1).min(extents[axis].1);
+                Windows { first, end, tap: padded.saturating_sub(first * stride) }
+            };
+            (0..extents[axis].0).map(windows).collect()
+        };
+        Self {
+            input,
+            output,
+            width: pool.kernel[1],
+            strides: pool.stride,
+            covers: [covers(0), covers(1)],
+            windows: [windows(0), windows(1)],
+            level,
+            team,
+        }
     }
 
     /// `y` and, where it is not empty, `index`. NaN wins.
     pub fn forward<E: Element>(&self, x: &[E], y: &mut [E], index: &mut [u8]) {
-        let (threads, planes) = (self.team.threads(), self.input.planes);
-        let (in_plane, out_plane) = (self.input.plane_elements(), self.output.plane_elements());
+        let (threads, rows) = (self.team.threads(), self.output.planes * self.output.height);
+        let row_elements = self.output.row_elements();
         let keep = !index.is_empty();
-        let lengths = || (0..threads).map(|t| split(planes, threads, t).len() * out_plane);
+        let lengths = || (0..threads).map(|t| split(rows, threads, t).len() * row_elements);
         let mut ys = cut(y, lengths());
         let mut indices = cut(index, lengths().map(|length| if keep { length } else { 0 }));
         let mut parts: [(&mut [E], &mut [u8]); MAX_THREADS] =
             std::array::from_fn(|t| (std::mem::take(&mut ys[t]), std::mem::take(&mut indices[t])));
         self.team.run_parts(&mut parts[..threads], &|thread, (y, index)| {
-            for (position, plane) in split(planes, threads, thread).enumerate() {
-                let to = position * out_plane..(position + 1) * out_plane;
-                let x = &x[plane * in_plane..][..in_plane];
+            for (position, row) in split(rows, threads, thread).enumerate() {
+                let (plane, row) = (row / self.output.height, row % self.output.height);
+                let to = position * row_elements..(position + 1) * row_elements;
+                let x = &x[plane * self.input.plane_elements()..][..self.input.plane_elements()];
                 let index = if keep { &mut index[to.clone()] } else { &mut [] };
-                by_block!(self.input.width, pool_plane::<E>(self.level, self, x, &mut y[to], index));
+                by_block!(self.input.width, pool_row::<E>(self.level, self, row, x, &mut y[to], index));
                 clear_padding(&self.output, plane % self.output.groups, index);
             }
         });
@@ -76,40 +116,46 @@ impl MaxPool {
 
     /// `dx` from `dy` and `index`. Windows may overlap: each input element gathers from the windows that it won.
     pub fn backward<E: Element>(&self, dy: &[E], index: &[u8], dx: &mut [E]) {
-        let (threads, planes) = (self.team.threads(), self.input.planes);
-        let (in_plane, out_plane) = (self.input.plane_elements(), self.output.plane_elements());
-        let mut parts = cut(dx, (0..threads).map(|t| split(planes, threads, t).len() * in_plane));
+        let (threads, rows) = (self.team.threads(), self.input.planes * self.input.height);
+        let row_elements = self.input.row_elements();
+        let out_plane = self.output.plane_elements();
+        let mut parts = cut(dx, (0..threads).map(|t| split(rows, threads, t).len() * row_elements));
         self.team.run_parts(&mut parts[..threads], &|thread, part| {
-            for (position, plane) in split(planes, threads, thread).enumerate() {
+            for (row, dx) in split(rows, threads, thread).zip(part.chunks_exact_mut(row_elements.max(1))) {
+                let (plane, row) = (row / self.input.height, row % self.input.height);
                 let from = plane * out_plane..(plane + 1) * out_plane;
                 let (dy, index) = (&dy[from.clone()], &index[from]);
-                let dx = &mut part[position * in_plane..][..in_plane];
-                by_block!(self.input.width, gather_plane::<E>(self.level, self, dy, index, dx));
+                by_block!(self.input.width, gather_row::<E>(self.level, self, row, dy, index, dx));
             }
         });
     }
 }
 
 multiversion! {
-    fn pool_plane / pool_plane_body [E: Element, const K: usize] [E, K] (
-        pool: &MaxPool, x: &[E], y: &mut [E], index: &mut [u8],
+    fn pool_row / pool_row_body [E: Element, const K: usize] [E, K] (
+        pool: &MaxPool, row: usize, x: &[E], y: &mut [E], index: &mut [u8],
     )
 }
 
 #[inline(always)]
-fn pool_plane_body<E: Element, const K: usize>(pool: &MaxPool, x: &[E], y: &mut [E], index: &mut [u8]) {
-    let (input, output, width) = (&pool.input, &pool.output, pool.input.width);
-    for (row, column) in (0..output.height).flat_map(|row| (0..output.row).map(move |column| (row, column))) {
-        let (top, first_row, rows) = pool.cover(0, row, input.height);
-        let (left, first_column, columns) = pool.cover(1, column, input.row);
-        let to = (row * output.row + column) * width;
+fn pool_row_body<E: Element, const K: usize>(
+    pool: &MaxPool,
+    row: usize,
+    x: &[E],
+    y: &mut [E],
+    index: &mut [u8],
+) {
+    let (input_row, width) = (pool.input.row, pool.input.width);
+    let rows = pool.covers[0][row];
+    for (column, columns) in pool.covers[1].iter().enumerate() {
+        let to = column * width;
         for block in (0..width).step_by(K) {
-            let at = |i: usize, j: usize| ((top + i) * input.row + left + j) * width + block;
-            let number = |i: usize, j: usize| ((first_row + i) * pool.kernel[1] + first_column + j) as u32;
+            let number = |i: usize, j: usize| ((rows.tap + i) * pool.width + columns.tap + j) as u32;
             let (mut best, mut winner) = ([f32::NEG_INFINITY; K], [number(0, 0); K]);
-            for i in 0..rows {
-                for j in 0..columns {
-                    let (value, number) = (load::<E, K>(x, at(i, j)), number(i, j));
+            for i in 0..rows.count {
+                for j in 0..columns.count {
+                    let at = ((rows.first + i) * input_row + columns.first + j) * width + block;
+                    let (value, number) = (load::<E, K>(x, at), number(i, j));
                     for lane in 0..K {
                         // The first NaN wins, and nothing is larger.
                         let wins = (value[lane] > best[lane]) | (value[lane].is_nan() & !best[lane].is_nan());
@@ -133,34 +179,38 @@ fn pool_plane_body<E: Element, const K: usize>(pool: &MaxPool, x: &[E], y: &mut 
 }
 
 multiversion! {
-    fn gather_plane / gather_plane_body [E: Element, const K: usize] [E, K] (
-        pool: &MaxPool, dy: &[E], index: &[u8], dx: &mut [E],
+    fn gather_row / gather_row_body [E: Element, const K: usize] [E, K] (
+        pool: &MaxPool, row: usize, dy: &[E], index: &[u8], dx: &mut [E],
     )
 }
 
 #[inline(always)]
-fn gather_plane_body<E: Element, const K: usize>(pool: &MaxPool, dy: &[E], index: &[u8], dx: &mut [E]) {
-    let (input, output, width) = (&pool.input, &pool.output, pool.input.width);
-    for (row, column) in (0..input.height).flat_map(|row| (0..input.row).map(move |column| (row, column))) {
-        let rows = pool.windows(0, row, output.height);
-        let columns = pool.windows(1, column, output.row);
+fn gather_row_body<E: Element, const K: usize>(
+    pool: &MaxPool,
+    row: usize,
+    dy: &[E],
+    index: &[u8],
+    dx: &mut [E],
+) {
+    let (output_row, width) = (pool.output.row, pool.input.width);
+    let rows = pool.windows[0][row];
+    let strides = pool.strides;
+    for (column, columns) in pool.windows[1].iter().enumerate() {
         for block in (0..width).step_by(K) {
             let mut sum = [0.0f32; K];
-            for i in rows.clone() {
-                for j in columns.clone() {
-                    let tap = [
-                        row + pool.padding[0] - i * pool.stride[0],
-                        column + pool.padding[1] - j * pool.stride[1],
-                    ];
-                    let number = (tap[0] * pool.kernel[1] + tap[1]) as u32;
-                    let at = (i * output.row + j) * width + block;
+            for i in rows.first..rows.end {
+                let row_tap = rows.tap - (i - rows.first) * strides[0];
+                for j in columns.first..columns.end {
+                    let column_tap = columns.tap - (j - columns.first) * strides[1];
+                    let number = (row_tap * pool.width + column_tap) as u32;
+                    let at = (i * output_row + j) * width + block;
                     let (winner, gradient) = (numbers::<K>(index, at), load::<E, K>(dy, at));
                     for lane in 0..K {
                         sum[lane] += if winner[lane] == number { gradient[lane] } else { 0.0 };
                     }
                 }
             }
-            let to = &mut dx[(row * input.row + column) * width + block..][..K];
+            let to = &mut dx[column * width + block..][..K];
             for lane in 0..K {
                 to[lane] = E::store(sum[lane]);
             }

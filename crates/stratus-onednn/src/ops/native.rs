@@ -420,13 +420,5 @@ fn avg_pool(machine: &Machine, averages: &Averages, input: Geometry, output: Geo
 }
 
 fn max_pool(machine: &Machine, pool: &MaxPool2d, input: Geometry, output: Geometry) -> MaxPool {
-    MaxPool {
-        input,
-        output,
-        kernel: pool.kernel,
-        stride: pool.stride,
-        padding: pool.padding,
-        level: machine.level,
-        team: machine.team.clone(),
-    }
+    MaxPool::new(pool, input, output, machine.level, machine.team.clone())
 }

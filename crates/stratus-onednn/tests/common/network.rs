@@ -44,7 +44,7 @@ pub fn training_program(graph: &Graph, precision: Precision, batch: usize, tile_
     let forward = fuse(&lower(graph, Mode::Train, precision, batch).unwrap()).unwrap();
     let sgd = SgdUpdate { momentum: 0.9, weight_decay: 1e-3 };
     let whole = differentiate::differentiate(&forward).unwrap();
-    update(&tile(&whole, tile_bytes).unwrap(), Optimiser::Sgd(sgd)).unwrap()
+    update(&tile(&whole, tile_bytes, 1).unwrap(), Optimiser::Sgd(sgd)).unwrap()
 }
 
 /// Layouts of every feature map of a program.
@@ -74,7 +74,7 @@ impl Run {
         let train = training_program(graph, precision, batch, tile_bytes);
         let tail = training_program(graph, precision, batch.div_ceil(2), tile_bytes);
         let evaluate = fuse(&lower(graph, Mode::Evaluate, precision, batch).unwrap()).unwrap();
-        let evaluate = tile(&evaluate, tile_bytes).unwrap();
+        let evaluate = tile(&evaluate, tile_bytes, 1).unwrap();
         let copies = refresh(&train).unwrap();
         let mut persistent = Persistent::default();
         let mut plans = Vec::new();
