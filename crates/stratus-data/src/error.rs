@@ -159,7 +159,7 @@ pub enum DataError {
     },
     /// Samples that cannot be decoded, found when the data set was opened.
     #[error(
-        "`{dataset}`: {count} damaged samples in the {split} split:{}\nreplace or remove them, or set data.on_bad_sample = \"skip\" \
+        "`{dataset}`: damaged samples in the {split} split ({count}):{}\nreplace or remove them, or set data.on_bad_sample = \"skip\" \
          to train without them", list_of(.listed, *.count)
     )]
     BadSamples {
@@ -171,6 +171,17 @@ pub enum DataError {
         count: usize,
         /// The first of them: name and problem.
         listed: Vec<(String, String)>,
+    },
+    /// Classes have no image.
+    #[error("{}: classes without an image ({count}): {}{}; remove them, or name the classes to use with data.classes",
+        .path.display(), .listed.join(", "), if *count > .listed.len() { ", …" } else { "" })]
+    EmptyClasses {
+        /// The split's folder.
+        path: PathBuf,
+        /// How many there are.
+        count: usize,
+        /// The first of them.
+        listed: Vec<String>,
     },
     /// Images cannot be given other channels.
     #[error("an image of {found} channels cannot be given {wanted}; set data.shape to 1 or 3 channels")]

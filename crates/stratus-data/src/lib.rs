@@ -10,6 +10,7 @@ pub mod augment;
 pub mod buffer;
 pub mod checksum;
 pub mod datasets;
+mod decode;
 mod error;
 pub mod fetch;
 pub mod frame;

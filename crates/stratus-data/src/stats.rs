@@ -1,4 +1,6 @@
-//! What a data set looks like in numbers: class frequencies, mean and deviation of its pixels.
+//! What a data set looks like in numbers: class frequencies, mean and deviation of its pixels, samples that cannot be decoded.
+
+use std::thread;
 
 use crate::datasets::{Dataset, Scratch};
 use crate::error::DataError;
@@ -79,6 +81,39 @@ pub fn channel_statistics(dataset: &dyn Dataset) -> Result<Normalisation, DataEr
         })
         .unzip();
     Ok(Normalisation { mean, std })
+}
+
+/// Decodes every sample, on `threads` threads, and gives those that cannot be: index and problem, in order.
+///
+/// # Errors
+///
+/// What is wrong with more than a sample.
+pub fn damaged_samples(dataset: &dyn Dataset, threads: usize) -> Result<Vec<(u32, String)>, DataError> {
+    let threads = threads.clamp(1, dataset.len().max(1));
+    let look = |first: usize| {
+        let mut scratch = Scratch::default();
+        let mut damaged = Vec::new();
+        for index in (first..dataset.len()).step_by(threads) {
+            let outcome = dataset.read(index, &mut scratch).and_then(|sample| sample.check(dataset, index));
+            match outcome {
+                Ok(()) => {}
+                Err(DataError::BadSample { problem, .. }) => damaged.push((index as u32, problem)),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(damaged)
+    };
+    let mut damaged = thread::scope(|scope| {
+        let workers: Vec<_> = (1..threads).map(|first| scope.spawn(move || look(first))).collect();
+        let mut all = look(0)?;
+        for worker in workers {
+            // A panic goes on in this thread.
+            all.extend(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+        }
+        Ok::<_, DataError>(all)
+    })?;
+    damaged.sort_unstable_by_key(|(index, _)| *index);
+    Ok(damaged)
 }
 
 fn count(histogram: &mut [u64; 256], pixels: &[u8], step: usize) {

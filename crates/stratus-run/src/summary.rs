@@ -74,9 +74,30 @@ pub struct Summary {
     pub weights_sha256: Option<String>,
     /// How often the run was continued.
     pub resumed: u64,
+    /// Samples that could not be decoded and were left out, those met since the run was last continued; `None` where that is an error.
+    pub bad_samples: Option<BadSamples>,
     /// Keys that this version does not know.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
+}
+
+/// Samples that were left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BadSamples {
+    /// How many there are.
+    pub count: u64,
+    /// The first of them.
+    pub listed: Vec<BadSample>,
+}
+
+/// A sample that was left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BadSample {
+    /// Its file.
+    pub sample: String,
+    /// What is wrong with it.
+    pub problem: String,
 }
 
 /// Images a second over the iterations.
@@ -182,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_those_of_the_contract() {
+    fn keys_are_those_of_the_contract_and_bad_samples() {
         let value = serde_json::to_value(Summary::default()).unwrap();
         let mut keys: Vec<String> = Vec::new();
         for (key, value) in value.as_object().unwrap() {
@@ -192,7 +213,7 @@ mod tests {
         keys.sort();
         assert_eq!(
             keys.join("\n"),
-            "accounting{attributed_s iteration_s unattributed_percent}\nbatch_size\ndataset\ndevice\nepochs\n\
+            "accounting{attributed_s iteration_s unattributed_percent}\nbad_samples\nbatch_size\ndataset\ndevice\nepochs\n\
              experiment\nfinal{train_loss val_loss val_top1 val_top5}\nimages_per_second{median p10 p90}\niterations\n\
              memory{device_peak_bytes measured_peak_rss_bytes planned_peak_bytes}\nmodel\nprecision\nresumed\nstatus\n\
              threads\ntime{checkpoint_s data_wait_s startup_s total_s train_s validation_s}\nweights_sha256"

@@ -99,6 +99,11 @@ impl Evaluator {
         self.loader.bytes()
     }
 
+    /// The reader of the validation data.
+    pub(crate) fn loader(&self) -> &Loader {
+        &self.loader
+    }
+
     /// Runs the whole data set through the network as it is.
     ///
     /// # Errors

@@ -74,7 +74,7 @@ impl Command {
             Command::Plan(arguments) => plan::run(arguments, globals, output),
             Command::Model(arguments) => model::run(arguments, globals, output),
             Command::Bench(arguments) => bench::run(arguments, globals, output),
-            Command::Data(arguments) => data::run(arguments, output),
+            Command::Data(arguments) => data::run(arguments, globals, output),
             Command::Collect(arguments) => collect::run(arguments, output),
             Command::Config(arguments) => config::run(arguments, globals, output),
             Command::Doctor(arguments) => doctor::run(arguments, output, &doctor::Probes::of_this_machine()),

@@ -3,6 +3,7 @@
 //! A new data set is a file here with a [`DatasetEntry`] and its line in [`REGISTRY`].
 
 pub mod cifar;
+pub mod folder;
 pub mod mnist;
 pub mod synthetic;
 
@@ -17,8 +18,14 @@ use crate::frame::Orientation;
 use crate::pixels::{Normalisation, PixelOrder};
 
 /// Every data set, by name.
-pub static REGISTRY: &[&DatasetEntry] =
-    &[&mnist::ENTRY, &cifar::CIFAR10, &cifar::CIFAR100, &cifar::CIFAR100_COARSE, &synthetic::ENTRY];
+pub static REGISTRY: &[&DatasetEntry] = &[
+    &mnist::ENTRY,
+    &cifar::CIFAR10,
+    &cifar::CIFAR100,
+    &cifar::CIFAR100_COARSE,
+    &folder::ENTRY,
+    &synthetic::ENTRY,
+];
 
 /// A labelled collection of images.
 ///
@@ -126,6 +133,8 @@ pub struct Scratch {
     pub encoded: Vec<u8>,
     /// The sample as decoded: its pixels.
     pub decoded: Vec<u8>,
+    /// The path of a file.
+    pub path: PathBuf,
 }
 
 /// A part of a data set.
@@ -286,12 +295,12 @@ mod tests {
         let message = entry("minst").unwrap_err().to_string();
         assert_eq!(
             message,
-            "there is no data set `minst`, did you mean `mnist`?; known: mnist, cifar10, cifar100, cifar100_coarse, synthetic"
+            "there is no data set `minst`, did you mean `mnist`?; known: mnist, cifar10, cifar100, cifar100_coarse, folder, synthetic"
         );
         let message = entry("zzz").unwrap_err().to_string();
         assert_eq!(
             message,
-            "there is no data set `zzz`; known: mnist, cifar10, cifar100, cifar100_coarse, synthetic"
+            "there is no data set `zzz`; known: mnist, cifar10, cifar100, cifar100_coarse, folder, synthetic"
         );
         let message = "trian".parse::<Split>().unwrap_err().to_string();
         assert_eq!(

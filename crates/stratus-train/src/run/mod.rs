@@ -90,6 +90,10 @@ fn prepare(
             "train.precision is bf16, and this processor has no instructions for it: f32 is faster here",
         );
     }
+    let damaged = datasets.train.damaged().len() + datasets.validation.damaged().len();
+    if damaged > 0 {
+        observer.warn(&format!("damaged images are left out ({damaged}); the summary lists them"));
+    }
     let programs = programs(&experiment, &graph, &opened, datasets.train.len())?;
     let compiled = compile(&programs, &opened, planning, &mut |text| observer.warn(text))?;
     // What was left open is now decided, and must be the same when the run is continued.

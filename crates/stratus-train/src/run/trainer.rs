@@ -3,6 +3,7 @@
 use super::records::{BOOKKEEPING, CHECKPOINT, DATA_WAIT, FIRST_STEP, Sums, spread, timeline_program};
 use super::{Options, Prepared};
 use crate::evaluate::{Evaluator, Scores, loader_config};
+use crate::experiment::OnBadSample;
 use crate::{EpochResult, Observer, Schedule, Standing, TrainError, state};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,13 +17,15 @@ use stratus_run::checkpoint::{Checkpoints, Retention, State, Tensor, TensorRef};
 use stratus_run::csv::{CsvWriter, EpochRow, IterationRow};
 use stratus_run::layout::{EPOCHS, ITERATIONS, TIMELINE};
 use stratus_run::log::Log;
-use stratus_run::summary::{Accounted, Final, Memory, Status, Summary, Time};
+use stratus_run::summary::{Accounted, BadSample, BadSamples, Final, Memory, Status, Summary, Time};
 use stratus_run::timeline::{ProgramId, TimelineWriter};
 
 /// The key of [`Sums`] in a checkpoint's state.
 const SUMS: &str = "sums";
 /// Batches that are read ahead.
 const PREFETCH: usize = 4;
+/// How many samples that were left out a summary lists.
+const BAD_SAMPLES_LISTED: usize = 1000;
 /// Seconds between two looks of a live reader at the files.
 const FLUSH_S: f64 = 1.0;
 
@@ -477,9 +480,27 @@ impl<'a> Trainer<'a> {
             },
             weights_sha256: self.weights_sha256.clone(),
             resumed: sums.resumed,
+            bad_samples: (experiment.data.on_bad_sample == OnBadSample::Skip)
+                .then(|| bad_samples([&self.loader, self.evaluator.loader()])),
             ..Summary::default()
         }
     }
+}
+
+/// The samples of these loaders' data sets that cannot be decoded: those found when they were opened, and those met since.
+fn bad_samples(loaders: [&Loader; 2]) -> BadSamples {
+    let mut bad = BadSamples::default();
+    for loader in loaders {
+        let mut all = loader.skipped();
+        all.extend(loader.dataset().damaged().iter().cloned());
+        bad.count += all.len() as u64;
+        let room = BAD_SAMPLES_LISTED.saturating_sub(bad.listed.len());
+        bad.listed.extend(all.into_iter().take(room).map(|(index, problem)| BadSample {
+            sample: loader.dataset().sample_name(index as usize),
+            problem,
+        }));
+    }
+    bad
 }
 
 pub(super) fn refs(tensors: &[Tensor]) -> Vec<TensorRef<'_>> {

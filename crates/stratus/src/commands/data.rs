@@ -1,5 +1,6 @@
 //! `stratus data`: fetching data sets and looking at them.
 
+use crate::cli::Globals;
 use crate::errors::{Failure, Result};
 use crate::output::{Output, bytes, pairs};
 use clap::{Args, Subcommand};
@@ -7,6 +8,8 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use stratus_data::{DataError, FetchError, OpenOptions, Progress, Split, datasets, fetch, open, stats};
+use stratus_train::Experiment;
+use stratus_train::compile::open_options;
 
 /// Arguments of `stratus data`.
 #[derive(Args, Debug)]
@@ -29,6 +32,14 @@ pub enum Action {
         #[arg(long, value_name = "DIR")]
         path: Option<PathBuf>,
     },
+    /// Decode every image of a data set and list those that cannot be
+    Check {
+        /// The data set, like mnist
+        name: String,
+        /// Where the files are; without it data/<name>
+        #[arg(long, value_name = "DIR")]
+        path: Option<PathBuf>,
+    },
     /// Count a data set's images and classes, and measure mean and deviation of its channels
     Stats {
         /// The data set, like mnist
@@ -39,17 +50,18 @@ pub enum Action {
     },
 }
 
-/// Runs `stratus data`.
+/// Runs `stratus data`. `--set` sets keys of `data`, such as `data.classes`.
 ///
 /// # Errors
 /// Where the data set is unknown, cannot be fetched or cannot be read.
-pub fn run(arguments: &DataArguments, output: &Output) -> Result {
+pub fn run(arguments: &DataArguments, globals: &Globals, output: &Output) -> Result {
     let folder =
         |name: &str, path: &Option<PathBuf>| path.clone().unwrap_or_else(|| Path::new("data").join(name));
     match &arguments.action {
         Action::List => list(output),
         Action::Fetch { name, path } => fetch_files(name, &folder(name, path), output),
-        Action::Stats { name, path } => statistics(name, &folder(name, path), output),
+        Action::Check { name, path } => check(name, &folder(name, path), &options(globals)?, output),
+        Action::Stats { name, path } => statistics(name, &folder(name, path), &options(globals)?, output),
     }
 }
 
@@ -116,11 +128,63 @@ struct Part {
     std: Vec<f32>,
 }
 
-fn statistics(name: &str, folder: &Path, output: &Output) -> Result {
+fn options(globals: &Globals) -> std::result::Result<OpenOptions, Failure> {
+    Ok(open_options(&Experiment::default().with_overrides(&globals.set)?))
+}
+
+#[derive(Serialize)]
+struct Checked {
+    split: &'static str,
+    images: usize,
+    damaged: Vec<Damaged>,
+}
+
+#[derive(Serialize)]
+struct Damaged {
+    sample: String,
+    problem: String,
+}
+
+fn check(name: &str, folder: &Path, options: &OpenOptions, output: &Output) -> Result {
+    // Every image is decoded, which finds what a look at beginning and end would find, and the data set opens whatever is damaged.
+    let entry = datasets::entry(name).map_err(data_failure)?;
+    let verify = options.verify && !entry.files.is_empty();
+    let options = OpenOptions { verify, skip_damaged: true, ..options.clone() };
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let mut parts = Vec::new();
+    for split in [Split::Train, Split::Test] {
+        let set = open(name, folder, split, &options).map_err(data_failure)?;
+        let damaged = stats::damaged_samples(set.as_ref(), threads).map_err(data_failure)?;
+        let damaged = damaged
+            .into_iter()
+            .map(|(index, problem)| Damaged { sample: set.sample_name(index as usize), problem })
+            .collect();
+        parts.push(Checked { split: split.name(), images: set.len(), damaged });
+    }
+    let found: usize = parts.iter().map(|part| part.damaged.len()).sum();
+    output.result(&parts, || {
+        let line = |part: &Checked| {
+            let damaged: String = part
+                .damaged
+                .iter()
+                .map(|Damaged { sample, problem }| format!("\n  {sample}: {problem}"))
+                .collect();
+            format!("{}: {} images, {} damaged{damaged}", part.split, part.images, part.damaged.len())
+        };
+        parts.iter().map(line).collect::<Vec<_>>().join("\n")
+    })?;
+    if found > 0 {
+        return Err(Failure::failed(format!("damaged images: {found}"))
+            .hint("replace or remove them, or train without them: data.on_bad_sample = \"skip\""));
+    }
+    Ok(())
+}
+
+fn statistics(name: &str, folder: &Path, options: &OpenOptions, output: &Output) -> Result {
     let mut parts = Vec::new();
     // The parts that MNIST and its like are published in; their test part is also what validates.
     for split in [Split::Train, Split::Test] {
-        let set = open(name, folder, split, &OpenOptions::default()).map_err(data_failure)?;
+        let set = open(name, folder, split, options).map_err(data_failure)?;
         let images_per_class = stats::class_frequencies(set.as_ref()).map_err(data_failure)?;
         let channels = stats::channel_statistics(set.as_ref()).map_err(data_failure)?;
         parts.push(Part {

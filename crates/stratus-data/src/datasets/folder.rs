@@ -1,0 +1,227 @@
+//! Folders of image files, as ImageNet has them: `train/<class>/<image>` and `val/<class>/<image>` (or `validation/`, `test/`), JPEG or PNG,
+//! on disk or in one tar archive, which is read in place.
+//!
+//! Only the index is in memory: names, and for an archive where each file lies. Images are read and decoded by the loader's threads.
+//! Classes are the training folders by name, or those that a list names, in its order; the other split has the same.
+
+mod index;
+mod store;
+
+use std::fs;
+use std::num::NonZero;
+use std::path::{Component, Path};
+use std::thread;
+
+use self::index::Index;
+use self::store::Store;
+use super::{Dataset, DatasetEntry, OpenOptions, Sample, Scratch, Split};
+use crate::decode;
+use crate::error::{DataError, nearest};
+use crate::pixels::{Normalisation, PixelOrder};
+
+const NAME: &str = "folder";
+/// The most bytes of a list of classes.
+const LARGEST_LIST: u64 = 16 << 20;
+/// How many damaged samples a message lists.
+const LISTED: usize = 20;
+
+/// The registry's entry.
+pub static ENTRY: DatasetEntry = DatasetEntry {
+    name: NAME,
+    summary: "your own JPEG and PNG files: train/<class>/<image>, val/<class>/<image>; a folder or a .tar",
+    open: |root, split, options| Ok(Box::new(Folder::open(root, split, options)?)),
+    files: &[],
+    mirrors: &[],
+};
+
+/// One split of a folder of image files.
+#[derive(Debug)]
+pub struct Folder {
+    store: Store,
+    index: Index,
+    damaged: Vec<(u32, String)>,
+}
+
+impl Folder {
+    /// Opens a split. Every file's beginning and end are looked at, unless `options.verify` is off.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError`]: nothing of this layout is there; a class without images; damaged images, all counted and the first listed.
+    pub fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Self, DataError> {
+        let mut store = Store::open(root)?;
+        let train = store.split_folder(root, Split::Train)?;
+        let folder = store.split_folder(root, split)?;
+        let known = store.classes(&train)?;
+        let classes = match &options.class_list {
+            Some(path) => listed_classes(path, &known)?,
+            None => known,
+        };
+        if options.class_list.is_none() && folder != train {
+            let unknown =
+                store.classes(&folder)?.into_iter().find(|class| classes.binary_search(class).is_err());
+            if let Some(class) = unknown {
+                let problem = format!(
+                    "class `{class}` is in `{folder}` and not in `{train}`; name the classes to use with data.classes"
+                );
+                return Err(DataError::Damaged { path: root.to_owned(), problem });
+            }
+        }
+        let most = if split == Split::Train { options.images_per_class } else { None };
+        let index = store.index(&folder, &classes, most.unwrap_or(usize::MAX))?;
+        let empty: Vec<&str> = index.empty_classes().collect();
+        if !empty.is_empty() && !options.skip_damaged {
+            return Err(DataError::EmptyClasses {
+                path: root.join(&folder),
+                count: empty.len(),
+                listed: empty.iter().take(LISTED).map(|&class| class.to_owned()).collect(),
+            });
+        }
+        if index.len() == 0 {
+            return Err(DataError::Empty { origin: root.join(&folder).display().to_string() });
+        }
+        let mut set = Self { store, index, damaged: Vec::new() };
+        if options.verify {
+            set.damaged = set.find_damaged();
+        }
+        if !set.damaged.is_empty() && !options.skip_damaged {
+            let first = set.damaged.iter().take(LISTED);
+            return Err(DataError::BadSamples {
+                dataset: NAME.to_owned(),
+                split,
+                count: set.damaged.len(),
+                listed: first
+                    .map(|(index, problem)| (set.sample_name(*index as usize), problem.clone()))
+                    .collect(),
+            });
+        }
+        Ok(set)
+    }
+
+    /// Looks at every file, on all cores.
+    fn find_damaged(&self) -> Vec<(u32, String)> {
+        let threads = thread::available_parallelism().map_or(1, NonZero::get).min(self.len());
+        let look = |first: usize| {
+            let mut scratch = Scratch::default();
+            let look_at = |index: usize| {
+                let problem = self.store.probe(&self.index, index, &mut scratch).err()?;
+                Some((index as u32, problem))
+            };
+            (first..self.len()).step_by(threads).filter_map(look_at).collect::<Vec<_>>()
+        };
+        let mut damaged: Vec<(u32, String)> = thread::scope(|scope| {
+            let workers: Vec<_> = (1..threads).map(|first| scope.spawn(move || look(first))).collect();
+            let mut all = look(0);
+            for worker in workers {
+                // A panic goes on in this thread.
+                all.extend(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            }
+            all
+        });
+        damaged.sort_unstable_by_key(|(index, _)| *index);
+        damaged
+    }
+
+    fn check(&self, index: usize) -> Result<(), DataError> {
+        if index < self.len() {
+            return Ok(());
+        }
+        Err(DataError::NoSuchSample { dataset: NAME.to_owned(), index, len: self.len() })
+    }
+}
+
+/// The classes that a file names, each of which must be there.
+fn listed_classes(path: &Path, known: &[String]) -> Result<Vec<String>, DataError> {
+    let unreadable = |cause| DataError::Unreadable { path: path.to_owned(), cause };
+    let wrong = |problem| Err(DataError::Damaged { path: path.to_owned(), problem });
+    if fs::metadata(path).map_err(unreadable)?.len() > LARGEST_LIST {
+        return wrong(format!("is larger than {LARGEST_LIST} bytes, too large for a list of classes"));
+    }
+    let text = fs::read_to_string(path).map_err(unreadable)?;
+    let mut classes: Vec<String> = Vec::new();
+    let mut seen = std::collections::HashSet::new();
+    for (number, line) in text.lines().enumerate() {
+        let class = line.trim();
+        if class.is_empty() {
+            continue;
+        }
+        if known.binary_search_by(|known| known.as_str().cmp(class)).is_err() {
+            let hint = nearest(class, known.iter().map(String::as_str));
+            let hint = hint.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default();
+            return wrong(format!("line {}: there is no class `{class}` to train on{hint}", number + 1));
+        }
+        if !seen.insert(class) {
+            return wrong(format!("line {}: class `{class}` is named twice", number + 1));
+        }
+        classes.push(class.to_owned());
+    }
+    if classes.is_empty() {
+        return wrong("names no class; write one a line".to_owned());
+    }
+    Ok(classes)
+}
+
+/// Whether a name is that of one file or folder, and leads nowhere else.
+fn is_plain(name: &str) -> bool {
+    let mut components = Path::new(name).components();
+    matches!((components.next(), components.next()), (Some(Component::Normal(_)), None))
+}
+
+impl Dataset for Folder {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    fn classes(&self) -> usize {
+        self.index.classes().len()
+    }
+
+    fn class_name(&self, class: usize) -> String {
+        self.index.classes().get(class).cloned().unwrap_or_else(|| class.to_string())
+    }
+
+    fn sample_shape(&self) -> Option<[usize; 3]> {
+        None
+    }
+
+    fn sample_name(&self, index: usize) -> String {
+        if index < self.len() { self.store.name(&self.index, index) } else { format!("sample {index}") }
+    }
+
+    fn label(&self, index: usize) -> Result<u32, DataError> {
+        self.check(index)?;
+        Ok(self.index.class(index) as u32)
+    }
+
+    fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
+        self.check(index)?;
+        let read = self.store.read(&self.index, index, scratch);
+        let decoded = read.and_then(|()| decode::decode(&scratch.encoded, &mut scratch.decoded));
+        let decoded =
+            decoded.map_err(|problem| DataError::BadSample { sample: self.sample_name(index), problem })?;
+        Ok(Sample {
+            pixels: &scratch.decoded,
+            shape: decoded.shape,
+            order: PixelOrder::Interleaved,
+            orientation: decoded.orientation,
+            label: self.index.class(index) as u32,
+        })
+    }
+
+    fn damaged(&self) -> &[(u32, String)] {
+        &self.damaged
+    }
+
+    /// ImageNet's, as torchvision's networks are trained with.
+    fn normalisation(&self) -> Normalisation {
+        Normalisation { mean: vec![0.485, 0.456, 0.406], std: vec![0.229, 0.224, 0.225] }
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        self.index.bytes()
+    }
+}

@@ -1,0 +1,153 @@
+//! The samples of a split, compactly: names in one buffer, and for an archive where each file lies.
+
+/// A file in an archive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Bytes before it.
+    pub offset: u64,
+    /// Its length.
+    pub bytes: u32,
+}
+
+/// Samples by class, and within a class by name.
+#[derive(Debug)]
+pub(super) struct Index {
+    /// The classes' names: label 0, 1, ….
+    classes: Vec<String>,
+    /// The first sample of each class, and the number of samples.
+    firsts: Vec<u32>,
+    /// Every sample's file name, one behind the other.
+    names: String,
+    /// Where each name ends.
+    ends: Vec<u32>,
+    /// Where each file lies; empty for files on disk.
+    offsets: Vec<u64>,
+    lengths: Vec<u32>,
+}
+
+/// More samples, or longer names, than an index can hold.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TooLarge;
+
+impl Index {
+    pub(super) fn new(classes: Vec<String>) -> Self {
+        let firsts = vec![0; 1];
+        Self {
+            classes,
+            firsts,
+            names: String::new(),
+            ends: Vec::new(),
+            offsets: Vec::new(),
+            lengths: Vec::new(),
+        }
+    }
+
+    /// Adds a sample to the class that is being filled.
+    pub(super) fn push(&mut self, name: &str, place: Option<Place>) -> Result<(), TooLarge> {
+        self.names.push_str(name);
+        let end = u32::try_from(self.names.len()).map_err(|_| TooLarge)?;
+        if self.ends.len() >= u32::MAX as usize {
+            return Err(TooLarge);
+        }
+        self.ends.push(end);
+        if let Some(Place { offset, bytes }) = place {
+            self.offsets.push(offset);
+            self.lengths.push(bytes);
+        }
+        Ok(())
+    }
+
+    /// Goes on to the next class.
+    pub(super) fn end_class(&mut self) {
+        self.firsts.push(self.ends.len() as u32);
+    }
+
+    /// Gives back memory that is not needed.
+    pub(super) fn shrink(&mut self) {
+        self.names.shrink_to_fit();
+        self.ends.shrink_to_fit();
+        self.offsets.shrink_to_fit();
+        self.lengths.shrink_to_fit();
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub(super) fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    /// The class of a sample that is there.
+    pub(super) fn class(&self, index: usize) -> usize {
+        self.firsts.partition_point(|&first| first as usize <= index) - 1
+    }
+
+    /// The file name of a sample that is there.
+    pub(super) fn name(&self, index: usize) -> &str {
+        let begin = if index == 0 { 0 } else { self.ends[index - 1] as usize };
+        &self.names[begin..self.ends[index] as usize]
+    }
+
+    /// Where a sample that is there lies in the archive.
+    pub(super) fn place(&self, index: usize) -> Option<Place> {
+        Some(Place { offset: *self.offsets.get(index)?, bytes: *self.lengths.get(index)? })
+    }
+
+    pub(super) fn empty_classes(&self) -> impl Iterator<Item = &str> {
+        let is_empty = |(_, bounds): &(&String, &[u32])| bounds[0] == bounds[1];
+        self.classes.iter().zip(self.firsts.windows(2)).filter(is_empty).map(|(class, _)| class.as_str())
+    }
+
+    /// Bytes of memory.
+    pub(super) fn bytes(&self) -> u64 {
+        let classes: usize =
+            self.classes.iter().map(|class| class.capacity() + size_of::<String>()).sum::<usize>();
+        (classes
+            + self.names.capacity()
+            + 4 * (self.firsts.capacity() + self.ends.capacity() + self.lengths.capacity())
+            + 8 * self.offsets.capacity()) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_have_their_class_name_and_place() {
+        let mut index = Index::new(vec!["a".into(), "b".into(), "c".into(), "d".into()]);
+        index.end_class();
+        index.push("one", Some(Place { offset: 512, bytes: 7 })).unwrap();
+        index.push("", Some(Place { offset: 1024, bytes: 8 })).unwrap();
+        index.end_class();
+        index.end_class();
+        index.push("zwölf", Some(Place { offset: 1 << 40, bytes: 9 })).unwrap();
+        index.end_class();
+        assert_eq!((0..3).map(|sample| index.class(sample)).collect::<Vec<_>>(), [1, 1, 3]);
+        assert_eq!((0..3).map(|sample| index.name(sample)).collect::<Vec<_>>(), ["one", "", "zwölf"]);
+        assert_eq!(index.place(2), Some(Place { offset: 1 << 40, bytes: 9 }));
+        assert_eq!(index.empty_classes().collect::<Vec<_>>(), ["a", "c"]);
+    }
+
+    /// ImageNet: 1.3 million samples in 1,000 classes, in an archive, which needs most.
+    #[test]
+    fn over_a_million_samples_fit_into_sixty_megabytes() {
+        let mut index = Index::new((0..1000).map(|class| format!("n{class:08}")).collect());
+        for class in 0..1000 {
+            for sample in 0..1300u32 {
+                let name = format!("n{class:08}_{sample}.JPEG");
+                let place = Place { offset: u64::from(sample) * 110_000, bytes: 110_000 };
+                index.push(&name, Some(place)).unwrap();
+            }
+            index.end_class();
+        }
+        index.shrink();
+        assert_eq!(
+            (index.len(), index.class(1_299_999), index.name(1300)),
+            (1_300_000, 999, "n00000001_0.JPEG")
+        );
+        // 4 + 8 + 4 bytes a sample, and its name of 19 bytes at most.
+        assert!(index.bytes() < 1_300_000 * 35 + 100_000, "{}", index.bytes());
+    }
+}

@@ -1,0 +1,78 @@
+//! From the bytes of an image file to pixels: JPEG and PNG, told apart by how they begin and not by their names.
+//!
+//! Pixels come interleaved, in one channel or in red, green and blue: CMYK is converted, palettes are looked up, 16 bits are cut to 8,
+//! transparency is dropped. What EXIF says of the orientation is passed on.
+//!
+//! Whole images are decoded in strict mode, in which a file that ends too early is an error and not half an image. Both libraries allocate
+//! memory of their own for each image (tables, and rows of coefficients); file and pixels lie in memory that is used again.
+
+mod exif;
+mod jpeg;
+mod png;
+
+use crate::frame::Orientation;
+
+/// The most bytes of an image file.
+pub(crate) const LARGEST_FILE: u64 = 1 << 28;
+/// The most pixels of an image.
+const LARGEST_IMAGE: usize = 1 << 27;
+/// The longest side of an image.
+const LONGEST_SIDE: usize = 65_535;
+
+/// What a decoded image is; its pixels lie where the caller said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Decoded {
+    /// Channels, 1 or 3; height; width.
+    pub shape: [usize; 3],
+    pub orientation: Orientation,
+}
+
+/// A kind of image file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Jpeg,
+    Png,
+}
+
+impl Format {
+    fn of(file: &[u8]) -> Result<Self, String> {
+        match file {
+            [] => Err("the file is empty".to_owned()),
+            [0xff, 0xd8, 0xff, ..] => Ok(Self::Jpeg),
+            [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Ok(Self::Png),
+            _ => Err("neither a JPEG nor a PNG file".to_owned()),
+        }
+    }
+}
+
+/// Decodes an image file; `pixels` is made as long as needed.
+pub(crate) fn decode(file: &[u8], pixels: &mut Vec<u8>) -> Result<Decoded, String> {
+    match Format::of(file)? {
+        Format::Jpeg => jpeg::decode(file, pixels),
+        Format::Png => png::decode(file, pixels),
+    }
+}
+
+/// Whether a file of `bytes` looks whole by its beginning, `head`, and its end, `tail`: a header that can be decoded, and the mark of the
+/// end. `None` where they cannot tell, and the whole must be decoded.
+pub(crate) fn looks_whole(head: &[u8], tail: &[u8], bytes: usize) -> Option<Result<(), String>> {
+    let whole = match Format::of(head) {
+        Err(problem) => return Some(Err(problem)),
+        Ok(Format::Jpeg) => jpeg::header(head).is_ok() && jpeg::ends(head, tail, bytes),
+        Ok(Format::Png) => png::header(head).is_ok() && png::ends(tail),
+    };
+    whole.then_some(Ok(()))
+}
+
+/// The pixels of an image of this size and so many channels, where that is not too many.
+fn pixel_bytes(height: usize, width: usize, channels: usize) -> Result<usize, String> {
+    let pixels = height.checked_mul(width).filter(|&pixels| pixels <= LARGEST_IMAGE);
+    match pixels {
+        Some(0) => Err(format!("the image is {height}×{width}")),
+        Some(pixels) => Ok(pixels * channels),
+        None => Err(format!("the image is {height}×{width}: more than {LARGEST_IMAGE} pixels")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Measures training steps of the classification networks on this machine and prints a Markdown page with every command and its raw output.
+#
+#   scripts/benchmark-networks.sh > docs/benchmarks/<date>-networks.md
+#   PEERS='command that prints a peer of $NETWORK as JSON lines' NETWORKS='alexnet:64 resnet18:32' ROUNDS=1 scripts/benchmark-networks.sh > …
+#
+# A network is `name:batch size`. Peers and Stratus are measured in turn, in the same hour: compare medians. Nothing else should run. Images are
+# made up (1000 classes, 224×224), so that nothing has to be fetched and no decoding is measured.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cargo build --release --locked -q -p stratus
+stratus=${CARGO_TARGET_DIR:-target}/release/stratus
+networks=${NETWORKS:-alexnet:64 vgg11:12 googlenet:32 resnet18:32 resnet50:16}
+
+show() { # command…: the command and what it prints, as a code block
+    echo '```'
+    echo "\$ $*"
+    "$@" 2>&1
+    echo '```'
+    echo
+}
+
+echo "# Training steps of classification networks, $(date -u +%Y-%m-%d)"
+echo
+echo "Made by \`scripts/benchmark-networks.sh\` at $(date -u +%H:%M) UTC, commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)."
+echo
+echo "## Machine"
+echo
+stratus() { "$stratus" "$@"; }
+show stratus doctor
+rustc --version | sed 's/^/Built with /'
+echo
+for round in $(seq "${ROUNDS:-3}"); do
+    for entry in $networks; do
+        network=${entry%:*} batch=${entry#*:}
+        echo "## Round $round, $network, batch $batch"
+        echo
+        if [ -n "${PEERS:-}" ]; then
+            echo "Peers:"
+            echo
+            echo '```'
+            NETWORK=$network bash -c "$PEERS" 2>/dev/null
+            echo '```'
+            echo
+        fi
+        for precision in f32 bf16; do
+            show stratus bench kernels "$network" --rounds "${STEPS:-5}" --set data.name=synthetic --set data.synthetic.classes=1000 \
+                --set train.batch_size="$batch" --set train.precision=$precision
+        done
+    done
+done
