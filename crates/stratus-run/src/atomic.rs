@@ -30,7 +30,7 @@ pub fn write_with<E: From<Error>>(
     content: impl FnOnce(&mut dyn Write) -> Result<(), E>,
 ) -> Result<(), E> {
     let temporary = temporary_path(path)?;
-    let written = write_synced(&temporary, content)
+    let written = fill(&temporary, path, content)
         .and_then(|()| Ok(fs::rename(&temporary, path).map_err(Error::io("replace", path))?));
     if let Err(error) = written {
         // Best effort: the next holder of the lock would remove it too.
@@ -120,10 +120,19 @@ pub(crate) fn write_synced<E: From<Error>>(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut file = BufWriter::new(Guarded::create(path).map_err(Error::io("create", path))?);
+    fill(path, path, content)
+}
+
+/// Writes a new file and syncs it; messages name `meant`, which it is to become.
+fn fill<E: From<Error>>(
+    path: &Path,
+    meant: &Path,
+    content: impl FnOnce(&mut dyn Write) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut file = BufWriter::new(Guarded::create(path).map_err(Error::io("create", meant))?);
     content(&mut file)?;
-    file.flush().map_err(Error::io("write", path))?;
-    Ok(file.get_ref().sync().map_err(Error::io("sync", path))?)
+    file.flush().map_err(Error::io("write", meant))?;
+    Ok(file.get_ref().sync().map_err(Error::io("sync", meant))?)
 }
 
 /// A new file. Tests can make its writes fail as on a full disk.
