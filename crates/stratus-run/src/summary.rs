@@ -35,7 +35,7 @@ impl Status {
     }
 }
 
-/// The content of `summary.json`. Every key is always written; what is not known is `null`.
+/// The content of `summary.json`. Every key but `bad_samples` is always written; what is not known is `null`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Summary {
@@ -74,7 +74,9 @@ pub struct Summary {
     pub weights_sha256: Option<String>,
     /// How often the run was continued.
     pub resumed: u64,
-    /// Samples that could not be decoded and were left out, those met since the run was last continued; `None` where that is an error.
+    /// Samples that could not be decoded and were left out, those met since the run was last continued; `None`, and not written, where
+    /// that is an error.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub bad_samples: Option<BadSamples>,
     /// Keys that this version does not know.
     #[serde(flatten)]
@@ -203,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_those_of_the_contract_and_bad_samples() {
+    fn keys_are_those_of_the_contract() {
         let value = serde_json::to_value(Summary::default()).unwrap();
         let mut keys: Vec<String> = Vec::new();
         for (key, value) in value.as_object().unwrap() {
@@ -213,7 +215,7 @@ mod tests {
         keys.sort();
         assert_eq!(
             keys.join("\n"),
-            "accounting{attributed_s iteration_s unattributed_percent}\nbad_samples\nbatch_size\ndataset\ndevice\nepochs\n\
+            "accounting{attributed_s iteration_s unattributed_percent}\nbatch_size\ndataset\ndevice\nepochs\n\
              experiment\nfinal{train_loss val_loss val_top1 val_top5}\nimages_per_second{median p10 p90}\niterations\n\
              memory{device_peak_bytes measured_peak_rss_bytes planned_peak_bytes}\nmodel\nprecision\nresumed\nstatus\n\
              threads\ntime{checkpoint_s data_wait_s startup_s total_s train_s validation_s}\nweights_sha256"

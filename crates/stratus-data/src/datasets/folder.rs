@@ -1,5 +1,5 @@
-//! Folders of image files, as ImageNet has them: `train/<class>/<image>` and `val/<class>/<image>` (or `validation/`, `test/`), JPEG or PNG,
-//! on disk or in one tar archive, which is read in place.
+//! Folders of image files, as ImageNet has them: `train/<class>/<image>` and `val/<class>/<image>` (or `validation/`, `test/`), JPEG or
+//! PNG, on disk or in one tar archive, which is read in place.
 //!
 //! Only the index is in memory: names, and for an archive where each file lies. Images are read and decoded by the loader's threads.
 //! Classes are the training folders by name, or those that a list names, in its order; the other split has the same.
