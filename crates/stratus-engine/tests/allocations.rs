@@ -1,48 +1,16 @@
 //! A session allocates when it is made and never after.
 
-#![allow(
-    unsafe_code,
-    reason = "a global allocator that counts is an unsafe trait; it only forwards to the system's"
-)]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
 use common::{published_digits, session, training_program};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use stratus_engine::session::Hyper;
 use stratus_engine::{Clock, Precision};
-
-thread_local! {
-    /// Allocations of this thread: other threads are the test harness.
-    static COUNT: Cell<usize> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: every call is forwarded unchanged to the system's allocator; counting touches no memory of the caller.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        COUNT.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
+use stratus_testing::allocator::{Watching, requests};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Watching = Watching;
 
 #[test]
 fn running_allocates_nothing() {
@@ -51,7 +19,7 @@ fn running_allocates_nothing() {
         let mut session = session(&program);
         let mut inputs = session.inputs(0).unwrap();
         let mut clock = Clock::new(program.steps.len());
-        let before = COUNT.with(Cell::get);
+        let before = requests();
         assert!(before > 0, "the allocator counts nothing");
         for _ in 0..2 {
             clock.begin_iteration();
@@ -61,6 +29,6 @@ fn running_allocates_nothing() {
                 .unwrap();
             assert!(session.metrics().samples > 0.0);
         }
-        assert_eq!(COUNT.with(Cell::get), before);
+        assert_eq!(requests(), before);
     }
 }

@@ -1,45 +1,16 @@
 //! The hot loop allocates nothing: counted by the allocator, on the training thread, over the iterations of real epochs.
 
-// Counting allocations takes a global allocator, whose trait is unsafe; it only counts and hands on to the system's.
-#![allow(unsafe_code)]
 // Helpers of tests are tests: a failing unwrap is a failing test.
 #![allow(clippy::unwrap_used)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::path::Path;
 use stratus_run::machine::Machine;
+use stratus_testing::allocator::{Watching, requests};
 use stratus_train::run::{Options, start};
 use stratus_train::{EpochResult, Experiment, Observer, Standing};
 
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: every call is handed on unchanged to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: as the caller vouches.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as the caller vouches.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: as the caller vouches.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Watching = Watching;
 
 /// Notes the allocations between two iterations of one epoch.
 #[derive(Default)]
@@ -51,7 +22,7 @@ struct Watch {
 
 impl Observer for Watch {
     fn iteration(&mut self, standing: &Standing) {
-        let count = ALLOCATIONS.with(Cell::get);
+        let count = requests();
         if let Some((epoch, before)) = self.last
             && epoch == standing.epoch
         {
@@ -60,7 +31,7 @@ impl Observer for Watch {
                 self.allocations.push((standing.iteration, count - before));
             }
         }
-        self.last = Some((standing.epoch, ALLOCATIONS.with(Cell::get)));
+        self.last = Some((standing.epoch, requests()));
     }
 
     fn epoch(&mut self, _result: &EpochResult) {}

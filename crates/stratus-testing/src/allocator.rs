@@ -1,0 +1,56 @@
+//! The system's allocator, watched: for tests that a hot loop allocates nothing, or that a hostile file asks for no memory beyond its size.
+
+// A global allocator is an unsafe trait; this one only looks and hands on.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+thread_local! {
+    /// Of this thread alone: other threads are the test harness.
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+static LARGEST: AtomicUsize = AtomicUsize::new(0);
+
+/// To be made a test's `#[global_allocator]`.
+#[derive(Debug)]
+pub struct Watching;
+
+/// How often the calling thread has asked for memory.
+#[must_use]
+pub fn requests() -> u64 {
+    COUNT.with(Cell::get)
+}
+
+/// The most bytes that any thread has asked for at once.
+#[must_use]
+pub fn largest_request() -> usize {
+    LARGEST.load(Ordering::Relaxed)
+}
+
+fn note(bytes: usize) {
+    COUNT.with(|count| count.set(count.get() + 1));
+    LARGEST.fetch_max(bytes, Ordering::Relaxed);
+}
+
+// SAFETY: every call is handed on unchanged to the system's allocator; noting it touches no memory of the caller.
+unsafe impl GlobalAlloc for Watching {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        note(layout.size());
+        // SAFETY: as the caller vouches.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as the caller vouches.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        note(size);
+        // SAFETY: as the caller vouches.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
