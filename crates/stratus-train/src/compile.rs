@@ -112,8 +112,7 @@ pub fn network(
     Ok(Network::of(experiment, dataset, shape)?.graph)
 }
 
-/// Kernels share a tile's samples out among threads and blocks: with fewer than this they lose more than the caches give. Measured on ResNet-18
-/// at 224×224 in batches of 32: tiles of 1 to 8 images took 592 ms a step, of at least 8 images 524 to 542, whole batches 486 to 534.
+/// Kernels share a tile's samples out among threads and blocks: with fewer than this they lose more than the caches give.
 const FEWEST_SAMPLES: usize = 32;
 
 /// The programs of a run before a backend sees them.

@@ -84,10 +84,9 @@ impl BatchNorm {
         bytes.next_multiple_of(64) + self.stage_bytes() * threads
     }
 
-    /// Bytes of one thread's stage: a strip's input and its gradient, where the norm is pooled and they fit the nearest cache.
+    /// Bytes of one thread's stage, where the norm is pooled.
     fn stage_bytes(&self) -> usize {
-        let strip = self.pool.map_or(0, |pool| pool.strip_elements(&self.geometry) * self.dtype.bytes());
-        if 2 * strip <= pool::LARGEST_STAGE { (2 * strip).next_multiple_of(64) } else { 0 }
+        self.pool.map_or(0, |pool| pool::stage_bytes(&pool, &self.geometry, self.dtype.bytes()))
     }
 
     pub(super) fn scratch<'a>(&self, bytes: &'a mut [u8]) -> Scratch<'a> {

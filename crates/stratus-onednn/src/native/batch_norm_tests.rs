@@ -66,6 +66,41 @@ fn every_level_gives_the_same_bits() {
     }
 }
 
+/// Large maps are read by way of a stage, small ones as they lie: an image's results are those that it has alone.
+#[test]
+fn a_map_beyond_the_caches_is_pooled_as_its_images_are() {
+    let (shape, image) = ([84usize, 8, 80, 80], [1, 8, 80, 80]);
+    let (small, large) = (
+        norm(&image, Level::detect([true, true]), Some(Pool { window: [2, 2] })),
+        norm(&shape, Level::detect([true, true]), Some(Pool { window: [2, 2] })),
+    );
+    assert!(large.scratch_bytes() > small.scratch_bytes(), "the large map has a stage");
+    let x = numbers(shape.iter().product());
+    let channels = shape[1];
+    let constants: [Vec<f32>; 4] =
+        [1.5, 0.25, 0.1, 2.0].map(|base| (0..channels).map(|channel| base + 0.01 * channel as f32).collect());
+    let parameters = constants.each_ref().map(Vec::as_slice);
+    let run = |norm: &BatchNorm, x: &[f32]| {
+        let mut scratch: Vec<f64> = vec![f64::NAN; norm.scratch_bytes() / 8];
+        let scratch = bytemuck::cast_slice_mut(&mut scratch);
+        let (mut y, mut index, mut dx) =
+            (vec![0.0f32; x.len() / 4], vec![0u8; x.len() / 4], vec![f32::NAN; x.len()]);
+        let x = bytemuck::cast_slice(x);
+        norm.inference(x, parameters, bytemuck::cast_slice_mut(&mut y), &mut index, scratch);
+        let dy = bytemuck::cast_slice(&y);
+        norm.inference_backward(x, dy, parameters, &index, bytemuck::cast_slice_mut(&mut dx), scratch);
+        (y, index, dx)
+    };
+    let (y, index, dx) = run(&large, &x);
+    let each = x.chunks(image.iter().product()).map(|x| run(&small, x));
+    let (outputs, elements) = (y.len() / shape[0], dx.len() / shape[0]);
+    for (number, (own_y, own_index, own_dx)) in each.enumerate() {
+        assert!(y[number * outputs..][..outputs] == own_y, "image {number}");
+        assert!(index[number * outputs..][..outputs] == own_index, "image {number}");
+        assert!(dx[number * elements..][..elements] == own_dx, "image {number}");
+    }
+}
+
 #[test]
 fn a_mean_a_thousand_deviations_from_zero_costs_no_precision() {
     let shape = [4, 8, 16, 16];

@@ -30,6 +30,8 @@ pub struct DirectConv {
     output: [usize; 2],
     /// [`Self::tap_offsets`].
     offsets: Vec<usize>,
+    /// The largest of them: some row of the window lies in the last slot, whichever the first one is in.
+    last_offset: usize,
     /// [`Self::row_stretches`].
     stretches: Vec<Stretch>,
     level: Level,
@@ -50,8 +52,18 @@ struct Stretch {
 /// The last few rows of padded input, each pixel [`CHANNELS`] times over, one stretch per channel and remainder of the column by the stride.
 struct Ring<'a> {
     rows: &'a mut [f32],
+    /// The image whose rows these are.
+    image: Option<usize>,
     /// The padded row that is filled in next.
     next: usize,
+}
+
+impl<'a> Ring<'a> {
+    /// A ring without rows.
+    fn new(rows: &'a mut [f32]) -> Self {
+        rows.fill(0.0);
+        Self { rows, image: None, next: 0 }
+    }
 }
 
 impl DirectConv {
@@ -77,11 +89,13 @@ impl DirectConv {
             input,
             output,
             offsets: Vec::new(),
+            last_offset: 0,
             stretches: Vec::new(),
             level,
             team,
         };
         direct.offsets = direct.tap_offsets();
+        direct.last_offset = direct.offsets.iter().copied().max().unwrap_or(0);
         direct.stretches = direct.row_stretches();
         Some(direct)
     }
@@ -241,13 +255,6 @@ impl DirectConv {
         offsets
     }
 
-    /// Where each tap's pixels of output row `y` begin in the ring.
-    #[inline(always)]
-    fn offsets(&self, y: usize) -> &[usize] {
-        let first = y * self.stride[0] % self.kernel[0];
-        &self.offsets[first * self.taps()..(first + 1) * self.taps()]
-    }
-
     /// Where the pixels of a row of input lie in a row of the ring.
     fn row_stretches(&self) -> Vec<Stretch> {
         let ([_, stride], [_, padding]) = (self.stride, self.padding);
@@ -265,14 +272,19 @@ impl DirectConv {
             .collect()
     }
 
-    /// Brings the rows under the window of output row `y` of an image into the ring. What no row of input covers in it stays zero.
+    /// Brings the rows of `x` under the window of output row `row`, counted over all images, into the ring, whose earlier rows are kept where the
+    /// window moves down an image. What no row of input covers in it stays zero. Returns where each tap's pixels begin in the ring.
     ///
     /// # Safety
     /// Of [`Lanes`].
     #[inline(always)]
-    unsafe fn fill<V: Lanes, E: Element>(&self, image: &[E], y: usize, ring: &mut Ring<'_>) {
-        let first = y * self.stride[0];
+    unsafe fn bring<V: Lanes, E: Element>(&self, x: &[E], row: usize, ring: &mut Ring<'_>) -> &[usize] {
+        let (number, first) = (row / self.output[0], row % self.output[0] * self.stride[0]);
+        if ring.image != Some(number) {
+            (ring.image, ring.next) = (Some(number), 0);
+        }
         let elements = self.input[1] * self.in_channels;
+        let image = &x[number * self.input[0] * elements..(number + 1) * self.input[0] * elements];
         let step = self.stride[1] * self.in_channels;
         for padded in ring.next.max(first)..first + self.kernel[0] {
             let slot = padded % self.kernel[0] * self.row_floats();
@@ -299,6 +311,8 @@ impl DirectConv {
             }
         }
         ring.next = first + self.kernel[0];
+        let slot = first % self.kernel[0];
+        &self.offsets[slot * self.taps()..(slot + 1) * self.taps()]
     }
 }
 
@@ -323,25 +337,16 @@ unsafe fn forward_rows_body<V: Lanes, E: LaneElement>(
     ring: &mut [f32],
 ) {
     let wide = conv.level.instructions() == Instructions::Avx512;
-    let (taps, height) = (conv.taps(), conv.output[0]);
-    let image_elements = conv.input[0] * conv.input[1] * conv.in_channels;
-    ring.fill(0.0);
-    let mut ring = Ring { rows: ring, next: 0 };
-    for (number, (row, y)) in rows.zip(y.chunks_exact_mut(conv.row_elements())).enumerate() {
-        let (image, row) = (row / height, row % height);
-        if number == 0 || row == 0 {
-            ring.next = 0;
-        }
-        let image = &x[image * image_elements..(image + 1) * image_elements];
+    let taps = conv.taps();
+    let mut ring = Ring::new(ring);
+    for (row, y) in rows.zip(y.chunks_exact_mut(conv.row_elements())) {
         // SAFETY: the caller's.
-        unsafe { conv.fill::<V, E>(image, row, &mut ring) };
-        let offsets = conv.offsets(row);
-        let last_offset = offsets.iter().copied().max().unwrap_or(0);
+        let offsets = unsafe { conv.bring::<V, E>(x, row, &mut ring) };
         for group in 0..conv.groups() {
             let inner = Inner {
                 ring: ring.rows,
                 offsets,
-                last_offset,
+                last_offset: conv.last_offset,
                 weights: packed[group * taps * LANES..(group + 1) * taps * LANES].as_chunks().0,
                 bias: &biases.as_chunks().0[group],
                 relu,
@@ -375,7 +380,7 @@ unsafe fn forward_rows_body<V: Lanes, E: LaneElement>(
 struct Inner<'a> {
     ring: &'a [f32],
     offsets: &'a [usize],
-    /// The largest of the offsets.
+    /// None is larger.
     last_offset: usize,
     weights: &'a [[f32; LANES]],
     bias: &'a [f32; LANES],
@@ -461,8 +466,7 @@ unsafe fn gradient_rows_body<V: Lanes, E: LaneElement>(
     scratch: &mut [f32],
 ) {
     let wide = conv.level.instructions() == Instructions::Avx512;
-    let (taps, height, pairs) = (conv.taps(), conv.output[0], conv.pairs());
-    let image_elements = conv.input[0] * conv.input[1] * conv.in_channels;
+    let (taps, pairs) = (conv.taps(), conv.pairs());
     let (ring, scratch) = scratch.split_at_mut(conv.ring_floats());
     let (gradients, scratch) = scratch.split_at_mut(conv.groups() * pairs * LANES);
     let (sums, bias_sums) = scratch.split_at_mut(conv.packed_floats());
@@ -471,18 +475,11 @@ unsafe fn gradient_rows_body<V: Lanes, E: LaneElement>(
     let gradients: &mut [[f32; LANES]] = gradients.as_chunks_mut().0;
     let sums: &mut [[f32; LANES]] = sums.as_chunks_mut().0;
     let bias_sums: &mut [[f32; LANES]] = bias_sums.as_chunks_mut().0;
-    ring.fill(0.0);
-    let mut ring = Ring { rows: ring, next: 0 };
-    for (number, row) in rows.enumerate() {
+    let mut ring = Ring::new(ring);
+    for row in rows {
         let dy = &dy[row * conv.row_elements()..(row + 1) * conv.row_elements()];
-        let (image, row) = (row / height, row % height);
-        if number == 0 || row == 0 {
-            ring.next = 0;
-        }
-        let image = &x[image * image_elements..(image + 1) * image_elements];
         // SAFETY: the caller's.
-        unsafe { conv.fill::<V, E>(image, row, &mut ring) };
-        let offsets = conv.offsets(row);
+        let offsets = unsafe { conv.bring::<V, E>(x, row, &mut ring) };
         for (group, gradients) in gradients.chunks_exact_mut(pairs).enumerate() {
             // SAFETY: the caller's, here and below.
             let total = unsafe { unpack::<V, E>(conv, group, dy, gradients) };
