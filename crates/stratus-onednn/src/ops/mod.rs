@@ -62,6 +62,11 @@ impl Candidate {
         })
     }
 
+    /// Whether it is a kernel of our own.
+    pub fn is_own(&self) -> bool {
+        matches!(self.run, Run::Own(_))
+    }
+
     /// The operand that is the weights or their gradient.
     pub fn weights(&self) -> Option<&(i32, Desc)> {
         self.operands.iter().find(|(arg, _)| matches!(*arg, arg::WEIGHTS | arg::DIFF_WEIGHTS))

@@ -1,12 +1,13 @@
 //! Which way to run a step: the requested one, the fastest, or the library's first.
 
+use super::measure::{Sized, is_far_behind};
 use super::{Builder, Terms, is_faster};
 use crate::ffi::DataType;
 use crate::ops::{self, Candidate, REORDERED, is_fallback};
 use std::time::Duration;
 use stratus_engine::backend::step_key;
-use stratus_engine::ops::KernelSpec;
-use stratus_engine::{Layout, PreparedStep, Step, StepKernel, Value};
+use stratus_engine::ops::{KernelSpec, Reorder};
+use stratus_engine::{Layout, PreparedStep, Step, Value};
 
 /// What was chosen, and its kernel.
 pub(super) struct Chosen {
@@ -45,7 +46,8 @@ impl Builder<'_> {
         let times = self.time_candidates(step, &candidates)?;
         let mut best: Option<(Duration, Candidate)> = None;
         for (candidate, mut time) in candidates.into_iter().zip(times) {
-            if let (true, Some((layout, dtype))) = (candidate.name.ends_with(REORDERED), lies) {
+            let lost = best.as_ref().is_some_and(|(shortest, _)| !is_faster(time, *shortest));
+            if let (false, true, Some((layout, dtype))) = (lost, candidate.name.ends_with(REORDERED), lies) {
                 time += self.time_reorder(step, &candidate, layout, *dtype)?;
             }
             if best.as_ref().is_none_or(|(shortest, _)| is_faster(time, *shortest)) {
@@ -72,21 +74,38 @@ impl Builder<'_> {
         })
     }
 
-    /// What each of some candidates for a step takes.
+    /// What each of some candidates for a step takes; the longest of all for those that were not worth a try.
     fn time_candidates(&mut self, step: &Step, candidates: &[Candidate]) -> Result<Vec<Duration>, String> {
         let team = &self.backend.machine.team;
-        let measured = || candidates.iter().filter(|candidate| !is_fallback(&candidate.name));
-        let mut kernels = measured().map(|candidate| candidate.build(team)).collect::<Result<Vec<_>, _>>()?;
-        let sizes = measured().map(|candidate| {
+        let list = |candidate: &Candidate| (candidate.is_own(), candidate.name.ends_with(REORDERED));
+        let mut make = |number: usize, times: &[Option<Duration>]| {
+            let candidate = &candidates[number];
+            let best = times.iter().flatten().min();
+            // The library's own order is best first: behind one that is far behind comes nothing better.
+            let hopeless = !candidate.is_own()
+                && times.iter().zip(candidates).any(|(time, before)| {
+                    list(before) == list(candidate)
+                        && time.zip(best).is_some_and(|(time, best)| is_far_behind(time, *best))
+                });
+            if hopeless || is_fallback(&candidate.name) {
+                return Ok(None);
+            }
             let operands = candidate.operands.iter().map(|(_, desc)| desc.bytes());
-            operands.chain([candidate.scratch_bytes()]).collect()
-        });
-        let mut pairs: Vec<_> =
-            kernels.iter_mut().map(|kernel| -> &mut dyn StepKernel { kernel.as_mut() }).zip(sizes).collect();
-        let mut times = self.bench.times(&mut pairs)?.into_iter();
-        let each = candidates.iter().map(|candidate| {
-            let time = if is_fallback(&candidate.name) { None } else { times.next() };
-            time.unwrap_or_else(|| self.guess_fallback(step))
+            let sizes = operands.chain([candidate.scratch_bytes()]).collect();
+            Ok(Some(Sized { kernel: candidate.build(team)?, sizes }))
+        };
+        let mut what = format!("{:?}", step.kernel);
+        for candidate in candidates {
+            what.push_str(&candidate.name);
+            for (argument, desc) in &candidate.operands {
+                what.push_str(&format!(" {argument} {} {:?}", desc.bytes(), desc.layout()?));
+            }
+        }
+        let times = self.bench.times(what, candidates.len(), &mut make)?;
+        let each = candidates.iter().zip(times).map(|(candidate, time)| {
+            let guess =
+                || if is_fallback(&candidate.name) { self.guess_fallback(step) } else { Duration::MAX };
+            time.unwrap_or_else(guess)
         });
         Ok(each.collect())
     }
@@ -110,6 +129,7 @@ impl Builder<'_> {
         let Some((_, weights)) = candidate.weights() else { return Ok(Duration::ZERO) };
         let layout = super::layouts::seen_as(layout, &weights.layout()?.shape)?;
         let transfer = ops::transfer(&self.maker, &self.backend.desc(&layout, dtype)?, weights)?;
-        Ok(self.time_candidates(step, &[transfer])?.into_iter().sum())
+        let reorder = Step { kernel: Reorder.into(), ..step.clone() };
+        Ok(self.time_candidates(&reorder, &[transfer])?.into_iter().sum())
     }
 }

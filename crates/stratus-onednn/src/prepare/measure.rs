@@ -1,57 +1,107 @@
 //! Timing candidates at plan time.
+//!
+//! What is measured is what a step costs in training, and measuring has to be over before the user wonders. So: kernels that do the same on operands
+//! that lie the same are measured once for a whole program; of a step's candidates, those that are far behind after one run are run no more; and of
+//! the library's, which stand best first, those behind one that is far behind are not even made.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use stratus_engine::backend::Tile;
 use stratus_engine::{AlignedBytes, Operands, StepKernel};
 
-/// Memory for operands, reused from candidate to candidate.
+/// A kernel with the bytes of each of its operands.
+pub(super) struct Sized {
+    pub kernel: Box<dyn StepKernel>,
+    pub sizes: Vec<usize>,
+}
+
+/// Makes one of a step's candidates; none where those before it, whose times are given, make it not worth a try.
+pub(super) type Make<'a> = dyn FnMut(usize, &[Option<Duration>]) -> Result<Option<Sized>, String> + 'a;
+
+/// Measures, and remembers what was measured.
 pub(super) struct Bench {
+    /// For operands, reused from candidate to candidate.
     memory: AlignedBytes,
+    /// Times by what was measured.
+    known: HashMap<String, Vec<Option<Duration>>>,
 }
 
 /// Runs per candidate: enough time has passed, or enough runs were made.
-const BUDGET: Duration = Duration::from_millis(12);
-const MOST_RUNS: u32 = 12;
-const FEWEST_RUNS: u32 = 3;
+const BUDGET: Duration = Duration::from_millis(8);
+const MOST_RUNS: u32 = 10;
+const FEWEST_RUNS: u32 = 2;
 
-/// A first run this long is the measurement: with further ones a candidate would take more than a quarter of a second.
+/// A first run this long is the measurement.
 const SLOW: Duration = Duration::from_millis(60);
+
+/// A candidate that takes so many times as long as the best of one step has lost.
+const FAR_BEHIND: f64 = 2.5;
+
+/// A first run shorter than this says little: the scheduler's turns are longer.
+const SHORT: Duration = Duration::from_millis(2);
+
+/// Only candidates this near to the best are run again.
+const NEAR: f64 = 1.25;
+
+/// Whether a candidate need not be looked at further.
+pub(super) fn is_far_behind(time: Duration, best: Duration) -> bool {
+    time > SHORT && time.as_secs_f64() > FAR_BEHIND * best.as_secs_f64()
+}
 
 impl Bench {
     pub fn new() -> Result<Self, String> {
-        Ok(Self { memory: AlignedBytes::zeroed(0, "measuring").map_err(|error| error.to_string())? })
+        let memory = AlignedBytes::zeroed(0, "measuring").map_err(|error| error.to_string())?;
+        Ok(Self { memory, known: HashMap::new() })
     }
 
-    /// The shortest time of a few runs on operands of these sizes, after one run to warm up; of a slow kernel the time of that one.
-    pub fn time(&mut self, kernel: &mut dyn StepKernel, sizes: &[usize]) -> Result<Duration, String> {
-        let mut times = self.times(&mut [(kernel, sizes.to_vec())])?;
-        times.pop().ok_or_else(|| "nothing was measured".to_owned())
+    /// The shortest time of a few runs, after one run to warm up; of a slow kernel the time of that one. `what` is all that the time depends on.
+    pub fn time(&mut self, what: String, kernel: Sized) -> Result<Duration, String> {
+        let mut kernel = Some(kernel);
+        let times = self.times(what, 1, &mut |_, _| Ok(kernel.take()))?;
+        times[0].ok_or_else(|| "nothing was measured".to_owned())
     }
 
-    /// The same for kernels that do the same work in different ways. They run in turn: what else the machine does for a while, it does to all.
+    /// The same for `count` kernels that do the same work in different ways; none for those that were not made. They run in turn: what else the
+    /// machine does for a while, it does to all.
     pub fn times(
         &mut self,
-        kernels: &mut [(&mut dyn StepKernel, Vec<usize>)],
-    ) -> Result<Vec<Duration>, String> {
-        let needed = |sizes: &[usize]| sizes.iter().map(|size| size.next_multiple_of(4096)).sum();
-        self.reserve(kernels.iter().map(|(_, sizes)| needed(sizes)).max().unwrap_or(0))?;
-        let mut best = vec![Duration::MAX; kernels.len()];
-        let mut spent = vec![Duration::ZERO; kernels.len()];
-        for run in 0..=MOST_RUNS {
-            for (number, (kernel, sizes)) in kernels.iter_mut().enumerate() {
-                let enough = run > FEWEST_RUNS && spent[number] > BUDGET;
-                if enough || spent[number] > SLOW {
-                    continue;
-                }
-                let time = self.run(*kernel, sizes)?;
-                if run == 0 && time <= SLOW {
-                    continue;
-                }
-                best[number] = best[number].min(time);
-                spent[number] += time;
+        what: String,
+        count: usize,
+        make: &mut Make<'_>,
+    ) -> Result<Vec<Option<Duration>>, String> {
+        if let Some(known) = self.known.get(&what) {
+            return Ok(known.clone());
+        }
+        let mut times = vec![None; count];
+        let mut running = Vec::with_capacity(count);
+        for number in 0..count {
+            let Some(mut candidate) = make(number, &times)? else { continue };
+            let time = self.run(&mut candidate)?;
+            times[number] = Some(time);
+            if time <= SLOW && !is_far_behind(time, fastest(&times)) {
+                running.push((number, candidate, Duration::ZERO));
             }
         }
-        Ok(best)
+        for run in 0..MOST_RUNS {
+            let best = fastest(&times).as_secs_f64();
+            // One run of each that is left was with everything cold: the second counts before anyone is sent away.
+            let may_go = run > 0;
+            running.retain(|(number, _, spent)| {
+                let near = times[*number].is_some_and(|time| time.as_secs_f64() <= NEAR * best);
+                let enough = run >= FEWEST_RUNS && *spent > BUDGET;
+                !may_go || near && !enough
+            });
+            if may_go && running.len() < 2 {
+                break;
+            }
+            for (number, candidate, spent) in &mut running {
+                let time = self.run(candidate)?;
+                *spent += time;
+                times[*number] = times[*number].map(|shortest| shortest.min(time));
+            }
+        }
+        self.known.insert(what, times.clone());
+        Ok(times)
     }
 
     fn reserve(&mut self, bytes: usize) -> Result<(), String> {
@@ -65,7 +115,8 @@ impl Bench {
         Ok(())
     }
 
-    fn run(&mut self, kernel: &mut dyn StepKernel, sizes: &[usize]) -> Result<Duration, String> {
+    fn run(&mut self, Sized { kernel, sizes }: &mut Sized) -> Result<Duration, String> {
+        self.reserve(sizes.iter().map(|size| size.next_multiple_of(4096)).sum())?;
         let mut operands = Operands::new(Tile::WHOLE);
         let mut rest = self.memory.as_mut_slice();
         for (position, &size) in sizes.iter().enumerate() {
@@ -77,4 +128,9 @@ impl Bench {
         kernel.run(&mut operands)?;
         Ok(start.elapsed())
     }
+}
+
+/// The shortest of the times that there are.
+fn fastest(times: &[Option<Duration>]) -> Duration {
+    times.iter().flatten().min().copied().unwrap_or(Duration::MAX)
 }

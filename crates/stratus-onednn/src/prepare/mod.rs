@@ -28,20 +28,22 @@ pub(crate) fn prepare(
     request: &PrepareRequest,
 ) -> Result<Prepared, EngineError> {
     refuse_precision(backend, program)?;
-    let build = |layout, terms| Builder::new(backend, program, request, layout)?.build(terms);
+    let mut bench = Bench::new().map_err(unprepared)?;
+    let mut build = |layout, terms, rival: Option<&[Duration]>| {
+        Builder::new(backend, program, request, &mut bench, layout)?.build(terms, rival)
+    };
     if !request.choices.layouts.is_empty() || !request.measure {
         let alone = Terms { fallbacks: true, measure_maps: false };
-        return build(MAP_LAYOUTS[0], alone).map(|(_, prepared)| prepared);
+        return Ok(build(MAP_LAYOUTS[0], alone, None)?.prepared);
     }
-    let mut best: Option<(Duration, Prepared)> = None;
+    let mut best: Option<Built> = None;
     let mut refused = None;
     // A layout in which some convolution falls back to a reference kernel is worth a look only where every layout is like that.
     for fallbacks in [false, true] {
         for layout in MAP_LAYOUTS {
-            match build(layout, Terms { fallbacks, measure_maps: true }) {
-                Ok((time, prepared)) if best.as_ref().is_none_or(|best| is_faster(time, best.0)) => {
-                    best = Some((time, prepared));
-                }
+            let rival = best.as_ref().map(|best| &best.times[..]);
+            match build(layout, Terms { fallbacks, measure_maps: true }, rival) {
+                Ok(built) if best.as_ref().is_none_or(|best| built.is_faster(best)) => best = Some(built),
                 Ok(_) => {}
                 Err(error) => refused = Some(error),
             }
@@ -51,7 +53,7 @@ pub(crate) fn prepare(
         }
     }
     match (best, refused) {
-        (Some((_, prepared)), _) => Ok(prepared),
+        (Some(best), _) => Ok(best.prepared),
         (None, Some(error)) => Err(error),
         (None, None) => Err(EngineError::Placement("no layout of feature maps was tried".to_owned())),
     }
@@ -91,6 +93,41 @@ fn is_faster(time: Duration, than: Duration) -> bool {
     time.as_secs_f64() < 0.97 * than.as_secs_f64()
 }
 
+/// Nothing can be prepared, for a reason of the library's.
+fn unprepared(reason: String) -> EngineError {
+    EngineError::Unsupported {
+        backend: "onednn".to_owned(),
+        kernel: "attributes".to_owned(),
+        layer: "any".to_owned(),
+        reason,
+    }
+}
+
+/// A program with its kernels.
+struct Built {
+    prepared: Prepared,
+    /// What was measured up to each step of the source; ends early where a rival could not be reached any more.
+    times: Vec<Duration>,
+    /// Whether it was given up.
+    given_up: bool,
+}
+
+impl Built {
+    fn is_faster(&self, than: &Self) -> bool {
+        !self.given_up && is_faster(total(&self.times), total(&than.times))
+    }
+}
+
+fn total(times: &[Duration]) -> Duration {
+    times.last().copied().unwrap_or_default()
+}
+
+/// Whether a program that has taken `time` up to a step loses against a rival even if all that follows takes half of what it takes there.
+fn is_hopeless(time: Duration, position: usize, rival: &[Duration]) -> bool {
+    let rest = total(rival) - rival[position];
+    time + rest / 2 > total(rival)
+}
+
 /// On what terms a program is built.
 #[derive(Clone, Copy)]
 struct Terms {
@@ -111,7 +148,7 @@ struct Builder<'a> {
     layouts: Vec<Option<Layout>>,
     steps: Vec<PreparedStep>,
     choices: Choices,
-    bench: Bench,
+    bench: &'a mut Bench,
     /// What was measured of the steps so far.
     time: Duration,
     /// Into how many tiles the batch is cut for the step at hand.
@@ -135,21 +172,12 @@ impl<'a> Builder<'a> {
         backend: &'a OneDnn,
         source: &'a Program,
         request: &'a PrepareRequest,
+        bench: &'a mut Bench,
         map_layout: &str,
     ) -> Result<Self, EngineError> {
-        let start = || -> Result<(Maker<'a>, Bench), String> {
-            let context = &backend.context;
-            let machine = &backend.machine;
-            let (plain, relu) = (context.attributes(false)?, context.attributes(true)?);
-            let maker = Maker { context, machine, plain, relu };
-            Ok((maker, Bench::new()?))
-        };
-        let (maker, bench) = start().map_err(|reason| EngineError::Unsupported {
-            backend: "onednn".to_owned(),
-            kernel: "attributes".to_owned(),
-            layer: "any".to_owned(),
-            reason,
-        })?;
+        let (context, machine) = (&backend.context, &backend.machine);
+        let attributes = |relu| context.attributes(relu).map_err(unprepared);
+        let maker = Maker { context, machine, plain: attributes(false)?, relu: attributes(true)? };
         let mut program = source.clone();
         program.steps.clear();
         program.sections.clear();
@@ -171,8 +199,11 @@ impl<'a> Builder<'a> {
         Ok(builder)
     }
 
-    fn build(mut self, terms: Terms) -> Result<(Duration, Prepared), EngineError> {
+    /// Prepares every step, or as many as it takes to see that `rival` cannot be reached.
+    fn build(mut self, terms: Terms, rival: Option<&[Duration]>) -> Result<Built, EngineError> {
         let source = self.source;
+        let mut times = Vec::with_capacity(source.steps.len());
+        let mut given_up = false;
         for (position, step) in source.steps.iter().enumerate() {
             self.enter(position);
             self.step(step, terms).map_err(|reason| EngineError::Unsupported {
@@ -181,6 +212,11 @@ impl<'a> Builder<'a> {
                 layer: self.source.layer_name(step),
                 reason,
             })?;
+            times.push(self.time);
+            given_up = rival.is_some_and(|rival| is_hopeless(self.time, position, rival));
+            if given_up {
+                break;
+            }
         }
         self.leave();
         let layouts = self
@@ -190,7 +226,7 @@ impl<'a> Builder<'a> {
             .map(|(layout, value)| layout.unwrap_or_else(|| Layout::plain(&value.shape)))
             .collect();
         let prepared = Prepared { program: self.program, layouts, steps: self.steps, choices: self.choices };
-        Ok((self.time, prepared))
+        Ok(Built { prepared, times, given_up })
     }
 
     /// Opens and closes sections as the source's step at `position` needs it.

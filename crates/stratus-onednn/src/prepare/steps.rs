@@ -1,6 +1,7 @@
 //! Steps, one after another: kernels chosen or made, values laid out, changes of layout inserted.
 
 use super::layouts::seen_as;
+use super::measure::Sized;
 use super::{Builder, Terms};
 use crate::ffi::DataType;
 use crate::ops::{self, Candidate, ConvAround, LinearAround, REORDERED};
@@ -275,10 +276,14 @@ impl Builder<'_> {
         }
         let mut sizes: Vec<usize> =
             operands.iter().map(|(value, layout)| layout.bytes(value.dtype)).collect();
-        let mut kernel = ops::native(&self.backend.machine, &step, operands)?;
+        let around: Vec<_> =
+            operands.iter().map(|(value, layout)| (&value.shape, value.dtype, layout)).collect();
+        let what = format!("{:?} {around:?}", step.kernel);
+        let kernel = ops::native(&self.backend.machine, &step, operands.clone())?;
         if measure {
             sizes.push(kernel.scratch_bytes);
-            self.time += self.bench.time(kernel.kernel.as_mut(), &sizes)? * self.tiles as u32;
+            let measured = ops::native(&self.backend.machine, &step, operands)?.kernel;
+            self.time += self.bench.time(what, Sized { kernel: measured, sizes })? * self.tiles as u32;
         }
         self.push(step, kernel);
         Ok(())
