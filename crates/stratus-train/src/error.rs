@@ -44,6 +44,16 @@ pub enum TrainError {
         /// What to do.
         hint: String,
     },
+    /// Weights without some that inference needs.
+    #[error("{} does not fit {network}: {problem}", path.display())]
+    WeightsIncomplete {
+        /// The file.
+        path: PathBuf,
+        /// The network's name.
+        network: String,
+        /// How many fit, and the names of those that do not.
+        problem: String,
+    },
     /// The engine.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -91,6 +101,10 @@ impl TrainError {
         match self {
             Self::Experiment(error) => error.hint(),
             Self::Configuration { hint, .. } | Self::WeightsDoNotFit { hint, .. } => Some(hint.clone()),
+            Self::WeightsIncomplete { .. } => Some(
+                "an exported network needs all of its weights; --set model.classes= and model.width= change the network"
+                    .to_owned(),
+            ),
             Self::Device { .. } => {
                 Some("run `make deps`, or take what there is with --set train.device=auto".to_owned())
             }

@@ -7,7 +7,8 @@ use crate::compile::{
 use crate::device;
 use crate::experiment::OnBadSample;
 use crate::state::{refresh, restore};
-use crate::weights::{Classifier, Pretrained};
+use crate::trained::checkpoint;
+use crate::weights::{Pretrained, Use};
 use crate::{Experiment, TrainError};
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +17,6 @@ use stratus_data::loader::{LastBatch, Loader, LoaderConfig, Order};
 use stratus_data::{Dataset, Element, Layout, Normalisation, Split};
 use stratus_engine::{Clock, DType, Plan, Session};
 use stratus_run::RunDir;
-use stratus_run::checkpoint::{Checkpoint, Checkpoints};
 use stratus_run::sources::Source;
 
 /// Means over a data set. Accuracies are fractions, 0 to 1.
@@ -144,29 +144,6 @@ pub struct Evaluated {
     pub scores: Scores,
 }
 
-/// A run's newest good checkpoint, or that after `iteration` iterations.
-///
-/// # Errors
-/// Where there is none, or it cannot be read.
-pub(crate) fn checkpoint(
-    run: &RunDir,
-    iteration: Option<u64>,
-    warn: &mut dyn FnMut(&str),
-) -> Result<Checkpoint, TrainError> {
-    let checkpoints = Checkpoints::new(run.checkpoints());
-    if let Some(iteration) = iteration {
-        return Ok(checkpoints.load(iteration)?);
-    }
-    let recovery = checkpoints.load_latest()?;
-    for damage in &recovery.damaged {
-        warn(&format!("checkpoint {} is damaged: {}", damage.path.display(), damage.reason));
-    }
-    recovery.checkpoint.ok_or_else(|| TrainError::Checkpoint {
-        checkpoint: run.checkpoints().display().to_string(),
-        problem: format!("none can be used; continue the run with `stratus train {}`", run.path().display()),
-    })
-}
-
 /// Measures a run's weights on its validation images: the newest good checkpoint's, or those after `iteration` iterations.
 ///
 /// # Errors
@@ -222,7 +199,7 @@ pub fn of_weights(
 ) -> Result<EvaluatedFile, TrainError> {
     let (dataset, shape) = open_dataset(experiment, Split::Validation)?;
     let graph = network(experiment, dataset.as_ref(), shape)?;
-    let weights = Pretrained::open(weights, &graph, Classifier::MustFit)?;
+    let weights = Pretrained::open(weights, &graph, Use::Measuring)?;
     let opened = device::open(experiment.train.device, experiment.train.threads)?;
     opened.warnings.iter().for_each(|warning| warn(warning));
     let Evaluation { mut session, evaluate, refresh: copies } =

@@ -1,13 +1,12 @@
 //! A run's network and what it has learnt, without its data: for those who take it elsewhere.
 
 use crate::compile::Plans;
-use crate::evaluate::checkpoint;
 use crate::network::Network;
 use crate::{Experiment, TrainError};
 use std::path::Path;
 use stratus_engine::{Phase, Role};
 use stratus_graph::Graph;
-use stratus_run::checkpoint::Checkpoint;
+use stratus_run::checkpoint::{Checkpoint, Checkpoints};
 use stratus_run::{RunDir, atomic};
 
 /// A run's network and one of its checkpoints.
@@ -47,4 +46,27 @@ pub fn of_run(
     };
     let graph = Network::for_images(&experiment, [channels, height, width], classes)?.graph;
     Ok(Trained { graph, checkpoint })
+}
+
+/// A run's newest good checkpoint, or that after `iteration` iterations.
+///
+/// # Errors
+/// Where there is none, or it cannot be read.
+pub(crate) fn checkpoint(
+    run: &RunDir,
+    iteration: Option<u64>,
+    warn: &mut dyn FnMut(&str),
+) -> Result<Checkpoint, TrainError> {
+    let checkpoints = Checkpoints::new(run.checkpoints());
+    if let Some(iteration) = iteration {
+        return Ok(checkpoints.load(iteration)?);
+    }
+    let recovery = checkpoints.load_latest()?;
+    for damage in &recovery.damaged {
+        warn(&format!("checkpoint {} is damaged: {}", damage.path.display(), damage.reason));
+    }
+    recovery.checkpoint.ok_or_else(|| TrainError::Checkpoint {
+        checkpoint: run.checkpoints().display().to_string(),
+        problem: format!("none can be used; continue the run with `stratus train {}`", run.path().display()),
+    })
 }

@@ -2,23 +2,27 @@
 
 use crate::TrainError;
 use crate::initialise;
+use crate::trained::checkpoint;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use stratus_engine::Session;
 use stratus_graph::suggest::nearest;
 use stratus_graph::{Graph, Node, Op, Parameter};
 use stratus_run::RunDir;
-use stratus_run::checkpoint::{Checkpoint, Checkpoints, Tensor, Values, WEIGHTS};
+use stratus_run::checkpoint::{Tensor, Values, WEIGHTS};
 use stratus_run::sources::Source;
 use stratus_weights::{Matching, Mismatch, WeightsFile};
 
-/// What becomes of a classifier that the file has for another number of classes.
+/// What a file's weights are for: it says how they have to fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Classifier {
-    /// It begins anew, with those of the auxiliary outputs: for training.
-    MayBeginAnew,
-    /// That is an error: for measuring.
-    MustFit,
+pub enum Use {
+    /// The file and the network have the same tensors; a classifier for another number of classes begins anew, with those of the auxiliary
+    /// outputs.
+    Training,
+    /// The file and the network have the same tensors.
+    Measuring,
+    /// The file has all tensors of the network without its auxiliary outputs; others are left out.
+    Inference,
 }
 
 /// Weights that fit a network. Their values are read when they are asked for.
@@ -27,6 +31,7 @@ pub struct Pretrained {
     file: WeightsFile,
     source: Source,
     loaded: Vec<String>,
+    left_out: usize,
     anew: Option<String>,
 }
 
@@ -35,31 +40,57 @@ impl Pretrained {
     /// (`num_batches_tracked`) are passed over.
     ///
     /// # Errors
-    /// Where it cannot be read, or holds other tensors than the network: all of them are named.
-    pub fn open(path: &Path, graph: &Graph, classifier: Classifier) -> Result<Self, TrainError> {
-        let path = if path.is_dir() { newest(path)?.path.join(WEIGHTS) } else { path.to_owned() };
-        let file = WeightsFile::open(&path)?;
-        let wanted = graph.parameters.iter().map(|p| (p.name.as_str(), p.shape.as_slice()));
-        let mut matching = file.matching(wanted);
-        let anew = match classifier {
-            Classifier::MayBeginAnew => begins_anew(graph, &mut matching, &path),
-            Classifier::MustFit => None,
+    /// Where it cannot be read, or does not fit the network as its use needs it: the tensors are named.
+    pub fn open(path: &Path, graph: &Graph, purpose: Use) -> Result<Self, TrainError> {
+        let path = if path.is_dir() {
+            checkpoint(&RunDir::open(path)?, None, &mut |_| ())?.path.join(WEIGHTS)
+        } else {
+            path.to_owned()
         };
-        if !matching.is_complete() || !matching.unexpected.is_empty() {
-            return Err(TrainError::WeightsDoNotFit {
-                problem: differences(&file, graph, &matching),
-                path,
-                hint: hint(graph, &matching),
-            });
-        }
+        let file = WeightsFile::open(&path)?;
+        let fit = |graph: &Graph| {
+            file.matching(graph.parameters.iter().map(|p| (p.name.as_str(), p.shape.as_slice())))
+        };
+        let (matching, left_out, anew) = match purpose {
+            Use::Training | Use::Measuring => {
+                let mut matching = fit(graph);
+                let trains = purpose == Use::Training;
+                let anew = if trains { begins_anew(graph, &mut matching, &path) } else { None };
+                if !matching.is_complete() || !matching.unexpected.is_empty() {
+                    return Err(TrainError::WeightsDoNotFit {
+                        problem: differences(&file, graph, &matching),
+                        path,
+                        hint: hint(graph, &matching),
+                    });
+                }
+                (matching, 0, anew)
+            }
+            Use::Inference => {
+                let matching = fit(&graph.for_inference());
+                if !matching.is_complete() {
+                    let (network, problem) = (graph.name.clone(), matching.summary());
+                    return Err(TrainError::WeightsIncomplete { path, network, problem });
+                }
+                // Auxiliary outputs are trained and not needed: their weights are no news.
+                let known = |name: &String| graph.parameters.iter().any(|parameter| parameter.name == *name);
+                let left_out = matching.unexpected.iter().filter(|name| !known(name)).count();
+                (matching, left_out, None)
+            }
+        };
         let source = Source::of_file(&path)?;
-        Ok(Self { file, source, loaded: matching.loaded, anew })
+        Ok(Self { file, source, loaded: matching.loaded, left_out, anew })
     }
 
     /// The file, with its checksum.
     #[must_use]
     pub fn source(&self) -> &Source {
         &self.source
+    }
+
+    /// How many tensors of the file are none of the network's; none but for inference.
+    #[must_use]
+    pub fn left_out(&self) -> usize {
+        self.left_out
     }
 
     /// Which layers do not take their weights from the file, in a line.
@@ -83,11 +114,15 @@ impl Pretrained {
     /// # Errors
     /// As [`Self::write_to`].
     pub fn tensors(&self, graph: &Graph, seed: u64) -> Result<Vec<Tensor>, TrainError> {
-        let mut tensors = initial(graph, seed);
-        for tensor in tensors.iter_mut().filter(|tensor| self.loaded.contains(&tensor.name)) {
-            tensor.values = Values::F32(self.values(&tensor.name)?);
-        }
-        Ok(tensors)
+        let filled = |(position, parameter): (usize, &Parameter)| {
+            let values = if self.loaded.contains(&parameter.name) {
+                self.values(&parameter.name)?
+            } else {
+                initialise::values(parameter, position, seed)
+            };
+            Ok(tensor(parameter, values))
+        };
+        graph.parameters.iter().enumerate().map(filled).chain(batches_tracked(graph, 0).map(Ok)).collect()
     }
 
     fn values(&self, name: &str) -> Result<Vec<f32>, TrainError> {
@@ -105,30 +140,16 @@ impl Pretrained {
     }
 }
 
-/// The newest good checkpoint of a run.
-///
-/// # Errors
-/// Where there is none.
-pub fn newest(run: &Path) -> Result<Checkpoint, TrainError> {
-    let run = RunDir::open(run)?;
-    let recovery = Checkpoints::new(run.checkpoints()).load_latest()?;
-    recovery.checkpoint.ok_or_else(|| TrainError::Checkpoint {
-        checkpoint: run.checkpoints().display().to_string(),
-        problem: format!("none can be used; continue the run with `stratus train {}`", run.path().display()),
-    })
-}
-
 /// A network's tensors with their first values, and PyTorch's counters of batches at zero.
 #[must_use]
 pub fn initial(graph: &Graph, seed: u64) -> Vec<Tensor> {
-    let first = |(position, parameter): (usize, &Parameter)| Tensor {
-        name: parameter.name.clone(),
-        shape: parameter.shape.clone(),
-        values: Values::F32(initialise::values(parameter, position, seed)),
-    };
-    let mut tensors: Vec<Tensor> = graph.parameters.iter().enumerate().map(first).collect();
-    tensors.extend(batches_tracked(graph, 0));
-    tensors
+    let first = |(position, parameter)| tensor(parameter, initialise::values(parameter, position, seed));
+    graph.parameters.iter().enumerate().map(first).chain(batches_tracked(graph, 0)).collect()
+}
+
+fn tensor(parameter: &Parameter, values: Vec<f32>) -> Tensor {
+    let (name, shape) = (parameter.name.clone(), parameter.shape.clone());
+    Tensor { name, shape, values: Values::F32(values) }
 }
 
 /// PyTorch's `num_batches_tracked` of every batch norm: the iterations that were trained, none where it is frozen.

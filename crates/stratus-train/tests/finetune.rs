@@ -23,7 +23,8 @@ use stratus_engine::update::{MOMENTUM_SUFFIX, Optimiser, update};
 use stratus_engine::{Backend, Choices, Clock, Phase, Plan, Precision, Program, Role, Session};
 use stratus_graph::zoo::{self, Hyperparameters};
 use stratus_graph::{Graph, ParameterKind};
-use stratus_train::weights::{Classifier, Pretrained};
+use stratus_run::checkpoint::{Tensor, Values};
+use stratus_train::weights::{Pretrained, Use};
 use stratus_weights::WeightsFile;
 
 #[derive(Deserialize)]
@@ -74,7 +75,7 @@ fn session(
     let mut persistent = Persistent::default();
     let plan = Plan::prepare(backend, program, Choices::default(), false, &mut persistent).unwrap();
     let mut session = Session::new(vec![plan], persistent).unwrap();
-    let weights = Pretrained::open(&file("resnet18_narrow.pth"), graph, Classifier::MustFit).unwrap();
+    let weights = Pretrained::open(&file("resnet18_narrow.pth"), graph, Use::Measuring).unwrap();
     assert_eq!(weights.begins_anew(), None);
     weights.write_to(&mut session).unwrap();
     session.set_hyper(Hyper { learning_rate: fixture.learning_rate, iteration: 0, seed: 0 });
@@ -188,8 +189,8 @@ fn gradients_pass_frozen_layers_as_in_pytorch() {
     }
 }
 
-fn refused(graph: &Graph, classifier: Classifier) -> (String, String) {
-    let error = Pretrained::open(&file("resnet18_narrow.pth"), graph, classifier).unwrap_err();
+fn refused(graph: &Graph, purpose: Use) -> (String, String) {
+    let error = Pretrained::open(&file("resnet18_narrow.pth"), graph, purpose).unwrap_err();
     assert!(error.is_usage());
     (error.to_string().replace(file("").to_str().unwrap(), ""), error.hint().unwrap())
 }
@@ -199,7 +200,7 @@ fn a_classifier_for_other_classes_begins_anew() {
     let fixture = load();
     let graph = graph(&fixture, 7);
     let path = file("resnet18_narrow.pth");
-    let weights = Pretrained::open(&path, &graph, Classifier::MayBeginAnew).unwrap();
+    let weights = Pretrained::open(&path, &graph, Use::Training).unwrap();
     let expected = format!("fc begins anew: {} has 10 classes, the network 7", path.display());
     assert_eq!(weights.begins_anew(), Some(expected.as_str()));
     // The new classifier is that of the seed, the rest the file's.
@@ -210,11 +211,11 @@ fn a_classifier_for_other_classes_begins_anew() {
         let is_new = tensor == initial;
         let counts = tensor.name.ends_with("num_batches_tracked");
         assert_eq!(is_new, tensor.name.starts_with("fc.") || counts, "{}", tensor.name);
-        if let (false, stratus_run::checkpoint::Values::F32(values)) = (is_new, &tensor.values) {
+        if let (false, Values::F32(values)) = (is_new, &tensor.values) {
             assert_eq!(*values, first.read(first.get(&tensor.name).unwrap()).unwrap(), "{}", tensor.name);
         }
     }
-    let (problem, hint) = refused(&graph, Classifier::MustFit);
+    let (problem, hint) = refused(&graph, Use::Measuring);
     assert_eq!(
         problem,
         "resnet18_narrow.pth: 100 of the 102 tensors of network `resnet18` fit\n\
@@ -232,14 +233,14 @@ fn what_does_not_fit_is_listed_to_the_last_tensor() {
         (zoo::find(name).unwrap().build)(&hyper).unwrap()
     };
     // Another network, another width: nothing begins anew that could have been meant otherwise.
-    let (problem, _) = refused(&network("resnet34", fixture.width), Classifier::MayBeginAnew);
+    let (problem, _) = refused(&network("resnet34", fixture.width), Use::Training);
     let lines: Vec<&str> = problem.lines().collect();
     assert_eq!(lines[0], "resnet18_narrow.pth: 100 of the 182 tensors of network `resnet34` fit");
     assert_eq!(lines.len(), 1 + 80);
     assert!(lines.iter().all(|line| !line.contains("`fc.")), "{problem}");
-    let (problem, _) = refused(&network("resnet18", 8), Classifier::MayBeginAnew);
+    let (problem, _) = refused(&network("resnet18", 8), Use::Training);
     assert!(problem.contains("`fc.weight` is [10, 32] in the file and [7, 64] in the network"), "{problem}");
-    let (problem, hint) = refused(&network("alexnet", 4), Classifier::MayBeginAnew);
+    let (problem, hint) = refused(&network("alexnet", 4), Use::Training);
     assert!(problem.contains("\n`features.0.weight` [4, 3, 11, 11] is not in the file"), "{problem}");
     assert!(problem.contains("\n`layer4.1.bn2.running_var` [32] is not in the network"), "{problem}");
     assert_eq!(hint, "these are the weights of another network; model.name chooses it");
@@ -250,7 +251,7 @@ fn a_misspelt_tensor_is_answered_with_the_one_that_was_meant() {
     let fixture = load();
     let mut graph = graph(&fixture, fixture.classes);
     graph.parameters[0].name = "conv_1.weight".to_owned();
-    let (problem, hint) = refused(&graph, Classifier::MayBeginAnew);
+    let (problem, hint) = refused(&graph, Use::Training);
     assert_eq!(
         problem,
         "resnet18_narrow.pth: 101 of the 102 tensors of network `resnet18` fit\n\
@@ -258,6 +259,12 @@ fn a_misspelt_tensor_is_answered_with_the_one_that_was_meant() {
          `conv1.weight` [4, 3, 7, 7] is not in the network; did you mean `conv_1.weight`?"
     );
     assert_eq!(hint, "rename the tensors in the file, or choose the network they belong to with model.name");
+}
+
+fn write(path: &Path, tensors: &[Tensor]) {
+    let tensors: Vec<_> = tensors.iter().map(Tensor::as_ref).collect();
+    let mut out = std::fs::File::create(path).unwrap();
+    stratus_weights::write_safetensors(&mut out, &tensors, &BTreeMap::new()).unwrap();
 }
 
 #[test]
@@ -268,14 +275,47 @@ fn auxiliary_classifiers_begin_anew_with_the_other() {
     };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("googlenet.safetensors");
-    let tensors = stratus_train::weights::initial(&network(12), 1);
-    let tensors: Vec<_> = tensors.iter().map(stratus_run::checkpoint::Tensor::as_ref).collect();
-    let mut out = std::fs::File::create(&path).unwrap();
-    stratus_weights::write_safetensors(&mut out, &tensors, &BTreeMap::new()).unwrap();
-    let weights = Pretrained::open(&path, &network(5), Classifier::MayBeginAnew).unwrap();
+    write(&path, &stratus_train::weights::initial(&network(12), 1));
+    let weights = Pretrained::open(&path, &network(5), Use::Training).unwrap();
     let expected =
         format!("fc, aux1.fc2, aux2.fc2 begin anew: {} has 12 classes, the network 5", path.display());
     assert_eq!(weights.begins_anew(), Some(expected.as_str()));
+}
+
+#[test]
+fn inference_needs_no_auxiliary_classifiers() {
+    let hyper = Hyperparameters { input: [3, 64, 64], classes: 5, width: Some(4) };
+    let graph = (zoo::find("googlenet").unwrap().build)(&hyper).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("googlenet.safetensors");
+    let mut tensors = stratus_train::weights::initial(&graph, 1);
+    let needed = stratus_train::weights::initial(&graph.for_inference(), 1).len();
+    let open = |tensors: &[Tensor], purpose| {
+        write(&path, tensors);
+        Pretrained::open(&path, &graph, purpose)
+    };
+    // The auxiliary classifiers are known, another tensor is not.
+    assert_eq!(open(&tensors, Use::Inference).unwrap().left_out(), 0);
+    tensors.push(Tensor { name: "other.weight".to_owned(), shape: vec![1], values: Values::F32(vec![0.0]) });
+    assert_eq!(open(&tensors, Use::Inference).unwrap().left_out(), 1);
+    tensors.retain(|tensor| !tensor.name.starts_with("aux") && tensor.name != "other.weight");
+    assert_eq!(tensors.len(), needed);
+    assert!(open(&tensors, Use::Measuring).unwrap_err().to_string().contains("`aux1.fc2.weight` [5, "));
+    let weights = open(&tensors, Use::Inference).unwrap();
+    // All values are the file's: the seed is another.
+    let mut read = weights.tensors(&graph.for_inference(), 2).unwrap();
+    read.sort_by(|a, b| a.name.cmp(&b.name));
+    tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    assert!(read == tensors);
+
+    tensors.retain(|tensor| tensor.name != "fc.bias");
+    let error = open(&tensors, Use::Inference).unwrap_err();
+    let begins = format!("{} does not fit googlenet: ", path.display());
+    assert!(error.to_string().starts_with(&begins) && !error.is_usage(), "{error}");
+    assert!(
+        error.to_string().contains("1 are not in the file and keep their initial values: fc.bias"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -285,13 +325,11 @@ fn what_is_no_number_is_refused() {
     let fixture = load();
     let graph = graph(&fixture, fixture.classes);
     let mut tensors = stratus_train::weights::initial(&graph, 1);
-    if let stratus_run::checkpoint::Values::F32(values) = &mut tensors[0].values {
+    if let Values::F32(values) = &mut tensors[0].values {
         values[5] = f32::NAN;
     }
-    let tensors: Vec<_> = tensors.iter().map(stratus_run::checkpoint::Tensor::as_ref).collect();
-    let mut out = std::fs::File::create(&path).unwrap();
-    stratus_weights::write_safetensors(&mut out, &tensors, &BTreeMap::new()).unwrap();
-    let weights = Pretrained::open(&path, &graph, Classifier::MustFit).unwrap();
+    write(&path, &tensors);
+    let weights = Pretrained::open(&path, &graph, Use::Measuring).unwrap();
     let error = weights.tensors(&graph, 1).unwrap_err().to_string();
     assert_eq!(error, format!("{}: its `conv1.weight` holds NaN", path.display()));
 }

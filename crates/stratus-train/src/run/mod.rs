@@ -8,7 +8,7 @@ use crate::device::{self, Opened};
 use crate::experiment::Precision;
 use crate::initialise::initialise;
 use crate::network::{LayerFile, Network};
-use crate::weights::{Classifier, Pretrained};
+use crate::weights::{Pretrained, Use};
 use crate::{Experiment, Observer, TrainError, state};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -77,9 +77,8 @@ fn prepare(
     let datasets = open_datasets(&experiment)?;
     let Network { graph, layer_file } = Network::of(&experiment, datasets.train.as_ref(), datasets.shape)?;
     let weights = experiment.model.weights.as_deref().filter(|_| beginning == Beginning::First);
-    let pretrained = weights
-        .map(|path| Pretrained::open(Path::new(path), &graph, Classifier::MayBeginAnew))
-        .transpose()?;
+    let pretrained =
+        weights.map(|path| Pretrained::open(Path::new(path), &graph, Use::Training)).transpose()?;
     let opened = device::open(experiment.train.device, experiment.train.threads)?;
     for warning in &opened.warnings {
         observer.warn(warning);

@@ -11,8 +11,8 @@ use stratus_graph::Graph;
 use stratus_run::{RunDir, atomic};
 use stratus_train::experiment::Experiment;
 use stratus_train::trained;
-use stratus_train::weights::{Classifier, Pretrained};
-use stratus_weights::{Tensor, TensorRef, Values, WeightsFile};
+use stratus_train::weights::{Pretrained, Use};
+use stratus_weights::{Tensor, TensorRef};
 
 /// Arguments of `stratus model export`.
 #[derive(Args, Debug)]
@@ -150,21 +150,10 @@ fn find(
 /// A file's weights: all that inference needs must be in it, or, where weights alone are written, all that the network has.
 fn read(arguments: &ExportArguments, path: &Path, graph: &Graph, output: &Output) -> Result<Vec<Tensor>> {
     if arguments.safetensors.is_some() {
-        let weights = Pretrained::open(path, graph, Classifier::MustFit)?;
-        return Ok(weights.tensors(graph, 0)?);
+        return Ok(Pretrained::open(path, graph, Use::Measuring)?.tensors(graph, 0)?);
     }
-    let file = WeightsFile::open(path)?;
-    let inference = graph.for_inference();
-    let wanted = inference.parameters.iter().map(|p| (p.name.as_str(), p.shape.as_slice()));
-    let matching = file.matching(wanted);
-    if !matching.is_complete() {
-        let name = &graph.name;
-        return Err(Failure::failed(format!("{} does not fit {name}: {}", path.display(), matching.summary()))
-            .hint("an exported network needs all of its weights; --set model.classes= and model.width= change the network"));
-    }
-    // Auxiliary outputs are trained and not exported: their weights are no news.
-    let known = |name: &String| graph.parameters.iter().any(|parameter| parameter.name == *name);
-    let left_out = matching.unexpected.iter().filter(|name| !known(name)).count();
+    let weights = Pretrained::open(path, graph, Use::Inference)?;
+    let left_out = weights.left_out();
     if left_out > 0 {
         output.message(&format!(
             "{left_out} tensors of {} are not {}'s and left out",
@@ -172,11 +161,5 @@ fn read(arguments: &ExportArguments, path: &Path, graph: &Graph, output: &Output
             graph.name
         ));
     }
-    let names = inference.parameters.iter().filter_map(|parameter| file.get(&parameter.name));
-    names
-        .map(|tensor| {
-            let values = Values::F32(file.read(tensor)?);
-            Ok(Tensor { name: tensor.name.clone(), shape: tensor.shape.clone(), values })
-        })
-        .collect()
+    Ok(weights.tensors(&graph.for_inference(), 0)?)
 }
