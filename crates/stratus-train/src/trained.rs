@@ -1,13 +1,11 @@
 //! A run's network and what it has learnt, without its data: for those who take it elsewhere.
 
-use crate::compile::Plans;
 use crate::network::Network;
 use crate::{Experiment, TrainError};
 use std::path::Path;
-use stratus_engine::{Phase, Role};
 use stratus_graph::Graph;
+use stratus_run::RunDir;
 use stratus_run::checkpoint::{Checkpoint, Checkpoints};
-use stratus_run::{RunDir, atomic};
 
 /// A run's network and one of its checkpoints.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,10 +17,10 @@ pub struct Trained {
 }
 
 /// The network of a run with its newest good checkpoint, or that after `iteration` iterations. The data set is not needed: what images and
-/// classes there were stands in the run's plan.
+/// classes there were stands in the run's configuration.
 ///
 /// # Errors
-/// Where the run, its plan or its checkpoint cannot be read.
+/// Where the run, its configuration or its checkpoint cannot be read.
 pub fn of_run(
     path: &Path,
     iteration: Option<u64>,
@@ -31,20 +29,14 @@ pub fn of_run(
     let run = RunDir::open(path)?;
     let experiment = Experiment::load(&run.experiment())?;
     let checkpoint = checkpoint(&run, iteration, warn)?;
-    let plans: Plans = atomic::read_json(&run.plan())?;
-    let program = &plans.evaluate.program;
-    let images = program.values.iter().find(|value| value.role == Role::Images);
-    let loss = program.steps.iter().find(|step| step.phase == Phase::Loss);
-    let logits = loss.and_then(|step| program.values.get(step.inputs.first()?.0));
-    let (Some(&[_, channels, height, width]), Some(&[_, classes])) =
-        (images.map(|value| value.shape.as_slice()), logits.map(|value| value.shape.as_slice()))
-    else {
+    // Decided and written down when the run began, whatever its experiment left out.
+    let (Some(shape), Some(classes)) = (experiment.shape(), experiment.model.classes) else {
         return Err(TrainError::Configuration {
-            problem: format!("{} has no program that measures images", run.plan().display()),
+            problem: format!("{} has no data.shape or no model.classes", run.experiment().display()),
             hint: "restore it from a copy".to_owned(),
         });
     };
-    let graph = Network::for_images(&experiment, [channels, height, width], classes)?.graph;
+    let graph = Network::for_images(&experiment, shape, classes)?.graph;
     Ok(Trained { graph, checkpoint })
 }
 

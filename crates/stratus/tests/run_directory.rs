@@ -73,7 +73,7 @@ fn every_file_of_the_contract_is_there() {
     // The configuration, complete: it gives itself again.
     let experiment = fs::read_to_string(run.join("experiment.toml")).unwrap();
     assert_eq!(place.run(&["config", "show", "run"]).expect(0).out, experiment);
-    for decided in ["mean = [0.1307]", "std = [0.3081]", "classes = 10"] {
+    for decided in ["shape = [1, 28, 28]", "mean = [0.1307]", "std = [0.3081]", "classes = 10"] {
         assert!(experiment.contains(&format!("\n{decided}\n")), "{experiment}");
     }
     for open in ["threads = 0\n", "precision = \"auto\"\n"] {
