@@ -150,17 +150,7 @@ static HUNDRED: Kind = Kind {
     std: [0.2673, 0.2564, 0.2762],
 };
 
-static COARSE: Kind = Kind {
-    name: "cifar100_coarse",
-    train: HUNDRED_FILES.split_at(1).0,
-    test: HUNDRED_FILES.split_at(1).1,
-    labels: 2,
-    label: 0,
-    classes: 20,
-    class_names: &[],
-    mean: [0.5071, 0.4865, 0.4409],
-    std: [0.2673, 0.2564, 0.2762],
-};
+static COARSE: Kind = Kind { name: "cifar100_coarse", label: 0, classes: 20, ..HUNDRED };
 
 /// One part of a CIFAR data set in memory.
 #[derive(Clone, Debug)]

@@ -45,12 +45,8 @@ impl Affine {
         running_var: &Tensor<'_>,
         epsilon: f32,
     ) -> Self {
-        Self {
-            mean: running_mean.get(c),
-            inverse_deviation: 1.0 / (running_var.get(c) + f64::from(epsilon)).sqrt(),
-            weight: weight.get(c),
-            bias: bias.get(c),
-        }
+        let inverse_deviation = 1.0 / (running_var.get(c) + f64::from(epsilon)).sqrt();
+        Self { inverse_deviation, ..Self::of(c, weight, bias, running_mean, running_var) }
     }
 
     fn normalised(&self, x: f64) -> f64 {
