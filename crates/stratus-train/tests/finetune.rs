@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::{AS_PYTORCH, Summary, TOLERANCE, Worst, check, check_change, numbers, onednn};
+use common::{AS_PYTORCH, Summary, TOLERANCE, Worst, check, check_change, check_loss, inputs, onednn, run};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,12 @@ use stratus_engine::differentiate::differentiate;
 use stratus_engine::fuse::fuse;
 use stratus_engine::lower::lower;
 use stratus_engine::ops::SgdUpdate;
-use stratus_engine::plan::Persistent;
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
-use stratus_engine::session::Hyper;
+use stratus_engine::session::{Hyper, Inputs};
 use stratus_engine::tile::tile;
 use stratus_engine::update::{MOMENTUM_SUFFIX, Optimiser, update};
-use stratus_engine::{Backend, Choices, Clock, Phase, Plan, Precision, Program, Role, Session};
+use stratus_engine::{Backend, Choices, Phase, Precision, Program, Role, Session};
 use stratus_graph::zoo::{self, Hyperparameters};
 use stratus_graph::{Graph, ParameterKind};
 use stratus_run::checkpoint::{Tensor, Values};
@@ -66,25 +65,13 @@ fn graph(fixture: &Fixture, classes: usize) -> Graph {
 }
 
 /// A session of one program with the weights of the file, and its inputs: the batch of the fixture.
-fn session(
-    backend: &dyn Backend,
-    fixture: &Fixture,
-    graph: &Graph,
-    program: &Program,
-) -> (Session, stratus_engine::session::Inputs) {
-    let mut persistent = Persistent::default();
-    let plan = Plan::prepare(backend, program, Choices::default(), false, &mut persistent).unwrap();
-    let mut session = Session::new(vec![plan], persistent).unwrap();
+fn session(backend: &dyn Backend, fixture: &Fixture, graph: &Graph, program: &Program) -> (Session, Inputs) {
+    let mut session = common::session(backend, program, Choices::default());
     let weights = Pretrained::open(&file("resnet18_narrow.pth"), graph, Use::Measuring).unwrap();
     assert_eq!(weights.begins_anew(), None);
     weights.write_to(&mut session).unwrap();
     session.set_hyper(Hyper { learning_rate: fixture.learning_rate, iteration: 0, seed: 0 });
-    let mut inputs = session.inputs(0).unwrap();
-    let place = session.plan(0).external(0).unwrap().clone();
-    let pixels: Vec<f32> = numbers(&fixture.batch, fixture.input.iter().product()).collect();
-    let images: &mut [f32] = bytemuck::cast_slice_mut(inputs.images.as_mut_slice());
-    place.layout.for_each(&fixture.input, |to, from| images[to] = pixels[from]);
-    inputs.labels.as_mut_slice().copy_from_slice(bytemuck::cast_slice(&fixture.labels));
+    let inputs = inputs(&session, &fixture.batch, &fixture.input, &fixture.labels);
     (session, inputs)
 }
 
@@ -97,9 +84,7 @@ fn measures(backend: &dyn Backend) {
     let logits = program.steps.iter().find(|step| step.phase == Phase::Loss).unwrap().inputs[0];
     program.values[logits.0].role = Role::Buffer;
     let (mut session, mut inputs) = session(backend, &fixture, &graph, &program);
-    let mut clock = Clock::disabled(program.steps.len());
-    let (images, labels) = (inputs.images.as_mut_slice(), inputs.labels.as_mut_slice());
-    session.run(0, images, labels, &mut clock, 0).unwrap();
+    run(&mut session, &mut inputs);
     let got = session.read_value(0, logits.0);
     let largest = fixture.logits.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
     let allowed = (TOLERANCE * largest).max(AS_PYTORCH * fixture.logits_off);
@@ -128,13 +113,8 @@ fn tunes(backend: &dyn Backend, key: &str, tile_bytes: usize) {
         let zeros = vec![0.0; session.read(name).unwrap().len()];
         session.write(name, &zeros).unwrap();
     }
-    let mut clock = Clock::disabled(program.steps.len());
     for (step, expected) in losses.iter().enumerate() {
-        let (images, labels) = (inputs.images.as_mut_slice(), inputs.labels.as_mut_slice());
-        session.run(0, images, labels, &mut clock, 0).unwrap();
-        let loss = session.metrics().loss;
-        let allowed = (TOLERANCE * expected.abs()).max(AS_PYTORCH * losses_off);
-        assert!((loss - expected).abs() <= allowed, "step {step}: loss {loss}, expected {expected}");
+        check_loss(step, run(&mut session, &mut inputs), *expected, *losses_off);
     }
     let first = WeightsFile::open(file("resnet18_narrow.pth")).unwrap();
     let (mut worst, mut kept) = (Worst::default(), 0);

@@ -9,7 +9,8 @@
 mod common;
 
 use common::{
-    AS_PYTORCH, Summary, TOLERANCE, Worst, check, check_change, fnv1a64, numbers, onednn, splitmix64,
+    AS_PYTORCH, Summary, TOLERANCE, Worst, check, check_change, check_loss, fnv1a64, inputs, numbers, onednn,
+    run, session, splitmix64,
 };
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -18,13 +19,12 @@ use stratus_engine::differentiate::{GRADIENT_SUFFIX, differentiate};
 use stratus_engine::fuse::fuse;
 use stratus_engine::lower::lower;
 use stratus_engine::ops::SgdUpdate;
-use stratus_engine::plan::Persistent;
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::session::Hyper;
 use stratus_engine::tile::{TILE_SUFFIX, tile};
 use stratus_engine::update::{Optimiser, update};
-use stratus_engine::{Backend, Choices, Clock, Phase, Plan, Precision, Program, Role, Session};
+use stratus_engine::{Backend, Choices, Phase, Precision, Program, Role};
 use stratus_graph::ops::{Op, ParameterKind};
 use stratus_graph::zoo::{self, Hyperparameters};
 use stratus_graph::{Graph, Parameter};
@@ -106,7 +106,7 @@ fn program(fixture: &Fixture, graph: &Graph, tile_bytes: usize) -> Program {
 }
 
 /// Trains five steps on a backend and compares.
-fn run(backend: &dyn Backend, network: &str, tile_bytes: usize, layout: Option<&str>) {
+fn trains(backend: &dyn Backend, network: &str, tile_bytes: usize, layout: Option<&str>) {
     let fixture = load(network);
     let graph = graph(&fixture);
     let program = program(&fixture, &graph, tile_bytes);
@@ -114,9 +114,7 @@ fn run(backend: &dyn Backend, network: &str, tile_bytes: usize, layout: Option<&
     let layouts = layout
         .map_or_else(BTreeMap::new, |tag| maps.map(|value| (value.name.clone(), tag.to_owned())).collect());
     let choices = Choices { layouts, ..Choices::default() };
-    let mut persistent = Persistent::default();
-    let plan = Plan::prepare(backend, &program, choices, false, &mut persistent).unwrap();
-    let mut session = Session::new(vec![plan], persistent).unwrap();
+    let mut session = session(backend, &program, choices);
     for parameter in &graph.parameters {
         let values = values(&graph, parameter, fixture.batch_norm_bias);
         session.write(&parameter.name, &values).unwrap();
@@ -125,20 +123,10 @@ fn run(backend: &dyn Backend, network: &str, tile_bytes: usize, layout: Option<&
         }
     }
     session.set_hyper(Hyper { learning_rate: fixture.learning_rate, iteration: 0, seed: 0 });
-    let mut inputs = session.inputs(0).unwrap();
-    let place = session.plan(0).external(0).unwrap().clone();
-    let pixels: Vec<f32> = numbers(&fixture.batch, fixture.input.iter().product()).collect();
-    let images: &mut [f32] = bytemuck::cast_slice_mut(inputs.images.as_mut_slice());
-    place.layout.for_each(&fixture.input, |to, from| images[to] = pixels[from]);
-    inputs.labels.as_mut_slice().copy_from_slice(bytemuck::cast_slice(&fixture.labels));
-    let mut clock = Clock::disabled(session.plan(0).steps.len());
+    let mut inputs = inputs(&session, &fixture.batch, &fixture.input, &fixture.labels);
     let mut worst = Worst::default();
     for (step, expected) in fixture.losses.iter().enumerate() {
-        let (images, labels) = (inputs.images.as_mut_slice(), inputs.labels.as_mut_slice());
-        session.run(0, images, labels, &mut clock, 0).unwrap();
-        let loss = session.metrics().loss;
-        let allowed = (TOLERANCE * expected.abs()).max(AS_PYTORCH * fixture.losses_off);
-        assert!((loss - expected).abs() <= allowed, "step {step}: loss {loss}, expected {expected}");
+        check_loss(step, run(&mut session, &mut inputs), *expected, fixture.losses_off);
         if step > 0 {
             continue;
         }
@@ -185,7 +173,7 @@ fn trained(graph: &Graph) -> usize {
 fn on_onednn(network: &str) {
     let Some(backend) = onednn() else { return };
     for (tile_bytes, layout) in [(usize::MAX, "nhwc"), (1 << 20, "nChw16c")] {
-        run(&backend, network, tile_bytes, Some(layout));
+        trains(&backend, network, tile_bytes, Some(layout));
     }
 }
 
@@ -199,8 +187,8 @@ fn the_rule_is_that_of_the_fixtures() {
 
 #[test]
 fn the_reference_agrees_with_pytorch_too() {
-    run(&ReferenceBackend, "digits", usize::MAX, None);
-    run(&ReferenceBackend, "digits", 1 << 14, None);
+    trains(&ReferenceBackend, "digits", usize::MAX, None);
+    trains(&ReferenceBackend, "digits", 1 << 14, None);
 }
 
 macro_rules! networks {

@@ -1,10 +1,13 @@
-//! What the tests share that compare with PyTorch: the rule of the fixtures' numbers, and how near a tensor has to be. See
-//! `scripts/fixtures/parity.py`.
+//! What the tests share that compare with PyTorch: the rule of the fixtures' numbers, a session that trains on them, and how near a tensor
+//! has to be. See `scripts/fixtures/parity.py`.
 
 #![allow(dead_code, reason = "each test crate uses a part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use serde::Deserialize;
+use stratus_engine::plan::Persistent;
+use stratus_engine::session::Inputs;
+use stratus_engine::{Backend, Choices, Clock, Plan, Program, Session};
 use stratus_onednn::OneDnn;
 
 /// How far a tensor may be off, relative to its norm.
@@ -39,6 +42,32 @@ pub fn numbers(name: &str, count: usize) -> impl Iterator<Item = f32> {
         let mix = splitmix64(hash.wrapping_add(i));
         (((mix >> 40) as f64 / f64::from(1 << 24) - 0.5) * 2.0) as f32
     })
+}
+
+/// A session of one program.
+pub fn session(backend: &dyn Backend, program: &Program, choices: Choices) -> Session {
+    let mut persistent = Persistent::default();
+    let plan = Plan::prepare(backend, program, choices, false, &mut persistent).unwrap();
+    Session::new(vec![plan], persistent).unwrap()
+}
+
+/// The inputs of a session's program: the batch of that name, `shape` (N, C, H, W), as the plan lays images out, and its N labels.
+pub fn inputs(session: &Session, batch: &str, shape: &[usize; 4], labels: &[i32]) -> Inputs {
+    let mut inputs = session.inputs(0).unwrap();
+    let place = session.plan(0).external(0).unwrap();
+    let pixels: Vec<f32> = numbers(batch, shape.iter().product()).collect();
+    let images: &mut [f32] = bytemuck::cast_slice_mut(inputs.images.as_mut_slice());
+    place.layout.for_each(shape, |to, from| images[to] = pixels[from]);
+    inputs.labels.as_mut_slice().copy_from_slice(bytemuck::cast_slice(labels));
+    inputs
+}
+
+/// Runs a session's program once; gives the loss.
+pub fn run(session: &mut Session, inputs: &mut Inputs) -> f64 {
+    let mut clock = Clock::disabled(session.plan(0).steps.len());
+    let (images, labels) = (inputs.images.as_mut_slice(), inputs.labels.as_mut_slice());
+    session.run(0, images, labels, &mut clock, 0).unwrap();
+    session.metrics().loss
 }
 
 /// How far off the worst tensor was.
@@ -84,6 +113,11 @@ pub fn check(name: &str, got: &[f32], expected: &Summary, worst: &mut Worst) {
     } else {
         worst.loose.push(name.to_owned());
     }
+}
+
+pub fn check_loss(step: usize, loss: f64, expected: f64, off: f64) {
+    let allowed = (TOLERANCE * expected.abs()).max(AS_PYTORCH * off);
+    assert!((loss - expected).abs() <= allowed, "step {step}: loss {loss}, expected {expected}");
 }
 
 /// What training did shows in the change alone: it is small next to the weights.
