@@ -6,41 +6,16 @@
 #
 # Peers and Stratus are measured in turn, three rounds, in the same hour: compare medians. Nothing else should run.
 set -euo pipefail
-cd "$(dirname "$0")/.."
-cargo build --release --locked -q -p stratus
-stratus=${CARGO_TARGET_DIR:-target}/release/stratus
+# shellcheck source=scripts/benchmark-common.sh
+source "$(dirname "$0")/benchmark-common.sh"
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
-show() { # command…: the command and what it prints, as a code block
-    echo '```'
-    echo "\$ $*"
-    "$@" 2>&1
-    echo '```'
-    echo
-}
-
-echo "# digits, $(date -u +%Y-%m-%d)"
-echo
-echo "Made by \`scripts/benchmark-digits.sh\` at $(date -u +%H:%M) UTC, commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)."
-echo
-echo "## Machine"
-echo
-stratus() { "$stratus" "$@"; }
-show stratus doctor
-rustc --version | sed 's/^/Built with /'
-echo
+head_of_page digits
 for round in 1 2 3; do
     echo "## Round $round"
     echo
-    if [ -n "${PEERS:-}" ]; then
-        echo "Peers:"
-        echo
-        echo '```'
-        bash -c "$PEERS" 2>/dev/null
-        echo '```'
-        echo
-    fi
+    peers
     for precision in f32 bf16; do
         show stratus bench kernels digits --rounds 20 --set train.precision=$precision
     done

@@ -7,42 +7,17 @@
 # A network is `name:batch size`. Peers and Stratus are measured in turn, in the same hour: compare medians. Nothing else should run. Images are
 # made up (1000 classes, 224×224), so that nothing has to be fetched and no decoding is measured.
 set -euo pipefail
-cd "$(dirname "$0")/.."
-cargo build --release --locked -q -p stratus
-stratus=${CARGO_TARGET_DIR:-target}/release/stratus
+# shellcheck source=scripts/benchmark-common.sh
+source "$(dirname "$0")/benchmark-common.sh"
 networks=${NETWORKS:-alexnet:64 vgg11:12 googlenet:32 resnet18:32 resnet50:16}
 
-show() { # command…: the command and what it prints, as a code block
-    echo '```'
-    echo "\$ $*"
-    "$@" 2>&1
-    echo '```'
-    echo
-}
-
-echo "# Training steps of classification networks, $(date -u +%Y-%m-%d)"
-echo
-echo "Made by \`scripts/benchmark-networks.sh\` at $(date -u +%H:%M) UTC, commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)."
-echo
-echo "## Machine"
-echo
-stratus() { "$stratus" "$@"; }
-show stratus doctor
-rustc --version | sed 's/^/Built with /'
-echo
+head_of_page "Training steps of classification networks"
 for round in $(seq "${ROUNDS:-3}"); do
     for entry in $networks; do
         network=${entry%:*} batch=${entry#*:}
         echo "## Round $round, $network, batch $batch"
         echo
-        if [ -n "${PEERS:-}" ]; then
-            echo "Peers:"
-            echo
-            echo '```'
-            NETWORK=$network bash -c "$PEERS" 2>/dev/null
-            echo '```'
-            echo
-        fi
+        NETWORK=$network peers
         for precision in f32 bf16; do
             show stratus bench kernels "$network" --rounds "${STEPS:-5}" --set data.name=synthetic --set data.synthetic.classes=1000 \
                 --set train.batch_size="$batch" --set train.precision=$precision

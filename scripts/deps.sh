@@ -4,28 +4,19 @@
 #   scripts/deps.sh                fails where it cannot
 #   scripts/deps.sh --best-effort  says so and goes on: Stratus also runs with a system oneDNN 3.x, or without any
 set -euo pipefail
+# shellcheck source=scripts/deps-common.sh
+source "$(dirname "$0")/deps-common.sh"
 
 version=2023.2.0
 wheel=onednn_cpu_gomp-$version-py2.py3-none-manylinux1_x86_64.whl
 sha256=2f22a54d6a890ed14bfa185d42a4be65d8b5b1df85dc1f0f3a9abe31620416fb
-root=$(cd "$(dirname "$0")/.." && pwd)
 target=$root/.deps/onednn
 stamp=$target/installed
 
-best_effort=no
-case "${1-}" in
-    '') ;;
-    --best-effort) best_effort=yes ;;
-    *) echo "usage: scripts/deps.sh [--best-effort]" >&2; exit 2 ;;
-esac
-
-give_up() {
-    echo "deps: $1" >&2
-    echo "deps: install oneDNN with your system's packages instead (Debian and Ubuntu: libdnnl-dev, where it is" >&2
-    echo "deps: 3.x; Homebrew and conda-forge: onednn). Without it the slow reference backend computes." >&2
-    if [ "$best_effort" = yes ]; then exit 0; fi
-    exit 1
-}
+consequence=(
+    "install oneDNN with your system's packages instead (Debian and Ubuntu: libdnnl-dev, where it is"
+    "3.x; Homebrew and conda-forge: onednn). Without it the slow reference backend computes."
+)
 
 has_gomp() {
     { ldconfig -p 2>/dev/null || /sbin/ldconfig -p 2>/dev/null; } | grep 'libgomp\.so\.1' >/dev/null && return
@@ -40,22 +31,18 @@ has_gomp() {
 if [ "$(uname -s)" != Linux ] || [ "$(uname -m)" != x86_64 ]; then
     give_up "the pinned oneDNN is built for Linux on x86-64, and this is $(uname -s) on $(uname -m)"
 fi
-has_gomp || echo "deps: libgomp.so.1 is missing and oneDNN needs it: install libgomp1 (it comes with gcc)" >&2
+has_gomp || say "libgomp.so.1 is missing and oneDNN needs it: install libgomp1 (it comes with gcc)"
 
 if [ "$(cat "$stamp" 2>/dev/null)" = "$sha256" ] && [ -e "$target/lib/libdnnl.so.3" ]; then
     exit 0
 fi
-command -v python3 >/dev/null || give_up "python3 is missing"
-python3 -m pip --version >/dev/null 2>&1 || give_up "pip is missing for python3 (install python3-pip)"
+need_python
+need_pip
+make_work
 
-mkdir -p "$root/.deps"
-work=$(mktemp -d "$root/.deps/install.XXXXXX")
-trap 'rm -rf "$work"' EXIT
-
-echo "deps: fetching oneDNN ($wheel)" >&2
+say "fetching oneDNN ($wheel)"
 echo "onednn-cpu-gomp==$version --hash=sha256:$sha256" > "$work/requirements.txt"
-python3 -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: \
-    --platform manylinux1_x86_64 --dest "$work" --requirement "$work/requirements.txt" >&2 \
+pinned_pip download --platform manylinux1_x86_64 --dest "$work" --requirement "$work/requirements.txt" \
     || give_up "the wheel could not be fetched"
 
 # Checked again by ourselves, and unpacked beside the target: what stands at the target is always whole.
@@ -85,4 +72,4 @@ PYTHON
 echo "$sha256" > "$work/onednn/installed"
 rm -rf "$target"
 mv -T "$work/onednn" "$target"
-echo "deps: oneDNN is in .deps/onednn/lib" >&2
+say "oneDNN is in .deps/onednn/lib"

@@ -1,0 +1,44 @@
+# shellcheck shell=bash
+# What the scripts share that fetch pinned wheels into .deps of this checkout; they source it, with their arguments.
+#
+# It reads the one option, --best-effort. The script sets `consequence`: lines that say what it means where it gives up.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+script=$(basename "$0" .sh)
+consequence=()
+
+best_effort=no
+case "${1-}" in
+    '') ;;
+    --best-effort) best_effort=yes ;;
+    *) echo "usage: scripts/$script.sh [--best-effort]" >&2; exit 2 ;;
+esac
+
+say() { # line…
+    local line
+    for line in "$@"; do echo "$script: $line" >&2; done
+}
+
+give_up() { # what is wrong
+    say "$1" "${consequence[@]}"
+    if [ "$best_effort" = yes ]; then exit 0; fi
+    exit 1
+}
+
+need_python() {
+    command -v python3 >/dev/null || give_up "python3 is missing"
+}
+
+need_pip() {
+    python3 -m pip --version >/dev/null 2>&1 || give_up "pip is missing for python3 (install python3-pip)"
+}
+
+make_work() { # sets `work`: a folder beside what is installed, gone when the script ends
+    mkdir -p "$root/.deps"
+    work=$(mktemp -d "$root/.deps/install.XXXXXX")
+    trap 'rm -rf "$work"' EXIT
+}
+
+pinned_pip() { # command argument…: takes wheels alone, and those alone whose hash is the pinned one
+    python3 -m pip "$1" --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: "${@:2}" >&2
+}
