@@ -7,9 +7,10 @@ use crate::native::elementwise::Machine;
 use crate::native::simd::Level;
 use crate::native::threads::Team;
 use crate::prepare;
+use crate::prepare::measure::Known;
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use stratus_engine::{
     AlignedBytes, Backend, DType, EngineError, Layout, Precision, PrepareRequest, Prepared, Program,
@@ -21,6 +22,8 @@ pub struct OneDnn {
     pub(crate) machine: Machine,
     /// A layout as plain data cannot make a descriptor again where it is blocked: the library's own is kept.
     known: Mutex<HashMap<(Layout, i32), Desc>>,
+    /// What kernels took at plan time.
+    pub(crate) measured: Arc<Known>,
 }
 
 impl OneDnn {
@@ -36,7 +39,7 @@ impl OneDnn {
         let team = Team::of(&context, threads);
         team.adopt();
         let level = Level::detect(context.allows());
-        Self { context, machine: Machine { team, level }, known: Mutex::default() }
+        Self { context, machine: Machine { team, level }, known: Mutex::default(), measured: Arc::default() }
     }
 
     /// `major.minor.patch`.

@@ -9,7 +9,7 @@ mod transfer;
 
 pub(crate) use conv2d::{
     Around as ConvAround, backward_data as conv_backward_data, backward_weights as conv_backward_weights,
-    forward as conv_forward, weight_shape as conv_weight_shape,
+    forward as conv_forward, group_channels, weight_shape as conv_weight_shape,
 };
 pub(crate) use linear::{
     Around as LinearAround, backward_data as linear_backward_data,

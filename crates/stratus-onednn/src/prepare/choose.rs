@@ -1,12 +1,12 @@
 //! Which way to run a step: the requested one, the fastest, or the library's first.
 
-use super::measure::{Sized, is_far_behind};
+use super::measure::{Sized, is_far_behind, key};
 use super::{Builder, Terms, is_faster};
 use crate::ffi::DataType;
 use crate::ops::{self, Candidate, REORDERED, is_fallback};
 use std::time::Duration;
 use stratus_engine::backend::step_key;
-use stratus_engine::ops::{KernelSpec, Reorder};
+use stratus_engine::ops::{Kernel, KernelSpec, Reorder};
 use stratus_engine::{Layout, PreparedStep, Step, Value};
 
 /// What was chosen, and its kernel.
@@ -77,16 +77,18 @@ impl Builder<'_> {
     /// What each of some candidates for a step takes; the longest of all for those that were not worth a try.
     fn time_candidates(&mut self, step: &Step, candidates: &[Candidate]) -> Result<Vec<Duration>, String> {
         let team = &self.backend.machine.team;
+        let tiles = fills_tiles(&step.kernel) && candidates.iter().any(runs_on_tiles);
         let list = |candidate: &Candidate| (candidate.is_own(), candidate.name.ends_with(REORDERED));
         let mut make = |number: usize, times: &[Option<Duration>]| {
             let candidate = &candidates[number];
             let best = times.iter().flatten().min();
             // The library's own order is best first: behind one that is far behind comes nothing better.
-            let hopeless = !candidate.is_own()
-                && times.iter().zip(candidates).any(|(time, before)| {
+            let hopeless = tiles && !runs_on_tiles(candidate)
+                || times.iter().zip(candidates).any(|(time, before)| {
                     list(before) == list(candidate)
                         && time.zip(best).is_some_and(|(time, best)| is_far_behind(time, *best))
                 });
+            let hopeless = hopeless && !candidate.is_own();
             if hopeless || is_fallback(&candidate.name) {
                 return Ok(None);
             }
@@ -94,14 +96,15 @@ impl Builder<'_> {
             let sizes = operands.chain([candidate.scratch_bytes()]).collect();
             Ok(Some(Sized { kernel: candidate.build(team)?, sizes }))
         };
-        let mut what = format!("{:?}", step.kernel);
-        for candidate in candidates {
-            what.push_str(&candidate.name);
+        let keys = candidates.iter().map(|candidate| {
+            let mut what = format!("{:?} {}", step.kernel, candidate.name.trim_end_matches(REORDERED));
             for (argument, desc) in &candidate.operands {
-                what.push_str(&format!(" {argument} {} {:?}", desc.bytes(), desc.layout()?));
+                what += &format!(" {argument} {} {:?}", desc.bytes(), desc.layout()?);
             }
-        }
-        let times = self.bench.times(what, candidates.len(), &mut make)?;
+            Ok(key(&what))
+        });
+        let keys = keys.collect::<Result<Vec<_>, String>>()?;
+        let times = self.bench.times(&keys, &mut make)?;
         let each = candidates.iter().zip(times).map(|(candidate, time)| {
             let guess =
                 || if is_fallback(&candidate.name) { self.guess_fallback(step) } else { Duration::MAX };
@@ -132,4 +135,25 @@ impl Builder<'_> {
         let reorder = Step { kernel: Reorder.into(), ..step.clone() };
         Ok(self.time_candidates(&reorder, &[transfer])?.into_iter().sum())
     }
+}
+
+/// Whether a kernel of the library runs on AMX.
+fn runs_on_tiles(candidate: &Candidate) -> bool {
+    candidate.name.contains("amx")
+}
+
+/// Whether a step's channels fill the tiles of AMX, which then multiply several times as fast as anything else.
+fn fills_tiles(kernel: &Kernel) -> bool {
+    // Two bytes by 32 are a row of a tile, and a tile has 16 rows.
+    const FULL: usize = 32;
+    let channels = match kernel {
+        Kernel::Conv2dForward(k) => ops::group_channels(&k.conv),
+        Kernel::Conv2dBackwardData(k) => ops::group_channels(&k.conv),
+        Kernel::Conv2dBackwardWeights(k) => ops::group_channels(&k.conv),
+        Kernel::LinearForward(k) => [k.linear.in_features, k.linear.out_features],
+        Kernel::LinearBackwardData(k) => [k.linear.in_features, k.linear.out_features],
+        Kernel::LinearBackwardWeights(k) => [k.linear.in_features, k.linear.out_features],
+        _ => return false,
+    };
+    channels.iter().all(|channels| channels.is_multiple_of(FULL))
 }

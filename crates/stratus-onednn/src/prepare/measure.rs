@@ -1,10 +1,12 @@
 //! Timing candidates at plan time.
 //!
 //! What is measured is what a step costs in training, and measuring has to be over before the user wonders. So: kernels that do the same on operands
-//! that lie the same are measured once for a whole program; of a step's candidates, those that are far behind after one run are run no more; and of
+//! that lie the same are measured once for all programs; of a step's candidates, those that are far behind after one run are run no more; and of
 //! the library's, which stand best first, those behind one that is far behind are not even made.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use stratus_engine::backend::Tile;
 use stratus_engine::{AlignedBytes, Operands, StepKernel};
@@ -18,26 +20,35 @@ pub(super) struct Sized {
 /// Makes one of a step's candidates; none where those before it, whose times are given, make it not worth a try.
 pub(super) type Make<'a> = dyn FnMut(usize, &[Option<Duration>]) -> Result<Option<Sized>, String> + 'a;
 
-/// Measures, and remembers what was measured.
+/// What kernels took, by a hash of all that this depends on.
+pub(crate) type Known = Mutex<HashMap<u64, Duration>>;
+
+/// The hash under which a time is remembered; `what` says all that the time depends on.
+pub(super) fn key(what: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    what.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Measures.
 pub(super) struct Bench {
     /// For operands, reused from candidate to candidate.
     memory: AlignedBytes,
-    /// Times by what was measured.
-    known: HashMap<String, Vec<Option<Duration>>>,
+    known: Arc<Known>,
 }
 
 /// Runs per candidate: enough time has passed, or enough runs were made.
 const BUDGET: Duration = Duration::from_millis(8);
 const MOST_RUNS: u32 = 10;
-const FEWEST_RUNS: u32 = 2;
+const FEWEST_RUNS: u32 = 1;
 
 /// A first run this long is the measurement.
 const SLOW: Duration = Duration::from_millis(60);
 
 /// A candidate that takes so many times as long as the best of one step has lost.
-const FAR_BEHIND: f64 = 2.5;
+const FAR_BEHIND: f64 = 1.6;
 
-/// A first run shorter than this says little: the scheduler's turns are longer.
+/// Runs shorter than this say little one by one: the scheduler's turns are longer.
 const SHORT: Duration = Duration::from_millis(2);
 
 /// Only candidates this near to the best are run again.
@@ -49,32 +60,30 @@ pub(super) fn is_far_behind(time: Duration, best: Duration) -> bool {
 }
 
 impl Bench {
-    pub fn new() -> Result<Self, String> {
+    pub fn new(known: Arc<Known>) -> Result<Self, String> {
         let memory = AlignedBytes::zeroed(0, "measuring").map_err(|error| error.to_string())?;
-        Ok(Self { memory, known: HashMap::new() })
+        Ok(Self { memory, known })
     }
 
-    /// The shortest time of a few runs, after one run to warm up; of a slow kernel the time of that one. `what` is all that the time depends on.
-    pub fn time(&mut self, what: String, kernel: Sized) -> Result<Duration, String> {
+    /// The shortest time of a few runs, after one run to warm up; of a slow kernel the time of that one.
+    pub fn time(&mut self, key: u64, kernel: Sized) -> Result<Duration, String> {
         let mut kernel = Some(kernel);
-        let times = self.times(what, 1, &mut |_, _| Ok(kernel.take()))?;
+        let times = self.times(&[key], &mut |_, _| Ok(kernel.take()))?;
         times[0].ok_or_else(|| "nothing was measured".to_owned())
     }
 
-    /// The same for `count` kernels that do the same work in different ways; none for those that were not made. They run in turn: what else the
-    /// machine does for a while, it does to all.
-    pub fn times(
-        &mut self,
-        what: String,
-        count: usize,
-        make: &mut Make<'_>,
-    ) -> Result<Vec<Option<Duration>>, String> {
-        if let Some(known) = self.known.get(&what) {
-            return Ok(known.clone());
-        }
-        let mut times = vec![None; count];
-        let mut running = Vec::with_capacity(count);
-        for number in 0..count {
+    /// The same for kernels, with these keys, that do the same work in different ways; none for those that were not made. They run in turn: what
+    /// else the machine does for a while, it does to all.
+    pub fn times(&mut self, keys: &[u64], make: &mut Make<'_>) -> Result<Vec<Option<Duration>>, String> {
+        let mut times: Vec<Option<Duration>> = {
+            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            keys.iter().map(|key| known.get(key).copied()).collect()
+        };
+        let mut running = Vec::with_capacity(keys.len());
+        for number in 0..keys.len() {
+            if times[number].is_some() {
+                continue;
+            }
             let Some(mut candidate) = make(number, &times)? else { continue };
             let time = self.run(&mut candidate)?;
             times[number] = Some(time);
@@ -83,15 +92,15 @@ impl Bench {
             }
         }
         for run in 0..MOST_RUNS {
-            let best = fastest(&times).as_secs_f64();
-            // One run of each that is left was with everything cold: the second counts before anyone is sent away.
-            let may_go = run > 0;
+            let best = fastest(&times);
             running.retain(|(number, _, spent)| {
-                let near = times[*number].is_some_and(|time| time.as_secs_f64() <= NEAR * best);
-                let enough = run >= FEWEST_RUNS && *spent > BUDGET;
-                !may_go || near && !enough
+                // The first run was with everything cold.
+                let may_be_best = times[*number].is_some_and(|time| {
+                    run == 0 && time < SHORT || time.as_secs_f64() <= NEAR * best.as_secs_f64()
+                });
+                may_be_best && (run < FEWEST_RUNS || *spent < BUDGET)
             });
-            if may_go && running.len() < 2 {
+            if run >= FEWEST_RUNS && running.len() < 2 {
                 break;
             }
             for (number, candidate, spent) in &mut running {
@@ -100,7 +109,8 @@ impl Bench {
                 times[*number] = times[*number].map(|shortest| shortest.min(time));
             }
         }
-        self.known.insert(what, times.clone());
+        let found = keys.iter().zip(&times).filter_map(|(&key, &time)| Some((key, time?)));
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).extend(found);
         Ok(times)
     }
 

@@ -6,12 +6,13 @@
 
 mod choose;
 mod layouts;
-mod measure;
+pub(crate) mod measure;
 mod steps;
 
 use crate::backend::OneDnn;
 use crate::ops::Maker;
 use measure::Bench;
+use std::sync::Arc;
 use std::time::Duration;
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::{
@@ -28,7 +29,7 @@ pub(crate) fn prepare(
     request: &PrepareRequest,
 ) -> Result<Prepared, EngineError> {
     refuse_precision(backend, program)?;
-    let mut bench = Bench::new().map_err(unprepared)?;
+    let mut bench = Bench::new(Arc::clone(&backend.measured)).map_err(unprepared)?;
     let mut build = |layout, terms, rival: Option<&[Duration]>| {
         Builder::new(backend, program, request, &mut bench, layout)?.build(terms, rival)
     };
@@ -122,10 +123,10 @@ fn total(times: &[Duration]) -> Duration {
     times.last().copied().unwrap_or_default()
 }
 
-/// Whether a program that has taken `time` up to a step loses against a rival even if all that follows takes half of what it takes there.
+/// Whether a program that has taken `time` up to a step loses against a rival even if all that follows takes a quarter less than there.
 fn is_hopeless(time: Duration, position: usize, rival: &[Duration]) -> bool {
     let rest = total(rival) - rival[position];
-    time + rest / 2 > total(rival)
+    time + rest * 3 / 4 > total(rival)
 }
 
 /// On what terms a program is built.

@@ -1,7 +1,7 @@
 //! Steps, one after another: kernels chosen or made, values laid out, changes of layout inserted.
 
 use super::layouts::seen_as;
-use super::measure::Sized;
+use super::measure::{Sized, key};
 use super::{Builder, Terms};
 use crate::ffi::DataType;
 use crate::ops::{self, Candidate, ConvAround, LinearAround, REORDERED};
@@ -278,12 +278,12 @@ impl Builder<'_> {
             operands.iter().map(|(value, layout)| layout.bytes(value.dtype)).collect();
         let around: Vec<_> =
             operands.iter().map(|(value, layout)| (&value.shape, value.dtype, layout)).collect();
-        let what = format!("{:?} {around:?}", step.kernel);
+        let key = key(&format!("{:?} {around:?}", step.kernel));
         let kernel = ops::native(&self.backend.machine, &step, operands.clone())?;
         if measure {
             sizes.push(kernel.scratch_bytes);
             let measured = ops::native(&self.backend.machine, &step, operands)?.kernel;
-            self.time += self.bench.time(what, Sized { kernel: measured, sizes })? * self.tiles as u32;
+            self.time += self.bench.time(key, Sized { kernel: measured, sizes })? * self.tiles as u32;
         }
         self.push(step, kernel);
         Ok(())
