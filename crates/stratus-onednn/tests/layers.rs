@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::network::{CLASSES, Run, WHOLE, numbers};
+use common::network::{self, CLASSES, Run, WHOLE, numbers, offered, training_program};
 use common::{LAYOUTS, backend, choices, precisions};
 use stratus_engine::cases;
 use stratus_engine::ops::KernelSpec;
@@ -101,6 +101,15 @@ fn distance(from: &[f64], to: &[f64]) -> f64 {
     norm(&mut from.iter().zip(to).map(|(a, b)| a - b)) / norm(&mut from.iter().copied())
 }
 
+/// How far losses and state may be from the exact ones.
+fn allowed(graph: &Graph, precision: Precision, exact: &(Vec<f64>, Vec<f64>)) -> [f64; 2] {
+    if precision == Precision::F32 {
+        return [1e-5, 1e-4];
+    }
+    let rounded = train(&ReferenceBackend, graph, precision, "plain");
+    [(&exact.0, &rounded.0), (&exact.1, &rounded.1)].map(|(exact, got)| 2.0 * distance(exact, got) + 5e-3)
+}
+
 /// In f32 the reference's numbers but for rounding; in bf16 as close to the f32 reference as the bf16 reference is.
 #[test]
 fn small_networks_follow_the_reference() {
@@ -108,13 +117,7 @@ fn small_networks_follow_the_reference() {
     for graph in [averaged(16), averaged(5), averaged(33), vectors(), grouped()] {
         let exact = train(&ReferenceBackend, &graph, Precision::F32, "plain");
         for precision in precisions(&backend) {
-            let rounded = train(&ReferenceBackend, &graph, precision, "plain");
-            let allowed = match precision {
-                Precision::F32 => [1e-5, 1e-4],
-                _ => {
-                    [2.0 * distance(&exact.0, &rounded.0) + 5e-3, 2.0 * distance(&exact.1, &rounded.1) + 5e-3]
-                }
-            };
+            let allowed = allowed(&graph, precision, &exact);
             for layout in LAYOUTS {
                 let got = train(&backend, &graph, precision, layout);
                 let apart = [distance(&exact.0, &got.0), distance(&exact.1, &got.1)];
@@ -127,6 +130,45 @@ fn small_networks_follow_the_reference() {
             }
         }
     }
+}
+
+/// The gradient of a linear layer's weights as a product of matrices, transposed; the case tables have them row by row.
+#[test]
+fn products_follow_the_reference_for_transposed_weights() {
+    let Some(backend) = backend(2) else { return };
+    // So many features that the library would rather have the weights transposed.
+    let layers = vec![Conv2d::new(3, 64, 3, 2, 1).into(), Flatten.into(), linear(1024, CLASSES)];
+    let graph = chain("wide", [3, 7, 7], layers);
+    let (forward, backward) = ("layer2:linear_forward", "layer2:linear_backward_weights");
+    let exact = train(&ReferenceBackend, &graph, Precision::F32, "plain");
+    let mut transposed = 0;
+    for precision in precisions(&backend) {
+        let program = training_program(&graph, precision, BATCH, WHOLE);
+        let mut chosen = network::choices(&program, "nhwc");
+        let allowed = allowed(&graph, precision, &exact);
+        for way in offered(&backend, &program, &chosen, forward) {
+            chosen.implementations = [(forward.to_owned(), way)].into();
+            for product in offered(&backend, &program, &chosen, backward) {
+                if !product.starts_with("product:") {
+                    continue;
+                }
+                let mut chosen = chosen.clone();
+                chosen.implementations.insert(backward.to_owned(), product);
+                let run = Run::on(&backend, &graph, precision, BATCH, Some("nhwc"), WHOLE, &chosen).unwrap();
+                let plan = run.session.plan(0);
+                let weights =
+                    plan.program.values.iter().position(|value| value.name == "layer2.weight").unwrap();
+                transposed += usize::from(plan.placements[weights].layout.strides[0] == 1);
+                let got = follow(run);
+                let apart = [distance(&exact.0, &got.0), distance(&exact.1, &got.1)];
+                assert!(
+                    apart[0] <= allowed[0] && apart[1] <= allowed[1],
+                    "{precision} {chosen:?}: {apart:.7?}"
+                );
+            }
+        }
+    }
+    assert!(transposed > 0, "no product was offered for weights that lie transposed");
 }
 
 /// In tiles, and where kernels are chosen by measuring, the numbers are the same but for rounding.

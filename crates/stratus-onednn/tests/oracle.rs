@@ -4,7 +4,8 @@
 
 mod common;
 
-use common::{LAYOUTS, PRECISIONS, backend, choices};
+use common::network::offered;
+use common::{LAYOUTS, PRECISIONS, backend, choices, precisions};
 use stratus_engine::backend::step_key;
 use stratus_engine::cases::{self, Case};
 use stratus_engine::ops::KernelSpec;
@@ -67,41 +68,38 @@ fn every_case_on_three_threads() {
     compare_all(3);
 }
 
-/// Where both oneDNN and a kernel of our own can run a step, plans that nothing was measured for take oneDNN's: ours are asked for by name.
+/// Whatever runs a step, oneDNN's or ours: plans that nothing was measured for take the first, here each is asked for by name.
 #[test]
-fn our_own_kernels_follow_the_reference_too() {
-    let (mut compared, mut kernels) = (0, std::collections::BTreeSet::new());
+fn every_implementation_follows_the_reference() {
+    let (mut compared, mut ours) = (0, std::collections::BTreeSet::new());
     for threads in [1, 3] {
         let Some(backend) = backend(threads) else { return };
-        for precision in PRECISIONS {
+        for precision in precisions(&backend) {
             for case in cases::of(precision) {
                 let program = case.program(precision).unwrap();
                 let key = step_key(&program, &program.steps[0]);
-                let got = ["avx512", "avx2", "baseline"].into_iter().find_map(|level| {
-                    let mut choices = choices(&case, "nhwc");
-                    choices.implementations.insert(key.clone(), format!("stratus:{level}"));
-                    match cases::run(&backend, &case, precision, choices) {
-                        Ok(got) => Some(got),
-                        Err(EngineError::Unsupported { .. }) => None,
-                        Err(error) => panic!("{precision} `{}`: {error}", case.name),
+                let mut expected = None;
+                for layout in LAYOUTS {
+                    let choices = choices(&case, layout);
+                    for name in offered(&backend, &program, &choices, &key) {
+                        let mut choices = choices.clone();
+                        choices.implementations.insert(key.clone(), name.clone());
+                        let got = cases::run(&backend, &case, precision, choices).unwrap();
+                        let expected = expected.get_or_insert_with(|| {
+                            cases::run(&ReferenceBackend, &case, precision, Choices::default()).unwrap()
+                        });
+                        case.compare(precision, expected, &got).unwrap_or_else(|failure| {
+                            panic!("{precision} `{}` {layout} by {name}: {failure}", case.name)
+                        });
+                        compared += 1;
+                        let own = ["stratus:", "product:"].into_iter().find(|own| name.starts_with(own));
+                        ours.extend(own.map(|own| format!("{own}{}", case.kernel.name())));
                     }
-                });
-                let on_onednn = matches!(
-                    case.kernel,
-                    Kernel::Conv2dForward(_)
-                        | Kernel::Conv2dBackwardWeights(_)
-                        | Kernel::LinearBackwardData(_)
-                );
-                let Some(got) = got.filter(|_| on_onednn) else { continue };
-                let expected = cases::run(&ReferenceBackend, &case, precision, Choices::default()).unwrap();
-                case.compare(precision, &expected, &got)
-                    .unwrap_or_else(|failure| panic!("{precision} `{}`: {failure}", case.name));
-                compared += 1;
-                kernels.insert(case.kernel.name());
+                }
             }
         }
     }
-    assert!(compared > 60 && kernels.len() == 4, "{compared} {kernels:?}");
+    assert!(compared > 500 && ours.len() == 5, "{compared} {ours:?}");
 }
 
 /// Channels are copied by where they are: one map may be channels last and the next in blocks.

@@ -21,6 +21,7 @@ pub mod narrow_product;
 mod norm_loops;
 pub mod pool;
 mod pool_pairs;
+pub mod relayout;
 pub mod rows;
 pub mod simd;
 pub mod threads;

@@ -91,7 +91,13 @@ impl Team {
     /// The calling thread alone.
     #[cfg(test)]
     pub fn single() -> Self {
-        Self { threads: 1, openmp: None }
+        Self::in_turn(1)
+    }
+
+    /// The calling thread, which does what so many threads would, one after another.
+    #[cfg(test)]
+    pub fn in_turn(threads: usize) -> Self {
+        Self { threads, openmp: None }
     }
 
     /// How many threads there are.

@@ -87,8 +87,8 @@ impl Own for Direct {
         }
     }
 
-    fn kernel(&self) -> Box<dyn StepKernel> {
-        Box::new(self.clone())
+    fn kernel(&self) -> Result<Box<dyn StepKernel>, String> {
+        Ok(Box::new(self.clone()))
     }
 }
 

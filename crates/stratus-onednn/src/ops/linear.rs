@@ -1,7 +1,8 @@
 //! Fully connected layers, on oneDNN's inner product first. A feature map is taken as it lies: the weights are then four-dimensional.
 
-use super::{Candidate, Maker, Ways, descs, narrow};
+use super::{Candidate, Maker, Ways, descs, narrow, outer};
 use crate::ffi::{DataType, Desc, PrimitiveDesc, Propagation, Which, arg};
+use stratus_engine::Layout;
 
 /// The operands' layouts and types.
 pub(crate) struct Around<'a> {
@@ -15,6 +16,11 @@ pub(crate) struct Around<'a> {
     pub y: &'a Desc,
     /// Type of the weights that kernels read.
     pub compute: DataType,
+}
+
+/// How a matrix lies a row after the other, where its columns may be the pixels of a map.
+pub(super) fn rows_first(shape: &[usize]) -> Layout {
+    if shape.len() == 4 { Layout::channels_last(shape) } else { Layout::plain(shape) }
 }
 
 fn bias(maker: &Maker<'_>, around: &Around<'_>) -> Result<Option<Desc>, String> {
@@ -110,5 +116,7 @@ pub(crate) fn backward_weights(
         },
         usable: &|_| true,
     };
-    ways.list(weights, &any)
+    let mut candidates = ways.list(weights, &any)?;
+    candidates.extend(outer::backward_weights(maker, around, weights)?);
+    Ok(candidates)
 }

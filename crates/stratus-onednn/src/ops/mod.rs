@@ -5,6 +5,7 @@ mod direct;
 mod linear;
 mod narrow;
 mod native;
+mod outer;
 mod transfer;
 
 pub(crate) use conv2d::{
@@ -46,7 +47,10 @@ pub(crate) trait Own {
     /// Bytes of scratch.
     fn scratch_bytes(&self) -> usize;
     /// The kernel.
-    fn kernel(&self) -> Box<dyn StepKernel>;
+    ///
+    /// # Errors
+    /// What the library said, where it is used.
+    fn kernel(&self) -> Result<Box<dyn StepKernel>, String>;
 }
 
 impl Candidate {
@@ -58,7 +62,7 @@ impl Candidate {
             Run::Primitive(desc) => {
                 Box::new(Primitive { kernel: Kernel::new(desc, &arguments())?, team: team.clone() })
             }
-            Run::Own(own) => own.kernel(),
+            Run::Own(own) => own.kernel()?,
         })
     }
 

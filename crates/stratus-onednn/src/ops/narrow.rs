@@ -1,6 +1,6 @@
 //! The gradient of a fully connected layer's input on our own kernel for few outputs, as a further way to run a step that oneDNN also runs.
 
-use super::linear::Around;
+use super::linear::{Around, rows_first};
 use super::{Candidate, Maker, Own, Run, own_name};
 use crate::ffi::{DataType, Desc, arg};
 use crate::native::lanes::LaneElement;
@@ -22,10 +22,6 @@ pub(crate) fn backward_data(
 ) -> Result<Option<Candidate>, String> {
     let (x, y) = (around.x.layout()?, around.y.layout()?);
     // The map is a matrix as it lies, a row per image; the weights' columns must have the same order.
-    let rows_first = |shape: &[usize]| match shape.len() {
-        4 => Layout::channels_last(shape),
-        _ => Layout::plain(shape),
-    };
     let (features, takes) = (x.shape[1..].iter().product(), rows_first(&around.weight_shape));
     let lie_well = x.same_bytes(&rows_first(&x.shape)) && y.same_bytes(&Layout::plain(&y.shape));
     let product = NarrowProduct::new(x.shape[0], around.weight_shape[0], features, maker.machine);
@@ -46,8 +42,8 @@ impl Own for Narrow {
         0
     }
 
-    fn kernel(&self) -> Box<dyn StepKernel> {
-        Box::new(self.clone())
+    fn kernel(&self) -> Result<Box<dyn StepKernel>, String> {
+        Ok(Box::new(self.clone()))
     }
 }
 

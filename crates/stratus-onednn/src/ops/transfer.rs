@@ -1,11 +1,65 @@
-//! Changes of layout and type on oneDNN.
+//! Changes of layout and type, on oneDNN or on our own kernel.
 
-use super::{Candidate, Maker, Run};
-use crate::ffi::{Desc, arg};
+use super::{Candidate, Maker, Own, Run, is_fallback};
+use crate::ffi::{DataType, Desc, arg};
+use crate::native::relayout::Relayout;
+use crate::native::simd::{Bf16, Element};
+use stratus_engine::{Operands, StepKernel};
 
-/// The same numbers in another layout, another type, or both.
-pub(crate) fn transfer(maker: &Maker<'_>, from: &Desc, to: &Desc) -> Result<Candidate, String> {
-    let desc = maker.context.reorder(from, to, &maker.plain)?;
+#[derive(Clone)]
+struct Moved {
+    relayout: Relayout,
+    dtypes: [DataType; 2],
+}
+
+/// The same numbers in another layout, another type, or both. The bits are the same whoever moves them.
+pub(crate) fn transfer(
+    maker: &Maker<'_>,
+    [from, to]: [&Desc; 2],
+    dtypes: [DataType; 2],
+) -> Result<Candidate, String> {
     let operands = vec![(arg::SRC, from.duplicate()?), (arg::DST, to.duplicate()?)];
+    let library = maker.context.reorder(from, to, &maker.plain);
+    let slow = library.as_ref().map_or(true, |desc| is_slow(&desc.implementation()));
+    let own =
+        Relayout::new(&from.layout()?, &to.layout()?, maker.machine).filter(|own| slow || own.is_fast());
+    if let Some(relayout) = own {
+        let name = format!("stratus:{}", maker.machine.level.name());
+        return Ok(Candidate { name, operands, run: Run::Own(Box::new(Moved { relayout, dtypes })) });
+    }
+    let desc = library?;
     Ok(Candidate { name: desc.implementation(), operands, run: Run::Primitive(desc) })
+}
+
+/// Whether the library would compute the place of every element by itself, at some ten nanoseconds each.
+fn is_slow(implementation: &str) -> bool {
+    implementation == "simple:any" || is_fallback(implementation)
+}
+
+impl Own for Moved {
+    fn scratch_bytes(&self) -> usize {
+        0
+    }
+
+    fn kernel(&self) -> Result<Box<dyn StepKernel>, String> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Moved {
+    fn run_as<X: Element, Y: Element>(&self, o: &mut Operands<'_>) {
+        self.relayout.run::<X, Y>(o.elements(0), o.elements(1));
+    }
+}
+
+impl StepKernel for Moved {
+    fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
+        match self.dtypes {
+            [DataType::F32, DataType::F32] => self.run_as::<f32, f32>(operands),
+            [DataType::F32, DataType::Bf16] => self.run_as::<f32, Bf16>(operands),
+            [DataType::Bf16, DataType::F32] => self.run_as::<Bf16, f32>(operands),
+            [DataType::Bf16, DataType::Bf16] => self.run_as::<Bf16, Bf16>(operands),
+        }
+        Ok(())
+    }
 }

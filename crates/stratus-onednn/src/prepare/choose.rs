@@ -131,7 +131,8 @@ impl Builder<'_> {
     ) -> Result<Duration, String> {
         let Some((_, weights)) = candidate.weights() else { return Ok(Duration::ZERO) };
         let layout = super::layouts::seen_as(layout, &weights.layout()?.shape)?;
-        let transfer = ops::transfer(&self.maker, &self.backend.desc(&layout, dtype)?, weights)?;
+        let from = self.backend.desc(&layout, dtype)?;
+        let transfer = ops::transfer(&self.maker, [&from, weights], [dtype; 2])?;
         let reorder = Step { kernel: Reorder.into(), ..step.clone() };
         Ok(self.time_candidates(&reorder, &[transfer])?.into_iter().sum())
     }

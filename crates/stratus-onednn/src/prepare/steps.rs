@@ -58,6 +58,7 @@ impl Builder<'_> {
                 self.reads_weights(step, terms, weight, candidates)
             }
             Kernel::LinearBackwardWeights(k) => {
+                self.lie_as_copied(step.outputs[0]);
                 let (x, y) = (self.map_desc(step.inputs[0])?, self.map_desc(step.inputs[1])?);
                 let shape = self.linear_shape(&k.linear, step.inputs[0]);
                 let wanted = self.gradient_desc(step.outputs[0], &shape)?;
@@ -98,6 +99,19 @@ impl Builder<'_> {
         }
         self.push(step, chosen.kernel);
         Ok(())
+    }
+
+    /// Where the copy of a matrix that kernels read lies without blocks, the parameter may lie so too: the update then writes both as it goes.
+    fn lie_as_copied(&mut self, gradient: ValueId) {
+        let Some(parameter) = self.parameter_of(gradient) else { return };
+        let copy = self.source.steps.iter().find_map(|step| match step.kernel {
+            Kernel::SgdUpdate(_) if step.updates[0] == parameter => step.outputs.first(),
+            _ => None,
+        });
+        let copied = copy.and_then(|copy| self.layouts[copy.0].clone());
+        if let Some(layout) = copied.filter(|layout| layout.blocks.is_empty()) {
+            self.layouts[parameter.0].get_or_insert(layout);
+        }
     }
 
     fn backward_weights(
@@ -224,9 +238,10 @@ impl Builder<'_> {
         // The two may be seen with other dimensions: what is in row-major order follows the other.
         let source = seen_as(&source, &target.shape).unwrap_or(source);
         let target = seen_as(&target, &source.shape)?;
-        let source = self.backend.desc(&source, self.data_type(from)?)?;
-        let target = self.backend.desc(&target, self.data_type(to)?)?;
-        let candidate = ops::transfer(&self.maker, &source, &target)?;
+        let dtypes = [self.data_type(from)?, self.data_type(to)?];
+        let source = self.backend.desc(&source, dtypes[0])?;
+        let target = self.backend.desc(&target, dtypes[1])?;
+        let candidate = ops::transfer(&self.maker, [&source, &target], dtypes)?;
         self.kernel(&candidate)
     }
 

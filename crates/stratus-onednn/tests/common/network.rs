@@ -47,6 +47,18 @@ pub fn training_program(graph: &Graph, precision: Precision, batch: usize, tile_
     update(&tile(&whole, tile_bytes, 1).unwrap(), Optimiser::Sgd(sgd)).unwrap()
 }
 
+/// The implementations that there are for a step of a program, given other choices: the error of a name that there is not lists them.
+pub fn offered(backend: &dyn Backend, program: &Program, choices: &Choices, key: &str) -> Vec<String> {
+    let mut choices = choices.clone();
+    choices.implementations.insert(key.to_owned(), "nothing of that name".to_owned());
+    let Err(error) = Plan::prepare(backend, program, choices, false, &mut Persistent::default()) else {
+        return Vec::new();
+    };
+    let error = error.to_string();
+    let list = error.split_once("offers ").map_or("", |(_, list)| list);
+    list.split('"').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
 /// Layouts of every feature map of a program.
 pub fn choices(program: &Program, layout: &str) -> Choices {
     let maps = program.values.iter().filter(|value| value.shape.len() == 4 && !value.role.is_persistent());
@@ -71,6 +83,19 @@ impl Run {
         layout: Option<&str>,
         tile_bytes: usize,
     ) -> Result<Self, EngineError> {
+        Self::on(backend, graph, precision, batch, layout, tile_bytes, &Choices::default())
+    }
+
+    /// The same where some steps of the first program are to run on given implementations.
+    pub fn on(
+        backend: &dyn Backend,
+        graph: &Graph,
+        precision: Precision,
+        batch: usize,
+        layout: Option<&str>,
+        tile_bytes: usize,
+        chosen: &Choices,
+    ) -> Result<Self, EngineError> {
         let train = training_program(graph, precision, batch, tile_bytes);
         let tail = training_program(graph, precision, batch.div_ceil(2), tile_bytes);
         let evaluate = fuse(&lower(graph, Mode::Evaluate, precision, batch).unwrap()).unwrap();
@@ -79,7 +104,10 @@ impl Run {
         let mut persistent = Persistent::default();
         let mut plans = Vec::new();
         for program in [&train, &tail, &evaluate, &copies] {
-            let choices = layout.map(|layout| choices(program, layout)).unwrap_or_default();
+            let mut choices = layout.map(|layout| choices(program, layout)).unwrap_or_default();
+            if plans.is_empty() {
+                choices.implementations.clone_from(&chosen.implementations);
+            }
             plans.push(Plan::prepare(backend, program, choices, layout.is_none(), &mut persistent)?);
         }
         let mut session = Session::new(plans, persistent)?;

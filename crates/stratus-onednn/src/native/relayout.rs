@@ -1,0 +1,285 @@
+//! The same numbers in another layout, another type, or both: weights on their way to a kernel that wants them in blocks.
+//!
+//! Where an element lies is a sum of one term per dimension, in any layout that blocks make: a table per dimension says where all of them are. Tiles
+//! over the two largest dimensions keep what is read and what is written in the nearest cache, whatever the orders are.
+
+use super::elementwise::Machine;
+use super::simd::{Element, multiversion};
+use super::threads::{cut, split};
+use std::ops::Range;
+use stratus_engine::Layout;
+
+/// Indices of a tile along the outer and the inner one of its dimensions.
+const TILE: [usize; 2] = [16, 32];
+
+/// The most dimensions.
+const MOST: usize = 6;
+
+/// A change of layout.
+#[derive(Clone)]
+pub struct Relayout {
+    shape: Vec<usize>,
+    /// Per dimension and index its part of the element's place: in the source, in the target.
+    places: [Vec<Vec<usize>>; 2],
+    /// The dimensions of a tile, the inner one last.
+    tiled: [usize; 2],
+    /// Whether two neighbours along the inner dimension lie together in both, the first at an even place of the target.
+    in_pairs: bool,
+    /// The target's outermost dimension, by which threads share the work: its index advances by so much.
+    outermost: usize,
+    /// Indices of that dimension that a stretch of the target holds, and the stretch's elements.
+    stretch: [usize; 2],
+    /// Whether the target has elements that are padding.
+    pads: bool,
+    elements: usize,
+    machine: Machine,
+}
+
+/// The places of one dimension's indices.
+fn places(layout: &Layout, dimension: usize) -> Vec<usize> {
+    let mut index = vec![0; layout.shape.len()];
+    let place = |at: usize| {
+        index[dimension] = at;
+        layout.offset(&index)
+    };
+    (0..layout.shape[dimension]).map(place).collect()
+}
+
+impl Relayout {
+    /// The way from one layout to another of the same shape; `None` where another kernel has to go it.
+    #[must_use]
+    pub fn new(from: &Layout, to: &Layout, machine: &Machine) -> Option<Self> {
+        let shape = &to.shape;
+        if from.shape != *shape || !(2..=MOST).contains(&shape.len()) || shape.contains(&0) {
+            return None;
+        }
+        let mut by_extent: Vec<usize> = (0..shape.len()).collect();
+        by_extent.sort_by_key(|&dimension| (std::cmp::Reverse(shape[dimension]), dimension));
+        let innermost = to.blocks.last().map(|&(dimension, _)| dimension);
+        let mut tiled = [by_extent[0], by_extent[1]];
+        if innermost == Some(tiled[0]) || (innermost != Some(tiled[1]) && from.strides[tiled[0]] == 1) {
+            tiled.swap(0, 1);
+        }
+        let places = [from, to].map(|layout| (0..shape.len()).map(|d| places(layout, d)).collect::<Vec<_>>());
+        let inner = tiled[1];
+        let neighbours = |places: &[usize]| places.chunks_exact(2).all(|pair| pair[1] == pair[0] + 1);
+        let even = places[1].iter().enumerate().all(|(dimension, places)| {
+            places.iter().enumerate().all(|(at, place)| (dimension == inner && at % 2 == 1) || place % 2 == 0)
+        });
+        let in_pairs = even && shape[inner].is_multiple_of(2) && places.iter().all(|p| neighbours(&p[inner]));
+        // Threads write stretches of the target: along the dimension of the largest stride, a block at a time.
+        let outermost =
+            (0..shape.len()).filter(|&d| to.padded[d] > block(to, d)).max_by_key(|&d| to.strides[d]);
+        let outermost = outermost.unwrap_or(0);
+        let mut stretch = [block(to, outermost), to.strides[outermost]];
+        if stretch[1] * (to.padded[outermost] / stretch[0]) != to.elements() {
+            stretch = [to.padded[outermost], to.elements()];
+        }
+        let pads = to.elements() != shape.iter().product::<usize>();
+        let (shape, elements, machine) = (shape.clone(), to.elements(), machine.clone());
+        Some(Self { shape, places, tiled, in_pairs, outermost, stretch, pads, elements, machine })
+    }
+
+    /// Whether it goes as fast as memory does.
+    #[must_use]
+    pub fn is_fast(&self) -> bool {
+        self.in_pairs
+    }
+
+    /// Goes it.
+    pub fn run<X: Element, Y: Element>(&self, x: &[X], y: &mut [Y]) {
+        let threads = self.machine.team.threads();
+        let [indices, elements] = self.stretch;
+        let stretches = |thread| split(self.elements / elements, threads, thread);
+        let mut parts = cut(y, (0..threads).map(|thread| stretches(thread).len() * elements));
+        self.machine.team.run_parts(&mut parts[..threads], &|thread, y| {
+            if self.pads {
+                y.fill(Y::store(0.0));
+            }
+            let Range { start, end } = stretches(thread);
+            let most = self.shape[self.outermost];
+            let mut ranges: [Range<usize>; MOST] =
+                std::array::from_fn(|d| 0..self.shape.get(d).copied().unwrap_or(1));
+            ranges[self.outermost] = (start * indices).min(most)..(end * indices).min(most);
+            self.part(&ranges, start * elements, x, y);
+        });
+    }
+
+    /// Brings the elements of some ranges of indices; `y` begins at place `first` of the target.
+    fn part<X: Element, Y: Element>(
+        &self,
+        ranges: &[Range<usize>; MOST],
+        first: usize,
+        x: &[X],
+        y: &mut [Y],
+    ) {
+        let [outer, inner] = self.tiled;
+        for outers in tiles(&ranges[outer], TILE[0]) {
+            for inners in tiles(&ranges[inner], TILE[1]) {
+                let mut ranges = ranges.clone();
+                (ranges[outer], ranges[inner]) =
+                    (outers.start..outers.start + 1, inners.start..inners.start + 1);
+                let rows = [&self.places[0][outer][outers.clone()], &self.places[1][outer][outers.clone()]];
+                let columns =
+                    [&self.places[0][inner][inners.clone()], &self.places[1][inner][inners.clone()]];
+                self.each(&ranges, |mut from, mut to| {
+                    // The tile's first element is in its rows and columns too.
+                    from -= rows[0][0] + columns[0][0];
+                    to -= rows[1][0] + columns[1][0];
+                    bring(self.machine.level, self.in_pairs, rows, columns, [from, to, first], x, y);
+                });
+            }
+        }
+    }
+
+    /// Calls `visit` with the two places of every element of some ranges.
+    fn each(&self, ranges: &[Range<usize>; MOST], mut visit: impl FnMut(usize, usize)) {
+        let dimensions = self.shape.len();
+        if ranges[..dimensions].iter().any(Range::is_empty) {
+            return;
+        }
+        let mut index: [usize; MOST] = std::array::from_fn(|d| ranges[d].start);
+        loop {
+            let place = |of: &[Vec<usize>]| of.iter().zip(&index).map(|(places, &at)| places[at]).sum();
+            visit(place(&self.places[0]), place(&self.places[1]));
+            let Some(dimension) = (0..dimensions).rev().find(|&d| index[d] + 1 < ranges[d].end) else {
+                return;
+            };
+            index[dimension] += 1;
+            for later in dimension + 1..dimensions {
+                index[later] = ranges[later].start;
+            }
+        }
+    }
+}
+
+/// A dimension's indices in one block.
+fn block(layout: &Layout, dimension: usize) -> usize {
+    layout.blocks.iter().filter(|block| block.0 == dimension).map(|block| block.1).product()
+}
+
+/// A range in pieces that begin at multiples of `length`.
+fn tiles(range: &Range<usize>, length: usize) -> impl Iterator<Item = Range<usize>> {
+    let Range { start, end } = range.clone();
+    (start / length..end.div_ceil(length))
+        .map(move |tile| (tile * length).max(start)..((tile + 1) * length).min(end))
+}
+
+multiversion! {
+    fn bring / bring_body [X: Element, Y: Element] [X, Y] (
+        in_pairs: bool, rows: [&[usize]; 2], columns: [&[usize]; 2], places: [usize; 3], x: &[X], y: &mut [Y]
+    )
+}
+
+/// Brings a tile: of its elements, row and column each add their part to the places.
+#[inline(always)]
+fn bring_body<X: Element, Y: Element>(
+    in_pairs: bool,
+    rows: [&[usize]; 2],
+    columns: [&[usize]; 2],
+    [from, to, first]: [usize; 3],
+    x: &[X],
+    y: &mut [Y],
+) {
+    let count = columns[0].len();
+    if in_pairs && count == TILE[1] && columns[0][count - 1] == columns[0][0] + count - 1 {
+        let y: &mut [[Y; 2]] = y.as_chunks_mut().0;
+        for (&row, &to_row) in rows[0].iter().zip(rows[1]) {
+            let x: &[X; TILE[1]] = &x[from + row + columns[0][0]..].as_chunks().0[0];
+            let values: [Y; TILE[1]] = std::array::from_fn(|column| Y::store(x[column].load()));
+            let place = to + to_row;
+            for (pair, column) in values.as_chunks().0.iter().zip(columns[1].iter().step_by(2)) {
+                y[(place + column - first) / 2] = *pair;
+            }
+        }
+        return;
+    }
+    for (&row, &to_row) in rows[0].iter().zip(rows[1]) {
+        let (x, place) = (&x[from + row..], to + to_row);
+        for (&column, &to_column) in columns[0].iter().zip(columns[1]) {
+            y[place + to_column - first] = Y::store(x[column].load());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::native::simd::{Bf16, Level};
+    use crate::native::threads::Team;
+    use proptest::prelude::*;
+
+    /// A layout of a shape: its dimensions in some order, outermost first, and inner blocks.
+    fn layout(shape: &[usize], order: &[usize], blocks: &[(usize, usize)]) -> Layout {
+        let mut padded = shape.to_vec();
+        for (dimension, extent) in padded.iter_mut().enumerate() {
+            let block: usize = blocks.iter().filter(|b| b.0 == dimension).map(|b| b.1).product();
+            *extent = extent.next_multiple_of(block);
+        }
+        let mut stride = blocks.iter().map(|b| b.1).product();
+        let mut strides = vec![0; shape.len()];
+        for &dimension in order.iter().rev() {
+            let block: usize = blocks.iter().filter(|b| b.0 == dimension).map(|b| b.1).product();
+            strides[dimension] = stride;
+            stride *= padded[dimension] / block;
+        }
+        Layout { tag: String::new(), shape: shape.to_vec(), padded, strides, blocks: blocks.to_vec() }
+    }
+
+    fn layouts(shape: Vec<usize>) -> impl Strategy<Value = Layout> {
+        let dimensions = shape.len();
+        let blocks = prop::collection::vec((0..dimensions, prop::sample::select(vec![2usize, 4, 16])), 0..4);
+        (Just((0..dimensions).collect::<Vec<_>>()).prop_shuffle(), blocks)
+            .prop_map(move |(order, blocks)| layout(&shape, &order, &blocks))
+    }
+
+    /// Every element is where the target has it, and padding is zero.
+    fn check<X: Element, Y: Element>(from: &Layout, to: &Layout, threads: usize) {
+        let number = |plain: usize| (plain % 251) as f32 - 100.0;
+        let mut x = vec![X::store(f32::NAN); from.elements()];
+        from.for_each(&from.shape, |at, plain| x[at] = X::store(number(plain)));
+        let mut expected = vec![0.0; to.elements()];
+        to.for_each(&to.shape, |at, plain| expected[at] = number(plain));
+        for level in Level::all() {
+            let machine = Machine { team: Team::in_turn(threads), level };
+            let relayout = Relayout::new(from, to, &machine).unwrap();
+            let mut y = vec![Y::store(f32::NAN); to.elements()];
+            relayout.run(&x, &mut y);
+            let y: Vec<f32> = y.iter().map(|y| y.load()).collect();
+            assert!(y == expected, "{from:?} {to:?} {} threads {threads}", level.name());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_element_arrives(
+            (from, to) in prop_oneof![
+                prop::collection::vec(1usize..70, 2..4),
+                prop::collection::vec(1usize..7, 4..6),
+            ]
+            .prop_flat_map(|shape| (layouts(shape.clone()), layouts(shape))),
+            threads in 1usize..4,
+        ) {
+            check::<f32, f32>(&from, &to, threads);
+            check::<f32, Bf16>(&from, &to, threads);
+            check::<Bf16, Bf16>(&from, &to, threads);
+        }
+    }
+
+    #[test]
+    fn pairs_arrive() {
+        let plain = Layout::plain(&[100, 128]);
+        let blocked = layout(&[100, 128], &[0, 1], &[(1, 16), (0, 64), (1, 2)]);
+        let team = Machine { team: Team::single(), level: Level::detect([true, true]) };
+        assert!(Relayout::new(&plain, &blocked, &team).unwrap().in_pairs);
+        for threads in 1..4 {
+            check::<f32, Bf16>(&plain, &blocked, threads);
+        }
+    }
+
+    #[test]
+    fn shapes_must_be_equal() {
+        let team = Machine { team: Team::single(), level: Level::detect([true, true]) };
+        assert!(Relayout::new(&Layout::plain(&[2, 3]), &Layout::plain(&[3, 2]), &team).is_none());
+    }
+}
