@@ -5,12 +5,14 @@
 #![allow(unsafe_code)] // The one room for calls into oneDNN; each block says why it is sound.
 
 mod context;
+mod denormals;
 mod desc;
 mod operations;
 mod primitive;
 mod raw;
 
 pub use context::{Attributes, Context};
+pub use denormals::ordinarily;
 pub use desc::{DataType, Desc};
 pub use operations::{Propagation, Window};
 pub use primitive::{Argument, Kernel, PrimitiveDesc, Which};

@@ -2,6 +2,7 @@
 
 use super::arg;
 use super::context::{Context, check};
+use super::denormals;
 use super::desc::Desc;
 use super::raw::{ExecArg, Handle};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -238,14 +239,14 @@ impl Kernel {
         }
         // SAFETY: every memory object points at a live, exclusively borrowed slice of at least the bytes its descriptor needs (checked by
         // `bind`), and was made from the descriptors of this primitive. The CPU stream executes before it returns.
-        let status = unsafe {
+        let status = denormals::as_zero(|| unsafe {
             (self.context.functions().dnnl_primitive_execute)(
                 self.primitive,
                 self.stream,
                 self.arguments.len() as c_int,
                 self.arguments.as_ptr(),
             )
-        };
+        });
         check(status, "execution")
     }
 }

@@ -1,6 +1,6 @@
 //! A team of threads: the OpenMP run time that oneDNN brings, or the calling thread alone.
 
-use crate::ffi::Context;
+use crate::ffi::{Context, ordinarily};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ops::Range;
@@ -48,7 +48,8 @@ unsafe extern "C" fn run_job(data: *mut c_void) {
     // The run time may give fewer threads than were asked for: each then does the work of several, and the parts stay the same.
     let shares = (thread..job.threads).step_by(size.max(1));
     // A panic must not cross the C frames of the OpenMP run time.
-    if catch_unwind(AssertUnwindSafe(|| shares.for_each(|share| (job.body)(share)))).is_err() {
+    let work = || catch_unwind(AssertUnwindSafe(|| shares.for_each(|share| (job.body)(share))));
+    if ordinarily(thread == 0, work).is_err() {
         job.panicked.store(true, Ordering::Relaxed);
     }
 }
