@@ -1,8 +1,9 @@
 //! Graph to Program to Plan to Session to Timeline.
 //!
 //! [`lower::lower`] turns a network into a [`Program`] of forward steps, [`fuse::fuse`] merges steps, [`differentiate::differentiate`] adds the
-//! backward pass, [`tile::tile`] cuts the batch into tiles where that pays, [`update::update`] adds the optimiser; all are pure and verified. A [`Backend`] chooses a kernel and layouts per step,
-//! [`Plan`] places every byte, [`Session`] allocates once and runs.
+//! backward pass, [`recompute::recompute`] trades time for memory where that is asked for, [`tile::tile`] cuts the batch into tiles where that
+//! pays, [`update::update`] adds the optimiser; all are pure and verified. A [`Backend`] chooses a kernel and layouts per step, [`Plan`] places
+//! every byte, [`Session`] allocates once and runs.
 
 pub mod backend;
 pub mod buffer;
@@ -17,6 +18,7 @@ pub mod memory;
 pub mod ops;
 pub mod plan;
 pub mod program;
+pub mod recompute;
 pub mod reference;
 pub mod session;
 pub mod tile;

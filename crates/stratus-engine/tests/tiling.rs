@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{HYPER, Probe, branches, digits, numbers, published_digits, sgd};
+use common::{Probe, branches, digits, published_digits, sgd};
 use stratus_engine::differentiate::differentiate;
 use stratus_engine::fuse::fuse;
 use stratus_engine::lower::lower;
@@ -27,39 +27,18 @@ fn network(cache_bytes: usize, precision: Precision) -> Program {
     tiled(&digits([2, 9, 8], 4, 3), cache_bytes, precision)
 }
 
-fn probe(program: &Program) -> Probe {
-    let mut probe = Probe::new(program);
-    // What nobody writes must not matter, in the first tile or a later one.
-    probe.session.fill(0xff);
-    for (index, value) in program.values.iter().enumerate() {
-        let elements = value.elements();
-        let contents = match (value.role, value.name.as_str()) {
-            (_, "images") => numbers(elements, 5, 1.0),
-            (_, "hyper") => HYPER.to_vec(),
-            (_, "labels") => (0..BATCH).map(|n| (n % 4) as f64).collect(),
-            (role, _) if !role.is_persistent() => continue,
-            (_, name) => {
-                let offset = if name.ends_with("running_var") { 1.0 } else { 0.0 };
-                numbers(elements, 10 + index as u64, 0.5).iter().map(|x| x + offset).collect()
-            }
-        };
-        probe.write(&value.name, &contents);
-    }
-    probe
-}
-
 /// Compares a network in tiles with the whole batch at once; returns how many tiles there were.
 fn compare_tiles(graph: &Graph, results: usize) -> Vec<usize> {
     let whole = tiled(graph, usize::MAX, Precision::F64);
     assert!(whole.sections.is_empty());
-    let mut expected = probe(&whole);
+    let mut expected = Probe::filled(&whole);
     let loss = expected.loss();
     let mut tile_counts = Vec::new();
     // From the whole batch to one sample at a time.
     for cache_bytes in [60_000, 30_000, 16_000, 5_000] {
         let tiled = tiled(graph, cache_bytes, Precision::F64);
         tile_counts.extend(tiled.sections.iter().map(|section| section.tiles));
-        let mut got = probe(&tiled);
+        let mut got = Probe::filled(&tiled);
         let difference = (got.loss() - loss).abs();
         assert!(difference < 1e-13, "{difference} with {cache_bytes} bytes\n{}", tiled.dump());
         let values = whole.values.iter().filter(|value| {

@@ -8,8 +8,9 @@ use common::network::{self, CLASSES, Run, WHOLE, numbers, offered, training_prog
 use common::{LAYOUTS, backend, choices, precisions};
 use stratus_engine::cases;
 use stratus_engine::ops::KernelSpec;
+use stratus_engine::recompute::AGAIN_SUFFIX;
 use stratus_engine::reference::ReferenceBackend;
-use stratus_engine::{Backend, Kernel, Precision, PrepareRequest};
+use stratus_engine::{Backend, Choices, Kernel, Precision, PrepareRequest};
 use stratus_graph::ops::{
     AdaptiveAvgPool2d, AvgPool2d, BatchNorm2d, Conv2d, Flatten, Linear, LocalResponseNorm, MaxPool2d, Relu,
 };
@@ -154,7 +155,7 @@ fn products_follow_the_reference_for_transposed_weights() {
                 }
                 let mut chosen = chosen.clone();
                 chosen.implementations.insert(backward.to_owned(), product);
-                let run = Run::on(&backend, &graph, precision, BATCH, Some("nhwc"), WHOLE, &chosen).unwrap();
+                let run = Run::of(&backend, &graph, program.clone(), Some("nhwc"), WHOLE, &chosen).unwrap();
                 let plan = run.session.plan(0);
                 let weights =
                     plan.program.values.iter().position(|value| value.name == "layer2.weight").unwrap();
@@ -169,6 +170,29 @@ fn products_follow_the_reference_for_transposed_weights() {
         }
     }
     assert!(transposed > 0, "no product was offered for weights that lie transposed");
+}
+
+/// Activations that are made again have the bits they had.
+#[test]
+fn what_is_made_again_changes_no_bits() {
+    let Some(backend) = backend(2) else { return };
+    for graph in [network::branches(), network::digits([3, 9, 8], 8), grouped()] {
+        for precision in precisions(&backend) {
+            for layout in LAYOUTS {
+                let run = |bytes| {
+                    let program = network::training_within(bytes, &graph, precision, BATCH, WHOLE);
+                    Run::of(&backend, &graph, program, Some(layout), WHOLE, &Choices::default()).unwrap()
+                };
+                let (whole, less) = (run(usize::MAX), run(0));
+                let again = |run: &Run| {
+                    let values = &run.session.plan(0).program.values;
+                    values.iter().filter(|value| value.name.ends_with(AGAIN_SUFFIX)).count()
+                };
+                assert!(again(&whole) == 0 && again(&less) > 0, "{}", graph.name);
+                assert_eq!(follow(less), follow(whole), "{} {precision} {layout}", graph.name);
+            }
+        }
+    }
 }
 
 /// In tiles, and where kernels are chosen by measuring, the numbers are the same but for rounding.

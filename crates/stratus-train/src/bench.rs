@@ -1,7 +1,8 @@
 //! Measuring a network's training step: whole, kernel by kernel, with and without stamps.
 
-use crate::compile::{Compiled, Planning, compile, network, open_datasets, programs};
+use crate::compile::{Compiled, Planning, network, open_datasets};
 use crate::evaluate::loader_config;
+use crate::fit::fit_and_allocate;
 use crate::initialise::initialise;
 use crate::{Experiment, TrainError, device, state};
 use serde::Serialize;
@@ -88,8 +89,9 @@ impl Bench {
         let graph = network(experiment, datasets.train.as_ref(), datasets.shape)?;
         let opened = device::open(experiment.train.device, experiment.train.threads)?;
         opened.warnings.iter().for_each(|warning| warn(warning));
-        let programs = programs(experiment, &graph, &opened, datasets.train.len())?;
-        let mut compiled = compile(&programs, &opened, &Planning::Cached, warn)?;
+        let samples = datasets.train.len();
+        let mut fitted = experiment.clone();
+        let mut compiled = fit_and_allocate(&mut fitted, &graph, &opened, samples, &Planning::Cached, warn)?;
         initialise(&mut compiled.session, &graph, experiment.train.seed)?;
         state::refresh(&mut compiled.session, compiled.ids.refresh)?;
         // So small a rate that the weights stay what they are: every step does the same work.

@@ -17,6 +17,7 @@ use stratus_engine::lower::{lower, refresh};
 use stratus_engine::ops::SgdUpdate;
 use stratus_engine::plan::{Persistent, PreparedPlan};
 use stratus_engine::program::Mode;
+use stratus_engine::recompute::{AGAIN_SUFFIX, recompute};
 use stratus_engine::tile::tile;
 use stratus_engine::update::{Optimiser, update};
 use stratus_engine::{Backend, Choices, Plan, Program, Session};
@@ -145,7 +146,9 @@ pub fn programs(
     let precision = opened.precision(experiment.train.precision);
     let training = |batch| -> Result<Program, TrainError> {
         let forward = fuse(&lower(graph, Mode::Train, precision, batch)?)?;
-        Ok(update(&tiled(differentiate(&forward)?, experiment, opened)?, optimiser)?)
+        let alive = experiment.train.activations_kib.map_or(usize::MAX, |kib| kib << 10);
+        let program = recompute(&differentiate(&forward)?, alive)?;
+        Ok(update(&tiled(program, experiment, opened)?, optimiser)?)
     };
     let rest = samples % experiment.train.batch_size;
     let train = training(experiment.train.batch_size)?;
@@ -225,6 +228,27 @@ pub enum Planning<'a> {
     Remeasure,
     /// As another run had them.
     Repeat(&'a Plans),
+    /// On the kernels of the same programs without activations that are made again: the bits are theirs.
+    Like(&'a Chosen),
+}
+
+/// What was chosen for the programs of a run.
+pub struct Chosen {
+    train: Choices,
+    tail: Option<Choices>,
+    evaluate: Choices,
+    refresh: Choices,
+}
+
+impl Plans {
+    fn chosen(&self) -> Chosen {
+        Chosen {
+            train: self.train.choices.clone(),
+            tail: self.tail.as_ref().map(|tail| tail.choices.clone()),
+            evaluate: self.evaluate.choices.clone(),
+            refresh: self.refresh.choices.clone(),
+        }
+    }
 }
 
 /// Prepares every program and allocates the session.
@@ -237,19 +261,79 @@ pub fn compile(
     planning: &Planning<'_>,
     warn: &mut dyn FnMut(&str),
 ) -> Result<Compiled, TrainError> {
+    plan(programs, opened, planning, warn)?.allocate()
+}
+
+/// Programs with their kernels and places, for which no memory was allocated yet.
+pub struct Planned {
+    prepared: Vec<PreparedPlan>,
+    persistent: Persistent,
+    ids: ProgramIds,
+}
+
+impl Planned {
+    /// Bytes that the session will allocate.
+    #[must_use]
+    pub fn arena_bytes(&self) -> usize {
+        let transient = self.prepared.iter().map(|prepared| prepared.plan.transient_bytes).max();
+        self.persistent.bytes + transient.unwrap_or(0)
+    }
+
+    /// What was chosen.
+    #[must_use]
+    pub fn chosen(&self) -> Chosen {
+        let of = |id: usize| self.prepared[id].plan.choices.clone();
+        let ProgramIds { train, tail, evaluate, refresh } = self.ids;
+        Chosen { train: of(train), tail: tail.map(of), evaluate: of(evaluate), refresh: of(refresh) }
+    }
+
+    /// Allocates the session.
+    ///
+    /// # Errors
+    /// Where memory cannot be had.
+    pub fn allocate(self) -> Result<Compiled, TrainError> {
+        let ids = self.ids;
+        let session = Session::new(self.prepared, self.persistent)?;
+        let plan = |id: usize| session.plan(id).clone();
+        let plans = Plans {
+            arena_bytes: session.arena_bytes(),
+            train: plan(ids.train),
+            tail: ids.tail.map(plan),
+            evaluate: plan(ids.evaluate),
+            refresh: plan(ids.refresh),
+        };
+        Ok(Compiled { session, ids, plans })
+    }
+}
+
+/// Prepares every program.
+///
+/// # Errors
+/// Where a step cannot be run, or a plan cannot be repeated.
+pub fn plan(
+    programs: &Programs,
+    opened: &Opened,
+    planning: &Planning<'_>,
+    warn: &mut dyn FnMut(&str),
+) -> Result<Planned, TrainError> {
     let mut planner = Planner::new(opened, planning, warn);
     let mut prepare = |program, recorded| planner.prepare(program, recorded);
+    let repeated;
     let recorded = match planning {
-        Planning::Repeat(plans) => Some(*plans),
+        Planning::Repeat(plans) => {
+            repeated = plans.chosen();
+            Some(&repeated)
+        }
+        Planning::Like(chosen) => Some(*chosen),
         _ => None,
     };
-    let train = prepare(&programs.train, recorded.map(|plans| &plans.train))?;
+    let train = prepare(&programs.train, recorded.map(|chosen| &chosen.train))?;
     let tail = match &programs.tail {
-        Some(tail) => Some(prepare(tail, recorded.and_then(|plans| plans.tail.as_ref()))?),
+        Some(tail) => Some(prepare(tail, recorded.and_then(|chosen| chosen.tail.as_ref()))?),
         None => None,
     };
-    let evaluate = prepare(&programs.evaluate, recorded.map(|plans| &plans.evaluate))?;
-    let refresh = prepare(&programs.refresh, recorded.map(|plans| &plans.refresh))?;
+    let evaluate = prepare(&programs.evaluate, recorded.map(|chosen| &chosen.evaluate))?;
+    let refresh = prepare(&programs.refresh, recorded.map(|chosen| &chosen.refresh))?;
     let mut prepared = vec![train];
     let tail = tail.map(|tail| {
         prepared.push(tail);
@@ -257,16 +341,7 @@ pub fn compile(
     });
     prepared.extend([evaluate, refresh]);
     let ids = ProgramIds { train: 0, tail, evaluate: prepared.len() - 2, refresh: prepared.len() - 1 };
-    let session = Session::new(prepared, planner.persistent)?;
-    let plan = |id: usize| session.plan(id).clone();
-    let plans = Plans {
-        arena_bytes: session.arena_bytes(),
-        train: plan(ids.train),
-        tail: ids.tail.map(plan),
-        evaluate: plan(ids.evaluate),
-        refresh: plan(ids.refresh),
-    };
-    Ok(Compiled { session, ids, plans })
+    Ok(Planned { prepared, persistent: planner.persistent, ids })
 }
 
 /// A session that measures weights and trains nothing.
@@ -311,9 +386,10 @@ impl<'a> Planner<'a> {
         Self { backend, cache, planning, persistent: Persistent::default(), warn }
     }
 
-    fn prepare(&mut self, program: &Program, recorded: Option<&Plan>) -> Result<PreparedPlan, TrainError> {
+    fn prepare(&mut self, program: &Program, recorded: Option<&Choices>) -> Result<PreparedPlan, TrainError> {
         let known = match self.planning {
-            Planning::Repeat(_) => recorded.map(|plan| plan.choices.clone()),
+            Planning::Repeat(_) => recorded.cloned(),
+            Planning::Like(_) => recorded.map(|choices| for_again(program, choices)),
             Planning::Cached => self.cache.load(self.backend, program),
             Planning::Remeasure => None,
         };
@@ -321,7 +397,9 @@ impl<'a> Planner<'a> {
             match Plan::prepare(self.backend, program, choices, false, &mut self.persistent) {
                 Ok(plan) => return Ok(plan),
                 // A cache is a cache: what it cannot give is measured. A run that is to be repeated must say so.
-                Err(error) if matches!(self.planning, Planning::Repeat(_)) => return Err(error.into()),
+                Err(error) if matches!(self.planning, Planning::Repeat(_) | Planning::Like(_)) => {
+                    return Err(error.into());
+                }
                 Err(_) => {}
             }
         }
@@ -331,4 +409,16 @@ impl<'a> Planner<'a> {
         }
         Ok(plan)
     }
+}
+
+/// Choices of a program for the same with activations that are made again: those lie as the first time.
+fn for_again(program: &Program, choices: &Choices) -> Choices {
+    let mut choices = choices.clone();
+    for value in &program.values {
+        let before = value.name.trim_end_matches(AGAIN_SUFFIX);
+        if let Some(layout) = choices.layouts.get(before).cloned() {
+            choices.layouts.insert(value.name.clone(), layout);
+        }
+    }
+    choices
 }

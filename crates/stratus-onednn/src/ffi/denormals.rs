@@ -28,8 +28,8 @@ fn write(control: u32) {
     // SAFETY: a value that was read, or one of the constants above, with all exceptions masked. No arithmetic of ours is done before the ordinary
     // rules hold again: the functions below see to that.
     unsafe {
-        std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const control, options(nostack, preserves_flags, readonly))
-    };
+        std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const control, options(nostack, preserves_flags, readonly));
+    }
 }
 
 /// Calls the library, on the calling thread and those it starts, with denormals as zero.

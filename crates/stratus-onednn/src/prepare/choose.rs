@@ -25,8 +25,14 @@ impl Builder<'_> {
         lies: Option<&(Layout, DataType)>,
     ) -> Result<Chosen, String> {
         let key = step_key(self.source, step);
-        if let Some(wanted) = self.request.choices.implementations.get(&key) {
-            let Some(found) = candidates.iter().position(|candidate| candidate.name == *wanted) else {
+        // A step that is run once more, to make an activation again, must give the same bits: it runs as the first time.
+        let earlier = self.choices.implementations.get(&key);
+        if let Some(wanted) = self.request.choices.implementations.get(&key).or(earlier) {
+            let exactly = |candidate: &Candidate| candidate.name == *wanted;
+            // By then the weights lie in some way, of which it may not be the one.
+            let but_for_weights = |candidate: &Candidate| bare(&candidate.name) == bare(wanted);
+            let found = candidates.iter().position(exactly);
+            let Some(found) = found.or_else(|| candidates.iter().position(but_for_weights)) else {
                 let offered: Vec<&str> = candidates.iter().map(|c| c.name.as_str()).collect();
                 return Err(format!(
                     "the plan has `{wanted}`, this library offers {offered:?}; another machine or version cannot repeat it"
@@ -60,7 +66,7 @@ impl Builder<'_> {
     }
 
     fn settle(&mut self, key: String, candidate: Candidate) -> Result<Chosen, String> {
-        self.choices.implementations.insert(key, candidate.name.clone());
+        self.choices.implementations.entry(key).or_insert_with(|| candidate.name.clone());
         let kernel = self.kernel(&candidate)?;
         Ok(Chosen { candidate, kernel })
     }
@@ -97,7 +103,7 @@ impl Builder<'_> {
             Ok(Some(Sized { kernel: candidate.build(team)?, sizes }))
         };
         let keys = candidates.iter().map(|candidate| {
-            let mut what = format!("{:?} {}", step.kernel, candidate.name.trim_end_matches(REORDERED));
+            let mut what = format!("{:?} {}", step.kernel, bare(&candidate.name));
             for (argument, desc) in &candidate.operands {
                 what += &format!(" {argument} {} {:?}", desc.bytes(), desc.layout()?);
             }
@@ -136,6 +142,11 @@ impl Builder<'_> {
         let reorder = Step { kernel: Reorder.into(), ..step.clone() };
         Ok(self.time_candidates(&reorder, &[transfer])?.into_iter().sum())
     }
+}
+
+/// The name of an implementation, whichever weights it takes.
+fn bare(name: &str) -> &str {
+    name.trim_end_matches(REORDERED)
 }
 
 /// Whether a kernel of the library runs on AMX.

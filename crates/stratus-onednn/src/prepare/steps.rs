@@ -7,6 +7,7 @@ use crate::ffi::DataType;
 use crate::ops::{self, Candidate, ConvAround, LinearAround, REORDERED};
 use stratus_engine::ops::{Convert, Kernel, Reorder};
 use stratus_engine::program::Mode;
+use stratus_engine::recompute::AGAIN_SUFFIX;
 use stratus_engine::{Layout, Phase, PreparedStep, Role, Step, ValueId};
 
 impl Builder<'_> {
@@ -183,12 +184,12 @@ impl Builder<'_> {
     /// Adds a value like `like` in another layout.
     fn temporary(&mut self, like: ValueId, suffix: &str, layout: Layout) -> ValueId {
         let value = self.program.value(like).clone();
-        let id = self.program.add_value(
-            format!("{}{suffix}", value.name),
-            &value.shape,
-            value.dtype,
-            Role::Transient,
-        );
+        let mut name = format!("{}{suffix}", value.name);
+        // A step that is run once more needs its weights once more.
+        while self.program.values.iter().any(|value| value.name == name) {
+            name.push_str(AGAIN_SUFFIX);
+        }
+        let id = self.program.add_value(name, &value.shape, value.dtype, Role::Transient);
         self.program.values[id.0].per_sample = value.per_sample;
         self.layouts.push(Some(layout));
         id

@@ -5,6 +5,7 @@ use stratus_engine::lower::{lower, refresh};
 use stratus_engine::ops::SgdUpdate;
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::Mode;
+use stratus_engine::recompute::recompute;
 use stratus_engine::session::{Hyper, Metrics};
 use stratus_engine::tile::tile;
 use stratus_engine::update::{Optimiser, update};
@@ -41,9 +42,21 @@ pub fn numbers(seed: usize) -> impl Iterator<Item = f64> {
 
 /// The program of a training iteration, in tiles that fit so many bytes.
 pub fn training_program(graph: &Graph, precision: Precision, batch: usize, tile_bytes: usize) -> Program {
+    training_within(usize::MAX, graph, precision, batch, tile_bytes)
+}
+
+/// The same where activations are made again, so that no more than so many bytes are alive.
+pub fn training_within(
+    live_bytes: usize,
+    graph: &Graph,
+    precision: Precision,
+    batch: usize,
+    tile_bytes: usize,
+) -> Program {
     let forward = fuse(&lower(graph, Mode::Train, precision, batch).unwrap()).unwrap();
     let sgd = SgdUpdate { momentum: 0.9, weight_decay: 1e-3 };
     let whole = differentiate::differentiate(&forward).unwrap();
+    let whole = recompute(&whole, live_bytes).unwrap();
     update(&tile(&whole, tile_bytes, 1).unwrap(), Optimiser::Sgd(sgd)).unwrap()
 }
 
@@ -83,20 +96,20 @@ impl Run {
         layout: Option<&str>,
         tile_bytes: usize,
     ) -> Result<Self, EngineError> {
-        Self::on(backend, graph, precision, batch, layout, tile_bytes, &Choices::default())
+        let train = training_program(graph, precision, batch, tile_bytes);
+        Self::of(backend, graph, train, layout, tile_bytes, &Choices::default())
     }
 
-    /// The same where some steps of the first program are to run on given implementations.
-    pub fn on(
+    /// The same with another program of an iteration, of which some steps are to run on given implementations.
+    pub fn of(
         backend: &dyn Backend,
         graph: &Graph,
-        precision: Precision,
-        batch: usize,
+        train: Program,
         layout: Option<&str>,
         tile_bytes: usize,
         chosen: &Choices,
     ) -> Result<Self, EngineError> {
-        let train = training_program(graph, precision, batch, tile_bytes);
+        let (precision, batch) = (train.precision, train.batch);
         let tail = training_program(graph, precision, batch.div_ceil(2), tile_bytes);
         let evaluate = fuse(&lower(graph, Mode::Evaluate, precision, batch).unwrap()).unwrap();
         let evaluate = tile(&evaluate, tile_bytes, 1).unwrap();

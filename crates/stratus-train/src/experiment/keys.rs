@@ -294,6 +294,12 @@ settings! {
         /// KiB of cache that a tile of the batch is made to fit: steps that need not wait for the whole batch go through it tile by tile.
         /// 0: every step runs on the whole batch. Not set: the caches nearest to the threads. The bits of the result depend on it.
         tile_kib: Option<usize> = None, Limit::Between(0.0, 1_073_741_824.0);
+        /// MiB that parameters, activations and scratch may take. Where they would take more, activations are made again in the backward pass: it
+        /// takes longer, the numbers are the same. Batches on their way and a data set in memory come on top.
+        memory_limit_mib: Option<usize> = None, Limit::Between(1.0, 1_073_741_824.0);
+        /// KiB of activations and gradients that may be alive at once, as far as making activations again can do it. Not set: what
+        /// `train.memory_limit_mib` needs.
+        activations_kib: Option<usize> = None, Limit::Between(0.0, 1_099_511_627_776.0);
         /// What computes.
         device: Device = Device::Auto, Limit::Any;
     }

@@ -3,9 +3,10 @@
 mod records;
 mod trainer;
 
-use crate::compile::{Compiled, Datasets, Planning, Plans, compile, open_datasets, programs};
+use crate::compile::{Compiled, Datasets, Planning, Plans, open_datasets};
 use crate::device::{self, Opened};
 use crate::experiment::Precision;
+use crate::fit::fit_and_allocate;
 use crate::initialise::initialise;
 use crate::network::{LayerFile, Network};
 use crate::weights::{Pretrained, Use};
@@ -93,8 +94,10 @@ fn prepare(
     if damaged > 0 {
         observer.warn(&format!("damaged images are left out ({damaged}); the summary lists them"));
     }
-    let programs = programs(&experiment, &graph, &opened, datasets.train.len())?;
-    let compiled = compile(&programs, &opened, planning, &mut |text| observer.warn(text))?;
+    let samples = datasets.train.len();
+    let compiled = fit_and_allocate(&mut experiment, &graph, &opened, samples, planning, &mut |text| {
+        observer.warn(text)
+    })?;
     // What was left open is now decided, and must be the same when the run is continued.
     experiment.train.precision = if precision == Types::Bf16 { Precision::Bf16 } else { Precision::F32 };
     experiment.train.threads = opened.backend.threads();

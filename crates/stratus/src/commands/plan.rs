@@ -1,5 +1,6 @@
 //! `stratus plan`: what a training would do, step by step, without training.
 
+use super::memory::MemoryLimit;
 use super::target::Target;
 use crate::cli::Globals;
 use crate::errors::Result;
@@ -12,6 +13,7 @@ use stratus_engine::{Plan, Program};
 use stratus_graph::Graph;
 use stratus_train::compile::{self, Planning, Plans, Programs};
 use stratus_train::device;
+use stratus_train::fit::fit;
 
 /// Arguments of `stratus plan`.
 #[derive(Args, Debug)]
@@ -25,6 +27,9 @@ pub struct PlanArguments {
     /// Measure kernels anew and keep the new choices for this machine and network
     #[arg(long)]
     pub remeasure: bool,
+    /// The most memory.
+    #[command(flatten)]
+    pub memory: MemoryLimit,
 }
 
 /// The stage to print.
@@ -51,7 +56,8 @@ enum Report<'a> {
 /// # Errors
 /// Where the experiment, its data or its device are not in order.
 pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Result {
-    let experiment = Target::find(&arguments.target, globals)?.experiment(globals)?;
+    let mut experiment = Target::find(&arguments.target, globals)?.experiment(globals)?;
+    arguments.memory.apply(&mut experiment);
     let datasets = compile::open_datasets(&experiment)?;
     let graph = compile::network(&experiment, datasets.train.as_ref(), datasets.shape)?;
     if arguments.dump == Dump::Graph {
@@ -59,15 +65,18 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     }
     let opened = device::open(experiment.train.device, experiment.train.threads)?;
     opened.warnings.iter().for_each(|warning| output.warning(warning));
-    let programs = compile::programs(&experiment, &graph, &opened, datasets.train.len())?;
-    if arguments.dump == Dump::Program {
-        let Programs { train, tail, evaluate, .. } = &programs;
-        return output.result(&Report::Programs { train, tail: tail.as_ref(), evaluate }, || {
-            format!("{}\n{}", train.dump(), evaluate.dump())
-        });
+    let samples = datasets.train.len();
+    if arguments.dump == Dump::Program && experiment.train.memory_limit_mib.is_none() {
+        // Nothing has to be measured for it.
+        return dump_programs(&compile::programs(&experiment, &graph, &opened, samples)?, output);
     }
     let planning = if arguments.remeasure { Planning::Remeasure } else { Planning::Cached };
-    let compiled = compile::compile(&programs, &opened, &planning, &mut |text| output.warning(text))?;
+    let mut warn = |text: &str| output.warning(text);
+    let (programs, planned) = fit(&mut experiment, &graph, &opened, samples, &planning, &mut warn)?;
+    if arguments.dump == Dump::Program {
+        return dump_programs(&programs, output);
+    }
+    let compiled = planned.allocate()?;
     output.result(&Report::Plans(&compiled.plans), || {
         let plans = &compiled.plans;
         format!(
@@ -78,6 +87,12 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
             bytes(plans.train.transient_bytes as u64),
             bytes(plans.train.transient_lower_bound as u64),
         )
+    })
+}
+
+fn dump_programs(Programs { train, tail, evaluate, .. }: &Programs, output: &Output) -> Result {
+    output.result(&Report::Programs { train, tail: tail.as_ref(), evaluate }, || {
+        format!("{}\n{}", train.dump(), evaluate.dump())
     })
 }
 

@@ -1,5 +1,6 @@
 //! `stratus train`: a run from its start, or from where it was interrupted, to its end.
 
+use super::memory::MemoryLimit;
 use super::target::Target;
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
@@ -30,6 +31,9 @@ pub struct TrainArguments {
     /// Measure kernels anew instead of repeating the choices kept for this machine and network
     #[arg(long)]
     pub remeasure: bool,
+    /// The most memory.
+    #[command(flatten)]
+    pub memory: MemoryLimit,
 }
 
 /// What `stratus train` reports.
@@ -54,12 +58,14 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
             if let Some(weights) = &arguments.weights {
                 experiment.model.weights = Some(super::weights::setting(weights)?);
             }
+            arguments.memory.apply(&mut experiment);
             run::start(*experiment, &options, Survey::of_this_machine().machine, &mut progress)?
         }
         Target::Run(path) => {
             let flags = [
                 ("--out", arguments.out.is_some()),
                 ("--weights", arguments.weights.is_some()),
+                ("--memory-limit", arguments.memory.memory_limit.is_some()),
                 ("--set", !globals.set.is_empty()),
             ];
             if let Some((what, _)) = flags.iter().find(|(_, given)| *given) {

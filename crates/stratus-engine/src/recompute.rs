@@ -1,0 +1,203 @@
+//! Activations that are made again: a pass that trades time for memory.
+//!
+//! What the forward pass makes and the backward pass reads is alive in between, and all of it together is most of what training needs. A step that
+//! only computes can be run once more, right before its result is read: the result need not be kept. Its kernel, operands and random numbers are
+//! the same, and so are its bits. Steps are chosen where most is alive, those first that give the most bytes for the least arithmetic: a batch
+//! norm or a rectifier behind a convolution costs almost nothing. (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016.)
+
+use crate::{EngineError, Phase, Program, Role, Step, Value, ValueId};
+use std::collections::{HashMap, HashSet};
+
+/// What follows the name of a value in the name of what is made in its place.
+pub const AGAIN_SUFFIX: &str = ":again";
+
+/// Makes activations of a differentiated program again until no more than `bytes` are alive at once, or until nothing more can be gained. What
+/// is alive comes to [`live_bytes`].
+///
+/// # Errors
+/// Only where verification fails.
+pub fn recompute(program: &Program, bytes: usize) -> Result<Program, EngineError> {
+    let Some(turn) = program.steps.iter().position(|step| is_backward(step.phase)) else {
+        return Ok(program.clone());
+    };
+    let search = Search { program, turn };
+    let (mut dropped, mut kept) = (HashSet::new(), HashSet::new());
+    let mut best = program.clone();
+    loop {
+        let alive = alive(&best);
+        let Some((peak, position)) = peak(&alive).filter(|(peak, _)| *peak > bytes) else { break };
+        let Some(step) = search.cheapest(&best, position, &dropped, &kept) else { break };
+        dropped.insert(step);
+        let next = search.without(&dropped);
+        if live_bytes(&next) <= peak {
+            best = next;
+        } else {
+            // What it reads would have to be kept for it instead.
+            dropped.remove(&step);
+            kept.insert(step);
+        }
+    }
+    best.verify("recompute")?;
+    Ok(best)
+}
+
+/// The most bytes of transient values that are alive at one step, without scratch, padding and what tiles save.
+#[must_use]
+pub fn live_bytes(program: &Program) -> usize {
+    peak(&alive(program)).map_or(0, |(bytes, _)| bytes)
+}
+
+fn is_backward(phase: Phase) -> bool {
+    matches!(phase, Phase::BackwardData | Phase::BackwardWeights)
+}
+
+fn bytes(value: &Value) -> usize {
+    value.elements() * value.dtype.bytes()
+}
+
+/// Per step, the bytes of what is alive.
+fn alive(program: &Program) -> Vec<usize> {
+    let mut spans: Vec<Option<(usize, usize)>> = vec![None; program.values.len()];
+    for (position, step) in program.steps.iter().enumerate() {
+        for id in step.operands() {
+            spans[id.0].get_or_insert((position, position)).1 = position;
+        }
+    }
+    let mut changes = vec![0i128; program.steps.len() + 1];
+    for (value, span) in program.values.iter().zip(spans) {
+        if let (Role::Transient, Some((first, last))) = (value.role, span) {
+            changes[first] += bytes(value) as i128;
+            changes[last + 1] -= bytes(value) as i128;
+        }
+    }
+    let running = changes.iter().scan(0i128, |sum, change| {
+        *sum += change;
+        Some(*sum as usize)
+    });
+    running.take(program.steps.len()).collect()
+}
+
+/// The most bytes, and the first step at which they are alive.
+fn peak(alive: &[usize]) -> Option<(usize, usize)> {
+    let peak = alive.iter().max()?;
+    Some((*peak, alive.iter().position(|bytes| bytes == peak)?))
+}
+
+struct Search<'a> {
+    program: &'a Program,
+    /// The first step of the backward pass: those before it stand in every program at the same place.
+    turn: usize,
+}
+
+impl Search<'_> {
+    /// Whether running a step a second time changes nothing but its results.
+    fn is_pure(&self, step: &Step) -> bool {
+        step.phase == Phase::Forward
+            && step.updates.is_empty()
+            && step.outputs.iter().all(|&id| self.program.value(id).role == Role::Transient)
+    }
+
+    /// The step whose results are alive at `position` of `now` and not needed around it, that gives most bytes for the least arithmetic.
+    fn cheapest(
+        &self,
+        now: &Program,
+        position: usize,
+        dropped: &HashSet<usize>,
+        kept: &HashSet<usize>,
+    ) -> Option<usize> {
+        // Around `position`, a value is not needed between the last use before it and the first one behind it.
+        let (mut before, mut behind) = (vec![None; now.values.len()], vec![None; now.values.len()]);
+        for (at, step) in now.steps.iter().enumerate() {
+            for id in step.operands() {
+                if at <= position {
+                    before[id.0] = Some(at);
+                }
+                if at >= position {
+                    behind[id.0].get_or_insert(at);
+                }
+            }
+        }
+        let is_idle = |id: &&ValueId| {
+            let (before, behind): (Option<usize>, Option<usize>) = (before[id.0], behind[id.0]);
+            before.is_some_and(|at| at < position && at < self.turn)
+                && behind.is_some_and(|at| at > position && at >= self.turn)
+        };
+        let mut best: Option<(f64, usize)> = None;
+        for (number, step) in self.program.steps[..self.turn].iter().enumerate() {
+            if dropped.contains(&number) || kept.contains(&number) || !self.is_pure(step) {
+                continue;
+            }
+            let freed: usize = step.outputs.iter().filter(is_idle).map(|id| bytes(now.value(*id))).sum();
+            if freed == 0 {
+                continue;
+            }
+            let touched: usize = step.operands().map(|id| bytes(self.program.value(id))).sum();
+            let price = (self.program.step_flops(number) as f64 + touched as f64) / freed as f64;
+            if best.is_none_or(|(lowest, _)| price < lowest) {
+                best = Some((price, number));
+            }
+        }
+        best.map(|(_, number)| number)
+    }
+
+    /// The program in which the results of some steps are made again before the backward pass first reads them.
+    fn without(&self, dropped: &HashSet<usize>) -> Program {
+        let makers = dropped.iter().flat_map(|&number| {
+            self.program.steps[number].outputs.iter().map(move |&output| (output, number))
+        });
+        let mut again = Again {
+            source: self.program,
+            program: self.program.clone(),
+            makers: makers.collect(),
+            made: HashMap::new(),
+        };
+        again.program.steps.truncate(self.turn);
+        for step in &self.program.steps[self.turn..] {
+            let step = again.reading(step);
+            again.program.steps.push(step);
+        }
+        again.program
+    }
+}
+
+/// A program in the making.
+struct Again<'a> {
+    source: &'a Program,
+    program: Program,
+    /// The steps that make what is not kept.
+    makers: HashMap<ValueId, usize>,
+    /// What was made in its place so far.
+    made: HashMap<ValueId, ValueId>,
+}
+
+impl Again<'_> {
+    /// The step, with what it reads made before it.
+    fn reading(&mut self, step: &Step) -> Step {
+        let mut step = step.clone();
+        for id in step.inputs.iter_mut().chain(&mut step.updates) {
+            *id = self.at_hand(*id);
+        }
+        step
+    }
+
+    /// A value, or what is made in its place.
+    fn at_hand(&mut self, id: ValueId) -> ValueId {
+        if let Some(&made) = self.made.get(&id) {
+            return made;
+        }
+        let Some(&maker) = self.makers.get(&id) else { return id };
+        let mut step = self.reading(&self.source.steps[maker]);
+        for output in &mut step.outputs {
+            let mut value = self.source.value(*output).clone();
+            value.name.push_str(AGAIN_SUFFIX);
+            self.program.values.push(value);
+            let new = ValueId(self.program.values.len() - 1);
+            self.made.insert(*output, new);
+            *output = new;
+        }
+        // It is what the backward pass costs more.
+        step.phase = Phase::BackwardData;
+        self.program.steps.push(step);
+        self.made[&id]
+    }
+}
