@@ -155,7 +155,7 @@ fn products_follow_the_reference_for_transposed_weights() {
                 }
                 let mut chosen = chosen.clone();
                 chosen.implementations.insert(backward.to_owned(), product);
-                let run = Run::of(&backend, &graph, program.clone(), Some("nhwc"), WHOLE, &chosen).unwrap();
+                let run = Run::of(&backend, &graph, &program, Some("nhwc"), WHOLE, &chosen).unwrap();
                 let plan = run.session.plan(0);
                 let weights =
                     plan.program.values.iter().position(|value| value.name == "layer2.weight").unwrap();
@@ -181,7 +181,7 @@ fn what_is_made_again_changes_no_bits() {
             for layout in LAYOUTS {
                 let run = |bytes| {
                     let program = network::training_within(bytes, &graph, precision, BATCH, WHOLE);
-                    Run::of(&backend, &graph, program, Some(layout), WHOLE, &Choices::default()).unwrap()
+                    Run::of(&backend, &graph, &program, Some(layout), WHOLE, &Choices::default()).unwrap()
                 };
                 let (whole, less) = (run(usize::MAX), run(0));
                 let again = |run: &Run| {

@@ -39,7 +39,7 @@ fn a_run_in_less_memory_has_the_same_bits_also_when_it_is_killed() {
         serde_json::from_str(&ran.out).unwrap()
     };
     let whole = arena(&plan(&[]));
-    let limit_mib = whole * 4 / 5 >> 20;
+    let limit_mib = (whole * 4 / 5) >> 20;
     let limit = format!("{limit_mib}MiB");
     assert!(arena(&plan(&["--memory-limit", &limit])) <= limit_mib << 20);
 

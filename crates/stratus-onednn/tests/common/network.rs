@@ -97,14 +97,14 @@ impl Run {
         tile_bytes: usize,
     ) -> Result<Self, EngineError> {
         let train = training_program(graph, precision, batch, tile_bytes);
-        Self::of(backend, graph, train, layout, tile_bytes, &Choices::default())
+        Self::of(backend, graph, &train, layout, tile_bytes, &Choices::default())
     }
 
     /// The same with another program of an iteration, of which some steps are to run on given implementations.
     pub fn of(
         backend: &dyn Backend,
         graph: &Graph,
-        train: Program,
+        train: &Program,
         layout: Option<&str>,
         tile_bytes: usize,
         chosen: &Choices,
@@ -113,10 +113,10 @@ impl Run {
         let tail = training_program(graph, precision, batch.div_ceil(2), tile_bytes);
         let evaluate = fuse(&lower(graph, Mode::Evaluate, precision, batch).unwrap()).unwrap();
         let evaluate = tile(&evaluate, tile_bytes, 1).unwrap();
-        let copies = refresh(&train).unwrap();
+        let copies = refresh(train).unwrap();
         let mut persistent = Persistent::default();
         let mut plans = Vec::new();
-        for program in [&train, &tail, &evaluate, &copies] {
+        for program in [train, &tail, &evaluate, &copies] {
             let mut choices = layout.map(|layout| choices(program, layout)).unwrap_or_default();
             if plans.is_empty() {
                 choices.implementations.clone_from(&chosen.implementations);

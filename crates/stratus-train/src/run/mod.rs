@@ -95,9 +95,8 @@ fn prepare(
         observer.warn(&format!("damaged images are left out ({damaged}); the summary lists them"));
     }
     let samples = datasets.train.len();
-    let compiled = fit_and_allocate(&mut experiment, &graph, &opened, samples, planning, &mut |text| {
-        observer.warn(text)
-    })?;
+    let mut warn = |text: &str| observer.warn(text);
+    let compiled = fit_and_allocate(&mut experiment, &graph, &opened, samples, planning, &mut warn)?;
     // What was left open is now decided, and must be the same when the run is continued.
     experiment.train.precision = if precision == Types::Bf16 { Precision::Bf16 } else { Precision::F32 };
     experiment.train.threads = opened.backend.threads();
