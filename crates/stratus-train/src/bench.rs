@@ -2,7 +2,7 @@
 
 use crate::compile::{Compiled, Planning, network, open_datasets};
 use crate::evaluate::loader_config;
-use crate::fit::fit_and_allocate;
+use crate::fit::fit;
 use crate::initialise::initialise;
 use crate::{Experiment, TrainError, device, state};
 use serde::Serialize;
@@ -91,7 +91,8 @@ impl Bench {
         opened.warnings.iter().for_each(|warning| warn(warning));
         let samples = datasets.train.len();
         let mut fitted = experiment.clone();
-        let mut compiled = fit_and_allocate(&mut fitted, &graph, &opened, samples, &Planning::Cached, warn)?;
+        let (_, planned) = fit(&mut fitted, &graph, &opened, samples, &Planning::Cached, warn)?;
+        let mut compiled = planned.allocate()?;
         initialise(&mut compiled.session, &graph, experiment.train.seed)?;
         state::refresh(&mut compiled.session, compiled.ids.refresh)?;
         // So small a rate that the weights stay what they are: every step does the same work.

@@ -1,6 +1,6 @@
 //! Training within a budget of memory.
 
-use crate::compile::{Compiled, Planned, Planning, Programs, plan, programs};
+use crate::compile::{Planned, Planning, Programs, plan, programs};
 use crate::device::Opened;
 use crate::{Experiment, TrainError};
 use stratus_engine::recompute::live_bytes;
@@ -54,21 +54,6 @@ pub fn fit(
         }
     }
     Err(too_little(experiment, planned.arena_bytes()))
-}
-
-/// As [`fit`], with the session allocated.
-///
-/// # Errors
-/// As [`fit`], and where memory cannot be had.
-pub fn fit_and_allocate(
-    experiment: &mut Experiment,
-    graph: &Graph,
-    opened: &Opened,
-    samples: usize,
-    planning: &Planning<'_>,
-    warn: &mut dyn FnMut(&str),
-) -> Result<Compiled, TrainError> {
-    fit(experiment, graph, opened, samples, planning, warn)?.1.allocate()
 }
 
 fn too_little(experiment: &Experiment, least: usize) -> TrainError {

@@ -6,7 +6,7 @@ mod trainer;
 use crate::compile::{Compiled, Datasets, Planning, Plans, open_datasets};
 use crate::device::{self, Opened};
 use crate::experiment::Precision;
-use crate::fit::fit_and_allocate;
+use crate::fit::fit;
 use crate::initialise::initialise;
 use crate::network::{LayerFile, Network};
 use crate::weights::{Pretrained, Use};
@@ -96,7 +96,8 @@ fn prepare(
     }
     let samples = datasets.train.len();
     let mut warn = |text: &str| observer.warn(text);
-    let compiled = fit_and_allocate(&mut experiment, &graph, &opened, samples, planning, &mut warn)?;
+    let (_, planned) = fit(&mut experiment, &graph, &opened, samples, planning, &mut warn)?;
+    let compiled = planned.allocate()?;
     // What was left open is now decided, and must be the same when the run is continued.
     experiment.train.precision = if precision == Types::Bf16 { Precision::Bf16 } else { Precision::F32 };
     experiment.train.threads = opened.backend.threads();
