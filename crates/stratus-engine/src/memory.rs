@@ -80,16 +80,27 @@ pub fn verify(blocks: &[Block], offsets: &[usize], total: usize) -> Result<(), E
     Ok(())
 }
 
+/// Bytes that are alive at each step.
+#[must_use]
+pub fn alive(blocks: &[Block]) -> Vec<usize> {
+    let steps = blocks.iter().map(|block| block.last + 1).max().unwrap_or(0);
+    let (mut begin, mut end) = (vec![0; steps + 1], vec![0; steps + 1]);
+    for block in blocks {
+        begin[block.first] += aligned(block.bytes);
+        end[block.last + 1] += aligned(block.bytes);
+    }
+    let mut now = 0;
+    let each = begin.iter().zip(end).take(steps).map(|(begin, end)| {
+        now = now + begin - end;
+        now
+    });
+    each.collect()
+}
+
 /// The most bytes that are alive at one step: no placement can need less.
 #[must_use]
 pub fn lower_bound(blocks: &[Block]) -> usize {
-    let steps = blocks.iter().map(|block| block.last + 1).max().unwrap_or(0);
-    (0..steps)
-        .map(|step| {
-            blocks.iter().filter(|b| b.first <= step && step <= b.last).map(|b| aligned(b.bytes)).sum()
-        })
-        .max()
-        .unwrap_or(0)
+    alive(blocks).into_iter().max().unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -72,6 +72,12 @@ impl Value {
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
+
+    /// Their bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.elements() * self.dtype.bytes()
+    }
 }
 
 /// Which part of an iteration a step belongs to.

@@ -5,7 +5,8 @@
 //! the same, and so are its bits. Steps are chosen where most is alive, those first that give the most bytes for the least arithmetic: a batch
 //! norm or a rectifier behind a convolution costs almost nothing. (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016.)
 
-use crate::{EngineError, Phase, Program, Role, Step, Value, ValueId};
+use crate::memory::{self, Block};
+use crate::{EngineError, Phase, Program, Role, Step, ValueId};
 use std::collections::{HashMap, HashSet};
 
 /// What follows the name of a value in the name of what is made in its place.
@@ -41,7 +42,7 @@ pub fn recompute(program: &Program, bytes: usize) -> Result<Program, EngineError
     Ok(best)
 }
 
-/// The most bytes of transient values that are alive at one step, without scratch, padding and what tiles save.
+/// The most bytes of transient values that are alive at one step, without scratch, blocks' padding and what tiles save.
 #[must_use]
 pub fn live_bytes(program: &Program) -> usize {
     peak(&alive(program)).map_or(0, |(bytes, _)| bytes)
@@ -49,10 +50,6 @@ pub fn live_bytes(program: &Program) -> usize {
 
 fn is_backward(phase: Phase) -> bool {
     matches!(phase, Phase::BackwardData | Phase::BackwardWeights)
-}
-
-fn bytes(value: &Value) -> usize {
-    value.elements() * value.dtype.bytes()
 }
 
 /// Per step, the bytes of what is alive.
@@ -63,18 +60,12 @@ fn alive(program: &Program) -> Vec<usize> {
             spans[id.0].get_or_insert((position, position)).1 = position;
         }
     }
-    let mut changes = vec![0i128; program.steps.len() + 1];
-    for (value, span) in program.values.iter().zip(spans) {
-        if let (Role::Transient, Some((first, last))) = (value.role, span) {
-            changes[first] += bytes(value) as i128;
-            changes[last + 1] -= bytes(value) as i128;
-        }
-    }
-    let running = changes.iter().scan(0i128, |sum, change| {
-        *sum += change;
-        Some(*sum as usize)
+    let values = program.values.iter().zip(spans).filter(|(value, _)| value.role == Role::Transient);
+    let blocks = values.filter_map(|(value, span)| {
+        let (first, last) = span?;
+        Some(Block { bytes: value.bytes(), first, last })
     });
-    running.take(program.steps.len()).collect()
+    memory::alive(&blocks.collect::<Vec<_>>())
 }
 
 /// The most bytes, and the first step at which they are alive.
@@ -127,11 +118,11 @@ impl Search<'_> {
             if dropped.contains(&number) || kept.contains(&number) || !self.is_pure(step) {
                 continue;
             }
-            let freed: usize = step.outputs.iter().filter(is_idle).map(|id| bytes(now.value(*id))).sum();
+            let freed: usize = step.outputs.iter().filter(is_idle).map(|id| now.value(*id).bytes()).sum();
             if freed == 0 {
                 continue;
             }
-            let touched: usize = step.operands().map(|id| bytes(self.program.value(id))).sum();
+            let touched: usize = step.operands().map(|id| self.program.value(id).bytes()).sum();
             let price = (self.program.step_flops(number) as f64 + touched as f64) / freed as f64;
             if best.is_none_or(|(lowest, _)| price < lowest) {
                 best = Some((price, number));

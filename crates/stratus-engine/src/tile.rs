@@ -100,20 +100,16 @@ fn sections(program: &Program, cache_bytes: usize, fewest: usize) -> Vec<(std::o
 
 fn may_run_in_tiles(program: &Program, step: &Step, cache_bytes: usize) -> bool {
     let values = || step.operands().map(|id| program.value(id));
-    let shared: usize = values().filter(|value| !value.per_sample).map(bytes).sum();
+    let shared: usize = values().filter(|value| !value.per_sample).map(Value::bytes).sum();
     step.kernel.tiling() != Tiling::Whole
         && values().any(|value| value.per_sample)
         && shared <= cache_bytes / WEIGHTS
 }
 
-fn bytes(value: &Value) -> usize {
-    value.elements() * value.dtype.bytes()
-}
-
 /// The fewest equal tiles of which one's operands fit the caches at every step; `None` where the whole batch does, or nothing suits.
 fn tiles(program: &Program, steps: &[Step], cache_bytes: usize, fewest: usize) -> Option<usize> {
     let of_step = |step: &Step| -> usize {
-        step.operands().map(|id| program.value(id)).filter(|value| value.per_sample).map(bytes).sum()
+        step.operands().map(|id| program.value(id)).filter(|value| value.per_sample).map(Value::bytes).sum()
     };
     let largest = steps.iter().map(of_step).max()?;
     let needed = largest.div_ceil(cache_bytes.max(1));

@@ -10,7 +10,7 @@ use crate::prepare;
 use crate::prepare::measure::Known;
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Instant;
 use stratus_engine::{
     AlignedBytes, Backend, DType, EngineError, Layout, Precision, PrepareRequest, Prepared, Program,
@@ -23,7 +23,7 @@ pub struct OneDnn {
     /// A layout as plain data cannot make a descriptor again where it is blocked: the library's own is kept.
     known: Mutex<HashMap<(Layout, i32), Desc>>,
     /// What kernels took at plan time.
-    pub(crate) measured: Arc<Known>,
+    pub(crate) measured: Known,
 }
 
 impl OneDnn {
@@ -39,7 +39,12 @@ impl OneDnn {
         let team = Team::of(&context, threads);
         team.adopt();
         let level = Level::detect(context.allows());
-        Self { context, machine: Machine { team, level }, known: Mutex::default(), measured: Arc::default() }
+        Self {
+            context,
+            machine: Machine { team, level },
+            known: Mutex::default(),
+            measured: Known::default(),
+        }
     }
 
     /// `major.minor.patch`.

@@ -1,7 +1,6 @@
 //! The system's allocator, watched: for tests that a hot loop allocates nothing, or that a hostile file asks for no memory beyond its size.
 
-// A global allocator is an unsafe trait; this one only looks and hands on.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "a global allocator is an unsafe trait; this one only looks and hands on")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

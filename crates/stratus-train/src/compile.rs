@@ -226,10 +226,8 @@ pub enum Planning<'a> {
     Cached,
     /// Measured anew.
     Remeasure,
-    /// As another run had them.
-    Repeat(&'a Plans),
-    /// On the kernels of the same programs without activations that are made again: the bits are theirs.
-    Like(&'a Chosen),
+    /// On the kernels that were chosen for these programs, or for the same without activations that are made again: the bits are theirs.
+    Repeat(&'a Chosen),
 }
 
 /// What was chosen for the programs of a run.
@@ -241,7 +239,9 @@ pub struct Chosen {
 }
 
 impl Plans {
-    fn chosen(&self) -> Chosen {
+    /// What was chosen.
+    #[must_use]
+    pub fn chosen(&self) -> Chosen {
         Chosen {
             train: self.train.choices.clone(),
             tail: self.tail.as_ref().map(|tail| tail.choices.clone()),
@@ -249,19 +249,6 @@ impl Plans {
             refresh: self.refresh.choices.clone(),
         }
     }
-}
-
-/// Prepares every program and allocates the session.
-///
-/// # Errors
-/// Where a step cannot be run, a plan cannot be repeated, or memory cannot be had.
-pub fn compile(
-    programs: &Programs,
-    opened: &Opened,
-    planning: &Planning<'_>,
-    warn: &mut dyn FnMut(&str),
-) -> Result<Compiled, TrainError> {
-    plan(programs, opened, planning, warn)?.allocate()
 }
 
 /// Programs with their kernels and places, for which no memory was allocated yet.
@@ -318,13 +305,8 @@ pub fn plan(
 ) -> Result<Planned, TrainError> {
     let mut planner = Planner::new(opened, planning, warn);
     let mut prepare = |program, recorded| planner.prepare(program, recorded);
-    let repeated;
     let recorded = match planning {
-        Planning::Repeat(plans) => {
-            repeated = plans.chosen();
-            Some(&repeated)
-        }
-        Planning::Like(chosen) => Some(*chosen),
+        Planning::Repeat(chosen) => Some(*chosen),
         _ => None,
     };
     let train = prepare(&programs.train, recorded.map(|chosen| &chosen.train))?;
@@ -357,7 +339,7 @@ pub struct Evaluation {
 /// Prepares what measuring needs, and allocates the session.
 ///
 /// # Errors
-/// As [`programs`] and [`compile`].
+/// As [`programs`] and [`plan`], and where memory cannot be had.
 pub fn compile_evaluation(
     experiment: &Experiment,
     graph: &Graph,
@@ -388,8 +370,7 @@ impl<'a> Planner<'a> {
 
     fn prepare(&mut self, program: &Program, recorded: Option<&Choices>) -> Result<PreparedPlan, TrainError> {
         let known = match self.planning {
-            Planning::Repeat(_) => recorded.cloned(),
-            Planning::Like(_) => recorded.map(|choices| for_again(program, choices)),
+            Planning::Repeat(_) => recorded.map(|choices| for_again(program, choices)),
             Planning::Cached => self.cache.load(self.backend, program),
             Planning::Remeasure => None,
         };
@@ -397,9 +378,7 @@ impl<'a> Planner<'a> {
             match Plan::prepare(self.backend, program, choices, false, &mut self.persistent) {
                 Ok(plan) => return Ok(plan),
                 // A cache is a cache: what it cannot give is measured. A run that is to be repeated must say so.
-                Err(error) if matches!(self.planning, Planning::Repeat(_) | Planning::Like(_)) => {
-                    return Err(error.into());
-                }
+                Err(error) if matches!(self.planning, Planning::Repeat(_)) => return Err(error.into()),
                 Err(_) => {}
             }
         }
@@ -411,7 +390,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Choices of a program for the same with activations that are made again: those lie as the first time.
+/// Choices for a program that may make activations again: those lie as the first time.
 fn for_again(program: &Program, choices: &Choices) -> Choices {
     let mut choices = choices.clone();
     for value in &program.values {

@@ -1,7 +1,7 @@
 //! Measuring weights on a data set.
 
 use crate::compile::{
-    Compiled, Evaluation, Planning, Plans, compile, compile_evaluation, network, open_dataset, open_datasets,
+    Compiled, Evaluation, Planning, Plans, compile_evaluation, network, open_dataset, open_datasets, plan,
     programs,
 };
 use crate::device;
@@ -163,14 +163,15 @@ pub fn of_run(
     opened.warnings.iter().for_each(|warning| warn(warning));
     let programs = programs(&experiment, &graph, &opened, datasets.train.len())?;
     // The run's own kernels give the bits that training saw; where they cannot be had here, others do.
-    let recorded: Option<Plans> = stratus_run::atomic::read_json(&run.plan()).ok();
+    let recorded = stratus_run::atomic::read_json(&run.plan()).ok().map(|plans: Plans| plans.chosen());
     let repeated = recorded
         .as_ref()
-        .and_then(|plans| compile(&programs, &opened, &Planning::Repeat(plans), &mut *warn).ok());
-    let mut compiled = match repeated {
-        Some(compiled) => compiled,
-        None => compile(&programs, &opened, &Planning::Cached, warn)?,
+        .and_then(|chosen| plan(&programs, &opened, &Planning::Repeat(chosen), &mut *warn).ok());
+    let planned = match repeated {
+        Some(planned) => planned,
+        None => plan(&programs, &opened, &Planning::Cached, warn)?,
     };
+    let mut compiled = planned.allocate()?;
     restore(&mut compiled, &checkpoint, false)?;
     let Compiled { session, ids, .. } = &mut compiled;
     let scores = Evaluator::new(&experiment, session, ids.evaluate, datasets.validation, datasets.shape)?

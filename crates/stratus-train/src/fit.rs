@@ -37,7 +37,7 @@ pub fn fit(
     let chosen = planned.chosen();
     if asked.is_some() {
         experiment.train.activations_kib = asked;
-        (programs, planned) = attempt(experiment, &Planning::Like(&chosen))?;
+        (programs, planned) = attempt(experiment, &Planning::Repeat(&chosen))?;
     }
     for _ in 0..MOST_ATTEMPTS {
         let arena = planned.arena_bytes();
@@ -48,7 +48,7 @@ pub fn fit(
         let alive = experiment.train.activations_kib.map_or(usize::MAX, |kib| kib << 10);
         let alive = alive.min(live_bytes(&programs.train));
         experiment.train.activations_kib = Some(alive.saturating_sub(arena - limit) >> 10);
-        (programs, planned) = attempt(experiment, &Planning::Like(&chosen))?;
+        (programs, planned) = attempt(experiment, &Planning::Repeat(&chosen))?;
         if planned.arena_bytes() >= arena {
             return Err(too_little(experiment, arena));
         }

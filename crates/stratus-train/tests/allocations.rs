@@ -1,7 +1,7 @@
 //! The hot loop allocates nothing: counted by the allocator, on the training thread, over the iterations of real epochs.
 
 // Helpers of tests are tests: a failing unwrap is a failing test.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
 use stratus_run::machine::Machine;

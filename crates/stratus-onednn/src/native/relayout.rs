@@ -23,8 +23,6 @@ pub struct Relayout {
     places: [Vec<Vec<usize>>; 2],
     /// The dimensions of a tile, the inner one last.
     tiled: [usize; 2],
-    /// Whether two neighbours along the inner dimension lie together in both, the first at an even place of the target.
-    in_pairs: bool,
     /// The target's outermost dimension, by which threads share the work: its index advances by so much.
     outermost: usize,
     /// Indices of that dimension that a stretch of the target holds, and the stretch's elements.
@@ -61,12 +59,6 @@ impl Relayout {
             tiled.swap(0, 1);
         }
         let places = [from, to].map(|layout| (0..shape.len()).map(|d| places(layout, d)).collect::<Vec<_>>());
-        let inner = tiled[1];
-        let neighbours = |places: &[usize]| places.chunks_exact(2).all(|pair| pair[1] == pair[0] + 1);
-        let even = places[1].iter().enumerate().all(|(dimension, places)| {
-            places.iter().enumerate().all(|(at, place)| (dimension == inner && at % 2 == 1) || place % 2 == 0)
-        });
-        let in_pairs = even && shape[inner].is_multiple_of(2) && places.iter().all(|p| neighbours(&p[inner]));
         // Threads write stretches of the target: along the dimension of the largest stride, a block at a time.
         let outermost =
             (0..shape.len()).filter(|&d| to.padded[d] > block(to, d)).max_by_key(|&d| to.strides[d]);
@@ -77,13 +69,7 @@ impl Relayout {
         }
         let pads = to.elements() != shape.iter().product::<usize>();
         let (shape, elements, machine) = (shape.clone(), to.elements(), machine.clone());
-        Some(Self { shape, places, tiled, in_pairs, outermost, stretch, pads, elements, machine })
-    }
-
-    /// Whether it goes as fast as memory does.
-    #[must_use]
-    pub fn is_fast(&self) -> bool {
-        self.in_pairs
+        Some(Self { shape, places, tiled, outermost, stretch, pads, elements, machine })
     }
 
     /// Goes it.
@@ -126,7 +112,7 @@ impl Relayout {
                     // The tile's first element is in its rows and columns too.
                     from -= rows[0][0] + columns[0][0];
                     to -= rows[1][0] + columns[1][0];
-                    bring(self.machine.level, self.in_pairs, rows, columns, [from, to, first], x, y);
+                    bring(self.machine.level, rows, columns, [from, to, first], x, y);
                 });
             }
         }
@@ -167,33 +153,19 @@ fn tiles(range: &Range<usize>, length: usize) -> impl Iterator<Item = Range<usiz
 
 multiversion! {
     fn bring / bring_body [X: Element, Y: Element] [X, Y] (
-        in_pairs: bool, rows: [&[usize]; 2], columns: [&[usize]; 2], places: [usize; 3], x: &[X], y: &mut [Y]
+        rows: [&[usize]; 2], columns: [&[usize]; 2], places: [usize; 3], x: &[X], y: &mut [Y]
     )
 }
 
 /// Brings a tile: of its elements, row and column each add their part to the places.
 #[inline(always)]
 fn bring_body<X: Element, Y: Element>(
-    in_pairs: bool,
     rows: [&[usize]; 2],
     columns: [&[usize]; 2],
     [from, to, first]: [usize; 3],
     x: &[X],
     y: &mut [Y],
 ) {
-    let count = columns[0].len();
-    if in_pairs && count == TILE[1] && columns[0][count - 1] == columns[0][0] + count - 1 {
-        let y: &mut [[Y; 2]] = y.as_chunks_mut().0;
-        for (&row, &to_row) in rows[0].iter().zip(rows[1]) {
-            let x: &[X; TILE[1]] = &x[from + row + columns[0][0]..].as_chunks().0[0];
-            let values: [Y; TILE[1]] = std::array::from_fn(|column| Y::store(x[column].load()));
-            let place = to + to_row;
-            for (pair, column) in values.as_chunks().0.iter().zip(columns[1].iter().step_by(2)) {
-                y[(place + column - first) / 2] = *pair;
-            }
-        }
-        return;
-    }
     for (&row, &to_row) in rows[0].iter().zip(rows[1]) {
         let (x, place) = (&x[from + row..], to + to_row);
         for (&column, &to_column) in columns[0].iter().zip(columns[1]) {
@@ -263,17 +235,6 @@ mod tests {
             check::<f32, f32>(&from, &to, threads);
             check::<f32, Bf16>(&from, &to, threads);
             check::<Bf16, Bf16>(&from, &to, threads);
-        }
-    }
-
-    #[test]
-    fn pairs_arrive() {
-        let plain = Layout::plain(&[100, 128]);
-        let blocked = layout(&[100, 128], &[0, 1], &[(1, 16), (0, 64), (1, 2)]);
-        let team = Machine { team: Team::single(), level: Level::detect([true, true]) };
-        assert!(Relayout::new(&plain, &blocked, &team).unwrap().in_pairs);
-        for threads in 1..4 {
-            check::<f32, Bf16>(&plain, &blocked, threads);
         }
     }
 

@@ -33,11 +33,6 @@ pub(crate) fn weight_shape(conv: &Conv2d) -> Vec<usize> {
     if conv.groups == 1 { vec![o, i, h, w] } else { vec![conv.groups, o / conv.groups, i, h, w] }
 }
 
-/// Channels of a group `[in, out]`.
-pub(crate) fn group_channels(conv: &Conv2d) -> [usize; 2] {
-    [conv.in_channels, conv.out_channels].map(|channels| channels / conv.groups.max(1))
-}
-
 fn bias(maker: &Maker<'_>, conv: &Conv2d) -> Result<Option<Desc>, String> {
     conv.bias.then(|| maker.context.strided(&[conv.out_channels], DataType::F32, &[1])).transpose()
 }

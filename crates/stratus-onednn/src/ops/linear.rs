@@ -23,6 +23,15 @@ pub(super) fn rows_first(shape: &[usize]) -> Layout {
     if shape.len() == 4 { Layout::channels_last(shape) } else { Layout::plain(shape) }
 }
 
+impl Around<'_> {
+    /// Samples, outputs and inputs, where `x` and `y` lie as matrices, a row per sample: a map's pixels are the columns.
+    pub(super) fn matrices(&self) -> Result<Option<[usize; 3]>, String> {
+        let (x, y) = (self.x.layout()?, self.y.layout()?);
+        let lie_well = x.same_bytes(&rows_first(&x.shape)) && y.same_bytes(&Layout::plain(&y.shape));
+        Ok(lie_well.then(|| [x.shape[0], self.weight_shape[0], x.shape[1..].iter().product()]))
+    }
+}
+
 fn bias(maker: &Maker<'_>, around: &Around<'_>) -> Result<Option<Desc>, String> {
     let features = [around.weight_shape[0]];
     around.bias.then(|| maker.context.strided(&features, DataType::F32, &[1])).transpose()

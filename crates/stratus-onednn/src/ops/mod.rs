@@ -10,7 +10,7 @@ mod transfer;
 
 pub(crate) use conv2d::{
     Around as ConvAround, backward_data as conv_backward_data, backward_weights as conv_backward_weights,
-    forward as conv_forward, group_channels, weight_shape as conv_weight_shape,
+    forward as conv_forward, weight_shape as conv_weight_shape,
 };
 pub(crate) use linear::{
     Around as LinearAround, backward_data as linear_backward_data,
@@ -22,7 +22,8 @@ pub(crate) use transfer::transfer;
 use crate::ffi::{Argument, Attributes, Context, DataType, Desc, Kernel, PrimitiveDesc, Which, arg};
 use crate::native::elementwise::Machine;
 use crate::native::threads::Team;
-use stratus_engine::{Layout, Operands, StepKernel};
+use stratus_engine::{Kernel as Step, Layout, Operands, StepKernel};
+use stratus_graph::ops::Conv2d;
 
 /// One way to run a step that oneDNN has kernels for.
 pub(crate) struct Candidate {
@@ -102,6 +103,29 @@ impl StepKernel for Primitive {
 /// Whether the library fell back to a kernel that no hot layer should run on.
 pub(crate) fn is_fallback(implementation: &str) -> bool {
     implementation.starts_with("ref")
+}
+
+/// Whether an implementation of the library runs on AMX.
+pub(crate) fn runs_on_tiles(implementation: &str) -> bool {
+    implementation.contains("amx")
+}
+
+/// Whether a step's channels fill the tiles of AMX, which then multiply several times as fast as anything else.
+pub(crate) fn fills_tiles(kernel: &Step) -> bool {
+    // A row of a tile holds 32 numbers of two bytes, and a tile has 16 rows.
+    const FULL: usize = 32;
+    let of_group =
+        |conv: &Conv2d| [conv.in_channels, conv.out_channels].map(|channels| channels / conv.groups.max(1));
+    let channels = match kernel {
+        Step::Conv2dForward(k) => of_group(&k.conv),
+        Step::Conv2dBackwardData(k) => of_group(&k.conv),
+        Step::Conv2dBackwardWeights(k) => of_group(&k.conv),
+        Step::LinearForward(k) => [k.linear.in_features, k.linear.out_features],
+        Step::LinearBackwardData(k) => [k.linear.in_features, k.linear.out_features],
+        Step::LinearBackwardWeights(k) => [k.linear.in_features, k.linear.out_features],
+        _ => return false,
+    };
+    channels.iter().all(|channels| channels.is_multiple_of(FULL))
 }
 
 /// Marks an implementation before which the weights, or behind which their gradient, change layout.

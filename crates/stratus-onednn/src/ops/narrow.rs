@@ -6,7 +6,7 @@ use crate::ffi::{DataType, Desc, arg};
 use crate::native::lanes::LaneElement;
 use crate::native::narrow_product::NarrowProduct;
 use crate::native::simd::Bf16;
-use stratus_engine::{Layout, Operands, StepKernel};
+use stratus_engine::{Operands, StepKernel};
 
 #[derive(Clone)]
 struct Narrow {
@@ -20,12 +20,9 @@ pub(crate) fn backward_data(
     around: &Around<'_>,
     weights: Option<&Desc>,
 ) -> Result<Option<Candidate>, String> {
-    let (x, y) = (around.x.layout()?, around.y.layout()?);
-    // The map is a matrix as it lies, a row per image; the weights' columns must have the same order.
-    let (features, takes) = (x.shape[1..].iter().product(), rows_first(&around.weight_shape));
-    let lie_well = x.same_bytes(&rows_first(&x.shape)) && y.same_bytes(&Layout::plain(&y.shape));
-    let product = NarrowProduct::new(x.shape[0], around.weight_shape[0], features, maker.machine);
-    let Some(product) = product.filter(|_| lie_well) else { return Ok(None) };
+    let Some([batch, outputs, inputs]) = around.matrices()? else { return Ok(None) };
+    let Some(product) = NarrowProduct::new(batch, outputs, inputs, maker.machine) else { return Ok(None) };
+    let takes = rows_first(&around.weight_shape);
     let name = own_name(maker.machine, weights, &takes)?;
     let weights = maker.context.strided(&takes.shape, around.compute, &takes.strides)?;
     let operands = vec![

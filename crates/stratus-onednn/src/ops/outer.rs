@@ -41,19 +41,13 @@ pub(crate) fn backward_weights(
     around: &Around<'_>,
     weights: Option<&Desc>,
 ) -> Result<Option<Candidate>, String> {
-    let (x, y) = (around.x.layout()?, around.y.layout()?);
-    // The map is a matrix as it lies, a row per image; the weights' columns have the same order.
+    let Some([batch, outputs, inputs]) = around.matrices()? else { return Ok(None) };
     let lies = weights.map(Desc::layout).transpose()?;
     let lies_as = |layout: &Layout| lies.as_ref().is_some_and(|lies| lies.same_bytes(layout));
     let by_rows = rows_first(&around.weight_shape);
     let by_columns = by_columns(&by_rows);
     let transposed = lies_as(&by_columns);
     let takes = if transposed { by_columns } else { by_rows };
-    if !x.same_bytes(&rows_first(&x.shape)) || !y.same_bytes(&Layout::plain(&y.shape)) {
-        return Ok(None);
-    }
-    let (batch, outputs) = (x.shape[0], around.weight_shape[0]);
-    let inputs = x.shape[1..].iter().product();
     let matrix =
         |shape: [usize; 2], dtype, strides: [usize; 2]| maker.context.strided(&shape, dtype, &strides);
     let [rows, columns] = if transposed { [inputs, outputs] } else { [outputs, inputs] };

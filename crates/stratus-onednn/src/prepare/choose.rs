@@ -1,12 +1,12 @@
 //! Which way to run a step: the requested one, the fastest, or the library's first.
 
-use super::measure::{Sized, is_far_behind, key};
+use super::measure::{Contender, is_far_behind, key};
 use super::{Builder, Terms, is_faster};
 use crate::ffi::DataType;
-use crate::ops::{self, Candidate, REORDERED, is_fallback};
+use crate::ops::{self, Candidate, REORDERED, fills_tiles, is_fallback, runs_on_tiles};
 use std::time::Duration;
 use stratus_engine::backend::step_key;
-use stratus_engine::ops::{Kernel, KernelSpec, Reorder};
+use stratus_engine::ops::{KernelSpec, Reorder};
 use stratus_engine::{Layout, PreparedStep, Step, Value};
 
 /// What was chosen, and its kernel.
@@ -25,14 +25,15 @@ impl Builder<'_> {
         lies: Option<&(Layout, DataType)>,
     ) -> Result<Chosen, String> {
         let key = step_key(self.source, step);
-        // A step that is run once more, to make an activation again, must give the same bits: it runs as the first time.
+        // A step that is run once more, to make an activation again, must give the same bits: it runs as the first time. By then its weights lie
+        // in some way, of which that may not be the one.
         let earlier = self.choices.implementations.get(&key);
-        if let Some(wanted) = self.request.choices.implementations.get(&key).or(earlier) {
-            let exactly = |candidate: &Candidate| candidate.name == *wanted;
-            // By then the weights lie in some way, of which it may not be the one.
-            let but_for_weights = |candidate: &Candidate| bare(&candidate.name) == bare(wanted);
-            let found = candidates.iter().position(exactly);
-            let Some(found) = found.or_else(|| candidates.iter().position(but_for_weights)) else {
+        if let Some(wanted) = earlier.or(self.request.choices.implementations.get(&key)) {
+            let position =
+                |is: &dyn Fn(&str) -> bool| candidates.iter().position(|candidate| is(&candidate.name));
+            let but_for_weights = || earlier.and_then(|_| position(&|name| bare(name) == bare(wanted)));
+            let found = position(&|name| name == wanted).or_else(but_for_weights);
+            let Some(found) = found else {
                 let offered: Vec<&str> = candidates.iter().map(|c| c.name.as_str()).collect();
                 return Err(format!(
                     "the plan has `{wanted}`, this library offers {offered:?}; another machine or version cannot repeat it"
@@ -83,24 +84,24 @@ impl Builder<'_> {
     /// What each of some candidates for a step takes; the longest of all for those that were not worth a try.
     fn time_candidates(&mut self, step: &Step, candidates: &[Candidate]) -> Result<Vec<Duration>, String> {
         let team = &self.backend.machine.team;
-        let tiles = fills_tiles(&step.kernel) && candidates.iter().any(runs_on_tiles);
+        let on_tiles = |candidate: &Candidate| !candidate.is_own() && runs_on_tiles(&candidate.name);
+        let tiles = fills_tiles(&step.kernel) && candidates.iter().any(on_tiles);
         let list = |candidate: &Candidate| (candidate.is_own(), candidate.name.ends_with(REORDERED));
         let mut make = |number: usize, times: &[Option<Duration>]| {
             let candidate = &candidates[number];
             let best = times.iter().flatten().min();
             // The library's own order is best first: behind one that is far behind comes nothing better.
-            let hopeless = tiles && !runs_on_tiles(candidate)
-                || times.iter().zip(candidates).any(|(time, before)| {
-                    list(before) == list(candidate)
-                        && time.zip(best).is_some_and(|(time, best)| is_far_behind(time, *best))
-                });
-            let hopeless = hopeless && !candidate.is_own();
-            if hopeless || is_fallback(&candidate.name) {
+            let behind = |(time, before): (&Option<Duration>, &Candidate)| {
+                list(before) == list(candidate)
+                    && time.zip(best).is_some_and(|(time, best)| is_far_behind(time, *best))
+            };
+            let hopeless = || tiles && !on_tiles(candidate) || times.iter().zip(candidates).any(behind);
+            if is_fallback(&candidate.name) || !candidate.is_own() && hopeless() {
                 return Ok(None);
             }
             let operands = candidate.operands.iter().map(|(_, desc)| desc.bytes());
             let sizes = operands.chain([candidate.scratch_bytes()]).collect();
-            Ok(Some(Sized { kernel: candidate.build(team)?, sizes }))
+            Ok(Some(Contender { kernel: candidate.build(team)?, sizes }))
         };
         let keys = candidates.iter().map(|candidate| {
             let mut what = format!("{:?} {}", step.kernel, bare(&candidate.name));
@@ -110,7 +111,7 @@ impl Builder<'_> {
             Ok(key(&what))
         });
         let keys = keys.collect::<Result<Vec<_>, String>>()?;
-        let times = self.bench.times(&keys, &mut make)?;
+        let times = self.bench.times(&self.backend.measured, &keys, &mut make)?;
         let each = candidates.iter().zip(times).map(|(candidate, time)| {
             let guess =
                 || if is_fallback(&candidate.name) { self.guess_fallback(step) } else { Duration::MAX };
@@ -147,25 +148,4 @@ impl Builder<'_> {
 /// The name of an implementation, whichever weights it takes.
 fn bare(name: &str) -> &str {
     name.trim_end_matches(REORDERED)
-}
-
-/// Whether a kernel of the library runs on AMX.
-fn runs_on_tiles(candidate: &Candidate) -> bool {
-    candidate.name.contains("amx")
-}
-
-/// Whether a step's channels fill the tiles of AMX, which then multiply several times as fast as anything else.
-fn fills_tiles(kernel: &Kernel) -> bool {
-    // Two bytes by 32 are a row of a tile, and a tile has 16 rows.
-    const FULL: usize = 32;
-    let channels = match kernel {
-        Kernel::Conv2dForward(k) => ops::group_channels(&k.conv),
-        Kernel::Conv2dBackwardData(k) => ops::group_channels(&k.conv),
-        Kernel::Conv2dBackwardWeights(k) => ops::group_channels(&k.conv),
-        Kernel::LinearForward(k) => [k.linear.in_features, k.linear.out_features],
-        Kernel::LinearBackwardData(k) => [k.linear.in_features, k.linear.out_features],
-        Kernel::LinearBackwardWeights(k) => [k.linear.in_features, k.linear.out_features],
-        _ => return false,
-    };
-    channels.iter().all(|channels| channels.is_multiple_of(FULL))
 }

@@ -6,19 +6,19 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use stratus_engine::backend::Tile;
 use stratus_engine::{AlignedBytes, Operands, StepKernel};
 
 /// A kernel with the bytes of each of its operands.
-pub(super) struct Sized {
+pub(super) struct Contender {
     pub kernel: Box<dyn StepKernel>,
     pub sizes: Vec<usize>,
 }
 
 /// Makes one of a step's candidates; none where those before it, whose times are given, make it not worth a try.
-pub(super) type Make<'a> = dyn FnMut(usize, &[Option<Duration>]) -> Result<Option<Sized>, String> + 'a;
+pub(super) type Make<'a> = dyn FnMut(usize, &[Option<Duration>]) -> Result<Option<Contender>, String> + 'a;
 
 /// What kernels took, by a hash of all that this depends on.
 pub(crate) type Known = Mutex<HashMap<u64, Duration>>;
@@ -34,7 +34,6 @@ pub(super) fn key(what: &str) -> u64 {
 pub(super) struct Bench {
     /// For operands, reused from candidate to candidate.
     memory: AlignedBytes,
-    known: Arc<Known>,
 }
 
 /// Runs per candidate: enough time has passed, or enough runs were made.
@@ -60,23 +59,28 @@ pub(super) fn is_far_behind(time: Duration, best: Duration) -> bool {
 }
 
 impl Bench {
-    pub fn new(known: Arc<Known>) -> Result<Self, String> {
+    pub fn new() -> Result<Self, String> {
         let memory = AlignedBytes::zeroed(0, "measuring").map_err(|error| error.to_string())?;
-        Ok(Self { memory, known })
+        Ok(Self { memory })
     }
 
     /// The shortest time of a few runs, after one run to warm up; of a slow kernel the time of that one.
-    pub fn time(&mut self, key: u64, kernel: Sized) -> Result<Duration, String> {
+    pub fn time(&mut self, known: &Known, key: u64, kernel: Contender) -> Result<Duration, String> {
         let mut kernel = Some(kernel);
-        let times = self.times(&[key], &mut |_, _| Ok(kernel.take()))?;
+        let times = self.times(known, &[key], &mut |_, _| Ok(kernel.take()))?;
         times[0].ok_or_else(|| "nothing was measured".to_owned())
     }
 
     /// The same for kernels, with these keys, that do the same work in different ways; none for those that were not made. They run in turn: what
     /// else the machine does for a while, it does to all.
-    pub fn times(&mut self, keys: &[u64], make: &mut Make<'_>) -> Result<Vec<Option<Duration>>, String> {
+    pub fn times(
+        &mut self,
+        known: &Known,
+        keys: &[u64],
+        make: &mut Make<'_>,
+    ) -> Result<Vec<Option<Duration>>, String> {
         let mut times: Vec<Option<Duration>> = {
-            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = known.lock().unwrap_or_else(PoisonError::into_inner);
             keys.iter().map(|key| known.get(key).copied()).collect()
         };
         let mut running = Vec::with_capacity(keys.len());
@@ -110,7 +114,7 @@ impl Bench {
             }
         }
         let found = keys.iter().zip(&times).filter_map(|(&key, &time)| Some((key, time?)));
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).extend(found);
+        known.lock().unwrap_or_else(PoisonError::into_inner).extend(found);
         Ok(times)
     }
 
@@ -125,7 +129,7 @@ impl Bench {
         Ok(())
     }
 
-    fn run(&mut self, Sized { kernel, sizes }: &mut Sized) -> Result<Duration, String> {
+    fn run(&mut self, Contender { kernel, sizes }: &mut Contender) -> Result<Duration, String> {
         self.reserve(sizes.iter().map(|size| size.next_multiple_of(4096)).sum())?;
         let mut operands = Operands::new(Tile::WHOLE);
         let mut rest = self.memory.as_mut_slice();

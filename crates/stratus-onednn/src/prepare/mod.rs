@@ -12,7 +12,6 @@ mod steps;
 use crate::backend::OneDnn;
 use crate::ops::Maker;
 use measure::Bench;
-use std::sync::Arc;
 use std::time::Duration;
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::{
@@ -29,7 +28,7 @@ pub(crate) fn prepare(
     request: &PrepareRequest,
 ) -> Result<Prepared, EngineError> {
     refuse_precision(backend, program)?;
-    let mut bench = Bench::new(Arc::clone(&backend.measured)).map_err(unprepared)?;
+    let mut bench = Bench::new().map_err(unprepared)?;
     let mut build = |layout, terms, rival: Option<&[Duration]>| {
         Builder::new(backend, program, request, &mut bench, layout)?.build(terms, rival)
     };

@@ -1,7 +1,7 @@
 //! Steps, one after another: kernels chosen or made, values laid out, changes of layout inserted.
 
 use super::layouts::seen_as;
-use super::measure::{Sized, key};
+use super::measure::{Contender, key};
 use super::{Builder, Terms};
 use crate::ffi::DataType;
 use crate::ops::{self, Candidate, ConvAround, LinearAround, REORDERED};
@@ -299,7 +299,9 @@ impl Builder<'_> {
         if measure {
             sizes.push(kernel.scratch_bytes);
             let measured = ops::native(&self.backend.machine, &step, operands)?.kernel;
-            self.time += self.bench.time(key, Sized { kernel: measured, sizes })? * self.tiles as u32;
+            self.time +=
+                self.bench.time(&self.backend.measured, key, Contender { kernel: measured, sizes })?
+                    * self.tiles as u32;
         }
         self.push(step, kernel);
         Ok(())

@@ -260,8 +260,9 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
         return Ok(Finished { run, summary, interrupted: false });
     }
     let recorded: Option<Plans> = stratus_run::atomic::read_json(&run.plan()).ok();
-    let planning = match &recorded {
-        Some(plans) if !options.remeasure => Planning::Repeat(plans),
+    let chosen = recorded.as_ref().map(Plans::chosen);
+    let planning = match &chosen {
+        Some(chosen) if !options.remeasure => Planning::Repeat(chosen),
         _ => Planning::Cached,
     };
     let beginning = if recovery.checkpoint.is_some() { Beginning::Continued } else { Beginning::First };
