@@ -578,4 +578,4 @@ unsafe fn add_taps<V: Lanes, const TAPS: usize>(
 
 #[cfg(test)]
 #[path = "direct_conv_tests.rs"]
-mod tests;
+pub mod tests;

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Numbers whose products and sums are exact, so that the order of a sum does not matter.
-fn numbers(count: usize, seed: u32) -> Vec<f32> {
+pub fn numbers(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -13,7 +13,12 @@ fn numbers(count: usize, seed: u32) -> Vec<f32> {
 }
 
 /// Calls `body(x index, weight index, y index)` for every product of a convolution.
-fn each_product(conv: &Conv2d, batch: usize, input: [usize; 2], mut body: impl FnMut(usize, usize, usize)) {
+pub fn each_product(
+    conv: &Conv2d,
+    batch: usize,
+    input: [usize; 2],
+    mut body: impl FnMut(usize, usize, usize),
+) {
     let [height, width] = conv.output_size(input).unwrap_or_default();
     let [kh, kw] = conv.kernel;
     for (n, y, x, o) in (0..batch)
@@ -25,8 +30,8 @@ fn each_product(conv: &Conv2d, batch: usize, input: [usize; 2], mut body: impl F
             .flat_map(|i| (0..kh).map(move |ky| (i, ky)))
             .flat_map(|(i, ky)| (0..kw).map(move |kx| (i, ky, kx)))
         {
-            let row = (y * conv.stride[0] + ky).checked_sub(conv.padding_before[0]);
-            let column = (x * conv.stride[1] + kx).checked_sub(conv.padding_before[1]);
+            let row = (y * conv.stride[0] + ky * conv.dilation[0]).checked_sub(conv.padding_before[0]);
+            let column = (x * conv.stride[1] + kx * conv.dilation[1]).checked_sub(conv.padding_before[1]);
             let (Some(row), Some(column)) = (row, column) else { continue };
             if row < input[0] && column < input[1] {
                 let from = ((n * input[0] + row) * input[1] + column) * conv.in_channels + i;

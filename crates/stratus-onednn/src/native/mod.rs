@@ -6,6 +6,8 @@
 //! inputs give the same bits.
 #![allow(unsafe_code)] // The jump into a team of threads, the jump into code for instructions that were seen, stores past the caches.
 
+#[cfg(target_arch = "x86_64")]
+pub mod amx;
 pub mod avg_pool;
 pub mod batch_norm;
 mod batch_norm_backward;
@@ -25,3 +27,5 @@ pub mod relayout;
 pub mod rows;
 pub mod simd;
 pub mod threads;
+#[cfg(target_arch = "x86_64")]
+pub mod weight_gradient;

@@ -153,5 +153,7 @@ pub(crate) fn backward_weights(
     };
     let mut candidates = ways.list(weights, &any)?;
     candidates.extend(direct::backward_weights(maker, around, weights)?);
+    #[cfg(target_arch = "x86_64")]
+    candidates.extend(super::weight_gradient::candidate(maker, around, weights)?);
     Ok(candidates)
 }

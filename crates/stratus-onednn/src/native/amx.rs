@@ -1,0 +1,135 @@
+//! Products of matrices of bf16 on the tile registers of AMX.
+//!
+//! Intel, "Architecture instruction set extensions programming reference", chapter 3: eight registers of 16 rows of 64 bytes. One instruction adds
+//! the product of a 16×32 and a 32×16 matrix of bf16 to a 16×16 matrix of `f32`; the second factor lies in pairs of rows, so that the two numbers
+//! that are multiplied with neighbours of a row of the first are neighbours as well.
+
+use super::simd::Bf16;
+use crate::ffi::Context;
+use std::marker::PhantomData;
+
+/// Rows of a tile; columns of the second factor.
+pub const ROWS: usize = 16;
+/// Terms that one tile of each factor holds.
+pub const TERMS: usize = 32;
+/// Rows and columns of a block of the result: two tiles each way, so that each tile of a factor that is loaded is used twice.
+pub const BLOCK: usize = 2 * ROWS;
+/// Elements of a tile of a factor.
+pub const TILE: usize = ROWS * TERMS;
+/// Elements of a block of the result.
+pub const SUMS: usize = BLOCK * BLOCK;
+
+/// Tiles that the processor has and this process may use: a value of this type is the proof.
+#[derive(Clone, Copy, Debug)]
+pub struct Amx(());
+
+/// A thread's tile registers, in the shape that products need, until this is dropped.
+///
+/// Registers belong to a thread: it cannot be sent to another.
+pub struct Tiles(PhantomData<*mut ()>);
+
+impl Amx {
+    /// The proof, where the library uses AMX itself: it has then asked the processor, and the operating system for the registers' state, which is
+    /// given to a process as a whole.
+    #[must_use]
+    pub fn of(context: &Context) -> Option<Self> {
+        (context.instruction_set() == "AMX").then_some(Self(()))
+    }
+
+    /// Shapes the calling thread's registers. The library shapes them anew whenever it finds them otherwise than it needs them.
+    #[must_use]
+    pub fn tiles(self) -> Tiles {
+        #[repr(C, align(64))]
+        struct Configuration {
+            palette: u8,
+            start_row: u8,
+            reserved: [u8; 14],
+            bytes_of_a_row: [u16; 16],
+            rows: [u8; 16],
+        }
+        let each = |register: usize, value: usize| if register < 8 { value } else { 0 };
+        let configuration = Configuration {
+            palette: 1,
+            start_row: 0,
+            reserved: [0; 14],
+            bytes_of_a_row: std::array::from_fn(|register| each(register, 64) as u16),
+            rows: std::array::from_fn(|register| each(register, ROWS) as u8),
+        };
+        // SAFETY: the registers are there; the configuration is 64 bytes of the documented form, which the instruction only reads.
+        unsafe {
+            std::arch::asm!("ldtilecfg [{}]", in(reg) &raw const configuration, options(nostack, preserves_flags));
+        }
+        Tiles(PhantomData)
+    }
+}
+
+impl Drop for Tiles {
+    fn drop(&mut self) {
+        // SAFETY: the registers were shaped by this thread; their contents are no longer needed.
+        unsafe {
+            std::arch::asm!("tilerelease", options(nomem, nostack, preserves_flags));
+        }
+    }
+}
+
+impl Tiles {
+    /// `sums += a b`, a block. Each factor is given as its two halves: 16 rows of `a`, 16 columns of `b`; a half is `count` tiles behind each other,
+    /// of 32 terms each. `sums` holds four tiles: the first half of `a` with both of `b`, then the second. The block behind it is likely to be next
+    /// and is asked for meanwhile: sums of 512 by 512 channels are in no cache nearer than the third (a quarter faster).
+    ///
+    /// # Panics
+    /// Where a factor has fewer tiles.
+    #[inline]
+    pub fn multiply_add(&self, a: [&[Bf16]; 2], b: [&[Bf16]; 2], count: usize, sums: &mut [f32; SUMS]) {
+        let enough = a.iter().chain(&b).all(|factor| factor.len() >= count * TILE);
+        assert!(enough, "a factor has fewer than {count} tiles");
+        if count == 0 {
+            return;
+        }
+        // SAFETY: `self` is the proof that this thread's registers are shaped; `count` tiles of 1 KiB each are read of every factor, four tiles of
+        // 1 KiB are read and written in `sums`. All eight registers are named as overwritten.
+        unsafe {
+            std::arch::asm!(
+                "tileloadd tmm0, [{c} + {row}]",
+                "tileloadd tmm1, [{c} + {row} + 1024]",
+                "tileloadd tmm2, [{c} + {row} + 2048]",
+                "tileloadd tmm3, [{c} + {row} + 3072]",
+                "2:",
+                "tileloadd tmm4, [{a0} + {row}]",
+                "tileloadd tmm6, [{b0} + {row}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm7, [{b1} + {row}]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm5, [{a1} + {row}]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "prefetcht0 [{next}]",
+                "prefetcht0 [{next} + 64]",
+                "prefetcht0 [{next} + 128]",
+                "prefetcht0 [{next} + 192]",
+                "add {next}, 256",
+                "add {a0}, 1024",
+                "add {a1}, 1024",
+                "add {b0}, 1024",
+                "add {b1}, 1024",
+                "dec {count}",
+                "jnz 2b",
+                "tilestored [{c} + {row}], tmm0",
+                "tilestored [{c} + {row} + 1024], tmm1",
+                "tilestored [{c} + {row} + 2048], tmm2",
+                "tilestored [{c} + {row} + 3072], tmm3",
+                a0 = inout(reg) a[0].as_ptr() => _,
+                a1 = inout(reg) a[1].as_ptr() => _,
+                b0 = inout(reg) b[0].as_ptr() => _,
+                b1 = inout(reg) b[1].as_ptr() => _,
+                count = inout(reg) count => _,
+                next = inout(reg) sums.as_ptr_range().end => _,
+                c = in(reg) sums.as_mut_ptr(),
+                row = in(reg) 64usize,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+}

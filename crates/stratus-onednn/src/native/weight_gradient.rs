@@ -1,0 +1,559 @@
+//! The gradient of a convolution's weights on AMX.
+//!
+//! The gradient of one tap is a product of matrices, output's gradient by input, whose terms are the pixels of all images. Maps lie channels last;
+//! tiles want pixels next to each other. So both maps are brought into panels, a chunk at a time that stays in the second cache, and every tap of
+//! every block of channels is then a walk along two panels:
+//!
+//! - the terms of a chunk are its output pixels, row by row, and within a row image by image. A tap one row further down then begins one stretch
+//!   further on, whatever the height of a map, and rows that would lie on the padding are left out;
+//! - rows that a stride skips lie in panels of their own, one per remainder;
+//! - columns differ by tap: the panels of the input are made once for each.
+
+use super::amx::{Amx, BLOCK, ROWS, SUMS, TERMS, TILE};
+use super::elementwise::Machine;
+use super::relayout::Relayout;
+use super::simd::{Bf16, Instructions};
+use super::threads::{MAX_THREADS, cut, split};
+use std::ops::Range;
+use stratus_engine::Layout;
+use stratus_graph::ops::Conv2d;
+
+/// The terms that a chunk should have. More of them let sums stay longer in registers, fewer let panels stay in the caches.
+const CHUNK_TERMS: usize = 512;
+
+/// Sums of this many bytes stay in a core's second cache: threads may then each have their own.
+const SMALL: usize = 1 << 20;
+
+/// Elements between two panels beyond what they hold: with a power of two, lines of all of them would fall on the same few places of a cache.
+const GAP: usize = TERMS;
+
+/// The gradient of the weights of one convolution.
+#[derive(Clone)]
+pub struct WeightGradient {
+    channels: usize,
+    filters: usize,
+    kernel: [usize; 2],
+    stride: [usize; 2],
+    dilation: [usize; 2],
+    padding: [usize; 2],
+    batch: usize,
+    input: [usize; 2],
+    output: [usize; 2],
+    /// Images and rows of a chunk.
+    chunk: [usize; 2],
+    /// Groups that threads form: each of the first kind makes the gradients of some filters, each of the second those of some chunks.
+    groups: [usize; 2],
+    /// From the sums to the gradient.
+    gather: Relayout,
+    amx: Amx,
+    machine: Machine,
+}
+
+/// Part of the batch.
+#[derive(Clone)]
+struct Chunk {
+    images: Range<usize>,
+    rows: Range<usize>,
+    /// Terms: output pixels, rows of odd maps with one that is zero.
+    terms: usize,
+}
+
+/// What a thread works with.
+#[derive(Default)]
+struct Share<'a> {
+    sums: &'a mut [f32],
+    bias: &'a mut [f32],
+    dy: &'a mut [f32],
+    x: &'a mut [f32],
+}
+
+impl WeightGradient {
+    /// The gradient of the weights of `conv` over a batch of `input` sized maps, to lie as `takes` says; `None` where another kernel has to make it.
+    #[must_use]
+    pub fn new(
+        conv: &Conv2d,
+        batch: usize,
+        input: [usize; 2],
+        takes: &Layout,
+        amx: Amx,
+        machine: &Machine,
+    ) -> Option<Self> {
+        let output = conv.output_size(input).ok()?;
+        let suits = conv.groups == 1
+            && conv.in_channels >= ROWS
+            && conv.out_channels >= ROWS
+            && machine.level.instructions() == Instructions::Avx512
+            && takes.shape == conv.weight_shape();
+        if !suits || batch == 0 {
+            return None;
+        }
+        let [height, width] = [output[0], output[1].next_multiple_of(2)];
+        // Whole tiles of terms between one row and the next, where that is possible.
+        let whole = |length: usize, wanted: usize| {
+            let even = TERMS / gcd(length, TERMS);
+            if wanted > even { wanted / even * even } else { wanted.max(1) }
+        };
+        let chunk = if height * width >= CHUNK_TERMS {
+            [1, whole(width, CHUNK_TERMS / width).min(height)]
+        } else {
+            [whole(width, CHUNK_TERMS / (height * width)).min(batch), height]
+        };
+        let blocks = [conv.out_channels, conv.in_channels].map(|channels| channels.div_ceil(BLOCK));
+        let [rows, columns] = conv.kernel;
+        let sums = Layout {
+            tag: "sums".to_owned(),
+            shape: takes.shape.clone(),
+            padded: vec![blocks[0] * BLOCK, blocks[1] * BLOCK, rows, columns],
+            strides: vec![columns * blocks[1] * rows * SUMS, rows * SUMS, SUMS, blocks[1] * rows * SUMS],
+            blocks: vec![(0, 2), (1, 2), (0, ROWS), (1, ROWS)],
+        };
+        let threads = machine.team.threads();
+        let by_filters = if sums.elements() * size_of::<f32>() <= SMALL {
+            1
+        } else {
+            (1..=threads).rev().find(|d| threads.is_multiple_of(*d) && *d <= blocks[0]).unwrap_or(1)
+        };
+        Some(Self {
+            channels: conv.in_channels,
+            filters: conv.out_channels,
+            kernel: conv.kernel,
+            stride: conv.stride,
+            dilation: conv.dilation,
+            padding: conv.padding_before,
+            batch,
+            input,
+            output,
+            chunk,
+            groups: [by_filters, threads / by_filters],
+            gather: Relayout::new(&sums, takes, machine)?,
+            amx,
+            machine: machine.clone(),
+        })
+    }
+
+    /// Blocks of filters, blocks of channels.
+    fn blocks(&self) -> [usize; 2] {
+        [self.filters, self.channels].map(|channels| channels.div_ceil(BLOCK))
+    }
+
+    /// Columns of a row of terms: pairs are whole.
+    fn columns(&self) -> usize {
+        self.output[1].next_multiple_of(2)
+    }
+
+    /// Elements of the sums of one block of filters.
+    fn sums_of_block(&self) -> usize {
+        self.kernel[0] * self.kernel[1] * self.blocks()[1] * SUMS
+    }
+
+    /// Rows of input that the taps which leave remainder `class` by the stride reach beyond the chunk's first ones; `None` where no tap does.
+    fn reach(&self, class: usize) -> Option<usize> {
+        (0..self.kernel[0])
+            .map(|tap| tap * self.dilation[0])
+            .filter(|row| row % self.stride[0] == class)
+            .map(|row| row / self.stride[0])
+            .max()
+    }
+
+    /// Pairs of terms in a panel of the input, of the taps that leave a remainder, and elements from panel to panel.
+    fn input_panel(&self, [images, rows]: [usize; 2], reach: usize) -> [usize; 2] {
+        let pairs = (rows + reach) * images * self.columns() / 2;
+        // The last tile of a stretch may end behind it.
+        [pairs, (pairs + ROWS) * TERMS + GAP]
+    }
+
+    /// Elements from panel to panel of the output's gradient.
+    fn output_panel(terms: usize) -> usize {
+        terms.div_ceil(TERMS) * TILE + GAP
+    }
+
+    /// The number of chunks of images, and of rows.
+    fn chunks(&self) -> [usize; 2] {
+        [self.batch.div_ceil(self.chunk[0]), self.output[0].div_ceil(self.chunk[1])]
+    }
+
+    fn chunk(&self, number: usize) -> Chunk {
+        let [_, bands] = self.chunks();
+        let range =
+            |number: usize, length: usize, end: usize| number * length..((number + 1) * length).min(end);
+        let images = range(number / bands, self.chunk[0], self.batch);
+        let rows = range(number % bands, self.chunk[1], self.output[0]);
+        let terms = images.len() * rows.len() * self.columns();
+        Chunk { images, rows, terms }
+    }
+
+    /// `f32` elements of a thread's scratch: sums of bias, panels of the output's gradient, panels of the input.
+    fn scratch(&self, blocks: usize) -> [usize; 3] {
+        let [images, rows] = self.chunk;
+        let dy = 2 * blocks * Self::output_panel(images * rows * self.columns());
+        let panels = (0..self.stride[0]).filter_map(|class| self.reach(class));
+        let x: usize =
+            panels.map(|reach| 2 * self.blocks()[1] * self.input_panel(self.chunk, reach)[1]).sum();
+        [blocks * BLOCK * ROWS, dy / 2, x / 2]
+    }
+
+    /// The blocks of filters of the threads of a group.
+    fn filters_of(&self, thread: usize) -> Range<usize> {
+        split(self.blocks()[0], self.groups[0], thread % self.groups[0])
+    }
+
+    fn threads(&self) -> impl Iterator<Item = usize> {
+        0..self.groups[0] * self.groups[1]
+    }
+
+    /// Bytes of scratch.
+    #[must_use]
+    pub fn scratch_bytes(&self) -> usize {
+        let of = |thread: usize| {
+            let blocks = self.filters_of(thread).len();
+            blocks * self.sums_of_block() + self.scratch(blocks).iter().sum::<usize>()
+        };
+        self.threads().map(of).sum::<usize>() * size_of::<f32>()
+    }
+
+    /// Makes the gradients of weights and bias; `db` is empty where there is no bias.
+    pub fn run(&self, x: &[Bf16], dy: &[Bf16], dw: &mut [f32], db: &mut [f32], scratch: &mut [f32]) {
+        let all = self.blocks()[0] * self.sums_of_block();
+        let (sums, rest) = scratch.split_at_mut(all * self.groups[1]);
+        self.add_up(x, dy, !db.is_empty(), sums, rest);
+        let (first, others) = sums.split_at_mut(all);
+        for other in others.chunks_exact(all) {
+            self.machine.accumulate(other, first);
+        }
+        self.gather.run(first, dw);
+        self.bias(rest, db);
+    }
+
+    /// Cuts scratch into what threads work with.
+    fn cut<'a>(&self, sums: &'a mut [f32], scratch: &'a mut [f32]) -> [Share<'a>; MAX_THREADS] {
+        let blocks = |thread: usize| self.filters_of(thread).len();
+        let sums = cut(sums, self.threads().map(|thread| blocks(thread) * self.sums_of_block()));
+        let mut shares = std::array::from_fn(|_| Share::default());
+        for ((thread, share), (sums, rest)) in
+            self.threads().zip(&mut shares).zip(sums.into_iter().zip(self.cut_rest(scratch)))
+        {
+            let [bias, dy, _] = self.scratch(blocks(thread));
+            let (bias, rest) = rest.split_at_mut(bias);
+            let (dy, x) = rest.split_at_mut(dy);
+            *share = Share { sums, bias, dy, x };
+        }
+        shares
+    }
+
+    /// Cuts what of scratch is not sums.
+    fn cut_rest<'a>(&self, scratch: &'a mut [f32]) -> [&'a mut [f32]; MAX_THREADS] {
+        let of = |thread: usize| self.scratch(self.filters_of(thread).len()).iter().sum();
+        cut(scratch, self.threads().map(of))
+    }
+
+    fn add_up(&self, x: &[Bf16], dy: &[Bf16], bias: bool, sums: &mut [f32], scratch: &mut [f32]) {
+        let mut shares = self.cut(sums, scratch);
+        let threads = self.groups[0] * self.groups[1];
+        let chunks: usize = self.chunks().iter().product();
+        self.machine.team.run_parts(&mut shares[..threads], &|thread, share| {
+            share.sums.fill(0.0);
+            share.bias.fill(0.0);
+            let filters = self.filters_of(thread);
+            if filters.is_empty() {
+                return;
+            }
+            let tiles = self.amx.tiles();
+            let (dy_panels, x_panels) =
+                (bytemuck::cast_slice_mut(share.dy), bytemuck::cast_slice_mut::<f32, Bf16>(share.x));
+            for number in split(chunks, self.groups[1], thread / self.groups[0]) {
+                let chunk = self.chunk(number);
+                // SAFETY: the level is the proof of AVX-512 (`new`).
+                unsafe {
+                    let sums = bias.then_some(&mut *share.bias);
+                    self.pack_output(&chunk, &filters, dy, dy_panels, sums);
+                };
+                for column in 0..self.kernel[1] {
+                    // SAFETY: as above.
+                    unsafe { self.pack_input(&chunk, column, x, x_panels) };
+                    self.multiply(&tiles, &chunk, column, [dy_panels, x_panels], share.sums);
+                }
+            }
+        });
+    }
+
+    /// Adds the products of a chunk for the taps of one column.
+    fn multiply(
+        &self,
+        tiles: &super::amx::Tiles,
+        chunk: &Chunk,
+        column: usize,
+        [dy, x]: [&[Bf16]; 2],
+        sums: &mut [f32],
+    ) {
+        let [_, channel_blocks] = self.blocks();
+        let sizes = [chunk.images.len(), chunk.rows.len()];
+        let panel = Self::output_panel(chunk.terms);
+        let row_of_terms = chunk.images.len() * self.columns();
+        let (sums, _) = sums.as_chunks_mut::<SUMS>();
+        for (filters, sums) in sums.chunks_exact_mut(self.sums_of_block() / SUMS).enumerate() {
+            let dy = [2 * filters, 2 * filters + 1].map(|half| &dy[half * panel..][..panel]);
+            let first = column * channel_blocks * self.kernel[0];
+            for channels in 0..channel_blocks {
+                for tap in 0..self.kernel[0] {
+                    let (class, shift) = self.place(tap);
+                    // Rows whose input lies on the padding add nothing.
+                    let rows = self.rows_inside(chunk, tap);
+                    if rows.is_empty() {
+                        continue;
+                    }
+                    let from = rows.start * row_of_terms / TERMS;
+                    let count = (rows.end * row_of_terms).div_ceil(TERMS) - from;
+                    let (start, [_, panel]) = self.input_panels(sizes, class);
+                    let pair = from * ROWS + shift * row_of_terms / 2;
+                    let x = [2 * channels, 2 * channels + 1]
+                        .map(|half| &x[start + half * panel + pair * TERMS..][..count * TILE]);
+                    let dy = dy.map(|half| &half[from * TILE..]);
+                    tiles.multiply_add(dy, x, count, &mut sums[first + channels * self.kernel[0] + tap]);
+                }
+            }
+        }
+    }
+
+    /// The remainder by the stride of the input row that a tap sees, and how many rows of that kind it lies further down.
+    fn place(&self, tap: usize) -> (usize, usize) {
+        let row = tap * self.dilation[0];
+        (row % self.stride[0], row / self.stride[0])
+    }
+
+    /// Rows of a chunk for which a tap sees a row of input, counted from its first.
+    fn rows_inside(&self, chunk: &Chunk, tap: usize) -> Range<usize> {
+        let row = tap * self.dilation[0];
+        let [stride, padding] = [self.stride[0], self.padding[0]];
+        let start = padding.saturating_sub(row).div_ceil(stride);
+        let end = (self.input[0] + padding).saturating_sub(row).div_ceil(stride);
+        let inside = |at: usize| at.clamp(chunk.rows.start, chunk.rows.end) - chunk.rows.start;
+        inside(start)..inside(end)
+    }
+
+    /// Where the panels of the taps that leave a remainder begin, and how large they are.
+    fn input_panels(&self, sizes: [usize; 2], class: usize) -> (usize, [usize; 2]) {
+        let panel = |class: usize| self.reach(class).map(|reach| self.input_panel(sizes, reach));
+        let before = (0..class).filter_map(panel).map(|[_, elements]| 2 * self.blocks()[1] * elements).sum();
+        (before, panel(class).unwrap_or_default())
+    }
+
+    /// Sums the registers of the bias, and those of the groups.
+    fn bias(&self, scratch: &mut [f32], db: &mut [f32]) {
+        if db.is_empty() {
+            return;
+        }
+        db.fill(0.0);
+        for (thread, share) in self.threads().zip(self.cut_rest(scratch)) {
+            let filters = self.filters_of(thread);
+            let [lanes, _, _] = self.scratch(filters.len());
+            let first = (filters.start * BLOCK).min(db.len());
+            for (db, lanes) in db[first..].iter_mut().zip(share[..lanes].chunks_exact(ROWS)) {
+                *db += lanes.iter().sum::<f32>();
+            }
+        }
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+mod pack {
+    use super::{BLOCK, Bf16, Chunk, ROWS, Range, TERMS, TILE, WeightGradient};
+    use std::arch::x86_64::{
+        __m512i, __mmask32, _mm512_add_ps, _mm512_and_si512, _mm512_castsi512_ps, _mm512_loadu_ps,
+        _mm512_loadu_si512, _mm512_maskz_loadu_epi16, _mm512_permutex2var_epi16, _mm512_set1_epi32,
+        _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512,
+        _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    };
+
+    /// The channels of a block that there are.
+    fn mask(channels: usize, block: usize) -> __mmask32 {
+        let there = channels - block * BLOCK;
+        if there >= BLOCK { !0 } else { (1 << there) - 1 }
+    }
+
+    /// Which elements of two registers make pairs, for the first half of both and for the second.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn pairs() -> [__m512i; 2] {
+        [0, ROWS].map(|first| {
+            let elements: [u16; BLOCK] = std::array::from_fn(|i| (first + i / 2 + i % 2 * BLOCK) as u16);
+            // SAFETY: 64 bytes.
+            unsafe { _mm512_loadu_si512(elements.as_ptr().cast()) }
+        })
+    }
+
+    /// The channels of a pixel, zero where there is none.
+    ///
+    /// # Safety
+    /// AVX-512 must be there, and `mask` channels from `at` on.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    unsafe fn load(map: &[Bf16], at: Option<usize>, mask: __mmask32) -> __m512i {
+        match at {
+            // SAFETY: the caller's; masked elements are not read.
+            Some(at) => unsafe { _mm512_maskz_loadu_epi16(mask, map.as_ptr().add(at).cast()) },
+            None => _mm512_setzero_si512(),
+        }
+    }
+
+    /// Rows as columns: 16×16 numbers of 32 bits.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn transpose(rows: [__m512i; ROWS]) -> [__m512i; ROWS] {
+        let mut a = rows;
+        for i in 0..8 {
+            a[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
+            a[2 * i + 1] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
+        }
+        let mut b = a;
+        for i in 0..4 {
+            let [r0, r1, r2, r3] = [a[4 * i], a[4 * i + 1], a[4 * i + 2], a[4 * i + 3]];
+            b[4 * i] = _mm512_unpacklo_epi64(r0, r2);
+            b[4 * i + 1] = _mm512_unpackhi_epi64(r0, r2);
+            b[4 * i + 2] = _mm512_unpacklo_epi64(r1, r3);
+            b[4 * i + 3] = _mm512_unpackhi_epi64(r1, r3);
+        }
+        // Now register 4 i + j holds, per quarter q, column 4 q + j of rows 4 i to 4 i + 3.
+        let mut c = b;
+        for j in 0..4 {
+            let [r0, r1, r2, r3] = [b[j], b[4 + j], b[8 + j], b[12 + j]];
+            let [low, high] = [_mm512_shuffle_i32x4::<0x88>(r0, r1), _mm512_shuffle_i32x4::<0xdd>(r0, r1)];
+            let [low2, high2] = [_mm512_shuffle_i32x4::<0x88>(r2, r3), _mm512_shuffle_i32x4::<0xdd>(r2, r3)];
+            c[j] = _mm512_shuffle_i32x4::<0x88>(low, low2);
+            c[4 + j] = _mm512_shuffle_i32x4::<0x88>(high, high2);
+            c[8 + j] = _mm512_shuffle_i32x4::<0xdd>(low, low2);
+            c[12 + j] = _mm512_shuffle_i32x4::<0xdd>(high, high2);
+        }
+        c
+    }
+
+    impl WeightGradient {
+        /// Brings a chunk of the output's gradient into panels of 16 filters: tiles of a row per filter, 32 terms long. Adds to the sums of the bias,
+        /// 16 per filter.
+        ///
+        /// # Safety
+        /// AVX-512 must be there.
+        #[target_feature(enable = "avx512f,avx512bw")]
+        pub(super) unsafe fn pack_output(
+            &self,
+            chunk: &Chunk,
+            filters: &Range<usize>,
+            dy: &[Bf16],
+            panels: &mut [Bf16],
+            mut bias: Option<&mut [f32]>,
+        ) {
+            let panel = Self::output_panel(chunk.terms);
+            let [low, high] = pairs();
+            let [height, width] = self.output;
+            for tile in 0..chunk.terms.div_ceil(TERMS) {
+                let mut pixels = [None; TERMS];
+                for (pixel, term) in pixels.iter_mut().zip(tile * TERMS..) {
+                    let (column, row) = (term % self.columns(), term / self.columns());
+                    let (image, row) = (row % chunk.images.len(), row / chunk.images.len());
+                    if row < chunk.rows.len() && column < width {
+                        let row = (chunk.images.start + image) * height + chunk.rows.start + row;
+                        *pixel = Some((row * width + column) * self.filters);
+                    }
+                }
+                for (number, block) in filters.clone().enumerate() {
+                    let mask = mask(self.filters, block);
+                    let mut halves = [[_mm512_setzero_si512(); ROWS]; 2];
+                    for (pair, pixels) in pixels.as_chunks::<2>().0.iter().enumerate() {
+                        // SAFETY: filters of a pixel of the map.
+                        let [first, second] =
+                            pixels.map(|at| unsafe { load(dy, at.map(|at| at + block * BLOCK), mask) });
+                        halves[0][pair] = _mm512_permutex2var_epi16(first, low, second);
+                        halves[1][pair] = _mm512_permutex2var_epi16(first, high, second);
+                    }
+                    for (half, rows) in halves.into_iter().enumerate() {
+                        let rows = transpose(rows);
+                        let half = 2 * number + half;
+                        let to = &mut panels[half * panel + tile * TILE..][..TILE];
+                        for (row, to) in rows.iter().zip(to.chunks_exact_mut(TERMS)) {
+                            // SAFETY: 64 bytes.
+                            unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), *row) };
+                        }
+                        let Some(bias) = &mut bias else { continue };
+                        let sums = &mut bias[half * ROWS * ROWS..][..ROWS * ROWS];
+                        let upper = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
+                        for (row, sums) in rows.into_iter().zip(sums.chunks_exact_mut(ROWS)) {
+                            let even = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(row));
+                            let odd = _mm512_castsi512_ps(_mm512_and_si512(row, upper));
+                            // SAFETY: 16 numbers.
+                            unsafe {
+                                let sum =
+                                    _mm512_add_ps(_mm512_loadu_ps(sums.as_ptr()), _mm512_add_ps(even, odd));
+                                _mm512_storeu_ps(sums.as_mut_ptr(), sum);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+
+        /// Brings what the taps of a column see of a chunk into panels of 16 channels: a row per pair of terms, pairs channel by channel.
+        ///
+        /// # Safety
+        /// AVX-512 must be there.
+        #[target_feature(enable = "avx512f,avx512bw")]
+        pub(super) unsafe fn pack_input(
+            &self,
+            chunk: &Chunk,
+            column: usize,
+            x: &[Bf16],
+            panels: &mut [Bf16],
+        ) {
+            let [low, high] = pairs();
+            let sizes = [chunk.images.len(), chunk.rows.len()];
+            let pairs_of_a_row = self.columns() / 2;
+            let [_, blocks] = self.blocks();
+            for class in 0..self.stride[0] {
+                let Some(reach) = self.reach(class) else { continue };
+                let (start, [pairs, panel]) = self.input_panels(sizes, class);
+                let panels = &mut panels[start..][..2 * blocks * panel];
+                let mut put = |pair: usize, pixels: [Option<usize>; 2]| {
+                    for block in 0..blocks {
+                        let mask = mask(self.channels, block);
+                        let at = |pixel: Option<usize>| pixel.map(|at| at + block * BLOCK);
+                        // SAFETY: channels of a pixel of the map.
+                        let [first, second] = unsafe { pixels.map(|pixel| load(x, at(pixel), mask)) };
+                        let halves = [
+                            _mm512_permutex2var_epi16(first, low, second),
+                            _mm512_permutex2var_epi16(first, high, second),
+                        ];
+                        for (half, values) in halves.into_iter().enumerate() {
+                            let to = &mut panels[(2 * block + half) * panel + pair * TERMS..][..TERMS];
+                            // SAFETY: 64 bytes.
+                            unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), values) };
+                        }
+                    }
+                };
+                for row in 0..chunk.rows.len() + reach {
+                    let padded = (chunk.rows.start + row) * self.stride[0] + class;
+                    let y = padded.checked_sub(self.padding[0]).filter(|&y| y < self.input[0]);
+                    for (number, image) in chunk.images.clone().enumerate() {
+                        let first = (row * sizes[0] + number) * pairs_of_a_row;
+                        let pixel = |x: usize| {
+                            let padded = x * self.stride[1] + column * self.dilation[1];
+                            let inside = padded.checked_sub(self.padding[1]).filter(|&x| x < self.input[1]);
+                            let (y, x) = (y?, inside.filter(|_| x < self.output[1])?);
+                            Some(((image * self.input[0] + y) * self.input[1] + x) * self.channels)
+                        };
+                        for pair in 0..pairs_of_a_row {
+                            put(first + pair, [pixel(2 * pair), pixel(2 * pair + 1)]);
+                        }
+                    }
+                }
+                for pair in pairs..pairs + ROWS {
+                    put(pair, [None; 2]);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "weight_gradient_tests.rs"]
+mod tests;

@@ -1,0 +1,123 @@
+//! What the case tables do not reach: chunks and groups of threads of every kind, other layouts of the gradient, and what lies in scratch.
+
+use super::*;
+use crate::library;
+use crate::native::direct_conv::tests::{each_product, numbers};
+use crate::native::simd::{Element, Level};
+use crate::native::threads::Team;
+
+/// The proof that there is AMX; without it these tests check nothing, and say so.
+fn amx() -> Option<Amx> {
+    let found = library::find().ok().and_then(|context| Amx::of(&context));
+    if found.is_none() {
+        eprintln!("SKIPPED: no AMX");
+    }
+    found
+}
+
+fn check(amx: Amx, conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layout) {
+    let [height, width] = conv.output_size(input).unwrap();
+    let x = numbers(batch * input[0] * input[1] * conv.in_channels, 1);
+    let dy = numbers(batch * height * width * conv.out_channels, 2);
+    let mut plain = vec![0.0; conv.weight_shape().iter().product()];
+    each_product(conv, batch, input, |from, weight, to| plain[weight] += x[from] * dy[to]);
+    let mut expected = vec![0.0; takes.elements()];
+    takes.for_each(&takes.shape, |at, from| expected[at] = plain[from]);
+    let filters = conv.out_channels;
+    let bias: Vec<f32> = (0..filters).map(|o| dy.iter().skip(o).step_by(filters).sum()).collect();
+    let [x, dy] = [&x, &dy].map(|map| map.iter().map(|&value| Bf16::store(value)).collect::<Vec<_>>());
+    for threads in 1..=4 {
+        let machine = Machine { team: Team::in_turn(threads), level: Level::detect([true, true]) };
+        let gradient = WeightGradient::new(conv, batch, input, takes, amx, &machine).unwrap();
+        // What lies in scratch means nothing.
+        let mut scratch = vec![f32::NAN; gradient.scratch_bytes() / 4];
+        let (mut dw, mut db) = (vec![f32::NAN; takes.elements()], vec![f32::NAN; filters]);
+        gradient.run(&x, &dy, &mut dw, &mut db, &mut scratch);
+        assert!(dw == expected, "{conv:?} {input:?} {threads} threads");
+        assert_eq!(db, bias, "{conv:?} {input:?} {threads} threads");
+        dw.fill(f32::NAN);
+        gradient.run(&x, &dy, &mut dw, &mut [], &mut scratch);
+        assert!(dw == expected, "{conv:?} {input:?} {threads} threads, without bias");
+    }
+}
+
+#[test]
+fn every_shape_follows_the_definition() {
+    let Some(amx) = amx() else { return };
+    for (conv, batch, input) in [
+        (Conv2d::new(32, 32, 3, 1, 1), 9, [4, 4]),
+        (Conv2d::new(64, 96, 3, 1, 1), 5, [7, 7]),
+        (Conv2d::new(16, 16, 1, 1, 0), 1, [1, 1]),
+        (Conv2d::new(17, 40, 3, 1, 1), 2, [5, 9]),
+        (Conv2d::new(48, 33, 3, 2, 1), 3, [8, 8]),
+        (Conv2d::new(32, 32, 1, 2, 0), 3, [9, 7]),
+        (Conv2d::new(16, 24, 5, 1, 2), 1, [40, 30]),
+        (Conv2d::new(20, 16, 7, 3, 3), 2, [23, 22]),
+        (Conv2d { dilation: [2, 3], ..Conv2d::new(32, 16, 3, 1, 2) }, 2, [11, 13]),
+        (Conv2d { dilation: [3, 1], stride: [2, 1], ..Conv2d::new(16, 32, 3, 1, 1) }, 2, [13, 12]),
+        (
+            Conv2d {
+                kernel: [1, 7],
+                padding_before: [0, 3],
+                padding_after: [0, 3],
+                ..Conv2d::new(32, 64, 3, 1, 0)
+            },
+            2,
+            [17, 17],
+        ),
+        (
+            Conv2d {
+                kernel: [4, 2],
+                stride: [3, 2],
+                padding_before: [3, 0],
+                padding_after: [0, 1],
+                ..Conv2d::new(16, 16, 3, 1, 0)
+            },
+            3,
+            [10, 9],
+        ),
+    ] {
+        check(amx, &conv, batch, input, &Layout::plain(&conv.weight_shape()));
+    }
+}
+
+#[test]
+fn many_threads_with_sums_of_their_own_or_shared() {
+    let Some(amx) = amx() else { return };
+    // 9 x 256 x 256 sums are more than a thread should have for itself.
+    let conv = Conv2d::new(256, 256, 3, 1, 1);
+    check(amx, &conv, 2, [3, 3], &Layout::plain(&conv.weight_shape()));
+    assert!(conv.weight_shape().iter().product::<usize>() * 4 > SMALL);
+}
+
+#[test]
+fn the_gradient_lies_as_it_is_wanted() {
+    let Some(amx) = amx() else { return };
+    let conv = Conv2d::new(32, 48, 3, 1, 1);
+    // oneDNN's `Adcb64a`: filters in blocks of 64, the last one padded.
+    let blocked = Layout {
+        tag: "Adcb64a".to_owned(),
+        shape: vec![48, 32, 3, 3],
+        padded: vec![64, 32, 3, 3],
+        strides: vec![9 * 32 * 64, 64, 32 * 64, 3 * 32 * 64],
+        blocks: vec![(0, 64)],
+    };
+    check(amx, &conv, 3, [6, 6], &blocked);
+    check(amx, &conv, 3, [6, 6], &Layout::channels_last(&[48, 32, 3, 3]));
+}
+
+#[test]
+fn what_it_cannot_do_is_left_to_others() {
+    let Some(amx) = amx() else { return };
+    let refused = |conv: Conv2d, input, level| {
+        let machine = Machine { team: Team::single(), level };
+        let takes = Layout::plain(&conv.weight_shape());
+        assert!(WeightGradient::new(&conv, 1, input, &takes, amx, &machine).is_none(), "{conv:?}");
+    };
+    let [most, less] = [[true, true], [true, false]].map(Level::detect);
+    refused(Conv2d { groups: 2, ..Conv2d::new(32, 32, 3, 1, 1) }, [8, 8], most);
+    refused(Conv2d::new(3, 64, 3, 1, 1), [8, 8], most);
+    refused(Conv2d::new(64, 10, 3, 1, 1), [8, 8], most);
+    refused(Conv2d::new(32, 32, 5, 1, 0), [4, 4], most);
+    refused(Conv2d::new(32, 32, 3, 1, 1), [8, 8], less);
+}
