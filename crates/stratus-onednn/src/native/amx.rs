@@ -6,7 +6,9 @@
 
 use super::simd::Bf16;
 use crate::ffi::Context;
+use std::arch::x86_64::{__m512i, __mmask32, _mm512_maskz_loadu_epi16, _mm512_setzero_si512};
 use std::marker::PhantomData;
+use std::ops::Range;
 
 /// Rows of a tile; columns of the second factor.
 pub const ROWS: usize = 16;
@@ -60,6 +62,24 @@ impl Amx {
             std::arch::asm!("ldtilecfg [{}]", in(reg) &raw const configuration, options(nostack, preserves_flags));
         }
         Tiles(PhantomData)
+    }
+}
+
+/// Where the tiles of two factors lie, step by step.
+#[derive(Clone, Debug, Default)]
+pub struct Steps {
+    bytes: Vec<[usize; 2]>,
+    /// Bytes of each factor that all steps together need.
+    reach: [usize; 2],
+}
+
+impl Steps {
+    /// Steps at these elements of the two factors.
+    #[must_use]
+    pub fn new(elements: &[[usize; 2]]) -> Self {
+        let bytes: Vec<[usize; 2]> = elements.iter().map(|at| at.map(|at| at * size_of::<Bf16>())).collect();
+        let ends = |factor: usize| bytes.iter().map(|at| at[factor] + 2 * TILE * size_of::<Bf16>()).max();
+        Self { reach: [0, 1].map(|factor| ends(factor).unwrap_or(0)), bytes }
     }
 }
 
@@ -131,5 +151,91 @@ impl Tiles {
                 options(nostack),
             );
         }
+    }
+
+    /// `sums = a b`, a block, where the factors' tiles do not lie behind each other: of every step, one of `range`, both halves of `a` lie at its first
+    /// place and both of `b` at its second. The other order of memory is that of [`Self::multiply_add`].
+    ///
+    /// # Panics
+    /// Where a factor is shorter than the steps reach.
+    #[inline]
+    pub fn multiply(
+        &self,
+        a: &[Bf16],
+        b: &[Bf16],
+        steps: &Steps,
+        range: Range<usize>,
+        sums: &mut [f32; SUMS],
+    ) {
+        let offsets = &steps.bytes[range];
+        let enough = size_of_val(a) >= steps.reach[0] && size_of_val(b) >= steps.reach[1];
+        assert!(enough, "a factor is shorter than the steps reach");
+        if offsets.is_empty() {
+            sums.fill(0.0);
+            return;
+        }
+        // SAFETY: `self` is the proof that this thread's registers are shaped; two tiles of 1 KiB are read of either factor at every step's places,
+        // which lie within it; four tiles of 1 KiB are written in `sums`. All eight registers are named as overwritten.
+        unsafe {
+            std::arch::asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "2:",
+                "mov {p}, [{step}]",
+                "mov {q}, [{step} + 8]",
+                "add {p}, {a}",
+                "add {q}, {b}",
+                "tileloadd tmm4, [{p} + {row}]",
+                "tileloadd tmm6, [{q} + {row}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm7, [{q} + {row} + 1024]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm5, [{p} + {row} + 1024]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "add {step}, 16",
+                "dec {count}",
+                "jnz 2b",
+                "tilestored [{c} + {row}], tmm0",
+                "tilestored [{c} + {row} + 1024], tmm1",
+                "tilestored [{c} + {row} + 2048], tmm2",
+                "tilestored [{c} + {row} + 3072], tmm3",
+                p = out(reg) _,
+                q = out(reg) _,
+                a = in(reg) a.as_ptr(),
+                b = in(reg) b.as_ptr(),
+                step = inout(reg) offsets.as_ptr() => _,
+                count = inout(reg) offsets.len() => _,
+                c = in(reg) sums.as_mut_ptr(),
+                row = in(reg) 64usize,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+}
+
+/// The channels of a block that there are, of so many in all: a bit each.
+#[inline]
+#[must_use]
+pub fn mask(channels: usize, block: usize) -> __mmask32 {
+    let there = channels - block * BLOCK;
+    if there >= BLOCK { !0 } else { (1 << there) - 1 }
+}
+
+/// The channels of a pixel, zero where there is none.
+///
+/// # Safety
+/// AVX-512 must be there, and the map must have the elements of `mask` from `at` on.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub unsafe fn load(map: &[Bf16], at: Option<usize>, mask: __mmask32) -> __m512i {
+    match at {
+        // SAFETY: the caller's; masked elements are not read.
+        Some(at) => unsafe { _mm512_maskz_loadu_epi16(mask, map.as_ptr().add(at).cast()) },
+        None => _mm512_setzero_si512(),
     }
 }

@@ -21,6 +21,8 @@ pub mod lrn;
 pub mod max_pool;
 pub mod narrow_product;
 mod norm_loops;
+#[cfg(target_arch = "x86_64")]
+pub mod panel_conv;
 pub mod pool;
 mod pool_pairs;
 pub mod relayout;

@@ -11,12 +11,12 @@
 
 use super::amx::{Amx, BLOCK, ROWS, SUMS, TERMS, TILE};
 use super::elementwise::Machine;
+use super::panel_conv::Task;
 use super::relayout::Relayout;
 use super::simd::{Bf16, Instructions};
 use super::threads::{MAX_THREADS, cut, split};
 use std::ops::Range;
 use stratus_engine::Layout;
-use stratus_graph::ops::Conv2d;
 
 /// The terms that a chunk should have. More of them let sums stay longer in registers, fewer let panels stay in the caches.
 const CHUNK_TERMS: usize = 512;
@@ -68,16 +68,10 @@ struct Share<'a> {
 }
 
 impl WeightGradient {
-    /// The gradient of the weights of `conv` over a batch of `input` sized maps, to lie as `takes` says; `None` where another kernel has to make it.
+    /// The gradient of the weights, to lie as the task says; `None` where another kernel has to make it.
     #[must_use]
-    pub fn new(
-        conv: &Conv2d,
-        batch: usize,
-        input: [usize; 2],
-        takes: &Layout,
-        amx: Amx,
-        machine: &Machine,
-    ) -> Option<Self> {
+    pub fn new(task: Task<'_>) -> Option<Self> {
+        let Task { conv, batch, input, weights: takes, amx, machine } = task;
         let output = conv.output_size(input).ok()?;
         let suits = conv.groups == 1
             && conv.in_channels >= ROWS
@@ -359,19 +353,14 @@ fn gcd(a: usize, b: usize) -> usize {
 }
 
 mod pack {
+    use super::super::amx::{load, mask};
     use super::{BLOCK, Bf16, Chunk, ROWS, Range, TERMS, TILE, WeightGradient};
     use std::arch::x86_64::{
-        __m512i, __mmask32, _mm512_add_ps, _mm512_and_si512, _mm512_castsi512_ps, _mm512_loadu_ps,
-        _mm512_loadu_si512, _mm512_maskz_loadu_epi16, _mm512_permutex2var_epi16, _mm512_set1_epi32,
-        _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512,
-        _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+        __m512i, _mm512_add_ps, _mm512_and_si512, _mm512_castsi512_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+        _mm512_permutex2var_epi16, _mm512_set1_epi32, _mm512_setzero_si512, _mm512_shuffle_i32x4,
+        _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_unpackhi_epi32,
+        _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
     };
-
-    /// The channels of a block that there are.
-    fn mask(channels: usize, block: usize) -> __mmask32 {
-        let there = channels - block * BLOCK;
-        if there >= BLOCK { !0 } else { (1 << there) - 1 }
-    }
 
     /// Which elements of two registers make pairs, for the first half of both and for the second.
     #[inline]
@@ -382,20 +371,6 @@ mod pack {
             // SAFETY: 64 bytes.
             unsafe { _mm512_loadu_si512(elements.as_ptr().cast()) }
         })
-    }
-
-    /// The channels of a pixel, zero where there is none.
-    ///
-    /// # Safety
-    /// AVX-512 must be there, and `mask` channels from `at` on.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw")]
-    unsafe fn load(map: &[Bf16], at: Option<usize>, mask: __mmask32) -> __m512i {
-        match at {
-            // SAFETY: the caller's; masked elements are not read.
-            Some(at) => unsafe { _mm512_maskz_loadu_epi16(mask, map.as_ptr().add(at).cast()) },
-            None => _mm512_setzero_si512(),
-        }
     }
 
     /// Rows as columns: 16×16 numbers of 32 bits.
@@ -556,4 +531,4 @@ mod pack {
 
 #[cfg(test)]
 #[path = "weight_gradient_tests.rs"]
-mod tests;
+pub mod tests;

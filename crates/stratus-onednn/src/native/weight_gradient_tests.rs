@@ -5,9 +5,10 @@ use crate::library;
 use crate::native::direct_conv::tests::{each_product, numbers};
 use crate::native::simd::{Element, Level};
 use crate::native::threads::Team;
+use stratus_graph::ops::Conv2d;
 
 /// The proof that there is AMX; without it these tests check nothing, and say so.
-fn amx() -> Option<Amx> {
+pub fn amx() -> Option<Amx> {
     let found = library::find().ok().and_then(|context| Amx::of(&context));
     if found.is_none() {
         eprintln!("SKIPPED: no AMX");
@@ -28,7 +29,8 @@ fn check(amx: Amx, conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layou
     let [x, dy] = [&x, &dy].map(|map| map.iter().map(|&value| Bf16::store(value)).collect::<Vec<_>>());
     for threads in 1..=4 {
         let machine = Machine { team: Team::in_turn(threads), level: Level::detect([true, true]) };
-        let gradient = WeightGradient::new(conv, batch, input, takes, amx, &machine).unwrap();
+        let gradient =
+            WeightGradient::new(Task { conv, batch, input, weights: takes, amx, machine: &machine }).unwrap();
         // What lies in scratch means nothing.
         let mut scratch = vec![f32::NAN; gradient.scratch_bytes() / 4];
         let (mut dw, mut db) = (vec![f32::NAN; takes.elements()], vec![f32::NAN; filters]);
@@ -41,10 +43,9 @@ fn check(amx: Amx, conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layou
     }
 }
 
-#[test]
-fn every_shape_follows_the_definition() {
-    let Some(amx) = amx() else { return };
-    for (conv, batch, input) in [
+/// Convolutions of every kind, a batch and the size of its images.
+pub fn cases() -> Vec<(Conv2d, usize, [usize; 2])> {
+    vec![
         (Conv2d::new(32, 32, 3, 1, 1), 9, [4, 4]),
         (Conv2d::new(64, 96, 3, 1, 1), 5, [7, 7]),
         (Conv2d::new(16, 16, 1, 1, 0), 1, [1, 1]),
@@ -76,7 +77,13 @@ fn every_shape_follows_the_definition() {
             3,
             [10, 9],
         ),
-    ] {
+    ]
+}
+
+#[test]
+fn every_shape_follows_the_definition() {
+    let Some(amx) = amx() else { return };
+    for (conv, batch, input) in cases() {
         check(amx, &conv, batch, input, &Layout::plain(&conv.weight_shape()));
     }
 }
@@ -112,7 +119,8 @@ fn what_it_cannot_do_is_left_to_others() {
     let refused = |conv: Conv2d, input, level| {
         let machine = Machine { team: Team::single(), level };
         let takes = Layout::plain(&conv.weight_shape());
-        assert!(WeightGradient::new(&conv, 1, input, &takes, amx, &machine).is_none(), "{conv:?}");
+        let task = Task { conv: &conv, batch: 1, input, weights: &takes, amx, machine: &machine };
+        assert!(WeightGradient::new(task).is_none(), "{conv:?}");
     };
     let [most, less] = [[true, true], [true, false]].map(Level::detect);
     refused(Conv2d { groups: 2, ..Conv2d::new(32, 32, 3, 1, 1) }, [8, 8], most);

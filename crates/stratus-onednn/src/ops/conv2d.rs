@@ -95,6 +95,8 @@ pub(crate) fn forward(
     };
     let mut candidates = ways.list(weights, &any)?;
     candidates.extend(direct::forward(maker, around, relu, weights)?);
+    #[cfg(target_arch = "x86_64")]
+    candidates.extend(super::panels::forward(maker, around, relu, weights)?);
     Ok(candidates)
 }
 
@@ -117,7 +119,11 @@ pub(crate) fn backward_data(
         operands: &|desc| descs(desc, &list),
         usable: &|_| true,
     };
-    ways.list(weights, &any)
+    #[allow(unused_mut)] // Elsewhere than on x86-64 there is nothing to add.
+    let mut candidates = ways.list(weights, &any)?;
+    #[cfg(target_arch = "x86_64")]
+    candidates.extend(super::panels::backward_data(maker, around, weights)?);
+    Ok(candidates)
 }
 
 /// Ways to make the gradients of weight and bias; `weights` is the layout in which the gradient is wanted, where there is one.
@@ -154,6 +160,6 @@ pub(crate) fn backward_weights(
     let mut candidates = ways.list(weights, &any)?;
     candidates.extend(direct::backward_weights(maker, around, weights)?);
     #[cfg(target_arch = "x86_64")]
-    candidates.extend(super::weight_gradient::candidate(maker, around, weights)?);
+    candidates.extend(super::panels::backward_weights(maker, around, weights)?);
     Ok(candidates)
 }

@@ -6,9 +6,9 @@ mod linear;
 mod narrow;
 mod native;
 mod outer;
-mod transfer;
 #[cfg(target_arch = "x86_64")]
-mod weight_gradient;
+mod panels;
+mod transfer;
 
 pub(crate) use conv2d::{
     Around as ConvAround, backward_data as conv_backward_data, backward_weights as conv_backward_weights,

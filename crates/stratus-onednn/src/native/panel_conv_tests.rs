@@ -1,0 +1,86 @@
+//! What the case tables do not reach: chunks and groups of threads of every kind, weights in other layouts, and what lies in scratch.
+
+use super::*;
+use crate::native::direct_conv::tests::{each_product, numbers};
+use crate::native::simd::{Element, Level};
+use crate::native::threads::Team;
+use crate::native::weight_gradient::tests::{amx, cases};
+
+fn bf16(values: &[f32]) -> Vec<Bf16> {
+    values.iter().map(|&value| Bf16::store(value)).collect()
+}
+
+/// Both passes, against the definition: all sums are exact until they are rounded to bf16.
+fn check(amx: Amx, conv: &Conv2d, batch: usize, input: [usize; 2], lie: &Layout) {
+    let [height, width] = conv.output_size(input).unwrap();
+    let x = numbers(batch * input[0] * input[1] * conv.in_channels, 1);
+    let dy = numbers(batch * height * width * conv.out_channels, 2);
+    let plain = numbers(conv.weight_shape().iter().product(), 3);
+    let bias = numbers(conv.out_channels, 4);
+    let mut y: Vec<f32> = (0..dy.len()).map(|at| bias[at % bias.len()]).collect();
+    let mut dx = vec![0.0; x.len()];
+    each_product(conv, batch, input, |from, weight, to| {
+        y[to] += x[from] * plain[weight];
+        dx[from] += dy[to] * plain[weight];
+    });
+    let mut weights = vec![0.0; lie.elements()];
+    lie.for_each(&lie.shape, |at, from| weights[at] = plain[from]);
+    let [x, dy, weights] = [&x, &dy, &weights].map(|values| bf16(values));
+    for threads in 1..=4 {
+        let machine = Machine { team: Team::in_turn(threads), level: Level::detect([true, true]) };
+        let task = Task { conv, batch, input, weights: lie, amx, machine: &machine };
+        let run = |kernel: &PanelConv, from: &[Bf16], bias: &[f32], relu: bool, expected: &[f32]| {
+            // What lies in scratch means nothing.
+            let mut scratch = vec![Bf16::store(f32::NAN); kernel.scratch_bytes() / 2];
+            let mut got = vec![Bf16::store(f32::NAN); expected.len()];
+            kernel.run(from, &weights, bias, relu, &mut got, &mut scratch);
+            let floor = if relu { 0.0 } else { f32::MIN };
+            let expected = bf16(&expected.iter().map(|value| value.max(floor)).collect::<Vec<_>>());
+            assert!(got == expected, "{conv:?} {input:?} {threads} threads {:?}", kernel.channels);
+        };
+        let forward = PanelConv::forward(task).unwrap();
+        run(&forward, &x, &bias, false, &y);
+        run(&forward, &x, &bias, true, &y);
+        let without: Vec<f32> = y.iter().enumerate().map(|(at, y)| y - bias[at % bias.len()]).collect();
+        run(&forward, &x, &[], false, &without);
+        run(&PanelConv::backward(task).unwrap(), &dy, &[], false, &dx);
+    }
+}
+
+#[test]
+fn every_shape_follows_the_definition() {
+    let Some(amx) = amx() else { return };
+    for (conv, batch, input) in cases() {
+        check(amx, &conv, batch, input, &Layout::plain(&conv.weight_shape()));
+        check(amx, &conv, batch, input, &Layout::channels_last(&conv.weight_shape()));
+    }
+}
+
+#[test]
+fn maps_larger_than_a_chunk_and_weights_larger_than_a_cache() {
+    let Some(amx) = amx() else { return };
+    for (conv, batch, input) in [
+        (Conv2d::new(256, 128, 3, 1, 1), 2, [40, 40]),
+        (Conv2d::new(256, 256, 3, 2, 1), 9, [8, 8]),
+        (Conv2d::new(512, 64, 3, 1, 1), 35, [4, 4]),
+    ] {
+        check(amx, &conv, batch, input, &Layout::plain(&conv.weight_shape()));
+    }
+}
+
+#[test]
+fn what_it_cannot_do_is_left_to_others() {
+    let Some(amx) = amx() else { return };
+    let refused = |conv: Conv2d, input, level| {
+        let machine = Machine { team: Team::single(), level };
+        let weights = Layout::plain(&conv.weight_shape());
+        let task = Task { conv: &conv, batch: 1, input, weights: &weights, amx, machine: &machine };
+        assert!(PanelConv::forward(task).is_none(), "{conv:?}");
+        assert!(PanelConv::backward(task).is_none(), "{conv:?}");
+    };
+    let [most, less] = [[true, true], [true, false]].map(Level::detect);
+    refused(Conv2d { groups: 2, ..Conv2d::new(32, 32, 3, 1, 1) }, [8, 8], most);
+    refused(Conv2d::new(3, 64, 3, 1, 1), [8, 8], most);
+    refused(Conv2d::new(32, 32, 5, 1, 0), [4, 4], most);
+    refused(Conv2d::new(32, 32, 3, 1, 1), [8, 8], less);
+}

@@ -1,0 +1,140 @@
+//! Convolution, the gradient of its input and that of its weights on our own kernels for AMX, as further ways to run steps that oneDNN also runs.
+
+use super::conv2d::Around;
+use super::{Candidate, Maker, Own, Run};
+use crate::ffi::{DataType, Desc, arg};
+use crate::native::amx::Amx;
+use crate::native::panel_conv::{PanelConv, Task};
+use crate::native::weight_gradient::WeightGradient;
+use stratus_engine::{Layout, Operands, StepKernel};
+
+/// What is asked for.
+#[derive(Clone)]
+enum Pass {
+    Forward { conv: PanelConv, relu: bool },
+    BackwardData(PanelConv),
+    BackwardWeights(WeightGradient),
+}
+
+#[derive(Clone)]
+struct OnPanels {
+    pass: Pass,
+    bias: bool,
+}
+
+/// A way to run the forward pass, where there is one; `weights` is how they lie, where that is decided.
+pub(crate) fn forward(
+    maker: &Maker<'_>,
+    around: &Around<'_>,
+    relu: bool,
+    weights: Option<&Desc>,
+) -> Result<Option<Candidate>, String> {
+    let make = |task: Task<'_>| Some(Pass::Forward { conv: PanelConv::forward(task)?, relu });
+    candidate(maker, around, weights, around.compute, &make)
+}
+
+/// A way to make the input's gradient, where there is one; `weights` is how they lie, where that is decided.
+pub(crate) fn backward_data(
+    maker: &Maker<'_>,
+    around: &Around<'_>,
+    weights: Option<&Desc>,
+) -> Result<Option<Candidate>, String> {
+    candidate(maker, around, weights, around.compute, &|task| {
+        Some(Pass::BackwardData(PanelConv::backward(task)?))
+    })
+}
+
+/// A way to make the gradients of weight and bias, where there is one; `weights` is how the gradient is wanted, where that is decided.
+pub(crate) fn backward_weights(
+    maker: &Maker<'_>,
+    around: &Around<'_>,
+    weights: Option<&Desc>,
+) -> Result<Option<Candidate>, String> {
+    candidate(maker, around, weights, DataType::F32, &|task| {
+        Some(Pass::BackwardWeights(WeightGradient::new(task)?))
+    })
+}
+
+/// `dtype` is the type of the weights, or of their gradient. They are taken, or made, as they lie.
+fn candidate(
+    maker: &Maker<'_>,
+    around: &Around<'_>,
+    weights: Option<&Desc>,
+    dtype: DataType,
+    make: &dyn Fn(Task<'_>) -> Option<Pass>,
+) -> Result<Option<Candidate>, String> {
+    let Some(amx) = Amx::of(maker.context).filter(|_| around.compute == DataType::Bf16) else {
+        return Ok(None);
+    };
+    let (x, y) = (around.x.layout()?, around.y.layout()?);
+    let channels_last = [&x, &y].iter().all(|map| map.same_bytes(&Layout::channels_last(&map.shape)));
+    let &[batch, _, height, width] = &x.shape[..] else { return Ok(None) };
+    let conv = around.conv;
+    let plain = Layout::plain(&conv.weight_shape());
+    let lie = weights.map(Desc::layout).transpose()?.unwrap_or_else(|| plain.clone());
+    let task = Task { conv, batch, input: [height, width], weights: &lie, amx, machine: maker.machine };
+    let Some(pass) = make(task).filter(|_| channels_last) else { return Ok(None) };
+    let weights = match weights {
+        Some(weights) => weights.duplicate()?,
+        None => maker.context.strided(&plain.shape, dtype, &plain.strides)?,
+    };
+    let bias = conv.bias && !matches!(pass, Pass::BackwardData(_));
+    let of_bias = |arg| -> Result<Option<(i32, Desc)>, String> {
+        let desc =
+            bias.then(|| maker.context.strided(&[conv.out_channels], DataType::F32, &[1])).transpose()?;
+        Ok(desc.map(|desc| (arg, desc)))
+    };
+    let (x, y) = (around.x.duplicate()?, around.y.duplicate()?);
+    let operands = match pass {
+        Pass::Forward { .. } => {
+            let bias = of_bias(arg::BIAS)?;
+            [(arg::SRC, x), (arg::WEIGHTS, weights)].into_iter().chain(bias).chain([(arg::DST, y)]).collect()
+        }
+        Pass::BackwardData(_) => vec![(arg::DIFF_DST, y), (arg::WEIGHTS, weights), (arg::DIFF_SRC, x)],
+        Pass::BackwardWeights(_) => {
+            let bias = of_bias(arg::DIFF_BIAS)?;
+            [(arg::SRC, x), (arg::DIFF_DST, y), (arg::DIFF_WEIGHTS, weights)]
+                .into_iter()
+                .chain(bias)
+                .collect()
+        }
+    };
+    let run = Run::Own(Box::new(OnPanels { pass, bias }));
+    Ok(Some(Candidate { name: "stratus:amx".to_owned(), run, operands }))
+}
+
+impl Own for OnPanels {
+    fn scratch_bytes(&self) -> usize {
+        match &self.pass {
+            Pass::Forward { conv, .. } | Pass::BackwardData(conv) => conv.scratch_bytes(),
+            Pass::BackwardWeights(gradient) => gradient.scratch_bytes(),
+        }
+    }
+
+    fn kernel(&self) -> Result<Box<dyn StepKernel>, String> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl StepKernel for OnPanels {
+    fn run(&mut self, o: &mut Operands<'_>) -> Result<(), String> {
+        let scratch = if self.bias { 4 } else { 3 };
+        match &self.pass {
+            Pass::Forward { conv, relu } => {
+                let bias = if self.bias { o.elements(2) } else { &mut [] };
+                let (x, weights) = (o.elements(0), o.elements(1));
+                conv.run(x, weights, bias, *relu, o.elements(scratch - 1), o.elements(scratch));
+            }
+            Pass::BackwardData(conv) => {
+                let (dy, weights) = (o.elements(0), o.elements(1));
+                conv.run(dy, weights, &[], false, o.elements(2), o.elements(scratch));
+            }
+            Pass::BackwardWeights(gradient) => {
+                let db = if self.bias { o.elements(3) } else { &mut [] };
+                let (x, dy) = (o.elements(0), o.elements(1));
+                gradient.run(x, dy, o.elements(2), db, o.elements(scratch));
+            }
+        }
+        Ok(())
+    }
+}
