@@ -1,15 +1,18 @@
 //! The optimiser as steps: each parameter is updated as soon as its gradient is made and nothing reads the old value any more, so that a
-//! gradient's memory is free for the next layer's.
+//! gradient's memory is free for the next layer's. The gradient of a large fully connected layer is not even stored.
 
 use crate::differentiate::GRADIENT_SUFFIX;
 use crate::lower::COPY_SUFFIX;
-use crate::ops::{Kernel, SgdUpdate};
+use crate::ops::{Kernel, LinearUpdate, SgdUpdate};
 use crate::{EngineError, Phase, Program, Role, Step, ValueId};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
 /// What follows a parameter's name in the name of its velocity.
 pub const MOMENTUM_SUFFIX: &str = ":momentum";
+
+/// From so many weights on, a fully connected layer's gradient is used where it is made: with fewer it stays in a cache until the update reads it.
+pub const LARGE: usize = 1 << 20;
 
 /// The optimiser and its constants.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,11 +21,23 @@ pub enum Optimiser {
     Sgd(SgdUpdate),
 }
 
-/// Adds an update step for every parameter that has a gradient.
+/// Adds an update step for every parameter that has a gradient, and keeps every gradient.
 ///
 /// # Errors
 /// Only where verification fails.
 pub fn update(differentiated: &Program, optimiser: Optimiser) -> Result<Program, EngineError> {
+    update_joined(differentiated, optimiser, usize::MAX)
+}
+
+/// As [`update`]; fully connected layers of at least `large` weights are updated by the step that makes their gradient.
+///
+/// # Errors
+/// Only where verification fails.
+pub fn update_joined(
+    differentiated: &Program,
+    optimiser: Optimiser,
+    large: usize,
+) -> Result<Program, EngineError> {
     let mut program = differentiated.clone();
     let Optimiser::Sgd(sgd) = optimiser;
     let by_name: HashMap<String, ValueId> =
@@ -34,6 +49,7 @@ pub fn update(differentiated: &Program, optimiser: Optimiser) -> Result<Program,
         .map(ValueId)
         .filter(|&id| program.value(id).role == Role::Parameter)
         .collect();
+    let mut joined = false;
     let mut due: Vec<Vec<Step>> = vec![Vec::new(); program.steps.len()];
     for parameter in parameters {
         let value = program.value(parameter).clone();
@@ -51,6 +67,21 @@ pub fn update(differentiated: &Program, optimiser: Optimiser) -> Result<Program,
             value.dtype,
             Role::Momentum,
         );
+        let alone = program.section_of(made).is_none() && last_read.is_none_or(|read| read <= made);
+        if let Kernel::LinearBackwardWeights(k) = program.steps[made].kernel
+            && program.steps[made].outputs[0] == gradient
+            && alone
+            && value.elements() >= large
+        {
+            let step = &mut program.steps[made];
+            step.kernel = LinearUpdate { linear: k.linear, sgd }.into();
+            step.phase = Phase::Update;
+            step.inputs.push(hyper);
+            step.updates = vec![parameter, momentum];
+            step.outputs.splice(..1, copy);
+            joined = true;
+            continue;
+        }
         // What runs tile by tile has finished with its last step.
         let ready = made.max(last_read.unwrap_or(made));
         let ready = program.section_of(ready).map_or(ready, |section| section.steps().end - 1);
@@ -67,6 +98,9 @@ pub fn update(differentiated: &Program, optimiser: Optimiser) -> Result<Program,
     let steps = program.steps.iter().cloned().zip(due);
     let steps = steps.flat_map(|(step, updates)| std::iter::once(step).chain(updates)).collect();
     program.replace_steps(steps, |position| counts[position]);
+    if joined {
+        program.drop_unused_values();
+    }
     program.verify("update")?;
     Ok(program)
 }

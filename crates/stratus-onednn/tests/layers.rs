@@ -172,6 +172,42 @@ fn products_follow_the_reference_for_transposed_weights() {
     assert!(transposed > 0, "no product was offered for weights that lie transposed");
 }
 
+/// Layers that are updated where their gradients are made, by rows, by columns, and in two steps where weights lie in blocks.
+#[test]
+fn joined_updates_follow_the_reference() {
+    let Some(backend) = backend(2) else { return };
+    let layers = vec![Conv2d::new(3, 64, 3, 2, 1).into(), Flatten.into(), linear(1024, CLASSES)];
+    let graph = chain("wide", [3, 7, 7], layers);
+    let forward = "layer2:linear_forward";
+    let exact = train(&ReferenceBackend, &graph, Precision::F32, "plain");
+    for precision in precisions(&backend) {
+        let program = network::training_joined(&graph, precision, BATCH);
+        let allowed = allowed(&graph, precision, &exact);
+        let mut seen = [0; 3];
+        for layout in LAYOUTS {
+            let mut chosen = network::choices(&program, layout);
+            for way in offered(&backend, &program, &chosen, forward) {
+                chosen.implementations = [(forward.to_owned(), way)].into();
+                let run = Run::of(&backend, &graph, &program, Some(layout), WHOLE, &chosen).unwrap();
+                let plan = run.session.plan(0);
+                let joined =
+                    plan.program.steps.iter().any(|step| matches!(step.kernel, Kernel::LinearUpdate(_)));
+                let weights =
+                    plan.program.values.iter().position(|value| value.name == "layer2.weight").unwrap();
+                let by_columns = plan.placements[weights].layout.strides[0] == 1;
+                seen[if joined { usize::from(by_columns) } else { 2 }] += 1;
+                let got = follow(run);
+                let apart = [distance(&exact.0, &got.0), distance(&exact.1, &got.1)];
+                assert!(
+                    apart[0] <= allowed[0] && apart[1] <= allowed[1],
+                    "{precision} {layout} {chosen:?}: {apart:.7?}"
+                );
+            }
+        }
+        assert!(seen[0] + seen[1] > 0, "{precision}: nothing was joined: {seen:?}");
+    }
+}
+
 /// Activations that are made again have the bits they had.
 #[test]
 fn what_is_made_again_changes_no_bits() {

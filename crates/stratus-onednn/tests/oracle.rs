@@ -24,6 +24,7 @@ fn refusal(backend: &OneDnn, case: &Case, precision: Precision) -> Option<&'stat
             | Kernel::LinearForward(_)
             | Kernel::LinearBackwardData(_)
             | Kernel::LinearBackwardWeights(_)
+            | Kernel::LinearUpdate(_)
     );
     (on_onednn && !backend.supports(precision)).then_some("processors with AVX-512 alone")
 }

@@ -19,7 +19,7 @@ use stratus_engine::plan::{Persistent, PreparedPlan};
 use stratus_engine::program::Mode;
 use stratus_engine::recompute::{AGAIN_SUFFIX, recompute};
 use stratus_engine::tile::tile;
-use stratus_engine::update::{Optimiser, update};
+use stratus_engine::update::{LARGE, Optimiser, update_joined};
 use stratus_engine::{Backend, Choices, Plan, Program, Session};
 use stratus_graph::Graph;
 
@@ -148,7 +148,7 @@ pub fn programs(
         let forward = fuse(&lower(graph, Mode::Train, precision, batch)?)?;
         let alive = experiment.train.activations_kib.map_or(usize::MAX, |kib| kib << 10);
         let program = recompute(&differentiate(&forward)?, alive)?;
-        Ok(update(&tiled(program, experiment, opened)?, optimiser)?)
+        Ok(update_joined(&tiled(program, experiment, opened)?, optimiser, LARGE)?)
     };
     let rest = samples % experiment.train.batch_size;
     let train = training(experiment.train.batch_size)?;

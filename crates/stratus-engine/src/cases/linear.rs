@@ -1,7 +1,8 @@
-//! Linear layers over vectors and over feature maps as they lie.
+//! Linear layers over vectors and over feature maps as they lie, and their update.
 
-use super::{Case, Class, Table, extents};
-use crate::ops::{LinearBackwardData, LinearBackwardWeights, LinearForward};
+use super::{Case, Class, Fill, Table, extents};
+use crate::ops::{HYPER, LinearBackwardData, LinearBackwardWeights, LinearForward, LinearUpdate, SgdUpdate};
+use crate::{Precision, Role};
 use stratus_graph::ops::Linear;
 
 pub(super) const TABLE: Table = Table { tests, benchmarks };
@@ -19,12 +20,16 @@ fn tests() -> Vec<Case> {
         (&[16, 64], 128, true),
     ] {
         cases.extend(kernels(x, out_features, bias));
+        cases.extend(updates(x, out_features, bias));
     }
+    // More rows than are updated at once.
+    cases.extend(updates(&[2, 4096], 150, true));
     cases
 }
 
 fn benchmarks() -> Vec<Case> {
-    [kernels(&[64, 32, 7, 7], 10, true), kernels(&[64, 2048], 1000, true)].concat()
+    let large = updates(&[64, 256, 6, 6], 4096, true);
+    [kernels(&[64, 32, 7, 7], 10, true), kernels(&[64, 2048], 1000, true), large].concat()
 }
 
 /// The three kernels.
@@ -51,4 +56,26 @@ fn kernels(x: &[usize], out_features: usize, bias: bool) -> Vec<Case> {
         weights = weights.output("dbias", &[out_features], Class::Master);
     }
     vec![forward.output("y", &y, Class::Master), data, weights]
+}
+
+/// The gradient with the optimiser's step, with and without a copy in the compute precision.
+fn updates(x: &[usize], out_features: usize, bias: bool) -> Vec<Case> {
+    let linear = Linear { in_features: x[1..].iter().product(), out_features, bias };
+    let sgd = SgdUpdate { momentum: 0.9, weight_decay: 1e-4 };
+    let (y, weight) = ([x[0], out_features], [out_features, linear.in_features]);
+    let numbers = Fill::Uniform { low: -1.0, high: 1.0 };
+    let case = |copied: bool| {
+        let copy = if copied { " with copy" } else { "" };
+        let bias = if bias { " bias" } else { "" };
+        let name = format!("linear_update {} to {out_features}{bias}{copy}", extents(x));
+        Case::new(name, LinearUpdate { linear, sgd })
+            .input("x", x, Class::Compute)
+            .input("dy", &y, Class::Compute)
+            .filled("hyper", &[HYPER.len()], Class::Hyper, Fill::Hyper)
+            .update("parameter", &weight, Role::Parameter, numbers, Class::Master)
+            .update("velocity", &weight, Role::Momentum, numbers, Class::Master)
+    };
+    let biased = |case: Case| if bias { case.output("dbias", &[out_features], Class::Master) } else { case };
+    let copied = case(true).output("copy", &weight, Class::Compute).only(Precision::Bf16);
+    vec![biased(case(false)), biased(copied)]
 }

@@ -40,7 +40,12 @@ pub(super) fn lower(op: &Linear, node: &Node, to: &mut Lowering) -> Result<(), E
     Ok(())
 }
 
-fn check_triple(linear: &Linear, x: &Value, weight: Option<&Value>, y: &Value) -> Result<(), String> {
+pub(super) fn check_triple(
+    linear: &Linear,
+    x: &Value,
+    weight: Option<&Value>,
+    y: &Value,
+) -> Result<(), String> {
     let batch = x.shape.first().copied().unwrap_or(0);
     if batch * linear.in_features != x.elements() {
         return Err(format!("`{}` {:?} has not {} features a sample", x.name, x.shape, linear.in_features));
@@ -49,7 +54,7 @@ fn check_triple(linear: &Linear, x: &Value, weight: Option<&Value>, y: &Value) -
     weight.map_or(Ok(()), |weight| expect_shape(weight, &[linear.out_features, linear.in_features]))
 }
 
-fn flops(linear: &Linear, x: &Value) -> u64 {
+pub(super) fn flops(linear: &Linear, x: &Value) -> u64 {
     2 * x.elements() as u64 * linear.out_features as u64
 }
 

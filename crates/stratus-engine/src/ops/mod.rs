@@ -9,6 +9,7 @@ mod conv2d;
 mod convert;
 mod dropout;
 mod linear;
+mod linear_update;
 mod local_response_norm;
 mod loss;
 mod max_pool2d;
@@ -26,6 +27,7 @@ pub use conv2d::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
 pub use convert::{Accumulate, AddTiles, Convert, Reorder};
 pub use dropout::{Dropout, Mask};
 pub use linear::{LinearBackwardData, LinearBackwardWeights, LinearForward};
+pub use linear_update::LinearUpdate;
 pub use local_response_norm::{LrnBackward, LrnForward};
 pub use loss::{METRICS, SoftmaxCrossEntropy};
 pub use max_pool2d::{MaxPoolBackward, MaxPoolForward};
@@ -134,6 +136,7 @@ kernels!(
     LinearBackwardData,
     LinearBackwardWeights,
     LinearForward,
+    LinearUpdate,
     LrnBackward,
     LrnForward,
     MaxPoolBackward,

@@ -11,6 +11,7 @@ mod conv2d;
 mod convert;
 mod dropout;
 mod linear;
+mod linear_update;
 mod local_response_norm;
 mod loss;
 mod max_pool2d;
@@ -67,6 +68,7 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::LinearBackwardData(kernel) => Box::new(*kernel),
         Kernel::LinearBackwardWeights(kernel) => Box::new(*kernel),
         Kernel::LinearForward(kernel) => Box::new(*kernel),
+        Kernel::LinearUpdate(kernel) => Box::new(*kernel),
         Kernel::LrnBackward(kernel) => Box::new(*kernel),
         Kernel::LrnForward(kernel) => Box::new(*kernel),
         Kernel::MaxPoolBackward(kernel) => Box::new(*kernel),

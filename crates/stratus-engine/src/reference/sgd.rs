@@ -5,25 +5,37 @@ use crate::ops::SgdUpdate;
 
 impl Reference for SgdUpdate {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
-        let (gradient, hyper, parameter, velocity, mut copy) = match operands {
+        let (gradient, hyper, parameter, velocity, copy) = match operands {
             [gradient, hyper, parameter, velocity] => (gradient, hyper, parameter, velocity, None),
             [gradient, hyper, parameter, velocity, copy] => {
                 (gradient, hyper, parameter, velocity, Some(copy))
             }
             _ => return Err(unexpected_operands()),
         };
-        let learning_rate = hyper.get(0);
-        let (momentum, weight_decay) = (f64::from(self.momentum), f64::from(self.weight_decay));
-        for position in 0..parameter.len() {
-            let decayed = gradient.get(position) + weight_decay * parameter.get(position);
-            let speed = momentum * velocity.get(position) + decayed;
-            velocity.set(position, speed);
-            parameter.set(position, parameter.get(position) - learning_rate * speed);
-            if let Some(copy) = &mut copy {
-                // From the parameter as it is stored: a refresh must give the same bits.
-                copy.set(position, parameter.get(position));
-            }
-        }
+        step(*self, hyper, |position| gradient.get(position), parameter, velocity, copy);
         Ok(())
+    }
+}
+
+/// Updates every parameter, given how its gradient is had.
+pub(super) fn step(
+    sgd: SgdUpdate,
+    hyper: &Tensor<'_>,
+    gradient: impl Fn(usize) -> f64,
+    parameter: &mut Tensor<'_>,
+    velocity: &mut Tensor<'_>,
+    mut copy: Option<&mut Tensor<'_>>,
+) {
+    let learning_rate = hyper.get(0);
+    let (momentum, weight_decay) = (f64::from(sgd.momentum), f64::from(sgd.weight_decay));
+    for position in 0..parameter.len() {
+        let decayed = gradient(position) + weight_decay * parameter.get(position);
+        let speed = momentum * velocity.get(position) + decayed;
+        velocity.set(position, speed);
+        parameter.set(position, parameter.get(position) - learning_rate * speed);
+        if let Some(copy) = &mut copy {
+            // From the parameter as it is stored: a refresh must give the same bits.
+            copy.set(position, parameter.get(position));
+        }
     }
 }

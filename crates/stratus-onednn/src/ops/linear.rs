@@ -24,6 +24,11 @@ pub(super) fn rows_first(shape: &[usize]) -> Layout {
 }
 
 impl Around<'_> {
+    /// How the weights lie as a matrix by rows.
+    pub(crate) fn rows_first(&self) -> Layout {
+        rows_first(&self.weight_shape)
+    }
+
     /// Samples, outputs and inputs, where `x` and `y` lie as matrices, a row per sample: a map's pixels are the columns.
     pub(super) fn matrices(&self) -> Result<Option<[usize; 3]>, String> {
         let (x, y) = (self.x.layout()?, self.y.layout()?);

@@ -9,6 +9,7 @@ mod outer;
 #[cfg(target_arch = "x86_64")]
 mod panels;
 mod transfer;
+mod update;
 
 pub(crate) use conv2d::{
     Around as ConvAround, backward_data as conv_backward_data, backward_weights as conv_backward_weights,
@@ -20,6 +21,7 @@ pub(crate) use linear::{
 };
 pub(crate) use native::prepare as native;
 pub(crate) use transfer::transfer;
+pub(crate) use update::linear as linear_update;
 
 use crate::ffi::{Argument, Attributes, Context, DataType, Desc, Kernel, PrimitiveDesc, Which, arg};
 use crate::native::elementwise::Machine;

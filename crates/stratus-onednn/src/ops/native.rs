@@ -386,6 +386,7 @@ pub(crate) fn prepare(
         | Kernel::LinearForward(_)
         | Kernel::LinearBackwardData(_)
         | Kernel::LinearBackwardWeights(_)
+        | Kernel::LinearUpdate(_)
         | Kernel::Reorder(_) => return Err("it runs on oneDNN".to_owned()),
     };
     Ok(PreparedStep { implementation, ..prepared })

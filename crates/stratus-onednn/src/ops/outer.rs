@@ -28,11 +28,19 @@ struct OuterKernel {
 }
 
 /// A matrix in row-major order, of which the columns may be several dimensions, with its columns outermost.
-fn by_columns(rows: &Layout) -> Layout {
+pub(super) fn by_columns(rows: &Layout) -> Layout {
     let mut columns = rows.clone();
     columns.strides.iter_mut().for_each(|stride| *stride *= rows.shape[0]);
     columns.strides[0] = 1;
     columns
+}
+
+/// The sum of a matrix's rows: the gradient of a bias.
+pub(super) fn sum_rows<E: Element>(matrix: &[u8], sums: &mut [f32]) {
+    sums.fill(0.0);
+    for row in bytemuck::cast_slice::<u8, E>(matrix).chunks_exact(sums.len()) {
+        sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value.load());
+    }
 }
 
 /// A way to make the gradients, where there is one; `weights` is how they are wanted, where that is decided.
@@ -96,11 +104,7 @@ impl OuterKernel {
     fn run_as<E: Element>(&mut self, o: &mut Operands<'_>) -> Result<(), String> {
         let (x, dy) = (o.take(0), o.take(1));
         if self.bias {
-            let sums: &mut [f32] = o.elements(3);
-            sums.fill(0.0);
-            for row in bytemuck::cast_slice::<u8, E>(dy).chunks_exact(sums.len()) {
-                sums.iter_mut().zip(row).for_each(|(sum, dy)| *sum += dy.load());
-            }
+            sum_rows::<E>(dy, o.elements(3));
         }
         let [first, second] = if self.transposed { [x, dy] } else { [dy, x] };
         let mut slices = [first, second, o.take(2), o.take(if self.bias { 4 } else { 3 })];

@@ -28,6 +28,12 @@ impl Builder<'_> {
                     weights[step.inputs[0].0] = true;
                     weights[step.outputs[0].0] = true;
                 }
+                Kernel::LinearUpdate(k) => {
+                    let copies = step.outputs.len() - usize::from(k.linear.bias);
+                    for id in step.updates.iter().chain(&step.outputs[..copies]) {
+                        weights[id.0] = true;
+                    }
+                }
                 Kernel::SgdUpdate(_) => {
                     for id in [step.inputs[0], step.updates[0], step.updates[1]].iter().chain(&step.outputs) {
                         weights[id.0] = true;

@@ -104,7 +104,11 @@ impl Bench {
                 });
                 may_be_best && (run < FEWEST_RUNS || *spent < BUDGET)
             });
-            if run >= FEWEST_RUNS && running.len() < 2 {
+            // The only one that is near needs no second run to be the best; a long first run says what it takes.
+            let is_sure = |(number, ..): &(usize, Contender, Duration)| {
+                times[*number].is_some_and(|time| time > BUDGET)
+            };
+            if running.len() < 2 && (run >= FEWEST_RUNS || running.iter().all(is_sure)) {
                 break;
             }
             for (number, candidate, spent) in &mut running {

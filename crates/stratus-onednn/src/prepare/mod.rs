@@ -71,6 +71,7 @@ fn refuse_precision(backend: &OneDnn, program: &Program) -> Result<(), EngineErr
                 | K::LinearForward(_)
                 | K::LinearBackwardData(_)
                 | K::LinearBackwardWeights(_)
+                | K::LinearUpdate(_)
         )
     };
     let first = program.steps.iter().find(on_onednn).filter(|_| !backend.supports(program.precision));

@@ -5,7 +5,8 @@ use super::measure::{Contender, key};
 use super::{Builder, Terms};
 use crate::ffi::DataType;
 use crate::ops::{self, Candidate, ConvAround, LinearAround, REORDERED};
-use stratus_engine::ops::{Convert, Kernel, Reorder};
+use stratus_engine::differentiate::GRADIENT_SUFFIX;
+use stratus_engine::ops::{Convert, Kernel, LinearBackwardWeights, LinearUpdate, Reorder};
 use stratus_engine::program::Mode;
 use stratus_engine::recompute::AGAIN_SUFFIX;
 use stratus_engine::{Layout, Phase, PreparedStep, Role, Step, ValueId};
@@ -68,6 +69,7 @@ impl Builder<'_> {
                 let candidates = ops::linear_backward_weights(&self.maker, &around, wanted.as_ref())?;
                 self.backward_weights(step, terms, candidates)
             }
+            Kernel::LinearUpdate(k) => self.linear_update(step, terms, k),
             Kernel::AddTiles(_) => self.add_tiles(step),
             Kernel::SgdUpdate(_) => self.update(step),
             Kernel::Convert(_) => self.convert(step, step.inputs[0], step.outputs[0]),
@@ -106,9 +108,14 @@ impl Builder<'_> {
     fn lie_as_copied(&mut self, gradient: ValueId) {
         let Some(parameter) = self.parameter_of(gradient) else { return };
         let copy = self.source.steps.iter().find_map(|step| match step.kernel {
-            Kernel::SgdUpdate(_) if step.updates[0] == parameter => step.outputs.first(),
+            Kernel::SgdUpdate(_) if step.updates[0] == parameter => step.outputs.first().copied(),
             _ => None,
         });
+        self.lie_as(parameter, copy);
+    }
+
+    /// Makes a parameter lie as its copy, where that lies without blocks.
+    fn lie_as(&mut self, parameter: ValueId, copy: Option<ValueId>) {
         let copied = copy.and_then(|copy| self.layouts[copy.0].clone());
         if let Some(layout) = copied.filter(|layout| layout.blocks.is_empty()) {
             self.layouts[parameter.0].get_or_insert(layout);
@@ -246,25 +253,90 @@ impl Builder<'_> {
         self.kernel(&candidate)
     }
 
+    /// The gradient of a large layer and its update: in one step where the weights lie as a matrix, else in two, with the gradient between them.
+    fn linear_update(&mut self, step: &Step, terms: Terms, k: LinearUpdate) -> Result<(), String> {
+        let (parameter, velocity) = (step.updates[0], step.updates[1]);
+        let copy = (step.outputs.len() > usize::from(k.linear.bias)).then(|| step.outputs[0]);
+        self.lie_as(parameter, copy);
+        let (x, y) = (self.map_desc(step.inputs[0])?, self.map_desc(step.inputs[1])?);
+        let shape = self.linear_shape(&k.linear, step.inputs[0]);
+        let compute = self.data_type(step.inputs[0])?;
+        let around = LinearAround { weight_shape: shape, bias: k.linear.bias, x: &x, y: &y, compute };
+        let lies = self.layouts[parameter.0].get_or_insert_with(|| around.rows_first()).clone();
+        let apart = self.apart(copy, &lies);
+        let seen = seen_as(&lies, &around.weight_shape);
+        let copied = copy.is_some() && apart.is_none();
+        let way = match seen {
+            Ok(seen) => ops::linear_update(&self.maker, &around, k.sgd, &seen, copied)?,
+            Err(_) => None,
+        };
+        let Some(way) = way else { return self.update_apart(step, terms, k) };
+        self.layouts[velocity.0].get_or_insert_with(|| lies.clone());
+        let chosen = self.choose(step, terms, vec![way], None)?;
+        let mut joined = step.clone();
+        if apart.is_some() {
+            joined.outputs.remove(0);
+        }
+        self.push(joined, chosen.kernel);
+        self.convert_apart(step, parameter, apart)
+    }
+
+    /// The two steps that were joined.
+    fn update_apart(&mut self, step: &Step, terms: Terms, k: LinearUpdate) -> Result<(), String> {
+        let parameter = step.updates[0];
+        let shape = self.program.value(parameter).shape.clone();
+        let gradient = self.temporary(parameter, GRADIENT_SUFFIX, Layout::plain(&shape));
+        let copies = step.outputs.len() - usize::from(k.linear.bias);
+        let (copies, bias) = step.outputs.split_at(copies);
+        let made = Step {
+            kernel: LinearBackwardWeights { linear: k.linear }.into(),
+            phase: Phase::BackwardWeights,
+            layers: step.layers.clone(),
+            inputs: step.inputs[..2].to_vec(),
+            updates: vec![],
+            outputs: std::iter::once(gradient).chain(bias.iter().copied()).collect(),
+        };
+        self.step(&made, terms)?;
+        let used = Step {
+            kernel: k.sgd.into(),
+            inputs: vec![gradient, step.inputs[2]],
+            outputs: copies.to_vec(),
+            ..step.clone()
+        };
+        self.step(&used, terms)
+    }
+
+    /// The copy of a parameter, where it lies otherwise; where nothing says how it lies, it lies as the parameter.
+    fn apart(&mut self, copy: Option<ValueId>, lies: &Layout) -> Option<ValueId> {
+        let copy = copy?;
+        let layout = self.layouts[copy.0].get_or_insert_with(|| lies.clone());
+        (!layout.same_bytes(lies)).then_some(copy)
+    }
+
     fn update(&mut self, step: &Step) -> Result<(), String> {
         let (gradient, parameter, velocity) = (step.inputs[0], step.updates[0], step.updates[1]);
         let shape = self.program.value(parameter).shape.clone();
         let lies = self.layouts[parameter.0].get_or_insert_with(|| Layout::plain(&shape)).clone();
         self.layouts[velocity.0].get_or_insert_with(|| lies.clone());
         self.layouts[gradient.0].get_or_insert_with(|| lies.clone());
-        let mut step = step.clone();
-        let copy = step.outputs.first().copied();
-        if let Some(copy) = copy {
-            self.layouts[copy.0].get_or_insert_with(|| lies.clone());
-        }
-        let apart =
-            copy.filter(|copy| self.layouts[copy.0].as_ref().is_some_and(|layout| !layout.same_bytes(&lies)));
+        let apart = self.apart(step.outputs.first().copied(), &lies);
+        let mut updated = step.clone();
         if apart.is_some() {
-            step.outputs.clear();
+            updated.outputs.clear();
         }
-        let layers = step.layers.clone();
-        self.native(step, false)?;
+        self.native(updated, false)?;
+        self.convert_apart(step, parameter, apart)
+    }
+
+    /// Brings the copy up to date that lies otherwise than its parameter.
+    fn convert_apart(
+        &mut self,
+        step: &Step,
+        parameter: ValueId,
+        apart: Option<ValueId>,
+    ) -> Result<(), String> {
         let Some(copy) = apart else { return Ok(()) };
+        let layers = step.layers.clone();
         let (inputs, outputs) = (vec![parameter], vec![copy]);
         let kernel = Convert.into();
         let step = Step { kernel, phase: Phase::Update, layers, inputs, updates: vec![], outputs };

@@ -8,7 +8,7 @@ use stratus_engine::program::Mode;
 use stratus_engine::recompute::recompute;
 use stratus_engine::session::{Hyper, Metrics};
 use stratus_engine::tile::tile;
-use stratus_engine::update::{Optimiser, update};
+use stratus_engine::update::{Optimiser, update, update_joined};
 use stratus_engine::{
     Backend, Choices, Clock, DType, EngineError, Precision, Program, Session, differentiate,
 };
@@ -16,6 +16,9 @@ use stratus_graph::zoo::{self, Hyperparameters};
 use stratus_graph::{Graph, layer_file};
 
 pub const CLASSES: usize = 10;
+
+/// The optimiser.
+const SGD: Optimiser = Optimiser::Sgd(SgdUpdate { momentum: 0.9, weight_decay: 1e-3 });
 
 /// No tiles: whole batches.
 pub const WHOLE: usize = usize::MAX;
@@ -53,11 +56,18 @@ pub fn training_within(
     batch: usize,
     tile_bytes: usize,
 ) -> Program {
+    let whole = recompute(&differentiated(graph, precision, batch), live_bytes).unwrap();
+    update(&tile(&whole, tile_bytes, 1).unwrap(), SGD).unwrap()
+}
+
+/// The program of a training iteration in which fully connected layers are updated where their gradients are made.
+pub fn training_joined(graph: &Graph, precision: Precision, batch: usize) -> Program {
+    update_joined(&differentiated(graph, precision, batch), SGD, 0).unwrap()
+}
+
+fn differentiated(graph: &Graph, precision: Precision, batch: usize) -> Program {
     let forward = fuse(&lower(graph, Mode::Train, precision, batch).unwrap()).unwrap();
-    let sgd = SgdUpdate { momentum: 0.9, weight_decay: 1e-3 };
-    let whole = differentiate::differentiate(&forward).unwrap();
-    let whole = recompute(&whole, live_bytes).unwrap();
-    update(&tile(&whole, tile_bytes, 1).unwrap(), Optimiser::Sgd(sgd)).unwrap()
+    differentiate::differentiate(&forward).unwrap()
 }
 
 /// The implementations that there are for a step of a program, given other choices: the error of a name that there is not lists them.

@@ -1,0 +1,102 @@
+//! The optimiser's steps: large layers are updated where their gradients are made, with the same numbers.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{Probe, branches, digits, numbers, sgd};
+use stratus_engine::differentiate::differentiate;
+use stratus_engine::fuse::fuse;
+use stratus_engine::lower::lower;
+use stratus_engine::program::Mode;
+use stratus_engine::recompute::{live_bytes, recompute};
+use stratus_engine::tile::tile;
+use stratus_engine::update::update_joined;
+use stratus_engine::{Kernel, Precision, Program, Value};
+use stratus_graph::{Graph, zoo};
+
+const BATCH: usize = 6;
+
+fn differentiated(graph: &Graph, precision: Precision) -> Program {
+    differentiate(&fuse(&lower(graph, Mode::Train, precision, BATCH).unwrap()).unwrap()).unwrap()
+}
+
+fn vgg() -> Graph {
+    let hyper = zoo::Hyperparameters { input: [3, 32, 32], classes: 4, width: Some(2) };
+    (zoo::find("vgg11").unwrap().build)(&hyper).unwrap()
+}
+
+/// Every parameter, velocity and copy after one iteration, from numbers that depend on their names alone.
+fn state(program: &Program) -> Vec<(String, Vec<f64>)> {
+    let mut probe = Probe::filled(program);
+    let kept = program.values.iter().filter(|value| value.role.is_persistent() && value.name != "hyper");
+    let mut kept: Vec<(String, usize)> = kept.map(|value| (value.name.clone(), value.elements())).collect();
+    kept.sort();
+    for (seed, (name, elements)) in kept.iter().enumerate() {
+        let offset = if name.ends_with("running_var") { 1.0 } else { 0.0 };
+        let values: Vec<f64> = numbers(*elements, seed as u64, 0.5).iter().map(|x| x + offset).collect();
+        probe.write(name, &values);
+    }
+    probe.loss();
+    kept.into_iter().map(|(name, _)| (name.clone(), probe.read(&name))).collect()
+}
+
+fn joined(program: &Program) -> usize {
+    program.steps.iter().filter(|step| matches!(step.kernel, Kernel::LinearUpdate(_))).count()
+}
+
+#[test]
+fn joined_updates_have_the_same_numbers() {
+    for (graph, layers) in [(digits([2, 9, 8], 4, 3), 1), (branches(), 3), (vgg(), 3)] {
+        // In double precision nothing is rounded between the two steps.
+        for precision in [Precision::F64, Precision::Bf16] {
+            let program = differentiated(&graph, precision);
+            let apart = update_joined(&program, sgd(), usize::MAX).unwrap();
+            let together = update_joined(&program, sgd(), 0).unwrap();
+            assert_eq!([joined(&apart), joined(&together)], [0, layers], "{}", graph.name);
+            let gradients = |program: &Program| {
+                program.values.iter().filter(|value| value.name.ends_with("weight:gradient")).count()
+            };
+            assert_eq!(gradients(&apart) - gradients(&together), layers, "{}", graph.name);
+            for ((name, apart), (other, together)) in state(&apart).into_iter().zip(state(&together)) {
+                assert_eq!(name, other);
+                let exact = precision == Precision::F64;
+                let near = |(a, b): (&f64, &f64)| {
+                    if exact { a == b } else { (a - b).abs() <= 1e-2 * a.abs() + 1e-6 }
+                };
+                assert!(apart.iter().zip(&together).all(near), "{} {precision} {name}", graph.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn only_large_layers_are_joined_and_need_less_memory() {
+    let program = differentiated(&vgg(), Precision::F32);
+    let sizes: Vec<usize> = program
+        .values
+        .iter()
+        .filter(|value| value.name.starts_with("classifier") && value.name.ends_with("weight"))
+        .map(Value::elements)
+        .collect();
+    let largest = *sizes.iter().max().unwrap();
+    let [none, one] = [largest + 1, largest].map(|large| update_joined(&program, sgd(), large).unwrap());
+    assert_eq!([joined(&none), joined(&one)], [0, sizes.iter().filter(|&&size| size == largest).count()]);
+    assert!(live_bytes(&one) < live_bytes(&none), "{} {}", live_bytes(&one), live_bytes(&none));
+}
+
+/// Where weights are still read after their gradient is made, or a tile makes a part of it, the update has to wait.
+#[test]
+fn other_passes_go_before() {
+    for graph in [branches(), vgg()] {
+        let whole = differentiated(&graph, Precision::F64);
+        let expected = state(&update_joined(&whole, sgd(), 0).unwrap());
+        let again = update_joined(&recompute(&whole, 0).unwrap(), sgd(), 0).unwrap();
+        assert!(state(&again) == expected, "{}", graph.name);
+        let tiled = update_joined(&tile(&whole, 1, 1).unwrap(), sgd(), 0).unwrap();
+        for ((name, got), (_, expected)) in state(&tiled).into_iter().zip(expected) {
+            let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-9 * b.abs() + 1e-12;
+            assert!(got.iter().zip(&expected).all(near), "{} {name}", graph.name);
+        }
+    }
+}
