@@ -23,7 +23,7 @@ fn tests() -> Vec<Case> {
         cases.extend(updates(x, out_features, bias));
     }
     // More rows than are updated at once.
-    cases.extend(updates(&[2, 4096], 150, true));
+    cases.extend(updates(&[2, 8192], 150, true));
     cases
 }
 
