@@ -1,5 +1,5 @@
-//! Vectorised kernels of our own for what oneDNN has not, or does not fuse: convolution of few channels, batch norm with ReLU and pooling,
-//! pooling alone, local response normalisation, loss, optimiser.
+//! Vectorised kernels of our own for what oneDNN has not, does not fuse, or does slowly: convolution of few channels, of small maps on AMX,
+//! batch norm with ReLU and pooling, pooling alone, local response normalisation, loss, optimiser.
 //!
 //! They run on the library's own OpenMP threads (two pools would fight for the same cores) and are compiled three times over, for AVX-512,
 //! AVX2 and the baseline ([`simd`]). Work is split by the number of threads alone and partial sums are added in a fixed order: the same

@@ -12,7 +12,7 @@ use super::elementwise::Machine;
 use super::lanes::{self, LANES, Lanes};
 use super::relayout::Relayout;
 use super::simd::{Bf16, Instructions};
-use super::threads::{cut, split};
+use super::threads::{cut, groups, split};
 use std::arch::x86_64::_mm512_storeu_si512;
 use std::ops::Range;
 use stratus_engine::Layout;
@@ -302,13 +302,8 @@ impl PanelConv {
         // A tile: pairs of the channels that are summed over, by 16 of those that are made.
         let blocks = vec![(of_made, 2), (of_terms, ROWS), (of_made, ROWS), (of_terms, 2)];
         let tiles = Layout { tag: "tiles".to_owned(), shape: weights.shape.clone(), padded, strides, blocks };
-        let threads = machine.team.threads();
-        let by_channels = if tiles.elements() * size_of::<Bf16>() <= SMALL {
-            1
-        } else {
-            (1..=threads).rev().find(|d| threads.is_multiple_of(*d) && *d <= made).unwrap_or(1)
-        };
-        let groups = [by_channels, threads / by_channels];
+        let small = tiles.elements() * size_of::<Bf16>() <= SMALL;
+        let groups = groups(machine.team.threads(), if small { 1 } else { made });
         let axes = axes.into_iter().filter(|axes| axes.iter().all(|axis| axis.count > 0));
         let phases = axes.map(|[y, x]| Phase::new(y, x, batch, [terms, columns, groups[1]])).collect();
         let (gather, weights) = (Relayout::new(weights, &tiles, machine)?, tiles.elements());

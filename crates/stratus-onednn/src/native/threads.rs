@@ -195,6 +195,14 @@ pub fn split(count: usize, parts: usize, part: usize) -> Range<usize> {
     count * part / parts..count * (part + 1) / parts
 }
 
+/// How many groups of threads share `parts` out, and how many threads a group has: as many groups as there are parts for.
+#[must_use]
+pub fn groups(threads: usize, parts: usize) -> [usize; 2] {
+    let fits = |groups: &usize| threads.is_multiple_of(*groups) && *groups <= parts;
+    let groups = (1..=threads).rev().find(fits).unwrap_or(1);
+    [groups, threads / groups]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -263,6 +271,20 @@ mod tests {
             cut(&mut [0; 3], [2, 2].into_iter());
         });
         assert!(catch_unwind(too_long).is_err());
+    }
+
+    #[test]
+    fn groups_have_all_threads_and_something_to_do() {
+        for (threads, parts, expected) in [
+            (1, 1, [1, 1]),
+            (2, 16, [2, 1]),
+            (2, 1, [1, 2]),
+            (6, 4, [3, 2]),
+            (7, 4, [1, 7]),
+            (64, 16, [16, 4]),
+        ] {
+            assert_eq!(groups(threads, parts), expected);
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::elementwise::Machine;
 use super::panel_conv::Task;
 use super::relayout::Relayout;
 use super::simd::{Bf16, Instructions};
-use super::threads::{MAX_THREADS, cut, split};
+use super::threads::{MAX_THREADS, cut, groups, split};
 use std::ops::Range;
 use stratus_engine::Layout;
 
@@ -101,12 +101,7 @@ impl WeightGradient {
             strides: vec![columns * blocks[1] * rows * SUMS, rows * SUMS, SUMS, blocks[1] * rows * SUMS],
             blocks: vec![(0, 2), (1, 2), (0, ROWS), (1, ROWS)],
         };
-        let threads = machine.team.threads();
-        let by_filters = if sums.elements() * size_of::<f32>() <= SMALL {
-            1
-        } else {
-            (1..=threads).rev().find(|d| threads.is_multiple_of(*d) && *d <= blocks[0]).unwrap_or(1)
-        };
+        let small = sums.elements() * size_of::<f32>() <= SMALL;
         Some(Self {
             channels: conv.in_channels,
             filters: conv.out_channels,
@@ -118,7 +113,7 @@ impl WeightGradient {
             input,
             output,
             chunk,
-            groups: [by_filters, threads / by_filters],
+            groups: groups(machine.team.threads(), if small { 1 } else { blocks[0] }),
             gather: Relayout::new(&sums, takes, machine)?,
             amx,
             machine: machine.clone(),
@@ -207,6 +202,9 @@ impl WeightGradient {
 
     /// Makes the gradients of weights and bias; `db` is empty where there is no bias.
     pub fn run(&self, x: &[Bf16], dy: &[Bf16], dw: &mut [f32], db: &mut [f32], scratch: &mut [f32]) {
+        let elements = |[height, width]: [usize; 2], channels| self.batch * height * width * channels;
+        let expected = [elements(self.input, self.channels), elements(self.output, self.filters)];
+        assert_eq!([x.len(), dy.len()], expected, "maps of another size");
         let all = self.blocks()[0] * self.sums_of_block();
         let (sums, rest) = scratch.split_at_mut(all * self.groups[1]);
         self.add_up(x, dy, !db.is_empty(), sums, rest);

@@ -25,18 +25,17 @@ struct Product {
 struct Update {
     /// For a block of rows, and for those that are left.
     products: Vec<Product>,
-    /// Rows of the gradient, its columns, rows of a block, samples.
-    sizes: [usize; 4],
-    transposed: bool,
-    bias: bool,
-    copied: bool,
-    sgd: SgdUpdate,
-    machine: Machine,
-    dtype: DataType,
+    how: How,
 }
 
 struct UpdateKernel {
     products: Vec<Kernel>,
+    how: How,
+}
+
+#[derive(Clone)]
+struct How {
+    /// Rows of the gradient, its columns, rows of a block, samples.
     sizes: [usize; 4],
     transposed: bool,
     bias: bool,
@@ -94,8 +93,7 @@ pub(crate) fn linear(
     if around.bias {
         operands.push((arg::DIFF_BIAS, vector(outputs, DataType::F32)?));
     }
-    let update = Update {
-        products,
+    let how = How {
         sizes: [rows, columns, of_block, batch],
         transposed,
         bias: around.bias,
@@ -104,6 +102,7 @@ pub(crate) fn linear(
         machine: maker.machine.clone(),
         dtype: around.compute,
     };
+    let update = Update { products, how };
     let name = format!("update:{implementation}");
     Ok(Some(Candidate { name, run: Run::Own(Box::new(update)), operands }))
 }
@@ -116,7 +115,7 @@ fn block_bytes([_, columns, of_block, batch]: [usize; 4]) -> [usize; 2] {
 impl Own for Update {
     fn scratch_bytes(&self) -> usize {
         let products = self.products.iter().map(|product| product.desc.scratch_bytes()).max();
-        block_bytes(self.sizes).iter().sum::<usize>() + products.unwrap_or(0)
+        block_bytes(self.how.sizes).iter().sum::<usize>() + products.unwrap_or(0)
     }
 
     fn kernel(&self) -> Result<Box<dyn StepKernel>, String> {
@@ -125,16 +124,8 @@ impl Own for Update {
             let arguments = [(arg::SRC, first), (arg::WEIGHTS, second), (arg::DST, rows)];
             Kernel::new(&product.desc, &arguments.map(|(arg, desc)| Argument { arg, desc }))
         };
-        Ok(Box::new(UpdateKernel {
-            products: self.products.iter().map(product).collect::<Result<_, _>>()?,
-            sizes: self.sizes,
-            transposed: self.transposed,
-            bias: self.bias,
-            copied: self.copied,
-            sgd: self.sgd,
-            machine: self.machine.clone(),
-            dtype: self.dtype,
-        }))
+        let products = self.products.iter().map(product).collect::<Result<_, _>>()?;
+        Ok(Box::new(UpdateKernel { products, how: self.how.clone() }))
     }
 }
 
@@ -143,20 +134,20 @@ impl UpdateKernel {
     fn run_as<E: Element>(&mut self, o: &mut Operands<'_>) -> Result<(), String> {
         let (x, dy) = (o.take(0), o.take(1));
         let learning = o.elements::<f64>(2).first().copied().unwrap_or(0.0) as f32;
-        let rates = Rates { learning, momentum: self.sgd.momentum, decay: self.sgd.weight_decay };
+        let rates = Rates { learning, momentum: self.how.sgd.momentum, decay: self.how.sgd.weight_decay };
         let (parameter, velocity) = (o.elements::<f32>(3), o.elements::<f32>(4));
-        let copy: &mut [Bf16] = if self.copied { o.elements(5) } else { &mut [] };
-        let mut next = 5 + usize::from(self.copied);
-        if self.bias {
+        let copy: &mut [Bf16] = if self.how.copied { o.elements(5) } else { &mut [] };
+        let mut next = 5 + usize::from(self.how.copied);
+        if self.how.bias {
             sum_rows::<E>(dy, o.elements(next));
             next += 1;
         }
         let scratch = o.take(next);
-        let [rows, columns, of_block, _] = self.sizes;
-        let [block, read] = block_bytes(self.sizes);
+        let [rows, columns, of_block, _] = self.how.sizes;
+        let [block, read] = block_bytes(self.how.sizes);
         let (block, scratch) = scratch.split_at_mut(block);
         let (read, scratch) = scratch.split_at_mut(read);
-        let [first, second] = if self.transposed { [x, dy] } else { [dy, x] };
+        let [first, second] = if self.how.transposed { [x, dy] } else { [dy, x] };
         for start in (0..rows).step_by(of_block) {
             let count = of_block.min(rows - start);
             let made = &mut block[..count * columns * size_of::<f32>()];
@@ -166,7 +157,7 @@ impl UpdateKernel {
             else {
                 return Err("there is no product for its rows".to_owned());
             };
-            self.machine.team.adopt();
+            self.how.machine.team.adopt();
             // Its columns, without what lies between them.
             let range = start * size_of::<E>()..(start + count) * size_of::<E>();
             let columns_of_block =
@@ -175,9 +166,9 @@ impl UpdateKernel {
             let mut slices = [&mut *read, &mut *second, &mut *made, &mut *scratch];
             product.execute(|position| std::mem::take(&mut slices[position]))?;
             let range = start * columns..(start + count) * columns;
-            let copy = if self.copied { &mut copy[range.clone()] } else { &mut [] };
+            let copy = if self.how.copied { &mut copy[range.clone()] } else { &mut [] };
             let gradient = bytemuck::cast_slice(made);
-            self.machine.sgd(rates, gradient, &mut parameter[range.clone()], &mut velocity[range], copy);
+            self.how.machine.sgd(rates, gradient, &mut parameter[range.clone()], &mut velocity[range], copy);
         }
         Ok(())
     }
@@ -185,7 +176,7 @@ impl UpdateKernel {
 
 impl StepKernel for UpdateKernel {
     fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
-        match self.dtype {
+        match self.how.dtype {
             DataType::F32 => self.run_as::<f32>(operands),
             DataType::Bf16 => self.run_as::<Bf16>(operands),
         }
