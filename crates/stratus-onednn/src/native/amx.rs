@@ -168,12 +168,12 @@ impl Tiles {
         sums: &mut [f32; SUMS],
     ) {
         let offsets = &steps.bytes[range];
-        let enough = size_of_val(a) >= steps.reach[0] && size_of_val(b) >= steps.reach[1];
-        assert!(enough, "a factor is shorter than the steps reach");
         if offsets.is_empty() {
             sums.fill(0.0);
             return;
         }
+        let enough = size_of_val(a) >= steps.reach[0] && size_of_val(b) >= steps.reach[1];
+        assert!(enough, "a factor is shorter than the steps reach");
         // SAFETY: `self` is the proof that this thread's registers are shaped; two tiles of 1 KiB are read of either factor at every step's places,
         // which lie within it; four tiles of 1 KiB are written in `sums`. All eight registers are named as overwritten.
         unsafe {

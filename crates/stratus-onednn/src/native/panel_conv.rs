@@ -383,7 +383,9 @@ impl PanelConv {
                     for first in (0..pixels).step_by(BLOCK) {
                         let taps = Self::taps(phase, &chunk, first);
                         let steps = taps.start * phase.steps_of_row..taps.end * phase.steps_of_row;
-                        registers.multiply(&panels[first * TERMS..], weights, &phase.steps, steps, &mut sums);
+                        // Pixels that no tap sees have no panels.
+                        let seen = panels.get(first * TERMS..).unwrap_or_default();
+                        registers.multiply(seen, weights, &phase.steps, steps, &mut sums);
                         unsafe { self.finish(phase, &chunk, first, channels, finish, &sums, y) };
                     }
                 }
