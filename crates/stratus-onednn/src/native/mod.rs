@@ -28,6 +28,8 @@ mod pool_pairs;
 pub mod relayout;
 pub mod rows;
 pub mod simd;
+#[cfg(target_arch = "x86_64")]
+mod taps;
 pub mod threads;
 #[cfg(target_arch = "x86_64")]
 pub mod weight_gradient;

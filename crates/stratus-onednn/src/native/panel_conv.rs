@@ -12,6 +12,7 @@ use super::elementwise::Machine;
 use super::lanes::{self, LANES, Lanes};
 use super::relayout::Relayout;
 use super::simd::{Bf16, Instructions};
+use super::taps::Axis;
 use super::threads::{cut, groups, split};
 use std::arch::x86_64::_mm512_storeu_si512;
 use std::ops::Range;
@@ -77,83 +78,6 @@ struct Phase {
     steps_of_row: usize,
     /// Elements of a chunk's panels.
     panels: usize,
-}
-
-/// Pixels of a result along one dimension, and what they see.
-#[derive(Clone, Debug)]
-struct Axis {
-    count: usize,
-    /// Where the first one is written, and how far from it the next.
-    first: usize,
-    apart: usize,
-    /// Pixels that are read: how many there are, and how far the next one sees from what this one does.
-    inputs: usize,
-    step: usize,
-    /// The number of each tap, and what it sees for the first pixel; ascending.
-    taps: Vec<(usize, isize)>,
-}
-
-impl Axis {
-    fn forward(conv: &Conv2d, axis: usize, [inputs, count]: [usize; 2]) -> Self {
-        let sees =
-            |tap: usize| (tap * conv.dilation[axis]).cast_signed() - conv.padding_before[axis].cast_signed();
-        let taps = (0..conv.kernel[axis]).map(|tap| (tap, sees(tap))).collect();
-        Self { count, first: 0, apart: 1, inputs, step: conv.stride[axis], taps }
-    }
-
-    /// The pixels of the input that leave remainder `first` by the stride, and the outputs whose windows they are in.
-    fn backward(conv: &Conv2d, axis: usize, [inputs, outputs]: [usize; 2], first: usize) -> Self {
-        let stride = conv.stride[axis].cast_signed();
-        let seen_by = |tap: usize| {
-            let distance =
-                (first + conv.padding_before[axis]).cast_signed() - (tap * conv.dilation[axis]).cast_signed();
-            (distance % stride == 0).then_some((tap, distance / stride))
-        };
-        let taps = (0..conv.kernel[axis]).rev().filter_map(seen_by).collect();
-        let apart = conv.stride[axis];
-        Self {
-            count: inputs.saturating_sub(first).div_ceil(apart),
-            first,
-            apart,
-            inputs: outputs,
-            step: 1,
-            taps,
-        }
-    }
-
-    /// What the first tap sees for the first pixel.
-    fn origin(&self) -> isize {
-        self.taps.first().map_or(0, |&(_, sees)| sees)
-    }
-
-    /// The remainder of what a tap sees by the step, and how many steps it lies further on; both from what the first tap sees.
-    fn place(&self, tap: usize) -> (usize, usize) {
-        let distance = (self.taps[tap].1 - self.origin()).cast_unsigned();
-        (distance % self.step, distance / self.step)
-    }
-
-    /// The remainders that taps leave, and how many steps the last tap of each lies further on.
-    fn classes(&self) -> impl Iterator<Item = (usize, usize)> {
-        let reach = |class| {
-            let places = (0..self.taps.len()).map(|tap| self.place(tap));
-            places.filter(|place| place.0 == class).map(|place| place.1).max()
-        };
-        (0..self.step).filter_map(move |class| Some((class, reach(class)?)))
-    }
-
-    /// What is seen of the input for a pixel; `None` where it is padding.
-    fn inside(&self, pixel: usize, from: isize) -> Option<usize> {
-        let at = usize::try_from((pixel * self.step).cast_signed() + from).ok()?;
-        (at < self.inputs).then_some(at)
-    }
-
-    /// The taps that see a pixel and no padding.
-    fn taps_inside(&self, pixel: usize) -> Range<usize> {
-        let inside = |tap: &usize| self.inside(pixel, self.taps[*tap].1).is_some();
-        let first = (0..self.taps.len()).find(inside);
-        let last = (0..self.taps.len()).rev().find(inside);
-        first.zip(last).map_or(0..0, |(first, last)| first..last + 1)
-    }
 }
 
 /// The map that is written: every thread writes pixels, or channels of them, of its own.

@@ -14,12 +14,16 @@ use super::elementwise::Machine;
 use super::panel_conv::Task;
 use super::relayout::Relayout;
 use super::simd::{Bf16, Instructions};
+use super::taps::Axis;
 use super::threads::{MAX_THREADS, cut, groups, split};
 use std::ops::Range;
 use stratus_engine::Layout;
 
 /// The terms that a chunk should have. More of them let sums stay longer in registers, fewer let panels stay in the caches.
 const CHUNK_TERMS: usize = 512;
+
+/// The most rows of a kernel.
+const MOST_ROWS: usize = 16;
 
 /// Sums of this many bytes stay in a core's second cache: threads may then each have their own.
 const SMALL: usize = 1 << 20;
@@ -32,13 +36,9 @@ const GAP: usize = TERMS;
 pub struct WeightGradient {
     channels: usize,
     filters: usize,
-    kernel: [usize; 2],
-    stride: [usize; 2],
-    dilation: [usize; 2],
-    padding: [usize; 2],
     batch: usize,
-    input: [usize; 2],
-    output: [usize; 2],
+    /// Rows and columns of the output, and what they see.
+    axes: [Axis; 2],
     /// Images and rows of a chunk.
     chunk: [usize; 2],
     /// Groups that threads form: each of the first kind makes the gradients of some filters, each of the second those of some chunks.
@@ -56,6 +56,19 @@ struct Chunk {
     rows: Range<usize>,
     /// Terms: output pixels, rows of odd maps with one that is zero.
     terms: usize,
+}
+
+/// The terms of one tap.
+#[derive(Clone, Copy, Default)]
+struct Walk {
+    /// Where they begin in a panel of the output's gradient, in elements.
+    from: usize,
+    /// Where they begin in the first panel of the input, in elements.
+    start: usize,
+    /// Elements from one panel of the input to the next.
+    panel: usize,
+    /// Tiles of them.
+    count: usize,
 }
 
 /// What a thread works with.
@@ -77,6 +90,7 @@ impl WeightGradient {
             && conv.in_channels >= ROWS
             && conv.out_channels >= ROWS
             && machine.level.instructions() == Instructions::Avx512
+            && conv.kernel[0] <= MOST_ROWS
             && takes.shape == conv.weight_shape();
         if !suits || batch == 0 {
             return None;
@@ -105,13 +119,8 @@ impl WeightGradient {
         Some(Self {
             channels: conv.in_channels,
             filters: conv.out_channels,
-            kernel: conv.kernel,
-            stride: conv.stride,
-            dilation: conv.dilation,
-            padding: conv.padding_before,
             batch,
-            input,
-            output,
+            axes: [0, 1].map(|axis| Axis::forward(conv, axis, [input[axis], output[axis]])),
             chunk,
             groups: groups(machine.team.threads(), if small { 1 } else { blocks[0] }),
             gather: Relayout::new(&sums, takes, machine)?,
@@ -127,21 +136,12 @@ impl WeightGradient {
 
     /// Columns of a row of terms: pairs are whole.
     fn columns(&self) -> usize {
-        self.output[1].next_multiple_of(2)
+        self.axes[1].count.next_multiple_of(2)
     }
 
     /// Elements of the sums of one block of filters.
     fn sums_of_block(&self) -> usize {
-        self.kernel[0] * self.kernel[1] * self.blocks()[1] * SUMS
-    }
-
-    /// Rows of input that the taps which leave remainder `class` by the stride reach beyond the chunk's first ones; `None` where no tap does.
-    fn reach(&self, class: usize) -> Option<usize> {
-        (0..self.kernel[0])
-            .map(|tap| tap * self.dilation[0])
-            .filter(|row| row % self.stride[0] == class)
-            .map(|row| row / self.stride[0])
-            .max()
+        self.axes[0].taps.len() * self.axes[1].taps.len() * self.blocks()[1] * SUMS
     }
 
     /// Pairs of terms in a panel of the input, of the taps that leave a remainder, and elements from panel to panel.
@@ -158,7 +158,7 @@ impl WeightGradient {
 
     /// The number of chunks of images, and of rows.
     fn chunks(&self) -> [usize; 2] {
-        [self.batch.div_ceil(self.chunk[0]), self.output[0].div_ceil(self.chunk[1])]
+        [self.batch.div_ceil(self.chunk[0]), self.axes[0].count.div_ceil(self.chunk[1])]
     }
 
     fn chunk(&self, number: usize) -> Chunk {
@@ -166,7 +166,7 @@ impl WeightGradient {
         let range =
             |number: usize, length: usize, end: usize| number * length..((number + 1) * length).min(end);
         let images = range(number / bands, self.chunk[0], self.batch);
-        let rows = range(number % bands, self.chunk[1], self.output[0]);
+        let rows = range(number % bands, self.chunk[1], self.axes[0].count);
         let terms = images.len() * rows.len() * self.columns();
         Chunk { images, rows, terms }
     }
@@ -175,9 +175,7 @@ impl WeightGradient {
     fn scratch(&self, blocks: usize) -> [usize; 3] {
         let [images, rows] = self.chunk;
         let dy = 2 * blocks * Self::output_panel(images * rows * self.columns());
-        let panels = (0..self.stride[0]).filter_map(|class| self.reach(class));
-        let x: usize =
-            panels.map(|reach| 2 * self.blocks()[1] * self.input_panel(self.chunk, reach)[1]).sum();
+        let (x, _) = self.input_panels(self.chunk, self.axes[0].step);
         [blocks * BLOCK * ROWS, dy / 2, x / 2]
     }
 
@@ -202,8 +200,11 @@ impl WeightGradient {
 
     /// Makes the gradients of weights and bias; `db` is empty where there is no bias.
     pub fn run(&self, x: &[Bf16], dy: &[Bf16], dw: &mut [f32], db: &mut [f32], scratch: &mut [f32]) {
-        let elements = |[height, width]: [usize; 2], channels| self.batch * height * width * channels;
-        let expected = [elements(self.input, self.channels), elements(self.output, self.filters)];
+        let [rows, columns] = &self.axes;
+        let expected = [
+            self.batch * rows.inputs * columns.inputs * self.channels,
+            self.batch * rows.count * columns.count * self.filters,
+        ];
         assert_eq!([x.len(), dy.len()], expected, "maps of another size");
         let all = self.blocks()[0] * self.sums_of_block();
         let (sums, rest) = scratch.split_at_mut(all * self.groups[1]);
@@ -259,7 +260,7 @@ impl WeightGradient {
                     let sums = bias.then_some(&mut *share.bias);
                     self.pack_output(&chunk, &filters, dy, dy_panels, sums);
                 };
-                for column in 0..self.kernel[1] {
+                for column in 0..self.axes[1].taps.len() {
                     // SAFETY: as above.
                     unsafe { self.pack_input(&chunk, column, x, x_panels) };
                     self.multiply(&tiles, &chunk, column, [dy_panels, x_panels], share.sums);
@@ -278,55 +279,45 @@ impl WeightGradient {
         sums: &mut [f32],
     ) {
         let [_, channel_blocks] = self.blocks();
-        let sizes = [chunk.images.len(), chunk.rows.len()];
         let panel = Self::output_panel(chunk.terms);
-        let row_of_terms = chunk.images.len() * self.columns();
+        let taps = self.axes[0].taps.len();
+        let walks: [Walk; MOST_ROWS] =
+            std::array::from_fn(|tap| if tap < taps { self.walk(chunk, tap) } else { Walk::default() });
         let (sums, _) = sums.as_chunks_mut::<SUMS>();
         for (filters, sums) in sums.chunks_exact_mut(self.sums_of_block() / SUMS).enumerate() {
             let dy = [2 * filters, 2 * filters + 1].map(|half| &dy[half * panel..][..panel]);
-            let first = column * channel_blocks * self.kernel[0];
-            for channels in 0..channel_blocks {
-                for tap in 0..self.kernel[0] {
-                    let (class, shift) = self.place(tap);
-                    // Rows whose input lies on the padding add nothing.
-                    let rows = self.rows_inside(chunk, tap);
-                    if rows.is_empty() {
-                        continue;
-                    }
-                    let from = rows.start * row_of_terms / TERMS;
-                    let count = (rows.end * row_of_terms).div_ceil(TERMS) - from;
-                    let (start, [_, panel]) = self.input_panels(sizes, class);
-                    let pair = from * ROWS + shift * row_of_terms / 2;
+            let sums = sums[column * channel_blocks * taps..].chunks_exact_mut(taps);
+            for (channels, sums) in sums.take(channel_blocks).enumerate() {
+                for (walk, sums) in walks.iter().zip(sums) {
                     let x = [2 * channels, 2 * channels + 1]
-                        .map(|half| &x[start + half * panel + pair * TERMS..][..count * TILE]);
-                    let dy = dy.map(|half| &half[from * TILE..]);
-                    tiles.multiply_add(dy, x, count, &mut sums[first + channels * self.kernel[0] + tap]);
+                        .map(|half| &x[walk.start + half * walk.panel..][..walk.count * TILE]);
+                    tiles.multiply_add(dy.map(|half| &half[walk.from..]), x, walk.count, sums);
                 }
             }
         }
     }
 
-    /// The remainder by the stride of the input row that a tap sees, and how many rows of that kind it lies further down.
-    fn place(&self, tap: usize) -> (usize, usize) {
-        let row = tap * self.dilation[0];
-        (row % self.stride[0], row / self.stride[0])
+    /// Where a tap's terms of a chunk lie; none for rows that see padding, which add nothing.
+    fn walk(&self, chunk: &Chunk, tap: usize) -> Walk {
+        let (class, shift) = self.axes[0].place(tap);
+        let inside = self.axes[0].pixels_inside(tap);
+        let [start, end] = [inside.start, inside.end]
+            .map(|row| row.clamp(chunk.rows.start, chunk.rows.end) - chunk.rows.start);
+        let row = chunk.images.len() * self.columns();
+        let from = start * row / TERMS;
+        let (panels, panel) = self.input_panels([chunk.images.len(), chunk.rows.len()], class);
+        let pair = from * ROWS + shift * row / 2;
+        let count = if start < end { (end * row).div_ceil(TERMS) - from } else { 0 };
+        Walk { from: from * TILE, start: panels + pair * TERMS, panel, count }
     }
 
-    /// Rows of a chunk for which a tap sees a row of input, counted from its first.
-    fn rows_inside(&self, chunk: &Chunk, tap: usize) -> Range<usize> {
-        let row = tap * self.dilation[0];
-        let [stride, padding] = [self.stride[0], self.padding[0]];
-        let start = padding.saturating_sub(row).div_ceil(stride);
-        let end = (self.input[0] + padding).saturating_sub(row).div_ceil(stride);
-        let inside = |at: usize| at.clamp(chunk.rows.start, chunk.rows.end) - chunk.rows.start;
-        inside(start)..inside(end)
-    }
-
-    /// Where the panels of the taps that leave a remainder begin, and how large they are.
-    fn input_panels(&self, sizes: [usize; 2], class: usize) -> (usize, [usize; 2]) {
-        let panel = |class: usize| self.reach(class).map(|reach| self.input_panel(sizes, reach));
-        let before = (0..class).filter_map(panel).map(|[_, elements]| 2 * self.blocks()[1] * elements).sum();
-        (before, panel(class).unwrap_or_default())
+    /// Where the panels of the taps that leave a remainder begin, and the elements of each.
+    fn input_panels(&self, sizes: [usize; 2], class: usize) -> (usize, usize) {
+        let elements = |(_, reach)| self.input_panel(sizes, reach)[1];
+        let classes = || self.axes[0].classes();
+        let before: usize = classes().filter(|other| other.0 < class).map(elements).sum();
+        let here = classes().find(|other| other.0 == class).map_or(0, elements);
+        (2 * self.blocks()[1] * before, here)
     }
 
     /// Sums the registers of the bias, and those of the groups.
@@ -419,7 +410,7 @@ mod pack {
         ) {
             let panel = Self::output_panel(chunk.terms);
             let [low, high] = pairs();
-            let [height, width] = self.output;
+            let [height, width] = [0, 1].map(|axis| self.axes[axis].count);
             for tile in 0..chunk.terms.div_ceil(TERMS) {
                 let mut pixels = [None; TERMS];
                 for (pixel, term) in pixels.iter_mut().zip(tile * TERMS..) {
@@ -482,9 +473,11 @@ mod pack {
             let sizes = [chunk.images.len(), chunk.rows.len()];
             let pairs_of_a_row = self.columns() / 2;
             let [_, blocks] = self.blocks();
-            for class in 0..self.stride[0] {
-                let Some(reach) = self.reach(class) else { continue };
-                let (start, [pairs, panel]) = self.input_panels(sizes, class);
+            let [y_axis, x_axis] = &self.axes;
+            let (_, sees) = x_axis.taps[column];
+            for (class, reach) in y_axis.classes() {
+                let (start, _) = self.input_panels(sizes, class);
+                let [pairs, panel] = self.input_panel(sizes, reach);
                 let panels = &mut panels[start..][..2 * blocks * panel];
                 let mut put = |pair: usize, pixels: [Option<usize>; 2]| {
                     for block in 0..blocks {
@@ -504,15 +497,12 @@ mod pack {
                     }
                 };
                 for row in 0..chunk.rows.len() + reach {
-                    let padded = (chunk.rows.start + row) * self.stride[0] + class;
-                    let y = padded.checked_sub(self.padding[0]).filter(|&y| y < self.input[0]);
+                    let y = y_axis.inside(chunk.rows.start + row, y_axis.origin() + class.cast_signed());
                     for (number, image) in chunk.images.clone().enumerate() {
                         let first = (row * sizes[0] + number) * pairs_of_a_row;
                         let pixel = |x: usize| {
-                            let padded = x * self.stride[1] + column * self.dilation[1];
-                            let inside = padded.checked_sub(self.padding[1]).filter(|&x| x < self.input[1]);
-                            let (y, x) = (y?, inside.filter(|_| x < self.output[1])?);
-                            Some(((image * self.input[0] + y) * self.input[1] + x) * self.channels)
+                            let (y, x) = (y?, x_axis.inside(x, sees).filter(|_| x < x_axis.count)?);
+                            Some(((image * y_axis.inputs + y) * x_axis.inputs + x) * self.channels)
                         };
                         for pair in 0..pairs_of_a_row {
                             put(first + pair, [pixel(2 * pair), pixel(2 * pair + 1)]);
