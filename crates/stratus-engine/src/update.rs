@@ -29,7 +29,8 @@ pub fn update(differentiated: &Program, optimiser: Optimiser) -> Result<Program,
     update_joined(differentiated, optimiser, usize::MAX)
 }
 
-/// As [`update`]; fully connected layers of at least `large` weights are updated by the step that makes their gradient.
+/// As [`update`]; fully connected layers of at least `large` weights are updated by the step that makes their gradient, whose time counts as the
+/// update's.
 ///
 /// # Errors
 /// Only where verification fails.

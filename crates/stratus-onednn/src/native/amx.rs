@@ -21,6 +21,10 @@ pub const TILE: usize = ROWS * TERMS;
 /// Elements of a block of the result.
 pub const SUMS: usize = BLOCK * BLOCK;
 
+/// Elements between two panels of tiles beyond what they hold: with a power of two, lines of all of them would fall on the same few places of a
+/// cache.
+pub const GAP: usize = TERMS;
+
 /// Tiles that the processor has and this process may use: a value of this type is the proof.
 #[derive(Clone, Copy, Debug)]
 pub struct Amx(());
@@ -95,7 +99,7 @@ impl Drop for Tiles {
 impl Tiles {
     /// `sums += a b`, a block. Each factor is given as its two halves: 16 rows of `a`, 16 columns of `b`; a half is `count` tiles behind each other,
     /// of 32 terms each. `sums` holds four tiles: the first half of `a` with both of `b`, then the second. The block behind it is likely to be next
-    /// and is asked for meanwhile: sums of 512 by 512 channels are in no cache nearer than the third (a quarter faster).
+    /// and is asked for meanwhile: sums of 512 by 512 channels are in no cache nearer than the third (docs/benchmarks/2026-11-22-amx.md).
     ///
     /// # Panics
     /// Where a factor has fewer tiles.

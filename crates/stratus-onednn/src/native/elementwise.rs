@@ -2,6 +2,7 @@
 
 use super::simd::{Bf16, Element, Level, multiversion};
 use super::threads::{Team, cut, split};
+use stratus_engine::ops::SgdUpdate;
 
 /// Below this many elements, waking the team costs more than it saves.
 const SERIAL: usize = 1 << 15;
@@ -99,6 +100,15 @@ impl Machine {
         } else {
             self.team.run_parts(&mut parts[..threads], &task);
         }
+    }
+}
+
+impl Rates {
+    /// Those of an optimiser; `hyper` is what [`stratus_engine::ops::HYPER`] says, rounded to what it was given as.
+    #[must_use]
+    pub fn of(sgd: SgdUpdate, hyper: &[f64]) -> Self {
+        let learning = hyper.first().copied().unwrap_or(0.0) as f32;
+        Self { learning, momentum: sgd.momentum, decay: sgd.weight_decay }
     }
 }
 

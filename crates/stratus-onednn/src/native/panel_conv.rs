@@ -7,13 +7,13 @@
 //!
 //! The gradient of the input is such a convolution of the output's gradient, one for each remainder of the pixels by the stride.
 
-use super::amx::{Amx, BLOCK, ROWS, SUMS, Steps, TERMS, TILE, load, mask};
+use super::amx::{Amx, BLOCK, GAP, ROWS, SUMS, Steps, TERMS, TILE, load, mask};
 use super::elementwise::Machine;
 use super::lanes::{self, LANES, Lanes};
 use super::relayout::Relayout;
 use super::simd::{Bf16, Instructions};
 use super::taps::Axis;
-use super::threads::{cut, groups, split};
+use super::threads::{cut, groups, piece, split};
 use std::arch::x86_64::_mm512_storeu_si512;
 use std::ops::Range;
 use stratus_engine::Layout;
@@ -24,9 +24,6 @@ const CHUNK: usize = 3 << 19;
 
 /// Weights of this many bytes stay in a core's second cache beside the panels.
 const SMALL: usize = 1 << 19;
-
-/// Elements between two panels beyond what they hold: with a power of two, lines of all of them would fall on the same few places of a cache.
-const GAP: usize = TERMS;
 
 /// What a kernel is wanted for.
 #[derive(Clone, Copy)]
@@ -292,12 +289,9 @@ impl PanelConv {
         for phase in &self.phases {
             let [of_images, bands] = phase.chunks(self.batch);
             for number in split(of_images * bands, self.groups[1], group) {
-                let range = |number: usize, length: usize, end: usize| {
-                    number * length..((number + 1) * length).min(end)
-                };
                 let chunk = Chunk {
-                    images: range(number / bands, phase.chunk[0], self.batch),
-                    rows: range(number % bands, phase.chunk[1], phase.y.count),
+                    images: piece(number / bands, phase.chunk[0], self.batch),
+                    rows: piece(number % bands, phase.chunk[1], phase.y.count),
                 };
                 // SAFETY: the caller's, here and below.
                 unsafe { self.pack(phase, &chunk, x, panels) };

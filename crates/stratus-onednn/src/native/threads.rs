@@ -195,6 +195,12 @@ pub fn split(count: usize, parts: usize, part: usize) -> Range<usize> {
     count * part / parts..count * (part + 1) / parts
 }
 
+/// The `number`th of the ranges of `length` that `0..count` is cut into; the last one may be shorter.
+#[must_use]
+pub fn piece(number: usize, length: usize, count: usize) -> Range<usize> {
+    number * length..((number + 1) * length).min(count)
+}
+
 /// How many groups of threads share `parts` out, and how many threads a group has: as many groups as there are parts for.
 #[must_use]
 pub fn groups(threads: usize, parts: usize) -> [usize; 2] {

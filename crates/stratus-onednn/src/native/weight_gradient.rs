@@ -9,13 +9,13 @@
 //! - rows that a stride skips lie in panels of their own, one per remainder;
 //! - columns differ by tap: the panels of the input are made once for each.
 
-use super::amx::{Amx, BLOCK, ROWS, SUMS, TERMS, TILE};
+use super::amx::{Amx, BLOCK, GAP, ROWS, SUMS, TERMS, TILE};
 use super::elementwise::Machine;
 use super::panel_conv::Task;
 use super::relayout::Relayout;
 use super::simd::{Bf16, Instructions};
 use super::taps::Axis;
-use super::threads::{MAX_THREADS, cut, groups, split};
+use super::threads::{MAX_THREADS, cut, groups, piece, split};
 use std::ops::Range;
 use stratus_engine::Layout;
 
@@ -27,9 +27,6 @@ const MOST_ROWS: usize = 16;
 
 /// Sums of this many bytes stay in a core's second cache: threads may then each have their own.
 const SMALL: usize = 1 << 20;
-
-/// Elements between two panels beyond what they hold: with a power of two, lines of all of them would fall on the same few places of a cache.
-const GAP: usize = TERMS;
 
 /// The gradient of the weights of one convolution.
 #[derive(Clone)]
@@ -163,10 +160,8 @@ impl WeightGradient {
 
     fn chunk(&self, number: usize) -> Chunk {
         let [_, bands] = self.chunks();
-        let range =
-            |number: usize, length: usize, end: usize| number * length..((number + 1) * length).min(end);
-        let images = range(number / bands, self.chunk[0], self.batch);
-        let rows = range(number % bands, self.chunk[1], self.axes[0].count);
+        let images = piece(number / bands, self.chunk[0], self.batch);
+        let rows = piece(number % bands, self.chunk[1], self.axes[0].count);
         let terms = images.len() * rows.len() * self.columns();
         Chunk { images, rows, terms }
     }

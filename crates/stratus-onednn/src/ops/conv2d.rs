@@ -17,6 +17,16 @@ pub(crate) struct Around<'a> {
     pub compute: DataType,
 }
 
+impl Around<'_> {
+    /// Images, and the height and width of the input, where both maps lie channels last.
+    pub(super) fn channels_last(&self) -> Result<Option<(usize, [usize; 2])>, String> {
+        let (x, y) = (self.x.layout()?, self.y.layout()?);
+        let lie_well = [&x, &y].iter().all(|map| map.same_bytes(&Layout::channels_last(&map.shape)));
+        let &[batch, _, height, width] = &x.shape[..] else { return Ok(None) };
+        Ok(lie_well.then_some((batch, [height, width])))
+    }
+}
+
 fn window(conv: &Conv2d) -> Window {
     let numbers = |list: [usize; 2]| list.map(|n| n as i64);
     Window {

@@ -51,12 +51,10 @@ fn candidate(
     pass: Pass,
     weights: Option<&Desc>,
 ) -> Result<Option<Candidate>, String> {
-    let (x, y) = (around.x.layout()?, around.y.layout()?);
-    let channels_last = [&x, &y].iter().all(|map| map.same_bytes(&Layout::channels_last(&map.shape)));
-    let &[batch, _, height, width] = &x.shape[..] else { return Ok(None) };
+    let Some((batch, input)) = around.channels_last()? else { return Ok(None) };
     let machine = maker.machine;
-    let conv = DirectConv::new(around.conv, batch, [height, width], machine.level, machine.team.clone());
-    let Some(conv) = conv.filter(|_| channels_last) else { return Ok(None) };
+    let conv = DirectConv::new(around.conv, batch, input, machine.level, machine.team.clone());
+    let Some(conv) = conv else { return Ok(None) };
     let plain = Layout::plain(&around.conv.weight_shape());
     let name = own_name(machine, weights, &plain)?;
     let forward = matches!(pass, Pass::Forward { .. });

@@ -11,7 +11,7 @@ use crate::native::max_pool::MaxPool;
 use crate::native::pool::Pool;
 use crate::native::rows::Geometry;
 use crate::native::simd::Bf16;
-use stratus_engine::ops::{Averages, FusedPool, Kernel, SgdUpdate};
+use stratus_engine::ops::{Averages, FusedPool, Kernel};
 use stratus_engine::{DType, Layout, Operands, PreparedStep, Step, StepKernel, Value};
 use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
 
@@ -287,16 +287,14 @@ pub(crate) fn prepare(
                 softmax_cross_entropy::<E>(&team, logits, labels, classes, k.auxiliary, metrics, o.elements(3))
             }))
         }
-        Kernel::SgdUpdate(SgdUpdate { momentum, weight_decay }) => {
+        Kernel::SgdUpdate(sgd) => {
             around.expect_same_layout(&[0, 2, 3, 4])?;
             if around.one_type(&[0, 2, 3])? != DType::F32 || around.dtype(4).is_some_and(|t| t != DType::Bf16)
             {
                 return Err("it has a kernel for f32 with a copy in bf16 alone".to_owned());
             }
             step(0, move |o| {
-                // Rounded to what it was given as.
-                let learning = o.elements::<f64>(1).first().copied().unwrap_or(0.0) as f32;
-                let rates = Rates { learning, momentum, decay: weight_decay };
+                let rates = Rates::of(sgd, o.elements(1));
                 machine.sgd(rates, o.elements(0), o.elements(2), o.elements(3), o.elements(4));
             })
         }

@@ -8,11 +8,44 @@ use crate::native::simd::{Bf16, Element};
 use crate::native::threads::Team;
 use stratus_engine::{Layout, Operands, StepKernel};
 
+/// A product of two matrices with a result in f32.
+pub(super) struct Product {
+    pub desc: PrimitiveDesc,
+    /// Of the matrices: the two factors, the result.
+    descs: [Desc; 3],
+}
+
+impl Product {
+    /// The product of `[rows, terms]`, whose columns begin `apart` elements from each other, with `[terms, columns]` row by row; none where the library
+    /// has no kernel that is worth its name.
+    pub fn new(
+        maker: &Maker<'_>,
+        [rows, terms, columns]: [usize; 3],
+        apart: usize,
+        dtype: DataType,
+    ) -> Result<Option<Self>, String> {
+        let matrix =
+            |shape: [usize; 2], dtype, strides: [usize; 2]| maker.context.strided(&shape, dtype, &strides);
+        let descs = [
+            matrix([rows, terms], dtype, [1, apart])?,
+            matrix([terms, columns], dtype, [columns, 1])?,
+            matrix([rows, columns], DataType::F32, [columns, 1])?,
+        ];
+        let desc = maker.context.matmul(descs.each_ref(), &maker.plain).ok();
+        Ok(desc.filter(|desc| !is_fallback(&desc.implementation())).map(|desc| Self { desc, descs }))
+    }
+
+    /// The kernel, which takes the factors, the result and scratch.
+    pub fn kernel(&self) -> Result<Kernel, String> {
+        let [first, second, result] = &self.descs;
+        let arguments = [(arg::SRC, first), (arg::WEIGHTS, second), (arg::DST, result)];
+        Kernel::new(&self.desc, &arguments.map(|(arg, desc)| Argument { arg, desc }))
+    }
+}
+
 /// The gradient as `[O, N] [N, I]`, or transposed as `[I, N] [N, O]`, and the sums over the batch.
 struct Outer {
-    product: PrimitiveDesc,
-    /// Of the matrices: the two factors, the weights' gradient.
-    descs: [Desc; 3],
+    product: Product,
     transposed: bool,
     team: Team,
     bias: bool,
@@ -56,19 +89,11 @@ pub(crate) fn backward_weights(
     let by_columns = by_columns(&by_rows);
     let transposed = lies_as(&by_columns);
     let takes = if transposed { by_columns } else { by_rows };
-    let matrix =
-        |shape: [usize; 2], dtype, strides: [usize; 2]| maker.context.strided(&shape, dtype, &strides);
     let [rows, columns] = if transposed { [inputs, outputs] } else { [outputs, inputs] };
-    let descs = [
-        matrix([rows, batch], around.compute, [1, rows])?,
-        matrix([batch, columns], around.compute, [columns, 1])?,
-        matrix([rows, columns], DataType::F32, [columns, 1])?,
-    ];
-    let Ok(product) = maker.context.matmul(descs.each_ref(), &maker.plain) else { return Ok(None) };
-    let implementation = product.implementation();
-    if is_fallback(&implementation) {
+    let Some(product) = Product::new(maker, [rows, batch, columns], rows, around.compute)? else {
         return Ok(None);
-    }
+    };
+    let implementation = product.desc.implementation();
     let reorder = if lies.is_none() || lies_as(&takes) { "" } else { REORDERED };
     let name = format!("product:{implementation}{reorder}");
     let bias = around.bias;
@@ -81,19 +106,17 @@ pub(crate) fn backward_weights(
         operands.push((arg::DIFF_BIAS, maker.context.strided(&[outputs], DataType::F32, &[1])?));
     }
     let team = maker.machine.team.clone();
-    let outer = Outer { product, descs, transposed, team, bias, dtype: around.compute };
+    let outer = Outer { product, transposed, team, bias, dtype: around.compute };
     Ok(Some(Candidate { name, run: Run::Own(Box::new(outer)), operands }))
 }
 
 impl Own for Outer {
     fn scratch_bytes(&self) -> usize {
-        self.product.scratch_bytes()
+        self.product.desc.scratch_bytes()
     }
 
     fn kernel(&self) -> Result<Box<dyn StepKernel>, String> {
-        let [first, second, dw] = &self.descs;
-        let arguments = [(arg::SRC, first), (arg::WEIGHTS, second), (arg::DST, dw)];
-        let product = Kernel::new(&self.product, &arguments.map(|(arg, desc)| Argument { arg, desc }))?;
+        let product = self.product.kernel()?;
         let (transposed, team, bias, dtype) = (self.transposed, self.team.clone(), self.bias, self.dtype);
         Ok(Box::new(OuterKernel { product, transposed, team, bias, dtype }))
     }

@@ -66,14 +66,12 @@ fn candidate(
     let Some(amx) = Amx::of(maker.context).filter(|_| around.compute == DataType::Bf16) else {
         return Ok(None);
     };
-    let (x, y) = (around.x.layout()?, around.y.layout()?);
-    let channels_last = [&x, &y].iter().all(|map| map.same_bytes(&Layout::channels_last(&map.shape)));
-    let &[batch, _, height, width] = &x.shape[..] else { return Ok(None) };
+    let Some((batch, input)) = around.channels_last()? else { return Ok(None) };
     let conv = around.conv;
     let plain = Layout::plain(&conv.weight_shape());
     let lie = weights.map(Desc::layout).transpose()?.unwrap_or_else(|| plain.clone());
-    let task = Task { conv, batch, input: [height, width], weights: &lie, amx, machine: maker.machine };
-    let Some(pass) = make(task).filter(|_| channels_last) else { return Ok(None) };
+    let task = Task { conv, batch, input, weights: &lie, amx, machine: maker.machine };
+    let Some(pass) = make(task) else { return Ok(None) };
     let weights = match weights {
         Some(weights) => weights.duplicate()?,
         None => maker.context.strided(&plain.shape, dtype, &plain.strides)?,

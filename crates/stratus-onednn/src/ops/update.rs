@@ -2,24 +2,17 @@
 //! second cache. Products are the library's, updates ours.
 
 use super::linear::{Around, rows_first};
-use super::outer::{by_columns, sum_rows};
-use super::{Candidate, Maker, Own, Run, is_fallback};
-use crate::ffi::{Argument, DataType, Desc, Kernel, PrimitiveDesc, arg};
+use super::outer::{Product, by_columns, sum_rows};
+use super::{Candidate, Maker, Own, Run};
+use crate::ffi::{DataType, Kernel, arg};
 use crate::native::elementwise::{Machine, Rates};
 use crate::native::simd::{Bf16, Element};
 use stratus_engine::ops::SgdUpdate;
 use stratus_engine::{Layout, Operands, StepKernel};
 
 /// The bytes of gradient that are made at once: so few stay in the caches until they are used, and with fewer rows the library takes no AMX (73
-/// instead of 42 ms for the 38 million weights of AlexNet's classifier.1).
+/// instead of 43 ms for AlexNet's classifier.1, docs/benchmarks/2026-11-22-amx.md).
 const BLOCK: usize = 1 << 22;
-
-/// A product that makes some rows of the gradient.
-struct Product {
-    desc: PrimitiveDesc,
-    /// Of the matrices: the two factors, the rows.
-    descs: [Desc; 3],
-}
 
 /// The gradient as `[O, N] [N, I]`, or transposed as `[I, N] [N, O]`, and what it is used for.
 struct Update {
@@ -61,21 +54,13 @@ pub(crate) fn linear(
     }
     let [rows, columns] = if transposed { [inputs, outputs] } else { [outputs, inputs] };
     let of_block = (BLOCK / (columns * size_of::<f32>())).clamp(1, rows);
-    let product = |count: usize| -> Result<Product, String> {
-        let matrix =
-            |shape: [usize; 2], dtype, strides: [usize; 2]| maker.context.strided(&shape, dtype, &strides);
-        let descs = [
-            matrix([count, batch], around.compute, [1, count])?,
-            matrix([batch, columns], around.compute, [columns, 1])?,
-            matrix([count, columns], DataType::F32, [columns, 1])?,
-        ];
-        Ok(Product { desc: maker.context.matmul(descs.each_ref(), &maker.plain)?, descs })
-    };
     let left = rows % of_block;
-    let products = [of_block, left].into_iter().filter(|&count| count > 0).map(product);
-    let Ok(products) = products.collect::<Result<Vec<_>, _>>() else { return Ok(None) };
-    let implementation = products.first().map(|product| product.desc.implementation());
-    let Some(implementation) = implementation.filter(|name| !is_fallback(name)) else { return Ok(None) };
+    let counts = [of_block, left].into_iter().filter(|&count| count > 0);
+    let products = counts.map(|count| Product::new(maker, [count, batch, columns], count, around.compute));
+    let Some(products) = products.collect::<Result<Option<Vec<_>>, _>>()? else { return Ok(None) };
+    let Some(implementation) = products.first().map(|product| product.desc.implementation()) else {
+        return Ok(None);
+    };
     let vector = |elements: usize, dtype| maker.context.strided(&[elements], dtype, &[1]);
     let weights = |dtype| maker.context.strided(&lies.shape, dtype, &lies.strides);
     // Numbers of the optimiser are four of double precision, which the library knows no type for.
@@ -119,12 +104,7 @@ impl Own for Update {
     }
 
     fn kernel(&self) -> Result<Box<dyn StepKernel>, String> {
-        let product = |product: &Product| {
-            let [first, second, rows] = &product.descs;
-            let arguments = [(arg::SRC, first), (arg::WEIGHTS, second), (arg::DST, rows)];
-            Kernel::new(&product.desc, &arguments.map(|(arg, desc)| Argument { arg, desc }))
-        };
-        let products = self.products.iter().map(product).collect::<Result<_, _>>()?;
+        let products = self.products.iter().map(Product::kernel).collect::<Result<_, _>>()?;
         Ok(Box::new(UpdateKernel { products, how: self.how.clone() }))
     }
 }
@@ -133,8 +113,7 @@ impl UpdateKernel {
     /// The step has `x, dy, hyper, parameter, velocity, copy?, dbias?, scratch`, a product its factors, the rows and `scratch?`.
     fn run_as<E: Element>(&mut self, o: &mut Operands<'_>) -> Result<(), String> {
         let (x, dy) = (o.take(0), o.take(1));
-        let learning = o.elements::<f64>(2).first().copied().unwrap_or(0.0) as f32;
-        let rates = Rates { learning, momentum: self.how.sgd.momentum, decay: self.how.sgd.weight_decay };
+        let rates = Rates::of(self.how.sgd, o.elements(2));
         let (parameter, velocity) = (o.elements::<f32>(3), o.elements::<f32>(4));
         let copy: &mut [Bf16] = if self.how.copied { o.elements(5) } else { &mut [] };
         let mut next = 5 + usize::from(self.how.copied);
