@@ -68,6 +68,7 @@ impl Dataset for Counting {
             order: PixelOrder::Planes,
             orientation: Orientation::default(),
             label: self.label(index)?,
+            mask: None,
         })
     }
     fn normalisation(&self) -> Normalisation {

@@ -298,6 +298,7 @@ impl Dataset for Cifar {
             order: PixelOrder::Planes,
             orientation: Orientation::default(),
             label: u32::from(record[self.kind.label]),
+            mask: None,
         })
     }
 

@@ -209,6 +209,7 @@ impl Dataset for Folder {
             order: PixelOrder::Interleaved,
             orientation: decoded.orientation,
             label: self.index.class(index) as u32,
+            mask: None,
         })
     }
 

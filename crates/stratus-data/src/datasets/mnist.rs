@@ -209,6 +209,7 @@ impl Dataset for Mnist {
             order: PixelOrder::Planes,
             orientation: Orientation::default(),
             label,
+            mask: None,
         })
     }
 

@@ -30,8 +30,7 @@ pub static REGISTRY: &[&DatasetEntry] = &[
 /// A labelled collection of images.
 ///
 /// Samples are read by index, in any order and from several threads at once: from memory, or decoded by the thread that reads. They come
-/// as they are stored; the loader cuts, resizes and places them. What a sample has beside its image and label, such as a mask, will be a
-/// further field of [`Sample`].
+/// as they are stored; the loader cuts, resizes and places them.
 pub trait Dataset: Send + Sync {
     /// The name in the registry.
     fn name(&self) -> &str;
@@ -79,6 +78,11 @@ pub trait Dataset: Send + Sync {
         &[]
     }
 
+    /// Whether samples have masks: a class for every pixel instead of one for the image.
+    fn masks(&self) -> bool {
+        false
+    }
+
     /// The mean and deviation commonly used with this data set.
     fn normalisation(&self) -> Normalisation;
 
@@ -97,9 +101,17 @@ pub struct Sample<'a> {
     pub order: PixelOrder,
     /// How the image is to be turned so that it is upright.
     pub orientation: Orientation,
-    /// The class.
+    /// The class; of an image with a mask [`IGNORED`].
     pub label: u32,
+    /// The class of every pixel, row-major, of the stored image's height and width, [`IGNORED_PIXEL`] where a pixel has none; for data sets
+    /// with [`masks`](Dataset::masks).
+    pub mask: Option<&'a [u8]>,
 }
+
+/// The label of an image that belongs to no class, as those with masks do.
+pub const IGNORED: u32 = u32::MAX;
+/// The class of a mask's pixel that belongs to none: losses and measures pass over it.
+pub const IGNORED_PIXEL: u8 = 255;
 
 impl Sample<'_> {
     /// Height and width of the image when it is upright.
@@ -133,6 +145,8 @@ pub struct Scratch {
     pub encoded: Vec<u8>,
     /// The sample as decoded: its pixels.
     pub decoded: Vec<u8>,
+    /// The mask as decoded: a class for every pixel.
+    pub mask: Vec<u8>,
     /// The path of a file.
     pub path: PathBuf,
 }

@@ -160,6 +160,7 @@ impl Dataset for Synthetic {
             order: PixelOrder::Planes,
             orientation: Orientation::default(),
             label: class as u32,
+            mask: None,
         })
     }
 

@@ -33,6 +33,7 @@ fn upright(file: &[u8]) -> (Vec<u8>, [usize; 3]) {
         order: crate::pixels::PixelOrder::Interleaved,
         orientation,
         label: 0,
+        mask: None,
     };
     let [height, width] = sample.upright_size();
     let window = crate::frame::Window { top: 0.0, left: 0.0, height: height as f64, width: width as f64 };

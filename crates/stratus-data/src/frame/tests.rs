@@ -8,7 +8,7 @@ fn framing(wanted: [usize; 2], resize: Option<usize>, random: Option<ResizedCrop
 }
 
 fn sample(pixels: &[u8], shape: [usize; 3], order: PixelOrder, orientation: Orientation) -> Sample<'_> {
-    Sample { pixels, shape, order, orientation, label: 0 }
+    Sample { pixels, shape, order, orientation, label: 0, mask: None }
 }
 
 /// An "F": no two of its eight orientations look alike. Stored so that the EXIF orientation makes it upright.
