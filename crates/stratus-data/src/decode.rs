@@ -53,6 +53,19 @@ pub(crate) fn decode(file: &[u8], pixels: &mut Vec<u8>) -> Result<Decoded, Strin
     }
 }
 
+/// Decodes the first rows of an image file: as many as `wanted` says of the image that is described to it, or more; the shape is that of the
+/// whole image. Damage further down may go unseen. The file is the same afterwards.
+pub(crate) fn decode_rows(
+    file: &mut [u8],
+    pixels: &mut Vec<u8>,
+    wanted: &dyn Fn(&Decoded) -> usize,
+) -> Result<Decoded, String> {
+    match Format::of(file)? {
+        Format::Jpeg => jpeg::decode_rows(file, pixels, wanted),
+        Format::Png => png::decode(file, pixels),
+    }
+}
+
 /// Whether a file of `bytes` looks whole by its beginning, `head`, and its end, `tail`: a header that can be decoded, and the mark of the
 /// end. `None` where they cannot tell, and the whole must be decoded.
 pub(crate) fn looks_whole(head: &[u8], tail: &[u8], bytes: usize) -> Option<Result<(), String>> {

@@ -15,8 +15,9 @@ use std::thread;
 use self::index::Index;
 use self::store::Store;
 use super::{Dataset, DatasetEntry, OpenOptions, Sample, Scratch, Split};
-use crate::decode;
+use crate::decode::{self, Decoded};
 use crate::error::{DataError, nearest};
+use crate::frame::Orientation;
 use crate::pixels::{Normalisation, PixelOrder};
 
 const NAME: &str = "folder";
@@ -122,6 +123,27 @@ impl Folder {
         damaged
     }
 
+    /// Reads a sample and decodes it.
+    fn sample<'a>(
+        &'a self,
+        index: usize,
+        scratch: &'a mut Scratch,
+        decode: &dyn Fn(&mut Scratch) -> Result<Decoded, String>,
+    ) -> Result<Sample<'a>, DataError> {
+        self.check(index)?;
+        let decoded = self.store.read(&self.index, index, scratch).and_then(|()| decode(scratch));
+        let Decoded { shape, orientation } =
+            decoded.map_err(|problem| DataError::BadSample { sample: self.sample_name(index), problem })?;
+        Ok(Sample {
+            pixels: &scratch.decoded,
+            shape,
+            order: PixelOrder::Interleaved,
+            orientation,
+            label: self.index.class(index) as u32,
+            mask: None,
+        })
+    }
+
     fn check(&self, index: usize) -> Result<(), DataError> {
         if index < self.len() {
             return Ok(());
@@ -198,18 +220,18 @@ impl Dataset for Folder {
     }
 
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
-        self.check(index)?;
-        let read = self.store.read(&self.index, index, scratch);
-        let decoded = read.and_then(|()| decode::decode(&scratch.encoded, &mut scratch.decoded));
-        let decoded =
-            decoded.map_err(|problem| DataError::BadSample { sample: self.sample_name(index), problem })?;
-        Ok(Sample {
-            pixels: &scratch.decoded,
-            shape: decoded.shape,
-            order: PixelOrder::Interleaved,
-            orientation: decoded.orientation,
-            label: self.index.class(index) as u32,
-            mask: None,
+        self.sample(index, scratch, &|scratch| decode::decode(&scratch.encoded, &mut scratch.decoded))
+    }
+
+    fn read_rows<'a>(
+        &'a self,
+        index: usize,
+        scratch: &'a mut Scratch,
+        wanted: &dyn Fn([usize; 3], Orientation) -> usize,
+    ) -> Result<Sample<'a>, DataError> {
+        let wanted = |image: &Decoded| wanted(image.shape, image.orientation);
+        self.sample(index, scratch, &|scratch| {
+            decode::decode_rows(&mut scratch.encoded, &mut scratch.decoded, &wanted)
         })
     }
 

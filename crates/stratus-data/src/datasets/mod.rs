@@ -73,6 +73,22 @@ pub trait Dataset: Send + Sync {
     /// [`DataError::NoSuchSample`], and what reading and decoding may give.
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError>;
 
+    /// Sample `index` as by [`read`](Self::read), but of its pixels maybe only the first rows: at least as many as `wanted` says of the stored
+    /// image's shape (C, H, W) and orientation. Where that saves work, what is wrong with the rest may not be noticed.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    fn read_rows<'a>(
+        &'a self,
+        index: usize,
+        scratch: &'a mut Scratch,
+        wanted: &dyn Fn([usize; 3], Orientation) -> usize,
+    ) -> Result<Sample<'a>, DataError> {
+        let _ = wanted;
+        self.read(index, scratch)
+    }
+
     /// Samples that were found damaged when the data set was opened, and that [`read`](Self::read) refuses: index and reason, in order.
     fn damaged(&self) -> &[(u32, String)] {
         &[]
@@ -93,7 +109,7 @@ pub trait Dataset: Send + Sync {
 /// One sample, as it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample<'a> {
-    /// Pixels 0 to 255, row-major, contiguous.
+    /// Pixels 0 to 255, row-major, contiguous; from [`read_rows`](Dataset::read_rows) maybe the first rows only, then interleaved.
     pub pixels: &'a [u8],
     /// Channels, height, width.
     pub shape: [usize; 3],

@@ -68,6 +68,34 @@ fn orientation_is_passed_on() {
 }
 
 #[test]
+fn the_first_rows_are_those_of_the_whole_image() {
+    for (name, unit) in [
+        ("tall_444.jpg", 8),
+        ("tall_422.jpg", 8),
+        ("tall_420.jpg", 16),
+        ("tall_420_optimised.jpg", 16),
+        ("tall_grey.jpg", 8),
+        // Each scan has something of every row.
+        ("tall_progressive.jpg", 150),
+    ] {
+        let mut file = fixture(name);
+        let before = file.clone();
+        let (mut whole, mut part) = (Vec::new(), Vec::new());
+        let described = decode(&file, &mut whole).unwrap();
+        let [channels, height, width] = described.shape;
+        assert_eq!((height, width), (150, 40));
+        for rows in [0, 1, unit - 1, unit, unit + 1, 50, 100, 149, 150, 1000] {
+            assert_eq!(decode_rows(&mut file, &mut part, &|_| rows).unwrap(), described, "{name}");
+            assert_eq!(file, before, "{name}");
+            let bytes = rows.min(height) * channels * width;
+            assert!(part.len() >= bytes && part[..bytes] == whole[..bytes], "{name}: {rows} rows");
+            let decoded = part.len() / (channels * width);
+            assert!(decoded <= (rows + 2 * unit).min(height), "{name}: {decoded} rows for {rows}");
+        }
+    }
+}
+
+#[test]
 fn a_file_cut_anywhere_is_an_error() {
     for name in FILES {
         let file = fixture(name);
