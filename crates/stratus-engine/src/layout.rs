@@ -2,6 +2,7 @@
 
 use crate::DType;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// A strided layout, optionally with inner blocks: element `(i0, i1, …)` is found by splitting off the inner blocks (given outermost
 /// first), and adding the strides of what remains. Blocked dimensions are padded to whole blocks; padding holds zeros.
@@ -115,11 +116,21 @@ impl Layout {
     }
 
     /// Calls `visit(offset in this layout, offset in row-major order)` for every element.
-    pub fn for_each(&self, shape: &[usize], mut visit: impl FnMut(usize, usize)) {
+    pub fn for_each(&self, shape: &[usize], visit: impl FnMut(usize, usize)) {
         debug_assert_eq!(shape.iter().product::<usize>(), self.shape.iter().product::<usize>());
+        self.for_each_of(0..self.shape.iter().product(), visit);
+    }
+
+    /// The same for a range of elements, counted in row-major order.
+    pub fn for_each_of(&self, elements: Range<usize>, mut visit: impl FnMut(usize, usize)) {
         let shape = &self.shape;
         let mut index = vec![0usize; shape.len()];
-        for plain in 0..shape.iter().product() {
+        let mut rest = elements.start;
+        for (index, &extent) in index.iter_mut().zip(shape).rev() {
+            *index = rest % extent.max(1);
+            rest /= extent.max(1);
+        }
+        for plain in elements {
             visit(self.offset(&index), plain);
             for dimension in (0..shape.len()).rev() {
                 index[dimension] += 1;
@@ -156,6 +167,13 @@ mod tests {
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen.len(), 80);
+        let mut whole = Vec::new();
+        blocked.for_each(&[1, 20, 2, 2], |offset, plain| whole.push((offset, plain)));
+        for range in [0..0, 0..1, 3..50, 79..80, 0..80] {
+            let mut part = Vec::new();
+            blocked.for_each_of(range.clone(), |offset, plain| part.push((offset, plain)));
+            assert_eq!(part, whole[range]);
+        }
     }
 
     #[test]

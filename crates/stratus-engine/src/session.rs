@@ -3,7 +3,7 @@
 use crate::backend::{MAX_OPERANDS, Operands, PreparedStep, Tile};
 use crate::ops::{HYPER, KernelSpec, METRICS};
 use crate::plan::{Location, Persistent, Placement, Plan, PreparedPlan};
-use crate::{AlignedBytes, Clock, DType, EngineError, Role};
+use crate::{AlignedBytes, Clock, DType, EngineError, Layout, Role};
 
 /// Numbers that change from iteration to iteration.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -238,11 +238,20 @@ impl Session {
     /// # Errors
     /// Where there is none of that name, or it has another type.
     pub fn read(&self, name: &str) -> Result<Vec<f32>, EngineError> {
-        let (place, shape) = self.find(name)?;
-        let values: &[f32] = bytemuck::cast_slice(self.bytes_at(place));
-        let mut plain = vec![0.0; shape.iter().product()];
-        place.layout.for_each(shape, |from, to| plain[to] = values[from]);
+        let view = self.view(name)?;
+        let mut plain = vec![0.0; view.len()];
+        view.read(0, &mut plain);
         Ok(plain)
+    }
+
+    /// A persistent f32 value where it lies.
+    ///
+    /// # Errors
+    /// Where there is none of that name, or it has another type.
+    pub fn view(&self, name: &str) -> Result<View<'_>, EngineError> {
+        let (place, shape) = self.find(name)?;
+        let values = bytemuck::cast_slice(self.bytes_at(place));
+        Ok(View { layout: &place.layout, values, elements: shape.iter().product() })
     }
 
     /// Sets a persistent f32 value from row-major order. Run the refresh program afterwards, where there is one.
@@ -352,6 +361,33 @@ impl Session {
             Location::External(_) => return &[],
         };
         &self.arena.as_slice()[start..start + place.bytes]
+    }
+}
+
+/// A value in a session's memory, read in row-major order of its logical shape.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    layout: &'a Layout,
+    values: &'a [f32],
+    elements: usize,
+}
+
+impl View<'_> {
+    /// Elements, without padding.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "a value has elements")]
+    pub fn len(&self) -> usize {
+        self.elements
+    }
+
+    /// Copies out as many elements as `out` holds, from `first` on; both must lie within the value.
+    pub fn read(&self, first: usize, out: &mut [f32]) {
+        let range = first..first + out.len();
+        if self.layout.is_row_major() {
+            out.copy_from_slice(&self.values[range]);
+        } else {
+            self.layout.for_each_of(range, |from, plain| out[plain - first] = self.values[from]);
+        }
     }
 }
 

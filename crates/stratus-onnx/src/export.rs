@@ -54,7 +54,7 @@ pub fn write(out: &mut dyn Write, graph: &Graph, weights: &[TensorRef<'_>]) -> R
         .iter()
         .zip(&weights)
         .map(|(parameter, values)| {
-            let bytes = 4 * values.len() as u64;
+            let bytes = values.bytes() as u64;
             let tensor = tensor_head(&parameter.name, &parameter.shape).announce(9, bytes);
             let mut message = Message::default().announce(5, tensor.0.len() as u64 + bytes);
             message.0.extend(tensor.0);
@@ -65,7 +65,7 @@ pub fn write(out: &mut dyn Write, graph: &Graph, weights: &[TensorRef<'_>]) -> R
         .bytes(11, &value_info(INPUT, graph.input_shape()).0)
         .bytes(12, &value_info(OUTPUT, graph.shape(graph.output)).0);
     let weighed =
-        announced.iter().zip(&weights).map(|(head, values)| head.0.len() + 4 * values.len()).sum::<usize>();
+        announced.iter().zip(&weights).map(|(head, values)| head.0.len() + values.bytes()).sum::<usize>();
     let length = (network.0.len() + weighed + tail.0.len()) as u64;
     let opset = Message::default().int(2, OPSET);
     let model = Message::default()
@@ -82,29 +82,28 @@ pub fn write(out: &mut dyn Write, graph: &Graph, weights: &[TensorRef<'_>]) -> R
     out.write_all(&network.0)?;
     for (head, values) in announced.iter().zip(weights) {
         out.write_all(&head.0)?;
-        ValuesRef::F32(values).for_each_piece(|piece| out.write_all(piece))?;
+        values.for_each_piece(|piece| out.write_all(piece))?;
     }
     Ok(out.write_all(&tail.0)?)
 }
 
 /// The values of every parameter, in the graph's order.
-fn parameters<'a>(graph: &Graph, weights: &[TensorRef<'a>]) -> Result<Vec<&'a [f32]>, WriteError> {
+fn parameters<'a>(graph: &Graph, weights: &[TensorRef<'a>]) -> Result<Vec<ValuesRef<'a>>, WriteError> {
     let given: HashMap<&str, &TensorRef<'a>> = weights.iter().map(|tensor| (tensor.name, tensor)).collect();
     let value = |parameter: &stratus_graph::Parameter| {
         let tensor =
             given.get(parameter.name.as_str()).ok_or_else(|| WriteError::Missing(parameter.name.clone()))?;
-        match tensor.values {
-            ValuesRef::F32(values)
-                if tensor.shape == parameter.shape && values.len() == parameter.elements() =>
-            {
-                Ok(values)
-            }
-            other => Err(WriteError::Mismatch {
-                name: parameter.name.clone(),
-                found: format!("{} {:?}", other.dtype().to_lowercase(), tensor.shape),
-                wanted: parameter.shape.clone(),
-            }),
+        let values = tensor.values;
+        let fits =
+            tensor.shape == parameter.shape && values.bytes() == parameter.elements() * size_of::<f32>();
+        if values.dtype() == "F32" && fits {
+            return Ok(values);
         }
+        Err(WriteError::Mismatch {
+            name: parameter.name.clone(),
+            found: format!("{} {:?}", values.dtype().to_lowercase(), tensor.shape),
+            wanted: parameter.shape.clone(),
+        })
     };
     graph.parameters.iter().map(value).collect()
 }

@@ -3,32 +3,65 @@
 use crate::TrainError;
 use crate::compile::Compiled;
 use crate::weights::batches_tracked;
+use stratus_engine::session::View;
 use stratus_engine::update::MOMENTUM_SUFFIX;
 use stratus_engine::{Clock, Role, Session};
 use stratus_graph::Graph;
-use stratus_run::checkpoint::{Checkpoint, Tensor, Values};
+use stratus_run::checkpoint::{Checkpoint, Tensor, TensorRef, Values};
+use stratus_weights::{Elsewhere, ValuesRef};
 
-/// Weights and optimiser state.
-pub(crate) struct Tensors {
-    pub weights: Vec<Tensor>,
-    pub optimiser: Vec<Tensor>,
+/// Everything that outlives an iteration, in PyTorch's names and shapes, where it lies: of large networks a copy would be most of the memory
+/// that training takes.
+pub(crate) struct Snapshot<'a> {
+    values: Vec<Persistent<'a>>,
+    /// PyTorch's `num_batches_tracked` of each batch norm: the iterations that it was trained.
+    tracked: Vec<Tensor>,
 }
 
-/// Reads everything that outlives an iteration, in PyTorch's names and shapes.
-///
-/// Batch norms get PyTorch's `num_batches_tracked`: the iterations that they were trained.
-pub(crate) fn capture(compiled: &Compiled, graph: &Graph, iterations: u64) -> Result<Tensors, TrainError> {
-    let mut tensors = Tensors { weights: Vec::new(), optimiser: Vec::new() };
-    for (name, shape, role) in compiled.session.state() {
-        let values = Values::F32(compiled.session.read(name)?);
-        let (list, name) = match role {
-            Role::Momentum => (&mut tensors.optimiser, name.trim_end_matches(MOMENTUM_SUFFIX)),
-            _ => (&mut tensors.weights, name),
-        };
-        list.push(Tensor { name: name.to_owned(), shape: shape.to_vec(), values });
+/// A value of the session.
+#[derive(Debug)]
+struct Persistent<'a> {
+    name: &'a str,
+    shape: &'a [usize],
+    role: Role,
+    view: View<'a>,
+}
+
+impl Elsewhere for Persistent<'_> {
+    fn count(&self) -> usize {
+        self.view.len()
     }
-    tensors.weights.extend(batches_tracked(graph, iterations));
-    Ok(tensors)
+
+    fn read(&self, first: usize, out: &mut [f32]) {
+        self.view.read(first, out);
+    }
+}
+
+impl<'a> Snapshot<'a> {
+    pub fn new(compiled: &'a Compiled, graph: &Graph, iterations: u64) -> Result<Self, TrainError> {
+        let session = &compiled.session;
+        let value = |(name, shape, role)| Ok(Persistent { name, shape, role, view: session.view(name)? });
+        let values = session.state().map(value).collect::<Result<_, TrainError>>()?;
+        Ok(Self { values, tracked: batches_tracked(graph, iterations).collect() })
+    }
+
+    /// Parameters and running statistics.
+    pub fn weights(&self) -> Vec<TensorRef<'_>> {
+        let weights = self.values.iter().filter(|value| value.role != Role::Momentum);
+        weights.map(|value| value.tensor(value.name)).chain(self.tracked.iter().map(Tensor::as_ref)).collect()
+    }
+
+    /// Velocities, by the names of their parameters.
+    pub fn optimiser(&self) -> Vec<TensorRef<'_>> {
+        let velocities = self.values.iter().filter(|value| value.role == Role::Momentum);
+        velocities.map(|value| value.tensor(value.name.trim_end_matches(MOMENTUM_SUFFIX))).collect()
+    }
+}
+
+impl Persistent<'_> {
+    fn tensor<'a>(&'a self, name: &'a str) -> TensorRef<'a> {
+        TensorRef { name, shape: self.shape, values: ValuesRef::Elsewhere(self) }
+    }
 }
 
 /// Sets everything that a checkpoint holds; with `optimiser`, also velocities.

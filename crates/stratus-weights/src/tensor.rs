@@ -1,6 +1,7 @@
 //! Named tensors in memory, and the writing of safetensors files. <https://github.com/huggingface/safetensors#format>
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{self, Write};
 
 use serde_json::json;
@@ -26,7 +27,7 @@ pub enum Values {
 }
 
 /// A named tensor that borrows its values, row-major.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub struct TensorRef<'a> {
     /// The name: `layer1.0.conv1.weight`.
     pub name: &'a str,
@@ -37,12 +38,23 @@ pub struct TensorRef<'a> {
 }
 
 /// The values of a [`TensorRef`].
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub enum ValuesRef<'a> {
     /// 32-bit floating point.
     F32(&'a [f32]),
+    /// 32-bit floating point, somewhere else: read when they are written, so that no copy of them is ever whole.
+    Elsewhere(&'a dyn Elsewhere),
     /// 64-bit integers.
     I64(&'a [i64]),
+}
+
+/// 32-bit floating point values that lie in some other form.
+pub trait Elsewhere: fmt::Debug {
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// Copies out as many as `out` holds, from `first` on, in row-major order; no more are asked for than there are.
+    fn read(&self, first: usize, out: &mut [f32]);
 }
 
 impl Tensor {
@@ -76,7 +88,7 @@ impl ValuesRef<'_> {
     #[must_use]
     pub fn dtype(&self) -> &'static str {
         match self {
-            Self::F32(_) => "F32",
+            Self::F32(_) | Self::Elsewhere(_) => "F32",
             Self::I64(_) => "I64",
         }
     }
@@ -84,6 +96,7 @@ impl ValuesRef<'_> {
     fn len(&self) -> usize {
         match self {
             Self::F32(values) => values.len(),
+            Self::Elsewhere(values) => values.count(),
             Self::I64(values) => values.len(),
         }
     }
@@ -93,6 +106,7 @@ impl ValuesRef<'_> {
     pub fn bytes(&self) -> usize {
         match self {
             Self::F32(values) => size_of_val(*values),
+            Self::Elsewhere(values) => values.count() * size_of::<f32>(),
             Self::I64(values) => size_of_val(*values),
         }
     }
@@ -101,9 +115,18 @@ impl ValuesRef<'_> {
     ///
     /// # Errors
     /// The first that `sink` gives.
-    pub fn for_each_piece<E>(&self, sink: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+    pub fn for_each_piece<E>(&self, mut sink: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         match self {
             Self::F32(values) => pieces(values, f32::to_le_bytes, sink),
+            Self::Elsewhere(values) => {
+                let mut buffer = [0.0; 1 << 12];
+                let count = values.count();
+                (0..count).step_by(buffer.len()).try_for_each(|first| {
+                    let part = &mut buffer[..(count - first).min(1 << 12)];
+                    values.read(first, part);
+                    pieces(part, f32::to_le_bytes, &mut sink)
+                })
+            }
             Self::I64(values) => pieces(values, i64::to_le_bytes, sink),
         }
     }
@@ -138,7 +161,7 @@ pub fn write_safetensors(
     let refuse = |reason: String| Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
     // Larger types first, so that every tensor is aligned to its type.
     let mut order: Vec<&TensorRef<'_>> = tensors.iter().collect();
-    order.sort_by_key(|tensor| (matches!(tensor.values, ValuesRef::F32(_)), tensor.name));
+    order.sort_by_key(|tensor| (!matches!(tensor.values, ValuesRef::I64(_)), tensor.name));
     let mut metadata = metadata.clone();
     metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
     let mut header = BTreeMap::from([("__metadata__", json!(metadata))]);

@@ -9,6 +9,7 @@ use crate::experiment::Precision;
 use crate::fit::fit;
 use crate::initialise::initialise;
 use crate::network::{LayerFile, Network};
+use crate::state::Snapshot;
 use crate::weights::{Pretrained, Use};
 use crate::{Experiment, Observer, TrainError, state};
 use std::path::{Path, PathBuf};
@@ -159,8 +160,8 @@ impl Prepared {
             stratus_run::atomic::write(&run.network(), file.text.as_bytes())?;
         }
         if self.pretrained.is_some() {
-            let tensors = state::capture(&self.compiled, &self.graph, 0)?;
-            let [weights, optimiser] = [&tensors.weights, &tensors.optimiser].map(|list| trainer::refs(list));
+            let snapshot = Snapshot::new(&self.compiled, &self.graph, 0)?;
+            let (weights, optimiser) = (snapshot.weights(), snapshot.optimiser());
             checkpoints.save(&self.state(), &weights, &optimiser, &Retention::default())?;
         }
         Ok(())

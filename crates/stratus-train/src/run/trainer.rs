@@ -4,7 +4,8 @@ use super::records::{BOOKKEEPING, CHECKPOINT, DATA_WAIT, FIRST_STEP, Sums, sprea
 use super::{Options, Prepared};
 use crate::evaluate::{Evaluator, Scores, loader_config};
 use crate::experiment::OnBadSample;
-use crate::{EpochResult, Observer, Schedule, Standing, TrainError, state};
+use crate::state::Snapshot;
+use crate::{EpochResult, Observer, Schedule, Standing, TrainError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +14,7 @@ use stratus_data::{Augment, LastBatch, Loader, LoaderConfig, Order, Position, Re
 use stratus_engine::Clock;
 use stratus_engine::session::{Hyper, Metrics};
 use stratus_run::RunDir;
-use stratus_run::checkpoint::{Checkpoints, Retention, State, Tensor, TensorRef};
+use stratus_run::checkpoint::{Checkpoints, Retention, State};
 use stratus_run::csv::{CsvWriter, EpochRow, IterationRow};
 use stratus_run::layout::{EPOCHS, ITERATIONS, TIMELINE};
 use stratus_run::log::Log;
@@ -406,7 +407,7 @@ impl<'a> Trainer<'a> {
         self.timeline.sync()?;
         self.sums.elapsed_s = self.elapsed_s();
         let experiment = &self.prepared.experiment;
-        let tensors = state::capture(&self.prepared.compiled, &self.prepared.graph, self.iteration)?;
+        let snapshot = Snapshot::new(&self.prepared.compiled, &self.prepared.graph, self.iteration)?;
         let positions = BTreeMap::from([
             (ITERATIONS.to_owned(), self.rows.position()),
             (EPOCHS.to_owned(), self.epochs.position()),
@@ -422,8 +423,7 @@ impl<'a> Trainer<'a> {
         };
         state.extra.insert(SUMS.to_owned(), serde_json::to_value(self.sums).unwrap_or_default());
         let retention = Retention { last: experiment.checkpoint.keep, ..Retention::default() };
-        let saved =
-            self.checkpoints.save(&state, &refs(&tensors.weights), &refs(&tensors.optimiser), &retention)?;
+        let saved = self.checkpoints.save(&state, &snapshot.weights(), &snapshot.optimiser(), &retention)?;
         if let Some(problem) = saved.not_pruned {
             self.log.say(&format!("an old checkpoint could not be removed: {problem}"))?;
         }
@@ -501,8 +501,4 @@ fn bad_samples(loaders: [&Loader; 2]) -> BadSamples {
         }));
     }
     bad
-}
-
-pub(super) fn refs(tensors: &[Tensor]) -> Vec<TensorRef<'_>> {
-    tensors.iter().map(Tensor::as_ref).collect()
 }
