@@ -1,0 +1,83 @@
+//! `stratus data`: fetching data sets and looking at them.
+
+mod check;
+mod fetch;
+mod list;
+mod stats;
+
+use crate::cli::Globals;
+use crate::errors::{Failure, Result};
+use crate::output::Output;
+use clap::{Args, Subcommand};
+use std::path::{Path, PathBuf};
+use stratus_data::{DataError, OpenOptions};
+use stratus_train::Experiment;
+use stratus_train::compile::open_options;
+
+/// Arguments of `stratus data`.
+#[derive(Args, Debug)]
+pub struct DataArguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: Action,
+}
+
+/// What `stratus data` does.
+#[derive(Debug, Subcommand)]
+pub enum Action {
+    /// List the data sets
+    List,
+    /// Download a data set's files and check them; files that are there and whole are kept
+    Fetch {
+        /// The data set, like mnist
+        name: String,
+        /// Where to put the files; without it data/<name>
+        #[arg(long, value_name = "DIR")]
+        path: Option<PathBuf>,
+    },
+    /// Decode every image of a data set and list those that cannot be
+    Check {
+        /// The data set, like mnist
+        name: String,
+        /// Where the files are; without it data/<name>
+        #[arg(long, value_name = "DIR")]
+        path: Option<PathBuf>,
+    },
+    /// Count a data set's images and classes, and measure mean and deviation of its channels
+    Stats {
+        /// The data set, like mnist
+        name: String,
+        /// Where the files are; without it data/<name>
+        #[arg(long, value_name = "DIR")]
+        path: Option<PathBuf>,
+    },
+}
+
+/// Runs `stratus data`. `--set` sets keys of `data`, such as `data.classes`.
+///
+/// # Errors
+/// Where the data set is unknown, cannot be fetched or cannot be read.
+pub fn run(arguments: &DataArguments, globals: &Globals, output: &Output) -> Result {
+    let folder =
+        |name: &str, path: &Option<PathBuf>| path.clone().unwrap_or_else(|| Path::new("data").join(name));
+    match &arguments.action {
+        Action::List => list::list(output),
+        Action::Fetch { name, path } => fetch::fetch(name, &folder(name, path), output),
+        Action::Check { name, path } => check::check(name, &folder(name, path), &options(globals)?, output),
+        Action::Stats { name, path } => {
+            stats::statistics(name, &folder(name, path), &options(globals)?, output)
+        }
+    }
+}
+
+fn options(globals: &Globals) -> std::result::Result<OpenOptions, Failure> {
+    Ok(open_options(&Experiment::default().with_overrides(&globals.set)?))
+}
+
+/// A name that is none is wrong usage; data that is not as it should be is a failure.
+fn data_failure(error: DataError) -> Failure {
+    match error {
+        DataError::UnknownDataset { .. } => Failure::usage(error),
+        error => Failure::failed(error),
+    }
+}
