@@ -76,7 +76,9 @@ impl Clone for AlignedBytes {
 pub struct BatchBuffer {
     /// Images of the loader's element type and layout: batch size × C × H × W elements. Rows from `samples` on are zero bytes.
     pub images: AlignedBytes,
-    /// Classes: batch size numbers. Rows from `samples` on are [`IGNORED_LABEL`].
+    /// Classes: batch size × [`label_len`](crate::Loader::label_len) numbers, one for a sample, or where samples have masks one for each
+    /// of its pixels, H × W, row-major. [`IGNORED_LABEL`] are all numbers of the rows from `samples` on and of samples that cannot be
+    /// decoded, and of a mask those pixels that belong to no class or show nothing of the stored image.
     pub labels: Vec<i32>,
     /// The index of each sample in the data set: `samples` numbers.
     pub indices: Vec<u32>,
@@ -90,22 +92,29 @@ pub struct BatchBuffer {
     pub(crate) owner: u64,
 }
 
-/// The label of a row without a sample. Losses and measures pass over it.
+/// The label of a row without a sample, or of a pixel without a class. Losses and measures pass over it.
 pub const IGNORED_LABEL: i32 = -1;
 
 impl BatchBuffer {
-    pub(crate) fn new(batch_size: usize, image_bytes: usize, owner: u64) -> Result<Self, TryReserveError> {
+    /// A buffer of `batch_size` samples, which together have `image_bytes` bytes of images and `label_count` labels.
+    pub(crate) fn new(
+        batch_size: usize,
+        image_bytes: usize,
+        label_count: usize,
+        owner: u64,
+    ) -> Result<Self, TryReserveError> {
         let images = AlignedBytes::zeroed(image_bytes)?;
         let (mut labels, mut indices) = (Vec::new(), Vec::new());
-        labels.try_reserve_exact(batch_size)?;
-        labels.resize(batch_size, IGNORED_LABEL);
+        labels.try_reserve_exact(label_count)?;
+        labels.resize(label_count, IGNORED_LABEL);
         indices.try_reserve_exact(batch_size)?;
         Ok(Self { images, labels, indices, samples: 0, epoch: 0, index: 0, owner })
     }
 
     /// Bytes of memory a buffer of this size holds.
-    pub(crate) fn bytes_of(batch_size: usize, image_bytes: usize) -> u64 {
-        (image_bytes + ALIGNMENT - 1 + batch_size * (size_of::<i32>() + size_of::<u32>())) as u64
+    pub(crate) fn bytes_of(batch_size: usize, image_bytes: usize, label_count: usize) -> u64 {
+        (image_bytes + ALIGNMENT - 1) as u64
+            + (label_count * size_of::<i32>() + batch_size * size_of::<u32>()) as u64
     }
 }
 

@@ -47,7 +47,7 @@ impl Orientation {
     }
 
     /// The upright image's size of a stored one's, or the other way round.
-    fn turned<T>(self, [height, width]: [T; 2]) -> [T; 2] {
+    pub(crate) fn turned<T>(self, [height, width]: [T; 2]) -> [T; 2] {
         if self.transpose { [width, height] } else { [height, width] }
     }
 }

@@ -17,6 +17,7 @@ pub mod fetch;
 pub mod frame;
 pub mod idx;
 pub mod loader;
+mod mask;
 pub mod pixels;
 pub mod stats;
 

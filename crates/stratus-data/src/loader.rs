@@ -23,9 +23,10 @@ use stratus_random::{Purpose, Stream};
 use self::config::Plan;
 pub use self::config::{LastBatch, LoaderConfig, LoaderError, Order, Position};
 use crate::buffer::{BatchBuffer, IGNORED_LABEL};
-use crate::datasets::{Dataset, Sample, Scratch};
+use crate::datasets::{Dataset, IGNORED_PIXEL, Sample, Scratch};
 use crate::error::DataError;
 use crate::frame::{Framer, Framing, Orientation};
+use crate::mask::{MaskWriter, StoredMask, greatest_class};
 use crate::pixels::{Converter, PixelOrder};
 
 /// Pixels a worker gathers before it converts them: within the first-level cache.
@@ -54,6 +55,8 @@ struct Shared {
     /// Distinguishes this loader's buffers from another's.
     id: u64,
     sample_bytes: usize,
+    /// Labels of a sample: 1, or with masks one for each pixel.
+    label_len: usize,
     batches_per_epoch: u64,
     /// The number of batches from the start to the end; the sequence numbers are those below it.
     batches: u64,
@@ -97,11 +100,12 @@ impl Loader {
         let (plan, normalisation) = Plan::new(dataset.as_ref(), &config)?;
         let shape @ [_, height, width] = plan.shape;
         let id = LOADERS.fetch_add(1, Ordering::Relaxed);
-        let buffer = |_| BatchBuffer::new(config.batch_size, plan.image_bytes, id);
+        let buffer = |_| BatchBuffer::new(config.batch_size, plan.image_bytes, plan.label_count, id);
+        let buffer_bytes = BatchBuffer::bytes_of(config.batch_size, plan.image_bytes, plan.label_count);
         let free = (0..config.slots).map(buffer).collect::<Result<_, _>>();
         let ring = Ring {
             free: free.map_err(|_| LoaderError::Memory {
-                bytes: BatchBuffer::bytes_of(config.batch_size, plan.image_bytes) * config.slots as u64,
+                bytes: buffer_bytes.saturating_mul(config.slots as u64),
                 batch_size: config.batch_size,
                 slots: config.slots,
             })?,
@@ -124,6 +128,7 @@ impl Loader {
             skipped: Mutex::new(BTreeMap::new()),
             id,
             sample_bytes: plan.sample_bytes,
+            label_len: plan.label_len,
             batches_per_epoch: plan.batches_per_epoch,
             batches: plan.batches,
             ring: Mutex::new(ring),
@@ -229,6 +234,12 @@ impl Loader {
         self.shared.shape
     }
 
+    /// Labels of a sample in a batch: 1, or H × W, one for each pixel, where the data set has masks.
+    #[must_use]
+    pub fn label_len(&self) -> usize {
+        self.shared.label_len
+    }
+
     /// The samples that were met so far and could not be decoded, with what is wrong; empty where that ends the loader.
     #[must_use]
     pub fn skipped(&self) -> BTreeMap<u32, String> {
@@ -239,8 +250,9 @@ impl Loader {
     /// and the few samples each worker has at hand.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        let config = &self.shared.config;
-        let buffer = BatchBuffer::bytes_of(config.batch_size, self.shared.sample_bytes * config.batch_size);
+        let Shared { config, sample_bytes, label_len, .. } = self.shared.as_ref();
+        let batch_size = config.batch_size;
+        let buffer = BatchBuffer::bytes_of(batch_size, sample_bytes * batch_size, label_len * batch_size);
         let order = if config.order == Order::Shuffled { 4 * self.shared.dataset.len() as u64 } else { 0 };
         buffer * config.slots as u64 + order
     }
@@ -351,14 +363,18 @@ impl Shared {
 
     fn fill(&self, buffer: &mut BatchBuffer, desk: &mut Desk) -> Result<(), DataError> {
         let image_bytes = self.sample_bytes * self.config.batch_size;
-        if buffer.images.len() != image_bytes || buffer.labels.len() != self.config.batch_size {
+        if buffer.images.len() != image_bytes
+            || buffer.labels.len() != self.label_len * self.config.batch_size
+        {
             // The fields are public: the consumer has put something else in their place.
             return Err(DataError::Buffer { expected: image_bytes, found: buffer.images.len() });
         }
         let BatchBuffer { images, labels, indices, epoch, samples, .. } = buffer;
+        let (images, no_images) = images.split_at_mut(*samples * self.sample_bytes);
+        let (labels, no_labels) = labels.split_at_mut(*samples * self.label_len);
         let expected = self.shape.iter().product::<usize>();
         let group = STAGED_BYTES / expected;
-        if self.as_stored && group > 1 {
+        if self.as_stored && group > 1 && !self.dataset.masks() {
             let images = images.chunks_mut(self.sample_bytes * group);
             for ((images, labels), indices) in images.zip(labels.chunks_mut(group)).zip(indices.chunks(group))
             {
@@ -366,17 +382,16 @@ impl Shared {
             }
         } else {
             let images = images.chunks_exact_mut(self.sample_bytes);
-            for ((image, label), &index) in images.zip(labels.iter_mut()).zip(indices.iter()) {
-                *label = self.fill_one(image, index, *epoch, desk)?;
+            let labels = labels.chunks_exact_mut(self.label_len);
+            for ((image, labels), &index) in images.zip(labels).zip(indices.iter()) {
+                if !self.fill_one(image, labels, index, *epoch, desk)? {
+                    image.fill(0);
+                    labels.fill(IGNORED_LABEL);
+                }
             }
         }
-        for (image, label) in images.chunks_exact_mut(self.sample_bytes).zip(&labels[..*samples]) {
-            if *label == IGNORED_LABEL {
-                image.fill(0);
-            }
-        }
-        images[*samples * self.sample_bytes..].fill(0);
-        labels[*samples..].fill(IGNORED_LABEL);
+        no_images.fill(0);
+        no_labels.fill(IGNORED_LABEL);
         Ok(())
     }
 
@@ -397,47 +412,58 @@ impl Shared {
             let read = self.dataset.read(index as usize, &mut desk.scratch);
             let Some(sample) = self.unless_skipped(read, index)? else {
                 *label = IGNORED_LABEL;
-                desk.orders.push(PixelOrder::Planes);
+                desk.orders.push(None);
                 desk.staged.resize(desk.staged.len() + expected, 0);
                 continue;
             };
             sample.check(self.dataset.as_ref(), index as usize)?;
             *label = self.label_of(&sample, index)?;
-            desk.orders.push(sample.order);
+            desk.orders.push(Some(sample.order));
             desk.staged.extend_from_slice(sample.pixels);
         }
         let samples = images.chunks_exact_mut(self.sample_bytes).zip(desk.staged.chunks_exact(expected));
         for ((image, pixels), (&index, &order)) in samples.zip(indices.iter().zip(&desk.orders)) {
+            let Some(order) = order else {
+                image.fill(0);
+                continue;
+            };
             let placement = self.config.augment.placement(self.config.seed, epoch, index, [height, width]);
             self.converter.write(image, pixels, order, &placement);
         }
         Ok(())
     }
 
-    /// Reads, cuts and places one sample; returns its label, or [`IGNORED_LABEL`] where it cannot be decoded and is skipped.
-    fn fill_one(&self, image: &mut [u8], index: u32, epoch: u32, desk: &mut Desk) -> Result<i32, DataError> {
+    /// Reads, cuts and places one sample and its label or mask; false where it cannot be decoded and is skipped.
+    fn fill_one(
+        &self,
+        image: &mut [u8],
+        labels: &mut [i32],
+        index: u32,
+        epoch: u32,
+        desk: &mut Desk,
+    ) -> Result<bool, DataError> {
         let [_, height, width] = self.shape;
         let read = self.dataset.read(index as usize, &mut desk.scratch);
-        let Some(sample) = self.unless_skipped(read, index)? else { return Ok(IGNORED_LABEL) };
+        let read = read.and_then(|sample| Ok((sample, self.mask_of(&sample, index)?)));
+        let Some((sample, mask)) = self.unless_skipped(read, index)? else { return Ok(false) };
         sample.check(self.dataset.as_ref(), index as usize)?;
-        let label = self.label_of(&sample, index)?;
+        let window = self.framing.window(sample.upright_size(), epoch, index);
+        let placement = self.config.augment.placement(self.config.seed, epoch, index, [height, width]);
+        match mask {
+            Some(mask) => desk.mask_writer.write(labels, &mask, window, [height, width], &placement),
+            None => labels.fill(self.label_of(&sample, index)?),
+        }
         let (pixels, order) = if self.as_stored && sample.orientation == Orientation::default() {
             (sample.pixels, sample.order)
         } else {
-            let window = self.framing.window(sample.upright_size(), epoch, index);
             desk.framer.cut(&sample, window, self.shape)?
         };
-        let placement = self.config.augment.placement(self.config.seed, epoch, index, [height, width]);
         self.converter.write(image, pixels, order, &placement);
-        Ok(label)
+        Ok(true)
     }
 
-    /// A sample, or nothing where it cannot be decoded and that is no error; it is then noted.
-    fn unless_skipped<'a>(
-        &self,
-        read: Result<Sample<'a>, DataError>,
-        index: u32,
-    ) -> Result<Option<Sample<'a>>, DataError> {
+    /// What was read, or nothing where it cannot be decoded and that is no error; it is then noted.
+    fn unless_skipped<T>(&self, read: Result<T, DataError>, index: u32) -> Result<Option<T>, DataError> {
         match read {
             Ok(sample) => Ok(Some(sample)),
             Err(DataError::BadSample { problem, .. }) if self.config.skip_bad => {
@@ -445,6 +471,28 @@ impl Shared {
                 Ok(None)
             }
             Err(error) => Err(error),
+        }
+    }
+
+    /// The mask of a sample of a data set that has them, if it is of its image's size and names only classes that there are.
+    fn mask_of<'a>(&self, sample: &Sample<'a>, index: u32) -> Result<Option<StoredMask<'a>>, DataError> {
+        if !self.dataset.masks() {
+            return Ok(None);
+        }
+        let bad =
+            |problem| Err(DataError::BadSample { sample: self.dataset.sample_name(index as usize), problem });
+        let [_, height, width] = sample.shape;
+        let Some(classes) = sample.mask else { return bad("it has no mask".to_owned()) };
+        if Some(classes.len()) != height.checked_mul(width) {
+            let problem = format!("its mask has {} pixels, but its image {height}×{width}", classes.len());
+            return bad(problem);
+        }
+        match greatest_class(classes) {
+            Some(class) if usize::from(class) >= self.dataset.classes() => bad(format!(
+                "a pixel of its mask has class {class}, but classes go from 0 to {}, and {IGNORED_PIXEL} is none",
+                self.dataset.classes().saturating_sub(1)
+            )),
+            _ => Ok(Some(StoredMask { classes, size: [height, width], orientation: sample.orientation })),
         }
     }
 
@@ -465,9 +513,10 @@ impl Shared {
 struct Desk {
     scratch: Scratch,
     framer: Framer,
-    /// The pixels of a few samples, and their orders.
+    mask_writer: MaskWriter,
+    /// The pixels of a few samples, and their orders; no order where there is no sample.
     staged: Vec<u8>,
-    orders: Vec<PixelOrder>,
+    orders: Vec<Option<PixelOrder>>,
 }
 
 impl std::fmt::Debug for Shared {

@@ -168,6 +168,10 @@ pub(super) struct Plan {
     pub(super) sample_bytes: usize,
     /// Bytes of all images of a batch.
     pub(super) image_bytes: usize,
+    /// Labels of one sample: 1, or with masks one for each pixel.
+    pub(super) label_len: usize,
+    /// Labels of a batch.
+    pub(super) label_count: usize,
     pub(super) batches_per_epoch: u64,
     /// Batches from the start to the end.
     pub(super) batches: u64,
@@ -256,13 +260,19 @@ impl Plan {
             );
             return wrong("augment", problem);
         }
+        // With masks a sample has a label for every pixel.
+        let label_len = if dataset.masks() { height.checked_mul(width) } else { Some(1) };
         let sample_bytes =
             [channels, height, width].into_iter().try_fold(config.element.bytes(), usize::checked_mul);
-        let image_bytes =
-            sample_bytes.and_then(|bytes| bytes.checked_mul(config.batch_size)).filter(|&bytes| {
-                bytes.checked_mul(config.slots).is_some_and(|total| total <= isize::MAX as usize / 2)
-            });
-        let (Some(sample_bytes), Some(image_bytes)) = (sample_bytes, image_bytes) else {
+        // How much a batch has of what a sample has `each` of, `bytes` long, where the slots hold less than half of all addresses of it.
+        let of_batch = |each: Option<usize>, bytes: usize| {
+            let count = each?.checked_mul(config.batch_size)?;
+            let total = count.checked_mul(bytes)?.checked_mul(config.slots)?;
+            (total <= isize::MAX as usize / 2).then_some(count)
+        };
+        let (Some(sample_bytes), Some(image_bytes), Some(label_len), Some(label_count)) =
+            (sample_bytes, of_batch(sample_bytes, 1), label_len, of_batch(label_len, size_of::<i32>()))
+        else {
             let problem =
                 format!("{} samples in {} slots exceed the address space", config.batch_size, config.slots);
             return wrong("batch_size", problem);
@@ -279,6 +289,8 @@ impl Plan {
         let epochs = u64::from(config.epochs.unwrap_or(u32::MAX).saturating_sub(config.start.epoch));
         // Both factors have 32 bits.
         let batches = (epochs * batches_per_epoch).saturating_sub(config.start.batch);
-        Ok((Self { shape, sample_bytes, image_bytes, batches_per_epoch, batches }, normalisation))
+        let plan =
+            Self { shape, sample_bytes, image_bytes, label_len, label_count, batches_per_epoch, batches };
+        Ok((plan, normalisation))
     }
 }

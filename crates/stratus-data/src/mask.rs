@@ -1,0 +1,164 @@
+//! From a stored mask to the labels of a batch: the class of every pixel, by the same window and placement as the image beside it.
+//!
+//! A pixel of the batch takes the class of the one pixel of the stored mask that its centre falls into, so that no class appears that was not
+//! there. Where the image shows nothing of the stored one, the pixel has no class. A blank square hides a part of the image, not of its mask.
+
+use crate::augment::Placement;
+use crate::buffer::IGNORED_LABEL;
+use crate::datasets::IGNORED_PIXEL;
+use crate::frame::{Orientation, Window};
+
+/// A mask as it is stored.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StoredMask<'a> {
+    /// The class of every pixel, row-major.
+    pub classes: &'a [u8],
+    /// Height and width.
+    pub size: [usize; 2],
+    /// How it is to be turned so that it is upright: as its image.
+    pub orientation: Orientation,
+}
+
+/// Writes masks into batches; keeps its memory between them.
+#[derive(Debug, Default)]
+pub(crate) struct MaskWriter {
+    /// What a row and a column of the batch contribute to the place in the stored mask; none where they show nothing of it.
+    rows: Vec<Option<usize>>,
+    columns: Vec<Option<usize>>,
+}
+
+impl MaskWriter {
+    /// Writes the classes of a `window` of the mask, placed as told, to `out`: rows × columns of `wanted`.
+    pub(crate) fn write(
+        &mut self,
+        out: &mut [i32],
+        mask: &StoredMask<'_>,
+        window: Window,
+        wanted: [usize; 2],
+        placement: &Placement,
+    ) {
+        let StoredMask { classes, size: [stored_rows, stored_columns], orientation } = *mask;
+        let [height, width] = wanted;
+        let row_place = |row: usize| if orientation.flip_rows { stored_rows - 1 - row } else { row };
+        let column_place = |column: usize| {
+            if orientation.flip_columns { stored_columns - 1 - column } else { column }
+        };
+        let row_step = |row: usize| row_place(row) * stored_columns;
+        let [upright_rows, upright_columns] = orientation.turned([stored_rows, stored_columns]);
+        self.rows.clear();
+        self.rows.extend((0..height).map(|y| {
+            let y = moved(y, placement.shift.rows, height)?;
+            let row = nearest(y, height, window.top, window.height, upright_rows);
+            Some(if orientation.transpose { column_place(row) } else { row_step(row) })
+        }));
+        self.columns.clear();
+        self.columns.extend((0..width).map(|x| {
+            let x = moved(x, placement.shift.columns, width)?;
+            let x = if placement.flip { width - 1 - x } else { x };
+            let column = nearest(x, width, window.left, window.width, upright_columns);
+            Some(if orientation.transpose { row_step(column) } else { column_place(column) })
+        }));
+        for (out, &row) in out.chunks_exact_mut(width).zip(&self.rows) {
+            match row {
+                Some(row) => out.iter_mut().zip(&self.columns).for_each(|(out, &column)| {
+                    *out = column.map_or(IGNORED_LABEL, |column| label(classes[row + column]));
+                }),
+                None => out.fill(IGNORED_LABEL),
+            }
+        }
+    }
+}
+
+/// The label of a pixel of class `class`.
+fn label(class: u8) -> i32 {
+    if class == IGNORED_PIXEL { IGNORED_LABEL } else { i32::from(class) }
+}
+
+/// Place `at` + `by`, where it is within `length`.
+fn moved(at: usize, by: i32, length: usize) -> Option<usize> {
+    at.checked_add_signed(by as isize).filter(|&at| at < length)
+}
+
+/// The pixel that the centre of pixel `at` of `count` falls into, where these cover `length` of the `stored` pixels, from `first` on.
+///
+/// As Pillow's `NEAREST` and torchvision's `NEAREST_EXACT`.
+fn nearest(at: usize, count: usize, first: f64, length: f64, stored: usize) -> usize {
+    let centre = first + (2 * at + 1) as f64 * length / (2 * count) as f64;
+    (centre as usize).min(stored - 1)
+}
+
+/// The greatest class of a mask; `None` where no pixel has one.
+pub(crate) fn greatest_class(classes: &[u8]) -> Option<u8> {
+    // One more than the class, 0 for those that have none: a loop without branches.
+    let above = classes.iter().fold(0, |above: u8, class| above.max(class.wrapping_add(1)));
+    above.checked_sub(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::augment::{Blank, Shift};
+
+    const WHOLE: Window = Window { top: 0.0, left: 0.0, height: 3.0, width: 4.0 };
+    /// Class 10 × row + column, but for the last, which has none.
+    const CLASSES: [u8; 12] = [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 255];
+
+    fn written(
+        orientation: Orientation,
+        window: Window,
+        wanted: [usize; 2],
+        placement: Placement,
+    ) -> Vec<i32> {
+        let mask = StoredMask { classes: &CLASSES, size: [3, 4], orientation };
+        let mut out = vec![77; wanted[0] * wanted[1]];
+        MaskWriter::default().write(&mut out, &mask, window, wanted, &placement);
+        out
+    }
+
+    #[test]
+    fn a_whole_mask_is_its_classes_moved_and_mirrored_but_not_blanked() {
+        let upright = Orientation::default();
+        let plain = written(upright, WHOLE, [3, 4], Placement::default());
+        assert_eq!(plain, [0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, -1]);
+        let placement = Placement {
+            flip: true,
+            shift: Shift { rows: 1, columns: -1 },
+            blank: Some(Blank { rows: [0, 3], columns: [0, 4] }),
+        };
+        let moved = written(upright, WHOLE, [3, 4], placement);
+        assert_eq!(moved, [-1, 13, 12, 11, -1, -1, 22, 21, -1, -1, -1, -1]);
+    }
+
+    #[test]
+    fn turned_masks_are_turned() {
+        // Columns of the stored mask, its last first, are the rows of the upright one.
+        let wanted = Window { top: 0.0, left: 0.0, height: 4.0, width: 3.0 };
+        let turned = written(Orientation::from_exif(8), wanted, [4, 3], Placement::default());
+        assert_eq!(turned, [3, 13, -1, 2, 12, 22, 1, 11, 21, 0, 10, 20]);
+        let half = written(Orientation::from_exif(3), WHOLE, [3, 4], Placement::default());
+        assert_eq!(half, [-1, 22, 21, 20, 13, 12, 11, 10, 3, 2, 1, 0]);
+        // The upper right quarter of what is upright by orientation 6: the stored mask's left columns of its upper rows.
+        let window = Window { top: 0.0, left: 1.0, height: 2.0, width: 2.0 };
+        let corner = written(Orientation::from_exif(6), window, [2, 2], Placement::default());
+        assert_eq!(corner, [10, 0, 11, 1]);
+    }
+
+    /// The centre decides: of four columns shrunk to three, 0.67, 2 and 3.33; to two, 1 and 3.
+    #[test]
+    fn the_pixel_under_the_centre_is_taken() {
+        let upright = Orientation::default();
+        assert_eq!(written(upright, WHOLE, [1, 3], Placement::default()), [10, 12, 13]);
+        assert_eq!(written(upright, WHOLE, [1, 2], Placement::default()), [11, 13]);
+        assert_eq!(written(upright, WHOLE, [1, 8], Placement::default()), [10, 10, 11, 11, 12, 12, 13, 13]);
+        let between = Window { top: 0.75, left: 0.75, height: 1.0, width: 2.0 };
+        assert_eq!(written(upright, between, [1, 2], Placement::default()), [11, 12]);
+    }
+
+    #[test]
+    fn the_greatest_class_passes_over_what_has_none() {
+        assert_eq!(greatest_class(&CLASSES), Some(22));
+        assert_eq!(greatest_class(&[255, 0]), Some(0));
+        assert_eq!(greatest_class(&[255; 40]), None);
+        assert_eq!(greatest_class(&[254]), Some(254));
+    }
+}
