@@ -71,8 +71,24 @@ pub fn open_dataset(
 ) -> Result<(Arc<dyn Dataset>, [usize; 3]), TrainError> {
     let options = open_options(experiment);
     let set = stratus_data::open(&experiment.data.name, &experiment.data_path(), split, &options)?;
+    without_masks(set.as_ref())?;
     let shape = experiment.shape().or(set.sample_shape()).unwrap_or(options.shape);
     Ok((Arc::from(set), shape))
+}
+
+/// A network has one output for each image, so that there is nothing to compare the classes of pixels with.
+fn without_masks(set: &dyn Dataset) -> Result<(), TrainError> {
+    if !set.masks() {
+        return Ok(());
+    }
+    Err(TrainError::Configuration {
+        problem: format!(
+            "data set `{}` has a class for every pixel, but a network gives one answer for an image",
+            set.name()
+        ),
+        hint: "set data.name to a data set with a class for every image; `stratus data list` names them"
+            .to_owned(),
+    })
 }
 
 /// Opens an experiment's data sets.
@@ -400,4 +416,56 @@ fn for_again(program: &Program, choices: &Choices) -> Choices {
         }
     }
     choices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stratus_data::{DataError, Normalisation, Sample, Scratch};
+
+    /// A data set of no content, with masks or without.
+    struct Empty {
+        masks: bool,
+    }
+
+    impl Dataset for Empty {
+        fn name(&self) -> &str {
+            "streets"
+        }
+        fn len(&self) -> usize {
+            0
+        }
+        fn classes(&self) -> usize {
+            2
+        }
+        fn sample_shape(&self) -> Option<[usize; 3]> {
+            None
+        }
+        fn label(&self, index: usize) -> Result<u32, DataError> {
+            Err(DataError::NoSuchSample { dataset: "streets".to_owned(), index, len: 0 })
+        }
+        fn read<'a>(&'a self, index: usize, _: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
+            Err(DataError::NoSuchSample { dataset: "streets".to_owned(), index, len: 0 })
+        }
+        fn masks(&self) -> bool {
+            self.masks
+        }
+        fn normalisation(&self) -> Normalisation {
+            Normalisation::unit(3)
+        }
+        fn resident_bytes(&self) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn a_data_set_with_masks_is_refused() {
+        assert!(without_masks(&Empty { masks: false }).is_ok());
+        let error = without_masks(&Empty { masks: true }).unwrap_err();
+        assert!(error.is_usage(), "{error}");
+        assert_eq!(
+            error.to_string(),
+            "data set `streets` has a class for every pixel, but a network gives one answer for an image"
+        );
+    }
 }
