@@ -1,0 +1,304 @@
+//! A folder of copies of stores' files, whole and checked, of which as many are kept as fit a bound.
+//!
+//! Any number of threads and processes use the same folder at once. Every file has three names, all beginning with a digest of its
+//! address, path and checksum:
+//!
+//! - `<key>.about` says how large it is and which version of it was begun; it is there before the other two.
+//! - `<key>.part` grows. Whoever holds its lock downloads it, all others wait for the lock. An interrupted one is gone on with.
+//! - `<key>` is whole: the `.part`, checked, synced and renamed.
+//!
+//! A [`CachedFile`] holds a shared lock on the whole file; what nobody has locked may be deleted, the one that was not used for the longest
+//! time first. The operating system lets locks go when a process dies, however it dies.
+
+mod room;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use sha2::{Digest, Sha256};
+
+use crate::error::disk;
+use crate::local::sync_folder;
+use crate::place::About;
+use crate::{Store, StoreError};
+
+/// How the names end that are not those of whole files.
+const PART: &str = "part";
+const ABOUT: &str = "about";
+
+/// A bounded folder of copies of stores' files.
+#[derive(Debug, Clone)]
+pub struct Cache {
+    folder: PathBuf,
+    most_bytes: u64,
+}
+
+/// A file of a cache, or of a store on this machine. The cache keeps it at least as long as this lives.
+#[derive(Debug)]
+pub struct CachedFile {
+    file: File,
+    path: PathBuf,
+    bytes: u64,
+}
+
+impl CachedFile {
+    /// The open file, for reading. Its position is shared by all who read it.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Where it lies.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// One file on its way into the cache.
+struct Wanted<'a> {
+    store: &'a Store,
+    path: &'a str,
+    bytes: Option<u64>,
+    sha256: Option<String>,
+}
+
+impl Cache {
+    /// The cache in `folder`, which is made if need be, of at most `most_bytes` bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Disk`]: the folder cannot be made.
+    pub fn new(folder: &Path, most_bytes: u64) -> Result<Self, StoreError> {
+        fs::create_dir_all(folder).map_err(disk(folder, "cannot be created"))?;
+        Ok(Self { folder: folder.to_owned(), most_bytes })
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The file `path` of `store` as one of this machine: the copy that is there, or a new one. A file that must have `expected_bytes`
+    /// bytes or the checksum `sha256` (64 hexadecimal digits) and has not is refused. A file of a store on this machine is not copied.
+    /// A copy is not compared with the store again, but where its size is not the expected one.
+    ///
+    /// Where another thread or process is downloading the file, it is waited for; where files in use take up the room, until one is let go,
+    /// but no longer than the store's patience.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`]: as [`Store::download`]; the content is another than the expected one; there is no room; the disk fails.
+    pub fn fetch(
+        &self,
+        store: &Store,
+        path: &str,
+        expected_bytes: Option<u64>,
+        sha256: Option<&str>,
+    ) -> Result<CachedFile, StoreError> {
+        let sha256 = sha256.map(str::to_ascii_lowercase);
+        let wanted = Wanted { store, path, bytes: expected_bytes, sha256 };
+        if let Some(root) = store.is_local() {
+            return in_place(root, &wanted);
+        }
+        let place = self.folder.join(key(&wanted));
+        loop {
+            if let Some(found) = find(&place, &wanted)? {
+                return Ok(found);
+            }
+            if let Some(found) = self.obtain(&place, &wanted)? {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Downloads the file, or waits for who does. `None`: look again.
+    fn obtain(&self, place: &Path, wanted: &Wanted<'_>) -> Result<Option<CachedFile>, StoreError> {
+        let part_path = place.with_extension(PART);
+        let mut part = open_part(&part_path)?;
+        part.lock().map_err(disk(&part_path, "cannot be locked; use a folder of a local disk"))?;
+        // Whoever held it has put it in place, or it was deleted to make room.
+        if !is_same(&part, &part_path)? || place.exists() {
+            return Ok(None);
+        }
+        let about = wanted.store.expect(wanted.path)?;
+        wanted.expect_bytes(about.bytes)?;
+        let begun = read_about(place);
+        if begun.as_ref() != Some(&about) || part.metadata().is_ok_and(|part| part.len() > about.bytes) {
+            part.set_len(0).map_err(disk(&part_path, "cannot be written"))?;
+        }
+        self.make_room(place, wanted, &about)?;
+        let resumed = part.seek(SeekFrom::End(0)).map_err(disk(&part_path, "cannot be written"))?;
+        let file = wanted.store.file(wanted.path);
+        wanted.store.copy(wanted.path, &about, resumed, &mut part, &mut |_| {}).map_err(
+            |error| match error {
+                StoreError::Stream { cause, .. } => disk(&part_path, "cannot be written")(cause),
+                other => other,
+            },
+        )?;
+        if let Some(expected) = &wanted.sha256 {
+            let found = digest(&mut part).map_err(disk(&part_path, "cannot be read"))?;
+            if found != *expected {
+                part.set_len(0).map_err(disk(&part_path, "cannot be written"))?;
+                // What was there before may have been to blame.
+                if resumed > 0 {
+                    return Ok(None);
+                }
+                let _ = fs::remove_file(&part_path);
+                return Err(wrong_checksum(file, &found, expected));
+            }
+        }
+        part.sync_all().map_err(disk(&part_path, "cannot be written"))?;
+        fs::rename(&part_path, place).map_err(disk(place, "cannot be put in place"))?;
+        sync_folder(&self.folder);
+        drop(part);
+        find(place, wanted)
+    }
+}
+
+impl Wanted<'_> {
+    fn expect_bytes(&self, found: u64) -> Result<(), StoreError> {
+        match self.bytes {
+            Some(expected) if expected != found => Err(StoreError::Wrong {
+                file: self.store.file(self.path),
+                problem: format!(
+                    "it has {found} bytes, expected {expected}; it is another file, or was cut short"
+                ),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A file of a store on this machine, where it lies.
+fn in_place(root: &Path, wanted: &Wanted<'_>) -> Result<CachedFile, StoreError> {
+    let about = wanted.store.expect(wanted.path)?;
+    wanted.expect_bytes(about.bytes)?;
+    let path = root.join(wanted.path);
+    let mut file = File::open(&path).map_err(disk(&path, "cannot be read"))?;
+    if let Some(expected) = &wanted.sha256 {
+        let found = digest(&mut file).map_err(disk(&path, "cannot be read"))?;
+        if found != *expected {
+            return Err(wrong_checksum(wanted.store.file(wanted.path), &found, expected));
+        }
+    }
+    Ok(CachedFile { file, path, bytes: about.bytes })
+}
+
+/// The whole file, locked, where it is there and as large as it was.
+fn find(place: &Path, wanted: &Wanted<'_>) -> Result<Option<CachedFile>, StoreError> {
+    let file = match File::open(place) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(disk(place, "cannot be read")(error)),
+    };
+    file.lock_shared().map_err(disk(place, "cannot be locked; use a folder of a local disk"))?;
+    // It was deleted before it was locked.
+    if !is_same(&file, place)? {
+        return Ok(None);
+    }
+    let bytes = file.metadata().map_err(disk(place, "cannot be read"))?.len();
+    if read_about(place).is_none_or(|about| about.bytes != bytes) || wanted.expect_bytes(bytes).is_err() {
+        // Damaged, or replaced at its source. Who has it open keeps what there is of it.
+        fs::remove_file(place).map_err(disk(place, "cannot be removed"))?;
+        return Ok(None);
+    }
+    // The time of the last use. Where it cannot be set, the file is only deleted a little early.
+    let _ = file.set_modified(SystemTime::now());
+    Ok(Some(CachedFile { file, path: place.to_owned(), bytes }))
+}
+
+fn open_part(path: &Path) -> Result<File, StoreError> {
+    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+    open.map_err(disk(path, "cannot be created"))
+}
+
+/// Whether `path` still names the open file.
+fn is_same(file: &File, path: &Path) -> Result<bool, StoreError> {
+    let there = match fs::metadata(path) {
+        Ok(there) => there,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(disk(path, "cannot be read")(error)),
+    };
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let here = file.metadata().map_err(disk(path, "cannot be read"))?;
+        Ok((here.dev(), here.ino()) == (there.dev(), there.ino()))
+    }
+    // Elsewhere an open file can be neither deleted nor renamed over.
+    #[cfg(not(unix))]
+    {
+        let _ = (file, there);
+        Ok(true)
+    }
+}
+
+/// What was known of a file when its download began; `None` where nothing is to be read.
+fn read_about(place: &Path) -> Option<About> {
+    let mut text = String::new();
+    File::open(place.with_extension(ABOUT)).ok()?.take(1 << 16).read_to_string(&mut text).ok()?;
+    let (bytes, version) = text.strip_suffix('\n')?.split_once(' ')?;
+    let version = version.strip_prefix("version ").map(str::to_owned);
+    Some(About { bytes: bytes.parse().ok()?, version })
+}
+
+/// One line: the size, and the version where there is one. Written beside and renamed, so that it is never half there.
+fn write_about(place: &Path, about: &About) -> Result<(), StoreError> {
+    let path = place.with_extension(ABOUT);
+    let beside = place.with_extension("about.new");
+    let version =
+        about.version.as_ref().map_or("unversioned".to_owned(), |version| format!("version {version}"));
+    fs::write(&beside, format!("{} {version}\n", about.bytes)).map_err(disk(&beside, "cannot be written"))?;
+    fs::rename(&beside, &path).map_err(disk(&path, "cannot be put in place"))
+}
+
+/// The name of a file in the cache: 32 hexadecimal digits.
+fn key(wanted: &Wanted<'_>) -> String {
+    let mut hasher = Sha256::new();
+    for part in [wanted.store.address(), wanted.path, wanted.sha256.as_deref().unwrap_or("")] {
+        hasher.update((part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+    hex(&hasher.finalize()[..16])
+}
+
+/// SHA-256 of a file, from its beginning: 64 lower-case hexadecimal digits.
+fn digest(file: &mut File) -> io::Result<String> {
+    file.rewind()?;
+    let (mut hasher, mut block) = (Sha256::new(), vec![0; 1 << 16]);
+    loop {
+        match file.read(&mut block) {
+            Ok(0) => break,
+            Ok(count) => hasher.update(&block[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    file.rewind()?;
+    Ok(hex(&hasher.finalize()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .flat_map(|byte| [byte >> 4, byte & 15])
+        .filter_map(|digit| char::from_digit(digit.into(), 16))
+        .collect()
+}
+
+fn wrong_checksum(file: String, found: &str, expected: &str) -> StoreError {
+    let problem = format!(
+        "its SHA-256 is {found}, expected {expected}; it is another file than the one that was meant, or damaged"
+    );
+    StoreError::Wrong { file, problem }
+}

@@ -1,0 +1,135 @@
+//! How long and how often what fails is tried again.
+
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+/// How long a server may be silent, and for how long failures are borne.
+///
+/// Times between two tries double from `first_wait` to `longest_wait`, and each is shortened by a random part of up to a half, so that many
+/// clients of a server that comes back do not ask all at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    /// A try ends when nothing came for so long.
+    pub silence: Duration,
+    /// Trying ends when nothing went forward for so long.
+    pub total: Duration,
+    /// The time between the first try and the second.
+    pub first_wait: Duration,
+    /// The longest time between two tries.
+    pub longest_wait: Duration,
+}
+
+impl Default for Patience {
+    /// A minute of silence, five minutes without progress: a server that is restarted is survived.
+    fn default() -> Self {
+        Self {
+            silence: Duration::from_secs(60),
+            total: Duration::from_secs(300),
+            first_wait: Duration::from_millis(250),
+            longest_wait: Duration::from_secs(20),
+        }
+    }
+}
+
+impl Patience {
+    /// One try and no more.
+    pub(crate) const NONE: Self = Self {
+        silence: Duration::from_secs(60),
+        total: Duration::ZERO,
+        first_wait: Duration::ZERO,
+        longest_wait: Duration::ZERO,
+    };
+}
+
+/// One thing that is tried until it works or patience is at its end.
+pub(crate) struct Struggle {
+    patience: Patience,
+    started: Instant,
+    /// Tries since something last went forward.
+    tries: u32,
+}
+
+/// Patience is at its end: how often it was tried, and for how long.
+pub(crate) struct Exhausted {
+    pub(crate) tries: u32,
+    pub(crate) waited: Duration,
+}
+
+impl Struggle {
+    pub(crate) fn new(patience: Patience) -> Self {
+        Self { patience, started: Instant::now(), tries: 0 }
+    }
+
+    /// Something went forward: from here on patience is whole again.
+    pub(crate) fn progress(&mut self) {
+        self.started = Instant::now();
+        self.tries = 0;
+    }
+
+    /// A try failed: waits before the next one, or says that there is none.
+    pub(crate) fn wait(&mut self) -> Result<(), Exhausted> {
+        self.tries += 1;
+        let waited = self.started.elapsed();
+        if waited >= self.patience.total {
+            return Err(Exhausted { tries: self.tries, waited });
+        }
+        let wait = self.next_wait(jitter());
+        thread::sleep(wait.min(self.patience.total.saturating_sub(waited)));
+        Ok(())
+    }
+
+    /// `jitter`: from 0 to 1.
+    fn next_wait(&self, jitter: f64) -> Duration {
+        let doublings = self.tries.saturating_sub(1).min(20);
+        let longest = self.patience.longest_wait.max(self.patience.first_wait);
+        self.patience.first_wait.saturating_mul(1 << doublings).min(longest).mul_f64(1.0 - jitter / 2.0)
+    }
+}
+
+/// From 0 to 1, by the clock: it must differ between processes, and nothing that is computed may depend on it.
+fn jitter() -> f64 {
+    let nanos =
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
+    f64::from(nanos / 1000 % 1000) / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_the_longest() {
+        let patience = Patience::default();
+        let mut struggle = Struggle::new(patience);
+        let mut waits = Vec::new();
+        for tries in 1..=10 {
+            struggle.tries = tries;
+            assert_eq!(struggle.next_wait(1.0), struggle.next_wait(0.0) / 2);
+            waits.push(struggle.next_wait(0.0).as_millis());
+        }
+        assert_eq!(waits, [250, 500, 1000, 2000, 4000, 8000, 16000, 20000, 20000, 20000]);
+        struggle.tries = u32::MAX;
+        assert_eq!(struggle.next_wait(0.0), patience.longest_wait);
+    }
+
+    #[test]
+    fn patience_ends_and_progress_restores_it() {
+        let patience = Patience {
+            total: Duration::from_millis(80),
+            first_wait: Duration::from_millis(5),
+            longest_wait: Duration::from_millis(10),
+            ..Patience::default()
+        };
+        let mut struggle = Struggle::new(patience);
+        let exhausted = loop {
+            if let Err(exhausted) = struggle.wait() {
+                break exhausted;
+            }
+        };
+        assert!(exhausted.tries > 2, "{} tries", exhausted.tries);
+        assert!(exhausted.waited >= patience.total);
+        struggle.progress();
+        assert!(struggle.wait().is_ok());
+        assert!(Struggle::new(Patience::NONE).wait().is_err());
+    }
+}

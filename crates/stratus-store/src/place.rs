@@ -1,0 +1,51 @@
+//! What every kind of store must be able to do. An implementation tries each thing once; trying again is [`Store`](crate::Store)'s.
+
+use std::io::Read;
+
+use crate::{Entry, StoreError};
+
+/// A folder of files somewhere. Paths were checked: they are relative, and every part is a plain name.
+pub(crate) trait Place: Send + Sync {
+    /// Hands over every file whose path begins with `prefix`, in any order.
+    fn list(&self, prefix: &str, found: &mut dyn FnMut(Entry)) -> Result<(), Failure>;
+
+    /// What is known of a file before it is read; `None` where there is none.
+    fn about(&self, path: &str) -> Result<Option<About>, Failure>;
+
+    /// The file's bytes from `offset` on, `length` of them or all. Reading ends early where the file does. `version` is what
+    /// [`About`] said, where the caller relies on it.
+    fn open(
+        &self,
+        path: &str,
+        offset: u64,
+        length: Option<u64>,
+        version: Option<&str>,
+    ) -> Result<Box<dyn Read + '_>, Failure>;
+
+    /// Puts a file of `bytes` bytes in place, whole or not at all; one that is there is replaced.
+    fn write(&self, path: &str, from: &mut dyn Read, bytes: u64) -> Result<(), Failure>;
+}
+
+/// What is known of a file before it is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct About {
+    /// Its size.
+    pub(crate) bytes: u64,
+    /// Differs when the content does, where the store has such a thing (an ETag, the time of the last change).
+    pub(crate) version: Option<String>,
+}
+
+/// Why a try failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It may work in a while.
+    Later(String),
+    /// It never will.
+    Never(StoreError),
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::Never(error)
+    }
+}
