@@ -5,7 +5,7 @@ use crate::compile::{
     programs,
 };
 use crate::device;
-use crate::experiment::OnBadSample;
+use crate::feed::{self, Form};
 use crate::state::{refresh, restore};
 use crate::trained::checkpoint;
 use crate::weights::{Pretrained, Use};
@@ -13,9 +13,8 @@ use crate::{Experiment, TrainError};
 use std::path::Path;
 use std::sync::Arc;
 use stratus_data::buffer::IGNORED_LABEL;
-use stratus_data::loader::{LastBatch, Loader, LoaderConfig, Order};
-use stratus_data::{Dataset, Element, Layout, Normalisation, Split};
-use stratus_engine::{Clock, DType, Plan, Session};
+use stratus_data::{Dataset, Loader, Split};
+use stratus_engine::{Clock, Session};
 use stratus_run::RunDir;
 use stratus_run::sources::Source;
 
@@ -30,38 +29,6 @@ pub struct Scores {
     pub top1: f64,
     /// Share whose class is among the best five.
     pub top5: f64,
-}
-
-/// The loader's settings that follow from a plan and an experiment.
-pub(crate) fn loader_config(
-    experiment: &Experiment,
-    shape: [usize; 3],
-    plan: &Plan,
-    batch_size: usize,
-) -> LoaderConfig {
-    let images = plan.external(0);
-    let dtype = plan.program.values.iter().find(|value| value.name == "images").map(|value| value.dtype);
-    LoaderConfig {
-        normalisation: match (&experiment.data.mean, &experiment.data.std) {
-            (Some(mean), Some(std)) => Some(Normalisation {
-                mean: mean.iter().map(|&m| m as f32).collect(),
-                std: std.iter().map(|&s| s as f32).collect(),
-            }),
-            _ => None,
-        },
-        element: if dtype == Some(DType::Bf16) { Element::Bf16 } else { Element::F32 },
-        layout: if images.is_some_and(|place| place.layout.tag == "nhwc") {
-            Layout::Nhwc
-        } else {
-            Layout::Nchw
-        },
-        shape: Some(shape),
-        resize: experiment.data.resize,
-        skip_bad: experiment.data.on_bad_sample == OnBadSample::Skip,
-        workers: experiment.data.workers,
-        seed: experiment.train.seed,
-        ..LoaderConfig::new(batch_size)
-    }
 }
 
 /// Measures on one data set, again and again; the first batches are ready when it is asked.
@@ -84,11 +51,7 @@ impl Evaluator {
         shape: [usize; 3],
     ) -> Result<Self, TrainError> {
         let plan = session.plan(program);
-        let config = LoaderConfig {
-            order: Order::Sequential,
-            last: LastBatch::Keep,
-            ..loader_config(experiment, shape, plan, plan.program.batch)
-        };
+        let config = feed::measuring(experiment, shape, Form::of(plan), plan.program.batch);
         let clock = Clock::disabled(plan.program.steps.len());
         Ok(Self { program, loader: Loader::new(dataset, config)?, clock })
     }

@@ -9,6 +9,7 @@ pub mod device;
 mod error;
 pub mod evaluate;
 pub mod experiment;
+pub mod feed;
 pub mod fit;
 mod initialise;
 pub mod network;

@@ -2,15 +2,16 @@
 
 use super::records::{BOOKKEEPING, CHECKPOINT, DATA_WAIT, FIRST_STEP, Sums, spread, timeline_program};
 use super::{Options, Prepared};
-use crate::evaluate::{Evaluator, Scores, loader_config};
+use crate::evaluate::{Evaluator, Scores};
 use crate::experiment::OnBadSample;
+use crate::feed::{self, Form};
 use crate::state::Snapshot;
 use crate::{EpochResult, Observer, Schedule, Standing, TrainError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
-use stratus_data::{Augment, LastBatch, Loader, LoaderConfig, Order, Position, ResizedCrop};
+use stratus_data::{Loader, LoaderConfig, Position};
 use stratus_engine::Clock;
 use stratus_engine::session::{Hyper, Metrics};
 use stratus_run::RunDir;
@@ -42,13 +43,10 @@ impl Feed {
         let Prepared { experiment, datasets, .. } = prepared;
         let plan = prepared.compiled.session.plan(prepared.compiled.ids.train);
         let config = LoaderConfig {
-            order: Order::Shuffled,
-            augment: augmentation(&experiment.augment),
-            last: if experiment.data.drop_last { LastBatch::Drop } else { LastBatch::Keep },
             slots: PREFETCH,
             start,
             epochs: Some(u32::try_from(experiment.train.epochs).unwrap_or(u32::MAX)),
-            ..loader_config(experiment, datasets.shape, plan, experiment.train.batch_size)
+            ..feed::training(experiment, datasets.shape, Form::of(plan))
         };
         Ok(Self {
             loader: Loader::new(Arc::clone(&datasets.train), config)?,
@@ -60,22 +58,6 @@ impl Feed {
                 datasets.shape,
             )?,
         })
-    }
-}
-
-/// The random changes that the configuration asks for.
-fn augmentation(settings: &crate::experiment::Augment) -> Augment {
-    // Keys are limited to what fits.
-    let pixels = |pixels: usize| u16::try_from(pixels).unwrap_or(u16::MAX);
-    let range = |numbers: &[f64], default: [f64; 2]| numbers.try_into().unwrap_or(default);
-    let crop = ResizedCrop::default();
-    let crop =
-        ResizedCrop { scale: range(&settings.scale, crop.scale), ratio: range(&settings.ratio, crop.ratio) };
-    Augment {
-        shift: pixels(settings.shift),
-        flip: settings.flip,
-        cutout: pixels(settings.cutout),
-        resized_crop: settings.random_resized_crop.then_some(crop),
     }
 }
 

@@ -7,6 +7,7 @@ use crate::output::{Output, pairs, table};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use stratus_engine::{Choices, Precision, cases};
+use stratus_train::bench::data::{DataRate, data};
 use stratus_train::bench::{Bench, Floor};
 use stratus_train::device;
 use stratus_train::experiment::Experiment;
@@ -40,6 +41,18 @@ pub enum What {
         #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
         pairs: u32,
     },
+    /// What brings a network its images, alone: reading, decoding, augmentation, batches
+    Data {
+        /// A built-in experiment, an experiment file or a run directory
+        #[arg(value_name = "EXPERIMENT", default_value = "digits")]
+        target: String,
+        /// Images of a round, at least
+        #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+        images: u32,
+        /// Rounds
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        rounds: u32,
+    },
     /// The operation cases that the tests use, timed
     Ops {
         /// Only the cases whose name contains this
@@ -72,8 +85,37 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
                 ])
             })
         }
+        What::Data { target, images, rounds } => {
+            let experiment = Target::find(target, globals)?.experiment(globals)?;
+            let opened = device::open(experiment.train.device, experiment.train.threads)?;
+            let precision = opened.precision(experiment.train.precision);
+            let rate = data(&experiment, precision, *images as usize, *rounds as usize)?;
+            output.result(&rate, || render_rate(&rate))
+        }
         What::Ops { filter } => ops(filter.as_deref(), globals, output),
     }
+}
+
+fn render_rate(rate: &DataRate) -> String {
+    let heading = ["round", "decoded alone", "delivered"].map(str::to_owned);
+    let row = |name: String, [decoded, delivered]: [f64; 2]| {
+        [name, format!("{decoded:.1} images/s"), format!("{delivered:.1} images/s")]
+    };
+    let rounds = rate.decoded.iter().zip(&rate.delivered).enumerate();
+    let rounds =
+        rounds.map(|(round, (&decoded, &delivered))| row((round + 1).to_string(), [decoded, delivered]));
+    let rows: Vec<_> =
+        [heading].into_iter().chain(rounds).chain([row("median".to_owned(), rate.medians())]).collect();
+    let [channels, height, width] = rate.shape;
+    format!(
+        "{}, {} images a round, {channels} × {height} × {width} {}, {} worker{}; decoding alone on one thread\n{}",
+        rate.dataset,
+        rate.images,
+        rate.precision,
+        rate.workers,
+        if rate.workers == 1 { "" } else { "s" },
+        table(&rows)
+    )
 }
 
 fn render_floor(floor: &Floor) -> String {

@@ -1,7 +1,9 @@
-//! Measuring a network's training step: whole, kernel by kernel, with and without stamps.
+//! Measuring a network's training step: whole, kernel by kernel, with and without stamps; and what brings it its images.
+
+pub mod data;
 
 use crate::compile::{Compiled, Planning, network, open_datasets};
-use crate::evaluate::loader_config;
+use crate::feed::{self, Form};
 use crate::fit::fit;
 use crate::initialise::initialise;
 use crate::{Experiment, TrainError, device, state};
@@ -98,7 +100,7 @@ impl Bench {
         // So small a rate that the weights stay what they are: every step does the same work.
         compiled.session.set_hyper(Hyper { learning_rate: 1e-12, iteration: 0, seed: experiment.train.seed });
         let plan = compiled.session.plan(compiled.ids.train);
-        let config = loader_config(experiment, datasets.shape, plan, experiment.train.batch_size);
+        let config = feed::training(experiment, datasets.shape, Form::of(plan));
         let batch = Loader::new(datasets.train, config)?.next()?;
         let batch = batch.ok_or(TrainError::Loader(stratus_data::LoaderError::Stopped))?;
         Ok(Self { compiled, batch, library: opened.backend.describe() })

@@ -1,0 +1,82 @@
+//! How an experiment's images are fed to its programs: the settings of the loader that follow from the configuration.
+
+use crate::Experiment;
+use crate::experiment::{self, OnBadSample};
+use stratus_data::{Augment, Element, LastBatch, Layout, LoaderConfig, Normalisation, Order, ResizedCrop};
+use stratus_engine::{DType, Plan};
+
+/// What a batch's images look like in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// The type of their elements.
+    pub element: Element,
+    /// The order of their elements.
+    pub layout: Layout,
+}
+
+impl Form {
+    /// As the program of a plan reads them.
+    pub(crate) fn of(plan: &Plan) -> Self {
+        let dtype = plan.program.values.iter().find(|value| value.name == "images").map(|value| value.dtype);
+        let channels_last = plan.external(0).is_some_and(|place| place.layout.tag == "nhwc");
+        Self {
+            element: if dtype == Some(DType::Bf16) { Element::Bf16 } else { Element::F32 },
+            layout: if channels_last { Layout::Nhwc } else { Layout::Nchw },
+        }
+    }
+}
+
+/// Batches of images as they are stored, but for their size: in order, the last one however small.
+pub(crate) fn measuring(
+    experiment: &Experiment,
+    shape: [usize; 3],
+    form: Form,
+    batch_size: usize,
+) -> LoaderConfig {
+    LoaderConfig {
+        normalisation: match (&experiment.data.mean, &experiment.data.std) {
+            (Some(mean), Some(std)) => Some(Normalisation {
+                mean: mean.iter().map(|&m| m as f32).collect(),
+                std: std.iter().map(|&s| s as f32).collect(),
+            }),
+            _ => None,
+        },
+        order: Order::Sequential,
+        last: LastBatch::Keep,
+        element: form.element,
+        layout: form.layout,
+        shape: Some(shape),
+        resize: experiment.data.resize,
+        skip_bad: experiment.data.on_bad_sample == OnBadSample::Skip,
+        workers: experiment.data.workers,
+        seed: experiment.train.seed,
+        ..LoaderConfig::new(batch_size)
+    }
+}
+
+/// Batches to train on: shuffled and changed at random, from the beginning and without end.
+#[must_use]
+pub fn training(experiment: &Experiment, shape: [usize; 3], form: Form) -> LoaderConfig {
+    LoaderConfig {
+        order: Order::Shuffled,
+        augment: augmentation(&experiment.augment),
+        last: if experiment.data.drop_last { LastBatch::Drop } else { LastBatch::Keep },
+        ..measuring(experiment, shape, form, experiment.train.batch_size)
+    }
+}
+
+/// The random changes that the configuration asks for.
+fn augmentation(settings: &experiment::Augment) -> Augment {
+    // Keys are limited to what fits.
+    let pixels = |pixels: usize| u16::try_from(pixels).unwrap_or(u16::MAX);
+    let range = |numbers: &[f64], default: [f64; 2]| numbers.try_into().unwrap_or(default);
+    let crop = ResizedCrop::default();
+    let crop =
+        ResizedCrop { scale: range(&settings.scale, crop.scale), ratio: range(&settings.ratio, crop.ratio) };
+    Augment {
+        shift: pixels(settings.shift),
+        flip: settings.flip,
+        cutout: pixels(settings.cutout),
+        resized_crop: settings.random_resized_crop.then_some(crop),
+    }
+}
