@@ -5,10 +5,18 @@ use std::path::PathBuf;
 use crate::StoreError;
 
 /// Where a store is, without what it takes to get there.
-#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Address {
     /// A folder of this machine.
     Local(PathBuf),
+    /// A folder of a web server.
+    Http {
+        /// Without the query string.
+        shown: String,
+        /// The same without `/` at its end.
+        base: String,
+        /// What stands behind `?`: a secret.
+        query: Option<String>,
+    },
 }
 
 /// Whether `text` begins with a scheme this crate knows, as `s3://` is; everything else is a path on this machine.
@@ -17,7 +25,7 @@ pub fn is_address(text: &str) -> bool {
     scheme(text).is_some_and(|scheme| SCHEMES.contains(&scheme.as_str()))
 }
 
-const SCHEMES: [&str; 1] = ["file"];
+const SCHEMES: [&str; 3] = ["file", "http", "https"];
 
 /// What stands before `://`, in lower case.
 fn scheme(text: &str) -> Option<String> {
@@ -28,7 +36,7 @@ fn scheme(text: &str) -> Option<String> {
 
 impl Address {
     pub(crate) fn parse(text: &str) -> Result<Self, StoreError> {
-        let wrong = |problem: String| StoreError::Address { address: text.to_owned(), problem };
+        let wrong = |problem: String| StoreError::Address { address: shown(text), problem };
         if text.is_empty() {
             return Err(wrong("an empty address; name a folder, as ./data".to_owned()));
         }
@@ -48,6 +56,26 @@ impl Address {
                     .ok_or_else(|| wrong("what follows a % must be two hexadecimal digits".to_owned()))?;
                 Ok(Self::Local(PathBuf::from(path)))
             }
+            "http" | "https" => {
+                let (place, query) =
+                    rest.split_once('?').map_or((rest, None), |(place, query)| (place, Some(query)));
+                let host = place.split('/').next().unwrap_or_default();
+                if host.is_empty() {
+                    return Err(wrong(format!("a host is missing; write {scheme}://host/path")));
+                }
+                if host.contains('@') {
+                    return Err(wrong(
+                        "a web address must hold no name and password: it would be written down".to_owned(),
+                    ));
+                }
+                if text.contains('#') || text.contains(char::is_whitespace) || text.contains(char::is_control)
+                {
+                    return Err(wrong("`#` and blanks must be written as %23 and %20".to_owned()));
+                }
+                let shown = format!("{scheme}://{place}");
+                let base = shown.trim_end_matches('/').to_owned();
+                Ok(Self::Http { shown, base, query: query.map(str::to_owned) })
+            }
             _ => Err(wrong(format!(
                 "`{scheme}://` is not known; known: {}",
                 SCHEMES.map(|known| format!("{known}://")).join(", ")
@@ -56,8 +84,35 @@ impl Address {
     }
 }
 
+/// An address without what may be a secret in it: what follows a `?`, and a password.
+fn shown(text: &str) -> String {
+    let (place, _) = text.split_once('?').unwrap_or((text, ""));
+    let Some((scheme, rest)) = place.split_once("://") else { return place.to_owned() };
+    let end = rest.find('/').unwrap_or(rest.len());
+    match rest[..end].rsplit_once('@') {
+        Some((user, host)) => {
+            let (user, _) = user.split_once(':').unwrap_or((user, ""));
+            format!("{scheme}://{user}@{host}{}", &rest[end..])
+        }
+        None => place.to_owned(),
+    }
+}
+
+/// A path as it stands in a URL: everything but letters, digits, `-._~` and `/` as `%41`.
+pub(crate) fn encode(path: &str) -> String {
+    let mut encoded = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
+
 /// Takes `%41` back to `A`.
-fn decode(text: &str) -> Option<String> {
+pub(crate) fn decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, after)) = rest.split_first() {
@@ -115,7 +170,7 @@ mod tests {
     fn local_addresses() {
         let local = |text: &str| match Address::parse(text) {
             Ok(Address::Local(path)) => path.to_str().unwrap().to_owned(),
-            other => panic!("{text}: {other:?}"),
+            _ => panic!("{text}"),
         };
         assert_eq!(local("data/train"), "data/train");
         assert_eq!(local("/data"), "/data");
@@ -124,5 +179,30 @@ mod tests {
         for bad in ["", "file://server/share", "file:///a%2", "file:///a%zz", "gopher://host/x"] {
             assert!(Address::parse(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn web_addresses_keep_their_signature_to_themselves() {
+        let Ok(Address::Http { shown, base, query }) = Address::parse("HTTPS://host:8443/a%20b/?sig=secret")
+        else {
+            panic!("no web address");
+        };
+        assert_eq!((shown.as_str(), base.as_str()), ("https://host:8443/a%20b/", "https://host:8443/a%20b"));
+        assert_eq!(query.as_deref(), Some("sig=secret"));
+        for bad in [
+            "http://",
+            "http:///path",
+            "https://me:secret@host/",
+            "http://h/a b?secret",
+            "http://h/#secret?secret",
+        ] {
+            let Err(error) = Address::parse(bad) else { panic!("{bad}") };
+            assert!(
+                !error.to_string().contains("?secret") && !error.to_string().contains(":secret"),
+                "{error}"
+            );
+        }
+        assert_eq!(encode("a b/ü#?%.tar"), "a%20b/%C3%BC%23%3F%25.tar");
+        assert_eq!(decode(&encode("a b/ü#?%.tar")).as_deref(), Some("a b/ü#?%.tar"));
     }
 }

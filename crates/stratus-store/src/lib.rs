@@ -12,10 +12,13 @@
 mod address;
 mod cache;
 mod error;
+mod http;
 mod local;
 mod patience;
 mod place;
+mod secret;
 mod store;
+mod web;
 
 pub use address::is_address;
 pub use cache::{Cache, CachedFile};

@@ -108,13 +108,7 @@ impl Place for Local {
         }
     }
 
-    fn open(
-        &self,
-        path: &str,
-        offset: u64,
-        length: Option<u64>,
-        _version: Option<&str>,
-    ) -> Result<Box<dyn Read + '_>, Failure> {
+    fn open(&self, path: &str, offset: u64, length: u64) -> Result<Box<dyn Read + '_>, Failure> {
         let path = self.root.join(path);
         let mut file = match File::open(&path) {
             Ok(file) => file,
@@ -124,7 +118,7 @@ impl Place for Local {
             Err(error) => return Err(disk(&path, "cannot be read")(error).into()),
         };
         file.seek(SeekFrom::Start(offset)).map_err(disk(&path, "cannot be read"))?;
-        Ok(Box::new(file.take(length.unwrap_or(u64::MAX))))
+        Ok(Box::new(file.take(length)))
     }
 
     fn write(&self, path: &str, from: &mut dyn Read, bytes: u64) -> Result<(), Failure> {

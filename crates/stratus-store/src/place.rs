@@ -12,15 +12,8 @@ pub(crate) trait Place: Send + Sync {
     /// What is known of a file before it is read; `None` where there is none.
     fn about(&self, path: &str) -> Result<Option<About>, Failure>;
 
-    /// The file's bytes from `offset` on, `length` of them or all. Reading ends early where the file does. `version` is what
-    /// [`About`] said, where the caller relies on it.
-    fn open(
-        &self,
-        path: &str,
-        offset: u64,
-        length: Option<u64>,
-        version: Option<&str>,
-    ) -> Result<Box<dyn Read + '_>, Failure>;
+    /// The file's `length` bytes from `offset` on, of which reading ends early where the file does.
+    fn open(&self, path: &str, offset: u64, length: u64) -> Result<Box<dyn Read + '_>, Failure>;
 
     /// Puts a file of `bytes` bytes in place, whole or not at all; one that is there is replaced.
     fn write(&self, path: &str, from: &mut dyn Read, bytes: u64) -> Result<(), Failure>;

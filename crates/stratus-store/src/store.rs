@@ -7,13 +7,19 @@ use std::sync::Arc;
 
 use crate::address::{Address, path_problem};
 use crate::error::disk;
+use crate::http::Http;
 use crate::local::Local;
 use crate::patience::Struggle;
 use crate::place::{About, Failure, Place};
+use crate::secret::Secrets;
+use crate::web::Web;
 use crate::{Patience, StoreError};
 
 /// Bytes that are read from a store at a time.
 const BLOCK: usize = 1 << 18;
+
+/// How many redirects of a web server are followed.
+const MOST_REDIRECTS: u32 = 10;
 
 /// A folder of files somewhere: on this machine or behind an address. Cloning is cheap and gives the same folder.
 #[derive(Clone)]
@@ -27,6 +33,7 @@ struct Inner {
 
 enum Kind {
     Local(Local),
+    Remote(Box<dyn Place>),
 }
 
 /// A file of a store.
@@ -45,7 +52,8 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
-    /// The folder at `address`: a path or `file:///path`. Nothing is asked of the other side yet.
+    /// The folder at `address`: a path, `file:///path` or `https://host/path`. Nothing is asked of the other side yet. What follows a `?` in
+    /// a web address is a secret, and part of every request.
     ///
     /// # Errors
     ///
@@ -71,6 +79,12 @@ impl Store {
                 let patience = Patience { total: Patience::NONE.total, ..patience };
                 (path.display().to_string(), Kind::Local(Local::new(path)), patience)
             }
+            Address::Http { shown, base, query } => {
+                let mut secrets = Secrets::default();
+                secrets.add_query(query.as_deref().unwrap_or_default());
+                let http = Http::new(Web::new(patience, secrets, MOST_REDIRECTS), shown.clone(), base, query);
+                (shown, Kind::Remote(Box::new(http)), patience)
+            }
         };
         Ok(Self(Arc::new(Inner { address, kind, patience })))
     }
@@ -86,6 +100,7 @@ impl Store {
     pub fn is_local(&self) -> Option<&Path> {
         match &self.0.kind {
             Kind::Local(local) => Some(local.root()),
+            Kind::Remote(_) => None,
         }
     }
 
@@ -154,7 +169,7 @@ impl Store {
             if missing == 0 {
                 return Ok(());
             }
-            let mut from = self.place().open(path, end - missing, Some(missing), None)?;
+            let mut from = self.place().open(path, end - missing, missing)?;
             while filled < out.len() {
                 match from.read(&mut out[filled..]) {
                     Ok(0) => {
@@ -245,7 +260,7 @@ impl Store {
                 return Err(self.changed(path).into());
             }
             broken = true;
-            let mut from = self.place().open(path, done, None, about.version.as_deref())?;
+            let mut from = self.place().open(path, done, about.bytes - done)?;
             while done < about.bytes {
                 let most = usize::try_from(about.bytes - done).unwrap_or(block.len()).min(block.len());
                 let count = match from.read(&mut block[..most]) {
@@ -297,6 +312,7 @@ impl Store {
     fn place(&self) -> &dyn Place {
         match &self.0.kind {
             Kind::Local(local) => local,
+            Kind::Remote(remote) => &**remote,
         }
     }
 

@@ -1,0 +1,291 @@
+//! One request over HTTP, tried until it is answered or patience is at its end.
+//!
+//! Every store behind HTTP sends through here: what may work in a while (no connection, 429, 5xx) is sent again with growing
+//! waits, everything else is the caller's to judge. An answer's body is read by the caller, and breaks in its hands; going on is the
+//! business of [`Store`](crate::Store).
+
+use std::fmt;
+use std::io::{self, Read};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ureq::http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use ureq::{Agent, AsSendBody, Body};
+
+use crate::patience::Struggle;
+use crate::place::Failure;
+use crate::secret::Secrets;
+use crate::{Patience, StoreError};
+
+/// How long a host is tried that never answered: its name may be wrong, and whoever mistyped it should know soon.
+const FIRST_CONTACT: Duration = Duration::from_secs(30);
+
+/// The most bytes of an error page that are looked at.
+const MOST_EXPLAINED: u64 = 1 << 16;
+
+/// Hosts inside a cloud that hand out credentials. Anywhere else nobody answers.
+const METADATA_HOSTS: [&str; 4] =
+    ["169.254.169.254", "169.254.170.2", "metadata.google.internal", "metadata"];
+
+/// How long such a host is given.
+const METADATA_TIME: Duration = Duration::from_secs(2);
+
+/// Sends requests.
+pub(crate) struct Web {
+    agent: Agent,
+    patience: Patience,
+    secrets: Secrets,
+    /// Whether any request was ever answered.
+    reached: AtomicBool,
+}
+
+/// What was answered. An error page's text holds no secret any more.
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Box<dyn Read + Send>,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// Patience is at its end.
+    Exhausted { cause: String, tries: u32, waited: Duration },
+    /// Asking again does not help.
+    Never(String),
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exhausted { cause, .. } | Self::Never(cause) => formatter.write_str(cause),
+        }
+    }
+}
+
+impl std::error::Error for Trouble {}
+
+impl Trouble {
+    /// As the error of a file.
+    pub(crate) fn of(&self, file: String) -> Failure {
+        Failure::Never(match self {
+            Self::Exhausted { cause, tries, waited } => {
+                StoreError::GaveUp { file, cause: cause.clone(), tries: *tries, waited: *waited }
+            }
+            Self::Never(problem) => StoreError::Wrong { file, problem: problem.clone() },
+        })
+    }
+}
+
+impl Web {
+    /// `redirects`: how many are followed. Signed requests must not be sent elsewhere.
+    pub(crate) fn new(patience: Patience, secrets: Secrets, redirects: u32) -> Self {
+        let connect = patience.silence.min(Duration::from_secs(20));
+        let agent = Agent::config_builder()
+            .http_status_as_error(false)
+            .user_agent(concat!("stratus/", env!("CARGO_PKG_VERSION")))
+            .max_redirects(redirects)
+            .max_redirects_will_error(redirects > 0)
+            .timeout_resolve(Some(connect))
+            .timeout_connect(Some(connect))
+            .timeout_recv_response(Some(patience.silence))
+            .timeout_per_read(Some(patience.silence))
+            .timeout_per_write(Some(patience.silence))
+            .build()
+            .into();
+        Self { agent, patience, secrets, reached: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn secrets(&self) -> &Secrets {
+        &self.secrets
+    }
+
+    /// Sends `request` until it is answered with something that does not change by waiting. Its body is sent again each time.
+    pub(crate) fn send(&self, request: &Request<Vec<u8>>) -> Result<Answer, Trouble> {
+        let mut secrets = self.secrets.clone();
+        add_secrets_of(request, &mut secrets);
+        let is_metadata = request.uri().host().is_some_and(|host| METADATA_HOSTS.contains(&host));
+        let mut struggle = Struggle::new(self.patience());
+        loop {
+            let cause = match self.send_once(request, is_metadata) {
+                Ok(response) => {
+                    self.reached.store(true, Ordering::Relaxed);
+                    let answer = answer(request, response, &secrets)?;
+                    if !is_passing(answer.status) || is_metadata {
+                        return Ok(answer);
+                    }
+                    answer.explain()
+                }
+                Err(error) if is_passing_error(&error) && !is_metadata => secrets.hide(&error.to_string()),
+                Err(error) => return Err(Trouble::Never(secrets.hide(&error.to_string()))),
+            };
+            struggle.wait().map_err(|end| Trouble::Exhausted {
+                cause,
+                tries: end.tries,
+                waited: end.waited,
+            })?;
+        }
+    }
+
+    fn patience(&self) -> Patience {
+        let mut patience = self.patience;
+        if !self.reached.load(Ordering::Relaxed) {
+            patience.total = patience.total.min(FIRST_CONTACT);
+        }
+        patience
+    }
+
+    fn send_once(
+        &self,
+        request: &Request<Vec<u8>>,
+        is_metadata: bool,
+    ) -> Result<Response<Body>, ureq::Error> {
+        let (mut head, ()) = Request::new(()).into_parts();
+        head.method.clone_from(request.method());
+        head.uri.clone_from(request.uri());
+        head.headers.clone_from(request.headers());
+        let without_body =
+            [Method::GET, Method::HEAD, Method::DELETE, Method::OPTIONS].contains(request.method());
+        if request.body().is_empty() && without_body {
+            self.run(Request::from_parts(head, ()), is_metadata)
+        } else {
+            self.run(Request::from_parts(head, request.body().as_slice()), is_metadata)
+        }
+    }
+
+    fn run(
+        &self,
+        request: Request<impl AsSendBody>,
+        is_metadata: bool,
+    ) -> Result<Response<Body>, ureq::Error> {
+        let time = is_metadata.then_some(METADATA_TIME);
+        self.agent.run(self.agent.configure_request(request).timeout_global(time).build())
+    }
+}
+
+impl Answer {
+    /// The status, and what the server says to it.
+    pub(crate) fn explain(mut self) -> String {
+        let mut text = Vec::new();
+        // What there is of it will do.
+        let _ = self.body.read_to_end(&mut text);
+        let text = String::from_utf8_lossy(&text);
+        let text = if text.is_empty() { String::new() } else { format!(": {text}") };
+        format!("the server answered {}{text}", self.status)
+    }
+
+    pub(crate) fn header(&self, name: header::HeaderName) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+}
+
+/// The body of a good answer as it comes, or as much of it as was asked for; that of an error page read and cleaned.
+fn answer(
+    request: &Request<Vec<u8>>,
+    response: Response<Body>,
+    secrets: &Secrets,
+) -> Result<Answer, Trouble> {
+    let (parts, body) = response.into_parts();
+    let length = body.content_length();
+    let mut body: Box<dyn Read + Send> = Box::new(body.into_reader());
+    let (mut status, mut headers) = (parts.status, parts.headers);
+    if !status.is_success() {
+        let mut text = Vec::new();
+        // What there is of it will do.
+        let _ = body.take(MOST_EXPLAINED).read_to_end(&mut text);
+        let text = secrets.hide(&String::from_utf8_lossy(&text)).into_bytes();
+        headers.remove(header::CONTENT_LENGTH);
+        return Ok(Answer { status, headers, body: Box::new(io::Cursor::new(text)) });
+    }
+    if let Some((first, last)) = asked_range(request).filter(|_| request.method() == Method::GET) {
+        let wanted = (last - first).saturating_add(1);
+        if status == StatusCode::PARTIAL_CONTENT {
+            let range = headers.get(header::CONTENT_RANGE).and_then(|range| range.to_str().ok());
+            if range.and_then(range_start) != Some(first) {
+                let found = secrets.hide(range.unwrap_or("none"));
+                return Err(Trouble::Never(format!(
+                    "the server sent another part than the one asked for (bytes {first}-{last}, Content-Range: {found})"
+                )));
+            }
+        } else {
+            // A server that knows no ranges sends everything.
+            body = Box::new(Skipping { left: first, body });
+            if let Some(total) = length {
+                let length = total.saturating_sub(first).min(wanted);
+                let end = first + length.max(1) - 1;
+                let range = format!("bytes {first}-{end}/{total}");
+                headers.insert(header::CONTENT_LENGTH, length.into());
+                if let Ok(range) = range.try_into() {
+                    headers.insert(header::CONTENT_RANGE, range);
+                }
+                status = StatusCode::PARTIAL_CONTENT;
+            }
+        }
+        body = Box::new(body.take(wanted));
+    }
+    Ok(Answer { status, headers, body })
+}
+
+/// A body without its first bytes.
+struct Skipping {
+    left: u64,
+    body: Box<dyn Read + Send>,
+}
+
+impl Read for Skipping {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.left > 0 {
+            let skipped = io::copy(&mut (&mut self.body).take(self.left), &mut io::sink())?;
+            self.left -= skipped;
+            if self.left > 0 {
+                return Ok(0);
+            }
+        }
+        self.body.read(out)
+    }
+}
+
+/// First and last byte of `Range: bytes=<first>-<last>`.
+fn asked_range(request: &Request<Vec<u8>>) -> Option<(u64, u64)> {
+    let range = request.headers().get(header::RANGE)?.to_str().ok()?.strip_prefix("bytes=")?;
+    let (first, last) = range.split_once('-')?;
+    let first = first.parse().ok()?;
+    let last = if last.is_empty() { u64::MAX } else { last.parse().ok()? };
+    (first <= last).then_some((first, last))
+}
+
+/// Where the content of a 206 answer begins: `Content-Range: bytes <start>-…` (RFC 9110, section 14.4).
+fn range_start(range: &str) -> Option<u64> {
+    range.strip_prefix("bytes ")?.split_once('-')?.0.trim().parse().ok()
+}
+
+/// Whether a server may answer otherwise in a while.
+fn is_passing(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 408 | 425 | 429 | 500 | 502 | 503 | 504)
+}
+
+/// Whether a connection may come about in a while.
+fn is_passing_error(error: &ureq::Error) -> bool {
+    match error {
+        // TLS tells of a certificate that is not trusted in this way.
+        ureq::Error::Io(error) => error.kind() != io::ErrorKind::InvalidData,
+        ureq::Error::Timeout(_) | ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => true,
+        _ => false,
+    }
+}
+
+/// What a request carries that its answer may repeat.
+fn add_secrets_of(request: &Request<Vec<u8>>, secrets: &mut Secrets) {
+    for (name, value) in request.headers() {
+        let name = name.as_str();
+        if name == "authorization" || name.contains("token") || name.contains("key") || name.contains("auth")
+        {
+            let value = value.to_str().unwrap_or_default();
+            secrets.add(value);
+            value.split([' ', ',', '=']).filter(|part| part.len() >= 16).for_each(|part| secrets.add(part));
+        }
+    }
+    if let Some(query) = request.uri().query() {
+        secrets.add_query(query);
+    }
+}
