@@ -8,16 +8,19 @@
 
 mod exif;
 mod jpeg;
+mod labels;
 mod png;
+
+pub(crate) use self::labels::{LabelPixels, decode_labels};
 
 use crate::frame::Orientation;
 
 /// The most bytes of an image file.
 pub(crate) const LARGEST_FILE: u64 = 1 << 28;
 /// The most pixels of an image.
-const LARGEST_IMAGE: usize = 1 << 27;
+pub(crate) const LARGEST_IMAGE: usize = 1 << 27;
 /// The longest side of an image.
-const LONGEST_SIDE: usize = 65_535;
+pub(crate) const LONGEST_SIDE: usize = 65_535;
 
 /// What a decoded image is; its pixels lie where the caller said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +78,14 @@ pub(crate) fn looks_whole(head: &[u8], tail: &[u8], bytes: usize) -> Option<Resu
         Ok(Format::Png) => png::header(head).is_ok() && png::ends(tail),
     };
     whole.then_some(Ok(()))
+}
+
+/// Height and width of the stored image, by the beginning of its file.
+pub(crate) fn stored_size(head: &[u8]) -> Result<[usize; 2], String> {
+    match Format::of(head)? {
+        Format::Jpeg => jpeg::header(head),
+        Format::Png => png::header(head),
+    }
 }
 
 /// The pixels of an image of this size and so many channels, where that is not too many.

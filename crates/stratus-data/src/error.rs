@@ -121,6 +121,16 @@ pub enum DataError {
         /// The number of classes.
         classes: usize,
     },
+    /// A part of a data set has no labels.
+    #[error("`{dataset}` has no labels in its {split} split: {problem}")]
+    Unlabelled {
+        /// The data set's name.
+        dataset: String,
+        /// The part that was asked for.
+        split: Split,
+        /// Why, and what to do.
+        problem: String,
+    },
     /// There is nothing to train on.
     #[error("{origin}: no samples; a data set needs at least one")]
     Empty {

@@ -18,6 +18,7 @@ pub mod frame;
 pub mod idx;
 pub mod loader;
 mod mask;
+mod parallel;
 pub mod pixels;
 pub mod stats;
 

@@ -65,6 +65,12 @@ impl Normalisation {
         Self { mean: vec![0.0; channels], std: vec![1.0; channels] }
     }
 
+    /// That of ImageNet's images in red, green and blue, as torchvision's networks are trained with.
+    #[must_use]
+    pub fn imagenet() -> Self {
+        Self { mean: vec![0.485, 0.456, 0.406], std: vec![0.229, 0.224, 0.225] }
+    }
+
     /// The same for images of another number of channels: one channel's numbers for all, or the means of several for one.
     #[must_use]
     pub fn for_channels(&self, channels: usize) -> Self {

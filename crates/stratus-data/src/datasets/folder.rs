@@ -7,24 +7,18 @@
 mod index;
 mod store;
 
-use std::fs;
-use std::num::NonZero;
 use std::path::{Component, Path};
-use std::thread;
 
 use self::index::Index;
 use self::store::Store;
-use super::{Dataset, DatasetEntry, OpenOptions, Sample, Scratch, Split};
+use super::{Dataset, DatasetEntry, LISTED, OpenOptions, Sample, Scratch, Split, files};
 use crate::decode::{self, Decoded};
 use crate::error::{DataError, nearest};
 use crate::frame::Orientation;
+use crate::parallel;
 use crate::pixels::{Normalisation, PixelOrder};
 
 const NAME: &str = "folder";
-/// The most bytes of a list of classes.
-const LARGEST_LIST: u64 = 16 << 20;
-/// How many damaged samples a message lists.
-const LISTED: usize = 20;
 
 /// The registry's entry.
 pub static ENTRY: DatasetEntry = DatasetEntry {
@@ -101,26 +95,7 @@ impl Folder {
 
     /// Looks at every file, on all cores.
     fn find_damaged(&self) -> Vec<(u32, String)> {
-        let threads = thread::available_parallelism().map_or(1, NonZero::get).min(self.len());
-        let look = |first: usize| {
-            let mut scratch = Scratch::default();
-            let look_at = |index: usize| {
-                let problem = self.store.probe(&self.index, index, &mut scratch).err()?;
-                Some((index as u32, problem))
-            };
-            (first..self.len()).step_by(threads).filter_map(look_at).collect::<Vec<_>>()
-        };
-        let mut damaged: Vec<(u32, String)> = thread::scope(|scope| {
-            let workers: Vec<_> = (1..threads).map(|first| scope.spawn(move || look(first))).collect();
-            let mut all = look(0);
-            for worker in workers {
-                // A panic goes on in this thread.
-                all.extend(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-            }
-            all
-        });
-        damaged.sort_unstable_by_key(|(index, _)| *index);
-        damaged
+        parallel::problems(self.len(), |scratch, index| self.store.probe(&self.index, index, scratch))
     }
 
     /// Reads a sample and decodes it.
@@ -154,12 +129,8 @@ impl Folder {
 
 /// The classes that a file names, each of which must be there.
 fn listed_classes(path: &Path, known: &[String]) -> Result<Vec<String>, DataError> {
-    let unreadable = |cause| DataError::Unreadable { path: path.to_owned(), cause };
     let wrong = |problem| Err(DataError::Damaged { path: path.to_owned(), problem });
-    if fs::metadata(path).map_err(unreadable)?.len() > LARGEST_LIST {
-        return wrong(format!("is larger than {LARGEST_LIST} bytes, too large for a list of classes"));
-    }
-    let text = fs::read_to_string(path).map_err(unreadable)?;
+    let text = files::read_list(path)?;
     let mut classes: Vec<String> = Vec::new();
     let mut seen = std::collections::HashSet::new();
     for (number, line) in text.lines().enumerate() {
@@ -239,9 +210,8 @@ impl Dataset for Folder {
         &self.damaged
     }
 
-    /// ImageNet's, as torchvision's networks are trained with.
     fn normalisation(&self) -> Normalisation {
-        Normalisation { mean: vec![0.485, 0.456, 0.406], std: vec![0.229, 0.224, 0.225] }
+        Normalisation::imagenet()
     }
 
     fn resident_bytes(&self) -> u64 {

@@ -2,9 +2,15 @@
 //!
 //! A new data set is a file here with a [`DatasetEntry`] and its line in [`REGISTRY`].
 
+pub mod camvid;
 pub mod cifar;
+pub mod cityscapes;
+pub mod coco;
+mod files;
 pub mod folder;
 pub mod mnist;
+mod pairs;
+mod partition;
 pub mod synthetic;
 
 use std::fmt;
@@ -17,6 +23,9 @@ use crate::error::{DataError, nearest};
 use crate::frame::Orientation;
 use crate::pixels::{Normalisation, PixelOrder};
 
+/// How many damaged samples a message lists.
+const LISTED: usize = 20;
+
 /// Every data set, by name.
 pub static REGISTRY: &[&DatasetEntry] = &[
     &mnist::ENTRY,
@@ -24,6 +33,9 @@ pub static REGISTRY: &[&DatasetEntry] = &[
     &cifar::CIFAR100,
     &cifar::CIFAR100_COARSE,
     &folder::ENTRY,
+    &camvid::ENTRY,
+    &cityscapes::ENTRY,
+    &coco::ENTRY,
     &synthetic::ENTRY,
 ];
 
@@ -325,12 +337,12 @@ mod tests {
         let message = entry("minst").unwrap_err().to_string();
         assert_eq!(
             message,
-            "there is no data set `minst`, did you mean `mnist`?; known: mnist, cifar10, cifar100, cifar100_coarse, folder, synthetic"
+            "there is no data set `minst`, did you mean `mnist`?; known: mnist, cifar10, cifar100, cifar100_coarse, folder, camvid, cityscapes, coco, synthetic"
         );
         let message = entry("zzz").unwrap_err().to_string();
         assert_eq!(
             message,
-            "there is no data set `zzz`; known: mnist, cifar10, cifar100, cifar100_coarse, folder, synthetic"
+            "there is no data set `zzz`; known: mnist, cifar10, cifar100, cifar100_coarse, folder, camvid, cityscapes, coco, synthetic"
         );
         let message = "trian".parse::<Split>().unwrap_err().to_string();
         assert_eq!(

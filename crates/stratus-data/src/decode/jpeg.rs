@@ -23,9 +23,10 @@ fn begin(file: &[u8]) -> Result<Decoder<'_>, String> {
     Ok(decoder)
 }
 
-/// Reads the header.
-pub(super) fn header(file: &[u8]) -> Result<(), String> {
-    begin(file).map(|_| ())
+/// Reads the header: height and width.
+pub(super) fn header(file: &[u8]) -> Result<[usize; 2], String> {
+    let (width, height) = begin(file)?.dimensions().ok_or("the JPEG has no size")?;
+    Ok([height, width])
 }
 
 /// The segments before the entropy-coded data, up to the first scan's, SOS: marker, and what follows the length (ITU-T T.81, annex B).

@@ -6,20 +6,26 @@ use png::{BitDepth, ColorType, DecodeOptions, Decoder, Limits, Reader, Transform
 
 use super::{Decoded, LARGEST_IMAGE, LONGEST_SIDE, exif, pixel_bytes};
 
-fn begin(file: &[u8]) -> Result<Reader<Cursor<&[u8]>>, String> {
+/// Reads what stands before the pixels.
+pub(super) fn open(file: &[u8], changes: Transformations) -> Result<Reader<Cursor<&[u8]>>, String> {
     let options = DecodeOptions::default();
     let mut decoder = Decoder::new_with_options(Cursor::new(file), options);
     decoder.set_limits(Limits { bytes: LARGEST_IMAGE * 8 });
-    // Palettes and fewer than 8 bits to 8, 16 bits to 8.
-    decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
+    decoder.set_transformations(changes);
     decoder.set_ignore_text_chunk(true);
     decoder.set_ignore_iccp_chunk(true);
     decoder.read_info().map_err(|error| format!("not a PNG that can be decoded: {error}"))
 }
 
-/// Reads the header.
-pub(super) fn header(file: &[u8]) -> Result<(), String> {
-    begin(file).map(|_| ())
+fn begin(file: &[u8]) -> Result<Reader<Cursor<&[u8]>>, String> {
+    // Palettes and fewer than 8 bits to 8, 16 bits to 8.
+    open(file, Transformations::EXPAND | Transformations::STRIP_16)
+}
+
+/// Reads the header: height and width.
+pub(super) fn header(file: &[u8]) -> Result<[usize; 2], String> {
+    let reader = begin(file)?;
+    Ok([reader.info().height as usize, reader.info().width as usize])
 }
 
 /// Whether the last chunk, which is always the same, stands in the `tail`.

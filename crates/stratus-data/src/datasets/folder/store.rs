@@ -10,13 +10,10 @@ use tar::Archive;
 
 use super::index::{Index, Place, TooLarge};
 use super::is_plain;
+use crate::datasets::files::{self, HEAD, Reading, TAIL, within_limit};
 use crate::datasets::{Scratch, Split};
-use crate::decode::{self, LARGEST_FILE};
+use crate::decode;
 use crate::error::DataError;
-
-/// How much of a file is looked at from its beginning and its end to see whether it is whole.
-const HEAD: usize = 16 << 10;
-const TAIL: usize = 4 << 10;
 
 /// A place with the files of a data set.
 #[derive(Debug)]
@@ -246,19 +243,7 @@ impl Store {
                 path.push(split);
                 path.push(&index.classes()[index.class(sample)]);
                 path.push(index.name(sample));
-                let mut file = File::open(&path).map_err(|error| error.to_string())?;
-                let about = file.metadata().map_err(|error| error.to_string())?;
-                if !about.is_file() {
-                    return Err("not a file".to_owned());
-                }
-                let bytes = within_limit(about.len())?;
-                let mut at = 0;
-                let mut read = |offset: u64, out: &mut [u8]| {
-                    let moved = if offset == at { Ok(at) } else { file.seek(SeekFrom::Start(offset)) };
-                    at = offset + out.len() as u64;
-                    moved.and_then(|_| file.read_exact(out)).map_err(|error| error.to_string())
-                };
-                reading(&mut read, bytes, encoded)
+                files::with_file(path, encoded, reading)
             }
             Self::Tar(tar) => {
                 let place = index.place(sample).ok_or("it has no place in the archive")?;
@@ -269,21 +254,6 @@ impl Store {
                 reading(&mut read, bytes, encoded)
             }
         }
-    }
-}
-
-/// What is done with a file: reads at an offset, bytes of the file, where to.
-type Reading<'a> = &'a mut dyn FnMut(
-    &mut dyn FnMut(u64, &mut [u8]) -> Result<(), String>,
-    u64,
-    &mut Vec<u8>,
-) -> Result<(), String>;
-
-fn within_limit(bytes: u64) -> Result<u64, String> {
-    if bytes <= LARGEST_FILE {
-        Ok(bytes)
-    } else {
-        Err(format!("the file has {bytes} bytes, more than {LARGEST_FILE}"))
     }
 }
 

@@ -1,0 +1,120 @@
+//! Cityscapes: street scenes of 50 cities with a class for every pixel, reduced to the 19 that are trained on and measured.
+//!
+//! M. Cordts et al.: "The Cityscapes dataset for semantic urban scene understanding", 2016. The layout is that of its archives:
+//! `leftImg8bit/<split>/<city>/<id>_leftImg8bit.png` and `gtFine/<split>/<city>/<id>_gtFine_labelIds.png`. The test split's labels are not
+//! published.
+
+use std::path::Path;
+
+use super::pairs::{Coding, Pair, PairedFiles, values_of};
+use super::{Dataset, DatasetEntry, IGNORED_PIXEL, OpenOptions, Split, files};
+use crate::error::DataError;
+
+const NAME: &str = "cityscapes";
+const IMAGES: &str = "leftImg8bit";
+const LABELS: &str = "gtFine";
+
+/// The registry's entry.
+pub static ENTRY: DatasetEntry = DatasetEntry {
+    name: NAME,
+    summary: "3,475 street scenes with a class for every pixel, 19 classes; leftImg8bit/ and gtFine/",
+    open: |root, split, options| open(root, split, options),
+    files: &[],
+    mirrors: &[],
+};
+
+static CODING: Coding = Coding {
+    name: NAME,
+    classes: &[
+        "road",
+        "sidewalk",
+        "building",
+        "wall",
+        "fence",
+        "pole",
+        "traffic light",
+        "traffic sign",
+        "vegetation",
+        "terrain",
+        "sky",
+        "person",
+        "rider",
+        "car",
+        "truck",
+        "bus",
+        "train",
+        "motorcycle",
+        "bicycle",
+    ],
+    values: values_of(TRAINING_CLASSES, IGNORED_PIXEL),
+    values_text: "ids 0 to 33, and 255 for none",
+    colours: &[],
+};
+
+const NONE: u8 = IGNORED_PIXEL;
+/// The training class of ids 0 to 33: `trainId` of the table that its authors publish (cityscapesScripts, `labels.py`).
+const TRAINING_CLASSES: [u8; 34] = [
+    // unlabeled, ego vehicle, rectification border, out of roi, static, dynamic, ground
+    NONE, NONE, NONE, NONE, NONE, NONE, NONE, //
+    // road, sidewalk, parking, rail track
+    0, 1, NONE, NONE, //
+    // building, wall, fence, guard rail, bridge, tunnel
+    2, 3, 4, NONE, NONE, NONE, //
+    // pole, polegroup, traffic light, traffic sign
+    5, NONE, 6, 7, //
+    // vegetation, terrain, sky
+    8, 9, 10, //
+    // person, rider, car, truck, bus, caravan, trailer, train, motorcycle, bicycle
+    11, 12, 13, 14, 15, NONE, NONE, 16, 17, 18,
+];
+
+fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Box<dyn Dataset>, DataError> {
+    let folder = match split {
+        Split::Train => "train",
+        Split::Validation => "val",
+        Split::Test => {
+            let problem = "the labels of its test images are not published; measure on the validation split";
+            return Err(DataError::Unlabelled {
+                dataset: NAME.to_owned(),
+                split,
+                problem: problem.to_owned(),
+            });
+        }
+    };
+    for needed in [IMAGES, LABELS] {
+        if !root.join(needed).join(folder).is_dir() {
+            return Err(DataError::Damaged {
+                path: root.to_owned(),
+                problem: format!(
+                    "holds no folder `{needed}/{folder}`; the layout is {IMAGES}/{folder}/<city>/ and {LABELS}/{folder}/<city>/"
+                ),
+            });
+        }
+    }
+    let mut pairs = Vec::new();
+    let images = root.join(IMAGES).join(folder);
+    for city in files::names_in(&images, |name| images.join(name).is_dir())? {
+        let suffix = format!("_{IMAGES}.png");
+        for name in files::names_in(&images.join(&city), |name| name.ends_with(&suffix))? {
+            let id = name.strip_suffix(&suffix).unwrap_or(&name);
+            pairs.push(Pair {
+                image: format!("{IMAGES}/{folder}/{city}/{name}").into(),
+                labels: format!("{LABELS}/{folder}/{city}/{id}_{LABELS}_labelIds.png").into(),
+            });
+        }
+    }
+    Ok(Box::new(PairedFiles::open(&CODING, root, split, pairs, options)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_training_class_has_one_id() {
+        let mut classes: Vec<u8> = TRAINING_CLASSES.into_iter().filter(|&class| class != NONE).collect();
+        classes.sort_unstable();
+        assert_eq!(classes, (0..19).collect::<Vec<u8>>());
+        assert_eq!([7, 11, 17, 21, 26, 33].map(|id| TRAINING_CLASSES[id]), [0, 2, 5, 8, 13, 18]);
+    }
+}

@@ -1,0 +1,208 @@
+//! COCO: photographs of everyday scenes whose objects are outlined; a class for every pixel is made of the outlines.
+//!
+//! T.-Y. Lin et al.: "Microsoft COCO: common objects in context", 2014. The layout is that of its archives: `annotations/instances_<part>.json`
+//! and the images in `<part>/` or `images/<part>/`; the parts are called `train…` and `val…` or `test…`, and of several (2014, 2017) the last
+//! by name is taken. Other data with annotations of this format are read too.
+//!
+//! Class 0 is the background, what no outline covers; the categories follow by their ids without gaps. Where outlines overlap, the smaller
+//! object is painted over the larger. Regions marked `iscrowd` are drawn roughly around many objects: neither is each pixel in them of the
+//! class nor of the background, so that losses and measures pass over what is left of them when the single objects are painted, as COCO's own
+//! evaluation does. A pixel belongs to a polygon where its middle is inside by the even-odd rule; the polygons of an annotation are joined.
+//!
+//! One label an image cannot say which classes are in it, so that there is no variant for classification.
+
+mod annotations;
+mod shapes;
+
+use std::path::{Path, PathBuf};
+
+use self::annotations::Annotations;
+use super::{Dataset, DatasetEntry, IGNORED, LISTED, OpenOptions, Sample, Scratch, Split, files};
+use crate::decode;
+use crate::error::DataError;
+use crate::parallel;
+use crate::pixels::{Normalisation, PixelOrder};
+
+const NAME: &str = "coco";
+const FOLDER: &str = "annotations";
+
+/// The registry's entry.
+pub static ENTRY: DatasetEntry = DatasetEntry {
+    name: NAME,
+    summary: "photographs with outlined objects, 80 classes and background; annotations/instances_*.json",
+    open: |root, split, options| Ok(Box::new(Coco::open(root, split, options)?)),
+    files: &[],
+    mirrors: &[],
+};
+
+/// One split of a data set in COCO's format.
+#[derive(Debug)]
+pub struct Coco {
+    /// The folder of the images.
+    folder: PathBuf,
+    annotations: Annotations,
+    damaged: Vec<(u32, String)>,
+}
+
+impl Coco {
+    /// Opens a split. Every file's beginning and end, and the size of its image, are looked at, unless `options.verify` is off.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError`]: nothing of this layout is there; annotations that cannot be; damaged images, all counted and the first listed.
+    pub fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Self, DataError> {
+        let part = part_of(root, split)?;
+        let folders = [root.join(&part), root.join("images").join(&part)];
+        let Some(folder) = folders.into_iter().find(|folder| folder.is_dir()) else {
+            let problem = format!("holds no folder `{part}` or `images/{part}` with the images");
+            return Err(DataError::Damaged { path: root.to_owned(), problem });
+        };
+        let annotations = Annotations::read(&root.join(FOLDER).join(format!("instances_{part}.json")))?;
+        let mut set = Self { folder, annotations, damaged: Vec::new() };
+        if options.verify {
+            set.damaged = set.find_damaged();
+        }
+        if !set.damaged.is_empty() && !options.skip_damaged {
+            let first = set.damaged.iter().take(LISTED);
+            return Err(DataError::BadSamples {
+                dataset: NAME.to_owned(),
+                split,
+                count: set.damaged.len(),
+                listed: first
+                    .map(|(index, problem)| (set.sample_name(*index as usize), problem.clone()))
+                    .collect(),
+            });
+        }
+        Ok(set)
+    }
+
+    /// Looks at every file, on all cores.
+    fn find_damaged(&self) -> Vec<(u32, String)> {
+        parallel::problems(self.len(), |scratch: &mut Scratch, index| {
+            let Scratch { encoded, decoded, path, .. } = scratch;
+            path.clear();
+            path.push(&self.folder);
+            path.push(&*self.annotations.images[index].name);
+            let found = files::probe(path, encoded, decoded)?;
+            self.check_size(index, found)
+        })
+    }
+
+    fn check_size(&self, index: usize, found: [usize; 2]) -> Result<(), String> {
+        let annotated = self.annotations.images[index].size.map(|length| length as usize);
+        if annotated == found {
+            return Ok(());
+        }
+        let ([height, width], [found_height, found_width]) = (annotated, found);
+        Err(format!(
+            "its annotations are for {height}×{width}, but the image is {found_height}×{found_width}"
+        ))
+    }
+
+    fn check(&self, index: usize) -> Result<(), DataError> {
+        if index < self.len() {
+            return Ok(());
+        }
+        Err(DataError::NoSuchSample { dataset: NAME.to_owned(), index, len: self.len() })
+    }
+}
+
+/// The name of a split's part: what stands between `instances_` and `.json`.
+fn part_of(root: &Path, split: Split) -> Result<String, DataError> {
+    let kinds: &[&str] = match split {
+        Split::Train => &["train"],
+        Split::Validation => &["val", "test"],
+        Split::Test => &["test", "val"],
+    };
+    let part_of = |name: &str| Some(name.strip_prefix("instances_")?.strip_suffix(".json")?.to_owned());
+    let folder = root.join(FOLDER);
+    let parts =
+        if folder.is_dir() { files::names_in(&folder, |name| part_of(name).is_some())? } else { Vec::new() };
+    let part =
+        |kind: &&str| parts.iter().filter_map(|name| part_of(name)).rfind(|part| part.starts_with(*kind));
+    kinds.iter().find_map(part).ok_or_else(|| {
+        let files: Vec<String> =
+            kinds.iter().map(|kind| format!("{FOLDER}/instances_{kind}*.json")).collect();
+        let problem =
+            format!("holds no file {}; the images are in folders called like the part", files.join(" or "));
+        DataError::Damaged { path: root.to_owned(), problem }
+    })
+}
+
+impl Dataset for Coco {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn len(&self) -> usize {
+        self.annotations.images.len()
+    }
+
+    fn classes(&self) -> usize {
+        self.annotations.categories.len() + 1
+    }
+
+    fn class_name(&self, class: usize) -> String {
+        match class.checked_sub(1).map(|category| self.annotations.categories.get(category)) {
+            None => "background".to_owned(),
+            Some(name) => name.cloned().unwrap_or_else(|| class.to_string()),
+        }
+    }
+
+    fn sample_shape(&self) -> Option<[usize; 3]> {
+        None
+    }
+
+    fn sample_name(&self, index: usize) -> String {
+        let name = self.annotations.images.get(index).map(|image| self.folder.join(&*image.name));
+        name.map_or_else(|| format!("sample {index}"), |path| path.display().to_string())
+    }
+
+    fn label(&self, index: usize) -> Result<u32, DataError> {
+        self.check(index)?;
+        Ok(IGNORED)
+    }
+
+    fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
+        self.check(index)?;
+        let bad = |problem| DataError::BadSample { sample: self.sample_name(index), problem };
+        let Scratch { encoded, decoded: pixels, mask, path } = scratch;
+        path.clear();
+        path.push(&self.folder);
+        path.push(&*self.annotations.images[index].name);
+        files::read(path, encoded).map_err(bad)?;
+        let decoded = decode::decode(encoded, pixels).map_err(bad)?;
+        let [_, height, width] = decoded.shape;
+        self.check_size(index, [height, width]).map_err(bad)?;
+        mask.clear();
+        mask.resize(height * width, 0);
+        for (class, shape) in self.annotations.regions(index) {
+            // The file is decoded; its memory is free.
+            shapes::paint(shape, class, mask, [height, width], encoded);
+        }
+        Ok(Sample {
+            pixels,
+            shape: decoded.shape,
+            order: PixelOrder::Interleaved,
+            orientation: decoded.orientation,
+            label: IGNORED,
+            mask: Some(mask),
+        })
+    }
+
+    fn damaged(&self) -> &[(u32, String)] {
+        &self.damaged
+    }
+
+    fn masks(&self) -> bool {
+        true
+    }
+
+    fn normalisation(&self) -> Normalisation {
+        Normalisation::imagenet()
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        self.annotations.bytes()
+    }
+}

@@ -1,0 +1,380 @@
+//! Reading `instances_<split>.json`: as a stream, so that a file of half a gigabyte needs memory for its outlines alone, and those compactly.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::marker::PhantomData;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use super::shapes;
+use crate::datasets::{IGNORED_PIXEL, files};
+use crate::decode::{LARGEST_IMAGE, LONGEST_SIDE};
+use crate::error::DataError;
+
+/// The most bytes of a file of annotations.
+const LARGEST_FILE: u64 = 8 << 30;
+/// The most corners of a polygon.
+const MOST_CORNERS: usize = 1 << 17;
+/// The most categories: a mask's byte holds them, the background and [`IGNORED_PIXEL`].
+const MOST_CATEGORIES: usize = 254;
+
+/// An image of the data set.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Image {
+    id: u64,
+    /// The path below the split's folder.
+    pub name: Box<str>,
+    /// Height and width.
+    pub size: [u32; 2],
+}
+
+/// What a file of annotations says. Samples are its images by their ids.
+#[derive(Debug, Default)]
+pub(super) struct Annotations {
+    pub images: Vec<Image>,
+    /// The categories' names by their ids; their classes are 1, 2, ….
+    pub categories: Vec<String>,
+    /// The first region of each image, and the number of regions.
+    firsts: Vec<u32>,
+    /// Of each region the class, and where its shape begins; of an image in the order in which they are painted.
+    classes: Vec<u8>,
+    places: Vec<u32>,
+    shapes: Vec<u8>,
+}
+
+impl Annotations {
+    /// Reads a file.
+    pub(super) fn read(path: &Path) -> Result<Self, DataError> {
+        let unreadable = |cause| DataError::Unreadable { path: path.to_owned(), cause };
+        let damaged = |problem| DataError::Damaged { path: path.to_owned(), problem };
+        let file = File::open(path).map_err(unreadable)?;
+        let bytes = file.metadata().map_err(unreadable)?.len();
+        if bytes > LARGEST_FILE {
+            return Err(damaged(format!("has {bytes} bytes, more than {LARGEST_FILE}")));
+        }
+        // What a file that grows meanwhile has more is not read.
+        Self::parse(BufReader::with_capacity(1 << 20, file.take(bytes))).map_err(damaged)
+    }
+
+    pub(super) fn parse(json: impl Read) -> Result<Self, String> {
+        let mut stored = Stored::default();
+        let mut json = serde_json::Deserializer::from_reader(json);
+        let parsed = (&mut stored).deserialize(&mut json).and_then(|()| json.end());
+        parsed.map_err(|error| format!("not a file of COCO annotations: {error}"))?;
+        stored.into_annotations()
+    }
+
+    /// The classes and shapes of an image's regions, in the order in which they are painted.
+    pub(super) fn regions(&self, image: usize) -> impl Iterator<Item = (u8, &[u8])> {
+        let range = self.firsts[image] as usize..self.firsts[image + 1] as usize;
+        let places = self.places[range.clone()].iter();
+        self.classes[range].iter().zip(places).map(|(class, at)| (*class, &self.shapes[*at as usize..]))
+    }
+
+    /// Bytes of memory.
+    pub(super) fn bytes(&self) -> u64 {
+        let images: usize = self.images.iter().map(|image| size_of::<Image>() + image.name.len()).sum();
+        let categories: usize =
+            self.categories.iter().map(|name| size_of::<String>() + name.capacity()).sum();
+        let regions = 4 * (self.firsts.capacity() + self.places.capacity()) + self.classes.capacity();
+        (images + categories + regions + self.shapes.capacity()) as u64
+    }
+}
+
+/// What stands in the file, in its order.
+#[derive(Default)]
+struct Stored {
+    images: Vec<Image>,
+    categories: Vec<StoredCategory>,
+    regions: Vec<StoredRegion>,
+    shapes: Vec<u8>,
+}
+
+#[derive(Deserialize)]
+struct StoredCategory {
+    id: u64,
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct StoredImage {
+    id: u64,
+    file_name: String,
+    height: u32,
+    width: u32,
+}
+
+#[derive(Deserialize)]
+struct StoredAnnotation {
+    #[serde(default)]
+    id: u64,
+    image_id: u64,
+    category_id: u64,
+    #[serde(default)]
+    iscrowd: u8,
+    segmentation: Option<Segmentation>,
+}
+
+/// An annotation whose shape has been put away.
+struct StoredRegion {
+    image: u64,
+    category: u64,
+    id: u64,
+    /// Twice its area, in square units.
+    area: u64,
+    place: u32,
+    crowd: bool,
+}
+
+impl Stored {
+    fn add_image(&mut self, image: StoredImage) -> Result<(), String> {
+        let StoredImage { id, file_name, height, width } = image;
+        let (rows, columns) = (height as usize, width as usize);
+        if rows.max(columns) > LONGEST_SIDE || !(1..=LARGEST_IMAGE).contains(&(rows * columns)) {
+            return Err(format!("image {id} is {height}×{width}"));
+        }
+        if !files::is_below(&file_name) {
+            return Err(format!("image {id}: `{file_name}` leads out of the data set's folder"));
+        }
+        self.images.push(Image { id, name: file_name.into(), size: [height, width] });
+        Ok(())
+    }
+
+    fn add_annotation(&mut self, annotation: StoredAnnotation) -> Result<(), String> {
+        let StoredAnnotation { id, image_id, category_id, iscrowd, segmentation } = annotation;
+        let wrong = |problem: String| format!("annotation {id}: {problem}");
+        let place =
+            u32::try_from(self.shapes.len()).map_err(|_| wrong("more outlines than can be held".into()))?;
+        let area = match segmentation {
+            Some(Segmentation::Polygons(polygons)) if !polygons.is_empty() => {
+                shapes::push_polygons(&mut self.shapes, &polygons)
+            }
+            Some(Segmentation::Runs { size, runs }) => {
+                shapes::push_runs(&mut self.shapes, size, &runs).map_err(wrong)?
+            }
+            _ => return Err(wrong("no segmentation; a mask cannot be made of a box".to_owned())),
+        };
+        let crowd = iscrowd != 0;
+        self.regions.push(StoredRegion { image: image_id, category: category_id, id, area, place, crowd });
+        Ok(())
+    }
+
+    fn into_annotations(self) -> Result<Annotations, String> {
+        let Self { mut images, mut categories, mut regions, mut shapes } = self;
+        images.sort_unstable_by_key(|image| image.id);
+        if let Some(twice) = images.windows(2).find(|two| two[0].id == two[1].id) {
+            return Err(format!("image {} is there twice", twice[0].id));
+        }
+        categories.sort_unstable_by_key(|category| category.id);
+        if let Some(twice) = categories.windows(2).find(|two| two[0].id == two[1].id) {
+            return Err(format!("category {} is there twice", twice[0].id));
+        }
+        if categories.len() > MOST_CATEGORIES {
+            return Err(format!("{} categories; {MOST_CATEGORIES} are possible", categories.len()));
+        }
+        if images.is_empty() || categories.is_empty() {
+            return Err("holds no images or no categories".to_owned());
+        }
+        if u32::try_from(images.len().max(regions.len())).is_err() {
+            return Err(format!("more than {} images or annotations", u32::MAX));
+        }
+        // Crowds first, so that what is marked by itself is painted over them; then the largest first.
+        regions.sort_unstable_by_key(|region| {
+            (region.image, !region.crowd, std::cmp::Reverse(region.area), region.id, region.place)
+        });
+        let mut annotations = Annotations { firsts: vec![0; images.len() + 1], ..Annotations::default() };
+        for StoredRegion { image, category, id, place, crowd, .. } in &regions {
+            let wrong = |problem: String| format!("annotation {id}: {problem}");
+            let at = images
+                .binary_search_by_key(image, |image| image.id)
+                .map_err(|_| wrong(format!("there is no image {image}")))?;
+            let class = categories
+                .binary_search_by_key(category, |category| category.id)
+                .map_err(|_| wrong(format!("there is no category {category}")))?;
+            let size = images[at].size.map(u64::from);
+            if let Some([height, width]) = shapes::size_of(&shapes[*place as usize..])
+                && [height, width] != size
+            {
+                return Err(wrong(format!(
+                    "its run lengths are for {height}×{width}, but image {image} is {}×{}",
+                    size[0], size[1]
+                )));
+            }
+            annotations.firsts[at + 1] += 1;
+            annotations.classes.push(if *crowd { IGNORED_PIXEL } else { class as u8 + 1 });
+            annotations.places.push(*place);
+        }
+        for image in 0..images.len() {
+            annotations.firsts[image + 1] += annotations.firsts[image];
+        }
+        shapes.shrink_to_fit();
+        annotations.shapes = shapes;
+        annotations.images = images;
+        annotations.categories = categories.into_iter().map(|category| category.name).collect();
+        Ok(annotations)
+    }
+}
+
+/// The document: an object, of which three lists matter.
+impl<'de> DeserializeSeed<'de> for &mut Stored {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
+        json.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for &mut Stored {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with images, annotations and categories")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key::<String>()? {
+            match key.as_str() {
+                "images" => map.next_value_seed(Each::new(|image| self.add_image(image)))?,
+                "annotations" => map.next_value_seed(Each::new(|one| self.add_annotation(one)))?,
+                "categories" => map.next_value_seed(Each::new(|category| {
+                    self.categories.push(category);
+                    Ok(())
+                }))?,
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A list whose elements are taken one by one, and not kept.
+struct Each<T, F> {
+    take: F,
+    element: PhantomData<T>,
+}
+
+impl<T, F: FnMut(T) -> Result<(), String>> Each<T, F> {
+    fn new(take: F) -> Self {
+        Self { take, element: PhantomData }
+    }
+}
+
+impl<'de, T: Deserialize<'de>, F: FnMut(T) -> Result<(), String>> DeserializeSeed<'de> for Each<T, F> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
+        json.deserialize_seq(self)
+    }
+}
+
+impl<'de, T: Deserialize<'de>, F: FnMut(T) -> Result<(), String>> Visitor<'de> for Each<T, F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<(), A::Error> {
+        while let Some(element) = list.next_element()? {
+            (self.take)(element).map_err(Error::custom)?;
+        }
+        Ok(())
+    }
+}
+
+/// Where an object is: polygons of x, y, x, y, …, or run lengths.
+enum Segmentation {
+    /// Corners in units.
+    Polygons(Vec<Vec<[i64; 2]>>),
+    /// Height and width, and the runs down the columns.
+    Runs { size: [u64; 2], runs: Vec<u64> },
+}
+
+impl<'de> Deserialize<'de> for Segmentation {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
+        struct Either;
+
+        impl<'de> Visitor<'de> for Either {
+            type Value = Segmentation;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of polygons, or an object of run lengths")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Segmentation, A::Error> {
+                let mut polygons = Vec::new();
+                while let Some(coordinates) = list.next_element::<Vec<f64>>()? {
+                    polygons.push(corners(&coordinates).map_err(A::Error::custom)?);
+                }
+                Ok(Segmentation::Polygons(polygons))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Segmentation, A::Error> {
+                let (mut size, mut counts) = (None, None);
+                while let Some(key) = map.next_key::<String>()? {
+                    match key.as_str() {
+                        "size" => size = Some(map.next_value()?),
+                        "counts" => counts = Some(map.next_value::<Counts>()?),
+                        _ => drop(map.next_value::<IgnoredAny>()?),
+                    }
+                }
+                let size = size.ok_or_else(|| A::Error::missing_field("size"))?;
+                let Counts(runs) = counts.ok_or_else(|| A::Error::missing_field("counts"))?;
+                Ok(Segmentation::Runs { size, runs })
+            }
+        }
+
+        json.deserialize_any(Either)
+    }
+}
+
+fn corners(coordinates: &[f64]) -> Result<Vec<[i64; 2]>, String> {
+    let (pairs, rest) = coordinates.as_chunks::<2>();
+    if !rest.is_empty() {
+        return Err(format!("a polygon of {} numbers, but each corner has two", coordinates.len()));
+    }
+    if pairs.len() > MOST_CORNERS {
+        return Err(format!("a polygon of {} corners, more than {MOST_CORNERS}", pairs.len()));
+    }
+    let corner = |[x, y]: &[f64; 2]| match (shapes::units(*x), shapes::units(*y)) {
+        (Some(x), Some(y)) => Ok([x, y]),
+        _ => Err(format!("a polygon's corner at ({x}, {y}), too far away")),
+    };
+    pairs.iter().map(corner).collect()
+}
+
+/// Run lengths, as numbers or as COCO's short text.
+struct Counts(Vec<u64>);
+
+impl<'de> Deserialize<'de> for Counts {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
+        struct Either;
+
+        impl<'de> Visitor<'de> for Either {
+            type Value = Counts;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of run lengths, or their short text")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Counts, A::Error> {
+                let mut runs = Vec::new();
+                while let Some(run) = list.next_element()? {
+                    runs.push(run);
+                }
+                Ok(Counts(runs))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Counts, E> {
+                shapes::runs_of_text(text)
+                    .map(Counts)
+                    .ok_or_else(|| E::custom("its run lengths are no such text"))
+            }
+        }
+
+        json.deserialize_any(Either)
+    }
+}

@@ -1,0 +1,128 @@
+//! Files of a data set on disk: read whole, or looked at from both ends.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Component, Path};
+
+use crate::decode::{self, LARGEST_FILE};
+use crate::error::DataError;
+
+/// How much of a file is looked at from its beginning and its end to see whether it is whole.
+pub(super) const HEAD: usize = 16 << 10;
+pub(super) const TAIL: usize = 4 << 10;
+/// The most bytes of a text that lists classes or samples.
+const LARGEST_LIST: u64 = 256 << 20;
+
+/// What is done with a file: reads at an offset, bytes of the file, where to.
+pub(super) type Reading<'a> = &'a mut dyn FnMut(
+    &mut dyn FnMut(u64, &mut [u8]) -> Result<(), String>,
+    u64,
+    &mut Vec<u8>,
+) -> Result<(), String>;
+
+/// Calls with a way to read the file at any offset, its length, and where to put what is read.
+pub(super) fn with_file(path: &Path, out: &mut Vec<u8>, reading: Reading<'_>) -> Result<(), String> {
+    let mut file = File::open(path).map_err(|error| error.to_string())?;
+    let about = file.metadata().map_err(|error| error.to_string())?;
+    if !about.is_file() {
+        return Err("not a file".to_owned());
+    }
+    let bytes = within_limit(about.len())?;
+    let mut at = 0;
+    let mut read = |offset: u64, out: &mut [u8]| {
+        let moved = if offset == at { Ok(at) } else { file.seek(SeekFrom::Start(offset)) };
+        at = offset + out.len() as u64;
+        moved.and_then(|_| file.read_exact(out)).map_err(|error| error.to_string())
+    };
+    reading(&mut read, bytes, out)
+}
+
+/// Reads a whole file; `out` is made as long as it is.
+pub(super) fn read(path: &Path, out: &mut Vec<u8>) -> Result<(), String> {
+    with_file(path, out, &mut |file, bytes, out| {
+        out.resize(bytes as usize, 0);
+        file(0, out)
+    })
+}
+
+/// Whether an image file looks whole by its beginning and its end, decoding it where they cannot tell; gives the stored image's height and
+/// width.
+pub(super) fn probe(path: &Path, encoded: &mut Vec<u8>, decoded: &mut Vec<u8>) -> Result<[usize; 2], String> {
+    let mut size = None;
+    with_file(path, encoded, &mut |file, bytes, out| {
+        let (head, tail) = (HEAD.min(bytes as usize), TAIL.min(bytes as usize));
+        out.resize(head + tail, 0);
+        let (head, tail) = out.split_at_mut(head);
+        file(0, head)?;
+        file(bytes - tail.len() as u64, tail)?;
+        if let Some(verdict) = decode::looks_whole(head, tail, bytes as usize) {
+            verdict?;
+            size = Some(decode::stored_size(head)?);
+        }
+        Ok(())
+    })?;
+    if let Some(size) = size {
+        return Ok(size);
+    }
+    read(path, encoded)?;
+    let [_, height, width] = decode::decode(encoded, decoded)?.shape;
+    Ok([height, width])
+}
+
+pub(super) fn within_limit(bytes: u64) -> Result<u64, String> {
+    if bytes <= LARGEST_FILE {
+        Ok(bytes)
+    } else {
+        Err(format!("the file has {bytes} bytes, more than {LARGEST_FILE}"))
+    }
+}
+
+/// The text of a list.
+pub(super) fn read_list(path: &Path) -> Result<String, DataError> {
+    let unreadable = |cause| DataError::Unreadable { path: path.to_owned(), cause };
+    if fs::metadata(path).map_err(unreadable)?.len() > LARGEST_LIST {
+        let problem = format!("is larger than {LARGEST_LIST} bytes, too large for a list");
+        return Err(DataError::Damaged { path: path.to_owned(), problem });
+    }
+    fs::read_to_string(path).map_err(unreadable)
+}
+
+/// The path of a file below a data set's folder, as lists and indices name it: `/` between its parts, none of which leads elsewhere.
+pub(super) fn is_below(path: &str) -> bool {
+    !path.is_empty()
+        && !path.contains('\\')
+        && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
+}
+
+/// The names in a folder that are not hidden and that `wanted` takes, sorted. What a link leads to counts as the link.
+pub(super) fn names_in(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>, DataError> {
+    let unreadable = |cause| DataError::Unreadable { path: folder.to_owned(), cause };
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        let name = entry.file_name().into_string().map_err(|_| DataError::Damaged {
+            path: entry.path(),
+            problem: "its name is not UTF-8; rename it".to_owned(),
+        })?;
+        if !name.starts_with('.') && wanted(&name) {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_stays_below_its_folder() {
+        for path in ["a.png", "train/a.png", "a/b/c", "train/./a.png", "..a/b.."] {
+            assert!(is_below(path), "{path}");
+        }
+        for path in ["", ".", "..", "../a", "a/../../b", "a/..", "/a", "./a", "a\\b"] {
+            assert!(!is_below(path), "{path}");
+        }
+    }
+}

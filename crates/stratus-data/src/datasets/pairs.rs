@@ -1,0 +1,237 @@
+//! Image files, each with a label image of its size beside it: what CamVid and Cityscapes are made of.
+//!
+//! In memory are the paths alone. Both files are read and decoded by the loader's threads; label images become masks by a table of the data
+//! set ([`Coding`]).
+
+use std::path::{Path, PathBuf};
+
+use super::{Dataset, IGNORED, IGNORED_PIXEL, LISTED, OpenOptions, Sample, Scratch, Split, files};
+use crate::decode::{self, LabelPixels};
+use crate::error::DataError;
+use crate::parallel;
+use crate::pixels::{Normalisation, PixelOrder};
+
+/// In [`Coding::values`]: no pixel has this value.
+pub(super) const NO_VALUE: u8 = 254;
+
+/// A data set's classes, and how its label images say them.
+#[derive(Debug)]
+pub(super) struct Coding {
+    /// The data set.
+    pub name: &'static str,
+    /// The classes' names.
+    pub classes: &'static [&'static str],
+    /// The class of each value of a grey label image or of one with a palette, [`IGNORED_PIXEL`] or [`NO_VALUE`].
+    pub values: [u8; 256],
+    /// Which values there are, for messages.
+    pub values_text: &'static str,
+    /// The class of each colour, or [`IGNORED_PIXEL`]; empty where label images have no colours.
+    pub colours: &'static [([u8; 3], u8)],
+}
+
+impl Coding {
+    /// Makes a mask, in place, of the pixels of a label image of this width.
+    fn decode(&self, kind: LabelPixels, width: usize, pixels: &mut Vec<u8>) -> Result<(), String> {
+        let place = |pixel: usize| format!("row {}, column {}", pixel / width, pixel % width);
+        match kind {
+            LabelPixels::Values => {
+                for (pixel, value) in pixels.iter_mut().enumerate() {
+                    let class = self.values[usize::from(*value)];
+                    if class == NO_VALUE {
+                        let (at, known) = (place(pixel), self.values_text);
+                        return Err(format!("label {value} at {at} is out of range; labels are {known}"));
+                    }
+                    *value = class;
+                }
+            }
+            LabelPixels::Colours if self.colours.is_empty() => {
+                return Err(format!("a colour image; labels are {}, in a grey one", self.values_text));
+            }
+            LabelPixels::Colours => {
+                // Neighbours mostly have the same colour.
+                let mut last = ([0; 3], None);
+                for pixel in 0..pixels.len() / 3 {
+                    let colour = [pixels[3 * pixel], pixels[3 * pixel + 1], pixels[3 * pixel + 2]];
+                    if last.1.is_none() || last.0 != colour {
+                        let known = self.colours.iter().find(|(known, _)| *known == colour);
+                        last = (colour, known.map(|(_, class)| *class));
+                    }
+                    let Some(class) = last.1 else {
+                        return Err(format!("colour {colour:?} at {} is no class's", place(pixel)));
+                    };
+                    pixels[pixel] = class;
+                }
+                pixels.truncate(pixels.len() / 3);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An image and its label image: paths below the data set's folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pair {
+    pub image: Box<str>,
+    pub labels: Box<str>,
+}
+
+/// One split of a data set of pairs of files.
+#[derive(Debug)]
+pub(super) struct PairedFiles {
+    coding: &'static Coding,
+    root: PathBuf,
+    pairs: Vec<Pair>,
+    damaged: Vec<(u32, String)>,
+}
+
+impl PairedFiles {
+    /// Opens the pairs. Unless `options.verify` is off, every image's beginning and end are looked at, and every label image is decoded.
+    pub(super) fn open(
+        coding: &'static Coding,
+        root: &Path,
+        split: Split,
+        pairs: Vec<Pair>,
+        options: &OpenOptions,
+    ) -> Result<Self, DataError> {
+        if pairs.is_empty() {
+            return Err(DataError::Empty { origin: format!("{}, {split} split", root.display()) });
+        }
+        let mut set = Self { coding, root: root.to_owned(), pairs, damaged: Vec::new() };
+        if options.verify {
+            set.damaged = set.find_damaged();
+        }
+        if !set.damaged.is_empty() && !options.skip_damaged {
+            let first = set.damaged.iter().take(LISTED);
+            return Err(DataError::BadSamples {
+                dataset: coding.name.to_owned(),
+                split,
+                count: set.damaged.len(),
+                listed: first
+                    .map(|(index, problem)| (set.sample_name(*index as usize), problem.clone()))
+                    .collect(),
+            });
+        }
+        Ok(set)
+    }
+
+    /// Looks at every pair, on all cores.
+    fn find_damaged(&self) -> Vec<(u32, String)> {
+        parallel::problems(self.len(), |scratch, index| self.probe(&self.pairs[index], scratch))
+    }
+
+    fn probe(&self, pair: &Pair, scratch: &mut Scratch) -> Result<(), String> {
+        let Scratch { encoded, decoded, path, .. } = scratch;
+        below(path, &self.root, &pair.image);
+        let size = files::probe(path, encoded, decoded)?;
+        self.read_mask(pair, size, scratch)
+    }
+
+    /// Reads the mask of an image of this stored size.
+    fn read_mask(&self, pair: &Pair, size: [usize; 2], scratch: &mut Scratch) -> Result<(), String> {
+        let Scratch { encoded, mask, path, .. } = scratch;
+        below(path, &self.root, &pair.labels);
+        let named = |problem: String| format!("its label image {}: {problem}", pair.labels);
+        files::read(path, encoded).map_err(named)?;
+        let labels = decode::decode_labels(encoded, mask).map_err(named)?;
+        let [height, width] = size;
+        if [labels.height, labels.width] != size {
+            let found = format!("is {}×{}, but the image is {height}×{width}", labels.height, labels.width);
+            return Err(named(found));
+        }
+        self.coding.decode(labels.pixels, width, mask).map_err(named)
+    }
+
+    fn check(&self, index: usize) -> Result<&Pair, DataError> {
+        self.pairs.get(index).ok_or_else(|| DataError::NoSuchSample {
+            dataset: self.coding.name.to_owned(),
+            index,
+            len: self.len(),
+        })
+    }
+}
+
+/// Makes `path` that of a file below `root`.
+fn below(path: &mut PathBuf, root: &Path, name: &str) {
+    path.clear();
+    path.push(root);
+    path.push(name);
+}
+
+impl Dataset for PairedFiles {
+    fn name(&self) -> &str {
+        self.coding.name
+    }
+
+    fn len(&self) -> usize {
+        self.pairs.len()
+    }
+
+    fn classes(&self) -> usize {
+        self.coding.classes.len()
+    }
+
+    fn class_name(&self, class: usize) -> String {
+        self.coding.classes.get(class).map_or_else(|| class.to_string(), |&name| name.to_owned())
+    }
+
+    fn sample_shape(&self) -> Option<[usize; 3]> {
+        None
+    }
+
+    fn sample_name(&self, index: usize) -> String {
+        let name = self.pairs.get(index).map(|pair| format!("{}/{}", self.root.display(), pair.image));
+        name.unwrap_or_else(|| format!("sample {index}"))
+    }
+
+    fn label(&self, index: usize) -> Result<u32, DataError> {
+        self.check(index)?;
+        Ok(IGNORED)
+    }
+
+    fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
+        let pair = self.check(index)?;
+        let bad = |problem| DataError::BadSample { sample: self.sample_name(index), problem };
+        below(&mut scratch.path, &self.root, &pair.image);
+        files::read(&scratch.path, &mut scratch.encoded).map_err(bad)?;
+        let decoded = decode::decode(&scratch.encoded, &mut scratch.decoded).map_err(bad)?;
+        let [_, height, width] = decoded.shape;
+        self.read_mask(pair, [height, width], scratch).map_err(bad)?;
+        Ok(Sample {
+            pixels: &scratch.decoded,
+            shape: decoded.shape,
+            order: PixelOrder::Interleaved,
+            orientation: decoded.orientation,
+            label: IGNORED,
+            mask: Some(&scratch.mask),
+        })
+    }
+
+    fn damaged(&self) -> &[(u32, String)] {
+        &self.damaged
+    }
+
+    fn masks(&self) -> bool {
+        true
+    }
+
+    fn normalisation(&self) -> Normalisation {
+        Normalisation::imagenet()
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        let bytes = |pair: &Pair| size_of::<Pair>() + pair.image.len() + pair.labels.len();
+        self.pairs.iter().map(bytes).sum::<usize>() as u64
+    }
+}
+
+/// A table of values: the classes of 0, 1, …, and [`IGNORED_PIXEL`] for those in `ignored`.
+pub(super) const fn values_of<const N: usize>(classes: [u8; N], ignored: u8) -> [u8; 256] {
+    let mut values = [NO_VALUE; 256];
+    let mut value = 0;
+    while value < N {
+        values[value] = classes[value];
+        value += 1;
+    }
+    values[ignored as usize] = IGNORED_PIXEL;
+    values
+}

@@ -1,0 +1,86 @@
+//! Splitting a data set that comes in one part: 60 % to train on, 20 % to validate with, 20 % to test with.
+
+use sha2::{Digest, Sha256};
+use stratus_random::{Purpose, Stream};
+
+use super::Split;
+
+/// The samples of a part, in ascending order, of as many as `names` gives.
+///
+/// Every sample draws a number from the seed and its name; by that number they stand in line, and the parts are cut off it. Where a sample
+/// goes depends on nothing else but how many stand before it, so that another folder, order of files or machine changes nothing, and a few
+/// more files move few. The training part is rounded up: it is the last to be without a sample.
+pub(super) fn part_of<'a>(
+    seed: u64,
+    split: Split,
+    names: impl Iterator<Item = std::borrow::Cow<'a, str>>,
+) -> Vec<u32> {
+    let mut line: Vec<([u32; 4], u32)> = names
+        .zip(0..)
+        .map(|(name, index)| {
+            let digest = Sha256::digest(name.as_bytes());
+            let number = digest.iter().take(8).fold(0u64, |all, &byte| all << 8 | u64::from(byte));
+            // 128 bits: names that draw the same are not met; if they were, they would stand in the order they came in.
+            (Stream::new(seed, Purpose::Split, number, 0).block(0), index)
+        })
+        .collect();
+    line.sort_unstable();
+    let first_of = |fifths: usize| (line.len() * fifths).div_ceil(5);
+    let range = match split {
+        Split::Train => 0..first_of(3),
+        Split::Validation => first_of(3)..first_of(4),
+        Split::Test => first_of(4)..line.len(),
+    };
+    let mut part: Vec<u32> = line[range].iter().map(|(_, index)| *index).collect();
+    part.sort_unstable();
+    part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::borrow::Cow;
+
+    fn names(count: usize) -> Vec<String> {
+        (0..count).map(|number| format!("image_{number}.png")).collect()
+    }
+
+    fn part(seed: u64, split: Split, names: &[String]) -> Vec<String> {
+        let part = part_of(seed, split, names.iter().map(|name| Cow::Borrowed(name.as_str())));
+        part.into_iter().map(|index| names[index as usize].clone()).collect()
+    }
+
+    #[test]
+    fn the_parts_are_three_fifths_and_one_and_one_and_share_nothing() {
+        for count in [0, 1, 2, 3, 4, 5, 10, 701] {
+            let names = names(count);
+            let parts = [Split::Train, Split::Validation, Split::Test].map(|split| part(1, split, &names));
+            let lengths = parts.each_ref().map(Vec::len);
+            let first = (count * 3).div_ceil(5);
+            assert_eq!(lengths, [first, (count * 4).div_ceil(5) - first, count / 5]);
+            let mut all = parts.concat();
+            all.sort_unstable();
+            let mut expected = names.clone();
+            expected.sort_unstable();
+            assert_eq!(all, expected);
+        }
+    }
+
+    #[test]
+    fn a_part_depends_on_seed_and_names_alone() {
+        let names = names(200);
+        let mut turned = names.clone();
+        turned.reverse();
+        let sorted = |mut part: Vec<String>| {
+            part.sort_unstable();
+            part
+        };
+        let train = sorted(part(3, Split::Train, &names));
+        assert_eq!(sorted(part(3, Split::Train, &turned)), train);
+        assert_ne!(sorted(part(4, Split::Train, &names)), train);
+        // One more sample moves one other at most.
+        let more: Vec<String> = names.iter().cloned().chain(["another.png".to_owned()]).collect();
+        let with_one_more = part(3, Split::Train, &more);
+        assert!(train.iter().filter(|name| !with_one_more.contains(name)).count() <= 1);
+    }
+}
