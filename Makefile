@@ -25,9 +25,11 @@ test:
 check-onnx:
 	@bash scripts/check-onnx.sh
 
-# The tests, and those that take minutes, optimised: a hundred kills.
+# The tests, and those that take minutes, optimised: a hundred kills, real servers of files. STORE_SERVERS=none goes without the
+# servers where they cannot be installed; the tests say that they were not run.
 test-all: test
-	STRATUS_KILLS=100 $(CARGO) test --workspace --locked --release -- --include-ignored
+	@[ "$(STORE_SERVERS)" = none ] || bash scripts/store-servers.sh install
+	STRATUS_KILLS=100 STRATUS_STORE_SERVERS=$(STORE_SERVERS) $(CARGO) test --workspace --locked --release -- --include-ignored
 
 deps:
 	@bash scripts/deps.sh

@@ -17,6 +17,28 @@ pub(crate) enum Address {
         /// What stands behind `?`: a secret.
         query: Option<String>,
     },
+    /// The objects of a container whose names begin with a prefix, which is empty or ends without `/`.
+    Objects {
+        /// Whose they are.
+        service: Service,
+        /// Bucket or container.
+        container: String,
+        /// The folder in it.
+        prefix: String,
+    },
+}
+
+/// A service that stores objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// Amazon S3 and what speaks its protocol.
+    S3,
+    /// Azure Blob.
+    Azure,
+    /// Google Cloud Storage.
+    Google,
+    /// OpenStack Swift.
+    Swift,
 }
 
 /// Whether `text` begins with a scheme this crate knows, as `s3://` is; everything else is a path on this machine.
@@ -25,7 +47,7 @@ pub fn is_address(text: &str) -> bool {
     scheme(text).is_some_and(|scheme| SCHEMES.contains(&scheme.as_str()))
 }
 
-const SCHEMES: [&str; 3] = ["file", "http", "https"];
+const SCHEMES: [&str; 7] = ["file", "http", "https", "s3", "az", "gs", "swift"];
 
 /// What stands before `://`, in lower case.
 fn scheme(text: &str) -> Option<String> {
@@ -76,12 +98,37 @@ impl Address {
                 let base = shown.trim_end_matches('/').to_owned();
                 Ok(Self::Http { shown, base, query: query.map(str::to_owned) })
             }
+            "s3" => objects(text, rest, Service::S3),
+            "az" => objects(text, rest, Service::Azure),
+            "gs" => objects(text, rest, Service::Google),
+            "swift" => objects(text, rest, Service::Swift),
             _ => Err(wrong(format!(
                 "`{scheme}://` is not known; known: {}",
                 SCHEMES.map(|known| format!("{known}://")).join(", ")
             ))),
         }
     }
+}
+
+/// `container/prefix`.
+fn objects(text: &str, rest: &str, service: Service) -> Result<Address, StoreError> {
+    let wrong =
+        |problem: &str| Err(StoreError::Address { address: shown(text), problem: problem.to_owned() });
+    let (container, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    let prefix = prefix.trim_end_matches('/');
+    if container.is_empty() {
+        return wrong("the name of the bucket or container is missing");
+    }
+    if container.contains('@') {
+        return wrong("it must hold no name and password: credentials come from the environment");
+    }
+    if container.contains(|letter: char| !letter.is_alphanumeric() && !"-_.".contains(letter)) {
+        return wrong("that is no name of a bucket or container: letters, digits, `-`, `_` and `.` are");
+    }
+    if let Some(problem) = path_problem(prefix).filter(|_| !prefix.is_empty()) {
+        return wrong(&format!("what follows the bucket or container is no folder: {problem}"));
+    }
+    Ok(Address::Objects { service, container: container.to_owned(), prefix: prefix.to_owned() })
 }
 
 /// An address without what may be a secret in it: what follows a `?`, and a password.
@@ -178,6 +225,28 @@ mod tests {
         assert_eq!(local("FILE://localhost/data"), "/data");
         for bad in ["", "file://server/share", "file:///a%2", "file:///a%zz", "gopher://host/x"] {
             assert!(Address::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn objects_are_in_a_container_under_a_prefix() {
+        for (text, expected) in [
+            ("s3://bucket", (Service::S3, "bucket", "")),
+            ("S3://bucket/", (Service::S3, "bucket", "")),
+            ("az://pictures/train/2012/", (Service::Azure, "pictures", "train/2012")),
+            ("gs://my.bucket/a b", (Service::Google, "my.bucket", "a b")),
+            ("swift://container/x", (Service::Swift, "container", "x")),
+        ] {
+            let Ok(Address::Objects { service, container, prefix }) = Address::parse(text) else {
+                panic!("{text}")
+            };
+            assert_eq!((service, container.as_str(), prefix.as_str()), expected, "{text}");
+        }
+        for bad in
+            ["s3://", "s3:///a", "s3://b/../c", "s3://b//c", "s3://key:secret@bucket/x", "gs://b?secret=1"]
+        {
+            let Err(error) = Address::parse(bad) else { panic!("{bad}") };
+            assert!(!error.to_string().contains("secret"), "{error}");
         }
     }
 

@@ -3,6 +3,7 @@
 //! Servers repeat in their error pages what they were sent, and libraries put whole URLs into their messages. Whatever comes from outside
 //! goes through [`Secrets::hide`] before it becomes part of an error.
 
+use std::env;
 use std::fmt;
 
 /// The most characters of a server's explanation that are worth showing.
@@ -22,6 +23,15 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
+    /// The values of environment variables.
+    pub(crate) fn of_environment(names: &[&str]) -> Self {
+        let mut secrets = Self::default();
+        for name in names {
+            secrets.add(&env::var(name).unwrap_or_default());
+        }
+        secrets
+    }
+
     pub(crate) fn add(&mut self, secret: &str) {
         if !secret.is_empty() && !self.0.iter().any(|known| known == secret) {
             self.0.push(secret.to_owned());

@@ -13,7 +13,7 @@ use crate::patience::Struggle;
 use crate::place::{About, Failure, Place};
 use crate::secret::Secrets;
 use crate::web::Web;
-use crate::{Patience, StoreError};
+use crate::{Patience, StoreError, objects};
 
 /// Bytes that are read from a store at a time.
 const BLOCK: usize = 1 << 18;
@@ -52,8 +52,11 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
-    /// The folder at `address`: a path, `file:///path` or `https://host/path`. Nothing is asked of the other side yet. What follows a `?` in
-    /// a web address is a secret, and part of every request.
+    /// The folder at `address`: a path, `file:///path`, `https://host/path`, or `s3://bucket/prefix`, and likewise `az://` (Azure Blob),
+    /// `gs://` (Google Cloud Storage) and `swift://` (OpenStack Swift). Nothing is asked of the other side yet.
+    ///
+    /// What follows a `?` in a web address is a secret, and part of every request. All other credentials come from the environment
+    /// variables and files that each service's own tools use.
     ///
     /// # Errors
     ///
@@ -84,6 +87,10 @@ impl Store {
                 secrets.add_query(query.as_deref().unwrap_or_default());
                 let http = Http::new(Web::new(patience, secrets, MOST_REDIRECTS), shown.clone(), base, query);
                 (shown, Kind::Remote(Box::new(http)), patience)
+            }
+            Address::Objects { service, container, prefix } => {
+                let objects = objects::open(service, &container, &prefix, address.to_owned(), patience)?;
+                (address.to_owned(), Kind::Remote(Box::new(objects)), patience)
             }
         };
         Ok(Self(Arc::new(Inner { address, kind, patience })))

@@ -43,6 +43,8 @@ pub(crate) struct Web {
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
+    /// Bytes of the body, where that was said.
+    pub(crate) length: Option<u64>,
     pub(crate) body: Box<dyn Read + Send>,
 }
 
@@ -186,7 +188,7 @@ fn answer(
     secrets: &Secrets,
 ) -> Result<Answer, Trouble> {
     let (parts, body) = response.into_parts();
-    let length = body.content_length();
+    let mut length = body.content_length();
     let mut body: Box<dyn Read + Send> = Box::new(body.into_reader());
     let (mut status, mut headers) = (parts.status, parts.headers);
     if !status.is_success() {
@@ -195,7 +197,8 @@ fn answer(
         let _ = body.take(MOST_EXPLAINED).read_to_end(&mut text);
         let text = secrets.hide(&String::from_utf8_lossy(&text)).into_bytes();
         headers.remove(header::CONTENT_LENGTH);
-        return Ok(Answer { status, headers, body: Box::new(io::Cursor::new(text)) });
+        length = Some(text.len() as u64);
+        return Ok(Answer { status, headers, length, body: Box::new(io::Cursor::new(text)) });
     }
     if let Some((first, last)) = asked_range(request).filter(|_| request.method() == Method::GET) {
         let wanted = (last - first).saturating_add(1);
@@ -209,9 +212,11 @@ fn answer(
             }
         } else {
             // A server that knows no ranges sends everything.
+            let total = length;
             body = Box::new(Skipping { left: first, body });
-            if let Some(total) = length {
-                let length = total.saturating_sub(first).min(wanted);
+            length = total.map(|total| total.saturating_sub(first).min(wanted));
+            if let Some(length) = length {
+                let total = total.unwrap_or(0);
                 let end = first + length.max(1) - 1;
                 let range = format!("bytes {first}-{end}/{total}");
                 headers.insert(header::CONTENT_LENGTH, length.into());
@@ -222,8 +227,9 @@ fn answer(
             }
         }
         body = Box::new(body.take(wanted));
+        length = length.map(|length| length.min(wanted));
     }
-    Ok(Answer { status, headers, body })
+    Ok(Answer { status, headers, length, body })
 }
 
 /// A body without its first bytes.

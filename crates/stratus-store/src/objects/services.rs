@@ -1,0 +1,156 @@
+//! Which service is behind an address, and where its credentials are.
+//!
+//! Credentials come from the environment variables and files that each service's own tools use, and from nowhere else.
+
+use std::env;
+use std::sync::Arc;
+
+use opendal::services::{Azblob, Gcs, S3, Swift};
+use opendal::{HttpTransporter, OperationContext, Operator};
+
+use super::Objects;
+use super::swift::{self, Session};
+use super::transport::{Send, Transport};
+use crate::address::Service;
+use crate::secret::Secrets;
+use crate::web::Web;
+use crate::{Patience, StoreError};
+
+const S3_ADVICE: &str = "looked for credentials in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE and ~/.aws; for the place in \
+    AWS_REGION and AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL; AWS_NO_SIGN_REQUEST=YES reads public data without credentials";
+const AZURE_ADVICE: &str = "looked for credentials in AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY or \
+    AZURE_STORAGE_SAS_TOKEN, and those of azure-identity (AZURE_CLIENT_ID …); AZURE_NO_SIGN_REQUEST=YES reads public data without";
+const GOOGLE_ADVICE: &str = "looked for credentials in GOOGLE_APPLICATION_CREDENTIALS and those of `gcloud auth application-default login`; \
+    GS_NO_SIGN_REQUEST=YES reads public data without credentials";
+
+/// Variables whose values must not be shown.
+const SECRETS: [&str; 18] = [
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_ACCESS_KEY_ID",
+    "AZURE_STORAGE_KEY",
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_STORAGE_SAS_TOKEN",
+    "AZURE_STORAGE_CONNECTION_STRING",
+    "AZBLOB_ACCOUNT_KEY",
+    "AZURE_CLIENT_SECRET",
+    "AZURE_MSI_SECRET",
+    "GOOGLE_OAUTH_ACCESS_TOKEN",
+    "OS_PASSWORD",
+    "OS_AUTH_TOKEN",
+    "OS_TOKEN",
+    "OS_APPLICATION_CREDENTIAL_SECRET",
+    "OS_STORAGE_TOKEN",
+    "ST_KEY",
+    "SWIFT_KEY",
+];
+
+/// The value of the first of these variables that has one.
+pub(super) fn variable(names: &[&str]) -> Option<String> {
+    names.iter().find_map(|name| env::var(name).ok().filter(|value| !value.is_empty()))
+}
+
+fn says_yes(name: &str) -> bool {
+    variable(&[name])
+        .is_some_and(|value| ["yes", "true", "1", "on"].contains(&value.to_ascii_lowercase().as_str()))
+}
+
+/// The objects of `container` whose names begin with `prefix`, which is empty or a folder.
+pub(crate) fn open(
+    service: Service,
+    container: &str,
+    prefix: &str,
+    address: String,
+    patience: Patience,
+) -> Result<Objects, StoreError> {
+    let mut secrets = Secrets::of_environment(&SECRETS);
+    // The parts of a connection string come one by one.
+    for part in variable(&["AZURE_STORAGE_CONNECTION_STRING"]).unwrap_or_default().split(';') {
+        if let Some((_, secret)) =
+            part.split_once('=').filter(|(name, _)| name.contains("Key") || name.contains("Sig"))
+        {
+            secrets.add(secret);
+        }
+    }
+    let wrong = |problem: String| StoreError::Address { address: address.clone(), problem };
+    let unusable = |error: opendal::Error| wrong(secrets.hide(error.message()));
+    let root = format!("/{prefix}");
+    let web = Web::new(patience, secrets.clone(), 0);
+    let (operator, advice) = match service {
+        Service::S3 => (with(Operator::new(s3(container, &root)).map_err(unusable)?, web), S3_ADVICE),
+        Service::Azure => {
+            let azure = azure(container, &root).map_err(unusable)?.ok_or_else(|| {
+                wrong(
+                    "the account is missing: set AZURE_STORAGE_ACCOUNT or AZURE_STORAGE_CONNECTION_STRING"
+                        .to_owned(),
+                )
+            })?;
+            (with(Operator::new(azure).map_err(unusable)?, web), AZURE_ADVICE)
+        }
+        Service::Google => {
+            (with(Operator::new(google(container, &root)).map_err(unusable)?, web), GOOGLE_ADVICE)
+        }
+        Service::Swift => {
+            let login = swift::Login::of_environment().map_err(&wrong)?;
+            let swift = Swift::default().endpoint(swift::PLACEHOLDER).container(container).root(&root);
+            (with(Operator::new(swift).map_err(unusable)?, Session::new(login, web)), swift::ADVICE)
+        }
+    };
+    let hidden = (service == Service::Swift && prefix.is_empty()).then_some(swift::SEGMENTS);
+    Ok(Objects { operator, address, secrets, advice, hidden })
+}
+
+fn with(operator: Operator, sender: impl Send) -> Operator {
+    let transport = HttpTransporter::new(Transport(Arc::new(sender)));
+    operator.with_context(OperationContext::new().with_http_transport(transport))
+}
+
+fn s3(bucket: &str, root: &str) -> S3 {
+    let region = variable(&["AWS_REGION", "AWS_DEFAULT_REGION"]).unwrap_or_else(|| "us-east-1".to_owned());
+    let mut s3 = S3::default().bucket(bucket).root(root).region(&region);
+    match variable(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]) {
+        Some(endpoint) => s3 = s3.endpoint(&endpoint),
+        // Amazon's own servers know buckets as hosts; a dot would not fit their certificates.
+        None if !bucket.contains('.') => s3 = s3.enable_virtual_host_style(),
+        None => {}
+    }
+    if says_yes("AWS_EC2_METADATA_DISABLED") {
+        s3 = s3.disable_ec2_metadata();
+    }
+    if says_yes("AWS_NO_SIGN_REQUEST") { s3.skip_signature() } else { s3 }
+}
+
+/// `None` where no account is named.
+fn azure(container: &str, root: &str) -> opendal::Result<Option<Azblob>> {
+    let mut azure = if let Some(connection) = variable(&["AZURE_STORAGE_CONNECTION_STRING"]) {
+        Azblob::from_connection_string(&connection)?
+    } else {
+        let Some(account) =
+            variable(&["AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME", "AZBLOB_ACCOUNT_NAME"])
+        else {
+            return Ok(None);
+        };
+        let endpoint = variable(&["AZURE_STORAGE_SERVICE_ENDPOINT", "AZBLOB_ENDPOINT"])
+            .unwrap_or_else(|| format!("https://{account}.blob.core.windows.net"));
+        let mut azure = Azblob::default().endpoint(&endpoint).account_name(&account);
+        if let Some(key) = variable(&["AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY", "AZBLOB_ACCOUNT_KEY"])
+        {
+            azure = azure.account_key(&key);
+        }
+        if let Some(token) = variable(&["AZURE_STORAGE_SAS_TOKEN"]) {
+            azure = azure.sas_token(token.trim_start_matches('?'));
+        }
+        azure
+    };
+    azure = azure.container(container).root(root);
+    Ok(Some(if says_yes("AZURE_NO_SIGN_REQUEST") { azure.skip_signature() } else { azure }))
+}
+
+fn google(bucket: &str, root: &str) -> Gcs {
+    let mut google = Gcs::default().bucket(bucket).root(root);
+    if let Some(endpoint) = variable(&["STORAGE_EMULATOR_HOST"]) {
+        let endpoint = if endpoint.contains("://") { endpoint } else { format!("http://{endpoint}") };
+        google = google.endpoint(&endpoint);
+    }
+    if says_yes("GS_NO_SIGN_REQUEST") { google.skip_signature() } else { google }
+}
