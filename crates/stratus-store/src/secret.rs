@@ -32,12 +32,18 @@ impl Secrets {
         secrets
     }
 
+    /// Adds a text as it is, and as it stands in URLs, in XML and in JSON.
     pub(crate) fn add(&mut self, secret: &str) {
-        if !secret.is_empty() && !self.0.iter().any(|known| known == secret) {
-            self.0.push(secret.to_owned());
-            // The longest first: one may be part of another.
-            self.0.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        let xml = secret.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+        let json = secret.replace('\\', "\\\\").replace('"', "\\\"");
+        for form in [secret.to_owned(), crate::address::encode(secret), xml.replace('"', "&quot;"), xml, json]
+        {
+            if !form.is_empty() && !self.0.contains(&form) {
+                self.0.push(form);
+            }
         }
+        // The longest first: one may be part of another.
+        self.0.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
     }
 
     /// Adds the signature or token of a query string: all of it and each value.
@@ -96,6 +102,11 @@ mod tests {
         let mut secrets = Secrets::default();
         secrets.add("hunter2");
         secrets.add("hunter2-and-more");
+        secrets.add("p<&\"\\w");
+        assert_eq!(
+            secrets.hide(r#"p<&"\w p&lt;&amp;"\w p&lt;&amp;&quot;\w p<&\"\\w p%3C%26%22%5Cw"#),
+            [HIDDEN; 5].join(" ")
+        );
         secrets.add_query("sv=2024&sig=abc%2Bdefgh%3D");
         let page = "<Error>\n  hunter2 hunter2-and-more\n<a href=\"https://h/p?X-Amz-Signature=1234&x=y\">abc+defgh=</a>, why?</Error>";
         let shown = secrets.hide(page);

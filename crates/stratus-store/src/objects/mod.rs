@@ -59,7 +59,9 @@ impl Objects {
         match error.kind() {
             ErrorKind::NotFound => StoreError::NotFound { file }.into(),
             ErrorKind::PermissionDenied => {
-                let cause = format!("the server refused it (401 or 403): {message}");
+                // An answer to HEAD has no text.
+                let text = if message.is_empty() { String::new() } else { format!(": {message}") };
+                let cause = format!("the server refused it (401 or 403){text}");
                 StoreError::Refused { file, cause, advice: self.advice.to_owned() }.into()
             }
             _ if error.is_temporary() => Failure::Later(message),

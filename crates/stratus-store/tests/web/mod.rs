@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each file of tests uses a part of it")]
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -18,6 +18,9 @@ pub struct Asked {
     pub path: String,
     /// The first byte asked for.
     pub first: Option<usize>,
+    /// Its lines after the first.
+    pub headers: Vec<String>,
+    pub body: String,
     /// How many came before it.
     pub earlier: usize,
 }
@@ -36,6 +39,8 @@ pub enum Reply {
     Unsized,
     /// An error page.
     Status(u16, String),
+    /// Headers, each with its line's end, and content.
+    Page(String, String),
     /// What was asked for, cut off after so many bytes.
     Break(usize),
     /// What was asked for, so many bytes at a time, a little apart.
@@ -49,6 +54,16 @@ pub enum Reply {
 pub struct Server {
     pub address: String,
     asked: Arc<Mutex<Vec<Asked>>>,
+}
+
+impl Asked {
+    /// The value of a header.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let of = |line: &'_ String| {
+            line.split_once(": ").is_some_and(|(found, _)| found.eq_ignore_ascii_case(name))
+        };
+        Some(self.headers.iter().find(|line| of(line))?.split_once(": ")?.1)
+    }
 }
 
 impl Server {
@@ -104,15 +119,21 @@ fn answer(
     reply: &(dyn Fn(&Asked) -> Reply + Send + Sync),
     log: &Mutex<Vec<Asked>>,
 ) -> Option<()> {
-    let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
+    let mut reader = BufReader::new(stream.try_clone().ok()?);
+    let mut lines = reader.by_ref().lines();
     let request = lines.next()?.ok()?;
     let mut words = request.split(' ').map(str::to_owned);
     let (method, path) = (words.next()?, words.next()?);
-    let mut range = None;
+    let (mut range, mut length, mut headers) = (None, 0, Vec::new());
     for line in lines {
-        let line = line.ok()?.to_ascii_lowercase();
+        let line = line.ok()?;
         if line.is_empty() {
             break;
+        }
+        headers.push(line.clone());
+        let line = line.to_ascii_lowercase();
+        if let Some(value) = line.strip_prefix("content-length: ") {
+            length = value.parse().ok()?;
         }
         if let Some((first, last)) =
             line.strip_prefix("range: bytes=").and_then(|range| range.split_once('-'))
@@ -120,9 +141,12 @@ fn answer(
             range = Some((first.parse::<usize>().ok()?, last.parse::<usize>().unwrap_or(usize::MAX)));
         }
     }
+    let mut body = String::new();
+    reader.take(length).read_to_string(&mut body).ok()?;
     let asked = {
         let mut log = log.lock().unwrap();
-        let asked = Asked { method, path, first: range.map(|(first, _)| first), earlier: log.len() };
+        let first = range.map(|(first, _)| first);
+        let asked = Asked { method, path, first, headers, body, earlier: log.len() };
         log.push(asked.clone());
         asked
     };
@@ -171,6 +195,13 @@ fn send(
             let length = page.len();
             head =
                 format!("HTTP/1.1 {status} Because\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+            part = page.as_bytes();
+        }
+        Reply::Page(headers, page) => {
+            head = format!(
+                "HTTP/1.1 200 OK\r\n{headers}Content-Length: {}\r\nConnection: close\r\n\r\n",
+                page.len()
+            );
             part = page.as_bytes();
         }
         Reply::Break(bytes) => part = &part[..part.len().min(*bytes)],
