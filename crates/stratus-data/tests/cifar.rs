@@ -53,7 +53,7 @@ fn five_batches_become_one_training_set() {
         for split in [Split::Validation, Split::Test] {
             let test = open("cifar10", directory.path(), split, &any()).unwrap();
             assert_eq!((test.len(), test.label(0).unwrap()), (1, 3));
-            stats::channel_statistics(test.as_ref()).unwrap();
+            stats::survey(test.as_ref(), 2).unwrap();
         }
     }
 }

@@ -86,11 +86,11 @@ fn a_folder_and_its_archive_are_the_same() {
         for index in 0..folder.len() {
             assert_eq!(folder.read(index, &mut one).unwrap(), archive.read(index, &mut other).unwrap());
         }
-        stats::channel_statistics(folder.as_ref()).unwrap();
+        assert_eq!(stats::survey(folder.as_ref(), 1).unwrap(), stats::survey(archive.as_ref(), 3).unwrap());
     }
     let train = open("folder", &root, Split::Train, &options).unwrap();
     assert_eq!(names(train.as_ref())[3..5], ["3.png<ant", "0.JPEG<cat"]);
-    assert_eq!(stats::class_frequencies(train.as_ref()).unwrap(), [4, 6]);
+    assert_eq!(stats::survey(train.as_ref(), 2).unwrap().samples_per_class, [4, 6]);
     assert!(train.read(10, &mut Scratch::default()).is_err());
 }
 
@@ -157,7 +157,7 @@ fn what_is_missing_or_damaged_is_listed_before_anything_is_read() {
     let options = OpenOptions { skip_damaged: true, ..OpenOptions::default() };
     let train: Arc<dyn Dataset> = open("folder", root, Split::Train, &options).unwrap().into();
     assert_eq!(train.damaged().iter().map(|(index, _)| *index).collect::<Vec<_>>(), [4, 6, 8]);
-    let decoded = stats::damaged_samples(train.as_ref(), 3).unwrap();
+    let decoded = stats::survey(train.as_ref(), 3).unwrap().damaged;
     assert_eq!(decoded, train.damaged());
     let settings = LoaderConfig {
         shape: Some([3, 8, 8]),

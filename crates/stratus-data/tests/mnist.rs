@@ -46,10 +46,10 @@ fn the_published_digits_are_read() {
     );
     assert_eq!((0..6).map(|i| train.label(i).unwrap()).collect::<Vec<_>>(), [5, 0, 4, 1, 9, 2]);
     assert_eq!(
-        stats::class_frequencies(train.as_ref()).unwrap(),
+        stats::survey(train.as_ref(), 2).unwrap().samples_per_class,
         [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     );
-    let measured = stats::channel_statistics(train.as_ref()).unwrap();
+    let measured = stats::survey(train.as_ref(), 3).unwrap().channels.unwrap();
     let usual = train.normalisation();
     assert!((measured.mean[0] - usual.mean[0]).abs() < 5e-5, "{measured:?}");
     assert!((measured.std[0] - usual.std[0]).abs() < 5e-5, "{measured:?}");

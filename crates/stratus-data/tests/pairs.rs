@@ -11,7 +11,7 @@ use std::path::Path;
 use common::{refused, write_labels, write_picture, write_png};
 use png::ColorType;
 use stratus_data::datasets::{IGNORED, IGNORED_PIXEL};
-use stratus_data::{Dataset, OpenOptions, Scratch, Split, open};
+use stratus_data::{Dataset, OpenOptions, Scratch, Split, open, stats};
 
 const VOID: u8 = IGNORED_PIXEL;
 
@@ -226,4 +226,46 @@ fn cityscapes_is_read_by_its_folders() {
         refused("cityscapes", root, Split::Train, &OpenOptions::default()),
         "ROOT: holds no folder `gtFine/train`; the layout is leftImg8bit/train/<city>/ and gtFine/train/<city>/"
     );
+}
+
+/// Pixels and images of each class, whatever the number of threads; what cannot be read, or says nothing, is told and counts for nothing.
+#[test]
+fn masks_are_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let mut list = String::new();
+    for (name, size, labels) in [
+        ("a", [2, 4], [0, 0, 0, 0, 1, 1, 11, 11]),
+        ("b", [4, 2], [0, 1, 1, 1, 1, 1, 1, 1]),
+        ("c", [2, 4], [10; 8]),
+        ("none", [2, 4], [11; 8]),
+        ("bad", [2, 4], [0, 0, 0, 0, 0, 0, 0, 99]),
+    ] {
+        write_png(&root.join(format!("train/{name}.png")), ColorType::Grayscale, size, &[51; 8]);
+        write_labels(&root.join(format!("trainannot/{name}.png")), size, &labels);
+        list.push_str(&format!("train/{name}.png trainannot/{name}.png\n"));
+    }
+    fs::write(root.join("train.txt"), list).unwrap();
+    let options = OpenOptions { verify: false, ..OpenOptions::default() };
+    let set = open("camvid", root, Split::Train, &options).unwrap();
+    let found = stats::survey(set.as_ref(), 1).unwrap();
+    assert_eq!(found.samples, 5);
+    assert_eq!(found.samples_per_class, [2, 2, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    let masks = found.masks.as_ref().unwrap();
+    assert_eq!(masks.pixels_per_class, [5, 9, 0, 0, 0, 0, 0, 0, 0, 0, 8]);
+    assert_eq!(masks.pixels_of_samples, [16, 16, 0, 0, 0, 0, 0, 0, 0, 0, 8]);
+    assert_eq!(masks.ignored, 10);
+    assert_eq!(found.empty_classes().collect::<Vec<_>>(), (2..10).collect::<Vec<_>>());
+    // Frequencies 5/16, 9/16, 8/8; their median is 9/16.
+    let weights = found.median_frequency_weights();
+    assert_eq!((weights[0], weights[1], weights[2], weights[10]), (Some(1.8), Some(1.0), None, Some(0.5625)));
+    let channels = found.channels.as_ref().unwrap();
+    assert_eq!((&channels.mean[..], &channels.std[..]), (&[0.2f32][..], &[0.0f32][..]));
+    assert_eq!(found.sizes.map(|sizes| (sizes.smallest, sizes.largest)), Some(([2, 4], [4, 2])));
+    assert_eq!(found.unlabelled, [3]);
+    assert_eq!(found.damaged.len(), 1);
+    assert!(found.damaged[0].1.contains("label 99 at row 1, column 3 is out of range"), "{found:?}");
+    for threads in [2, 3, 16] {
+        assert_eq!(stats::survey(set.as_ref(), threads).unwrap(), found);
+    }
 }

@@ -57,12 +57,15 @@ fn a_folder_is_checked_and_trained_on_without_what_is_damaged() {
     }
     let check = ["data", "check", "folder", "--path", "images"];
     let ran = place.run(&check).expect(0);
-    assert_eq!(ran.out, "train: 6 images, 0 damaged\ntest: 6 images, 0 damaged\n");
+    assert_eq!(ran.out, "train: 6 images, 0 damaged\nvalidation: 6 images, 0 damaged\n");
     let damaged = fs::read(fixtures.join("colour.jpg")).unwrap();
     fs::write(place.path("images/train/b/0.jpg"), &damaged[..700]).unwrap();
     let ran = place.run(&check).expect(1);
     let problem = "images/train/b/0.jpg: the file ends before the image does";
-    assert_eq!(ran.out, format!("train: 7 images, 1 damaged\n  {problem}\ntest: 6 images, 0 damaged\n"));
+    assert_eq!(
+        ran.out,
+        format!("train: 7 images, 1 damaged\n  {problem}\nvalidation: 6 images, 0 damaged\n")
+    );
 
     let settings = [
         "data.name=folder",

@@ -194,7 +194,7 @@ mod tests {
     fn pixels_are_a_function_of_seed_split_and_index() {
         let set = Synthetic::new(Split::Train, &options([3, 9, 7])).unwrap();
         assert_eq!((set.len(), set.classes(), set.sample_shape()), (40, 4, Some([3, 9, 7])));
-        assert_eq!(stats::class_frequencies(&set).unwrap(), [10; 4]);
+        assert_eq!(stats::survey(&set, 2).unwrap().samples_per_class, [10; 4]);
         let again = Synthetic::new(Split::Train, &options([3, 9, 7])).unwrap();
         let mut seen = std::collections::HashSet::new();
         for index in 0..40 {
@@ -212,7 +212,7 @@ mod tests {
     fn every_shape_has_its_pixels_and_none_wraps_around() {
         for shape in [[1, 1, 1], [3, 2, 3], [1, 28, 28], [4, 33, 65], [3, 300, 400]] {
             let set = Synthetic::new(Split::Train, &options(shape)).unwrap();
-            let measured = stats::channel_statistics(&set).unwrap();
+            let measured = stats::survey(&set, 2).unwrap().channels.unwrap();
             assert_eq!(pixels(&set, 39).len(), shape.iter().product::<usize>());
             assert!(pixels(&set, 3).iter().all(|pixel| (64..=192).contains(pixel)), "{shape:?}");
             assert!(measured.mean.iter().all(|mean| (0.35..0.65).contains(mean)), "{measured:?}");

@@ -3,6 +3,7 @@
 mod check;
 mod fetch;
 mod list;
+mod parts;
 mod stats;
 
 use crate::cli::Globals;
@@ -35,7 +36,7 @@ pub enum Action {
         #[arg(long, value_name = "DIR")]
         path: Option<PathBuf>,
     },
-    /// Decode every image of a data set and list those that cannot be
+    /// Decode every image and mask of a data set and list what is wrong: damage, missing labels, empty classes
     Check {
         /// The data set, like mnist
         name: String,
@@ -43,7 +44,7 @@ pub enum Action {
         #[arg(long, value_name = "DIR")]
         path: Option<PathBuf>,
     },
-    /// Count a data set's images and classes, and measure mean and deviation of its channels
+    /// Count a data set's images and classes, and measure its channels and sizes; weights for rare classes
     Stats {
         /// The data set, like mnist
         name: String,

@@ -1,58 +1,158 @@
-//! `stratus data stats`: images, classes, and the mean and deviation of the channels.
+//! `stratus data stats`: class frequencies and weights, mean and deviation of the channels, sizes of the images.
 
 use std::path::Path;
 
 use serde::Serialize;
-use stratus_data::{OpenOptions, Split, open, stats};
+use stratus_data::stats::{Sizes, Survey, survey};
+use stratus_data::{Dataset, OpenOptions, Split};
 
 use super::data_failure;
+use super::parts::{Part, parts, threads};
 use crate::errors::Result;
-use crate::output::{Output, pairs};
+use crate::output::{Output, pairs, table};
+
+/// How many damaged images the text lists; the JSON document has all.
+const LISTED: usize = 20;
 
 #[derive(Serialize)]
-struct Part {
+struct Counted {
     split: &'static str,
     images: usize,
+    /// Channels, height, width, where all have the same.
     shape: Option<[usize; 3]>,
-    images_per_class: Vec<u64>,
+    sizes: Option<Sizes>,
     mean: Vec<f32>,
     std: Vec<f32>,
+    /// Pixels of no class, where there are masks.
+    ignored_pixels: Option<u64>,
+    classes: Vec<Class>,
+    damaged: Vec<Damaged>,
+    unlabelled: usize,
+}
+
+#[derive(Serialize)]
+struct Class {
+    class: usize,
+    name: String,
+    images: u64,
+    /// Pixels of the class, where there are masks.
+    pixels: Option<u64>,
+    /// The share of the class: of the images, or of the pixels that belong to a class.
+    share: f64,
+    /// The median of all classes' frequencies divided by this one's.
+    weight: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Damaged {
+    sample: String,
+    problem: String,
+}
+
+impl Counted {
+    fn new(split: Split, set: &dyn Dataset, found: Survey) -> Self {
+        let weights = found.median_frequency_weights();
+        let pixels = found.masks.as_ref().map(|masks| &masks.pixels_per_class);
+        let counts = pixels.unwrap_or(&found.samples_per_class);
+        let total: u64 = counts.iter().sum();
+        let classes = found.samples_per_class.iter().enumerate().map(|(class, &images)| Class {
+            class,
+            name: set.class_name(class),
+            images,
+            pixels: pixels.map(|pixels| pixels[class]),
+            share: counts[class] as f64 / total.max(1) as f64,
+            weight: weights[class],
+        });
+        let classes = classes.collect();
+        let (mean, std) = found.channels.map(|channels| (channels.mean, channels.std)).unwrap_or_default();
+        let damaged = found
+            .damaged
+            .into_iter()
+            .map(|(index, problem)| Damaged { sample: set.sample_name(index as usize), problem });
+        Self {
+            split: split.name(),
+            images: found.samples,
+            shape: set.sample_shape(),
+            sizes: found.sizes,
+            mean,
+            std,
+            ignored_pixels: found.masks.as_ref().map(|masks| masks.ignored),
+            classes,
+            damaged: damaged.collect(),
+            unlabelled: found.unlabelled.len(),
+        }
+    }
+
+    fn text(&self) -> String {
+        let size = |[height, width]: [u32; 2]| format!("{height} × {width}");
+        let shape = match (self.shape, self.sizes) {
+            (Some([channels, height, width]), _) => format!(", {channels} × {height} × {width}"),
+            (None, Some(Sizes { smallest, largest, .. })) if smallest == largest => {
+                format!(", {}", size(smallest))
+            }
+            (None, Some(Sizes { smallest, median, largest })) => {
+                format!(", {} to {}, median {}", size(smallest), size(largest), size(median))
+            }
+            (None, None) => String::new(),
+        };
+        let mut rows = vec![
+            (self.split.to_owned(), format!("{} images{shape}", self.images)),
+            ("  mean".to_owned(), decimals(&self.mean)),
+            ("  std".to_owned(), decimals(&self.std)),
+        ];
+        if let Some(ignored) = self.ignored_pixels {
+            let labelled: u64 = self.classes.iter().filter_map(|class| class.pixels).sum();
+            let share = ignored as f64 / (ignored + labelled).max(1) as f64;
+            rows.push(("  no class".to_owned(), format!("{ignored} pixels, {:.2}%", 100.0 * share)));
+        }
+        if self.unlabelled > 0 {
+            rows.push(("  unlabelled".to_owned(), self.unlabelled.to_string()));
+        }
+        if !self.damaged.is_empty() {
+            rows.push(("  damaged".to_owned(), self.damaged.len().to_string()));
+        }
+        let mut text = pairs(&rows);
+        for Damaged { sample, problem } in self.damaged.iter().take(LISTED) {
+            text.push_str(&format!("    {sample}: {problem}\n"));
+        }
+        if self.damaged.len() > LISTED {
+            text.push_str(&format!(
+                "    and {} more; `stratus data check` lists all\n",
+                self.damaged.len() - LISTED
+            ));
+        }
+        text.push('\n');
+        text.push_str(&self.class_table());
+        text
+    }
+
+    fn class_table(&self) -> String {
+        let share = |class: &Class| format!("{:.2}%", 100.0 * class.share);
+        let weight = |class: &Class| class.weight.map_or("-".to_owned(), |weight| format!("{weight:.4}"));
+        let name = |class: &Class| format!("  {}", class.name);
+        if self.ignored_pixels.is_some() {
+            let row = |class: &Class| {
+                let pixels = class.pixels.unwrap_or_default().to_string();
+                [name(class), class.images.to_string(), pixels, share(class), weight(class)]
+            };
+            let heading = ["  class", "images", "pixels", "share", "weight"].map(str::to_owned);
+            return table(&std::iter::once(heading).chain(self.classes.iter().map(row)).collect::<Vec<_>>());
+        }
+        let row = |class: &Class| [name(class), class.images.to_string(), share(class), weight(class)];
+        let heading = ["  class", "images", "share", "weight"].map(str::to_owned);
+        table(&std::iter::once(heading).chain(self.classes.iter().map(row)).collect::<Vec<_>>())
+    }
 }
 
 pub(super) fn statistics(name: &str, folder: &Path, options: &OpenOptions, output: &Output) -> Result {
-    let mut parts = Vec::new();
-    // The parts that MNIST and its like are published in; their test part is also what validates.
-    for split in [Split::Train, Split::Test] {
-        let set = open(name, folder, split, options).map_err(data_failure)?;
-        let images_per_class = stats::class_frequencies(set.as_ref()).map_err(data_failure)?;
-        let channels = stats::channel_statistics(set.as_ref()).map_err(data_failure)?;
-        parts.push(Part {
-            split: split.name(),
-            images: set.len(),
-            shape: set.sample_shape(),
-            images_per_class,
-            mean: channels.mean,
-            std: channels.std,
-        });
+    // What is damaged is counted, and does not end the count.
+    let options = OpenOptions { skip_damaged: true, ..options.clone() };
+    let mut counted = Vec::new();
+    for Part { split, set } in parts(name, folder, &options, output)? {
+        let found = survey(set.as_ref(), threads()).map_err(data_failure)?;
+        counted.push(Counted::new(split, set.as_ref(), found));
     }
-    output.result(&parts, || {
-        let blocks: Vec<String> = parts
-            .iter()
-            .map(|part| {
-                let shape = part.shape.map_or("of several sizes".to_owned(), |[channels, height, width]| {
-                    format!("{channels} × {height} × {width}")
-                });
-                let each: Vec<String> = part.images_per_class.iter().map(u64::to_string).collect();
-                pairs(&[
-                    (part.split.to_owned(), format!("{} images, {shape}", part.images)),
-                    ("  per class".to_owned(), each.join(" ")),
-                    ("  mean".to_owned(), decimals(&part.mean)),
-                    ("  std".to_owned(), decimals(&part.std)),
-                ])
-            })
-            .collect();
-        blocks.join("\n")
-    })
+    output.result(&counted, || counted.iter().map(Counted::text).collect::<Vec<_>>().join("\n"))
 }
 
 fn decimals(numbers: &[f32]) -> String {

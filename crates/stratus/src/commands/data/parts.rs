@@ -1,0 +1,51 @@
+//! The parts of a data set, each once.
+
+use std::path::Path;
+
+use stratus_data::{DataError, Dataset, OpenOptions, Split, open};
+
+use super::data_failure;
+use crate::errors::Failure;
+use crate::output::Output;
+
+/// A part that is there.
+pub(super) struct Part {
+    pub split: Split,
+    pub set: Box<dyn Dataset>,
+}
+
+/// Opens what there is to train on, to validate with, and to test with where that is another part and has labels.
+pub(super) fn parts(
+    name: &str,
+    folder: &Path,
+    options: &OpenOptions,
+    output: &Output,
+) -> Result<Vec<Part>, Failure> {
+    let mut parts: Vec<Part> = Vec::new();
+    for split in [Split::Train, Split::Validation, Split::Test] {
+        let set = match open(name, folder, split, options) {
+            Ok(set) => set,
+            Err(error @ DataError::Unlabelled { .. }) if split == Split::Test => {
+                output.message(&error.to_string());
+                continue;
+            }
+            Err(error) => return Err(data_failure(error)),
+        };
+        // A data set that comes in two parts gives its second for both.
+        let seen =
+            split == Split::Test && parts.last().is_some_and(|last| same(last.set.as_ref(), set.as_ref()));
+        if !seen {
+            parts.push(Part { split, set });
+        }
+    }
+    Ok(parts)
+}
+
+fn same(one: &dyn Dataset, other: &dyn Dataset) -> bool {
+    one.len() == other.len() && (0..one.len()).all(|index| one.sample_name(index) == other.sample_name(index))
+}
+
+/// The threads that the machine has.
+pub(super) fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
