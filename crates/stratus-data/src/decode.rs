@@ -17,6 +17,9 @@ use crate::frame::Orientation;
 
 /// The most bytes of an image file.
 pub(crate) const LARGEST_FILE: u64 = 1 << 28;
+/// How much of a file is looked at from its beginning and its end to see whether it is whole.
+pub(crate) const HEAD: usize = 16 << 10;
+pub(crate) const TAIL: usize = 4 << 10;
 /// The most pixels of an image.
 pub(crate) const LARGEST_IMAGE: usize = 1 << 27;
 /// The longest side of an image.
@@ -46,6 +49,14 @@ impl Format {
             _ => Err("neither a JPEG nor a PNG file".to_owned()),
         }
     }
+}
+
+/// What the name of an image file like this ends with.
+pub(crate) fn extension(file: &[u8]) -> Result<&'static str, String> {
+    Ok(match Format::of(file)? {
+        Format::Jpeg => "jpg",
+        Format::Png => "png",
+    })
 }
 
 /// Decodes an image file; `pixels` is made as long as needed.

@@ -67,6 +67,22 @@ pub enum DataError {
         /// Why.
         cause: std::io::Error,
     },
+    /// A file cannot be written.
+    #[error("{}: it cannot be written: {cause}", .path.display())]
+    Unwritable {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        cause: std::io::Error,
+    },
+    /// A place that something is to be written to is not free.
+    #[error("{}: {found}; name another folder, or replace what is there with --overwrite", .path.display())]
+    Occupied {
+        /// The folder.
+        path: PathBuf,
+        /// What is there.
+        found: String,
+    },
     /// A file is not what it should be.
     #[error("{}: {problem}", .path.display())]
     Damaged {
@@ -180,6 +196,18 @@ pub enum DataError {
         /// How many there are.
         count: usize,
         /// The first of them: name and problem.
+        listed: Vec<(String, String)>,
+    },
+    /// Shards, or samples in them, that are not what they should be.
+    #[error(
+        "{}: shards that are not what they should be ({count}):{}\npack or copy them again", .path.display(), list_of(.listed, *.count)
+    )]
+    BadShards {
+        /// The folder.
+        path: PathBuf,
+        /// How many problems there are.
+        count: usize,
+        /// The first of them: shard or sample, and problem.
         listed: Vec<(String, String)>,
     },
     /// Classes have no image.

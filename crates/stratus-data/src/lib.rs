@@ -20,6 +20,7 @@ pub mod loader;
 mod mask;
 mod parallel;
 pub mod pixels;
+pub mod shards;
 pub mod stats;
 
 pub use augment::{Augment, Placement, ResizedCrop, Shift};

@@ -28,6 +28,8 @@ pub enum Purpose {
     Crop = 9,
     /// Blanking a part of an image; indexed by epoch and sample.
     Cutout = 10,
+    /// The order in which a data set's samples are packed; indexed by the split.
+    Pack = 11,
 }
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];

@@ -50,6 +50,7 @@ pub fn open_options(experiment: &Experiment) -> OpenOptions {
         synthetic,
         class_list: experiment.data.classes.as_ref().map(PathBuf::from),
         images_per_class: experiment.data.images_per_class,
+        shuffle_shards: experiment.data.shuffle_shards,
     }
 }
 

@@ -88,3 +88,55 @@ fn a_folder_is_checked_and_trained_on_without_what_is_damaged() {
     assert_eq!(bad["listed"][0]["sample"], "images/train/b/0.jpg");
     assert!(ran.err.contains("damaged images are left out (1)"), "{}", ran.err);
 }
+
+#[test]
+fn a_folder_is_packed_into_shards_and_trained_from_there() {
+    let place = Place::bare();
+    let fixtures = root().join("crates/stratus-data/tests/fixtures/images");
+    for split in ["train", "val"] {
+        for (class, files) in
+            [("a", ["colour.jpg", "turned.jpg", "cmyk.jpg"]), ("b", ["grey.jpg", "deep.png", "palette.png"])]
+        {
+            let folder = place.path("images").join(split).join(class);
+            fs::create_dir_all(&folder).unwrap();
+            files.iter().for_each(|file| {
+                fs::copy(fixtures.join(file), folder.join(file)).unwrap();
+            });
+        }
+    }
+    let pack = ["data", "shard", "images", "shards", "--json"];
+    let ran = place.run(&pack).expect(0);
+    let packed: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!((packed[0]["split"].as_str(), packed[0]["images"].as_u64()), (Some("train"), Some(6)));
+    assert_eq!((packed[1]["split"].as_str(), packed[1]["shards"].as_u64()), (Some("validation"), Some(1)));
+    let ran = place.run(&pack).expect(1);
+    assert!(ran.err.contains("there is an `index.json` of shards already"), "{}", ran.err);
+    let ran = place.run(&["data", "check", "shards", "--path", "shards"]).expect(0);
+    assert_eq!(ran.out, "train: 6 images, 0 damaged\ntest: 6 images, 0 damaged\n");
+
+    let settings = ["data.shape=[3, 12, 12]", "data.workers=2", "train.batch_size=4", "train.epochs=2"];
+    let from = with(&[settings.as_slice(), &["data.name=shards", "data.path=shards"]].concat());
+    let ran = place.run(&from).expect(0);
+    let report: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(report["summary"]["dataset"], "shards");
+
+    // A flipped bit in what no image is made of.
+    let shard = place.path("shards/val-000000.tar");
+    let mut bytes = fs::read(&shard).unwrap();
+    bytes[300] ^= 1;
+    fs::write(&shard, bytes).unwrap();
+    let ran = place.run(&["data", "check", "shards", "--path", "shards"]).expect(1);
+    assert!(ran.out.contains("shards/val-000000.tar: has "), "{}", ran.out);
+    assert!(ran.err.contains("damaged files: 1"), "{}", ran.err);
+    // The index is made again from what is there.
+    fs::remove_file(place.path("shards/index.json")).unwrap();
+    let ran = place.run(&["data", "shard", "--index-only", "shards"]).expect(1);
+    assert!(ran.err.contains("none of a tar archive, or damaged"), "{}", ran.err);
+    place.run(&["data", "shard", "images", "shards", "--overwrite"]).expect(0);
+    let index = fs::read(place.path("shards/index.json")).unwrap();
+    fs::remove_file(place.path("shards/index.json")).unwrap();
+    place.run(&["data", "shard", "--index-only", "shards"]).expect(0);
+    let again: Value = serde_json::from_slice(&fs::read(place.path("shards/index.json")).unwrap()).unwrap();
+    let index: Value = serde_json::from_slice(&index).unwrap();
+    assert_eq!(again["splits"], index["splits"]);
+}

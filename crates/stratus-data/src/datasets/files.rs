@@ -4,12 +4,9 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path};
 
-use crate::decode::{self, LARGEST_FILE};
+use crate::decode::{self, HEAD, LARGEST_FILE, TAIL};
 use crate::error::DataError;
 
-/// How much of a file is looked at from its beginning and its end to see whether it is whole.
-pub(super) const HEAD: usize = 16 << 10;
-pub(super) const TAIL: usize = 4 << 10;
 /// The most bytes of a text that lists classes or samples.
 const LARGEST_LIST: u64 = 256 << 20;
 

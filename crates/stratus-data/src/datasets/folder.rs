@@ -206,6 +206,13 @@ impl Dataset for Folder {
         })
     }
 
+    fn encoded<'a>(&self, index: usize, scratch: &'a mut Scratch) -> Result<Option<&'a [u8]>, DataError> {
+        self.check(index)?;
+        let read = self.store.read(&self.index, index, scratch);
+        read.map_err(|problem| DataError::BadSample { sample: self.sample_name(index), problem })?;
+        Ok(Some(&scratch.encoded))
+    }
+
     fn damaged(&self) -> &[(u32, String)] {
         &self.damaged
     }

@@ -11,6 +11,7 @@ pub mod folder;
 pub mod mnist;
 mod pairs;
 mod partition;
+pub mod shards;
 pub mod synthetic;
 
 use std::fmt;
@@ -36,6 +37,7 @@ pub static REGISTRY: &[&DatasetEntry] = &[
     &camvid::ENTRY,
     &cityscapes::ENTRY,
     &coco::ENTRY,
+    &shards::ENTRY,
     &synthetic::ENTRY,
 ];
 
@@ -101,9 +103,41 @@ pub trait Dataset: Send + Sync {
         self.read(index, scratch)
     }
 
+    /// The file of sample `index` as it is stored, JPEG or PNG, in `scratch`; `None` where samples are no files. It is not decoded, and may be
+    /// damaged.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::NoSuchSample`], and what reading may give.
+    fn encoded<'a>(&self, index: usize, scratch: &'a mut Scratch) -> Result<Option<&'a [u8]>, DataError> {
+        let _ = (index, scratch);
+        Ok(None)
+    }
+
+    /// How samples lie together, where reading them in any order would cost much; `None` where it does not.
+    fn groups(&self) -> Option<Groups<'_>> {
+        None
+    }
+
+    /// Says which groups samples will be read from: `now` in any order, among each other, and behind them `next`, in this order. What is in
+    /// neither will not be read for a long time. Must return at once.
+    fn expect(&self, now: &[u32], next: &[u32]) {
+        let _ = (now, next);
+    }
+
     /// Samples that were found damaged when the data set was opened, and that [`read`](Self::read) refuses: index and reason, in order.
     fn damaged(&self) -> &[(u32, String)] {
         &[]
+    }
+
+    /// Reads the files whose checksums are known and were not compared when the data set was opened, and gives those that differ: file and
+    /// problem.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::Unreadable`].
+    fn damaged_files(&self) -> Result<Vec<(String, String)>, DataError> {
+        Ok(Vec::new())
     }
 
     /// Whether samples have masks: a class for every pixel instead of one for the image.
@@ -116,6 +150,16 @@ pub trait Dataset: Send + Sync {
 
     /// Bytes of memory the data set holds while it is open.
     fn resident_bytes(&self) -> u64;
+}
+
+/// Samples that lie together, as in files that are large or far away. The order of an epoch is then a permutation of the groups, and within
+/// windows of it one of the samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Groups<'a> {
+    /// The first sample of each group, in order, from 0; none is empty.
+    pub firsts: &'a [u32],
+    /// Groups whose samples are shuffled among each other, at least 1.
+    pub window: usize,
 }
 
 /// One sample, as it is stored.
@@ -238,6 +282,8 @@ pub struct OpenOptions {
     pub synthetic: synthetic::Size,
     /// A file with the names of the classes to use, one a line; without it all that are there.
     pub class_list: Option<PathBuf>,
+    /// Shards whose samples are shuffled among each other, at least 1. Default: 8.
+    pub shuffle_shards: usize,
     /// The most training images of a class that are used, the first by name; without it all.
     pub images_per_class: Option<usize>,
 }
@@ -251,6 +297,7 @@ impl Default for OpenOptions {
             seed: 1,
             synthetic: synthetic::Size::default(),
             class_list: None,
+            shuffle_shards: 8,
             images_per_class: None,
         }
     }
@@ -337,12 +384,12 @@ mod tests {
         let message = entry("minst").unwrap_err().to_string();
         assert_eq!(
             message,
-            "there is no data set `minst`, did you mean `mnist`?; known: mnist, cifar10, cifar100, cifar100_coarse, folder, camvid, cityscapes, coco, synthetic"
+            "there is no data set `minst`, did you mean `mnist`?; known: mnist, cifar10, cifar100, cifar100_coarse, folder, camvid, cityscapes, coco, shards, synthetic"
         );
         let message = entry("zzz").unwrap_err().to_string();
         assert_eq!(
             message,
-            "there is no data set `zzz`; known: mnist, cifar10, cifar100, cifar100_coarse, folder, camvid, cityscapes, coco, synthetic"
+            "there is no data set `zzz`; known: mnist, cifar10, cifar100, cifar100_coarse, folder, camvid, cityscapes, coco, shards, synthetic"
         );
         let message = "trian".parse::<Split>().unwrap_err().to_string();
         assert_eq!(

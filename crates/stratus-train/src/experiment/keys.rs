@@ -240,6 +240,9 @@ settings! {
         classes: Option<String> = None, Limit::NotEmpty;
         /// folder: training images used of each class, the first by name. Not set: all.
         images_per_class: Option<usize> = None, Limit::Between(1.0, 4e9);
+        /// shards: archives whose images are shuffled among each other. An epoch takes the archives in a random order, and so many of them at a
+        /// time. Which image comes when depends on it.
+        shuffle_shards: usize = 8, Limit::Between(1.0, 1_000_000.0);
         /// What becomes of images that cannot be decoded: `error` lists them and trains nothing, `skip` leaves them out and lists them in the
         /// summary.
         on_bad_sample: OnBadSample = OnBadSample::Error, Limit::Any;

@@ -10,9 +10,9 @@ use tar::Archive;
 
 use super::index::{Index, Place, TooLarge};
 use super::is_plain;
-use crate::datasets::files::{self, HEAD, Reading, TAIL, within_limit};
+use crate::datasets::files::{self, Reading, within_limit};
 use crate::datasets::{Scratch, Split};
-use crate::decode;
+use crate::decode::{self, HEAD, TAIL};
 use crate::error::DataError;
 
 /// A place with the files of a data set.

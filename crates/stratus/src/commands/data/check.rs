@@ -18,17 +18,20 @@ struct Checked {
     damaged: Vec<Damaged>,
     unlabelled: Vec<String>,
     empty_classes: Vec<String>,
+    /// Files that are not the ones whose checksums are known.
+    damaged_files: Vec<Damaged>,
 }
 
+/// A sample or a file.
 #[derive(Serialize)]
 struct Damaged {
-    sample: String,
+    name: String,
     problem: String,
 }
 
 impl Checked {
     fn problems(&self) -> usize {
-        self.damaged.len() + self.unlabelled.len() + self.empty_classes.len()
+        self.damaged.len() + self.unlabelled.len() + self.empty_classes.len() + self.damaged_files.len()
     }
 
     /// One line, and one more for each problem.
@@ -41,8 +44,9 @@ impl Checked {
         };
         more(self.unlabelled.len(), "unlabelled");
         more(self.empty_classes.len(), "classes without an image");
-        for Damaged { sample, problem } in &self.damaged {
-            lines.push_str(&format!("\n  {sample}: {problem}"));
+        more(self.damaged_files.len(), "files with another checksum");
+        for Damaged { name, problem } in self.damaged.iter().chain(&self.damaged_files) {
+            lines.push_str(&format!("\n  {name}: {problem}"));
         }
         for sample in &self.unlabelled {
             lines.push_str(&format!("\n  {sample}: belongs to no class, nor does a pixel of it"));
@@ -64,26 +68,29 @@ pub(super) fn check(name: &str, folder: &Path, options: &OpenOptions, output: &O
         let found = stats::survey(set.as_ref(), threads()).map_err(data_failure)?;
         let named = |index: u32| set.sample_name(index as usize);
         let empty_classes = found.empty_classes().map(|class| set.class_name(class)).collect();
-        let damaged = found.damaged.into_iter();
+        let damaged = |(name, problem)| Damaged { name, problem };
+        let samples = found.damaged.into_iter().map(|(index, problem)| (named(index), problem));
         checked.push(Checked {
             split: split.name(),
             images: found.samples,
-            damaged: damaged.map(|(index, problem)| Damaged { sample: named(index), problem }).collect(),
+            damaged: samples.map(damaged).collect(),
             unlabelled: found.unlabelled.into_iter().map(named).collect(),
             empty_classes,
+            damaged_files: set.damaged_files().map_err(data_failure)?.into_iter().map(damaged).collect(),
         });
     }
     output.result(&checked, || checked.iter().map(Checked::lines).collect::<Vec<_>>().join("\n"))?;
     let problems: usize = checked.iter().map(Checked::problems).sum();
-    if problems > 0 {
-        let failure = Failure::failed(format!("damaged or unlabelled images, and empty classes: {problems}"));
-        let damaged = checked.iter().any(|part| !part.damaged.is_empty());
-        return Err(if damaged {
-            failure
-                .hint("replace or remove what is damaged, or train without it: data.on_bad_sample = \"skip\"")
-        } else {
-            failure
-        });
+    if problems == 0 {
+        return Ok(());
     }
-    Ok(())
+    let failure = Failure::failed(format!("what is wrong with the data set: {problems}"));
+    let any = |list: fn(&Checked) -> &Vec<Damaged>| checked.iter().any(|part| !list(part).is_empty());
+    Err(if any(|part| &part.damaged_files) {
+        failure.hint("copy the files again from where they are whole, or pack them again")
+    } else if any(|part| &part.damaged) {
+        failure.hint("replace or remove what is damaged, or train without it: data.on_bad_sample = \"skip\"")
+    } else {
+        failure
+    })
 }

@@ -4,6 +4,7 @@ mod check;
 mod fetch;
 mod list;
 mod parts;
+mod shard;
 mod stats;
 
 use crate::cli::Globals;
@@ -44,6 +45,8 @@ pub enum Action {
         #[arg(long, value_name = "DIR")]
         path: Option<PathBuf>,
     },
+    /// Pack a data set into tar shards with an index, which are read from front to back, from disk or from far away
+    Shard(shard::ShardArguments),
     /// Count a data set's images and classes, and measure its channels and sizes; weights for rare classes
     Stats {
         /// The data set, like mnist
@@ -65,6 +68,7 @@ pub fn run(arguments: &DataArguments, globals: &Globals, output: &Output) -> Res
         Action::List => list::list(output),
         Action::Fetch { name, path } => fetch::fetch(name, &folder(name, path), output),
         Action::Check { name, path } => check::check(name, &folder(name, path), &options(globals)?, output),
+        Action::Shard(arguments) => shard::shard(arguments, &options(globals)?, output),
         Action::Stats { name, path } => {
             stats::statistics(name, &folder(name, path), &options(globals)?, output)
         }

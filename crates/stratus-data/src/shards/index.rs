@@ -1,0 +1,320 @@
+//! The index of a folder of shards: `index.json`.
+//!
+//! ```json
+//! {"format": "stratus-shards", "version": 1, "source": "folder", "classes": ["ant", "cat"], "shape": null,
+//!  "normalisation": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}, "masks": false,
+//!  "splits": {"train": [{"name": "train-000000.tar", "bytes": 10240, "sha256": "…", "labels": [1, 0],
+//!                        "images": [[1, 1913], [7, 2304]], "masks": []}]}}
+//! ```
+//!
+//! `labels` are the samples' classes in the shard's order; `images` and `masks` say of each where its file lies: 512-byte blocks before it,
+//! and bytes. Data sets with masks have no labels.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::archive::BLOCK;
+use super::is_shard_name;
+use crate::error::DataError;
+use crate::pixels::Normalisation;
+
+/// The index's file name.
+pub const INDEX_FILE: &str = "index.json";
+/// The most bytes of an index: some fifty million samples.
+pub(super) const LARGEST_INDEX: u64 = 1 << 30;
+const FORMAT: &str = "stratus-shards";
+const VERSION: u32 = 1;
+
+/// What a folder of shards holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Index {
+    format: String,
+    version: u32,
+    /// The data set that was packed, by its name in the registry.
+    pub source: String,
+    /// The classes' names: label 0, 1, ….
+    pub classes: Vec<String>,
+    /// Channels, height, width of every image; `None` where they differ.
+    pub shape: Option<[usize; 3]>,
+    /// The mean and deviation commonly used with the data set.
+    pub normalisation: Normalisation,
+    /// Whether samples have masks instead of labels.
+    pub masks: bool,
+    /// The shards of each split, in order; the splits' names are those that the shards' names begin with.
+    pub splits: BTreeMap<String, Vec<Shard>>,
+}
+
+/// One archive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shard {
+    /// Its file's name in the folder.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+    /// SHA-256 of the file, hexadecimal.
+    pub sha256: String,
+    /// The class of each sample; empty where samples have masks.
+    pub labels: Vec<u32>,
+    /// Where the image of each sample lies.
+    pub images: Vec<Place>,
+    /// Where the mask of each sample lies; empty where there are none.
+    pub masks: Vec<Place>,
+}
+
+/// Where a file lies in a shard: 512-byte blocks before it, and its length in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place(pub u32, pub u32);
+
+impl Place {
+    /// Bytes of the shard before the file.
+    #[must_use]
+    pub fn offset(self) -> u64 {
+        u64::from(self.0) * BLOCK
+    }
+
+    /// The place of `bytes` bytes at `offset`; `None` for a file or a shard too large for an index: 4 GiB, 2 TiB.
+    pub(super) fn new(offset: u64, bytes: u64) -> Option<Self> {
+        Some(Self(u32::try_from(offset / BLOCK).ok()?, u32::try_from(bytes).ok()?))
+    }
+}
+
+impl Shard {
+    /// Samples in it.
+    #[must_use]
+    pub fn samples(&self) -> usize {
+        self.images.len()
+    }
+
+    /// Gives back memory that is not needed.
+    pub(super) fn shrink(&mut self) {
+        self.labels.shrink_to_fit();
+        self.images.shrink_to_fit();
+        self.masks.shrink_to_fit();
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let places = size_of::<Place>() * (self.images.capacity() + self.masks.capacity());
+        let texts = self.name.capacity() + self.sha256.capacity();
+        (size_of::<Self>() + texts + 4 * self.labels.capacity() + places) as u64
+    }
+
+    fn check(&self, classes: usize, masks: bool) -> Result<(), String> {
+        if !is_shard_name(&self.name) {
+            return Err("its name is not that of a .tar file in the folder".to_owned());
+        }
+        if self.sha256.len() != 64 || !self.sha256.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err("its sha256 is not 64 hexadecimal digits".to_owned());
+        }
+        let samples = self.images.len();
+        if samples == 0 {
+            return Err("it has no samples".to_owned());
+        }
+        let expected = if masks { (0, samples) } else { (samples, 0) };
+        let found = (self.labels.len(), self.masks.len());
+        if found != expected {
+            return Err(format!("it has {samples} images, {} labels and {} masks", found.0, found.1));
+        }
+        if let Some(at) = self.labels.iter().position(|&label| label as usize >= classes) {
+            return Err(format!("sample {at} has label {} of {classes} classes", self.labels[at]));
+        }
+        let ends_after = |place: &Place| place.offset() + u64::from(place.1) > self.bytes;
+        match self.images.iter().chain(&self.masks).position(ends_after) {
+            Some(at) => Err(format!("sample {} lies beyond its end", at % samples)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Index {
+    /// An index without shards.
+    pub(super) fn new(
+        source: &str,
+        classes: Vec<String>,
+        shape: Option<[usize; 3]>,
+        normalisation: Normalisation,
+        masks: bool,
+    ) -> Self {
+        let splits = BTreeMap::new();
+        let (format, version, source) = (FORMAT.to_owned(), VERSION, source.to_owned());
+        Self { format, version, source, classes, shape, normalisation, masks, splits }
+    }
+
+    /// Reads the index in a folder; `None` where there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError`]: it cannot be read, or is not what an index can be.
+    pub fn read(folder: &Path) -> Result<Option<Self>, DataError> {
+        let path = folder.join(INDEX_FILE);
+        let unreadable = |cause| DataError::Unreadable { path: path.clone(), cause };
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(unreadable(error)),
+        };
+        let mut text = Vec::new();
+        file.take(LARGEST_INDEX + 1).read_to_end(&mut text).map_err(unreadable)?;
+        Self::parse(&text, &path).map(Some)
+    }
+
+    /// The index that a file holds.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::Damaged`]: it is not what an index can be.
+    pub(super) fn parse(text: &[u8], path: &Path) -> Result<Self, DataError> {
+        let damaged = |problem| DataError::Damaged { path: path.to_owned(), problem };
+        if text.len() as u64 > LARGEST_INDEX {
+            return Err(damaged(format!("is larger than {LARGEST_INDEX} bytes, too large for an index")));
+        }
+        let parsed: Result<Self, _> = serde_json::from_slice(text);
+        let mut index = parsed.map_err(|error| damaged(format!("is no index of shards: {error}")))?;
+        index.check().map_err(|problem| damaged(format!("is no index that can be: {problem}")))?;
+        index.splits.values_mut().flatten().for_each(Shard::shrink);
+        Ok(index)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.format != FORMAT || self.version != VERSION {
+            let (format, version) = (&self.format, self.version);
+            return Err(format!("its format is `{format}` {version}, not `{FORMAT}` {VERSION}"));
+        }
+        if self.classes.is_empty() {
+            return Err("it names no class".to_owned());
+        }
+        if !self.normalisation.is_valid(self.normalisation.mean.len()) || self.normalisation.mean.is_empty() {
+            return Err("its mean and deviation are none".to_owned());
+        }
+        let mut names = HashSet::new();
+        for shard in self.splits.values().flatten() {
+            shard
+                .check(self.classes.len(), self.masks)
+                .map_err(|problem| format!("shard `{}`: {problem}", shard.name))?;
+            if !names.insert(shard.name.as_str()) {
+                return Err(format!("shard `{}` is there twice", shard.name));
+            }
+        }
+        for (split, shards) in &self.splits {
+            let samples: u64 = shards.iter().map(|shard| shard.samples() as u64).sum();
+            if u32::try_from(samples).is_err() {
+                return Err(format!("split `{split}` has {samples} samples, more than {}", u32::MAX));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the index into a folder: it is there whole, or not at all.
+    pub(super) fn write(&self, folder: &Path) -> Result<(), DataError> {
+        let (path, part) = (folder.join(INDEX_FILE), folder.join(format!("{INDEX_FILE}.part")));
+        let unwritable = |cause| DataError::Unwritable { path: path.clone(), cause };
+        let text = self.text().map_err(unwritable)?;
+        let write = || {
+            let mut file = File::create(&part)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(&part, &path)
+        };
+        write().map_err(unwritable)
+    }
+
+    /// The index as its file has it.
+    pub(super) fn text(&self) -> io::Result<Vec<u8>> {
+        let mut text = serde_json::to_vec(self)?;
+        text.push(b'\n');
+        Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shard(name: &str, samples: u32) -> Shard {
+        Shard {
+            name: name.to_owned(),
+            bytes: u64::from(samples) * 120_000,
+            sha256: "0123456789abcdef".repeat(4),
+            labels: (0..samples).map(|sample| sample * 7 % 3).collect(),
+            images: (0..samples).map(|sample| Place(1 + sample * 230, 110_000 + sample)).collect(),
+            masks: Vec::new(),
+        }
+    }
+
+    fn index(shards: Vec<Shard>) -> Index {
+        let classes = (0..3).map(|class| format!("class {class}")).collect();
+        let mut index = Index::new("folder", classes, None, Normalisation::unit(3), false);
+        index.splits.insert("train".to_owned(), shards);
+        index
+    }
+
+    fn refused(change: impl FnOnce(&mut Index)) -> String {
+        let mut index = index(vec![shard("train-000000.tar", 4), shard("train-000001.tar", 2)]);
+        change(&mut index);
+        let text = index.text().unwrap();
+        Index::parse(&text, Path::new("index.json")).unwrap_err().to_string()
+    }
+
+    fn first(index: &mut Index) -> &mut Shard {
+        &mut index.splits.get_mut("train").unwrap()[0]
+    }
+
+    #[test]
+    fn an_index_comes_back() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(Index::read(folder.path()).unwrap(), None);
+        let index = index(vec![shard("train-000000.tar", 4), shard("train-000001.tar", 2)]);
+        index.write(folder.path()).unwrap();
+        assert_eq!(Index::read(folder.path()).unwrap(), Some(index));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let shown = [
+            refused(|index| index.version = 2),
+            refused(|index| index.classes.clear()),
+            refused(|index| first(index).name = "../train-000000.tar".to_owned()),
+            refused(|index| first(index).name = "train-000001.tar".to_owned()),
+            refused(|index| first(index).sha256.truncate(60)),
+            refused(|index| first(index).labels[2] = 3),
+            refused(|index| first(index).labels.truncate(3)),
+            refused(|index| first(index).images[3] = Place(u32::MAX, u32::MAX)),
+            refused(|index| index.normalisation.std[0] = 0.0),
+        ];
+        let expected = [
+            "its format is `stratus-shards` 2, not `stratus-shards` 1",
+            "it names no class",
+            "shard `../train-000000.tar`: its name is not that of a .tar file in the folder",
+            "shard `train-000001.tar` is there twice",
+            "shard `train-000000.tar`: its sha256 is not 64 hexadecimal digits",
+            "shard `train-000000.tar`: sample 2 has label 3 of 3 classes",
+            "shard `train-000000.tar`: it has 4 images, 3 labels and 0 masks",
+            "shard `train-000000.tar`: sample 3 lies beyond its end",
+            "its mean and deviation are none",
+        ];
+        for (shown, expected) in shown.iter().zip(expected) {
+            assert_eq!(shown, &format!("index.json: is no index that can be: {expected}"));
+        }
+        let shown = Index::parse(b"{\"format\": 1}", Path::new("index.json")).unwrap_err().to_string();
+        assert!(shown.starts_with("index.json: is no index of shards: invalid type"), "{shown}");
+    }
+
+    /// ImageNet: 1.3 million samples in a thousand shards.
+    #[test]
+    fn over_a_million_samples_fit_into_twenty_megabytes() {
+        let text =
+            index((0..1000).map(|at| shard(&format!("train-{at:06}.tar"), 1300)).collect()).text().unwrap();
+        let begun = std::time::Instant::now();
+        let index = Index::parse(&text, Path::new("index.json")).unwrap();
+        println!("{} bytes opened in {:?}", text.len(), begun.elapsed());
+        let bytes: u64 = index.splits["train"].iter().map(Shard::resident_bytes).sum();
+        // 4 + 8 bytes a sample, and 300 a shard.
+        assert!(bytes < 1_300_000 * 12 + 1000 * 300, "{bytes}");
+        assert!(text.len() < 40 << 20, "{}", text.len());
+    }
+}
