@@ -10,6 +10,7 @@
 //! the consumer is slow, the workers find no free buffer and sleep. What a batch holds depends on (seed, epoch, batch) alone.
 
 mod config;
+mod order;
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -18,10 +19,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use stratus_random::{Purpose, Stream};
-
 use self::config::Plan;
 pub use self::config::{LastBatch, LoaderConfig, LoaderError, Order, Position};
+use self::order::Visits;
 use crate::buffer::{BatchBuffer, IGNORED_LABEL};
 use crate::datasets::{Dataset, IGNORED_PIXEL, Sample, Scratch};
 use crate::error::DataError;
@@ -84,9 +84,7 @@ struct Ring {
 /// Gives out batches, in order.
 struct Sequencer {
     next: u64,
-    /// The permutation of the epoch below.
-    order: Vec<u32>,
-    epoch: Option<u32>,
+    visits: Visits,
 }
 
 impl Loader {
@@ -114,10 +112,7 @@ impl Loader {
             stopped: false,
             failure: None,
         };
-        let order = match config.order {
-            Order::Shuffled => Vec::with_capacity(dataset.len()),
-            Order::Sequential => Vec::new(),
-        };
+        let visits = Visits::new(dataset.as_ref(), &config);
         let shared = Arc::new(Shared {
             converter: Converter::new(&normalisation, config.element, config.layout, shape),
             framing: Framing::new([height, width], config.resize, &config.augment, config.seed),
@@ -134,7 +129,7 @@ impl Loader {
             ring: Mutex::new(ring),
             freed: Condvar::new(),
             filled: Condvar::new(),
-            sequencer: Mutex::new(Sequencer { next: 0, order, epoch: None }),
+            sequencer: Mutex::new(Sequencer { next: 0, visits }),
             dataset,
             config,
         });
@@ -253,8 +248,7 @@ impl Loader {
         let Shared { config, sample_bytes, label_len, .. } = self.shared.as_ref();
         let batch_size = config.batch_size;
         let buffer = BatchBuffer::bytes_of(batch_size, sample_bytes * batch_size, label_len * batch_size);
-        let order = if config.order == Order::Shuffled { 4 * self.shared.dataset.len() as u64 } else { 0 };
-        buffer * config.slots as u64 + order
+        buffer * config.slots as u64 + Visits::bytes(self.dataset(), config.order)
     }
 }
 
@@ -337,19 +331,7 @@ impl Shared {
         buffer.index = batch;
         buffer.samples = samples.len();
         buffer.indices.clear();
-        match self.config.order {
-            Order::Sequential => buffer.indices.extend(samples.map(|index| index as u32)),
-            Order::Shuffled => {
-                if sequencer.epoch != Some(epoch) {
-                    sequencer.epoch = Some(epoch);
-                    sequencer.order.clear();
-                    sequencer.order.extend(0..len as u32);
-                    let mut stream = Stream::new(self.config.seed, Purpose::Shuffle, u64::from(epoch), 0);
-                    stream.shuffle(&mut sequencer.order);
-                }
-                buffer.indices.extend_from_slice(&sequencer.order[samples]);
-            }
-        }
+        sequencer.visits.visit(self.dataset.as_ref(), sequence, epoch, samples, &mut buffer.indices);
         Some(sequence)
     }
 

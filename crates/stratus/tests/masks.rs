@@ -72,5 +72,5 @@ fn classes_are_counted_and_problems_listed() {
     assert!(
         lines[4].starts_with("  set/val/c.png: its label image valannot/c.png: label 12 at row 0, column 0")
     );
-    assert!(ran.err.contains("damaged or unlabelled images, and empty classes: 14"), "{}", ran.err);
+    assert!(ran.err.contains("what is wrong with the data set: 14"), "{}", ran.err);
 }
