@@ -1,11 +1,22 @@
 //! Augmentation: functions of (seed, epoch, sample), so that it is the same on any thread and after any resume.
 //!
-//! An image is changed in two steps. A [`Window`](crate::frame::Window) says which part of the stored image becomes the sample, and is
-//! cut out and resized in one go. A [`Placement`] says where each of the sample's pixels goes, and is followed while they are written to
-//! the batch. Both are geometry alone, drawn once per sample: a mask beside the image takes the same two, without interpolation.
+//! An image is changed in three steps, always in this order:
+//!
+//! 1. A view: a [`Window`](crate::frame::Window) says which part of the stored image becomes the sample, and where images are rotated or
+//!    zoomed, a rotation about the window's middle. Cutting, resizing, zooming and rotating are one interpolation.
+//! 2. The colours of the sample's 8-bit pixels change ([`ColourJitter`]).
+//! 3. A [`Placement`] says where each of the sample's pixels goes: it is mirrored, then shifted, then partly blanked while it is normalised and
+//!    written to the batch.
+//!
+//! View and placement are geometry alone, drawn once per sample: a mask beside the image takes the same two, without interpolation.
 
 use serde::{Deserialize, Serialize};
 use stratus_random::{Purpose, Stream};
+
+use crate::colour::ColourJitter;
+
+/// The furthest that images are zoomed, in or out.
+const FURTHEST: f64 = 16.0;
 
 /// What is changed at random in every epoch. By default nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -19,6 +30,15 @@ pub struct Augment {
     pub cutout: u16,
     /// Cut a random part out of the stored image and resize it.
     pub resized_crop: Option<ResizedCrop>,
+    /// Cut the part out at a random place instead of the middle: every whole pixel of the resized image is equally likely.
+    pub random_crop: bool,
+    /// Rotate about the middle by an angle uniform over ± this many degrees; 0 is off. What the image does not reach gets the mean.
+    pub rotation: f64,
+    /// The least and the greatest factor to enlarge by, about the middle or with `random_crop` about a random place; uniform between
+    /// them. Below 1 more of the image is shown, and what it does not reach gets the mean.
+    pub zoom: Option<[f64; 2]>,
+    /// Change the colours.
+    pub colour: ColourJitter,
 }
 
 /// A part of random area and aspect ratio at a random place (Szegedy et al., "Going deeper with convolutions", 2015).
@@ -46,6 +66,53 @@ impl ResizedCrop {
 }
 
 impl Augment {
+    /// Whether a sample is cut out of its image at random, also where it has the wanted size.
+    #[must_use]
+    pub(crate) fn cuts(&self) -> bool {
+        self.resized_crop.is_some() || self.rotation != 0.0 || self.zoom.is_some()
+    }
+
+    /// What is wrong with it for images of `size` (H, W), and what to do.
+    pub(crate) fn problem(&self, [height, width]: [usize; 2]) -> Option<String> {
+        let Self { shift, rotation, colour, .. } = *self;
+        if usize::from(shift) >= height.min(width) {
+            return Some(format!(
+                "is a shift of up to {shift} pixels, but an image has {height}×{width}; set less than {}",
+                height.min(width)
+            ));
+        }
+        if let Some(ResizedCrop { scale, ratio }) = self.resized_crop.filter(|crop| !crop.is_valid()) {
+            return Some(format!(
+                "has a random crop of scale {scale:?} and ratio {ratio:?}; both are a least and a greatest number, \
+                 the scale above 0 and at most 1"
+            ));
+        }
+        if self.random_crop && self.resized_crop.is_some() {
+            return Some(
+                "has a random crop of the resized image and one that is resized; set one of the two"
+                    .to_owned(),
+            );
+        }
+        if !(0.0..=180.0).contains(&rotation) {
+            return Some(format!("is a rotation by up to {rotation} degrees, but must be from 0 to 180"));
+        }
+        if let Some([least, most]) = self.zoom
+            && !(1.0 / FURTHEST <= least && least <= most && most <= FURTHEST)
+        {
+            return Some(format!(
+                "is a zoom from {least} to {most}; set a least and a greatest factor from {} to {FURTHEST}",
+                1.0 / FURTHEST
+            ));
+        }
+        let ColourJitter { brightness, contrast, saturation, hue } = colour;
+        (!colour.is_valid()).then(|| {
+            format!(
+                "changes colours by brightness {brightness}, contrast {contrast}, saturation {saturation} and hue {hue}; \
+                 set the first three from 0 to 16, hue from 0 to 0.5"
+            )
+        })
+    }
+
     /// Where the pixels of `sample` go in `epoch`; its size is (H, W).
     #[must_use]
     pub fn placement(&self, seed: u64, epoch: u32, sample: u32, [height, width]: [usize; 2]) -> Placement {
@@ -150,7 +217,7 @@ mod tests {
 
     #[test]
     fn placements_depend_on_seed_epoch_and_sample_and_not_on_each_other() {
-        let augment = Augment { shift: 100, flip: true, cutout: 5, resized_crop: None };
+        let augment = Augment { shift: 100, flip: true, cutout: 5, ..Augment::default() };
         let all = |augment: Augment, seed, epoch| {
             (0..8).map(|sample| augment.placement(seed, epoch, sample, SIZE)).collect::<Vec<_>>()
         };

@@ -1,12 +1,13 @@
 //! From a stored image of any size to a sample of the wanted shape: which part of it, resized, upright, in the wanted channels.
 //!
 //! The part is a [`Window`], drawn once per sample (see [`Augment`]). Images are resized by the bilinear filter over all
-//! pixels that it covers (antialiased), as Pillow does.
+//! pixels that it covers (antialiased), as Pillow does. Where images are also rotated or zoomed, both are one map with the window (`affine`).
 
 use fast_image_resize::images::{Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use stratus_random::{Purpose, Stream};
 
+use crate::affine::Turn;
 use crate::augment::{Augment, ResizedCrop};
 use crate::datasets::Sample;
 use crate::error::DataError;
@@ -52,6 +53,33 @@ impl Orientation {
     }
 }
 
+/// Where the pixels of an upright image lie in the stored one: at `first`, and so many further for each row and column.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places {
+    first: usize,
+    down: isize,
+    right: isize,
+}
+
+impl Places {
+    /// In a stored image of `size`.
+    pub(crate) fn new(orientation: Orientation, [height, width]: [usize; 2]) -> Self {
+        let Orientation { flip_rows, flip_columns, .. } = orientation;
+        let first_row = if flip_rows { height - 1 } else { 0 };
+        let first_column = if flip_columns { width - 1 } else { 0 };
+        let row = width as isize * if flip_rows { -1 } else { 1 };
+        let column = if flip_columns { -1 } else { 1 };
+        let [down, right] = orientation.turned([row, column]);
+        Self { first: first_row * width + first_column, down, right }
+    }
+
+    /// The place of a pixel of the upright image.
+    #[inline(always)]
+    pub(crate) fn of(self, row: usize, column: usize) -> usize {
+        self.first.wrapping_add_signed(row as isize * self.down + column as isize * self.right)
+    }
+}
+
 /// A part of an upright image, in pixels; it may begin and end between them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Window {
@@ -65,6 +93,36 @@ pub struct Window {
     pub width: f64,
 }
 
+impl Window {
+    /// The part about the same middle that shows everything `zoom` times as large.
+    pub(crate) fn zoomed(self, zoom: f64) -> Self {
+        let (height, width) = (self.height / zoom, self.width / zoom);
+        let (top, left) = (self.top + (self.height - height) / 2.0, self.left + (self.width - width) / 2.0);
+        Self { top, left, height, width }
+    }
+
+    /// Where a window of the upright image lies in the stored one of `size`.
+    pub(crate) fn stored(self, orientation: Orientation, size: [usize; 2]) -> Self {
+        let Orientation { flip_rows, flip_columns, .. } = orientation;
+        let [top, left] = orientation.turned([self.top, self.left]);
+        let [height, width] = orientation.turned([self.height, self.width]);
+        let [stored_height, stored_width] = size.map(|length| length as f64);
+        let top = if flip_rows { stored_height - top - height } else { top }.max(0.0);
+        let left = if flip_columns { stored_width - left - width } else { left }.max(0.0);
+        // What rounding adds must not reach beyond the image.
+        Self { top, left, height: height.min(stored_height - top), width: width.min(stored_width - left) }
+    }
+}
+
+/// What of an image becomes a sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct View {
+    /// The part; within the image where it is not turned.
+    pub window: Window,
+    /// Where images are rotated or zoomed, the rotation about the part's middle.
+    pub turn: Option<Turn>,
+}
+
 /// Chooses windows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Framing {
@@ -74,36 +132,70 @@ pub(crate) struct Framing {
     pub resize: Option<usize>,
     /// The part taken at random.
     pub random: Option<ResizedCrop>,
+    /// Whether the middle is anywhere instead.
+    pub random_place: bool,
+    /// Degrees that images are rotated by, at most, either way.
+    pub rotation: f64,
+    /// The least and the greatest factor that images are enlarged by.
+    pub zoom: Option<[f64; 2]>,
     pub seed: u64,
 }
 
 impl Framing {
     pub(crate) fn new(wanted: [usize; 2], resize: Option<usize>, augment: &Augment, seed: u64) -> Self {
-        Self { wanted, resize, random: augment.resized_crop, seed }
+        Self {
+            wanted,
+            resize,
+            random: augment.resized_crop,
+            random_place: augment.random_crop,
+            rotation: augment.rotation,
+            zoom: augment.zoom,
+            seed,
+        }
     }
 
-    /// The part of an upright image of `size` (H, W) that becomes `sample` in `epoch`.
-    pub(crate) fn window(&self, size: [usize; 2], epoch: u32, sample: u32) -> Window {
+    /// What of an upright image of `size` (H, W) becomes `sample` in `epoch`.
+    pub(crate) fn view(&self, size: [usize; 2], epoch: u32, sample: u32) -> View {
+        if self.rotation == 0.0 && self.zoom.is_none() {
+            return View { window: self.window(size, 1.0, epoch, sample), turn: None };
+        }
+        let mut stream = Stream::new(self.seed, Purpose::Affine, u64::from(sample), epoch);
+        let mut between = |[low, high]: [f64; 2]| low + (high - low) * f64::from(stream.uniform());
+        let turn = Turn::new(between([-self.rotation, self.rotation]));
+        let zoom = between(self.zoom.unwrap_or([1.0; 2]));
+        View { window: self.window(size, zoom, epoch, sample), turn: Some(turn) }
+    }
+
+    /// The part of an upright image of `size` (H, W) that becomes `sample` in `epoch`, shown `zoom` times as large as without.
+    fn window(&self, size: [usize; 2], zoom: f64, epoch: u32, sample: u32) -> Window {
         if let Some(crop) = self.random
             && let Some(window) = self.random_part(crop, size, epoch, sample)
         {
-            return window;
+            return if zoom == 1.0 { window } else { window.zoomed(zoom) };
         }
-        let [height, width] = size.map(|length| length as f64);
-        let [wanted_height, wanted_width] = self.wanted.map(|length| length as f64);
+        let size @ [height, width] = size.map(|length| length as f64);
+        let wanted @ [wanted_height, wanted_width] = self.wanted.map(|length| length as f64);
         // Pixels of the stored image for one of the sample.
         let scale = match self.resize {
             Some(side) => height.min(width) / side as f64,
             None => (height / wanted_height).min(width / wanted_width),
         };
-        let (part_height, part_width) = (wanted_height * scale, wanted_width * scale);
-        let (part_height, part_width) = (part_height.min(height), part_width.min(width));
-        Window {
-            top: (height - part_height) / 2.0,
-            left: (width - part_width) / 2.0,
-            height: part_height,
-            width: part_width,
+        let part = [0, 1].map(|axis| (wanted[axis] * scale).min(size[axis]) / zoom);
+        let mut first = [0, 1].map(|axis| (size[axis] - part[axis]) / 2.0);
+        if self.random_place {
+            let mut stream = Stream::new(self.seed, Purpose::Crop, u64::from(sample), epoch);
+            for axis in [0, 1] {
+                // Whole pixels of the image as it would be once resized, but for what rounding takes.
+                let step = part[axis] / wanted[axis];
+                let room = size[axis] - part[axis];
+                let places = (room / step + 1e-6).floor();
+                let drawn = stream.below((places.max(0.0) as u32).saturating_add(1));
+                if places >= 1.0 {
+                    first[axis] = (f64::from(drawn) * step).min(room);
+                }
+            }
         }
+        Window { top: first[0], left: first[1], height: part[0], width: part[1] }
     }
 
     /// A part of whole pixels; none where no drawn one fits into the image.
@@ -136,71 +228,93 @@ impl Framing {
 /// each.
 #[derive(Debug, Default)]
 pub(crate) struct Framer {
-    resizer: Resizer,
-    /// The window at the wanted size, as it is stored.
-    resized: Vec<u8>,
-    /// The same upright, where it was not.
+    pub(crate) resizer: Resizer,
+    /// The part that is turned, where it was first shrunk, as it is stored.
+    pub(crate) shrunk: Vec<u8>,
+    /// The window at the wanted size, as it is stored, or where it is turned upright.
+    pub(crate) resized: Vec<u8>,
+    /// Of every row of what is turned, the first column that shows something and the one behind the last.
+    pub(crate) shown: Vec<[usize; 2]>,
+    /// The window at the wanted size and upright, where it is stored otherwise.
     turned: Vec<u8>,
     /// The same with the wanted channels, where they were others.
     recoloured: Vec<u8>,
 }
 
+/// The pixels of a sample, of the wanted shape.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut<'a> {
+    pub pixels: &'a [u8],
+    pub order: PixelOrder,
+    /// Where some show nothing of the image: of every row the first column that does and the one behind the last.
+    pub shown: Option<&'a [[usize; 2]]>,
+}
+
 impl Framer {
-    /// The pixels of the `window` of a sample, of `shape` (C, H, W).
+    /// The pixels of the `view` of a sample, of `shape` (C, H, W).
     pub(crate) fn cut<'a>(
         &'a mut self,
         sample: &Sample<'a>,
-        window: Window,
+        view: View,
         shape: [usize; 3],
-    ) -> Result<(&'a [u8], PixelOrder), DataError> {
+    ) -> Result<Cut<'a>, DataError> {
         let [channels, height, width] = sample.shape;
         let [wanted_channels, wanted_height, wanted_width] = shape;
         let [rows, columns] = sample.orientation.turned([wanted_height, wanted_width]);
         let (mut pixels, mut order) = (sample.pixels, sample.order);
-        let whole = window.top == 0.0
-            && window.left == 0.0
-            && sample.orientation.turned([height, width]).map(|length| length as f64)
-                == [window.height, window.width];
-        if !(whole && [height, width] == [rows, columns]) {
-            let crop = stored_window(window, sample.orientation, [height, width]);
-            self.resized.resize(channels * rows * columns, 0);
-            let planes = if order == PixelOrder::Planes { channels } else { 1 };
-            let kind = match channels / planes {
-                1 => PixelType::U8,
-                3 => PixelType::U8x3,
-                _ => return Err(DataError::Channels { found: channels, wanted: wanted_channels }),
-            };
-            let sources = pixels.chunks_exact(pixels.len() / planes);
-            for (source, out) in
-                sources.zip(self.resized.chunks_exact_mut(channels * rows * columns / planes))
-            {
-                resize(&mut self.resizer, source, [height, width], crop, out, [rows, columns], kind)?;
-            }
+        let View { window, turn } = view;
+        let mut shown = None;
+        if let Some(turn) = turn {
+            self.warp(sample, window, turn, [wanted_height, wanted_width])?;
             pixels = &self.resized;
-        }
-        if sample.orientation != Orientation::default() {
-            turn(pixels, order, channels, [rows, columns], sample.orientation, &mut self.turned);
-            pixels = &self.turned;
+            shown = Some(self.shown.as_slice());
+        } else {
+            let whole = window.top == 0.0
+                && window.left == 0.0
+                && sample.upright_size().map(|length| length as f64) == [window.height, window.width];
+            if !(whole && [height, width] == [rows, columns]) {
+                let crop = window.stored(sample.orientation, [height, width]);
+                resize_planes(&mut self.resizer, sample, crop, &mut self.resized, [rows, columns])?;
+                pixels = &self.resized;
+            }
+            if sample.orientation != Orientation::default() {
+                make_upright(pixels, order, channels, [rows, columns], sample.orientation, &mut self.turned);
+                pixels = &self.turned;
+            }
         }
         if channels != wanted_channels {
             let plane = wanted_height * wanted_width;
             recolour(pixels, order, [channels, wanted_channels], plane, &mut self.recoloured)?;
             (pixels, order) = (&self.recoloured, PixelOrder::Planes);
         }
-        Ok((pixels, order))
+        Ok(Cut { pixels, order, shown })
     }
 }
 
-/// Where a window of the upright image lies in the stored one of `size`.
-fn stored_window(window: Window, orientation: Orientation, size: [usize; 2]) -> Window {
-    let Orientation { flip_rows, flip_columns, .. } = orientation;
-    let [top, left] = orientation.turned([window.top, window.left]);
-    let [height, width] = orientation.turned([window.height, window.width]);
-    let [stored_height, stored_width] = size.map(|length| length as f64);
-    let top = if flip_rows { stored_height - top - height } else { top }.max(0.0);
-    let left = if flip_columns { stored_width - left - width } else { left }.max(0.0);
-    // What rounding adds must not reach beyond the image.
-    Window { top, left, height: height.min(stored_height - top), width: width.min(stored_width - left) }
+/// Resizes a part of a stored image to a size, in the same channels and order.
+pub(crate) fn resize_planes(
+    resizer: &mut Resizer,
+    sample: &Sample<'_>,
+    crop: Window,
+    out: &mut Vec<u8>,
+    [rows, columns]: [usize; 2],
+) -> Result<(), DataError> {
+    let [channels, height, width] = sample.shape;
+    let planes = if sample.order == PixelOrder::Planes { channels } else { 1 };
+    let kind = match channels / planes {
+        1 => PixelType::U8,
+        3 => PixelType::U8x3,
+        _ => {
+            let problem = format!("its {channels} channels lie side by side, and only 1 or 3 can");
+            return Err(DataError::Resize { problem });
+        }
+    };
+    out.resize(channels * rows * columns, 0);
+    let sources = sample.pixels.chunks_exact(sample.pixels.len() / planes);
+    for (source, out) in sources.zip(out.chunks_exact_mut(channels * rows * columns / planes)) {
+        resize(resizer, source, [height, width], crop, out, [rows, columns], kind)?;
+    }
+    Ok(())
 }
 
 fn resize(
@@ -226,7 +340,7 @@ fn resize(
 }
 
 /// Makes a stored image of `size` upright.
-fn turn(
+fn make_upright(
     pixels: &[u8],
     order: PixelOrder,
     channels: usize,
@@ -234,24 +348,18 @@ fn turn(
     orientation: Orientation,
     out: &mut Vec<u8>,
 ) {
-    let [height, width] = size;
     let [rows, columns] = orientation.turned(size);
+    let stored = Places::new(orientation, size);
     out.clear();
-    let at = |y: usize, x: usize| {
-        let [y, x] = orientation.turned([y, x]);
-        let y = if orientation.flip_rows { height - 1 - y } else { y };
-        let x = if orientation.flip_columns { width - 1 - x } else { x };
-        y * width + x
-    };
-    let places = (0..rows).flat_map(|y| (0..columns).map(move |x| (y, x)));
+    let places = (0..rows).flat_map(|y| (0..columns).map(move |x| stored.of(y, x)));
     match order {
         PixelOrder::Planes => {
-            for plane in pixels.chunks_exact(height * width) {
-                out.extend(places.clone().map(|(y, x)| plane[at(y, x)]));
+            for plane in pixels.chunks_exact(rows * columns) {
+                out.extend(places.clone().map(|at| plane[at]));
             }
         }
         PixelOrder::Interleaved => {
-            places.for_each(|(y, x)| out.extend_from_slice(&pixels[at(y, x) * channels..][..channels]));
+            places.for_each(|at| out.extend_from_slice(&pixels[at * channels..][..channels]));
         }
     }
 }

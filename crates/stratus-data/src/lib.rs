@@ -7,9 +7,11 @@
 //!
 //! What a batch holds is a function of (seed, epoch, batch), never of the number of workers or of where a run was resumed.
 
+mod affine;
 pub mod augment;
 pub mod buffer;
 pub mod checksum;
+pub mod colour;
 pub mod datasets;
 mod decode;
 mod error;
@@ -22,9 +24,12 @@ mod parallel;
 pub mod pixels;
 pub mod shards;
 pub mod stats;
+#[cfg(test)]
+mod torchvision_tests;
 
 pub use augment::{Augment, Placement, ResizedCrop, Shift};
 pub use buffer::{AlignedBytes, BatchBuffer};
+pub use colour::ColourJitter;
 pub use datasets::{Dataset, OpenOptions, Sample, Scratch, Split, open};
 pub use error::DataError;
 pub use fetch::{FetchError, FetchReport, FetchedFile, Progress, fetch};

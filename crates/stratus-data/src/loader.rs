@@ -22,10 +22,12 @@ use std::thread::{self, JoinHandle};
 use self::config::Plan;
 pub use self::config::{LastBatch, LoaderConfig, LoaderError, Order, Position};
 use self::order::Visits;
+use crate::augment::Augment;
 use crate::buffer::{BatchBuffer, IGNORED_LABEL};
+use crate::colour::Picture;
 use crate::datasets::{Dataset, IGNORED_PIXEL, Sample, Scratch};
 use crate::error::DataError;
-use crate::frame::{Framer, Framing, Orientation};
+use crate::frame::{Cut, Framer, Framing, Orientation};
 use crate::mask::{MaskWriter, StoredMask, greatest_class};
 use crate::pixels::{Converter, PixelOrder};
 
@@ -118,7 +120,7 @@ impl Loader {
             framing: Framing::new([height, width], config.resize, &config.augment, config.seed),
             as_stored: dataset.sample_shape() == Some(shape)
                 && config.resize.is_none()
-                && config.augment.resized_crop.is_none(),
+                && !config.augment.cuts(),
             shape,
             skipped: Mutex::new(BTreeMap::new()),
             id,
@@ -388,6 +390,7 @@ impl Shared {
     ) -> Result<(), DataError> {
         let expected = self.shape.iter().product::<usize>();
         let [_, height, width] = self.shape;
+        let Augment { colour, .. } = self.config.augment;
         desk.staged.clear();
         desk.orders.clear();
         for (label, &index) in labels.iter_mut().zip(indices) {
@@ -403,14 +406,17 @@ impl Shared {
             desk.orders.push(Some(sample.order));
             desk.staged.extend_from_slice(sample.pixels);
         }
-        let samples = images.chunks_exact_mut(self.sample_bytes).zip(desk.staged.chunks_exact(expected));
+        let samples = images.chunks_exact_mut(self.sample_bytes).zip(desk.staged.chunks_exact_mut(expected));
         for ((image, pixels), (&index, &order)) in samples.zip(indices.iter().zip(&desk.orders)) {
             let Some(order) = order else {
                 image.fill(0);
                 continue;
             };
+            if let Some(changes) = colour.changes(self.config.seed, epoch, index) {
+                Picture { pixels, order, shape: self.shape, shown: None }.apply(&changes);
+            }
             let placement = self.config.augment.placement(self.config.seed, epoch, index, [height, width]);
-            self.converter.write(image, pixels, order, &placement);
+            self.converter.write(image, Cut { pixels, order, shown: None }, &placement);
         }
         Ok(())
     }
@@ -429,18 +435,25 @@ impl Shared {
         let read = read.and_then(|sample| Ok((sample, self.mask_of(&sample, index)?)));
         let Some((sample, mask)) = self.unless_skipped(read, index)? else { return Ok(false) };
         sample.check(self.dataset.as_ref(), index as usize)?;
-        let window = self.framing.window(sample.upright_size(), epoch, index);
+        let view = self.framing.view(sample.upright_size(), epoch, index);
         let placement = self.config.augment.placement(self.config.seed, epoch, index, [height, width]);
         match mask {
-            Some(mask) => desk.mask_writer.write(labels, &mask, window, [height, width], &placement),
+            Some(mask) => desk.mask_writer.write(labels, &mask, view, [height, width], &placement),
             None => labels.fill(self.label_of(&sample, index)?),
         }
-        let (pixels, order) = if self.as_stored && sample.orientation == Orientation::default() {
-            (sample.pixels, sample.order)
+        let mut cut = if self.as_stored && sample.orientation == Orientation::default() {
+            Cut { pixels: sample.pixels, order: sample.order, shown: None }
         } else {
-            desk.framer.cut(&sample, window, self.shape)?
+            desk.framer.cut(&sample, view, self.shape)?
         };
-        self.converter.write(image, pixels, order, &placement);
+        if let Some(changes) = self.config.augment.colour.changes(self.config.seed, epoch, index) {
+            let Cut { pixels, order, shown } = cut;
+            desk.staged.clear();
+            desk.staged.extend_from_slice(pixels);
+            Picture { pixels: &mut desk.staged, order, shape: self.shape, shown }.apply(&changes);
+            cut.pixels = &desk.staged;
+        }
+        self.converter.write(image, cut, &placement);
         Ok(true)
     }
 
@@ -496,7 +509,7 @@ struct Desk {
     scratch: Scratch,
     framer: Framer,
     mask_writer: MaskWriter,
-    /// The pixels of a few samples, and their orders; no order where there is no sample.
+    /// The pixels of a few samples, or of one whose colours change, and their orders; no order where there is no sample.
     staged: Vec<u8>,
     orders: Vec<Option<PixelOrder>>,
 }

@@ -3,10 +3,11 @@
 //! A pixel of the batch takes the class of the one pixel of the stored mask that its centre falls into, so that no class appears that was not
 //! there. Where the image shows nothing of the stored one, the pixel has no class. A blank square hides a part of the image, not of its mask.
 
+use crate::affine::Affine;
 use crate::augment::Placement;
 use crate::buffer::IGNORED_LABEL;
 use crate::datasets::IGNORED_PIXEL;
-use crate::frame::{Orientation, Window};
+use crate::frame::{Orientation, Places, View, Window};
 
 /// A mask as it is stored.
 #[derive(Clone, Copy, Debug)]
@@ -22,48 +23,51 @@ pub(crate) struct StoredMask<'a> {
 /// Writes masks into batches; keeps its memory between them.
 #[derive(Debug, Default)]
 pub(crate) struct MaskWriter {
-    /// What a row and a column of the batch contribute to the place in the stored mask; none where they show nothing of it.
+    /// The rows and columns of the sample that those of the batch show, by the placement; none where they show nothing.
     rows: Vec<Option<usize>>,
     columns: Vec<Option<usize>>,
 }
 
 impl MaskWriter {
-    /// Writes the classes of a `window` of the mask, placed as told, to `out`: rows × columns of `wanted`.
+    /// Writes the classes of a `view` of the mask, placed as told, to `out`: rows × columns of `wanted`.
     pub(crate) fn write(
         &mut self,
         out: &mut [i32],
         mask: &StoredMask<'_>,
-        window: Window,
+        view: View,
         wanted: [usize; 2],
         placement: &Placement,
     ) {
-        let StoredMask { classes, size: [stored_rows, stored_columns], orientation } = *mask;
         let [height, width] = wanted;
-        let row_place = |row: usize| if orientation.flip_rows { stored_rows - 1 - row } else { row };
-        let column_place = |column: usize| {
-            if orientation.flip_columns { stored_columns - 1 - column } else { column }
-        };
-        let row_step = |row: usize| row_place(row) * stored_columns;
-        let [upright_rows, upright_columns] = orientation.turned([stored_rows, stored_columns]);
         self.rows.clear();
-        self.rows.extend((0..height).map(|y| {
-            let y = moved(y, placement.shift.rows, height)?;
-            let row = nearest(y, height, window.top, window.height, upright_rows);
-            Some(if orientation.transpose { column_place(row) } else { row_step(row) })
-        }));
+        self.rows.extend((0..height).map(|y| moved(y, placement.shift.rows, height)));
         self.columns.clear();
         self.columns.extend((0..width).map(|x| {
             let x = moved(x, placement.shift.columns, width)?;
-            let x = if placement.flip { width - 1 - x } else { x };
-            let column = nearest(x, width, window.left, window.width, upright_columns);
-            Some(if orientation.transpose { row_step(column) } else { column_place(column) })
+            Some(if placement.flip { width - 1 - x } else { x })
         }));
-        for (out, &row) in out.chunks_exact_mut(width).zip(&self.rows) {
-            match row {
-                Some(row) => out.iter_mut().zip(&self.columns).for_each(|(out, &column)| {
-                    *out = column.map_or(IGNORED_LABEL, |column| label(classes[row + column]));
-                }),
-                None => out.fill(IGNORED_LABEL),
+        let stored = Places::new(mask.orientation, mask.size);
+        let upright = mask.orientation.turned(mask.size);
+        let class = |[row, column]: [usize; 2]| label(mask.classes[stored.of(row, column)]);
+        if let Some(turn) = view.turn {
+            let affine = Affine::new(view.window, turn, wanted);
+            self.each_pixel(out, |row, column| affine.pixel(row, column, upright).map(class));
+        } else {
+            let Window { top, left, height: part_height, width: part_width } = view.window;
+            let rows = self.rows.iter_mut().flatten();
+            rows.for_each(|row| *row = nearest(*row, height, top, part_height, upright[0]));
+            let columns = self.columns.iter_mut().flatten();
+            columns.for_each(|column| *column = nearest(*column, width, left, part_width, upright[1]));
+            self.each_pixel(out, |row, column| Some(class([row, column])));
+        }
+    }
+
+    /// Writes what `label` gives for the row and column of every pixel that shows something.
+    fn each_pixel(&self, out: &mut [i32], label: impl Fn(usize, usize) -> Option<i32>) {
+        for (out, &row) in out.chunks_exact_mut(self.columns.len()).zip(&self.rows) {
+            for (out, &column) in out.iter_mut().zip(&self.columns) {
+                let shown = row.zip(column).and_then(|(row, column)| label(row, column));
+                *out = shown.unwrap_or(IGNORED_LABEL);
             }
         }
     }
@@ -81,7 +85,7 @@ fn moved(at: usize, by: i32, length: usize) -> Option<usize> {
 
 /// The pixel that the centre of pixel `at` of `count` falls into, where these cover `length` of the `stored` pixels, from `first` on.
 ///
-/// As Pillow's `NEAREST` and torchvision's `NEAREST_EXACT`.
+/// As Pillow's `NEAREST` and torchvision's `NEAREST_EXACT`, but that a centre between two pixels always falls into the second.
 fn nearest(at: usize, count: usize, first: f64, length: f64, stored: usize) -> usize {
     let centre = first + (2 * at + 1) as f64 * length / (2 * count) as f64;
     (centre as usize).min(stored - 1)
@@ -110,8 +114,9 @@ mod tests {
         placement: Placement,
     ) -> Vec<i32> {
         let mask = StoredMask { classes: &CLASSES, size: [3, 4], orientation };
+        let view = View { window, turn: None };
         let mut out = vec![77; wanted[0] * wanted[1]];
-        MaskWriter::default().write(&mut out, &mask, window, wanted, &placement);
+        MaskWriter::default().write(&mut out, &mask, view, wanted, &placement);
         out
     }
 

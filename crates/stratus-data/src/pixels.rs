@@ -4,6 +4,7 @@ use half::bf16;
 use serde::{Deserialize, Serialize};
 
 use crate::augment::{Blank, Placement, Shift};
+use crate::frame::Cut;
 
 /// The type of an image's elements in a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -139,10 +140,74 @@ impl Stored for bf16 {
     }
 }
 
+/// Numbers that are converted in step: a whole number of vectors, and of pixels of 1 or 3 channels.
+const IN_STEP: usize = 48;
+
+/// The lines of pixels whose channels lie side by side, one after the other.
+#[derive(Clone, Debug)]
+struct Pattern {
+    scales: [f32; IN_STEP],
+    offsets: [f32; IN_STEP],
+}
+
+impl Pattern {
+    /// None where a pixel's channels do not come round.
+    fn new(lines: &[Line]) -> Option<Self> {
+        if lines.is_empty() || !IN_STEP.is_multiple_of(lines.len()) {
+            return None;
+        }
+        let line = |at: usize| lines[at % lines.len()];
+        Some(Self {
+            scales: std::array::from_fn(|at| line(at).scale),
+            offsets: std::array::from_fn(|at| line(at).offset),
+        })
+    }
+
+    /// Converts so many numbers, of which the first belongs to the first channel.
+    #[inline(always)]
+    fn convert_in_step<T: Stored>(&self, out: &mut [T; IN_STEP], source: &[u8; IN_STEP]) {
+        for at in 0..IN_STEP {
+            out[at] = T::store(f32::from(source[at]) * self.scales[at] + self.offsets[at]);
+        }
+    }
+
+    /// Converts fewer.
+    fn convert_rest<T: Stored>(&self, out: &mut [T], source: &[u8]) {
+        let lines = self.scales.iter().zip(&self.offsets);
+        for ((out, &level), (&scale, &offset)) in out.iter_mut().zip(source).zip(lines) {
+            *out = T::store(Line { scale, offset }.of(level));
+        }
+    }
+
+    /// Whole pixels, in their order.
+    fn convert<T: Stored>(&self, out: &mut [T], source: &[u8]) {
+        let (out, out_rest) = out.as_chunks_mut::<IN_STEP>();
+        let (source, source_rest) = source.as_chunks::<IN_STEP>();
+        out.iter_mut().zip(source).for_each(|(out, source)| self.convert_in_step(out, source));
+        self.convert_rest(out_rest, source_rest);
+    }
+
+    /// Whole pixels of `CHANNELS`, the last one first.
+    fn convert_mirrored<T: Stored, const CHANNELS: usize>(&self, out: &mut [T], source: &[u8]) {
+        let mut mirrored = [0; IN_STEP];
+        let mut parts = source.rchunks(IN_STEP);
+        for out in out.chunks_mut(IN_STEP) {
+            let part = parts.next().unwrap_or_default().as_chunks::<CHANNELS>().0;
+            let places = mirrored.as_chunks_mut::<CHANNELS>().0;
+            places.iter_mut().zip(part.iter().rev()).for_each(|(place, pixel)| *place = *pixel);
+            match out.try_into() {
+                Ok(out) => self.convert_in_step(out, &mirrored),
+                Err(_) => self.convert_rest(out, &mirrored),
+            }
+        }
+    }
+}
+
 /// Writes normalised samples into a batch.
 #[derive(Clone, Debug)]
 pub(crate) struct Converter {
     lines: Vec<Line>,
+    pattern: Option<Pattern>,
     element: Element,
     layout: Layout,
     shape: [usize; 3],
@@ -156,25 +221,73 @@ impl Converter {
         layout: Layout,
         shape: [usize; 3],
     ) -> Self {
-        Self { lines: normalisation.lines(), element, layout, shape }
+        let lines = normalisation.lines();
+        Self { pattern: Pattern::new(&lines), lines, element, layout, shape }
     }
 
-    /// Writes one sample: `pixels` of the shape, in the given order, placed as told, to `out`, a sample's bytes in a batch, aligned for its
-    /// elements.
-    pub(crate) fn write(&self, out: &mut [u8], pixels: &[u8], order: PixelOrder, placement: &Placement) {
+    /// Writes one sample: pixels of the shape, placed as told, to `out`, a sample's bytes in a batch, aligned for its elements.
+    pub(crate) fn write(&self, out: &mut [u8], cut: Cut<'_>, placement: &Placement) {
         match self.element {
-            Element::F32 => {
-                self.place::<f32>(bytemuck::pod_align_to_mut(out).1, pixels, order, placement);
-            }
-            Element::Bf16 => {
-                self.place::<bf16>(bytemuck::pod_align_to_mut(out).1, pixels, order, placement);
-            }
+            Element::F32 => self.write_as::<f32>(bytemuck::pod_align_to_mut(out).1, cut, placement),
+            Element::Bf16 => self.write_as::<bf16>(bytemuck::pod_align_to_mut(out).1, cut, placement),
         }
     }
 
     /// Output (c, y, x) becomes `lines[c]` of the pixel (c, y + shift.rows, x + shift.columns) of the image, mirrored where it shall be;
-    /// of 0 where there is none; and 0 where it is blank.
-    fn place<T: Stored>(&self, out: &mut [T], pixels: &[u8], order: PixelOrder, placement: &Placement) {
+    /// of 0 where there is none; and 0 where the pixel shows nothing or it is blank.
+    fn write_as<T: Stored>(&self, out: &mut [T], cut: Cut<'_>, placement: &Placement) {
+        match (self.layout, cut.order, &self.pattern, self.lines.len()) {
+            (Layout::Nhwc, PixelOrder::Interleaved, Some(pattern), 3) => {
+                self.place_pixels::<T, 3>(pattern, out, cut.pixels, placement);
+            }
+            (Layout::Nhwc, PixelOrder::Interleaved, Some(pattern), 1) => {
+                self.place_pixels::<T, 1>(pattern, out, cut.pixels, placement);
+            }
+            _ => self.place_channels(out, cut.pixels, cut.order, placement),
+        }
+        if let Some(shown) = cut.shown {
+            self.blank_hidden(out, shown, placement);
+        }
+        if let Some(Blank { rows, columns }) = placement.blank {
+            (rows[0]..rows[1]).for_each(|row| self.blank(out, row, columns));
+        }
+    }
+
+    /// Pixel by pixel, where their channels lie side by side in both.
+    fn place_pixels<T: Stored, const CHANNELS: usize>(
+        &self,
+        pattern: &Pattern,
+        out: &mut [T],
+        pixels: &[u8],
+        placement: &Placement,
+    ) {
+        let [_, height, width] = self.shape;
+        if placement.shift != Shift::default() {
+            out.chunks_mut(IN_STEP).for_each(|out| pattern.convert_rest(out, &[0; IN_STEP]));
+        } else if !placement.flip {
+            return pattern.convert(out, pixels);
+        }
+        for Run { to, row, column, count } in visible_runs(height, width, placement.shift) {
+            let out = &mut out[to * CHANNELS..(to + count) * CHANNELS];
+            // The run's last pixel is the first of what it mirrors.
+            let first = row * width + if placement.flip { width - column - count } else { column };
+            let source = &pixels[first * CHANNELS..(first + count) * CHANNELS];
+            if placement.flip {
+                pattern.convert_mirrored::<T, CHANNELS>(out, source);
+            } else {
+                pattern.convert(out, source);
+            }
+        }
+    }
+
+    /// Channel by channel.
+    fn place_channels<T: Stored>(
+        &self,
+        out: &mut [T],
+        pixels: &[u8],
+        order: PixelOrder,
+        placement: &Placement,
+    ) {
         let [channels, height, width] = self.shape;
         let plane = height * width;
         for (channel, &line) in self.lines.iter().enumerate() {
@@ -192,33 +305,50 @@ impl Converter {
             }
             if whole && !placement.flip {
                 convert(&mut out[..(plane - 1) * to_step + 1], to_step, source, from_step, line);
-            } else {
-                for Run { to, row, column, count } in visible_runs(height, width, placement.shift) {
-                    let out = &mut out[to * to_step..(to + count - 1) * to_step + 1];
-                    if placement.flip {
-                        // The run's last pixel is the first of what it mirrors.
-                        let first = row * width + width - column - count;
-                        let source = &source[first * from_step..(first + count - 1) * from_step + 1];
-                        for (out, &pixel) in
-                            out.iter_mut().step_by(to_step).zip(source.iter().step_by(from_step).rev())
-                        {
-                            *out = T::store(line.of(pixel));
-                        }
-                    } else {
-                        let source = &source[(row * width + column) * from_step..];
-                        convert(out, to_step, source, from_step, line);
+                continue;
+            }
+            for Run { to, row, column, count } in visible_runs(height, width, placement.shift) {
+                let out = &mut out[to * to_step..(to + count - 1) * to_step + 1];
+                if placement.flip {
+                    // The run's last pixel is the first of what it mirrors.
+                    let first = row * width + width - column - count;
+                    let source = &source[first * from_step..(first + count - 1) * from_step + 1];
+                    for (out, &pixel) in
+                        out.iter_mut().step_by(to_step).zip(source.iter().step_by(from_step).rev())
+                    {
+                        *out = T::store(line.of(pixel));
                     }
+                } else {
+                    let source = &source[(row * width + column) * from_step..];
+                    convert(out, to_step, source, from_step, line);
                 }
             }
-            if let Some(Blank { rows, columns }) = placement.blank {
-                for row in rows[0]..rows[1] {
-                    let blank = &mut out[(row * width + columns[0]) * to_step..];
-                    blank
-                        .iter_mut()
-                        .step_by(to_step)
-                        .take(columns[1] - columns[0])
-                        .for_each(|out| *out = T::store(0.0));
-                }
+        }
+    }
+
+    /// Blanks the pixels of the output that show nothing: those outside the `shown` columns of their row, wherever they are placed.
+    fn blank_hidden<T: Stored>(&self, out: &mut [T], shown: &[[usize; 2]], placement: &Placement) {
+        let [_, height, width] = self.shape;
+        for Run { to, row, column, count } in visible_runs(height, width, placement.shift) {
+            let [first, end] = shown[row];
+            let [first, end] = if placement.flip { [width - end, width - first] } else { [first, end] };
+            // Within the run, which takes its pixels from `column` on.
+            let [first, end] = [first, end].map(|at| at.saturating_sub(column).min(count));
+            let (out_row, out_column) = (to / width, to % width);
+            self.blank(out, out_row, [out_column, out_column + first]);
+            self.blank(out, out_row, [out_column + end, out_column + count]);
+        }
+    }
+
+    /// Writes 0, the mean, to some columns of a row.
+    fn blank<T: Stored>(&self, out: &mut [T], row: usize, [first, end]: [usize; 2]) {
+        let [channels, height, width] = self.shape;
+        let [first, end] = [first, end].map(|column| row * width + column);
+        match self.layout {
+            Layout::Nhwc => out[first * channels..end * channels].fill(T::store(0.0)),
+            Layout::Nchw => {
+                let planes = out.chunks_exact_mut(height * width);
+                planes.for_each(|plane| plane[first..end].fill(T::store(0.0)));
             }
         }
     }
@@ -272,7 +402,13 @@ mod tests {
     use super::*;
 
     /// Writing by its definition, one element at a time.
-    fn check(shape: [usize; 3], layout: Layout, order: PixelOrder, placement: &Placement) {
+    fn check(
+        shape: [usize; 3],
+        layout: Layout,
+        order: PixelOrder,
+        placement: &Placement,
+        shown: Option<&[[usize; 2]]>,
+    ) {
         let [channels, height, width] = shape;
         let pixels: Vec<u8> = (0..channels * height * width).map(|i| (i * 37 + 1) as u8).collect();
         let normalisation = Normalisation {
@@ -281,16 +417,21 @@ mod tests {
         };
         let mut out = vec![f32::NAN; pixels.len()];
         let converter = Converter::new(&normalisation, Element::F32, layout, shape);
-        converter.write(bytemuck::cast_slice_mut(&mut out), &pixels, order, placement);
+        converter.write(bytemuck::cast_slice_mut(&mut out), Cut { pixels: &pixels, order, shown }, placement);
         for c in 0..channels {
             for y in 0..height {
                 for x in 0..width {
                     let Placement { shift, flip, blank } = *placement;
                     let (from_y, from_x) = (y as i32 + shift.rows, x as i32 + shift.columns);
                     let inside = (0..height as i32).contains(&from_y) && (0..width as i32).contains(&from_x);
+                    let mut hidden = false;
                     let pixel = if inside {
                         let (from_y, from_x) = (from_y as usize, from_x as usize);
                         let from_x = if flip { width - 1 - from_x } else { from_x };
+                        hidden = shown.is_some_and(|shown| {
+                            let [first, end] = shown[from_y];
+                            !(first..end).contains(&from_x)
+                        });
                         match order {
                             PixelOrder::Planes => pixels[(c * height + from_y) * width + from_x],
                             PixelOrder::Interleaved => pixels[(from_y * width + from_x) * channels + c],
@@ -302,10 +443,11 @@ mod tests {
                     let exact = (f64::from(pixel) / 255.0 - f64::from(normalisation.mean[c]))
                         / f64::from(normalisation.std[c]);
                     assert!((f64::from(expected) - exact).abs() < 1e-6 * exact.abs().max(1.0));
-                    if blank.is_some_and(|blank| {
+                    let blank = blank.is_some_and(|blank| {
                         (blank.rows[0]..blank.rows[1]).contains(&y)
                             && (blank.columns[0]..blank.columns[1]).contains(&x)
-                    }) {
+                    });
+                    if blank || hidden {
                         expected = 0.0;
                     }
                     let at = match layout {
@@ -324,8 +466,10 @@ mod tests {
 
     #[test]
     fn every_pixel_lands_where_its_layout_and_placement_say() {
-        for shape in [[1, 4, 5], [3, 4, 5], [2, 1, 1]] {
+        for shape in [[1, 4, 5], [3, 4, 5], [2, 1, 1], [3, 3, 41], [1, 2, 103]] {
             let [_, height, width] = shape;
+            // Triangles and empty rows.
+            let shown: Vec<_> = (0..height).map(|row| [row.min(width / 2), width - row.min(width)]).collect();
             for layout in [Layout::Nchw, Layout::Nhwc] {
                 for (order, flip) in [
                     (PixelOrder::Planes, false),
@@ -336,13 +480,15 @@ mod tests {
                     for rows in -5..=5 {
                         for columns in -6..=6 {
                             let shift = Shift { rows, columns };
-                            check(shape, layout, order, &Placement { flip, shift, blank: None });
+                            let placement = Placement { flip, shift, blank: None };
+                            check(shape, layout, order, &placement, None);
+                            check(shape, layout, order, &placement, Some(&shown));
                         }
                     }
                     let blank = Some(Blank { rows: [0, height.min(2)], columns: [width / 2, width] });
                     let shift = Shift { rows: 1, columns: -1 };
-                    check(shape, layout, order, &Placement { flip, shift, blank });
-                    check(shape, layout, order, &Placement { flip, shift: Shift::default(), blank });
+                    check(shape, layout, order, &Placement { flip, shift, blank }, Some(&shown));
+                    check(shape, layout, order, &Placement { flip, shift: Shift::default(), blank }, None);
                 }
             }
         }
@@ -355,7 +501,11 @@ mod tests {
         let mut out = vec![bf16::ZERO; 256];
         let converter = Converter::new(&normalisation, Element::Bf16, Layout::Nhwc, [1, 16, 16]);
         let (order, placement) = (PixelOrder::Planes, Placement::default());
-        converter.write(bytemuck::cast_slice_mut(&mut out), &pixels, order, &placement);
+        converter.write(
+            bytemuck::cast_slice_mut(&mut out),
+            Cut { pixels: &pixels, order, shown: None },
+            &placement,
+        );
         for (pixel, value) in pixels.iter().zip(&out) {
             assert_eq!(*value, bf16::from_f32(normalisation.lines()[0].of(*pixel)));
         }

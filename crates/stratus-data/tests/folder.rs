@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stratus_data::{
-    Augment, BatchBuffer, Dataset, LastBatch, Loader, LoaderConfig, OpenOptions, Order, ResizedCrop, Scratch,
-    Split, open, stats,
+    Augment, BatchBuffer, ColourJitter, Dataset, LastBatch, Loader, LoaderConfig, OpenOptions, Order,
+    ResizedCrop, Scratch, Split, open, stats,
 };
 
 fn fixture(name: &str) -> PathBuf {
@@ -218,7 +218,16 @@ fn workers_and_resuming_change_nothing() {
     let config = LoaderConfig {
         seed: 3,
         shape: Some([3, 12, 10]),
-        augment: Augment { shift: 2, flip: true, cutout: 3, resized_crop: Some(ResizedCrop::default()) },
+        augment: Augment {
+            shift: 2,
+            flip: true,
+            cutout: 3,
+            resized_crop: Some(ResizedCrop::default()),
+            rotation: 20.0,
+            zoom: Some([0.5, 2.0]),
+            colour: ColourJitter { brightness: 0.4, contrast: 0.4, saturation: 0.4, hue: 0.1 },
+            ..Augment::default()
+        },
         last: LastBatch::Keep,
         epochs: Some(3),
         ..LoaderConfig::new(4)

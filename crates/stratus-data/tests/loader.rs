@@ -12,8 +12,9 @@ use std::time::Duration;
 use half::bf16;
 use stratus_data::buffer::{ALIGNMENT, IGNORED_LABEL};
 use stratus_data::{
-    Augment, BatchBuffer, DataError, Dataset, Element, LastBatch, Layout, Loader, LoaderConfig, LoaderError,
-    Normalisation, OpenOptions, Order, Orientation, PixelOrder, Position, Sample, Scratch, Split, open,
+    Augment, BatchBuffer, ColourJitter, DataError, Dataset, Element, LastBatch, Layout, Loader, LoaderConfig,
+    LoaderError, Normalisation, OpenOptions, Order, Orientation, PixelOrder, Position, ResizedCrop, Sample,
+    Scratch, Split, open,
 };
 
 /// Samples that tell their index: pixel p of sample i is i × 31 + p.
@@ -346,6 +347,36 @@ fn what_cannot_work_is_refused_with_the_key() {
         (
             LoaderConfig { augment: Augment { shift: 4, ..Augment::default() }, ..config(1) },
             "augment: is a shift of up to 4 pixels, but an image has 4×5; set less than 4",
+        ),
+        (
+            LoaderConfig { augment: Augment { rotation: 181.0, ..Augment::default() }, ..config(1) },
+            "augment: is a rotation by up to 181 degrees, but must be from 0 to 180",
+        ),
+        (
+            LoaderConfig { augment: Augment { zoom: Some([2.0, 1.0]), ..Augment::default() }, ..config(1) },
+            "augment: is a zoom from 2 to 1; set a least and a greatest factor from 0.0625 to 16",
+        ),
+        (
+            LoaderConfig {
+                augment: Augment {
+                    random_crop: true,
+                    resized_crop: Some(ResizedCrop::default()),
+                    ..Augment::default()
+                },
+                ..config(1)
+            },
+            "augment: has a random crop of the resized image and one that is resized; set one of the two",
+        ),
+        (
+            LoaderConfig {
+                augment: Augment {
+                    colour: ColourJitter { hue: 0.6, ..ColourJitter::default() },
+                    ..Augment::default()
+                },
+                ..config(1)
+            },
+            "augment: changes colours by brightness 0, contrast 0, saturation 0 and hue 0.6; set the first three from 0 to 16, hue from \
+             0 to 0.5",
         ),
         (
             LoaderConfig { last: LastBatch::Keep, ..config(usize::MAX / 2) },

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use stratus_data::buffer::IGNORED_LABEL;
 use stratus_data::datasets::{IGNORED, IGNORED_PIXEL};
 use stratus_data::{
-    Augment, BatchBuffer, DataError, Dataset, LastBatch, Layout, Loader, LoaderConfig, Normalisation, Order,
-    Orientation, PixelOrder, Position, ResizedCrop, Sample, Scratch,
+    Augment, BatchBuffer, ColourJitter, DataError, Dataset, LastBatch, Layout, Loader, LoaderConfig,
+    Normalisation, Order, Orientation, PixelOrder, Position, ResizedCrop, Sample, Scratch,
 };
 
 const CLASSES: usize = 4;
@@ -120,9 +120,18 @@ fn config(batch_size: usize) -> LoaderConfig {
     }
 }
 
-/// Every change there is.
+/// Every change there is, but for the part at a random place, which takes the place of one that is resized.
 fn everything() -> Augment {
-    Augment { shift: 3, flip: true, cutout: 9, resized_crop: Some(ResizedCrop::default()) }
+    Augment {
+        shift: 3,
+        flip: true,
+        cutout: 9,
+        resized_crop: Some(ResizedCrop::default()),
+        rotation: 30.0,
+        zoom: Some([0.5, 2.0]),
+        colour: ColourJitter { brightness: 0.4, contrast: 0.4, saturation: 0.4, hue: 0.1 },
+        ..Augment::default()
+    }
 }
 
 fn all(set: Blocks, config: LoaderConfig) -> Vec<BatchBuffer> {
@@ -136,7 +145,8 @@ fn all(set: Blocks, config: LoaderConfig) -> Vec<BatchBuffer> {
 }
 
 /// Image and mask agree at every pixel of a batch that is not near the border of a block or of the image, beyond which another block may
-/// begin: a border is blurred in the image, and sharp in the mask. Returns how many were compared, and how many were blank though they have a class.
+/// begin: a border is blurred in the image, and sharp in the mask. Returns how many were compared, and how many were blank though they
+/// have a class.
 fn compare(batch: &BatchBuffer, [_, height, width]: [usize; 3]) -> (usize, usize) {
     const NEAR: usize = 3;
     let (mut compared, mut blank) = (0, 0);
@@ -212,18 +222,28 @@ proptest! {
     #[test]
     fn images_and_masks_show_the_same(
         size in [20usize..90, 20usize..90],
-        switches in any::<[bool; 3]>(),
+        switches in any::<[bool; 4]>(),
+        rotation in prop_oneof![Just(0.0), 0.0..180.0],
         cutout in 0u16..10,
         shift in 0u16..12,
         seed in any::<u64>(),
     ) {
-        let [flip, crop, grown] = switches;
+        let [flip, crop, grown, zoomed] = switches;
         // A part that is not much enlarged, as a border is then blurred far.
         let resized_crop = crop.then_some(ResizedCrop { scale: [0.3, 1.0], ..ResizedCrop::default() });
         let config = LoaderConfig {
             seed,
             resize: grown.then_some(48),
-            augment: Augment { shift, flip, cutout, resized_crop },
+            augment: Augment {
+                shift,
+                flip,
+                cutout,
+                resized_crop,
+                random_crop: !crop,
+                rotation,
+                zoom: zoomed.then_some([0.7, 1.4]),
+                ..Augment::default()
+            },
             ..config(8)
         };
         let (mut compared, mut samples) = (0, 0);
@@ -240,24 +260,27 @@ proptest! {
 
 #[test]
 fn workers_and_resuming_change_nothing() {
-    let config = LoaderConfig { augment: everything(), epochs: Some(3), ..config(4) };
-    let contents = |batches: &[BatchBuffer]| {
-        let content =
-            |b: &BatchBuffer| (b.epoch, b.index, b.images.to_vec(), b.labels.clone(), b.indices.clone());
-        batches.iter().map(content).collect::<Vec<_>>()
-    };
-    let set = || Blocks::new(11, [50, 40]);
-    let expected = contents(&all(set(), config.clone()));
-    assert_eq!(expected.len(), 9);
-    assert_ne!(expected[0].3, expected[3].3);
-    for workers in [1, 2, 4] {
-        let batches = all(set(), LoaderConfig { workers, slots: 5, ..config.clone() });
-        assert_eq!(contents(&batches), expected, "{workers} workers");
-    }
-    for done in [1, 4, 8] {
-        let start = Position { epoch: done as u32 / 3, batch: done as u64 % 3 };
-        let batches = all(set(), LoaderConfig { start, workers: 2, ..config.clone() });
-        assert_eq!(contents(&batches), expected[done..], "resumed after {done}");
+    let random_crop = Augment { resized_crop: None, random_crop: true, ..everything() };
+    for (augment, resize) in [(everything(), None), (random_crop, Some(40))] {
+        let config = LoaderConfig { augment, resize, epochs: Some(3), ..config(4) };
+        let contents = |batches: &[BatchBuffer]| {
+            let content =
+                |b: &BatchBuffer| (b.epoch, b.index, b.images.to_vec(), b.labels.clone(), b.indices.clone());
+            batches.iter().map(content).collect::<Vec<_>>()
+        };
+        let set = || Blocks::new(11, [50, 40]);
+        let expected = contents(&all(set(), config.clone()));
+        assert_eq!(expected.len(), 9);
+        assert_ne!(expected[0].3, expected[3].3);
+        for workers in [1, 2, 4] {
+            let batches = all(set(), LoaderConfig { workers, slots: 5, ..config.clone() });
+            assert_eq!(contents(&batches), expected, "{workers} workers");
+        }
+        for done in [1, 4, 8] {
+            let start = Position { epoch: done as u32 / 3, batch: done as u64 % 3 };
+            let batches = all(set(), LoaderConfig { start, workers: 2, ..config.clone() });
+            assert_eq!(contents(&batches), expected[done..], "resumed after {done}");
+        }
     }
 }
 

@@ -30,6 +30,10 @@ pub enum Purpose {
     Cutout = 10,
     /// The order in which a data set's samples are packed; indexed by the split.
     Pack = 11,
+    /// Rotating and zooming an image; indexed by epoch and sample.
+    Affine = 12,
+    /// Changing an image's colours; indexed by epoch and sample.
+    Colour = 13,
 }
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];

@@ -2,7 +2,9 @@
 
 use crate::Experiment;
 use crate::experiment::{self, OnBadSample};
-use stratus_data::{Augment, Element, LastBatch, Layout, LoaderConfig, Normalisation, Order, ResizedCrop};
+use stratus_data::{
+    Augment, ColourJitter, Element, LastBatch, Layout, LoaderConfig, Normalisation, Order, ResizedCrop,
+};
 use stratus_engine::{DType, Plan};
 
 /// What a batch's images look like in memory.
@@ -78,5 +80,14 @@ fn augmentation(settings: &experiment::Augment) -> Augment {
         flip: settings.flip,
         cutout: pixels(settings.cutout),
         resized_crop: settings.random_resized_crop.then_some(crop),
+        random_crop: settings.random_crop,
+        rotation: settings.rotation,
+        zoom: settings.zoom.as_deref().map(|zoom| range(zoom, [1.0; 2])),
+        colour: ColourJitter {
+            brightness: settings.brightness,
+            contrast: settings.contrast,
+            saturation: settings.saturation,
+            hue: settings.hue,
+        },
     }
 }

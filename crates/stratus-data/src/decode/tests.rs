@@ -37,8 +37,9 @@ fn upright(file: &[u8]) -> (Vec<u8>, [usize; 3]) {
     };
     let [height, width] = sample.upright_size();
     let window = crate::frame::Window { top: 0.0, left: 0.0, height: height as f64, width: width as f64 };
+    let view = crate::frame::View { window, turn: None };
     let mut framer = crate::frame::Framer::default();
-    let upright = framer.cut(&sample, window, [shape[0], height, width]).unwrap().0.to_vec();
+    let upright = framer.cut(&sample, view, [shape[0], height, width]).unwrap().pixels.to_vec();
     (upright, [shape[0], height, width])
 }
 

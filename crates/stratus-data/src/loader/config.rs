@@ -243,21 +243,7 @@ impl Plan {
             );
             return wrong("normalisation", problem);
         }
-        if usize::from(config.augment.shift) >= height.min(width) {
-            let problem = format!(
-                "is a shift of up to {} pixels, but an image has {height}×{width}; set less than {}",
-                config.augment.shift,
-                height.min(width)
-            );
-            return wrong("augment", problem);
-        }
-        if let Some(crop) = config.augment.resized_crop
-            && !crop.is_valid()
-        {
-            let problem = format!(
-                "has a random crop of scale {:?} and ratio {:?}; both are a least and a greatest number, the scale above 0 and at most 1",
-                crop.scale, crop.ratio
-            );
+        if let Some(problem) = config.augment.problem([height, width]) {
             return wrong("augment", problem);
         }
         // With masks a sample has a label for every pixel.

@@ -256,7 +256,8 @@ settings! {
         std: Option<Vec<f64>> = None, Limit::Above(0.0);
     }
 
-    /// Random changes to the training images.
+    /// Random changes to the training images, in this order whatever the order of the keys: a part is cut out, zoomed and rotated; colours
+    /// change; the result is mirrored, shifted and partly blanked. Masks follow all but colours and blanking.
     augment "data.augment": Augment {
         /// Shift each image by up to this many pixels in both directions, filling with the background.
         shift: usize = 0, Limit::Between(0.0, 1024.0);
@@ -270,6 +271,22 @@ settings! {
         scale: Vec<f64> = vec![0.08, 1.0], Limit::Between(0.0, 1.0);
         /// random_resized_crop: least and greatest width divided by height.
         ratio: Vec<f64> = vec![0.75, 1.3333], Limit::Above(0.0);
+        /// Take the part at a random place of the image, resized as `data.resize` says, in place of its middle.
+        random_crop: bool = false, Limit::Any;
+        /// Rotate each image by up to this many degrees either way. What the image does not reach gets the mean.
+        rotation: f64 = 0.0, Limit::Between(0.0, 180.0);
+        /// Least and greatest factor that each image is enlarged by; below 1 it is shrunk, and what it does not reach gets the mean. Not
+        /// set: none is.
+        zoom: Option<Vec<f64>> = None, Limit::Between(0.0625, 16.0);
+        /// Multiply pixels by a factor of up to this much more or less than 1, never below 0.
+        brightness: f64 = 0.0, Limit::Between(0.0, 16.0);
+        /// Multiply the distance of pixels from the image's mean grey by such a factor.
+        contrast: f64 = 0.0, Limit::Between(0.0, 16.0);
+        /// Multiply the distance of pixels from their own grey by such a factor.
+        saturation: f64 = 0.0, Limit::Between(0.0, 16.0);
+        /// Move hues by up to this share of the circle either way. The four changes of colour follow each other in an order drawn for every
+        /// image.
+        hue: f64 = 0.0, Limit::Between(0.0, 0.5);
     }
 
     /// The size of made-up data, `data.name = "synthetic"`.

@@ -277,13 +277,21 @@ impl Experiment {
                 "give channels, height and width, like [3, 224, 224]",
             );
         }
-        for (key, range) in [("scale", &self.augment.scale), ("ratio", &self.augment.ratio)] {
+        let Augment { scale, ratio, zoom, random_crop, random_resized_crop, .. } = &self.augment;
+        for (key, range) in [("scale", Some(scale)), ("ratio", Some(ratio)), ("zoom", zoom.as_ref())] {
+            let Some(range) = range else { continue };
             if range.len() != 2 || range[0] <= 0.0 || range[0] > range[1] {
                 return conflict(
                     format!("`data.augment.{key}` is {}", Value::Numbers(range.clone())),
                     "give a least number above 0 and a greatest",
                 );
             }
+        }
+        if *random_crop && *random_resized_crop {
+            return conflict(
+                "`data.augment.random_crop` and `data.augment.random_resized_crop` are both true".to_owned(),
+                "set one of the two: each takes its own part",
+            );
         }
         let (warmup, epochs) = (self.schedule.warmup_epochs, self.train.epochs);
         if warmup > 0.0 && warmup >= epochs as f64 && self.schedule.name != ScheduleName::OneCycle {

@@ -159,6 +159,14 @@ fn mistakes_name_place_key_and_remedy() {
             "configuration: `data.mean` has 1 channels and `data.std` has 2 | give both as many numbers as the images have channels",
         ),
         (
+            "model.name = \"n\"\ndata.augment.zoom = [2.0, 0.5]",
+            "configuration: `data.augment.zoom` is [2.0, 0.5] | give a least number above 0 and a greatest",
+        ),
+        (
+            "model.name = \"n\"\ndata.augment.random_crop = true\ndata.augment.random_resized_crop = true",
+            "configuration: `data.augment.random_crop` and `data.augment.random_resized_crop` are both true | set one of the two: each takes its own part",
+        ),
+        (
             "model.name = \"n\"\nschedule.warmup_epochs = 12",
             "configuration: `schedule.warmup_epochs` is 12 and `train.epochs` is 10 | the warm-up must end before training does",
         ),

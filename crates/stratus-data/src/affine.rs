@@ -1,0 +1,191 @@
+//! Images rotated and zoomed: one affine map from the pixels of a sample to places in the upright image, and one interpolation.
+//!
+//! A pixel covers the square from its number to the next; its centre is half a pixel further. A pixel of the sample whose centre falls into the
+//! image takes the four pixels around that place by their distance, those beyond the image's edge being the edge's; any other pixel shows
+//! nothing. Masks take the pixel that the place falls into. Both ask the same map, so that they agree on what is shown.
+
+use crate::datasets::Sample;
+use crate::error::DataError;
+use crate::frame::{Framer, Places, Window, resize_planes};
+use crate::pixels::PixelOrder;
+
+/// The distance of neighbouring pixels of the sample, in pixels of the image, from which on the image is first shrunk over all of its pixels:
+/// the four around a place would leave out too many.
+const SPARSE: f64 = 1.5;
+/// What a neighbour's share is counted in, as a power of two.
+const SHARE_BITS: u32 = 10;
+
+/// A rotation about a window's middle, anticlockwise.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Turn {
+    pub sine: f64,
+    pub cosine: f64,
+}
+
+impl Turn {
+    /// By an angle in degrees.
+    pub(crate) fn new(degrees: f64) -> Self {
+        // Libraries differ in the last bit of a sine. Rounding makes them one, and is off by less than a thousandth of a pixel
+        // over a million pixels.
+        let rounded = |number: f64| (number * f64::from(1 << 30)).round() / f64::from(1 << 30);
+        let (sine, cosine) = degrees.to_radians().sin_cos();
+        Self { sine: rounded(sine), cosine: rounded(cosine) }
+    }
+}
+
+/// Where the pixels of a sample lie in the upright image, as row and column.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Affine {
+    /// The centre of the first pixel.
+    first: [f64; 2],
+    /// From a pixel to the one below it.
+    down: [f64; 2],
+    /// From a pixel to the one right of it.
+    right: [f64; 2],
+}
+
+impl Affine {
+    /// The map of samples of the `wanted` size that show a `window`, turned about its middle.
+    pub(crate) fn new(window: Window, turn: Turn, wanted: [usize; 2]) -> Self {
+        let [rows, columns] = wanted.map(|length| length as f64);
+        let [step_down, step_right] = [window.height / rows, window.width / columns];
+        let down = [turn.cosine * step_down, -turn.sine * step_right];
+        let right = [turn.sine * step_down, turn.cosine * step_right];
+        let middle = [window.top + window.height / 2.0, window.left + window.width / 2.0];
+        let from_middle = [(1.0 - rows) / 2.0, (1.0 - columns) / 2.0];
+        let first = |axis: usize| middle[axis] + from_middle[0] * down[axis] + from_middle[1] * right[axis];
+        Self { first: [first(0), first(1)], down, right }
+    }
+
+    /// The place of the centre of a pixel.
+    pub(crate) fn place(&self, row: usize, column: usize) -> [f64; 2] {
+        let (row, column) = (row as f64, column as f64);
+        let along = |axis: usize| self.first[axis] + row * self.down[axis] + column * self.right[axis];
+        [along(0), along(1)]
+    }
+
+    /// The pixel of an image of `size` that the centre of a pixel falls into.
+    pub(crate) fn pixel(&self, row: usize, column: usize, size: [usize; 2]) -> Option<[usize; 2]> {
+        let place = self.place(row, column);
+        is_inside(place, size).then(|| place.map(|at| at as usize))
+    }
+
+    /// Rows and columns of an image of `size`, first and behind the last, that samples of the `wanted` size show; with `margins` around them.
+    fn bounds(&self, wanted: [usize; 2], margins: [f64; 2], size: [usize; 2]) -> [[usize; 2]; 2] {
+        let [last_row, last_column] = wanted.map(|length| length - 1);
+        let corners =
+            [[0, 0], [0, last_column], [last_row, 0], [last_row, last_column]].map(|[y, x]| self.place(y, x));
+        [0, 1].map(|axis| {
+            let along = corners.map(|corner| corner[axis]);
+            let least = along.into_iter().fold(f64::INFINITY, f64::min) - margins[axis];
+            let most = along.into_iter().fold(f64::NEG_INFINITY, f64::max) + margins[axis];
+            // Numbers below 0 become 0.
+            [(least.floor() as usize).min(size[axis]), (most.ceil() as usize).min(size[axis])]
+        })
+    }
+}
+
+fn is_inside([row, column]: [f64; 2], [rows, columns]: [usize; 2]) -> bool {
+    (0.0..rows as f64).contains(&row) && (0.0..columns as f64).contains(&column)
+}
+
+impl Framer {
+    /// Writes what a turned window of a sample shows to `resized`, upright, in the sample's channels and order, and to `shown` which columns
+    /// of each row show something.
+    pub(crate) fn warp(
+        &mut self,
+        sample: &Sample<'_>,
+        window: Window,
+        turn: Turn,
+        wanted: [usize; 2],
+    ) -> Result<(), DataError> {
+        let [channels, stored_rows, stored_columns] = sample.shape;
+        let [rows, columns] = wanted;
+        let upright = sample.upright_size();
+        let affine = Affine::new(window, turn, wanted);
+        let steps = [window.height / rows as f64, window.width / columns as f64];
+
+        // The part of the image to take pixels from, and how many of them are one of the image's.
+        let mut part = [[0, upright[0]], [0, upright[1]]];
+        let (mut pixels, mut size) = (sample.pixels, [stored_rows, stored_columns]);
+        if steps.iter().any(|step| *step > SPARSE) {
+            let margins = steps.map(|step| step.max(1.0) + 1.0);
+            let bounds = affine.bounds(wanted, margins, upright);
+            if bounds.iter().all(|[first, end]| first < end) {
+                part = bounds;
+                let lengths = part.map(|[first, end]| (end - first) as f64);
+                let shrunk = [0, 1].map(|axis| (lengths[axis] / steps[axis].max(1.0)).ceil() as usize);
+                let crop = Window {
+                    top: part[0][0] as f64,
+                    left: part[1][0] as f64,
+                    height: lengths[0],
+                    width: lengths[1],
+                };
+                let stored = crop.stored(sample.orientation, size);
+                let shrunk = sample.orientation.turned(shrunk);
+                resize_planes(&mut self.resizer, sample, stored, &mut self.shrunk, shrunk)?;
+                (pixels, size) = (&self.shrunk, shrunk);
+            }
+        }
+        let places = Places::new(sample.orientation, size);
+        let available = sample.orientation.turned(size);
+        let density = [0, 1].map(|axis| available[axis] as f64 / (part[axis][1] - part[axis][0]) as f64);
+        // From a pixel to the next, and from a channel of it to the next.
+        let (pixel_step, stored_plane, plane) = match sample.order {
+            PixelOrder::Planes => (1, size[0] * size[1], rows * columns),
+            PixelOrder::Interleaved => (channels, 1, 1),
+        };
+        self.resized.clear();
+        self.resized.resize(channels * rows * columns, 0);
+        self.shown.clear();
+        for row in 0..rows {
+            // Along a row the map is a straight line: what lies within the image is one run.
+            let is_shown = |&column: &usize| is_inside(affine.place(row, column), upright);
+            let first = (0..columns).find(is_shown).unwrap_or(columns);
+            let end = (first..columns).find(|column| !is_shown(column)).unwrap_or(columns);
+            self.shown.push([first, end]);
+            for column in first..end {
+                let place = affine.place(row, column);
+                let [y, x] = [0, 1].map(|axis| {
+                    Neighbours::of((place[axis] - part[axis][0] as f64) * density[axis], available[axis])
+                });
+                let corners = [(y.low, x.low), (y.low, x.high), (y.high, x.low), (y.high, x.high)]
+                    .map(|(y, x)| places.of(y, x) * pixel_step);
+                let out = (row * columns + column) * pixel_step;
+                for channel in 0..channels {
+                    let [a, b, c, d] = corners.map(|at| u32::from(pixels[at + channel * stored_plane]));
+                    let upper = a * (Neighbours::WHOLE - x.share) + b * x.share;
+                    let lower = c * (Neighbours::WHOLE - x.share) + d * x.share;
+                    let sum = upper * (Neighbours::WHOLE - y.share) + lower * y.share;
+                    self.resized[out + channel * plane] =
+                        ((sum + Neighbours::HALF) >> (2 * SHARE_BITS)) as u8;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The two pixels along an axis that a place lies between.
+struct Neighbours {
+    low: usize,
+    high: usize,
+    /// The second one's share.
+    share: u32,
+}
+
+impl Neighbours {
+    const WHOLE: u32 = 1 << SHARE_BITS;
+    /// Half of a pixel's weight, for rounding: both axes count.
+    const HALF: u32 = 1 << (2 * SHARE_BITS - 1);
+
+    fn of(place: f64, length: usize) -> Self {
+        let from_centre = (place - 0.5).clamp(0.0, (length - 1) as f64);
+        let low = from_centre as usize;
+        let share = ((from_centre - low as f64) * f64::from(Self::WHOLE)) as u32;
+        Self { low, high: (low + 1).min(length - 1), share }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,209 @@
+//! Brightness, contrast, saturation and hue, changed at random: torchvision's `ColorJitter` on 8-bit pixels.
+//!
+//! Each is defined as there, and what it gives is cut down to a whole level. Products and sums are rounded one by one, in `f32`, and hues are
+//! integers: the bits are the same everywhere. The four follow each other in an order of their own for every image.
+
+use serde::{Deserialize, Serialize};
+use stratus_random::{Purpose, Stream};
+
+use crate::pixels::PixelOrder;
+
+/// The most that a factor may differ from 1.
+const MOST: f64 = 16.0;
+/// What shares of the circle of hues are counted in, as a power of two.
+const BITS: u32 = 16;
+const ONE: i64 = 1 << BITS;
+
+/// How much colours are changed at random in every epoch. By default not at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ColourJitter {
+    /// Pixels are multiplied by a factor uniform in [max(0, 1 - x), 1 + x].
+    pub brightness: f64,
+    /// The distance of pixels from the image's mean grey is multiplied by such a factor.
+    pub contrast: f64,
+    /// The distance of pixels from their own grey is multiplied by such a factor. Images of three channels only.
+    pub saturation: f64,
+    /// Hues move by a share of the circle uniform in [-x, x], at most a half. Images of three channels only.
+    pub hue: f64,
+}
+
+impl ColourJitter {
+    /// Whether colours stay as they are.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether every number is possible.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        let Self { brightness, contrast, saturation, hue } = *self;
+        [brightness, contrast, saturation].iter().all(|most| (0.0..=MOST).contains(most))
+            && (0.0..=0.5).contains(&hue)
+    }
+
+    /// What changes in `sample` in `epoch`, in this order; none where all is off.
+    pub(crate) fn changes(&self, seed: u64, epoch: u32, sample: u32) -> Option<[Change; 4]> {
+        if self.is_off() {
+            return None;
+        }
+        let mut stream = Stream::new(seed, Purpose::Colour, u64::from(sample), epoch);
+        let mut between = |low: f64, high: f64| low + (high - low) * f64::from(stream.uniform());
+        let mut factor = |most: f64| between((1.0 - most).max(0.0), 1.0 + most);
+        let (brightness, contrast) = (factor(self.brightness), factor(self.contrast));
+        let saturation = factor(self.saturation);
+        let hue = between(-self.hue, self.hue);
+        let mut changes = [
+            Change::Brightness(brightness),
+            Change::Contrast(contrast),
+            Change::Saturation(saturation),
+            Change::Hue(hue),
+        ];
+        stream.shuffle(&mut changes);
+        Some(changes)
+    }
+}
+
+/// One change, by a factor or a share of the circle.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Change {
+    Brightness(f64),
+    Contrast(f64),
+    Saturation(f64),
+    Hue(f64),
+}
+
+/// The 8-bit pixels of an image.
+pub(crate) struct Picture<'a> {
+    pub pixels: &'a mut [u8],
+    pub order: PixelOrder,
+    /// Channels, height, width.
+    pub shape: [usize; 3],
+    /// Where some pixels show nothing: of every row the first column that does and the one behind the last.
+    pub shown: Option<&'a [[usize; 2]]>,
+}
+
+impl Picture<'_> {
+    pub(crate) fn apply(&mut self, changes: &[Change]) {
+        for change in changes {
+            match *change {
+                Change::Brightness(factor) | Change::Contrast(factor) | Change::Saturation(factor)
+                    if factor == 1.0 => {}
+                Change::Brightness(factor) => self.look_up(|level| blend(level, 0.0, factor)),
+                Change::Contrast(factor) => {
+                    let mean = self.mean_grey();
+                    self.look_up(|level| blend(level, mean, factor));
+                }
+                Change::Saturation(factor) => self.each_colour(|colour| {
+                    let grey = f32::from(grey(colour));
+                    colour.map(|level| blend(level, grey, factor))
+                }),
+                Change::Hue(share) => {
+                    let share = (share * ONE as f64).round() as i64;
+                    if share != 0 {
+                        self.each_colour(|colour| turned(colour, share));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Changes every level of every channel alike.
+    fn look_up(&mut self, change: impl Fn(u8) -> u8) {
+        let table: [u8; 256] = std::array::from_fn(|level| change(level as u8));
+        self.pixels.iter_mut().for_each(|level| *level = table[usize::from(*level)]);
+    }
+
+    /// Changes every pixel of red, green and blue; images of other channels have no colour.
+    fn each_colour(&mut self, change: impl Fn([u8; 3]) -> [u8; 3]) {
+        let [channels, height, width] = self.shape;
+        if channels != 3 {
+            return;
+        }
+        match self.order {
+            PixelOrder::Interleaved => {
+                self.pixels.as_chunks_mut::<3>().0.iter_mut().for_each(|colour| *colour = change(*colour));
+            }
+            PixelOrder::Planes => {
+                let (red, others) = self.pixels.split_at_mut(height * width);
+                let (green, blue) = others.split_at_mut(height * width);
+                for ((red, green), blue) in red.iter_mut().zip(green).zip(blue) {
+                    [*red, *green, *blue] = change([*red, *green, *blue]);
+                }
+            }
+        }
+    }
+
+    /// The mean grey of the pixels that show something.
+    fn mean_grey(&self) -> f32 {
+        let [channels, height, width] = self.shape;
+        let plane = height * width;
+        let level = |at: usize, channel: usize| match self.order {
+            PixelOrder::Planes => self.pixels[channel * plane + at],
+            PixelOrder::Interleaved => self.pixels[at * channels + channel],
+        };
+        let (mut sum, mut count) = (0u64, 0u64);
+        for row in 0..height {
+            let [first, end] = self.shown.map_or([0, width], |shown| shown[row]);
+            for at in row * width + first..row * width + end {
+                sum += if channels == 3 {
+                    u64::from(grey([level(at, 0), level(at, 1), level(at, 2)]))
+                } else {
+                    (0..channels).map(|channel| u64::from(level(at, channel))).sum::<u64>() / channels as u64
+                };
+            }
+            count += (end - first) as u64;
+        }
+        (sum as f64 / count.max(1) as f64) as f32
+    }
+}
+
+/// torchvision's `_blend`: `factor` of a level and the rest of `other`.
+fn blend(level: u8, other: f32, factor: f64) -> u8 {
+    // Numbers below 0 become 0, those above 255 become 255.
+    (factor as f32 * f32::from(level) + (1.0 - factor) as f32 * other) as u8
+}
+
+/// torchvision's `rgb_to_grayscale`, whose weights add up to 0.9999.
+fn grey(colour: [u8; 3]) -> u8 {
+    let [red, green, blue] = colour.map(f32::from);
+    (0.2989 * red + 0.587 * green + 0.114 * blue) as u8
+}
+
+/// torchvision's `adjust_hue`: the same saturation and value (greatest level), the hue moved by a share of the circle, in 65,536ths.
+fn turned(colour: [u8; 3], share: i64) -> [u8; 3] {
+    let [red, green, blue] = colour.map(i64::from);
+    let most = red.max(green).max(blue);
+    let least = red.min(green).min(blue);
+    let range = most - least;
+    if range == 0 {
+        return colour;
+    }
+    // The circle has six sixths: red, yellow, green, cyan, blue, magenta.
+    let (sixth, difference) = if most == red {
+        (0, green - blue)
+    } else if most == green {
+        (2, blue - red)
+    } else {
+        (4, red - green)
+    };
+    let hue = sixth * ONE + (difference << BITS) / range + 6 * share;
+    let hue = hue.rem_euclid(6 * ONE);
+    let (sixth, within) = (hue >> BITS, hue & (ONE - 1));
+    // Levels that are not whole are cut down after they are scaled by 255.999 / 255, as torchvision converts.
+    let level = |level: i64| ((level * 255_999 / 255_000) >> BITS).min(255) as u8;
+    let falling = level((most << BITS) - range * within);
+    let rising = level((least << BITS) + range * within);
+    let (most, least) = (most as u8, least as u8);
+    match sixth {
+        0 => [most, rising, least],
+        1 => [falling, most, least],
+        2 => [least, most, rising],
+        3 => [least, falling, most],
+        4 => [rising, least, most],
+        _ => [most, least, falling],
+    }
+}
+
+#[cfg(test)]
+mod tests;
