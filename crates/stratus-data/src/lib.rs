@@ -12,6 +12,7 @@ pub mod augment;
 pub mod buffer;
 pub mod checksum;
 pub mod colour;
+pub mod contact_sheet;
 pub mod datasets;
 mod decode;
 mod error;

@@ -2,6 +2,7 @@
 
 use crate::device::Opened;
 use crate::experiment::OnBadSample;
+use crate::feed::image_shape;
 use crate::network::{LayerFile, Network};
 use crate::plan_cache::PlanCache;
 use crate::{Experiment, TrainError};
@@ -73,7 +74,7 @@ pub fn open_dataset(
     let options = open_options(experiment);
     let set = stratus_data::open(&experiment.data.name, &experiment.data_path(), split, &options)?;
     without_masks(set.as_ref())?;
-    let shape = experiment.shape().or(set.sample_shape()).unwrap_or(options.shape);
+    let shape = image_shape(experiment, set.as_ref());
     Ok((Arc::from(set), shape))
 }
 

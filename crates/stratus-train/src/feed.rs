@@ -1,11 +1,19 @@
 //! How an experiment's images are fed to its programs: the settings of the loader that follow from the configuration.
 
 use crate::Experiment;
+use crate::compile::open_options;
 use crate::experiment::{self, OnBadSample};
 use stratus_data::{
-    Augment, ColourJitter, Element, LastBatch, Layout, LoaderConfig, Normalisation, Order, ResizedCrop,
+    Augment, ColourJitter, Dataset, Element, LastBatch, Layout, LoaderConfig, Normalisation, Order,
+    ResizedCrop,
 };
 use stratus_engine::{DType, Plan};
+
+/// Channels, height and width of the images that the network gets of a data set.
+#[must_use]
+pub fn image_shape(experiment: &Experiment, set: &dyn Dataset) -> [usize; 3] {
+    experiment.shape().or(set.sample_shape()).unwrap_or_else(|| open_options(experiment).shape)
+}
 
 /// What a batch's images look like in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,12 +37,8 @@ impl Form {
 }
 
 /// Batches of images as they are stored, but for their size: in order, the last one however small.
-pub(crate) fn measuring(
-    experiment: &Experiment,
-    shape: [usize; 3],
-    form: Form,
-    batch_size: usize,
-) -> LoaderConfig {
+#[must_use]
+pub fn measuring(experiment: &Experiment, shape: [usize; 3], form: Form, batch_size: usize) -> LoaderConfig {
     LoaderConfig {
         normalisation: match (&experiment.data.mean, &experiment.data.std) {
             (Some(mean), Some(std)) => Some(Normalisation {

@@ -1,4 +1,4 @@
-//! Looking at a data set with masks: what is counted, and what is found wrong.
+//! Looking at a data set with masks: what is counted, what is found wrong, and the sheet that shows it.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
@@ -6,9 +6,10 @@
 mod common;
 
 use common::Place;
-use png::{BitDepth, ColorType, Encoder};
+use png::{BitDepth, ColorType, Decoder, Encoder};
 use serde_json::Value;
 use std::fs::{self, File};
+use std::io::BufReader;
 use std::path::Path;
 
 fn write(path: &Path, colour: ColorType, pixels: &[u8]) {
@@ -73,4 +74,45 @@ fn classes_are_counted_and_problems_listed() {
         lines[4].starts_with("  set/val/c.png: its label image valannot/c.png: label 12 at row 0, column 0")
     );
     assert!(ran.err.contains("what is wrong with the data set: 14"), "{}", ran.err);
+}
+
+#[test]
+fn a_sheet_shows_what_the_network_gets() {
+    let place = Place::bare();
+    set(&place);
+    let show = |more: &[&str]| {
+        place.run(&[&["data", "show", "camvid", "--path", "set", "--out", "sheet.png"], more].concat())
+    };
+    let size = || {
+        let mut reader =
+            Decoder::new(BufReader::new(File::open(place.path("sheet.png")).unwrap())).read_info().unwrap();
+        let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+        reader.next_frame(&mut pixels).unwrap();
+        (reader.info().height, reader.info().width, pixels)
+    };
+    let ran = show(&["--set", "data.shape=[3, 8, 12]"]).expect(0);
+    assert!(ran.out.starts_with("sheet.png: 2 images"), "{}", ran.out);
+    let (height, width, pixels) = size();
+    assert_eq!(pixels.len() as u32, height * width * 3);
+    // The same again, whatever the number of workers; other epochs differ.
+    let shifted = ["--set", "data.shape=[3, 8, 12]", "--set", "data.augment.shift=3"];
+    show(&[&shifted[..], &["--epoch", "1"]].concat()).expect(0);
+    let first = size();
+    show(&[&shifted[..], &["--epoch", "1", "--set", "data.workers=3"]].concat()).expect(0);
+    assert_eq!(size(), first);
+    show(&[&shifted[..], &["--epoch", "2"]].concat()).expect(0);
+    assert_ne!(size(), first);
+    // What validates is not changed at random: below the title the sheets are the same.
+    let validation = ["--split", "validation", "--count", "1"];
+    show(&[&shifted[..], &validation].concat()).expect(0);
+    let (height, width, first) = size();
+    show(&[&shifted[..], &validation, &["--epoch", "1"]].concat()).expect(0);
+    let (_, _, second) = size();
+    let title = 40 * 3 * width as usize;
+    assert_eq!(height as usize * 3 * width as usize, second.len());
+    assert!(first[..title] != second[..title] && first[title..] == second[title..]);
+    show(&["--split", "tset"]).expect(2);
+    show(&["--count", "0"]).expect(2);
+    let ran = place.run(&["data", "show", "camvid", "--path", "set", "--out", "nowhere/sheet.png"]).expect(1);
+    assert!(ran.err.contains("nowhere/sheet.png: "), "{}", ran.err);
 }

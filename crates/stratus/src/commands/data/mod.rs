@@ -5,6 +5,7 @@ mod fetch;
 mod list;
 mod parts;
 mod shard;
+mod show;
 mod stats;
 
 use crate::cli::Globals;
@@ -55,6 +56,8 @@ pub enum Action {
         #[arg(long, value_name = "DIR")]
         path: Option<PathBuf>,
     },
+    /// Draw samples as the network gets them, with their classes, on one picture
+    Show(show::ShowArguments),
 }
 
 /// Runs `stratus data`. `--set` sets keys of `data`, such as `data.classes`.
@@ -72,11 +75,16 @@ pub fn run(arguments: &DataArguments, globals: &Globals, output: &Output) -> Res
         Action::Stats { name, path } => {
             stats::statistics(name, &folder(name, path), &options(globals)?, output)
         }
+        Action::Show(show) => show::show(show, experiment(globals)?, &folder(&show.name, &show.path), output),
     }
 }
 
+fn experiment(globals: &Globals) -> std::result::Result<Experiment, Failure> {
+    Ok(Experiment::default().with_overrides(&globals.set)?)
+}
+
 fn options(globals: &Globals) -> std::result::Result<OpenOptions, Failure> {
-    Ok(open_options(&Experiment::default().with_overrides(&globals.set)?))
+    Ok(open_options(&experiment(globals)?))
 }
 
 /// A name that is none is wrong usage; data that is not as it should be is a failure.

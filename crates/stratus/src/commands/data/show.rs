@@ -1,0 +1,135 @@
+//! `stratus data show`: samples as the network gets them, on one picture.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use serde::Serialize;
+use stratus_data::contact_sheet::{Tile, contact_sheet};
+use stratus_data::{
+    BatchBuffer, DataError, Dataset, Element, LastBatch, Layout, Loader, LoaderConfig, Normalisation,
+    Position, Split, open,
+};
+use stratus_train::compile::open_options;
+use stratus_train::feed::{self, Form, image_shape};
+use stratus_train::{Experiment, TrainError};
+
+use super::data_failure;
+use crate::errors::{Failure, Result};
+use crate::output::Output;
+
+/// Samples of a batch: enough that workers share the work.
+const BATCH: usize = 8;
+/// The most pixels of all samples that are shown: they are kept until the sheet is drawn, half a gigabyte with their masks.
+const MOST_PIXELS: usize = 1 << 26;
+
+/// Arguments of `stratus data show`.
+#[derive(Args, Debug)]
+pub struct ShowArguments {
+    /// The data set, like mnist
+    pub name: String,
+    /// Where the files are; without it data/<name>
+    #[arg(long, value_name = "DIR")]
+    pub path: Option<PathBuf>,
+    /// How many samples to show
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub count: u32,
+    /// The epoch whose first samples to show, counted from 0
+    #[arg(long, default_value_t = 0)]
+    pub epoch: u32,
+    /// The part: train, validation or test. What is trained on is shuffled and changed at random, as training does
+    #[arg(long, default_value = "train", value_parser = split)]
+    pub split: Split,
+    /// The PNG file to write
+    #[arg(short, long, value_name = "FILE")]
+    pub out: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    path: &'a Path,
+    images: usize,
+    height: usize,
+    width: usize,
+}
+
+/// Writes a sheet of samples that have gone through the loader by the `experiment`'s keys.
+pub(super) fn show(
+    arguments: &ShowArguments,
+    mut experiment: Experiment,
+    folder: &Path,
+    output: &Output,
+) -> Result {
+    let ShowArguments { name, count, epoch, split, out, .. } = arguments;
+    name.clone_into(&mut experiment.data.name);
+    let set = open(name, folder, *split, &open_options(&experiment)).map_err(data_failure)?;
+    let set: Arc<dyn Dataset> = Arc::from(set);
+    let shape @ [channels, height, width] = image_shape(&experiment, set.as_ref());
+    let count = set.len().min(*count as usize);
+    let most = (MOST_PIXELS / (height * width).max(1)).max(1);
+    if count > most {
+        let problem = format!("{count} images of {height}×{width} are too many for a picture");
+        return Err(Failure::usage(problem).hint(format!("show at most {most}: --count {most}")));
+    }
+    let form = Form { element: Element::F32, layout: Layout::Nhwc };
+    let config = match split {
+        Split::Train => feed::training(&experiment, shape, form),
+        _ => feed::measuring(&experiment, shape, form, BATCH),
+    };
+    let config = LoaderConfig {
+        batch_size: BATCH.min(count),
+        last: LastBatch::Keep,
+        start: Position { epoch: *epoch, batch: 0 },
+        epochs: Some(epoch.saturating_add(1)),
+        ..config
+    };
+    let own = || set.normalisation().for_channels(channels);
+    let normalisation = config.normalisation.clone().unwrap_or_else(own);
+    let mut loader = Loader::new(Arc::clone(&set), config).map_err(TrainError::from)?;
+    let mut tiles = Vec::new();
+    while tiles.len() < count {
+        let Some(batch) = loader.next().map_err(TrainError::from)? else { break };
+        let rows = 0..batch.samples.min(count - tiles.len());
+        tiles.extend(rows.map(|row| tile(&loader, &batch, row, &normalisation)));
+        loader.recycle(batch);
+    }
+    let title = format!("{name}, {split}, epoch {epoch}");
+    let sheet = contact_sheet(&title, &tiles, [height, width], |class| set.class_name(class));
+    let file = sheet.to_png().map_err(Failure::failed)?;
+    fs::write(out, file).map_err(|cause| Failure::failed(format!("{}: {cause}", out.display())))?;
+    let shown = Shown { path: out, images: tiles.len(), height: sheet.height, width: sheet.width };
+    output.result(&shown, || {
+        format!("{}: {} images, {} × {} pixels", out.display(), shown.images, shown.height, shown.width)
+    })
+}
+
+/// A row of a batch in `f32` and NHWC, as its image was before it was normalised. Below an image with a mask stands its file, below others their
+/// class.
+fn tile(loader: &Loader, batch: &BatchBuffer, row: usize, normalisation: &Normalisation) -> Tile {
+    let [channels, height, width] = loader.shape();
+    let values = height * width * channels;
+    let stored = |pixel: &[f32], channel: usize| {
+        let channel = channel.min(channels - 1);
+        let value = pixel[channel] * normalisation.std[channel] + normalisation.mean[channel];
+        (value * 255.0).round().clamp(0.0, 255.0) as u8
+    };
+    let image = &batch.images.elements::<f32>()[row * values..][..values];
+    let pixels =
+        image.chunks_exact(channels).flat_map(|pixel| [0, 1, 2].map(|channel| stored(pixel, channel)));
+    let labels = &batch.labels[row * loader.label_len()..][..loader.label_len()];
+    let (set, sample) = (loader.dataset(), batch.indices[row]);
+    let file = || set.sample_name(sample as usize).rsplit('/').next().unwrap_or_default().to_owned();
+    let (mask, caption) = match usize::try_from(labels[0]) {
+        _ if loader.skipped().contains_key(&sample) => (None, format!("damaged: {}", file())),
+        _ if set.masks() => (Some(labels.to_vec()), file()),
+        Ok(class) => (None, set.class_name(class)),
+        Err(_) => (None, "no class".to_owned()),
+    };
+    Tile { pixels: pixels.collect(), mask, caption }
+}
+
+/// A part of a data set by its name.
+fn split(name: &str) -> std::result::Result<Split, DataError> {
+    name.parse()
+}
