@@ -3,8 +3,9 @@
 //! The part is a [`Window`], drawn once per sample (see [`Augment`]). Images are resized by the bilinear filter over all
 //! pixels that it covers (antialiased), as Pillow does. Where images are also rotated or zoomed, both are one map with the window (`affine`).
 
-use fast_image_resize::images::{Image, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::images::{TypedImage, TypedImageRef};
+use fast_image_resize::pixels::{U8, U8x3};
+use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
 use stratus_random::{Purpose, Stream};
 
 use crate::affine::Turn;
@@ -166,6 +167,20 @@ impl Framing {
         View { window: self.window(size, zoom, epoch, sample), turn: Some(turn) }
     }
 
+    /// How many of the first rows of a stored image of `shape` (C, H, W) are looked at for `sample` in `epoch`.
+    pub(crate) fn rows(&self, shape: [usize; 3], orientation: Orientation, epoch: u32, sample: u32) -> usize {
+        let [_, height, width] = shape;
+        let View { window, turn } = self.view(orientation.turned([height, width]), epoch, sample);
+        if turn.is_some() {
+            return height;
+        }
+        let part = window.stored(orientation, [height, width]);
+        let [rows, _] = orientation.turned(self.wanted);
+        // As far beyond the part's edge as the filter reaches, and a row for what is rounded.
+        let reach = (part.height / rows as f64).max(1.0);
+        height.min((part.top + part.height + reach).ceil() as usize + 1)
+    }
+
     /// The part of an upright image of `size` (H, W) that becomes `sample` in `epoch`, shown `zoom` times as large as without.
     fn window(&self, size: [usize; 2], zoom: f64, epoch: u32, sample: u32) -> Window {
         if let Some(crop) = self.random
@@ -291,7 +306,7 @@ impl Framer {
     }
 }
 
-/// Resizes a part of a stored image to a size, in the same channels and order.
+/// Resizes a part of a stored image to a size, in the same channels and order. Of its rows those that the part needs must be there.
 pub(crate) fn resize_planes(
     resizer: &mut Resizer,
     sample: &Sample<'_>,
@@ -299,44 +314,45 @@ pub(crate) fn resize_planes(
     out: &mut Vec<u8>,
     [rows, columns]: [usize; 2],
 ) -> Result<(), DataError> {
-    let [channels, height, width] = sample.shape;
+    let [channels, _, width] = sample.shape;
     let planes = if sample.order == PixelOrder::Planes { channels } else { 1 };
-    let kind = match channels / planes {
-        1 => PixelType::U8,
-        3 => PixelType::U8x3,
-        _ => {
-            let problem = format!("its {channels} channels lie side by side, and only 1 or 3 can");
-            return Err(DataError::Resize { problem });
-        }
-    };
+    let side_by_side = channels / planes;
     out.resize(channels * rows * columns, 0);
     let sources = sample.pixels.chunks_exact(sample.pixels.len() / planes);
     for (source, out) in sources.zip(out.chunks_exact_mut(channels * rows * columns / planes)) {
-        resize(resizer, source, [height, width], crop, out, [rows, columns], kind)?;
+        let size = [source.len() / (side_by_side * width).max(1), width];
+        match side_by_side {
+            1 => resize::<U8>(resizer, source, size, crop, out, [rows, columns])?,
+            3 => resize::<U8x3>(resizer, source, size, crop, out, [rows, columns])?,
+            _ => {
+                let problem = format!("its {channels} channels lie side by side, and only 1 or 3 can");
+                return Err(DataError::Resize { problem });
+            }
+        }
     }
     Ok(())
 }
 
-fn resize(
+/// Generic over the pixel, as the library's own choice between all its kinds is compiled into whoever asks for it: minutes, for two that are used.
+fn resize<P: PixelTrait>(
     resizer: &mut Resizer,
     source: &[u8],
     [height, width]: [usize; 2],
     crop: Window,
     out: &mut [u8],
     [rows, columns]: [usize; 2],
-    kind: PixelType,
 ) -> Result<(), DataError> {
     let failed = |problem: String| DataError::Resize { problem };
     let side = |length: usize| u32::try_from(length).map_err(|error| failed(error.to_string()));
-    let source =
-        ImageRef::new(side(width)?, side(height)?, source, kind).map_err(|e| failed(e.to_string()))?;
-    let mut out =
-        Image::from_slice_u8(side(columns)?, side(rows)?, out, kind).map_err(|e| failed(e.to_string()))?;
+    let source = TypedImageRef::<P>::from_buffer(side(width)?, side(height)?, source)
+        .map_err(|error| failed(error.to_string()))?;
+    let mut out = TypedImage::<P>::from_buffer(side(columns)?, side(rows)?, out)
+        .map_err(|error| failed(error.to_string()))?;
     let options = ResizeOptions::new()
         .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
         .use_alpha(false)
         .crop(crop.left, crop.top, crop.width, crop.height);
-    resizer.resize(&source, &mut out, &options).map_err(|error| failed(error.to_string()))
+    resizer.resize_typed(&source, &mut out, &options).map_err(|error| failed(error.to_string()))
 }
 
 /// Makes a stored image of `size` upright.

@@ -431,10 +431,14 @@ impl Shared {
         desk: &mut Desk,
     ) -> Result<bool, DataError> {
         let [_, height, width] = self.shape;
-        let read = self.dataset.read(index as usize, &mut desk.scratch);
+        let rows = |shape: [usize; 3], orientation| match self.dataset.masks() || self.as_stored {
+            true => shape[1],
+            false => self.framing.rows(shape, orientation, epoch, index),
+        };
+        let read = self.dataset.read_rows(index as usize, &mut desk.scratch, &rows);
         let read = read.and_then(|sample| Ok((sample, self.mask_of(&sample, index)?)));
         let Some((sample, mask)) = self.unless_skipped(read, index)? else { return Ok(false) };
-        sample.check(self.dataset.as_ref(), index as usize)?;
+        sample.check_rows(self.dataset.as_ref(), index as usize, rows(sample.shape, sample.orientation))?;
         let view = self.framing.view(sample.upright_size(), epoch, index);
         let placement = self.config.augment.placement(self.config.seed, epoch, index, [height, width]);
         match mask {

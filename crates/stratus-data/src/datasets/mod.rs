@@ -199,10 +199,25 @@ impl Sample<'_> {
     ///
     /// [`DataError::SampleSize`].
     pub fn check(&self, dataset: &dyn Dataset, index: usize) -> Result<(), DataError> {
+        self.check_rows(dataset, index, self.shape[1])
+    }
+
+    /// The same for a sample of which the first `rows` rows were asked for.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::SampleSize`].
+    pub fn check_rows(&self, dataset: &dyn Dataset, index: usize, rows: usize) -> Result<(), DataError> {
         let bytes = |shape: [usize; 3]| shape.iter().try_fold(1, |all: usize, &n| all.checked_mul(n));
+        let [channels, height, width] = self.shape;
         let declared = dataset.sample_shape().unwrap_or(self.shape);
         let (expected, found) = (bytes(declared), self.pixels.len());
-        if expected == Some(found) && found > 0 && declared == self.shape {
+        let least = bytes([channels, rows.min(height), width]);
+        let part = self.order == PixelOrder::Interleaved
+            && least.is_some_and(|least| found >= least)
+            && expected.is_some_and(|expected| found <= expected)
+            && found.is_multiple_of((channels * width).max(1));
+        if (part || expected == Some(found)) && found > 0 && declared == self.shape {
             return Ok(());
         }
         let expected = expected.unwrap_or(usize::MAX);

@@ -1,0 +1,125 @@
+//! Batches made of the first rows of images have the bits of those made of whole images.
+
+#![allow(clippy::unwrap_used, reason = "a helper that unwraps is a failing test")]
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use stratus_data::{
+    Augment, DataError, Dataset, Loader, LoaderConfig, Normalisation, OpenOptions, Order, Orientation,
+    ResizedCrop, Sample, Scratch, Split, open,
+};
+
+/// A data set that counts the rows it decodes; it gives whole images alone where `whole` is set.
+struct Counting {
+    set: Box<dyn Dataset>,
+    whole: bool,
+    rows: AtomicUsize,
+}
+
+impl Dataset for Counting {
+    fn name(&self) -> &str {
+        self.set.name()
+    }
+
+    fn len(&self) -> usize {
+        self.set.len()
+    }
+
+    fn classes(&self) -> usize {
+        self.set.classes()
+    }
+
+    fn sample_shape(&self) -> Option<[usize; 3]> {
+        self.set.sample_shape()
+    }
+
+    fn label(&self, index: usize) -> Result<u32, DataError> {
+        self.set.label(index)
+    }
+
+    fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
+        self.set.read(index, scratch)
+    }
+
+    fn read_rows<'a>(
+        &'a self,
+        index: usize,
+        scratch: &'a mut Scratch,
+        wanted: &dyn Fn([usize; 3], Orientation) -> usize,
+    ) -> Result<Sample<'a>, DataError> {
+        let sample = if self.whole {
+            self.set.read(index, scratch)
+        } else {
+            self.set.read_rows(index, scratch, wanted)
+        }?;
+        let [channels, _, width] = sample.shape;
+        self.rows.fetch_add(sample.pixels.len() / (channels * width), Ordering::Relaxed);
+        Ok(sample)
+    }
+
+    fn normalisation(&self) -> Normalisation {
+        self.set.normalisation()
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        self.set.resident_bytes()
+    }
+}
+
+fn folder(root: &Path) {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/images");
+    for class in ["train/tall", "val/tall"] {
+        fs::create_dir_all(root.join(class)).unwrap();
+        for file in fs::read_dir(&fixtures).unwrap() {
+            let name = file.unwrap().file_name();
+            if name.to_str().unwrap().starts_with("tall_") {
+                fs::copy(fixtures.join(&name), root.join(class).join(&name)).unwrap();
+            }
+        }
+    }
+}
+
+/// The batches of some epochs, and the rows that were decoded for them.
+fn batches(root: &Path, whole: bool, config: &LoaderConfig) -> (Vec<Vec<u8>>, usize) {
+    let set = open("folder", root, Split::Train, &OpenOptions::default()).unwrap();
+    let set = Arc::new(Counting { set, whole, rows: AtomicUsize::new(0) });
+    let mut loader = Loader::new(Arc::clone(&set) as Arc<dyn Dataset>, config.clone()).unwrap();
+    let mut batches = Vec::new();
+    while let Some(batch) = loader.next().unwrap() {
+        batches.push(batch.images.to_vec());
+        loader.recycle(batch);
+    }
+    drop(loader);
+    (batches, set.rows.load(Ordering::Relaxed))
+}
+
+#[test]
+fn what_is_below_a_window_does_not_matter() {
+    let root = tempfile::tempdir().unwrap();
+    folder(root.path());
+    let sequential = LoaderConfig { order: Order::Sequential, epochs: Some(40), ..LoaderConfig::new(9) };
+    let random = Augment { resized_crop: Some(ResizedCrop::default()), flip: true, ..Augment::default() };
+    let mut saved = 0;
+    for (shape, resize, augment) in [
+        ([3, 24, 24], None, random),
+        ([3, 100, 70], None, random),
+        ([1, 7, 9], None, random),
+        ([3, 32, 32], Some(36), Augment::default()),
+        ([3, 32, 32], None, Augment { random_crop: true, ..Augment::default() }),
+        ([3, 32, 32], None, Augment { rotation: 20.0, ..Augment::default() }),
+    ] {
+        let config = LoaderConfig { shape: Some(shape), resize, augment, ..sequential.clone() };
+        let (whole, all) = batches(root.path(), true, &config);
+        let (part, rows) = batches(root.path(), false, &config);
+        assert_eq!(whole.len(), 40);
+        let differing = whole.iter().zip(&part).filter(|(whole, part)| whole != part).count();
+        assert_eq!(differing, 0, "batches of {shape:?}, {augment:?}");
+        assert!(rows <= all);
+        saved += all - rows;
+    }
+    // A sixth of what random windows ask for is below them, and half of the middle's.
+    assert!(saved > 10_000, "{saved} rows were not decoded");
+}
