@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use std::path::PathBuf;
 use std::sync::Arc;
 use stratus_data::datasets::synthetic;
-use stratus_data::{Dataset, OpenOptions, Split};
+use stratus_data::{Dataset, Division, OpenOptions, Split};
 use stratus_engine::differentiate::differentiate;
 use stratus_engine::fuse::fuse;
 use stratus_engine::lower::{lower, refresh};
@@ -52,6 +52,11 @@ pub fn open_options(experiment: &Experiment) -> OpenOptions {
         class_list: experiment.data.classes.as_ref().map(PathBuf::from),
         images_per_class: experiment.data.images_per_class,
         shuffle_shards: experiment.data.shuffle_shards,
+        division: match (&experiment.data.lists, experiment.data.split_seed) {
+            (Some(lists), _) => Division::Listed(lists.iter().map(PathBuf::from).collect()),
+            (None, Some(seed)) => Division::Seeded(seed),
+            (None, None) => Division::Given,
+        },
     }
 }
 

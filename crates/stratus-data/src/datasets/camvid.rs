@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use super::pairs::{Coding, Pair, PairedFiles, values_of};
-use super::{Dataset, DatasetEntry, IGNORED_PIXEL, OpenOptions, Split, files, partition};
+use super::{Dataset, DatasetEntry, Division, IGNORED_PIXEL, OpenOptions, Split, files, partition};
 use crate::error::DataError;
 
 const IMAGES: &str = "701_StillsRaw_full";
@@ -105,18 +105,50 @@ fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Box<dyn Data
         Split::Validation => &["val.txt", "test.txt"],
         Split::Test => &["test.txt", "val.txt"],
     };
-    let pairs = if let Some(list) = lists.iter().find(|list| root.join(list).is_file()) {
-        listed_pairs(&root.join(list))?
-    } else if root.join(IMAGES).is_dir() && !root.join("train.txt").is_file() {
-        part_of_original(root, split)?
-    } else {
-        let problem = format!(
-            "holds neither {} nor {IMAGES}/; the layout is lists of pairs, or {IMAGES}/ and {LABELS}/",
-            lists.join(" nor ")
-        );
-        return Err(DataError::Damaged { path: root.to_owned(), problem });
+    let list = lists.iter().map(|list| root.join(list)).find(|list| list.is_file());
+    let listed = root.join("train.txt").is_file();
+    let pairs = match (&options.division, list) {
+        (Division::Listed(_), _) => match options.division.list_of(split) {
+            Some(list) => listed_pairs(list)?,
+            None => Vec::new(),
+        },
+        (Division::Seeded(seed), _) => part_of(&all_pairs(root)?, *seed, split),
+        (Division::Given, Some(list)) => listed_pairs(&list)?,
+        (Division::Given, None) if !listed && root.join(IMAGES).is_dir() => {
+            part_of(&original_pairs(root)?, SPLIT_SEED, split)
+        }
+        (Division::Given, None) => return Err(nothing_there(root, lists)),
     };
     Ok(Box::new(PairedFiles::open(&CODING, root, split, pairs, options)?))
+}
+
+fn nothing_there(root: &Path, lists: &[&str]) -> DataError {
+    let problem = format!(
+        "holds neither {} nor {IMAGES}/; the layout is lists of pairs, or {IMAGES}/ and {LABELS}/",
+        lists.join(" nor ")
+    );
+    DataError::Damaged { path: root.to_owned(), problem }
+}
+
+/// Every pair that there is: of the original files, or else of all lists.
+fn all_pairs(root: &Path) -> Result<Vec<Pair>, DataError> {
+    if root.join(IMAGES).is_dir() {
+        return original_pairs(root);
+    }
+    let names = ["train.txt", "val.txt", "test.txt"];
+    let lists: Vec<_> = names.iter().map(|list| root.join(list)).filter(|list| list.is_file()).collect();
+    if lists.is_empty() {
+        return Err(nothing_there(root, &names));
+    }
+    let pairs: Vec<Vec<Pair>> = lists.iter().map(|list| listed_pairs(list)).collect::<Result<_, _>>()?;
+    Ok(pairs.concat())
+}
+
+/// A part by the images' file names.
+fn part_of(pairs: &[Pair], seed: u64, split: Split) -> Vec<Pair> {
+    let name = |pair: &Pair| pair.image.rsplit('/').next().unwrap_or_default().to_owned();
+    let part = partition::part_of(seed, split, pairs.iter().map(|pair| Cow::Owned(name(pair))));
+    part.into_iter().map(|index| pairs[index as usize].clone()).collect()
 }
 
 /// The pairs of a list, a line each: image, label image.
@@ -161,16 +193,14 @@ fn listed_path(word: &str) -> Option<&str> {
     files::is_below(path).then_some(path)
 }
 
-/// A part of the original files. Which label image is missing is found when it is to be read.
-fn part_of_original(root: &Path, split: Split) -> Result<Vec<Pair>, DataError> {
+/// The pairs of the original files. Which label image is missing is found when it is to be read.
+fn original_pairs(root: &Path) -> Result<Vec<Pair>, DataError> {
     let names = files::names_in(&root.join(IMAGES), |name| name.ends_with(".png"))?;
-    let part = partition::part_of(SPLIT_SEED, split, names.iter().map(|name| Cow::Borrowed(name.as_str())));
-    let pair = |index: u32| {
-        let name = &names[index as usize];
+    let pair = |name: &String| {
         let stem = name.strip_suffix(".png").unwrap_or(name);
         Pair { image: format!("{IMAGES}/{name}").into(), labels: format!("{LABELS}/{stem}_L.png").into() }
     };
-    Ok(part.into_iter().map(pair).collect())
+    Ok(names.iter().map(pair).collect())
 }
 
 #[cfg(test)]

@@ -2,8 +2,10 @@
 //! PNG, on disk or in one tar archive, which is read in place.
 //!
 //! Only the index is in memory: names, and for an archive where each file lies. Images are read and decoded by the loader's threads.
-//! Classes are the training folders by name, or those that a list names, in its order; the other split has the same.
+//! Classes are the training folders by name, or those that a list names, in its order; the other split has the same. A folder that is not
+//! divided, `<class>/<image>` or `train/<class>/<image>`, can be by lists or by a seed ([`Division`]).
 
+mod division;
 mod index;
 mod store;
 
@@ -11,7 +13,7 @@ use std::path::{Component, Path};
 
 use self::index::Index;
 use self::store::Store;
-use super::{Dataset, DatasetEntry, LISTED, OpenOptions, Sample, Scratch, Split, files};
+use super::{Dataset, DatasetEntry, Division, LISTED, OpenOptions, Sample, Scratch, Split, files};
 use crate::decode::{self, Decoded};
 use crate::error::{DataError, nearest};
 use crate::frame::Orientation;
@@ -45,8 +47,13 @@ impl Folder {
     /// [`DataError`]: nothing of this layout is there; a class without images; damaged images, all counted and the first listed.
     pub fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Self, DataError> {
         let mut store = Store::open(root)?;
-        let train = store.split_folder(root, Split::Train)?;
-        let folder = store.split_folder(root, split)?;
+        let given = options.division == Division::Given;
+        let (train, folder) = if given {
+            (store.split_folder(root, Split::Train)?, store.split_folder(root, split)?)
+        } else {
+            let folder = store.undivided_folder(root)?;
+            (folder.clone(), folder)
+        };
         let known = store.classes(&train)?;
         let classes = match &options.class_list {
             Some(path) => listed_classes(path, &known)?,
@@ -63,7 +70,16 @@ impl Folder {
             }
         }
         let most = if split == Split::Train { options.images_per_class } else { None };
-        let index = store.index(&folder, &classes, most.unwrap_or(usize::MAX))?;
+        let most = most.unwrap_or(usize::MAX);
+        let mut index = store.index(&folder, &classes, if given { most } else { usize::MAX })?;
+        if !given {
+            let part = match (&options.division, options.division.list_of(split)) {
+                (Division::Seeded(seed), _) => division::seeded_part(&index, *seed, split),
+                (_, Some(list)) => division::listed_part(&index, list, options.class_list.is_some())?,
+                (_, None) => Vec::new(),
+            };
+            index = index.part(&part, most);
+        }
         let empty: Vec<&str> = index.empty_classes().collect();
         if !empty.is_empty() && !options.skip_damaged {
             return Err(DataError::EmptyClasses {

@@ -281,6 +281,34 @@ impl FromStr for Split {
     }
 }
 
+/// How the samples of a data set of image files are shared out among its parts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Division {
+    /// As the data set comes: by its own folders or lists.
+    #[default]
+    Given,
+    /// 60 % to train on, 20 % to validate and 20 % to test with, in a folder of each class; a function of this seed and the files' names.
+    Seeded(u64),
+    /// By files that list them: for training, validation, and where there is a third for testing.
+    Listed(Vec<PathBuf>),
+}
+
+impl Division {
+    /// The list of a part, where there are lists.
+    fn list_of(&self, split: Split) -> Option<&Path> {
+        let Self::Listed(lists) = self else { return None };
+        let list = match split {
+            Split::Train => lists.first(),
+            Split::Validation => lists.get(1),
+            Split::Test => lists.get(2).or(lists.get(1)),
+        };
+        list.map(PathBuf::as_path)
+    }
+}
+
+/// The data sets that can be divided otherwise than they come.
+const DIVISIBLE: [&str; 2] = ["folder", "camvid"];
+
 /// How a data set is opened. Each takes what concerns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenOptions {
@@ -301,6 +329,8 @@ pub struct OpenOptions {
     pub shuffle_shards: usize,
     /// The most training images of a class that are used, the first by name; without it all.
     pub images_per_class: Option<usize>,
+    /// How samples are shared out. Default: as the data set comes.
+    pub division: Division,
 }
 
 impl Default for OpenOptions {
@@ -314,6 +344,7 @@ impl Default for OpenOptions {
             class_list: None,
             shuffle_shards: 8,
             images_per_class: None,
+            division: Division::Given,
         }
     }
 }
@@ -387,7 +418,19 @@ pub fn open(
     split: Split,
     options: &OpenOptions,
 ) -> Result<Box<dyn Dataset>, DataError> {
-    (entry(name)?.open)(root, split, options)
+    let entry = entry(name)?;
+    let key = match &options.division {
+        Division::Given => None,
+        Division::Seeded(_) => Some("data.split_seed"),
+        Division::Listed(_) => Some("data.lists"),
+    };
+    match key {
+        Some(key) if !DIVISIBLE.contains(&name) => Err(DataError::Option {
+            key,
+            problem: format!("`{name}` comes in parts of its own; leave the key out"),
+        }),
+        _ => (entry.open)(root, split, options),
+    }
 }
 
 #[cfg(test)]

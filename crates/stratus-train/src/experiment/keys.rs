@@ -243,6 +243,12 @@ settings! {
         /// shards: archives whose images are shuffled among each other. An epoch takes the archives in a random order, and so many of them at a
         /// time. Which image comes when depends on it.
         shuffle_shards: usize = 8, Limit::Between(1.0, 1_000_000.0);
+        /// folder, camvid: share the images out anew by this seed, 60 % to train on, 20 % to validate and 20 % to test with, in a folder of each
+        /// class. A function of the files' names. Not set: as the data set comes.
+        split_seed: Option<u64> = None, Limit::AtLeast(0.0);
+        /// folder, camvid: two or three files that list what is trained on, validated and tested with: a path a line, for camvid a pair of
+        /// image and label image. Not set: as the data set comes.
+        lists: Option<Vec<String>> = None, Limit::NotEmpty;
         /// What becomes of images that cannot be decoded: `error` lists them and trains nothing, `skip` leaves them out and lists them in the
         /// summary.
         on_bad_sample: OnBadSample = OnBadSample::Error, Limit::Any;

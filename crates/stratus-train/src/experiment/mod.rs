@@ -277,6 +277,20 @@ impl Experiment {
                 "give channels, height and width, like [3, 224, 224]",
             );
         }
+        if let Some(lists) = &self.data.lists {
+            if !(2..=3).contains(&lists.len()) {
+                return conflict(
+                    format!("`data.lists` names {} files", lists.len()),
+                    "name a list to train on, one to validate with, and if there is one, one to test with",
+                );
+            }
+            if self.data.split_seed.is_some() {
+                return conflict(
+                    "`data.lists` and `data.split_seed` are both set".to_owned(),
+                    "set one of the two: each shares the images out",
+                );
+            }
+        }
         let Augment { scale, ratio, zoom, random_crop, random_resized_crop, .. } = &self.augment;
         for (key, range) in [("scale", Some(scale)), ("ratio", Some(ratio)), ("zoom", zoom.as_ref())] {
             let Some(range) = range else { continue };

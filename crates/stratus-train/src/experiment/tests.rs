@@ -167,6 +167,14 @@ fn mistakes_name_place_key_and_remedy() {
             "configuration: `data.augment.random_crop` and `data.augment.random_resized_crop` are both true | set one of the two: each takes its own part",
         ),
         (
+            "model.name = \"n\"\ndata.lists = [\"a.txt\"]",
+            "configuration: `data.lists` names 1 files | name a list to train on, one to validate with, and if there is one, one to test with",
+        ),
+        (
+            "model.name = \"n\"\ndata.lists = [\"a.txt\", \"b.txt\"]\ndata.split_seed = 1",
+            "configuration: `data.lists` and `data.split_seed` are both set | set one of the two: each shares the images out",
+        ),
+        (
             "model.name = \"n\"\nschedule.warmup_epochs = 12",
             "configuration: `schedule.warmup_epochs` is 12 and `train.epochs` is 10 | the warm-up must end before training does",
         ),

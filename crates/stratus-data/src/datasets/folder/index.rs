@@ -70,6 +70,30 @@ impl Index {
         self.lengths.shrink_to_fit();
     }
 
+    /// The same with these samples alone, ascending, and of each class the first `most` of them.
+    pub(super) fn part(&self, samples: &[u32], most: usize) -> Self {
+        let mut part = Self::new(self.classes.clone());
+        let mut left = samples.iter().map(|&sample| sample as usize).peekable();
+        for &end in &self.firsts[1..] {
+            let mut taken = 0;
+            while let Some(sample) = left.next_if(|&sample| sample < end as usize) {
+                taken += 1;
+                if taken <= most {
+                    // A part is not larger than the whole.
+                    let _ = part.push(self.name(sample), self.place(sample));
+                }
+            }
+            part.end_class();
+        }
+        part.shrink();
+        part
+    }
+
+    /// The samples of a class.
+    pub(super) fn samples(&self, class: usize) -> std::ops::Range<usize> {
+        self.firsts[class] as usize..self.firsts[class + 1] as usize
+    }
+
     pub(super) fn len(&self) -> usize {
         self.ends.len()
     }
@@ -128,6 +152,25 @@ mod tests {
         assert_eq!((0..3).map(|sample| index.name(sample)).collect::<Vec<_>>(), ["one", "", "zwölf"]);
         assert_eq!(index.place(2), Some(Place { offset: 1 << 40, bytes: 9 }));
         assert_eq!(index.empty_classes().collect::<Vec<_>>(), ["a", "c"]);
+    }
+
+    #[test]
+    fn a_part_keeps_classes_names_and_places() {
+        let mut index = Index::new(vec!["a".into(), "b".into(), "c".into()]);
+        for (class, count) in [3u32, 0, 2].into_iter().enumerate() {
+            for sample in 0..count {
+                let place = Place { offset: u64::from(sample), bytes: class as u32 };
+                index.push(&format!("{class}{sample}"), Some(place)).unwrap();
+            }
+            index.end_class();
+        }
+        assert_eq!([0, 1, 2].map(|class| index.samples(class)), [0..3, 3..3, 3..5]);
+        let part = index.part(&[0, 2, 4], usize::MAX);
+        assert_eq!((0..3).map(|sample| part.name(sample)).collect::<Vec<_>>(), ["00", "02", "21"]);
+        assert_eq!((0..3).map(|sample| part.class(sample)).collect::<Vec<_>>(), [0, 0, 2]);
+        assert_eq!(part.place(2), Some(Place { offset: 1, bytes: 2 }));
+        let fewer = index.part(&[0, 2, 3, 4], 1);
+        assert_eq!((0..fewer.len()).map(|sample| fewer.name(sample)).collect::<Vec<_>>(), ["00", "20"]);
     }
 
     /// ImageNet: 1.3 million samples in 1,000 classes, in an archive, which needs most.

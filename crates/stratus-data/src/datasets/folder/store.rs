@@ -107,6 +107,20 @@ impl Store {
         })
     }
 
+    /// The folder whose classes are yet to be divided: `train`, or where there is none the data set itself.
+    pub(super) fn undivided_folder(&self, root: &Path) -> Result<String, DataError> {
+        if let Ok(train) = self.split_folder(root, Split::Train) {
+            return Ok(train);
+        }
+        match self {
+            Self::Disk { .. } => Ok(String::new()),
+            Self::Tar(tar) => match &tar.splits[..] {
+                [only] => Ok(only.clone()),
+                _ => Err(damaged(root, "holds neither one folder of classes nor a folder `train` of them")),
+            },
+        }
+    }
+
     /// The classes of a split, by name.
     pub(super) fn classes(&self, split: &str) -> Result<Vec<String>, DataError> {
         let mut classes = match self {
@@ -197,7 +211,8 @@ impl Store {
             Self::Tar(tar) => (&tar.path, &tar.indexed),
         };
         let (class, name) = (&index.classes()[index.class(sample)], index.name(sample));
-        format!("{}/{split}/{class}/{name}", place.display())
+        let split = if split.is_empty() { String::new() } else { format!("{split}/") };
+        format!("{}/{split}{class}/{name}", place.display())
     }
 
     /// Reads a sample's file into `scratch.encoded`.

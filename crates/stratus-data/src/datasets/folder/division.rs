@@ -1,0 +1,70 @@
+//! Sharing out the samples of a folder that comes in one part.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::Path;
+
+use super::index::Index;
+use super::is_plain;
+use crate::datasets::{Split, files, partition};
+use crate::error::DataError;
+
+/// A part of each class by the seed and the names of class and file.
+pub(super) fn seeded_part(index: &Index, seed: u64, split: Split) -> Vec<u32> {
+    let of_class = |class: usize| {
+        let samples = index.samples(class);
+        let first = samples.start as u32;
+        let name = |sample| Cow::Owned(format!("{}/{}", index.classes()[class], index.name(sample)));
+        partition::part_of(seed, split, samples.map(name)).into_iter().map(move |sample| first + sample)
+    };
+    (0..index.classes().len()).flat_map(of_class).collect()
+}
+
+/// The samples that a list names, a path a line, of which the last two parts count: class and file. Every one must be there; those of other
+/// classes are passed over where not all classes are used.
+pub(super) fn listed_part(index: &Index, list: &Path, some_classes: bool) -> Result<Vec<u32>, DataError> {
+    let text = files::read_list(list)?;
+    let classes: HashMap<&str, usize> = index.classes().iter().map(String::as_str).zip(0..).collect();
+    let mut part = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() {
+            continue;
+        }
+        let wrong = |problem: String| DataError::Damaged {
+            path: list.to_owned(),
+            problem: format!("line {}: {problem}", number + 1),
+        };
+        let mut parts = line.rsplit('/');
+        let (Some(name), Some(class)) = (parts.next(), parts.next()) else {
+            return Err(wrong(format!("`{line}` is no path of a class and a file")));
+        };
+        if !is_plain(class) || !is_plain(name) {
+            return Err(wrong(format!("`{line}` leads out of the data set's folder")));
+        }
+        let Some(&class) = classes.get(class) else {
+            if some_classes {
+                continue;
+            }
+            return Err(wrong(format!("`{line}`: there is no class `{class}`")));
+        };
+        let samples = index.samples(class);
+        let (mut first, mut end) = (samples.start, samples.end);
+        while first < end {
+            let middle = first.midpoint(end);
+            if index.name(middle) < name { first = middle + 1 } else { end = middle }
+        }
+        if first == samples.end || index.name(first) != name {
+            return Err(wrong(format!("`{line}`: there is no such image")));
+        }
+        part.push(first as u32);
+    }
+    part.sort_unstable();
+    let count = part.len();
+    part.dedup();
+    if part.len() < count {
+        let problem = format!("names {} images twice", count - part.len());
+        return Err(DataError::Damaged { path: list.to_owned(), problem });
+    }
+    Ok(part)
+}
