@@ -26,6 +26,21 @@ pub(crate) enum Address {
         /// The folder in it.
         prefix: String,
     },
+    /// A folder behind SSH.
+    Sftp {
+        /// Whose it is.
+        login: Login,
+        /// The folder: begins with `/`, or is relative to the home folder.
+        root: String,
+    },
+}
+
+/// Who signs in where by SSH. What is `None` is as in the user's configuration of `ssh`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Login {
+    pub(crate) user: Option<String>,
+    pub(crate) host: String,
+    pub(crate) port: Option<u16>,
 }
 
 /// A service that stores objects.
@@ -47,7 +62,7 @@ pub fn is_address(text: &str) -> bool {
     scheme(text).is_some_and(|scheme| SCHEMES.contains(&scheme.as_str()))
 }
 
-const SCHEMES: [&str; 7] = ["file", "http", "https", "s3", "az", "gs", "swift"];
+const SCHEMES: [&str; 9] = ["file", "http", "https", "s3", "az", "gs", "swift", "sftp", "ssh"];
 
 /// What stands before `://`, in lower case.
 fn scheme(text: &str) -> Option<String> {
@@ -102,6 +117,7 @@ impl Address {
             "az" => objects(text, rest, Service::Azure),
             "gs" => objects(text, rest, Service::Google),
             "swift" => objects(text, rest, Service::Swift),
+            "sftp" | "ssh" => sftp(text, rest),
             _ => Err(wrong(format!(
                 "`{scheme}://` is not known; known: {}",
                 SCHEMES.map(|known| format!("{known}://")).join(", ")
@@ -129,6 +145,46 @@ fn objects(text: &str, rest: &str, service: Service) -> Result<Address, StoreErr
         return wrong(&format!("what follows the bucket or container is no folder: {problem}"));
     }
     Ok(Address::Objects { service, container: container.to_owned(), prefix: prefix.to_owned() })
+}
+
+/// `user@host:port/path`; `/~/path` is in the home folder.
+fn sftp(text: &str, rest: &str) -> Result<Address, StoreError> {
+    let wrong =
+        |problem: &str| Err(StoreError::Address { address: shown(text), problem: problem.to_owned() });
+    let (place, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (user, host) = place.rsplit_once('@').map_or((None, place), |(user, host)| (Some(user), host));
+    if user.is_some_and(|user| user.contains(':')) {
+        return wrong("it must hold no password: keys and the agent of `ssh` are used");
+    }
+    // [::1]:22 is an address of IPv6 and a port.
+    let (host, port) = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
+        Some((host, "")) => (host, None),
+        Some((host, port)) => (host, port.strip_prefix(':').or(Some(""))),
+        None => host.split_once(':').map_or((host, None), |(host, port)| (host, Some(port))),
+    };
+    let port = match port.map(str::parse) {
+        None => None,
+        Some(Ok(port)) if port > 0 => Some(port),
+        Some(_) => return wrong("what follows the `:` of the host is no port"),
+    };
+    // What begins with a dash would be an option of `ssh`.
+    let is_plain = |name: &str| {
+        !name.is_empty()
+            && !name.starts_with('-')
+            && name.chars().all(|letter| letter.is_alphanumeric() || "-_.:%+".contains(letter))
+    };
+    if !is_plain(host) || user.is_some_and(|user| !is_plain(user)) {
+        return wrong("that is no user and host; write sftp://user@host:port/path");
+    }
+    if path.contains(['\0', '\n']) {
+        return wrong("the path has a control character");
+    }
+    let root = match path.strip_prefix('~') {
+        Some(home) if home.is_empty() || home.starts_with('/') => home.trim_matches('/').to_owned(),
+        _ => format!("/{}", path.trim_end_matches('/')),
+    };
+    let login = Login { user: user.map(str::to_owned), host: host.to_owned(), port };
+    Ok(Address::Sftp { login, root })
 }
 
 /// An address without what may be a secret in it: what follows a `?`, and a password.
@@ -245,6 +301,40 @@ mod tests {
         for bad in
             ["s3://", "s3:///a", "s3://b/../c", "s3://b//c", "s3://key:secret@bucket/x", "gs://b?secret=1"]
         {
+            let Err(error) = Address::parse(bad) else { panic!("{bad}") };
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn folders_behind_ssh() {
+        let login = |user: Option<&str>, host: &str, port| Login {
+            user: user.map(str::to_owned),
+            host: host.to_owned(),
+            port,
+        };
+        for (text, expected, folder) in [
+            ("sftp://host", login(None, "host", None), "/"),
+            ("ssh://me@host:2222/data/train/", login(Some("me"), "host", Some(2222)), "/data/train"),
+            ("sftp://host/~/data", login(None, "host", None), "data"),
+            ("sftp://host/~", login(None, "host", None), ""),
+            ("sftp://[::1]:22/x", login(None, "::1", Some(22)), "/x"),
+            ("sftp://[fe80::1]/~x", login(None, "fe80::1", None), "/~x"),
+        ] {
+            let Ok(Address::Sftp { login, root }) = Address::parse(text) else { panic!("{text}") };
+            assert_eq!((login, root.as_str()), (expected, folder), "{text}");
+        }
+        for bad in [
+            "sftp://",
+            "sftp:///x",
+            "sftp://me:secret@host/x",
+            "sftp://-oProxyCommand=x/y",
+            "sftp://-l@host/",
+            "sftp://host:0/",
+            "sftp://host:x/",
+            "sftp://[::1]22/",
+            "sftp://a b/",
+        ] {
             let Err(error) = Address::parse(bad) else { panic!("{bad}") };
             assert!(!error.to_string().contains("secret"), "{error}");
         }

@@ -18,6 +18,7 @@ mod objects;
 mod patience;
 mod place;
 mod secret;
+mod sftp;
 mod store;
 mod web;
 

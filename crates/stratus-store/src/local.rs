@@ -12,10 +12,10 @@ use crate::place::{About, Failure, Place};
 use crate::{Entry, StoreError};
 
 /// How files that are not whole yet begin and end. They are in no list.
-const UNFINISHED: (&str, &str) = (".stratus-", ".part");
+pub(crate) const UNFINISHED: (&str, &str) = (".stratus-", ".part");
 
 /// Folders in folders: more are a link that leads back.
-const MOST_DEEP: usize = 64;
+pub(crate) const MOST_DEEP: usize = 64;
 
 pub(crate) struct Local {
     root: PathBuf,
@@ -56,7 +56,7 @@ impl Local {
                 let cause = io::Error::new(io::ErrorKind::InvalidData, "its name is not UTF-8; rename it");
                 return Err(disk(&item.path(), "cannot be listed")(cause));
             };
-            if name.starts_with(UNFINISHED.0) && name.ends_with(UNFINISHED.1) {
+            if is_unfinished(name) {
                 continue;
             }
             let path = format!("{relative}{name}");
@@ -136,6 +136,10 @@ impl Place for Local {
         sync_folder(folder);
         Ok(())
     }
+}
+
+pub(crate) fn is_unfinished(name: &str) -> bool {
+    name.starts_with(UNFINISHED.0) && name.ends_with(UNFINISHED.1)
 }
 
 /// A file of a name of its own that is not whole yet.

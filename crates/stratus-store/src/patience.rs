@@ -3,6 +3,9 @@
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+/// How long a host is tried that never answered: its name may be wrong, and whoever mistyped it should know soon.
+pub(crate) const FIRST_CONTACT: Duration = Duration::from_secs(30);
+
 /// How long a server may be silent, and for how long failures are borne.
 ///
 /// Times between two tries double from `first_wait` to `longest_wait`, and each is shortened by a random part of up to a half, so that many

@@ -1,6 +1,6 @@
 //! What every kind of store must be able to do. An implementation tries each thing once; trying again is [`Store`](crate::Store)'s.
 
-use std::io::Read;
+use std::io::{self, Read};
 
 use crate::{Entry, StoreError};
 
@@ -35,6 +35,21 @@ pub(crate) enum Failure {
     Later(String),
     /// It never will.
     Never(StoreError),
+}
+
+impl Failure {
+    /// As the error of a reader, from which [`of_io`](Self::of_io) takes it back.
+    pub(crate) fn into_io(self) -> io::Error {
+        match self {
+            Self::Later(cause) => io::Error::other(cause),
+            Self::Never(error) => io::Error::other(error),
+        }
+    }
+
+    /// Why reading stopped: a connection may be better the next time.
+    pub(crate) fn of_io(error: io::Error) -> Self {
+        error.downcast().map_or_else(|error| Self::Later(error.to_string()), Self::Never)
+    }
 }
 
 impl From<StoreError> for Failure {

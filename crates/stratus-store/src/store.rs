@@ -12,6 +12,7 @@ use crate::local::Local;
 use crate::patience::Struggle;
 use crate::place::{About, Failure, Place};
 use crate::secret::Secrets;
+use crate::sftp::Sftp;
 use crate::web::Web;
 use crate::{Patience, StoreError, objects};
 
@@ -53,10 +54,12 @@ impl fmt::Debug for Store {
 
 impl Store {
     /// The folder at `address`: a path, `file:///path`, `https://host/path`, or `s3://bucket/prefix`, and likewise `az://` (Azure Blob),
-    /// `gs://` (Google Cloud Storage) and `swift://` (OpenStack Swift). Nothing is asked of the other side yet.
+    /// `gs://` (Google Cloud Storage), `swift://` (OpenStack Swift), or `sftp://user@host:port/path` (`~/` at its beginning is the home folder).
+    /// Nothing is asked of the other side yet.
     ///
     /// What follows a `?` in a web address is a secret, and part of every request. All other credentials come from the environment
-    /// variables and files that each service's own tools use.
+    /// variables and files that each service's own tools use; behind `sftp://` the system's `ssh` signs in, or the program that
+    /// `STRATUS_SSH` names.
     ///
     /// # Errors
     ///
@@ -87,6 +90,10 @@ impl Store {
                 secrets.add_query(query.as_deref().unwrap_or_default());
                 let http = Http::new(Web::new(patience, secrets, MOST_REDIRECTS), shown.clone(), base, query);
                 (shown, Kind::Remote(Box::new(http)), patience)
+            }
+            Address::Sftp { login, root } => {
+                let sftp = Sftp::new(login, root, address.to_owned(), patience);
+                (address.to_owned(), Kind::Remote(Box::new(sftp)), patience)
             }
             Address::Objects { service, container, prefix } => {
                 let objects = objects::open(service, &container, &prefix, address.to_owned(), patience)?;
@@ -331,7 +338,7 @@ impl Store {
     fn broken(&self, path: &str, error: io::Error) -> Failure {
         match self.is_local() {
             Some(root) => disk(&root.join(path), "cannot be read")(error).into(),
-            None => Failure::Later(error.to_string()),
+            None => Failure::of_io(error),
         }
     }
 

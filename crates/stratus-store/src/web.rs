@@ -12,13 +12,10 @@ use std::time::Duration;
 use ureq::http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use ureq::{Agent, AsSendBody, Body};
 
-use crate::patience::Struggle;
+use crate::patience::{FIRST_CONTACT, Struggle};
 use crate::place::Failure;
 use crate::secret::Secrets;
 use crate::{Patience, StoreError};
-
-/// How long a host is tried that never answered: its name may be wrong, and whoever mistyped it should know soon.
-const FIRST_CONTACT: Duration = Duration::from_secs(30);
 
 /// The most bytes of an error page that are looked at.
 const MOST_EXPLAINED: u64 = 1 << 16;

@@ -1,0 +1,257 @@
+//! A connection to the file server at the other end of the system's `ssh`.
+//!
+//! `ssh` brings what users have set up: their configuration, agent and keys, known hosts and jump hosts. It is never allowed to ask
+//! anything. One thread reads what the server says, so that silence can be noticed; another one what `ssh` has to complain about.
+
+use std::collections::{HashMap, HashSet};
+use std::env;
+use std::io::{self, Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::wire::{MOST_PACKET, Packet, Parts, answer, ask, status};
+use crate::address::Login;
+
+/// Names another program than `ssh`, which is given the same arguments.
+const PROGRAM: &str = "STRATUS_SSH";
+
+/// The most bytes of `ssh`'s complaints that are kept.
+const MOST_COMPLAINTS: usize = 4096;
+
+/// How long complaints are waited for once `ssh` has ended.
+const COMPLAINING: Duration = Duration::from_millis(500);
+
+/// Packets that may wait to be looked at.
+const WAITING: usize = 64;
+
+/// What goes wrong with a connection, or with one question.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The connection is gone; another one may do.
+    Broken(String),
+    /// It will never come about.
+    Hopeless(String),
+    /// The server says no.
+    Status(u32, String),
+}
+
+pub(super) struct Connection {
+    process: Child,
+    input: Option<ChildStdin>,
+    packets: Receiver<io::Result<Vec<u8>>>,
+    complaints: Arc<Mutex<Vec<u8>>>,
+    /// Disconnected when there will be no more of them.
+    complained: Receiver<()>,
+    silence: Duration,
+    next: u32,
+    /// Answers that came before they were waited for.
+    early: HashMap<u32, Vec<u8>>,
+    extensions: HashSet<Vec<u8>>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Connection {
+    pub(super) fn open(login: &Login, silence: Duration) -> Result<Self, Trouble> {
+        let program =
+            env::var_os(PROGRAM).filter(|program| !program.is_empty()).unwrap_or_else(|| "ssh".into());
+        let mut command = Command::new(&program);
+        let seconds = silence.as_secs().clamp(1, 20);
+        command.args(["-x", "-a", "-T", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes"]);
+        command.arg("-o").arg(format!("ConnectTimeout={seconds}"));
+        command.arg("-o").arg(format!("ServerAliveInterval={seconds}"));
+        if let Some(port) = login.port {
+            command.arg("-p").arg(port.to_string());
+        }
+        if let Some(user) = &login.user {
+            command.arg("-l").arg(user);
+        }
+        command.args(["-s", "--", &login.host, "sftp"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().map_err(|error| {
+            let program = program.to_string_lossy();
+            Trouble::Hopeless(format!("`{program}` cannot be run: {error}; install OpenSSH's client"))
+        })?;
+        let (input, output, errors) = (process.stdin.take(), process.stdout.take(), process.stderr.take());
+        let (sender, packets) = mpsc::sync_channel(WAITING);
+        let complaints = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&complaints);
+        // Both end with the process, whose ends of the pipes are then closed.
+        thread::spawn(move || {
+            let Some(mut output) = output else { return };
+            loop {
+                let packet = read_packet(&mut output);
+                let is_last = packet.is_err();
+                if sender.send(packet).is_err() || is_last {
+                    return;
+                }
+            }
+        });
+        let (until_it_ends, complained) = mpsc::channel();
+        thread::spawn(move || {
+            let _until_it_ends: Sender<()> = until_it_ends;
+            let mut block = [0; 1024];
+            let Some(mut errors) = errors else { return };
+            while let Ok(count @ 1..) = errors.read(&mut block) {
+                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.extend_from_slice(&block[..count]);
+                let surplus = kept.len().saturating_sub(MOST_COMPLAINTS);
+                kept.drain(..surplus);
+            }
+        });
+        let (next, early, extensions) = (0, HashMap::new(), HashSet::new());
+        let mut connection =
+            Self { process, input, packets, complaints, complained, silence, next, early, extensions };
+        connection.greet()?;
+        Ok(connection)
+    }
+
+    fn greet(&mut self) -> Result<(), Trouble> {
+        self.send(Packet::new(ask::INIT).number(3))?;
+        let packet = self.receive()?;
+        let mut parts = Parts(&packet);
+        if (parts.byte(), parts.number().is_some_and(|version| version >= 3)) != (Some(answer::VERSION), true)
+        {
+            return Err(Trouble::Hopeless(
+                "what answers is no file server of SSH; does a login script print something there?"
+                    .to_owned(),
+            ));
+        }
+        while let (Some(name), Some(_)) = (parts.text(), parts.text()) {
+            self.extensions.insert(name.to_vec());
+        }
+        Ok(())
+    }
+
+    pub(super) fn knows(&self, extension: &str) -> bool {
+        self.extensions.contains(extension.as_bytes())
+    }
+
+    /// Asks without waiting for the answer. `rest` is what follows the question's number, which is returned.
+    pub(super) fn ask(&mut self, kind: u8, rest: impl FnOnce(Packet) -> Packet) -> Result<u32, Trouble> {
+        let number = self.next;
+        self.next = self.next.wrapping_add(1);
+        self.send(rest(Packet::new(kind).number(number)))?;
+        Ok(number)
+    }
+
+    /// The answer to a question: its kind, and what follows the number. A status that is not good is an error.
+    pub(super) fn wait(&mut self, number: u32) -> Result<(u8, Vec<u8>), Trouble> {
+        let packet = loop {
+            if let Some(packet) = self.early.remove(&number) {
+                break packet;
+            }
+            let packet = self.receive()?;
+            let mut parts = Parts(&packet);
+            let (Some(_), Some(of)) = (parts.byte(), parts.number()) else { return Err(nonsense()) };
+            self.early.insert(of, packet);
+        };
+        let mut parts = Parts(&packet[5..]);
+        if packet[0] == answer::STATUS {
+            let code = parts.number().ok_or_else(nonsense)?;
+            if code != status::OK {
+                let text = String::from_utf8_lossy(parts.text().unwrap_or_default()).into_owned();
+                return Err(Trouble::Status(code, text));
+            }
+        }
+        Ok((packet[0], packet[5..].to_vec()))
+    }
+
+    /// Asks and waits.
+    pub(super) fn call(
+        &mut self,
+        kind: u8,
+        rest: impl FnOnce(Packet) -> Packet,
+    ) -> Result<(u8, Vec<u8>), Trouble> {
+        let number = self.ask(kind, rest)?;
+        self.wait(number)
+    }
+
+    /// Asks for something that has a handle.
+    pub(super) fn handle(
+        &mut self,
+        kind: u8,
+        rest: impl FnOnce(Packet) -> Packet,
+    ) -> Result<Vec<u8>, Trouble> {
+        match self.call(kind, rest)? {
+            (answer::HANDLE, rest) => Ok(Parts(&rest).text().ok_or_else(nonsense)?.to_vec()),
+            _ => Err(nonsense()),
+        }
+    }
+
+    fn send(&mut self, packet: Packet) -> Result<(), Trouble> {
+        let packet = packet.finish();
+        let sent = self.input.as_mut().map(|input| input.write_all(&packet).and_then(|()| input.flush()));
+        match sent {
+            Some(Ok(())) => Ok(()),
+            _ => Err(self.ended()),
+        }
+    }
+
+    fn receive(&mut self) -> Result<Vec<u8>, Trouble> {
+        match self.packets.recv_timeout(self.silence) {
+            Ok(Ok(packet)) => Ok(packet),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => Err(nonsense()),
+            Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => Err(self.ended()),
+            Err(RecvTimeoutError::Timeout) => {
+                Err(Trouble::Broken(format!("the server was silent for {} s", self.silence.as_secs())))
+            }
+        }
+    }
+
+    /// `ssh` has ended, and has usually said why.
+    fn ended(&mut self) -> Trouble {
+        self.input = None;
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        // Its complaints come on another pipe, a little later perhaps. A connection that is shared may keep that open.
+        let _ = self.complained.recv_timeout(COMPLAINING);
+        let complaints = self.complaints.lock().unwrap_or_else(PoisonError::into_inner);
+        let complaints = String::from_utf8_lossy(&complaints);
+        let lines = complaints.lines().map(str::trim).filter(|line| !line.is_empty());
+        let text = lines.collect::<Vec<_>>().join(" / ");
+        let text = if text.is_empty() { "the connection ended".to_owned() } else { format!("ssh: {text}") };
+        // What waiting does not change, by what OpenSSH says.
+        let hopeless = [
+            "Permission denied",
+            "Host key verification failed",
+            "REMOTE HOST IDENTIFICATION HAS CHANGED",
+            "Too many authentication failures",
+            "Bad configuration option",
+            "subsystem request failed",
+            "no matching",
+            "Bad owner or permissions",
+        ];
+        if hopeless.iter().any(|known| text.contains(known)) {
+            Trouble::Hopeless(text)
+        } else {
+            Trouble::Broken(text)
+        }
+    }
+}
+
+fn nonsense() -> Trouble {
+    Trouble::Hopeless("the file server's answer makes no sense".to_owned())
+}
+
+/// A packet without its length: kind, number and the rest.
+fn read_packet(from: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut length = [0; 4];
+    from.read_exact(&mut length)?;
+    let length = u32::from_be_bytes(length);
+    if !(5..=MOST_PACKET).contains(&length) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "no packet"));
+    }
+    let mut packet = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
+    from.read_exact(&mut packet)?;
+    Ok(packet)
+}

@@ -1,0 +1,498 @@
+//! A folder behind SSH.
+//!
+//! The system's `ssh` makes the connection; what goes through it is the file transfer protocol that every SSH server has. Connections are
+//! kept for the next question, and a file is asked for many blocks ahead, so that distance costs little.
+
+mod connection;
+mod wire;
+
+use std::collections::VecDeque;
+use std::io::{self, Read};
+use std::process;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Instant, SystemTime};
+
+use self::connection::{Connection, Trouble};
+use self::wire::{Attributes, Kind, Packet, Parts, answer, ask, mode, status};
+use crate::address::Login;
+use crate::local::{MOST_DEEP, UNFINISHED, is_unfinished};
+use crate::patience::{FIRST_CONTACT, Struggle};
+use crate::place::{About, Failure, Place};
+use crate::{Entry, Patience, StoreError};
+
+/// Bytes that are asked for at a time: every server gives as many.
+const BLOCK: u32 = 32 << 10;
+
+/// Blocks that are asked for ahead: 2 MiB are under way.
+const AHEAD: usize = 64;
+
+/// Bytes of an upload that are sent again where the connection breaks.
+const PIECE: usize = 1 << 20;
+
+/// A name in a folder, and what it stands for.
+type Named = (Vec<u8>, Attributes);
+
+pub(crate) struct Sftp {
+    login: Login,
+    /// Without `/` at its end, but where it is only that; relative to the home folder where it does not begin with it.
+    root: String,
+    /// As it may be shown.
+    address: String,
+    patience: Patience,
+    /// Connections that nobody uses.
+    idle: Mutex<Vec<Connection>>,
+    /// Whether there ever was one, and when the first was tried.
+    reached: AtomicBool,
+    since: Instant,
+}
+
+impl Sftp {
+    pub(crate) fn new(login: Login, root: String, address: String, patience: Patience) -> Self {
+        let (idle, reached) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+        Self { login, root, address, patience, idle, reached, since: Instant::now() }
+    }
+
+    fn connect(&self, path: &str) -> Result<Connection, Failure> {
+        if let Some(connection) = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop() {
+            return Ok(connection);
+        }
+        let connection = Connection::open(&self.login, self.patience.silence);
+        match connection {
+            Ok(connection) => {
+                self.reached.store(true, Ordering::Relaxed);
+                Ok(connection)
+            }
+            // The name of a host that never answered may be wrong: whoever mistyped it should know soon.
+            Err(Trouble::Broken(cause)) if !self.reached.load(Ordering::Relaxed) => {
+                let waited = self.since.elapsed();
+                if waited < FIRST_CONTACT.min(self.patience.total) {
+                    return Err(Failure::Later(cause));
+                }
+                Err(StoreError::GaveUp { file: self.file(path), cause, tries: 1, waited }.into())
+            }
+            Err(trouble) => Err(self.failure(path, trouble)),
+        }
+    }
+
+    /// Keeps a connection, which has no question open, for the next one.
+    fn keep(&self, connection: Connection) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+    }
+
+    /// Does something on a connection, which is kept where it is still good.
+    fn with<T>(
+        &self,
+        path: &str,
+        what: impl FnOnce(&mut Connection) -> Result<T, Trouble>,
+    ) -> Result<T, Failure> {
+        let mut connection = self.connect(path)?;
+        let result = what(&mut connection);
+        if matches!(result, Ok(_) | Err(Trouble::Status(..))) {
+            self.keep(connection);
+        }
+        result.map_err(|trouble| self.failure(path, trouble))
+    }
+
+    fn failure(&self, path: &str, trouble: Trouble) -> Failure {
+        let file = self.file(path);
+        match trouble {
+            Trouble::Broken(cause) => {
+                // The others go to the same server.
+                self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                Failure::Later(cause)
+            }
+            Trouble::Hopeless(cause) => {
+                let login = &self.login;
+                let (user, port) = (login.user.as_deref(), login.port);
+                let user = user.map_or(String::new(), |user| format!(" -l {user}"));
+                let port = port.map_or(String::new(), |port| format!(" -p {port}"));
+                let advice = format!("`ssh{user}{port} {}` must work without asking anything", login.host);
+                StoreError::Refused { file, cause, advice }.into()
+            }
+            Trouble::Status(status::NO_SUCH_FILE, _) => StoreError::NotFound { file }.into(),
+            Trouble::Status(code, text) => {
+                let advice = match code {
+                    status::PERMISSION_DENIED => "the user has not the right to it on the server",
+                    _ => "look at the folder on the server: is it there, is its disk full?",
+                };
+                let cause = format!("the server answered: {} (status {code})", text.trim());
+                StoreError::Refused { file, cause, advice: advice.to_owned() }.into()
+            }
+        }
+    }
+
+    fn file(&self, path: &str) -> String {
+        format!("{}/{path}", self.address.trim_end_matches('/'))
+    }
+
+    /// A path as the server has it.
+    fn at(&self, path: &str) -> Vec<u8> {
+        let separator = if self.root.is_empty() || path.is_empty() || self.root == "/" { "" } else { "/" };
+        let whole = format!("{}{separator}{path}", self.root);
+        if whole.is_empty() { b".".to_vec() } else { whole.into_bytes() }
+    }
+
+    fn attributes(&self, path: &str) -> Result<Option<Attributes>, Failure> {
+        let found = self.with(path, |connection| {
+            match connection.call(ask::STAT, |packet| packet.text(&self.at(path)))? {
+                (answer::ATTRIBUTES, rest) => Ok(Parts(&rest).attributes()),
+                _ => Ok(None),
+            }
+        });
+        match found {
+            Ok(Some(found)) => Ok(Some(found)),
+            Ok(None) => Err(self.failure(path, Trouble::Hopeless("its attributes make no sense".to_owned()))),
+            Err(Failure::Never(StoreError::NotFound { .. })) => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// The names in a folder; `None` where there is none.
+    fn names(&self, folder: &str) -> Result<Option<Vec<Named>>, Failure> {
+        let found = self.with(folder, |connection| {
+            let handle = connection.handle(ask::OPEN_FOLDER, |packet| packet.text(&self.at(folder)))?;
+            let mut names = Vec::new();
+            loop {
+                let rest = match connection.call(ask::READ_FOLDER, |packet| packet.text(&handle)) {
+                    Ok((answer::NAME, rest)) => rest,
+                    Ok(_) => return Err(Trouble::Hopeless("a list of files makes no sense".to_owned())),
+                    Err(Trouble::Status(status::EOF, _)) => break,
+                    Err(trouble) => return Err(trouble),
+                };
+                let mut parts = Parts(&rest);
+                for _ in 0..parts.number().unwrap_or(0) {
+                    let name = (|| {
+                        let name = parts.text()?.to_vec();
+                        parts.text()?;
+                        Some((name, parts.attributes()?))
+                    })();
+                    let name =
+                        name.ok_or_else(|| Trouble::Hopeless("a list of files makes no sense".to_owned()))?;
+                    if name.0 != b"." && name.0 != b".." {
+                        names.push(name);
+                    }
+                }
+            }
+            connection.call(ask::CLOSE, |packet| packet.text(&handle))?;
+            Ok(names)
+        });
+        match found {
+            Err(Failure::Never(StoreError::NotFound { .. })) => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
+    fn walk(
+        &self,
+        folder: &str,
+        prefix: &str,
+        deep: usize,
+        found: &mut dyn FnMut(Entry),
+    ) -> Result<(), Failure> {
+        if deep > MOST_DEEP {
+            let problem = format!("folders are more than {MOST_DEEP} deep; does a link lead back?");
+            return Err(StoreError::Wrong { file: self.file(folder), problem }.into());
+        }
+        let Some(names) = self.names(folder)? else {
+            // The folder of a prefix that nothing begins with.
+            let file = self.file(folder);
+            return if folder.is_empty() { Err(StoreError::NotFound { file }.into()) } else { Ok(()) };
+        };
+        for (name, mut about) in names {
+            let Ok(name) = String::from_utf8(name) else {
+                let problem = "a name in it is not UTF-8; rename it".to_owned();
+                return Err(StoreError::Wrong { file: self.file(folder), problem }.into());
+            };
+            if is_unfinished(&name) {
+                continue;
+            }
+            let path = if folder.is_empty() { name } else { format!("{folder}/{name}") };
+            if about.kind() == Kind::Link {
+                match self.attributes(&path)? {
+                    Some(target) => about = target,
+                    // A link to nothing.
+                    None => continue,
+                }
+            }
+            let within = format!("{path}/");
+            match about.kind() {
+                Kind::Folder if within.starts_with(prefix) || prefix.starts_with(&within) => {
+                    self.walk(&path, prefix, deep + 1, found)?;
+                }
+                Kind::File if path.starts_with(prefix) => {
+                    found(Entry { path, bytes: about.bytes.unwrap_or(0) });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the folders that a file is to lie in.
+    fn make_folders(&self, connection: &mut Connection, path: &str) -> Result<(), Trouble> {
+        for (end, _) in path.match_indices('/') {
+            let folder = self.at(&path[..end]);
+            match connection.call(ask::MAKE_FOLDER, |packet| packet.text(&folder).number(0)) {
+                // It is usually there already, which servers say with a status of no name; if not, what comes next says so.
+                Ok(_) | Err(Trouble::Status(..)) => {}
+                Err(trouble) => return Err(trouble),
+            }
+        }
+        Ok(())
+    }
+
+    /// Does something until it works, on a new connection each time the last one broke.
+    fn persist<T>(
+        &self,
+        path: &str,
+        mut what: impl FnMut(&mut Connection) -> Result<T, Trouble>,
+    ) -> Result<T, Failure> {
+        let mut struggle = Struggle::new(self.patience);
+        loop {
+            match self.with(path, &mut what) {
+                Err(Failure::Later(cause)) => struggle.wait().map_err(|end| {
+                    let file = self.file(path);
+                    StoreError::GaveUp { file, cause, tries: end.tries, waited: end.waited }
+                })?,
+                result => return result,
+            }
+        }
+    }
+
+    /// Writes the source beside the file's place, a piece at a time.
+    fn write_beside(
+        &self,
+        path: &str,
+        beside: &[u8],
+        from: &mut dyn Read,
+        bytes: u64,
+    ) -> Result<(), Failure> {
+        let open = |packet: Packet| packet.text(beside).number(mode::WRITE | mode::CREATE).number(0);
+        let mut done = 0;
+        loop {
+            let left = (bytes - done).min(PIECE as u64);
+            let last = done + left == bytes;
+            let mut piece = Vec::new();
+            // One byte more than announced shows that there is too much.
+            from.take(left + u64::from(last)).read_to_end(&mut piece).map_err(|cause| {
+                StoreError::Stream {
+                    file: self.file(path),
+                    action: "what was to be stored cannot be read",
+                    cause,
+                }
+            })?;
+            if piece.len() as u64 != left {
+                return Err(
+                    StoreError::wrong_source(self.file(path), done + piece.len() as u64, bytes).into()
+                );
+            }
+            self.persist(path, |connection| {
+                if done == 0 {
+                    self.make_folders(connection, path)?;
+                }
+                let handle = connection.handle(ask::OPEN, open)?;
+                let mut asked = Vec::new();
+                let mut offset = done;
+                for block in piece.chunks(BLOCK as usize) {
+                    asked.push(
+                        connection.ask(ask::WRITE, |packet| packet.text(&handle).long(offset).text(block))?,
+                    );
+                    offset += block.len() as u64;
+                }
+                // All are waited for, so that the connection is good for the next question whatever they say.
+                let mut written = Ok(());
+                for number in asked {
+                    match connection.wait(number) {
+                        Err(trouble @ Trouble::Status(..)) => written = Err(trouble),
+                        other => drop(other?),
+                    }
+                }
+                if last && connection.knows("fsync@openssh.com") {
+                    let sync = |packet: Packet| packet.text(b"fsync@openssh.com").text(&handle);
+                    written = written.and(connection.call(ask::EXTENDED, sync).map(drop));
+                }
+                connection.call(ask::CLOSE, |packet| packet.text(&handle))?;
+                written
+            })?;
+            done += left;
+            if last {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Puts a whole file in its place, in one step where the server can.
+    fn put_in_place(&self, path: &str, beside: &[u8]) -> Result<(), Failure> {
+        let place = self.at(path);
+        let bytes = self.with(path, |connection| {
+            const ATOMIC: &str = "posix-rename@openssh.com";
+            if connection.knows(ATOMIC) {
+                return connection
+                    .call(ask::EXTENDED, |packet| packet.text(ATOMIC.as_bytes()).text(beside).text(&place))
+                    .map(drop);
+            }
+            // Others do not replace a file.
+            match connection.call(ask::REMOVE, |packet| packet.text(&place)) {
+                Ok(_) | Err(Trouble::Status(status::NO_SUCH_FILE | status::UNSUPPORTED, _)) => {}
+                Err(trouble) => return Err(trouble),
+            }
+            connection.call(ask::RENAME, |packet| packet.text(beside).text(&place)).map(drop)
+        });
+        match bytes {
+            Err(Failure::Later(cause)) => Err(StoreError::Refused {
+                file: self.file(path),
+                cause,
+                advice: "the connection broke when all was written; store it again".to_owned(),
+            }
+            .into()),
+            result => result,
+        }
+    }
+}
+
+impl Place for Sftp {
+    fn list(&self, prefix: &str, found: &mut dyn FnMut(Entry)) -> Result<(), Failure> {
+        self.walk(prefix.rsplit_once('/').map_or("", |(folder, _)| folder), prefix, 0, found)
+    }
+
+    fn about(&self, path: &str) -> Result<Option<About>, Failure> {
+        let found = self.attributes(path)?.filter(|found| found.kind() == Kind::File);
+        let Some(found) = found else { return Ok(None) };
+        let Some(bytes) = found.bytes else {
+            let problem = "the server does not say how large it is".to_owned();
+            return Err(StoreError::Wrong { file: self.file(path), problem }.into());
+        };
+        Ok(Some(About { bytes, version: found.changed.map(|seconds| seconds.to_string()) }))
+    }
+
+    fn open(&self, path: &str, offset: u64, length: u64) -> Result<Box<dyn Read + '_>, Failure> {
+        let Some(end) = offset.checked_add(length) else { return Ok(Box::new(io::empty())) };
+        let mut connection = self.connect(path)?;
+        let opened =
+            connection.handle(ask::OPEN, |packet| packet.text(&self.at(path)).number(mode::READ).number(0));
+        let handle = match opened {
+            Ok(handle) => handle,
+            Err(trouble) => {
+                if matches!(trouble, Trouble::Status(..)) {
+                    self.keep(connection);
+                }
+                return Err(self.failure(path, trouble));
+            }
+        };
+        let (path, asked, block) = (path.to_owned(), VecDeque::new(), Vec::new());
+        let connection = Some(connection);
+        Ok(Box::new(Content {
+            store: self,
+            path,
+            connection,
+            handle,
+            next: offset,
+            end,
+            asked,
+            block,
+            at: 0,
+        }))
+    }
+
+    fn write(&self, path: &str, from: &mut dyn Read, bytes: u64) -> Result<(), Failure> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        // Other machines write there too.
+        let time =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{}{}-{time:x}-{number}{}", UNFINISHED.0, process::id(), UNFINISHED.1);
+        let beside = match path.rsplit_once('/') {
+            Some((folder, _)) => self.at(&format!("{folder}/{name}")),
+            None => self.at(&name),
+        };
+        let written =
+            self.write_beside(path, &beside, from, bytes).and_then(|()| self.put_in_place(path, &beside));
+        if written.is_err() {
+            // It is only in the way now, and the first error is the one that says why.
+            let _ = self.with(path, |connection| connection.call(ask::REMOVE, |packet| packet.text(&beside)));
+        }
+        written
+    }
+}
+
+/// A file's bytes as they come, many blocks of them asked for ahead.
+struct Content<'a> {
+    store: &'a Sftp,
+    path: String,
+    /// `None` once it is of no use any more.
+    connection: Option<Connection>,
+    handle: Vec<u8>,
+    /// The first byte that was not asked for.
+    next: u64,
+    end: u64,
+    /// Questions whose answers are to come: number, offset and bytes.
+    asked: VecDeque<(u32, u64, u32)>,
+    block: Vec<u8>,
+    at: usize,
+}
+
+impl Content<'_> {
+    /// The next block; an empty one where the file ends.
+    fn fetch(&mut self) -> Result<Vec<u8>, Trouble> {
+        let Some(connection) = &mut self.connection else {
+            return Err(Trouble::Broken("the connection is gone".to_owned()));
+        };
+        while self.asked.len() < AHEAD && self.next < self.end {
+            let count = u32::try_from(self.end - self.next).unwrap_or(BLOCK).min(BLOCK);
+            let offset = self.next;
+            let number =
+                connection.ask(ask::READ, |packet| packet.text(&self.handle).long(offset).number(count))?;
+            self.asked.push_back((number, offset, count));
+            self.next += u64::from(count);
+        }
+        let Some((number, offset, count)) = self.asked.pop_front() else { return Ok(Vec::new()) };
+        let block = match connection.wait(number) {
+            Ok((answer::DATA, rest)) => Parts(&rest).text().map(<[u8]>::to_vec),
+            Ok(_) => None,
+            Err(Trouble::Status(status::EOF, _)) => Some(Vec::new()),
+            Err(trouble) => return Err(trouble),
+        };
+        let block = block.filter(|block| block.len() <= count as usize);
+        let block = block.ok_or_else(|| Trouble::Hopeless("the content makes no sense".to_owned()))?;
+        if block.len() < count as usize {
+            // Less than asked for, which a server may give: what was asked for behind it is not what comes next.
+            for (number, ..) in std::mem::take(&mut self.asked) {
+                if let Err(trouble @ (Trouble::Broken(_) | Trouble::Hopeless(_))) = connection.wait(number) {
+                    return Err(trouble);
+                }
+            }
+            self.next = offset + block.len() as u64;
+            if block.is_empty() {
+                self.end = self.next;
+            }
+        }
+        Ok(block)
+    }
+}
+
+impl Read for Content<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.at == self.block.len() {
+            self.at = 0;
+            self.block = Vec::new();
+            self.block = self.fetch().map_err(|trouble| {
+                self.connection = None;
+                self.store.failure(&self.path, trouble).into_io()
+            })?;
+        }
+        let count = out.len().min(self.block.len() - self.at);
+        out[..count].copy_from_slice(&self.block[self.at..self.at + count]);
+        self.at += count;
+        Ok(count)
+    }
+}
+
+impl Drop for Content<'_> {
+    fn drop(&mut self) {
+        let Some(mut connection) = self.connection.take().filter(|_| self.asked.is_empty()) else { return };
+        if connection.call(ask::CLOSE, |packet| packet.text(&self.handle)).is_ok() {
+            self.store.keep(connection);
+        }
+    }
+}
