@@ -7,9 +7,11 @@ mod web;
 
 use std::env;
 use std::process::Command;
+use std::sync::{Condvar, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use stratus_store::{Store, StoreError};
+use stratus_store::{Patience, Store, StoreError};
 use web::{Asked, Reply, Server, brief, content};
 
 /// Set for a process that a test has started.
@@ -36,7 +38,9 @@ fn again(test: &str, address: &str, variables: &[(&str, &str)]) {
 
 fn store() -> Option<Store> {
     let address = env::var(ADDRESS).ok()?;
-    Some(Store::open_with(&address, brief()).unwrap())
+    let patience =
+        if env::var_os("STRATUS_STORE_TEST_PATIENT").is_some() { Patience::default() } else { brief() };
+    Some(Store::open_with(&address, patience).unwrap())
 }
 
 fn host(server: &Server) -> String {
@@ -117,6 +121,42 @@ fn s3_is_signed_and_its_refusals_tell_no_secret() {
     let before = server.asked().len();
     again(test, "s3://bucket/open", &[endpoint, ("AWS_NO_SIGN_REQUEST", "YES")]);
     assert!(server.asked()[before..].iter().all(|asked| asked.header("Authorization").is_none()));
+}
+
+#[test]
+fn many_threads_read_at_once() {
+    const THREADS: usize = 6;
+    if let Some(store) = store() {
+        return thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| assert_eq!(store.read("a", 1000).unwrap(), content(1000)));
+            }
+        });
+    }
+    // Content is only given once every thread has asked for it.
+    let (waiting, all_there) = (Mutex::new(0), Condvar::new());
+    let server = Server::start(content(1000), move |asked| {
+        if asked.method == "GET" {
+            let mut waiting = waiting.lock().unwrap();
+            *waiting += 1;
+            all_there.notify_all();
+            let too_few = |waiting: &mut usize| *waiting < THREADS;
+            let waited = all_there.wait_timeout_while(waiting, Duration::from_secs(20), too_few).unwrap();
+            if waited.1.timed_out() {
+                return Reply::Status(403, "one after the other".to_owned());
+            }
+        }
+        Reply::Serve
+    });
+    let host = host(&server);
+    let variables =
+        [("AWS_ENDPOINT_URL", host.as_str()), ("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", SECRET)];
+    // The others wait longer for the first answer than tests usually have patience.
+    again(
+        "many_threads_read_at_once",
+        "s3://bucket",
+        &[&variables[..], &[("STRATUS_STORE_TEST_PATIENT", "1")]].concat(),
+    );
 }
 
 #[test]
