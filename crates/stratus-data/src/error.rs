@@ -1,7 +1,9 @@
 //! What can be wrong with a data set. Every message names the file, what was expected and found, and what to do.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use stratus_store::StoreError;
 use thiserror::Error;
 
 use crate::datasets::Split;
@@ -82,6 +84,12 @@ pub enum DataError {
         path: PathBuf,
         /// What is there.
         found: String,
+    },
+    /// What lies elsewhere cannot be reached, read or written.
+    #[error("{cause}")]
+    Store {
+        /// Why.
+        cause: Arc<StoreError>,
     },
     /// A file is not what it should be.
     #[error("{}: {problem}", .path.display())]
@@ -253,6 +261,12 @@ pub enum DataError {
         /// Bytes of images it has.
         found: usize,
     },
+}
+
+impl From<StoreError> for DataError {
+    fn from(cause: StoreError) -> Self {
+        Self::Store { cause: Arc::new(cause) }
+    }
 }
 
 /// One line each, and how many more there are.

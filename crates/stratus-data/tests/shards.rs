@@ -34,8 +34,10 @@ fn photographs(root: &Path) {
     }
 }
 
-const SMALL: PackOptions =
-    PackOptions { shard_bytes: 24 << 10, shuffle: Some(3), overwrite: false, skip_damaged: false };
+/// Shards of a few samples.
+fn small() -> PackOptions {
+    PackOptions { shard_bytes: 24 << 10, shuffle: Some(3), ..PackOptions::default() }
+}
 
 fn pack(name: &str, from: &Path, to: &Path, options: &PackOptions) -> Result<Vec<PackedPart>, DataError> {
     let parts = shards::open_parts(name, from, &OpenOptions::default())?;
@@ -95,7 +97,7 @@ fn a_folder_comes_back_from_its_shards_byte_by_byte() {
     let directory = tempfile::tempdir().unwrap();
     let (from, to) = (directory.path().join("set"), directory.path().join("shards"));
     photographs(&from);
-    let packed = pack("folder", &from, &to, &SMALL).unwrap();
+    let packed = pack("folder", &from, &to, &small()).unwrap();
     let sizes: Vec<_> = packed.iter().map(|part| (part.split, part.samples, part.left_out)).collect();
     assert_eq!(sizes, [(Split::Train, 48, 0), (Split::Validation, 2, 0)]);
     assert!(packed[0].shards > 3, "{packed:?}");
@@ -136,7 +138,7 @@ fn a_folder_comes_back_from_its_shards_byte_by_byte() {
     // No shard is a single class.
     for shard in &Index::read(&to).unwrap().unwrap().splits["train"] {
         assert!(shard.labels.contains(&0) && shard.labels.contains(&1), "{}", shard.name);
-        assert!(shard.bytes <= SMALL.shard_bytes);
+        assert!(shard.bytes <= small().shard_bytes);
     }
 }
 
@@ -146,18 +148,18 @@ fn the_same_input_gives_the_same_bytes() {
     let at = |name: &str| directory.path().join(name);
     photographs(&at("set"));
     for to in ["a", "b"] {
-        pack("folder", &at("set"), &at(to), &SMALL).unwrap();
+        pack("folder", &at("set"), &at(to), &small()).unwrap();
     }
     assert_eq!(content(&at("a")), content(&at("b")));
-    pack("folder", &at("set"), &at("c"), &PackOptions { shuffle: Some(4), ..SMALL }).unwrap();
+    pack("folder", &at("set"), &at("c"), &PackOptions { shuffle: Some(4), ..small() }).unwrap();
     assert_ne!(content(&at("a")), content(&at("c")));
     // In the data set's own order.
-    pack("folder", &at("set"), &at("d"), &PackOptions { shuffle: None, ..SMALL }).unwrap();
+    pack("folder", &at("set"), &at("d"), &PackOptions { shuffle: None, ..small() }).unwrap();
     let set = shards_of(&at("d"), Split::Train);
     let labels: Vec<u32> = (0..48).map(|index| set.label(index).unwrap()).collect();
     assert!(labels.is_sorted());
     // Shards packed again are the same samples.
-    pack("shards", &at("d"), &at("e"), &PackOptions { shuffle: None, ..SMALL }).unwrap();
+    pack("shards", &at("d"), &at("e"), &PackOptions { shuffle: None, ..small() }).unwrap();
     let shards_alone =
         |folder: &str| content(&at(folder)).into_iter().filter(|(name, _)| name.ends_with(".tar"));
     assert!(shards_alone("d").eq(shards_alone("e")));
@@ -212,7 +214,7 @@ fn pixels_and_masks_come_back_from_their_pngs() {
     for masks in [false, true] {
         let directory = tempfile::tempdir().unwrap();
         let part = || Part { split: Split::Train, set: Box::new(Made { masks }) };
-        shards::pack(&[part()], directory.path(), &SMALL, &mut |_| {}).unwrap();
+        shards::pack(&[part()], directory.path(), &small(), &mut |_| {}).unwrap();
         let set = shards_of(directory.path(), Split::Train);
         assert_eq!((set.sample_shape(), set.masks(), set.classes()), (Some([3, 2, 3]), masks, 3));
         assert_eq!(set.normalisation(), Made { masks }.normalisation());
@@ -242,14 +244,14 @@ fn what_is_there_is_kept_and_what_was_interrupted_begun_anew() {
     let directory = tempfile::tempdir().unwrap();
     let (from, to) = (directory.path().join("set"), directory.path().join("shards"));
     photographs(&from);
-    pack("folder", &from, &to, &SMALL).unwrap();
+    pack("folder", &from, &to, &small()).unwrap();
     let before = content(&to);
-    let message = pack("folder", &from, &to, &SMALL).unwrap_err().to_string();
+    let message = pack("folder", &from, &to, &small()).unwrap_err().to_string();
     assert!(message.ends_with(
         "there is an `index.json` of shards already; name another folder, or replace what is there with --overwrite"
     ));
     assert_eq!(content(&to), before);
-    pack("folder", &from, &to, &PackOptions { shard_bytes: 1 << 20, overwrite: true, ..SMALL }).unwrap();
+    pack("folder", &from, &to, &PackOptions { shard_bytes: 1 << 20, overwrite: true, ..small() }).unwrap();
     assert_eq!(content(&to).len(), 3);
 
     // Interrupted by a file that cannot be read: no index, and what is there is not taken for the whole.
@@ -257,7 +259,7 @@ fn what_is_there_is_kept_and_what_was_interrupted_begun_anew() {
     let whole = fs::read(&damaged).unwrap();
     let parts = shards::open_parts("folder", &from, &OpenOptions::default()).unwrap();
     fs::write(&damaged, b"").unwrap();
-    let over = PackOptions { overwrite: true, ..SMALL };
+    let over = PackOptions { overwrite: true, ..small() };
     let message = shards::pack(&parts, &to, &over, &mut |_| {}).unwrap_err().to_string();
     assert!(message.contains("train/cat/00.jpg: the file is empty"), "{message}");
     assert!(!to.join("index.json").exists());
@@ -267,7 +269,7 @@ fn what_is_there_is_kept_and_what_was_interrupted_begun_anew() {
     );
     // Without it, where that is asked for.
     let packed =
-        shards::pack(&parts, &to, &PackOptions { skip_damaged: true, ..SMALL }, &mut |_| {}).unwrap();
+        shards::pack(&parts, &to, &PackOptions { skip_damaged: true, ..small() }, &mut |_| {}).unwrap();
     assert_eq!((packed[0].samples, packed[0].left_out), (47, 1));
     fs::write(&damaged, whole).unwrap();
     pack("folder", &from, &to, &over).unwrap();
@@ -277,7 +279,7 @@ fn what_is_there_is_kept_and_what_was_interrupted_begun_anew() {
     let other = directory.path().join("other");
     fs::create_dir(&other).unwrap();
     archive(&other.join("train-000.tar"), &[]);
-    let message = pack("folder", &from, &other, &SMALL).unwrap_err().to_string();
+    let message = pack("folder", &from, &other, &small()).unwrap_err().to_string();
     assert!(message.contains("there are shards already, `train-000.tar`"), "{message}");
 }
 
@@ -286,7 +288,7 @@ fn shards_that_differ_from_their_index_are_found() {
     let directory = tempfile::tempdir().unwrap();
     let (from, to) = (directory.path().join("set"), directory.path().join("shards"));
     photographs(&from);
-    pack("folder", &from, &to, &SMALL).unwrap();
+    pack("folder", &from, &to, &small()).unwrap();
     let shard = to.join("train-000001.tar");
     let whole = fs::read(&shard).unwrap();
     fs::write(&shard, &whole[..whole.len() / 2]).unwrap();

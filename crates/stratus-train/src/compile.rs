@@ -4,12 +4,13 @@ use crate::device::Opened;
 use crate::experiment::OnBadSample;
 use crate::feed::image_shape;
 use crate::network::{LayerFile, Network};
-use crate::plan_cache::PlanCache;
+use crate::plan_cache::{self, PlanCache};
 use crate::{Experiment, TrainError};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use stratus_data::datasets::synthetic;
 use stratus_data::{Dataset, Division, OpenOptions, Split};
 use stratus_engine::differentiate::differentiate;
@@ -57,6 +58,12 @@ pub fn open_options(experiment: &Experiment) -> OpenOptions {
             (None, Some(seed)) => Division::Seeded(seed),
             (None, None) => Division::Given,
         },
+        cache: match &experiment.data.cache {
+            Some(folder) => Some(PathBuf::from(folder)),
+            None => plan_cache::folder().map(|folder| folder.join("data")),
+        },
+        cache_bytes: (experiment.data.cache_mib as u64) << 20,
+        patience: Duration::from_secs_f64(experiment.data.patience_seconds),
     }
 }
 
@@ -68,6 +75,11 @@ fn published_shape(experiment: &Experiment) -> Option<[usize; 3]> {
     stratus_graph::zoo::find(&experiment.model.name).ok().map(|network| (network.defaults)().input)
 }
 
+/// Whether a path is an address with something that is not to be written down.
+fn has_secret(path: &str) -> bool {
+    path.split_once("://").is_some_and(|(_, rest)| rest.contains('?'))
+}
+
 /// Opens a part of an experiment's data set; the second is the shape of the images that the network gets: channels, height, width.
 ///
 /// # Errors
@@ -76,6 +88,13 @@ pub fn open_dataset(
     experiment: &Experiment,
     split: Split,
 ) -> Result<(Arc<dyn Dataset>, [usize; 3]), TrainError> {
+    if experiment.data.path.as_deref().is_some_and(has_secret) {
+        return Err(TrainError::Configuration {
+            problem: "data.path: what follows the `?` of an address may be a secret, and the run would write it down"
+                .to_owned(),
+            hint: "give the address without it, and what it takes to get there in the environment".to_owned(),
+        });
+    }
     let options = open_options(experiment);
     let set = stratus_data::open(&experiment.data.name, &experiment.data_path(), split, &options)?;
     without_masks(set.as_ref())?;

@@ -19,6 +19,15 @@ struct Entry {
     choices: Choices,
 }
 
+/// The folder of what can be made again; none where nothing says where that is.
+pub(crate) fn folder() -> Option<PathBuf> {
+    std::env::var_os(ENVIRONMENT).map(PathBuf::from).or_else(|| {
+        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+        let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+        cache.or_else(home).map(|cache| cache.join("stratus"))
+    })
+}
+
 /// The cache of this machine, or none where there is no place for it.
 pub(crate) struct PlanCache {
     folder: Option<PathBuf>,
@@ -27,13 +36,8 @@ pub(crate) struct PlanCache {
 
 impl PlanCache {
     pub fn of_this_machine() -> Self {
-        let folder = std::env::var_os(ENVIRONMENT).map(PathBuf::from).or_else(|| {
-            let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-            let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-            cache.or_else(home).map(|cache| cache.join("stratus"))
-        });
         let machine = stratus_run::machine::Machine::probe();
-        Self { folder: folder.map(|folder| folder.join("plans")), cpu: machine.cpu.model }
+        Self { folder: folder().map(|folder| folder.join("plans")), cpu: machine.cpu.model }
     }
 
     fn path(&self, backend: &dyn Backend, program: &Program) -> Option<PathBuf> {

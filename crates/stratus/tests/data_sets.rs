@@ -140,3 +140,13 @@ fn a_folder_is_packed_into_shards_and_trained_from_there() {
     let index: Value = serde_json::from_slice(&index).unwrap();
     assert_eq!(again["splits"], index["splits"]);
 }
+
+#[test]
+fn an_address_with_a_secret_is_refused_and_never_shown() {
+    let place = Place::bare();
+    let from = with(&["data.name=shards", "data.path=http://127.0.0.1:1/packed?signature=hidden"]);
+    let ran = place.run(&from).expect(2);
+    assert!(ran.err.contains("data.path: what follows the `?` of an address may be a secret"), "{}", ran.err);
+    assert!(!ran.err.contains("hidden") && !ran.out.contains("hidden"), "{}", ran.err);
+    assert!(!place.path("runs").exists());
+}

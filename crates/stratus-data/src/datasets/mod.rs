@@ -17,8 +17,10 @@ pub mod synthetic;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use stratus_store::Patience;
 
 use crate::error::{DataError, nearest};
 use crate::frame::Orientation;
@@ -327,6 +329,12 @@ pub struct OpenOptions {
     pub class_list: Option<PathBuf>,
     /// Shards whose samples are shuffled among each other, at least 1. Default: 8.
     pub shuffle_shards: usize,
+    /// The folder that copies of files that lie elsewhere are kept in.
+    pub cache: Option<PathBuf>,
+    /// Bytes that these copies take at most. Default: 20 GiB.
+    pub cache_bytes: u64,
+    /// How long a store may stay away, without a byte coming, before that is an error. Default: five minutes.
+    pub patience: Duration,
     /// The most training images of a class that are used, the first by name; without it all.
     pub images_per_class: Option<usize>,
     /// How samples are shared out. Default: as the data set comes.
@@ -343,9 +351,20 @@ impl Default for OpenOptions {
             synthetic: synthetic::Size::default(),
             class_list: None,
             shuffle_shards: 8,
+            cache: None,
+            cache_bytes: 20 << 30,
+            patience: Patience::default().total,
             images_per_class: None,
             division: Division::Given,
         }
+    }
+}
+
+impl OpenOptions {
+    /// How stores are waited for.
+    pub(crate) fn patience(&self) -> Patience {
+        let default = Patience::default();
+        Patience { total: self.patience, silence: default.silence.min(self.patience), ..default }
     }
 }
 

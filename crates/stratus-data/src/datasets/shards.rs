@@ -1,4 +1,5 @@
-//! Tar shards: see [`crate::shards`]. Samples are read from the shards in place; only the index is in memory.
+//! Tar shards: see [`crate::shards`]. Samples are read from the shards in place, or where these lie elsewhere from their copies; only
+//! the index is in memory.
 
 use std::path::Path;
 
@@ -6,7 +7,7 @@ use super::{Dataset, DatasetEntry, Groups, OpenOptions, Sample, Scratch, Split};
 use crate::decode;
 use crate::error::DataError;
 use crate::pixels::{Normalisation, PixelOrder};
-use crate::shards::{self, Index, Problem, Shard, Source};
+use crate::shards::{self, Home, INDEX_FILE, Index, Problem, Shard, Source};
 
 const NAME: &str = "shards";
 
@@ -27,7 +28,6 @@ pub struct Shards {
     shape: Option<[usize; 3]>,
     normalisation: Normalisation,
     masks: bool,
-    shards: Vec<Shard>,
     /// The first sample of each shard.
     firsts: Vec<u32>,
     len: usize,
@@ -39,20 +39,28 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// Opens a split: by the index, or where there is none by all shards' headers. With `options.verify` the shards' lengths are compared
-    /// with the index, and without an index every image's beginning and end are looked at.
+    /// Opens a split: by the index, with which the shards' lengths are compared, or where there is none by all shards' headers. Every
+    /// image's beginning and end are then looked at, unless `options.verify` is off.
     ///
     /// # Errors
     ///
     /// [`DataError`]: there are no shards of this split; shards that are not what the index says; damaged samples, all counted and the first
     /// listed.
     pub fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Self, DataError> {
-        let source = Source::folder(root);
-        let (index, problems) = match Index::read(root)? {
-            Some(index) => (index, None),
-            None => {
-                let scanned = shards::scan(root, options.verify)?;
+        let home = Home::of(root, options.patience())?;
+        let root = home.shown();
+        let (index, problems) = match (home.index()?, &home) {
+            (Some(index), _) => (index, None),
+            (None, Home::Folder(folder)) => {
+                let scanned = shards::scan(folder, options.verify)?;
                 (scanned.index, Some(scanned.problems))
+            }
+            (None, Home::Store(_)) => {
+                let problem = format!(
+                    "holds no `{INDEX_FILE}`, without which shards are read from folders alone; write it where they are, with `stratus data \
+                     shard --index-only`"
+                );
+                return Err(DataError::Damaged { path: root, problem });
             }
         };
         let Index { classes, shape, normalisation, masks, mut splits, .. } = index;
@@ -61,7 +69,7 @@ impl Shards {
         let Some((name, shards)) = found.filter(|(_, shards)| !shards.is_empty()) else {
             let names: Vec<String> = names.iter().map(|name| format!("{name}-*.tar")).collect();
             let problem = format!("holds no shards {}", names.join(" or "));
-            return Err(DataError::Damaged { path: root.to_owned(), problem });
+            return Err(DataError::Damaged { path: root, problem });
         };
         let mut len = 0;
         let mut firsts = Vec::with_capacity(shards.len());
@@ -71,24 +79,23 @@ impl Shards {
         }
         if u32::try_from(len).is_err() {
             let problem = format!("its `{name}` shards have {len} samples, more than {}", u32::MAX);
-            return Err(DataError::Damaged { path: root.to_owned(), problem });
+            return Err(DataError::Damaged { path: root, problem });
         }
         let mut set = Self {
-            source,
+            source: Source::new(home, shards, options.shuffle_shards.max(1), options)?,
             classes,
             shape,
             normalisation,
             masks,
-            shards,
             firsts,
             len,
-            window: options.shuffle_shards,
+            window: options.shuffle_shards.max(1),
             damaged: Vec::new(),
             names: Vec::new(),
         };
         let problems = match problems {
             Some(mut problems) => problems.remove(&name).unwrap_or_default(),
-            None => set.compare_lengths(root, options)?,
+            None => set.compare_lengths(&root, options)?,
         };
         if !problems.is_empty() && !options.skip_damaged {
             return Err(DataError::BadSamples {
@@ -108,8 +115,8 @@ impl Shards {
     /// Compares the shards' lengths with the index; where damaged samples are skipped, gives those that lie beyond a shard's end.
     fn compare_lengths(&self, root: &Path, options: &OpenOptions) -> Result<Vec<Problem>, DataError> {
         let (mut wrong, mut beyond) = (Vec::new(), Vec::new());
-        for (number, shard) in self.shards.iter().enumerate() {
-            let length = self.source.length(shard)?;
+        let lengths = self.source.lengths()?.unwrap_or_default();
+        for ((number, shard), length) in self.source.shards().iter().enumerate().zip(lengths) {
             if length == shard.bytes {
                 continue;
             }
@@ -124,7 +131,8 @@ impl Shards {
             }
             wrong.push((self.source.name(shard), problem));
         }
-        if wrong.is_empty() || options.skip_damaged {
+        // Where shards are fetched, one that is not whole never arrives.
+        if wrong.is_empty() || options.skip_damaged && !self.source.is_remote() {
             return Ok(beyond);
         }
         let count = wrong.len();
@@ -139,7 +147,7 @@ impl Shards {
         }
         // The first shard begins with sample 0.
         let number = self.firsts.partition_point(|&first| first as usize <= index) - 1;
-        Ok((number, &self.shards[number], index - self.firsts[number] as usize))
+        Ok((number, &self.source.shards()[number], index - self.firsts[number] as usize))
     }
 
     fn bad(&self, index: usize, problem: String) -> DataError {
@@ -157,7 +165,7 @@ impl Shards {
         if let Some(known) = self.problem(index) {
             return Err(self.bad(index, self.damaged[known].1.clone()));
         }
-        self.source.read(number, shard, shard.images[at], out)?;
+        self.source.read(number, shard.images[at], out)?;
         Ok((number, shard, at))
     }
 }
@@ -190,7 +198,7 @@ impl Dataset for Shards {
         }
         let Ok((number, shard, at)) = self.locate(index) else { return format!("sample {index}") };
         let name = self.source.name(shard);
-        match self.source.member(number, shard, shard.images[at]) {
+        match self.source.member(number, shard.images[at]) {
             Some(member) => format!("{name}/{member}"),
             None => format!("{name}, sample {at}"),
         }
@@ -208,7 +216,7 @@ impl Dataset for Shards {
         let [_, height, width] = image.shape;
         let mask = match shard.masks.get(at) {
             Some(&place) => {
-                self.source.read(number, shard, place, encoded)?;
+                self.source.read(number, place, encoded)?;
                 let size = shards::decode_mask(encoded, mask).map_err(|problem| self.bad(index, problem))?;
                 if size != [height, width] {
                     let problem = format!("the mask is {}×{}, the image {height}×{width}", size[0], size[1]);
@@ -237,14 +245,19 @@ impl Dataset for Shards {
         Some(Groups { firsts: &self.firsts, window: self.window })
     }
 
+    fn expect(&self, now: &[u32], next: &[u32]) {
+        self.source.expect(now, next);
+    }
+
     fn damaged(&self) -> &[(u32, String)] {
         &self.damaged
     }
 
     fn damaged_files(&self) -> Result<Vec<(String, String)>, DataError> {
         let mut damaged = Vec::new();
-        for shard in self.shards.iter().filter(|shard| !shard.sha256.is_empty()) {
-            let (bytes, sha256) = self.source.digest(shard)?;
+        let shards = self.source.shards().iter().enumerate();
+        for (number, shard) in shards.filter(|(_, shard)| !shard.sha256.is_empty()) {
+            let (bytes, sha256) = self.source.digest(number)?;
             if bytes != shard.bytes || !sha256.eq_ignore_ascii_case(&shard.sha256) {
                 let problem = format!(
                     "has {bytes} bytes with the SHA-256 {sha256}; the index says {} with {}",
@@ -266,7 +279,7 @@ impl Dataset for Shards {
 
     fn resident_bytes(&self) -> u64 {
         let text = |text: &String| (text.capacity() + size_of::<String>()) as u64;
-        let shards: u64 = self.shards.iter().map(Shard::resident_bytes).sum();
+        let shards: u64 = self.source.shards().iter().map(Shard::resident_bytes).sum();
         let classes: u64 = self.classes.iter().map(text).sum();
         let damaged: u64 = self.damaged.iter().map(|(_, problem)| 4 + text(problem)).sum();
         let names: u64 = self.names.iter().map(text).sum();

@@ -11,8 +11,10 @@
 mod archive;
 mod index;
 mod png;
+mod remote;
 mod scan;
 mod source;
+mod target;
 mod writer;
 
 pub use self::index::{INDEX_FILE, Index, Place, Shard};
@@ -21,7 +23,7 @@ pub use self::writer::{PackOptions, PackProgress, PackedPart, Part, open_parts, 
 
 pub(crate) use self::png::decode_mask;
 pub(crate) use self::scan::{LISTED, Problem, listed, scan};
-pub(crate) use self::source::Source;
+pub(crate) use self::source::{Home, Source};
 
 use crate::datasets::Split;
 

@@ -1,99 +1,236 @@
-//! Where shards are read from.
+//! Where shards are read from: a folder, or a store behind an address.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use stratus_store::{Cache, Patience, Store, StoreError, is_address};
+
 use super::archive::{BLOCK, path_at};
-use super::index::{Place, Shard};
+use super::index::{INDEX_FILE, Index, LARGEST_INDEX, Place, Shard};
+use super::remote::Remote;
 use super::scan::digest;
+use crate::datasets::OpenOptions;
 use crate::decode::LARGEST_FILE;
 use crate::error::DataError;
 
-/// Shards that are kept open at most: those of a few windows of the loader's order.
+/// Shards of a folder that are kept open at most: those of a few windows of the loader's order.
 const MOST_OPEN: usize = 64;
 
-/// A place with shards.
+/// A place that shards are in, or go to.
+#[derive(Debug)]
+pub(crate) enum Home {
+    /// A folder of this machine.
+    Folder(PathBuf),
+    /// Somewhere else.
+    Store(Store),
+}
+
+impl Home {
+    /// The place that a path or an address names.
+    pub(crate) fn of(root: &Path, patience: Patience) -> Result<Self, DataError> {
+        let Some(address) = root.to_str().filter(|text| is_address(text)) else {
+            return Ok(Self::Folder(root.to_owned()));
+        };
+        let store = Store::open_with(address, patience)?;
+        Ok(match store.is_local() {
+            Some(folder) => Self::Folder(folder.to_owned()),
+            None => Self::Store(store),
+        })
+    }
+
+    /// What a person calls it, without secrets.
+    pub(crate) fn shown(&self) -> PathBuf {
+        match self {
+            Self::Folder(folder) => folder.clone(),
+            Self::Store(store) => PathBuf::from(store.address()),
+        }
+    }
+
+    /// The index; `None` where there is none.
+    pub(crate) fn index(&self) -> Result<Option<Index>, DataError> {
+        match self {
+            Self::Folder(folder) => Index::read(folder),
+            Self::Store(store) => match store.read(INDEX_FILE, LARGEST_INDEX) {
+                Ok(text) => Index::parse(&text, &self.shown().join(INDEX_FILE)).map(Some),
+                Err(StoreError::NotFound { .. }) => Ok(None),
+                Err(error) => Err(error.into()),
+            },
+        }
+    }
+}
+
+/// A split's shards.
 #[derive(Debug)]
 pub(crate) struct Source {
-    folder: PathBuf,
+    shards: Arc<[Shard]>,
+    files: Files,
+}
+
+#[derive(Debug)]
+enum Files {
+    /// On this machine.
+    Folder(Folder),
+    /// Elsewhere.
+    Remote(Remote),
+}
+
+/// A folder of shards.
+#[derive(Debug)]
+struct Folder {
+    path: PathBuf,
     /// The shards that were read last, the last one at the end.
     open: Mutex<Vec<(usize, Arc<Mutex<File>>)>>,
 }
 
-impl Source {
-    /// Shards in a folder.
-    pub(crate) fn folder(folder: &Path) -> Self {
-        Self { folder: folder.to_owned(), open: Mutex::new(Vec::new()) }
-    }
-
-    /// What a person calls a shard: its path.
-    pub(crate) fn name(&self, shard: &Shard) -> String {
-        self.path(shard).display().to_string()
-    }
-
-    fn path(&self, shard: &Shard) -> PathBuf {
-        self.folder.join(&shard.name)
-    }
-
-    /// The length of a shard's file.
-    pub(crate) fn length(&self, shard: &Shard) -> Result<u64, DataError> {
-        let path = self.path(shard);
-        fs::metadata(&path).map(|about| about.len()).map_err(|cause| DataError::Unreadable { path, cause })
-    }
-
-    /// Length and SHA-256 of a shard's file.
-    pub(crate) fn digest(&self, shard: &Shard) -> Result<(u64, String), DataError> {
-        digest(&self.path(shard))
-    }
-
-    /// Reads a file of a shard, whose number among the split's shards is `number`, into `out`.
-    pub(crate) fn read(
-        &self,
-        number: usize,
-        shard: &Shard,
-        place: Place,
-        out: &mut Vec<u8>,
-    ) -> Result<(), DataError> {
-        if u64::from(place.1) > LARGEST_FILE {
-            let problem = format!("a file in it has {} bytes, more than {LARGEST_FILE}", place.1);
-            return Err(DataError::Damaged { path: self.path(shard), problem });
-        }
-        out.resize(place.1 as usize, 0);
-        self.read_at(number, shard, place.offset(), out)
-            .map_err(|cause| DataError::Unreadable { path: self.path(shard), cause })
-    }
-
-    /// What a file of a shard is called in it, where that can be read.
-    pub(crate) fn member(&self, number: usize, shard: &Shard, place: Place) -> Option<String> {
-        let header = place.offset().checked_sub(BLOCK)?;
-        path_at(&mut |offset, out| self.read_at(number, shard, offset, out), header)
-    }
-
-    /// Fills `out` with what stands at an offset of a shard.
-    fn read_at(&self, number: usize, shard: &Shard, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let file = self.file(number, shard)?;
+impl Folder {
+    /// Fills `out` with what stands at an offset of the shard of this number and name.
+    fn read_at(&self, number: usize, name: &str, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let file = self.file(number, name)?;
         let mut file = lock(&file);
         file.seek(SeekFrom::Start(offset))?;
         file.read_exact(out)
     }
 
-    fn file(&self, number: usize, shard: &Shard) -> io::Result<Arc<Mutex<File>>> {
+    fn file(&self, number: usize, name: &str) -> io::Result<Arc<Mutex<File>>> {
         let mut open = lock(&self.open);
-        let known = open.iter().position(|(other, _)| *other == number);
-        let entry = match known {
+        let entry = match open.iter().position(|(other, _)| *other == number) {
             Some(at) => open.remove(at),
             None => {
                 if open.len() == MOST_OPEN {
                     open.remove(0);
                 }
-                (number, Arc::new(Mutex::new(File::open(self.path(shard))?)))
+                (number, Arc::new(Mutex::new(File::open(self.path.join(name))?)))
             }
         };
         let file = Arc::clone(&entry.1);
         open.push(entry);
         Ok(file)
+    }
+}
+
+impl Source {
+    /// The shards of a split, of which `window` are read among each other.
+    pub(crate) fn new(
+        home: Home,
+        shards: Vec<Shard>,
+        window: usize,
+        options: &OpenOptions,
+    ) -> Result<Self, DataError> {
+        let shards: Arc<[Shard]> = shards.into();
+        let files = match home {
+            Home::Folder(path) => Files::Folder(Folder { path, open: Mutex::new(Vec::new()) }),
+            Home::Store(store) => {
+                let Some(folder) = &options.cache else {
+                    let problem =
+                        "is not set, and nothing says where caches are; name a folder for copies of shards";
+                    return Err(DataError::Option { key: "data.cache", problem: problem.to_owned() });
+                };
+                let cache = Cache::new(folder, options.cache_bytes)?;
+                let most = options.cache_bytes;
+                Files::Remote(Remote::new(store, cache, most, Arc::clone(&shards), window)?)
+            }
+        };
+        Ok(Self { shards, files })
+    }
+
+    /// The shards.
+    pub(crate) fn shards(&self) -> &[Shard] {
+        &self.shards
+    }
+
+    /// Says which shards are read now, and which next.
+    pub(crate) fn expect(&self, now: &[u32], next: &[u32]) {
+        if let Files::Remote(remote) = &self.files {
+            remote.expect(now, next);
+        }
+    }
+
+    /// What a person calls a shard: its path or address.
+    pub(crate) fn name(&self, shard: &Shard) -> String {
+        self.path(shard).display().to_string()
+    }
+
+    fn path(&self, shard: &Shard) -> PathBuf {
+        match &self.files {
+            Files::Folder(folder) => folder.path.join(&shard.name),
+            Files::Remote(remote) => {
+                PathBuf::from(format!("{}/{}", remote.store().address().trim_end_matches('/'), shard.name))
+            }
+        }
+    }
+
+    /// The lengths of the shards' files, where they can be known without reading them.
+    pub(crate) fn lengths(&self) -> Result<Option<Vec<u64>>, DataError> {
+        match &self.files {
+            Files::Folder(folder) => {
+                let length = |shard: &Shard| {
+                    let path = folder.path.join(&shard.name);
+                    let about = fs::metadata(&path);
+                    about.map(|about| about.len()).map_err(|cause| DataError::Unreadable { path, cause })
+                };
+                self.shards.iter().map(length).collect::<Result<_, _>>().map(Some)
+            }
+            Files::Remote(remote) => {
+                let entries = match remote.store().list("") {
+                    Ok(entries) => entries,
+                    // They are then compared when they are fetched.
+                    Err(StoreError::Unsupported { .. }) => return Ok(None),
+                    Err(error) => return Err(error.into()),
+                };
+                let length = |shard: &Shard| {
+                    let found = entries.binary_search_by(|entry| entry.path.cmp(&shard.name));
+                    let found = found.map_err(|_| StoreError::NotFound { file: self.name(shard) })?;
+                    Ok(entries[found].bytes)
+                };
+                self.shards.iter().map(length).collect::<Result<_, DataError>>().map(Some)
+            }
+        }
+    }
+
+    /// Whether the shards are fetched, so that only whole ones are ever read.
+    pub(crate) fn is_remote(&self) -> bool {
+        matches!(self.files, Files::Remote(_))
+    }
+
+    /// Length and SHA-256 of a shard's file. Those that are fetched have been compared.
+    pub(crate) fn digest(&self, number: usize) -> Result<(u64, String), DataError> {
+        let shard = &self.shards[number];
+        match &self.files {
+            Files::Folder(folder) => digest(&folder.path.join(&shard.name)),
+            Files::Remote(remote) => remote.copy(number).map(|_| (shard.bytes, shard.sha256.clone())),
+        }
+    }
+
+    /// Reads a file of shard `number` into `out`.
+    pub(crate) fn read(&self, number: usize, place: Place, out: &mut Vec<u8>) -> Result<(), DataError> {
+        let path = || self.path(&self.shards[number]);
+        if u64::from(place.1) > LARGEST_FILE {
+            let problem = format!("a file in it has {} bytes, more than {LARGEST_FILE}", place.1);
+            return Err(DataError::Damaged { path: path(), problem });
+        }
+        out.resize(place.1 as usize, 0);
+        let read = match &self.files {
+            Files::Folder(folder) => folder.read_at(number, &self.shards[number].name, place.offset(), out),
+            Files::Remote(remote) => remote.copy(number)?.read_at(place.offset(), out),
+        };
+        read.map_err(|cause| DataError::Unreadable { path: path(), cause })
+    }
+
+    /// What a file of shard `number` is called in it, where that can be read at once.
+    pub(crate) fn member(&self, number: usize, place: Place) -> Option<String> {
+        let header = place.offset().checked_sub(BLOCK)?;
+        match &self.files {
+            Files::Folder(folder) => {
+                let name = &self.shards[number].name;
+                path_at(&mut |offset, out| folder.read_at(number, name, offset, out), header)
+            }
+            Files::Remote(remote) => {
+                let copy = remote.held(number)?;
+                path_at(&mut |offset, out| copy.read_at(offset, out), header)
+            }
+        }
     }
 }
 

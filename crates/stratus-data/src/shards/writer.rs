@@ -3,7 +3,7 @@
 //! Files are copied as they are; what is no file becomes a PNG. While packing goes on a mark lies in the folder, and the index is written
 //! last: what was interrupted is seen to be, and is begun anew.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -11,11 +11,11 @@ use sha2::{Digest, Sha256};
 use stratus_random::{Purpose, Stream};
 use tar::Header;
 
+use super::EXTENSION;
 use super::archive::BLOCK;
-use super::index::{INDEX_FILE, Index, Place, Shard};
+use super::index::{Index, Place, Shard};
 use super::png::encode;
-use super::scan::shard_names;
-use super::{EXTENSION, UNFINISHED};
+use super::target::Target;
 use crate::checksum::hex;
 use crate::datasets::{self, Dataset, OpenOptions, Sample, Scratch, Split};
 use crate::decode;
@@ -27,7 +27,7 @@ use crate::pixels::PixelOrder;
 const END: [u8; 2 * BLOCK as usize] = [0; 2 * BLOCK as usize];
 
 /// How a data set is packed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackOptions {
     /// Bytes that a shard has at most, unless a single sample has more.
     pub shard_bytes: u64,
@@ -37,11 +37,19 @@ pub struct PackOptions {
     pub overwrite: bool,
     /// Whether samples that cannot be read are left out instead of being an error.
     pub skip_damaged: bool,
+    /// The folder that a shard lies in until it is sent to a store.
+    pub staging: PathBuf,
 }
 
 impl Default for PackOptions {
     fn default() -> Self {
-        Self { shard_bytes: 256 << 20, shuffle: Some(1), overwrite: false, skip_damaged: false }
+        Self {
+            shard_bytes: 256 << 20,
+            shuffle: Some(1),
+            overwrite: false,
+            skip_damaged: false,
+            staging: std::env::temp_dir(),
+        }
     }
 }
 
@@ -116,18 +124,18 @@ fn is_same(a: &dyn Dataset, b: &dyn Dataset) -> Result<bool, DataError> {
     }
 }
 
-/// Packs a data set's parts into shards in `folder`, which is made, and writes the index.
+/// Packs a data set's parts into shards in `root`, a folder, which is made, or the address of a store, and writes the index.
 ///
 /// # Errors
 ///
 /// [`DataError::Occupied`] where something is there; samples that cannot be read; [`DataError::Unwritable`].
 pub fn pack(
     parts: &[Part],
-    folder: &Path,
+    root: &Path,
     options: &PackOptions,
     progress: &mut dyn FnMut(PackProgress<'_>),
 ) -> Result<Vec<PackedPart>, DataError> {
-    let first = parts.first().ok_or_else(|| DataError::Empty { origin: folder.display().to_string() })?;
+    let first = parts.first().ok_or_else(|| DataError::Empty { origin: "nothing to pack".to_owned() })?;
     let set = first.set.as_ref();
     let classes: Vec<String> = (0..set.classes()).map(|class| set.class_name(class)).collect();
     for part in parts {
@@ -136,16 +144,16 @@ pub fn pack(
             && classes.iter().enumerate().all(|(class, name)| part.set.class_name(class) == *name);
         if !same {
             let problem = format!("the {} and {} parts have different classes", first.split, part.split);
-            return Err(DataError::Damaged { path: folder.to_owned(), problem });
+            return Err(DataError::Damaged { path: PathBuf::from(set.name()), problem });
         }
     }
     let shapes = parts.iter().map(|part| part.set.sample_shape());
     let shape = set.sample_shape().filter(|shape| shapes.clone().all(|other| other == Some(*shape)));
     let mut index = Index::new(set.name(), classes, shape, set.normalisation(), set.masks());
-    prepare(folder, options)?;
+    let target = Target::prepare(root, options)?;
     let mut packed = Vec::new();
     for part in parts {
-        let (shards, left_out) = pack_part(part, folder, options, progress)?;
+        let (shards, left_out) = pack_part(part, &target, options, progress)?;
         packed.push(PackedPart {
             split: part.split,
             shards: shards.len(),
@@ -155,9 +163,7 @@ pub fn pack(
         });
         index.splits.insert(stem(part.split).to_owned(), shards);
     }
-    index.write(folder)?;
-    let mark = folder.join(UNFINISHED);
-    fs::remove_file(&mark).map_err(|cause| DataError::Unwritable { path: mark, cause })?;
+    target.finish(&index)?;
     Ok(packed)
 }
 
@@ -170,36 +176,10 @@ fn stem(split: Split) -> &'static str {
     }
 }
 
-/// Makes the folder, removes shards that are to be replaced, and leaves the mark.
-fn prepare(folder: &Path, options: &PackOptions) -> Result<(), DataError> {
-    let unwritable = |cause| DataError::Unwritable { path: folder.to_owned(), cause };
-    fs::create_dir_all(folder).map_err(unwritable)?;
-    let (index, mark) = (folder.join(INDEX_FILE), folder.join(UNFINISHED));
-    let old = shard_names(folder)?;
-    if !options.overwrite {
-        let occupied = |found: String| Err(DataError::Occupied { path: folder.to_owned(), found });
-        if index.exists() {
-            return occupied(format!("there is an `{INDEX_FILE}` of shards already"));
-        }
-        // Those of a packing that was interrupted are nobody's.
-        if let Some(shard) = old.first().filter(|_| !mark.exists()) {
-            return occupied(format!("there are shards already, `{shard}`"));
-        }
-    }
-    let begin = || {
-        File::create(&mark)?.sync_all()?;
-        if index.exists() {
-            fs::remove_file(&index)?;
-        }
-        old.iter().try_for_each(|name| fs::remove_file(folder.join(name)))
-    };
-    begin().map_err(unwritable)
-}
-
 /// The shards of a part, and how many samples were left out.
 fn pack_part(
     part: &Part,
-    folder: &Path,
+    target: &Target,
     options: &PackOptions,
     progress: &mut dyn FnMut(PackProgress<'_>),
 ) -> Result<(Vec<Shard>, usize), DataError> {
@@ -222,21 +202,21 @@ fn pack_part(
             Err(error) => return Err(error),
         }
         if let Some(whole) = writer.take_if(|writer| writer.bytes + files.bytes() > options.shard_bytes) {
-            shards.push(whole.finish()?);
+            shards.push(whole.finish(target)?);
             tell(progress, &shards, done, set.len());
         }
         let writer = match &mut writer {
             Some(writer) => writer,
             None => {
                 let name = format!("{}-{:06}{EXTENSION}", stem(part.split), shards.len());
-                writer.insert(Writer::create(folder, name)?)
+                writer.insert(Writer::create(target.folder(), name)?)
             }
         };
         writer.add(&format!("{sample:0digits$}"), &files)?;
     }
     let last =
         writer.ok_or_else(|| DataError::Empty { origin: format!("{} of `{}`", part.split, set.name()) })?;
-    shards.push(last.finish()?);
+    shards.push(last.finish(target)?);
     tell(progress, &shards, set.len(), set.len());
     Ok((shards, left_out))
 }
@@ -393,14 +373,15 @@ impl Writer {
         DataError::Unwritable { path: self.path.clone(), cause }
     }
 
-    /// Ends the archive; it is then on disk.
-    fn finish(mut self) -> Result<Shard, DataError> {
+    /// Ends the archive and puts it in its place.
+    fn finish(mut self, target: &Target) -> Result<Shard, DataError> {
         let ended = self.write(&END).and_then(|()| self.file.flush());
         ended.and_then(|()| self.file.get_ref().sync_all()).map_err(|cause| self.unwritable(cause))?;
         let Self { hasher, bytes, mut shard, .. } = self;
         shard.bytes = bytes;
         shard.sha256 = hex(&hasher.finalize());
         shard.shrink();
+        target.keep(&shard)?;
         Ok(shard)
     }
 }

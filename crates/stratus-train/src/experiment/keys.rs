@@ -225,7 +225,8 @@ settings! {
     data "data": Data {
         /// The data set.
         name: String = "mnist".into(), Limit::NotEmpty;
-        /// Folder with the data set's files, or for `folder` also a tar archive of one. Not set: `data/<data.name>`.
+        /// Folder with the data set's files, or for `folder` also a tar archive of one, or for `shards` also an address, `https://host/path`. Not
+        /// set: `data/<data.name>`.
         path: Option<String> = None, Limit::NotEmpty;
         /// Check the files against the published checksums, where the data set has some, and beginning and end of every image file;
         /// `false` takes other data in the same format, and begins sooner.
@@ -249,6 +250,13 @@ settings! {
         /// folder, camvid: two or three files that list what is trained on, validated and tested with: a path a line, for camvid a pair of
         /// image and label image. Not set: as the data set comes.
         lists: Option<Vec<String>> = None, Limit::NotEmpty;
+        /// shards: folder for copies of archives that `data.path` has an address of. Not set: `data` in the folder of `STRATUS_CACHE`, or
+        /// `~/.cache/stratus/data`.
+        cache: Option<String> = None, Limit::NotEmpty;
+        /// shards: MiB that these copies take at most. Results do not depend on it.
+        cache_mib: usize = 20_480, Limit::Between(1.0, 1_073_741_824.0);
+        /// shards: seconds that a server may stay away, without a byte coming, before training ends with an error.
+        patience_seconds: f64 = 300.0, Limit::Between(0.0, 1e9);
         /// What becomes of images that cannot be decoded: `error` lists them and trains nothing, `skip` leaves them out and lists them in the
         /// summary.
         on_bad_sample: OnBadSample = OnBadSample::Error, Limit::Any;

@@ -81,6 +81,15 @@ fn overrides_need_no_quotes_and_unset_with_nothing() {
 }
 
 #[test]
+fn an_address_of_data_stays_as_it_was_written() {
+    for address in ["s3://bucket/some//prefix/", "https://host:8080/packed/../x"] {
+        let experiment = Experiment::default().with_overrides(&[("data.path", address)]).unwrap();
+        assert_eq!(experiment.data_path().to_str(), Some(address));
+        assert_eq!(experiment.resolved().data.path.as_deref(), Some(address));
+    }
+}
+
+#[test]
 fn mistakes_name_place_key_and_remedy() {
     let cases = [
         (

@@ -18,7 +18,7 @@ pub struct ShardArguments {
     /// Where the data set is: a folder of images, or a tar archive of one
     #[arg(value_name = "SRC")]
     source: PathBuf,
-    /// The folder that the shards go to
+    /// Where the shards go to: a folder, or the address of a store
     #[arg(value_name = "DST", required_unless_present = "index_only")]
     target: Option<PathBuf>,
     /// What the data set is, as in data.name
@@ -82,6 +82,7 @@ fn pack(
         shuffle: (!arguments.no_shuffle).then_some(arguments.seed),
         overwrite: arguments.overwrite,
         skip_damaged: options.skip_damaged,
+        staging: options.cache.clone().unwrap_or_else(std::env::temp_dir),
     };
     let mut said = Instant::now();
     let mut progress = |PackProgress { shard, samples, of }: PackProgress<'_>| {

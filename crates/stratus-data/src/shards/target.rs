@@ -1,0 +1,115 @@
+//! Where packed shards go: a folder, or a store, to which each is sent once it is whole.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process;
+
+use stratus_store::{Patience, Store};
+
+use super::UNFINISHED;
+use super::index::{INDEX_FILE, Index, Shard};
+use super::scan::shard_names;
+use super::source::Home;
+use super::writer::PackOptions;
+use crate::error::DataError;
+
+/// A place that shards go to.
+pub(super) enum Target {
+    /// A folder of this machine, with a mark in it while packing goes on.
+    Folder(PathBuf),
+    /// Somewhere else. A shard lies here until it is there.
+    Store { store: Store, staging: Staging },
+}
+
+/// A folder that goes when this does.
+pub(super) struct Staging(PathBuf);
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // What stays takes room and harms nobody.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Target {
+    /// Makes the place ready. In a folder, shards that are to be replaced are removed, and the mark is left.
+    pub(super) fn prepare(root: &Path, options: &PackOptions) -> Result<Self, DataError> {
+        match Home::of(root, Patience::default())? {
+            Home::Folder(folder) => {
+                prepare_folder(&folder, options)?;
+                Ok(Self::Folder(folder))
+            }
+            Home::Store(store) => {
+                if !options.overwrite && store.bytes(INDEX_FILE)?.is_some() {
+                    let found = format!("there is an `{INDEX_FILE}` of shards already");
+                    return Err(DataError::Occupied { path: PathBuf::from(store.address()), found });
+                }
+                let folder = options.staging.join(format!("packing-{}", process::id()));
+                fs::create_dir_all(&folder).map_err(unwritable(&folder))?;
+                Ok(Self::Store { store, staging: Staging(folder) })
+            }
+        }
+    }
+
+    /// The folder that shards are written to.
+    pub(super) fn folder(&self) -> &Path {
+        match self {
+            Self::Folder(folder) => folder,
+            Self::Store { staging, .. } => &staging.0,
+        }
+    }
+
+    /// Puts a shard that is whole in its place.
+    pub(super) fn keep(&self, shard: &Shard) -> Result<(), DataError> {
+        let Self::Store { store, staging } = self else { return Ok(()) };
+        let path = staging.0.join(&shard.name);
+        let mut file =
+            File::open(&path).map_err(|cause| DataError::Unreadable { path: path.clone(), cause })?;
+        store.upload(&shard.name, &mut file, shard.bytes)?;
+        fs::remove_file(&path).map_err(unwritable(&path))
+    }
+
+    /// Writes the index: packing is over.
+    pub(super) fn finish(self, index: &Index) -> Result<(), DataError> {
+        match &self {
+            Self::Folder(folder) => {
+                index.write(folder)?;
+                let mark = folder.join(UNFINISHED);
+                fs::remove_file(&mark).map_err(unwritable(&mark))
+            }
+            Self::Store { store, staging } => {
+                let text = index.text().map_err(unwritable(&staging.0))?;
+                Ok(store.upload(INDEX_FILE, &mut text.as_slice(), text.len() as u64)?)
+            }
+        }
+    }
+}
+
+fn unwritable(path: &Path) -> impl Fn(io::Error) -> DataError + '_ {
+    |cause| DataError::Unwritable { path: path.to_owned(), cause }
+}
+
+fn prepare_folder(folder: &Path, options: &PackOptions) -> Result<(), DataError> {
+    fs::create_dir_all(folder).map_err(unwritable(folder))?;
+    let (index, mark) = (folder.join(INDEX_FILE), folder.join(UNFINISHED));
+    let old = shard_names(folder)?;
+    if !options.overwrite {
+        let occupied = |found: String| Err(DataError::Occupied { path: folder.to_owned(), found });
+        if index.exists() {
+            return occupied(format!("there is an `{INDEX_FILE}` of shards already"));
+        }
+        // Those of a packing that was interrupted are nobody's.
+        if let Some(shard) = old.first().filter(|_| !mark.exists()) {
+            return occupied(format!("there are shards already, `{shard}`"));
+        }
+    }
+    let begin = || {
+        File::create(&mark)?.sync_all()?;
+        if index.exists() {
+            fs::remove_file(&index)?;
+        }
+        old.iter().try_for_each(|name| fs::remove_file(folder.join(name)))
+    };
+    begin().map_err(unwritable(folder))
+}
