@@ -47,8 +47,9 @@ impl Patience {
 /// One thing that is tried until it works or patience is at its end.
 pub(crate) struct Struggle {
     patience: Patience,
-    started: Instant,
-    /// Tries since something last went forward.
+    /// When the first try failed since something last went forward.
+    failing_since: Option<Instant>,
+    /// Tries that failed since then.
     tries: u32,
 }
 
@@ -60,19 +61,19 @@ pub(crate) struct Exhausted {
 
 impl Struggle {
     pub(crate) fn new(patience: Patience) -> Self {
-        Self { patience, started: Instant::now(), tries: 0 }
+        Self { patience, failing_since: None, tries: 0 }
     }
 
     /// Something went forward: from here on patience is whole again.
     pub(crate) fn progress(&mut self) {
-        self.started = Instant::now();
+        self.failing_since = None;
         self.tries = 0;
     }
 
     /// A try failed: waits before the next one, or says that there is none.
     pub(crate) fn wait(&mut self) -> Result<(), Exhausted> {
         self.tries += 1;
-        let waited = self.started.elapsed();
+        let waited = self.failing_since.get_or_insert_with(Instant::now).elapsed();
         if waited >= self.patience.total {
             return Err(Exhausted { tries: self.tries, waited });
         }

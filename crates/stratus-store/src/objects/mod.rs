@@ -174,7 +174,7 @@ impl Place for Objects {
         };
         let stream =
             self.run(path, async { self.operator.reader(path).await?.into_stream(offset..end).await })?;
-        let mut content = Content { store: self, path: path.to_owned(), stream, block: Buffer::new() };
+        let mut content = Content { store: self, stream, block: Buffer::new() };
         // The request is sent by the first read.
         let first = runtime()
             .map_err(|error| self.no_runtime(path, &error))?
@@ -202,7 +202,6 @@ impl Place for Objects {
 /// An object's bytes as they come.
 struct Content<'a> {
     store: &'a Objects,
-    path: String,
     stream: BufferStream,
     block: Buffer,
 }
@@ -211,8 +210,8 @@ impl Read for Content<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if self.block.is_empty() {
             let next = runtime()?.block_on(async { self.stream.next().await.transpose() });
-            let next =
-                next.map_err(|error| self.store.failure(self.store.file(&self.path), &error).into_io())?;
+            // A connection that breaks, or an object that ends early: whoever reads asks again, and sees which it is.
+            let next = next.map_err(|error| io::Error::other(self.store.secrets.hide(error.message())))?;
             self.block = next.unwrap_or_default();
         }
         self.block.read(out)
