@@ -307,11 +307,13 @@ fn a_cache_keeps_its_bound_and_the_order_is_the_same() {
     let fetched = server.asked().len();
     assert!(fetched <= 2 * 2 * shards.len(), "{fetched} of {}", shards.len());
 
-    let small = OpenOptions { cache_bytes: 4 * largest, ..options };
+    let small = OpenOptions { cache_bytes: 5 * largest, ..options };
     let message = open("shards", Path::new(&server.address()), Split::Train, &small).map(|_| ()).unwrap_err();
     let message = message.to_string();
     assert!(
-        message.starts_with("data.cache_mib: allows the copies of shards 0 MiB, but 2 that are"),
+        message.starts_with(
+            "data.cache_mib: is 0, of which copies of train shards may take 3/4; 2 that are read"
+        ),
         "{message}"
     );
 }

@@ -82,7 +82,7 @@ impl Shards {
             return Err(DataError::Damaged { path: root, problem });
         }
         let mut set = Self {
-            source: Source::new(home, shards, options.shuffle_shards.max(1), options)?,
+            source: Source::new(home, shards, split, options.shuffle_shards.max(1), options)?,
             classes,
             shape,
             normalisation,

@@ -12,21 +12,20 @@ use std::thread;
 use stratus_store::{Cache, CachedFile, Store, StoreError};
 
 use super::index::Shard;
+use crate::datasets::Split;
 use crate::error::DataError;
 
 /// Threads that fetch ahead: while one waits for an answer, the other has one.
 const FETCHERS: usize = 2;
-/// Shards that the cache has room for beside those of a split: what the other split holds and has on its way.
-const OTHERS: u64 = 3;
 
 /// Copies that are held at most, but for those of shards that are read now.
 const MOST_HELD: usize = 64;
 
 /// A copy of a shard. The position is that of the file, so one reads at a time.
 #[derive(Debug)]
-pub(super) struct Copy(Mutex<CachedFile>);
+pub(super) struct LocalCopy(Mutex<CachedFile>);
 
-impl Copy {
+impl LocalCopy {
     pub(super) fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let copy = lock(&self.0);
         let mut file = copy.file();
@@ -58,7 +57,7 @@ struct State {
     now: Vec<u32>,
     next: Vec<u32>,
     /// Copies that the cache must keep, the last used at the end.
-    held: Vec<(u32, Arc<Copy>)>,
+    held: Vec<(u32, Arc<LocalCopy>)>,
     /// Of `next`, those that were fetched; the cache may give them up.
     ready: HashSet<u32>,
     /// Being fetched.
@@ -69,30 +68,35 @@ struct State {
 }
 
 impl Remote {
-    /// The shards of a split, in a cache of at most `cache_bytes`, of which `window` are read among each other.
+    /// The shards of a split, in a cache of at most `cache_bytes`. While training, `window` of them are read among each other.
+    ///
+    /// What is trained on gets three quarters of the cache, what is measured on the rest: neither can keep the other waiting.
     ///
     /// # Errors
     ///
-    /// [`DataError::Option`] where the cache cannot hold a window's shards.
+    /// [`DataError::Option`] where that cannot hold the shards that are read at a time.
     pub(super) fn new(
         store: Store,
         cache: Cache,
         cache_bytes: u64,
         shards: Arc<[Shard]>,
+        split: Split,
         window: usize,
     ) -> Result<Self, DataError> {
+        let (together, quarters) = if split == Split::Train { (window, 3) } else { (1, 1) };
         let mut sizes: Vec<u64> = shards.iter().map(|shard| shard.bytes).collect();
         sizes.sort_unstable_by(|a, b| b.cmp(a));
-        let largest = sizes.first().copied().unwrap_or_default();
-        let beside = OTHERS * largest;
-        let needed = sizes.iter().take(window).sum::<u64>() + FETCHERS as u64 * largest + beside;
-        if needed > cache_bytes {
-            let mib = needed.div_ceil(1 << 20);
+        let most_bytes = cache_bytes / 4 * quarters;
+        let on_their_way = FETCHERS as u64 * sizes.first().copied().unwrap_or_default();
+        let needed = sizes.iter().take(together).sum::<u64>() + on_their_way;
+        if needed > most_bytes {
+            let together = together.min(sizes.len());
             let problem = format!(
-                "allows the copies of shards {} MiB, but {} that are shuffled among each other and those on their way need {mib}; set at \
-                 least {mib}, or fewer data.shuffle_shards",
+                "is {}, of which copies of {split} shards may take {quarters}/4; {together} that are read at a time and those on their way \
+                 need {} MiB: set at least {}, or lower data.shuffle_shards",
                 cache_bytes >> 20,
-                window.min(sizes.len())
+                needed.div_ceil(1 << 20),
+                (needed * 4).div_ceil(quarters << 20),
             );
             return Err(DataError::Option { key: "data.cache_mib", problem });
         }
@@ -100,7 +104,7 @@ impl Remote {
             store,
             cache,
             shards,
-            most_bytes: cache_bytes - beside,
+            most_bytes,
             state: Mutex::default(),
             changed: Condvar::new(),
         });
@@ -134,7 +138,7 @@ impl Remote {
     }
 
     /// A shard's copy, where it is there already.
-    pub(super) fn held(&self, shard: usize) -> Option<Arc<Copy>> {
+    pub(super) fn held(&self, shard: usize) -> Option<Arc<LocalCopy>> {
         let state = lock(&self.shared.state);
         state.held.iter().find(|(held, _)| *held as usize == shard).map(|(_, copy)| Arc::clone(copy))
     }
@@ -144,7 +148,7 @@ impl Remote {
     /// # Errors
     ///
     /// [`DataError::Store`].
-    pub(super) fn copy(&self, shard: usize) -> Result<Arc<Copy>, DataError> {
+    pub(super) fn copy(&self, shard: usize) -> Result<Arc<LocalCopy>, DataError> {
         let number = shard as u32;
         let shared = &self.shared;
         let mut state = lock(&shared.state);
@@ -178,14 +182,14 @@ impl Drop for Remote {
 }
 
 impl State {
-    fn hold(&mut self, shard: u32, copy: &Arc<Copy>) {
+    fn hold(&mut self, shard: u32, copy: &Arc<LocalCopy>) {
         if self.held.iter().all(|(held, _)| *held != shard) {
             self.held.push((shard, Arc::clone(copy)));
         }
     }
 
     /// A held copy, which is now the last used.
-    fn use_held(&mut self, shard: u32) -> Option<Arc<Copy>> {
+    fn use_held(&mut self, shard: u32) -> Option<Arc<LocalCopy>> {
         let at = self.held.iter().position(|(held, _)| *held == shard)?;
         let entry = self.held.remove(at);
         let copy = Arc::clone(&entry.1);
@@ -242,7 +246,7 @@ impl Shared {
         &'a self,
         mut state: MutexGuard<'a, State>,
         number: u32,
-    ) -> (MutexGuard<'a, State>, Result<Arc<Copy>, Arc<StoreError>>) {
+    ) -> (MutexGuard<'a, State>, Result<Arc<LocalCopy>, Arc<StoreError>>) {
         let shard = &self.shards[number as usize];
         state.under_way.insert(number);
         state.failed.retain(|(failed, _)| *failed != number);
@@ -253,7 +257,7 @@ impl Shared {
         state.under_way.remove(&number);
         let outcome = match fetched {
             Ok(file) => {
-                let copy = Arc::new(Copy(Mutex::new(file)));
+                let copy = Arc::new(LocalCopy(Mutex::new(file)));
                 if state.now.contains(&number) {
                     state.hold(number, &copy);
                 } else if state.next.contains(&number) {

@@ -11,7 +11,7 @@ use super::archive::{BLOCK, path_at};
 use super::index::{INDEX_FILE, Index, LARGEST_INDEX, Place, Shard};
 use super::remote::Remote;
 use super::scan::digest;
-use crate::datasets::OpenOptions;
+use crate::datasets::{OpenOptions, Split};
 use crate::decode::LARGEST_FILE;
 use crate::error::DataError;
 
@@ -111,10 +111,11 @@ impl Folder {
 }
 
 impl Source {
-    /// The shards of a split, of which `window` are read among each other.
+    /// The shards of a split. While training, `window` of them are read among each other.
     pub(crate) fn new(
         home: Home,
         shards: Vec<Shard>,
+        split: Split,
         window: usize,
         options: &OpenOptions,
     ) -> Result<Self, DataError> {
@@ -129,7 +130,7 @@ impl Source {
                 };
                 let cache = Cache::new(folder, options.cache_bytes)?;
                 let most = options.cache_bytes;
-                Files::Remote(Remote::new(store, cache, most, Arc::clone(&shards), window)?)
+                Files::Remote(Remote::new(store, cache, most, Arc::clone(&shards), split, window)?)
             }
         };
         Ok(Self { shards, files })

@@ -225,8 +225,8 @@ settings! {
     data "data": Data {
         /// The data set.
         name: String = "mnist".into(), Limit::NotEmpty;
-        /// Folder with the data set's files, or for `folder` also a tar archive of one, or for `shards` also an address, `https://host/path`. Not
-        /// set: `data/<data.name>`.
+        /// Folder with the data set's files, or for `folder` also a tar archive of one, or for `shards` also an address: `s3://bucket/folder`,
+        /// `https://host/path`. Not set: `data/<data.name>`.
         path: Option<String> = None, Limit::NotEmpty;
         /// Check the files against the published checksums, where the data set has some, and beginning and end of every image file;
         /// `false` takes other data in the same format, and begins sooner.
