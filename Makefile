@@ -8,7 +8,10 @@ endif
 
 .PHONY: demo build test test-all check-onnx deps check reference clean-deps
 
-demo: build
+# Without stores of objects, which are half of what there is to compile: the demo's files are here.
+demo:
+	@bash scripts/deps.sh --best-effort
+	$(CARGO) build --release --locked -p stratus --no-default-features
 	$(STRATUS) train digits --set train.epochs=3
 
 # The kernel library is a gain, not a need: without it the reference backend computes.

@@ -18,6 +18,7 @@ pub(crate) enum Address {
         query: Option<String>,
     },
     /// The objects of a container whose names begin with a prefix, which is empty or ends without `/`.
+    #[cfg_attr(not(feature = "objects"), allow(dead_code, reason = "stores of objects alone need it"))]
     Objects {
         /// Whose they are.
         service: Service,

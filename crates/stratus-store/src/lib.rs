@@ -14,6 +14,7 @@ mod cache;
 mod error;
 mod http;
 mod local;
+#[cfg(feature = "objects")]
 mod objects;
 mod patience;
 mod place;

@@ -24,6 +24,7 @@ impl fmt::Debug for Secrets {
 
 impl Secrets {
     /// The values of environment variables.
+    #[cfg_attr(not(feature = "objects"), allow(dead_code, reason = "stores of objects alone need it"))]
     pub(crate) fn of_environment(names: &[&str]) -> Self {
         let mut secrets = Self::default();
         for name in names {

@@ -9,12 +9,14 @@ use crate::address::{Address, path_problem};
 use crate::error::disk;
 use crate::http::Http;
 use crate::local::Local;
+#[cfg(feature = "objects")]
+use crate::objects;
 use crate::patience::Struggle;
 use crate::place::{About, Failure, Place};
 use crate::secret::Secrets;
 use crate::sftp::Sftp;
 use crate::web::Web;
-use crate::{Patience, StoreError, objects};
+use crate::{Patience, StoreError};
 
 /// Bytes that are read from a store at a time.
 const BLOCK: usize = 1 << 18;
@@ -95,6 +97,12 @@ impl Store {
                 let sftp = Sftp::new(login, root, address.to_owned(), patience);
                 (address.to_owned(), Kind::Remote(Box::new(sftp)), patience)
             }
+            #[cfg(not(feature = "objects"))]
+            Address::Objects { .. } => {
+                let problem = "this program was built without stores of objects; build it with `make build`";
+                return Err(StoreError::Unsupported { address: address.to_owned(), problem });
+            }
+            #[cfg(feature = "objects")]
             Address::Objects { service, container, prefix } => {
                 let objects = objects::open(service, &container, &prefix, address.to_owned(), patience)?;
                 (address.to_owned(), Kind::Remote(Box::new(objects)), patience)

@@ -41,6 +41,7 @@ pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     /// Bytes of the body, where that was said.
+    #[cfg_attr(not(feature = "objects"), allow(dead_code, reason = "stores of objects alone need it"))]
     pub(crate) length: Option<u64>,
     pub(crate) body: Box<dyn Read + Send>,
 }
