@@ -11,7 +11,7 @@ mod jpeg;
 mod labels;
 mod png;
 
-pub(crate) use self::labels::{LabelPixels, decode_labels};
+pub(crate) use self::labels::{LabelPixels, decode_classes, decode_labels};
 
 use crate::frame::Orientation;
 

@@ -218,6 +218,16 @@ pub enum DataError {
         /// The first of them: shard or sample, and problem.
         listed: Vec<(String, String)>,
     },
+    /// A class that was asked for is not there.
+    #[error("{origin}: there is no class `{class}` to train on{hint}")]
+    NoSuchClass {
+        /// Where it was looked for.
+        origin: String,
+        /// The class.
+        class: String,
+        /// The nearest that is there, as a question; or nothing.
+        hint: String,
+    },
     /// Classes have no image.
     #[error("{}: classes without an image ({count}): {}{}; remove them, or name the classes to use with data.classes",
         .path.display(), .listed.join(", "), if *count > .listed.len() { ", …" } else { "" })]

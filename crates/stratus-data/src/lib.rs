@@ -25,6 +25,7 @@ mod parallel;
 pub mod pixels;
 pub mod shards;
 pub mod stats;
+pub mod sync;
 #[cfg(test)]
 mod torchvision_tests;
 
@@ -37,3 +38,4 @@ pub use fetch::{FetchError, FetchReport, FetchedFile, Progress, fetch};
 pub use frame::Orientation;
 pub use loader::{LastBatch, Loader, LoaderConfig, LoaderError, Order, Position};
 pub use pixels::{Element, Layout, Normalisation, PixelOrder};
+pub use stratus_store as store;

@@ -75,7 +75,7 @@ pub(super) fn within_limit(bytes: u64) -> Result<u64, String> {
 }
 
 /// The text of a list.
-pub(super) fn read_list(path: &Path) -> Result<String, DataError> {
+pub(crate) fn read_list(path: &Path) -> Result<String, DataError> {
     let unreadable = |cause| DataError::Unreadable { path: path.to_owned(), cause };
     if fs::metadata(path).map_err(unreadable)?.len() > LARGEST_LIST {
         let problem = format!("is larger than {LARGEST_LIST} bytes, too large for a list");

@@ -14,6 +14,8 @@ mod partition;
 pub mod shards;
 pub mod synthetic;
 
+pub(crate) use self::files::read_list;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -362,7 +364,8 @@ impl Default for OpenOptions {
 
 impl OpenOptions {
     /// How stores are waited for.
-    pub(crate) fn patience(&self) -> Patience {
+    #[must_use]
+    pub fn patience(&self) -> Patience {
         let default = Patience::default();
         Patience { total: self.patience, silence: default.silence.min(self.patience), ..default }
     }

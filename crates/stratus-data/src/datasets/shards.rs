@@ -4,8 +4,9 @@
 use std::path::Path;
 
 use super::{Dataset, DatasetEntry, Groups, OpenOptions, Sample, Scratch, Split};
-use crate::decode;
+use crate::decode::{self, Decoded};
 use crate::error::DataError;
+use crate::frame::Orientation;
 use crate::pixels::{Normalisation, PixelOrder};
 use crate::shards::{self, Home, INDEX_FILE, Index, Problem, Shard, Source};
 
@@ -210,14 +211,26 @@ impl Dataset for Shards {
     }
 
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
+        self.read_rows(index, scratch, &|[_, height, _], _| height)
+    }
+
+    fn read_rows<'a>(
+        &'a self,
+        index: usize,
+        scratch: &'a mut Scratch,
+        wanted: &dyn Fn([usize; 3], Orientation) -> usize,
+    ) -> Result<Sample<'a>, DataError> {
         let Scratch { encoded, decoded, mask, .. } = scratch;
         let (number, shard, at) = self.read_image(index, encoded)?;
-        let image = decode::decode(encoded, decoded).map_err(|problem| self.bad(index, problem))?;
+        let wanted = |image: &Decoded| wanted(image.shape, image.orientation);
+        let image =
+            decode::decode_rows(encoded, decoded, &wanted).map_err(|problem| self.bad(index, problem))?;
         let [_, height, width] = image.shape;
         let mask = match shard.masks.get(at) {
             Some(&place) => {
                 self.source.read(number, place, encoded)?;
-                let size = shards::decode_mask(encoded, mask).map_err(|problem| self.bad(index, problem))?;
+                let size = decode::decode_classes(encoded, mask);
+                let size = size.map_err(|problem| self.bad(index, format!("its mask: {problem}")))?;
                 if size != [height, width] {
                     let problem = format!("the mask is {}×{}, the image {height}×{width}", size[0], size[1]);
                     return Err(self.bad(index, problem));

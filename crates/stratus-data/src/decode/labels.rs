@@ -65,6 +65,17 @@ pub(crate) fn decode_labels(file: &[u8], out: &mut Vec<u8>) -> Result<LabelImage
     Ok(LabelImage { pixels, height, width })
 }
 
+/// Decodes a label image whose values are the classes; returns its height and width.
+pub(crate) fn decode_classes(file: &[u8], out: &mut Vec<u8>) -> Result<[usize; 2], String> {
+    let LabelImage { pixels, height, width } = decode_labels(file, out)?;
+    match pixels {
+        LabelPixels::Values => Ok([height, width]),
+        LabelPixels::Colours => {
+            Err("its pixels are colours; classes are grey values or places in a palette".to_owned())
+        }
+    }
+}
+
 /// Makes a byte of each pixel of 1, 2 or 4 bits, which stand from the highest on in rows of whole bytes. From the back: what is read is
 /// never behind what is written.
 fn unpack(pixels: &mut [u8], height: usize, width: usize, bits: usize) {

@@ -7,6 +7,7 @@ mod parts;
 mod shard;
 mod show;
 mod stats;
+mod sync;
 
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
@@ -56,6 +57,8 @@ pub enum Action {
         #[arg(long, value_name = "DIR")]
         path: Option<PathBuf>,
     },
+    /// Bring the images of the classes that data.classes lists from elsewhere, as far as they are missing
+    Sync(sync::SyncArguments),
     /// Draw samples as the network gets them, with their classes, on one picture
     Show(show::ShowArguments),
 }
@@ -75,6 +78,7 @@ pub fn run(arguments: &DataArguments, globals: &Globals, output: &Output) -> Res
         Action::Stats { name, path } => {
             stats::statistics(name, &folder(name, path), &options(globals)?, output)
         }
+        Action::Sync(arguments) => sync::bring(arguments, &options(globals)?, output),
         Action::Show(show) => show::show(show, experiment(globals)?, &folder(&show.name, &show.path), output),
     }
 }
