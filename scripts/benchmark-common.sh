@@ -2,7 +2,8 @@
 # What the benchmarks of this folder share; they source it. It goes to the root of the checkout and builds Stratus.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-cargo build --release --locked -q -p stratus
+# Stores of objects are not measured here, and take long to compile.
+cargo build --release --locked -q -p stratus --no-default-features
 stratus=${CARGO_TARGET_DIR:-target}/release/stratus
 stratus() { "$stratus" "$@"; }
 

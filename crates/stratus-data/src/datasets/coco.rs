@@ -17,7 +17,7 @@ mod shapes;
 use std::path::{Path, PathBuf};
 
 use self::annotations::Annotations;
-use super::{Dataset, DatasetEntry, IGNORED, LISTED, OpenOptions, Sample, Scratch, Split, files};
+use super::{Dataset, DatasetEntry, IGNORED, OpenOptions, Sample, Scratch, Split, files, refuse_damaged};
 use crate::decode;
 use crate::error::DataError;
 use crate::parallel;
@@ -62,16 +62,8 @@ impl Coco {
         if options.verify {
             set.damaged = set.find_damaged();
         }
-        if !set.damaged.is_empty() && !options.skip_damaged {
-            let first = set.damaged.iter().take(LISTED);
-            return Err(DataError::BadSamples {
-                dataset: NAME.to_owned(),
-                split,
-                count: set.damaged.len(),
-                listed: first
-                    .map(|(index, problem)| (set.sample_name(*index as usize), problem.clone()))
-                    .collect(),
-            });
+        if !options.skip_damaged {
+            refuse_damaged(&set, split)?;
         }
         Ok(set)
     }

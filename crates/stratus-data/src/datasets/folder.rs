@@ -13,7 +13,9 @@ use std::path::{Component, Path};
 
 use self::index::Index;
 use self::store::Store;
-use super::{Dataset, DatasetEntry, Division, LISTED, OpenOptions, Sample, Scratch, Split, files};
+use super::{
+    Dataset, DatasetEntry, Division, LISTED, OpenOptions, Sample, Scratch, Split, files, refuse_damaged,
+};
 use crate::decode::{self, Decoded};
 use crate::error::{DataError, nearest};
 use crate::frame::Orientation;
@@ -95,16 +97,8 @@ impl Folder {
         if options.verify {
             set.damaged = set.find_damaged();
         }
-        if !set.damaged.is_empty() && !options.skip_damaged {
-            let first = set.damaged.iter().take(LISTED);
-            return Err(DataError::BadSamples {
-                dataset: NAME.to_owned(),
-                split,
-                count: set.damaged.len(),
-                listed: first
-                    .map(|(index, problem)| (set.sample_name(*index as usize), problem.clone()))
-                    .collect(),
-            });
+        if !options.skip_damaged {
+            refuse_damaged(&set, split)?;
         }
         Ok(set)
     }

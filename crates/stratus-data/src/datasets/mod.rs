@@ -313,6 +313,17 @@ impl Division {
 /// The data sets that can be divided otherwise than they come.
 const DIVISIBLE: [&str; 2] = ["folder", "camvid"];
 
+/// What was found damaged when a data set was opened, as an error: all counted, the first listed.
+fn refuse_damaged(set: &dyn Dataset, split: Split) -> Result<(), DataError> {
+    let damaged = set.damaged();
+    if damaged.is_empty() {
+        return Ok(());
+    }
+    let first = damaged.iter().take(LISTED);
+    let listed = first.map(|(index, problem)| (set.sample_name(*index as usize), problem.clone())).collect();
+    Err(DataError::BadSamples { dataset: set.name().to_owned(), split, count: damaged.len(), listed })
+}
+
 /// How a data set is opened. Each takes what concerns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenOptions {

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Dataset, IGNORED, IGNORED_PIXEL, LISTED, OpenOptions, Sample, Scratch, Split, files};
+use super::{Dataset, IGNORED, IGNORED_PIXEL, OpenOptions, Sample, Scratch, Split, files, refuse_damaged};
 use crate::decode::{self, LabelPixels};
 use crate::error::DataError;
 use crate::parallel;
@@ -100,16 +100,8 @@ impl PairedFiles {
         if options.verify {
             set.damaged = set.find_damaged();
         }
-        if !set.damaged.is_empty() && !options.skip_damaged {
-            let first = set.damaged.iter().take(LISTED);
-            return Err(DataError::BadSamples {
-                dataset: coding.name.to_owned(),
-                split,
-                count: set.damaged.len(),
-                listed: first
-                    .map(|(index, problem)| (set.sample_name(*index as usize), problem.clone()))
-                    .collect(),
-            });
+        if !options.skip_damaged {
+            refuse_damaged(&set, split)?;
         }
         Ok(set)
     }
