@@ -18,8 +18,8 @@ use crate::frame::Orientation;
 /// The most bytes of an image file.
 pub(crate) const LARGEST_FILE: u64 = 1 << 28;
 /// How much of a file is looked at from its beginning and its end to see whether it is whole.
-pub(crate) const HEAD: usize = 16 << 10;
-pub(crate) const TAIL: usize = 4 << 10;
+const HEAD: usize = 16 << 10;
+const TAIL: usize = 4 << 10;
 /// The most pixels of an image.
 pub(crate) const LARGEST_IMAGE: usize = 1 << 27;
 /// The longest side of an image.
@@ -80,9 +80,34 @@ pub(crate) fn decode_rows(
     }
 }
 
+/// Reads a file's bytes from an offset on, as many as there is room for.
+pub(crate) type ReadAt<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> Result<(), String>;
+
+/// Whether an image file of `bytes` looks whole by its beginning and its end, decoding it where they cannot tell; gives the stored image's
+/// height and width.
+pub(crate) fn probe(
+    read_at: ReadAt<'_>,
+    bytes: u64,
+    encoded: &mut Vec<u8>,
+    decoded: &mut Vec<u8>,
+) -> Result<[usize; 2], String> {
+    let (head, tail) = (HEAD.min(bytes as usize), TAIL.min(bytes as usize));
+    encoded.resize(head + tail, 0);
+    let (head, tail) = encoded.split_at_mut(head);
+    read_at(0, head)?;
+    read_at(bytes - tail.len() as u64, tail)?;
+    if let Some(verdict) = looks_whole(head, tail, bytes as usize) {
+        return verdict.and_then(|()| stored_size(head));
+    }
+    encoded.resize(bytes as usize, 0);
+    read_at(0, encoded)?;
+    let [_, height, width] = decode(encoded, decoded)?.shape;
+    Ok([height, width])
+}
+
 /// Whether a file of `bytes` looks whole by its beginning, `head`, and its end, `tail`: a header that can be decoded, and the mark of the
 /// end. `None` where they cannot tell, and the whole must be decoded.
-pub(crate) fn looks_whole(head: &[u8], tail: &[u8], bytes: usize) -> Option<Result<(), String>> {
+fn looks_whole(head: &[u8], tail: &[u8], bytes: usize) -> Option<Result<(), String>> {
     let whole = match Format::of(head) {
         Err(problem) => return Some(Err(problem)),
         Ok(Format::Jpeg) => jpeg::header(head).is_ok() && jpeg::ends(head, tail, bytes),
@@ -92,7 +117,7 @@ pub(crate) fn looks_whole(head: &[u8], tail: &[u8], bytes: usize) -> Option<Resu
 }
 
 /// Height and width of the stored image, by the beginning of its file.
-pub(crate) fn stored_size(head: &[u8]) -> Result<[usize; 2], String> {
+fn stored_size(head: &[u8]) -> Result<[usize; 2], String> {
     match Format::of(head)? {
         Format::Jpeg => jpeg::header(head),
         Format::Png => png::header(head),

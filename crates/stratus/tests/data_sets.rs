@@ -40,9 +40,8 @@ fn a_network_learns_what_is_made_up() {
     assert_eq!(report["summary"]["bad_samples"], Value::Null);
 }
 
-#[test]
-fn a_folder_is_checked_and_trained_on_without_what_is_damaged() {
-    let place = Place::bare();
+/// Two classes of three images each, to train on and to validate with, in the folder `images`.
+fn put_images(place: &Place) {
     let fixtures = root().join("crates/stratus-data/tests/fixtures/images");
     for split in ["train", "val"] {
         for (class, files) in
@@ -55,10 +54,16 @@ fn a_folder_is_checked_and_trained_on_without_what_is_damaged() {
             });
         }
     }
+}
+
+#[test]
+fn a_folder_is_checked_and_trained_on_without_what_is_damaged() {
+    let place = Place::bare();
+    put_images(&place);
     let check = ["data", "check", "folder", "--path", "images"];
     let ran = place.run(&check).expect(0);
     assert_eq!(ran.out, "train: 6 images, 0 damaged\nvalidation: 6 images, 0 damaged\n");
-    let damaged = fs::read(fixtures.join("colour.jpg")).unwrap();
+    let damaged = fs::read(place.path("images/train/a/colour.jpg")).unwrap();
     fs::write(place.path("images/train/b/0.jpg"), &damaged[..700]).unwrap();
     let ran = place.run(&check).expect(1);
     let problem = "images/train/b/0.jpg: the file ends before the image does";
@@ -92,18 +97,7 @@ fn a_folder_is_checked_and_trained_on_without_what_is_damaged() {
 #[test]
 fn a_folder_is_packed_into_shards_and_trained_from_there() {
     let place = Place::bare();
-    let fixtures = root().join("crates/stratus-data/tests/fixtures/images");
-    for split in ["train", "val"] {
-        for (class, files) in
-            [("a", ["colour.jpg", "turned.jpg", "cmyk.jpg"]), ("b", ["grey.jpg", "deep.png", "palette.png"])]
-        {
-            let folder = place.path("images").join(split).join(class);
-            fs::create_dir_all(&folder).unwrap();
-            files.iter().for_each(|file| {
-                fs::copy(fixtures.join(file), folder.join(file)).unwrap();
-            });
-        }
-    }
+    put_images(&place);
     let pack = ["data", "shard", "images", "shards", "--json"];
     let ran = place.run(&pack).expect(0);
     let packed: Value = serde_json::from_str(&ran.out).unwrap();

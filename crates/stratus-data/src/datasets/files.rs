@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path};
 
-use crate::decode::{self, HEAD, LARGEST_FILE, TAIL};
+use crate::decode::{self, LARGEST_FILE};
 use crate::error::DataError;
 
 /// The most bytes of a text that lists classes or samples.
@@ -42,28 +42,14 @@ pub(super) fn read(path: &Path, out: &mut Vec<u8>) -> Result<(), String> {
     })
 }
 
-/// Whether an image file looks whole by its beginning and its end, decoding it where they cannot tell; gives the stored image's height and
-/// width.
+/// As [`decode::probe`], for a file of this machine.
 pub(super) fn probe(path: &Path, encoded: &mut Vec<u8>, decoded: &mut Vec<u8>) -> Result<[usize; 2], String> {
-    let mut size = None;
+    let mut size = [0, 0];
     with_file(path, encoded, &mut |file, bytes, out| {
-        let (head, tail) = (HEAD.min(bytes as usize), TAIL.min(bytes as usize));
-        out.resize(head + tail, 0);
-        let (head, tail) = out.split_at_mut(head);
-        file(0, head)?;
-        file(bytes - tail.len() as u64, tail)?;
-        if let Some(verdict) = decode::looks_whole(head, tail, bytes as usize) {
-            verdict?;
-            size = Some(decode::stored_size(head)?);
-        }
+        size = decode::probe(file, bytes, out, decoded)?;
         Ok(())
     })?;
-    if let Some(size) = size {
-        return Ok(size);
-    }
-    read(path, encoded)?;
-    let [_, height, width] = decode::decode(encoded, decoded)?.shape;
-    Ok([height, width])
+    Ok(size)
 }
 
 pub(super) fn within_limit(bytes: u64) -> Result<u64, String> {

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::{Dataset, DatasetEntry, Groups, OpenOptions, Sample, Scratch, Split};
+use super::{Dataset, DatasetEntry, Groups, OpenOptions, Sample, Scratch, Split, refuse_damaged};
 use crate::decode::{self, Decoded};
 use crate::error::DataError;
 use crate::frame::Orientation;
@@ -98,17 +98,12 @@ impl Shards {
             Some(mut problems) => problems.remove(&name).unwrap_or_default(),
             None => set.compare_lengths(&root, options)?,
         };
-        if !problems.is_empty() && !options.skip_damaged {
-            return Err(DataError::BadSamples {
-                dataset: NAME.to_owned(),
-                split,
-                count: problems.len(),
-                listed: shards::listed(problems.iter()),
-            });
-        }
         for Problem { sample, name, problem } in problems {
             set.damaged.push((sample, problem));
             set.names.push(name);
+        }
+        if !options.skip_damaged {
+            refuse_damaged(&set, split)?;
         }
         Ok(set)
     }

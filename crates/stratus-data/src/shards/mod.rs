@@ -21,7 +21,7 @@ pub use self::index::{INDEX_FILE, Index, Place, Shard};
 pub use self::scan::index_folder;
 pub use self::writer::{PackOptions, PackProgress, PackedPart, Part, open_parts, pack};
 
-pub(crate) use self::scan::{LISTED, Problem, listed, scan};
+pub(crate) use self::scan::{LISTED, Problem, scan};
 pub(crate) use self::source::{Home, Source};
 
 use crate::datasets::Split;

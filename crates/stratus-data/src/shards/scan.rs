@@ -160,7 +160,7 @@ pub fn index_folder(folder: &Path) -> Result<Index, DataError> {
 }
 
 /// The first problems, as messages list them.
-pub(crate) fn listed<'a>(problems: impl Iterator<Item = &'a Problem>) -> Vec<(String, String)> {
+fn listed<'a>(problems: impl Iterator<Item = &'a Problem>) -> Vec<(String, String)> {
     problems.take(LISTED).map(|problem| (problem.name.clone(), problem.problem.clone())).collect()
 }
 
@@ -296,17 +296,8 @@ fn probe(read_at: ReadAt<'_>, place: Place, scratch: &mut Scratch) -> Result<(),
     if bytes > LARGEST_FILE {
         return Err(format!("the file has {bytes} bytes, more than {LARGEST_FILE}"));
     }
-    let Scratch { encoded, decoded, .. } = scratch;
-    let (head, tail) = (decode::HEAD.min(bytes as usize), decode::TAIL.min(bytes as usize));
-    encoded.resize(head + tail, 0);
-    let (head, tail) = encoded.split_at_mut(head);
-    let unread = |error: io::Error| error.to_string();
-    read_at(place.offset(), head).map_err(unread)?;
-    read_at(place.offset() + bytes - tail.len() as u64, tail).map_err(unread)?;
-    if let Some(verdict) = decode::looks_whole(head, tail, bytes as usize) {
-        return verdict;
-    }
-    encoded.resize(bytes as usize, 0);
-    read_at(place.offset(), encoded).map_err(unread)?;
-    decode::decode(encoded, decoded).map(|_| ())
+    let mut within = |offset: u64, out: &mut [u8]| {
+        read_at(place.offset() + offset, out).map_err(|error: io::Error| error.to_string())
+    };
+    decode::probe(&mut within, bytes, &mut scratch.encoded, &mut scratch.decoded).map(|_| ())
 }

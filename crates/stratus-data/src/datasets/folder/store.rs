@@ -12,7 +12,7 @@ use super::index::{Index, Place, TooLarge};
 use super::is_plain;
 use crate::datasets::files::{self, Reading, within_limit};
 use crate::datasets::{Scratch, Split};
-use crate::decode::{self, HEAD, TAIL};
+use crate::decode;
 use crate::error::DataError;
 
 /// A place with the files of a data set.
@@ -225,21 +225,12 @@ impl Store {
 
     /// Whether a sample's file looks whole by its beginning and its end; decodes it where they cannot tell.
     pub(super) fn probe(&self, index: &Index, sample: usize, scratch: &mut Scratch) -> Result<(), String> {
-        let mut verdict = None;
-        self.with_file(index, sample, scratch, &mut |file, bytes, out| {
-            let (head, tail) = (HEAD.min(bytes as usize), TAIL.min(bytes as usize));
-            out.resize(head + tail, 0);
-            let (head, tail) = out.split_at_mut(head);
-            file(0, head)?;
-            file(bytes - tail.len() as u64, tail)?;
-            verdict = decode::looks_whole(head, tail, bytes as usize);
-            Ok(())
-        })?;
-        if let Some(verdict) = verdict {
-            return verdict;
-        }
-        self.read(index, sample, scratch)?;
-        decode::decode(&scratch.encoded, &mut scratch.decoded).map(|_| ())
+        let mut decoded = std::mem::take(&mut scratch.decoded);
+        let outcome = self.with_file(index, sample, scratch, &mut |file, bytes, out| {
+            decode::probe(file, bytes, out, &mut decoded).map(|_| ())
+        });
+        scratch.decoded = decoded;
+        outcome
     }
 
     /// Calls with a way to read the file at any offset, its length, and where to put what is read.
