@@ -317,6 +317,9 @@ fn asked_to_stop_a_run_saves_its_state_and_continues() {
     assert!(!place.path("other").exists());
 }
 
+/// Marks the checkpoints that are there before a training begins again: its own may have the same iterations.
+const OF_BEFORE: &str = "of-before";
+
 #[test]
 fn damaged_checkpoints_are_passed_over() {
     let place = Place::new();
@@ -328,7 +331,10 @@ fn damaged_checkpoints_are_passed_over() {
     assert_eq!(all.len(), 2);
     flip_a_bit(&checkpoint(&run, all[1]).join("weights.safetensors"));
     fs::remove_file(checkpoint(&run, all[0]).join("manifest.json")).unwrap();
-    let said = Training::begin(&place, "run").stop_after_checkpoints_of_a_new_start(&run);
+    for &iteration in &all {
+        fs::write(checkpoint(&run, iteration).join(OF_BEFORE), "").unwrap();
+    }
+    let said = Training::begin(&place, "run").stop_after_checkpoints_of_a_new_start();
     for (iteration, reason) in
         [(all[1], "weights.safetensors: its SHA-256 is not the recorded one"), (all[0], "manifest.json")]
     {
@@ -364,9 +370,12 @@ fn damaged_checkpoints_are_passed_over() {
 
 impl Training {
     /// Stops a training that began again, when its own checkpoints have replaced those of before.
-    fn stop_after_checkpoints_of_a_new_start(mut self, run: &Path) -> String {
-        let old = newest(run);
-        assert!(self.wait_until(|run| newest(run) < old && checkpoints(run).len() == 2), "{}", self.said());
+    fn stop_after_checkpoints_of_a_new_start(mut self) -> String {
+        let replaced = |run: &Path| {
+            let all = checkpoints(run);
+            all.len() == 2 && all.iter().all(|&i| !checkpoint(run, i).join(OF_BEFORE).exists())
+        };
+        assert!(self.wait_until(replaced), "{}", self.said());
         let (status, said) = self.signal("TERM");
         assert_eq!(status.code(), Some(75), "{said}");
         said
