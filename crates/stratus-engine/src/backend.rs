@@ -86,24 +86,34 @@ pub trait StepKernel: Send {
 pub struct Tile {
     /// Its number, from 0.
     pub index: usize,
-    /// Into how many equal tiles the batch is cut.
+    /// Into how many equal tiles the batch, or a micro-batch, is cut.
     pub count: usize,
+    /// The number of its micro-batch, from 0.
+    pub micro_batch: usize,
+    /// Into how many equal micro-batches the batch is cut. Each has statistics and a loss of its own.
+    pub micro_batches: usize,
 }
 
 impl Tile {
     /// The whole batch.
-    pub const WHOLE: Self = Self { index: 0, count: 1 };
+    pub const WHOLE: Self = Self { index: 0, count: 1, micro_batch: 0, micro_batches: 1 };
 
-    /// Whether a kernel that adds up over the batch begins with it.
+    /// Whether a kernel that takes statistics of the micro-batch begins with it.
     #[must_use]
     pub fn is_first(self) -> bool {
         self.index == 0
     }
 
-    /// Whether a kernel that adds up over the batch ends with it.
+    /// Whether a kernel that takes statistics of the micro-batch ends with it.
     #[must_use]
     pub fn is_last(self) -> bool {
         self.index + 1 == self.count
+    }
+
+    /// Its number in the whole batch: how many parts of its size come before it.
+    #[must_use]
+    pub fn in_batch(self) -> usize {
+        self.micro_batch * self.count + self.index
     }
 }
 

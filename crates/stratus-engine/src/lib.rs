@@ -15,6 +15,7 @@ pub mod fuse;
 pub mod layout;
 pub mod lower;
 pub mod memory;
+pub mod micro_batch;
 pub mod ops;
 pub mod plan;
 pub mod program;

@@ -2,8 +2,8 @@
 
 use crate::backend::{Choices, PrepareRequest, PreparedStep};
 use crate::memory::{self, Block, aligned};
-use crate::ops::{KernelSpec, Tiling};
-use crate::{Backend, EngineError, Layout, Program, Role, Section, ValueId};
+use crate::ops::{Kernel, KernelSpec, Tiling};
+use crate::{Backend, EngineError, Layout, Program, Role, Section, Step, ValueId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -250,11 +250,16 @@ enum Owner {
     Scratch(usize),
 }
 
-/// Whether a value is made and used up within each tile of a section: it has one tile's rows, or is one tile's share of a sum.
+/// Whether a value is made and used up within each tile of a section: it has one tile's rows, or is one tile's share of a sum, or what is made
+/// of a micro-batch.
 fn lives_within_a_tile(program: &Program, section: &Section, id: ValueId) -> bool {
     let is_share = || {
         let mut steps = section.steps().map(|position| &program.steps[position]);
-        steps.any(|step| step.kernel.tiling() == Tiling::Sums && step.outputs.contains(&id))
+        let is_made_of_one = |step: &Step| match section.micro_batches {
+            true => !matches!(step.kernel, Kernel::AddTiles(_)),
+            false => step.kernel.tiling() == Tiling::Sums,
+        };
+        steps.any(|step| is_made_of_one(step) && step.outputs.contains(&id))
     };
     if program.value(id).per_sample { !program.is_cut(id, section.tiles) } else { is_share() }
 }

@@ -156,6 +156,14 @@ pub struct Section {
     pub count: usize,
     /// Into how many equal tiles the batch is cut; more than one.
     pub tiles: usize,
+    /// Whether a tile is a micro-batch: a batch of its own in all that is made of it, statistics and loss too, but for the sums of gradients.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub micro_batches: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 impl Section {
@@ -378,7 +386,8 @@ impl Program {
     }
 
     /// Checks that sections are in order and disjoint, cut the batch into equal tiles, and hold only steps that may run tile by tile: none that
-    /// needs the whole batch, and none that reads what another of them has not finished adding up.
+    /// needs the whole batch, unless it is content with a micro-batch, and none that reads what another of them has not finished adding up.
+    /// What is made of a micro-batch is read in its section alone.
     fn verify_sections(&self, pass: &'static str) -> Result<(), EngineError> {
         let mut end = 0;
         for section in &self.sections {
@@ -397,7 +406,9 @@ impl Program {
                 let tiling = step.kernel.tiling();
                 let early = step.inputs.iter().chain(&step.updates).find(|id| unfinished.contains(*id));
                 let problem = match (tiling, early) {
-                    (Tiling::Whole, _) => Some("it needs the whole batch, it stands in a section".to_owned()),
+                    (Tiling::Whole, _) if !section.micro_batches => {
+                        Some("it needs the whole batch, it stands in a section".to_owned())
+                    }
                     (_, Some(&id)) => {
                         Some(format!("it reads `{}` before all tiles were added to it", self.value(id).name))
                     }
@@ -412,9 +423,44 @@ impl Program {
                         problem,
                     });
                 }
-                if tiling == Tiling::Continues {
+                let adds_up = if section.micro_batches {
+                    matches!(step.kernel, Kernel::AddTiles(_))
+                } else {
+                    tiling == Tiling::Continues
+                };
+                if adds_up {
                     unfinished.extend(step.outputs.iter().chain(&step.updates).copied());
                 }
+            }
+            if section.micro_batches {
+                self.verify_micro_batches(pass, section)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that nothing outside of a section in micro-batches reads what only the last of them left.
+    fn verify_micro_batches(&self, pass: &'static str, section: &Section) -> Result<(), EngineError> {
+        let inside = self.steps[section.steps()].iter();
+        let of_one: HashSet<ValueId> = inside
+            .filter(|step| !matches!(step.kernel, Kernel::AddTiles(_)))
+            .flat_map(|step| step.outputs.iter().copied())
+            .filter(|&id| self.value(id).role == Role::Transient)
+            .collect();
+        let outside =
+            self.steps.iter().enumerate().filter(|(position, _)| !section.steps().contains(position));
+        for (position, step) in outside {
+            if let Some(&id) = step.inputs.iter().chain(&step.updates).find(|id| of_one.contains(*id)) {
+                return Err(EngineError::Invalid {
+                    pass,
+                    step: position,
+                    kernel: step.kernel.name().to_owned(),
+                    layer: self.layer_name(step),
+                    problem: format!(
+                        "it reads `{}`, of which there is one for each micro-batch",
+                        self.value(id).name
+                    ),
+                });
             }
         }
         Ok(())
@@ -459,7 +505,8 @@ impl Program {
         for (position, step) in self.steps.iter().enumerate() {
             if let Some(section) = self.section_of(position).filter(|section| section.first == position) {
                 let last = section.steps().end - 1;
-                let _ = writeln!(text, "     steps {position} to {last} in {} tiles:", section.tiles);
+                let parts = if section.micro_batches { "micro-batches" } else { "tiles" };
+                let _ = writeln!(text, "     steps {position} to {last} in {} {parts}:", section.tiles);
             }
             let _ = write!(
                 text,

@@ -56,6 +56,17 @@ struct LoadedStep {
     external: [Option<usize>; 2],
     /// Into how many tiles the batch is cut.
     tiles: usize,
+    /// Whether they are micro-batches.
+    micro_batches: bool,
+}
+
+impl LoadedStep {
+    fn tile(&self, number: usize) -> Tile {
+        match self.micro_batches {
+            true => Tile { micro_batch: number, micro_batches: self.tiles, ..Tile::WHOLE },
+            false => Tile { index: number, count: self.tiles, ..Tile::WHOLE },
+        }
+    }
 }
 
 struct LoadedProgram {
@@ -401,7 +412,7 @@ fn execute(
     arena: &mut [u8],
     inputs: &mut [&mut [u8]; 2],
 ) -> Result<(), EngineError> {
-    let mut operands = Operands::new(Tile { index: tile, count: step.tiles });
+    let mut operands = Operands::new(step.tile(tile));
     let mut rest = arena;
     let mut consumed = 0;
     for range in &step.arena {
@@ -431,6 +442,7 @@ fn execute(
 fn load_step(plan: &Plan, position: usize, kernel: PreparedStep) -> Result<LoadedStep, EngineError> {
     let step = &plan.program.steps[position];
     let tiles = plan.program.tiles(position);
+    let micro_batches = plan.program.section_of(position).is_some_and(|section| section.micro_batches);
     let mut arena = Vec::new();
     let mut external = [None; 2];
     let mut count = 0;
@@ -463,5 +475,5 @@ fn load_step(plan: &Plan, position: usize, kernel: PreparedStep) -> Result<Loade
     }
     arena.retain(|range| range.length > 0);
     arena.sort_by_key(|range| range.start);
-    Ok(LoadedStep { kernel, arena, external, tiles })
+    Ok(LoadedStep { kernel, arena, external, tiles, micro_batches })
 }

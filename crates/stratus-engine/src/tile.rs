@@ -35,7 +35,7 @@ pub fn tile(program: &Program, cache_bytes: usize, fewest: usize) -> Result<Prog
         for step in &program.steps[steps.clone()] {
             push(&mut tiled, step);
         }
-        tiled.sections.push(Section { first, count: tiled.steps.len() - first, tiles });
+        tiled.sections.push(Section { first, count: tiled.steps.len() - first, tiles, micro_batches: false });
         for id in local(program, &steps) {
             tiled.values[id.0].shape[0] /= tiles;
         }

@@ -109,7 +109,9 @@ fn sections_that_cannot_be_are_refused() {
     };
     let unequal = broken(&|program| program.sections[0].tiles = 5);
     let overlapping = broken(&|program| program.sections[1].first -= 1);
-    let behind = broken(&|program| program.sections.push(Section { first: 100, count: 2, tiles: 2 }));
+    let behind = broken(&|program| {
+        program.sections.push(Section { first: 100, count: 2, tiles: 2, micro_batches: false })
+    });
     // The statistics and what applies them.
     let early = broken(&|program| {
         program.sections[0].count += 1;
@@ -119,7 +121,7 @@ fn sections_that_cannot_be_are_refused() {
     let loss = broken(&|program| {
         let position =
             program.steps.iter().position(|step| step.phase == stratus_engine::Phase::Loss).unwrap();
-        program.sections = vec![Section { first: position, count: 1, tiles: 2 }];
+        program.sections = vec![Section { first: position, count: 1, tiles: 2, micro_batches: false }];
         program.values.iter_mut().filter(|value| value.per_sample).for_each(|value| value.shape[0] = BATCH);
     });
     insta::assert_snapshot!([unequal, overlapping, behind, early, loss].join("\n"));

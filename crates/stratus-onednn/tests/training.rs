@@ -4,7 +4,9 @@
 
 mod common;
 
-use common::network::{Run, WHOLE, branches, choices, digits, offered, training_program};
+use common::network::{
+    Run, WHOLE, branches, choices, digits, offered, training_in_micro_batches, training_program,
+};
 use common::{LAYOUTS, PRECISIONS, backend, precisions};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::reference::ReferenceBackend;
@@ -25,7 +27,10 @@ fn train(
     layout: &str,
     tile_bytes: usize,
 ) -> Outcome {
-    let mut run = Run::new(backend, graph, precision, batch, Some(layout), tile_bytes).unwrap();
+    follow(Run::new(backend, graph, precision, batch, Some(layout), tile_bytes).unwrap())
+}
+
+fn follow(mut run: Run) -> Outcome {
     let programs = [2, 0, 1, 0, 2].into_iter().enumerate();
     let losses = programs.map(|(seed, program)| run.execute(program, seed).unwrap().loss).collect();
     (losses, run.state())
@@ -65,18 +70,44 @@ fn check(backend: &OneDnn, graph: &Graph, batch: usize, in_tiles: usize) {
         let sections = training_program(graph, precision, batch, tile).sections;
         assert_eq!(sections.is_empty(), tile == WHOLE || batch == 1, "{what}: {sections:?}");
         let got = train(backend, graph, precision, batch, layout, tile);
-        let allowed = match precision {
-            Precision::F32 => [1e-4, 2e-2, 1e-4],
-            _ => distances(&exact, &rounded).map(|distance| 2.0 * distance + 1e-2),
-        };
-        let apart = distances(&exact, &got);
-        let near = apart.iter().zip(&allowed).all(|(apart, allowed)| apart < allowed);
-        assert!(near, "{what}: losses, velocities and the rest are {apart:.6?} apart, {allowed:.6?} may be");
+        expect_near(&got, precision, [&exact, &rounded], &what);
         if batch == 7 {
             continue;
         }
         // The same again: the same bits.
         assert_eq!(train(backend, graph, precision, batch, layout, tile), got, "{what}");
+    }
+}
+
+/// See [`check`]; `expected` are the reference's outcomes in f32 and in bf16.
+fn expect_near(got: &Outcome, precision: Precision, [exact, rounded]: [&Outcome; 2], what: &str) {
+    let allowed = match precision {
+        Precision::F32 => [1e-4, 2e-2, 1e-4],
+        _ => distances(exact, rounded).map(|distance| 2.0 * distance + 1e-2),
+    };
+    let apart = distances(exact, got);
+    let near = apart.iter().zip(&allowed).all(|(apart, allowed)| apart < allowed);
+    assert!(near, "{what}: losses, velocities and the rest are {apart:.6?} apart, {allowed:.6?} may be");
+}
+
+/// A batch in micro-batches: as the reference has it, which tests of the engine compare with the definition.
+#[test]
+fn micro_batches_follow_the_reference() {
+    let Some(backend) = backend(2) else { return };
+    for (graph, count) in [(branches(), 2), (digits([3, 9, 8], 8), 4)] {
+        let run = |backend: &dyn Backend, precision, layout: Option<&str>| {
+            let program = training_in_micro_batches(&graph, precision, 16, count);
+            let run = Run::of(backend, &graph, &program, layout, WHOLE, &Choices::default()).unwrap();
+            assert!(run.session.plan(0).program.sections.iter().all(|section| section.micro_batches));
+            follow(run)
+        };
+        let [exact, rounded] = PRECISIONS.map(|precision| run(&ReferenceBackend, precision, Some("plain")));
+        for precision in precisions(&backend) {
+            for layout in [Some("nhwc"), Some("nChw16c"), None] {
+                let what = format!("{precision} {} {layout:?} in {count} parts", graph.name);
+                expect_near(&run(&backend, precision, layout), precision, [&exact, &rounded], &what);
+            }
+        }
     }
 }
 

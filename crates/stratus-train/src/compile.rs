@@ -16,6 +16,7 @@ use stratus_data::{Dataset, Division, OpenOptions, Split};
 use stratus_engine::differentiate::differentiate;
 use stratus_engine::fuse::fuse;
 use stratus_engine::lower::{lower, refresh};
+use stratus_engine::micro_batch::micro_batches;
 use stratus_engine::ops::SgdUpdate;
 use stratus_engine::plan::{Persistent, PreparedPlan};
 use stratus_engine::program::Mode;
@@ -187,10 +188,15 @@ pub fn programs(
     });
     let precision = opened.precision(experiment.train.precision);
     let training = |batch| -> Result<Program, TrainError> {
-        let forward = fuse(&lower(graph, Mode::Train, precision, batch)?)?;
+        let parts = parts(batch, experiment.train.batch_size / experiment.train.micro_batches.max(1));
+        let forward = fuse(&lower(graph, Mode::Train, precision, batch / parts)?)?;
         let alive = experiment.train.activations_kib.map_or(usize::MAX, |kib| kib << 10);
         let program = recompute(&differentiate(&forward)?, alive)?;
-        Ok(update_joined(&tiled(program, experiment, opened)?, optimiser, LARGE)?)
+        let program = match experiment.train.micro_batches {
+            0 | 1 => tiled(program, experiment, opened)?,
+            _ => micro_batches(&program, parts)?,
+        };
+        Ok(update_joined(&program, optimiser, LARGE)?)
     };
     let rest = samples % experiment.train.batch_size;
     let train = training(experiment.train.batch_size)?;
@@ -200,6 +206,11 @@ pub fn programs(
         refresh: refresh(&train)?,
         train,
     })
+}
+
+/// Into how many equal parts a batch is cut that has no more than `largest` samples: for the last batch of an epoch, which may be smaller.
+fn parts(batch: usize, largest: usize) -> usize {
+    (batch.div_ceil(largest.max(1))..batch).find(|parts| batch.is_multiple_of(*parts)).unwrap_or(batch)
 }
 
 /// The program of validation.

@@ -60,11 +60,12 @@ fn too_little(experiment: &Experiment, least: usize) -> TrainError {
     let limit = experiment.train.memory_limit_mib.unwrap_or(0);
     TrainError::Configuration {
         problem: format!(
-            "train.memory_limit_mib is {limit}; in batches of {}, {} needs at least {} MiB, everything made again that can be",
-            experiment.train.batch_size,
+            "train.memory_limit_mib is {limit}; in {} of {}, {} needs at least {} MiB, everything made again that can be",
+            if experiment.train.micro_batches > 1 { "micro-batches" } else { "batches" },
+            experiment.train.batch_size / experiment.train.micro_batches.max(1),
             experiment.model.name,
             least.div_ceil(1 << 20)
         ),
-        hint: "take a smaller batch with --set train.batch_size=, or half the bytes with --set train.precision=bf16".to_owned(),
+        hint: "cut batches into micro-batches with --set train.micro_batches=, take smaller ones with --set train.batch_size=, or half the bytes with --set train.precision=bf16".to_owned(),
     }
 }

@@ -76,6 +76,38 @@ fn a_run_in_less_memory_has_the_same_bits_also_when_it_is_killed() {
     );
 }
 
+/// Micro-batches, asked for explicitly: less memory, the last batch of an epoch in parts too, and the same bits each time.
+#[test]
+fn a_run_in_micro_batches_needs_less_and_repeats_its_bits() {
+    let place = Place::bare();
+    // 200 images: three batches of 64, and one of 8 that is one part.
+    let train = |out: &str, parts: &str| {
+        let setting = format!("train.micro_batches={parts}");
+        let arguments = with(
+            &["train", "resnet18_cifar", "--out", out],
+            &["--set", &setting, "--set", "data.drop_last=false"],
+        );
+        place.run(&arguments).expect(0);
+        let text = std::fs::read(place.path(out).join("plan.json")).unwrap();
+        let plans: Value = serde_json::from_slice(&text).unwrap();
+        (arena(&plans), Result::of(&place.path(out)))
+    };
+    let (whole, _) = train("whole", "1");
+    let (parts, expected) = train("parts", "4");
+    assert!(parts * 2 < whole, "{parts} of {whole} bytes");
+    assert_eq!(expected.iterations.len(), 12);
+    assert_eq!(train("again", "4"), (parts, expected));
+
+    let refused = place
+        .run(&with(&["train", "resnet18_cifar", "--out", "no"], &["--set", "train.micro_batches=5"]))
+        .expect(2);
+    assert!(
+        refused.err.contains("`train.micro_batches` is 5 and `train.batch_size` is 64"),
+        "{}",
+        refused.err
+    );
+}
+
 #[test]
 fn too_little_memory_is_said_before_anything_is_trained() {
     let place = Place::bare();

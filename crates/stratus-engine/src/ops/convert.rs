@@ -16,7 +16,7 @@ pub struct Reorder;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Accumulate;
 
-/// `part -> sum`: `sum = part` for the first tile, `sum += part` for the others, in the order of the tiles.
+/// `part -> sum`: `sum = part` for the first tile or micro-batch, `sum += part` for the others, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AddTiles;
 

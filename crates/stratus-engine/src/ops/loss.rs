@@ -11,7 +11,7 @@ pub const METRICS: [&str; 4] = ["loss", "samples", "top1", "top5"];
 /// `(logits, labels) updates (metrics) -> dlogits`.
 ///
 /// The mean of `-log softmax(logits)[label]` over the samples whose label is not negative; samples with a negative label count
-/// nowhere and get a zero gradient. A class is among the top k where fewer than k classes have a larger logit, equal ones counting
+/// nowhere and get a zero gradient. In micro-batches it is the mean of their means, and counts are added up. A class is among the top k where fewer than k classes have a larger logit, equal ones counting
 /// when their index is smaller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SoftmaxCrossEntropy {

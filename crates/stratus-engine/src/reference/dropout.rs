@@ -10,7 +10,7 @@ impl Reference for Dropout {
         hyper.read(0, &mut numbers);
         let (mask, scale) = (self.mask(&numbers), self.scale());
         // The mask counts over the whole batch.
-        let first = tile.index * x.len();
+        let first = tile.in_batch() * x.len();
         y.fill_with(
             |position| {
                 if mask.keeps((first + position) as u64) { x.get(position) * scale } else { 0.0 }

@@ -4,7 +4,7 @@ use super::{Reference, Tensor, Tile, unexpected_operands};
 use crate::ops::SoftmaxCrossEntropy;
 
 impl Reference for SoftmaxCrossEntropy {
-    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
+    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], tile: Tile) -> Result<(), String> {
         let (logits, labels, metrics, mut gradient) = match operands {
             [logits, labels, metrics] => (logits, labels, metrics, None),
             [logits, labels, metrics, gradient] => (logits, labels, metrics, Some(gradient)),
@@ -12,7 +12,7 @@ impl Reference for SoftmaxCrossEntropy {
         };
         let [batch, classes, ..] = logits.image();
         let counted = (0..batch).filter(|&n| labels.get(n) >= 0.0).count() as f64;
-        let weight = f64::from(self.auxiliary.unwrap_or(1.0));
+        let weight = f64::from(self.auxiliary.unwrap_or(1.0)) / tile.micro_batches as f64;
         let (mut loss, mut top1, mut top5) = (0.0, 0.0, 0.0);
         for n in 0..batch {
             let logit = |class: usize| logits.get(n * classes + class);
@@ -48,8 +48,13 @@ impl Reference for SoftmaxCrossEntropy {
         }
         let mean = if counted > 0.0 { loss / counted } else { 0.0 };
         match self.auxiliary {
-            None => metrics.write(0, &[mean, counted, top1, top5]),
             Some(_) => metrics.set(0, metrics.get(0) + weight * mean),
+            None => {
+                for (position, value) in [weight * mean, counted, top1, top5].into_iter().enumerate() {
+                    let before = if tile.micro_batch == 0 { 0.0 } else { metrics.get(position) };
+                    metrics.set(position, before + value);
+                }
+            }
         }
         Ok(())
     }

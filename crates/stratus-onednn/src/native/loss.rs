@@ -2,6 +2,7 @@
 
 use super::simd::Element;
 use super::threads::{MAX_THREADS, Team, cut, split};
+use stratus_engine::backend::Tile;
 
 /// One thread's sums.
 #[derive(Clone, Copy, Default)]
@@ -14,6 +15,17 @@ struct Sums {
 /// Below this many logits, waking the team costs more than it saves.
 const SERIAL: usize = 1 << 12;
 
+/// What a loss is of.
+#[derive(Clone, Copy, Debug)]
+pub struct Loss {
+    /// Classes, a logit for each.
+    pub classes: usize,
+    /// The weight of an auxiliary loss.
+    pub auxiliary: Option<f32>,
+    /// The part of the batch.
+    pub tile: Tile,
+}
+
 /// See [`stratus_engine::ops::SoftmaxCrossEntropy`]; `gradient` is empty where none is wanted. An `auxiliary` loss is multiplied by its
 /// weight and added to that of `metrics`.
 ///
@@ -23,18 +35,18 @@ pub fn softmax_cross_entropy<E: Element>(
     team: &Team,
     logits: &[f32],
     labels: &[i32],
-    classes: usize,
-    auxiliary: Option<f32>,
+    loss: Loss,
     metrics: &mut [f64],
     gradient: &mut [E],
 ) -> Result<(), String> {
+    let Loss { classes, auxiliary, tile } = loss;
     let (threads, batch) = (team.threads(), labels.len());
     let outside = |label: i32| usize::try_from(label).is_ok_and(|label| label >= classes);
     if let Some((n, label)) = labels.iter().enumerate().find(|(_, label)| outside(**label)) {
         return Err(format!("sample {n} of the batch has label {label}, there are {classes} classes"));
     }
     let counted = labels.iter().filter(|&&label| label >= 0).count();
-    let weight = auxiliary.unwrap_or(1.0) / counted.max(1) as f32;
+    let weight = auxiliary.unwrap_or(1.0) / (counted.max(1) * tile.micro_batches) as f32;
     let wanted = !gradient.is_empty();
     let mut gradients = cut(
         gradient,
@@ -62,10 +74,16 @@ pub fn softmax_cross_entropy<E: Element>(
         total.top1 += sums.top1;
         total.top5 += sums.top5;
     }
-    let mean = total.loss / counted.max(1) as f64;
+    let mean = total.loss / (counted.max(1) * tile.micro_batches) as f64;
     match (auxiliary, &mut *metrics) {
         (Some(weight), [loss, ..]) => *loss += f64::from(weight) * mean,
-        _ => metrics.copy_from_slice(&[mean, counted as f64, total.top1 as f64, total.top5 as f64]),
+        _ => {
+            if tile.micro_batch == 0 {
+                metrics.fill(0.0);
+            }
+            let counts = [mean, counted as f64, total.top1 as f64, total.top5 as f64];
+            metrics.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        }
     }
     Ok(())
 }
@@ -100,7 +118,8 @@ mod tests {
 
     fn loss(logits: &[f32], labels: &[i32]) -> Result<([f64; 4], Vec<f32>), String> {
         let (mut metrics, mut gradient) = ([f64::NAN; 4], vec![f32::NAN; logits.len()]);
-        softmax_cross_entropy(&Team::single(), logits, labels, 3, None, &mut metrics, &mut gradient)?;
+        let of = Loss { classes: 3, auxiliary: None, tile: Tile::WHOLE };
+        softmax_cross_entropy(&Team::single(), logits, labels, of, &mut metrics, &mut gradient)?;
         Ok((metrics, gradient))
     }
 

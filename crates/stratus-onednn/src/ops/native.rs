@@ -5,7 +5,7 @@ use crate::native::batch_norm::BatchNorm;
 use crate::native::concat::{Concat, Piece};
 use crate::native::dropout::{Drop, dropout};
 use crate::native::elementwise::{Machine, Rates};
-use crate::native::loss::softmax_cross_entropy;
+use crate::native::loss::{Loss, softmax_cross_entropy};
 use crate::native::lrn::Lrn;
 use crate::native::max_pool::MaxPool;
 use crate::native::pool::Pool;
@@ -227,7 +227,7 @@ pub(crate) fn prepare(
         Kernel::AddTiles(_) => {
             around.expect_same_layout(&[0, 1])?;
             typed!(around.one_type(&[0, 1])?, E => {
-                step(0, move |o| machine.add_tile::<E>(o.tile().is_first(), o.elements(0), o.elements(1)))
+                step(0, move |o| machine.add_tile::<E>(o.tile().in_batch() == 0, o.elements(0), o.elements(1)))
             })
         }
         Kernel::Accumulate(_) => {
@@ -284,7 +284,8 @@ pub(crate) fn prepare(
             let team = machine.team.clone();
             typed!(around.dtype(3).unwrap_or(DType::F32), E => fallible(move |o| {
                 let (logits, labels, metrics) = (o.elements(0), o.elements(1), o.elements(2));
-                softmax_cross_entropy::<E>(&team, logits, labels, classes, k.auxiliary, metrics, o.elements(3))
+                let loss = Loss { classes, auxiliary: k.auxiliary, tile: o.tile() };
+                softmax_cross_entropy::<E>(&team, logits, labels, loss, metrics, o.elements(3))
             }))
         }
         Kernel::SgdUpdate(sgd) => {
@@ -363,7 +364,7 @@ pub(crate) fn prepare(
             let row_major = around.layouts.first().is_some_and(Layout::is_row_major);
             let geometry = if row_major { None } else { Some(around.own_geometry(0)?) };
             let drop = move |o: &mut Operands<'_>| {
-                let (mask, first) = (k.mask(o.elements(1)), (o.tile().index * elements) as u64);
+                let (mask, first) = (k.mask(o.elements(1)), (o.tile().in_batch() * elements) as u64);
                 Drop { mask, scale, first }
             };
             match (around.dtype(0), around.dtype(2)) {

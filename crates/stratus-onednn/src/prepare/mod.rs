@@ -162,8 +162,9 @@ struct Builder<'a> {
 struct OpenSection {
     /// Its first step so far: what is put before it moves it on.
     first: usize,
-    /// Its tiles.
+    /// Its tiles, and whether they are micro-batches.
     tiles: usize,
+    micro_batches: bool,
     /// Changes of layout of what its tiles add up, to be made when all have been.
     behind: Vec<(Step, PreparedStep)>,
 }
@@ -239,13 +240,15 @@ impl<'a> Builder<'a> {
         self.tiles = section.map_or(1, |section| section.tiles);
         if let (Some(section), None) = (section, &self.section) {
             let first = self.program.steps.len();
-            self.section = Some(OpenSection { first, tiles: section.tiles, behind: Vec::new() });
+            let Section { tiles, micro_batches, .. } = *section;
+            self.section = Some(OpenSection { first, tiles, micro_batches, behind: Vec::new() });
         }
     }
 
     fn leave(&mut self) {
-        let Some(OpenSection { first, tiles, behind }) = self.section.take() else { return };
-        self.program.sections.push(Section { first, count: self.program.steps.len() - first, tiles });
+        let Some(OpenSection { first, tiles, micro_batches, behind }) = self.section.take() else { return };
+        let count = self.program.steps.len() - first;
+        self.program.sections.push(Section { first, count, tiles, micro_batches });
         for (step, kernel) in behind {
             self.push(step, kernel);
         }

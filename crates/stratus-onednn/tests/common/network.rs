@@ -2,6 +2,7 @@
 
 use stratus_engine::fuse::fuse;
 use stratus_engine::lower::{lower, refresh};
+use stratus_engine::micro_batch::micro_batches;
 use stratus_engine::ops::SgdUpdate;
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::Mode;
@@ -58,6 +59,11 @@ pub fn training_within(
 ) -> Program {
     let whole = recompute(&differentiated(graph, precision, batch), live_bytes).unwrap();
     update(&tile(&whole, tile_bytes, 1).unwrap(), SGD).unwrap()
+}
+
+/// The program of a training iteration that goes through its batch in so many micro-batches.
+pub fn training_in_micro_batches(graph: &Graph, precision: Precision, batch: usize, count: usize) -> Program {
+    update(&micro_batches(&differentiated(graph, precision, batch / count), count).unwrap(), SGD).unwrap()
 }
 
 /// The program of a training iteration in which fully connected layers are updated where their gradients are made.

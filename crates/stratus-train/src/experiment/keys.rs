@@ -319,6 +319,9 @@ settings! {
         epochs: u64 = 10, Limit::Between(1.0, 1e9);
         /// Images per iteration.
         batch_size: usize = 128, Limit::Between(1.0, 16_777_216.0);
+        /// Into how many equal micro-batches a batch is cut that does not fit memory otherwise: their gradients are added up, and the parameters
+        /// are updated once. A batch norm takes the statistics of each. 1: the batch is whole.
+        micro_batches: usize = 1, Limit::Between(1.0, 16_777_216.0);
         /// Decides initial weights, order and augmentation.
         seed: u64 = 1, Limit::AtLeast(0.0);
         /// Number format of activations and gradients.
@@ -382,7 +385,7 @@ settings! {
     validation "validation": Validation {
         /// Epochs between validations; the last epoch is always validated.
         every_epochs: u64 = 1, Limit::AtLeast(1.0);
-        /// Images per validation step. Not set: `train.batch_size`.
+        /// Images per validation step. Not set: `train.batch_size`, or one of `train.micro_batches`.
         batch_size: Option<usize> = None, Limit::Between(1.0, 16_777_216.0);
     }
 }

@@ -170,7 +170,7 @@ impl Experiment {
 
     /// Images per validation step.
     pub fn validation_batch_size(&self) -> usize {
-        self.validation.batch_size.unwrap_or(self.train.batch_size)
+        self.validation.batch_size.unwrap_or(self.train.batch_size / self.train.micro_batches.max(1))
     }
 
     /// The experiment with every key set whose value follows from others.
@@ -290,6 +290,15 @@ impl Experiment {
                     "set one of the two: each shares the images out",
                 );
             }
+        }
+        let (batch, parts) = (self.train.batch_size, self.train.micro_batches);
+        if !batch.is_multiple_of(parts) {
+            return conflict(
+                format!(
+                    "`train.micro_batches` is {parts} and `train.batch_size` is {batch}, which cannot be cut into so many equal parts"
+                ),
+                "take a divisor of the batch size",
+            );
         }
         let Augment { scale, ratio, zoom, random_crop, random_resized_crop, .. } = &self.augment;
         for (key, range) in [("scale", Some(scale)), ("ratio", Some(ratio)), ("zoom", zoom.as_ref())] {

@@ -184,6 +184,10 @@ fn mistakes_name_place_key_and_remedy() {
             "configuration: `data.lists` and `data.split_seed` are both set | set one of the two: each shares the images out",
         ),
         (
+            "model.name = \"n\"\ntrain.batch_size = 64\ntrain.micro_batches = 3",
+            "configuration: `train.micro_batches` is 3 and `train.batch_size` is 64, which cannot be cut into so many equal parts | take a divisor of the batch size",
+        ),
+        (
             "model.name = \"n\"\nschedule.warmup_epochs = 12",
             "configuration: `schedule.warmup_epochs` is 12 and `train.epochs` is 10 | the warm-up must end before training does",
         ),

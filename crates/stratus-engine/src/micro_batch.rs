@@ -1,0 +1,75 @@
+//! Micro-batches: an iteration on a batch whose activations would not fit, made of passes over equal parts of it.
+//!
+//! Forward and backward pass run on one part after the other; only the gradients of the parameters go from one to the next, where they are added
+//! up, and the parameters are updated once, with the mean over all. To the numbers it is one batch, but for rounding, except where a batch is more
+//! than its samples: a batch norm takes the statistics of each micro-batch, and its running statistics take a step for each.
+//! (Huang et al., GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism, 2018, section 2.)
+
+use crate::differentiate::GRADIENT_SUFFIX;
+use crate::ops::AddTiles;
+use crate::program::Section;
+use crate::tile::TILE_SUFFIX;
+use crate::{EngineError, Program, Role, Step, ValueId};
+use std::collections::HashMap;
+
+/// Turns a differentiated program for one micro-batch into that for a batch of `count` of them.
+///
+/// # Errors
+/// Where the program is cut into tiles or verification fails.
+pub fn micro_batches(program: &Program, count: usize) -> Result<Program, EngineError> {
+    if count < 2 {
+        return Ok(program.clone());
+    }
+    if !program.sections.is_empty() {
+        return Err(EngineError::Mismatch(
+            "a program in tiles cannot be repeated for micro-batches".to_owned(),
+        ));
+    }
+    let mut whole = program.clone();
+    whole.batch *= count;
+    for value in whole.values.iter_mut().filter(|value| value.role.is_external()) {
+        value.shape[0] *= count;
+    }
+    let gradients = gradients(program);
+    whole.steps.clear();
+    for (position, step) in program.steps.iter().enumerate() {
+        whole.steps.push(step.clone());
+        for &part in gradients.get(&position).into_iter().flatten() {
+            let add = add(&mut whole, part, step);
+            whole.steps.push(add);
+        }
+    }
+    whole.sections.push(Section { first: 0, count: whole.steps.len(), tiles: count, micro_batches: true });
+    whole.verify("micro_batches")?;
+    Ok(whole)
+}
+
+/// The parameters' gradients, by the step that is the last to write them.
+fn gradients(program: &Program) -> HashMap<usize, Vec<ValueId>> {
+    let parameters = program.values.iter().filter(|value| value.role == Role::Parameter);
+    let names: Vec<String> = parameters.map(|value| format!("{}{GRADIENT_SUFFIX}", value.name)).collect();
+    let mut by_step: HashMap<usize, Vec<ValueId>> = HashMap::new();
+    for id in (0..program.values.len()).map(ValueId).filter(|&id| names.contains(&program.value(id).name)) {
+        let last =
+            program.steps.iter().rposition(|step| step.outputs.contains(&id) || step.updates.contains(&id));
+        if let Some(last) = last {
+            by_step.entry(last).or_default().push(id);
+        }
+    }
+    by_step
+}
+
+/// The step that adds `part`, the gradient of a micro-batch, to that of the batch, which takes its name.
+fn add(whole: &mut Program, part: ValueId, made_by: &Step) -> Step {
+    let gradient = whole.value(part).clone();
+    whole.values[part.0].name.push_str(TILE_SUFFIX);
+    let sum = whole.add_value(gradient.name, &gradient.shape, gradient.dtype, Role::Transient);
+    Step {
+        kernel: AddTiles.into(),
+        phase: made_by.phase,
+        layers: made_by.layers.clone(),
+        inputs: vec![part],
+        updates: vec![],
+        outputs: vec![sum],
+    }
+}
