@@ -11,16 +11,19 @@ endif
 # Without stores of objects, which are half of what there is to compile: the demo's files are here.
 demo:
 	@bash scripts/deps.sh --best-effort
+	@bash scripts/deps-jpeg.sh --best-effort
 	$(CARGO) build --release --locked -p stratus --no-default-features
 	$(STRATUS) train digits --set train.epochs=3
 
-# The kernel library is a gain, not a need: without it the reference backend computes.
+# The libraries are a gain, not a need: without oneDNN the reference backend computes, without libjpeg-turbo JPEG files take longer.
 build:
 	@bash scripts/deps.sh --best-effort
+	@bash scripts/deps-jpeg.sh --best-effort
 	$(CARGO) build --release --locked -p stratus
 
 test:
 	@bash scripts/deps.sh --best-effort
+	@bash scripts/deps-jpeg.sh --best-effort
 	$(CARGO) test --workspace --locked
 	@bash scripts/check-onnx.sh --best-effort
 
@@ -36,6 +39,7 @@ test-all: test
 
 deps:
 	@bash scripts/deps.sh
+	@bash scripts/deps-jpeg.sh
 
 check:
 	$(CARGO) fmt --all --check

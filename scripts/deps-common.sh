@@ -42,3 +42,28 @@ make_work() { # sets `work`: a folder beside what is installed, gone when the sc
 pinned_pip() { # command argument…: takes wheels alone, and those alone whose hash is the pinned one
     python3 -m pip "$1" --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: "${@:2}" >&2
 }
+
+unpack() { # wheel sha256 folder member=place…: checks the hash again by ourselves, and takes the members out
+    python3 - "$@" <<'PYTHON' || give_up "the wheel is not what it should be"
+import hashlib, pathlib, sys, zipfile
+
+wheel, expected, target = pathlib.Path(sys.argv[1]), sys.argv[2], pathlib.Path(sys.argv[3])
+found = hashlib.sha256(wheel.read_bytes()).hexdigest()
+if found != expected:
+    sys.exit(f"deps: {wheel} has SHA-256 {found}, expected {expected}")
+with zipfile.ZipFile(wheel) as archive:
+    names = set(archive.namelist())
+    for member, place in (pair.split("=") for pair in sys.argv[4:]):
+        if member not in names:
+            sys.exit(f"deps: the wheel has no {member}")
+        file = target / place
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(archive.read(member))
+PYTHON
+    echo "$2" > "$3/installed"
+}
+
+install_as() { # folder target: what stands at the target is always whole
+    rm -rf "$2"
+    mv -T "$1" "$2"
+}

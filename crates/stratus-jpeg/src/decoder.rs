@@ -1,0 +1,240 @@
+//! Decoding windows of images, each exactly as in the whole image.
+
+use crate::ffi::{ColourSpace, Library, Place, Session};
+
+/// Pixels around a window that are decoded too: where colours are stored at half the resolution, those between two stored ones are made of both,
+/// and at the edge of what is decoded of one alone.
+const MARGIN: usize = 4;
+/// The least columns that are decoded, so that a narrow window is treated as the image is.
+const NARROWEST: usize = 32;
+
+/// What is refused before it is decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The longest side.
+    pub side: usize,
+    /// The most pixels. The library's own memory is at most 8 bytes for each, and 64 MiB.
+    pub pixels: usize,
+}
+
+/// What a pixel holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Colours {
+    /// One byte.
+    Grey,
+    /// Red, green and blue.
+    Rgb,
+}
+
+impl Colours {
+    /// Bytes of a pixel.
+    #[must_use]
+    pub fn channels(self) -> usize {
+        match self {
+            Self::Grey => 1,
+            Self::Rgb => 3,
+        }
+    }
+}
+
+/// What a file's header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Rows of the image.
+    pub height: usize,
+    /// Columns of the image.
+    pub width: usize,
+    /// What its pixels are decoded to: grey ones to grey, all others to red, green and blue.
+    pub colours: Colours,
+}
+
+/// A part of an image, in whole pixels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Rows above it.
+    pub top: usize,
+    /// The row behind its last.
+    pub bottom: usize,
+    /// Columns left of it.
+    pub left: usize,
+    /// The column behind its last.
+    pub right: usize,
+}
+
+impl Window {
+    /// All of an image.
+    #[must_use]
+    pub fn whole(header: &Header) -> Self {
+        Self { top: 0, bottom: header.height, left: 0, right: header.width }
+    }
+
+    /// What of it is within an image; at least one pixel.
+    fn within(self, header: &Header) -> Self {
+        let bottom = self.bottom.clamp(1, header.height);
+        let right = self.right.clamp(1, header.width);
+        Self { top: self.top.min(bottom - 1), bottom, left: self.left.min(right - 1), right }
+    }
+}
+
+/// Why a file cannot be decoded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The library refuses it, or is sure that it is damaged.
+    #[error("{said}")]
+    Refused {
+        /// What the library says.
+        said: String,
+    },
+    /// More pixels than the limits allow.
+    #[error("the image is {height}×{width}: more than {side} pixels a side or {pixels} in all", side = limits.side, pixels = limits.pixels)]
+    TooLarge {
+        /// Rows.
+        height: usize,
+        /// Columns.
+        width: usize,
+        /// What was allowed.
+        limits: Limits,
+    },
+    /// More or fewer bits than 8 for a colour.
+    #[error("its colours have {bits} bits, and 8 can be decoded")]
+    Bits {
+        /// Bits.
+        bits: i32,
+    },
+    /// Colours that are no grey, RGB or CMYK.
+    #[error("its colours are neither grey nor RGB nor CMYK")]
+    Colours,
+}
+
+fn refused(said: String) -> DecodeError {
+    DecodeError::Refused { said }
+}
+
+/// Decodes files, one after another; keeps a little memory between them. The library allocates more for each.
+#[derive(Clone, Debug)]
+pub struct Decoder {
+    library: Library,
+    limits: Limits,
+    /// A row of pixels of four colours.
+    row: Vec<u8>,
+}
+
+impl Decoder {
+    /// A decoder that uses a library.
+    #[must_use]
+    pub fn new(library: Library, limits: Limits) -> Self {
+        Self { library, limits, row: Vec::new() }
+    }
+
+    /// The library.
+    #[must_use]
+    pub fn library(&self) -> &Library {
+        &self.library
+    }
+
+    /// Reads a file's header; no more than that must be there.
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub fn header(&mut self, file: &[u8]) -> Result<Header, DecodeError> {
+        let mut place = Place::new(&self.library);
+        let mut session = Session::begin(&self.library, &mut place, file, self.memory()).map_err(refused)?;
+        self.read_header(&mut session)
+    }
+
+    /// Decodes the window that `wanted` asks for of the image that is described to it. `pixels` becomes the image's rows from the first
+    /// to the window's last; the window's pixels are in their places, and what any others hold is undefined.
+    ///
+    /// What is wrong with the file below the window is not noticed, nor that it ends there. What is wrong above and in it is an error,
+    /// except bytes between segments that belong to none.
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub fn decode(
+        &mut self,
+        file: &[u8],
+        pixels: &mut Vec<u8>,
+        wanted: &dyn Fn(&Header) -> Window,
+    ) -> Result<Header, DecodeError> {
+        let mut place = Place::new(&self.library);
+        let mut session = Session::begin(&self.library, &mut place, file, self.memory()).map_err(refused)?;
+        let header = self.read_header(&mut session)?;
+        let window = wanted(&header).within(&header);
+        let four = matches!(session.colours(), ColourSpace::Cmyk | ColourSpace::Ycck);
+        pixels.resize(window.bottom * header.width * header.colours.channels(), 0);
+        let row = four.then_some(&mut self.row);
+        decode_window(&mut session, &header, window, row, pixels).map_err(refused)?;
+        Ok(header)
+    }
+
+    fn memory(&self) -> usize {
+        self.limits.pixels.saturating_mul(8).saturating_add(64 << 20)
+    }
+
+    fn read_header(&self, session: &mut Session<'_>) -> Result<Header, DecodeError> {
+        session.read_header().map_err(refused)?;
+        let [height, width] = session.size();
+        let Limits { side, pixels } = self.limits;
+        if height.max(width) > side || height.checked_mul(width).is_none_or(|all| all > pixels) {
+            return Err(DecodeError::TooLarge { height, width, limits: self.limits });
+        }
+        if session.bits() != 8 {
+            return Err(DecodeError::Bits { bits: session.bits() });
+        }
+        let colours = match session.colours() {
+            ColourSpace::Grey => Colours::Grey,
+            ColourSpace::Rgb | ColourSpace::YCbCr | ColourSpace::Cmyk | ColourSpace::Ycck => Colours::Rgb,
+            ColourSpace::Other => return Err(DecodeError::Colours),
+        };
+        Ok(Header { height, width, colours })
+    }
+}
+
+/// Decodes a window; pixels of four colours go through `row`.
+fn decode_window(
+    session: &mut Session<'_>,
+    header: &Header,
+    window: Window,
+    row: Option<&mut Vec<u8>>,
+    pixels: &mut [u8],
+) -> Result<(), String> {
+    let &Header { height, width, colours } = header;
+    let channels = colours.channels();
+    session.start(match (&row, colours) {
+        (Some(_), _) => ColourSpace::Cmyk,
+        (None, Colours::Grey) => ColourSpace::Grey,
+        (None, Colours::Rgb) => ColourSpace::Rgb,
+    })?;
+    let left = window.left.saturating_sub(MARGIN);
+    let right = (window.right + MARGIN).max(left + NARROWEST).min(width);
+    let left = left.min(right.saturating_sub(NARROWEST));
+    let (left, columns) = if right - left < width { session.crop(left, right - left)? } else { (0, width) };
+    let top = window.top.saturating_sub(MARGIN);
+    if top > 0 {
+        session.skip(top)?;
+    }
+    let rows = pixels.chunks_exact_mut(width * channels).skip(top);
+    let rows = rows.map(|row| &mut row[left * channels..(left + columns) * channels]);
+    match row {
+        None => session.read(rows)?,
+        Some(row) => {
+            row.resize(columns * 4, 0);
+            for out in rows {
+                session.read(std::iter::once(row.as_mut_slice()))?;
+                let four = row.chunks_exact(4);
+                out.chunks_exact_mut(3).zip(four).for_each(|(out, four)| out.copy_from_slice(&rgb(four)));
+            }
+        }
+    }
+    if window.bottom == height { session.finish() } else { Ok(()) }
+}
+
+/// Red, green and blue of cyan, magenta, yellow and black as files have them: 255 is no ink.
+fn rgb(inks: &[u8]) -> [u8; 3] {
+    let black = u32::from(inks[3]);
+    [0, 1, 2].map(|ink| {
+        // Rounded, without a division.
+        let product = u32::from(inks[ink]) * black + 128;
+        ((product + (product >> 8)) >> 8) as u8
+    })
+}

@@ -1,0 +1,350 @@
+//! Decoding one file: a decompression object from its making to its end.
+//!
+//! Every file has an object of its own, in memory that is used again. An object that is reused keeps the last file's tables, and a file without
+//! some would be decoded with another's; to make one takes a thousandth of what decoding takes.
+
+use std::ffi::{CStr, c_char, c_int, c_long, c_ulong};
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use super::raw::{Decompress, ErrorManager, Functions, Interface, LARGEST_STRUCT, Library, ProgressManager};
+
+/// The most scans of a file: those who write them use about ten, and every one costs a walk over the whole image.
+const MOST_SCANS: c_int = 100;
+/// The most rows that are asked for at once; the library gives one to four.
+const ROWS_AT_ONCE: usize = 8;
+/// `JMSG_LENGTH_MAX`.
+const LONGEST_MESSAGE: usize = 200;
+
+/// `J_COLOR_SPACE`, as far as files have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ColourSpace {
+    Grey,
+    Rgb,
+    YCbCr,
+    Cmyk,
+    Ycck,
+    Other,
+}
+
+impl ColourSpace {
+    fn of(code: c_int) -> Self {
+        match code {
+            1 => Self::Grey,
+            2 => Self::Rgb,
+            3 => Self::YCbCr,
+            4 => Self::Cmyk,
+            5 => Self::Ycck,
+            _ => Self::Other,
+        }
+    }
+
+    fn code(self) -> c_int {
+        match self {
+            Self::Other => 0,
+            Self::Grey => 1,
+            Self::Rgb => 2,
+            Self::YCbCr => 3,
+            Self::Cmyk => 4,
+            Self::Ycck => 5,
+        }
+    }
+}
+
+/// What the callbacks know and leave behind.
+struct Notes {
+    interface: Interface,
+    problem: String,
+}
+
+/// The memory of a session: the object, and what it points to.
+pub(crate) struct Place {
+    object: MaybeUninit<[u64; LARGEST_STRUCT / 8]>,
+    errors: MaybeUninit<ErrorManager>,
+    progress: ProgressManager,
+    notes: Notes,
+}
+
+impl Place {
+    pub(crate) fn new(library: &Library) -> Self {
+        Self::with(library.interface())
+    }
+
+    fn with(interface: Interface) -> Self {
+        Self {
+            object: MaybeUninit::uninit(),
+            errors: MaybeUninit::uninit(),
+            progress: ProgressManager {
+                progress_monitor: Some(progress_monitor),
+                pass_counter: 0,
+                pass_limit: 0,
+                completed_passes: 0,
+                total_passes: 0,
+            },
+            notes: Notes { interface, problem: String::new() },
+        }
+    }
+}
+
+/// A decompression object. What it points to is borrowed for `'a` and reached through these pointers alone.
+pub(crate) struct Session<'a> {
+    functions: &'a Functions,
+    object: *mut Decompress,
+    notes: *mut Notes,
+    borrowed: PhantomData<(&'a mut Place, &'a [u8])>,
+}
+
+/// What unwinds the library's frames.
+struct Abandoned;
+
+impl<'a> Session<'a> {
+    /// Begins to read a file; its header is the next. The library's arrays for a whole image take `memory` bytes at most.
+    pub(crate) fn begin(
+        library: &'a Library,
+        place: &'a mut Place,
+        file: &'a [u8],
+        memory: usize,
+    ) -> Result<Self, String> {
+        let Interface { version, bytes, .. } = library.interface();
+        let place: *mut Place = place;
+        let mut session = Self::on(library.functions(), place);
+        // SAFETY: the object's memory has the bytes that the library asks for and knows where errors go.
+        session.call(|functions, object| unsafe {
+            (functions.jpeg_CreateDecompress)(object, version, bytes);
+        })?;
+        // SAFETY: the object is made, with a memory manager; the progress monitor is borrowed for as long as the object lives.
+        unsafe {
+            (*session.object).progress = &raw mut (*place).progress;
+            (*(*session.object).mem).max_memory_to_use = c_long::try_from(memory).unwrap_or(c_long::MAX);
+        }
+        // SAFETY: the object is made, and the file is borrowed for as long as it lives.
+        session.call(|functions, object| unsafe {
+            (functions.jpeg_mem_src)(object, file.as_ptr(), file.len() as c_ulong);
+        })?;
+        Ok(session)
+    }
+
+    /// An object that is not made yet, but told where errors go.
+    fn on(functions: &'a Functions, place: *mut Place) -> Self {
+        // SAFETY: the place is borrowed for `'a`, by the caller; what is not written yet is written here before it is read: the error manager by
+        // the library's function for it, and the object by zeros, which are null pointers and numbers.
+        unsafe {
+            let object: *mut Decompress = (&raw mut (*place).object).cast();
+            object.cast::<[u64; LARGEST_STRUCT / 8]>().write([0; LARGEST_STRUCT / 8]);
+            let errors: *mut ErrorManager = (&raw mut (*place).errors).cast();
+            (*object).err = (functions.jpeg_std_error)(errors);
+            (*errors).error_exit = Some(error_exit);
+            (*errors).emit_message = Some(emit_message);
+            (*errors).output_message = Some(output_message);
+            let notes = &raw mut (*place).notes;
+            (*object).client_data = notes.cast();
+            Self { functions, object, notes, borrowed: PhantomData }
+        }
+    }
+
+    /// Calls the library; what it says where that fails.
+    fn call<T>(&mut self, call: impl FnOnce(&Functions, *mut Decompress) -> T) -> Result<T, String> {
+        let (functions, object) = (self.functions, self.object);
+        catch_unwind(AssertUnwindSafe(|| call(functions, object))).map_err(|payload| {
+            if !payload.is::<Abandoned>() {
+                resume_unwind(payload);
+            }
+            // SAFETY: no callback runs, and nobody else has the notes.
+            std::mem::take(unsafe { &mut (*self.notes).problem })
+        })
+    }
+
+    /// Reads the header.
+    pub(crate) fn read_header(&mut self) -> Result<(), String> {
+        // SAFETY: the object is made and has a file.
+        self.call(|functions, object| unsafe {
+            (functions.jpeg_read_header)(object, 1);
+        })
+    }
+
+    /// Height and width of the image.
+    pub(crate) fn size(&self) -> [usize; 2] {
+        // SAFETY: the object's memory is set, and no call is under way.
+        unsafe { [(*self.object).image_height as usize, (*self.object).image_width as usize] }
+    }
+
+    /// Bits of a sample.
+    pub(crate) fn bits(&self) -> c_int {
+        // SAFETY: as in `size`.
+        unsafe { (*self.object).data_precision }
+    }
+
+    /// How the file has its colours, once the header is read.
+    pub(crate) fn colours(&self) -> ColourSpace {
+        // SAFETY: as in `size`.
+        ColourSpace::of(unsafe { (*self.object).jpeg_color_space })
+    }
+
+    /// Begins to decode, to pixels with these colours; gives the bytes of one. Files whose scans each hold a part of every row are read to
+    /// their end.
+    pub(crate) fn start(&mut self, colours: ColourSpace) -> Result<usize, String> {
+        // SAFETY: as in `size`. Smoothing would guess what scans that are missing hold, from the neighbours.
+        unsafe {
+            (*self.object).out_color_space = colours.code();
+            (*self.object).do_block_smoothing = 0;
+        }
+        // SAFETY: the header is read, or the library says that it is not.
+        self.call(|functions, object| unsafe {
+            (functions.jpeg_start_decompress)(object);
+            (*object).output_components as usize
+        })
+    }
+
+    /// Leaves out what is left and right of some columns, but for a few; gives the first column and how many of them rows have.
+    pub(crate) fn crop(&mut self, first: usize, columns: usize) -> Result<(usize, usize), String> {
+        let (mut offset, mut width) = (first as u32, columns as u32);
+        // SAFETY: decoding has begun, or the library says that it has not; both numbers are there for the call to change.
+        self.call(|functions, object| unsafe {
+            (functions.jpeg_crop_scanline)(object, &raw mut offset, &raw mut width);
+        })?;
+        Ok((offset as usize, width as usize))
+    }
+
+    /// Leaves out the next rows.
+    pub(crate) fn skip(&mut self, rows: usize) -> Result<(), String> {
+        // SAFETY: decoding has begun, or the library says that it has not.
+        let skipped =
+            self.call(|functions, object| unsafe { (functions.jpeg_skip_scanlines)(object, rows as u32) })?;
+        if skipped as usize == rows {
+            Ok(())
+        } else {
+            Err("the image has fewer rows than its header says".to_owned())
+        }
+    }
+
+    /// Decodes the next rows, as many as `rows` holds: each to its beginning, where there is room for it.
+    pub(crate) fn read<'r>(&mut self, rows: impl Iterator<Item = &'r mut [u8]>) -> Result<(), String> {
+        // SAFETY: as in `size`.
+        let bytes =
+            unsafe { (*self.object).output_width as usize * (*self.object).output_components as usize };
+        let mut rows = rows.fuse();
+        loop {
+            let mut pointers = [std::ptr::null_mut(); ROWS_AT_ONCE];
+            let mut count = 0;
+            for (pointer, row) in pointers.iter_mut().zip(&mut rows) {
+                if row.len() < bytes {
+                    return Err(format!("a row has {bytes} bytes, with room for {}", row.len()));
+                }
+                *pointer = row.as_mut_ptr();
+                count += 1;
+            }
+            if count == 0 {
+                return Ok(());
+            }
+            let mut done = 0;
+            while done < count {
+                let left = &mut pointers[done..count];
+                // SAFETY: each pointer leads to a row's memory, which the iterator lent for the call.
+                let read = self.call(|functions, object| unsafe {
+                    (functions.jpeg_read_scanlines)(object, left.as_mut_ptr(), left.len() as u32)
+                })?;
+                if read == 0 {
+                    return Err("the image has fewer rows than its header says".to_owned());
+                }
+                done += read as usize;
+            }
+        }
+    }
+
+    /// Reads to the end of the file; all rows must have been read.
+    pub(crate) fn finish(&mut self) -> Result<(), String> {
+        // SAFETY: decoding has begun, or the library says that it has not.
+        self.call(|functions, object| unsafe {
+            (functions.jpeg_finish_decompress)(object);
+        })
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the object is made, in whatever state, or its memory is zeros, which the function knows.
+        let _ = self.call(|functions, object| unsafe { (functions.jpeg_destroy_decompress)(object) });
+    }
+}
+
+/// The library's interface and the bytes of its object: what it says where both are wrong.
+pub(super) fn interface(functions: &Functions) -> Option<(c_int, usize)> {
+    let unknown = Interface { version: 0, bytes: 0, harmless: [None; _] };
+    let refused = |version| {
+        let mut place = Place::with(unknown);
+        let place: *mut Place = &raw mut place;
+        let mut session = Session::on(functions, place);
+        // SAFETY: the object's memory knows where errors go, and the library looks at version and bytes before it touches more.
+        let made = session.call(|functions, object| unsafe {
+            (functions.jpeg_CreateDecompress)(object, version, 0);
+        });
+        // SAFETY: `on` has set the error manager, in a place that is still there.
+        made.is_err().then(|| unsafe { (*(*session.object).err).msg_parm[0] })
+    };
+    let version = refused(0)?;
+    Some((version, usize::try_from(refused(version)?).ok()?))
+}
+
+/// The library's own error manager.
+pub(super) fn standard_errors(functions: &Functions) -> ErrorManager {
+    let mut errors = MaybeUninit::uninit();
+    // SAFETY: the function writes every field.
+    unsafe {
+        (functions.jpeg_std_error)(errors.as_mut_ptr());
+        errors.assume_init()
+    }
+}
+
+/// Notes what the library says and leaves it.
+///
+/// # Safety
+/// For the library to call, with an object of a [`Session`].
+unsafe extern "C-unwind" fn error_exit(object: *mut Decompress) {
+    // SAFETY: a session's object has an error manager and notes for as long as it is used; the message has the length that the header demands.
+    unsafe {
+        let mut message = [0 as c_char; LONGEST_MESSAGE];
+        if let Some(format) = (*(*object).err).format_message {
+            format(object, message.as_mut_ptr());
+        }
+        message[LONGEST_MESSAGE - 1] = 0;
+        let notes: *mut Notes = (*object).client_data.cast();
+        (*notes).problem = CStr::from_ptr(message.as_ptr()).to_string_lossy().into_owned();
+    }
+    // Without the hook that would print it.
+    resume_unwind(Box::new(Abandoned));
+}
+
+/// Takes a warning for an error, unless it says nothing about the pixels.
+///
+/// # Safety
+/// As [`error_exit`].
+unsafe extern "C-unwind" fn emit_message(object: *mut Decompress, level: c_int) {
+    // SAFETY: as in `error_exit`.
+    unsafe {
+        let notes: *mut Notes = (*object).client_data.cast();
+        let code = (*(*object).err).msg_code;
+        if level < 0 && !(*notes).interface.harmless.contains(&Some(code)) {
+            error_exit(object);
+        }
+    }
+}
+
+/// Prints nothing.
+unsafe extern "C-unwind" fn output_message(_: *mut Decompress) {}
+
+/// Called with every few rows of a scan: leaves the library where there are too many scans.
+///
+/// # Safety
+/// As [`error_exit`].
+unsafe extern "C-unwind" fn progress_monitor(object: *mut Decompress) {
+    // SAFETY: as in `error_exit`.
+    unsafe {
+        if (*object).input_scan_number <= MOST_SCANS {
+            return;
+        }
+        let notes: *mut Notes = (*object).client_data.cast();
+        (*notes).problem = format!("more than {MOST_SCANS} scans");
+    }
+    resume_unwind(Box::new(Abandoned));
+}
