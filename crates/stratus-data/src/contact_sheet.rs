@@ -267,7 +267,7 @@ impl Picture {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode;
+    use crate::decode::ImageDecoder;
 
     fn tile(colour: [u8; 3], mask: Option<Vec<i32>>, caption: &str) -> Tile {
         Tile { pixels: colour.repeat(6), mask, caption: caption.to_owned() }
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(at(&sheet, head + 96 + CLOSE + 2, GAP), INK);
         let png = sheet.to_png().unwrap();
         let mut pixels = Vec::new();
-        let decoded = decode::decode(&png, &mut pixels).unwrap();
+        let decoded = ImageDecoder::default().decode(&png, &mut pixels).unwrap();
         assert_eq!(decoded.shape, [3, sheet.height, sheet.width]);
         assert_eq!(pixels, sheet.pixels);
     }

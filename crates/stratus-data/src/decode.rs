@@ -3,17 +3,18 @@
 //! Pixels come interleaved, in one channel or in red, green and blue: CMYK is converted, palettes are looked up, 16 bits are cut to 8,
 //! transparency is dropped. What EXIF says of the orientation is passed on.
 //!
-//! Whole images are decoded in strict mode, in which a file that ends too early is an error and not half an image. Both libraries allocate
-//! memory of their own for each image (tables, and rows of coefficients); file and pixels lie in memory that is used again.
+//! A file that ends too early, or is known to be damaged, is an error and not half an image. The libraries allocate memory of their own for each
+//! image (tables, and rows of coefficients); file and pixels lie in memory that is used again.
 
 mod exif;
 mod jpeg;
 mod labels;
 mod png;
 
+pub use self::jpeg::JpegLibrary;
 pub(crate) use self::labels::{LabelPixels, decode_classes, decode_labels};
 
-use crate::frame::Orientation;
+use crate::frame::{Orientation, Region};
 
 /// The most bytes of an image file.
 pub(crate) const LARGEST_FILE: u64 = 1 << 28;
@@ -59,68 +60,95 @@ pub(crate) fn extension(file: &[u8]) -> Result<&'static str, String> {
     })
 }
 
-/// Decodes an image file; `pixels` is made as long as needed.
-pub(crate) fn decode(file: &[u8], pixels: &mut Vec<u8>) -> Result<Decoded, String> {
-    match Format::of(file)? {
-        Format::Jpeg => jpeg::decode(file, pixels),
-        Format::Png => png::decode(file, pixels),
-    }
-}
-
-/// Decodes the first rows of an image file: as many as `wanted` says of the image that is described to it, or more; the shape is that of the
-/// whole image. Damage further down may go unseen. The file is the same afterwards.
-pub(crate) fn decode_rows(
-    file: &mut [u8],
-    pixels: &mut Vec<u8>,
-    wanted: &dyn Fn(&Decoded) -> usize,
-) -> Result<Decoded, String> {
-    match Format::of(file)? {
-        Format::Jpeg => jpeg::decode_rows(file, pixels, wanted),
-        Format::Png => png::decode(file, pixels),
-    }
-}
-
 /// Reads a file's bytes from an offset on, as many as there is room for.
 pub(crate) type ReadAt<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> Result<(), String>;
 
-/// Whether an image file of `bytes` looks whole by its beginning and its end, decoding it where they cannot tell; gives the stored image's
-/// height and width.
-pub(crate) fn probe(
-    read_at: ReadAt<'_>,
-    bytes: u64,
-    encoded: &mut Vec<u8>,
-    decoded: &mut Vec<u8>,
-) -> Result<[usize; 2], String> {
-    let (head, tail) = (HEAD.min(bytes as usize), TAIL.min(bytes as usize));
-    encoded.resize(head + tail, 0);
-    let (head, tail) = encoded.split_at_mut(head);
-    read_at(0, head)?;
-    read_at(bytes - tail.len() as u64, tail)?;
-    if let Some(verdict) = looks_whole(head, tail, bytes as usize) {
-        return verdict.and_then(|()| stored_size(head));
+/// Decodes image files for one thread.
+#[derive(Clone, Debug)]
+pub struct ImageDecoder {
+    library: JpegLibrary,
+    jpeg: jpeg::Decoder,
+    decoded_jpeg: bool,
+}
+
+impl Default for ImageDecoder {
+    fn default() -> Self {
+        Self::new(JpegLibrary::of_process())
     }
-    encoded.resize(bytes as usize, 0);
-    read_at(0, encoded)?;
-    let [_, height, width] = decode(encoded, decoded)?.shape;
-    Ok([height, width])
 }
 
-/// Whether a file of `bytes` looks whole by its beginning, `head`, and its end, `tail`: a header that can be decoded, and the mark of the
-/// end. `None` where they cannot tell, and the whole must be decoded.
-fn looks_whole(head: &[u8], tail: &[u8], bytes: usize) -> Option<Result<(), String>> {
-    let whole = match Format::of(head) {
-        Err(problem) => return Some(Err(problem)),
-        Ok(Format::Jpeg) => jpeg::header(head).is_ok() && jpeg::ends(head, tail, bytes),
-        Ok(Format::Png) => png::header(head).is_ok() && png::ends(tail),
-    };
-    whole.then_some(Ok(()))
-}
+impl ImageDecoder {
+    /// A decoder that takes JPEG files to this library.
+    #[must_use]
+    pub fn new(library: &JpegLibrary) -> Self {
+        Self { library: library.clone(), jpeg: jpeg::Decoder::new(library), decoded_jpeg: false }
+    }
 
-/// Height and width of the stored image, by the beginning of its file.
-fn stored_size(head: &[u8]) -> Result<[usize; 2], String> {
-    match Format::of(head)? {
-        Format::Jpeg => jpeg::header(head),
-        Format::Png => png::header(head),
+    /// What decoded JPEG files; `None` where there were none yet.
+    #[must_use]
+    pub fn jpeg_library(&self) -> Option<&JpegLibrary> {
+        self.decoded_jpeg.then_some(&self.library)
+    }
+
+    /// Decodes an image file; `pixels` is made as long as needed.
+    pub(crate) fn decode(&mut self, file: &[u8], pixels: &mut Vec<u8>) -> Result<Decoded, String> {
+        match Format::of(file)? {
+            Format::Jpeg => self.jpeg().decode(file, pixels),
+            Format::Png => png::decode(file, pixels),
+        }
+    }
+
+    /// Decodes a region of an image file, or more: the one that `wanted` says of the image that is described to it. `pixels` becomes the
+    /// image's rows from the first to the region's last at least; what they hold outside of the region is undefined. Damage further down may
+    /// go unseen. The file is the same afterwards.
+    pub(crate) fn decode_region(
+        &mut self,
+        file: &mut [u8],
+        pixels: &mut Vec<u8>,
+        wanted: &dyn Fn(&Decoded) -> Region,
+    ) -> Result<Decoded, String> {
+        match Format::of(file)? {
+            Format::Jpeg => self.jpeg().decode_region(file, pixels, wanted),
+            Format::Png => png::decode(file, pixels),
+        }
+    }
+
+    fn jpeg(&mut self) -> &mut jpeg::Decoder {
+        self.decoded_jpeg = true;
+        &mut self.jpeg
+    }
+
+    /// Whether an image file of `bytes` looks whole by its beginning and its end, decoding it where they cannot tell; gives the stored
+    /// image's height and width.
+    pub(crate) fn probe(
+        &mut self,
+        read_at: ReadAt<'_>,
+        bytes: u64,
+        encoded: &mut Vec<u8>,
+        decoded: &mut Vec<u8>,
+    ) -> Result<[usize; 2], String> {
+        let (head, tail) = (HEAD.min(bytes as usize), TAIL.min(bytes as usize));
+        encoded.resize(head + tail, 0);
+        let (head, tail) = encoded.split_at_mut(head);
+        read_at(0, head)?;
+        read_at(bytes - tail.len() as u64, tail)?;
+        if let Some(size) = self.looks_whole(head, tail, bytes as usize)? {
+            return Ok(size);
+        }
+        encoded.resize(bytes as usize, 0);
+        read_at(0, encoded)?;
+        let [_, height, width] = self.decode(encoded, decoded)?.shape;
+        Ok([height, width])
+    }
+
+    /// Height and width of the stored image where a file of `bytes` looks whole by its beginning, `head`, and its end, `tail`: a header that
+    /// can be decoded, and the mark of the end. `None` where they cannot tell, and the whole must be decoded.
+    fn looks_whole(&mut self, head: &[u8], tail: &[u8], bytes: usize) -> Result<Option<[usize; 2]>, String> {
+        let (size, ends) = match Format::of(head)? {
+            Format::Jpeg => (self.jpeg.header(head), jpeg::ends(head, tail, bytes)),
+            Format::Png => (png::header(head), png::ends(tail)),
+        };
+        Ok(size.ok().filter(|_| ends))
     }
 }
 

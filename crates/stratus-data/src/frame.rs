@@ -3,6 +3,8 @@
 //! The part is a [`Window`], drawn once per sample (see [`Augment`]). Images are resized by the bilinear filter over all
 //! pixels that it covers (antialiased), as Pillow does. Where images are also rotated or zoomed, both are one map with the window (`affine`).
 
+use std::ops::Range;
+
 use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::{U8, U8x3};
 use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
@@ -115,6 +117,23 @@ impl Window {
     }
 }
 
+/// A part of a stored image in whole pixels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Its rows.
+    pub rows: Range<usize>,
+    /// Its columns.
+    pub columns: Range<usize>,
+}
+
+impl Region {
+    /// All of an image of `shape` (C, H, W).
+    #[must_use]
+    pub fn of([_, height, width]: [usize; 3]) -> Self {
+        Self { rows: 0..height, columns: 0..width }
+    }
+}
+
 /// What of an image becomes a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct View {
@@ -167,18 +186,32 @@ impl Framing {
         View { window: self.window(size, zoom, epoch, sample), turn: Some(turn) }
     }
 
-    /// How many of the first rows of a stored image of `shape` (C, H, W) are looked at for `sample` in `epoch`.
-    pub(crate) fn rows(&self, shape: [usize; 3], orientation: Orientation, epoch: u32, sample: u32) -> usize {
+    /// The region of a stored image of `shape` (C, H, W) that is looked at for `sample` in `epoch`.
+    pub(crate) fn region(
+        &self,
+        shape: [usize; 3],
+        orientation: Orientation,
+        epoch: u32,
+        sample: u32,
+    ) -> Region {
         let [_, height, width] = shape;
         let View { window, turn } = self.view(orientation.turned([height, width]), epoch, sample);
         if turn.is_some() {
-            return height;
+            return Region::of(shape);
         }
         let part = window.stored(orientation, [height, width]);
-        let [rows, _] = orientation.turned(self.wanted);
-        // As far beyond the part's edge as the filter reaches, and a row for what is rounded.
-        let reach = (part.height / rows as f64).max(1.0);
-        height.min((part.top + part.height + reach).ceil() as usize + 1)
+        let [rows, columns] = orientation.turned(self.wanted);
+        let along = |first: f64, length: f64, wanted: usize, all: usize| {
+            // As far beyond the part's edges as the filter reaches, and a pixel for what is rounded.
+            let reach = (length / wanted as f64).max(1.0) + 1.0;
+            // Numbers below 0 become 0.
+            let end = all.min((first + length + reach).ceil() as usize);
+            ((first - reach).floor() as usize).min(end)..end
+        };
+        Region {
+            rows: along(part.top, part.height, rows, height),
+            columns: along(part.left, part.width, columns, width),
+        }
     }
 
     /// The part of an upright image of `size` (H, W) that becomes `sample` in `epoch`, shown `zoom` times as large as without.
@@ -306,7 +339,7 @@ impl Framer {
     }
 }
 
-/// Resizes a part of a stored image to a size, in the same channels and order. Of its rows those that the part needs must be there.
+/// Resizes a part of a stored image to a size, in the same channels and order. Of its pixels those that the part needs must be there.
 pub(crate) fn resize_planes(
     resizer: &mut Resizer,
     sample: &Sample<'_>,

@@ -16,7 +16,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use self::config::Plan;
@@ -26,8 +26,9 @@ use crate::augment::Augment;
 use crate::buffer::{BatchBuffer, IGNORED_LABEL};
 use crate::colour::Picture;
 use crate::datasets::{Dataset, IGNORED_PIXEL, Sample, Scratch};
+use crate::decode::JpegLibrary;
 use crate::error::DataError;
-use crate::frame::{Cut, Framer, Framing, Orientation};
+use crate::frame::{Cut, Framer, Framing, Orientation, Region};
 use crate::mask::{MaskWriter, StoredMask, greatest_class};
 use crate::pixels::{Converter, PixelOrder};
 
@@ -54,6 +55,8 @@ struct Shared {
     shape: [usize; 3],
     /// Samples that could not be decoded, and why.
     skipped: Mutex<BTreeMap<u32, String>>,
+    /// What decodes JPEG files, once there was one.
+    jpeg: OnceLock<JpegLibrary>,
     /// Distinguishes this loader's buffers from another's.
     id: u64,
     sample_bytes: usize,
@@ -123,6 +126,7 @@ impl Loader {
                 && !config.augment.cuts(),
             shape,
             skipped: Mutex::new(BTreeMap::new()),
+            jpeg: OnceLock::new(),
             id,
             sample_bytes: plan.sample_bytes,
             label_len: plan.label_len,
@@ -241,6 +245,12 @@ impl Loader {
     #[must_use]
     pub fn skipped(&self) -> BTreeMap<u32, String> {
         lock(&self.shared.skipped).clone()
+    }
+
+    /// What decodes the JPEG files among the samples; `None` where none was met so far.
+    #[must_use]
+    pub fn jpeg_library(&self) -> Option<&JpegLibrary> {
+        self.shared.jpeg.get()
     }
 
     /// Bytes of memory held by all buffers, wherever they are, and by the order of the epoch; without the data set's own
@@ -376,6 +386,9 @@ impl Shared {
         }
         no_images.fill(0);
         no_labels.fill(IGNORED_LABEL);
+        if let (None, Some(library)) = (self.jpeg.get(), desk.scratch.images.jpeg_library()) {
+            self.jpeg.get_or_init(|| library.clone());
+        }
         Ok(())
     }
 
@@ -431,14 +444,15 @@ impl Shared {
         desk: &mut Desk,
     ) -> Result<bool, DataError> {
         let [_, height, width] = self.shape;
-        let rows = |shape: [usize; 3], orientation| match self.dataset.masks() || self.as_stored {
-            true => shape[1],
-            false => self.framing.rows(shape, orientation, epoch, index),
+        let region = |shape: [usize; 3], orientation| match self.dataset.masks() || self.as_stored {
+            true => Region::of(shape),
+            false => self.framing.region(shape, orientation, epoch, index),
         };
-        let read = self.dataset.read_rows(index as usize, &mut desk.scratch, &rows);
+        let read = self.dataset.read_region(index as usize, &mut desk.scratch, &region);
         let read = read.and_then(|sample| Ok((sample, self.mask_of(&sample, index)?)));
         let Some((sample, mask)) = self.unless_skipped(read, index)? else { return Ok(false) };
-        sample.check_rows(self.dataset.as_ref(), index as usize, rows(sample.shape, sample.orientation))?;
+        let rows = region(sample.shape, sample.orientation).rows.end;
+        sample.check_rows(self.dataset.as_ref(), index as usize, rows)?;
         let view = self.framing.view(sample.upright_size(), epoch, index);
         let placement = self.config.augment.placement(self.config.seed, epoch, index, [height, width]);
         match mask {

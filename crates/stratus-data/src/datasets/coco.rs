@@ -18,7 +18,6 @@ use std::path::{Path, PathBuf};
 
 use self::annotations::Annotations;
 use super::{Dataset, DatasetEntry, IGNORED, OpenOptions, Sample, Scratch, Split, files, refuse_damaged};
-use crate::decode;
 use crate::error::DataError;
 use crate::parallel;
 use crate::pixels::{Normalisation, PixelOrder};
@@ -71,11 +70,11 @@ impl Coco {
     /// Looks at every file, on all cores.
     fn find_damaged(&self) -> Vec<(u32, String)> {
         parallel::problems(self.len(), |scratch: &mut Scratch, index| {
-            let Scratch { encoded, decoded, path, .. } = scratch;
+            let Scratch { encoded, decoded, path, images, .. } = scratch;
             path.clear();
             path.push(&self.folder);
             path.push(&*self.annotations.images[index].name);
-            let found = files::probe(path, encoded, decoded)?;
+            let found = files::probe(path, images, encoded, decoded)?;
             self.check_size(index, found)
         })
     }
@@ -158,12 +157,12 @@ impl Dataset for Coco {
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
         self.check(index)?;
         let bad = |problem| DataError::BadSample { sample: self.sample_name(index), problem };
-        let Scratch { encoded, decoded: pixels, mask, path } = scratch;
+        let Scratch { encoded, decoded: pixels, mask, path, images } = scratch;
         path.clear();
         path.push(&self.folder);
         path.push(&*self.annotations.images[index].name);
         files::read(path, encoded).map_err(bad)?;
-        let decoded = decode::decode(encoded, pixels).map_err(bad)?;
+        let decoded = images.decode(encoded, pixels).map_err(bad)?;
         let [_, height, width] = decoded.shape;
         self.check_size(index, [height, width]).map_err(bad)?;
         mask.clear();

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path};
 
-use crate::decode::{self, LARGEST_FILE};
+use crate::decode::{ImageDecoder, LARGEST_FILE};
 use crate::error::DataError;
 
 /// The most bytes of a text that lists classes or samples.
@@ -42,11 +42,16 @@ pub(super) fn read(path: &Path, out: &mut Vec<u8>) -> Result<(), String> {
     })
 }
 
-/// As [`decode::probe`], for a file of this machine.
-pub(super) fn probe(path: &Path, encoded: &mut Vec<u8>, decoded: &mut Vec<u8>) -> Result<[usize; 2], String> {
+/// As [`ImageDecoder::probe`], for a file of this machine.
+pub(super) fn probe(
+    path: &Path,
+    images: &mut ImageDecoder,
+    encoded: &mut Vec<u8>,
+    decoded: &mut Vec<u8>,
+) -> Result<[usize; 2], String> {
     let mut size = [0, 0];
     with_file(path, encoded, &mut |file, bytes, out| {
-        size = decode::probe(file, bytes, out, decoded)?;
+        size = images.probe(file, bytes, out, decoded)?;
         Ok(())
     })?;
     Ok(size)

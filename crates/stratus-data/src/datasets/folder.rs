@@ -16,9 +16,9 @@ use self::store::Store;
 use super::{
     Dataset, DatasetEntry, Division, LISTED, OpenOptions, Sample, Scratch, Split, files, refuse_damaged,
 };
-use crate::decode::{self, Decoded};
+use crate::decode::Decoded;
 use crate::error::{DataError, nearest};
-use crate::frame::Orientation;
+use crate::frame::{Orientation, Region};
 use crate::parallel;
 use crate::pixels::{Normalisation, PixelOrder};
 
@@ -201,18 +201,20 @@ impl Dataset for Folder {
     }
 
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
-        self.sample(index, scratch, &|scratch| decode::decode(&scratch.encoded, &mut scratch.decoded))
+        self.sample(index, scratch, &|Scratch { images, encoded, decoded, .. }| {
+            images.decode(encoded, decoded)
+        })
     }
 
-    fn read_rows<'a>(
+    fn read_region<'a>(
         &'a self,
         index: usize,
         scratch: &'a mut Scratch,
-        wanted: &dyn Fn([usize; 3], Orientation) -> usize,
+        wanted: &dyn Fn([usize; 3], Orientation) -> Region,
     ) -> Result<Sample<'a>, DataError> {
         let wanted = |image: &Decoded| wanted(image.shape, image.orientation);
-        self.sample(index, scratch, &|scratch| {
-            decode::decode_rows(&mut scratch.encoded, &mut scratch.decoded, &wanted)
+        self.sample(index, scratch, &|Scratch { images, encoded, decoded, .. }| {
+            images.decode_region(encoded, decoded, &wanted)
         })
     }
 

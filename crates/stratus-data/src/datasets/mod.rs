@@ -24,8 +24,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use stratus_store::Patience;
 
+use crate::decode::ImageDecoder;
 use crate::error::{DataError, nearest};
-use crate::frame::Orientation;
+use crate::frame::{Orientation, Region};
 use crate::pixels::{Normalisation, PixelOrder};
 
 /// How many damaged samples a message lists.
@@ -91,17 +92,18 @@ pub trait Dataset: Send + Sync {
     /// [`DataError::NoSuchSample`], and what reading and decoding may give.
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError>;
 
-    /// Sample `index` as by [`read`](Self::read), but of its pixels maybe only the first rows: at least as many as `wanted` says of the stored
-    /// image's shape (C, H, W) and orientation. Where that saves work, what is wrong with the rest may not be noticed.
+    /// Sample `index` as by [`read`](Self::read), but of its pixels maybe only those of a region: the one that `wanted` says of the stored
+    /// image's shape (C, H, W) and orientation. The rows below it may be missing, and what pixels outside of it hold is undefined. Where that
+    /// saves work, what is wrong with the rest may not be noticed.
     ///
     /// # Errors
     ///
     /// As [`read`](Self::read).
-    fn read_rows<'a>(
+    fn read_region<'a>(
         &'a self,
         index: usize,
         scratch: &'a mut Scratch,
-        wanted: &dyn Fn([usize; 3], Orientation) -> usize,
+        wanted: &dyn Fn([usize; 3], Orientation) -> Region,
     ) -> Result<Sample<'a>, DataError> {
         let _ = wanted;
         self.read(index, scratch)
@@ -169,7 +171,7 @@ pub struct Groups<'a> {
 /// One sample, as it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample<'a> {
-    /// Pixels 0 to 255, row-major, contiguous; from [`read_rows`](Dataset::read_rows) maybe the first rows only, then interleaved.
+    /// Pixels 0 to 255, row-major, contiguous; from [`read_region`](Dataset::read_region) maybe the first rows only, then interleaved.
     pub pixels: &'a [u8],
     /// Channels, height, width.
     pub shape: [usize; 3],
@@ -240,6 +242,8 @@ pub struct Scratch {
     pub mask: Vec<u8>,
     /// The path of a file.
     pub path: PathBuf,
+    /// What decodes it.
+    pub images: ImageDecoder,
 }
 
 /// A part of a data set.

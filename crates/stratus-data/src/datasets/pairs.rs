@@ -112,9 +112,9 @@ impl PairedFiles {
     }
 
     fn probe(&self, pair: &Pair, scratch: &mut Scratch) -> Result<(), String> {
-        let Scratch { encoded, decoded, path, .. } = scratch;
+        let Scratch { encoded, decoded, path, images, .. } = scratch;
         below(path, &self.root, &pair.image);
-        let size = files::probe(path, encoded, decoded)?;
+        let size = files::probe(path, images, encoded, decoded)?;
         self.read_mask(pair, size, scratch)
     }
 
@@ -185,7 +185,7 @@ impl Dataset for PairedFiles {
         let bad = |problem| DataError::BadSample { sample: self.sample_name(index), problem };
         below(&mut scratch.path, &self.root, &pair.image);
         files::read(&scratch.path, &mut scratch.encoded).map_err(bad)?;
-        let decoded = decode::decode(&scratch.encoded, &mut scratch.decoded).map_err(bad)?;
+        let decoded = scratch.images.decode(&scratch.encoded, &mut scratch.decoded).map_err(bad)?;
         let [_, height, width] = decoded.shape;
         self.read_mask(pair, [height, width], scratch).map_err(bad)?;
         Ok(Sample {

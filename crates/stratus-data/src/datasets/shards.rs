@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{Dataset, DatasetEntry, Groups, OpenOptions, Sample, Scratch, Split, refuse_damaged};
 use crate::decode::{self, Decoded};
 use crate::error::DataError;
-use crate::frame::Orientation;
+use crate::frame::{Orientation, Region};
 use crate::pixels::{Normalisation, PixelOrder};
 use crate::shards::{self, Home, INDEX_FILE, Index, Problem, Shard, Source};
 
@@ -206,20 +206,20 @@ impl Dataset for Shards {
     }
 
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
-        self.read_rows(index, scratch, &|[_, height, _], _| height)
+        self.read_region(index, scratch, &|shape, _| Region::of(shape))
     }
 
-    fn read_rows<'a>(
+    fn read_region<'a>(
         &'a self,
         index: usize,
         scratch: &'a mut Scratch,
-        wanted: &dyn Fn([usize; 3], Orientation) -> usize,
+        wanted: &dyn Fn([usize; 3], Orientation) -> Region,
     ) -> Result<Sample<'a>, DataError> {
-        let Scratch { encoded, decoded, mask, .. } = scratch;
+        let Scratch { encoded, decoded, mask, images, .. } = scratch;
         let (number, shard, at) = self.read_image(index, encoded)?;
         let wanted = |image: &Decoded| wanted(image.shape, image.orientation);
         let image =
-            decode::decode_rows(encoded, decoded, &wanted).map_err(|problem| self.bad(index, problem))?;
+            images.decode_region(encoded, decoded, &wanted).map_err(|problem| self.bad(index, problem))?;
         let [_, height, width] = image.shape;
         let mask = match shard.masks.get(at) {
             Some(&place) => {

@@ -14,7 +14,7 @@ use super::index::{INDEX_FILE, Index, Place, Shard};
 use super::{EXTENSION, MOST_CLASSES, UNFINISHED, is_shard_name, split_of};
 use crate::checksum::hex;
 use crate::datasets::Scratch;
-use crate::decode::{self, LARGEST_FILE};
+use crate::decode::LARGEST_FILE;
 use crate::error::DataError;
 use crate::pixels::Normalisation;
 
@@ -299,5 +299,6 @@ fn probe(read_at: ReadAt<'_>, place: Place, scratch: &mut Scratch) -> Result<(),
     let mut within = |offset: u64, out: &mut [u8]| {
         read_at(place.offset() + offset, out).map_err(|error: io::Error| error.to_string())
     };
-    decode::probe(&mut within, bytes, &mut scratch.encoded, &mut scratch.decoded).map(|_| ())
+    let Scratch { encoded, decoded, images, .. } = scratch;
+    images.probe(&mut within, bytes, encoded, decoded).map(|_| ())
 }

@@ -104,10 +104,13 @@ pub(super) struct ProgressManager {
     pub total_passes: c_int,
 }
 
+/// Whether this is a system that the layouts are those of.
+const KNOWN_SYSTEM: bool = cfg!(all(unix, target_pointer_width = "64"));
+
 // What a C compiler says of the header, interfaces 62 and 80 alike.
+#[cfg(all(unix, target_pointer_width = "64"))]
 const _: () = {
     use std::mem::offset_of;
-    assert!(size_of::<c_long>() == 8 && size_of::<*const u8>() == 8, "for 64-bit Linux and macOS");
     assert!(offset_of!(Decompress, image_width) == 48);
     assert!(offset_of!(Decompress, output_gamma) == 80);
     assert!(offset_of!(Decompress, do_fancy_upsampling) == 100);
@@ -229,6 +232,10 @@ impl Library {
     /// # Errors
     /// [`LoadError`].
     pub fn load(path: &Path) -> Result<Self, LoadError> {
+        if !KNOWN_SYSTEM {
+            let found = "its layouts are known on 64-bit Linux and macOS".to_owned();
+            return Err(LoadError::Interface { path: path.to_owned(), found });
+        }
         // SAFETY: loading runs the library's initialisers. The path is one of the documented places or named by the user, who trusts it
         // as they trust any library on their search path.
         let library = unsafe { libloading::Library::new(path) }
@@ -303,6 +310,7 @@ fn harmless(functions: &Functions) -> [Option<c_int>; HARMLESS.len()] {
 }
 
 /// `Dl_info`.
+#[cfg(unix)]
 #[repr(C)]
 struct DlInfo {
     file: *const c_char,
@@ -311,7 +319,13 @@ struct DlInfo {
     address: *mut c_void,
 }
 
+#[cfg(not(unix))]
+fn file_of(_: *const c_void) -> Option<PathBuf> {
+    None
+}
+
 /// The file that a function was loaded from.
+#[cfg(unix)]
 fn file_of(function: *const c_void) -> Option<PathBuf> {
     use std::os::unix::ffi::OsStrExt;
     let process = libloading::os::unix::Library::this();

@@ -12,7 +12,6 @@ use super::index::{Index, Place, TooLarge};
 use super::is_plain;
 use crate::datasets::files::{self, Reading, within_limit};
 use crate::datasets::{Scratch, Split};
-use crate::decode;
 use crate::error::DataError;
 
 /// A place with the files of a data set.
@@ -217,7 +216,8 @@ impl Store {
 
     /// Reads a sample's file into `scratch.encoded`.
     pub(super) fn read(&self, index: &Index, sample: usize, scratch: &mut Scratch) -> Result<(), String> {
-        self.with_file(index, sample, scratch, &mut |file, bytes, out| {
+        let Scratch { encoded, path, .. } = scratch;
+        self.with_file(index, sample, encoded, path, &mut |file, bytes, out| {
             out.resize(bytes as usize, 0);
             file(0, out)
         })
@@ -225,12 +225,10 @@ impl Store {
 
     /// Whether a sample's file looks whole by its beginning and its end; decodes it where they cannot tell.
     pub(super) fn probe(&self, index: &Index, sample: usize, scratch: &mut Scratch) -> Result<(), String> {
-        let mut decoded = std::mem::take(&mut scratch.decoded);
-        let outcome = self.with_file(index, sample, scratch, &mut |file, bytes, out| {
-            decode::probe(file, bytes, out, &mut decoded).map(|_| ())
-        });
-        scratch.decoded = decoded;
-        outcome
+        let Scratch { encoded, decoded, path, images, .. } = scratch;
+        self.with_file(index, sample, encoded, path, &mut |file, bytes, out| {
+            images.probe(file, bytes, out, decoded).map(|_| ())
+        })
     }
 
     /// Calls with a way to read the file at any offset, its length, and where to put what is read.
@@ -238,10 +236,10 @@ impl Store {
         &self,
         index: &Index,
         sample: usize,
-        scratch: &mut Scratch,
+        encoded: &mut Vec<u8>,
+        path: &mut PathBuf,
         reading: Reading<'_>,
     ) -> Result<(), String> {
-        let Scratch { encoded, path, .. } = scratch;
         match self {
             Self::Disk { root, split } => {
                 path.clear();

@@ -1,6 +1,6 @@
-//! JPEG by zune-jpeg, a decoder without C that uses vector instructions.
+//! By zune-jpeg, a decoder without C that uses vector instructions.
 //!
-//! Where only the first rows of an image are wanted, the decoder is told that the image has no more: most files hold their rows from top to
+//! It runs in strict mode, in which a file that ends too early is an error and not half an image. Where only the first rows of an image are wanted, the decoder is told that the image has no more: most files hold their rows from top to
 //! bottom, so that what is below needs no decoding.
 
 use zune_jpeg::JpegDecoder;
@@ -8,7 +8,9 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-use super::{Decoded, LONGEST_SIDE, exif, pixel_bytes};
+use super::{SOS, segments};
+use crate::decode::{Decoded, LONGEST_SIDE, pixel_bytes};
+use crate::frame::{Orientation, Region};
 
 type Decoder<'a> = JpegDecoder<ZCursor<&'a [u8]>>;
 
@@ -29,40 +31,8 @@ pub(super) fn header(file: &[u8]) -> Result<[usize; 2], String> {
     Ok([height, width])
 }
 
-/// The segments before the entropy-coded data, up to the first scan's, SOS: marker, and what follows the length (ITU-T T.81, annex B).
-fn segments(file: &[u8]) -> impl Iterator<Item = (u8, usize, &[u8])> {
-    let mut at = 2;
-    std::iter::from_fn(move || {
-        loop {
-            let begin = at;
-            match *file.get(at..at + 4)? {
-                // Any number of bytes 0xff may stand before a marker.
-                [0xff, 0xff, ..] => at += 1,
-                [0xff, marker, high, low] => {
-                    let length = usize::from(u16::from_be_bytes([high, low]));
-                    // Behind the first scan's header are no segments.
-                    at = if marker == SOS { file.len() } else { begin + 2 + length };
-                    return Some((
-                        marker,
-                        begin,
-                        file.get(begin + 4..begin + 2 + length).unwrap_or_default(),
-                    ));
-                }
-                _ => return None,
-            }
-        }
-    })
-}
-
-/// Start of scan.
-const SOS: u8 = 0xda;
 /// Start of frame: baseline, and extended sequential, both by Huffman codes.
 const SEQUENTIAL: [u8; 2] = [0xc0, 0xc1];
-
-/// Where the first scan begins.
-fn first_scan(file: &[u8]) -> Option<usize> {
-    segments(file).find(|(marker, ..)| *marker == SOS).map(|(_, begin, _)| begin)
-}
 
 /// A frame whose rows are coded from top to bottom: where its height stands in the file, the height, and the rows of a row of minimum coded
 /// units.
@@ -94,42 +64,30 @@ fn top_down(file: &[u8]) -> Option<TopDown> {
     None
 }
 
-/// Whether the mark of the end, EOI, stands in the `tail` of a file of `bytes` and behind the beginning of its first scan, which must be in
-/// its `head`. A thumbnail in front of it has such a mark too.
-pub(super) fn ends(head: &[u8], tail: &[u8], bytes: usize) -> bool {
-    let Some(scan) = first_scan(head) else { return false };
-    let behind = tail.get((scan + tail.len()).saturating_sub(bytes)..).unwrap_or_default();
-    behind.windows(2).rev().any(|pair| pair == [0xff, 0xd9])
-}
-
-/// What stands in the headers of a file that is whole.
-fn describe(file: &[u8]) -> Result<(Decoder<'_>, Decoded), String> {
+/// What stands in the headers.
+fn describe(file: &[u8], orientation: Orientation) -> Result<(Decoder<'_>, Decoded), String> {
     let decoder = begin(file)?;
-    // The decoder itself does not see that the last rows are missing.
-    if !ends(file, file, file.len()) {
-        return Err("the file ends before the image does".to_owned());
-    }
     let channels = if decoder.input_colorspace() == Some(ColorSpace::Luma) { 1 } else { 3 };
     let (width, height) = decoder.dimensions().ok_or("the JPEG has no size")?;
-    let orientation = decoder.exif().map(|exif| exif::orientation(exif)).unwrap_or_default();
     Ok((decoder, Decoded { shape: [channels, height, width], orientation }))
 }
 
-pub(super) fn decode(file: &[u8], pixels: &mut Vec<u8>) -> Result<Decoded, String> {
-    let (decoder, decoded) = describe(file)?;
+pub(super) fn decode(file: &[u8], orientation: Orientation, pixels: &mut Vec<u8>) -> Result<Decoded, String> {
+    let (decoder, decoded) = describe(file, orientation)?;
     decode_all(decoder, decoded.shape[0], pixels)?;
     Ok(decoded)
 }
 
-/// Decodes at least the rows that `wanted` asks for, from the first; where those are not all, `file` is changed for a while.
+/// Decodes at least the rows down to the end of the region that `wanted` asks for; where those are not all, `file` is changed for a while.
 pub(super) fn decode_rows(
     file: &mut [u8],
+    orientation: Orientation,
     pixels: &mut Vec<u8>,
-    wanted: &dyn Fn(&Decoded) -> usize,
+    wanted: &dyn Fn(&Decoded) -> Region,
 ) -> Result<Decoded, String> {
-    let (decoder, decoded) = describe(file)?;
+    let (decoder, decoded) = describe(file, orientation)?;
     let [channels, height, _] = decoded.shape;
-    let rows = wanted(&decoded);
+    let rows = wanted(&decoded).rows.end;
     let shorter = top_down(file).and_then(|frame| {
         // Colours may be stored with fewer rows than the image; what is interpolated between them looks at the next unit's.
         let rows = (rows.max(1).div_ceil(frame.unit) + 1) * frame.unit;

@@ -1,0 +1,39 @@
+//! By libjpeg-turbo: of the region that is wanted the pixels, of what is above and beside it the entropy codes, of what is below nothing.
+
+use stratus_jpeg::{Header, Library, Limits, Window};
+
+pub(super) use stratus_jpeg::Decoder;
+
+use crate::decode::{Decoded, LARGEST_IMAGE, LONGEST_SIDE};
+use crate::frame::{Orientation, Region};
+
+pub(super) fn decoder(library: &Library) -> Decoder {
+    Decoder::new(library.clone(), Limits { side: LONGEST_SIDE, pixels: LARGEST_IMAGE })
+}
+
+/// Reads the header: height and width.
+pub(super) fn header(decoder: &mut Decoder, file: &[u8]) -> Result<[usize; 2], String> {
+    let Header { height, width, .. } =
+        decoder.header(file).map_err(|error| format!("not a JPEG that can be decoded: {error}"))?;
+    Ok([height, width])
+}
+
+/// Decodes the region that `wanted` asks for, into its place among the image's first rows.
+pub(super) fn decode(
+    decoder: &mut Decoder,
+    file: &[u8],
+    orientation: Orientation,
+    pixels: &mut Vec<u8>,
+    wanted: &dyn Fn(&Decoded) -> Region,
+) -> Result<Decoded, String> {
+    let describe = |&Header { height, width, colours }: &Header| Decoded {
+        shape: [colours.channels(), height, width],
+        orientation,
+    };
+    let window = |header: &Header| {
+        let Region { rows, columns } = wanted(&describe(header));
+        Window { top: rows.start, bottom: rows.end, left: columns.start, right: columns.end }
+    };
+    let header = decoder.decode(file, pixels, &window);
+    header.map(|header| describe(&header)).map_err(|error| format!("the JPEG cannot be decoded: {error}"))
+}
