@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Place, root};
+use common::{Place, Ran, root, summary};
 use serde_json::Value;
 use std::fs;
 
@@ -92,6 +92,54 @@ fn a_folder_is_checked_and_trained_on_without_what_is_damaged() {
     assert_eq!((bad["count"].as_u64(), bad["listed"].as_array().unwrap().len()), (Some(1), 1));
     assert_eq!(bad["listed"][0]["sample"], "images/train/b/0.jpg");
     assert!(ran.err.contains("damaged images are left out (1)"), "{}", ran.err);
+}
+
+/// Pixels differ by rounding from one library to the next.
+#[test]
+fn a_run_knows_what_decoded_its_jpeg_files() {
+    let place = Place::bare();
+    put_images(&place);
+    let settings = [
+        "data.name=folder",
+        "data.path=images",
+        "data.shape=[3, 12, 12]",
+        "train.batch_size=3",
+        "train.epochs=1",
+    ];
+    let without = |arguments: &[&str]| {
+        let mut command = place.command(arguments);
+        Ran::of(command.env("STRATUS_LIBJPEG", "none").output().unwrap()).expect(0)
+    };
+    without(&[with(&settings), vec!["--out", "run"]].concat());
+    let text = |name: &str| fs::read_to_string(place.path("run").join(name)).unwrap();
+    let state: Value = serde_json::from_str(&text("checkpoints/0000000002/state.json")).unwrap();
+    assert_eq!(state["libraries"]["jpeg"], "zune-jpeg 0.5");
+    let machine: Value = serde_json::from_str(&text("machine.json")).unwrap();
+    assert_eq!(machine["libraries"]["zune-jpeg"]["version"], "0.5");
+    assert!(text("log.txt").contains("JPEG files are decoded by zune-jpeg 0.5"), "{}", text("log.txt"));
+
+    // An epoch more, by the same library and by another.
+    let more = |epochs: u32| {
+        let experiment = text("experiment.toml")
+            .replace(&format!("epochs = {}\n", epochs - 1), &format!("epochs = {epochs}\n"));
+        fs::write(place.path("run/experiment.toml"), experiment).unwrap();
+        fs::remove_file(place.path("run/summary.json")).unwrap();
+    };
+    let resume = ["train", "run"];
+    more(2);
+    let same = without(&resume);
+    assert!(!same.err.contains("another decoder"), "{}", same.err);
+    more(3);
+    let other = place.run(&resume).expect(0);
+    let found = place
+        .run(&["doctor", "--no-measure"])
+        .out
+        .lines()
+        .any(|line| line.starts_with("libjpeg-turbo") && !line.contains("not found"));
+    let told = "its JPEG files were decoded by zune-jpeg 0.5, and are now by libjpeg-turbo ";
+    assert_eq!(other.err.contains(told), found, "{}", other.err);
+    assert_eq!(text("log.txt").contains(told), found);
+    assert_eq!(summary(&place.path("run"))["resumed"], 2);
 }
 
 #[test]

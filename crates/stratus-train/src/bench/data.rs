@@ -22,6 +22,8 @@ pub struct DataRate {
     pub workers: usize,
     /// Images of a round.
     pub images: usize,
+    /// What decodes the JPEG files among them; `None` where there are none.
+    pub jpeg: Option<String>,
     /// Each round: reading and decoding whole images on one thread, nothing else.
     pub decoded: Vec<f64>,
     /// Each round, right after: whole batches, by all workers.
@@ -63,21 +65,23 @@ pub fn data(
         precision,
         workers: config.workers,
         images: batches * config.batch_size,
+        jpeg: None,
         decoded: Vec::new(),
         delivered: Vec::new(),
     };
     for _ in 0..rounds {
-        rate.decoded.push(decoded(dataset.as_ref(), rate.images)?);
+        let mut scratch = Scratch::default();
+        rate.decoded.push(decoded(dataset.as_ref(), rate.images, &mut scratch)?);
+        rate.jpeg = scratch.images.jpeg_library().map(ToString::to_string);
         rate.delivered.push(delivered(&dataset, &config, batches)?);
     }
     Ok(rate)
 }
 
-fn decoded(dataset: &dyn Dataset, images: usize) -> Result<f64, TrainError> {
-    let mut scratch = Scratch::default();
+fn decoded(dataset: &dyn Dataset, images: usize, scratch: &mut Scratch) -> Result<f64, TrainError> {
     let begun = Instant::now();
     for image in 0..images {
-        std::hint::black_box(dataset.read(image % dataset.len(), &mut scratch)?.pixels);
+        std::hint::black_box(dataset.read(image % dataset.len(), scratch)?.pixels);
     }
     Ok(images as f64 / begun.elapsed().as_secs_f64())
 }

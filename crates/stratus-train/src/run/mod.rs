@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
-use stratus_data::Position;
+use stratus_data::{JpegLibrary, Position};
 use stratus_engine::Precision as Types;
 use stratus_graph::Graph;
 use stratus_run::RunDir;
@@ -62,6 +62,9 @@ struct Prepared {
     opened: Opened,
     compiled: Compiled,
 }
+
+/// The key of what decodes JPEG files among a checkpoint's libraries.
+const JPEG: &str = "jpeg";
 
 /// Whether a run begins, so that its first weights are needed, or continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -289,6 +292,10 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
     match &recovery.checkpoint {
         Some(checkpoint) => {
             state::restore(&mut prepared.compiled, checkpoint, true)?;
+            if let Some(text) = other_decoder(&checkpoint.state, JpegLibrary::of_process()) {
+                observer.warn(&text);
+                log.say(&text)?;
+            }
             let text = format!("continued after iteration {}", checkpoint.state.iteration);
             log.say(&text)?;
             observer.say(&format!("{}: {text}", run.path().display()));
@@ -312,6 +319,17 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
         .map_or(Position::default(), |state| Position { epoch: state.epoch, batch: state.batch });
     let feed = Feed::new(&prepared, position)?;
     train(prepared, feed, run, lock, log, state, options, begun, observer)
+}
+
+/// What to say where a run has decoded JPEG files by another library than the one that does now.
+fn other_decoder(state: &State, library: &JpegLibrary) -> Option<String> {
+    let recorded = state.libraries.get(JPEG)?;
+    (*recorded != library.to_string()).then(|| {
+        format!(
+            "this run continues with another decoder: its JPEG files were decoded by {recorded}, and are now by {library}. Its results are \
+             as good, and not the same bits as without the interruption"
+        )
+    })
 }
 
 /// Checks that what a run begins with again is what it began with.
@@ -361,4 +379,20 @@ fn train(
     drop(trainer);
     drop(lock);
     Ok(Finished { run, summary, interrupted })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_decoder_is_told_where_there_was_one() {
+        let mut state = State::default();
+        assert_eq!(other_decoder(&state, &JpegLibrary::Zune), None);
+        state.libraries.insert(JPEG.to_owned(), JpegLibrary::Zune.to_string());
+        assert_eq!(other_decoder(&state, &JpegLibrary::Zune), None);
+        state.libraries.insert(JPEG.to_owned(), "libjpeg-turbo 3.0.0".to_owned());
+        let text = other_decoder(&state, &JpegLibrary::Zune).unwrap();
+        assert!(text.contains("by libjpeg-turbo 3.0.0, and are now by zune-jpeg 0.5"), "{text}");
+    }
 }

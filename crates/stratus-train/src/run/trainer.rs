@@ -1,7 +1,7 @@
 //! The loop.
 
 use super::records::{BOOKKEEPING, CHECKPOINT, DATA_WAIT, FIRST_STEP, Sums, spread, timeline_program};
-use super::{Options, Prepared};
+use super::{JPEG, Options, Prepared};
 use crate::evaluate::{Evaluator, Scores};
 use crate::experiment::OnBadSample;
 use crate::feed::{self, Form};
@@ -19,6 +19,7 @@ use stratus_run::checkpoint::{Checkpoints, Retention, State};
 use stratus_run::csv::{CsvWriter, EpochRow, IterationRow};
 use stratus_run::layout::{EPOCHS, ITERATIONS, TIMELINE};
 use stratus_run::log::Log;
+use stratus_run::machine::{Library, Machine};
 use stratus_run::summary::{Accounted, BadSample, BadSamples, Final, Memory, Status, Summary, Time};
 use stratus_run::timeline::{ProgramId, TimelineWriter};
 
@@ -90,6 +91,8 @@ pub(super) struct Trainer<'a> {
     weights_sha256: Option<String>,
     /// Seconds of the run before this process.
     earlier_s: f64,
+    /// What decodes JPEG files, once that is known and told.
+    jpeg: Option<String>,
 }
 
 impl<'a> Trainer<'a> {
@@ -168,6 +171,7 @@ impl<'a> Trainer<'a> {
             sums,
             rates,
             last,
+            jpeg: None,
         })
     }
 
@@ -388,6 +392,7 @@ impl<'a> Trainer<'a> {
         self.epochs.sync()?;
         self.timeline.sync()?;
         self.sums.elapsed_s = self.elapsed_s();
+        let jpeg = self.jpeg_library()?;
         let experiment = &self.prepared.experiment;
         let snapshot = Snapshot::new(&self.prepared.compiled, &self.prepared.graph, self.iteration)?;
         let positions = BTreeMap::from([
@@ -404,6 +409,7 @@ impl<'a> Trainer<'a> {
             ..self.prepared.state()
         };
         state.extra.insert(SUMS.to_owned(), serde_json::to_value(self.sums).unwrap_or_default());
+        state.libraries.extend(jpeg.map(|library| (JPEG.to_owned(), library)));
         let retention = Retention { last: experiment.checkpoint.keep, ..Retention::default() };
         let saved = self.checkpoints.save(&state, &snapshot.weights(), &snapshot.optimiser(), &retention)?;
         if let Some(problem) = saved.not_pruned {
@@ -412,6 +418,22 @@ impl<'a> Trainer<'a> {
         self.weights_sha256 = Some(saved.weights_sha256);
         self.saved = Instant::now();
         Ok(())
+    }
+
+    /// What decodes JPEG files, where there are any; the first time, log and machine are told.
+    fn jpeg_library(&mut self) -> Result<Option<String>, TrainError> {
+        let library = self.loader.jpeg_library().or(self.evaluator.loader().jpeg_library());
+        let Some(library) = library.filter(|_| self.jpeg.is_none()) else { return Ok(self.jpeg.clone()) };
+        self.log.say(&format!("JPEG files are decoded by {library}"))?;
+        // A run that is continued needs no such file.
+        if let Ok(mut machine) = Machine::read(&self.run.machine()) {
+            let path = library.path().map(|path| path.display().to_string()).unwrap_or_default();
+            let about = Library { version: library.version().to_owned(), path };
+            machine.libraries.entry(library.name().to_owned()).or_insert(about);
+            machine.write(&self.run.machine())?;
+        }
+        self.jpeg = Some(library.to_string());
+        Ok(self.jpeg.clone())
     }
 
     /// Writes the last summary and returns it.

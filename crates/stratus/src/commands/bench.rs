@@ -107,8 +107,9 @@ fn render_rate(rate: &DataRate) -> String {
     let rows: Vec<_> =
         [heading].into_iter().chain(rounds).chain([row("median".to_owned(), rate.medians())]).collect();
     let [channels, height, width] = rate.shape;
+    let jpeg = rate.jpeg.as_ref().map(|library| format!("; JPEG by {library}")).unwrap_or_default();
     format!(
-        "{}, {} images a round, {channels} × {height} × {width} {}, {} worker{}; decoding alone on one thread\n{}",
+        "{}, {} images a round, {channels} × {height} × {width} {}, {} worker{}; decoding alone on one thread{jpeg}\n{}",
         rate.dataset,
         rate.images,
         rate.precision,

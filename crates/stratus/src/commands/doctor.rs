@@ -7,6 +7,7 @@ use crate::output::{Output, bytes, pairs};
 use clap::Args;
 use serde::Serialize;
 use std::rc::Rc;
+use stratus_data::JpegLibrary;
 use stratus_engine::{Backend, DType};
 use stratus_onednn::OneDnn;
 
@@ -18,7 +19,7 @@ pub struct DoctorArguments {
     pub no_measure: bool,
 }
 
-/// What the kernel libraries tell about themselves and can measure.
+/// What the libraries tell about themselves and can measure.
 #[derive(Debug)]
 pub struct Probes {
     /// The libraries that were looked for; `None` where none was.
@@ -34,8 +35,14 @@ impl Default for Probes {
 }
 
 impl Probes {
-    /// Looks for the kernel libraries; those that are found measure arithmetic.
+    /// Looks for the libraries; kernel libraries that are found measure arithmetic.
     pub fn of_this_machine() -> Self {
+        let mut probes = Self::of_onednn();
+        probes.libraries.get_or_insert_default().push(jpeg());
+        probes
+    }
+
+    fn of_onednn() -> Self {
         match OneDnn::load(0) {
             Ok(onednn) => {
                 let report = LibraryReport {
@@ -67,6 +74,28 @@ impl Probes {
                 Probes { libraries: Some(vec![report]), ..Probes::default() }
             }
         }
+    }
+}
+
+/// libjpeg-turbo, or what it is wanted for.
+fn jpeg() -> LibraryReport {
+    let name = "libjpeg-turbo".to_owned();
+    match JpegLibrary::find() {
+        Ok(library) => LibraryReport {
+            name,
+            version: Some(library.version().to_owned()),
+            path: library.path().map(|path| path.display().to_string()),
+            note: None,
+        },
+        Err(reason) => LibraryReport {
+            name,
+            version: None,
+            path: None,
+            note: Some(format!(
+                "{reason}; JPEG files are decoded by {}, and take a third longer to become batches; run `make deps`",
+                JpegLibrary::Zune
+            )),
+        },
     }
 }
 

@@ -113,10 +113,13 @@ fn program(cache: &Path) -> Command {
         .stdin(Stdio::null());
     // Several tests run at a time: threads that wait for others must not hold the cores.
     command.env("OMP_WAIT_POLICY", "passive");
-    // The build folder need not lie in the checkout, where `make deps` puts the library.
-    let library = root().join(".deps/onednn/lib");
-    if std::env::var_os("STRATUS_ONEDNN").is_none() && library.is_dir() {
-        command.env("STRATUS_ONEDNN", library);
+    // The build folder need not lie in the checkout, where `make deps` puts the libraries.
+    for (name, library) in [("STRATUS_ONEDNN", ".deps/onednn/lib"), ("STRATUS_LIBJPEG", ".deps/libjpeg/lib")]
+    {
+        let library = root().join(library);
+        if std::env::var_os(name).is_none() && library.is_dir() {
+            command.env(name, library);
+        }
     }
     command
 }
