@@ -110,7 +110,7 @@ fn sections_that_cannot_be_are_refused() {
     let unequal = broken(&|program| program.sections[0].tiles = 5);
     let overlapping = broken(&|program| program.sections[1].first -= 1);
     let behind = broken(&|program| {
-        program.sections.push(Section { first: 100, count: 2, tiles: 2, micro_batches: false })
+        program.sections.push(Section { first: 100, count: 2, tiles: 2, micro_batches: false });
     });
     // The statistics and what applies them.
     let early = broken(&|program| {
