@@ -5,10 +5,8 @@
 
 use std::ops::Range;
 
-use fast_image_resize::images::{TypedImage, TypedImageRef};
-use fast_image_resize::pixels::{U8, U8x3};
-use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
 use stratus_random::{Purpose, Stream};
+use stratus_resize::{Part, Resizer};
 
 use crate::affine::Turn;
 use crate::augment::{Augment, ResizedCrop};
@@ -351,41 +349,16 @@ pub(crate) fn resize_planes(
     let planes = if sample.order == PixelOrder::Planes { channels } else { 1 };
     let side_by_side = channels / planes;
     out.resize(channels * rows * columns, 0);
+    let Window { left, top, width: part_width, height: part_height } = crop;
+    let part = Part { left, top, width: part_width, height: part_height };
     let sources = sample.pixels.chunks_exact(sample.pixels.len() / planes);
     for (source, out) in sources.zip(out.chunks_exact_mut(channels * rows * columns / planes)) {
         let size = [source.len() / (side_by_side * width).max(1), width];
-        match side_by_side {
-            1 => resize::<U8>(resizer, source, size, crop, out, [rows, columns])?,
-            3 => resize::<U8x3>(resizer, source, size, crop, out, [rows, columns])?,
-            _ => {
-                let problem = format!("its {channels} channels lie side by side, and only 1 or 3 can");
-                return Err(DataError::Resize { problem });
-            }
-        }
+        resizer
+            .resize(side_by_side, source, size, part, out, [rows, columns])
+            .map_err(|problem| DataError::Resize { problem })?;
     }
     Ok(())
-}
-
-/// Generic over the pixel, as the library's own choice between all its kinds is compiled into whoever asks for it: minutes, for two that are used.
-fn resize<P: PixelTrait>(
-    resizer: &mut Resizer,
-    source: &[u8],
-    [height, width]: [usize; 2],
-    crop: Window,
-    out: &mut [u8],
-    [rows, columns]: [usize; 2],
-) -> Result<(), DataError> {
-    let failed = |problem: String| DataError::Resize { problem };
-    let side = |length: usize| u32::try_from(length).map_err(|error| failed(error.to_string()));
-    let source = TypedImageRef::<P>::from_buffer(side(width)?, side(height)?, source)
-        .map_err(|error| failed(error.to_string()))?;
-    let mut out = TypedImage::<P>::from_buffer(side(columns)?, side(rows)?, out)
-        .map_err(|error| failed(error.to_string()))?;
-    let options = ResizeOptions::new()
-        .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
-        .use_alpha(false)
-        .crop(crop.left, crop.top, crop.width, crop.height);
-    resizer.resize_typed(&source, &mut out, &options).map_err(|error| failed(error.to_string()))
 }
 
 /// Makes a stored image of `size` upright.
