@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 use stratus_data::datasets::IGNORED_PIXEL;
 use stratus_data::{OpenOptions, Scratch, Split, open};
 
+type Change = fn(&mut Value);
+
 /// Two images of 4×6 and one without objects; what is no part of masks stands between.
 fn document() -> Value {
     json!({
@@ -79,7 +81,6 @@ fn annotations_that_cannot_be_are_refused() {
         refuse(),
         "ROOT: holds no file annotations/instances_train*.json; the images are in folders called like the part"
     );
-    type Change = fn(&mut Value);
     let cases: [(Change, &str); 15] = [
         (
             |d| d["annotations"][2]["segmentation"]["counts"] = json!([12, 11]),
@@ -144,6 +145,109 @@ fn annotations_that_cannot_be_are_refused() {
     assert!(refuse().contains("EOF"), "{}", refuse());
 }
 
+/// Areas by the file, not by the outlines: the cup of the second image is larger than one part of the table, and not than both.
+fn labelled() -> Value {
+    let mut document = document();
+    let annotations = document["annotations"].as_array_mut().unwrap();
+    annotations.push(json!({"id": 5, "image_id": 20, "category_id": 67, "area": 1.25, "bbox": [0, 0, 1, 1]}));
+    annotations.push(json!({"id": 6, "image_id": 30, "category_id": 47, "area": 0, "segmentation": null}));
+    for (at, area) in [(0, 2.0), (1, 0.875), (2, 24.0), (3, 9.5)] {
+        annotations[at]["area"] = json!(area);
+    }
+    document
+}
+
+#[test]
+fn images_get_the_class_that_covers_most_of_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let options = OpenOptions::default();
+    write(root, &labelled().to_string());
+    let set = open("coco_labels", root, Split::Train, &options).unwrap();
+    assert_eq!((set.name(), set.len(), set.classes(), set.masks()), ("coco_labels", 3, 3, false));
+    let names: Vec<String> = (0..4).map(|class| set.class_name(class)).collect();
+    assert_eq!(names, ["person", "cup", "dining table", "3"]);
+    let mut scratch = Scratch::default();
+    let mut label = |index: usize| {
+        let sample = set.read(index, &mut scratch).unwrap();
+        assert!(sample.mask.is_none());
+        assert_eq!(set.label(index).unwrap(), sample.label);
+        sample.label
+    };
+    assert_eq!([0, 1, 2].map(&mut label), [0, 2, 1]);
+
+    // Of two that cover as much, the first category counts.
+    let mut equal = labelled();
+    equal["annotations"][0]["area"] = json!(2.125);
+    write(root, &equal.to_string());
+    assert_eq!(open("coco_labels", root, Split::Train, &options).unwrap().label(1).unwrap(), 1);
+
+    let cases: [(Change, &str); 4] = [
+        (
+            |d| d["annotations"][4]["area"] = Value::Null,
+            "annotation 5: no area, by which images get their class",
+        ),
+        (|d| d["annotations"][4]["area"] = json!(-0.5), "annotation 5: its area is -0.5"),
+        (|d| d["annotations"][4]["image_id"] = json!(21), "annotation 5: there is no image 21"),
+        (|d| d["annotations"][4]["category_id"] = json!(2), "annotation 5: there is no category 2"),
+    ];
+    for (change, expected) in cases {
+        let mut document = labelled();
+        change(&mut document);
+        write(root, &document.to_string());
+        let message = refused("coco_labels", root, Split::Train, &options);
+        assert!(message.starts_with("ROOT/annotations/instances_train2017.json: "), "{message}");
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
+fn images_with_nothing_but_crowds_have_no_class() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let mut document = labelled();
+    document["annotations"].as_array_mut().unwrap().pop();
+    document["annotations"][3]["iscrowd"] = json!(1);
+    write(root, &document.to_string());
+    fs::remove_file(root.join("train2017/b.png")).unwrap();
+    let without = "it has no class: nothing in it is annotated but crowds";
+    let lines = [
+        "`coco_labels`: damaged samples in the train split (2):".to_owned(),
+        format!("  ROOT/train2017/a.png: {without}"),
+        format!("  ROOT/train2017/more/c.png: {without}"),
+    ];
+    let look_at_nothing = OpenOptions { verify: false, ..OpenOptions::default() };
+    let message = refused("coco_labels", root, Split::Train, &look_at_nothing);
+    assert_eq!(message.lines().take(3).collect::<Vec<_>>(), lines);
+    let message = refused("coco_labels", root, Split::Train, &OpenOptions::default());
+    assert!(message.contains("(3):") && message.contains("b.png: No such file"), "{message}");
+
+    let skip = OpenOptions { skip_damaged: true, ..look_at_nothing };
+    let set = open("coco_labels", root, Split::Train, &skip).unwrap();
+    assert_eq!(set.damaged(), [(0, without.to_owned()), (2, without.to_owned())]);
+    let mut scratch = Scratch::default();
+    assert!(set.read(0, &mut scratch).unwrap_err().to_string().contains(without));
+    assert!(set.encoded(2, &mut scratch).unwrap_err().to_string().contains(without));
+}
+
+#[test]
+fn image_files_are_given_as_they_are() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    write(root, &labelled().to_string());
+    let file = fs::read(root.join("train2017/more/c.png")).unwrap();
+    for name in ["coco", "coco_labels"] {
+        let mut document = labelled();
+        if name == "coco" {
+            document["annotations"].as_array_mut().unwrap().truncate(4);
+        }
+        write(root, &document.to_string());
+        let set = open(name, root, Split::Train, &OpenOptions::default()).unwrap();
+        assert_eq!(set.encoded(2, &mut Scratch::default()).unwrap(), Some(file.as_slice()));
+        assert!(set.encoded(3, &mut Scratch::default()).is_err());
+    }
+}
+
 #[test]
 fn images_of_another_size_and_missing_ones_are_listed() {
     let directory = tempfile::tempdir().unwrap();
@@ -171,16 +275,19 @@ proptest! {
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {
         let directory = tempfile::tempdir().unwrap();
-        let mut bytes = document().to_string().into_bytes();
-        for (place, byte) in changes {
-            let at = place.index(bytes.len());
-            bytes[at] = byte;
-        }
         write(directory.path(), "");
-        fs::write(directory.path().join("annotations/instances_train2017.json"), bytes).unwrap();
-        if let Ok(set) = open("coco", directory.path(), Split::Train, &OpenOptions { verify: false, ..OpenOptions::default() }) {
-            let mut scratch = Scratch::default();
-            (0..set.len()).for_each(|index| { let _ = set.read(index, &mut scratch); });
+        let options = OpenOptions { verify: false, skip_damaged: true, ..OpenOptions::default() };
+        for (name, document) in [("coco", document()), ("coco_labels", labelled())] {
+            let mut bytes = document.to_string().into_bytes();
+            for (place, byte) in &changes {
+                let at = place.index(bytes.len());
+                bytes[at] = *byte;
+            }
+            fs::write(directory.path().join("annotations/instances_train2017.json"), bytes).unwrap();
+            if let Ok(set) = open(name, directory.path(), Split::Train, &options) {
+                let mut scratch = Scratch::default();
+                (0..set.len()).for_each(|index| { let _ = set.read(index, &mut scratch); });
+            }
         }
     }
 }

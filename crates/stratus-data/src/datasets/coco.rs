@@ -9,34 +9,46 @@
 //! class nor of the background, so that losses and measures pass over what is left of them when the single objects are painted, as COCO's own
 //! evaluation does. A pixel belongs to a polygon where its middle is inside by the even-odd rule; the polygons of an annotation are joined.
 //!
-//! One label an image cannot say which classes are in it, so that there is no variant for classification.
+//! `coco_labels` is the same photographs with one class each, for networks that give one answer for an image: the category whose objects cover
+//! the largest part of it by the annotations' `area`, crowds left out; of two that cover as much, the first. Classes are the categories by
+//! their ids, from 0. An image without an object that counts has no class and is as one that is damaged.
 
 mod annotations;
 mod shapes;
 
 use std::path::{Path, PathBuf};
 
-use self::annotations::Annotations;
+use self::annotations::{Annotations, Content, Target};
 use super::{Dataset, DatasetEntry, IGNORED, OpenOptions, Sample, Scratch, Split, files, refuse_damaged};
 use crate::error::DataError;
 use crate::parallel;
-use crate::pixels::{Normalisation, PixelOrder};
+use crate::pixels::Normalisation;
 
-const NAME: &str = "coco";
 const FOLDER: &str = "annotations";
+const NO_LABEL: &str = "it has no class: nothing in it is annotated but crowds";
 
-/// The registry's entry.
+/// The registry's entries.
 pub static ENTRY: DatasetEntry = DatasetEntry {
-    name: NAME,
+    name: "coco",
     summary: "photographs with outlined objects, 80 classes and background; annotations/instances_*.json",
-    open: |root, split, options| Ok(Box::new(Coco::open(root, split, options)?)),
+    open: |root, split, options| Ok(Box::new(Coco::open(&ENTRY, Target::Mask, root, split, options)?)),
+    files: &[],
+    mirrors: &[],
+};
+
+/// COCO with a class for each image.
+pub static LABELS: DatasetEntry = DatasetEntry {
+    name: "coco_labels",
+    summary: "the photographs of coco, each with the class that covers most of it, 80 classes",
+    open: |root, split, options| Ok(Box::new(Coco::open(&LABELS, Target::Label, root, split, options)?)),
     files: &[],
     mirrors: &[],
 };
 
 /// One split of a data set in COCO's format.
 #[derive(Debug)]
-pub struct Coco {
+struct Coco {
+    name: &'static str,
     /// The folder of the images.
     folder: PathBuf,
     annotations: Annotations,
@@ -48,35 +60,56 @@ impl Coco {
     ///
     /// # Errors
     ///
-    /// [`DataError`]: nothing of this layout is there; annotations that cannot be; damaged images, all counted and the first listed.
-    pub fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Self, DataError> {
+    /// [`DataError`]: nothing of this layout is there; annotations that cannot be; images that are damaged or have no class, all counted and
+    /// the first listed.
+    fn open(
+        entry: &DatasetEntry,
+        target: Target,
+        root: &Path,
+        split: Split,
+        options: &OpenOptions,
+    ) -> Result<Self, DataError> {
         let part = part_of(root, split)?;
         let folders = [root.join(&part), root.join("images").join(&part)];
         let Some(folder) = folders.into_iter().find(|folder| folder.is_dir()) else {
             let problem = format!("holds no folder `{part}` or `images/{part}` with the images");
             return Err(DataError::Damaged { path: root.to_owned(), problem });
         };
-        let annotations = Annotations::read(&root.join(FOLDER).join(format!("instances_{part}.json")))?;
-        let mut set = Self { folder, annotations, damaged: Vec::new() };
-        if options.verify {
-            set.damaged = set.find_damaged();
-        }
+        let annotations =
+            Annotations::read(&root.join(FOLDER).join(format!("instances_{part}.json")), target)?;
+        let mut set = Self { name: entry.name, folder, annotations, damaged: Vec::new() };
+        set.damaged = set.find_damaged(options.verify);
         if !options.skip_damaged {
             refuse_damaged(&set, split)?;
         }
         Ok(set)
     }
 
-    /// Looks at every file, on all cores.
-    fn find_damaged(&self) -> Vec<(u32, String)> {
+    /// The images that cannot be used. With `verify` every file is looked at, on all cores.
+    fn find_damaged(&self, verify: bool) -> Vec<(u32, String)> {
+        if !verify && matches!(self.annotations.content, Content::Masks(_)) {
+            return Vec::new();
+        }
         parallel::problems(self.len(), |scratch: &mut Scratch, index| {
+            if self.label_of(index) == Some(IGNORED) {
+                return Err(NO_LABEL.to_owned());
+            }
+            if !verify {
+                return Ok(());
+            }
             let Scratch { encoded, decoded, path, images, .. } = scratch;
-            path.clear();
-            path.push(&self.folder);
-            path.push(&*self.annotations.images[index].name);
+            files::below(path, &self.folder, &self.annotations.images[index].name);
             let found = files::probe(path, images, encoded, decoded)?;
             self.check_size(index, found)
         })
+    }
+
+    /// The label of an image, [`IGNORED`] where it has none; `None` where images have masks.
+    fn label_of(&self, index: usize) -> Option<u32> {
+        match &self.annotations.content {
+            Content::Masks(_) => None,
+            Content::Labels(labels) => Some(labels[index]),
+        }
     }
 
     fn check_size(&self, index: usize, found: [usize; 2]) -> Result<(), String> {
@@ -94,7 +127,7 @@ impl Coco {
         if index < self.len() {
             return Ok(());
         }
-        Err(DataError::NoSuchSample { dataset: NAME.to_owned(), index, len: self.len() })
+        Err(DataError::NoSuchSample { dataset: self.name.to_owned(), index, len: self.len() })
     }
 }
 
@@ -122,7 +155,7 @@ fn part_of(root: &Path, split: Split) -> Result<String, DataError> {
 
 impl Dataset for Coco {
     fn name(&self) -> &str {
-        NAME
+        self.name
     }
 
     fn len(&self) -> usize {
@@ -130,13 +163,15 @@ impl Dataset for Coco {
     }
 
     fn classes(&self) -> usize {
-        self.annotations.categories.len() + 1
+        self.annotations.categories.len() + usize::from(self.masks())
     }
 
     fn class_name(&self, class: usize) -> String {
-        match class.checked_sub(1).map(|category| self.annotations.categories.get(category)) {
+        match class.checked_sub(usize::from(self.masks())) {
             None => "background".to_owned(),
-            Some(name) => name.cloned().unwrap_or_else(|| class.to_string()),
+            Some(category) => {
+                self.annotations.categories.get(category).cloned().unwrap_or_else(|| class.to_string())
+            }
         }
     }
 
@@ -151,34 +186,41 @@ impl Dataset for Coco {
 
     fn label(&self, index: usize) -> Result<u32, DataError> {
         self.check(index)?;
-        Ok(IGNORED)
+        Ok(self.label_of(index).unwrap_or(IGNORED))
     }
 
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
         self.check(index)?;
         let bad = |problem| DataError::BadSample { sample: self.sample_name(index), problem };
-        let Scratch { encoded, decoded: pixels, mask, path, images } = scratch;
-        path.clear();
-        path.push(&self.folder);
-        path.push(&*self.annotations.images[index].name);
-        files::read(path, encoded).map_err(bad)?;
-        let decoded = images.decode(encoded, pixels).map_err(bad)?;
-        let [_, height, width] = decoded.shape;
-        self.check_size(index, [height, width]).map_err(bad)?;
-        mask.clear();
-        mask.resize(height * width, 0);
-        for (class, shape) in self.annotations.regions(index) {
-            // The file is decoded; its memory is free.
-            shapes::paint(shape, class, mask, [height, width], encoded);
+        files::below(&mut scratch.path, &self.folder, &self.annotations.images[index].name);
+        let annotate = |size: [usize; 2], Scratch { encoded, mask, .. }: &mut Scratch| {
+            self.check_size(index, size)?;
+            let outlines = match &self.annotations.content {
+                Content::Labels(labels) if labels[index] == IGNORED => return Err(NO_LABEL.to_owned()),
+                Content::Labels(labels) => return Ok(labels[index]),
+                Content::Masks(outlines) => outlines,
+            };
+            let [height, width] = size;
+            mask.clear();
+            mask.resize(height * width, 0);
+            for (class, shape) in outlines.regions(index) {
+                // The file is decoded; its memory is free.
+                shapes::paint(shape, class, mask, size, encoded);
+            }
+            Ok(IGNORED)
+        };
+        files::sample(scratch, annotate).map_err(bad)
+    }
+
+    fn encoded<'a>(&self, index: usize, scratch: &'a mut Scratch) -> Result<Option<&'a [u8]>, DataError> {
+        self.check(index)?;
+        let bad = |problem| DataError::BadSample { sample: self.sample_name(index), problem };
+        if self.label_of(index) == Some(IGNORED) {
+            return Err(bad(NO_LABEL.to_owned()));
         }
-        Ok(Sample {
-            pixels,
-            shape: decoded.shape,
-            order: PixelOrder::Interleaved,
-            orientation: decoded.orientation,
-            label: IGNORED,
-            mask: Some(mask),
-        })
+        files::below(&mut scratch.path, &self.folder, &self.annotations.images[index].name);
+        files::read(&scratch.path, &mut scratch.encoded).map_err(bad)?;
+        Ok(Some(&scratch.encoded))
     }
 
     fn damaged(&self) -> &[(u32, String)] {
@@ -186,7 +228,7 @@ impl Dataset for Coco {
     }
 
     fn masks(&self) -> bool {
-        true
+        matches!(self.annotations.content, Content::Masks(_))
     }
 
     fn normalisation(&self) -> Normalisation {

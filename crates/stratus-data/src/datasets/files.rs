@@ -2,10 +2,12 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
+use super::{IGNORED, Sample, Scratch};
 use crate::decode::{ImageDecoder, LARGEST_FILE};
 use crate::error::DataError;
+use crate::pixels::PixelOrder;
 
 /// The most bytes of a text that lists classes or samples.
 const LARGEST_LIST: u64 = 256 << 20;
@@ -39,6 +41,33 @@ pub(super) fn read(path: &Path, out: &mut Vec<u8>) -> Result<(), String> {
     with_file(path, out, &mut |file, bytes, out| {
         out.resize(bytes as usize, 0);
         file(0, out)
+    })
+}
+
+/// Makes `path` that of a file below `root`.
+pub(super) fn below(path: &mut PathBuf, root: &Path, name: &str) {
+    path.clear();
+    path.push(root);
+    path.push(name);
+}
+
+/// The image in the file `scratch.path`. What belongs to it is `annotate`'s: given the image's stored size, it returns a label, or [`IGNORED`]
+/// where it has made a mask in `scratch`.
+pub(super) fn sample(
+    scratch: &mut Scratch,
+    annotate: impl FnOnce([usize; 2], &mut Scratch) -> Result<u32, String>,
+) -> Result<Sample<'_>, String> {
+    read(&scratch.path, &mut scratch.encoded)?;
+    let decoded = scratch.images.decode(&scratch.encoded, &mut scratch.decoded)?;
+    let [_, height, width] = decoded.shape;
+    let label = annotate([height, width], scratch)?;
+    Ok(Sample {
+        pixels: &scratch.decoded,
+        shape: decoded.shape,
+        order: PixelOrder::Interleaved,
+        orientation: decoded.orientation,
+        label,
+        mask: (label == IGNORED).then_some(scratch.mask.as_slice()),
     })
 }
 

@@ -42,6 +42,7 @@ pub static REGISTRY: &[&DatasetEntry] = &[
     &camvid::ENTRY,
     &cityscapes::ENTRY,
     &coco::ENTRY,
+    &coco::LABELS,
     &shards::ENTRY,
     &synthetic::ENTRY,
 ];
@@ -479,12 +480,12 @@ mod tests {
         let message = entry("minst").unwrap_err().to_string();
         assert_eq!(
             message,
-            "there is no data set `minst`, did you mean `mnist`?; known: mnist, cifar10, cifar100, cifar100_coarse, folder, camvid, cityscapes, coco, shards, synthetic"
+            "there is no data set `minst`, did you mean `mnist`?; known: mnist, cifar10, cifar100, cifar100_coarse, folder, camvid, cityscapes, coco, coco_labels, shards, synthetic"
         );
         let message = entry("zzz").unwrap_err().to_string();
         assert_eq!(
             message,
-            "there is no data set `zzz`; known: mnist, cifar10, cifar100, cifar100_coarse, folder, camvid, cityscapes, coco, shards, synthetic"
+            "there is no data set `zzz`; known: mnist, cifar10, cifar100, cifar100_coarse, folder, camvid, cityscapes, coco, coco_labels, shards, synthetic"
         );
         let message = "trian".parse::<Split>().unwrap_err().to_string();
         assert_eq!(

@@ -9,7 +9,7 @@ use super::{Dataset, IGNORED, IGNORED_PIXEL, OpenOptions, Sample, Scratch, Split
 use crate::decode::{self, LabelPixels};
 use crate::error::DataError;
 use crate::parallel;
-use crate::pixels::{Normalisation, PixelOrder};
+use crate::pixels::Normalisation;
 
 /// In [`Coding::values`]: no pixel has this value.
 pub(super) const NO_VALUE: u8 = 254;
@@ -113,7 +113,7 @@ impl PairedFiles {
 
     fn probe(&self, pair: &Pair, scratch: &mut Scratch) -> Result<(), String> {
         let Scratch { encoded, decoded, path, images, .. } = scratch;
-        below(path, &self.root, &pair.image);
+        files::below(path, &self.root, &pair.image);
         let size = files::probe(path, images, encoded, decoded)?;
         self.read_mask(pair, size, scratch)
     }
@@ -121,7 +121,7 @@ impl PairedFiles {
     /// Reads the mask of an image of this stored size.
     fn read_mask(&self, pair: &Pair, size: [usize; 2], scratch: &mut Scratch) -> Result<(), String> {
         let Scratch { encoded, mask, path, .. } = scratch;
-        below(path, &self.root, &pair.labels);
+        files::below(path, &self.root, &pair.labels);
         let named = |problem: String| format!("its label image {}: {problem}", pair.labels);
         files::read(path, encoded).map_err(named)?;
         let labels = decode::decode_labels(encoded, mask).map_err(named)?;
@@ -140,13 +140,6 @@ impl PairedFiles {
             len: self.len(),
         })
     }
-}
-
-/// Makes `path` that of a file below `root`.
-fn below(path: &mut PathBuf, root: &Path, name: &str) {
-    path.clear();
-    path.push(root);
-    path.push(name);
 }
 
 impl Dataset for PairedFiles {
@@ -183,19 +176,17 @@ impl Dataset for PairedFiles {
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
         let pair = self.check(index)?;
         let bad = |problem| DataError::BadSample { sample: self.sample_name(index), problem };
-        below(&mut scratch.path, &self.root, &pair.image);
-        files::read(&scratch.path, &mut scratch.encoded).map_err(bad)?;
-        let decoded = scratch.images.decode(&scratch.encoded, &mut scratch.decoded).map_err(bad)?;
-        let [_, height, width] = decoded.shape;
-        self.read_mask(pair, [height, width], scratch).map_err(bad)?;
-        Ok(Sample {
-            pixels: &scratch.decoded,
-            shape: decoded.shape,
-            order: PixelOrder::Interleaved,
-            orientation: decoded.orientation,
-            label: IGNORED,
-            mask: Some(&scratch.mask),
-        })
+        files::below(&mut scratch.path, &self.root, &pair.image);
+        files::sample(scratch, |size, scratch| self.read_mask(pair, size, scratch).map(|()| IGNORED))
+            .map_err(bad)
+    }
+
+    fn encoded<'a>(&self, index: usize, scratch: &'a mut Scratch) -> Result<Option<&'a [u8]>, DataError> {
+        let pair = self.check(index)?;
+        files::below(&mut scratch.path, &self.root, &pair.image);
+        let read = files::read(&scratch.path, &mut scratch.encoded);
+        read.map_err(|problem| DataError::BadSample { sample: self.sample_name(index), problem })?;
+        Ok(Some(&scratch.encoded))
     }
 
     fn damaged(&self) -> &[(u32, String)] {

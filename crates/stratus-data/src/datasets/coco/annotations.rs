@@ -1,4 +1,5 @@
-//! Reading `instances_<split>.json`: as a stream, so that a file of half a gigabyte needs memory for its outlines alone, and those compactly.
+//! Reading `instances_<split>.json`: as a stream, so that a file of half a gigabyte needs memory for its outlines alone, and those compactly,
+//! or for nothing but areas.
 
 use std::fmt;
 use std::fs::File;
@@ -10,7 +11,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::shapes;
-use crate::datasets::{IGNORED_PIXEL, files};
+use crate::datasets::{IGNORED, IGNORED_PIXEL, files};
 use crate::decode::{LARGEST_IMAGE, LONGEST_SIDE};
 use crate::error::DataError;
 
@@ -20,6 +21,18 @@ const LARGEST_FILE: u64 = 8 << 30;
 const MOST_CORNERS: usize = 1 << 17;
 /// The most categories: a mask's byte holds them, the background and [`IGNORED_PIXEL`].
 const MOST_CATEGORIES: usize = 254;
+/// The largest area, in pixels; that of a label is a whole number of [`AREA_UNITS`] of a pixel.
+const LARGEST_AREA: f64 = 1e12;
+const AREA_UNITS: f64 = 1024.0;
+
+/// What the annotations of an image are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    /// A class for every pixel.
+    Mask,
+    /// One class for the image.
+    Label,
+}
 
 /// An image of the data set.
 #[derive(Debug, PartialEq, Eq)]
@@ -32,11 +45,26 @@ pub(super) struct Image {
 }
 
 /// What a file of annotations says. Samples are its images by their ids.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Annotations {
     pub images: Vec<Image>,
-    /// The categories' names by their ids; their classes are 1, 2, ….
+    /// The categories' names by their ids.
     pub categories: Vec<String>,
+    pub content: Content,
+}
+
+/// What the images' annotations were made.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// Masks in which the categories' classes are 1, 2, ….
+    Masks(Outlines),
+    /// The class of each image, the category's number from 0, or [`IGNORED`].
+    Labels(Vec<u32>),
+}
+
+/// What masks are painted of.
+#[derive(Debug)]
+pub(super) struct Outlines {
     /// The first region of each image, and the number of regions.
     firsts: Vec<u32>,
     /// Of each region the class, and where its shape begins; of an image in the order in which they are painted.
@@ -47,7 +75,7 @@ pub(super) struct Annotations {
 
 impl Annotations {
     /// Reads a file.
-    pub(super) fn read(path: &Path) -> Result<Self, DataError> {
+    pub(super) fn read(path: &Path, target: Target) -> Result<Self, DataError> {
         let unreadable = |cause| DataError::Unreadable { path: path.to_owned(), cause };
         let damaged = |problem| DataError::Damaged { path: path.to_owned(), problem };
         let file = File::open(path).map_err(unreadable)?;
@@ -56,22 +84,15 @@ impl Annotations {
             return Err(damaged(format!("has {bytes} bytes, more than {LARGEST_FILE}")));
         }
         // What a file that grows meanwhile has more is not read.
-        Self::parse(BufReader::with_capacity(1 << 20, file.take(bytes))).map_err(damaged)
+        Self::parse(BufReader::with_capacity(1 << 20, file.take(bytes)), target).map_err(damaged)
     }
 
-    pub(super) fn parse(json: impl Read) -> Result<Self, String> {
-        let mut stored = Stored::default();
+    fn parse(json: impl Read, target: Target) -> Result<Self, String> {
+        let mut stored = Stored::new(target);
         let mut json = serde_json::Deserializer::from_reader(json);
         let parsed = (&mut stored).deserialize(&mut json).and_then(|()| json.end());
         parsed.map_err(|error| format!("not a file of COCO annotations: {error}"))?;
         stored.into_annotations()
-    }
-
-    /// The classes and shapes of an image's regions, in the order in which they are painted.
-    pub(super) fn regions(&self, image: usize) -> impl Iterator<Item = (u8, &[u8])> {
-        let range = self.firsts[image] as usize..self.firsts[image + 1] as usize;
-        let places = self.places[range.clone()].iter();
-        self.classes[range].iter().zip(places).map(|(class, at)| (*class, &self.shapes[*at as usize..]))
     }
 
     /// Bytes of memory.
@@ -79,14 +100,28 @@ impl Annotations {
         let images: usize = self.images.iter().map(|image| size_of::<Image>() + image.name.len()).sum();
         let categories: usize =
             self.categories.iter().map(|name| size_of::<String>() + name.capacity()).sum();
-        let regions = 4 * (self.firsts.capacity() + self.places.capacity()) + self.classes.capacity();
-        (images + categories + regions + self.shapes.capacity()) as u64
+        let content = match &self.content {
+            Content::Masks(Outlines { firsts, classes, places, shapes }) => {
+                4 * (firsts.capacity() + places.capacity()) + classes.capacity() + shapes.capacity()
+            }
+            Content::Labels(labels) => 4 * labels.capacity(),
+        };
+        (images + categories + content) as u64
+    }
+}
+
+impl Outlines {
+    /// The classes and shapes of an image's regions, in the order in which they are painted.
+    pub(super) fn regions(&self, image: usize) -> impl Iterator<Item = (u8, &[u8])> {
+        let range = self.firsts[image] as usize..self.firsts[image + 1] as usize;
+        let places = self.places[range.clone()].iter();
+        self.classes[range].iter().zip(places).map(|(class, at)| (*class, &self.shapes[*at as usize..]))
     }
 }
 
 /// What stands in the file, in its order.
-#[derive(Default)]
 struct Stored {
+    target: Target,
     images: Vec<Image>,
     categories: Vec<StoredCategory>,
     regions: Vec<StoredRegion>,
@@ -118,18 +153,35 @@ struct StoredAnnotation {
     segmentation: Option<Segmentation>,
 }
 
+/// An annotation of which the outline does not matter.
+#[derive(Deserialize)]
+struct StoredArea {
+    #[serde(default)]
+    id: u64,
+    image_id: u64,
+    category_id: u64,
+    #[serde(default)]
+    iscrowd: u8,
+    area: Option<f64>,
+}
+
 /// An annotation whose shape has been put away.
 struct StoredRegion {
     image: u64,
     category: u64,
     id: u64,
-    /// Twice its area, in square units.
+    /// Its area: of an outline twice that in square units, for a label in [`AREA_UNITS`] of a pixel.
     area: u64,
+    /// Where its outline begins.
     place: u32,
     crowd: bool,
 }
 
 impl Stored {
+    fn new(target: Target) -> Self {
+        Self { target, images: Vec::new(), categories: Vec::new(), regions: Vec::new(), shapes: Vec::new() }
+    }
+
     fn add_image(&mut self, image: StoredImage) -> Result<(), String> {
         let StoredImage { id, file_name, height, width } = image;
         let (rows, columns) = (height as usize, width as usize);
@@ -162,8 +214,20 @@ impl Stored {
         Ok(())
     }
 
+    fn add_area(&mut self, annotation: &StoredArea) -> Result<(), String> {
+        let StoredArea { id, image_id, category_id, iscrowd, area } = *annotation;
+        let area =
+            area.ok_or_else(|| format!("annotation {id}: no area, by which images get their class"))?;
+        if !(0.0..=LARGEST_AREA).contains(&area) {
+            return Err(format!("annotation {id}: its area is {area}"));
+        }
+        let (area, crowd) = ((area * AREA_UNITS).round() as u64, iscrowd != 0);
+        self.regions.push(StoredRegion { image: image_id, category: category_id, id, area, place: 0, crowd });
+        Ok(())
+    }
+
     fn into_annotations(self) -> Result<Annotations, String> {
-        let Self { mut images, mut categories, mut regions, mut shapes } = self;
+        let Self { target, mut images, mut categories, regions, shapes } = self;
         images.sort_unstable_by_key(|image| image.id);
         if let Some(twice) = images.windows(2).find(|two| two[0].id == two[1].id) {
             return Err(format!("image {} is there twice", twice[0].id));
@@ -172,50 +236,103 @@ impl Stored {
         if let Some(twice) = categories.windows(2).find(|two| two[0].id == two[1].id) {
             return Err(format!("category {} is there twice", twice[0].id));
         }
-        if categories.len() > MOST_CATEGORIES {
+        if target == Target::Mask && categories.len() > MOST_CATEGORIES {
             return Err(format!("{} categories; {MOST_CATEGORIES} are possible", categories.len()));
         }
         if images.is_empty() || categories.is_empty() {
             return Err("holds no images or no categories".to_owned());
         }
-        if u32::try_from(images.len().max(regions.len())).is_err() {
-            return Err(format!("more than {} images or annotations", u32::MAX));
+        if u32::try_from(images.len().max(categories.len()).max(regions.len())).is_err() {
+            return Err(format!("more than {} images, categories or annotations", u32::MAX));
         }
-        // Crowds first, so that what is marked by itself is painted over them; then the largest first.
-        regions.sort_unstable_by_key(|region| {
-            (region.image, !region.crowd, std::cmp::Reverse(region.area), region.id, region.place)
-        });
-        let mut annotations = Annotations { firsts: vec![0; images.len() + 1], ..Annotations::default() };
-        for StoredRegion { image, category, id, place, crowd, .. } in &regions {
-            let wrong = |problem: String| format!("annotation {id}: {problem}");
-            let at = images
-                .binary_search_by_key(image, |image| image.id)
-                .map_err(|_| wrong(format!("there is no image {image}")))?;
-            let class = categories
-                .binary_search_by_key(category, |category| category.id)
-                .map_err(|_| wrong(format!("there is no category {category}")))?;
-            let size = images[at].size.map(u64::from);
-            if let Some([height, width]) = shapes::size_of(&shapes[*place as usize..])
-                && [height, width] != size
-            {
-                return Err(wrong(format!(
-                    "its run lengths are for {height}×{width}, but image {image} is {}×{}",
-                    size[0], size[1]
-                )));
-            }
-            annotations.firsts[at + 1] += 1;
-            annotations.classes.push(if *crowd { IGNORED_PIXEL } else { class as u8 + 1 });
-            annotations.places.push(*place);
-        }
-        for image in 0..images.len() {
-            annotations.firsts[image + 1] += annotations.firsts[image];
-        }
-        shapes.shrink_to_fit();
-        annotations.shapes = shapes;
-        annotations.images = images;
-        annotations.categories = categories.into_iter().map(|category| category.name).collect();
-        Ok(annotations)
+        let content = match target {
+            Target::Mask => Content::Masks(outlines(&images, &categories, regions, shapes)?),
+            Target::Label => Content::Labels(labels(&images, &categories, &regions)?),
+        };
+        let categories = categories.into_iter().map(|category| category.name).collect();
+        Ok(Annotations { images, categories, content })
     }
+}
+
+impl StoredRegion {
+    fn wrong(&self, problem: &str) -> String {
+        format!("annotation {}: {problem}", self.id)
+    }
+
+    /// The numbers of its image and its category, which are sorted by their ids.
+    fn locate(&self, images: &[Image], categories: &[StoredCategory]) -> Result<(usize, usize), String> {
+        let Self { image, category, .. } = self;
+        let at = images
+            .binary_search_by_key(image, |image| image.id)
+            .map_err(|_| self.wrong(&format!("there is no image {image}")))?;
+        let class = categories
+            .binary_search_by_key(category, |category| category.id)
+            .map_err(|_| self.wrong(&format!("there is no category {category}")))?;
+        Ok((at, class))
+    }
+}
+
+/// The outlines of all images, in the order in which they are painted.
+fn outlines(
+    images: &[Image],
+    categories: &[StoredCategory],
+    mut regions: Vec<StoredRegion>,
+    mut shapes: Vec<u8>,
+) -> Result<Outlines, String> {
+    // Crowds first, so that what is marked by itself is painted over them; then the largest first.
+    regions.sort_unstable_by_key(|region| {
+        (region.image, !region.crowd, std::cmp::Reverse(region.area), region.id, region.place)
+    });
+    let mut firsts = vec![0; images.len() + 1];
+    let (mut classes, mut places) = (Vec::with_capacity(regions.len()), Vec::with_capacity(regions.len()));
+    for region in &regions {
+        let (at, class) = region.locate(images, categories)?;
+        let size = images[at].size.map(u64::from);
+        if let Some([height, width]) = shapes::size_of(&shapes[region.place as usize..])
+            && [height, width] != size
+        {
+            return Err(region.wrong(&format!(
+                "its run lengths are for {height}×{width}, but image {} is {}×{}",
+                region.image, size[0], size[1]
+            )));
+        }
+        firsts[at + 1] += 1;
+        classes.push(if region.crowd { IGNORED_PIXEL } else { class as u8 + 1 });
+        places.push(region.place);
+    }
+    for image in 0..images.len() {
+        firsts[image + 1] += firsts[image];
+    }
+    shapes.shrink_to_fit();
+    Ok(Outlines { firsts, classes, places, shapes })
+}
+
+/// The class of each image: the category that covers most of it, of two that cover as much the first.
+fn labels(
+    images: &[Image],
+    categories: &[StoredCategory],
+    regions: &[StoredRegion],
+) -> Result<Vec<u32>, String> {
+    let mut areas = Vec::with_capacity(regions.len());
+    for region in regions {
+        let (image, class) = region.locate(images, categories)?;
+        if !region.crowd {
+            areas.push((image, class, region.area));
+        }
+    }
+    areas.sort_unstable();
+    let mut labels = vec![IGNORED; images.len()];
+    for of_image in areas.chunk_by(|a, b| a.0 == b.0) {
+        let mut most = None;
+        for of_class in of_image.chunk_by(|a, b| a.1 == b.1) {
+            let area = of_class.iter().fold(0u64, |sum, (_, _, area)| sum.saturating_add(*area));
+            if most.is_none_or(|most| area > most) {
+                let (image, class, _) = of_class[0];
+                (most, labels[image]) = (Some(area), class as u32);
+            }
+        }
+    }
+    Ok(labels)
 }
 
 /// The document: an object, of which three lists matter.
@@ -238,7 +355,10 @@ impl<'de> Visitor<'de> for &mut Stored {
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
                 "images" => map.next_value_seed(Each::new(|image| self.add_image(image)))?,
-                "annotations" => map.next_value_seed(Each::new(|one| self.add_annotation(one)))?,
+                "annotations" => match self.target {
+                    Target::Mask => map.next_value_seed(Each::new(|one| self.add_annotation(one)))?,
+                    Target::Label => map.next_value_seed(Each::new(|one| self.add_area(&one)))?,
+                },
                 "categories" => map.next_value_seed(Each::new(|category| {
                     self.categories.push(category);
                     Ok(())
