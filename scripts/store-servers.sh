@@ -159,6 +159,19 @@ launch() {
   echo $! > "$folder/run/$name.pid"
 }
 
+# Whether all servers do: the proxy alone answers with 503 while those behind it start.
+answers() {
+  local folder=$1 ports
+  ports=$(sed -n 's/^bind_port = //p' "$folder"/*.conf)
+  # shellcheck disable=SC2086 # one word a port
+  python3 - "$(cat "$folder/port")" "$(cat "$folder/memcached.port")" $ports 2> /dev/null <<'PYTHON'
+import socket, sys, urllib.request
+for port in sys.argv[1:]:
+    socket.create_connection(("127.0.0.1", int(port)), timeout=2).close()
+urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}/healthcheck", timeout=2)
+PYTHON
+}
+
 start() {
   local folder=$1 server user=()
   [ -f "$folder/port" ] || configure "$folder"
@@ -168,9 +181,7 @@ start() {
     launch "$folder" "$server" "$(command -v "swift-$server-server")" "$folder/$server.conf"
   done
   for _ in $(seq 300); do
-    if python3 -c "import urllib.request as r; r.urlopen('http://127.0.0.1:$(cat "$folder/port")/healthcheck', timeout=2)" 2> /dev/null; then
-      return
-    fi
+    answers "$folder" && return
     sleep 0.2
   done
   echo "store-servers: Swift does not answer; see $folder/log" >&2

@@ -9,10 +9,10 @@ pub(crate) const FIRST_CONTACT: Duration = Duration::from_secs(30);
 /// How long a server may be silent, and for how long failures are borne.
 ///
 /// Times between two tries double from `first_wait` to `longest_wait`, and each is shortened by a random part of up to a half, so that many
-/// clients of a server that comes back do not ask all at once.
+/// clients of a server that comes back do not ask all at once. A server that says how long it wants to be left alone is, for up to `silence`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
-    /// A try ends when nothing came for so long.
+    /// A try ends when nothing came for so long. The longest time that a server's wish for peace is granted.
     pub silence: Duration,
     /// Trying ends when nothing went forward for so long.
     pub total: Duration,
@@ -72,12 +72,17 @@ impl Struggle {
 
     /// A try failed: waits before the next one, or says that there is none.
     pub(crate) fn wait(&mut self) -> Result<(), Exhausted> {
+        self.wait_for(Duration::ZERO)
+    }
+
+    /// As [`wait`](Self::wait), and for as long as the other side `asked`, within the bounds of patience.
+    pub(crate) fn wait_for(&mut self, asked: Duration) -> Result<(), Exhausted> {
         self.tries += 1;
         let waited = self.failing_since.get_or_insert_with(Instant::now).elapsed();
         if waited >= self.patience.total {
             return Err(Exhausted { tries: self.tries, waited });
         }
-        let wait = self.next_wait(jitter());
+        let wait = self.next_wait(jitter()).max(asked.min(self.patience.silence));
         thread::sleep(wait.min(self.patience.total.saturating_sub(waited)));
         Ok(())
     }
@@ -97,9 +102,98 @@ fn jitter() -> f64 {
     f64::from(nanos / 1000 % 1000) / 1000.0
 }
 
+/// How long an answer asks to be left alone (`Retry-After`, RFC 9110, section 10.2.3): in seconds, or until a moment; zero where that is past or
+/// not to be understood.
+pub(crate) fn asked_wait(retry_after: &str, now: SystemTime) -> Duration {
+    let text = retry_after.trim();
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Duration::from_secs(text.parse().unwrap_or(u64::MAX));
+    }
+    let moment =
+        moment(text).and_then(|seconds| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds)));
+    moment.and_then(|moment| moment.duration_since(now).ok()).unwrap_or_default()
+}
+
+/// Seconds since 1970 of `Sun, 06 Nov 1994 08:49:37 GMT`, the one form of a date that servers send (RFC 9110, section 5.6.7).
+fn moment(text: &str) -> Option<u64> {
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let mut words = text.split_once(", ")?.1.split(' ');
+    let mut word = || words.next();
+    let day: u64 = word()?.parse().ok().filter(|day| (1..=31).contains(day))?;
+    let month = word().and_then(|name| MONTHS.iter().position(|month| *month == name))? as u64;
+    let year: u64 = word()?.parse().ok().filter(|year| (1970..10_000).contains(year))?;
+    let mut clock = word()?.split(':').map(|part| part.parse::<u64>().ok().filter(|part| *part <= 60));
+    let (hour, minute, second) = (clock.next()??, clock.next()??, clock.next()??);
+    if word() != Some("GMT") {
+        return None;
+    }
+    // Days of a year that begins in March, so that the day that is not always there is its last.
+    let (year, month) = if month < 2 { (year - 1, month + 10) } else { (year, month - 2) };
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1;
+    // 1970-01-01 is day 719468 of this count.
+    Some(((days - 719_468) * 24 + hour) * 3600 + minute * 60 + second)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn servers_ask_for_seconds_or_until_a_moment() {
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let asked = |text: &str, now| asked_wait(text, at(now)).as_secs();
+        assert_eq!([asked("120", 5), asked(" 0 ", 5), asked(&"9".repeat(30), 5)], [120, 0, u64::MAX]);
+        // The example of RFC 9110, and what `date -d` says of a leap day and of the days around a turn of the year.
+        for (text, seconds) in [
+            ("Sun, 06 Nov 1994 08:49:37 GMT", 784_111_777),
+            ("Thu, 29 Feb 2024 23:59:59 GMT", 1_709_251_199),
+            ("Fri, 01 Mar 2024 00:00:00 GMT", 1_709_251_200),
+            ("Wed, 31 Dec 2025 12:00:00 GMT", 1_767_182_400),
+            ("Thu, 01 Jan 2026 12:00:00 GMT", 1_767_268_800),
+            ("Thu, 01 Jan 1970 00:00:00 GMT", 0),
+        ] {
+            assert_eq!(moment(text), Some(seconds), "{text}");
+            assert_eq!(asked(text, seconds.saturating_sub(30)), seconds.min(30));
+            assert_eq!(asked(text, seconds + 30), 0);
+        }
+        for text in [
+            "",
+            "soon",
+            "-1",
+            "1.5",
+            "Sunday, 06-Nov-94 08:49:37 GMT",
+            "Sun, 06 Nov 1994 08:49:37",
+            "Sun, 06 Nov 1994 08:49 GMT",
+            "Sun, 00 Nov 1994 08:49:37 GMT",
+            "Sun, 06 Nov 0000 08:49:37 GMT",
+            "Sun, 06 Nov 18446744073709551615 08:49:37 GMT",
+            "Sun, 06 Nov 1994 08:49:999999999999 GMT",
+            ", ",
+        ] {
+            assert_eq!(asked(text, 0), 0, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_asked_for_is_granted_within_bounds() {
+        let patience = Patience {
+            silence: Duration::from_millis(60),
+            total: Duration::from_millis(100),
+            first_wait: Duration::from_millis(1),
+            longest_wait: Duration::from_millis(1),
+        };
+        let mut struggle = Struggle::new(patience);
+        let begun = Instant::now();
+        assert!(struggle.wait_for(Duration::from_millis(20)).is_ok());
+        assert!(begun.elapsed() >= Duration::from_millis(20));
+        // No longer than `silence`, then than what is left of `total`.
+        assert!(struggle.wait_for(Duration::MAX).is_ok());
+        assert!(begun.elapsed() >= Duration::from_millis(80));
+        assert!(struggle.wait_for(Duration::MAX).is_ok());
+        assert!(struggle.wait_for(Duration::MAX).is_err());
+        assert!(begun.elapsed() < Duration::from_secs(10));
+    }
 
     #[test]
     fn waits_double_up_to_the_longest() {

@@ -1,18 +1,18 @@
 //! One request over HTTP, tried until it is answered or patience is at its end.
 //!
 //! Every store behind HTTP sends through here: what may work in a while (no connection, 429, 5xx) is sent again with growing
-//! waits, everything else is the caller's to judge. An answer's body is read by the caller, and breaks in its hands; going on is the
+//! waits, or when the server wants it to be (`Retry-After`), everything else is the caller's to judge. An answer's body is read by the caller, and breaks in its hands; going on is the
 //! business of [`Store`](crate::Store).
 
 use std::fmt;
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ureq::http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use ureq::{Agent, AsSendBody, Body};
 
-use crate::patience::{FIRST_CONTACT, Struggle};
+use crate::patience::{FIRST_CONTACT, Struggle, asked_wait};
 use crate::place::Failure;
 use crate::secret::Secrets;
 use crate::{Patience, StoreError};
@@ -107,6 +107,7 @@ impl Web {
         let is_metadata = request.uri().host().is_some_and(|host| METADATA_HOSTS.contains(&host));
         let mut struggle = Struggle::new(self.patience());
         loop {
+            let mut asked = Duration::ZERO;
             let cause = match self.send_once(request, is_metadata) {
                 Ok(response) => {
                     self.reached.store(true, Ordering::Relaxed);
@@ -114,12 +115,15 @@ impl Web {
                     if !is_passing(answer.status) || is_metadata {
                         return Ok(answer);
                     }
+                    if let Some(wish) = answer.header(header::RETRY_AFTER) {
+                        asked = asked_wait(wish, SystemTime::now());
+                    }
                     answer.explain()
                 }
                 Err(error) if is_passing_error(&error) && !is_metadata => secrets.hide(&error.to_string()),
                 Err(error) => return Err(Trouble::Never(secrets.hide(&error.to_string()))),
             };
-            struggle.wait().map_err(|end| Trouble::Exhausted {
+            struggle.wait_for(asked).map_err(|end| Trouble::Exhausted {
                 cause,
                 tries: end.tries,
                 waited: end.waited,

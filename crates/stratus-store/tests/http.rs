@@ -8,7 +8,7 @@ use std::io::Cursor;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use stratus_store::{Store, StoreError, is_address};
+use stratus_store::{Patience, Store, StoreError, is_address};
 use web::{Reply, Server, brief, content};
 
 #[test]
@@ -104,6 +104,29 @@ fn what_fails_for_a_while_is_asked_again() {
     let error = server.store().read("a", 10).unwrap_err();
     assert!(matches!(&error, StoreError::GaveUp { tries, .. } if *tries > 5), "{error}");
     assert!(error.to_string().contains(&format!("{}/a: the server answered 503", server.address)), "{error}");
+}
+
+#[test]
+fn a_server_that_wants_to_be_left_alone_is_but_not_for_ever() {
+    for status in [429, 503] {
+        let server = Server::start(content(10), move |asked| match asked.earlier {
+            0 => Reply::Later(status, "1".to_owned()),
+            _ => Reply::Serve,
+        });
+        let patience =
+            Patience { silence: Duration::from_secs(20), total: Duration::from_secs(20), ..brief() };
+        let store = Store::open_with(&server.address, patience).unwrap();
+        let began = Instant::now();
+        assert_eq!(store.read("a", 10).unwrap(), content(10));
+        assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
+    }
+    let server = Server::start(content(10), |_| Reply::Later(503, "86400".to_owned()));
+    let began = Instant::now();
+    let error = server.store().read("a", 10).unwrap_err();
+    assert!(matches!(&error, StoreError::GaveUp { .. }), "{error}");
+    // A silence each time, until patience is at its end.
+    assert!((3..=8).contains(&server.asked().len()), "{}", server.asked().len());
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
 #[test]

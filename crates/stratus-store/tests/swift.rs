@@ -10,93 +10,26 @@ use std::env;
 use std::fs;
 use std::io::{self, Cursor, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use stratus_store::{Cache, Patience, Store, StoreError};
+use stratus_testing::swift::{self, KEY, Node};
 use web::content;
 
 /// Set for a process of a test's own: the folder of the node, and the address of a store in it.
 const NODE: &str = "STRATUS_STORE_TEST_NODE";
 const ADDRESS: &str = "STRATUS_STORE_TEST_ADDRESS";
 
-/// The test, and the key that it should have.
 const TEST: &str = "swift_and_s3_hold_files";
-const KEY: &str = "testing";
 
-/// Whether there are no servers on this machine, and whoever started the tests says that this is known.
-fn is_without_servers() -> bool {
-    let without = env::var("STRATUS_STORE_SERVERS").is_ok_and(|servers| servers == "none");
-    if without {
-        // Past the test's captured output: it must be seen.
-        let _ = writeln!(io::stderr(), "\n*** {TEST} WAS NOT RUN: STRATUS_STORE_SERVERS=none ***\n");
-    }
-    without
-}
-
-fn script(command: &str, folder: &Path) {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/store-servers.sh");
-    let status =
-        Command::new("bash").arg(script).arg(command).arg(folder).stdin(Stdio::null()).status().unwrap();
-    assert!(status.success(), "store-servers.sh {command}: run `scripts/store-servers.sh install`");
-}
-
-/// Kills a server as it stands.
-fn kill(node: &Path, server: &str) {
-    let file = node.join(format!("run/{server}.pid"));
-    let number = fs::read_to_string(&file).unwrap();
-    assert!(Command::new("kill").args(["-9", number.trim()]).status().unwrap().success());
-    // It must be gone before another is started in its place.
-    while Command::new("kill").args(["-0", number.trim()]).stderr(Stdio::null()).status().unwrap().success() {
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// A node that ends with the test.
-struct Node(tempfile::TempDir);
-
-impl Node {
-    fn start() -> Self {
-        let node = Self(tempfile::tempdir().unwrap());
-        script("start", node.0.path());
-        node
-    }
-
-    fn port(&self) -> String {
-        fs::read_to_string(self.0.path().join("port")).unwrap().trim().to_owned()
-    }
-
-    fn create_container(&self, name: &str) {
-        let auth = ureq::get(format!("http://127.0.0.1:{}/auth/v1.0", self.port()))
-            .header("X-Storage-User", "test:tester")
-            .header("X-Storage-Pass", KEY)
-            .call()
-            .unwrap();
-        let text = |name: &str| auth.headers()[name].to_str().unwrap().to_owned();
-        let place = format!("{}/{name}", text("x-storage-url"));
-        ureq::put(place).header("X-Auth-Token", text("x-auth-token")).send_empty().unwrap();
-    }
-
-    /// Runs `test` in a process that has these credentials.
-    fn run(&self, address: &str, key: &str) {
-        let port = self.port();
-        let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["--exact", TEST, "--include-ignored", "--nocapture"]);
-        command.env(NODE, self.0.path()).env(ADDRESS, address);
-        command.env("ST_AUTH", format!("http://127.0.0.1:{port}/auth/v1.0"));
-        command.env("ST_USER", "test:tester").env("ST_KEY", key);
-        command.env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{port}")).env("AWS_REGION", "us-east-1");
-        command.env("AWS_ACCESS_KEY_ID", "test:tester").env("AWS_SECRET_ACCESS_KEY", key);
-        command.env("AWS_EC2_METADATA_DISABLED", "true");
-        assert!(command.status().unwrap().success(), "{address}");
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        script("stop", self.0.path());
-    }
+/// Runs the test in a process that has this key.
+fn run(node: &Node, address: &str, key: &str) {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["--exact", TEST, "--include-ignored", "--nocapture"]);
+    command.env(NODE, node.folder()).env(ADDRESS, address).envs(node.environment(key));
+    assert!(command.status().unwrap().success(), "{address}");
 }
 
 /// The node's folder and the store, in a process of a test's own.
@@ -112,17 +45,17 @@ fn swift_and_s3_hold_files() {
     if let Some((node, store)) = in_a_process_of_its_own() {
         return if env::var("ST_KEY").unwrap() == KEY { holds_files(&node, &store) } else { refuses(&store) };
     }
-    if is_without_servers() {
+    if swift::is_left_out(TEST) {
         return;
     }
     let node = Node::start();
     node.create_container("data");
     node.create_container("bucket");
-    node.run("swift://data/of/mine", KEY);
-    node.run("s3://bucket/of/mine", KEY);
-    node.run("swift://data", KEY);
-    node.run("swift://data", "not-the-key");
-    node.run("s3://bucket", "not-the-key");
+    run(&node, "swift://data/of/mine", KEY);
+    run(&node, "s3://bucket/of/mine", KEY);
+    run(&node, "swift://data", KEY);
+    run(&node, "swift://data", "not-the-key");
+    run(&node, "s3://bucket", "not-the-key");
 }
 
 /// A wrong key is final, and is not shown.
@@ -214,11 +147,11 @@ impl Write for Killing<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.content.extend_from_slice(bytes);
         if self.content.len() > 4_000_000 && self.restart.is_none() {
-            kill(self.node, "proxy");
+            swift::kill(self.node, "proxy");
             let node = self.node.to_owned();
             self.restart = Some(thread::spawn(move || {
                 thread::sleep(Duration::from_secs(2));
-                script("start", &node);
+                swift::start(&node);
             }));
         }
         Ok(bytes.len())
@@ -231,7 +164,7 @@ impl Write for Killing<'_> {
 
 /// Tokens are in memcached: without it no earlier one is known any more.
 fn a_token_that_expired(node: &Path, store: &Store) {
-    kill(node, "memcached");
-    script("start", node);
+    swift::kill(node, "memcached");
+    swift::start(node);
     assert_eq!(store.read("pages/000.bin", 100).unwrap().len(), 13);
 }

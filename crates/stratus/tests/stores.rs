@@ -7,90 +7,17 @@
 mod common;
 
 use common::{Place, Ran, summary};
-use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use std::{env, fs, thread};
+use std::{fs, thread};
+use stratus_testing::swift::{self, KEY, Node};
 
-const KEY: &str = "testing";
-
-fn script(command: &str, folder: &Path) {
-    let script = common::root().join("scripts/store-servers.sh");
-    let status =
-        Command::new("bash").arg(script).arg(command).arg(folder).stdin(Stdio::null()).status().unwrap();
-    assert!(status.success(), "store-servers.sh {command}: run `scripts/store-servers.sh install`");
-}
-
-/// A node that ends with the test.
-struct Node(tempfile::TempDir);
-
-impl Node {
-    fn start() -> Self {
-        let node = Self(tempfile::tempdir().unwrap());
-        script("start", node.0.path());
-        node
-    }
-
-    fn port(&self) -> String {
-        fs::read_to_string(self.0.path().join("port")).unwrap().trim().to_owned()
-    }
-
-    /// What the node answers.
-    fn ask(&self, request: &str, path: &str, headers: &[(&str, &str)]) -> String {
-        let mut stream = TcpStream::connect(format!("127.0.0.1:{}", self.port())).unwrap();
-        let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-        let head = "HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: 0";
-        write!(stream, "{request} {path} {head}\r\n{headers}\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 20"), "{answer}");
-        answer
-    }
-
-    fn create_container(&self, name: &str) {
-        let signed_in =
-            self.ask("GET", "/auth/v1.0", &[("X-Storage-User", "test:tester"), ("X-Storage-Pass", KEY)]);
-        let header = |wanted: &str| {
-            let found = signed_in.lines().filter_map(|line| line.split_once(": "));
-            let mut found = found.filter(|(name, _)| name.eq_ignore_ascii_case(wanted));
-            found.next().unwrap().1.trim().to_owned()
-        };
-        let place = header("X-Storage-Url");
-        let (_, path) = place.split_once("://").unwrap().1.split_once('/').unwrap();
-        self.ask("PUT", &format!("/{path}/{name}"), &[("X-Auth-Token", &header("X-Auth-Token"))]);
-    }
-
-    /// Kills the server that clients speak to, as it stands.
-    fn kill(&self) {
-        let number = fs::read_to_string(self.0.path().join("run/proxy.pid")).unwrap();
-        let kill = |signal| Command::new("kill").args([signal, number.trim()]).stderr(Stdio::null()).status();
-        assert!(kill("-9").unwrap().success());
-        while kill("-0").unwrap().success() {
-            thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    /// The program, with what it takes to get to the node.
-    fn command(&self, place: &Place, arguments: &[&str]) -> Command {
-        let mut command = place.command(arguments);
-        let address = format!("http://127.0.0.1:{}", self.port());
-        command.env("AWS_ENDPOINT_URL", &address).env("AWS_REGION", "us-east-1");
-        command.env("AWS_ACCESS_KEY_ID", "test:tester").env("AWS_SECRET_ACCESS_KEY", KEY);
-        command.env("AWS_EC2_METADATA_DISABLED", "true");
-        command
-    }
-
-    fn run(&self, place: &Place, arguments: &[&str]) -> Ran {
-        Ran::of(self.command(place, arguments).output().unwrap())
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        script("stop", self.0.path());
-    }
+/// The program, with what it takes to get to the node.
+fn command(node: &Node, place: &Place, arguments: &[&str]) -> Command {
+    let mut command = place.command(arguments);
+    command.envs(node.environment(KEY));
+    command
 }
 
 /// Copies that are whole, in the folder of a cache.
@@ -112,11 +39,7 @@ fn holds(folder: &Path, text: &str) -> bool {
 #[test]
 #[ignore = "needs OpenStack Swift: scripts/store-servers.sh install"]
 fn training_from_a_store_survives_its_server_and_ends_as_from_a_folder() {
-    if env::var("STRATUS_STORE_SERVERS").is_ok_and(|servers| servers == "none") {
-        let _ = writeln!(
-            io::stderr(),
-            "\n*** training from a store WAS NOT RUN: STRATUS_STORE_SERVERS=none ***\n"
-        );
+    if swift::is_left_out("training from a store") {
         return;
     }
     let node = Node::start();
@@ -132,7 +55,7 @@ fn training_from_a_store_survives_its_server_and_ends_as_from_a_folder() {
             "--set",
             "data.synthetic.validation_images=100",
         ];
-        node.run(&place, &[source.as_slice(), &sizes].concat())
+        Ran::of(command(&node, &place, &[source.as_slice(), &sizes].concat()).output().unwrap())
     };
     pack("folder").expect(0);
     pack("s3://bucket/some/where").expect(0);
@@ -158,7 +81,7 @@ fn training_from_a_store_survives_its_server_and_ends_as_from_a_folder() {
         let mut arguments = vec!["train".to_owned(), "digits".to_owned(), "--out".to_owned(), out.to_owned()];
         arguments.extend(settings.iter().flat_map(|setting| ["--set".to_owned(), (*setting).to_owned()]));
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let mut command = node.command(&place, &arguments);
+        let mut command = command(&node, &place, &arguments);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
     Ran::of(train("folder", "near").wait_with_output().unwrap()).expect(0);
@@ -168,9 +91,9 @@ fn training_from_a_store_survives_its_server_and_ends_as_from_a_folder() {
         assert!(began.elapsed() < Duration::from_secs(60), "nothing is fetched");
         thread::sleep(Duration::from_millis(2));
     }
-    node.kill();
+    swift::kill(node.folder(), "proxy");
     thread::sleep(Duration::from_millis(1500));
-    script("start", node.0.path());
+    swift::start(node.folder());
     Ran::of(far.wait_with_output().unwrap()).expect(0);
     let weights = |run: &str| summary(&place.path(run))["weights_sha256"].as_str().unwrap().to_owned();
     assert_eq!(weights("near"), weights("far"));

@@ -39,6 +39,8 @@ pub enum Reply {
     Unsized,
     /// An error page.
     Status(u16, String),
+    /// An error page that asks to be left alone: `Retry-After`.
+    Later(u16, String),
     /// Headers, each with its line's end, and content.
     Page(String, String),
     /// What was asked for, cut off after so many bytes.
@@ -196,6 +198,12 @@ fn send(
             head =
                 format!("HTTP/1.1 {status} Because\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
             part = page.as_bytes();
+        }
+        Reply::Later(status, wish) => {
+            head = format!(
+                "HTTP/1.1 {status} Later\r\nRetry-After: {wish}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            );
+            part = b"";
         }
         Reply::Page(headers, page) => {
             head = format!(
