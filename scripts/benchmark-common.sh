@@ -1,9 +1,13 @@
 # shellcheck shell=bash
-# What the benchmarks of this folder share; they source it. It goes to the root of the checkout and builds Stratus.
+# What the benchmarks of this folder share; they source it. It goes to the root of the checkout and builds Stratus; stores of objects take long
+# to compile, and only who says FEATURES=all gets them.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-# Stores of objects are not measured here, and take long to compile.
-cargo build --release --locked -q -p stratus --no-default-features
+if [ "${FEATURES:-}" = all ]; then
+    cargo build --release --locked -q -p stratus
+else
+    cargo build --release --locked -q -p stratus --no-default-features
+fi
 stratus=${CARGO_TARGET_DIR:-target}/release/stratus
 stratus() { "$stratus" "$@"; }
 

@@ -84,8 +84,21 @@ fn has_secret(path: &str) -> bool {
 /// Opens a part of an experiment's data set; the second is the shape of the images that the network gets: channels, height, width.
 ///
 /// # Errors
-/// Where it is not there, or damaged.
+/// Where it is not there, or damaged, or has masks instead of labels.
 pub fn open_dataset(
+    experiment: &Experiment,
+    split: Split,
+) -> Result<(Arc<dyn Dataset>, [usize; 3]), TrainError> {
+    let (set, shape) = open_any_dataset(experiment, split)?;
+    without_masks(set.as_ref())?;
+    Ok((set, shape))
+}
+
+/// As [`open_dataset`], for what does not train.
+///
+/// # Errors
+/// Where it is not there, or damaged.
+pub fn open_any_dataset(
     experiment: &Experiment,
     split: Split,
 ) -> Result<(Arc<dyn Dataset>, [usize; 3]), TrainError> {
@@ -98,7 +111,6 @@ pub fn open_dataset(
     }
     let options = open_options(experiment);
     let set = stratus_data::open(&experiment.data.name, &experiment.data_path(), split, &options)?;
-    without_masks(set.as_ref())?;
     let shape = image_shape(experiment, set.as_ref());
     Ok((Arc::from(set), shape))
 }

@@ -70,14 +70,18 @@ fn to_stderr(text: &str) {
 }
 
 /// Lines up columns: the first to the left, the others to the right. The first row is the heading.
-pub fn table<const N: usize>(rows: &[[String; N]]) -> String {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..N).map(width).collect();
+pub fn table<R: AsRef<[String]>>(rows: &[R]) -> String {
+    let mut widths = Vec::new();
+    for row in rows {
+        widths.resize(widths.len().max(row.as_ref().len()), 0);
+        for (width, cell) in widths.iter_mut().zip(row.as_ref()) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
     let mut text = String::new();
     for row in rows {
         let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let width = widths[column];
+        for (column, (cell, width)) in row.as_ref().iter().zip(widths.iter().copied()).enumerate() {
             if column == 0 {
                 line.push_str(&format!("{cell:<width$}"));
             } else {

@@ -1,6 +1,6 @@
 //! Measuring what brings a network its images: the loader alone, with everything that the configuration asks of it.
 
-use crate::compile::open_dataset;
+use crate::compile::open_any_dataset;
 use crate::feed::{self, Form};
 use crate::{Experiment, TrainError};
 use serde::Serialize;
@@ -14,6 +14,12 @@ use stratus_engine::Precision;
 pub struct DataRate {
     /// The data set.
     pub dataset: String,
+    /// Its samples.
+    pub samples: usize,
+    /// Seconds that opening it took.
+    pub open_s: f64,
+    /// Bytes of memory that it then holds.
+    pub resident_bytes: u64,
     /// Channels, height, width of a batch's images.
     pub shape: [usize; 3],
     /// The type of their elements.
@@ -24,21 +30,23 @@ pub struct DataRate {
     pub images: usize,
     /// What decodes the JPEG files among them; `None` where there are none.
     pub jpeg: Option<String>,
-    /// Each round: reading and decoding whole images on one thread, nothing else.
+    /// Each round: reading and decoding whole images on one thread, nothing else. Empty where epochs were measured.
     pub decoded: Vec<f64>,
     /// Each round, right after: whole batches, by all workers.
     pub delivered: Vec<f64>,
+    /// Of each epoch the seconds until its first batch was there, and the rate from then on. Empty where no epochs were measured.
+    pub first_batch_s: Vec<f64>,
+    /// See `first_batch_s`.
+    pub after_first: Vec<f64>,
 }
 
 impl DataRate {
-    /// The medians of the rounds: images decoded, and delivered.
+    /// The median of some rounds.
     #[must_use]
-    pub fn medians(&self) -> [f64; 2] {
-        [&self.decoded, &self.delivered].map(|rounds| {
-            let mut rounds = rounds.clone();
-            rounds.sort_by(f64::total_cmp);
-            rounds.get(rounds.len() / 2).copied().unwrap_or(f64::NAN)
-        })
+    pub fn median(rounds: &[f64]) -> f64 {
+        let mut rounds = rounds.to_vec();
+        rounds.sort_by(f64::total_cmp);
+        rounds.get(rounds.len() / 2).copied().unwrap_or(f64::NAN)
     }
 }
 
@@ -53,22 +61,9 @@ pub fn data(
     images: usize,
     rounds: usize,
 ) -> Result<DataRate, TrainError> {
-    let (dataset, shape) = open_dataset(experiment, Split::Train)?;
-    let element = if precision == Precision::Bf16 { Element::Bf16 } else { Element::F32 };
-    let mut config = feed::training(experiment, shape, Form { element, layout: Layout::Nhwc });
-    config.batch_size = config.batch_size.min(dataset.len());
-    config.slots = config.workers + 1;
+    let (dataset, config, mut rate) = open(experiment, precision)?;
     let batches = images.div_ceil(config.batch_size);
-    let mut rate = DataRate {
-        dataset: dataset.name().to_owned(),
-        shape,
-        precision,
-        workers: config.workers,
-        images: batches * config.batch_size,
-        jpeg: None,
-        decoded: Vec::new(),
-        delivered: Vec::new(),
-    };
+    rate.images = batches * config.batch_size;
     for _ in 0..rounds {
         let mut scratch = Scratch::default();
         rate.decoded.push(decoded(dataset.as_ref(), rate.images, &mut scratch)?);
@@ -76,6 +71,65 @@ pub fn data(
         rate.delivered.push(delivered(&dataset, &config, batches)?);
     }
     Ok(rate)
+}
+
+/// Measures `rounds` epochs of an experiment's training data, each from the moment at which its loader starts: what has to come from elsewhere
+/// before the first batch is waited for, and nothing was read before the first round.
+///
+/// # Errors
+/// As [`data`].
+pub fn epochs(experiment: &Experiment, precision: Precision, rounds: usize) -> Result<DataRate, TrainError> {
+    let (dataset, mut config, mut rate) = open(experiment, precision)?;
+    for round in 0..rounds {
+        config.start.epoch = round as u32;
+        config.epochs = Some(config.start.epoch + 1);
+        let begun = Instant::now();
+        let mut loader = Loader::new(Arc::clone(&dataset), config.clone())?;
+        let mut first = None;
+        rate.images = 0;
+        while let Some(batch) = loader.next()? {
+            rate.images += batch.samples;
+            first.get_or_insert((begun.elapsed().as_secs_f64(), batch.samples));
+            loader.recycle(batch);
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        rate.jpeg = loader.jpeg_library().map(ToString::to_string);
+        let (first_s, samples) = first.unwrap_or_default();
+        rate.delivered.push(rate.images as f64 / seconds);
+        rate.first_batch_s.push(first_s);
+        rate.after_first.push((rate.images - samples) as f64 / (seconds - first_s));
+    }
+    Ok(rate)
+}
+
+/// The training data, how its batches are made ready, and a rate without rounds.
+fn open(
+    experiment: &Experiment,
+    precision: Precision,
+) -> Result<(Arc<dyn Dataset>, LoaderConfig, DataRate), TrainError> {
+    let begun = Instant::now();
+    let (dataset, shape) = open_any_dataset(experiment, Split::Train)?;
+    let open_s = begun.elapsed().as_secs_f64();
+    let element = if precision == Precision::Bf16 { Element::Bf16 } else { Element::F32 };
+    let mut config = feed::training(experiment, shape, Form { element, layout: Layout::Nhwc });
+    config.batch_size = config.batch_size.min(dataset.len());
+    config.slots = config.workers + 1;
+    let rate = DataRate {
+        dataset: dataset.name().to_owned(),
+        samples: dataset.len(),
+        open_s,
+        resident_bytes: dataset.resident_bytes(),
+        shape,
+        precision,
+        workers: config.workers,
+        images: 0,
+        jpeg: None,
+        decoded: Vec::new(),
+        delivered: Vec::new(),
+        first_batch_s: Vec::new(),
+        after_first: Vec::new(),
+    };
+    Ok((dataset, config, rate))
 }
 
 fn decoded(dataset: &dyn Dataset, images: usize, scratch: &mut Scratch) -> Result<f64, TrainError> {

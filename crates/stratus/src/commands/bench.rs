@@ -3,11 +3,11 @@
 use super::target::Target;
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
-use crate::output::{Output, pairs, table};
+use crate::output::{Output, bytes, pairs, table};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use stratus_engine::{Choices, Precision, cases};
-use stratus_train::bench::data::{DataRate, data};
+use stratus_train::bench::data::{DataRate, data, epochs};
 use stratus_train::bench::{Bench, Floor};
 use stratus_train::device;
 use stratus_train::experiment::Experiment;
@@ -49,9 +49,13 @@ pub enum What {
         /// Images of a round, at least
         #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
         images: u32,
-        /// Rounds
-        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        /// Rounds; after none the data set has been opened, and nothing else
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(..=10_000))]
         rounds: u32,
+        /// Every round is an epoch, from its beginning on, and nothing is read before the first: what is waited for where data come from
+        /// elsewhere
+        #[arg(long, conflicts_with = "images")]
+        epochs: bool,
     },
     /// The operation cases that the tests use, timed
     Ops {
@@ -85,11 +89,15 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
                 ])
             })
         }
-        What::Data { target, images, rounds } => {
+        What::Data { target, images, rounds, epochs: whole } => {
             let experiment = Target::find(target, globals)?.experiment(globals)?;
             let opened = device::open(experiment.train.device, experiment.train.threads)?;
             let precision = opened.precision(experiment.train.precision);
-            let rate = data(&experiment, precision, *images as usize, *rounds as usize)?;
+            let rate = if *whole {
+                epochs(&experiment, precision, *rounds as usize)?
+            } else {
+                data(&experiment, precision, *images as usize, *rounds as usize)?
+            };
             output.result(&rate, || render_rate(&rate))
         }
         What::Ops { filter } => ops(filter.as_deref(), globals, output),
@@ -97,24 +105,35 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
 }
 
 fn render_rate(rate: &DataRate) -> String {
-    let heading = ["round", "decoded alone", "delivered"].map(str::to_owned);
-    let row = |name: String, [decoded, delivered]: [f64; 2]| {
-        [name, format!("{decoded:.1} images/s"), format!("{delivered:.1} images/s")]
+    let columns = [
+        ("decoded alone", "images/s", &rate.decoded),
+        ("delivered", "images/s", &rate.delivered),
+        ("first batch after", "s", &rate.first_batch_s),
+        ("then", "images/s", &rate.after_first),
+    ];
+    let columns = columns.into_iter().filter(|(_, _, rounds)| !rounds.is_empty()).collect::<Vec<_>>();
+    let row = |name: String, value: &dyn Fn(&[f64]) -> f64| -> Vec<String> {
+        let cell = |value: f64, unit: &str| format!("{value:.*} {unit}", if unit == "s" { 3 } else { 1 });
+        let values = columns.iter().map(|(_, unit, rounds)| cell(value(rounds), unit));
+        [name].into_iter().chain(values).collect()
     };
-    let rounds = rate.decoded.iter().zip(&rate.delivered).enumerate();
-    let rounds =
-        rounds.map(|(round, (&decoded, &delivered))| row((round + 1).to_string(), [decoded, delivered]));
-    let rows: Vec<_> =
-        [heading].into_iter().chain(rounds).chain([row("median".to_owned(), rate.medians())]).collect();
+    let names = columns.iter().map(|(name, _, _)| *name);
+    let heading = ["round"].into_iter().chain(names).map(str::to_owned).collect();
+    let mut rows = vec![heading];
+    rows.extend((0..rate.delivered.len()).map(|at| row((at + 1).to_string(), &|rounds| rounds[at])));
+    rows.push(row("median".to_owned(), &DataRate::median));
     let [channels, height, width] = rate.shape;
+    let DataRate { dataset, samples, open_s, precision, workers, images, .. } = rate;
+    let opened =
+        format!("{dataset}, {samples} images, opened in {open_s:.3} s, {}", bytes(rate.resident_bytes));
+    if rate.delivered.is_empty() {
+        return format!("{opened}\n");
+    }
     let jpeg = rate.jpeg.as_ref().map(|library| format!("; JPEG by {library}")).unwrap_or_default();
     format!(
-        "{}, {} images a round, {channels} × {height} × {width} {}, {} worker{}; decoding alone on one thread{jpeg}\n{}",
-        rate.dataset,
-        rate.images,
-        rate.precision,
-        rate.workers,
-        if rate.workers == 1 { "" } else { "s" },
+        "{opened}\n{images} images a round, {channels} × {height} × {width} {precision}, {workers} worker{}; {}{jpeg}\n{}",
+        if *workers == 1 { "" } else { "s" },
+        if rate.decoded.is_empty() { "whole epochs" } else { "decoding alone on one thread" },
         table(&rows)
     )
 }
