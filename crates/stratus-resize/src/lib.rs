@@ -80,12 +80,12 @@ mod tests {
         let grey = [10, 30, 50, 70, 20, 40, 60, 80];
         let mut out = [0; 2];
         Resizer::default().resize(1, &grey, [2, 4], WHOLE, &mut out, [1, 2]).unwrap();
-        // A triangle as wide as two pixels on each side: the inner neighbours of the other half count too.
-        assert_eq!(out, [31, 59]);
+        // Columns' means are 15, 35, 55, 75; of a triangle of two pixels to each side the weights are 3, 3 and 1, and 0: 205/7 and 425/7.
+        assert_eq!(out, [29, 61]);
         let colours = grey.map(|value| [value, 255 - value, 7]).concat();
         let mut out = [0; 6];
         Resizer::default().resize(3, &colours, [2, 4], WHOLE, &mut out, [1, 2]).unwrap();
-        assert_eq!(out, [31, 224, 7, 59, 196, 7]);
+        assert_eq!(out, [29, 226, 7, 61, 194, 7]);
     }
 
     #[test]
