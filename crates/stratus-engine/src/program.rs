@@ -157,13 +157,8 @@ pub struct Section {
     /// Into how many equal tiles the batch is cut; more than one.
     pub tiles: usize,
     /// Whether a tile is a micro-batch: a batch of its own in all that is made of it, statistics and loss too, but for the sums of gradients.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub micro_batches: bool,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_false(flag: &bool) -> bool {
-    !flag
 }
 
 impl Section {

@@ -200,7 +200,7 @@ pub fn programs(
     });
     let precision = opened.precision(experiment.train.precision);
     let training = |batch| -> Result<Program, TrainError> {
-        let parts = parts(batch, experiment.train.batch_size / experiment.train.micro_batches.max(1));
+        let parts = parts(batch, experiment.micro_batch_size());
         let forward = fuse(&lower(graph, Mode::Train, precision, batch / parts)?)?;
         let alive = experiment.train.activations_kib.map_or(usize::MAX, |kib| kib << 10);
         let program = recompute(&differentiate(&forward)?, alive)?;

@@ -62,7 +62,7 @@ fn too_little(experiment: &Experiment, least: usize) -> TrainError {
         problem: format!(
             "train.memory_limit_mib is {limit}; in {} of {}, {} needs at least {} MiB, everything made again that can be",
             if experiment.train.micro_batches > 1 { "micro-batches" } else { "batches" },
-            experiment.train.batch_size / experiment.train.micro_batches.max(1),
+            experiment.micro_batch_size(),
             experiment.model.name,
             least.div_ceil(1 << 20)
         ),

@@ -170,7 +170,13 @@ impl Experiment {
 
     /// Images per validation step.
     pub fn validation_batch_size(&self) -> usize {
-        self.validation.batch_size.unwrap_or(self.train.batch_size / self.train.micro_batches.max(1))
+        self.validation.batch_size.unwrap_or_else(|| self.micro_batch_size())
+    }
+
+    /// Samples that go through a training program together: a batch, or one of its micro-batches.
+    #[must_use]
+    pub fn micro_batch_size(&self) -> usize {
+        self.train.batch_size / self.train.micro_batches.max(1)
     }
 
     /// The experiment with every key set whose value follows from others.
