@@ -32,7 +32,7 @@ mod torchvision_tests;
 pub use augment::{Augment, Placement, ResizedCrop, Shift};
 pub use buffer::{AlignedBytes, BatchBuffer};
 pub use colour::ColourJitter;
-pub use datasets::{Dataset, Division, OpenOptions, Sample, Scratch, Split, open};
+pub use datasets::{Dataset, Division, OpenOptions, Sample, Scratch, Split, Wanted, open};
 pub use decode::{ImageDecoder, JpegLibrary};
 pub use error::DataError;
 pub use fetch::{FetchError, FetchReport, FetchedFile, Progress, fetch};

@@ -140,6 +140,22 @@ fn a_run_knows_what_decoded_its_jpeg_files() {
     assert_eq!(other.err.contains(told), found, "{}", other.err);
     assert_eq!(text("log.txt").contains(told), found);
     assert_eq!(summary(&place.path("run"))["resumed"], 2);
+
+    // And one that meets none: the weights come from what was decoded before.
+    let decoder = |iteration: u32| {
+        let state = text(&format!("checkpoints/{iteration:010}/state.json"));
+        serde_json::from_str::<Value>(&state).unwrap()["libraries"]["jpeg"].as_str().unwrap().to_owned()
+    };
+    let before = decoder(6);
+    for split in ["train", "val"] {
+        let folder = place.path("images").join(split);
+        for file in ["a/colour.jpg", "a/turned.jpg", "a/cmyk.jpg", "b/grey.jpg"] {
+            fs::copy(folder.join("b/palette.png"), folder.join(file)).unwrap();
+        }
+    }
+    more(4);
+    place.run(&resume).expect(0);
+    assert_eq!(decoder(8), before);
 }
 
 #[test]

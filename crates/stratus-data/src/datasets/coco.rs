@@ -19,7 +19,9 @@ mod shapes;
 use std::path::{Path, PathBuf};
 
 use self::annotations::{Annotations, Content, Target};
-use super::{Dataset, DatasetEntry, IGNORED, OpenOptions, Sample, Scratch, Split, files, refuse_damaged};
+use super::{
+    Dataset, DatasetEntry, IGNORED, OpenOptions, Sample, Scratch, Split, Wanted, files, refuse_damaged,
+};
 use crate::error::DataError;
 use crate::parallel;
 use crate::pixels::Normalisation;
@@ -123,6 +125,35 @@ impl Coco {
         ))
     }
 
+    /// The image, or of its pixels those that are `wanted`, and its label or mask.
+    fn sample<'a>(
+        &self,
+        index: usize,
+        scratch: &'a mut Scratch,
+        wanted: Option<Wanted<'_>>,
+    ) -> Result<Sample<'a>, DataError> {
+        self.check(index)?;
+        let bad = |problem| DataError::BadSample { sample: self.sample_name(index), problem };
+        files::below(&mut scratch.path, &self.folder, &self.annotations.images[index].name);
+        let annotate = |size: [usize; 2], Scratch { encoded, mask, .. }: &mut Scratch| {
+            self.check_size(index, size)?;
+            let outlines = match &self.annotations.content {
+                Content::Labels(labels) if labels[index] == IGNORED => return Err(NO_LABEL.to_owned()),
+                Content::Labels(labels) => return Ok(labels[index]),
+                Content::Masks(outlines) => outlines,
+            };
+            let [height, width] = size;
+            mask.clear();
+            mask.resize(height * width, 0);
+            for (class, shape) in outlines.regions(index) {
+                // The file is decoded; its memory is free.
+                shapes::paint(shape, class, mask, size, encoded);
+            }
+            Ok(IGNORED)
+        };
+        files::sample(scratch, wanted, annotate).map_err(bad)
+    }
+
     fn check(&self, index: usize) -> Result<(), DataError> {
         if index < self.len() {
             return Ok(());
@@ -190,26 +221,16 @@ impl Dataset for Coco {
     }
 
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
-        self.check(index)?;
-        let bad = |problem| DataError::BadSample { sample: self.sample_name(index), problem };
-        files::below(&mut scratch.path, &self.folder, &self.annotations.images[index].name);
-        let annotate = |size: [usize; 2], Scratch { encoded, mask, .. }: &mut Scratch| {
-            self.check_size(index, size)?;
-            let outlines = match &self.annotations.content {
-                Content::Labels(labels) if labels[index] == IGNORED => return Err(NO_LABEL.to_owned()),
-                Content::Labels(labels) => return Ok(labels[index]),
-                Content::Masks(outlines) => outlines,
-            };
-            let [height, width] = size;
-            mask.clear();
-            mask.resize(height * width, 0);
-            for (class, shape) in outlines.regions(index) {
-                // The file is decoded; its memory is free.
-                shapes::paint(shape, class, mask, size, encoded);
-            }
-            Ok(IGNORED)
-        };
-        files::sample(scratch, annotate).map_err(bad)
+        self.sample(index, scratch, None)
+    }
+
+    fn read_region<'a>(
+        &'a self,
+        index: usize,
+        scratch: &'a mut Scratch,
+        wanted: Wanted<'_>,
+    ) -> Result<Sample<'a>, DataError> {
+        self.sample(index, scratch, Some(wanted))
     }
 
     fn encoded<'a>(&self, index: usize, scratch: &'a mut Scratch) -> Result<Option<&'a [u8]>, DataError> {
@@ -219,8 +240,7 @@ impl Dataset for Coco {
             return Err(bad(NO_LABEL.to_owned()));
         }
         files::below(&mut scratch.path, &self.folder, &self.annotations.images[index].name);
-        files::read(&scratch.path, &mut scratch.encoded).map_err(bad)?;
-        Ok(Some(&scratch.encoded))
+        files::encoded(scratch).map_err(bad)
     }
 
     fn damaged(&self) -> &[(u32, String)] {

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 
-use super::{IGNORED, Sample, Scratch};
+use super::{IGNORED, Sample, Scratch, Wanted};
 use crate::decode::{ImageDecoder, LARGEST_FILE};
 use crate::error::DataError;
 use crate::pixels::PixelOrder;
@@ -51,14 +51,27 @@ pub(super) fn below(path: &mut PathBuf, root: &Path, name: &str) {
     path.push(name);
 }
 
-/// The image in the file `scratch.path`. What belongs to it is `annotate`'s: given the image's stored size, it returns a label, or [`IGNORED`]
-/// where it has made a mask in `scratch`.
-pub(super) fn sample(
-    scratch: &mut Scratch,
-    annotate: impl FnOnce([usize; 2], &mut Scratch) -> Result<u32, String>,
-) -> Result<Sample<'_>, String> {
+/// The bytes of the file `scratch.path`.
+pub(super) fn encoded(scratch: &mut Scratch) -> Result<Option<&[u8]>, String> {
     read(&scratch.path, &mut scratch.encoded)?;
-    let decoded = scratch.images.decode(&scratch.encoded, &mut scratch.decoded)?;
+    Ok(Some(&scratch.encoded))
+}
+
+/// The image in the file `scratch.path`, or of its pixels those of `region`. What belongs to it is `annotate`'s: given the image's stored size, it
+/// returns a label, or [`IGNORED`] where it has made a mask in `scratch`.
+pub(super) fn sample<'a>(
+    scratch: &'a mut Scratch,
+    region: Option<Wanted<'_>>,
+    annotate: impl FnOnce([usize; 2], &mut Scratch) -> Result<u32, String>,
+) -> Result<Sample<'a>, String> {
+    read(&scratch.path, &mut scratch.encoded)?;
+    let Scratch { images, encoded, decoded, .. } = &mut *scratch;
+    let decoded = match region {
+        Some(wanted) => {
+            images.decode_region(encoded, decoded, &|image| wanted(image.shape, image.orientation))?
+        }
+        None => images.decode(encoded, decoded)?,
+    };
     let [_, height, width] = decoded.shape;
     let label = annotate([height, width], scratch)?;
     Ok(Sample {

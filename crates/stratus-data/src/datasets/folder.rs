@@ -14,11 +14,11 @@ use std::path::{Component, Path};
 use self::index::Index;
 use self::store::Store;
 use super::{
-    Dataset, DatasetEntry, Division, LISTED, OpenOptions, Sample, Scratch, Split, files, refuse_damaged,
+    Dataset, DatasetEntry, Division, LISTED, OpenOptions, Sample, Scratch, Split, Wanted, files,
+    refuse_damaged,
 };
 use crate::decode::Decoded;
 use crate::error::{DataError, nearest};
-use crate::frame::{Orientation, Region};
 use crate::parallel;
 use crate::pixels::{Normalisation, PixelOrder};
 
@@ -210,7 +210,7 @@ impl Dataset for Folder {
         &'a self,
         index: usize,
         scratch: &'a mut Scratch,
-        wanted: &dyn Fn([usize; 3], Orientation) -> Region,
+        wanted: Wanted<'_>,
     ) -> Result<Sample<'a>, DataError> {
         let wanted = |image: &Decoded| wanted(image.shape, image.orientation);
         self.sample(index, scratch, &|Scratch { images, encoded, decoded, .. }| {

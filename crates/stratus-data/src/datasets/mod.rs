@@ -47,6 +47,9 @@ pub static REGISTRY: &[&DatasetEntry] = &[
     &synthetic::ENTRY,
 ];
 
+/// Says which region of a sample is wanted, given its stored image's shape (C, H, W) and orientation.
+pub type Wanted<'a> = &'a dyn Fn([usize; 3], Orientation) -> Region;
+
 /// A labelled collection of images.
 ///
 /// Samples are read by index, in any order and from several threads at once: from memory, or decoded by the thread that reads. They come
@@ -93,9 +96,9 @@ pub trait Dataset: Send + Sync {
     /// [`DataError::NoSuchSample`], and what reading and decoding may give.
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError>;
 
-    /// Sample `index` as by [`read`](Self::read), but of its pixels maybe only those of a region: the one that `wanted` says of the stored
-    /// image's shape (C, H, W) and orientation. The rows below it may be missing, and what pixels outside of it hold is undefined. Where that
-    /// saves work, what is wrong with the rest may not be noticed.
+    /// Sample `index` as by [`read`](Self::read), but of its pixels maybe only those of the region that is `wanted`. The rows below it
+    /// may be missing, and what pixels outside of it hold is undefined. Where that saves work, what is wrong with the rest may not be
+    /// noticed.
     ///
     /// # Errors
     ///
@@ -104,7 +107,7 @@ pub trait Dataset: Send + Sync {
         &'a self,
         index: usize,
         scratch: &'a mut Scratch,
-        wanted: &dyn Fn([usize; 3], Orientation) -> Region,
+        wanted: Wanted<'_>,
     ) -> Result<Sample<'a>, DataError> {
         let _ = wanted;
         self.read(index, scratch)

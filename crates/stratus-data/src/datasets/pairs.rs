@@ -177,16 +177,15 @@ impl Dataset for PairedFiles {
         let pair = self.check(index)?;
         let bad = |problem| DataError::BadSample { sample: self.sample_name(index), problem };
         files::below(&mut scratch.path, &self.root, &pair.image);
-        files::sample(scratch, |size, scratch| self.read_mask(pair, size, scratch).map(|()| IGNORED))
+        files::sample(scratch, None, |size, scratch| self.read_mask(pair, size, scratch).map(|()| IGNORED))
             .map_err(bad)
     }
 
     fn encoded<'a>(&self, index: usize, scratch: &'a mut Scratch) -> Result<Option<&'a [u8]>, DataError> {
         let pair = self.check(index)?;
         files::below(&mut scratch.path, &self.root, &pair.image);
-        let read = files::read(&scratch.path, &mut scratch.encoded);
-        read.map_err(|problem| DataError::BadSample { sample: self.sample_name(index), problem })?;
-        Ok(Some(&scratch.encoded))
+        files::encoded(scratch)
+            .map_err(|problem| DataError::BadSample { sample: self.sample_name(index), problem })
     }
 
     fn damaged(&self) -> &[(u32, String)] {

@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use super::{Dataset, DatasetEntry, Groups, OpenOptions, Sample, Scratch, Split, refuse_damaged};
+use super::{Dataset, DatasetEntry, Groups, OpenOptions, Sample, Scratch, Split, Wanted, refuse_damaged};
 use crate::decode::{self, Decoded};
 use crate::error::DataError;
-use crate::frame::{Orientation, Region};
+use crate::frame::Region;
 use crate::pixels::{Normalisation, PixelOrder};
 use crate::shards::{self, Home, INDEX_FILE, Index, Problem, Shard, Source};
 
@@ -213,7 +213,7 @@ impl Dataset for Shards {
         &'a self,
         index: usize,
         scratch: &'a mut Scratch,
-        wanted: &dyn Fn([usize; 3], Orientation) -> Region,
+        wanted: Wanted<'_>,
     ) -> Result<Sample<'a>, DataError> {
         let Scratch { encoded, decoded, mask, images, .. } = scratch;
         let (number, shard, at) = self.read_image(index, encoded)?;

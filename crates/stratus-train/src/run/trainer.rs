@@ -93,6 +93,8 @@ pub(super) struct Trainer<'a> {
     earlier_s: f64,
     /// What decodes JPEG files, once that is known and told.
     jpeg: Option<String>,
+    /// What decoded them before the run was continued, where it met any.
+    jpeg_before: Option<String>,
 }
 
 impl<'a> Trainer<'a> {
@@ -172,6 +174,7 @@ impl<'a> Trainer<'a> {
             rates,
             last,
             jpeg: None,
+            jpeg_before: state.libraries.get(JPEG).cloned(),
         })
     }
 
@@ -409,6 +412,8 @@ impl<'a> Trainer<'a> {
             ..self.prepared.state()
         };
         state.extra.insert(SUMS.to_owned(), serde_json::to_value(self.sums).unwrap_or_default());
+        // Where only other files came since it was continued, the run still has results of what decoded them before.
+        let jpeg = jpeg.or_else(|| self.jpeg_before.clone());
         state.libraries.extend(jpeg.map(|library| (JPEG.to_owned(), library)));
         let retention = Retention { last: experiment.checkpoint.keep, ..Retention::default() };
         let saved = self.checkpoints.save(&state, &snapshot.weights(), &snapshot.optimiser(), &retention)?;

@@ -45,9 +45,7 @@ impl JpegLibrary {
         }
         stratus_jpeg::find().map(Self::Turbo).map_err(|error| error.to_string())
     }
-}
 
-impl JpegLibrary {
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &'static str {
