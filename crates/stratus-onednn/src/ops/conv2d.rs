@@ -1,6 +1,6 @@
 //! Convolution: each function lists the ways a step can be run, on oneDNN first, given the layouts of the maps around it.
 
-use super::{Candidate, Maker, Ways, descs, direct};
+use super::{Candidate, Maker, Ways, descs, direct, drop_fallbacks, fills_tiles_of, runs_on_tiles, wide};
 use crate::ffi::{DataType, Desc, PrimitiveDesc, Propagation, Which, Window, arg};
 use stratus_engine::Layout;
 use stratus_graph::ops::Conv2d;
@@ -27,7 +27,7 @@ impl Around<'_> {
     }
 }
 
-fn window(conv: &Conv2d) -> Window {
+pub(super) fn window(conv: &Conv2d) -> Window {
     let numbers = |list: [usize; 2]| list.map(|n| n as i64);
     Window {
         strides: numbers(conv.stride),
@@ -52,6 +52,24 @@ fn hint(maker: &Maker<'_>, around: &Around<'_>) -> Result<PrimitiveDesc, String>
     let weights = maker.context.any(&weight_shape(around.conv), around.compute)?;
     let descs = [around.x, &weights, around.y];
     maker.context.convolution_forward(Propagation::Training, descs, None, &window(around.conv), &maker.plain)
+}
+
+/// Adds to the library's ways in bf16 the one in f32, where that may be worth a try: not where AMX has its tiles full.
+fn or_wide(
+    around: &Around<'_>,
+    listed: Result<Vec<Candidate>, String>,
+    wide: impl FnOnce() -> Result<Option<Candidate>, String>,
+) -> Result<Vec<Candidate>, String> {
+    let on_full_tiles = fills_tiles_of(around.conv)
+        && listed.iter().flatten().any(|candidate| runs_on_tiles(&candidate.name));
+    if around.compute == DataType::F32 || on_full_tiles {
+        return listed;
+    }
+    let Some(wide) = wide()? else { return listed };
+    let mut candidates = listed.unwrap_or_default();
+    candidates.push(wide);
+    drop_fallbacks(&mut candidates);
+    Ok(candidates)
 }
 
 /// Whether an implementation of the gradient of the weights is known to be wrong for a convolution, of maps that lie as `x` and `y`.
@@ -103,7 +121,8 @@ pub(crate) fn forward(
         },
         usable: &|_| true,
     };
-    let mut candidates = ways.list(weights, &any)?;
+    let wide = || wide::forward(maker, around, relu, propagation, weights);
+    let mut candidates = or_wide(around, ways.list(weights, &any), wide)?;
     candidates.extend(direct::forward(maker, around, relu, weights)?);
     #[cfg(target_arch = "x86_64")]
     candidates.extend(super::panels::forward(maker, around, relu, weights)?);
@@ -129,8 +148,9 @@ pub(crate) fn backward_data(
         operands: &|desc| descs(desc, &list),
         usable: &|_| true,
     };
+    let wide = || wide::backward_data(maker, around, weights);
     #[allow(unused_mut)] // Elsewhere than on x86-64 there is nothing to add.
-    let mut candidates = ways.list(weights, &any)?;
+    let mut candidates = or_wide(around, ways.list(weights, &any), wide)?;
     #[cfg(target_arch = "x86_64")]
     candidates.extend(super::panels::backward_data(maker, around, weights)?);
     Ok(candidates)
@@ -167,7 +187,12 @@ pub(crate) fn backward_weights(
         },
         usable: &|implementation| !is_hazardous(around.conv, around.compute, &x, &y, implementation),
     };
-    let mut candidates = ways.list(weights, &any)?;
+    let hazardous = |desc: &PrimitiveDesc| -> Result<bool, String> {
+        let (x, y) = (desc.desc(Which::Src)?.layout()?, desc.desc(Which::DiffDst)?.layout()?);
+        Ok(is_hazardous(around.conv, DataType::F32, &x, &y, &desc.implementation()))
+    };
+    let wide = || wide::backward_weights(maker, around, weights, &hazardous);
+    let mut candidates = or_wide(around, ways.list(weights, &any), wide)?;
     candidates.extend(direct::backward_weights(maker, around, weights)?);
     #[cfg(target_arch = "x86_64")]
     candidates.extend(super::panels::backward_weights(maker, around, weights)?);

@@ -10,6 +10,7 @@ mod outer;
 mod panels;
 mod transfer;
 mod update;
+mod wide;
 
 pub(crate) use conv2d::{
     Around as ConvAround, backward_data as conv_backward_data, backward_weights as conv_backward_weights,
@@ -27,7 +28,7 @@ use crate::ffi::{Argument, Attributes, Context, DataType, Desc, Kernel, Primitiv
 use crate::native::elementwise::Machine;
 use crate::native::threads::Team;
 use stratus_engine::{Kernel as Step, Layout, Operands, StepKernel};
-use stratus_graph::ops::Conv2d;
+use stratus_graph::ops::{Conv2d, Linear};
 
 /// One way to run a step that oneDNN has kernels for.
 pub(crate) struct Candidate {
@@ -116,19 +117,26 @@ pub(crate) fn runs_on_tiles(implementation: &str) -> bool {
 
 /// Whether a step's channels fill the tiles of AMX, which then multiply several times as fast as anything else.
 pub(crate) fn fills_tiles(kernel: &Step) -> bool {
+    let of_linear = |linear: &Linear| are_full([linear.in_features, linear.out_features]);
+    match kernel {
+        Step::Conv2dForward(k) => fills_tiles_of(&k.conv),
+        Step::Conv2dBackwardData(k) => fills_tiles_of(&k.conv),
+        Step::Conv2dBackwardWeights(k) => fills_tiles_of(&k.conv),
+        Step::LinearForward(k) => of_linear(&k.linear),
+        Step::LinearBackwardData(k) => of_linear(&k.linear),
+        Step::LinearBackwardWeights(k) => of_linear(&k.linear),
+        _ => false,
+    }
+}
+
+/// The same of a convolution: each group has its own tiles.
+fn fills_tiles_of(conv: &Conv2d) -> bool {
+    are_full([conv.in_channels, conv.out_channels].map(|channels| channels / conv.groups.max(1)))
+}
+
+fn are_full(channels: [usize; 2]) -> bool {
     // A row of a tile holds 32 numbers of two bytes, and a tile has 16 rows.
     const FULL: usize = 32;
-    let of_group =
-        |conv: &Conv2d| [conv.in_channels, conv.out_channels].map(|channels| channels / conv.groups.max(1));
-    let channels = match kernel {
-        Step::Conv2dForward(k) => of_group(&k.conv),
-        Step::Conv2dBackwardData(k) => of_group(&k.conv),
-        Step::Conv2dBackwardWeights(k) => of_group(&k.conv),
-        Step::LinearForward(k) => [k.linear.in_features, k.linear.out_features],
-        Step::LinearBackwardData(k) => [k.linear.in_features, k.linear.out_features],
-        Step::LinearBackwardWeights(k) => [k.linear.in_features, k.linear.out_features],
-        _ => return false,
-    };
     channels.iter().all(|channels| channels.is_multiple_of(FULL))
 }
 
