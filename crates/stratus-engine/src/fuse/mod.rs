@@ -47,9 +47,13 @@ fn join_statistics(program: &mut Program) {
     }
 }
 
-/// Fuses the first pair that fits; returns whether there was one.
+/// Fuses every pair that fits, in one walk; returns whether there was one.
 fn apply(program: &mut Program, rule: fn(&Kernel, &Kernel) -> Option<Kernel>) -> bool {
-    for producer in 0..program.steps.len() {
+    let mut fused = false;
+    let mut next = 0;
+    while next < program.steps.len() {
+        let producer = next;
+        next += 1;
         let Some(&between) = program.steps[producer].outputs.first() else { continue };
         let Some(reader) = only_reader(program, between) else { continue };
         let step = &program.steps[reader];
@@ -64,9 +68,11 @@ fn apply(program: &mut Program, rule: fn(&Kernel, &Kernel) -> Option<Kernel>) ->
         // The reader's first output takes the place of the value between; what else it makes (an index) comes last.
         first.outputs[0] = second.outputs[0];
         first.outputs.extend(&second.outputs[1..]);
-        return true;
+        fused = true;
+        // What it has become may fuse once more.
+        next = producer;
     }
-    false
+    fused
 }
 
 /// The one step that reads a value, where no other does.

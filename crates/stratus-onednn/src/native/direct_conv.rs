@@ -14,7 +14,7 @@ use stratus_graph::ops::Conv2d;
 /// Output channels that are computed at once, each for two pixels: each input pixel is repeated as often.
 const CHANNELS: usize = LANES / 2;
 
-/// The most taps: the stem of residual networks, 7×7 over three channels, has 147.
+/// The most taps, of fewer channels than a register holds: the stem of residual networks, 7×7 over three channels, has 147.
 const MOST_TAPS: usize = 160;
 
 /// A convolution of maps that lie channels last.
@@ -74,6 +74,7 @@ impl DirectConv {
         let taps = conv.in_channels.checked_mul(conv.kernel[0])?.checked_mul(conv.kernel[1])?;
         let suits = conv.groups == 1
             && conv.dilation == [1, 1]
+            && conv.in_channels < LANES
             && taps <= MOST_TAPS
             && conv.out_channels.is_multiple_of(CHANNELS);
         if !suits {

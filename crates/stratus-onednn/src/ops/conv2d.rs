@@ -120,6 +120,7 @@ pub(crate) fn forward(
             Ok(operands)
         },
         usable: &|_| true,
+        wanted: maker.wanted.as_deref(),
     };
     let wide = || wide::forward(maker, around, relu, propagation, weights);
     let mut candidates = or_wide(around, ways.list(weights, &any), wide)?;
@@ -147,6 +148,7 @@ pub(crate) fn backward_data(
         },
         operands: &|desc| descs(desc, &list),
         usable: &|_| true,
+        wanted: maker.wanted.as_deref(),
     };
     let wide = || wide::backward_data(maker, around, weights);
     #[allow(unused_mut)] // Elsewhere than on x86-64 there is nothing to add.
@@ -186,6 +188,7 @@ pub(crate) fn backward_weights(
             Ok(operands)
         },
         usable: &|implementation| !is_hazardous(around.conv, around.compute, &x, &y, implementation),
+        wanted: maker.wanted.as_deref(),
     };
     let hazardous = |desc: &PrimitiveDesc| -> Result<bool, String> {
         let (x, y) = (desc.desc(Which::Src)?.layout()?, desc.desc(Which::DiffDst)?.layout()?);

@@ -76,6 +76,7 @@ pub(crate) fn forward(
             Ok(operands)
         },
         usable: &|_| true,
+        wanted: maker.wanted.as_deref(),
     };
     ways.list(weights, &any)
 }
@@ -96,6 +97,7 @@ pub(crate) fn backward_data(
         },
         operands: &|desc| descs(desc, &list),
         usable: &|_| true,
+        wanted: maker.wanted.as_deref(),
     };
     let mut candidates = ways.list(weights, &any)?;
     candidates.extend(narrow::backward_data(maker, around, weights)?);
@@ -129,6 +131,7 @@ pub(crate) fn backward_weights(
             Ok(operands)
         },
         usable: &|_| true,
+        wanted: maker.wanted.as_deref(),
     };
     let mut candidates = ways.list(weights, &any)?;
     candidates.extend(outer::backward_weights(maker, around, weights)?);

@@ -115,6 +115,18 @@ pub(crate) fn runs_on_tiles(implementation: &str) -> bool {
     implementation.contains("amx")
 }
 
+/// Whether a step is a pass of a convolution.
+pub(crate) fn is_convolution(kernel: &Step) -> bool {
+    matches!(kernel, Step::Conv2dForward(_) | Step::Conv2dBackwardData(_) | Step::Conv2dBackwardWeights(_))
+}
+
+/// The width of the registers that an implementation of the library computes in, where its name says so. Where there is one with wider ones, the
+/// others are not worth a try.
+pub(crate) fn register_bytes(implementation: &str) -> Option<u8> {
+    let widths = [("avx512", 64), ("avx2", 32), ("sse41", 16)];
+    widths.into_iter().find_map(|(name, bytes)| implementation.contains(name).then_some(bytes))
+}
+
 /// Whether a step's channels fill the tiles of AMX, which then multiply several times as fast as anything else.
 pub(crate) fn fills_tiles(kernel: &Step) -> bool {
     let of_linear = |linear: &Linear| are_full([linear.in_features, linear.out_features]);
@@ -143,11 +155,14 @@ fn are_full(channels: [usize; 2]) -> bool {
 /// Marks an implementation before which the weights, or behind which their gradient, change layout.
 pub(crate) const REORDERED: &str = "+reorder";
 
+/// What the names of our own kernels begin with.
+const OWN: &str = "stratus:";
+
 /// The name of a kernel of our own that takes weights, or makes their gradient, in a layout; `lies` is how they lie where that is decided.
 pub(crate) fn own_name(machine: &Machine, lies: Option<&Desc>, takes: &Layout) -> Result<String, String> {
     let lies = lies.map(Desc::layout).transpose()?;
     let as_they_lie = lies.is_none_or(|lies| lies.same_bytes(takes));
-    Ok(format!("stratus:{}{}", machine.level.name(), if as_they_lie { "" } else { REORDERED }))
+    Ok(format!("{OWN}{}{}", machine.level.name(), if as_they_lie { "" } else { REORDERED }))
 }
 
 /// How many implementations of one primitive are looked at.
@@ -164,6 +179,8 @@ pub(crate) struct Ways<'a> {
     pub operands: &'a OperandsOf<'a>,
     /// Which implementations, by name, may be used at all.
     pub usable: &'a dyn Fn(&str) -> bool,
+    /// [`Maker::wanted`].
+    pub wanted: Option<&'a str>,
 }
 
 impl Ways<'_> {
@@ -173,6 +190,10 @@ impl Ways<'_> {
         let Some(fixed) = fixed else { return self.implementations(any, "") };
         let lies = fixed.layout()?;
         let as_they_lie = self.implementations(fixed, "");
+        let found = as_they_lie.iter().flatten().any(|candidate| self.is_wanted(&candidate.name));
+        if as_they_lie.is_ok() && (found || self.wants_own()) {
+            return as_they_lie;
+        }
         let elsewhere = self.implementations(any, REORDERED);
         let mut candidates = match (as_they_lie, elsewhere) {
             (Err(error), Err(_)) => return Err(error),
@@ -192,6 +213,15 @@ impl Ways<'_> {
         Ok(candidates)
     }
 
+    fn is_wanted(&self, name: &str) -> bool {
+        self.wanted.is_some_and(|wanted| wanted == name)
+    }
+
+    /// Whether the plan asks for a kernel of our own: then of the library's there is no need for more than one.
+    fn wants_own(&self) -> bool {
+        self.wanted.is_some_and(|wanted| wanted.starts_with(OWN))
+    }
+
     fn implementations(&self, weights: &Desc, suffix: &str) -> Result<Vec<Candidate>, String> {
         let mut desc = (self.make)(weights)?;
         let mut candidates: Vec<Candidate> = Vec::new();
@@ -206,7 +236,8 @@ impl Ways<'_> {
                     candidates.push(Candidate { name, operands, run: Run::Primitive(desc.duplicate()?) });
                 }
             }
-            if candidates.len() >= IMPLEMENTATIONS || !desc.advance() {
+            let found = candidates.last().is_some_and(|last| self.wants_own() || self.is_wanted(&last.name));
+            if found || candidates.len() >= IMPLEMENTATIONS || !desc.advance() {
                 break;
             }
         }
@@ -239,6 +270,8 @@ pub(crate) struct Maker<'a> {
     pub plain: Attributes,
     /// The same with a rectified result.
     pub relu: Attributes,
+    /// The implementation that a plan asks for: those behind it need not be looked at.
+    pub wanted: Option<String>,
 }
 
 /// The library's name of a type.

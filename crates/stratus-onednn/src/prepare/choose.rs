@@ -3,7 +3,9 @@
 use super::measure::{Contender, is_far_behind, key};
 use super::{Builder, Terms, is_faster};
 use crate::ffi::DataType;
-use crate::ops::{self, Candidate, REORDERED, fills_tiles, is_fallback, runs_on_tiles};
+use crate::ops::{
+    self, Candidate, REORDERED, Run, fills_tiles, is_convolution, is_fallback, register_bytes, runs_on_tiles,
+};
 use std::time::Duration;
 use stratus_engine::backend::step_key;
 use stratus_engine::ops::{KernelSpec, Reorder};
@@ -44,6 +46,10 @@ impl Builder<'_> {
         if !terms.fallbacks && candidates.iter().all(|candidate| is_fallback(&candidate.name)) {
             return Err("the library has nothing but a reference kernel".to_owned());
         }
+        let on_tiles = |candidate: &Candidate| runs_on_tiles(&candidate.name);
+        if !terms.fallbacks && self.wants_tiles(step)? && !candidates.iter().any(on_tiles) {
+            return Err("there is no kernel on AMX".to_owned());
+        }
         if !self.request.measure || (candidates.len() == 1 && !terms.measure_maps) {
             // The library's own order: best first.
             candidates.truncate(1);
@@ -66,6 +72,13 @@ impl Builder<'_> {
         self.settle(key, candidate)
     }
 
+    /// Whether anything but AMX would be several times as slow.
+    fn wants_tiles(&self, step: &Step) -> Result<bool, String> {
+        Ok(self.backend.has_amx()
+            && fills_tiles(&step.kernel)
+            && self.data_type(step.inputs[0])? == DataType::Bf16)
+    }
+
     fn settle(&mut self, key: String, candidate: Candidate) -> Result<Chosen, String> {
         self.choices.implementations.entry(key).or_insert_with(|| candidate.name.clone());
         let kernel = self.kernel(&candidate)?;
@@ -86,6 +99,14 @@ impl Builder<'_> {
         let team = &self.backend.machine.team;
         let on_tiles = |candidate: &Candidate| !candidate.is_own() && runs_on_tiles(&candidate.name);
         let tiles = fills_tiles(&step.kernel) && candidates.iter().any(on_tiles);
+        let unrolls = is_convolution(&step.kernel);
+        let registers = |candidate: &Candidate| match &candidate.run {
+            // A convolution as a product of a matrix that holds every pixel once for each tap.
+            Run::Primitive(_) if unrolls && candidate.name.contains("gemm") => Some(0),
+            Run::Primitive(_) => register_bytes(&candidate.name),
+            Run::Own(_) => None,
+        };
+        let widest = candidates.iter().filter_map(registers).max();
         let list = |candidate: &Candidate| (candidate.is_own(), candidate.name.ends_with(REORDERED));
         let mut make = |number: usize, times: &[Option<Duration>]| {
             let candidate = &candidates[number];
@@ -95,7 +116,11 @@ impl Builder<'_> {
                 list(before) == list(candidate)
                     && time.zip(best).is_some_and(|(time, best)| is_far_behind(time, *best))
             };
-            let hopeless = || tiles && !on_tiles(candidate) || times.iter().zip(candidates).any(behind);
+            let hopeless = || {
+                tiles && !on_tiles(candidate)
+                    || registers(candidate).is_some_and(|bytes| Some(bytes) < widest)
+                    || times.iter().zip(candidates).any(behind)
+            };
             if is_fallback(&candidate.name) || !candidate.is_own() && hopeless() {
                 return Ok(None);
             }

@@ -37,7 +37,7 @@ pub(super) struct Bench {
 }
 
 /// Runs per candidate: enough time has passed, or enough runs were made.
-const BUDGET: Duration = Duration::from_millis(8);
+const BUDGET: Duration = Duration::from_millis(4);
 const MOST_RUNS: u32 = 10;
 const FEWEST_RUNS: u32 = 1;
 
@@ -52,6 +52,9 @@ const SHORT: Duration = Duration::from_millis(2);
 
 /// Only candidates this near to the best are run again.
 const NEAR: f64 = 1.25;
+
+/// After so many numbers operands begin again: no extent is a multiple of it.
+const PATTERN: usize = 61;
 
 /// Whether a candidate need not be looked at further.
 pub(super) fn is_far_behind(time: Duration, best: Duration) -> bool {
@@ -124,10 +127,14 @@ impl Bench {
 
     fn reserve(&mut self, bytes: usize) -> Result<(), String> {
         if self.memory.len() < bytes {
+            // Half as much again, so that it is seldom filled anew.
+            let bytes = bytes + self.memory.len() / 2;
             self.memory = AlignedBytes::zeroed(bytes, "measuring").map_err(|error| error.to_string())?;
             // Numbers of ordinary size in either type; zeros and denormals could be faster or slower than what training sees.
-            for (i, pair) in self.memory.as_mut_slice().chunks_exact_mut(2).enumerate() {
-                pair.copy_from_slice(&(0x3c00u16 + (i as u16 % 61)).to_le_bytes());
+            let numbers: [u16; PATTERN] = std::array::from_fn(|number| 0x3c00 + number as u16);
+            let pattern: &[u8] = bytemuck::cast_slice(&numbers);
+            for part in self.memory.as_mut_slice().chunks_mut(pattern.len()) {
+                part.copy_from_slice(&pattern[..part.len()]);
             }
         }
         Ok(())

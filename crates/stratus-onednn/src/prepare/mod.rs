@@ -38,7 +38,8 @@ pub(crate) fn prepare(
     }
     let mut best: Option<Built> = None;
     let mut refused = None;
-    // A layout in which some convolution falls back to a reference kernel is worth a look only where every layout is like that.
+    // A layout in which some convolution falls back to a reference kernel, or cannot run on AMX though it would fill its tiles, is worth a
+    // look only where every layout is like that.
     for fallbacks in [false, true] {
         for layout in MAP_LAYOUTS {
             let rival = best.as_ref().map(|best| &best.times[..]);
@@ -132,7 +133,7 @@ fn is_hopeless(time: Duration, position: usize, rival: &[Duration]) -> bool {
 /// On what terms a program is built.
 #[derive(Clone, Copy)]
 struct Terms {
-    /// Whether a step may run on a reference kernel where the library has no other.
+    /// Whether a step may run on a reference kernel where the library has no other, and without AMX where that has no kernel.
     fallbacks: bool,
     /// Whether the kernels that walk maps are measured too: where layouts of maps are compared.
     measure_maps: bool,
@@ -179,7 +180,8 @@ impl<'a> Builder<'a> {
     ) -> Result<Self, EngineError> {
         let (context, machine) = (&backend.context, &backend.machine);
         let attributes = |relu| context.attributes(relu).map_err(unprepared);
-        let maker = Maker { context, machine, plain: attributes(false)?, relu: attributes(true)? };
+        let maker =
+            Maker { context, machine, plain: attributes(false)?, relu: attributes(true)?, wanted: None };
         let mut program = source.clone();
         program.steps.clear();
         program.sections.clear();

@@ -5,6 +5,7 @@ use super::measure::{Contender, key};
 use super::{Builder, Terms};
 use crate::ffi::DataType;
 use crate::ops::{self, Candidate, ConvAround, LinearAround, REORDERED};
+use stratus_engine::backend::step_key;
 use stratus_engine::differentiate::GRADIENT_SUFFIX;
 use stratus_engine::ops::{Convert, Kernel, LinearBackwardWeights, LinearUpdate, Reorder};
 use stratus_engine::program::Mode;
@@ -14,6 +15,10 @@ use stratus_engine::{Layout, Phase, PreparedStep, Role, Step, ValueId};
 impl Builder<'_> {
     /// Prepares a step and adds it, with the changes of layout it needs.
     pub(super) fn step(&mut self, step: &Step, terms: Terms) -> Result<(), String> {
+        let key = step_key(self.source, step);
+        // A step that is run once more runs as the first time, but for its weights.
+        let first = !self.choices.implementations.contains_key(&key);
+        self.maker.wanted = self.request.choices.implementations.get(&key).filter(|_| first).cloned();
         match step.kernel.clone() {
             Kernel::Conv2dForward(k) => {
                 let (x, y) = (self.map_desc(step.inputs[0])?, self.map_desc(step.outputs[0])?);
