@@ -3,6 +3,10 @@
 //! A data set whose samples lie in groups (see [`Groups`]) is not shuffled as a whole: its groups are, and then the samples of so many
 //! consecutive groups among each other, a window. All is a function of (seed, epoch, groups, window). The data set hears which
 //! groups the batches that are being filled come from, and which come next.
+//!
+//! All groups of a window must be there before its first batch. Of later windows they come while the one before is visited; that nobody waits
+//! long before a run's first batch, the first epoch begins with narrow windows, each as wide as all before it together. Where a window holds
+//! all groups, they are all shuffled among each other from the beginning.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -23,15 +27,32 @@ pub(super) struct Visits {
     epoch: Option<u32>,
     /// The permutation of the samples; empty where they come as stored.
     order: Vec<u32>,
-    /// The order of the groups, empty without groups, and behind which sample of the epoch each window ends.
+    /// The order of the groups, empty without groups, and their windows.
     groups: Vec<u32>,
-    ends: Vec<usize>,
-    /// The windows that batches being filled come from: in which epoch, which, and the last batch that does.
-    filling: VecDeque<(u32, usize, u64)>,
+    windows: Vec<Window>,
+    /// The windows that batches being filled come from.
+    filling: VecDeque<Filling>,
     /// The groups of these windows.
     now: Vec<u32>,
     /// Those behind them.
     next: Vec<u32>,
+}
+
+/// Where a window ends in the epoch: behind so many groups, and so many samples.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    groups: usize,
+    samples: usize,
+}
+
+/// A window that batches being filled come from.
+struct Filling {
+    epoch: u32,
+    window: usize,
+    /// How many groups it has.
+    groups: usize,
+    /// The last batch that comes from it.
+    newest: u64,
 }
 
 impl Visits {
@@ -45,7 +66,7 @@ impl Visits {
             epoch: None,
             order: Vec::with_capacity(samples),
             groups: Vec::new(),
-            ends: Vec::new(),
+            windows: Vec::new(),
             filling: VecDeque::new(),
             now: Vec::new(),
             next: Vec::new(),
@@ -78,7 +99,7 @@ impl Visits {
     fn begin(&mut self, epoch: u32, len: usize, groups: Option<Groups<'_>>) {
         self.epoch = Some(epoch);
         self.order.clear();
-        self.ends.clear();
+        self.windows.clear();
         let Some(groups) = groups else {
             if self.kind == Order::Shuffled {
                 self.order.extend(0..len as u32);
@@ -91,17 +112,19 @@ impl Visits {
             let end = groups.firsts.get(group as usize + 1).copied().unwrap_or(len as u32);
             groups.firsts[group as usize]..end
         };
-        let mut end = 0;
-        for (window, together) in self.groups.chunks(width(groups, self.kind)).enumerate() {
-            end += together.iter().map(|&group| samples(group).len()).sum::<usize>();
-            self.ends.push(end);
+        let mut end = Window { groups: 0, samples: 0 };
+        while end.groups < self.groups.len() {
+            let begin = end;
+            end.groups = self.groups.len().min(begin.groups + width(groups, self.kind, epoch, begin.groups));
+            let together = &self.groups[begin.groups..end.groups];
+            end.samples += together.iter().map(|&group| samples(group).len()).sum::<usize>();
             if self.kind == Order::Shuffled {
-                let first = self.order.len();
                 together.iter().for_each(|&group| self.order.extend(samples(group)));
-                let mut stream =
-                    Stream::new(self.seed, Purpose::Shuffle, u64::from(epoch), FIRST_WINDOW + window as u32);
-                stream.shuffle(&mut self.order[first..]);
+                let number = FIRST_WINDOW + self.windows.len() as u32;
+                let mut stream = Stream::new(self.seed, Purpose::Shuffle, u64::from(epoch), number);
+                stream.shuffle(&mut self.order[begin.samples..]);
             }
+            self.windows.push(end);
         }
     }
 
@@ -115,35 +138,38 @@ impl Visits {
         places: &Range<usize>,
     ) {
         let mut changed = false;
-        let first = self.ends.partition_point(|&end| end <= places.start);
-        let last = self.ends.partition_point(|&end| end < places.end);
+        let first = self.windows.partition_point(|window| window.samples <= places.start);
+        let last = self.windows.partition_point(|window| window.samples < places.end);
         for window in first..=last {
-            match self.filling.iter_mut().find(|known| (known.0, known.1) == (epoch, window)) {
-                Some((_, _, newest)) => *newest = sequence,
+            match self.filling.iter_mut().find(|known| (known.epoch, known.window) == (epoch, window)) {
+                Some(known) => known.newest = sequence,
                 None => {
-                    self.filling.push_back((epoch, window, sequence));
+                    let begin = window.checked_sub(1).map_or(0, |before| self.windows[before].groups);
+                    let together = &self.groups[begin..self.windows[window].groups];
+                    self.now.extend(together);
+                    self.filling.push_back(Filling {
+                        epoch,
+                        window,
+                        groups: together.len(),
+                        newest: sequence,
+                    });
                     changed = true;
-                    let width = width(groups, self.kind);
-                    self.now.extend(self.groups.iter().skip(window * width).take(width));
                 }
             }
         }
         // That a buffer was free for this batch means that an older one has been delivered.
-        while self.filling.front().is_some_and(|(_, _, newest)| newest + self.slots <= sequence) {
+        while self.filling.front().is_some_and(|window| window.newest + self.slots <= sequence) {
             self.filling.pop_front();
             changed = true;
         }
         if !changed {
             return;
         }
-        let width = width(groups, self.kind);
-        // Windows are as wide as each other, but for the last of an epoch.
-        let width_of = |window: usize| width.min(self.groups.len() - window * width);
-        let held: usize = self.filling.iter().map(|&(_, window, _)| width_of(window)).sum();
+        let held: usize = self.filling.iter().map(|window| window.groups).sum();
         self.now.drain(..self.now.len() - held);
-        let newest = self.filling.back().map_or(0, |&(_, window, _)| window);
+        let visited = self.windows.get(last).map_or(self.groups.len(), |window| window.groups);
         self.next.clear();
-        self.next.extend(self.groups.iter().skip((newest + 1) * width));
+        self.next.extend(&self.groups[visited..]);
         if let Some(following) = epoch.checked_add(1).filter(|&following| following < self.end) {
             let mut order = Vec::new();
             permute(&mut order, groups, self.kind, self.seed, following);
@@ -156,17 +182,22 @@ impl Visits {
     pub(super) fn bytes(dataset: &dyn Dataset, kind: Order) -> u64 {
         let samples = if kind == Order::Shuffled { dataset.len() } else { 0 };
         let groups = dataset.groups().map_or(0, |groups| groups.firsts.len());
-        // Each group in this epoch's order, and in what is told of this and the next.
-        (4 * samples + 16 * groups) as u64
+        // Each group in this epoch's order, in what is told of this and the next, and maybe a window of its own.
+        (4 * samples + (16 + size_of::<Window>()) * groups) as u64
     }
 }
 
 /// The number of the stream that shuffles an epoch's first window; 0 shuffles samples that lie in no groups, 1 groups.
 const FIRST_WINDOW: u32 = 2;
 
-/// Groups of a window; as they are stored they are visited one at a time.
-fn width(groups: Groups<'_>, kind: Order) -> usize {
-    if kind == Order::Shuffled { groups.window.max(1) } else { 1 }
+/// Groups of a window that so many others lie before; as they are stored they are visited one at a time.
+fn width(groups: Groups<'_>, kind: Order, epoch: u32, before: usize) -> usize {
+    let widest = groups.window.max(1);
+    match kind {
+        Order::Sequential => 1,
+        Order::Shuffled if epoch == 0 && widest < groups.firsts.len() => widest.min(before.max(1)),
+        Order::Shuffled => widest,
+    }
 }
 
 /// The order of the groups in an epoch.

@@ -242,7 +242,8 @@ settings! {
         /// folder: training images used of each class, the first by name. Not set: all.
         images_per_class: Option<usize> = None, Limit::Between(1.0, 4e9);
         /// shards: archives whose images are shuffled among each other. An epoch takes the archives in a random order, and so many of them at a
-        /// time. Which image comes when depends on it.
+        /// time; the first one, where there are more, begins with one, one, two, four, so that it need not wait for so many. Which image comes
+        /// when depends on it.
         shuffle_shards: usize = 8, Limit::Between(1.0, 1_000_000.0);
         /// folder, camvid: share the images out anew by this seed, 60 % to train on, 20 % to validate and 20 % to test with, in a folder of each
         /// class. A function of the files' names. Not set: as the data set comes.
