@@ -163,7 +163,7 @@ pub fn of_weights(
 ) -> Result<EvaluatedFile, TrainError> {
     let (dataset, shape) = open_dataset(experiment, Split::Validation)?;
     let graph = network(experiment, dataset.as_ref(), shape)?;
-    let weights = Pretrained::open(weights, &graph, Use::Measuring)?;
+    let weights = Pretrained::open(weights, &graph, Use::Measuring, warn)?;
     let opened = device::open(experiment.train.device, experiment.train.threads)?;
     opened.warnings.iter().for_each(|warning| warn(warning));
     let Evaluation { mut session, evaluate, refresh: copies } =

@@ -37,13 +37,18 @@ pub struct Pretrained {
 
 impl Pretrained {
     /// Opens a file, or the newest good checkpoint of a run directory, and matches it with a network. Tensors that count batches
-    /// (`num_batches_tracked`) are passed over.
+    /// (`num_batches_tracked`) are passed over. Warns of newer checkpoints that are damaged.
     ///
     /// # Errors
     /// Where it cannot be read, or does not fit the network as its use needs it: the tensors are named.
-    pub fn open(path: &Path, graph: &Graph, purpose: Use) -> Result<Self, TrainError> {
+    pub fn open(
+        path: &Path,
+        graph: &Graph,
+        purpose: Use,
+        warn: &mut dyn FnMut(&str),
+    ) -> Result<Self, TrainError> {
         let path = if path.is_dir() {
-            checkpoint(&RunDir::open(path)?, None, &mut |_| ())?.path.join(WEIGHTS)
+            checkpoint(&RunDir::open(path)?, None, warn)?.path.join(WEIGHTS)
         } else {
             path.to_owned()
         };

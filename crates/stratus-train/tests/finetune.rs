@@ -67,7 +67,7 @@ fn graph(fixture: &Fixture, classes: usize) -> Graph {
 /// A session of one program with the weights of the file, and its inputs: the batch of the fixture.
 fn session(backend: &dyn Backend, fixture: &Fixture, graph: &Graph, program: &Program) -> (Session, Inputs) {
     let mut session = common::session(backend, program, Choices::default());
-    let weights = Pretrained::open(&file("resnet18_narrow.pth"), graph, Use::Measuring).unwrap();
+    let weights = Pretrained::open(&file("resnet18_narrow.pth"), graph, Use::Measuring, &mut |_| ()).unwrap();
     assert_eq!(weights.begins_anew(), None);
     weights.write_to(&mut session).unwrap();
     session.set_hyper(Hyper { learning_rate: fixture.learning_rate, iteration: 0, seed: 0 });
@@ -170,7 +170,7 @@ fn gradients_pass_frozen_layers_as_in_pytorch() {
 }
 
 fn refused(graph: &Graph, purpose: Use) -> (String, String) {
-    let error = Pretrained::open(&file("resnet18_narrow.pth"), graph, purpose).unwrap_err();
+    let error = Pretrained::open(&file("resnet18_narrow.pth"), graph, purpose, &mut |_| ()).unwrap_err();
     assert!(error.is_usage());
     (error.to_string().replace(file("").to_str().unwrap(), ""), error.hint().unwrap())
 }
@@ -180,7 +180,7 @@ fn a_classifier_for_other_classes_begins_anew() {
     let fixture = load();
     let graph = graph(&fixture, 7);
     let path = file("resnet18_narrow.pth");
-    let weights = Pretrained::open(&path, &graph, Use::Training).unwrap();
+    let weights = Pretrained::open(&path, &graph, Use::Training, &mut |_| ()).unwrap();
     let expected = format!("fc begins anew: {} has 10 classes, the network 7", path.display());
     assert_eq!(weights.begins_anew(), Some(expected.as_str()));
     // The new classifier is that of the seed, the rest the file's.
@@ -256,7 +256,7 @@ fn auxiliary_classifiers_begin_anew_with_the_other() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("googlenet.safetensors");
     write(&path, &stratus_train::weights::initial(&network(12), 1));
-    let weights = Pretrained::open(&path, &network(5), Use::Training).unwrap();
+    let weights = Pretrained::open(&path, &network(5), Use::Training, &mut |_| ()).unwrap();
     let expected =
         format!("fc, aux1.fc2, aux2.fc2 begin anew: {} has 12 classes, the network 5", path.display());
     assert_eq!(weights.begins_anew(), Some(expected.as_str()));
@@ -272,7 +272,7 @@ fn inference_needs_no_auxiliary_classifiers() {
     let needed = stratus_train::weights::initial(&graph.for_inference(), 1).len();
     let open = |tensors: &[Tensor], purpose| {
         write(&path, tensors);
-        Pretrained::open(&path, &graph, purpose)
+        Pretrained::open(&path, &graph, purpose, &mut |_| ())
     };
     // The auxiliary classifiers are known, another tensor is not.
     assert_eq!(open(&tensors, Use::Inference).unwrap().left_out(), 0);
@@ -309,7 +309,7 @@ fn what_is_no_number_is_refused() {
         values[5] = f32::NAN;
     }
     write(&path, &tensors);
-    let weights = Pretrained::open(&path, &graph, Use::Measuring).unwrap();
+    let weights = Pretrained::open(&path, &graph, Use::Measuring, &mut |_| ()).unwrap();
     let error = weights.tensors(&graph, 1).unwrap_err().to_string();
     assert_eq!(error, format!("{}: its `conv1.weight` holds NaN", path.display()));
 }

@@ -257,6 +257,20 @@ fn what_is_exported_measures_as_the_run_does() {
     let eval = arguments(&["eval", "second", "--weights", "first", "--json"], &[]);
     let other: serde_json::Value = serde_json::from_str(&place.run(&eval).expect(0).out).unwrap();
     assert_ne!(other["loss"], run["loss"]);
+    // Those of a run whose newest checkpoint is damaged are those of the one before, and that is said.
+    let older = Checkpoints::new(rolled_back(place, "older", 5).join("checkpoints")).path(5);
+    copy(&place.path("second"), &place.path("damaged"));
+    let checkpoints = Checkpoints::new(place.path("damaged/checkpoints"));
+    for later in checkpoints.list().unwrap().into_iter().filter(|&iteration| iteration > 5) {
+        fs::write(checkpoints.path(later).join("manifest.json"), "").unwrap();
+    }
+    let eval = arguments(&["eval", "nets/net.toml", "--weights", "damaged", "--json"], &[]);
+    let ran = place.run(&eval).expect(0);
+    assert!(ran.err.contains("warning: checkpoint damaged/checkpoints/00000000"), "{}", ran.err);
+    assert!(ran.err.contains(" is damaged: manifest.json"), "{}", ran.err);
+    let found: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    let sha256 = stratus_run::sources::Source::of_file(&older.join("weights.safetensors")).unwrap().sha256;
+    assert_eq!(found["file_sha256"], sha256);
     // A network by its name: first values, and those of a file.
     let network = ["model", "export", "digits", "--safetensors", "digits.safetensors"];
     let ran = place.run(&network).expect(0);

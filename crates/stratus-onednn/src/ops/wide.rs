@@ -6,6 +6,7 @@ use super::conv2d::{Around, weight_shape, window};
 use super::{Candidate, Maker, Own, Run, is_fallback, transfer};
 use crate::ffi::{Argument, DataType, Desc, Kernel, PrimitiveDesc, Propagation, Which, arg};
 use crate::native::threads::Team;
+use stratus_engine::backend::Tile;
 use stratus_engine::{Layout, Operands, StepKernel};
 
 /// What names of these ways begin with.
@@ -221,6 +222,30 @@ impl Own for Wide {
 /// Operands of the primitive, and its scratch.
 const MOST: usize = 5;
 
+impl WideKernel {
+    /// Brings operands to where the primitive has them, or its results back.
+    fn move_operands(
+        &mut self,
+        results: bool,
+        narrow: &mut [&mut [u8]; MOST],
+        copies: &mut [&mut [u8]; MOST],
+        scratch: &mut [u8],
+        tile: Tile,
+    ) -> Result<(), String> {
+        for ((operand, narrow), copy) in self.operands.iter_mut().zip(narrow).zip(copies) {
+            let Some(moved) = operand.moved.as_mut().filter(|_| operand.result == results) else { continue };
+            let (narrow, copy) = (&mut **narrow, &mut **copy);
+            let [from, to] = if results { [copy, narrow] } else { [narrow, copy] };
+            let mut part = Operands::new(tile);
+            part.set(0, from);
+            part.set(1, to);
+            part.set(2, scratch);
+            moved.run(&mut part)?;
+        }
+        Ok(())
+    }
+}
+
 impl StepKernel for WideKernel {
     fn run(&mut self, o: &mut Operands<'_>) -> Result<(), String> {
         let count = self.operands.len();
@@ -233,16 +258,7 @@ impl StepKernel for WideKernel {
             narrow[position] = o.take(position);
             (copies[position], scratch) = scratch.split_at_mut(operand.copy_bytes);
         }
-        for (position, operand) in self.operands.iter_mut().enumerate().filter(|(_, operand)| !operand.result)
-        {
-            if let Some(moved) = &mut operand.moved {
-                let mut part = Operands::new(tile);
-                part.set(0, narrow[position]);
-                part.set(1, copies[position]);
-                part.set(2, scratch);
-                moved.run(&mut part)?;
-            }
-        }
+        self.move_operands(false, &mut narrow, &mut copies, scratch, tile)?;
         let mut slices: [&mut [u8]; MOST] = Default::default();
         let pairs = narrow.iter_mut().zip(&mut copies).zip(&self.operands);
         for (slice, ((narrow, copy), operand)) in slices.iter_mut().zip(pairs) {
@@ -252,16 +268,6 @@ impl StepKernel for WideKernel {
         // The number of threads belongs to the calling thread: this may be another than the one that prepared.
         self.team.adopt();
         self.kernel.execute(|position| std::mem::take(&mut slices[position]))?;
-        for (position, operand) in self.operands.iter_mut().enumerate().filter(|(_, operand)| operand.result)
-        {
-            if let Some(moved) = &mut operand.moved {
-                let mut part = Operands::new(tile);
-                part.set(0, copies[position]);
-                part.set(1, narrow[position]);
-                part.set(2, scratch);
-                moved.run(&mut part)?;
-            }
-        }
-        Ok(())
+        self.move_operands(true, &mut narrow, &mut copies, scratch, tile)
     }
 }

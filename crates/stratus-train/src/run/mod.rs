@@ -82,8 +82,10 @@ fn prepare(
     let datasets = open_datasets(&experiment)?;
     let Network { graph, layer_file } = Network::of(&experiment, datasets.train.as_ref(), datasets.shape)?;
     let weights = experiment.model.weights.as_deref().filter(|_| beginning == Beginning::First);
-    let pretrained =
-        weights.map(|path| Pretrained::open(Path::new(path), &graph, Use::Training)).transpose()?;
+    let mut warn = |text: &str| observer.warn(text);
+    let pretrained = weights
+        .map(|path| Pretrained::open(Path::new(path), &graph, Use::Training, &mut warn))
+        .transpose()?;
     let opened = device::open(experiment.train.device, experiment.train.threads)?;
     for warning in &opened.warnings {
         observer.warn(warning);

@@ -149,10 +149,11 @@ fn find(
 
 /// A file's weights: all that inference needs must be in it, or, where weights alone are written, all that the network has.
 fn read(arguments: &ExportArguments, path: &Path, graph: &Graph, output: &Output) -> Result<Vec<Tensor>> {
+    let warn = &mut |text: &str| output.warning(text);
     if arguments.safetensors.is_some() {
-        return Ok(Pretrained::open(path, graph, Use::Measuring)?.tensors(graph, 0)?);
+        return Ok(Pretrained::open(path, graph, Use::Measuring, warn)?.tensors(graph, 0)?);
     }
-    let weights = Pretrained::open(path, graph, Use::Inference)?;
+    let weights = Pretrained::open(path, graph, Use::Inference, warn)?;
     let left_out = weights.left_out();
     if left_out > 0 {
         output.message(&format!(
