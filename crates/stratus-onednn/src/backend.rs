@@ -90,11 +90,6 @@ impl OneDnn {
         matches!(self.context.instruction_set(), "AVX-512 BF16" | "AVX-512 FP16" | "AMX")
     }
 
-    /// Whether the library may use AMX here.
-    pub(crate) fn has_amx(&self) -> bool {
-        self.context.instruction_set() == "AMX"
-    }
-
     /// The highest rate of multiply-adds of a square matrix product, in GFLOP/s: what no kernel exceeds by much.
     #[must_use]
     pub fn peak_gflops(&self, dtype: DType) -> Option<f64> {

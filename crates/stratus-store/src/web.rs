@@ -1,8 +1,8 @@
 //! One request over HTTP, tried until it is answered or patience is at its end.
 //!
 //! Every store behind HTTP sends through here: what may work in a while (no connection, 429, 5xx) is sent again with growing
-//! waits, or when the server wants it to be (`Retry-After`), everything else is the caller's to judge. An answer's body is read by the caller, and breaks in its hands; going on is the
-//! business of [`Store`](crate::Store).
+//! waits, or when the server wants it to be (`Retry-After`), everything else is the caller's to judge. An answer's body is read by the
+//! caller, and breaks in its hands; going on is the business of [`Store`](crate::Store).
 
 use std::fmt;
 use std::io::{self, Read};

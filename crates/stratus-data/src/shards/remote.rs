@@ -1,7 +1,7 @@
 //! Shards that lie elsewhere: fetched into a bounded cache before they are needed, and read there.
 //!
-//! Two threads fetch what [`expect`](Remote::expect) announced, in its order: first the shards that batches are being made of, then those of the
-//! window behind them, where the cache has room. Whoever reads a sample whose shard is not there yet waits for it. Copies that batches are
+//! Two threads fetch what [`expect`](Remote::expect) announced, in its order: first the shards that batches are being made of, then as many
+//! behind them as a window holds, where the cache has room. Whoever reads a sample whose shard is not there yet waits for it. Copies that batches are
 //! being made of are held, so that the cache does not give them up; the samples are the same whatever the cache did.
 
 use std::collections::HashSet;
@@ -129,8 +129,7 @@ impl Remote {
     /// Says which shards are read now, and which next.
     pub(super) fn expect(&self, now: &[u32], next: &[u32]) {
         let mut state = lock(&self.shared.state);
-        // A window is at most as wide as all before it, which may be twice as many as are read now.
-        let following = now.len().max(self.shared.window.min(2 * now.len())).max(FETCHERS);
+        let following = self.shared.window.max(FETCHERS);
         let ahead = next.iter().filter(|shard| !now.contains(shard)).take(following);
         state.next.clear();
         state.next.extend(ahead);

@@ -79,6 +79,12 @@ impl Context {
         &self.library.path
     }
 
+    /// Whether its kernels may use AMX.
+    #[must_use]
+    pub fn has_amx(&self) -> bool {
+        self.instruction_set() == "AMX"
+    }
+
     /// The instruction set its kernels use (`dnnl_cpu_isa_t`), by name.
     #[must_use]
     pub fn instruction_set(&self) -> &'static str {

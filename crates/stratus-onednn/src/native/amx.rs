@@ -39,7 +39,7 @@ impl Amx {
     /// given to a process as a whole.
     #[must_use]
     pub fn of(context: &Context) -> Option<Self> {
-        (context.instruction_set() == "AMX").then_some(Self(()))
+        context.has_amx().then_some(Self(()))
     }
 
     /// Shapes the calling thread's registers. The library shapes them anew whenever it finds them otherwise than it needs them.

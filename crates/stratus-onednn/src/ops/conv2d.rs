@@ -43,12 +43,12 @@ pub(crate) fn weight_shape(conv: &Conv2d) -> Vec<usize> {
     if conv.groups == 1 { vec![o, i, h, w] } else { vec![conv.groups, o / conv.groups, i, h, w] }
 }
 
-fn bias(maker: &Maker<'_>, conv: &Conv2d) -> Result<Option<Desc>, String> {
+pub(super) fn bias(maker: &Maker<'_>, conv: &Conv2d) -> Result<Option<Desc>, String> {
     conv.bias.then(|| maker.context.strided(&[conv.out_channels], DataType::F32, &[1])).transpose()
 }
 
 /// A forward descriptor with weights of any layout, as the gradients need it for a hint.
-fn hint(maker: &Maker<'_>, around: &Around<'_>) -> Result<PrimitiveDesc, String> {
+pub(super) fn hint(maker: &Maker<'_>, around: &Around<'_>) -> Result<PrimitiveDesc, String> {
     let weights = maker.context.any(&weight_shape(around.conv), around.compute)?;
     let descs = [around.x, &weights, around.y];
     maker.context.convolution_forward(Propagation::Training, descs, None, &window(around.conv), &maker.plain)
@@ -73,7 +73,13 @@ fn or_wide(
 }
 
 /// Whether an implementation of the gradient of the weights is known to be wrong for a convolution, of maps that lie as `x` and `y`.
-fn is_hazardous(conv: &Conv2d, compute: DataType, x: &Layout, y: &Layout, implementation: &str) -> bool {
+pub(super) fn is_hazardous(
+    conv: &Conv2d,
+    compute: DataType,
+    x: &Layout,
+    y: &Layout,
+    implementation: &str,
+) -> bool {
     const LARGEST_BLOCK: usize = 16;
     let strided = conv.stride != [1, 1];
     // oneDNN issue 6035, in all releases up to 3.12: for strided 1x1 convolutions of maps that lie channels last, these kernels write as many
@@ -120,10 +126,9 @@ pub(crate) fn forward(
             Ok(operands)
         },
         usable: &|_| true,
-        wanted: maker.wanted.as_deref(),
     };
     let wide = || wide::forward(maker, around, relu, propagation, weights);
-    let mut candidates = or_wide(around, ways.list(weights, &any), wide)?;
+    let mut candidates = or_wide(around, ways.list(maker, weights, &any), wide)?;
     candidates.extend(direct::forward(maker, around, relu, weights)?);
     #[cfg(target_arch = "x86_64")]
     candidates.extend(super::panels::forward(maker, around, relu, weights)?);
@@ -148,11 +153,10 @@ pub(crate) fn backward_data(
         },
         operands: &|desc| descs(desc, &list),
         usable: &|_| true,
-        wanted: maker.wanted.as_deref(),
     };
     let wide = || wide::backward_data(maker, around, weights);
     #[allow(unused_mut)] // Elsewhere than on x86-64 there is nothing to add.
-    let mut candidates = or_wide(around, ways.list(weights, &any), wide)?;
+    let mut candidates = or_wide(around, ways.list(maker, weights, &any), wide)?;
     #[cfg(target_arch = "x86_64")]
     candidates.extend(super::panels::backward_data(maker, around, weights)?);
     Ok(candidates)
@@ -188,14 +192,9 @@ pub(crate) fn backward_weights(
             Ok(operands)
         },
         usable: &|implementation| !is_hazardous(around.conv, around.compute, &x, &y, implementation),
-        wanted: maker.wanted.as_deref(),
     };
-    let hazardous = |desc: &PrimitiveDesc| -> Result<bool, String> {
-        let (x, y) = (desc.desc(Which::Src)?.layout()?, desc.desc(Which::DiffDst)?.layout()?);
-        Ok(is_hazardous(around.conv, DataType::F32, &x, &y, &desc.implementation()))
-    };
-    let wide = || wide::backward_weights(maker, around, weights, &hazardous);
-    let mut candidates = or_wide(around, ways.list(weights, &any), wide)?;
+    let wide = || wide::backward_weights(maker, around, weights);
+    let mut candidates = or_wide(around, ways.list(maker, weights, &any), wide)?;
     candidates.extend(direct::backward_weights(maker, around, weights)?);
     #[cfg(target_arch = "x86_64")]
     candidates.extend(super::panels::backward_weights(maker, around, weights)?);

@@ -76,9 +76,8 @@ pub(crate) fn forward(
             Ok(operands)
         },
         usable: &|_| true,
-        wanted: maker.wanted.as_deref(),
     };
-    ways.list(weights, &any)
+    ways.list(maker, weights, &any)
 }
 
 /// Ways to make the input's gradient.
@@ -97,9 +96,8 @@ pub(crate) fn backward_data(
         },
         operands: &|desc| descs(desc, &list),
         usable: &|_| true,
-        wanted: maker.wanted.as_deref(),
     };
-    let mut candidates = ways.list(weights, &any)?;
+    let mut candidates = ways.list(maker, weights, &any)?;
     candidates.extend(narrow::backward_data(maker, around, weights)?);
     Ok(candidates)
 }
@@ -131,9 +129,8 @@ pub(crate) fn backward_weights(
             Ok(operands)
         },
         usable: &|_| true,
-        wanted: maker.wanted.as_deref(),
     };
-    let mut candidates = ways.list(weights, &any)?;
+    let mut candidates = ways.list(maker, weights, &any)?;
     candidates.extend(outer::backward_weights(maker, around, weights)?);
     Ok(candidates)
 }

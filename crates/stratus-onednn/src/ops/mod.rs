@@ -179,22 +179,25 @@ pub(crate) struct Ways<'a> {
     pub operands: &'a OperandsOf<'a>,
     /// Which implementations, by name, may be used at all.
     pub usable: &'a dyn Fn(&str) -> bool,
-    /// [`Maker::wanted`].
-    pub wanted: Option<&'a str>,
 }
 
 impl Ways<'_> {
     /// Every way to run the operation, best first by the library's own order: with the weights as they lie where `fixed` says how, then,
     /// marked [`REORDERED`], with those that the library would choose (`any`). Reference kernels only where there is nothing else.
-    pub fn list(&self, fixed: Option<&Desc>, any: &Desc) -> Result<Vec<Candidate>, String> {
-        let Some(fixed) = fixed else { return self.implementations(any, "") };
+    pub fn list(
+        &self,
+        maker: &Maker<'_>,
+        fixed: Option<&Desc>,
+        any: &Desc,
+    ) -> Result<Vec<Candidate>, String> {
+        let Some(fixed) = fixed else { return self.implementations(maker, any, "") };
         let lies = fixed.layout()?;
-        let as_they_lie = self.implementations(fixed, "");
-        let found = as_they_lie.iter().flatten().any(|candidate| self.is_wanted(&candidate.name));
-        if as_they_lie.is_ok() && (found || self.wants_own()) {
+        let as_they_lie = self.implementations(maker, fixed, "");
+        let found = as_they_lie.iter().flatten().any(|candidate| maker.wants(&candidate.name));
+        if as_they_lie.is_ok() && (found || maker.wants_own()) {
             return as_they_lie;
         }
-        let elsewhere = self.implementations(any, REORDERED);
+        let elsewhere = self.implementations(maker, any, REORDERED);
         let mut candidates = match (as_they_lie, elsewhere) {
             (Err(error), Err(_)) => return Err(error),
             (as_they_lie, elsewhere) => {
@@ -213,16 +216,12 @@ impl Ways<'_> {
         Ok(candidates)
     }
 
-    fn is_wanted(&self, name: &str) -> bool {
-        self.wanted.is_some_and(|wanted| wanted == name)
-    }
-
-    /// Whether the plan asks for a kernel of our own: then of the library's there is no need for more than one.
-    fn wants_own(&self) -> bool {
-        self.wanted.is_some_and(|wanted| wanted.starts_with(OWN))
-    }
-
-    fn implementations(&self, weights: &Desc, suffix: &str) -> Result<Vec<Candidate>, String> {
+    fn implementations(
+        &self,
+        maker: &Maker<'_>,
+        weights: &Desc,
+        suffix: &str,
+    ) -> Result<Vec<Candidate>, String> {
         let mut desc = (self.make)(weights)?;
         let mut candidates: Vec<Candidate> = Vec::new();
         loop {
@@ -236,7 +235,7 @@ impl Ways<'_> {
                     candidates.push(Candidate { name, operands, run: Run::Primitive(desc.duplicate()?) });
                 }
             }
-            let found = candidates.last().is_some_and(|last| self.wants_own() || self.is_wanted(&last.name));
+            let found = candidates.last().is_some_and(|last| maker.wants_own() || maker.wants(&last.name));
             if found || candidates.len() >= IMPLEMENTATIONS || !desc.advance() {
                 break;
             }
@@ -272,6 +271,17 @@ pub(crate) struct Maker<'a> {
     pub relu: Attributes,
     /// The implementation that a plan asks for: those behind it need not be looked at.
     pub wanted: Option<String>,
+}
+
+impl Maker<'_> {
+    fn wants(&self, name: &str) -> bool {
+        self.wanted.as_deref() == Some(name)
+    }
+
+    /// Whether the plan asks for a kernel of our own: then of the library's there is no need for more than one.
+    fn wants_own(&self) -> bool {
+        self.wanted.as_ref().is_some_and(|wanted| wanted.starts_with(OWN))
+    }
 }
 
 /// The library's name of a type.

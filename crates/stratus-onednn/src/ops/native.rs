@@ -11,6 +11,7 @@ use crate::native::max_pool::MaxPool;
 use crate::native::pool::Pool;
 use crate::native::rows::Geometry;
 use crate::native::simd::Bf16;
+use crate::ops::OWN;
 use stratus_engine::ops::{Averages, FusedPool, Kernel};
 use stratus_engine::{DType, Layout, Operands, PreparedStep, Step, StepKernel, Value};
 use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
@@ -133,7 +134,7 @@ pub(crate) fn prepare(
 ) -> Result<PreparedStep, String> {
     let (values, layouts) = operands.into_iter().unzip();
     let around = Around { values, layouts };
-    let implementation = format!("stratus:{}", machine.level.name());
+    let implementation = format!("{OWN}{}", machine.level.name());
     let machine = machine.clone();
     let prepared = match of.kernel.clone() {
         Kernel::BatchNormStatistics(k) => {

@@ -1,7 +1,7 @@
 //! Convolution, the gradient of its input and that of its weights on our own kernels for AMX, as further ways to run steps that oneDNN also runs.
 
 use super::conv2d::Around;
-use super::{Candidate, Maker, Own, Run};
+use super::{Candidate, Maker, OWN, Own, Run};
 use crate::ffi::{DataType, Desc, arg};
 use crate::native::amx::Amx;
 use crate::native::panel_conv::{PanelConv, Task};
@@ -98,7 +98,7 @@ fn candidate(
         }
     };
     let run = Run::Own(Box::new(OnPanels { pass, bias }));
-    Ok(Some(Candidate { name: "stratus:amx".to_owned(), run, operands }))
+    Ok(Some(Candidate { name: format!("{OWN}amx"), run, operands }))
 }
 
 impl Own for OnPanels {

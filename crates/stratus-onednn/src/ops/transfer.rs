@@ -1,6 +1,6 @@
 //! Changes of layout and type, on oneDNN or on our own kernel.
 
-use super::{Candidate, Maker, Own, Run, is_fallback};
+use super::{Candidate, Maker, OWN, Own, Run, is_fallback};
 use crate::ffi::{DataType, Desc, arg};
 use crate::native::relayout::Relayout;
 use crate::native::simd::{Bf16, Element};
@@ -23,7 +23,7 @@ pub(crate) fn transfer(
     if library.as_ref().map_or(true, |desc| is_slow(&desc.implementation()))
         && let Some(relayout) = Relayout::new(&from.layout()?, &to.layout()?, maker.machine)
     {
-        let name = format!("stratus:{}", maker.machine.level.name());
+        let name = format!("{OWN}{}", maker.machine.level.name());
         return Ok(Candidate { name, operands, run: Run::Own(Box::new(Moved { relayout, dtypes })) });
     }
     let desc = library?;

@@ -2,7 +2,7 @@
 //! whatever layout it runs best in, and the result back; for grouped convolutions, and where the processor has no instructions for bf16, that can
 //! be faster all the same. Sums are in f32 either way, and the result is rounded once.
 
-use super::conv2d::{Around, weight_shape, window};
+use super::conv2d::{Around, bias, hint, is_hazardous, weight_shape, window};
 use super::{Candidate, Maker, Own, Run, is_fallback, transfer};
 use crate::ffi::{Argument, DataType, Desc, Kernel, PrimitiveDesc, Propagation, Which, arg};
 use crate::native::threads::Team;
@@ -60,7 +60,7 @@ pub(super) fn forward(
     weights: Option<&Desc>,
 ) -> Result<Option<Candidate>, String> {
     let wide = WideMaker::new(maker, around, weights);
-    let bias = wide.bias()?;
+    let bias = bias(maker, around.conv)?;
     let attributes = if relu { &maker.relu } else { &maker.plain };
     let [x, w, y] = wide.any()?;
     let window = window(around.conv);
@@ -79,37 +79,47 @@ pub(super) fn backward_data(
     let wide = WideMaker::new(maker, around, weights);
     let [x, w, y] = wide.any()?;
     let window = window(around.conv);
-    let Some(hint) = wide.hint()? else { return Ok(None) };
+    let Ok(hint) = hint(maker, &Around { conv: around.conv, x: &x, y: &y, compute: DataType::F32 }) else {
+        return Ok(None);
+    };
     let desc = maker.context.convolution_backward_data([&x, &w, &y], &window, &hint, &maker.plain);
     let operands =
         [(arg::DIFF_DST, Which::DiffDst), (arg::WEIGHTS, Which::Weights), (arg::DIFF_SRC, Which::DiffSrc)];
     wide.candidate(desc.ok(), operands, None)
 }
 
-/// A way to make the gradients of weight and bias; `weights` is how the gradient is wanted, where that is decided. `hazardous` says of a descriptor
-/// that its implementation must not be used.
+/// A way to make the gradients of weight and bias; `weights` is how the gradient is wanted, where that is decided.
 pub(super) fn backward_weights(
     maker: &Maker<'_>,
     around: &Around<'_>,
     weights: Option<&Desc>,
-    hazardous: &dyn Fn(&PrimitiveDesc) -> Result<bool, String>,
 ) -> Result<Option<Candidate>, String> {
     let wide = WideMaker::new(maker, around, weights);
-    let bias = wide.bias()?;
+    let bias = bias(maker, around.conv)?;
     let [x, w, y] = wide.any()?;
     let window = window(around.conv);
-    let Some(hint) = wide.hint()? else { return Ok(None) };
+    let Ok(hint) = hint(maker, &Around { conv: around.conv, x: &x, y: &y, compute: DataType::F32 }) else {
+        return Ok(None);
+    };
     let made =
         maker.context.convolution_backward_weights([&x, &w, &y], bias.as_ref(), &window, &hint, &maker.plain);
-    let mut desc = made.ok();
-    while let Some(refused) = desc.as_mut().filter(|desc| hazardous(desc).unwrap_or(true)) {
-        if !refused.advance() {
+    let Ok(mut desc) = made else { return Ok(None) };
+    loop {
+        let (x, y) = (desc.desc(Which::Src)?.layout(), desc.desc(Which::DiffDst)?.layout());
+        // What lies in a way that is the library's secret cannot be made by us.
+        let usable = x
+            .and_then(|x| Ok((x, y?)))
+            .is_ok_and(|(x, y)| !is_hazardous(around.conv, DataType::F32, &x, &y, &desc.implementation()));
+        if usable {
+            break;
+        }
+        if !desc.advance() {
             return Ok(None);
         }
     }
     let operands =
         [(arg::SRC, Which::Src), (arg::DIFF_DST, Which::DiffDst), (arg::DIFF_WEIGHTS, Which::DiffWeights)];
-    wide.candidate(desc, operands, bias.map(|bias| (3, arg::DIFF_BIAS, bias)))
+    wide.candidate(Some(desc), operands, bias.map(|bias| (3, arg::DIFF_BIAS, bias)))
 }
 
 struct WideMaker<'a> {
@@ -123,24 +133,11 @@ impl<'a> WideMaker<'a> {
         Self { maker, around, weights }
     }
 
-    fn bias(&self) -> Result<Option<Desc>, String> {
-        let conv = self.around.conv;
-        let context = self.maker.context;
-        conv.bias.then(|| context.strided(&[conv.out_channels], DataType::F32, &[1])).transpose()
-    }
-
     /// Input, weights and output in f32, in any layout.
     fn any(&self) -> Result<[Desc; 3], String> {
         let any = |shape: &[usize]| self.maker.context.any(shape, DataType::F32);
         let Around { x, y, conv, .. } = self.around;
         Ok([any(&x.layout()?.shape)?, any(&weight_shape(conv))?, any(&y.layout()?.shape)?])
-    }
-
-    fn hint(&self) -> Result<Option<PrimitiveDesc>, String> {
-        let [x, w, y] = self.any()?;
-        let (window, plain) = (window(self.around.conv), &self.maker.plain);
-        let context = self.maker.context;
-        Ok(context.convolution_forward(Propagation::Training, [&x, &w, &y], None, &window, plain).ok())
     }
 
     /// How the step has an operand, and in which type.

@@ -74,7 +74,7 @@ impl Builder<'_> {
 
     /// Whether anything but AMX would be several times as slow.
     fn wants_tiles(&self, step: &Step) -> Result<bool, String> {
-        Ok(self.backend.has_amx()
+        Ok(self.backend.context.has_amx()
             && fills_tiles(&step.kernel)
             && self.data_type(step.inputs[0])? == DataType::Bf16)
     }
