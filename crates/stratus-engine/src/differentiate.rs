@@ -119,10 +119,17 @@ impl Differentiator {
         }
     }
 
-    /// A new value for two sums per channel of a forward step's layer, in double precision.
-    pub fn sums(&mut self, forward: &Step, channels: usize) -> ValueId {
+    /// A new value for sums of a forward step's layer, in double precision.
+    pub fn sums(&mut self, forward: &Step, shape: &[usize]) -> ValueId {
         let name = format!("{}:sums", self.program.layer_name(forward));
-        self.program.add_value(name, &[2, channels], crate::DType::F64, Role::Transient)
+        self.program.add_value(name, shape, crate::DType::F64, Role::Transient)
+    }
+
+    /// The output at `position` of the step that makes a value.
+    #[must_use]
+    pub fn made_with(&self, value: ValueId, position: usize) -> Option<ValueId> {
+        let maker = self.program.steps.iter().find(|step| step.outputs.contains(&value))?;
+        maker.outputs.get(position).copied()
     }
 
     /// Calls `make` with a value for a gradient of `value`. Where `value` has one already, the new one is added to it.

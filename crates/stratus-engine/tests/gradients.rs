@@ -9,7 +9,10 @@ use stratus_engine::cases::{self, Case, Fill};
 use stratus_engine::differentiate::differentiate;
 use stratus_engine::fuse::fuse;
 use stratus_engine::lower::lower;
-use stratus_engine::ops::{BatchNormStatistics, LinearForward, METRICS, SoftmaxCrossEntropy};
+use stratus_engine::ops::{
+    BatchNormApply, BatchNormStatistics, LinearForward, METRICS, SoftmaxCrossEntropy, StemApply,
+    StemStatistics,
+};
 use stratus_engine::program::{Layer, Mode};
 use stratus_engine::{DType, Kernel, Phase, Precision, Program, Role, Step, ValueId};
 use stratus_graph::Graph;
@@ -33,15 +36,23 @@ fn empty(batch: usize) -> Program {
 
 /// Puts the statistics before a program that applies them: its derivative goes through both.
 fn prepend_statistics(program: &mut Program) {
-    let Kernel::BatchNormApply(apply) = program.steps[0].kernel else { return };
-    let [x, _, _, mean, inverse_deviation] = program.steps[0].inputs[..] else { panic!("five inputs") };
-    let channels = apply.norm.channels;
+    let (kernel, channels, sums): (Kernel, usize, _) = match program.steps[0].kernel {
+        Kernel::BatchNormApply(BatchNormApply { norm, .. }) => {
+            (BatchNormStatistics { norm }.into(), norm.channels, [2, norm.channels])
+        }
+        Kernel::StemApply(StemApply { stem }) => {
+            (StemStatistics { stem }.into(), stem.norm.channels, [stem.taps() + 1, stem.taps()])
+        }
+        _ => return,
+    };
+    // What is normalised, or made from what comes before the parameters of the norm; the statistics come last.
+    let [inputs @ .., _, _, mean, inverse_deviation] = &program.steps[0].inputs[..] else { panic!("inputs") };
+    let (inputs, made) = (inputs.to_vec(), [*mean, *inverse_deviation]);
     let mut value = |name: &str, shape: &[usize]| program.add_value(name, shape, DType::F64, Role::Buffer);
     let updates = vec![value("running_mean", &[channels]), value("running_var", &[channels])];
-    let outputs = vec![mean, inverse_deviation, value("moments", &[2, channels])];
-    let kernel = BatchNormStatistics { norm: apply.norm }.into();
+    let outputs = made.into_iter().chain([value("sums", &sums)]).collect();
     let (phase, layers) = (Phase::Forward, vec![0]);
-    program.steps.insert(0, Step { kernel, phase, layers, inputs: vec![x], updates, outputs });
+    program.steps.insert(0, Step { kernel, phase, layers, inputs, updates, outputs });
 }
 
 fn push(
@@ -89,7 +100,7 @@ fn fill_loss(probe: &mut Probe, name: &str) {
 /// Whether a case's forward kernel passes a gradient to an input of this name.
 fn is_trained(name: &str) -> bool {
     let number = name.strip_prefix('x').is_some_and(|number| number.parse::<usize>().is_ok());
-    number || ["a", "b", "x", "weight", "bias"].contains(&name)
+    number || ["a", "b", "x", "weight", "bias", "norm_weight", "norm_bias"].contains(&name)
 }
 
 /// Checks all gradients of one case's forward kernel; false where it is not one.
@@ -103,7 +114,8 @@ fn check_case(case: &Case, into: &mut Checked) -> bool {
         | Kernel::AddForward(_)
         | Kernel::ConcatForward(_)
         | Kernel::Dropout(_)
-        | Kernel::LinearForward(_) => true,
+        | Kernel::LinearForward(_)
+        | Kernel::StemApply(_) => true,
         // Without its index it is not trained through.
         Kernel::MaxPoolForward(_) => case.outputs.len() == 2,
         Kernel::BatchNormInference(norm) => norm.pool.is_none() || case.outputs.len() == 2,
@@ -186,7 +198,12 @@ fn network(graph: &Graph, fused: bool) -> Probe {
     if fused {
         forward = fuse(&forward).unwrap();
     }
-    let mut probe = Probe::new(&differentiate(&forward).unwrap());
+    probe(graph, &forward)
+}
+
+/// The differentiated network, with numbers in everything that it reads.
+fn probe(graph: &Graph, forward: &Program) -> Probe {
+    let mut probe = Probe::new(&differentiate(forward).unwrap());
     let images = probe.read("images").len();
     probe.write("images", &numbers(images, 5, 1.0));
     probe.write("labels", &[2.0, -1.0, 1.0]);
@@ -270,6 +287,39 @@ fn fusion_changes_neither_loss_nor_gradients() {
         for name in names.iter().filter(statistics) {
             cases::compare(&plain.read(name), &fused.read(name), 1e-13).unwrap();
         }
+    }
+}
+
+/// A network that begins with a stem, fused and not: the images are constants.
+#[test]
+fn a_stem_changes_neither_loss_nor_gradients() {
+    for input in [[1, 9, 8], [1, 8, 11]] {
+        let graph = digits(input, 4, 8);
+        let [mut plain, mut fused] = [false, true].map(|fused| {
+            let mut forward = lower(&graph, Mode::Train, Precision::F64, 3).unwrap();
+            if fused {
+                forward = fuse(&forward).unwrap();
+                assert!(matches!(forward.steps[0].kernel, Kernel::StemStatistics(_)), "{}", forward.dump());
+            }
+            probe(&graph, &forward)
+        });
+        assert!((plain.loss() - fused.loss()).abs() < 1e-12);
+        for name in differentiated(&plain) {
+            let gradient = format!("{name}:gradient");
+            cases::compare(&plain.read(&gradient), &fused.read(&gradient), 1e-11)
+                .unwrap_or_else(|problem| panic!("{gradient}: {problem}"));
+        }
+        for name in ["layer1.1.running_mean", "layer1.1.running_var"] {
+            cases::compare(&plain.read(name), &fused.read(name), 1e-12).unwrap();
+        }
+        let mut checked = Checked::default();
+        for name in differentiated(&fused) {
+            check_gradient(&mut fused, &name, &format!("{name}:gradient"), 12, &mut checked);
+        }
+        assert!(
+            checked.agreed > 90 && checked.kinks * 20 < checked.agreed && checked.zero == 0,
+            "{checked:?}"
+        );
     }
 }
 

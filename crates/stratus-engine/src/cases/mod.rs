@@ -20,6 +20,7 @@ mod max_pool2d;
 mod relu;
 mod run;
 mod sgd;
+mod stem;
 
 pub use bench::{Measurement, bench};
 pub use run::{compare, run};
@@ -48,6 +49,7 @@ const TABLES: &[Table] = &[
     max_pool2d::TABLE,
     relu::TABLE,
     sgd::TABLE,
+    stem::TABLE,
 ];
 
 /// Every test case. Not all run in every precision: see [`Case::precisions`] and [`of`].

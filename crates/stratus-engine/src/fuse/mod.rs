@@ -1,10 +1,11 @@
 //! Fusion: rewrites of the forward program. What is fused forward is fused backward too, because differentiation comes after.
-//! A new fusion is a file here and a line in `FUSIONS`.
+//! A new fusion of two steps is a file here and a line in `FUSIONS`.
 
 mod add_relu;
 mod batch_norm_pool;
 mod batch_norm_relu;
 mod conv_relu;
+mod stem;
 
 use crate::{EngineError, Kernel, Program, ValueId};
 
@@ -28,6 +29,7 @@ pub fn fuse(forward: &Program) -> Result<Program, EngineError> {
         while apply(&mut program, *rule) {}
         program.verify(pass)?;
     }
+    stem::fuse(&mut program);
     join_statistics(&mut program);
     program.drop_unused_values();
     program.verify("fuse")?;

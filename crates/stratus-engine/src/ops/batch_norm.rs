@@ -5,7 +5,10 @@
 //!
 //! Vectors `[N, C]` are maps of one pixel. Behind a linear layer they have the master precision; results and gradients have the compute precision.
 
-use super::{KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape, image_shape, no_kernel};
+use super::{
+    KernelSpec, Tiling, expect_counts, expect_f64, expect_index, expect_same_shape, expect_shape,
+    image_shape, no_kernel,
+};
 use crate::differentiate::Differentiator;
 use crate::lower::Lowering;
 use crate::{DType, EngineError, Phase, Step, Value};
@@ -163,18 +166,7 @@ fn check_all(
 }
 
 fn check_index(pool: Option<FusedPool>, y: &Value, index: Option<&&Value>) -> Result<(), String> {
-    match (pool, index) {
-        (None, _) => Ok(()),
-        (Some(_), Some(index)) if index.dtype == DType::U8 => expect_same_shape(y, index),
-        _ => Err("fused pooling needs an index of type u8".to_owned()),
-    }
-}
-
-fn expect_f64(value: &Value) -> Result<(), String> {
-    if value.dtype == DType::F64 {
-        return Ok(());
-    }
-    Err(format!("`{}` is {}, it should be f64", value.name, value.dtype))
+    if pool.is_some() { expect_index(y, index.copied()) } else { Ok(()) }
 }
 
 impl KernelSpec for BatchNormStatistics {
@@ -235,7 +227,7 @@ impl KernelSpec for BatchNormApply {
         };
         let index = step.outputs.get(1);
         let (dweight, dbias) = (to.parameter_gradient(weight), to.parameter_gradient(bias));
-        let sums = to.sums(step, norm.channels);
+        let sums = to.sums(step, &[2, norm.channels]);
         let mut inputs = vec![x, dy, weight, bias, mean, inverse_deviation];
         let mut sources = [&inputs[..], &[dweight, dbias]].concat();
         inputs.extend(index);

@@ -15,6 +15,7 @@ mod loss;
 mod max_pool2d;
 mod relu;
 mod sgd;
+mod stem;
 
 pub use add::AddForward;
 pub use avg_pool2d::{Averages, AvgPoolBackward, AvgPoolForward, Stretch};
@@ -33,10 +34,11 @@ pub use loss::{METRICS, SoftmaxCrossEntropy};
 pub use max_pool2d::{MaxPoolBackward, MaxPoolForward};
 pub use relu::{ReluBackward, ReluForward};
 pub use sgd::{HYPER, SgdUpdate};
+pub use stem::{Stem, StemApply, StemGradients, StemInference, StemStatistics};
 
 use crate::differentiate::Differentiator;
 use crate::lower::Lowering;
-use crate::{EngineError, Step, Value};
+use crate::{DType, EngineError, Step, Value};
 use serde::{Deserialize, Serialize};
 use stratus_graph::{Node, Op, Operation};
 
@@ -146,6 +148,10 @@ kernels!(
     Reorder,
     SgdUpdate,
     SoftmaxCrossEntropy,
+    StemApply,
+    StemGradients,
+    StemInference,
+    StemStatistics,
 );
 
 /// Adds the forward steps of a node.
@@ -195,6 +201,22 @@ fn expect_shape(value: &Value, shape: &[usize]) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("`{}` is {:?}, it should be {shape:?}", value.name, value.shape))
+}
+
+/// Checks a sum over the batch.
+fn expect_f64(value: &Value) -> Result<(), String> {
+    if value.dtype == DType::F64 {
+        return Ok(());
+    }
+    Err(format!("`{}` is {}, it should be f64", value.name, value.dtype))
+}
+
+/// Checks the winners of a pooling whose result is `y`.
+fn expect_index(y: &Value, index: Option<&Value>) -> Result<(), String> {
+    match index {
+        Some(index) if index.dtype == DType::U8 => expect_same_shape(y, index),
+        _ => Err("fused pooling needs an index of type u8".to_owned()),
+    }
 }
 
 /// The four extents `[N, C, H, W]` of a value.

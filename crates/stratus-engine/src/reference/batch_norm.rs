@@ -12,7 +12,7 @@ use crate::ops::{
 const CUT: f64 = 255.0;
 
 /// One channel's normalisation: `y = weight * (x - mean) * inverse_deviation + bias`.
-struct Affine {
+pub(super) struct Affine {
     mean: f64,
     inverse_deviation: f64,
     weight: f64,
@@ -21,7 +21,7 @@ struct Affine {
 
 impl Affine {
     /// As stored, so that the backward pass cuts off what the forward pass did.
-    fn of(
+    pub(super) fn of(
         c: usize,
         weight: &Tensor<'_>,
         bias: &Tensor<'_>,
@@ -37,7 +37,7 @@ impl Affine {
     }
 
     /// By the running statistics.
-    fn running(
+    pub(super) fn running(
         c: usize,
         weight: &Tensor<'_>,
         bias: &Tensor<'_>,
@@ -69,7 +69,7 @@ fn channel(shape: [usize; 4], c: usize) -> impl Iterator<Item = usize> {
 }
 
 /// Writes one channel of `y` (and `index`): normalised, rectified where `relu`, pooled where `pool`.
-fn write_channel(
+pub(super) fn write_channel(
     affine: &Affine,
     relu: bool,
     pool: Option<FusedPool>,
@@ -272,7 +272,13 @@ impl Behind<'_> {
 
 /// What the pooled gradient gives to a position of x: all of it to the winner of a window, nothing to the others, to windows that the
 /// rectifier cut off, and to the pixels that no window covers.
-fn unpool(pool: FusedPool, shape: [usize; 4], dy: &Tensor<'_>, index: &Tensor<'_>, position: usize) -> f64 {
+pub(super) fn unpool(
+    pool: FusedPool,
+    shape: [usize; 4],
+    dy: &Tensor<'_>,
+    index: &Tensor<'_>,
+    position: usize,
+) -> f64 {
     let [_, _, height, width] = shape;
     let [_, _, out_height, out_width] = pool.output_shape(shape);
     let (column, row, plane) = (position % width, position / width % height, position / (width * height));

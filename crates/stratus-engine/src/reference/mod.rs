@@ -17,6 +17,7 @@ mod loss;
 mod max_pool2d;
 mod relu;
 mod sgd;
+mod stem;
 mod tensor;
 
 use crate::backend::{
@@ -78,6 +79,10 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::Reorder(kernel) => Box::new(*kernel),
         Kernel::SgdUpdate(kernel) => Box::new(*kernel),
         Kernel::SoftmaxCrossEntropy(kernel) => Box::new(*kernel),
+        Kernel::StemApply(kernel) => Box::new(*kernel),
+        Kernel::StemGradients(kernel) => Box::new(*kernel),
+        Kernel::StemInference(kernel) => Box::new(*kernel),
+        Kernel::StemStatistics(kernel) => Box::new(*kernel),
     }
 }
 

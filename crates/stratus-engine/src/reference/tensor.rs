@@ -15,6 +15,11 @@ impl<'a> Tensor<'a> {
         Self { dtype, shape, bytes }
     }
 
+    /// The same operand, for a kernel that is run as part of another.
+    pub(super) fn reborrow(&mut self) -> Tensor<'_> {
+        Tensor { dtype: self.dtype, shape: self.shape, bytes: self.bytes }
+    }
+
     /// The number of elements.
     pub(super) fn len(&self) -> usize {
         self.bytes.len() / self.dtype.bytes()

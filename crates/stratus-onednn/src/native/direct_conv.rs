@@ -5,6 +5,7 @@
 //! two neighbouring pixels fill a register; eight output channels of two pixels are then one multiply-add per tap, forward and backward.
 //! Reading an input pixel costs as much as computing with it, whatever its type: what is left to pay is the large map, read or written once.
 
+use super::direct_gradient::gradient_rows;
 use super::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use super::simd::{Element, Instructions, Level};
 use super::threads::{MAX_THREADS, Team, cut, split};
@@ -12,10 +13,18 @@ use std::ops::Range;
 use stratus_graph::ops::Conv2d;
 
 /// Output channels that are computed at once, each for two pixels: each input pixel is repeated as often.
-const CHANNELS: usize = LANES / 2;
+pub(super) const CHANNELS: usize = LANES / 2;
+
+/// Taps that share what they read.
+const LONGEST_RUN: usize = 2;
 
 /// The most taps, of fewer channels than a register holds: the stem of residual networks, 7×7 over three channels, has 147.
 const MOST_TAPS: usize = 160;
+
+/// Rows of output for which the ring holds input, and the bytes of a ring for which it holds more than for one. A row is written in other pieces than
+/// it is read in: reading waits until what was written has left the core's store buffer, which the rows written behind it take care of.
+const MOST_AHEAD: usize = 8;
+const RING_BYTES: usize = 24 << 10;
 
 /// A convolution of maps that lie channels last.
 #[derive(Clone, Debug)]
@@ -28,6 +37,12 @@ pub struct DirectConv {
     batch: usize,
     input: [usize; 2],
     output: [usize; 2],
+    /// Rows of input in the ring.
+    slots: usize,
+    /// Where each column of the window comes among [`Self::columns`].
+    positions: Vec<usize>,
+    /// [`Self::tap_runs`].
+    runs: Vec<usize>,
     /// [`Self::tap_offsets`].
     offsets: Vec<usize>,
     /// The largest of them: some row of the window lies in the last slot, whichever the first one is in.
@@ -50,7 +65,7 @@ struct Stretch {
 }
 
 /// The last few rows of padded input, each pixel [`CHANNELS`] times over, one stretch per channel and remainder of the column by the stride.
-struct Ring<'a> {
+pub(super) struct Ring<'a> {
     rows: &'a mut [f32],
     /// The image whose rows these are.
     image: Option<usize>,
@@ -60,9 +75,14 @@ struct Ring<'a> {
 
 impl<'a> Ring<'a> {
     /// A ring without rows.
-    fn new(rows: &'a mut [f32]) -> Self {
+    pub(super) fn new(rows: &'a mut [f32]) -> Self {
         rows.fill(0.0);
         Self { rows, image: None, next: 0 }
+    }
+
+    /// Its rows, for [`DirectConv::bring`]'s offsets.
+    pub(super) fn rows(&self) -> &[f32] {
+        self.rows
     }
 }
 
@@ -89,28 +109,47 @@ impl DirectConv {
             batch,
             input,
             output,
+            slots: conv.kernel[0],
+            positions: vec![0; conv.kernel[1]],
+            runs: Vec::new(),
             offsets: Vec::new(),
             last_offset: 0,
             stretches: Vec::new(),
             level,
             team,
         };
+        let rows = RING_BYTES / (direct.row_floats() * size_of::<f32>()).max(1);
+        let ahead = (rows.saturating_sub(conv.kernel[0]) / conv.stride[0]).min(MOST_AHEAD - 1);
+        direct.slots += ahead * conv.stride[0];
+        for (position, column) in direct.columns().into_iter().enumerate() {
+            direct.positions[column] = position;
+        }
         direct.offsets = direct.tap_offsets();
+        direct.runs = direct.tap_runs();
         direct.last_offset = direct.offsets.iter().copied().max().unwrap_or(0);
         direct.stretches = direct.row_stretches();
         Some(direct)
     }
 
-    fn taps(&self) -> usize {
+    pub(super) fn out_channels(&self) -> usize {
+        self.out_channels
+    }
+
+    /// Whether registers are as wide and as many as AVX-512's.
+    pub(super) fn is_wide(&self) -> bool {
+        self.level.instructions() == Instructions::Avx512
+    }
+
+    pub(super) fn taps(&self) -> usize {
         self.in_channels * self.kernel[0] * self.kernel[1]
     }
 
-    fn groups(&self) -> usize {
+    pub(super) fn groups(&self) -> usize {
         self.out_channels / CHANNELS
     }
 
     /// Registers of a row of output, the last one half filled where the row is odd.
-    fn pairs(&self) -> usize {
+    pub(super) fn pairs(&self) -> usize {
         self.output[1].div_ceil(2)
     }
 
@@ -123,21 +162,21 @@ impl DirectConv {
         self.in_channels * self.stride[1] * self.stretch() * CHANNELS
     }
 
-    fn ring_floats(&self) -> usize {
-        self.kernel[0] * self.row_floats()
+    pub(super) fn ring_floats(&self) -> usize {
+        self.slots * self.row_floats()
     }
 
-    fn packed_floats(&self) -> usize {
+    pub(super) fn packed_floats(&self) -> usize {
         self.groups() * self.taps() * LANES
     }
 
     /// Elements of a row of output.
-    fn row_elements(&self) -> usize {
+    pub(super) fn row_elements(&self) -> usize {
         self.output[1] * self.out_channels
     }
 
     /// Floats of one thread's scratch for the gradient: the ring, a row of the output's gradient, sums.
-    fn gradient_floats(&self) -> usize {
+    pub(super) fn gradient_floats(&self) -> usize {
         let row = self.groups() * self.pairs() * LANES;
         self.ring_floats() + row + self.packed_floats() + self.groups() * LANES
     }
@@ -222,12 +261,14 @@ impl DirectConv {
     }
 
     /// Where a weight lies among the packed ones; taps are counted as the weights lie.
-    fn packed_at(&self, channel: usize, tap: usize) -> usize {
+    pub(super) fn packed_at(&self, channel: usize, tap: usize) -> usize {
+        let column = tap % self.kernel[1];
+        let tap = tap - column + self.positions[column];
         (channel / CHANNELS * self.taps() + tap) * LANES + channel % CHANNELS
     }
 
     /// Weights as registers: per group of channels and tap, twice over.
-    fn pack<E: Element>(&self, weights: &[E], packed: &mut [f32]) {
+    pub(super) fn pack<E: Element>(&self, weights: &[E], packed: &mut [f32]) {
         for (channel, weights) in weights.chunks_exact(self.taps()).enumerate() {
             for (tap, weight) in weights.iter().enumerate() {
                 let at = self.packed_at(channel, tap);
@@ -237,15 +278,16 @@ impl DirectConv {
         }
     }
 
-    /// Where each tap's pixels begin in the ring, for every slot that the window's first row may lie in.
+    /// Where the pixels of each tap, in their order, begin in the ring, for every slot that the window's first row may lie in.
     fn tap_offsets(&self) -> Vec<usize> {
         let [height, width] = self.kernel;
-        let mut offsets = Vec::with_capacity(height * self.taps());
-        for first in 0..height {
+        let columns = self.columns();
+        let mut offsets = Vec::with_capacity(self.slots * self.taps());
+        for first in 0..self.slots {
             for channel in 0..self.in_channels {
                 for row in 0..height {
-                    let slot = (first + row) % height * self.row_floats();
-                    for column in 0..width {
+                    let slot = (first + row) % self.slots * self.row_floats();
+                    for column in &columns[..width] {
                         let stretch = channel * self.stride[1] + column % self.stride[1];
                         let pixel = stretch * self.stretch() + column / self.stride[1];
                         offsets.push(slot + pixel * CHANNELS);
@@ -254,6 +296,32 @@ impl DirectConv {
             }
         }
         offsets
+    }
+
+    /// The columns of the window in the order of taps: those next to each other, as far as there are any, that see the same registers, two pixels on.
+    fn columns(&self) -> Vec<usize> {
+        let mut columns: Vec<usize> = (0..self.kernel[1]).collect();
+        columns.sort_by_key(|column| {
+            let pixel = column / self.stride[1];
+            (column % self.stride[1], pixel % 2, pixel)
+        });
+        columns
+    }
+
+    /// How many taps in a row see the same registers, one further on; at most [`LONGEST_RUN`] of them make a run.
+    fn tap_runs(&self) -> Vec<usize> {
+        let mut runs: Vec<usize> = Vec::new();
+        let rows = self.offsets[..self.taps()].chunks_exact(self.kernel[1]);
+        for row in rows {
+            for (column, offset) in row.iter().enumerate() {
+                let follows = column > 0 && row[column - 1] + LANES == *offset;
+                match runs.last_mut() {
+                    Some(run) if follows && *run < LONGEST_RUN => *run += 1,
+                    _ => runs.push(1),
+                }
+            }
+        }
+        runs
     }
 
     /// Where the pixels of a row of input lie in a row of the ring.
@@ -279,7 +347,12 @@ impl DirectConv {
     /// # Safety
     /// Of [`Lanes`].
     #[inline(always)]
-    unsafe fn bring<V: Lanes, E: Element>(&self, x: &[E], row: usize, ring: &mut Ring<'_>) -> &[usize] {
+    pub(super) unsafe fn bring<V: Lanes, E: LaneElement>(
+        &self,
+        x: &[E],
+        row: usize,
+        ring: &mut Ring<'_>,
+    ) -> &[usize] {
         let (number, first) = (row / self.output[0], row % self.output[0] * self.stride[0]);
         if ring.image != Some(number) {
             (ring.image, ring.next) = (Some(number), 0);
@@ -287,32 +360,35 @@ impl DirectConv {
         let elements = self.input[1] * self.in_channels;
         let image = &x[number * self.input[0] * elements..(number + 1) * self.input[0] * elements];
         let step = self.stride[1] * self.in_channels;
-        for padded in ring.next.max(first)..first + self.kernel[0] {
-            let slot = padded % self.kernel[0] * self.row_floats();
-            let row = &mut ring.rows[slot..slot + self.row_floats()];
-            let source = padded.checked_sub(self.padding[0]).filter(|&row| row < self.input[0]);
-            let Some(source) = source else {
-                row.fill(0.0);
-                continue;
-            };
-            let source = &image[source * elements..(source + 1) * elements];
-            for stretch in self.stretches.iter().filter(|stretch| stretch.count > 0) {
-                let to: &mut [[f32; CHANNELS]] =
-                    row[stretch.to..stretch.to + stretch.count * CHANNELS].as_chunks_mut().0;
-                // SAFETY: the caller's. The common case apart: a step that is known costs no arithmetic.
-                if step == 1 {
-                    for (copies, pixel) in to.iter_mut().zip(&source[stretch.from..]) {
-                        unsafe { V::splat(pixel.load()).store_half(copies) };
-                    }
-                } else {
-                    for (copies, pixel) in to.iter_mut().zip(source[stretch.from..].iter().step_by(step)) {
-                        unsafe { V::splat(pixel.load()).store_half(copies) };
+        if ring.next < first + self.kernel[0] {
+            let last = (self.output[0] - 1) * self.stride[0] + self.kernel[0];
+            let end = last.min(first + self.slots);
+            for padded in ring.next.max(first)..end {
+                let slot = padded % self.slots * self.row_floats();
+                let row = &mut ring.rows[slot..slot + self.row_floats()];
+                let source = padded.checked_sub(self.padding[0]).filter(|&row| row < self.input[0]);
+                let Some(source) = source else {
+                    row.fill(0.0);
+                    continue;
+                };
+                let source = &image[source * elements..(source + 1) * elements];
+                for stretch in self.stretches.iter().filter(|stretch| stretch.count > 0) {
+                    let to: &mut [[f32; CHANNELS]] =
+                        row[stretch.to..stretch.to + stretch.count * CHANNELS].as_chunks_mut().0;
+                    // SAFETY: the caller's, here and below.
+                    if step == 1 && stretch.count >= LANES {
+                        unsafe { repeat::<V, E>(&source[stretch.from..][..stretch.count], to) };
+                    } else {
+                        for (copies, pixel) in to.iter_mut().zip(source[stretch.from..].iter().step_by(step))
+                        {
+                            unsafe { V::splat(pixel.load()).store_half(copies) };
+                        }
                     }
                 }
             }
+            ring.next = end;
         }
-        ring.next = first + self.kernel[0];
-        let slot = first % self.kernel[0];
+        let slot = first % self.slots;
         &self.offsets[slot * self.taps()..(slot + 1) * self.taps()]
     }
 }
@@ -337,50 +413,82 @@ unsafe fn forward_rows_body<V: Lanes, E: LaneElement>(
     y: &mut [E],
     ring: &mut [f32],
 ) {
-    let wide = conv.level.instructions() == Instructions::Avx512;
-    let taps = conv.taps();
     let mut ring = Ring::new(ring);
     for (row, y) in rows.zip(y.chunks_exact_mut(conv.row_elements())) {
         // SAFETY: the caller's.
         let offsets = unsafe { conv.bring::<V, E>(x, row, &mut ring) };
         for group in 0..conv.groups() {
-            let inner = Inner {
-                ring: ring.rows,
-                offsets,
-                last_offset: conv.last_offset,
-                weights: packed[group * taps * LANES..(group + 1) * taps * LANES].as_chunks().0,
-                bias: &biases.as_chunks().0[group],
-                relu,
-                channels: conv.out_channels,
-                first_channel: group * CHANNELS,
-            };
-            let mut pair = 0;
-            while pair < conv.pairs() {
-                let left = conv.pairs() - pair;
-                // Eight multiply-adds in flight keep both units of a core busy, more save reading weights; AVX2 has registers for four pairs.
-                // SAFETY: the caller's.
-                pair += unsafe {
-                    if wide && left >= 14 {
-                        inner.forward::<V, E, 14>(pair, y)
-                    } else if wide && left >= 7 {
-                        inner.forward::<V, E, 7>(pair, y)
-                    } else if left >= 4 {
-                        inner.forward::<V, E, 4>(pair, y)
-                    } else if left >= 2 {
-                        inner.forward::<V, E, 2>(pair, y)
-                    } else {
-                        inner.forward::<V, E, 1>(pair, y)
-                    }
-                };
-            }
+            let place = (conv.out_channels, group * CHANNELS);
+            let inner = Inner::new(conv, ring.rows, offsets, [packed, biases], relu, group, place);
+            // SAFETY: the caller's.
+            unsafe { inner.row::<V, E>(y) };
         }
     }
 }
 
+/// Adds what a tap gives to the sums of `PAIRS` pairs.
+///
+/// # Safety
+/// Of [`Lanes`]; as many registers lie at `from`.
+#[inline(always)]
+unsafe fn add_one<V: Lanes, const PAIRS: usize>(
+    from: *const f32,
+    weights: &[[f32; LANES]],
+    sums: &mut [V; PAIRS],
+) {
+    // SAFETY: the caller's, here and below.
+    let weights = unsafe { V::load(&weights[0]) };
+    for (number, sum) in sums.iter_mut().enumerate() {
+        let pixels = unsafe { V::load(&*from.add(number * LANES).cast()) };
+        *sum = unsafe { pixels.multiply_add(weights, *sum) };
+    }
+}
+
+/// The same of two taps, the second of which sees what the first one sees a register further on: each is read once.
+///
+/// # Safety
+/// Of [`Lanes`]; one register more lies at `from`.
+#[inline(always)]
+unsafe fn add_two<V: Lanes, const PAIRS: usize>(
+    from: *const f32,
+    weights: &[[f32; LANES]],
+    sums: &mut [V; PAIRS],
+) {
+    // SAFETY: the caller's, here and below.
+    let (first, second) = unsafe { (V::load(&weights[0]), V::load(&weights[1])) };
+    let mut here = unsafe { V::load(&*from.cast()) };
+    for (number, sum) in sums.iter_mut().enumerate() {
+        let next = unsafe { V::load(&*from.add((number + 1) * LANES).cast()) };
+        *sum = unsafe { next.multiply_add(second, here.multiply_add(first, *sum)) };
+        here = next;
+    }
+}
+
+/// Writes pixels that lie next to each other, [`LANES`] or more of them, eight times each. The last ones are written with those before them.
+///
+/// # Safety
+/// Of [`Lanes`].
+#[inline(always)]
+unsafe fn repeat<V: Lanes, E: LaneElement>(pixels: &[E], to: &mut [[f32; CHANNELS]]) {
+    let mut from = 0;
+    while from < pixels.len() {
+        let at = from.min(pixels.len() - LANES);
+        if let (Some(pixels), Some(to)) = (
+            pixels[at..].first_chunk(),
+            to[at..].as_flattened_mut().as_chunks_mut().0.first_chunk_mut::<{ LANES / 2 }>(),
+        ) {
+            // SAFETY: the caller's.
+            unsafe { E::load_lanes::<V>(pixels).store_repeated(to) };
+        }
+        from += LANES;
+    }
+}
+
 /// Eight output channels of one row.
-struct Inner<'a> {
+pub(super) struct Inner<'a> {
     ring: &'a [f32],
     offsets: &'a [usize],
+    runs: &'a [usize],
     /// None is larger.
     last_offset: usize,
     weights: &'a [[f32; LANES]],
@@ -388,9 +496,64 @@ struct Inner<'a> {
     relu: bool,
     channels: usize,
     first_channel: usize,
+    wide: bool,
+    pairs: usize,
 }
 
-impl Inner<'_> {
+impl<'a> Inner<'a> {
+    /// Those of `group`, by packed weights and biases, to be stored from channel `place.1` on of pixels of `place.0` channels.
+    pub(super) fn new(
+        conv: &'a DirectConv,
+        ring: &'a [f32],
+        offsets: &'a [usize],
+        [packed, biases]: [&'a [f32]; 2],
+        relu: bool,
+        group: usize,
+        (channels, first_channel): (usize, usize),
+    ) -> Self {
+        let of_group = conv.taps() * LANES;
+        Self {
+            ring,
+            offsets,
+            runs: &conv.runs,
+            last_offset: conv.last_offset,
+            weights: packed[group * of_group..(group + 1) * of_group].as_chunks().0,
+            bias: &biases.as_chunks().0[group],
+            relu,
+            channels,
+            first_channel,
+            wide: conv.is_wide(),
+            pairs: conv.pairs(),
+        }
+    }
+
+    /// Computes the row.
+    ///
+    /// # Safety
+    /// Of [`Lanes`].
+    #[inline(always)]
+    pub(super) unsafe fn row<V: Lanes, E: LaneElement>(&self, y: &mut [E]) {
+        let mut pair = 0;
+        while pair < self.pairs {
+            let left = self.pairs - pair;
+            // Eight multiply-adds in flight keep both units of a core busy, more save reading weights; AVX2 has registers for four pairs.
+            // SAFETY: the caller's.
+            pair += unsafe {
+                if self.wide && left >= 14 {
+                    self.forward::<V, E, 14>(pair, y)
+                } else if self.wide && left >= 7 {
+                    self.forward::<V, E, 7>(pair, y)
+                } else if left >= 4 {
+                    self.forward::<V, E, 4>(pair, y)
+                } else if left >= 2 {
+                    self.forward::<V, E, 2>(pair, y)
+                } else {
+                    self.forward::<V, E, 1>(pair, y)
+                }
+            };
+        }
+    }
+
     /// Computes `PAIRS` pairs of pixels from `pair` on, and returns how many that were.
     ///
     /// # Safety
@@ -405,13 +568,14 @@ impl Inner<'_> {
         let mut sums = [unsafe { V::load(self.bias) }; PAIRS];
         let ring = &self.ring[pair * LANES..];
         assert!(self.last_offset + PAIRS * LANES <= ring.len(), "a window beyond the rows that it lies on");
-        for (&offset, weights) in self.offsets.iter().zip(self.weights) {
-            let weights = unsafe { V::load(weights) };
-            for (number, sums) in sums.iter_mut().enumerate() {
-                // SAFETY: no offset is larger than the last one, of which the assertion says that as many floats follow it.
-                let pixels = unsafe { &*ring.as_ptr().add(offset + number * LANES).cast::<[f32; LANES]>() };
-                *sums = unsafe { V::load(pixels).multiply_add(weights, *sums) };
+        let (mut offsets, mut weights) = (self.offsets, self.weights);
+        for &run in self.runs {
+            // SAFETY: a run ends with a tap, of which the assertion says that as many floats follow it.
+            unsafe {
+                let from = ring.as_ptr().add(offsets[0]);
+                if run == 2 { add_two(from, weights, &mut sums) } else { add_one(from, weights, &mut sums) }
             }
+            (offsets, weights) = (&offsets[run..], &weights[run..]);
         }
         if self.relu {
             for sums in &mut sums {
@@ -450,131 +614,6 @@ impl Inner<'_> {
             }
         }
     }
-}
-
-with_lanes! {
-    fn gradient_rows / gradient_rows_body(conv: &DirectConv, rows: Range<usize>, x: &[E], dy: &[E], scratch: &mut [f32])
-}
-
-/// # Safety
-/// Of [`Lanes`].
-#[inline(always)]
-unsafe fn gradient_rows_body<V: Lanes, E: LaneElement>(
-    conv: &DirectConv,
-    rows: Range<usize>,
-    x: &[E],
-    dy: &[E],
-    scratch: &mut [f32],
-) {
-    let wide = conv.level.instructions() == Instructions::Avx512;
-    let (taps, pairs) = (conv.taps(), conv.pairs());
-    let (ring, scratch) = scratch.split_at_mut(conv.ring_floats());
-    let (gradients, scratch) = scratch.split_at_mut(conv.groups() * pairs * LANES);
-    let (sums, bias_sums) = scratch.split_at_mut(conv.packed_floats());
-    sums.fill(0.0);
-    bias_sums.fill(0.0);
-    let gradients: &mut [[f32; LANES]] = gradients.as_chunks_mut().0;
-    let sums: &mut [[f32; LANES]] = sums.as_chunks_mut().0;
-    let bias_sums: &mut [[f32; LANES]] = bias_sums.as_chunks_mut().0;
-    let mut ring = Ring::new(ring);
-    for row in rows {
-        let dy = &dy[row * conv.row_elements()..(row + 1) * conv.row_elements()];
-        // SAFETY: the caller's.
-        let offsets = unsafe { conv.bring::<V, E>(x, row, &mut ring) };
-        for (group, gradients) in gradients.chunks_exact_mut(pairs).enumerate() {
-            // SAFETY: the caller's, here and below.
-            let total = unsafe { unpack::<V, E>(conv, group, dy, gradients) };
-            unsafe { total.add(V::load(&bias_sums[group])).store(&mut bias_sums[group]) };
-            let sums = &mut sums[group * taps..(group + 1) * taps];
-            let mut tap = 0;
-            while tap < taps {
-                let (left, offsets, sums) = (taps - tap, &offsets[tap..], &mut sums[tap..]);
-                tap += unsafe {
-                    if wide && left >= 9 {
-                        add_taps::<V, 9>(ring.rows, offsets, gradients, sums)
-                    } else if left >= 4 {
-                        add_taps::<V, 4>(ring.rows, offsets, gradients, sums)
-                    } else if left >= 2 {
-                        add_taps::<V, 2>(ring.rows, offsets, gradients, sums)
-                    } else {
-                        add_taps::<V, 1>(ring.rows, offsets, gradients, sums)
-                    }
-                };
-            }
-        }
-    }
-}
-
-/// A row of the output's gradient as pairs of pixels of eight channels; returns their sum. Behind the last pixel of an odd row comes a zero.
-///
-/// # Safety
-/// Of [`Lanes`].
-#[inline(always)]
-unsafe fn unpack<V: Lanes, E: LaneElement>(
-    conv: &DirectConv,
-    group: usize,
-    dy: &[E],
-    gradients: &mut [[f32; LANES]],
-) -> V {
-    // SAFETY: the caller's, here and below.
-    let mut total = unsafe { V::splat(0.0) };
-    // Pairs whose channels lie together; the others are put together first.
-    let together = if conv.out_channels == CHANNELS { dy.len() / LANES } else { 0 };
-    let (whole, apart) = gradients.split_at_mut(together);
-    for (to, from) in whole.iter_mut().zip(dy.as_chunks().0) {
-        unsafe {
-            let values = E::load_lanes::<V>(from);
-            values.store(to);
-            total = total.add(values);
-        }
-    }
-    for (number, to) in apart.iter_mut().enumerate() {
-        let at = 2 * (together + number) * conv.out_channels + group * CHANNELS;
-        let mut gathered = [E::store(0.0); LANES];
-        for (pixel, gathered) in gathered.chunks_exact_mut(CHANNELS).enumerate() {
-            let at = at + pixel * conv.out_channels;
-            if let Some(from) = dy.get(at..at + CHANNELS) {
-                gathered.copy_from_slice(from);
-            }
-        }
-        unsafe {
-            let values = E::load_lanes::<V>(&gathered);
-            values.store(to);
-            total = total.add(values);
-        }
-    }
-    total
-}
-
-/// Adds what a row of the output's gradient gives to the sums of the first `TAPS` taps; returns how many those are.
-///
-/// # Safety
-/// Of [`Lanes`].
-#[inline(always)]
-unsafe fn add_taps<V: Lanes, const TAPS: usize>(
-    ring: &[f32],
-    offsets: &[usize],
-    gradients: &[[f32; LANES]],
-    sums: &mut [[f32; LANES]],
-) -> usize {
-    // SAFETY: the caller's, here and below.
-    let mut row = [unsafe { V::splat(0.0) }; TAPS];
-    let mut pixels = [<&[[f32; LANES]]>::default(); TAPS];
-    for tap in 0..TAPS {
-        let at = offsets[tap];
-        pixels[tap] = ring[at..at + gradients.len() * LANES].as_chunks().0;
-        assert!(pixels[tap].len() == gradients.len());
-    }
-    for (pair, gradient) in gradients.iter().enumerate() {
-        let gradient = unsafe { V::load(gradient) };
-        for tap in 0..TAPS {
-            row[tap] = unsafe { V::load(&pixels[tap][pair]).multiply_add(gradient, row[tap]) };
-        }
-    }
-    for (sums, row) in sums.iter_mut().zip(row) {
-        unsafe { row.add(V::load(sums)).store(sums) };
-    }
-    TAPS
 }
 
 #[cfg(test)]

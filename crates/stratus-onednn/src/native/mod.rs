@@ -1,5 +1,5 @@
 //! Vectorised kernels of our own for what oneDNN has not, does not fuse, or does slowly: convolution of few channels, of small maps on AMX,
-//! batch norm with ReLU and pooling, pooling alone, local response normalisation, loss, optimiser.
+//! batch norm with ReLU and pooling, the stem of a network, pooling alone, local response normalisation, loss, optimiser.
 //!
 //! They run on the library's own OpenMP threads (two pools would fight for the same cores) and are compiled three times over, for AVX-512,
 //! AVX2 and the baseline ([`simd`]). Work is split by the number of threads alone and partial sums are added in a fixed order: the same
@@ -12,7 +12,9 @@ pub mod avg_pool;
 pub mod batch_norm;
 mod batch_norm_backward;
 pub mod concat;
+mod correlation;
 pub mod direct_conv;
+mod direct_gradient;
 pub mod dropout;
 pub mod elementwise;
 pub mod lanes;
@@ -28,6 +30,7 @@ mod pool_pairs;
 pub mod relayout;
 pub mod rows;
 pub mod simd;
+pub mod stem;
 #[cfg(target_arch = "x86_64")]
 mod taps;
 pub mod threads;

@@ -11,8 +11,9 @@ use crate::native::max_pool::MaxPool;
 use crate::native::pool::Pool;
 use crate::native::rows::Geometry;
 use crate::native::simd::Bf16;
+use crate::native::stem::StemKernel;
 use crate::ops::OWN;
-use stratus_engine::ops::{Averages, FusedPool, Kernel};
+use stratus_engine::ops::{Averages, FusedPool, Kernel, Stem};
 use stratus_engine::{DType, Layout, Operands, PreparedStep, Step, StepKernel, Value};
 use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
 
@@ -97,6 +98,35 @@ impl Around {
                 "our kernels walk maps that are channels last or in blocks of 16 channels, one lies as {tag}"
             )
         })
+    }
+
+    /// The kernels of a stem, whose operands begin with images and weight; its pooled map is at `pooled`, where it has one.
+    fn stem(&self, machine: &Machine, stem: Stem, pooled: Option<usize>) -> Result<StemKernel, String> {
+        let [Value { shape: images, .. }, Value { shape: weight, .. }, ..] = &self.values[..] else {
+            return Err("it has no images".to_owned());
+        };
+        let &[batch, _, height, width] = &images[..] else {
+            return Err(format!("its images are {images:?}"));
+        };
+        let plain = Layout::plain(weight);
+        for (layout, expected) in self.layouts.iter().zip([&Layout::channels_last(images), &plain]) {
+            if !layout.same_bytes(expected) {
+                return Err(format!("there is no kernel for images or weights that lie as {}", layout.tag));
+            }
+        }
+        let size = stem.conv.output_size([height, width]).map_err(|error| error.to_string())?;
+        let shape = Stem::POOL.output_shape([batch, stem.conv.out_channels, size[0], size[1]]);
+        let lies = match pooled {
+            // An index lies as the map whose windows it is about.
+            Some(position) => {
+                let maps = (0..self.values.len()).filter(|&at| self.values[at].shape == shape);
+                maps.map(|at| self.expect_same_layout(&[position, at])).collect::<Result<Vec<_>, _>>()?;
+                self.own_geometry(position)?
+            }
+            None => Geometry::of(&shape, &Layout::channels_last(&shape)).ok_or("it pools nothing")?,
+        };
+        StemKernel::new(stem, batch, [height, width], lies, machine.level, machine.team.clone())
+            .ok_or_else(|| format!("it has no kernel for {stem:?} of images {images:?}"))
     }
 
     /// Checks that elements correspond by their place in memory.
@@ -379,6 +409,43 @@ pub(crate) fn prepare(
                     dropout::<E, E>(&machine, &drop, geometry.as_ref(), o.elements(0), o.elements(2));
                 })),
             }
+        }
+        Kernel::StemStatistics(k) => {
+            let stem = around.stem(&machine, k.stem, None)?;
+            typed!(around.one_type(&[0, 1])?, E => step(stem.statistics_scratch_bytes(), move |o| {
+                let images = [&*o.elements::<E>(0), o.elements(1)];
+                let running = [o.elements(2), o.elements(3)];
+                let saved = [o.elements(4), o.elements(5)];
+                stem.statistics(images, running, saved, o.elements(6), o.tile(), o.take(7));
+            }))
+        }
+        Kernel::StemApply(k) => {
+            let stem = around.stem(&machine, k.stem, Some(6))?;
+            typed!(around.one_type(&[0, 1, 6])?, E => step(stem.apply_scratch_bytes(), move |o| {
+                let images = [&*o.elements::<E>(0), o.elements(1)];
+                let parameters = [o.elements(2), o.elements(3), o.elements(4)].map(|s| &*s);
+                stem.apply(images, parameters, o.elements(5), o.elements(6), o.take(7), o.elements(8));
+            }))
+        }
+        Kernel::StemInference(k) => {
+            let stem = around.stem(&machine, k.stem, Some(6))?;
+            typed!(around.one_type(&[0, 1, 6])?, E => step(stem.apply_scratch_bytes(), move |o| {
+                let images = [&*o.elements::<E>(0), o.elements(1)];
+                let parameters = [o.elements(2), o.elements(3), o.elements(4)].map(|s| &*s);
+                stem.inference(images, parameters, o.elements(5), o.elements(6), o.elements(7));
+            }))
+        }
+        Kernel::StemGradients(k) => {
+            let stem = around.stem(&machine, k.stem, Some(2))?;
+            typed!(around.one_type(&[0, 1, 2])?, E => step(stem.gradients_scratch_bytes(), move |o| {
+                let maps = [&*o.elements::<E>(0), o.elements(1), o.elements(2)];
+                let parameters = [o.elements(3), o.elements(4), o.elements(5)].map(|s| &*s);
+                let (correlation, index, tile) = (o.elements(6), o.take(7), o.tile());
+                let (dweight, dnorm) = (o.elements(8), [o.elements(9), o.elements(10)]);
+                stem.gradients(
+                    maps, parameters, correlation, index, dweight, dnorm, o.elements(11), tile, o.take(12),
+                );
+            }))
         }
         Kernel::Conv2dForward(_)
         | Kernel::Conv2dBackwardData(_)

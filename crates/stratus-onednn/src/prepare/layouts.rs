@@ -13,6 +13,7 @@ impl Builder<'_> {
     /// Gives feature maps, vectors and everything fixed its layout; weights wait for their kernels.
     pub(super) fn lay_out_maps(&mut self, map_layout: &str) -> Result<(), EngineError> {
         let mut weights = vec![false; self.source.values.len()];
+        let mut stem_images = weights.clone();
         for step in &self.source.steps {
             match &step.kernel {
                 Kernel::Conv2dForward(_)
@@ -22,6 +23,13 @@ impl Builder<'_> {
                     weights[step.inputs[1].0] = true;
                 }
                 Kernel::Conv2dBackwardWeights(_) | Kernel::LinearBackwardWeights(_) => {
+                    weights[step.outputs[0].0] = true;
+                }
+                Kernel::StemStatistics(_) | Kernel::StemApply(_) | Kernel::StemInference(_) => {
+                    stem_images[step.inputs[0].0] = true;
+                }
+                Kernel::StemGradients(_) => {
+                    stem_images[step.inputs[0].0] = true;
                     weights[step.outputs[0].0] = true;
                 }
                 Kernel::AddTiles(_) => {
@@ -54,7 +62,7 @@ impl Builder<'_> {
                 }
             } else if value.shape.len() == 4 {
                 let named = self.request.choices.layouts.get(&value.name).map(String::as_str);
-                let tag = named.unwrap_or(map_layout);
+                let tag = if stem_images[id] { "nhwc" } else { named.unwrap_or(map_layout) };
                 let layout = self.map_layout(tag, &value.shape, value.role)?;
                 self.choices.layouts.insert(value.name.clone(), layout.tag.clone());
                 self.layouts[id] = Some(layout);

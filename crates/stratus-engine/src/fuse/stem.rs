@@ -1,0 +1,77 @@
+//! The convolution of the images and all readers of its output: statistics and application of a batch norm with its rectifier and pooling.
+
+use crate::lower::COPY_SUFFIX;
+use crate::ops::{Stem, StemApply, StemInference, StemStatistics};
+use crate::program::Mode;
+use crate::{DType, Kernel, Program, Role, Step, ValueId};
+
+/// Fuses the stem, where the program has one whose images need no gradient.
+pub(super) fn fuse(program: &mut Program) {
+    while let Some(found) = (0..program.steps.len()).find_map(|position| find(program, position)) {
+        let conv = &program.steps[found.conv];
+        let made_from = conv.inputs.clone();
+        let layers = [&conv.layers[..], &program.steps[found.applies].layers].concat();
+        for (position, kernel) in found.kernels {
+            let step = &mut program.steps[position];
+            step.kernel = kernel;
+            step.inputs.splice(0..1, made_from.iter().copied());
+            step.layers.clone_from(&layers);
+        }
+        if let Some(moments) = found.moments {
+            // In the place of the moments, which no one else reads, comes what both moments and gradients are made from.
+            let taps = found.stem.taps();
+            let name = program.value(moments).name.replace(":moments", ":correlation");
+            let correlation = program.add_value(name, &[taps + 1, taps], DType::F64, Role::Transient);
+            for output in program.steps.iter_mut().flat_map(|step| &mut step.outputs) {
+                if *output == moments {
+                    *output = correlation;
+                }
+            }
+        }
+        program.steps.remove(found.conv);
+    }
+}
+
+/// A convolution and its readers.
+struct Found {
+    stem: Stem,
+    conv: usize,
+    applies: usize,
+    moments: Option<ValueId>,
+    /// What the readers become.
+    kernels: Vec<(usize, Kernel)>,
+}
+
+fn find(program: &Program, conv: usize) -> Option<Found> {
+    let Step { kernel: Kernel::Conv2dForward(forward), inputs, outputs, .. } = &program.steps[conv] else {
+        return None;
+    };
+    if forward.relu || program.value(inputs[0]).role != Role::Images {
+        return None;
+    }
+    let readers: Vec<usize> = program.readers(outputs[0]).collect();
+    match readers[..] {
+        [statistics, applies] if is_trained(program, inputs[1]) => {
+            let Kernel::BatchNormStatistics(_) = program.steps[statistics].kernel else { return None };
+            let Kernel::BatchNormApply(apply) = program.steps[applies].kernel else { return None };
+            let stem = Stem::new(forward.conv, apply.norm, apply.relu, apply.pool?)?;
+            let moments = Some(program.steps[statistics].outputs[2]);
+            let kernels =
+                vec![(statistics, StemStatistics { stem }.into()), (applies, StemApply { stem }.into())];
+            Some(Found { stem, conv, applies, moments, kernels })
+        }
+        [applies] if program.mode == Mode::Evaluate => {
+            let Kernel::BatchNormInference(apply) = program.steps[applies].kernel else { return None };
+            let stem = Stem::new(forward.conv, apply.norm, apply.relu, apply.pool?)?;
+            let kernels = vec![(applies, StemInference { stem }.into())];
+            Some(Found { stem, conv, applies, moments: None, kernels })
+        }
+        _ => None,
+    }
+}
+
+/// Whether a weight, or the parameter that it is a copy of, is trained.
+fn is_trained(program: &Program, weight: ValueId) -> bool {
+    let name = program.value(weight).name.trim_end_matches(COPY_SUFFIX);
+    program.values.iter().any(|value| value.name == name && value.role == Role::Parameter)
+}
