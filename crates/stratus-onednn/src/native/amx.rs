@@ -18,6 +18,8 @@ pub const TERMS: usize = 32;
 pub const BLOCK: usize = 2 * ROWS;
 /// Elements of a tile of a factor.
 pub const TILE: usize = ROWS * TERMS;
+/// Elements of a tile of the result.
+pub const TILE_SUMS: usize = ROWS * ROWS;
 /// Elements of a block of the result.
 pub const SUMS: usize = BLOCK * BLOCK;
 
@@ -214,6 +216,200 @@ impl Tiles {
                 count = inout(reg) offsets.len() => _,
                 c = in(reg) sums.as_mut_ptr(),
                 row = in(reg) 64usize,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+}
+
+/// Tiles of sums that are kept in registers, beside one of either factor.
+const KEPT: usize = 6;
+
+impl Tiles {
+    /// Adds to each tile of `sums` the product of `a`, `count` tiles behind each other of 32 terms each, and of what lies in `pairs` from its place
+    /// in `places` on: of `channels` numbers in pairs per term, so that a row of a tile, two terms further on than the one before it, lies four times
+    /// as many elements further on.
+    ///
+    /// # Panics
+    /// Where a factor has fewer tiles.
+    pub fn multiply_add_taps(
+        &self,
+        a: &[Bf16],
+        pairs: &[Bf16],
+        places: &[usize],
+        channels: usize,
+        count: usize,
+        sums: &mut [f32],
+    ) {
+        let reach = count * TERMS * 2 * channels + TILE;
+        let enough = places.iter().all(|place| place + reach <= pairs.len());
+        assert!(enough && a.len() >= count * TILE, "a factor has fewer than {count} tiles");
+        assert!(sums.len() >= places.len() * TILE_SUMS, "fewer sums than places");
+        if count == 0 {
+            return;
+        }
+        for (places, sums) in places.chunks(KEPT).zip(sums.chunks_mut(KEPT * TILE_SUMS)) {
+            // Behind the last place, the last one is taken again, and its sums go nowhere.
+            let mut spare = [0.0; TILE_SUMS];
+            let place = |number: usize| pairs[places[number.min(places.len() - 1)]..].as_ptr();
+            let mut to = |number: usize| match sums.get_mut(number * TILE_SUMS..) {
+                Some(sums) if sums.len() >= TILE_SUMS => sums.as_mut_ptr(),
+                _ => spare.as_mut_ptr(),
+            };
+            let to: [*mut f32; KEPT] = std::array::from_fn(&mut to);
+            let from: [*const Bf16; KEPT] = std::array::from_fn(place);
+            if places.len() <= KEPT / 2 {
+                // SAFETY: see below.
+                unsafe { self.add_three(a, from, to, channels, count) };
+            } else {
+                // SAFETY: `count` tiles of 1 KiB are read of `a`; of `pairs` as many from each place on, of which the assertion says that they are
+                // there; each pointer of `to` is a tile of 1 KiB of `sums`, or all of them that stand for no place are the spare one.
+                unsafe { self.add_six(a, from, to, channels, count) };
+            }
+        }
+    }
+
+    /// The loop over six places.
+    ///
+    /// # Safety
+    /// Of `count` tiles of `a`, and as many from each of the places on; the sums are tiles.
+    unsafe fn add_six(
+        &self,
+        a: &[Bf16],
+        from: [*const Bf16; KEPT],
+        to: [*mut f32; KEPT],
+        channels: usize,
+        count: usize,
+    ) {
+        // SAFETY: the caller's; `self` is the proof that this thread's registers are shaped. All eight are named as overwritten.
+        unsafe {
+            std::arch::asm!(
+                "mov {p}, [{to} + 0]",
+                "tileloadd tmm0, [{p} + {row}]",
+                "mov {p}, [{to} + 8]",
+                "tileloadd tmm1, [{p} + {row}]",
+                "mov {p}, [{to} + 16]",
+                "tileloadd tmm2, [{p} + {row}]",
+                "mov {p}, [{to} + 24]",
+                "tileloadd tmm3, [{p} + {row}]",
+                "mov {p}, [{to} + 32]",
+                "tileloadd tmm4, [{p} + {row}]",
+                "mov {p}, [{to} + 40]",
+                "tileloadd tmm5, [{p} + {row}]",
+                "2:",
+                "tileloadd tmm6, [{a} + {row}]",
+                "mov {p}, [{from} + 0]",
+                "add {p}, {at}",
+                "tileloadd tmm7, [{p} + {stride}]",
+                "tdpbf16ps tmm0, tmm6, tmm7",
+                "mov {p}, [{from} + 8]",
+                "add {p}, {at}",
+                "tileloadd tmm7, [{p} + {stride}]",
+                "tdpbf16ps tmm1, tmm6, tmm7",
+                "mov {p}, [{from} + 16]",
+                "add {p}, {at}",
+                "tileloadd tmm7, [{p} + {stride}]",
+                "tdpbf16ps tmm2, tmm6, tmm7",
+                "mov {p}, [{from} + 24]",
+                "add {p}, {at}",
+                "tileloadd tmm7, [{p} + {stride}]",
+                "tdpbf16ps tmm3, tmm6, tmm7",
+                "mov {p}, [{from} + 32]",
+                "add {p}, {at}",
+                "tileloadd tmm7, [{p} + {stride}]",
+                "tdpbf16ps tmm4, tmm6, tmm7",
+                "mov {p}, [{from} + 40]",
+                "add {p}, {at}",
+                "tileloadd tmm7, [{p} + {stride}]",
+                "tdpbf16ps tmm5, tmm6, tmm7",
+                "add {a}, 1024",
+                "add {at}, {step}",
+                "dec {count}",
+                "jnz 2b",
+                "mov {p}, [{to} + 0]",
+                "tilestored [{p} + {row}], tmm0",
+                "mov {p}, [{to} + 8]",
+                "tilestored [{p} + {row}], tmm1",
+                "mov {p}, [{to} + 16]",
+                "tilestored [{p} + {row}], tmm2",
+                "mov {p}, [{to} + 24]",
+                "tilestored [{p} + {row}], tmm3",
+                "mov {p}, [{to} + 32]",
+                "tilestored [{p} + {row}], tmm4",
+                "mov {p}, [{to} + 40]",
+                "tilestored [{p} + {row}], tmm5",
+                p = out(reg) _,
+                a = inout(reg) a.as_ptr() => _,
+                at = inout(reg) 0usize => _,
+                count = inout(reg) count => _,
+                from = in(reg) from.as_ptr(),
+                to = in(reg) to.as_ptr(),
+                row = in(reg) 64usize,
+                stride = in(reg) 4 * channels * size_of::<Bf16>(),
+                step = in(reg) TERMS * 2 * channels * size_of::<Bf16>(),
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+
+    /// The loop over the first three.
+    ///
+    /// # Safety
+    /// Of `count` tiles of `a`, and as many from each of the places on; the sums are tiles.
+    unsafe fn add_three(
+        &self,
+        a: &[Bf16],
+        from: [*const Bf16; KEPT],
+        to: [*mut f32; KEPT],
+        channels: usize,
+        count: usize,
+    ) {
+        // SAFETY: the caller's; `self` is the proof that this thread's registers are shaped. All eight are named as overwritten.
+        unsafe {
+            std::arch::asm!(
+                "mov {p}, [{to} + 0]",
+                "tileloadd tmm0, [{p} + {row}]",
+                "mov {p}, [{to} + 8]",
+                "tileloadd tmm1, [{p} + {row}]",
+                "mov {p}, [{to} + 16]",
+                "tileloadd tmm2, [{p} + {row}]",
+                "2:",
+                "tileloadd tmm6, [{a} + {row}]",
+                "mov {p}, [{from} + 0]",
+                "add {p}, {at}",
+                "tileloadd tmm7, [{p} + {stride}]",
+                "tdpbf16ps tmm0, tmm6, tmm7",
+                "mov {p}, [{from} + 8]",
+                "add {p}, {at}",
+                "tileloadd tmm5, [{p} + {stride}]",
+                "tdpbf16ps tmm1, tmm6, tmm5",
+                "mov {p}, [{from} + 16]",
+                "add {p}, {at}",
+                "tileloadd tmm7, [{p} + {stride}]",
+                "tdpbf16ps tmm2, tmm6, tmm7",
+                "add {a}, 1024",
+                "add {at}, {step}",
+                "dec {count}",
+                "jnz 2b",
+                "mov {p}, [{to} + 0]",
+                "tilestored [{p} + {row}], tmm0",
+                "mov {p}, [{to} + 8]",
+                "tilestored [{p} + {row}], tmm1",
+                "mov {p}, [{to} + 16]",
+                "tilestored [{p} + {row}], tmm2",
+                p = out(reg) _,
+                a = inout(reg) a.as_ptr() => _,
+                at = inout(reg) 0usize => _,
+                count = inout(reg) count => _,
+                from = in(reg) from.as_ptr(),
+                to = in(reg) to.as_ptr(),
+                row = in(reg) 64usize,
+                stride = in(reg) 4 * channels * size_of::<Bf16>(),
+                step = in(reg) TERMS * 2 * channels * size_of::<Bf16>(),
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),

@@ -32,6 +32,8 @@ pub mod rows;
 pub mod simd;
 pub mod stem;
 #[cfg(target_arch = "x86_64")]
+pub mod tap_gradient;
+#[cfg(target_arch = "x86_64")]
 mod taps;
 pub mod threads;
 #[cfg(target_arch = "x86_64")]

@@ -336,6 +336,8 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
+pub(super) use pack::transpose;
+
 mod pack {
     use super::super::amx::{load, mask};
     use super::{BLOCK, Bf16, Chunk, ROWS, Range, TERMS, TILE, WeightGradient};
@@ -360,7 +362,7 @@ mod pack {
     /// Rows as columns: 16×16 numbers of 32 bits.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn transpose(rows: [__m512i; ROWS]) -> [__m512i; ROWS] {
+    pub fn transpose(rows: [__m512i; ROWS]) -> [__m512i; ROWS] {
         let mut a = rows;
         for i in 0..8 {
             a[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);

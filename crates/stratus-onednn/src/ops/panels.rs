@@ -5,6 +5,7 @@ use super::{Candidate, Maker, OWN, Own, Run};
 use crate::ffi::{DataType, Desc, arg};
 use crate::native::amx::Amx;
 use crate::native::panel_conv::{PanelConv, Task};
+use crate::native::tap_gradient::TapGradient;
 use crate::native::weight_gradient::WeightGradient;
 use stratus_engine::{Layout, Operands, StepKernel};
 
@@ -14,6 +15,7 @@ enum Pass {
     Forward { conv: PanelConv, relu: bool },
     BackwardData(PanelConv),
     BackwardWeights(WeightGradient),
+    BackwardWeightsByTaps(TapGradient),
 }
 
 #[derive(Clone)]
@@ -44,15 +46,17 @@ pub(crate) fn backward_data(
     })
 }
 
-/// A way to make the gradients of weight and bias, where there is one; `weights` is how the gradient is wanted, where that is decided.
+/// Ways to make the gradients of weight and bias, as many as there are; `weights` is how the gradient is wanted, where that is decided.
 pub(crate) fn backward_weights(
     maker: &Maker<'_>,
     around: &Around<'_>,
     weights: Option<&Desc>,
-) -> Result<Option<Candidate>, String> {
-    candidate(maker, around, weights, DataType::F32, &|task| {
-        Some(Pass::BackwardWeights(WeightGradient::new(task)?))
-    })
+) -> Result<Vec<Candidate>, String> {
+    let on_panels = |task: Task<'_>| Some(Pass::BackwardWeights(WeightGradient::new(task)?));
+    let by_taps = |task: Task<'_>| Some(Pass::BackwardWeightsByTaps(TapGradient::new(task)?));
+    let on_panels = candidate(maker, around, weights, DataType::F32, &on_panels)?;
+    let by_taps = candidate(maker, around, weights, DataType::F32, &by_taps)?;
+    Ok(on_panels.into_iter().chain(by_taps).collect())
 }
 
 /// `dtype` is the type of the weights, or of their gradient. They are taken, or made, as they lie.
@@ -89,7 +93,7 @@ fn candidate(
             [(arg::SRC, x), (arg::WEIGHTS, weights)].into_iter().chain(bias).chain([(arg::DST, y)]).collect()
         }
         Pass::BackwardData(_) => vec![(arg::DIFF_DST, y), (arg::WEIGHTS, weights), (arg::DIFF_SRC, x)],
-        Pass::BackwardWeights(_) => {
+        Pass::BackwardWeights(_) | Pass::BackwardWeightsByTaps(_) => {
             let bias = of_bias(arg::DIFF_BIAS)?;
             [(arg::SRC, x), (arg::DIFF_DST, y), (arg::DIFF_WEIGHTS, weights)]
                 .into_iter()
@@ -97,8 +101,9 @@ fn candidate(
                 .collect()
         }
     };
+    let name = if matches!(pass, Pass::BackwardWeightsByTaps(_)) { "amx:taps" } else { "amx" };
     let run = Run::Own(Box::new(OnPanels { pass, bias }));
-    Ok(Some(Candidate { name: format!("{OWN}amx"), run, operands }))
+    Ok(Some(Candidate { name: format!("{OWN}{name}"), run, operands }))
 }
 
 impl Own for OnPanels {
@@ -106,6 +111,7 @@ impl Own for OnPanels {
         match &self.pass {
             Pass::Forward { conv, .. } | Pass::BackwardData(conv) => conv.scratch_bytes(),
             Pass::BackwardWeights(gradient) => gradient.scratch_bytes(),
+            Pass::BackwardWeightsByTaps(gradient) => gradient.scratch_bytes(),
         }
     }
 
@@ -131,6 +137,10 @@ impl StepKernel for OnPanels {
                 let db = if self.bias { o.elements(3) } else { &mut [] };
                 let (x, dy) = (o.elements(0), o.elements(1));
                 gradient.run(x, dy, o.elements(2), db, o.elements(scratch));
+            }
+            Pass::BackwardWeightsByTaps(gradient) => {
+                let (x, dy) = (o.elements(0), o.elements(1));
+                gradient.run(x, dy, o.elements(2), o.elements(scratch));
             }
         }
         Ok(())

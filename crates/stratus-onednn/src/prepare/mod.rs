@@ -12,11 +12,15 @@ mod steps;
 use crate::backend::OneDnn;
 use crate::ops::Maker;
 use measure::Bench;
-use std::time::Duration;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::{
     Choices, EngineError, Layout, PrepareRequest, Prepared, PreparedStep, Program, Section, Step,
 };
+
+/// What takes no longer to measure is measured again, where it would decide against the first layout.
+const WORTH_A_SECOND_LOOK: Duration = Duration::from_millis(500);
 
 /// The layouts of feature maps that are tried.
 const MAP_LAYOUTS: [&str; 2] = ["nhwc", "nChw16c"];
@@ -36,16 +40,28 @@ pub(crate) fn prepare(
         let alone = Terms { fallbacks: true, measure_maps: false };
         return Ok(build(MAP_LAYOUTS[0], alone, None)?.prepared);
     }
-    let mut best: Option<Built> = None;
+    let mut best: Option<(&str, Built)> = None;
     let mut refused = None;
     // A layout in which some convolution falls back to a reference kernel, or cannot run on AMX though it would fill its tiles, is worth a
     // look only where every layout is like that.
     for fallbacks in [false, true] {
+        let terms = Terms { fallbacks, measure_maps: true };
         for layout in MAP_LAYOUTS {
-            let rival = best.as_ref().map(|best| &best.times[..]);
-            match build(layout, Terms { fallbacks, measure_maps: true }, rival) {
-                Ok(built) if best.as_ref().is_none_or(|best| built.is_faster(best)) => best = Some(built),
-                Ok(_) => {}
+            let start = Instant::now();
+            match build(layout, terms, best.as_ref().map(|(_, best)| &best.times[..])) {
+                Ok(built) => {
+                    let Some((first, before)) = best.take() else {
+                        best = Some((layout, built));
+                        continue;
+                    };
+                    let mut kept = before;
+                    if built.is_faster(&kept) && start.elapsed() < WORTH_A_SECOND_LOOK {
+                        // Layouts are measured one after the other: something else may have slowed the first one down.
+                        backend.measured.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                        kept = build(first, terms, None)?;
+                    }
+                    best = Some(if built.is_faster(&kept) { (layout, built) } else { (first, kept) });
+                }
                 Err(error) => refused = Some(error),
             }
         }
@@ -54,7 +70,7 @@ pub(crate) fn prepare(
         }
     }
     match (best, refused) {
-        (Some(best), _) => Ok(best.prepared),
+        (Some((_, best)), _) => Ok(best.prepared),
         (None, Some(error)) => Err(error),
         (None, None) => Err(EngineError::Placement("no layout of feature maps was tried".to_owned())),
     }

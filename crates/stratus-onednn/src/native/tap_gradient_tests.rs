@@ -1,0 +1,76 @@
+//! What the case tables do not reach: bands, other layouts of the gradient, and what lies in scratch.
+
+use super::*;
+use crate::native::direct_conv::tests::{each_product, numbers};
+use crate::native::simd::{Element, Level};
+use crate::native::threads::Team;
+use crate::native::weight_gradient::tests::amx;
+use stratus_engine::Layout;
+use stratus_graph::ops::Conv2d;
+
+fn check(amx: Amx, conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layout) {
+    let [height, width] = conv.output_size(input).unwrap();
+    let x = numbers(batch * input[0] * input[1] * conv.in_channels, 1);
+    let dy = numbers(batch * height * width * conv.out_channels, 2);
+    let mut plain = vec![0.0; conv.weight_shape().iter().product()];
+    each_product(conv, batch, input, |from, weight, to| plain[weight] += x[from] * dy[to]);
+    let mut expected = vec![0.0; takes.elements()];
+    takes.for_each(&takes.shape, |at, from| expected[at] = plain[from]);
+    let [x, dy] = [&x, &dy].map(|map| map.iter().map(|&value| Bf16::store(value)).collect::<Vec<_>>());
+    for threads in 1..=4 {
+        let machine = Machine { team: Team::in_turn(threads), level: Level::detect([true, true]) };
+        let task = Task { conv, batch, input, weights: takes, amx, machine: &machine };
+        let gradient = TapGradient::new(task).unwrap();
+        // What lies in scratch means nothing.
+        let mut scratch = vec![f32::NAN; gradient.scratch_bytes() / 4];
+        let mut dw = vec![0.0; takes.elements()];
+        gradient.run(&x, &dy, &mut dw, &mut scratch);
+        assert!(dw == expected, "{conv:?} {input:?} {threads} threads");
+    }
+}
+
+#[test]
+fn every_shape_follows_the_definition() {
+    let Some(amx) = amx() else { return };
+    let one_sided = Conv2d {
+        kernel: [2, 5],
+        padding_before: [0, 3],
+        padding_after: [1, 1],
+        ..Conv2d::new(8, 32, 1, 1, 0)
+    };
+    for (conv, batch, input) in [
+        (Conv2d::new(8, 16, 3, 1, 1), 5, [14, 14]),
+        (Conv2d::new(16, 32, 3, 1, 1), 3, [7, 7]),
+        (Conv2d::new(16, 16, 1, 1, 0), 2, [1, 1]),
+        (Conv2d::new(8, 48, 1, 1, 0), 1, [5, 9]),
+        (Conv2d::new(8, 16, 5, 1, 2), 2, [6, 3]),
+        (Conv2d::new(16, 16, 4, 1, 0), 2, [9, 8]),
+        (one_sided, 2, [7, 18]),
+        // Several bands, the last one of which is shorter.
+        (Conv2d::new(16, 16, 3, 1, 1), 2, [90, 61]),
+        (Conv2d::new(8, 16, 3, 1, 1), 1, [23, 1100]),
+    ] {
+        check(amx, &conv, batch, input, &Layout::plain(&conv.weight_shape()));
+        check(amx, &conv, batch, input, &Layout::channels_last(&conv.weight_shape()));
+    }
+}
+
+#[test]
+fn what_it_cannot_do_is_left_to_others() {
+    let Some(amx) = amx() else { return };
+    let refused = |conv: Conv2d, level| {
+        let machine = Machine { team: Team::single(), level };
+        let weights = Layout::plain(&conv.weight_shape());
+        let task = Task { conv: &conv, batch: 1, input: [8, 8], weights: &weights, amx, machine: &machine };
+        assert!(TapGradient::new(task).is_none(), "{conv:?}");
+    };
+    let [most, less] = [[true, true], [true, false]].map(Level::detect);
+    refused(Conv2d::new(12, 16, 3, 1, 1), most);
+    refused(Conv2d::new(8, 20, 3, 1, 1), most);
+    refused(Conv2d::new(8, 16, 3, 2, 1), most);
+    refused(Conv2d { bias: true, ..Conv2d::new(8, 16, 3, 1, 1) }, most);
+    refused(Conv2d { dilation: [2, 2], ..Conv2d::new(8, 16, 3, 1, 1) }, most);
+    refused(Conv2d { groups: 2, ..Conv2d::new(16, 32, 3, 1, 1) }, most);
+    refused(Conv2d::new(16, 256, 3, 1, 1), most);
+    refused(Conv2d::new(8, 16, 3, 1, 1), less);
+}
