@@ -270,153 +270,69 @@ impl Tiles {
             }
         }
     }
-
-    /// The loop over six places.
-    ///
-    /// # Safety
-    /// Of `count` tiles of `a`, and as many from each of the places on; the sums are tiles.
-    unsafe fn add_six(
-        &self,
-        a: &[Bf16],
-        from: [*const Bf16; KEPT],
-        to: [*mut f32; KEPT],
-        channels: usize,
-        count: usize,
-    ) {
-        // SAFETY: the caller's; `self` is the proof that this thread's registers are shaped. All eight are named as overwritten.
-        unsafe {
-            std::arch::asm!(
-                "mov {p}, [{to} + 0]",
-                "tileloadd tmm0, [{p} + {row}]",
-                "mov {p}, [{to} + 8]",
-                "tileloadd tmm1, [{p} + {row}]",
-                "mov {p}, [{to} + 16]",
-                "tileloadd tmm2, [{p} + {row}]",
-                "mov {p}, [{to} + 24]",
-                "tileloadd tmm3, [{p} + {row}]",
-                "mov {p}, [{to} + 32]",
-                "tileloadd tmm4, [{p} + {row}]",
-                "mov {p}, [{to} + 40]",
-                "tileloadd tmm5, [{p} + {row}]",
-                "2:",
-                "tileloadd tmm6, [{a} + {row}]",
-                "mov {p}, [{from} + 0]",
-                "add {p}, {at}",
-                "tileloadd tmm7, [{p} + {stride}]",
-                "tdpbf16ps tmm0, tmm6, tmm7",
-                "mov {p}, [{from} + 8]",
-                "add {p}, {at}",
-                "tileloadd tmm7, [{p} + {stride}]",
-                "tdpbf16ps tmm1, tmm6, tmm7",
-                "mov {p}, [{from} + 16]",
-                "add {p}, {at}",
-                "tileloadd tmm7, [{p} + {stride}]",
-                "tdpbf16ps tmm2, tmm6, tmm7",
-                "mov {p}, [{from} + 24]",
-                "add {p}, {at}",
-                "tileloadd tmm7, [{p} + {stride}]",
-                "tdpbf16ps tmm3, tmm6, tmm7",
-                "mov {p}, [{from} + 32]",
-                "add {p}, {at}",
-                "tileloadd tmm7, [{p} + {stride}]",
-                "tdpbf16ps tmm4, tmm6, tmm7",
-                "mov {p}, [{from} + 40]",
-                "add {p}, {at}",
-                "tileloadd tmm7, [{p} + {stride}]",
-                "tdpbf16ps tmm5, tmm6, tmm7",
-                "add {a}, 1024",
-                "add {at}, {step}",
-                "dec {count}",
-                "jnz 2b",
-                "mov {p}, [{to} + 0]",
-                "tilestored [{p} + {row}], tmm0",
-                "mov {p}, [{to} + 8]",
-                "tilestored [{p} + {row}], tmm1",
-                "mov {p}, [{to} + 16]",
-                "tilestored [{p} + {row}], tmm2",
-                "mov {p}, [{to} + 24]",
-                "tilestored [{p} + {row}], tmm3",
-                "mov {p}, [{to} + 32]",
-                "tilestored [{p} + {row}], tmm4",
-                "mov {p}, [{to} + 40]",
-                "tilestored [{p} + {row}], tmm5",
-                p = out(reg) _,
-                a = inout(reg) a.as_ptr() => _,
-                at = inout(reg) 0usize => _,
-                count = inout(reg) count => _,
-                from = in(reg) from.as_ptr(),
-                to = in(reg) to.as_ptr(),
-                row = in(reg) 64usize,
-                stride = in(reg) 4 * channels * size_of::<Bf16>(),
-                step = in(reg) TERMS * 2 * channels * size_of::<Bf16>(),
-                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                options(nostack),
-            );
-        }
-    }
-
-    /// The loop over the first three.
-    ///
-    /// # Safety
-    /// Of `count` tiles of `a`, and as many from each of the places on; the sums are tiles.
-    unsafe fn add_three(
-        &self,
-        a: &[Bf16],
-        from: [*const Bf16; KEPT],
-        to: [*mut f32; KEPT],
-        channels: usize,
-        count: usize,
-    ) {
-        // SAFETY: the caller's; `self` is the proof that this thread's registers are shaped. All eight are named as overwritten.
-        unsafe {
-            std::arch::asm!(
-                "mov {p}, [{to} + 0]",
-                "tileloadd tmm0, [{p} + {row}]",
-                "mov {p}, [{to} + 8]",
-                "tileloadd tmm1, [{p} + {row}]",
-                "mov {p}, [{to} + 16]",
-                "tileloadd tmm2, [{p} + {row}]",
-                "2:",
-                "tileloadd tmm6, [{a} + {row}]",
-                "mov {p}, [{from} + 0]",
-                "add {p}, {at}",
-                "tileloadd tmm7, [{p} + {stride}]",
-                "tdpbf16ps tmm0, tmm6, tmm7",
-                "mov {p}, [{from} + 8]",
-                "add {p}, {at}",
-                "tileloadd tmm5, [{p} + {stride}]",
-                "tdpbf16ps tmm1, tmm6, tmm5",
-                "mov {p}, [{from} + 16]",
-                "add {p}, {at}",
-                "tileloadd tmm7, [{p} + {stride}]",
-                "tdpbf16ps tmm2, tmm6, tmm7",
-                "add {a}, 1024",
-                "add {at}, {step}",
-                "dec {count}",
-                "jnz 2b",
-                "mov {p}, [{to} + 0]",
-                "tilestored [{p} + {row}], tmm0",
-                "mov {p}, [{to} + 8]",
-                "tilestored [{p} + {row}], tmm1",
-                "mov {p}, [{to} + 16]",
-                "tilestored [{p} + {row}], tmm2",
-                p = out(reg) _,
-                a = inout(reg) a.as_ptr() => _,
-                at = inout(reg) 0usize => _,
-                count = inout(reg) count => _,
-                from = in(reg) from.as_ptr(),
-                to = in(reg) to.as_ptr(),
-                row = in(reg) 64usize,
-                stride = in(reg) 4 * channels * size_of::<Bf16>(),
-                step = in(reg) TERMS * 2 * channels * size_of::<Bf16>(),
-                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                options(nostack),
-            );
-        }
-    }
 }
+
+/// Defines a loop over the tiles of `a` that adds to the sums of some places: where place and sum stand in their lists, the sum's register, and that
+/// of what it is multiplied by.
+macro_rules! add_places {
+    ($name:ident, $($at:literal $sums:literal $pairs:literal),*) => {
+        impl Tiles {
+            /// # Safety
+            /// Of `count` tiles of `a`, and as many from each of the places on; the sums are tiles.
+            unsafe fn $name(
+                &self,
+                a: &[Bf16],
+                from: [*const Bf16; KEPT],
+                to: [*mut f32; KEPT],
+                channels: usize,
+                count: usize,
+            ) {
+                // SAFETY: the caller's; `self` is the proof that this thread's registers are shaped. All eight are named as overwritten.
+                unsafe {
+                    std::arch::asm!(
+                        $(
+                            concat!("mov {p}, [{to} + ", $at, "]"),
+                            concat!("tileloadd ", $sums, ", [{p} + {row}]"),
+                        )*
+                        "2:",
+                        "tileloadd tmm6, [{a} + {row}]",
+                        $(
+                            concat!("mov {p}, [{from} + ", $at, "]"),
+                            "add {p}, {at}",
+                            concat!("tileloadd ", $pairs, ", [{p} + {stride}]"),
+                            concat!("tdpbf16ps ", $sums, ", tmm6, ", $pairs),
+                        )*
+                        "add {a}, 1024",
+                        "add {at}, {step}",
+                        "dec {count}",
+                        "jnz 2b",
+                        $(
+                            concat!("mov {p}, [{to} + ", $at, "]"),
+                            concat!("tilestored [{p} + {row}], ", $sums),
+                        )*
+                        p = out(reg) _,
+                        a = inout(reg) a.as_ptr() => _,
+                        at = inout(reg) 0usize => _,
+                        count = inout(reg) count => _,
+                        from = in(reg) from.as_ptr(),
+                        to = in(reg) to.as_ptr(),
+                        row = in(reg) 64usize,
+                        stride = in(reg) 4 * channels * size_of::<Bf16>(),
+                        step = in(reg) TERMS * 2 * channels * size_of::<Bf16>(),
+                        out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                        out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                        options(nostack),
+                    );
+                }
+            }
+        }
+    };
+}
+
+add_places!(add_three, 0 "tmm0" "tmm7", 8 "tmm1" "tmm5", 16 "tmm2" "tmm7");
+add_places!(
+    add_six, 0 "tmm0" "tmm7", 8 "tmm1" "tmm7", 16 "tmm2" "tmm7", 24 "tmm3" "tmm7", 32 "tmm4" "tmm7", 40 "tmm5" "tmm7"
+);
 
 /// The channels of a block that there are, of so many in all: a bit each.
 #[inline]

@@ -1,22 +1,15 @@
 //! What the case tables do not reach: bands, other layouts of the gradient, and what lies in scratch.
 
 use super::*;
-use crate::native::direct_conv::tests::{each_product, numbers};
-use crate::native::simd::{Element, Level};
+use crate::native::simd::Level;
 use crate::native::threads::Team;
-use crate::native::weight_gradient::tests::amx;
+use crate::native::weight_gradient::tests::{amx, maps_and_gradient, rounded};
 use stratus_engine::Layout;
 use stratus_graph::ops::Conv2d;
 
 fn check(amx: Amx, conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layout) {
-    let [height, width] = conv.output_size(input).unwrap();
-    let x = numbers(batch * input[0] * input[1] * conv.in_channels, 1);
-    let dy = numbers(batch * height * width * conv.out_channels, 2);
-    let mut plain = vec![0.0; conv.weight_shape().iter().product()];
-    each_product(conv, batch, input, |from, weight, to| plain[weight] += x[from] * dy[to]);
-    let mut expected = vec![0.0; takes.elements()];
-    takes.for_each(&takes.shape, |at, from| expected[at] = plain[from]);
-    let [x, dy] = [&x, &dy].map(|map| map.iter().map(|&value| Bf16::store(value)).collect::<Vec<_>>());
+    let (maps, expected) = maps_and_gradient(conv, batch, input, takes);
+    let [x, dy] = rounded(&maps);
     for threads in 1..=4 {
         let machine = Machine { team: Team::in_turn(threads), level: Level::detect([true, true]) };
         let task = Task { conv, batch, input, weights: takes, amx, machine: &machine };

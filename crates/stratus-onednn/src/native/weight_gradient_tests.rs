@@ -16,17 +16,33 @@ pub fn amx() -> Option<Amx> {
     found
 }
 
-fn check(amx: Amx, conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layout) {
+/// Two maps of whole numbers, and the gradient of the weights that they make, as it lies.
+pub fn maps_and_gradient(
+    conv: &Conv2d,
+    batch: usize,
+    input: [usize; 2],
+    takes: &Layout,
+) -> ([Vec<f32>; 2], Vec<f32>) {
     let [height, width] = conv.output_size(input).unwrap();
     let x = numbers(batch * input[0] * input[1] * conv.in_channels, 1);
     let dy = numbers(batch * height * width * conv.out_channels, 2);
     let mut plain = vec![0.0; conv.weight_shape().iter().product()];
     each_product(conv, batch, input, |from, weight, to| plain[weight] += x[from] * dy[to]);
-    let mut expected = vec![0.0; takes.elements()];
-    takes.for_each(&takes.shape, |at, from| expected[at] = plain[from]);
+    let mut gradient = vec![0.0; takes.elements()];
+    takes.for_each(&takes.shape, |at, from| gradient[at] = plain[from]);
+    ([x, dy], gradient)
+}
+
+/// As bf16.
+pub fn rounded(maps: &[Vec<f32>; 2]) -> [Vec<Bf16>; 2] {
+    maps.each_ref().map(|map| map.iter().map(|&value| Bf16::store(value)).collect())
+}
+
+fn check(amx: Amx, conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layout) {
+    let (maps, expected) = maps_and_gradient(conv, batch, input, takes);
     let filters = conv.out_channels;
-    let bias: Vec<f32> = (0..filters).map(|o| dy.iter().skip(o).step_by(filters).sum()).collect();
-    let [x, dy] = [&x, &dy].map(|map| map.iter().map(|&value| Bf16::store(value)).collect::<Vec<_>>());
+    let bias: Vec<f32> = (0..filters).map(|o| maps[1].iter().skip(o).step_by(filters).sum()).collect();
+    let [x, dy] = rounded(&maps);
     for threads in 1..=4 {
         let machine = Machine { team: Team::in_turn(threads), level: Level::detect([true, true]) };
         let gradient =
