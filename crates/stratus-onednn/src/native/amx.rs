@@ -264,8 +264,8 @@ impl Tiles {
                 // SAFETY: see below.
                 unsafe { self.add_three(a, from, to, channels, count) };
             } else {
-                // SAFETY: `count` tiles of 1 KiB are read of `a`; of `pairs` as many from each place on, of which the assertion says that they are
-                // there; each pointer of `to` is a tile of 1 KiB of `sums`, or all of them that stand for no place are the spare one.
+                // SAFETY: `count` tiles of 1 KiB are read of `a`, and of `pairs` from each place on: the first assertion says that they are there. Each
+                // pointer of `to` is a tile of 1 KiB: of `sums`, or the spare one where it stands for no place.
                 unsafe { self.add_six(a, from, to, channels, count) };
             }
         }
