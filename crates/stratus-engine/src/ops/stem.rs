@@ -38,8 +38,8 @@ impl Stem {
     /// The pooling's windows.
     pub const POOL: FusedPool = FusedPool { window: [2, 2] };
 
-    /// The most taps, of all input channels together. A multiply-add of a register takes half a cycle per tap; to write one to memory and read it three
-    /// times takes some forty cycles of a core's share of the bandwidth, four times as long as to compute it with this many taps.
+    /// The most taps, of all input channels together. A multiply-add of a register takes half a cycle per tap; at 20 GB/s of two cores, to write one to
+    /// memory and read it three times takes some forty cycles.
     pub const MOST_TAPS: usize = 16;
 
     /// Output channels come in groups of this many: half of what the widest registers hold.

@@ -7,6 +7,7 @@ use crate::ops::{
     BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference,
     BatchNormInferenceBackward, BatchNormStatistics, FusedPool,
 };
+use stratus_graph::ops::BatchNorm2d;
 
 /// The index of an output that the rectifier cut off: no gradient passes.
 const CUT: f64 = 255.0;
@@ -104,6 +105,22 @@ pub(super) fn write_channel(
     Ok(())
 }
 
+/// Writes one channel's running mean and variance, mean and inverse deviation, from its average, the sum of squared deviations and the count.
+pub(super) fn settle(
+    norm: &BatchNorm2d,
+    c: usize,
+    [average, squares, total]: [f64; 3],
+    [running_mean, running_var, mean, inverse_deviation]: [&mut Tensor<'_>; 4],
+) {
+    let variance = squares / total;
+    mean.set(c, average);
+    inverse_deviation.set(c, 1.0 / (variance + f64::from(norm.epsilon)).sqrt());
+    let unbiased = if total > 1.0 { squares / (total - 1.0) } else { variance };
+    for (running, new) in [(running_mean, average), (running_var, unbiased)] {
+        running.set(c, running.get(c) + f64::from(norm.momentum) * (new - running.get(c)));
+    }
+}
+
 impl Reference for BatchNormStatistics {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], tile: Tile) -> Result<(), String> {
         let [x, running_mean, running_var, mean, inverse_deviation, moments] = operands else {
@@ -112,7 +129,6 @@ impl Reference for BatchNormStatistics {
         let shape = x.image();
         let channels = shape[1];
         let count = (shape[0] * shape[2] * shape[3]) as f64;
-        let momentum = f64::from(self.norm.momentum);
         for c in 0..channels {
             let mut average = channel(shape, c).map(|position| x.get(position)).sum::<f64>() / count;
             let mut squares: f64 =
@@ -130,13 +146,12 @@ impl Reference for BatchNormStatistics {
             if !tile.is_last() {
                 continue;
             }
-            let variance = squares / total;
-            mean.set(c, average);
-            inverse_deviation.set(c, 1.0 / (variance + f64::from(self.norm.epsilon)).sqrt());
-            let unbiased = if total > 1.0 { squares / (total - 1.0) } else { variance };
-            for (running, new) in [(&mut *running_mean, average), (&mut *running_var, unbiased)] {
-                running.set(c, running.get(c) + momentum * (new - running.get(c)));
-            }
+            settle(
+                &self.norm,
+                c,
+                [average, squares, total],
+                [running_mean, running_var, mean, inverse_deviation],
+            );
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The stem, whose convolution's output is made in scratch where it is needed at all.
 
-use super::batch_norm::{Affine, unpool, write_channel};
+use super::batch_norm::{Affine, settle, unpool, write_channel};
 use super::{Reference, Tensor, Tile, unexpected_operands};
 use crate::ops::{Conv2dForward, Stem, StemApply, StemGradients, StemInference, StemStatistics};
 use crate::{DType, Value};
@@ -86,7 +86,6 @@ impl Reference for StemStatistics {
             return Ok(());
         }
         let total = (windows.count() * tile.count) as f64;
-        let momentum = f64::from(self.stem.norm.momentum);
         for c in 0..self.stem.conv.out_channels {
             let w = |k: usize| weight.get(c * taps + k);
             let average = (0..taps).map(|k| w(k) * correlation.get(taps * taps + k)).sum::<f64>() / total;
@@ -95,13 +94,8 @@ impl Reference for StemStatistics {
             let squares = square - total * average * average;
             // Rounding may take it below zero; a NaN stays one.
             let squares = if squares < 0.0 { 0.0 } else { squares };
-            let variance = squares / total;
-            mean.set(c, average);
-            inverse_deviation.set(c, 1.0 / (variance + f64::from(self.stem.norm.epsilon)).sqrt());
-            let unbiased = if total > 1.0 { squares / (total - 1.0) } else { variance };
-            for (running, new) in [(&mut *running_mean, average), (&mut *running_var, unbiased)] {
-                running.set(c, running.get(c) + momentum * (new - running.get(c)));
-            }
+            let norm = &self.stem.norm;
+            settle(norm, c, [average, squares, total], [running_mean, running_var, mean, inverse_deviation]);
         }
         Ok(())
     }

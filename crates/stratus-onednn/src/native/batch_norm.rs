@@ -186,16 +186,9 @@ impl BatchNorm {
             if !tile.is_last() {
                 continue;
             }
-            let unbiased = square / if total > 1.0 { total - 1.0 } else { total };
-            let inverse = 1.0 / (square / total + f64::from(self.epsilon)).sqrt();
-            mean[channel] = average as f32;
-            inverse_deviation[channel] = inverse as f32;
-            let keep = 1.0 - f64::from(self.momentum);
-            for (running, new) in
-                [(&mut running_mean[channel], average), (&mut running_variance[channel], unbiased)]
-            {
-                *running = (keep * f64::from(*running) + f64::from(self.momentum) * new) as f32;
-            }
+            let running = [&mut running_mean[channel], &mut running_variance[channel]];
+            let norm = [self.epsilon, self.momentum];
+            [mean[channel], inverse_deviation[channel]] = settle([average, square, total], norm, running);
         }
     }
 
@@ -340,6 +333,20 @@ impl BatchNorm {
             }
         });
     }
+}
+
+/// A channel's mean and inverse deviation, from its average, the sum of squared deviations and the count; takes a step with its running statistics.
+pub(super) fn settle(
+    [average, square, total]: [f64; 3],
+    [epsilon, momentum]: [f32; 2],
+    running: [&mut f32; 2],
+) -> [f32; 2] {
+    let unbiased = square / if total > 1.0 { total - 1.0 } else { total };
+    let (keep, momentum) = (1.0 - f64::from(momentum), f64::from(momentum));
+    for (running, new) in running.into_iter().zip([average, unbiased]) {
+        *running = (keep * f64::from(*running) + momentum * new) as f32;
+    }
+    [average as f32, (1.0 / (square / total + f64::from(epsilon)).sqrt()) as f32]
 }
 
 /// Sets `means` to the mean of each channel over the middle row of the first image: near the channel's own mean, and a function of the

@@ -3,6 +3,7 @@
 //! What is computed and why: [`stratus_engine::ops::Stem`]. The convolution is that of [`super::direct_conv`], whose rows here go no further than the
 //! nearest cache, already scaled and shifted: the normalisation is in its weights. The images' correlation is in [`super::correlation`].
 
+use super::batch_norm::settle;
 use super::correlation::Correlation;
 use super::direct_conv::{CHANNELS, DirectConv, Inner, Ring};
 use super::direct_gradient::{GradientRows, add_rows};
@@ -142,15 +143,10 @@ impl StemKernel {
             let squares = square - total * average * average;
             // A NaN stays one.
             let squares = if squares < 0.0 { 0.0 } else { squares };
-            let unbiased = squares / if total > 1.0 { total - 1.0 } else { total };
-            mean[channel] = average as f32;
-            inverse_deviation[channel] = (1.0 / (squares / total + f64::from(norm.epsilon)).sqrt()) as f32;
-            let momentum = f64::from(norm.momentum);
-            for (running, new) in
-                [(&mut running_mean[channel], average), (&mut running_variance[channel], unbiased)]
-            {
-                *running = ((1.0 - momentum) * f64::from(*running) + momentum * new) as f32;
-            }
+            let running = [&mut running_mean[channel], &mut running_variance[channel]];
+            let constants = [norm.epsilon, norm.momentum];
+            [mean[channel], inverse_deviation[channel]] =
+                settle([average, squares, total], constants, running);
         }
     }
 
