@@ -67,6 +67,13 @@ fn tests() -> Vec<Case> {
             1,
             [7, 12],
         ),
+        // Dense 3x3 of whole registers of channels, over edges of every kind.
+        (bias(dense(16, 48, 3, 1, 1)), 2, [7, 9]),
+        (
+            Conv2d { padding_before: [2, 0], padding_after: [0, 1], ..bias(dense(48, 16, 3, 1, 0)) },
+            3,
+            [6, 13],
+        ),
         // Grouped and depthwise.
         (grouped(dense(8, 12, 3, 1, 1), 4), 2, [6, 6]),
         (grouped(bias(dense(32, 32, 3, 2, 1)), 2), 1, [7, 7]),

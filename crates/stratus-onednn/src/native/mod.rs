@@ -38,3 +38,4 @@ mod taps;
 pub mod threads;
 #[cfg(target_arch = "x86_64")]
 pub mod weight_gradient;
+pub mod winograd;

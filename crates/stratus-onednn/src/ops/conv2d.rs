@@ -1,6 +1,8 @@
 //! Convolution: each function lists the ways a step can be run, on oneDNN first, given the layouts of the maps around it.
 
-use super::{Candidate, Maker, Ways, descs, direct, drop_fallbacks, fills_tiles_of, runs_on_tiles, wide};
+use super::{
+    Candidate, Maker, Ways, descs, direct, drop_fallbacks, fills_tiles_of, runs_on_tiles, wide, winograd,
+};
 use crate::ffi::{DataType, Desc, PrimitiveDesc, Propagation, Which, Window, arg};
 use stratus_engine::Layout;
 use stratus_graph::ops::Conv2d;
@@ -130,6 +132,7 @@ pub(crate) fn forward(
     let wide = || wide::forward(maker, around, relu, propagation, weights);
     let mut candidates = or_wide(around, ways.list(maker, weights, &any), wide)?;
     candidates.extend(direct::forward(maker, around, relu, weights)?);
+    candidates.extend(winograd::forward(maker, around, relu, weights)?);
     #[cfg(target_arch = "x86_64")]
     candidates.extend(super::panels::forward(maker, around, relu, weights)?);
     Ok(candidates)
@@ -155,8 +158,8 @@ pub(crate) fn backward_data(
         usable: &|_| true,
     };
     let wide = || wide::backward_data(maker, around, weights);
-    #[allow(unused_mut)] // Elsewhere than on x86-64 there is nothing to add.
     let mut candidates = or_wide(around, ways.list(maker, weights, &any), wide)?;
+    candidates.extend(winograd::backward_data(maker, around, weights)?);
     #[cfg(target_arch = "x86_64")]
     candidates.extend(super::panels::backward_data(maker, around, weights)?);
     Ok(candidates)
@@ -196,6 +199,7 @@ pub(crate) fn backward_weights(
     let wide = || wide::backward_weights(maker, around, weights);
     let mut candidates = or_wide(around, ways.list(maker, weights, &any), wide)?;
     candidates.extend(direct::backward_weights(maker, around, weights)?);
+    candidates.extend(winograd::backward_weights(maker, around, weights)?);
     #[cfg(target_arch = "x86_64")]
     candidates.extend(super::panels::backward_weights(maker, around, weights)?);
     Ok(candidates)

@@ -11,6 +11,7 @@ mod panels;
 mod transfer;
 mod update;
 mod wide;
+mod winograd;
 
 pub(crate) use conv2d::{
     Around as ConvAround, backward_data as conv_backward_data, backward_weights as conv_backward_weights,

@@ -1,0 +1,283 @@
+//! The forward pass and the gradient of the input, which is a convolution of the output's gradient by the weights turned half around.
+
+use super::product::{Left, PANEL, ROWS, product};
+use super::{
+    APART, Grid, OUTPUTS, POINTS, REACH, TAPS, block, filter_plane, input_plane, matrices, output_plane,
+    panels, pixel, sixteen, suits,
+};
+use crate::native::elementwise::Machine;
+use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
+use crate::native::threads::{MAX_THREADS, cut, split};
+use std::ops::Range;
+use stratus_graph::ops::Conv2d;
+
+/// The fewest tiles of a block.
+const FEWEST: usize = 48;
+
+/// What is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// The output.
+    Forward,
+    /// The gradient of the input.
+    BackwardData,
+}
+
+/// A convolution, or the gradient of its input, of maps that lie channels last by weights that lie plainly.
+#[derive(Clone)]
+pub struct WinogradConv {
+    pass: Pass,
+    /// Channels that are summed over, and those of the result.
+    channels: [usize; 2],
+    grid: Grid,
+    /// Tiles that go through the caches at a time.
+    block: usize,
+    machine: Machine,
+}
+
+/// What is done to a result before it is stored.
+#[derive(Clone, Copy)]
+struct Finish<'a> {
+    /// Empty where there is none.
+    bias: &'a [f32],
+    relu: bool,
+}
+
+impl WinogradConv {
+    /// For `batch` images of height and width `input`; none where another kernel has to do it.
+    #[must_use]
+    pub fn new(
+        conv: &Conv2d,
+        pass: Pass,
+        batch: usize,
+        input: [usize; 2],
+        machine: &Machine,
+    ) -> Option<Self> {
+        let output = conv.output_size(input).ok().filter(|_| suits(conv))?;
+        let (channels, maps, before) = match pass {
+            Pass::Forward => ([conv.in_channels, conv.out_channels], [input, output], conv.padding_before),
+            Pass::BackwardData => {
+                let before = conv.padding_before.map(|padding| TAPS - 1 - padding);
+                ([conv.out_channels, conv.in_channels], [output, input], before)
+            }
+        };
+        let grid = Grid::new(batch, maps, before);
+        let tiles = grid.tiles_of(machine.team.threads());
+        let block = block(channels[0] + channels[1], tiles, FEWEST);
+        grid.pays().then(|| Self { pass, channels, grid, block, machine: machine.clone() })
+    }
+
+    /// Floats of the transformed weights: panels of them for every point.
+    fn weight_floats(&self) -> usize {
+        panels(self.channels[1]) * POINTS * self.channels[0] * PANEL
+    }
+
+    /// Floats of a block's matrices.
+    fn block_floats(&self) -> usize {
+        self.channels.iter().map(|&channels| matrices(self.block, channels)).sum()
+    }
+
+    /// Bytes of scratch.
+    #[must_use]
+    pub fn scratch_bytes(&self) -> usize {
+        (self.weight_floats() + self.machine.team.threads() * self.block_floats()) * size_of::<f32>()
+    }
+
+    /// Makes `y` of `x`: the sum of `bias`, which is empty where there is none, and of the convolution, rectified where `relu` says so.
+    ///
+    /// # Panics
+    /// Where a map or the weights have another size.
+    pub fn run<E: LaneElement>(
+        &self,
+        x: &[E],
+        weights: &[E],
+        bias: &[f32],
+        relu: bool,
+        y: &mut [E],
+        scratch: &mut [f32],
+    ) {
+        let Self { channels, grid, machine, .. } = self;
+        let pixels = |map: usize| grid.batch * grid.maps[map].iter().product::<usize>();
+        assert_eq!([x.len(), y.len()], [0, 1].map(|map| pixels(map) * channels[map]), "maps of another size");
+        assert_eq!(weights.len(), TAPS * TAPS * channels[0] * channels[1], "weights of another size");
+        assert!(bias.is_empty() || bias.len() == channels[1], "a bias of another size");
+        let (team, level) = (&machine.team, machine.level);
+        let threads = team.threads();
+        let (transformed, scratch) = scratch.split_at_mut(self.weight_floats());
+        let of_panel = POINTS * channels[0] * PANEL;
+        let share = |thread| split(panels(channels[1]), threads, thread);
+        let mut parts = cut(transformed, (0..threads).map(|thread| share(thread).len() * of_panel));
+        team.run_parts(&mut parts, &|thread, part| {
+            for (panel, to) in share(thread).zip(part.chunks_exact_mut(of_panel)) {
+                transform_weights(level, self, weights, panel, to);
+            }
+        });
+        let transformed = &*transformed;
+        let rows = |thread| split(grid.rows(), threads, thread);
+        let end = |thread: usize| {
+            if thread == threads { y.len() } else { grid.pixels_before(rows(thread).start) * channels[1] }
+        };
+        let lengths: [usize; MAX_THREADS] =
+            std::array::from_fn(|thread| if thread < threads { end(thread + 1) - end(thread) } else { 0 });
+        let outputs = cut(y, lengths.into_iter().take(threads));
+        let scratches = cut(scratch, (0..threads).map(|_| self.block_floats()));
+        let mut parts: [(&mut [E], &mut [f32]); MAX_THREADS] = std::array::from_fn(|_| Default::default());
+        for (part, (output, scratch)) in parts.iter_mut().zip(outputs.into_iter().zip(scratches)) {
+            *part = (output, scratch);
+        }
+        let finish = Finish { bias, relu };
+        team.run_parts(&mut parts, &|thread, (y, scratch)| {
+            run_rows(level, self, rows(thread), x, transformed, finish, y, scratch);
+        });
+    }
+}
+
+with_lanes! {
+    fn transform_weights / transform_weights_body(conv: &WinogradConv, weights: &[E], panel: usize, to: &mut [f32])
+}
+
+/// Brings a panel of the weights to values at the points.
+///
+/// # Safety
+/// Of [`Lanes`].
+#[inline(always)]
+unsafe fn transform_weights_body<V: Lanes, E: LaneElement>(
+    conv: &WinogradConv,
+    weights: &[E],
+    panel: usize,
+    to: &mut [f32],
+) {
+    let [terms, columns] = conv.channels;
+    for part in 0..PANEL / LANES {
+        let column = panel * PANEL + part * LANES;
+        if column >= columns {
+            break;
+        }
+        for term in 0..terms {
+            // A row for each of the sixteen, as they lie, to be read across.
+            let mut taps = [[0.0; TAPS * TAPS]; LANES];
+            for (lane, taps) in taps.iter_mut().enumerate() {
+                // The weights are `[out, in, row, column]`, whichever of the two is summed over.
+                let filter = match conv.pass {
+                    Pass::Forward => (column + lane) * terms + term,
+                    Pass::BackwardData => term * columns + column + lane,
+                };
+                let weights = weights[filter * TAPS * TAPS..][..TAPS * TAPS].iter();
+                match conv.pass {
+                    Pass::Forward => {
+                        taps.iter_mut().zip(weights).for_each(|(tap, weight)| *tap = weight.load());
+                    }
+                    Pass::BackwardData => {
+                        taps.iter_mut().rev().zip(weights).for_each(|(tap, weight)| *tap = weight.load());
+                    }
+                }
+            }
+            // SAFETY: the caller's; a panel has `PANEL` floats for every point and term.
+            unsafe {
+                let mut filter = [[V::splat(0.0); TAPS]; TAPS];
+                for (tap, value) in filter.as_flattened_mut().iter_mut().enumerate() {
+                    *value = V::load(&std::array::from_fn(|lane| taps[lane][tap]));
+                }
+                for (point, value) in filter_plane(filter).as_flattened().iter().enumerate() {
+                    value.store(sixteen(to, (point * terms + term) * PANEL + part * LANES));
+                }
+            }
+        }
+    }
+}
+
+with_lanes! {
+    fn run_rows / run_rows_body(
+        conv: &WinogradConv,
+        rows: Range<usize>,
+        x: &[E],
+        weights: &[f32],
+        finish: Finish<'_>,
+        y: &mut [E],
+        scratch: &mut [f32],
+    )
+}
+
+/// Makes rows of tiles, of which `y` is the pixels.
+///
+/// # Safety
+/// Of [`Lanes`].
+#[inline(always)]
+#[allow(clippy::too_many_arguments)] // Of `with_lanes`: slices and constants, not structures of them.
+unsafe fn run_rows_body<V: Lanes, E: LaneElement>(
+    conv: &WinogradConv,
+    rows: Range<usize>,
+    x: &[E],
+    weights: &[f32],
+    finish: Finish<'_>,
+    y: &mut [E],
+    scratch: &mut [f32],
+) {
+    let WinogradConv { grid, channels, block, .. } = conv;
+    let [terms, columns] = *channels;
+    let before = grid.pixels_before(rows.start);
+    let tiles = rows.start * grid.tiles[1]..rows.end * grid.tiles[1];
+    let (patches, products) = scratch.split_at_mut(matrices(*block, terms));
+    for first in tiles.clone().step_by(*block) {
+        let count = (*block).min(tiles.end - first);
+        let rows = count.next_multiple_of(ROWS);
+        let size = |channels: usize| rows * channels + APART;
+        for row in 0..rows {
+            // Rows that no tile is left for: what they hold means nothing, but must not be slow to multiply by.
+            let pixels =
+                if row < count { grid.patch(grid.place(first + row)) } else { [[None; REACH]; REACH] };
+            for channel in (0..terms).step_by(LANES) {
+                // SAFETY: the caller's; pixels lie within the map, and the matrices have so many rows.
+                unsafe {
+                    let mut patch = [[V::splat(0.0); REACH]; REACH];
+                    for (patch, pixels) in patch.iter_mut().zip(&pixels) {
+                        for (value, at) in patch.iter_mut().zip(pixels) {
+                            *value = pixel(x, *at, terms, channel);
+                        }
+                    }
+                    for (point, value) in input_plane(patch).as_flattened().iter().enumerate() {
+                        value.store(sixteen(patches, point * size(terms) + row * terms + channel));
+                    }
+                }
+            }
+        }
+        for point in 0..POINTS {
+            let left = Left { elements: &patches[point * size(terms)..][..rows * terms], apart: [terms, 1] };
+            let to = &mut products[point * size(columns)..][..rows * columns];
+            let of_panel = POINTS * terms * PANEL;
+            for panel in 0..panels(columns) {
+                let right = &weights[panel * of_panel + point * terms * PANEL..][..terms * PANEL];
+                let wide = PANEL.min(columns - panel * PANEL);
+                // SAFETY: the caller's.
+                unsafe {
+                    product::<V>(left, right, &mut to[panel * PANEL..], columns, [rows, terms, wide], false);
+                };
+            }
+        }
+        for row in 0..count {
+            let outputs = grid.outputs(grid.place(first + row));
+            for channel in (0..columns).step_by(LANES) {
+                // SAFETY: the caller's; the matrices have so many rows, and the pixels of these rows of tiles lie within `y`.
+                unsafe {
+                    let mut plane = [[V::splat(0.0); REACH]; REACH];
+                    for (point, value) in plane.as_flattened_mut().iter_mut().enumerate() {
+                        *value = V::load(sixteen(products, point * size(columns) + row * columns + channel));
+                    }
+                    let bias = match finish.bias {
+                        [] => V::splat(0.0),
+                        bias => V::load(&*bias.as_ptr().add(channel).cast()),
+                    };
+                    let results: [[V; OUTPUTS]; OUTPUTS] = output_plane(plane);
+                    for (result, at) in results.as_flattened().iter().zip(outputs.as_flattened()) {
+                        let Some(at) = at else { continue };
+                        let at = (at - before) * columns + channel;
+                        let result = result.add(bias);
+                        let result = if finish.relu { result.rectify() } else { result };
+                        debug_assert!(at + LANES <= y.len());
+                        E::store_lanes(result, &mut *y.as_mut_ptr().add(at).cast());
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! What the case tables do not reach: blocks and groups of threads of every kind, every instruction set, and what lies in scratch.
+
+use super::*;
+use crate::native::direct_conv::tests::{each_product, numbers};
+use crate::native::elementwise::Machine;
+use crate::native::simd::{Bf16, Level};
+use crate::native::threads::Team;
+
+/// How far from the definition results of whole numbers may be, relative to the norm of all.
+const TOLERANCE: f32 = 3e-6;
+
+fn machines() -> Vec<Machine> {
+    let of = |threads, level| Machine { team: Team::in_turn(threads), level };
+    let most = Level::detect([true, true]);
+    let levels = Level::all().into_iter().map(|level| of(2, level));
+    levels.chain([1, 3, 4].map(|threads| of(threads, most))).collect()
+}
+
+fn elements<E: LaneElement>(values: &[f32]) -> Vec<E> {
+    values.iter().map(|&value| E::store(value)).collect()
+}
+
+/// `within` is how far a result may be from the expected one, relative to the norm of all.
+fn assert_close<E: LaneElement>(got: &[E], expected: &[f32], within: f32, what: &str) {
+    let norm = |values: &mut dyn Iterator<Item = f32>| {
+        values.map(|value| f64::from(value) * f64::from(value)).sum::<f64>().sqrt()
+    };
+    let apart = norm(&mut got.iter().zip(expected).map(|(got, expected)| got.load() - expected));
+    let whole = norm(&mut expected.iter().copied());
+    assert!(apart <= f64::from(within) * whole, "{what}: {apart:e} of {whole:e}");
+}
+
+/// All passes against the definition.
+fn check<E: LaneElement>(conv: &Conv2d, batch: usize, input: [usize; 2], rounding: f32) {
+    let [height, width] = conv.output_size(input).unwrap();
+    let x = numbers(batch * input[0] * input[1] * conv.in_channels, 1);
+    let dy = numbers(batch * height * width * conv.out_channels, 2);
+    let weights = numbers(conv.weight_shape().iter().product(), 3);
+    let bias = numbers(conv.out_channels, 4);
+    let (mut y, mut dx, mut dw) = (vec![0.0; dy.len()], vec![0.0; x.len()], vec![0.0; weights.len()]);
+    each_product(conv, batch, input, |from, weight, to| {
+        y[to] += x[from] * weights[weight];
+        dx[from] += dy[to] * weights[weight];
+        dw[weight] += x[from] * dy[to];
+    });
+    let filters = conv.out_channels;
+    let db: Vec<f32> = (0..filters).map(|o| dy.iter().skip(o).step_by(filters).sum()).collect();
+    let with_bias: Vec<f32> = y.iter().enumerate().map(|(at, y)| (y + bias[at % filters]).max(0.0)).collect();
+    let (x, dy, weights) = (elements::<E>(&x), elements::<E>(&dy), elements::<E>(&weights));
+    for machine in machines() {
+        let what = format!("{conv:?} {batch} {input:?} {:?} {:?}", machine.level, machine.team);
+        // What lies in scratch, or where the result comes, means nothing.
+        let unset = |count: usize| vec![E::store(f32::NAN); count];
+        let scratch = |bytes: usize| vec![f32::NAN; bytes / 4];
+        let run = |pass, from: &[E], bias: &[f32], expected: &[f32]| {
+            let kernel = WinogradConv::new(conv, pass, batch, input, &machine).unwrap();
+            let mut got = unset(expected.len());
+            let relu = !bias.is_empty();
+            kernel.run(from, &weights, bias, relu, &mut got, &mut scratch(kernel.scratch_bytes()));
+            assert_close(&got, expected, TOLERANCE + rounding, &format!("{what} {pass:?}"));
+        };
+        run(Pass::Forward, &x, &[], &y);
+        run(Pass::Forward, &x, &bias, &with_bias);
+        run(Pass::BackwardData, &dy, &[], &dx);
+        let gradient = WinogradGradient::new(conv, batch, input, &machine).unwrap();
+        let (mut got, mut got_bias) = (vec![f32::NAN; dw.len()], vec![f32::NAN; filters]);
+        gradient.run(&x, &dy, &mut got, &mut got_bias, &mut scratch(gradient.scratch_bytes()));
+        assert_close(&got, &dw, TOLERANCE, &what);
+        assert_eq!(got_bias, db, "{what}");
+        let mut again = vec![f32::NAN; dw.len()];
+        gradient.run(&x, &dy, &mut again, &mut [], &mut scratch(gradient.scratch_bytes()));
+        assert!(got == again, "{what}: other bits without a bias");
+    }
+}
+
+#[test]
+fn every_pass_follows_the_definition() {
+    for (conv, batch, input) in [
+        (Conv2d::new(16, 16, 3, 1, 1), 1, [4, 4]),
+        (Conv2d::new(16, 32, 3, 1, 1), 3, [7, 9]),
+        (Conv2d::new(48, 16, 3, 1, 0), 2, [13, 6]),
+        (Conv2d::new(32, 48, 3, 1, 2), 2, [6, 11]),
+        (Conv2d { padding_before: [1, 0], padding_after: [0, 2], ..Conv2d::new(16, 16, 3, 1, 1) }, 2, [9, 8]),
+        // More tiles than a block has, and fewer rows of them than threads.
+        (Conv2d::new(16, 16, 3, 1, 1), 1, [8, 900]),
+        (Conv2d::new(32, 16, 3, 1, 1), 9, [20, 20]),
+    ] {
+        check::<f32>(&conv, batch, input, 0.0);
+        check::<Bf16>(&conv, batch, input, 2e-3);
+    }
+}
+
+#[test]
+fn sums_too_large_to_be_had_by_every_thread() {
+    check::<f32>(&Conv2d::new(160, 192, 3, 1, 1), 2, [4, 8], 0.0);
+}
+
+#[test]
+fn what_it_cannot_do_is_left_to_others() {
+    let machine = Machine { team: Team::single(), level: Level::detect([true, true]) };
+    let dense = Conv2d::new(32, 32, 3, 1, 1);
+    for (conv, input) in [
+        (Conv2d { groups: 2, ..dense }, [8, 8]),
+        (Conv2d { stride: [1, 2], ..dense }, [8, 8]),
+        (Conv2d { dilation: [2, 1], ..dense }, [8, 8]),
+        (Conv2d { kernel: [3, 5], ..dense }, [8, 8]),
+        (Conv2d { padding_after: [1, 3], ..dense }, [8, 8]),
+        (Conv2d::new(24, 32, 3, 1, 1), [8, 8]),
+        // Most of what would be computed is outside of the map.
+        (dense, [2, 2]),
+        (dense, [1, 9]),
+    ] {
+        for pass in [Pass::Forward, Pass::BackwardData] {
+            assert!(WinogradConv::new(&conv, pass, 1, input, &machine).is_none(), "{conv:?} {input:?}");
+        }
+        assert!(WinogradGradient::new(&conv, 1, input, &machine).is_none(), "{conv:?} {input:?}");
+    }
+}
+
+/// Milliseconds of every pass, and what they would be worth of the definition's operations.
+#[test]
+#[ignore = "prints times and checks nothing"]
+fn times() {
+    let team = crate::library::find().map_or(Team::single(), |context| Team::of(&context, 0));
+    let machine = Machine { team, level: Level::detect([true, true]) };
+    for (channels, edge, batch) in
+        [(64, 56, 32), (128, 28, 32), (256, 14, 32), (512, 7, 32), (512, 14, 12), (64, 32, 32)]
+    {
+        let conv = Conv2d::new(channels, channels, 3, 1, 1);
+        let map = vec![1.0f32; batch * edge * edge * channels];
+        let (mut other, mut weights) = (map.clone(), vec![1.0f32; channels * channels * 9]);
+        let flops = 2.0 * (map.len() * channels * 9) as f64;
+        let mut scratch = Vec::new();
+        let mut measure = |what: &str, bytes: usize, run: &mut dyn FnMut(&mut [f32])| {
+            scratch.resize(bytes / 4, 0.0);
+            let times = (0..5).map(|_| {
+                let start = std::time::Instant::now();
+                run(&mut scratch);
+                start.elapsed().as_secs_f64()
+            });
+            let least = times.fold(f64::MAX, f64::min);
+            println!("{channels} {edge} {what}: {:.2} ms, {:.0} GFLOP/s", least * 1e3, flops / least / 1e9);
+        };
+        for pass in [Pass::Forward, Pass::BackwardData] {
+            let kernel = WinogradConv::new(&conv, pass, batch, [edge; 2], &machine).unwrap();
+            measure(&format!("{pass:?}"), kernel.scratch_bytes(), &mut |scratch| {
+                kernel.run(&map, &weights, &[], false, &mut other, scratch);
+            });
+        }
+        let gradient = WinogradGradient::new(&conv, batch, [edge; 2], &machine).unwrap();
+        measure("weights", gradient.scratch_bytes(), &mut |scratch| {
+            gradient.run(&map, &other, &mut weights, &mut [], scratch);
+        });
+    }
+}

@@ -1,0 +1,154 @@
+//! Dense 3×3 convolution by minimal filtering, as further ways to run steps that oneDNN also runs.
+
+use super::conv2d::Around;
+use super::{Candidate, Maker, OWN, Own, REORDERED, Run, own_name};
+use crate::ffi::{DataType, Desc, arg};
+use crate::native::lanes::LaneElement;
+use crate::native::simd::{Bf16, Instructions};
+use crate::native::winograd::{Pass, WinogradConv, WinogradGradient};
+use stratus_engine::{Layout, Operands, StepKernel};
+
+/// What is asked for.
+#[derive(Clone)]
+enum Kernel {
+    Conv { conv: WinogradConv, relu: bool },
+    Gradient(WinogradGradient),
+}
+
+#[derive(Clone)]
+struct Winograd {
+    kernel: Kernel,
+    dtype: DataType,
+    bias: bool,
+}
+
+/// A way to run the forward pass, where there is one; `weights` is how they lie, where that is decided.
+pub(super) fn forward(
+    maker: &Maker<'_>,
+    around: &Around<'_>,
+    relu: bool,
+    weights: Option<&Desc>,
+) -> Result<Option<Candidate>, String> {
+    conv(maker, around, Pass::Forward, relu, weights)
+}
+
+/// A way to make the input's gradient, where there is one; `weights` is how they lie, where that is decided.
+pub(super) fn backward_data(
+    maker: &Maker<'_>,
+    around: &Around<'_>,
+    weights: Option<&Desc>,
+) -> Result<Option<Candidate>, String> {
+    conv(maker, around, Pass::BackwardData, false, weights)
+}
+
+fn conv(
+    maker: &Maker<'_>,
+    around: &Around<'_>,
+    pass: Pass,
+    relu: bool,
+    weights: Option<&Desc>,
+) -> Result<Option<Candidate>, String> {
+    let Some((batch, input)) = worth_a_try(maker, around)? else { return Ok(None) };
+    let conv = WinogradConv::new(around.conv, pass, batch, input, maker.machine);
+    let Some(conv) = conv else { return Ok(None) };
+    let (name, lie) = plain_weights(maker, around, around.compute, weights)?;
+    let (x, y) = (around.x.duplicate()?, around.y.duplicate()?);
+    let bias = around.conv.bias && pass == Pass::Forward;
+    let operands = match pass {
+        Pass::Forward => {
+            let bias = of_bias(maker, around, arg::BIAS)?;
+            [(arg::SRC, x), (arg::WEIGHTS, lie)].into_iter().chain(bias).chain([(arg::DST, y)]).collect()
+        }
+        Pass::BackwardData => vec![(arg::DIFF_DST, y), (arg::WEIGHTS, lie), (arg::DIFF_SRC, x)],
+    };
+    let own = Winograd { kernel: Kernel::Conv { conv, relu }, dtype: around.compute, bias };
+    Ok(Some(Candidate { name, run: Run::Own(Box::new(own)), operands }))
+}
+
+/// A way to make the gradients of weight and bias, where there is one; `weights` is how the gradient is wanted, where that is decided.
+pub(super) fn backward_weights(
+    maker: &Maker<'_>,
+    around: &Around<'_>,
+    weights: Option<&Desc>,
+) -> Result<Option<Candidate>, String> {
+    let Some((batch, input)) = worth_a_try(maker, around)? else { return Ok(None) };
+    let Some(gradient) = WinogradGradient::new(around.conv, batch, input, maker.machine) else {
+        return Ok(None);
+    };
+    let (name, lie) = plain_weights(maker, around, DataType::F32, weights)?;
+    let bias = of_bias(maker, around, arg::DIFF_BIAS)?;
+    let maps = [(arg::SRC, around.x.duplicate()?), (arg::DIFF_DST, around.y.duplicate()?)];
+    let operands = maps.into_iter().chain([(arg::DIFF_WEIGHTS, lie)]).chain(bias).collect();
+    let own = Winograd { kernel: Kernel::Gradient(gradient), dtype: around.compute, bias: around.conv.bias };
+    Ok(Some(Candidate { name, run: Run::Own(Box::new(own)), operands }))
+}
+
+/// Images and their extent, where the kernels can have the maps as they lie and are worth a try: their sums fill the registers of AVX-512, and AMX,
+/// which has maps of bf16, multiplies faster than they save.
+fn worth_a_try(maker: &Maker<'_>, around: &Around<'_>) -> Result<Option<(usize, [usize; 2])>, String> {
+    let on_tiles = around.compute == DataType::Bf16 && maker.context.has_amx();
+    if on_tiles || maker.machine.level.instructions() != Instructions::Avx512 {
+        return Ok(None);
+    }
+    around.channels_last()
+}
+
+/// The name of the way, and the weights, or their gradient, as it has them.
+fn plain_weights(
+    maker: &Maker<'_>,
+    around: &Around<'_>,
+    dtype: DataType,
+    weights: Option<&Desc>,
+) -> Result<(String, Desc), String> {
+    let plain = Layout::plain(&around.conv.weight_shape());
+    let reordered = own_name(maker.machine, weights, &plain)?.ends_with(REORDERED);
+    let name =
+        format!("{OWN}winograd:{}{}", maker.machine.level.name(), if reordered { REORDERED } else { "" });
+    Ok((name, maker.context.strided(&plain.shape, dtype, &plain.strides)?))
+}
+
+fn of_bias(maker: &Maker<'_>, around: &Around<'_>, arg: i32) -> Result<Option<(i32, Desc)>, String> {
+    let desc = || maker.context.strided(&[around.conv.out_channels], DataType::F32, &[1]);
+    Ok(around.conv.bias.then(desc).transpose()?.map(|desc| (arg, desc)))
+}
+
+impl Own for Winograd {
+    fn scratch_bytes(&self) -> usize {
+        match &self.kernel {
+            Kernel::Conv { conv, .. } => conv.scratch_bytes(),
+            Kernel::Gradient(gradient) => gradient.scratch_bytes(),
+        }
+    }
+
+    fn kernel(&self) -> Result<Box<dyn StepKernel>, String> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Winograd {
+    fn run_as<E: LaneElement>(&self, o: &mut Operands<'_>) {
+        let last = if self.bias { 4 } else { 3 };
+        match &self.kernel {
+            Kernel::Conv { conv, relu } => {
+                let bias = if self.bias { o.elements(2) } else { &mut [] };
+                let (from, weights) = (o.elements::<E>(0), o.elements::<E>(1));
+                conv.run(from, weights, bias, *relu, o.elements(last - 1), o.elements(last));
+            }
+            Kernel::Gradient(gradient) => {
+                let bias = if self.bias { o.elements(3) } else { &mut [] };
+                let (x, dy) = (o.elements::<E>(0), o.elements::<E>(1));
+                gradient.run(x, dy, o.elements(2), bias, o.elements(last));
+            }
+        }
+    }
+}
+
+impl StepKernel for Winograd {
+    fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
+        match self.dtype {
+            DataType::F32 => self.run_as::<f32>(operands),
+            DataType::Bf16 => self.run_as::<Bf16>(operands),
+        }
+        Ok(())
+    }
+}
