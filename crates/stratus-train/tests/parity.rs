@@ -15,17 +15,19 @@ use common::{
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
+use stratus_engine::backend::step_key;
 use stratus_engine::differentiate::{GRADIENT_SUFFIX, differentiate};
 use stratus_engine::fuse::fuse;
 use stratus_engine::lower::lower;
 use stratus_engine::ops::SgdUpdate;
+use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::session::Hyper;
 use stratus_engine::tile::{TILE_SUFFIX, tile};
 use stratus_engine::update::{Optimiser, update};
-use stratus_engine::{Backend, Choices, Phase, Precision, Program, Role};
-use stratus_graph::ops::{Op, ParameterKind};
+use stratus_engine::{Backend, Choices, Kernel, Phase, Precision, Program, Role};
+use stratus_graph::ops::{Conv2d, Op, ParameterKind};
 use stratus_graph::zoo::{self, Hyperparameters};
 use stratus_graph::{Graph, Parameter};
 
@@ -105,15 +107,44 @@ fn program(fixture: &Fixture, graph: &Graph, tile_bytes: usize) -> Program {
     update(&program, Optimiser::Sgd(sgd)).unwrap()
 }
 
+/// Has every convolution, and gradient of one, that can be run by minimal filtering run so; says how many there are.
+fn by_minimal_filtering(backend: &dyn Backend, program: &Program, choices: &mut Choices) -> usize {
+    let is_dense = |conv: &Conv2d| conv.kernel == [3; 2] && conv.stride == [1; 2] && conv.groups == 1;
+    let mut found = 0;
+    for step in &program.steps {
+        let dense = match &step.kernel {
+            Kernel::Conv2dForward(kernel) => is_dense(&kernel.conv),
+            Kernel::Conv2dBackwardData(kernel) => is_dense(&kernel.conv),
+            Kernel::Conv2dBackwardWeights(kernel) => is_dense(&kernel.conv),
+            _ => false,
+        };
+        if !dense {
+            continue;
+        }
+        let mut with = choices.clone();
+        with.implementations.insert(step_key(program, step), "stratus:winograd:avx512".to_owned());
+        if Plan::prepare(backend, program, with.clone(), false, &mut Persistent::default()).is_ok() {
+            *choices = with;
+            found += 1;
+        }
+    }
+    found
+}
+
 /// Trains five steps on a backend and compares.
-fn trains(backend: &dyn Backend, network: &str, tile_bytes: usize, layout: Option<&str>) {
+fn trains(backend: &dyn Backend, network: &str, tile_bytes: usize, layout: Option<&str>, filtering: bool) {
     let fixture = load(network);
     let graph = graph(&fixture);
     let program = program(&fixture, &graph, tile_bytes);
     let maps = program.values.iter().filter(|value| value.shape.len() == 4 && value.per_sample);
     let layouts = layout
         .map_or_else(BTreeMap::new, |tag| maps.map(|value| (value.name.clone(), tag.to_owned())).collect());
-    let choices = Choices { layouts, ..Choices::default() };
+    let mut choices = Choices { layouts, ..Choices::default() };
+    if filtering {
+        let found = by_minimal_filtering(backend, &program, &mut choices);
+        println!("{network}: {found} steps by minimal filtering");
+        assert!(found > 0, "{network}");
+    }
     let mut session = session(backend, &program, choices);
     for parameter in &graph.parameters {
         let values = values(&graph, parameter, fixture.batch_norm_bias);
@@ -173,8 +204,28 @@ fn trained(graph: &Graph) -> usize {
 fn on_onednn(network: &str) {
     let Some(backend) = onednn() else { return };
     for (tile_bytes, layout) in [(usize::MAX, "nhwc"), (1 << 20, "nChw16c")] {
-        trains(&backend, network, tile_bytes, Some(layout));
+        trains(&backend, network, tile_bytes, Some(layout), false);
     }
+}
+
+/// Convolutions by minimal filtering are only taken where they were measured to be the fastest: here all are asked for.
+fn on_minimal_filtering(network: &str) {
+    let Some(backend) = onednn() else { return };
+    if !backend.supports(Precision::Bf16) {
+        return eprintln!("SKIPPED: minimal filtering is for processors with AVX-512, as bf16 is");
+    }
+    trains(&backend, network, usize::MAX, Some("nhwc"), true);
+}
+
+#[test]
+fn resnet18_on_minimal_filtering() {
+    on_minimal_filtering("resnet18");
+}
+
+#[test]
+#[ignore = "a large network: `make test-all` runs it"]
+fn vgg19_on_minimal_filtering() {
+    on_minimal_filtering("vgg19");
 }
 
 #[test]
@@ -187,8 +238,8 @@ fn the_rule_is_that_of_the_fixtures() {
 
 #[test]
 fn the_reference_agrees_with_pytorch_too() {
-    trains(&ReferenceBackend, "digits", usize::MAX, None);
-    trains(&ReferenceBackend, "digits", 1 << 14, None);
+    trains(&ReferenceBackend, "digits", usize::MAX, None, false);
+    trains(&ReferenceBackend, "digits", 1 << 14, None, false);
 }
 
 macro_rules! networks {
