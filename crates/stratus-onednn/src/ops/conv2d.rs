@@ -1,7 +1,7 @@
 //! Convolution: each function lists the ways a step can be run, on oneDNN first, given the layouts of the maps around it.
 
 use super::{
-    Candidate, Maker, Ways, descs, direct, drop_fallbacks, fills_tiles_of, runs_on_tiles, wide, winograd,
+    Candidate, Maker, Ways, descs, direct, drop_fallbacks, fills_tiles_of, multiplies_bf16, wide, winograd,
 };
 use crate::ffi::{DataType, Desc, PrimitiveDesc, Propagation, Which, Window, arg};
 use stratus_engine::Layout;
@@ -56,15 +56,15 @@ pub(super) fn hint(maker: &Maker<'_>, around: &Around<'_>) -> Result<PrimitiveDe
     maker.context.convolution_forward(Propagation::Training, descs, None, &window(around.conv), &maker.plain)
 }
 
-/// Adds to the library's ways in bf16 the one in f32, where that may be worth a try: not where AMX has its tiles full.
+/// Adds to the library's ways in bf16 the one in f32, where that may be worth a try: not where there are instructions for bf16 and channels for them.
 fn or_wide(
     around: &Around<'_>,
     listed: Result<Vec<Candidate>, String>,
     wide: impl FnOnce() -> Result<Option<Candidate>, String>,
 ) -> Result<Vec<Candidate>, String> {
-    let on_full_tiles = fills_tiles_of(around.conv)
-        && listed.iter().flatten().any(|candidate| runs_on_tiles(&candidate.name));
-    if around.compute == DataType::F32 || on_full_tiles {
+    let is_twice_as_fast = fills_tiles_of(around.conv)
+        && listed.iter().flatten().any(|candidate| multiplies_bf16(&candidate.name));
+    if around.compute == DataType::F32 || is_twice_as_fast {
         return listed;
     }
     let Some(wide) = wide()? else { return listed };

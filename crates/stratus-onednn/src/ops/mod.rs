@@ -116,6 +116,18 @@ pub(crate) fn runs_on_tiles(implementation: &str) -> bool {
     implementation.contains("amx")
 }
 
+/// Whether an implementation of the library multiplies bf16 as such, twice as fast as f32 or faster.
+pub(crate) fn multiplies_bf16(implementation: &str) -> bool {
+    runs_on_tiles(implementation) || implementation.contains("avx512_core_bf16")
+}
+
+/// Whether an implementation of a convolution is the library's for any kernel, and `other` the one of the same family for kernels of one tap: what
+/// it computes is then a product of matrices, and the general one has never been found to be faster.
+pub(crate) fn is_generalised(implementation: &str, other: &str) -> bool {
+    const ONE_TAP: &str = "_1x1:";
+    other.starts_with("jit") && other.contains(ONE_TAP) && other.replacen(ONE_TAP, ":", 1) == implementation
+}
+
 /// Whether a step is a pass of a convolution.
 pub(crate) fn is_convolution(kernel: &Step) -> bool {
     matches!(kernel, Step::Conv2dForward(_) | Step::Conv2dBackwardData(_) | Step::Conv2dBackwardWeights(_))

@@ -4,7 +4,8 @@ use super::measure::{Contender, is_far_behind, key};
 use super::{Builder, Terms, is_faster};
 use crate::ffi::DataType;
 use crate::ops::{
-    self, Candidate, REORDERED, Run, fills_tiles, is_convolution, is_fallback, register_bytes, runs_on_tiles,
+    self, Candidate, REORDERED, Run, fills_tiles, is_convolution, is_fallback, is_generalised,
+    register_bytes, runs_on_tiles,
 };
 use std::time::Duration;
 use stratus_engine::backend::step_key;
@@ -119,6 +120,7 @@ impl Builder<'_> {
             let hopeless = || {
                 tiles && !on_tiles(candidate)
                     || registers(candidate).is_some_and(|bytes| Some(bytes) < widest)
+                    || candidates[..number].iter().any(|before| is_generalised(&candidate.name, &before.name))
                     || times.iter().zip(candidates).any(behind)
             };
             if is_fallback(&candidate.name) || !candidate.is_own() && hopeless() {
