@@ -38,6 +38,20 @@ pub fn lower(graph: &Graph, mode: Mode, precision: Precision, batch: usize) -> R
     Ok(program)
 }
 
+/// The same program with its labels smoothed: see [`SoftmaxCrossEntropy`].
+///
+/// # Errors
+/// Where there is no such smoothing.
+pub fn smooth_labels(mut program: Program, by: f32) -> Result<Program, EngineError> {
+    for step in &mut program.steps {
+        if let Kernel::SoftmaxCrossEntropy(loss) = &mut step.kernel {
+            loss.smoothing = by;
+        }
+    }
+    program.verify("smooth_labels")?;
+    Ok(program)
+}
+
 /// The program that brings the copies in the compute precision up to date with their masters. Empty where there are none.
 ///
 /// # Errors
@@ -298,7 +312,7 @@ impl<'a> Lowering<'a> {
         }
         let layers = vec![self.program.layers.len()];
         self.program.layers.push(Layer { name, kind: "softmax_cross_entropy".to_owned() });
-        let kernel = SoftmaxCrossEntropy { auxiliary }.into();
+        let kernel = SoftmaxCrossEntropy { auxiliary, smoothing: 0.0 }.into();
         let (phase, inputs) = (Phase::Loss, vec![logits, labels]);
         self.program.steps.push(Step { kernel, phase, layers, inputs, updates, outputs });
         Ok(())

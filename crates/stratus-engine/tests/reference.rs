@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use stratus_engine::backend::PrepareRequest;
 use stratus_engine::cases::{self, Case};
-use stratus_engine::ops::{Averages, LrnForward, SoftmaxCrossEntropy};
+use stratus_engine::ops::{Averages, LrnForward, SgdUpdate, SoftmaxCrossEntropy};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::{Layer, Mode};
 use stratus_engine::reference::ReferenceBackend;
@@ -137,43 +137,118 @@ fn batch_norm_normalises_and_moves_its_statistics_as_pytorch_does() {
     }
 }
 
-/// Runs the loss on given logits.
-fn metrics(logits: &[f64], classes: usize, labels: &[f64]) -> Result<Vec<f64>, String> {
-    let batch = labels.len();
+/// An operand of a single step.
+type Given<'a> = (&'a str, &'a [usize], DType, &'a [f64]);
+
+/// Runs one step on given inputs and updates; outputs are named with what they hold before. Returns updates and outputs.
+fn one_step(
+    kernel: impl Into<Kernel>,
+    inputs: &[Given<'_>],
+    updates: &[Given<'_>],
+    outputs: &[Given<'_>],
+) -> Result<Vec<Vec<f64>>, String> {
     let mut program = Program {
-        network: "loss".to_owned(),
+        network: "one step".to_owned(),
         mode: Mode::Evaluate,
-        precision: Precision::F32,
-        batch,
-        layers: vec![Layer { name: "loss".to_owned(), kind: "softmax_cross_entropy".to_owned() }],
+        precision: Precision::F64,
+        batch: 1,
+        layers: vec![Layer { name: "step".to_owned(), kind: "step".to_owned() }],
         values: Vec::new(),
         steps: Vec::new(),
         sections: Vec::new(),
     };
-    let inputs = vec![
-        program.add_value("logits", &[batch, classes], DType::F32, Role::Buffer),
-        program.add_value("labels", &[batch], DType::I32, Role::Buffer),
-    ];
-    let outputs = vec![program.add_value("metrics", &[4], DType::F64, Role::Metrics)];
-    let kernel = SoftmaxCrossEntropy::default().into();
-    program.steps.push(Step {
-        kernel,
+    let mut add = |given: &[Given<'_>]| -> Vec<_> {
+        given
+            .iter()
+            .map(|(name, shape, dtype, _)| program.add_value(*name, shape, *dtype, Role::Buffer))
+            .collect()
+    };
+    let step = Step {
+        kernel: kernel.into(),
         phase: Phase::Loss,
         layers: vec![0],
-        inputs,
-        updates: vec![],
-        outputs,
-    });
+        inputs: add(inputs),
+        updates: add(updates),
+        outputs: add(outputs),
+    };
+    program.steps.push(step);
     let mut persistent = Persistent::default();
     let plan =
         Plan::prepare(&ReferenceBackend, &program, Choices::default(), false, &mut persistent).unwrap();
     let mut session = Session::new(vec![plan], persistent).unwrap();
-    session.write_value(0, 0, logits).unwrap();
-    session.write_value(0, 1, labels).unwrap();
-    session
-        .run(0, &mut [], &mut [], &mut Clock::disabled(1), 0)
-        .map(|()| session.read_value(0, 2))
-        .map_err(|error| error.to_string())
+    for (value, (.., contents)) in inputs.iter().chain(updates).chain(outputs).enumerate() {
+        session.write_value(0, value, contents).unwrap();
+    }
+    session.run(0, &mut [], &mut [], &mut Clock::disabled(1), 0).map_err(|error| error.to_string())?;
+    Ok((inputs.len()..program.values.len()).map(|value| session.read_value(0, value)).collect())
+}
+
+/// Runs the loss on given logits.
+fn metrics(logits: &[f64], classes: usize, labels: &[f64]) -> Result<Vec<f64>, String> {
+    let batch = labels.len();
+    let inputs =
+        [("logits", &[batch, classes][..], DType::F64, logits), ("labels", &[batch], DType::I32, labels)];
+    let outputs = [("metrics", &[4][..], DType::F64, &[0.0; 4][..])];
+    one_step(SoftmaxCrossEntropy::default(), &inputs, &[], &outputs).map(|mut results| results.swap_remove(0))
+}
+
+fn assert_close(got: &[f64], expected: &[f64]) {
+    assert_eq!(got.len(), expected.len());
+    let apart = got.iter().zip(expected).map(|(got, expected)| (got - expected).abs()).fold(0.0, f64::max);
+    assert!(apart < 1e-8, "{got:?} is not {expected:?}");
+}
+
+/// The numbers are those of PyTorch 2.15, in double precision: `cross_entropy(logits, labels, label_smoothing=0.1)` and its gradient.
+#[test]
+fn smoothed_labels_are_those_of_pytorch() {
+    let logits = [0.5, -1.25, 2.0, 0.25, 3.0, 1.5, -0.5, 0.0, 0.0, 0.0, 1.0, -2.0];
+    let inputs =
+        [("logits", &[3, 4][..], DType::F64, &logits[..]), ("labels", &[3], DType::I32, &[2.0, 3.0, 1.0])];
+    let outputs =
+        [("metrics", &[4][..], DType::F64, &[0.0; 4][..]), ("dlogits", &[3, 4], DType::F64, &[0.0; 12])];
+    // A float, as the configuration's number becomes one.
+    let loss = SoftmaxCrossEntropy { auxiliary: None, smoothing: 0.1 };
+    let results = one_step(loss, &inputs, &[], &outputs).unwrap();
+    let expected = [
+        0.043_472_645_386,
+        0.000_669_195_883,
+        -0.076_155_044_730,
+        0.032_013_203_461,
+        0.247_464_069_504,
+        0.048_742_782_127,
+        -0.000_608_921_081,
+        -0.295_597_930_550,
+        0.060_343_969_730,
+        -0.239_656_030_270,
+        0.178_350_931_611,
+        0.000_961_128_929,
+    ];
+    assert_close(&results[0], &[1.764_539_635_315_921_5, 3.0, 1.0, 3.0]);
+    assert_close(&results[1], &expected);
+}
+
+/// Three steps of PyTorch 2.15's `SGD(lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=True)`, in double precision.
+#[test]
+fn the_steps_of_nesterov_are_those_of_pytorch() {
+    let sgd = SgdUpdate { momentum: 0.9, weight_decay: 0.01, nesterov: true };
+    let (mut parameter, mut velocity) = (vec![1.0, -2.0, 0.5], vec![0.0; 3]);
+    for gradient in [[0.5, -1.0, 2.0], [0.25, 0.5, -1.0], [-0.75, 0.125, 0.5]] {
+        let hyper = [0.1, 0.0, 0.0, 0.0];
+        let inputs =
+            [("gradient", &[3][..], DType::F64, &gradient[..]), ("hyper", &[4], DType::F64, &hyper[..])];
+        let updates = [
+            ("parameter", &[3][..], DType::F64, &parameter[..]),
+            ("velocity", &[3], DType::F64, &velocity[..]),
+        ];
+        let mut results = one_step(sgd, &inputs, &updates, &[]).unwrap();
+        velocity = results.swap_remove(1);
+        parameter = results.swap_remove(0);
+    }
+    let expected = [0.895_369_708_191, -1.800_128_416_382, -0.014_120_321_230];
+    // Momentum and decay are floats.
+    let apart =
+        parameter.iter().zip(expected).map(|(got, expected)| (got - expected).abs()).fold(0.0, f64::max);
+    assert!(apart < 1e-7, "{parameter:?}");
 }
 
 #[test]
@@ -190,7 +265,7 @@ fn the_loss_counts_hits_and_ignores_negative_labels() {
     assert_eq!(diverged[1..], [1.0, 0.0, 0.0]);
     insta::assert_snapshot!(
         metrics(&[0.0; 6], 3, &[1.0, 3.0]).unwrap_err(),
-        @"softmax_cross_entropy of layer `loss` failed: sample 1 of the batch has label 3, there are 3 classes"
+        @"softmax_cross_entropy of layer `step` failed: sample 1 of the batch has label 3, there are 3 classes"
     );
 }
 

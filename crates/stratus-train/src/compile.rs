@@ -15,7 +15,7 @@ use stratus_data::datasets::synthetic;
 use stratus_data::{Dataset, Division, OpenOptions, Split};
 use stratus_engine::differentiate::differentiate;
 use stratus_engine::fuse::fuse;
-use stratus_engine::lower::{lower, refresh};
+use stratus_engine::lower::{lower, refresh, smooth_labels};
 use stratus_engine::micro_batch::micro_batches;
 use stratus_engine::ops::SgdUpdate;
 use stratus_engine::plan::{Persistent, PreparedPlan};
@@ -197,11 +197,14 @@ pub fn programs(
     let optimiser = Optimiser::Sgd(SgdUpdate {
         momentum: experiment.optimiser.momentum as f32,
         weight_decay: experiment.optimiser.weight_decay as f32,
+        nesterov: experiment.optimiser.nesterov,
     });
+    let smoothing = experiment.train.label_smoothing as f32;
     let precision = opened.precision(experiment.train.precision);
     let training = |batch| -> Result<Program, TrainError> {
         let parts = parts(batch, experiment.micro_batch_size());
-        let forward = fuse(&lower(graph, Mode::Train, precision, batch / parts)?)?;
+        let forward = smooth_labels(lower(graph, Mode::Train, precision, batch / parts)?, smoothing)?;
+        let forward = fuse(&forward)?;
         let alive = experiment.train.activations_kib.map_or(usize::MAX, |kib| kib << 10);
         let program = recompute(&differentiate(&forward)?, alive)?;
         let program = match experiment.train.micro_batches {

@@ -1,4 +1,4 @@
-//! Softmax and cross-entropy: few and many classes, equal logits, large logits, labels that do not count.
+//! Softmax and cross-entropy: few and many classes, equal logits, large logits, labels that do not count, smoothed labels.
 
 use super::{Case, Class, Fill, Table, extents};
 use crate::Role;
@@ -10,21 +10,22 @@ fn tests() -> Vec<Case> {
     let uniform = Fill::Uniform { low: -3.0, high: 3.0 };
     let mut cases = Vec::new();
     for shape in [[2, 10], [64, 10], [1, 2], [7, 3], [5, 17], [3, 100], [2, 1]] {
-        cases.extend(kernels(shape, uniform, ""));
+        cases.extend(kernels(shape, uniform, 0.0, ""));
     }
-    cases.extend(kernels([16, 8], Fill::Whole { low: 0, high: 2 }, " ties"));
-    cases.extend(kernels([6, 10], Fill::Uniform { low: -300.0, high: 300.0 }, " large"));
+    cases.extend(kernels([9, 12], uniform, 0.1, " smoothed"));
+    cases.extend(kernels([16, 8], Fill::Whole { low: 0, high: 2 }, 0.0, " ties"));
+    cases.extend(kernels([6, 10], Fill::Uniform { low: -300.0, high: 300.0 }, 0.0, " large"));
     cases
 }
 
 fn benchmarks() -> Vec<Case> {
-    kernels([64, 1000], Fill::Uniform { low: -3.0, high: 3.0 }, "")
+    kernels([64, 1000], Fill::Uniform { low: -3.0, high: 3.0 }, 0.0, "")
 }
 
 /// With and without the gradient of the logits, and as an auxiliary loss.
-fn kernels(shape: [usize; 2], fill: Fill, what: &str) -> Vec<Case> {
+fn kernels(shape: [usize; 2], fill: Fill, smoothing: f32, what: &str) -> Vec<Case> {
     let case = |kernel: &str, auxiliary: Option<f32>| {
-        Case::new(format!("{kernel} {}{what}", extents(&shape)), SoftmaxCrossEntropy { auxiliary })
+        Case::new(format!("{kernel} {}{what}", extents(&shape)), SoftmaxCrossEntropy { auxiliary, smoothing })
             .filled("logits", &shape, Class::Master, fill)
             .filled("labels", &shape[..1], Class::Label, Fill::Labels { classes: shape[1] as u32 })
     };

@@ -6,23 +6,27 @@ use crate::{Precision, Role};
 
 pub(super) const TABLE: Table = Table { tests, benchmarks };
 
+const SGD: SgdUpdate = SgdUpdate { momentum: 0.9, weight_decay: 1e-4, nesterov: false };
+
 fn tests() -> Vec<Case> {
     let mut cases = Vec::new();
     for shape in [&[8, 1, 3, 3][..], &[32, 16, 3, 3], &[10, 1568], &[10], &[1], &[33, 17, 1, 1]] {
-        cases.extend(kernels(shape, SgdUpdate { momentum: 0.9, weight_decay: 1e-4 }));
+        cases.extend(kernels(shape, SGD));
     }
-    cases.extend(kernels(&[17], SgdUpdate { momentum: 0.0, weight_decay: 0.0 }));
+    cases.extend(kernels(&[17], SgdUpdate { momentum: 0.0, weight_decay: 0.0, ..SGD }));
+    cases.extend(kernels(&[33, 17], SgdUpdate { nesterov: true, ..SGD }));
     cases
 }
 
 fn benchmarks() -> Vec<Case> {
-    kernels(&[512, 512, 3, 3], SgdUpdate { momentum: 0.9, weight_decay: 1e-4 })
+    kernels(&[512, 512, 3, 3], SGD)
 }
 
 fn kernels(shape: &[usize], sgd: SgdUpdate) -> Vec<Case> {
     let numbers = Fill::Uniform { low: -1.0, high: 1.0 };
     let case = |kernel: &str| {
-        Case::new(format!("{kernel} {} momentum {}", extents(shape), sgd.momentum), sgd)
+        let rule = if sgd.nesterov { "nesterov" } else { "momentum" };
+        Case::new(format!("{kernel} {} {rule} {}", extents(shape), sgd.momentum), sgd)
             .input("gradient", shape, Class::Master)
             .filled("hyper", &[HYPER.len()], Class::Hyper, Fill::Hyper)
             .update("parameter", shape, Role::Parameter, numbers, Class::Master)

@@ -11,13 +11,23 @@ pub const METRICS: [&str; 4] = ["loss", "samples", "top1", "top5"];
 /// `(logits, labels) updates (metrics) -> dlogits`.
 ///
 /// The mean of `-log softmax(logits)[label]` over the samples whose label is not negative; samples with a negative label count
-/// nowhere and get a zero gradient. In micro-batches it is the mean of their means, and counts are added up. A class is among the top k where fewer than k classes have a larger logit, equal ones counting
+/// nowhere and get a zero gradient. With smoothing `s`, the label's logarithm counts for `1 - s` and the mean of all classes' for `s` (Szegedy et
+/// al., "Rethinking the Inception architecture for computer vision", 2015, as PyTorch has it). In micro-batches it is the mean of their means, and counts are added up. A class is among the top k where fewer than k classes have a larger logit, equal ones counting
 /// when their index is smaller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SoftmaxCrossEntropy {
     /// What an auxiliary loss and its gradient are multiplied by. It is added to the loss that `metrics` holds; hits stay those of the network's own
     /// loss, which has `None`.
     pub auxiliary: Option<f32>,
+    /// The share of the target that all classes have equally: at least 0, less than 1.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub smoothing: f32,
+}
+
+/// Whether a program need not say it: those of earlier versions have none.
+#[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
+fn is_zero(smoothing: &f32) -> bool {
+    *smoothing == 0.0
 }
 
 impl KernelSpec for SoftmaxCrossEntropy {
@@ -29,6 +39,12 @@ impl KernelSpec for SoftmaxCrossEntropy {
         match self.auxiliary {
             None => expect_counts(counts, &[[2, 0, 1], [2, 0, 2]])?,
             Some(_) => expect_counts(counts, &[[2, 1, 1]])?,
+        }
+        if !(0.0..1.0).contains(&self.smoothing) {
+            return Err(format!(
+                "labels are smoothed by {}; it must be at least 0 and less than 1",
+                self.smoothing
+            ));
         }
         let [batch, classes] = operands[0].shape[..] else {
             return Err(format!("the logits are {:?}, they should be [batch, classes]", operands[0].shape));

@@ -12,13 +12,16 @@ pub const HYPER: [&str; 4] = ["learning_rate", "iteration", "seed_low", "seed_hi
 ///
 /// As PyTorch's SGD without dampening (Sutskever et al., "On the importance of initialization and momentum", 2013, in the form
 /// where the rate multiplies the velocity): `g = gradient + weight_decay * parameter`, `velocity = momentum * velocity + g`,
-/// `parameter -= learning_rate * velocity`. `copy` is the new parameter in the compute precision.
+/// `parameter -= learning_rate * velocity`, or by Nesterov's rule `parameter -= learning_rate * (g + momentum * velocity)`. `copy` is the new parameter in the compute precision.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SgdUpdate {
     /// The share of the old velocity that is kept.
     pub momentum: f32,
     /// The strength of the pull towards zero.
     pub weight_decay: f32,
+    /// Whether the step is Nesterov's: taken as if the velocity had already been followed once more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub nesterov: bool,
 }
 
 impl KernelSpec for SgdUpdate {

@@ -13,6 +13,7 @@ impl Reference for SoftmaxCrossEntropy {
         let [batch, classes, ..] = logits.image();
         let counted = (0..batch).filter(|&n| labels.get(n) >= 0.0).count() as f64;
         let weight = f64::from(self.auxiliary.unwrap_or(1.0)) / tile.micro_batches as f64;
+        let smoothing = f64::from(self.smoothing);
         let (mut loss, mut top1, mut top5) = (0.0, 0.0, 0.0);
         for n in 0..batch {
             let logit = |class: usize| logits.get(n * classes + class);
@@ -31,7 +32,10 @@ impl Reference for SoftmaxCrossEntropy {
             // Shifted by the largest logit, so that no exponential overflows.
             let largest = (0..classes).map(logit).fold(f64::NEG_INFINITY, f64::max);
             let sum: f64 = (0..classes).map(|class| (logit(class) - largest).exp()).sum();
-            loss += sum.ln() + largest - logit(label);
+            loss += sum.ln() + largest - (1.0 - smoothing) * logit(label);
+            if smoothing > 0.0 {
+                loss -= smoothing * (0..classes).map(logit).sum::<f64>() / classes as f64;
+            }
             // Classes that the label's is not ahead of; NaN is ahead of nothing.
             let ahead =
                 |class: usize| logit(label) > logit(class) || (logit(label) == logit(class) && label < class);
@@ -41,7 +45,8 @@ impl Reference for SoftmaxCrossEntropy {
             if let Some(gradient) = &mut gradient {
                 for class in 0..classes {
                     let probability = (logit(class) - largest).exp() / sum;
-                    let target = f64::from(u8::from(class == label));
+                    let own = f64::from(u8::from(class == label));
+                    let target = (1.0 - smoothing) * own + smoothing / classes as f64;
                     gradient.set(n * classes + class, weight * (probability - target) / counted);
                 }
             }

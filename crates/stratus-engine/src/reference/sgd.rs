@@ -32,7 +32,8 @@ pub(super) fn step(
         let decayed = gradient(position) + weight_decay * parameter.get(position);
         let speed = momentum * velocity.get(position) + decayed;
         velocity.set(position, speed);
-        parameter.set(position, parameter.get(position) - learning_rate * speed);
+        let step = if sgd.nesterov { decayed + momentum * speed } else { speed };
+        parameter.set(position, parameter.get(position) - learning_rate * step);
         if let Some(copy) = &mut copy {
             // From the parameter as it is stored: a refresh must give the same bits.
             copy.set(position, parameter.get(position));

@@ -108,7 +108,7 @@ impl Rates {
     #[must_use]
     pub fn of(sgd: SgdUpdate, hyper: &[f64]) -> Self {
         let learning = hyper.first().copied().unwrap_or(0.0) as f32;
-        Self { learning, momentum: sgd.momentum, decay: sgd.weight_decay }
+        Self { learning, momentum: sgd.momentum, decay: sgd.weight_decay, nesterov: sgd.nesterov }
     }
 }
 
@@ -121,6 +121,8 @@ pub struct Rates {
     pub momentum: f32,
     /// Weight decay.
     pub decay: f32,
+    /// Whether the step is Nesterov's.
+    pub nesterov: bool,
 }
 
 multiversion! { fn relu / relu_body [A: Element, B: Element] [A, B] (ceiling: f32, x: &[A], y: &mut [B]) }
@@ -192,9 +194,17 @@ multiversion! {
 
 #[inline(always)]
 fn sgd_body(rates: Rates, gradient: &[f32], parameter: &mut [f32], velocity: &mut [f32], copy: &mut [Bf16]) {
-    for ((p, v), g) in parameter.iter_mut().zip(velocity).zip(gradient) {
-        *v = v.mul_add(rates.momentum, p.mul_add(rates.decay, *g));
-        *p = v.mul_add(-rates.learning, *p);
+    if rates.nesterov {
+        for ((p, v), g) in parameter.iter_mut().zip(velocity).zip(gradient) {
+            let decayed = p.mul_add(rates.decay, *g);
+            *v = v.mul_add(rates.momentum, decayed);
+            *p = v.mul_add(rates.momentum, decayed).mul_add(-rates.learning, *p);
+        }
+    } else {
+        for ((p, v), g) in parameter.iter_mut().zip(velocity).zip(gradient) {
+            *v = v.mul_add(rates.momentum, p.mul_add(rates.decay, *g));
+            *p = v.mul_add(-rates.learning, *p);
+        }
     }
     for (copy, p) in copy.iter_mut().zip(parameter) {
         *copy = Bf16::store(*p);

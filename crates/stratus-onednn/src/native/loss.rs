@@ -22,6 +22,8 @@ pub struct Loss {
     pub classes: usize,
     /// The weight of an auxiliary loss.
     pub auxiliary: Option<f32>,
+    /// The share of the target that all classes have equally.
+    pub smoothing: f32,
     /// The part of the batch.
     pub tile: Tile,
 }
@@ -39,7 +41,7 @@ pub fn softmax_cross_entropy<E: Element>(
     metrics: &mut [f64],
     gradient: &mut [E],
 ) -> Result<(), String> {
-    let Loss { classes, auxiliary, tile } = loss;
+    let Loss { classes, auxiliary, smoothing, tile } = loss;
     let (threads, batch) = (team.threads(), labels.len());
     let outside = |label: i32| usize::try_from(label).is_ok_and(|label| label >= classes);
     if let Some((n, label)) = labels.iter().enumerate().find(|(_, label)| outside(**label)) {
@@ -60,7 +62,7 @@ pub fn softmax_cross_entropy<E: Element>(
         for (row, &label) in
             logits[range.start * classes..range.end * classes].chunks_exact(classes).zip(&labels[range])
         {
-            one_row(row, label, weight, sums, rows.next());
+            one_row(row, label, [weight, smoothing], sums, rows.next());
         }
     };
     if logits.len() < SERIAL {
@@ -88,7 +90,13 @@ pub fn softmax_cross_entropy<E: Element>(
     Ok(())
 }
 
-fn one_row<E: Element>(row: &[f32], label: i32, weight: f32, sums: &mut Sums, gradient: Option<&mut [E]>) {
+fn one_row<E: Element>(
+    row: &[f32],
+    label: i32,
+    [weight, smoothing]: [f32; 2],
+    sums: &mut Sums,
+    gradient: Option<&mut [E]>,
+) {
     let Ok(label) = usize::try_from(label) else {
         if let Some(gradient) = gradient {
             gradient.fill(E::store(0.0));
@@ -97,7 +105,12 @@ fn one_row<E: Element>(row: &[f32], label: i32, weight: f32, sums: &mut Sums, gr
     };
     let maximum = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f32 = row.iter().map(|logit| (logit - maximum).exp()).sum();
-    sums.loss += f64::from(sum.ln()) - f64::from(row[label] - maximum);
+    sums.loss += f64::from(sum.ln()) - f64::from(1.0 - smoothing) * f64::from(row[label] - maximum);
+    // Not where it is nothing: a logit may be infinite.
+    if smoothing > 0.0 {
+        let all: f64 = row.iter().map(|logit| f64::from(logit - maximum)).sum();
+        sums.loss -= f64::from(smoothing) * all / row.len() as f64;
+    }
     // Classes that the label's is not ahead of; NaN is ahead of nothing.
     let ahead = |i: usize, logit: f32| row[label] > logit || (row[label] == logit && label < i);
     let better = row.iter().enumerate().filter(|&(i, &logit)| i != label && !ahead(i, logit)).count();
@@ -105,8 +118,10 @@ fn one_row<E: Element>(row: &[f32], label: i32, weight: f32, sums: &mut Sums, gr
     sums.top5 += u64::from(better < 5);
     if let Some(gradient) = gradient {
         let factor = weight / sum;
+        let other = weight * smoothing / row.len() as f32;
+        let own = weight * (1.0 - smoothing) + other;
         for (i, (to, logit)) in gradient.iter_mut().zip(row).enumerate() {
-            let target = if i == label { weight } else { 0.0 };
+            let target = if i == label { own } else { other };
             *to = E::store((logit - maximum).exp() * factor - target);
         }
     }
@@ -118,7 +133,7 @@ mod tests {
 
     fn loss(logits: &[f32], labels: &[i32]) -> Result<([f64; 4], Vec<f32>), String> {
         let (mut metrics, mut gradient) = ([f64::NAN; 4], vec![f32::NAN; logits.len()]);
-        let of = Loss { classes: 3, auxiliary: None, tile: Tile::WHOLE };
+        let of = Loss { classes: 3, auxiliary: None, smoothing: 0.0, tile: Tile::WHOLE };
         softmax_cross_entropy(&Team::single(), logits, labels, of, &mut metrics, &mut gradient)?;
         Ok((metrics, gradient))
     }

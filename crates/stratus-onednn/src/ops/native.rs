@@ -315,7 +315,7 @@ pub(crate) fn prepare(
             let team = machine.team.clone();
             typed!(around.dtype(3).unwrap_or(DType::F32), E => fallible(move |o| {
                 let (logits, labels, metrics) = (o.elements(0), o.elements(1), o.elements(2));
-                let loss = Loss { classes, auxiliary: k.auxiliary, tile: o.tile() };
+                let loss = Loss { classes, auxiliary: k.auxiliary, smoothing: k.smoothing, tile: o.tile() };
                 softmax_cross_entropy::<E>(&team, logits, labels, loss, metrics, o.elements(3))
             }))
         }

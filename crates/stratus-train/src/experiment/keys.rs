@@ -323,6 +323,8 @@ settings! {
         /// Into how many equal micro-batches a batch is cut that does not fit memory otherwise: their gradients are added up, and the parameters
         /// are updated once. A batch norm takes the statistics of each. 1: the batch is whole.
         micro_batches: usize = 1, Limit::Between(1.0, 16_777_216.0);
+        /// Share of the training target that all classes have equally, instead of the label alone. Validation knows none.
+        label_smoothing: f64 = 0.0, Limit::From(0.0, 1.0);
         /// Decides initial weights, order and augmentation.
         seed: u64 = 1, Limit::AtLeast(0.0);
         /// Number format of activations and gradients.
@@ -352,6 +354,8 @@ settings! {
         momentum: f64 = 0.9, Limit::From(0.0, 1.0);
         /// Added to each gradient as this times the weight.
         weight_decay: f64 = 0.0, Limit::AtLeast(0.0);
+        /// Take each step as if the last one had already been repeated (Nesterov's momentum, as PyTorch has it).
+        nesterov: bool = false, Limit::Any;
     }
 
     /// How the learning rate moves over training.
