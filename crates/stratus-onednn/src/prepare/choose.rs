@@ -96,7 +96,11 @@ impl Builder<'_> {
     }
 
     /// What each of some candidates for a step takes; the longest of all for those that were not worth a try.
-    fn time_candidates(&mut self, step: &Step, candidates: &[Candidate]) -> Result<Vec<Duration>, String> {
+    pub(super) fn time_candidates(
+        &mut self,
+        step: &Step,
+        candidates: &[Candidate],
+    ) -> Result<Vec<Duration>, String> {
         let team = &self.backend.machine.team;
         let on_tiles = |candidate: &Candidate| !candidate.is_own() && runs_on_tiles(&candidate.name);
         let tiles = fills_tiles(&step.kernel) && candidates.iter().any(on_tiles);
