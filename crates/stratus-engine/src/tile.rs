@@ -7,8 +7,10 @@
 
 use crate::ops::{AddTiles, KernelSpec, Tiling};
 use crate::program::Section;
+use crate::recompute::AGAIN_SUFFIX;
 use crate::{EngineError, Program, Role, Step, Value, ValueId};
 use std::collections::HashSet;
+use std::ops::Range;
 
 /// What follows the name of a sum over the batch in the name of one tile's share.
 pub const TILE_SUFFIX: &str = ":tile";
@@ -70,16 +72,54 @@ fn push(tiled: &mut Program, step: &Step) {
 }
 
 /// The longest runs of steps that may go through the batch together, with the number of tiles for each, where that is more than one.
-fn sections(program: &Program, cache_bytes: usize, fewest: usize) -> Vec<(std::ops::Range<usize>, usize)> {
+///
+/// Steps that make activations again have no say: sums over the batch must be added up in the tiles that they have without them. They join the
+/// runs that they stand in or before, where they can, and else cut them in two.
+fn sections(program: &Program, cache_bytes: usize, fewest: usize) -> Vec<(Range<usize>, usize)> {
+    let is_again =
+        |step: &Step| step.outputs.iter().any(|id| program.value(*id).name.ends_with(AGAIN_SUFFIX));
+    let positions: Vec<usize> =
+        (0..program.steps.len()).filter(|position| !is_again(&program.steps[*position])).collect();
+    let steps: Vec<&Step> = positions.iter().map(|position| &program.steps[*position]).collect();
+    let mut found = Vec::new();
+    for run in runs(program, &steps, cache_bytes) {
+        let Some(tiles) = tiles(program, &steps[run.clone()], cache_bytes, fewest) else { continue };
+        let before = run.start.checked_sub(1).map_or(0, |before| positions[before] + 1);
+        let mut open: Option<usize> = None;
+        let mut unfinished = HashSet::new();
+        let end = positions[run.end - 1] + 1;
+        for position in before..end {
+            let step = &program.steps[position];
+            let cuts =
+                is_again(step) && (!may_run_in_tiles(program, step, cache_bytes) || waits(step, &unfinished));
+            if cuts {
+                found.extend(open.take().map(|first| (first..position, tiles)));
+                continue;
+            }
+            open.get_or_insert(position);
+            if step.kernel.tiling() != Tiling::PerSample {
+                unfinished.extend(step.outputs.iter().chain(&step.updates).copied());
+            }
+        }
+        found.extend(open.map(|first| (first..end, tiles)));
+    }
+    found
+}
+
+/// Whether a step needs what is not there before all tiles were.
+fn waits(step: &Step, unfinished: &HashSet<ValueId>) -> bool {
+    step.inputs.iter().chain(&step.updates).any(|id| unfinished.contains(id))
+}
+
+/// The longest runs of `steps` of which none waits for another.
+fn runs(program: &Program, steps: &[&Step], cache_bytes: usize) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut open: Option<usize> = None;
-    // What the open section adds up: it is not there before all tiles were.
+    // What the open run adds up.
     let mut unfinished: HashSet<ValueId> = HashSet::new();
-    for position in 0..=program.steps.len() {
-        let step = program.steps.get(position).filter(|step| may_run_in_tiles(program, step, cache_bytes));
-        let waits = step
-            .is_some_and(|step| step.inputs.iter().chain(&step.updates).any(|id| unfinished.contains(id)));
-        if step.is_none() || waits {
+    for position in 0..=steps.len() {
+        let step = steps.get(position).filter(|step| may_run_in_tiles(program, step, cache_bytes));
+        if step.is_none_or(|step| waits(step, &unfinished)) {
             unfinished.clear();
             found.extend(open.take().map(|first| first..position));
         }
@@ -91,11 +131,6 @@ fn sections(program: &Program, cache_bytes: usize, fewest: usize) -> Vec<(std::o
         }
     }
     found
-        .into_iter()
-        .filter_map(|steps| {
-            Some((steps.clone(), tiles(program, &program.steps[steps], cache_bytes, fewest)?))
-        })
-        .collect()
 }
 
 fn may_run_in_tiles(program: &Program, step: &Step, cache_bytes: usize) -> bool {
@@ -107,11 +142,11 @@ fn may_run_in_tiles(program: &Program, step: &Step, cache_bytes: usize) -> bool 
 }
 
 /// The fewest equal tiles of which one's operands fit the caches at every step; `None` where the whole batch does, or nothing suits.
-fn tiles(program: &Program, steps: &[Step], cache_bytes: usize, fewest: usize) -> Option<usize> {
+fn tiles(program: &Program, steps: &[&Step], cache_bytes: usize, fewest: usize) -> Option<usize> {
     let of_step = |step: &Step| -> usize {
         step.operands().map(|id| program.value(id)).filter(|value| value.per_sample).map(Value::bytes).sum()
     };
-    let largest = steps.iter().map(of_step).max()?;
+    let largest = steps.iter().copied().map(of_step).max()?;
     let needed = largest.div_ceil(cache_bytes.max(1));
     let divides = |tiles: &usize| program.batch.is_multiple_of(*tiles);
     let tiles = (needed..=program.batch).find(divides)?;
@@ -120,8 +155,8 @@ fn tiles(program: &Program, steps: &[Step], cache_bytes: usize, fewest: usize) -
 }
 
 /// The values with a row per sample that live within one tile: no step outside of `steps` touches them.
-fn local(program: &Program, steps: &std::ops::Range<usize>) -> Vec<ValueId> {
-    let touched = |range: std::ops::Range<usize>| -> HashSet<ValueId> {
+fn local(program: &Program, steps: &Range<usize>) -> Vec<ValueId> {
+    let touched = |range: Range<usize>| -> HashSet<ValueId> {
         program.steps[range].iter().flat_map(Step::operands).collect()
     };
     let outside = &touched(0..steps.start) | &touched(steps.end..program.steps.len());

@@ -2,8 +2,8 @@
 
 use super::product::{Left, PANEL, ROWS, product};
 use super::{
-    APART, Grid, OUTPUTS, POINTS, REACH, TAPS, block, filter_plane, input_plane, matrices, output_plane,
-    panels, pixel, sixteen, suits,
+    APART, Grid, OUTPUTS, POINTS, REACH, TAPS, block, filter_plane, input_plane, load, matrices,
+    output_plane, panels, sixteen, store, suits,
 };
 use crate::native::elementwise::Machine;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
@@ -178,9 +178,7 @@ unsafe fn transform_weights_body<V: Lanes, E: LaneElement>(
                 for (tap, value) in filter.as_flattened_mut().iter_mut().enumerate() {
                     *value = V::load(&std::array::from_fn(|lane| taps[lane][tap]));
                 }
-                for (point, value) in filter_plane(filter).as_flattened().iter().enumerate() {
-                    value.store(sixteen(to, (point * terms + term) * PANEL + part * LANES));
-                }
+                store(filter_plane(filter), to, term * PANEL + part * LANES, terms * PANEL);
             }
         }
     }
@@ -229,15 +227,8 @@ unsafe fn run_rows_body<V: Lanes, E: LaneElement>(
             for channel in (0..terms).step_by(LANES) {
                 // SAFETY: the caller's; pixels lie within the map, and the matrices have so many rows.
                 unsafe {
-                    let mut patch = [[V::splat(0.0); REACH]; REACH];
-                    for (patch, pixels) in patch.iter_mut().zip(&pixels) {
-                        for (value, at) in patch.iter_mut().zip(pixels) {
-                            *value = pixel(x, *at, terms, channel);
-                        }
-                    }
-                    for (point, value) in input_plane(patch).as_flattened().iter().enumerate() {
-                        value.store(sixteen(patches, point * size(terms) + row * terms + channel));
-                    }
+                    let patch = load(x, &pixels, [terms, channel]);
+                    store::<V>(input_plane(patch), patches, row * terms + channel, size(terms));
                 }
             }
         }

@@ -2,8 +2,8 @@
 
 use super::product::{Left, PANEL, product};
 use super::{
-    APART, Grid, OUTPUTS, POINTS, REACH, TAPS, block, filter_plane, input_plane, output_plane, panels, pixel,
-    sixteen, suits,
+    APART, Grid, OUTPUTS, POINTS, REACH, TAPS, block, filter_plane, input_plane, load, output_plane, panels,
+    sixteen, store, suits,
 };
 use crate::native::elementwise::Machine;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
@@ -175,15 +175,8 @@ unsafe fn add_rows_body<V: Lanes, E: LaneElement>(
             for channel in (0..own).step_by(LANES) {
                 // SAFETY: the caller's; pixels lie within the map, and the matrices have so many rows.
                 unsafe {
-                    let mut patch = [[V::splat(0.0); REACH]; REACH];
-                    for (patch, pixels) in patch.iter_mut().zip(&pixels) {
-                        for (value, at) in patch.iter_mut().zip(pixels) {
-                            *value = pixel(x, *at, inputs, share.channels.start + channel);
-                        }
-                    }
-                    for (point, value) in input_plane(patch).as_flattened().iter().enumerate() {
-                        value.store(sixteen(patches, point * of_x + row * own + channel));
-                    }
+                    let patch = load(x, &pixels, [inputs, share.channels.start + channel]);
+                    store::<V>(input_plane(patch), patches, row * own + channel, of_x);
                 }
             }
             let pixels = grid.outputs(place);
@@ -191,18 +184,14 @@ unsafe fn add_rows_body<V: Lanes, E: LaneElement>(
                 let panel = channel / PANEL * count * PANEL + channel % PANEL;
                 // SAFETY: as above.
                 unsafe {
-                    let mut taps = [[V::splat(0.0); OUTPUTS]; OUTPUTS];
-                    let mut sum = V::load(sixteen(bias, channel));
-                    for (taps, pixels) in taps.iter_mut().zip(&pixels) {
-                        for (value, at) in taps.iter_mut().zip(pixels) {
-                            *value = pixel(dy, *at, outputs, channel);
-                            sum = sum.add(*value);
-                        }
+                    let taps: [[V; OUTPUTS]; OUTPUTS] = load(dy, &pixels, [outputs, channel]);
+                    // A tile first: the sum over a map is longer than floats can add up one by one.
+                    let mut sum = V::splat(0.0);
+                    for tap in taps.as_flattened() {
+                        sum = sum.add(*tap);
                     }
-                    sum.store(sixteen(bias, channel));
-                    for (point, value) in filter_plane(taps).as_flattened().iter().enumerate() {
-                        value.store(sixteen(gradients, point * of_dy + panel + row * PANEL));
-                    }
+                    sum.add(V::load(sixteen(bias, channel))).store(sixteen(bias, channel));
+                    store(filter_plane(taps), gradients, panel + row * PANEL, of_dy);
                 }
             }
         }

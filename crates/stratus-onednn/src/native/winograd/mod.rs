@@ -95,7 +95,7 @@ impl Grid {
     }
 
     /// For every pixel of the patch of a tile its number in the first map; none where it is padding.
-    fn patch(&self, place: Place) -> [[Option<usize>; REACH]; REACH] {
+    fn patch(&self, place: Place) -> Pixels<REACH> {
         let [height, width] = self.maps[0];
         let inside = |axis: usize, at: usize, edge: usize| {
             (place.first[axis] + at).checked_sub(self.before[axis]).filter(|&at| at < edge)
@@ -111,7 +111,7 @@ impl Grid {
     }
 
     /// The same of a tile's outputs in the second map.
-    fn outputs(&self, place: Place) -> [[Option<usize>; OUTPUTS]; OUTPUTS] {
+    fn outputs(&self, place: Place) -> Pixels<OUTPUTS> {
         let [height, width] = self.maps[1];
         std::array::from_fn(|row| {
             std::array::from_fn(|column| {
@@ -154,27 +154,41 @@ fn panels(columns: usize) -> usize {
     columns.div_ceil(PANEL)
 }
 
-/// Sixteen channels of a pixel; zero where there is none.
+/// Pixels of a tile: their numbers in the map, none where there is none.
+type Pixels<const EDGE: usize> = [[Option<usize>; EDGE]; EDGE];
+
+/// Sixteen channels, from `from` on of `channels`, of a tile's pixels; zero where there is none.
 ///
 /// # Safety
-/// Of [`Lanes`]; the pixel's channels lie within `map`.
+/// Of [`Lanes`]; the pixels' channels lie within `map`.
 #[inline(always)]
-unsafe fn pixel<V: Lanes, E: LaneElement>(
+unsafe fn load<V: Lanes, E: LaneElement, const EDGE: usize>(
     map: &[E],
-    pixel: Option<usize>,
-    channels: usize,
-    from: usize,
-) -> V {
+    pixels: &Pixels<EDGE>,
+    [channels, from]: [usize; 2],
+) -> [[V; EDGE]; EDGE] {
     // SAFETY: the caller's.
     unsafe {
-        match pixel {
-            Some(pixel) => {
-                let at = pixel * channels + from;
-                debug_assert!(at + LANES <= map.len());
-                E::load_lanes(&*map.as_ptr().add(at).cast::<[E; LANES]>())
-            }
-            None => V::splat(0.0),
+        let mut values = [[V::splat(0.0); EDGE]; EDGE];
+        for (value, pixel) in values.as_flattened_mut().iter_mut().zip(pixels.as_flattened()) {
+            let Some(pixel) = pixel else { continue };
+            let at = pixel * channels + from;
+            debug_assert!(at + LANES <= map.len());
+            *value = E::load_lanes(&*map.as_ptr().add(at).cast::<[E; LANES]>());
         }
+        values
+    }
+}
+
+/// Stores the values at all points, those of neighbouring ones `apart` floats from each other.
+///
+/// # Safety
+/// Of [`Lanes`]; they lie within `to`.
+#[inline(always)]
+unsafe fn store<V: Lanes>(plane: [[V; REACH]; REACH], to: &mut [f32], at: usize, apart: usize) {
+    for (point, value) in plane.as_flattened().iter().enumerate() {
+        // SAFETY: the caller's.
+        unsafe { value.store(sixteen(to, at + point * apart)) };
     }
 }
 
