@@ -8,6 +8,7 @@ use common::{Probe, branches, digits, session, sgd};
 use stratus_engine::differentiate::differentiate;
 use stratus_engine::fuse::fuse;
 use stratus_engine::lower::lower;
+use stratus_engine::ops::{KernelSpec, Tiling};
 use stratus_engine::program::Mode;
 use stratus_engine::recompute::{AGAIN_SUFFIX, live_bytes, recompute};
 use stratus_engine::tile::tile;
@@ -119,4 +120,36 @@ fn what_is_made_again_runs_in_tiles_too() {
         stratus_engine::cases::compare(expected, &got, 1e-12)
             .unwrap_or_else(|problem| panic!("{name}: {problem}"));
     }
+}
+
+/// In how many tiles each sum over the batch is made.
+fn tiles_of_sums(program: &Program) -> Vec<(String, usize)> {
+    let sums = program.steps.iter().enumerate().filter(|(_, step)| step.kernel.tiling() == Tiling::Sums);
+    let mut sums: Vec<(String, usize)> = sums
+        .map(|(position, step)| {
+            let tiles = program.section_of(position).map_or(1, |section| section.tiles);
+            (format!("{:?} of {}", step.kernel, program.layer_name(step)), tiles)
+        })
+        .collect();
+    sums.sort();
+    sums
+}
+
+#[test]
+fn sums_are_made_in_the_tiles_that_they_have_without() {
+    let (mut tiled, mut compared) = (0, 0);
+    let graphs = [network("resnet18_cifar", 8, 8), network("vgg11", 32, 4), network("mobilenet_v2", 32, 2)];
+    for program in graphs.map(|graph| differentiated(&graph, Precision::F64)) {
+        let most = live_bytes(&program);
+        for kib in [4, 16, 64, 256] {
+            let expected = tiles_of_sums(&tile(&program, kib << 10, 1).unwrap());
+            tiled += expected.iter().filter(|(_, tiles)| *tiles > 1).count();
+            for share in [9, 8, 7, 6, 5] {
+                let less = recompute(&program, most / 10 * share).unwrap();
+                assert_eq!(tiles_of_sums(&tile(&less, kib << 10, 1).unwrap()), expected, "{kib} {share}");
+                compared += made_again(&less);
+            }
+        }
+    }
+    assert!(tiled > 20 && compared > 20, "{tiled} {compared}");
 }
