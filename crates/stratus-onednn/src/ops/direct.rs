@@ -56,7 +56,7 @@ fn candidate(
     let conv = DirectConv::new(around.conv, batch, input, machine.level, machine.team.clone());
     let Some(conv) = conv else { return Ok(None) };
     let plain = Layout::plain(&around.conv.weight_shape());
-    let name = own_name(machine, weights, &plain)?;
+    let name = own_name("", machine, weights, &plain)?;
     let forward = matches!(pass, Pass::Forward { .. });
     // Gradients are f32, whatever the maps are.
     let weights_type = if forward { around.compute } else { DataType::F32 };

@@ -171,11 +171,17 @@ pub(crate) const REORDERED: &str = "+reorder";
 /// What the names of our own kernels begin with.
 const OWN: &str = "stratus:";
 
-/// The name of a kernel of our own that takes weights, or makes their gradient, in a layout; `lies` is how they lie where that is decided.
-pub(crate) fn own_name(machine: &Machine, lies: Option<&Desc>, takes: &Layout) -> Result<String, String> {
+/// The name of a kernel of our own, of a `family` where there are several for a step, that takes weights, or makes their gradient, in a layout; `lies`
+/// is how they lie where that is decided.
+pub(crate) fn own_name(
+    family: &str,
+    machine: &Machine,
+    lies: Option<&Desc>,
+    takes: &Layout,
+) -> Result<String, String> {
     let lies = lies.map(Desc::layout).transpose()?;
     let as_they_lie = lies.is_none_or(|lies| lies.same_bytes(takes));
-    Ok(format!("{OWN}{}{}", machine.level.name(), if as_they_lie { "" } else { REORDERED }))
+    Ok(format!("{OWN}{family}{}{}", machine.level.name(), if as_they_lie { "" } else { REORDERED }))
 }
 
 /// How many implementations of one primitive are looked at.

@@ -23,7 +23,7 @@ pub(crate) fn backward_data(
     let Some([batch, outputs, inputs]) = around.matrices()? else { return Ok(None) };
     let Some(product) = NarrowProduct::new(batch, outputs, inputs, maker.machine) else { return Ok(None) };
     let takes = rows_first(&around.weight_shape);
-    let name = own_name(maker.machine, weights, &takes)?;
+    let name = own_name("", maker.machine, weights, &takes)?;
     let weights = maker.context.strided(&takes.shape, around.compute, &takes.strides)?;
     let operands = vec![
         (arg::DIFF_DST, around.y.duplicate()?),

@@ -1,7 +1,7 @@
 //! Dense 3×3 convolution by minimal filtering, as further ways to run steps that oneDNN also runs.
 
-use super::conv2d::Around;
-use super::{Candidate, Maker, OWN, Own, REORDERED, Run, own_name};
+use super::conv2d::{Around, bias as bias_of};
+use super::{Candidate, Maker, Own, Run, own_name};
 use crate::ffi::{DataType, Desc, arg};
 use crate::native::lanes::LaneElement;
 use crate::native::simd::{Bf16, Instructions};
@@ -56,7 +56,7 @@ fn conv(
     let bias = around.conv.bias && pass == Pass::Forward;
     let operands = match pass {
         Pass::Forward => {
-            let bias = of_bias(maker, around, arg::BIAS)?;
+            let bias = bias_of(maker, around.conv)?.map(|desc| (arg::BIAS, desc));
             [(arg::SRC, x), (arg::WEIGHTS, lie)].into_iter().chain(bias).chain([(arg::DST, y)]).collect()
         }
         Pass::BackwardData => vec![(arg::DIFF_DST, y), (arg::WEIGHTS, lie), (arg::DIFF_SRC, x)],
@@ -76,7 +76,7 @@ pub(super) fn backward_weights(
         return Ok(None);
     };
     let (name, lie) = plain_weights(maker, around, DataType::F32, weights)?;
-    let bias = of_bias(maker, around, arg::DIFF_BIAS)?;
+    let bias = bias_of(maker, around.conv)?.map(|desc| (arg::DIFF_BIAS, desc));
     let maps = [(arg::SRC, around.x.duplicate()?), (arg::DIFF_DST, around.y.duplicate()?)];
     let operands = maps.into_iter().chain([(arg::DIFF_WEIGHTS, lie)]).chain(bias).collect();
     let own = Winograd { kernel: Kernel::Gradient(gradient), dtype: around.compute, bias: around.conv.bias };
@@ -101,15 +101,8 @@ fn plain_weights(
     weights: Option<&Desc>,
 ) -> Result<(String, Desc), String> {
     let plain = Layout::plain(&around.conv.weight_shape());
-    let reordered = own_name(maker.machine, weights, &plain)?.ends_with(REORDERED);
-    let name =
-        format!("{OWN}winograd:{}{}", maker.machine.level.name(), if reordered { REORDERED } else { "" });
+    let name = own_name("winograd:", maker.machine, weights, &plain)?;
     Ok((name, maker.context.strided(&plain.shape, dtype, &plain.strides)?))
-}
-
-fn of_bias(maker: &Maker<'_>, around: &Around<'_>, arg: i32) -> Result<Option<(i32, Desc)>, String> {
-    let desc = || maker.context.strided(&[around.conv.out_channels], DataType::F32, &[1]);
-    Ok(around.conv.bias.then(desc).transpose()?.map(|desc| (arg, desc)))
 }
 
 impl Own for Winograd {
