@@ -21,9 +21,11 @@ const FURTHEST: f64 = 16.0;
 /// What is changed at random in every epoch. By default nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Augment {
-    /// Pad by this many pixels of value 0 on every side, then crop the original size at a random place: a translation, uniform over
+    /// Pad by this many pixels on every side, then crop the original size at a random place: a translation, uniform over
     /// `-shift..=shift` along both axes; 0 is off.
     pub shift: u16,
+    /// What the padding shows.
+    pub padding: Padding,
     /// Mirror every other image, left to right.
     pub flip: bool,
     /// The side of the square that is blanked to the mean at a random place (DeVries and Taylor, 2017), in pixels; 0 is off.
@@ -39,6 +41,17 @@ pub struct Augment {
     pub zoom: Option<[f64; 2]>,
     /// Change the colours.
     pub colour: ColourJitter,
+}
+
+/// What the pixels show that a shift uncovers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Padding {
+    /// Pixels of value 0; in a mask no class.
+    #[default]
+    Zero,
+    /// The image mirrored in its outermost row and column, which are not repeated.
+    Reflect,
 }
 
 /// A part of random area and aspect ratio at a random place (Szegedy et al., "Going deeper with convolutions", 2015).
@@ -79,6 +92,13 @@ impl Augment {
             return Some(format!(
                 "is a shift of up to {shift} pixels, but an image has {height}×{width}; set less than {}",
                 height.min(width)
+            ));
+        }
+        if self.padding == Padding::Reflect && 2 * usize::from(shift) >= height.min(width) {
+            return Some(format!(
+                "is a shift of up to {shift} pixels that uncovers reflections, but an image has {height}×{width}; set at most {}, or \
+                 padding to \"zero\"",
+                (height.min(width) - 1) / 2
             ));
         }
         if let Some(ResizedCrop { scale, ratio }) = self.resized_crop.filter(|crop| !crop.is_valid()) {
@@ -122,6 +142,7 @@ impl Augment {
             let mut stream = stream(Purpose::Augment);
             let mut draw = || stream.below(2 * u32::from(self.shift) + 1) as i32 - i32::from(self.shift);
             placement.shift = Shift { rows: draw(), columns: draw() };
+            placement.padding = self.padding;
         }
         if self.flip {
             placement.flip = stream(Purpose::Flip).next_u32() >> 31 == 1;
@@ -148,11 +169,13 @@ pub struct Placement {
     pub flip: bool,
     /// Moved.
     pub shift: Shift,
+    /// What is shown where the shift leaves nothing. A reflection needs shifts that leave more than half of each axis.
+    pub padding: Padding,
     /// Blanked, after all else.
     pub blank: Option<Blank>,
 }
 
-/// A translation: output (y, x) is input (y + rows, x + columns), or 0 outside of it.
+/// A translation: output (y, x) is input (y + rows, x + columns), or padding outside of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shift {
     /// Rows further down in the input.

@@ -29,7 +29,7 @@ pub mod sync;
 #[cfg(test)]
 mod torchvision_tests;
 
-pub use augment::{Augment, Placement, ResizedCrop, Shift};
+pub use augment::{Augment, Padding, Placement, ResizedCrop, Shift};
 pub use buffer::{AlignedBytes, BatchBuffer};
 pub use colour::ColourJitter;
 pub use datasets::{Dataset, Division, OpenOptions, Sample, Scratch, Split, Wanted, open};

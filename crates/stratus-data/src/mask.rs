@@ -4,7 +4,7 @@
 //! there. Where the image shows nothing of the stored one, the pixel has no class. A blank square hides a part of the image, not of its mask.
 
 use crate::affine::Affine;
-use crate::augment::Placement;
+use crate::augment::{Padding, Placement};
 use crate::buffer::IGNORED_LABEL;
 use crate::datasets::IGNORED_PIXEL;
 use crate::frame::{Orientation, Places, View, Window};
@@ -40,10 +40,10 @@ impl MaskWriter {
     ) {
         let [height, width] = wanted;
         self.rows.clear();
-        self.rows.extend((0..height).map(|y| moved(y, placement.shift.rows, height)));
+        self.rows.extend((0..height).map(|y| moved(y, placement.shift.rows, height, placement.padding)));
         self.columns.clear();
         self.columns.extend((0..width).map(|x| {
-            let x = moved(x, placement.shift.columns, width)?;
+            let x = moved(x, placement.shift.columns, width, placement.padding)?;
             Some(if placement.flip { width - 1 - x } else { x })
         }));
         let stored = Places::new(mask.orientation, mask.size);
@@ -78,9 +78,17 @@ fn label(class: u8) -> i32 {
     if class == IGNORED_PIXEL { IGNORED_LABEL } else { i32::from(class) }
 }
 
-/// Place `at` + `by`, where it is within `length`.
-fn moved(at: usize, by: i32, length: usize) -> Option<usize> {
-    at.checked_add_signed(by as isize).filter(|&at| at < length)
+/// Place `at` + `by` within `length`; beyond it none, or the one that the padding shows.
+fn moved(at: usize, by: i32, length: usize, padding: Padding) -> Option<usize> {
+    let place = at as isize + by as isize;
+    let place = match padding {
+        Padding::Zero => place,
+        Padding::Reflect => {
+            let last = length as isize - 1;
+            last - (last - place.abs()).abs()
+        }
+    };
+    usize::try_from(place).ok().filter(|&place| place < length)
 }
 
 /// The pixel that the centre of pixel `at` of `count` falls into, where these cover `length` of the `stored` pixels, from `first` on.
@@ -129,9 +137,12 @@ mod tests {
             flip: true,
             shift: Shift { rows: 1, columns: -1 },
             blank: Some(Blank { rows: [0, 3], columns: [0, 4] }),
+            padding: Padding::Zero,
         };
         let moved = written(upright, WHOLE, [3, 4], placement);
         assert_eq!(moved, [-1, 13, 12, 11, -1, -1, 22, 21, -1, -1, -1, -1]);
+        let reflected = written(upright, WHOLE, [3, 4], Placement { padding: Padding::Reflect, ..placement });
+        assert_eq!(reflected, [12, 13, 12, 11, 22, -1, 22, 21, 12, 13, 12, 11]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use half::bf16;
 use serde::{Deserialize, Serialize};
 
-use crate::augment::{Blank, Placement, Shift};
+use crate::augment::{Blank, Padding, Placement, Shift};
 use crate::frame::Cut;
 
 /// The type of an image's elements in a batch.
@@ -234,7 +234,7 @@ impl Converter {
     }
 
     /// Output (c, y, x) becomes `lines[c]` of the pixel (c, y + shift.rows, x + shift.columns) of the image, mirrored where it shall be;
-    /// of 0 where there is none; and 0 where the pixel shows nothing or it is blank.
+    /// of 0, or of what the image mirrored in its edge has there, where there is none; and 0 where the pixel shows nothing or it is blank.
     fn write_as<T: Stored>(&self, out: &mut [T], cut: Cut<'_>, placement: &Placement) {
         match (self.layout, cut.order, &self.pattern, self.lines.len()) {
             (Layout::Nhwc, PixelOrder::Interleaved, Some(pattern), 3) => {
@@ -247,6 +247,9 @@ impl Converter {
         }
         if let Some(shown) = cut.shown {
             self.blank_hidden(out, shown, placement);
+        }
+        if placement.padding == Padding::Reflect {
+            self.reflect(out, placement.shift);
         }
         if let Some(Blank { rows, columns }) = placement.blank {
             (rows[0]..rows[1]).for_each(|row| self.blank(out, row, columns));
@@ -326,6 +329,23 @@ impl Converter {
         }
     }
 
+    /// Fills what a shift uncovers with the reflection of what it leaves visible.
+    fn reflect<T: Stored>(&self, out: &mut [T], shift: Shift) {
+        let [channels, height, width] = self.shape;
+        let pixel = match self.layout {
+            Layout::Nchw => 1,
+            Layout::Nhwc => channels,
+        };
+        let (top, _, rows) = overlap(height, shift.rows);
+        for plane in out.chunks_exact_mut(height * width * pixel) {
+            let visible = &mut plane[top * width * pixel..(top + rows) * width * pixel];
+            for line in visible.chunks_exact_mut(width * pixel) {
+                copy_reflected(line, pixel, width, shift.columns);
+            }
+            copy_reflected(plane, width * pixel, height, shift.rows);
+        }
+    }
+
     /// Blanks the pixels of the output that show nothing: those outside the `shown` columns of their row, wherever they are placed.
     fn blank_hidden<T: Stored>(&self, out: &mut [T], shown: &[[usize; 2]], placement: &Placement) {
         let [_, height, width] = self.shape;
@@ -390,6 +410,17 @@ fn visible_runs(height: usize, width: usize, shift: Shift) -> impl Iterator<Item
     })
 }
 
+/// Of `count` chunks of `len` elements, copies those that a shift by `by` leaves visible to the places on the other side of the edge.
+fn copy_reflected<T: Copy>(values: &mut [T], len: usize, count: usize, by: i32) {
+    let (first, _, visible) = overlap(count, by);
+    let last = first + visible - 1;
+    let uncovered =
+        (0..first).map(|at| (at, 2 * first - at)).chain((last + 1..count).map(|at| (at, 2 * last - at)));
+    for (to, from) in uncovered {
+        values.copy_within(from * len..(from + 1) * len, to * len);
+    }
+}
+
 /// Along an axis of `length`, output i takes input i + `by`: first output, first input and how many there are.
 fn overlap(length: usize, by: i32) -> (usize, usize, usize) {
     let distance = (by.unsigned_abs() as usize).min(length);
@@ -421,8 +452,15 @@ mod tests {
         for c in 0..channels {
             for y in 0..height {
                 for x in 0..width {
-                    let Placement { shift, flip, blank } = *placement;
-                    let (from_y, from_x) = (y as i32 + shift.rows, x as i32 + shift.columns);
+                    let Placement { shift, flip, blank, padding } = *placement;
+                    let (mut from_y, mut from_x) = (y as i32 + shift.rows, x as i32 + shift.columns);
+                    if padding == Padding::Reflect {
+                        let mirrored = |at: i32, length: usize| {
+                            let last = length as i32 - 1;
+                            last - (last - at.abs()).abs()
+                        };
+                        (from_y, from_x) = (mirrored(from_y, height), mirrored(from_x, width));
+                    }
                     let inside = (0..height as i32).contains(&from_y) && (0..width as i32).contains(&from_x);
                     let mut hidden = false;
                     let pixel = if inside {
@@ -480,15 +518,26 @@ mod tests {
                     for rows in -5..=5 {
                         for columns in -6..=6 {
                             let shift = Shift { rows, columns };
-                            let placement = Placement { flip, shift, blank: None };
-                            check(shape, layout, order, &placement, None);
-                            check(shape, layout, order, &placement, Some(&shown));
+                            let zero = Placement { flip, shift, ..Placement::default() };
+                            let reflected = Placement { padding: Padding::Reflect, ..zero };
+                            let small = |by: i32, length: usize| 2 * by.unsigned_abs() < length as u32;
+                            let reflects = small(rows, height) && small(columns, width);
+                            for placement in [Some(zero), reflects.then_some(reflected)].iter().flatten() {
+                                check(shape, layout, order, placement, None);
+                                check(shape, layout, order, placement, Some(&shown));
+                            }
                         }
                     }
                     let blank = Some(Blank { rows: [0, height.min(2)], columns: [width / 2, width] });
                     let shift = Shift { rows: 1, columns: -1 };
-                    check(shape, layout, order, &Placement { flip, shift, blank }, Some(&shown));
-                    check(shape, layout, order, &Placement { flip, shift: Shift::default(), blank }, None);
+                    check(
+                        shape,
+                        layout,
+                        order,
+                        &Placement { flip, shift, blank, ..Placement::default() },
+                        Some(&shown),
+                    );
+                    check(shape, layout, order, &Placement { flip, blank, ..Placement::default() }, None);
                 }
             }
         }

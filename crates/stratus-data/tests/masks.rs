@@ -9,7 +9,7 @@ use stratus_data::buffer::IGNORED_LABEL;
 use stratus_data::datasets::{IGNORED, IGNORED_PIXEL};
 use stratus_data::{
     Augment, BatchBuffer, ColourJitter, DataError, Dataset, LastBatch, Layout, Loader, LoaderConfig,
-    Normalisation, Order, Orientation, PixelOrder, Position, ResizedCrop, Sample, Scratch,
+    Normalisation, Order, Orientation, Padding, PixelOrder, Position, ResizedCrop, Sample, Scratch,
 };
 
 const CLASSES: usize = 4;
@@ -258,6 +258,34 @@ proptest! {
         prop_assert_eq!(samples, 64);
         prop_assert!(compared > 32 * 50, "only {} pixels were compared", compared);
     }
+}
+
+/// Images of the batch's size are not interpolated: every pixel has its block's colour, also beside a reflecting edge.
+#[test]
+fn images_and_masks_are_mirrored_in_the_same_edge() {
+    let augment = Augment { shift: 14, padding: Padding::Reflect, flip: true, ..Augment::default() };
+    let (mut compared, mut uncovered) = (0, 0);
+    let set = || Blocks { alike: true, ..Blocks::new(16, [36, 30]) };
+    for batch in all(set(), LoaderConfig { augment, epochs: Some(4), ..config(8) }) {
+        let pixels = batch.images.elements::<f32>().chunks_exact(CHANNELS);
+        for (&label, pixel) in batch.labels.iter().zip(pixels) {
+            if label == IGNORED_LABEL {
+                uncovered += 1;
+                continue;
+            }
+            compared += 1;
+            for (channel, value) in pixel.iter().enumerate() {
+                let expected = f32::from(colour(label as u8, channel));
+                assert!((value * 255.0 - expected).abs() < 0.01, "{} beside class {label}", value * 255.0);
+            }
+        }
+    }
+    let zero = Augment { padding: Padding::Zero, ..augment };
+    let zero = all(set(), LoaderConfig { augment: zero, epochs: Some(4), ..config(8) });
+    let ignored =
+        zero.iter().flat_map(|batch| &batch.labels).filter(|&&label| label == IGNORED_LABEL).count();
+    // What remains without a class are blocks that have none.
+    assert!(compared > 40_000 && 2 * uncovered < ignored, "{compared} {uncovered} {ignored}");
 }
 
 #[test]

@@ -348,7 +348,7 @@ impl Session {
         Ok(())
     }
 
-    /// Reads a value of a program of any type in row-major order, for tests; see [`Session::raw`].
+    /// Reads a value of a program of any type in row-major order; see [`Session::raw`].
     #[must_use]
     pub fn read_value(&self, program: usize, value: usize) -> Vec<f64> {
         let plan = &self.programs[program].plan;
@@ -361,7 +361,8 @@ impl Session {
         plain
     }
 
-    /// Reads any value of a program as it lies, for tests: transient ones hold what the last step that used their bytes left.
+    /// Reads any value of a program as it lies. Transient ones hold what the last step that used their bytes left: after a run, the inputs of the last
+    /// step are whole.
     #[must_use]
     pub fn raw(&self, program: usize, value: usize) -> &[u8] {
         let plan = &self.programs[program].plan;

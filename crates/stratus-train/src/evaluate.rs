@@ -8,6 +8,7 @@ use crate::device;
 use crate::feed::{self, Form};
 use crate::state::{refresh, restore};
 use crate::trained::checkpoint;
+use crate::views::Views;
 use crate::weights::{Pretrained, Use};
 use crate::{Experiment, TrainError};
 use std::path::Path;
@@ -36,6 +37,14 @@ pub struct Evaluator {
     program: usize,
     loader: Loader,
     clock: Clock,
+    mirrored: Option<Mirrored>,
+}
+
+/// How each image is measured together with its mirror image.
+struct Mirrored {
+    shape: [usize; 3],
+    form: Form,
+    views: Views,
 }
 
 impl Evaluator {
@@ -51,9 +60,19 @@ impl Evaluator {
         shape: [usize; 3],
     ) -> Result<Self, TrainError> {
         let plan = session.plan(program);
-        let config = feed::measuring(experiment, shape, Form::of(plan), plan.program.batch);
+        let form = Form::of(plan);
+        let config = feed::measuring(experiment, shape, form, plan.program.batch);
         let clock = Clock::disabled(plan.program.steps.len());
-        Ok(Self { program, loader: Loader::new(dataset, config)?, clock })
+        let mirrored = if experiment.validation.mirror {
+            let views = Views::of(&plan.program).ok_or_else(|| TrainError::Configuration {
+                problem: "validation.mirror: the network makes no probabilities to be averaged".to_owned(),
+                hint: "leave it out".to_owned(),
+            })?;
+            Some(Mirrored { shape, form, views })
+        } else {
+            None
+        };
+        Ok(Self { program, loader: Loader::new(dataset, config)?, clock, mirrored })
     }
 
     /// Bytes of the loader's batches.
@@ -79,7 +98,18 @@ impl Evaluator {
             debug_assert!(batch.labels[batch.samples..].iter().all(|&label| label == IGNORED_LABEL));
             let labels = bytemuck::cast_slice_mut(&mut batch.labels);
             session.run(self.program, &mut batch.images, labels, &mut self.clock, 0)?;
-            let metrics = session.metrics();
+            let metrics = match &mut self.mirrored {
+                None => session.metrics(),
+                Some(Mirrored { shape, form, views }) => {
+                    views.clear();
+                    views.add(session, self.program);
+                    batch.mirror(*shape, form.layout, form.element);
+                    let labels = bytemuck::cast_slice_mut(&mut batch.labels);
+                    session.run(self.program, &mut batch.images, labels, &mut self.clock, 0)?;
+                    views.add(session, self.program);
+                    views.metrics(&batch.labels)
+                }
+            };
             scores.loss += metrics.loss * metrics.samples;
             scores.top1 += metrics.top1;
             scores.top5 += metrics.top5;
@@ -103,6 +133,8 @@ pub struct Evaluated {
     pub iteration: u64,
     /// Their checksum.
     pub weights_sha256: String,
+    /// Whether images were measured together with their mirror images.
+    pub mirrored: bool,
     /// What came out.
     pub scores: Scores,
 }
@@ -140,7 +172,7 @@ pub fn of_run(
     let scores = Evaluator::new(&experiment, session, ids.evaluate, datasets.validation, datasets.shape)?
         .run(session)?;
     let (iteration, weights_sha256) = (checkpoint.state.iteration, checkpoint.state.weights_sha256);
-    Ok(Evaluated { iteration, weights_sha256, scores })
+    Ok(Evaluated { iteration, weights_sha256, mirrored: experiment.validation.mirror, scores })
 }
 
 /// Weights of a file, measured.

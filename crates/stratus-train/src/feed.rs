@@ -4,7 +4,7 @@ use crate::Experiment;
 use crate::compile::open_options;
 use crate::experiment::{self, OnBadSample};
 use stratus_data::{
-    Augment, ColourJitter, Dataset, Element, LastBatch, Layout, LoaderConfig, Normalisation, Order,
+    Augment, ColourJitter, Dataset, Element, LastBatch, Layout, LoaderConfig, Normalisation, Order, Padding,
     ResizedCrop,
 };
 use stratus_engine::{DType, Plan};
@@ -81,6 +81,10 @@ fn augmentation(settings: &experiment::Augment) -> Augment {
         ResizedCrop { scale: range(&settings.scale, crop.scale), ratio: range(&settings.ratio, crop.ratio) };
     Augment {
         shift: pixels(settings.shift),
+        padding: match settings.padding {
+            experiment::Padding::Zero => Padding::Zero,
+            experiment::Padding::Reflect => Padding::Reflect,
+        },
         flip: settings.flip,
         cutout: pixels(settings.cutout),
         resized_crop: settings.random_resized_crop.then_some(crop),

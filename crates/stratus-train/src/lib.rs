@@ -19,6 +19,7 @@ pub mod run;
 pub mod schedule;
 mod state;
 pub mod trained;
+mod views;
 pub mod weights;
 
 pub use error::TrainError;

@@ -244,6 +244,48 @@ fn evaluating_gives_the_bits_that_training_saw() {
     assert!(top1 > 0.9, "it has learnt: {top1}");
 }
 
+/// Sixteen images that are, from left to right, what `column` says, as training and validation images.
+fn put_digits(place: &Place, name: &str, column: fn(usize) -> usize) {
+    let header = |kind: u8, sizes: &[u32]| -> Vec<u8> {
+        let sizes = sizes.iter().flat_map(|size| size.to_be_bytes());
+        [0, 0, 8, kind].into_iter().chain(sizes).collect()
+    };
+    let pixel = |at: usize| {
+        let (image, y, x) = (at / 784, at / 28 % 28, column(at % 28));
+        ((image * 31 + y * y * 5 + x * (image + y)) % 256) as u8
+    };
+    let images = [header(3, &[16, 28, 28]), (0..16 * 784).map(pixel).collect()].concat();
+    let labels = [header(1, &[16]), (0..16).map(|image| image % 10).collect()].concat();
+    fs::create_dir_all(place.path(name)).unwrap();
+    for split in ["train", "t10k"] {
+        fs::write(place.path(name).join(format!("{split}-images-idx3-ubyte")), &images).unwrap();
+        fs::write(place.path(name).join(format!("{split}-labels-idx1-ubyte")), &labels).unwrap();
+    }
+}
+
+#[test]
+fn images_are_measured_together_with_their_mirror_images() {
+    let Trained { place, .. } = trained();
+    put_digits(place, "forth", |x| x);
+    put_digits(place, "back", |x| 27 - x);
+    put_digits(place, "even", |x| x.min(27 - x));
+    let scores = |data: &str, mirror: bool| {
+        let (path, mirror) = (format!("data.path={data}"), format!("validation.mirror={mirror}"));
+        let settings = ["data.verify=false", "train.batch_size=16", &path, &mirror];
+        let settings = settings.into_iter().flat_map(|setting| ["--set", setting]);
+        let eval: Vec<&str> = ["eval", "run", "--json"].into_iter().chain(settings).collect();
+        let scores: Value = serde_json::from_str(&place.run(&eval).expect(0).out).unwrap();
+        ["samples", "loss", "top1", "top5"].map(|key| scores[key].as_f64().unwrap())
+    };
+    assert_ne!(scores("forth", false), scores("back", false));
+    assert_ne!(scores("forth", false), scores("forth", true));
+    // Which of the two is the mirror image makes no difference.
+    assert_eq!(scores("forth", true), scores("back", true));
+    let [[samples, loss, top1, top5], both] = [false, true].map(|mirror| scores("even", mirror));
+    assert_eq!([samples, top1, top5], [both[0], both[2], both[3]]);
+    assert!((loss - both[1]).abs() < 1e-5 * loss, "{loss} {}", both[1]);
+}
+
 #[test]
 fn the_same_experiment_gives_the_same_bits() {
     let Trained { place, result, .. } = trained();

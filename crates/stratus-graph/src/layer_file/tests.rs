@@ -33,6 +33,16 @@ fn the_example_of_the_documentation_is_a_network() {
 }
 
 #[test]
+fn resnet9_is_a_network() {
+    let graph = parse(include_str!("../../../../docs/examples/resnet9.toml")).unwrap();
+    graph.verify().unwrap();
+    assert_eq!(graph.shape(graph.output), &Shape::vector(10));
+    // Of 3, 64, 128 twice, 128, 256, 512 twice and 512 channels; two numbers for each of theirs; ten classes.
+    let taps = 3 * 64 + 64 * 128 + 2 * 128 * 128 + 128 * 256 + 256 * 512 + 2 * 512 * 512;
+    assert_eq!(graph.trained_parameters(), 9 * taps + 2 * (64 + 3 * 128 + 256 + 3 * 512) + 5120);
+}
+
+#[test]
 fn the_page_names_every_operation_and_attribute() {
     for declaration in DECLARATIONS {
         let row = PAGE.lines().find(|line| line.starts_with(&format!("| `{}` |", declaration.name)));

@@ -50,6 +50,16 @@ choices! {
 }
 
 choices! {
+    /// What the pixels show that a shift uncovers.
+    Padding {
+        /// The background.
+        Zero = "zero",
+        /// The image mirrored in its edge.
+        Reflect = "reflect",
+    }
+}
+
+choices! {
     /// What becomes of samples that cannot be decoded.
     OnBadSample {
         /// They are listed, and nothing is trained.
@@ -274,8 +284,10 @@ settings! {
     /// Random changes to the training images, in this order whatever the order of the keys: a part is cut out, zoomed and rotated; colours
     /// change; the result is mirrored, shifted and partly blanked. Masks follow all but colours and blanking.
     augment "data.augment": Augment {
-        /// Shift each image by up to this many pixels in both directions, filling with the background.
+        /// Shift each image by up to this many pixels in both directions.
         shift: usize = 0, Limit::Between(0.0, 1024.0);
+        /// What a shift uncovers: `zero` is the background, black; `reflect` the image itself, mirrored in its edge.
+        padding: Padding = Padding::Zero, Limit::Any;
         /// Mirror every other image, left to right.
         flip: bool = false, Limit::Any;
         /// Side of a square that is blanked at a random place, in pixels; 0 blanks nothing.
@@ -392,5 +404,7 @@ settings! {
         every_epochs: u64 = 1, Limit::AtLeast(1.0);
         /// Images per validation step. Not set: `train.batch_size`, or one of `train.micro_batches`.
         batch_size: Option<usize> = None, Limit::Between(1.0, 16_777_216.0);
+        /// Measure each image together with its mirror image: their probabilities are averaged. It takes twice as long.
+        mirror: bool = false, Limit::Any;
     }
 }

@@ -14,7 +14,7 @@ mod tests;
 pub use error::{ExperimentError, Origin};
 pub use keys::{
     Augment, Checkpoint, Data, Device, Experiment, KEYS, Key, Limit, Model, Naming, OnBadSample, Optimiser,
-    OptimiserName, Precision, ScheduleName, ScheduleSettings, Synthetic, Train, Validation,
+    OptimiserName, Padding, Precision, ScheduleName, ScheduleSettings, Synthetic, Train, Validation,
 };
 pub use stratus_graph::suggest::nearest;
 pub use value::{Kind, Value};

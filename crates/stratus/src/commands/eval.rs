@@ -28,6 +28,7 @@ struct RunReport {
     run: String,
     iteration: u64,
     weights_sha256: String,
+    mirrored: bool,
     #[serde(flatten)]
     scores: Scores,
 }
@@ -37,6 +38,7 @@ struct FileReport {
     experiment: String,
     weights: String,
     file_sha256: String,
+    mirrored: bool,
     #[serde(flatten)]
     scores: Scores,
 }
@@ -54,11 +56,12 @@ pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Res
             run: run.display().to_string(),
             iteration: evaluated.iteration,
             weights_sha256: evaluated.weights_sha256,
+            mirrored: evaluated.mirrored,
             scores: evaluated.scores,
         };
         let iteration = report.iteration.to_string();
         let about = [("run", &report.run), ("iteration", &iteration), ("weights", &report.weights_sha256)];
-        return output.result(&report, || lines(&about, &report.scores));
+        return output.result(&report, || lines(&about, report.mirrored, &report.scores));
     }
     let mut experiment = target.experiment(globals)?;
     if let Some(weights) = &arguments.weights {
@@ -76,17 +79,21 @@ pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Res
         experiment: experiment.name().to_owned(),
         weights: evaluated.weights.path,
         file_sha256: evaluated.weights.sha256,
+        mirrored: experiment.validation.mirror,
         scores: evaluated.scores,
     };
     let about =
         [("experiment", &report.experiment), ("weights", &report.weights), ("file", &report.file_sha256)];
-    output.result(&report, || lines(&about, &report.scores))
+    output.result(&report, || lines(&about, report.mirrored, &report.scores))
 }
 
 /// What was measured, and what came out.
-fn lines(about: &[(&str, &String)], scores: &Scores) -> String {
+fn lines(about: &[(&str, &String)], mirrored: bool, scores: &Scores) -> String {
     let mut rows: Vec<(String, String)> =
         about.iter().map(|(name, value)| ((*name).to_owned(), (*value).clone())).collect();
+    if mirrored {
+        rows.push(("views".to_owned(), "each image and its mirror image".to_owned()));
+    }
     rows.extend([
         ("samples".to_owned(), scores.samples.to_string()),
         ("loss".to_owned(), format!("{:.5}", scores.loss)),

@@ -1,0 +1,132 @@
+//! Measuring on several views of each image: their probabilities are averaged (Krizhevsky et al., "ImageNet classification with deep convolutional
+//! neural networks", 2012, section 4.1, which averages over ten).
+
+use stratus_data::buffer::IGNORED_LABEL;
+use stratus_engine::session::Metrics;
+use stratus_engine::{Kernel, Program, Session, ValueId};
+
+/// What a network says of the views of a batch's images.
+#[derive(Debug)]
+pub(crate) struct Views {
+    /// The program's value that holds the logits, and their classes.
+    logits: ValueId,
+    classes: usize,
+    /// Of each sample and class, the logarithm of the sum of its probabilities in the views so far.
+    sums: Vec<f64>,
+    /// Views so far.
+    count: usize,
+}
+
+impl Views {
+    /// Of a program that measures; `None` where it ends with nothing that makes probabilities.
+    pub(crate) fn of(program: &Program) -> Option<Self> {
+        let loss = program
+            .steps
+            .iter()
+            .find(|step| matches!(&step.kernel, Kernel::SoftmaxCrossEntropy(k) if k.auxiliary.is_none()))?;
+        let logits = *loss.inputs.first()?;
+        let classes = *program.value(logits).shape.last()?;
+        Some(Self { logits, classes, sums: Vec::new(), count: 0 })
+    }
+
+    /// Begins with other images.
+    pub(crate) fn clear(&mut self) {
+        self.sums.clear();
+        self.count = 0;
+    }
+
+    /// Takes what the program has just said of one more view of its images.
+    pub(crate) fn add(&mut self, session: &Session, program: usize) {
+        self.add_logits(session.read_value(program, self.logits.0));
+    }
+
+    fn add_logits(&mut self, mut view: Vec<f64>) {
+        for logits in view.chunks_exact_mut(self.classes) {
+            let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = logits.iter().map(|logit| (logit - largest).exp()).sum();
+            logits.iter_mut().for_each(|logit| *logit -= largest + sum.ln());
+        }
+        if self.count == 0 {
+            self.sums = view;
+        } else {
+            for (sum, other) in self.sums.iter_mut().zip(view) {
+                let (more, less) = if *sum < other { (other, *sum) } else { (*sum, other) };
+                *sum = more + (less - more).exp().ln_1p();
+            }
+        }
+        self.count += 1;
+    }
+
+    /// What the averages are worth: hits as the engine counts them, the loss without smoothing.
+    pub(crate) fn metrics(&self, labels: &[i32]) -> Metrics {
+        let mut metrics = Metrics::default();
+        for (scores, &label) in self.sums.chunks_exact(self.classes).zip(labels) {
+            if label == IGNORED_LABEL {
+                continue;
+            }
+            let label = label as usize;
+            let own = scores[label];
+            metrics.samples += 1.0;
+            metrics.loss += (self.count as f64).ln() - own;
+            // Classes that the label's is not ahead of; what is no number is ahead of nothing.
+            let ahead = |class: usize| own > scores[class] || (own == scores[class] && label < class);
+            let rank = (0..self.classes).filter(|&class| class != label && !ahead(class)).count();
+            metrics.top1 += f64::from(u8::from(rank < 1));
+            metrics.top5 += f64::from(u8::from(rank < 5));
+        }
+        metrics.loss /= metrics.samples.max(1.0);
+        metrics
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn views(classes: usize, all: &[&[f64]]) -> Views {
+        let mut views = Views { logits: ValueId(0), classes, sums: Vec::new(), count: 0 };
+        all.iter().for_each(|logits| views.add_logits(logits.to_vec()));
+        views
+    }
+
+    #[test]
+    fn probabilities_are_averaged() {
+        // Softmax of these: 0.8, 0.1, 0.1 and 0.2, 0.6, 0.2; then twice 0.5, 0.25, 0.25. Adding a number to all logits changes nothing.
+        let first = [
+            0.8_f64.ln(),
+            0.1_f64.ln(),
+            0.1_f64.ln(),
+            7.0 + 0.5_f64.ln(),
+            7.0 + 0.25_f64.ln(),
+            7.0 + 0.25_f64.ln(),
+        ];
+        let second = [0.2_f64.ln(), 0.6_f64.ln(), 0.2_f64.ln(), 0.5_f64.ln(), 0.25_f64.ln(), 0.25_f64.ln()];
+        let views = views(3, &[&first, &second]);
+        let Metrics { loss, samples, top1, top5 } = views.metrics(&[1, 0]);
+        assert!((loss - (-(0.35_f64.ln()) - 0.5_f64.ln()) / 2.0).abs() < 1e-12, "{loss}");
+        assert_eq!([samples, top1, top5], [2.0, 1.0, 2.0]);
+        // Of equal ones the first counts.
+        assert_eq!(views.metrics(&[IGNORED_LABEL, 1]).top1, 0.0);
+        assert_eq!(views.metrics(&[IGNORED_LABEL, 1]).samples, 1.0);
+    }
+
+    #[test]
+    fn far_logits_neither_overflow_nor_vanish() {
+        let views = views(2, &[&[2000.0, -2000.0], &[1000.0, 1000.0]]);
+        let loss = views.metrics(&[1]).loss;
+        // (0 + 0.5) / 2.
+        assert!((loss - 4_f64.ln()).abs() < 1e-12, "{loss}");
+        let certain = views_of_one().metrics(&[1]);
+        assert!((certain.loss - 4000.0).abs() < 1e-9 && certain.top1 == 0.0, "{certain:?}");
+    }
+
+    fn views_of_one() -> Views {
+        views(2, &[&[2000.0, -2000.0], &[2000.0, -2000.0]])
+    }
+
+    #[test]
+    fn what_is_no_number_is_no_hit() {
+        let metrics = views(2, &[&[f64::NAN, 1.0]]).metrics(&[0]);
+        assert!(metrics.loss.is_nan() && metrics.top1 == 0.0);
+    }
+}
