@@ -87,7 +87,7 @@ impl OneDnn {
     /// Whether bf16 runs on instructions of its own; elsewhere it is slower than f32.
     #[must_use]
     pub fn has_fast_bf16(&self) -> bool {
-        matches!(self.context.instruction_set(), "AVX-512 BF16" | "AVX-512 FP16" | "AMX")
+        self.context.has_bf16()
     }
 
     /// The highest rate of multiply-adds of a square matrix product, in GFLOP/s: what no kernel exceeds by much.

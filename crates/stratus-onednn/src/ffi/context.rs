@@ -85,6 +85,12 @@ impl Context {
         self.instruction_set() == "AMX"
     }
 
+    /// Whether its kernels may multiply bf16 as such.
+    #[must_use]
+    pub fn has_bf16(&self) -> bool {
+        matches!(self.instruction_set(), "AVX-512 BF16" | "AVX-512 FP16" | "AMX")
+    }
+
     /// The instruction set its kernels use (`dnnl_cpu_isa_t`), by name.
     #[must_use]
     pub fn instruction_set(&self) -> &'static str {

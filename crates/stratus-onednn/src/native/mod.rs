@@ -1,4 +1,4 @@
-//! Vectorised kernels of our own for what oneDNN has not, does not fuse, or does slowly: convolution of few channels, of small maps on AMX,
+//! Vectorised kernels of our own for what oneDNN has not, does not fuse, or does slowly: convolution of few channels, of small maps on tiles of bf16,
 //! batch norm with ReLU and pooling, the stem of a network, pooling alone, local response normalisation, loss, optimiser.
 //!
 //! They run on the library's own OpenMP threads (two pools would fight for the same cores) and are compiled three times over, for AVX-512,
@@ -6,8 +6,6 @@
 //! inputs give the same bits.
 #![allow(unsafe_code)] // The jump into a team of threads, the jump into code for instructions that were seen, stores past the caches.
 
-#[cfg(target_arch = "x86_64")]
-pub mod amx;
 pub mod avg_pool;
 pub mod batch_norm;
 mod batch_norm_backward;
@@ -36,6 +34,8 @@ pub mod tap_gradient;
 #[cfg(target_arch = "x86_64")]
 mod taps;
 pub mod threads;
+#[cfg(target_arch = "x86_64")]
+pub mod tiles;
 #[cfg(target_arch = "x86_64")]
 pub mod weight_gradient;
 pub mod winograd;

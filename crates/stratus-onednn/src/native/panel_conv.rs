@@ -1,4 +1,4 @@
-//! Convolution on AMX, and the gradient of its input.
+//! Convolution on tiles of bf16, and the gradient of its input.
 //!
 //! Both are sums over taps of products of matrices, pixels by channels. Maps lie channels last: a row of a tile, 32 channels of a pixel, is there as
 //! it is wanted, but its neighbours are not where a tap reaches over an edge, or a stride leaves pixels out. So what the taps see is copied, a chunk
@@ -7,13 +7,13 @@
 //!
 //! The gradient of the input is such a convolution of the output's gradient, one for each remainder of the pixels by the stride.
 
-use super::amx::{Amx, BLOCK, GAP, ROWS, SUMS, Steps, TERMS, TILE, load, mask};
 use super::elementwise::Machine;
 use super::lanes::{self, LANES, Lanes};
 use super::relayout::Relayout;
 use super::simd::{Bf16, Instructions};
 use super::taps::Axis;
 use super::threads::{cut, groups, piece, split};
+use super::tiles::{BLOCK, GAP, ROWS, SUMS, Steps, TERMS, TILE, Unit, load, mask};
 use std::arch::x86_64::_mm512_storeu_si512;
 use std::ops::Range;
 use stratus_engine::Layout;
@@ -36,8 +36,8 @@ pub struct Task<'a> {
     pub input: [usize; 2],
     /// How the weights lie.
     pub weights: &'a Layout,
-    /// The proof that there is AMX.
-    pub amx: Amx,
+    /// What multiplies.
+    pub unit: Unit,
     /// Where to run.
     pub machine: &'a Machine,
 }
@@ -58,7 +58,7 @@ pub struct PanelConv {
     weights: usize,
     /// Elements of the tiles for 32 channels of the result.
     block: usize,
-    amx: Amx,
+    unit: Unit,
     machine: Machine,
 }
 
@@ -201,7 +201,7 @@ impl PanelConv {
         maps: [[usize; 2]; 2],
         axes: Vec<[Axis; 2]>,
     ) -> Option<Self> {
-        let Task { conv, batch, weights, amx, machine, .. } = task;
+        let Task { conv, batch, weights, unit, machine, .. } = task;
         let shape = conv.weight_shape();
         let channels = dimensions.map(|dimension| shape[dimension]);
         let suits = conv.groups == 1
@@ -229,7 +229,7 @@ impl PanelConv {
         let phases = axes.map(|[y, x]| Phase::new(y, x, batch, [terms, columns, groups[1]])).collect();
         let (gather, weights) = (Relayout::new(weights, &tiles, machine)?, tiles.elements());
         let machine = machine.clone();
-        Some(Self { channels, batch, phases, groups, maps, gather, weights, block, amx, machine })
+        Some(Self { channels, batch, phases, groups, maps, gather, weights, block, unit, machine })
     }
 
     /// Elements of a thread's panels.
@@ -284,7 +284,7 @@ impl PanelConv {
         channels: &Range<usize>,
         group: usize,
     ) {
-        let registers = self.amx.tiles();
+        let registers = self.unit.tiles();
         let mut sums = [0.0; SUMS];
         for phase in &self.phases {
             let [of_images, bands] = phase.chunks(self.batch);

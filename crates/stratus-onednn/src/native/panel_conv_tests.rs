@@ -4,14 +4,14 @@ use super::*;
 use crate::native::direct_conv::tests::{each_product, numbers};
 use crate::native::simd::{Element, Level};
 use crate::native::threads::Team;
-use crate::native::weight_gradient::tests::{amx, cases};
+use crate::native::weight_gradient::tests::{cases, units};
 
 fn bf16(values: &[f32]) -> Vec<Bf16> {
     values.iter().map(|&value| Bf16::store(value)).collect()
 }
 
 /// Both passes, against the definition: all sums are exact until they are rounded to bf16.
-fn check(amx: Amx, conv: &Conv2d, batch: usize, input: [usize; 2], lie: &Layout) {
+fn check(unit: Unit, conv: &Conv2d, batch: usize, input: [usize; 2], lie: &Layout) {
     let [height, width] = conv.output_size(input).unwrap();
     let x = numbers(batch * input[0] * input[1] * conv.in_channels, 1);
     let dy = numbers(batch * height * width * conv.out_channels, 2);
@@ -28,7 +28,7 @@ fn check(amx: Amx, conv: &Conv2d, batch: usize, input: [usize; 2], lie: &Layout)
     let [x, dy, weights] = [&x, &dy, &weights].map(|values| bf16(values));
     for threads in 1..=4 {
         let machine = Machine { team: Team::in_turn(threads), level: Level::detect([true, true]) };
-        let task = Task { conv, batch, input, weights: lie, amx, machine: &machine };
+        let task = Task { conv, batch, input, weights: lie, unit, machine: &machine };
         let run = |kernel: &PanelConv, from: &[Bf16], bias: &[f32], relu: bool, expected: &[f32]| {
             // What lies in scratch means nothing.
             let mut scratch = vec![Bf16::store(f32::NAN); kernel.scratch_bytes() / 2];
@@ -49,16 +49,16 @@ fn check(amx: Amx, conv: &Conv2d, batch: usize, input: [usize; 2], lie: &Layout)
 
 #[test]
 fn every_shape_follows_the_definition() {
-    let Some(amx) = amx() else { return };
-    for (conv, batch, input) in cases() {
-        check(amx, &conv, batch, input, &Layout::plain(&conv.weight_shape()));
-        check(amx, &conv, batch, input, &Layout::channels_last(&conv.weight_shape()));
+    for unit in units() {
+        for (conv, batch, input) in cases() {
+            check(unit, &conv, batch, input, &Layout::plain(&conv.weight_shape()));
+            check(unit, &conv, batch, input, &Layout::channels_last(&conv.weight_shape()));
+        }
     }
 }
 
 #[test]
 fn maps_larger_than_a_chunk_and_weights_larger_than_a_cache() {
-    let Some(amx) = amx() else { return };
     for (conv, batch, input) in [
         (Conv2d::new(256, 64, 3, 1, 1), 1, [40, 40]),
         (Conv2d::new(256, 256, 3, 2, 1), 9, [8, 8]),
@@ -66,19 +66,22 @@ fn maps_larger_than_a_chunk_and_weights_larger_than_a_cache() {
         // Of every second pixel no tap sees anything: it is zero in the gradient, of however many images.
         (Conv2d::new(16, 16, 1, 2, 0), 30_000, [2, 2]),
     ] {
-        check(amx, &conv, batch, input, &Layout::plain(&conv.weight_shape()));
+        for unit in units() {
+            check(unit, &conv, batch, input, &Layout::plain(&conv.weight_shape()));
+        }
     }
 }
 
 #[test]
 fn what_it_cannot_do_is_left_to_others() {
-    let Some(amx) = amx() else { return };
     let refused = |conv: Conv2d, input, level| {
         let machine = Machine { team: Team::single(), level };
         let weights = Layout::plain(&conv.weight_shape());
-        let task = Task { conv: &conv, batch: 1, input, weights: &weights, amx, machine: &machine };
-        assert!(PanelConv::forward(task).is_none(), "{conv:?}");
-        assert!(PanelConv::backward(task).is_none(), "{conv:?}");
+        for unit in units() {
+            let task = Task { conv: &conv, batch: 1, input, weights: &weights, unit, machine: &machine };
+            assert!(PanelConv::forward(task).is_none(), "{conv:?}");
+            assert!(PanelConv::backward(task).is_none(), "{conv:?}");
+        }
     };
     let [most, less] = [[true, true], [true, false]].map(Level::detect);
     refused(Conv2d { groups: 2, ..Conv2d::new(32, 32, 3, 1, 1) }, [8, 8], most);

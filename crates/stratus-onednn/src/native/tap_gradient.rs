@@ -7,11 +7,12 @@
 //!
 //! Outputs that are border count too, with a gradient of zero.
 
-use super::amx::{Amx, ROWS, TERMS, TILE, TILE_SUMS, Tiles};
 use super::elementwise::Machine;
 use super::panel_conv::Task;
 use super::simd::{Bf16, Instructions};
 use super::threads::{MAX_THREADS, cut, piece, split};
+use super::tiles::amx::{Amx, Registers};
+use super::tiles::{ROWS, TERMS, TILE, TILE_SUMS, Unit};
 use super::weight_gradient::transpose;
 use std::arch::x86_64::{
     _mm256_loadu_si256, _mm512_castsi256_si512, _mm512_inserti64x4, _mm512_loadu_si512,
@@ -63,7 +64,8 @@ impl TapGradient {
     /// The gradient of the weights, to lie as the task says; `None` where another kernel has to make it.
     #[must_use]
     pub fn new(task: Task<'_>) -> Option<Self> {
-        let Task { conv, batch, input, weights: takes, amx, machine } = task;
+        let Task { conv, batch, input, weights: takes, unit, machine } = task;
+        let Unit::Amx(amx) = unit else { return None };
         let output = conv.output_size(input).ok()?;
         let [rows, columns] = conv.kernel;
         let channels = conv.in_channels;
@@ -170,7 +172,7 @@ impl TapGradient {
             share.sums.fill(0.0);
             // Borders are zero, and stay so.
             share.memory.fill(0.0);
-            let tiles = self.amx.tiles();
+            let tiles = self.amx.registers();
             for number in split(self.batch * bands, threads, thread) {
                 let rows = piece(number % bands, self.band, self.output[0]);
                 let band = Band { image: number / bands, rows };
@@ -193,7 +195,7 @@ impl TapGradient {
     /// # Safety
     /// AVX-512 must be there.
     #[target_feature(enable = "avx512f,avx512bw")]
-    unsafe fn add(&self, band: &Band, [x, dy]: [&[Bf16]; 2], tiles: &Tiles, share: &mut Share<'_>) {
+    unsafe fn add(&self, band: &Band, [x, dy]: [&[Bf16]; 2], tiles: &Registers, share: &mut Share<'_>) {
         let [pixels, pairs, gradients, _] = self.parts();
         let memory: &mut [Bf16] = bytemuck::cast_slice_mut(share.memory);
         let (pixels, memory) = memory.split_at_mut(pixels);

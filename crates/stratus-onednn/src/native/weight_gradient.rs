@@ -1,4 +1,4 @@
-//! The gradient of a convolution's weights on AMX.
+//! The gradient of a convolution's weights on tiles of bf16.
 //!
 //! The gradient of one tap is a product of matrices, output's gradient by input, whose terms are the pixels of all images. Maps lie channels last;
 //! tiles want pixels next to each other. So both maps are brought into panels, a chunk at a time that stays in the second cache, and every tap of
@@ -9,13 +9,13 @@
 //! - rows that a stride skips lie in panels of their own, one per remainder;
 //! - columns differ by tap: the panels of the input are made once for each.
 
-use super::amx::{Amx, BLOCK, GAP, ROWS, SUMS, TERMS, TILE};
 use super::elementwise::Machine;
 use super::panel_conv::Task;
 use super::relayout::Relayout;
 use super::simd::{Bf16, Instructions};
 use super::taps::Axis;
 use super::threads::{MAX_THREADS, cut, groups, piece, split};
+use super::tiles::{BLOCK, GAP, ROWS, SUMS, TERMS, TILE, Tiles, Unit};
 use std::ops::Range;
 use stratus_engine::Layout;
 
@@ -42,7 +42,7 @@ pub struct WeightGradient {
     groups: [usize; 2],
     /// From the sums to the gradient.
     gather: Relayout,
-    amx: Amx,
+    unit: Unit,
     machine: Machine,
 }
 
@@ -81,7 +81,7 @@ impl WeightGradient {
     /// The gradient of the weights, to lie as the task says; `None` where another kernel has to make it.
     #[must_use]
     pub fn new(task: Task<'_>) -> Option<Self> {
-        let Task { conv, batch, input, weights: takes, amx, machine } = task;
+        let Task { conv, batch, input, weights: takes, unit, machine } = task;
         let output = conv.output_size(input).ok()?;
         let suits = conv.groups == 1
             && conv.in_channels >= ROWS
@@ -121,7 +121,7 @@ impl WeightGradient {
             chunk,
             groups: groups(machine.team.threads(), if small { 1 } else { blocks[0] }),
             gather: Relayout::new(&sums, takes, machine)?,
-            amx,
+            unit,
             machine: machine.clone(),
         })
     }
@@ -245,7 +245,7 @@ impl WeightGradient {
             if filters.is_empty() {
                 return;
             }
-            let tiles = self.amx.tiles();
+            let tiles = self.unit.tiles();
             let (dy_panels, x_panels) =
                 (bytemuck::cast_slice_mut(share.dy), bytemuck::cast_slice_mut::<f32, Bf16>(share.x));
             for number in split(chunks, self.groups[1], thread / self.groups[0]) {
@@ -265,14 +265,7 @@ impl WeightGradient {
     }
 
     /// Adds the products of a chunk for the taps of one column.
-    fn multiply(
-        &self,
-        tiles: &super::amx::Tiles,
-        chunk: &Chunk,
-        column: usize,
-        [dy, x]: [&[Bf16]; 2],
-        sums: &mut [f32],
-    ) {
+    fn multiply(&self, tiles: &Tiles, chunk: &Chunk, column: usize, [dy, x]: [&[Bf16]; 2], sums: &mut [f32]) {
         let [_, channel_blocks] = self.blocks();
         let panel = Self::output_panel(chunk.terms);
         let taps = self.axes[0].taps.len();
@@ -339,7 +332,7 @@ fn gcd(a: usize, b: usize) -> usize {
 pub(super) use pack::transpose;
 
 mod pack {
-    use super::super::amx::{load, mask};
+    use super::super::tiles::{load, mask};
     use super::{BLOCK, Bf16, Chunk, ROWS, Range, TERMS, TILE, WeightGradient};
     use std::arch::x86_64::{
         __m512i, _mm512_add_ps, _mm512_and_si512, _mm512_castsi512_ps, _mm512_loadu_ps, _mm512_loadu_si512,

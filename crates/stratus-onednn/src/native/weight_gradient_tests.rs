@@ -7,13 +7,13 @@ use crate::native::simd::{Element, Level};
 use crate::native::threads::Team;
 use stratus_graph::ops::Conv2d;
 
-/// The proof that there is AMX; without it these tests check nothing, and say so.
-pub fn amx() -> Option<Amx> {
-    let found = library::find().ok().and_then(|context| Amx::of(&context));
-    if found.is_none() {
-        eprintln!("SKIPPED: no AMX");
+/// All that multiplies tiles here; without any these tests check nothing, and say so.
+pub fn units() -> Vec<Unit> {
+    let units: Vec<Unit> = library::find().iter().flat_map(Unit::all).collect();
+    if units.is_empty() {
+        eprintln!("SKIPPED: no bf16");
     }
-    found
+    units
 }
 
 /// Two maps of whole numbers, and the gradient of the weights that they make, as it lies.
@@ -38,7 +38,7 @@ pub fn rounded(maps: &[Vec<f32>; 2]) -> [Vec<Bf16>; 2] {
     maps.each_ref().map(|map| map.iter().map(|&value| Bf16::store(value)).collect())
 }
 
-fn check(amx: Amx, conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layout) {
+fn check(unit: Unit, conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layout) {
     let (maps, expected) = maps_and_gradient(conv, batch, input, takes);
     let filters = conv.out_channels;
     let bias: Vec<f32> = (0..filters).map(|o| maps[1].iter().skip(o).step_by(filters).sum()).collect();
@@ -46,7 +46,8 @@ fn check(amx: Amx, conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layou
     for threads in 1..=4 {
         let machine = Machine { team: Team::in_turn(threads), level: Level::detect([true, true]) };
         let gradient =
-            WeightGradient::new(Task { conv, batch, input, weights: takes, amx, machine: &machine }).unwrap();
+            WeightGradient::new(Task { conv, batch, input, weights: takes, unit, machine: &machine })
+                .unwrap();
         // What lies in scratch means nothing.
         let mut scratch = vec![f32::NAN; gradient.scratch_bytes() / 4];
         let (mut dw, mut db) = (vec![f32::NAN; takes.elements()], vec![f32::NAN; filters]);
@@ -98,24 +99,25 @@ pub fn cases() -> Vec<(Conv2d, usize, [usize; 2])> {
 
 #[test]
 fn every_shape_follows_the_definition() {
-    let Some(amx) = amx() else { return };
-    for (conv, batch, input) in cases() {
-        check(amx, &conv, batch, input, &Layout::plain(&conv.weight_shape()));
+    for unit in units() {
+        for (conv, batch, input) in cases() {
+            check(unit, &conv, batch, input, &Layout::plain(&conv.weight_shape()));
+        }
     }
 }
 
 #[test]
 fn many_threads_with_sums_of_their_own_or_shared() {
-    let Some(amx) = amx() else { return };
     // 9 x 256 x 256 sums are more than a thread should have for itself.
     let conv = Conv2d::new(256, 256, 3, 1, 1);
-    check(amx, &conv, 2, [3, 3], &Layout::plain(&conv.weight_shape()));
+    for unit in units() {
+        check(unit, &conv, 2, [3, 3], &Layout::plain(&conv.weight_shape()));
+    }
     assert!(conv.weight_shape().iter().product::<usize>() * 4 > SMALL);
 }
 
 #[test]
 fn the_gradient_lies_as_it_is_wanted() {
-    let Some(amx) = amx() else { return };
     let conv = Conv2d::new(32, 48, 3, 1, 1);
     // oneDNN's `Adcb64a`: filters in blocks of 64, the last one padded.
     let blocked = Layout {
@@ -125,18 +127,21 @@ fn the_gradient_lies_as_it_is_wanted() {
         strides: vec![9 * 32 * 64, 64, 32 * 64, 3 * 32 * 64],
         blocks: vec![(0, 64)],
     };
-    check(amx, &conv, 3, [6, 6], &blocked);
-    check(amx, &conv, 3, [6, 6], &Layout::channels_last(&[48, 32, 3, 3]));
+    for unit in units() {
+        check(unit, &conv, 3, [6, 6], &blocked);
+        check(unit, &conv, 3, [6, 6], &Layout::channels_last(&[48, 32, 3, 3]));
+    }
 }
 
 #[test]
 fn what_it_cannot_do_is_left_to_others() {
-    let Some(amx) = amx() else { return };
     let refused = |conv: Conv2d, input, level| {
         let machine = Machine { team: Team::single(), level };
         let takes = Layout::plain(&conv.weight_shape());
-        let task = Task { conv: &conv, batch: 1, input, weights: &takes, amx, machine: &machine };
-        assert!(WeightGradient::new(task).is_none(), "{conv:?}");
+        for unit in units() {
+            let task = Task { conv: &conv, batch: 1, input, weights: &takes, unit, machine: &machine };
+            assert!(WeightGradient::new(task).is_none(), "{conv:?}");
+        }
     };
     let [most, less] = [[true, true], [true, false]].map(Level::detect);
     refused(Conv2d { groups: 2, ..Conv2d::new(32, 32, 3, 1, 1) }, [8, 8], most);

@@ -1,11 +1,11 @@
-//! Convolution, the gradient of its input and that of its weights on our own kernels for AMX, as further ways to run steps that oneDNN also runs.
+//! Convolution, the gradient of its input and that of its weights on tiles of bf16, as further ways to run steps that oneDNN also runs.
 
 use super::conv2d::Around;
 use super::{Candidate, Maker, OWN, Own, Run};
 use crate::ffi::{DataType, Desc, arg};
-use crate::native::amx::Amx;
 use crate::native::panel_conv::{PanelConv, Task};
 use crate::native::tap_gradient::TapGradient;
+use crate::native::tiles::Unit;
 use crate::native::weight_gradient::WeightGradient;
 use stratus_engine::{Layout, Operands, StepKernel};
 
@@ -67,14 +67,15 @@ fn candidate(
     dtype: DataType,
     make: &dyn Fn(Task<'_>) -> Option<Pass>,
 ) -> Result<Option<Candidate>, String> {
-    let Some(amx) = Amx::of(maker.context).filter(|_| around.compute == DataType::Bf16) else {
+    // The slower ones are of no use beside the fastest.
+    let Some(unit) = Unit::all(maker.context).next().filter(|_| around.compute == DataType::Bf16) else {
         return Ok(None);
     };
     let Some((batch, input)) = around.channels_last()? else { return Ok(None) };
     let conv = around.conv;
     let plain = Layout::plain(&conv.weight_shape());
     let lie = weights.map(Desc::layout).transpose()?.unwrap_or_else(|| plain.clone());
-    let task = Task { conv, batch, input, weights: &lie, amx, machine: maker.machine };
+    let task = Task { conv, batch, input, weights: &lie, unit, machine: maker.machine };
     let Some(pass) = make(task) else { return Ok(None) };
     let weights = match weights {
         Some(weights) => weights.duplicate()?,
@@ -101,9 +102,10 @@ fn candidate(
                 .collect()
         }
     };
-    let name = if matches!(pass, Pass::BackwardWeightsByTaps(_)) { "amx:taps" } else { "amx" };
+    let taps = if matches!(pass, Pass::BackwardWeightsByTaps(_)) { ":taps" } else { "" };
+    let name = format!("{OWN}{}{taps}", unit.name());
     let run = Run::Own(Box::new(OnPanels { pass, bias }));
-    Ok(Some(Candidate { name: format!("{OWN}{name}"), run, operands }))
+    Ok(Some(Candidate { name, run, operands }))
 }
 
 impl Own for OnPanels {

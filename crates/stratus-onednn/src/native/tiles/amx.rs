@@ -1,31 +1,13 @@
-//! Products of matrices of bf16 on the tile registers of AMX.
+//! Products on the tile registers of AMX.
 //!
 //! Intel, "Architecture instruction set extensions programming reference", chapter 3: eight registers of 16 rows of 64 bytes. One instruction adds
 //! the product of a 16×32 and a 32×16 matrix of bf16 to a 16×16 matrix of `f32`; the second factor lies in pairs of rows, so that the two numbers
 //! that are multiplied with neighbours of a row of the first are neighbours as well.
 
-use super::simd::Bf16;
+use super::{Places, ROWS, SUMS, TERMS, TILE, TILE_SUMS};
 use crate::ffi::Context;
-use std::arch::x86_64::{__m512i, __mmask32, _mm512_maskz_loadu_epi16, _mm512_setzero_si512};
+use crate::native::simd::Bf16;
 use std::marker::PhantomData;
-use std::ops::Range;
-
-/// Rows of a tile; columns of the second factor.
-pub const ROWS: usize = 16;
-/// Terms that one tile of each factor holds.
-pub const TERMS: usize = 32;
-/// Rows and columns of a block of the result: two tiles each way, so that each tile of a factor that is loaded is used twice.
-pub const BLOCK: usize = 2 * ROWS;
-/// Elements of a tile of a factor.
-pub const TILE: usize = ROWS * TERMS;
-/// Elements of a tile of the result.
-pub const TILE_SUMS: usize = ROWS * ROWS;
-/// Elements of a block of the result.
-pub const SUMS: usize = BLOCK * BLOCK;
-
-/// Elements between two panels of tiles beyond what they hold: with a power of two, lines of all of them would fall on the same few places of a
-/// cache.
-pub const GAP: usize = TERMS;
 
 /// Tiles that the processor has and this process may use: a value of this type is the proof.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +16,7 @@ pub struct Amx(());
 /// A thread's tile registers, in the shape that products need, until this is dropped.
 ///
 /// Registers belong to a thread: it cannot be sent to another.
-pub struct Tiles(PhantomData<*mut ()>);
+pub struct Registers(PhantomData<*mut ()>);
 
 impl Amx {
     /// The proof, where the library uses AMX itself: it has then asked the processor, and the operating system for the registers' state, which is
@@ -46,7 +28,7 @@ impl Amx {
 
     /// Shapes the calling thread's registers. The library shapes them anew whenever it finds them otherwise than it needs them.
     #[must_use]
-    pub fn tiles(self) -> Tiles {
+    pub fn registers(self) -> Registers {
         #[repr(C, align(64))]
         struct Configuration {
             palette: u8,
@@ -67,29 +49,11 @@ impl Amx {
         unsafe {
             std::arch::asm!("ldtilecfg [{}]", in(reg) &raw const configuration, options(nostack, preserves_flags));
         }
-        Tiles(PhantomData)
+        Registers(PhantomData)
     }
 }
 
-/// Where the tiles of two factors lie, step by step.
-#[derive(Clone, Debug, Default)]
-pub struct Steps {
-    bytes: Vec<[usize; 2]>,
-    /// Bytes of each factor that all steps together need.
-    reach: [usize; 2],
-}
-
-impl Steps {
-    /// Steps at these elements of the two factors.
-    #[must_use]
-    pub fn new(elements: &[[usize; 2]]) -> Self {
-        let bytes: Vec<[usize; 2]> = elements.iter().map(|at| at.map(|at| at * size_of::<Bf16>())).collect();
-        let ends = |factor: usize| bytes.iter().map(|at| at[factor] + 2 * TILE * size_of::<Bf16>()).max();
-        Self { reach: [0, 1].map(|factor| ends(factor).unwrap_or(0)), bytes }
-    }
-}
-
-impl Drop for Tiles {
+impl Drop for Registers {
     fn drop(&mut self) {
         // SAFETY: the registers were shaped by this thread; their contents are no longer needed.
         unsafe {
@@ -98,20 +62,20 @@ impl Drop for Tiles {
     }
 }
 
-impl Tiles {
-    /// `sums += a b`, a block. Each factor is given as its two halves: 16 rows of `a`, 16 columns of `b`; a half is `count` tiles behind each other,
-    /// of 32 terms each. `sums` holds four tiles: the first half of `a` with both of `b`, then the second. The block behind it is likely to be next
-    /// and is asked for meanwhile: sums of 512 by 512 channels are in no cache nearer than the third (docs/benchmarks/2026-11-22-amx.md).
+impl Registers {
+    /// See [`Tiles::multiply_add`](super::Tiles::multiply_add). The block behind `sums` is likely to be next and is asked for meanwhile: sums of 512 by
+    /// 512 channels are in no cache nearer than the third (docs/benchmarks/2026-11-22-amx.md).
     ///
-    /// # Panics
-    /// Where a factor has fewer tiles.
+    /// # Safety
+    /// Every half of a factor has `count` tiles, and there is at least one.
     #[inline]
-    pub fn multiply_add(&self, a: [&[Bf16]; 2], b: [&[Bf16]; 2], count: usize, sums: &mut [f32; SUMS]) {
-        let enough = a.iter().chain(&b).all(|factor| factor.len() >= count * TILE);
-        assert!(enough, "a factor has fewer than {count} tiles");
-        if count == 0 {
-            return;
-        }
+    pub(super) unsafe fn multiply_add(
+        &self,
+        a: [&[Bf16]; 2],
+        b: [&[Bf16]; 2],
+        count: usize,
+        sums: &mut [f32; SUMS],
+    ) {
         // SAFETY: `self` is the proof that this thread's registers are shaped; `count` tiles of 1 KiB each are read of every factor, four tiles of
         // 1 KiB are read and written in `sums`. All eight registers are named as overwritten.
         unsafe {
@@ -159,27 +123,12 @@ impl Tiles {
         }
     }
 
-    /// `sums = a b`, a block, where the factors' tiles do not lie behind each other: of every step, one of `range`, both halves of `a` lie at its first
-    /// place and both of `b` at its second. The other order of memory is that of [`Self::multiply_add`].
+    /// See [`Tiles::multiply`](super::Tiles::multiply). The other order of memory is that of [`Self::multiply_add`].
     ///
-    /// # Panics
-    /// Where a factor is shorter than the steps reach.
+    /// # Safety
+    /// The factors reach behind two tiles at every place, and there is at least one place.
     #[inline]
-    pub fn multiply(
-        &self,
-        a: &[Bf16],
-        b: &[Bf16],
-        steps: &Steps,
-        range: Range<usize>,
-        sums: &mut [f32; SUMS],
-    ) {
-        let offsets = &steps.bytes[range];
-        if offsets.is_empty() {
-            sums.fill(0.0);
-            return;
-        }
-        let enough = size_of_val(a) >= steps.reach[0] && size_of_val(b) >= steps.reach[1];
-        assert!(enough, "a factor is shorter than the steps reach");
+    pub(super) unsafe fn multiply(&self, a: &[Bf16], b: &[Bf16], places: &[Places], sums: &mut [f32; SUMS]) {
         // SAFETY: `self` is the proof that this thread's registers are shaped; two tiles of 1 KiB are read of either factor at every step's places,
         // which lie within it; four tiles of 1 KiB are written in `sums`. All eight registers are named as overwritten.
         unsafe {
@@ -212,8 +161,8 @@ impl Tiles {
                 q = out(reg) _,
                 a = in(reg) a.as_ptr(),
                 b = in(reg) b.as_ptr(),
-                step = inout(reg) offsets.as_ptr() => _,
-                count = inout(reg) offsets.len() => _,
+                step = inout(reg) places.as_ptr() => _,
+                count = inout(reg) places.len() => _,
                 c = in(reg) sums.as_mut_ptr(),
                 row = in(reg) 64usize,
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
@@ -227,7 +176,7 @@ impl Tiles {
 /// Tiles of sums that are kept in registers, beside one of either factor.
 const KEPT: usize = 6;
 
-impl Tiles {
+impl Registers {
     /// Adds to each tile of `sums` the product of `a`, `count` tiles behind each other of 32 terms each, and of what lies in `pairs` from its place
     /// in `places` on: of `channels` numbers in pairs per term, so that a row of a tile, two terms further on than the one before it, lies four times
     /// as many elements further on.
@@ -276,7 +225,7 @@ impl Tiles {
 /// of what it is multiplied by.
 macro_rules! add_places {
     ($name:ident, $($at:literal $sums:literal $pairs:literal),*) => {
-        impl Tiles {
+        impl Registers {
             /// # Safety
             /// Of `count` tiles of `a`, and as many from each of the places on; the sums are tiles.
             unsafe fn $name(
@@ -333,25 +282,3 @@ add_places!(add_three, 0 "tmm0" "tmm7", 8 "tmm1" "tmm5", 16 "tmm2" "tmm7");
 add_places!(
     add_six, 0 "tmm0" "tmm7", 8 "tmm1" "tmm7", 16 "tmm2" "tmm7", 24 "tmm3" "tmm7", 32 "tmm4" "tmm7", 40 "tmm5" "tmm7"
 );
-
-/// The channels of a block that there are, of so many in all: a bit each.
-#[inline]
-#[must_use]
-pub fn mask(channels: usize, block: usize) -> __mmask32 {
-    let there = channels - block * BLOCK;
-    if there >= BLOCK { !0 } else { (1 << there) - 1 }
-}
-
-/// The channels of a pixel, zero where there is none.
-///
-/// # Safety
-/// AVX-512 must be there, and the map must have the elements of `mask` from `at` on.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-pub unsafe fn load(map: &[Bf16], at: Option<usize>, mask: __mmask32) -> __m512i {
-    match at {
-        // SAFETY: the caller's; masked elements are not read.
-        Some(at) => unsafe { _mm512_maskz_loadu_epi16(mask, map.as_ptr().add(at).cast()) },
-        None => _mm512_setzero_si512(),
-    }
-}

@@ -1,0 +1,148 @@
+//! Products on the dot products of AVX-512 BF16.
+//!
+//! Intel, "Intel 64 and IA-32 architectures software developer's manual", volume 2, VDPBF16PS: to each of 16 sums it adds the products of two pairs.
+//! The sums of eight rows and 32 columns stay in sixteen registers, two more hold a pair of terms of all columns, and the pairs of the rows are
+//! broadcast from memory: ten loads for sixteen instructions.
+
+use super::{Places, ROWS, SUMS, TERMS, TILE, TILE_SUMS};
+use crate::ffi::Context;
+use crate::native::simd::Bf16;
+use std::arch::x86_64::{
+    __m512, __m512bh, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_set1_epi32,
+    _mm512_setzero_ps, _mm512_storeu_ps,
+};
+
+/// Rows whose sums are in registers at once.
+const STRIP: usize = 8;
+
+/// Sums of a strip of rows: of the columns of both halves.
+type Sums = [[__m512; 2]; STRIP];
+
+/// The instruction, which the processor has: a value of this type is the proof.
+#[derive(Clone, Copy, Debug)]
+pub struct Avx512Bf16(());
+
+impl Avx512Bf16 {
+    /// The proof, where the library uses the instruction itself.
+    #[must_use]
+    pub fn of(context: &Context) -> Option<Self> {
+        context.has_bf16().then_some(Self(()))
+    }
+
+    /// See [`Tiles::multiply_add`](super::Tiles::multiply_add).
+    ///
+    /// # Safety
+    /// Every half of a factor has `count` tiles.
+    #[inline]
+    pub(super) unsafe fn multiply_add(
+        self,
+        a: [&[Bf16]; 2],
+        b: [&[Bf16]; 2],
+        count: usize,
+        sums: &mut [f32; SUMS],
+    ) {
+        // SAFETY: `self` is the proof of the instruction; the rest is the caller's.
+        unsafe { multiply_add(a, b, count, sums) }
+    }
+
+    /// See [`Tiles::multiply`](super::Tiles::multiply).
+    ///
+    /// # Safety
+    /// The factors reach behind two tiles at every place.
+    #[inline]
+    pub(super) unsafe fn multiply(self, a: &[Bf16], b: &[Bf16], places: &[Places], sums: &mut [f32; SUMS]) {
+        // SAFETY: `self` is the proof of the instruction; the rest is the caller's.
+        unsafe { multiply(a, b, places, sums) }
+    }
+}
+
+/// The first row of every strip: its half, and its number there.
+fn strips() -> impl Iterator<Item = (usize, usize)> {
+    (0..2).flat_map(|half| (0..ROWS).step_by(STRIP).map(move |row| (half, row)))
+}
+
+/// # Safety
+/// As the method of this name.
+#[target_feature(enable = "avx512f,avx512bf16")]
+unsafe fn multiply_add(a: [&[Bf16]; 2], b: [&[Bf16]; 2], count: usize, sums: &mut [f32; SUMS]) {
+    let [left, right] = b.map(<[Bf16]>::as_ptr);
+    for (half, row) in strips() {
+        let rows = &mut sums[2 * half * TILE_SUMS + row * ROWS..];
+        // SAFETY: a tile has 16 rows of sums, and there are `count` tiles of every factor.
+        unsafe {
+            let a = a[half].as_ptr().add(row * TERMS);
+            let mut strip = load(rows);
+            for tile in 0..count {
+                add_tile(a.add(tile * TILE), [left.add(tile * TILE), right.add(tile * TILE)], &mut strip);
+            }
+            store(rows, &strip);
+        }
+    }
+}
+
+/// # Safety
+/// As the method of this name.
+#[target_feature(enable = "avx512f,avx512bf16")]
+unsafe fn multiply(a: &[Bf16], b: &[Bf16], places: &[Places], sums: &mut [f32; SUMS]) {
+    for (half, row) in strips() {
+        let rows = &mut sums[2 * half * TILE_SUMS + row * ROWS..];
+        let mut strip = [[_mm512_setzero_ps(); 2]; STRIP];
+        for [from_a, from_b] in places {
+            // SAFETY: two tiles of either factor are at these places.
+            unsafe {
+                let a = a.as_ptr().byte_add(*from_a).add(half * TILE + row * TERMS);
+                let b = b.as_ptr().byte_add(*from_b);
+                add_tile(a, [b, b.add(TILE)], &mut strip);
+            }
+        }
+        store(rows, &strip);
+    }
+}
+
+/// Adds to a strip what one tile of its rows and two of the columns make.
+///
+/// # Safety
+/// From `a` on there are the tile's rows of the strip, from either place of `b` a tile.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+unsafe fn add_tile(a: *const Bf16, b: [*const Bf16; 2], strip: &mut Sums) {
+    for pair in 0..TERMS / 2 {
+        // SAFETY: a row of the second factor's tile is 64 bytes, a pair of the first's four.
+        unsafe {
+            let left: __m512bh = std::mem::transmute(_mm512_loadu_si512(b[0].add(pair * TERMS).cast()));
+            let right: __m512bh = std::mem::transmute(_mm512_loadu_si512(b[1].add(pair * TERMS).cast()));
+            for (row, sums) in strip.iter_mut().enumerate() {
+                let pair = a.add(row * TERMS + 2 * pair).cast::<i32>().read_unaligned();
+                let pair: __m512bh = std::mem::transmute(_mm512_set1_epi32(pair));
+                sums[0] = _mm512_dpbf16_ps(sums[0], pair, left);
+                sums[1] = _mm512_dpbf16_ps(sums[1], pair, right);
+            }
+        }
+    }
+}
+
+/// The sums of a strip, whose tile of the left columns begins here.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn load(rows: &[f32]) -> Sums {
+    let mut strip = [[_mm512_setzero_ps(); 2]; STRIP];
+    for (row, sums) in strip.iter_mut().enumerate() {
+        for (half, sum) in sums.iter_mut().enumerate() {
+            // SAFETY: sixteen numbers.
+            *sum = unsafe { _mm512_loadu_ps(rows[half * TILE_SUMS + row * ROWS..][..ROWS].as_ptr()) };
+        }
+    }
+    strip
+}
+
+/// Writes them back.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store(rows: &mut [f32], strip: &Sums) {
+    for (row, sums) in strip.iter().enumerate() {
+        for (half, sum) in sums.iter().enumerate() {
+            // SAFETY: sixteen numbers.
+            unsafe { _mm512_storeu_ps(rows[half * TILE_SUMS + row * ROWS..][..ROWS].as_mut_ptr(), *sum) };
+        }
+    }
+}
