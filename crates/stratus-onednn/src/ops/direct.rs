@@ -3,7 +3,7 @@
 use super::conv2d::Around;
 use super::{Candidate, Maker, Own, Run, own_name};
 use crate::ffi::{DataType, Desc, arg};
-use crate::native::direct_conv::DirectConv;
+use crate::native::conv::direct::DirectConv;
 use crate::native::lanes::LaneElement;
 use crate::native::simd::Bf16;
 use stratus_engine::{Layout, Operands, StepKernel};

@@ -1,14 +1,14 @@
 //! Steps on our own kernels.
 
-use crate::native::avg_pool::AvgPool;
-use crate::native::batch_norm::BatchNorm;
 use crate::native::concat::{Concat, Piece};
 use crate::native::dropout::{Drop, dropout};
 use crate::native::elementwise::{Machine, Rates};
 use crate::native::loss::{Loss, softmax_cross_entropy};
-use crate::native::lrn::Lrn;
-use crate::native::max_pool::MaxPool;
-use crate::native::pool::Pool;
+use crate::native::norm::batch::BatchNorm;
+use crate::native::norm::local_response::Lrn;
+use crate::native::pool::average::AvgPool;
+use crate::native::pool::fused::Pool;
+use crate::native::pool::max::MaxPool;
 use crate::native::rows::Geometry;
 use crate::native::simd::Bf16;
 use crate::native::stem::StemKernel;

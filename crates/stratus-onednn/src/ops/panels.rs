@@ -3,10 +3,10 @@
 use super::conv2d::Around;
 use super::{Candidate, Maker, OWN, Own, Run};
 use crate::ffi::{DataType, Desc, arg};
-use crate::native::panel_conv::{PanelConv, Task};
-use crate::native::tap_gradient::TapGradient;
-use crate::native::tiles::Unit;
-use crate::native::weight_gradient::WeightGradient;
+use crate::native::conv::panel_gradient::WeightGradient;
+use crate::native::conv::panels::{PanelConv, Task};
+use crate::native::conv::tap_gradient::TapGradient;
+use crate::native::conv::tiles::Unit;
 use stratus_engine::{Layout, Operands, StepKernel};
 
 /// What is asked for.

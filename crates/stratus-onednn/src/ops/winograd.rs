@@ -3,9 +3,9 @@
 use super::conv2d::{Around, bias as bias_of};
 use super::{Candidate, Maker, Own, Run, own_name};
 use crate::ffi::{DataType, Desc, arg};
+use crate::native::conv::winograd::{Pass, WinogradConv, WinogradGradient};
 use crate::native::lanes::LaneElement;
 use crate::native::simd::{Bf16, Instructions};
-use crate::native::winograd::{Pass, WinogradConv, WinogradGradient};
 use stratus_engine::{Layout, Operands, StepKernel};
 
 /// What is asked for.

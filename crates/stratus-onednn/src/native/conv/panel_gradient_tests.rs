@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::library;
-use crate::native::direct_conv::tests::{each_product, numbers};
+use crate::native::conv::direct::tests::{each_product, numbers};
 use crate::native::simd::{Element, Level};
 use crate::native::threads::Team;
 use stratus_graph::ops::Conv2d;

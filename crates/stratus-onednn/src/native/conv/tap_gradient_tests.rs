@@ -1,9 +1,9 @@
 //! What the case tables do not reach: bands, other layouts of the gradient, and what lies in scratch.
 
 use super::*;
+use crate::native::conv::panel_gradient::tests::{maps_and_gradient, rounded, units};
 use crate::native::simd::Level;
 use crate::native::threads::Team;
-use crate::native::weight_gradient::tests::{maps_and_gradient, rounded, units};
 use stratus_engine::Layout;
 use stratus_graph::ops::Conv2d;
 

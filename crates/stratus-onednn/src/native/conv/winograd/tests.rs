@@ -1,7 +1,7 @@
 //! What the case tables do not reach: blocks and groups of threads of every kind, every instruction set, and what lies in scratch.
 
 use super::*;
-use crate::native::direct_conv::tests::{each_product, numbers};
+use crate::native::conv::direct::tests::{each_product, numbers};
 use crate::native::elementwise::Machine;
 use crate::native::simd::{Bf16, Level};
 use crate::native::threads::Team;

@@ -6,14 +6,14 @@
 //! Reading an input pixel costs as much as computing with it, whatever its type: what is left to pay is the large map, read or written once.
 
 use super::direct_gradient::gradient_rows;
-use super::lanes::{LANES, LaneElement, Lanes, with_lanes};
-use super::simd::{Element, Instructions, Level};
-use super::threads::{MAX_THREADS, Team, cut, split};
+use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
+use crate::native::simd::{Element, Instructions, Level};
+use crate::native::threads::{MAX_THREADS, Team, cut, split};
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
 
 /// Output channels that are computed at once, each for two pixels: each input pixel is repeated as often.
-pub(super) const CHANNELS: usize = LANES / 2;
+pub(crate) const CHANNELS: usize = LANES / 2;
 
 /// Taps that share what they read.
 const LONGEST_RUN: usize = 2;
@@ -65,7 +65,7 @@ struct Stretch {
 }
 
 /// The last few rows of padded input, each pixel [`CHANNELS`] times over, one stretch per channel and remainder of the column by the stride.
-pub(super) struct Ring<'a> {
+pub(crate) struct Ring<'a> {
     rows: &'a mut [f32],
     /// The image whose rows these are.
     image: Option<usize>,
@@ -75,13 +75,13 @@ pub(super) struct Ring<'a> {
 
 impl<'a> Ring<'a> {
     /// A ring without rows.
-    pub(super) fn new(rows: &'a mut [f32]) -> Self {
+    pub(crate) fn new(rows: &'a mut [f32]) -> Self {
         rows.fill(0.0);
         Self { rows, image: None, next: 0 }
     }
 
     /// Its rows, for [`DirectConv::bring`]'s offsets.
-    pub(super) fn rows(&self) -> &[f32] {
+    pub(crate) fn rows(&self) -> &[f32] {
         self.rows
     }
 }
@@ -131,25 +131,25 @@ impl DirectConv {
         Some(direct)
     }
 
-    pub(super) fn out_channels(&self) -> usize {
+    pub(crate) fn out_channels(&self) -> usize {
         self.out_channels
     }
 
     /// Whether registers are as wide and as many as AVX-512's.
-    pub(super) fn is_wide(&self) -> bool {
+    pub(crate) fn is_wide(&self) -> bool {
         self.level.instructions() == Instructions::Avx512
     }
 
-    pub(super) fn taps(&self) -> usize {
+    pub(crate) fn taps(&self) -> usize {
         self.in_channels * self.kernel[0] * self.kernel[1]
     }
 
-    pub(super) fn groups(&self) -> usize {
+    pub(crate) fn groups(&self) -> usize {
         self.out_channels / CHANNELS
     }
 
     /// Registers of a row of output, the last one half filled where the row is odd.
-    pub(super) fn pairs(&self) -> usize {
+    pub(crate) fn pairs(&self) -> usize {
         self.output[1].div_ceil(2)
     }
 
@@ -162,21 +162,21 @@ impl DirectConv {
         self.in_channels * self.stride[1] * self.stretch() * CHANNELS
     }
 
-    pub(super) fn ring_floats(&self) -> usize {
+    pub(crate) fn ring_floats(&self) -> usize {
         self.slots * self.row_floats()
     }
 
-    pub(super) fn packed_floats(&self) -> usize {
+    pub(crate) fn packed_floats(&self) -> usize {
         self.groups() * self.taps() * LANES
     }
 
     /// Elements of a row of output.
-    pub(super) fn row_elements(&self) -> usize {
+    pub(crate) fn row_elements(&self) -> usize {
         self.output[1] * self.out_channels
     }
 
     /// Floats of one thread's scratch for the gradient: the ring, a row of the output's gradient, sums.
-    pub(super) fn gradient_floats(&self) -> usize {
+    pub(crate) fn gradient_floats(&self) -> usize {
         let row = self.groups() * self.pairs() * LANES;
         self.ring_floats() + row + self.packed_floats() + self.groups() * LANES
     }
@@ -261,14 +261,14 @@ impl DirectConv {
     }
 
     /// Where a weight lies among the packed ones; taps are counted as the weights lie.
-    pub(super) fn packed_at(&self, channel: usize, tap: usize) -> usize {
+    pub(crate) fn packed_at(&self, channel: usize, tap: usize) -> usize {
         let column = tap % self.kernel[1];
         let tap = tap - column + self.positions[column];
         (channel / CHANNELS * self.taps() + tap) * LANES + channel % CHANNELS
     }
 
     /// Weights as registers: per group of channels and tap, twice over.
-    pub(super) fn pack<E: Element>(&self, weights: &[E], packed: &mut [f32]) {
+    pub(crate) fn pack<E: Element>(&self, weights: &[E], packed: &mut [f32]) {
         for (channel, weights) in weights.chunks_exact(self.taps()).enumerate() {
             for (tap, weight) in weights.iter().enumerate() {
                 let at = self.packed_at(channel, tap);
@@ -347,7 +347,7 @@ impl DirectConv {
     /// # Safety
     /// Of [`Lanes`].
     #[inline(always)]
-    pub(super) unsafe fn bring<V: Lanes, E: LaneElement>(
+    pub(crate) unsafe fn bring<V: Lanes, E: LaneElement>(
         &self,
         x: &[E],
         row: usize,
@@ -485,7 +485,7 @@ unsafe fn repeat<V: Lanes, E: LaneElement>(pixels: &[E], to: &mut [[f32; CHANNEL
 }
 
 /// Eight output channels of one row.
-pub(super) struct Inner<'a> {
+pub(crate) struct Inner<'a> {
     ring: &'a [f32],
     offsets: &'a [usize],
     runs: &'a [usize],
@@ -502,7 +502,7 @@ pub(super) struct Inner<'a> {
 
 impl<'a> Inner<'a> {
     /// Those of `group`, by packed weights and biases, to be stored from channel `place.1` on of pixels of `place.0` channels.
-    pub(super) fn new(
+    pub(crate) fn new(
         conv: &'a DirectConv,
         ring: &'a [f32],
         offsets: &'a [usize],
@@ -532,7 +532,7 @@ impl<'a> Inner<'a> {
     /// # Safety
     /// Of [`Lanes`].
     #[inline(always)]
-    pub(super) unsafe fn row<V: Lanes, E: LaneElement>(&self, y: &mut [E]) {
+    pub(crate) unsafe fn row<V: Lanes, E: LaneElement>(&self, y: &mut [E]) {
         let mut pair = 0;
         while pair < self.pairs {
             let left = self.pairs - pair;
@@ -617,5 +617,5 @@ impl<'a> Inner<'a> {
 }
 
 #[cfg(test)]
-#[path = "direct_conv_tests.rs"]
+#[path = "direct_tests.rs"]
 pub mod tests;

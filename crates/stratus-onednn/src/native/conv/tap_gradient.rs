@@ -1,19 +1,19 @@
 //! The gradient of the weights of a convolution of few channels on AMX.
 //!
-//! [`super::weight_gradient`] brings maps into panels of 32 channels, once per column of taps; with eight or sixteen channels most of what it moves is
+//! [`super::panel_gradient`] brings maps into panels of 32 channels, once per column of taps; with eight or sixteen channels most of what it moves is
 //! zeros. Here the images lie as they are, a border around them, pixel behind pixel: what a tap sees for 32 outputs in a row begins so many pixels
 //! further on, and the tiles of all taps are loaded from one place. A second factor's rows are pairs of pixels: each pixel is laid out with the one
 //! behind it. Of eight channels, a row then holds two pixels, and a tile two taps.
 //!
 //! Outputs that are border count too, with a gradient of zero.
 
-use super::elementwise::Machine;
-use super::panel_conv::Task;
-use super::simd::{Bf16, Instructions};
-use super::threads::{MAX_THREADS, cut, piece, split};
+use super::panel_gradient::transpose;
+use super::panels::Task;
 use super::tiles::amx::{Amx, Registers};
 use super::tiles::{ROWS, TERMS, TILE, TILE_SUMS, Unit};
-use super::weight_gradient::transpose;
+use crate::native::elementwise::Machine;
+use crate::native::simd::{Bf16, Instructions};
+use crate::native::threads::{MAX_THREADS, cut, piece, split};
 use std::arch::x86_64::{
     _mm256_loadu_si256, _mm512_castsi256_si512, _mm512_inserti64x4, _mm512_loadu_si512,
     _mm512_permutex2var_epi64, _mm512_permutexvar_epi16, _mm512_setzero_si512, _mm512_storeu_si512,

@@ -2,9 +2,9 @@
 //!
 //! Floor: forward reads the map once and writes the pooled one, backward the other way round. Sums are in `f32`, whatever the elements are.
 
-use super::rows::Geometry;
-use super::simd::{Element, Level, multiversion};
-use super::threads::{Team, cut, split};
+use crate::native::rows::Geometry;
+use crate::native::simd::{Element, Level, multiversion};
+use crate::native::threads::{Team, cut, split};
 use std::ops::Range;
 use stratus_engine::ops::{Averages, Stretch};
 

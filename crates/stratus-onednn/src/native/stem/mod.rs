@@ -1,16 +1,19 @@
 //! The stem of a network: convolution of images, batch norm, rectifier and 2×2 max-pooling, of which only the pooled map meets memory.
 //!
-//! What is computed and why: [`stratus_engine::ops::Stem`]. The convolution is that of [`super::direct_conv`], whose rows here go no further than the
-//! nearest cache, already scaled and shifted: the normalisation is in its weights. The images' correlation is in [`super::correlation`].
+//! What is computed and why: [`stratus_engine::ops::Stem`]. The convolution is that of [`crate::native::conv::direct`], whose rows here go no further than the
+//! nearest cache, already scaled and shifted: the normalisation is in its weights. The images' correlation is in [`correlation`].
 
-use super::batch_norm::settle;
-use super::correlation::Correlation;
-use super::direct_conv::{CHANNELS, DirectConv, Inner, Ring};
-use super::direct_gradient::{GradientRows, add_rows};
-use super::lanes::{LANES, LaneElement, Lanes, with_lanes};
-use super::rows::Geometry;
-use super::simd::Level;
-use super::threads::{MAX_THREADS, Team, cut, split};
+mod correlation;
+
+use crate::native::norm::batch::settle;
+use correlation::Correlation;
+
+use crate::native::conv::direct::{CHANNELS, DirectConv, Inner, Ring};
+use crate::native::conv::direct_gradient::{GradientRows, add_rows};
+use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
+use crate::native::rows::Geometry;
+use crate::native::simd::Level;
+use crate::native::threads::{MAX_THREADS, Team, cut, split};
 use std::ops::Range;
 use stratus_engine::backend::Tile;
 use stratus_engine::ops::Stem;
@@ -495,5 +498,4 @@ unsafe fn gradient_rows_body<V: Lanes, E: LaneElement>(
 }
 
 #[cfg(test)]
-#[path = "stem_tests.rs"]
 mod tests;

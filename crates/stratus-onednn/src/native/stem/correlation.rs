@@ -4,9 +4,9 @@
 //! Floor: half of `taps * taps` multiply-adds per output, whatever the number of filters. Bands of rows lie as `f32` in the nearest caches, a plane per
 //! channel, and are walked once for every few pairs of taps.
 
-use super::lanes::{LANES, LaneElement, Lanes, with_lanes};
-use super::simd::{Element, Level};
-use super::threads::{MAX_THREADS, Team, cut, split};
+use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
+use crate::native::simd::{Element, Level};
+use crate::native::threads::{MAX_THREADS, Team, cut, split};
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
 

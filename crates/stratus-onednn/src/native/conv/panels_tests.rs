@@ -1,10 +1,10 @@
 //! What the case tables do not reach: chunks and groups of threads of every kind, weights in other layouts, and what lies in scratch.
 
 use super::*;
-use crate::native::direct_conv::tests::{each_product, numbers};
+use crate::native::conv::direct::tests::{each_product, numbers};
+use crate::native::conv::panel_gradient::tests::{cases, units};
 use crate::native::simd::{Element, Level};
 use crate::native::threads::Team;
-use crate::native::weight_gradient::tests::{cases, units};
 
 fn bf16(values: &[f32]) -> Vec<Bf16> {
     values.iter().map(|&value| Bf16::store(value)).collect()

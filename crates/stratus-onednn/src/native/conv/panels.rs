@@ -7,13 +7,13 @@
 //!
 //! The gradient of the input is such a convolution of the output's gradient, one for each remainder of the pixels by the stride.
 
-use super::elementwise::Machine;
-use super::lanes::{self, LANES, Lanes};
-use super::relayout::Relayout;
-use super::simd::{Bf16, Instructions};
 use super::taps::Axis;
-use super::threads::{cut, groups, piece, split};
 use super::tiles::{BLOCK, GAP, ROWS, SUMS, Steps, TERMS, TILE, Unit, load, mask};
+use crate::native::elementwise::Machine;
+use crate::native::lanes::{self, LANES, Lanes};
+use crate::native::relayout::Relayout;
+use crate::native::simd::{Bf16, Instructions};
+use crate::native::threads::{cut, groups, piece, split};
 use std::arch::x86_64::_mm512_storeu_si512;
 use std::ops::Range;
 use stratus_engine::Layout;
@@ -418,5 +418,5 @@ impl PanelConv {
 }
 
 #[cfg(test)]
-#[path = "panel_conv_tests.rs"]
+#[path = "panels_tests.rs"]
 mod tests;

@@ -2,11 +2,11 @@
 //!
 //! Work is cut into strips: the pixel rows that one row of the output comes from.
 
-use super::batch_norm::{BatchNorm, Sums};
-use super::pool_pairs;
-use super::rows::Geometry;
-use super::simd::{Element, multiversion, prefetch, stream};
-use super::threads::{MAX_THREADS, cut, split};
+use super::pairs;
+use crate::native::norm::batch::{BatchNorm, Sums};
+use crate::native::rows::Geometry;
+use crate::native::simd::{Element, multiversion, prefetch, stream};
+use crate::native::threads::{MAX_THREADS, cut, split};
 use std::ops::Range;
 
 /// Non-overlapping windows.
@@ -20,7 +20,7 @@ pub struct Pool {
 const CUT: u8 = 255;
 
 /// Zeroes what a map of indices holds where channels are padding. `index` is pixels of one channel group.
-pub(super) fn clear_padding(geometry: &Geometry, group: usize, index: &mut [u8]) {
+pub(crate) fn clear_padding(geometry: &Geometry, group: usize, index: &mut [u8]) {
     let filled = geometry.channels - (group * geometry.width).min(geometry.channels);
     if filled < geometry.width {
         index.chunks_exact_mut(geometry.width).for_each(|pixel| pixel[filled..].fill(0));
@@ -37,7 +37,7 @@ impl Pool {
     }
 
     /// The strips (counted over all planes) of one thread.
-    pub(super) fn thread_strips(&self, geometry: &Geometry, threads: usize, thread: usize) -> Range<usize> {
+    pub(crate) fn thread_strips(&self, geometry: &Geometry, threads: usize, thread: usize) -> Range<usize> {
         split(geometry.planes * self.strips(geometry), threads, thread)
     }
 
@@ -67,7 +67,7 @@ const LARGEST_STAGE: usize = 24 << 10;
 const LARGE_MAP: usize = 16 << 20;
 
 /// Bytes of one thread's stage, of a strip's input and its gradient; none where the map stays in the caches, or a strip is too long.
-pub(super) fn stage_bytes(pool: &Pool, geometry: &Geometry, element_bytes: usize) -> usize {
+pub(crate) fn stage_bytes(pool: &Pool, geometry: &Geometry, element_bytes: usize) -> usize {
     let strips = 2 * pool.strip_elements(geometry) * element_bytes;
     let map = geometry.planes * geometry.height * geometry.row_elements() * element_bytes;
     if map >= LARGE_MAP && strips <= LARGEST_STAGE { strips.next_multiple_of(64) } else { 0 }
@@ -108,10 +108,10 @@ impl Strip {
         }
     }
 
-    /// Whether the loops of [`pool_pairs`] are for it.
+    /// Whether the loops of [`pairs`] are for it.
     #[inline(always)]
     fn in_pairs<const K: usize, const W: usize>(&self) -> bool {
-        K == pool_pairs::CHANNELS && W == 2 && self.width == K
+        K == pairs::CHANNELS && W == 2 && self.width == K
     }
 
     /// The window; a constant where `W` is not 0.
@@ -138,7 +138,7 @@ fn staged<'a, E: Element>(map: &'a [E], strip: Range<usize>, stage: &'a mut [E])
 }
 
 /// `y = max over the window of scale * x + shift`, rectified; `index` may be empty.
-pub(super) fn forward<E: Element>(
+pub(crate) fn forward<E: Element>(
     norm: &BatchNorm,
     pool: &Pool,
     x: &[E],
@@ -182,7 +182,7 @@ fn elements<E: Element>(bytes: &mut [u8]) -> &mut [E] {
 }
 
 #[inline(always)]
-pub(super) fn load<E: Element, const K: usize>(from: &[E], at: usize) -> [f32; K] {
+pub(crate) fn load<E: Element, const K: usize>(from: &[E], at: usize) -> [f32; K] {
     let from = &from[at..at + K];
     std::array::from_fn(|lane| from[lane].load())
 }
@@ -194,7 +194,7 @@ fn lanes<const K: usize>(from: &[f32], at: usize) -> [f32; K] {
 }
 
 #[inline(always)]
-pub(super) fn numbers<const K: usize>(from: &[u8], at: usize) -> [u32; K] {
+pub(crate) fn numbers<const K: usize>(from: &[u8], at: usize) -> [u32; K] {
     let from = &from[at..at + K];
     std::array::from_fn(|lane| u32::from(from[lane]))
 }
@@ -267,7 +267,7 @@ fn pool_strip_body<E: Element, const K: usize, const W: usize>(
 
 /// Adds `sum g` and `sum g * (x - mean)` of some strips, where `g` is `dy` at the winners.
 #[allow(clippy::too_many_arguments)] // The operands of the step, and the sums.
-pub(super) fn reduce_gradients<E: Element>(
+pub(crate) fn reduce_gradients<E: Element>(
     norm: &BatchNorm,
     pool: &Pool,
     strips: Range<usize>,
@@ -363,7 +363,7 @@ fn reduce_strip_body<E: Element, const K: usize, const W: usize>(
 
 /// `dx = scale * g + slope * x + offset`, where `g` is `dy` at the winners; `constants` holds scale, shift, slope, offset per channel.
 #[allow(clippy::too_many_arguments)] // The operands of the step, and its stages.
-pub(super) fn backward<E: Element>(
+pub(crate) fn backward<E: Element>(
     norm: &BatchNorm,
     pool: &Pool,
     x: &[E],
@@ -427,7 +427,7 @@ fn backward_strip_body<E: Element, const K: usize, const W: usize>(
     for block in (0..strip.width).step_by(K) {
         let (a, s, o) = (lanes::<K>(scale, block), lanes::<K>(slope, block), lanes::<K>(offset, block));
         let one_by_one = if strip.in_pairs::<K, W>() {
-            pool_pairs::backward(strip.outputs, strip.row_elements, x, dy, index, [scale, slope, offset], dx);
+            pairs::backward(strip.outputs, strip.row_elements, x, dy, index, [scale, slope, offset], dx);
             0
         } else {
             strip.outputs

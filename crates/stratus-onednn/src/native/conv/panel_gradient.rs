@@ -9,13 +9,13 @@
 //! - rows that a stride skips lie in panels of their own, one per remainder;
 //! - columns differ by tap: the panels of the input are made once for each.
 
-use super::elementwise::Machine;
-use super::panel_conv::Task;
-use super::relayout::Relayout;
-use super::simd::{Bf16, Instructions};
+use super::panels::Task;
 use super::taps::Axis;
-use super::threads::{MAX_THREADS, cut, groups, piece, split};
 use super::tiles::{BLOCK, GAP, ROWS, SUMS, TERMS, TILE, Tiles, Unit};
+use crate::native::elementwise::Machine;
+use crate::native::relayout::Relayout;
+use crate::native::simd::{Bf16, Instructions};
+use crate::native::threads::{MAX_THREADS, cut, groups, piece, split};
 use std::ops::Range;
 use stratus_engine::Layout;
 
@@ -332,8 +332,8 @@ fn gcd(a: usize, b: usize) -> usize {
 pub(super) use pack::transpose;
 
 mod pack {
-    use super::super::tiles::{load, mask};
     use super::{BLOCK, Bf16, Chunk, ROWS, Range, TERMS, TILE, WeightGradient};
+    use crate::native::conv::tiles::{load, mask};
     use std::arch::x86_64::{
         __m512i, _mm512_add_ps, _mm512_and_si512, _mm512_castsi512_ps, _mm512_loadu_ps, _mm512_loadu_si512,
         _mm512_permutex2var_epi16, _mm512_set1_epi32, _mm512_setzero_si512, _mm512_shuffle_i32x4,
@@ -508,5 +508,5 @@ mod pack {
 }
 
 #[cfg(test)]
-#[path = "weight_gradient_tests.rs"]
+#[path = "panel_gradient_tests.rs"]
 pub mod tests;

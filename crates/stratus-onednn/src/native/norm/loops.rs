@@ -1,6 +1,6 @@
 //! The inner loops of batch norm, over rows of which a period of constants repeats.
 
-use super::simd::{Element, multiversion};
+use crate::native::simd::{Element, multiversion};
 
 multiversion! {
     pub(super) fn moments / moments_body [E: Element] [E] (x: &[E], pivot: &[f32], first: &mut [f32], second: &mut [f32])

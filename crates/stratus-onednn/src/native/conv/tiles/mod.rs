@@ -7,8 +7,8 @@
 pub mod amx;
 mod avx512;
 
-use super::simd::Bf16;
 use crate::ffi::Context;
+use crate::native::simd::Bf16;
 use amx::Amx;
 use avx512::Avx512Bf16;
 use std::arch::x86_64::{__m512i, __mmask32, _mm512_maskz_loadu_epi16, _mm512_setzero_si512};

@@ -1,11 +1,11 @@
 //! What the rows of an output's gradient give to the weights of a direct convolution.
 
-use super::direct_conv::{CHANNELS, DirectConv, Ring};
-use super::lanes::{LANES, LaneElement, Lanes, with_lanes};
+use super::direct::{CHANNELS, DirectConv, Ring};
+use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use std::ops::Range;
 
 with_lanes! {
-    pub(super) fn gradient_rows / gradient_rows_body(conv: &DirectConv, rows: Range<usize>, x: &[E], dy: &[E], scratch: &mut [f32])
+    pub(crate) fn gradient_rows / gradient_rows_body(conv: &DirectConv, rows: Range<usize>, x: &[E], dy: &[E], scratch: &mut [f32])
 }
 
 /// # Safety
@@ -23,7 +23,7 @@ unsafe fn gradient_rows_body<V: Lanes, E: LaneElement>(
 }
 
 /// The output's gradient, a row at a time.
-pub(super) trait GradientRows {
+pub(crate) trait GradientRows {
     /// Writes row `row`, counted over all images, as pairs of pixels of eight channels and returns their sum. Behind the last pixel of an odd row
     /// comes a zero.
     ///
@@ -37,7 +37,7 @@ pub(super) trait GradientRows {
 /// # Safety
 /// Of [`Lanes`].
 #[inline(always)]
-pub(super) unsafe fn add_rows<V: Lanes, E: LaneElement>(
+pub(crate) unsafe fn add_rows<V: Lanes, E: LaneElement>(
     conv: &DirectConv,
     rows: Range<usize>,
     x: &[E],

@@ -1,9 +1,9 @@
 //! Max-pooling alone, with any window, stride and padding.
 
-use super::pool::{clear_padding, load, numbers};
-use super::rows::Geometry;
-use super::simd::{Element, Level, multiversion};
-use super::threads::{MAX_THREADS, Team, cut, split};
+use super::fused::{clear_padding, load, numbers};
+use crate::native::rows::Geometry;
+use crate::native::simd::{Element, Level, multiversion};
+use crate::native::threads::{MAX_THREADS, Team, cut, split};
 use stratus_graph::ops::MaxPool2d;
 
 /// A pooling as the kernels need it. Input and output have the same channels in the same groups.

@@ -1,13 +1,13 @@
-//! Batch norm with ReLU: statistics and normalisation. Gradients are in [`super::batch_norm_backward`], pooled variants in [`super::pool`].
+//! Batch norm with ReLU: statistics and normalisation. Gradients are in [`super::batch_backward`], pooled variants in [`crate::native::pool`].
 //!
 //! Floor: statistics read the map once, normalising reads it and writes one; the pooled form writes the pooled map alone. Sums run in `f32`
 //! over short stretches and are added up in `f64`.
 
-use super::norm_loops::{affine, moments};
-use super::pool::{self, Pool};
-use super::rows::{Geometry, repeat};
-use super::simd::{Bf16, Element, Level};
-use super::threads::{Team, cut};
+use super::loops::{affine, moments};
+use crate::native::pool::fused::{self, Pool};
+use crate::native::rows::{Geometry, repeat};
+use crate::native::simd::{Bf16, Element, Level};
+use crate::native::threads::{Team, cut};
 use stratus_engine::DType;
 use stratus_engine::backend::Tile;
 
@@ -38,7 +38,7 @@ pub struct BatchNorm {
 const ELEMENTS_PER_FLUSH: usize = 1 << 14;
 
 /// The arena's scratch, cut up: per thread two sums in `f64` per channel and two in `f32` per period; shared constants.
-pub(super) struct Scratch<'a> {
+pub(crate) struct Scratch<'a> {
     pub totals: &'a mut [f64],
     pub sums: &'a mut [f32],
     pub constants: &'a mut [f32],
@@ -71,7 +71,7 @@ macro_rules! by_types {
         }
     };
 }
-pub(super) use by_types;
+pub(crate) use by_types;
 
 impl BatchNorm {
     /// Bytes of scratch.
@@ -86,10 +86,10 @@ impl BatchNorm {
 
     /// Bytes of one thread's stage, where the norm is pooled.
     fn stage_bytes(&self) -> usize {
-        self.pool.map_or(0, |pool| pool::stage_bytes(&pool, &self.geometry, self.dtype.bytes()))
+        self.pool.map_or(0, |pool| fused::stage_bytes(&pool, &self.geometry, self.dtype.bytes()))
     }
 
-    pub(super) fn scratch<'a>(&self, bytes: &'a mut [u8]) -> Scratch<'a> {
+    pub(crate) fn scratch<'a>(&self, bytes: &'a mut [u8]) -> Scratch<'a> {
         let (threads, padded) = (self.team.threads(), self.geometry.padded());
         let (totals, rest) = bytes.split_at_mut(8 * 2 * threads * padded);
         let (sums, rest) = rest.split_at_mut(4 * 2 * threads * self.geometry.period());
@@ -109,7 +109,7 @@ impl BatchNorm {
 
     /// Sums two quantities over all pixels of each channel, on all threads; `body` adds the sums of its rows. The result is in `totals[..2 *
     /// padded]`: first quantity per channel, then second.
-    pub(super) fn reduce(
+    pub(crate) fn reduce(
         &self,
         totals: &mut [f64],
         sums: &mut [f32],
@@ -121,18 +121,19 @@ impl BatchNorm {
         let mut total_parts = cut(&mut totals[..], (0..threads).map(|_| 2 * padded));
         let mut sum_parts = cut(sums, (0..threads).map(|_| 2 * period));
         let mut stages = cut(stages, (0..threads).map(|_| self.stage_bytes()));
-        let mut parts: [Option<Sums<'_>>; super::threads::MAX_THREADS] = std::array::from_fn(|thread| {
-            (thread < threads).then(|| {
-                let (first, second) = std::mem::take(&mut sum_parts[thread]).split_at_mut(period);
-                Sums {
-                    totals: std::mem::take(&mut total_parts[thread]),
-                    first,
-                    second,
-                    stage: std::mem::take(&mut stages[thread]),
-                    width: self.geometry.width,
-                }
-            })
-        });
+        let mut parts: [Option<Sums<'_>>; crate::native::threads::MAX_THREADS] =
+            std::array::from_fn(|thread| {
+                (thread < threads).then(|| {
+                    let (first, second) = std::mem::take(&mut sum_parts[thread]).split_at_mut(period);
+                    Sums {
+                        totals: std::mem::take(&mut total_parts[thread]),
+                        first,
+                        second,
+                        stage: std::mem::take(&mut stages[thread]),
+                        width: self.geometry.width,
+                    }
+                })
+            });
         self.team.run_parts(&mut parts[..threads], &|thread, part| {
             if let Some(part) = part {
                 part.totals.fill(0.0);
@@ -254,7 +255,7 @@ impl BatchNorm {
     }
 
     /// One over a channel's running standard deviation.
-    pub(super) fn running_factor(&self, running_variance: f32) -> f64 {
+    pub(crate) fn running_factor(&self, running_variance: f32) -> f64 {
         1.0 / (f64::from(running_variance) + f64::from(self.epsilon)).sqrt()
     }
 
@@ -280,7 +281,7 @@ impl BatchNorm {
 
     /// The constants of `scale * x + shift`; 0 where channels are padding. Forward and backward pass rectify the same pixels: both take them
     /// from the statistics as they are stored.
-    pub(super) fn scale_and_shift(
+    pub(crate) fn scale_and_shift(
         &self,
         [weight, bias, mean]: [&[f32]; 3],
         factor: &dyn Fn(usize) -> f64,
@@ -308,7 +309,7 @@ impl BatchNorm {
         let geometry = &self.geometry;
         if let Some(pool) = &self.pool {
             // With a pool both types are one.
-            pool::forward::<Y>(self, pool, bytemuck::cast_slice(x), [scale, shift], y, index, stages);
+            fused::forward::<Y>(self, pool, bytemuck::cast_slice(x), [scale, shift], y, index, stages);
             return;
         }
         let (row, period, threads) = (geometry.row_elements(), geometry.period(), self.team.threads());
@@ -336,7 +337,7 @@ impl BatchNorm {
 }
 
 /// A channel's mean and inverse deviation, from its average, the sum of squared deviations and the count; takes a step with its running statistics.
-pub(super) fn settle(
+pub(crate) fn settle(
     [average, square, total]: [f64; 3],
     [epsilon, momentum]: [f32; 2],
     running: [&mut f32; 2],
@@ -366,7 +367,7 @@ fn row_means<E: Element>(geometry: &Geometry, x: &[E], means: &mut [f32]) {
 }
 
 /// One thread's sums.
-pub(super) struct Sums<'a> {
+pub(crate) struct Sums<'a> {
     totals: &'a mut [f64],
     /// First quantity, per element of a period.
     pub first: &'a mut [f32],
@@ -399,10 +400,10 @@ impl Sums<'_> {
 }
 
 /// Elements between two flushes: a multiple of the period.
-pub(super) fn flush_length(period: usize) -> usize {
+pub(crate) fn flush_length(period: usize) -> usize {
     period * (ELEMENTS_PER_FLUSH / period).max(1)
 }
 
 #[cfg(test)]
-#[path = "batch_norm_tests.rs"]
+#[path = "batch_tests.rs"]
 mod tests;

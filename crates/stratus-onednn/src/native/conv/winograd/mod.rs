@@ -17,7 +17,7 @@ mod tests;
 pub use conv::{Pass, WinogradConv};
 pub use gradient::WinogradGradient;
 
-use super::lanes::{LANES, LaneElement, Lanes};
+use crate::native::lanes::{LANES, LaneElement, Lanes};
 use product::{PANEL, ROWS};
 use stratus_graph::ops::Conv2d;
 

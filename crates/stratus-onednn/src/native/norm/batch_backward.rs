@@ -1,13 +1,13 @@
-//! The gradients of batch norm with ReLU: sums over the batch, then the gradient of its input. Pooled variants are in [`super::pool`].
+//! The gradients of batch norm with ReLU: sums over the batch, then the gradient of its input. pooled variants are in [`fused`].
 //!
 //! Floor: each of the two reads map and gradient once, the second writes one map; the pooled forms read the pooled gradient.
 
-use super::batch_norm::{BatchNorm, Scratch, by_types, flush_length};
-use super::norm_loops::{gradient, gradient_sums};
-use super::pool;
-use super::rows::repeat;
-use super::simd::{Bf16, Element};
-use super::threads::cut;
+use super::batch::{BatchNorm, Scratch, by_types, flush_length};
+use super::loops::{gradient, gradient_sums};
+use crate::native::pool::fused;
+use crate::native::rows::repeat;
+use crate::native::simd::{Bf16, Element};
+use crate::native::threads::cut;
 use bytemuck::{cast_slice, cast_slice_mut};
 use stratus_engine::DType;
 use stratus_engine::backend::Tile;
@@ -78,7 +78,7 @@ impl BatchNorm {
                 sums,
                 stages,
                 &|thread| pool.thread_strips(geometry, threads, thread),
-                &|strips, sums| pool::reduce_gradients(self, pool, strips, x, dy, index, means, sums),
+                &|strips, sums| fused::reduce_gradients(self, pool, strips, x, dy, index, means, sums),
             );
             return totals;
         }
@@ -187,7 +187,7 @@ impl BatchNorm {
             (geometry.padded(), geometry.row_elements(), geometry.period(), self.team.threads());
         if let Some(pool) = &self.pool {
             // As above.
-            pool::backward::<Y>(self, pool, cast_slice(x), dy, index, constants, dx, stages);
+            fused::backward::<Y>(self, pool, cast_slice(x), dy, index, constants, dx, stages);
             return;
         }
         for (constant, repeated) in

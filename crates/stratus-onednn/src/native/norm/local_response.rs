@@ -3,9 +3,9 @@
 //! A pixel's channels are gathered into a stretch of scratch with zeros before and behind: what lies around a channel is then summed by adding
 //! as many shifted stretches as the window has channels, whatever the layout of the map.
 
-use super::rows::Geometry;
-use super::simd::{Element, Level, multiversion};
-use super::threads::{MAX_THREADS, Team, cut, split};
+use crate::native::rows::Geometry;
+use crate::native::simd::{Element, Level, multiversion};
+use crate::native::threads::{MAX_THREADS, Team, cut, split};
 use stratus_graph::ops::LocalResponseNorm;
 
 /// A normalisation as the kernels need it.

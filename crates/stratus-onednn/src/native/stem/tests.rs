@@ -1,7 +1,7 @@
 //! What the case tables do not reach: every level of instructions, blocks of channels, and what lies in scratch.
 
 use super::*;
-use crate::native::direct_conv::tests::numbers;
+use crate::native::conv::direct::tests::numbers;
 use stratus_engine::Layout;
 use stratus_graph::ops::{BatchNorm2d, Conv2d};
 

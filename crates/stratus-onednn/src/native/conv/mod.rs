@@ -1,0 +1,18 @@
+//! Convolutions.
+//!
+//! Few channels: [`direct`]. Many channels of bf16 maps: [`panels`] and [`panel_gradient`] on [`tiles`], few of them [`tap_gradient`]. Dense 3×3
+//! kernels: [`winograd`].
+
+pub mod direct;
+pub mod direct_gradient;
+#[cfg(target_arch = "x86_64")]
+pub mod panel_gradient;
+#[cfg(target_arch = "x86_64")]
+pub mod panels;
+#[cfg(target_arch = "x86_64")]
+pub mod tap_gradient;
+#[cfg(target_arch = "x86_64")]
+mod taps;
+#[cfg(target_arch = "x86_64")]
+pub mod tiles;
+pub mod winograd;
