@@ -4,6 +4,7 @@
 //! kernels: [`winograd`].
 
 pub mod direct;
+pub mod direct_forward;
 pub mod direct_gradient;
 #[cfg(target_arch = "x86_64")]
 pub mod panel_gradient;

@@ -8,7 +8,8 @@ mod correlation;
 use crate::native::norm::batch::settle;
 use correlation::Correlation;
 
-use crate::native::conv::direct::{CHANNELS, DirectConv, Inner, Ring};
+use crate::native::conv::direct::{CHANNELS, DirectConv, Ring};
+use crate::native::conv::direct_forward::Inner;
 use crate::native::conv::direct_gradient::{GradientRows, add_rows};
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::rows::Geometry;

@@ -1,0 +1,208 @@
+//! The rows of a direct convolution's output.
+
+use super::direct::{CHANNELS, DirectConv, Ring};
+use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
+use std::ops::Range;
+
+with_lanes! {
+    pub(crate) fn forward_rows / forward_rows_body(
+        conv: &DirectConv, rows: Range<usize>, x: &[E], packed: &[f32], biases: &[f32], relu: bool, y: &mut [E], ring: &mut [f32],
+    )
+}
+
+/// # Safety
+/// Of [`Lanes`].
+#[inline(always)]
+#[allow(clippy::too_many_arguments)] // Slices and constants for an inner loop.
+unsafe fn forward_rows_body<V: Lanes, E: LaneElement>(
+    conv: &DirectConv,
+    rows: Range<usize>,
+    x: &[E],
+    packed: &[f32],
+    biases: &[f32],
+    relu: bool,
+    y: &mut [E],
+    ring: &mut [f32],
+) {
+    let mut ring = Ring::new(ring);
+    for (row, y) in rows.zip(y.chunks_exact_mut(conv.row_elements())) {
+        // SAFETY: the caller's.
+        let offsets = unsafe { conv.bring::<V, E>(x, row, &mut ring) };
+        for group in 0..conv.groups() {
+            let place = (conv.out_channels(), group * CHANNELS);
+            let inner = Inner::new(conv, ring.rows(), offsets, [packed, biases], relu, group, place);
+            // SAFETY: the caller's.
+            unsafe { inner.row::<V, E>(y) };
+        }
+    }
+}
+
+/// Adds what a tap gives to the sums of `PAIRS` pairs.
+///
+/// # Safety
+/// Of [`Lanes`]; as many registers lie at `from`.
+#[inline(always)]
+unsafe fn add_one<V: Lanes, const PAIRS: usize>(
+    from: *const f32,
+    weights: &[[f32; LANES]],
+    sums: &mut [V; PAIRS],
+) {
+    // SAFETY: the caller's, here and below.
+    let weights = unsafe { V::load(&weights[0]) };
+    for (number, sum) in sums.iter_mut().enumerate() {
+        let pixels = unsafe { V::load(&*from.add(number * LANES).cast()) };
+        *sum = unsafe { pixels.multiply_add(weights, *sum) };
+    }
+}
+
+/// The same of two taps, the second of which sees what the first one sees a register further on: each is read once.
+///
+/// # Safety
+/// Of [`Lanes`]; one register more lies at `from`.
+#[inline(always)]
+unsafe fn add_two<V: Lanes, const PAIRS: usize>(
+    from: *const f32,
+    weights: &[[f32; LANES]],
+    sums: &mut [V; PAIRS],
+) {
+    // SAFETY: the caller's, here and below.
+    let (first, second) = unsafe { (V::load(&weights[0]), V::load(&weights[1])) };
+    let mut here = unsafe { V::load(&*from.cast()) };
+    for (number, sum) in sums.iter_mut().enumerate() {
+        let next = unsafe { V::load(&*from.add((number + 1) * LANES).cast()) };
+        *sum = unsafe { next.multiply_add(second, here.multiply_add(first, *sum)) };
+        here = next;
+    }
+}
+
+/// Eight output channels of one row.
+pub(crate) struct Inner<'a> {
+    ring: &'a [f32],
+    offsets: &'a [usize],
+    runs: &'a [usize],
+    /// None is larger.
+    last_offset: usize,
+    weights: &'a [[f32; LANES]],
+    bias: &'a [f32; LANES],
+    relu: bool,
+    channels: usize,
+    first_channel: usize,
+    wide: bool,
+    pairs: usize,
+}
+
+impl<'a> Inner<'a> {
+    /// Those of `group`, by packed weights and biases, to be stored from channel `place.1` on of pixels of `place.0` channels.
+    pub(crate) fn new(
+        conv: &'a DirectConv,
+        ring: &'a [f32],
+        offsets: &'a [usize],
+        [packed, biases]: [&'a [f32]; 2],
+        relu: bool,
+        group: usize,
+        (channels, first_channel): (usize, usize),
+    ) -> Self {
+        let of_group = conv.taps() * LANES;
+        Self {
+            ring,
+            offsets,
+            runs: &conv.runs,
+            last_offset: conv.last_offset,
+            weights: packed[group * of_group..(group + 1) * of_group].as_chunks().0,
+            bias: &biases.as_chunks().0[group],
+            relu,
+            channels,
+            first_channel,
+            wide: conv.is_wide(),
+            pairs: conv.pairs(),
+        }
+    }
+
+    /// Computes the row.
+    ///
+    /// # Safety
+    /// Of [`Lanes`].
+    #[inline(always)]
+    pub(crate) unsafe fn row<V: Lanes, E: LaneElement>(&self, y: &mut [E]) {
+        let mut pair = 0;
+        while pair < self.pairs {
+            let left = self.pairs - pair;
+            // Eight multiply-adds in flight keep both units of a core busy, more save reading weights; AVX2 has registers for four pairs.
+            // SAFETY: the caller's.
+            pair += unsafe {
+                if self.wide && left >= 14 {
+                    self.forward::<V, E, 14>(pair, y)
+                } else if self.wide && left >= 7 {
+                    self.forward::<V, E, 7>(pair, y)
+                } else if left >= 4 {
+                    self.forward::<V, E, 4>(pair, y)
+                } else if left >= 2 {
+                    self.forward::<V, E, 2>(pair, y)
+                } else {
+                    self.forward::<V, E, 1>(pair, y)
+                }
+            };
+        }
+    }
+
+    /// Computes `PAIRS` pairs of pixels from `pair` on, and returns how many that were.
+    ///
+    /// # Safety
+    /// Of [`Lanes`].
+    #[inline(always)]
+    unsafe fn forward<V: Lanes, E: LaneElement, const PAIRS: usize>(
+        &self,
+        pair: usize,
+        y: &mut [E],
+    ) -> usize {
+        // SAFETY: the caller's, here and below.
+        let mut sums = [unsafe { V::load(self.bias) }; PAIRS];
+        let ring = &self.ring[pair * LANES..];
+        assert!(self.last_offset + PAIRS * LANES <= ring.len(), "a window beyond the rows that it lies on");
+        let (mut offsets, mut weights) = (self.offsets, self.weights);
+        for &run in self.runs {
+            // SAFETY: a run ends with a tap, of which the assertion says that as many floats follow it.
+            unsafe {
+                let from = ring.as_ptr().add(offsets[0]);
+                if run == 2 { add_two(from, weights, &mut sums) } else { add_one(from, weights, &mut sums) }
+            }
+            (offsets, weights) = (&offsets[run..], &weights[run..]);
+        }
+        if self.relu {
+            for sums in &mut sums {
+                *sums = unsafe { sums.rectify() };
+            }
+        }
+        let at = 2 * pair * self.channels + self.first_channel;
+        if self.channels == CHANNELS
+            && let Some(y) = y.get_mut(at..at + PAIRS * LANES)
+        {
+            let y: &mut [[E; LANES]] = y.as_chunks_mut().0;
+            for (sums, y) in sums.into_iter().zip(y) {
+                unsafe { E::store_lanes(sums, y) };
+            }
+        } else {
+            unsafe { self.store_apart(&sums, at, y) };
+        }
+        PAIRS
+    }
+
+    /// Stores pixels between whose eight channels lie others, or the last of which is none.
+    ///
+    /// # Safety
+    /// Of [`Lanes`].
+    #[inline(always)]
+    unsafe fn store_apart<V: Lanes, E: LaneElement>(&self, sums: &[V], at: usize, y: &mut [E]) {
+        for (number, sums) in sums.iter().enumerate() {
+            let mut stored = [E::store(0.0); LANES];
+            // SAFETY: the caller's.
+            unsafe { E::store_lanes(*sums, &mut stored) };
+            for (pixel, stored) in stored.chunks_exact(CHANNELS).enumerate() {
+                let at = at + (2 * number + pixel) * self.channels;
+                if let Some(y) = y.get_mut(at..at + CHANNELS) {
+                    y.copy_from_slice(stored);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Every operation of every kind of lanes, against numbers one at a time.
+
+use super::*;
+use crate::native::simd::Level;
+
+with_lanes! { fn exercise / exercise_body(x: &[E; LANES], by: &[f32; LANES], y: &mut [E; LANES], sums: &mut [f32; LANES], half: &mut [f32; LANES / 2]) }
+
+#[inline(always)]
+unsafe fn exercise_body<V: Lanes, E: LaneElement>(
+    x: &[E; LANES],
+    by: &[f32; LANES],
+    y: &mut [E; LANES],
+    sums: &mut [f32; LANES],
+    half: &mut [f32; LANES / 2],
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let (x, by) = (E::load_lanes::<V>(x), V::load(by));
+        let product = x.multiply_add(by, V::splat(0.0));
+        product.add(V::load(sums)).store(sums);
+        E::store_lanes(product.rectify(), y);
+        product.store_half(half);
+    }
+}
+
+/// The same values by scalar code. Products of two bf16 are exact in f32, so that fused and separate rounding agree.
+fn check<E: LaneElement + PartialEq + std::fmt::Debug>(values: &[f32]) {
+    for level in Level::all() {
+        for (x, by) in values.chunks_exact(LANES).zip(values.chunks_exact(LANES).skip(1)) {
+            let exact = |value: f32| Bf16::store(value).load();
+            let x: [E; LANES] = std::array::from_fn(|lane| E::store(exact(x[lane])));
+            let by: [f32; LANES] = std::array::from_fn(|lane| exact(by[lane]));
+            let mut sums = by;
+            let mut y = [E::store(0.0); LANES];
+            let mut half = [0.0; LANES / 2];
+            exercise(level, &x, &by, &mut y, &mut sums, &mut half);
+            for lane in 0..LANES {
+                let product = x[lane].load() * by[lane] + 0.0;
+                assert!(half.get(lane).is_none_or(|half| *half == product), "{level:?}");
+                // A fused product that underflows keeps its sign, where a rounded one lost it: the zeros are equal all the same.
+                assert_eq!(product + by[lane], sums[lane], "{level:?}");
+                let rectified = E::store(if product <= 0.0 { 0.0 } else { product });
+                let same = rectified.load() == y[lane].load();
+                assert!(same, "{level:?} {product}: {:?} is not {rectified:?}", y[lane]);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_level_computes_what_scalars_do() {
+    let mut bits = 1u32;
+    let mut values: Vec<f32> = vec![0.0, -0.0, 1.0, -1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-40];
+    values.extend((0..20_000).map(|_| {
+        bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        f32::from_bits(bits)
+    }));
+    // NaN has many bits: sums are compared without.
+    let finite: Vec<f32> = values.iter().copied().filter(|v| v.is_finite() && v.abs() < 1e15).collect();
+    check::<f32>(&finite);
+    check::<Bf16>(&finite);
+}
+
+with_lanes! { fn choose / choose_body(a: &[E; LANES], b: &[E; LANES], got: &mut [[E; LANES]; 6], repeated: &mut [[f32; LANES]; HALF], bytes: &mut [u8; LANES]) }
+
+#[inline(always)]
+unsafe fn choose_body<V: Lanes, E: LaneElement>(
+    a: &[E; LANES],
+    b: &[E; LANES],
+    got: &mut [[E; LANES]; 6],
+    repeated: &mut [[f32; LANES]; HALF],
+    bytes: &mut [u8; LANES],
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let (a, b) = (E::load_lanes::<V>(a), E::load_lanes::<V>(b));
+        let (one, two) = (V::splat(1.0), V::splat(2.0));
+        E::store_lanes(a.larger(b), &mut got[0]);
+        E::store_lanes(a.where_equal(b, one, two), &mut got[1]);
+        E::store_lanes(a.where_not_positive(one, two), &mut got[2]);
+        E::store_lanes(a.first_halves(b), &mut got[3]);
+        E::store_lanes(a.second_halves(b), &mut got[4]);
+        let numbers = V::load_bytes(bytes);
+        E::store_lanes(numbers, &mut got[5]);
+        a.store_repeated(repeated);
+        numbers.add(one).store_bytes(bytes);
+    }
+}
+
+#[test]
+fn every_level_chooses_as_scalars_do() {
+    let values = [0.0, -0.0, 1.0, -1.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.25, 3.0];
+    let same = |a: f32, b: f32| a == b || a.is_nan() && b.is_nan();
+    for level in Level::all() {
+        for step in 0..values.len() {
+            let a: [f32; LANES] = std::array::from_fn(|lane| values[lane % values.len()]);
+            let b: [f32; LANES] = std::array::from_fn(|lane| values[(lane + step) % values.len()]);
+            let numbers: [u8; LANES] = std::array::from_fn(|lane| (lane * 16 + step) as u8);
+            let (mut got, mut bytes) = ([[0.0; LANES]; 6], numbers);
+            let mut repeated = [[0.0; LANES]; HALF];
+            choose(level, &a, &b, &mut got, &mut repeated, &mut bytes);
+            for (at, value) in repeated.as_flattened().iter().enumerate() {
+                assert!(same(*value, a[at / HALF]), "{level:?} {at}");
+            }
+            for lane in 0..LANES {
+                let (first, second) = (a[lane], b[lane]);
+                let larger = if first.is_nan() || second.is_nan() { f32::NAN } else { first.max(second) };
+                let half = |from: usize| if lane < HALF { a[lane + from] } else { b[lane - HALF + from] };
+                let expected = [
+                    larger,
+                    if first == second { 1.0 } else { 2.0 },
+                    if first <= 0.0 { 1.0 } else { 2.0 },
+                    half(0),
+                    half(HALF),
+                    f32::from(numbers[lane]),
+                ];
+                for (what, expected) in expected.into_iter().enumerate() {
+                    let got = got[what][lane];
+                    assert!(same(got, expected), "{level:?} {what} of {first} {second}: {got}");
+                }
+                assert_eq!(bytes[lane], numbers[lane] + 1, "{level:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn not_a_number_stays_one() {
+    for level in Level::all() {
+        let mut y = [Bf16(0); LANES];
+        exercise(
+            level,
+            &[Bf16::store(f32::NAN); LANES],
+            &[1.0; LANES],
+            &mut y,
+            &mut [0.0; LANES],
+            &mut [0.0; LANES / 2],
+        );
+        assert!(y.iter().all(|y| y.load().is_nan()), "{level:?}");
+    }
+}
