@@ -31,7 +31,9 @@ pub(crate) fn forward(
     relu: bool,
     weights: Option<&Desc>,
 ) -> Result<Option<Candidate>, String> {
-    let make = |task: Task<'_>| Some(Pass::Forward { conv: PanelConv::forward(task)?, relu });
+    let make = |task: Task<'_>| {
+        has_amx(&task).then(|| PanelConv::forward(task))?.map(|conv| Pass::Forward { conv, relu })
+    };
     candidate(maker, around, weights, around.compute, &make)
 }
 
@@ -41,9 +43,8 @@ pub(crate) fn backward_data(
     around: &Around<'_>,
     weights: Option<&Desc>,
 ) -> Result<Option<Candidate>, String> {
-    candidate(maker, around, weights, around.compute, &|task| {
-        Some(Pass::BackwardData(PanelConv::backward(task)?))
-    })
+    let make = |task: Task<'_>| has_amx(&task).then(|| PanelConv::backward(task))?.map(Pass::BackwardData);
+    candidate(maker, around, weights, around.compute, &make)
 }
 
 /// Ways to make the gradients of weight and bias, as many as there are; `weights` is how the gradient is wanted, where that is decided.
@@ -52,11 +53,22 @@ pub(crate) fn backward_weights(
     around: &Around<'_>,
     weights: Option<&Desc>,
 ) -> Result<Vec<Candidate>, String> {
-    let on_panels = |task: Task<'_>| Some(Pass::BackwardWeights(WeightGradient::new(task)?));
+    // Of one tap, the library's products are as fast without AMX.
+    let taps: usize = around.conv.kernel.iter().product();
+    let on_panels = |task: Task<'_>| {
+        let worth = taps > 1 || has_amx(&task);
+        worth.then(|| WeightGradient::new(task))?.map(Pass::BackwardWeights)
+    };
     let by_taps = |task: Task<'_>| Some(Pass::BackwardWeightsByTaps(TapGradient::new(task)?));
     let on_panels = candidate(maker, around, weights, DataType::F32, &on_panels)?;
     let by_taps = candidate(maker, around, weights, DataType::F32, &by_taps)?;
     Ok(on_panels.into_iter().chain(by_taps).collect())
+}
+
+/// Whether tiles are multiplied by AMX. Without it the library's forward passes and gradients of inputs run at what the processor has, and only its
+/// gradients of weights fall behind (docs/benchmarks/2026-11-22-bf16-gradients.md).
+fn has_amx(task: &Task<'_>) -> bool {
+    matches!(task.unit, Unit::Amx(_))
 }
 
 /// `dtype` is the type of the weights, or of their gradient. They are taken, or made, as they lie.
@@ -67,7 +79,7 @@ fn candidate(
     dtype: DataType,
     make: &dyn Fn(Task<'_>) -> Option<Pass>,
 ) -> Result<Option<Candidate>, String> {
-    // The slower ones are of no use beside the fastest.
+    // The slower units are of no use beside the fastest.
     let Some(unit) = Unit::all(maker.context).next().filter(|_| around.compute == DataType::Bf16) else {
         return Ok(None);
     };
