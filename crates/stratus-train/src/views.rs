@@ -1,7 +1,6 @@
 //! Measuring on several views of each image: their probabilities are averaged (Krizhevsky et al., "ImageNet classification with deep convolutional
 //! neural networks", 2012, section 4.1, which averages over ten).
 
-use stratus_data::buffer::IGNORED_LABEL;
 use stratus_engine::session::Metrics;
 use stratus_engine::{Kernel, Program, Session, ValueId};
 
@@ -57,14 +56,12 @@ impl Views {
         self.count += 1;
     }
 
-    /// What the averages are worth: hits as the engine counts them, the loss without smoothing.
+    /// What the averages are worth: hits as the engine counts them, the loss without smoothing. Negative labels do not count; the engine has refused
+    /// those of classes that there are not.
     pub(crate) fn metrics(&self, labels: &[i32]) -> Metrics {
         let mut metrics = Metrics::default();
         for (scores, &label) in self.sums.chunks_exact(self.classes).zip(labels) {
-            if label == IGNORED_LABEL {
-                continue;
-            }
-            let label = label as usize;
+            let Ok(label) = usize::try_from(label) else { continue };
             let own = scores[label];
             metrics.samples += 1.0;
             metrics.loss += (self.count as f64).ln() - own;
@@ -82,6 +79,7 @@ impl Views {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stratus_data::buffer::IGNORED_LABEL;
 
     fn views(classes: usize, all: &[&[f64]]) -> Views {
         let mut views = Views { logits: ValueId(0), classes, sums: Vec::new(), count: 0 };

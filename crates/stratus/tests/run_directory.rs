@@ -284,6 +284,17 @@ fn images_are_measured_together_with_their_mirror_images() {
     let [[samples, loss, top1, top5], both] = [false, true].map(|mirror| scores("even", mirror));
     assert_eq!([samples, top1, top5], [both[0], both[2], both[3]]);
     assert!((loss - both[1]).abs() < 1e-5 * loss, "{loss} {}", both[1]);
+
+    // So does a run that asks for it, and its summary says so.
+    let settings = ["data.path=forth", "data.verify=false", "train.batch_size=16", "validation.mirror=true"];
+    let settings: Vec<&str> = settings.into_iter().flat_map(|setting| ["--set", setting]).collect();
+    let ran = place.train("mirrored", 1, &settings).expect(0);
+    assert!(ran.out.contains(", each image with its mirror image\n"), "{}", ran.out);
+    let last = &json(&place.path("mirrored/summary.json"))["final"];
+    let eval: Value =
+        serde_json::from_str(&place.run(&["eval", "mirrored", "--json"]).expect(0).out).unwrap();
+    assert_eq!((&last["val_mirrored"], &eval["mirrored"]), (&Value::Bool(true), &Value::Bool(true)));
+    assert_eq!([&last["val_loss"], &last["val_top1"]], [&eval["loss"], &eval["top1"]]);
 }
 
 #[test]

@@ -145,6 +145,7 @@ impl<'a> Trainer<'a> {
                 val_loss: row.val_loss,
                 val_top1: row.val_top1,
                 val_top5: row.val_top5,
+                val_mirrored: row.val_top1.is_some() && experiment.validation.mirror,
             });
         let schedule = Schedule::of(experiment);
         let now = Instant::now();
@@ -336,6 +337,7 @@ impl<'a> Trainer<'a> {
                 val_loss: Some(loss),
                 val_top1: Some(top1),
                 val_top5: Some(top5),
+                val_mirrored: experiment.validation.mirror,
             };
         } else {
             self.last.train_loss = Some(train_loss);
