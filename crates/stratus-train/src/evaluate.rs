@@ -63,15 +63,14 @@ impl Evaluator {
         let form = Form::of(plan);
         let config = feed::measuring(experiment, shape, form, plan.program.batch);
         let clock = Clock::disabled(plan.program.steps.len());
-        let mirrored = if experiment.validation.mirror {
-            let views = Views::of(&plan.program).ok_or_else(|| TrainError::Configuration {
+        let views = || {
+            Views::of(&plan.program).ok_or_else(|| TrainError::Configuration {
                 problem: "validation.mirror: the network makes no probabilities to be averaged".to_owned(),
                 hint: "leave it out".to_owned(),
-            })?;
-            Some(Mirrored { shape, form, views })
-        } else {
-            None
+            })
         };
+        let views = experiment.validation.mirror.then(views).transpose()?;
+        let mirrored = views.map(|views| Mirrored { shape, form, views });
         Ok(Self { program, loader: Loader::new(dataset, config)?, clock, mirrored })
     }
 

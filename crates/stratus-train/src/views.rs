@@ -110,16 +110,11 @@ mod tests {
 
     #[test]
     fn far_logits_neither_overflow_nor_vanish() {
-        let views = views(2, &[&[2000.0, -2000.0], &[1000.0, 1000.0]]);
-        let loss = views.metrics(&[1]).loss;
+        let loss = views(2, &[&[2000.0, -2000.0], &[1000.0, 1000.0]]).metrics(&[1]).loss;
         // (0 + 0.5) / 2.
         assert!((loss - 4_f64.ln()).abs() < 1e-12, "{loss}");
-        let certain = views_of_one().metrics(&[1]);
+        let certain = views(2, &[&[2000.0, -2000.0], &[2000.0, -2000.0]]).metrics(&[1]);
         assert!((certain.loss - 4000.0).abs() < 1e-9 && certain.top1 == 0.0, "{certain:?}");
-    }
-
-    fn views_of_one() -> Views {
-        views(2, &[&[2000.0, -2000.0], &[2000.0, -2000.0]])
     }
 
     #[test]

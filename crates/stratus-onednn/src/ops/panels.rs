@@ -1,6 +1,6 @@
 //! Convolution, the gradient of its input and that of its weights on tiles of bf16, as further ways to run steps that oneDNN also runs.
 
-use super::conv2d::Around;
+use super::conv2d::{Around, bias as bias_of};
 use super::{Candidate, Maker, OWN, Own, Run};
 use crate::ffi::{DataType, Desc, arg};
 use crate::native::conv::panel_gradient::WeightGradient;
@@ -31,10 +31,8 @@ pub(crate) fn forward(
     relu: bool,
     weights: Option<&Desc>,
 ) -> Result<Option<Candidate>, String> {
-    let make = |task: Task<'_>| {
-        has_amx(&task).then(|| PanelConv::forward(task))?.map(|conv| Pass::Forward { conv, relu })
-    };
-    candidate(maker, around, weights, around.compute, &make)
+    let make = |task: Task<'_>| Some(Pass::Forward { conv: PanelConv::forward(task)?, relu });
+    candidate(maker, around, weights, around.compute, NEEDS_AMX, &make)
 }
 
 /// A way to make the input's gradient, where there is one; `weights` is how they lie, where that is decided.
@@ -43,8 +41,8 @@ pub(crate) fn backward_data(
     around: &Around<'_>,
     weights: Option<&Desc>,
 ) -> Result<Option<Candidate>, String> {
-    let make = |task: Task<'_>| has_amx(&task).then(|| PanelConv::backward(task))?.map(Pass::BackwardData);
-    candidate(maker, around, weights, around.compute, &make)
+    let make = |task: Task<'_>| Some(Pass::BackwardData(PanelConv::backward(task)?));
+    candidate(maker, around, weights, around.compute, NEEDS_AMX, &make)
 }
 
 /// Ways to make the gradients of weight and bias, as many as there are; `weights` is how the gradient is wanted, where that is decided.
@@ -53,23 +51,17 @@ pub(crate) fn backward_weights(
     around: &Around<'_>,
     weights: Option<&Desc>,
 ) -> Result<Vec<Candidate>, String> {
-    // Of one tap, the library's products are as fast without AMX.
-    let taps: usize = around.conv.kernel.iter().product();
-    let on_panels = |task: Task<'_>| {
-        let worth = taps > 1 || has_amx(&task);
-        worth.then(|| WeightGradient::new(task))?.map(Pass::BackwardWeights)
-    };
+    let one_tap = around.conv.kernel == [1, 1];
+    let on_panels = |task: Task<'_>| Some(Pass::BackwardWeights(WeightGradient::new(task)?));
     let by_taps = |task: Task<'_>| Some(Pass::BackwardWeightsByTaps(TapGradient::new(task)?));
-    let on_panels = candidate(maker, around, weights, DataType::F32, &on_panels)?;
-    let by_taps = candidate(maker, around, weights, DataType::F32, &by_taps)?;
+    let on_panels = candidate(maker, around, weights, DataType::F32, one_tap, &on_panels)?;
+    let by_taps = candidate(maker, around, weights, DataType::F32, NEEDS_AMX, &by_taps)?;
     Ok(on_panels.into_iter().chain(by_taps).collect())
 }
 
-/// Whether tiles are multiplied by AMX. Without it the library's forward passes and gradients of inputs run at what the processor has, and only its
-/// gradients of weights fall behind (docs/benchmarks/2026-11-22-bf16-gradients.md).
-fn has_amx(task: &Task<'_>) -> bool {
-    matches!(task.unit, Unit::Amx(_))
-}
+/// Without AMX the library's forward passes, gradients of inputs and products for one tap run at what the processor has; only its gradients of weights
+/// of more taps fall behind (docs/benchmarks/2026-11-22-bf16-gradients.md).
+const NEEDS_AMX: bool = true;
 
 /// `dtype` is the type of the weights, or of their gradient. They are taken, or made, as they lie.
 fn candidate(
@@ -77,12 +69,14 @@ fn candidate(
     around: &Around<'_>,
     weights: Option<&Desc>,
     dtype: DataType,
+    needs_amx: bool,
     make: &dyn Fn(Task<'_>) -> Option<Pass>,
 ) -> Result<Option<Candidate>, String> {
     // The slower units are of no use beside the fastest.
-    let Some(unit) = Unit::all(maker.context).next().filter(|_| around.compute == DataType::Bf16) else {
+    let Some(unit) = Unit::all(maker.context).next() else { return Ok(None) };
+    if around.compute != DataType::Bf16 || (needs_amx && !matches!(unit, Unit::Amx(_))) {
         return Ok(None);
-    };
+    }
     let Some((batch, input)) = around.channels_last()? else { return Ok(None) };
     let conv = around.conv;
     let plain = Layout::plain(&conv.weight_shape());
@@ -94,20 +88,15 @@ fn candidate(
         None => maker.context.strided(&plain.shape, dtype, &plain.strides)?,
     };
     let bias = conv.bias && !matches!(pass, Pass::BackwardData(_));
-    let of_bias = |arg| -> Result<Option<(i32, Desc)>, String> {
-        let desc =
-            bias.then(|| maker.context.strided(&[conv.out_channels], DataType::F32, &[1])).transpose()?;
-        Ok(desc.map(|desc| (arg, desc)))
-    };
     let (x, y) = (around.x.duplicate()?, around.y.duplicate()?);
     let operands = match pass {
         Pass::Forward { .. } => {
-            let bias = of_bias(arg::BIAS)?;
+            let bias = bias_of(maker, conv)?.map(|desc| (arg::BIAS, desc));
             [(arg::SRC, x), (arg::WEIGHTS, weights)].into_iter().chain(bias).chain([(arg::DST, y)]).collect()
         }
         Pass::BackwardData(_) => vec![(arg::DIFF_DST, y), (arg::WEIGHTS, weights), (arg::DIFF_SRC, x)],
         Pass::BackwardWeights(_) | Pass::BackwardWeightsByTaps(_) => {
-            let bias = of_bias(arg::DIFF_BIAS)?;
+            let bias = bias_of(maker, conv)?.map(|desc| (arg::DIFF_BIAS, desc));
             [(arg::SRC, x), (arg::DIFF_DST, y), (arg::DIFF_WEIGHTS, weights)]
                 .into_iter()
                 .chain(bias)
