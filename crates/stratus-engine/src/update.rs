@@ -3,7 +3,7 @@
 
 use crate::differentiate::GRADIENT_SUFFIX;
 use crate::lower::COPY_SUFFIX;
-use crate::ops::{Kernel, LinearUpdate, SgdUpdate};
+use crate::ops::{AdaptiveUpdate, Kernel, LinearUpdate, SgdUpdate};
 use crate::{EngineError, Phase, Program, Role, Step, ValueId};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -19,6 +19,25 @@ pub const LARGE: usize = 1 << 20;
 pub enum Optimiser {
     /// See [`SgdUpdate`].
     Sgd(SgdUpdate),
+    /// See [`AdaptiveUpdate`].
+    Adaptive(AdaptiveUpdate),
+}
+
+impl Optimiser {
+    /// What follows a parameter's name in the names of what is remembered of it.
+    fn suffixes(&self) -> Vec<String> {
+        match self {
+            Self::Sgd(_) => vec![MOMENTUM_SUFFIX.to_owned()],
+            Self::Adaptive(update) => update.rule.states().iter().map(|state| format!(":{state}")).collect(),
+        }
+    }
+
+    fn kernel(&self) -> Kernel {
+        match *self {
+            Self::Sgd(sgd) => sgd.into(),
+            Self::Adaptive(update) => update.into(),
+        }
+    }
 }
 
 /// Adds an update step for every parameter that has a gradient, and keeps every gradient.
@@ -29,8 +48,8 @@ pub fn update(differentiated: &Program, optimiser: Optimiser) -> Result<Program,
     update_joined(differentiated, optimiser, usize::MAX)
 }
 
-/// As [`update`]; fully connected layers of at least `large` weights are updated by the step that makes their gradient, whose time counts as the
-/// update's.
+/// As [`update`]; by [`SgdUpdate`], fully connected layers of at least `large` weights are updated by the step that makes their gradient, whose time
+/// counts as the update's.
 ///
 /// # Errors
 /// Only where verification fails.
@@ -40,7 +59,6 @@ pub fn update_joined(
     large: usize,
 ) -> Result<Program, EngineError> {
     let mut program = differentiated.clone();
-    let Optimiser::Sgd(sgd) = optimiser;
     let by_name: HashMap<String, ValueId> =
         program.values.iter().enumerate().map(|(id, value)| (value.name.clone(), ValueId(id))).collect();
     let Some(hyper) = program.find_role(Role::Hyper) else {
@@ -62,14 +80,14 @@ pub fn update_joined(
         let last_read =
             [Some(parameter), copy].into_iter().flatten().flat_map(|id| program.readers(id)).max();
         let layers = program.steps[made].layers.clone();
-        let momentum = program.add_value(
-            format!("{}{MOMENTUM_SUFFIX}", value.name),
-            &value.shape,
-            value.dtype,
-            Role::Momentum,
-        );
+        let mut updates = vec![parameter];
+        for suffix in optimiser.suffixes() {
+            let name = format!("{}{suffix}", value.name);
+            updates.push(program.add_value(name, &value.shape, value.dtype, Role::Momentum));
+        }
         let alone = program.section_of(made).is_none() && last_read.is_none_or(|read| read <= made);
-        if let Kernel::LinearBackwardWeights(k) = program.steps[made].kernel
+        if let Optimiser::Sgd(sgd) = optimiser
+            && let Kernel::LinearBackwardWeights(k) = program.steps[made].kernel
             && program.steps[made].outputs[0] == gradient
             && alone
             && value.elements() >= large
@@ -78,7 +96,7 @@ pub fn update_joined(
             step.kernel = LinearUpdate { linear: k.linear, sgd }.into();
             step.phase = Phase::Update;
             step.inputs.push(hyper);
-            step.updates = vec![parameter, momentum];
+            step.updates = updates;
             step.outputs.splice(..1, copy);
             joined = true;
             continue;
@@ -87,11 +105,11 @@ pub fn update_joined(
         let ready = made.max(last_read.unwrap_or(made));
         let ready = program.section_of(ready).map_or(ready, |section| section.steps().end - 1);
         due[ready].push(Step {
-            kernel: Kernel::SgdUpdate(sgd),
+            kernel: optimiser.kernel(),
             phase: Phase::Update,
             layers,
             inputs: vec![gradient, hyper],
-            updates: vec![parameter, momentum],
+            updates,
             outputs: copy.into_iter().collect(),
         });
     }

@@ -109,6 +109,7 @@ fn check_case(case: &Case, into: &mut Checked) -> bool {
         Kernel::Conv2dForward(_)
         | Kernel::BatchNormApply(_)
         | Kernel::AvgPoolForward(_)
+        | Kernel::GeluForward(_)
         | Kernel::ReluForward(_)
         | Kernel::LrnForward(_)
         | Kernel::AddForward(_)

@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use stratus_engine::backend::PrepareRequest;
 use stratus_engine::cases::{self, Case};
-use stratus_engine::ops::{Averages, LrnForward, SgdUpdate, SoftmaxCrossEntropy};
+use stratus_engine::ops::{Adaptive, AdaptiveUpdate, Averages, LrnForward, SgdUpdate, SoftmaxCrossEntropy};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::{Layer, Mode};
 use stratus_engine::reference::ReferenceBackend;
@@ -249,6 +249,71 @@ fn the_steps_of_nesterov_are_those_of_pytorch() {
     let apart =
         parameter.iter().zip(expected).map(|(got, expected)| (got - expected).abs()).fold(0.0, f64::max);
     assert!(apart < 1e-7, "{parameter:?}");
+}
+
+/// Three steps of PyTorch 2.15's `Adam` and `AdamW` (lr=0.1, betas=(0.8, 0.95)), `Adagrad` (lr=0.1) and `Adadelta` (lr=0.5, rho=0.9), all with eps=1e-3
+/// and weight_decay=0.01, in double precision: the parameter, then what is remembered.
+#[test]
+fn the_steps_of_adaptive_optimisers_are_those_of_pytorch() {
+    let (betas, epsilon) = ([0.8, 0.95], 1e-3);
+    let cases: [(Adaptive, f64, &[[f64; 3]]); 4] = [
+        (
+            Adaptive::Adam { betas, epsilon, decoupled: false },
+            0.1,
+            &[
+                [0.823_728_940_120, -1.866_260_173_724, 0.347_378_080_445],
+                [-0.041_663_471_941, -0.032_353_348_202, 0.198_037_197_830],
+                [0.042_445_592_734, 0.058_501_936_335, 0.241_214_337_008],
+            ],
+        ),
+        (
+            Adaptive::Adam { betas, epsilon, decoupled: true },
+            0.1,
+            &[
+                [0.822_924_182_708, -1.865_714_783_210, 0.346_634_166_582],
+                [-0.046, -0.023, 0.196],
+                [0.042_375, 0.057_781_25, 0.240_5],
+            ],
+        ),
+        (
+            Adaptive::Adagrad { epsilon },
+            0.1,
+            &[
+                [0.934_087_120_870, -1.952_024_988_010, 0.422_547_212_987],
+                [0.876_930_197_493, 1.282_905_689_995, 5.266_504_955_750],
+            ],
+        ),
+        (
+            Adaptive::Adadelta { rho: 0.9, epsilon },
+            0.5,
+            &[
+                [0.979_896_264_257, -1.989_152_885_019, 0.464_468_016_301],
+                [0.082_010_055_169, 0.106_157_809_134, 0.440_298_861_850],
+                [0.002_676_804_142, 0.001_177_180_652, 0.001_328_048_885],
+            ],
+        ),
+    ];
+    for (rule, rate, expected) in cases {
+        let mut held = vec![vec![1.0, -2.0, 0.5]];
+        held.resize(expected.len(), vec![0.0; 3]);
+        let gradients = [[0.5, -1.0, 2.0], [0.25, 0.5, -1.0], [-0.75, 0.125, 0.5]];
+        for (iteration, gradient) in gradients.iter().enumerate() {
+            let hyper = [rate, iteration as f64, 0.0, 0.0];
+            let inputs =
+                [("gradient", &[3][..], DType::F64, &gradient[..]), ("hyper", &[4], DType::F64, &hyper[..])];
+            let names = ["parameter", "first", "second"];
+            let updates: Vec<_> = names
+                .iter()
+                .zip(&held)
+                .map(|(name, held)| (*name, &[3][..], DType::F64, &held[..]))
+                .collect();
+            held = one_step(AdaptiveUpdate { rule, weight_decay: 0.01 }, &inputs, &updates, &[]).unwrap();
+        }
+        for (got, expected) in held.iter().zip(expected) {
+            let apart = got.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(apart < 1e-11, "{rule:?}: {held:?}");
+        }
+    }
 }
 
 #[test]

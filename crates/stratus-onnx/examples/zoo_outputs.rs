@@ -1,5 +1,5 @@
-//! Writes every network of the zoo at a small size into a folder: its layer file, weights, images, and what the reference
-//! backend makes of them. `scripts/check-onnx.sh` compares that with what onnxruntime makes of the exported networks.
+//! Writes every network of the zoo at a small size, and one of the operations that none of them has, into a folder: its layer file, weights, images,
+//! and what the reference backend makes of them. `scripts/check-onnx.sh` compares that with what onnxruntime makes of the exported networks.
 //!
 //!     cargo run -p stratus-onnx --example zoo_outputs FOLDER
 
@@ -15,13 +15,41 @@ use std::path::Path;
 use stratus_graph::layer_file;
 use stratus_weights::{TensorRef, write_safetensors};
 
+/// Operations that no network of the zoo has.
+const OTHERS: &str = "name = 'others'
+input = [2, 7, 6]
+[[layer]]
+name = 'conv'
+op = 'conv2d'
+out_channels = 5
+kernel = 3
+[[layer]]
+name = 'gelu'
+op = 'gelu'
+[[layer]]
+name = 'flatten'
+op = 'flatten'
+[[layer]]
+name = 'fc1'
+op = 'linear'
+out_features = 9
+[[layer]]
+name = 'gelu1'
+op = 'gelu'
+[[layer]]
+name = 'fc2'
+op = 'linear'
+out_features = 4
+";
+
 fn main() {
     let folder = std::env::args().nth(1).expect("the folder to write to");
     let folder = Path::new(&folder);
     fs::create_dir_all(folder).unwrap();
-    for &(name, width, size) in CASES {
-        let graph = network(name, width, size);
-        let file = |ending: &str| folder.join(format!("{name}-{}x{}.{ending}", size[0], size[1]));
+    let zoo = CASES.iter().map(|&(name, width, size)| network(name, width, size));
+    for graph in zoo.chain([layer_file::parse(OTHERS).unwrap()]) {
+        let [_, height, width] = graph.input_shape().as_image().unwrap();
+        let file = |ending: &str| folder.join(format!("{}-{height}x{width}.{ending}", graph.name));
         let save = |ending: &str, tensors: &[TensorRef<'_>]| {
             write_safetensors(&mut File::create(file(ending)).unwrap(), tensors, &BTreeMap::new()).unwrap();
         };

@@ -9,10 +9,17 @@ use stratus_graph::ops::{AdaptiveAvgPool2d, AvgPool2d, Conv2d, Linear, LocalResp
 use stratus_graph::{Graph, Node, Op, Operation, Shape, TensorId};
 use stratus_weights::{TensorRef, ValuesRef};
 
-/// The operator set that files are written in.
+/// The operator set that files are written in, unless a layer needs [`WITH_GELU`].
 pub const OPSET: i64 = 17;
-/// The format that belongs to [`OPSET`].
-const IR_VERSION: i64 = 8;
+/// The first operator set that has `Gelu`.
+pub const WITH_GELU: i64 = 20;
+
+/// The operator set that a network's file is written in, and the version of the format that belongs to it.
+fn versions(graph: &Graph) -> [i64; 2] {
+    let gelu = graph.nodes.iter().any(|node| matches!(node.op, Op::Gelu(_)));
+    if gelu { [WITH_GELU, 9] } else { [OPSET, 8] }
+}
+
 /// The name of the images, `[batch, channels, height, width]`.
 pub const INPUT: &str = "input";
 /// The name of the logits, `[batch, classes]`.
@@ -67,9 +74,10 @@ pub fn write(out: &mut dyn Write, graph: &Graph, weights: &[TensorRef<'_>]) -> R
     let weighed =
         announced.iter().zip(&weights).map(|(head, values)| head.0.len() + values.bytes()).sum::<usize>();
     let length = (network.0.len() + weighed + tail.0.len()) as u64;
-    let opset = Message::default().int(2, OPSET);
+    let [opset, format] = versions(&graph);
+    let opset = Message::default().int(2, opset);
     let model = Message::default()
-        .int(1, IR_VERSION)
+        .int(1, format)
         .bytes(2, b"stratus")
         .bytes(3, env!("CARGO_PKG_VERSION").as_bytes())
         .bytes(8, &opset.0)
@@ -224,6 +232,7 @@ impl<'a> Export<'a> {
                 ("BatchNormalization", "", plain().float("epsilon", op.epsilon).float("momentum", momentum))
             }
             Op::Relu(_) => ("Relu", "", plain()),
+            Op::Gelu(_) => ("Gelu", "", plain()),
             Op::Relu6(_) => {
                 inputs.push(self.constant(&format!("{}.min", node.name), &[], &[0.0]));
                 inputs.push(self.constant(&format!("{}.max", node.name), &[], &[Relu6::CEILING]));

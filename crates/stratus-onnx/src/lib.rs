@@ -18,6 +18,6 @@ mod tensor;
 mod wire;
 
 pub use error::{Error, Problem, Refused, Result, WriteError};
-pub use export::{INPUT, OPSET, OUTPUT, write};
+pub use export::{INPUT, OPSET, OUTPUT, WITH_GELU, write};
 pub use import::{Imported, Options};
 pub use model::Model;

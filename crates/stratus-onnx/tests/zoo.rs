@@ -115,6 +115,8 @@ fn layers_that_no_network_has_come_back() {
         "|name = 'p'; op = 'adaptive_avg_pool2d'; output = [3, 9]",
         "|name = 'p'; op = 'adaptive_avg_pool2d'; output = [9, 20]|name = 'q'; op = 'adaptive_avg_pool2d'; output = [7, 9]",
         "|name = 'n'; op = 'batch_norm2d'; epsilon = 0.25; momentum = 0.01|name = 'r'; op = 'relu6'|name = 'd'; op = 'dropout'; p = 0.125",
+        "|name = 'n'; op = 'batch_norm2d'|name = 'g'; op = 'gelu'|name = 'c'; op = 'conv2d'; out_channels = 3; kernel = 1|name = 'h'; \
+         op = 'gelu'",
         "|name = 'output'; op = 'relu'|name = 'f'; op = 'flatten'|name = 'l'; op = 'linear'; \
          out_features = 3; bias = false|name = 'n'; op = 'batch_norm2d'|name = 'a'; op = 'add'; inputs = ['l', 'n']",
         "|name = 'l'; op = 'local_response_norm'; size = 3; k = 2|name = 'c'; op = 'concat'; inputs = ['l', 'input', 'l']",

@@ -1,7 +1,7 @@
 //! From an experiment to a session: network, programs, plans, memory.
 
 use crate::device::Opened;
-use crate::experiment::OnBadSample;
+use crate::experiment::{self, OnBadSample, OptimiserName};
 use crate::feed::image_shape;
 use crate::network::{LayerFile, Network};
 use crate::plan_cache::{self, PlanCache};
@@ -17,7 +17,7 @@ use stratus_engine::differentiate::differentiate;
 use stratus_engine::fuse::fuse;
 use stratus_engine::lower::{lower, refresh, smooth_labels};
 use stratus_engine::micro_batch::micro_batches;
-use stratus_engine::ops::SgdUpdate;
+use stratus_engine::ops::{Adaptive, AdaptiveUpdate, SgdUpdate};
 use stratus_engine::plan::{Persistent, PreparedPlan};
 use stratus_engine::program::Mode;
 use stratus_engine::recompute::{AGAIN_SUFFIX, recompute};
@@ -184,6 +184,29 @@ pub struct Programs {
     pub refresh: Program,
 }
 
+/// The optimiser that the configuration asks for.
+fn optimiser(settings: &experiment::Optimiser) -> Optimiser {
+    let weight_decay = settings.weight_decay;
+    let adaptive = |rule| Optimiser::Adaptive(AdaptiveUpdate { rule, weight_decay });
+    let epsilon = |usual| settings.epsilon.unwrap_or(usual);
+    let adam = |decoupled| Adaptive::Adam {
+        betas: [settings.beta1, settings.beta2],
+        epsilon: epsilon(1e-8),
+        decoupled,
+    };
+    match settings.name {
+        OptimiserName::Sgd => Optimiser::Sgd(SgdUpdate {
+            momentum: settings.momentum as f32,
+            weight_decay: weight_decay as f32,
+            nesterov: settings.nesterov,
+        }),
+        OptimiserName::Adam => adaptive(adam(false)),
+        OptimiserName::AdamW => adaptive(adam(true)),
+        OptimiserName::Adagrad => adaptive(Adaptive::Adagrad { epsilon: epsilon(1e-10) }),
+        OptimiserName::Adadelta => adaptive(Adaptive::Adadelta { rho: settings.rho, epsilon: epsilon(1e-6) }),
+    }
+}
+
 /// The programs of an experiment.
 ///
 /// # Errors
@@ -194,11 +217,7 @@ pub fn programs(
     opened: &Opened,
     samples: usize,
 ) -> Result<Programs, TrainError> {
-    let optimiser = Optimiser::Sgd(SgdUpdate {
-        momentum: experiment.optimiser.momentum as f32,
-        weight_decay: experiment.optimiser.weight_decay as f32,
-        nesterov: experiment.optimiser.nesterov,
-    });
+    let optimiser = optimiser(&experiment.optimiser);
     let smoothing = experiment.train.label_smoothing as f32;
     let precision = opened.precision(experiment.train.precision);
     let training = |batch| -> Result<Program, TrainError> {

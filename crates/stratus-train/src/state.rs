@@ -51,7 +51,7 @@ impl<'a> Snapshot<'a> {
         weights.map(|value| value.tensor(value.name)).chain(self.tracked.iter().map(Tensor::as_ref)).collect()
     }
 
-    /// Velocities, by the names of their parameters.
+    /// What the optimiser remembers: velocities by the names of their parameters, the rest by its own.
     pub fn optimiser(&self) -> Vec<TensorRef<'_>> {
         let velocities = self.values.iter().filter(|value| value.role == Role::Momentum);
         velocities.map(|value| value.tensor(value.name.trim_end_matches(MOMENTUM_SUFFIX))).collect()
@@ -64,7 +64,7 @@ impl Persistent<'_> {
     }
 }
 
-/// Sets everything that a checkpoint holds; with `optimiser`, also velocities.
+/// Sets everything that a checkpoint holds; with `optimiser`, also what that remembers.
 pub(crate) fn restore(
     compiled: &mut Compiled,
     checkpoint: &Checkpoint,

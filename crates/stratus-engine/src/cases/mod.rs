@@ -4,6 +4,7 @@
 //! [`run`] runs one case on a backend and checks on the way that the kernel wrote all of its outputs, zeroed their padding, and left
 //! its inputs and everything around its operands alone; [`Case::compare`] compares two runs.
 
+mod adaptive;
 mod add;
 mod avg_pool2d;
 mod batch_norm;
@@ -13,6 +14,7 @@ mod conv2d;
 mod convert;
 mod draw;
 mod dropout;
+mod gelu;
 mod linear;
 mod local_response_norm;
 mod loss;
@@ -36,6 +38,7 @@ struct Table {
 }
 
 const TABLES: &[Table] = &[
+    adaptive::TABLE,
     add::TABLE,
     avg_pool2d::TABLE,
     batch_norm::TABLE,
@@ -43,6 +46,7 @@ const TABLES: &[Table] = &[
     conv2d::TABLE,
     convert::TABLE,
     dropout::TABLE,
+    gelu::TABLE,
     linear::TABLE,
     local_response_norm::TABLE,
     loss::TABLE,

@@ -1,6 +1,7 @@
 //! Kernels: what a step computes, how an operation of the graph becomes steps, and the steps of its derivative.
 //! A new operation is a file here and its lines in `kernels!` and `lower`.
 
+mod adaptive;
 mod add;
 mod avg_pool2d;
 mod batch_norm;
@@ -8,6 +9,7 @@ mod concat;
 mod conv2d;
 mod convert;
 mod dropout;
+mod gelu;
 mod linear;
 mod linear_update;
 mod local_response_norm;
@@ -17,6 +19,7 @@ mod relu;
 mod sgd;
 mod stem;
 
+pub use adaptive::{Adaptive, AdaptiveUpdate};
 pub use add::AddForward;
 pub use avg_pool2d::{Averages, AvgPoolBackward, AvgPoolForward, Stretch};
 pub use batch_norm::{
@@ -27,6 +30,7 @@ pub use concat::{ConcatBackward, ConcatForward};
 pub use conv2d::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
 pub use convert::{Accumulate, AddTiles, Convert, Reorder};
 pub use dropout::{Dropout, Mask};
+pub use gelu::{GeluBackward, GeluForward};
 pub use linear::{LinearBackwardData, LinearBackwardWeights, LinearForward};
 pub use linear_update::LinearUpdate;
 pub use local_response_norm::{LrnBackward, LrnForward};
@@ -118,6 +122,7 @@ macro_rules! kernels {
 
 kernels!(
     Accumulate,
+    AdaptiveUpdate,
     AddForward,
     AddTiles,
     AvgPoolBackward,
@@ -135,6 +140,8 @@ kernels!(
     Conv2dForward,
     Convert,
     Dropout,
+    GeluBackward,
+    GeluForward,
     LinearBackwardData,
     LinearBackwardWeights,
     LinearForward,
@@ -166,6 +173,7 @@ pub(crate) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
         Op::Dropout(op) => dropout::lower(op, node, to),
         // Memory does not change: what reads a flattened value takes the feature map as it lies.
         Op::Flatten(_) => to.alias(node),
+        Op::Gelu(_) => gelu::lower(node, to),
         Op::Linear(op) => linear::lower(op, node, to),
         Op::LocalResponseNorm(op) => local_response_norm::lower(op, node, to),
         Op::MaxPool2d(op) => max_pool2d::lower(op, node, to),

@@ -3,6 +3,7 @@
 //! It is the oracle of every other backend and runs where no kernel library is found. Elements of any type are widened to double
 //! precision, all sums are kept in it, and each result is rounded once, when it is stored.
 
+mod adaptive;
 mod add;
 mod avg_pool2d;
 mod batch_norm;
@@ -10,6 +11,7 @@ mod concat;
 mod conv2d;
 mod convert;
 mod dropout;
+mod gelu;
 mod linear;
 mod linear_update;
 mod local_response_norm;
@@ -49,6 +51,7 @@ trait Reference: Send {
 fn reference(kernel: &Kernel) -> Box<dyn Reference> {
     match kernel {
         Kernel::Accumulate(kernel) => Box::new(*kernel),
+        Kernel::AdaptiveUpdate(kernel) => Box::new(*kernel),
         Kernel::AddForward(kernel) => Box::new(*kernel),
         Kernel::AddTiles(kernel) => Box::new(*kernel),
         Kernel::AvgPoolBackward(kernel) => Box::new(*kernel),
@@ -66,6 +69,8 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::Conv2dForward(kernel) => Box::new(*kernel),
         Kernel::Convert(kernel) => Box::new(*kernel),
         Kernel::Dropout(kernel) => Box::new(*kernel),
+        Kernel::GeluBackward(kernel) => Box::new(*kernel),
+        Kernel::GeluForward(kernel) => Box::new(*kernel),
         Kernel::LinearBackwardData(kernel) => Box::new(*kernel),
         Kernel::LinearBackwardWeights(kernel) => Box::new(*kernel),
         Kernel::LinearForward(kernel) => Box::new(*kernel),

@@ -5,7 +5,7 @@ use super::threads::{Team, cut, split};
 use stratus_engine::ops::SgdUpdate;
 
 /// Below this many elements, waking the team costs more than it saves.
-const SERIAL: usize = 1 << 15;
+pub(super) const SERIAL: usize = 1 << 15;
 
 /// Where and with what instructions to run.
 #[derive(Clone)]

@@ -7,10 +7,12 @@
 //! same inputs give the same bits.
 #![allow(unsafe_code)] // The jump into a team of threads, the jump into code for instructions that were seen, stores past the caches.
 
+pub mod adaptive;
 pub mod concat;
 pub mod conv;
 pub mod dropout;
 pub mod elementwise;
+pub mod gelu;
 pub mod lanes;
 pub mod loss;
 pub mod narrow_product;

@@ -255,6 +255,29 @@ pub(crate) fn prepare(
                 step(0, move |o| machine.relu_backward::<E>(k.ceiling, o.elements(0), o.elements(1), o.elements(2)))
             })
         }
+        Kernel::GeluForward(_) => {
+            around.expect_same_layout(&[0, 1])?;
+            match (around.dtype(0), around.dtype(1)) {
+                // Behind a linear layer, whose results have the master precision.
+                (Some(DType::F32), Some(DType::Bf16)) => {
+                    step(0, move |o| machine.gelu::<f32, Bf16>(o.elements(0), o.elements(1)))
+                }
+                _ => typed!(around.one_type(&[0, 1])?, E => {
+                    step(0, move |o| machine.gelu::<E, E>(o.elements(0), o.elements(1)))
+                }),
+            }
+        }
+        Kernel::GeluBackward(_) => {
+            around.expect_same_layout(&[0, 1, 2])?;
+            match (around.dtype(0), around.one_type(&[1, 2])?) {
+                (Some(DType::F32), DType::Bf16) => step(0, move |o| {
+                    machine.gelu_backward::<f32, Bf16>(o.elements(0), o.elements(1), o.elements(2));
+                }),
+                _ => typed!(around.one_type(&[0, 1, 2])?, E => {
+                    step(0, move |o| machine.gelu_backward::<E, E>(o.elements(0), o.elements(1), o.elements(2)))
+                }),
+            }
+        }
         Kernel::AddTiles(_) => {
             around.expect_same_layout(&[0, 1])?;
             typed!(around.one_type(&[0, 1])?, E => {
@@ -328,6 +351,23 @@ pub(crate) fn prepare(
             step(0, move |o| {
                 let rates = Rates::of(sgd, o.elements(1));
                 machine.sgd(rates, o.elements(0), o.elements(2), o.elements(3), o.elements(4));
+            })
+        }
+        Kernel::AdaptiveUpdate(update) => {
+            let states = update.rule.states().len();
+            let (first, copy) = (3, 3 + states);
+            let masters: Vec<usize> = [0, 2].into_iter().chain(first..copy).collect();
+            around.expect_same_layout(&[masters.as_slice(), &[copy]].concat())?;
+            if around.one_type(&masters)? != DType::F32
+                || around.dtype(copy).is_some_and(|dtype| dtype != DType::Bf16)
+            {
+                return Err("it has a kernel for f32 with a copy in bf16 alone".to_owned());
+            }
+            step(0, move |o| {
+                let second = if states > 1 { o.elements(first + 1) } else { &mut [] };
+                let states = [o.elements(first), second];
+                let (hyper, gradient, parameter) = (o.elements(1), o.elements(0), o.elements(2));
+                machine.adaptive(update, hyper, gradient, parameter, states, o.elements(copy));
             })
         }
         Kernel::Convert(_) => {

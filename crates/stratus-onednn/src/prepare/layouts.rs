@@ -42,8 +42,8 @@ impl Builder<'_> {
                         weights[id.0] = true;
                     }
                 }
-                Kernel::SgdUpdate(_) => {
-                    for id in [step.inputs[0], step.updates[0], step.updates[1]].iter().chain(&step.outputs) {
+                Kernel::SgdUpdate(_) | Kernel::AdaptiveUpdate(_) => {
+                    for id in step.inputs[..1].iter().chain(&step.updates).chain(&step.outputs) {
                         weights[id.0] = true;
                     }
                 }

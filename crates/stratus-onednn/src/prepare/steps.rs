@@ -77,7 +77,7 @@ impl Builder<'_> {
             }
             Kernel::LinearUpdate(k) => self.linear_update(step, terms, k),
             Kernel::AddTiles(_) => self.add_tiles(step),
-            Kernel::SgdUpdate(_) => self.update(step),
+            Kernel::SgdUpdate(_) | Kernel::AdaptiveUpdate(_) => self.update(step),
             Kernel::Convert(_) => self.convert(step, step.inputs[0], step.outputs[0]),
             Kernel::Reorder(_) => self.transfer(step, step.inputs[0], step.outputs[0]),
             Kernel::SoftmaxCrossEntropy(_) => self.native(step.clone(), false),
@@ -114,7 +114,9 @@ impl Builder<'_> {
     fn lie_as_copied(&mut self, gradient: ValueId) {
         let Some(parameter) = self.parameter_of(gradient) else { return };
         let copy = self.source.steps.iter().find_map(|step| match step.kernel {
-            Kernel::SgdUpdate(_) if step.updates[0] == parameter => step.outputs.first().copied(),
+            Kernel::SgdUpdate(_) | Kernel::AdaptiveUpdate(_) if step.updates[0] == parameter => {
+                step.outputs.first().copied()
+            }
             _ => None,
         });
         self.lie_as(parameter, copy);
@@ -323,11 +325,12 @@ impl Builder<'_> {
     }
 
     fn update(&mut self, step: &Step) -> Result<(), String> {
-        let (gradient, parameter, velocity) = (step.inputs[0], step.updates[0], step.updates[1]);
+        let parameter = step.updates[0];
         let shape = self.program.value(parameter).shape.clone();
         let lies = self.layouts[parameter.0].get_or_insert_with(|| Layout::plain(&shape)).clone();
-        self.layouts[velocity.0].get_or_insert_with(|| lies.clone());
-        self.layouts[gradient.0].get_or_insert_with(|| lies.clone());
+        for beside in step.inputs[..1].iter().chain(&step.updates[1..]) {
+            self.layouts[beside.0].get_or_insert_with(|| lies.clone());
+        }
         let apart = self.apart(step.outputs.first().copied(), &lies);
         let mut updated = step.clone();
         if apart.is_some() {

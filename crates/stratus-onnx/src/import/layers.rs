@@ -7,8 +7,8 @@ use crate::export::bins;
 use crate::proto::Node;
 use crate::tensor::Constant;
 use stratus_graph::ops::{
-    AdaptiveAvgPool2d, Add, BatchNorm2d, Concat, Conv2d, Dropout, Flatten, Linear, LocalResponseNorm, Relu,
-    Relu6,
+    AdaptiveAvgPool2d, Add, BatchNorm2d, Concat, Conv2d, Dropout, Flatten, Gelu, Linear, LocalResponseNorm,
+    Relu, Relu6,
 };
 use stratus_graph::{Op, Shape};
 
@@ -21,6 +21,16 @@ impl<'a> Importer<'a> {
             "MatMul" => self.matmul(node),
             "BatchNormalization" => self.batch_norm(node),
             "Relu" => self.elementwise(node, Relu),
+            "Gelu" => {
+                match node.attribute("approximate").map_or(b"none".as_slice(), |attribute| attribute.text) {
+                    b"none" => self.elementwise(node, Gelu),
+                    other => Err(format!(
+                        "its approximation is {:?}; the exact one is taken",
+                        String::from_utf8_lossy(other)
+                    )
+                    .into()),
+                }
+            }
             "Clip" => self.clip(node),
             "Min" => self.min(node),
             "Dropout" => {

@@ -9,12 +9,13 @@ const LONGEST: usize = 120;
 /// The last parts of the names of parameters.
 const PARAMETERS: [&str; 4] = ["weight", "bias", "running_mean", "running_var"];
 /// Operators that a module of PyTorch usually has to itself: its path is the better name.
-const MODULES: [&str; 12] = [
+const MODULES: [&str; 13] = [
     "Conv",
     "Gemm",
     "MatMul",
     "BatchNormalization",
     "Relu",
+    "Gelu",
     "Clip",
     "MaxPool",
     "AveragePool",

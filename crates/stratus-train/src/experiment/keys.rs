@@ -32,6 +32,14 @@ choices! {
     OptimiserName {
         /// Stochastic gradient descent with momentum and weight decay.
         Sgd = "sgd",
+        /// Adam (Kingma and Ba, 2015).
+        Adam = "adam",
+        /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
+        AdamW = "adamw",
+        /// Adagrad (Duchi, Hazan and Singer, 2011).
+        Adagrad = "adagrad",
+        /// Adadelta (Zeiler, 2012).
+        Adadelta = "adadelta",
     }
 }
 
@@ -290,6 +298,8 @@ settings! {
         padding: Padding = Padding::Zero, Limit::Any;
         /// Mirror every other image, left to right.
         flip: bool = false, Limit::Any;
+        /// flip: the two halves are drawn once and change in every epoch, so that two epochs show every image both ways.
+        alternate_flip: bool = false, Limit::Any;
         /// Side of a square that is blanked at a random place, in pixels; 0 blanks nothing.
         cutout: usize = 0, Limit::Between(0.0, 1024.0);
         /// Cut a random part out of each stored image and resize it, in place of the middle.
@@ -358,16 +368,25 @@ settings! {
 
     /// How weights follow their gradients.
     optimiser "optimiser": Optimiser {
-        /// The rule.
+        /// The rule, as PyTorch has it.
         name: OptimiserName = OptimiserName::Sgd, Limit::Any;
-        /// The learning rate; the highest one where the schedule moves it.
+        /// The learning rate; the highest one where the schedule moves it. Usual are 0.1 to 0.01 for sgd and adagrad, 0.001 for adam and adamw,
+        /// 1 for adadelta.
         learning_rate: f64 = 0.01, Limit::Above(0.0);
-        /// Share of the last update that the next one keeps.
+        /// sgd: share of the last update that the next one keeps.
         momentum: f64 = 0.9, Limit::From(0.0, 1.0);
-        /// Added to each gradient as this times the weight.
+        /// Added to each gradient as this times the weight; adamw: the weight loses this times the learning rate instead.
         weight_decay: f64 = 0.0, Limit::AtLeast(0.0);
-        /// Take each step as if the last one had already been repeated (Nesterov's momentum, as PyTorch has it).
+        /// sgd: take each step as if the last one had already been repeated (Nesterov's momentum).
         nesterov: bool = false, Limit::Any;
+        /// adam, adamw: share of the old that the gradients' mean keeps.
+        beta1: f64 = 0.9, Limit::From(0.0, 1.0);
+        /// adam, adamw: share of the old that the mean of the gradients' squares keeps.
+        beta2: f64 = 0.999, Limit::From(0.0, 1.0);
+        /// adadelta: share of the old that both means of squares keep.
+        rho: f64 = 0.9, Limit::From(0.0, 1.0);
+        /// adam, adamw, adagrad, adadelta: added to what a step is divided by. Not set: 1e-8 for adam and adamw, 1e-10 for adagrad, 1e-6 for adadelta.
+        epsilon: Option<f64> = None, Limit::Above(0.0);
     }
 
     /// How the learning rate moves over training.

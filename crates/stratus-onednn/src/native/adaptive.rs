@@ -1,0 +1,172 @@
+//! Optimisers that give each weight a rate of its own.
+
+use super::elementwise::{Machine, SERIAL};
+use super::simd::{Bf16, Element, multiversion};
+use super::threads::{MAX_THREADS, cut, split};
+use stratus_engine::ops::{Adaptive, AdaptiveUpdate};
+
+/// The most states that a rule has of a parameter.
+const STATES: usize = 2;
+
+/// A rule with the numbers of an iteration.
+#[derive(Clone, Copy, Debug)]
+enum Rates {
+    /// The share of the parameter that is kept, that of the gradient which is decay, both means' shares of the old, and of the new; what the step and
+    /// the root are multiplied by; what is added to the root.
+    Adam {
+        kept: f32,
+        decay: f32,
+        old: [f32; 2],
+        new: [f32; 2],
+        step: f32,
+        root: f32,
+        epsilon: f32,
+    },
+    Adagrad {
+        decay: f32,
+        step: f32,
+        epsilon: f32,
+    },
+    Adadelta {
+        decay: f32,
+        step: f32,
+        old: f32,
+        new: f32,
+        epsilon: f32,
+    },
+}
+
+impl Rates {
+    /// Of an optimiser; `hyper` is what [`stratus_engine::ops::HYPER`] says.
+    fn of(update: AdaptiveUpdate, hyper: &[f64]) -> Self {
+        let number = |position: usize| hyper.get(position).copied().unwrap_or(0.0);
+        let (rate, iteration, decay) = (number(0), number(1), update.weight_decay);
+        match update.rule {
+            Adaptive::Adam { betas, epsilon, decoupled } => {
+                let corrections = Adaptive::corrections(betas, iteration);
+                Self::Adam {
+                    kept: if decoupled { (1.0 - rate * decay) as f32 } else { 1.0 },
+                    decay: if decoupled { 0.0 } else { decay as f32 },
+                    old: betas.map(|beta| beta as f32),
+                    new: betas.map(|beta| (1.0 - beta) as f32),
+                    step: (rate / corrections[0]) as f32,
+                    root: (1.0 / corrections[1].sqrt()) as f32,
+                    epsilon: epsilon as f32,
+                }
+            }
+            Adaptive::Adagrad { epsilon } => {
+                Self::Adagrad { decay: decay as f32, step: rate as f32, epsilon: epsilon as f32 }
+            }
+            Adaptive::Adadelta { rho, epsilon } => Self::Adadelta {
+                decay: decay as f32,
+                step: rate as f32,
+                old: rho as f32,
+                new: (1.0 - rho) as f32,
+                epsilon: epsilon as f32,
+            },
+        }
+    }
+}
+
+/// A thread's part of the parameter, its states and its copy.
+type Part<'a> = (&'a mut [f32], [&'a mut [f32]; STATES], &'a mut [Bf16]);
+
+impl Machine {
+    /// See [`AdaptiveUpdate`]; `hyper` is what [`stratus_engine::ops::HYPER`] says. States that the rule has not are empty, and so is `copy` where there
+    /// is none.
+    pub fn adaptive(
+        &self,
+        update: AdaptiveUpdate,
+        hyper: &[f64],
+        gradient: &[f32],
+        parameter: &mut [f32],
+        states: [&mut [f32]; STATES],
+        copy: &mut [Bf16],
+    ) {
+        let rates = Rates::of(update, hyper);
+        let (threads, length) = (self.team.threads(), parameter.len());
+        let lengths = |whole: usize| {
+            (0..threads).map(move |t| if whole == 0 { 0 } else { split(length, threads, t).len() })
+        };
+        let mut copies = {
+            let whole = copy.len();
+            cut(copy, lengths(whole))
+        };
+        let mut parameters = cut(parameter, lengths(length));
+        let mut states = states.map(|state| {
+            let whole = state.len();
+            cut(state, lengths(whole))
+        });
+        let mut parts: [Part<'_>; MAX_THREADS] = std::array::from_fn(|t| {
+            let [first, second] = &mut states;
+            let states = [std::mem::take(&mut first[t]), std::mem::take(&mut second[t])];
+            (std::mem::take(&mut parameters[t]), states, std::mem::take(&mut copies[t]))
+        });
+        let task = |thread: usize, (parameter, states, copy): &mut Part<'_>| {
+            let gradient = &gradient[split(length, threads, thread)];
+            let [first, second] = states;
+            match rates {
+                Rates::Adam { .. } => adam(self.level, rates, gradient, parameter, first, second),
+                Rates::Adagrad { .. } => adagrad(self.level, rates, gradient, parameter, first),
+                Rates::Adadelta { .. } => adadelta(self.level, rates, gradient, parameter, first, second),
+            }
+            for (copy, parameter) in copy.iter_mut().zip(&**parameter) {
+                *copy = Bf16::store(*parameter);
+            }
+        };
+        if length < SERIAL {
+            self.team.run_serially(&mut parts[..threads], &task);
+        } else {
+            self.team.run_parts(&mut parts[..threads], &task);
+        }
+    }
+}
+
+multiversion! {
+    fn adam / adam_body [] [] (rates: Rates, gradient: &[f32], parameter: &mut [f32], mean: &mut [f32], square: &mut [f32])
+}
+
+#[inline(always)]
+fn adam_body(rates: Rates, gradient: &[f32], parameter: &mut [f32], mean: &mut [f32], square: &mut [f32]) {
+    let Rates::Adam { kept, decay, old, new, step, root, epsilon } = rates else { return };
+    for (((p, m), v), g) in parameter.iter_mut().zip(mean).zip(square).zip(gradient) {
+        let g = p.mul_add(decay, *g);
+        *m = m.mul_add(old[0], new[0] * g);
+        *v = v.mul_add(old[1], new[1] * g * g);
+        *p = p.mul_add(kept, -step * *m / v.sqrt().mul_add(root, epsilon));
+    }
+}
+
+multiversion! { fn adagrad / adagrad_body [] [] (rates: Rates, gradient: &[f32], parameter: &mut [f32], sum: &mut [f32]) }
+
+#[inline(always)]
+fn adagrad_body(rates: Rates, gradient: &[f32], parameter: &mut [f32], sum: &mut [f32]) {
+    let Rates::Adagrad { decay, step, epsilon } = rates else { return };
+    for ((p, s), g) in parameter.iter_mut().zip(sum).zip(gradient) {
+        let g = p.mul_add(decay, *g);
+        *s = g.mul_add(g, *s);
+        *p -= step * g / (s.sqrt() + epsilon);
+    }
+}
+
+multiversion! {
+    fn adadelta / adadelta_body [] [] (rates: Rates, gradient: &[f32], parameter: &mut [f32], square: &mut [f32], delta: &mut [f32])
+}
+
+#[inline(always)]
+fn adadelta_body(
+    rates: Rates,
+    gradient: &[f32],
+    parameter: &mut [f32],
+    square: &mut [f32],
+    delta: &mut [f32],
+) {
+    let Rates::Adadelta { decay, step, old, new, epsilon } = rates else { return };
+    for (((p, s), d), g) in parameter.iter_mut().zip(square).zip(delta).zip(gradient) {
+        let g = p.mul_add(decay, *g);
+        *s = s.mul_add(old, new * g * g);
+        let taken = ((*d + epsilon) / (*s + epsilon)).sqrt() * g;
+        *d = d.mul_add(old, new * taken * taken);
+        *p -= step * taken;
+    }
+}
