@@ -28,6 +28,9 @@ pub struct Augment {
     pub padding: Padding,
     /// Mirror every other image, left to right.
     pub flip: bool,
+    /// With `flip`: which half is mirrored is drawn once, and the halves change in every epoch, so that two epochs show every image both ways
+    /// (K. Jordan: "94% on CIFAR-10 in 3.29 seconds on a single GPU", 2024).
+    pub alternate_flip: bool,
     /// The side of the square that is blanked to the mean at a random place (DeVries and Taylor, 2017), in pixels; 0 is off.
     pub cutout: u16,
     /// Cut a random part out of the stored image and resize it.
@@ -145,7 +148,9 @@ impl Augment {
             placement.padding = self.padding;
         }
         if self.flip {
-            placement.flip = stream(Purpose::Flip).next_u32() >> 31 == 1;
+            let (drawn, turned) = if self.alternate_flip { (0, epoch % 2 == 1) } else { (epoch, false) };
+            let mut stream = Stream::new(seed, Purpose::Flip, u64::from(sample), drawn);
+            placement.flip = (stream.next_u32() >> 31 == 1) != turned;
         }
         if self.cutout > 0 {
             let mut stream = stream(Purpose::Cutout);
@@ -220,6 +225,25 @@ mod tests {
         let augment = Augment { flip: true, ..Augment::default() };
         let mirrored = (0..10_000).filter(|&sample| augment.placement(7, 3, sample, SIZE).flip).count();
         assert!((4_800..5_200).contains(&mirrored), "{mirrored}");
+    }
+
+    #[test]
+    fn halves_of_the_images_are_mirrored_in_turn() {
+        let augment = Augment { flip: true, alternate_flip: true, ..Augment::default() };
+        let mirrored = |epoch| {
+            (0..10_000).map(|sample| augment.placement(7, epoch, sample, SIZE).flip).collect::<Vec<_>>()
+        };
+        let first = mirrored(0);
+        assert!((4_800..5_200).contains(&first.iter().filter(|&&flip| flip).count()));
+        assert!(mirrored(1).iter().zip(&first).all(|(now, then)| now != then));
+        assert_eq!(mirrored(6), first);
+        let random = Augment { alternate_flip: false, ..augment };
+        assert_eq!(
+            (0..100).map(|sample| random.placement(7, 0, sample, SIZE).flip).collect::<Vec<_>>(),
+            first[..100]
+        );
+        let off = Augment { flip: false, ..augment };
+        assert!(!(0..100).any(|sample| off.placement(7, 1, sample, SIZE).flip));
     }
 
     #[test]

@@ -52,6 +52,7 @@ fn train(precision: Precision) -> (Vec<f64>, Metrics, Vec<f32>) {
                 Initialisation::Ones => 1.0,
                 Initialisation::Uniform { bound } => stream.uniform_between(-bound, bound),
                 Initialisation::Normal { std } => std * stream.normal(),
+                other => panic!("the digits begin with {other:?}"),
             })
             .collect();
         session.write(&parameter.name, &values).unwrap();

@@ -58,6 +58,9 @@ impl Parameter {
     }
 }
 
+/// The most values of a patch that first weights whiten: its covariance has the square of it.
+const MOST_WHITENED: usize = 512;
+
 /// A network. Made by [`GraphBuilder`], which verifies it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Graph {
@@ -433,6 +436,9 @@ impl GraphBuilder {
         let owned = self.graph.nodes.last().map(|node| node.parameters.clone()).unwrap_or_default();
         for (parameter, initialisation) in initial {
             let key = format!("{name}.{parameter}");
+            if let Some(problem) = self.unsuitable(name, *initialisation) {
+                return Err(GraphError::Structure { network: self.graph.name.clone(), problem });
+            }
             match owned.iter().find(|id| self.graph.parameters[id.0].name == key) {
                 Some(id) => self.graph.parameters[id.0].initialisation = *initialisation,
                 None => {
@@ -444,6 +450,34 @@ impl GraphBuilder {
             }
         }
         Ok(output)
+    }
+
+    /// What keeps the weight of the last layer from beginning so; its name for the message.
+    fn unsuitable(&self, name: &str, initialisation: Initialisation) -> Option<String> {
+        let node = self.graph.nodes.last()?;
+        match (initialisation, &node.op) {
+            (Initialisation::Dirac { .. }, Op::Conv2d(conv)) => (conv.groups != 1).then(|| {
+                format!("layer `{name}`: first weights \"dirac\" need one group, it has {}", conv.groups)
+            }),
+            (Initialisation::Whitening, Op::Conv2d(conv)) => {
+                let taps = conv.fan_in();
+                let fits = conv.groups == 1
+                    && node.inputs == [self.graph.input]
+                    && taps <= MOST_WHITENED
+                    && conv.out_channels == 2 * taps;
+                (!fits).then(|| {
+                    format!(
+                        "layer `{name}`: first weights \"whitening\" are of a convolution in one group that reads the images, has at most \
+                         {MOST_WHITENED} inputs to an output, here {taps}, and twice as many output channels, {}",
+                        2 * taps
+                    )
+                })
+            }
+            (Initialisation::Dirac { .. } | Initialisation::Whitening, op) => {
+                Some(format!("layer `{name}`: first weights of a convolution do not fit {}", op.kind()))
+            }
+            _ => None,
+        }
     }
 
     /// Makes a tensor an auxiliary output, whose loss counts `weight` times; [`GraphBuilder::finish`] verifies it.

@@ -86,6 +86,7 @@ fn augmentation(settings: &experiment::Augment) -> Augment {
             experiment::Padding::Reflect => Padding::Reflect,
         },
         flip: settings.flip,
+        alternate_flip: settings.alternate_flip,
         cutout: pixels(settings.cutout),
         resized_crop: settings.random_resized_crop.then_some(crop),
         random_crop: settings.random_crop,

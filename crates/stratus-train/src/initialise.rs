@@ -1,25 +1,122 @@
-//! First values of parameters: a function of (seed, position of the parameter), in row-major order of its PyTorch shape.
+//! First values of parameters: a function of (seed, position of the parameter), in row-major order of its PyTorch shape, and where they whiten the
+//! images of those.
 
-use stratus_engine::{EngineError, Session};
+use crate::compile::Datasets;
+use crate::{Experiment, TrainError, whiten};
+use stratus_engine::Session;
 use stratus_graph::{Graph, Initialisation, Parameter};
 use stratus_random::{Purpose, Stream};
 
 /// Sets every parameter and buffer of `graph` to its first values.
-pub(crate) fn initialise(session: &mut Session, graph: &Graph, seed: u64) -> Result<(), EngineError> {
+///
+/// # Errors
+/// The engine's, and the data's where values depend on it.
+pub(crate) fn initialise(
+    session: &mut Session,
+    graph: &Graph,
+    experiment: &Experiment,
+    datasets: &Datasets,
+) -> Result<(), TrainError> {
     for (position, parameter) in graph.parameters.iter().enumerate() {
-        session.write(&parameter.name, &values(parameter, position, seed))?;
+        let values = if parameter.initialisation == Initialisation::Whitening {
+            whiten::filters(parameter, experiment, &datasets.train, datasets.shape)?
+        } else {
+            values(parameter, position, experiment.train.seed)?
+        };
+        session.write(&parameter.name, &values)?;
     }
     Ok(())
 }
 
 /// The first values of the parameter at `position` of its network.
-pub(crate) fn values(parameter: &Parameter, position: usize, seed: u64) -> Vec<f32> {
+///
+/// # Errors
+/// Where they depend on images.
+pub(crate) fn values(parameter: &Parameter, position: usize, seed: u64) -> Result<Vec<f32>, TrainError> {
     let mut stream = Stream::new(seed, Purpose::Initialise, position as u64, 0);
-    let mut draw = || match parameter.initialisation {
-        Initialisation::Zeros => 0.0,
-        Initialisation::Ones => 1.0,
-        Initialisation::Uniform { bound } => stream.uniform_between(-bound, bound),
-        Initialisation::Normal { std } => stream.normal() * std,
-    };
-    (0..parameter.elements()).map(|_| draw()).collect()
+    let mut uniform = |bound: f32| stream.uniform_between(-bound, bound);
+    let count = 0..parameter.elements();
+    Ok(match parameter.initialisation {
+        Initialisation::Zeros => count.map(|_| 0.0).collect(),
+        Initialisation::Ones => count.map(|_| 1.0).collect(),
+        Initialisation::Constant { value } => count.map(|_| value).collect(),
+        Initialisation::Uniform { bound } => count.map(|_| uniform(bound)).collect(),
+        Initialisation::Normal { std } => count.map(|_| stream.normal() * std).collect(),
+        Initialisation::Dirac { bound } => {
+            let [_, inputs, height, width] = parameter.shape[..] else {
+                return Err(unknown(parameter, "are those of a convolution"));
+            };
+            let middle = height / 2 * width + width / 2;
+            let taps = height * width;
+            let value = |at: usize| {
+                let [output, input, tap] = [at / (inputs * taps), at / taps % inputs, at % taps];
+                if output < inputs {
+                    f32::from(u8::from(output == input && tap == middle))
+                } else {
+                    uniform(bound)
+                }
+            };
+            count.map(value).collect()
+        }
+        Initialisation::Whitening => {
+            return Err(unknown(parameter, "depend on the images of a training"));
+        }
+    })
+}
+
+fn unknown(parameter: &Parameter, why: &str) -> TrainError {
+    TrainError::Configuration {
+        problem: format!("the first values of `{}` {why}", parameter.name),
+        hint: "train the network, and take the run or its weights".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stratus_graph::ops::ParameterKind;
+
+    fn weight(shape: [usize; 4], initialisation: Initialisation) -> Parameter {
+        Parameter {
+            name: "conv.weight".to_owned(),
+            shape: shape.to_vec(),
+            initialisation,
+            kind: ParameterKind::Trained,
+        }
+    }
+
+    /// As `torch.nn.init.dirac_` of the first outputs: element (i, i, 1, 1) of a 3x3 kernel, (i, i, 1, 0) of 2x1.
+    #[test]
+    fn dirac_hands_inputs_on() {
+        for (shape, middle) in [([5, 3, 3, 3], 4), ([2, 3, 2, 1], 1), ([3, 3, 1, 1], 0)] {
+            let bound = 0.25;
+            let values = values(&weight(shape, Initialisation::Dirac { bound }), 0, 1).unwrap();
+            let [outputs, inputs, height, width] = shape;
+            assert_eq!(values.len(), outputs * inputs * height * width);
+            for (at, &value) in values.iter().enumerate() {
+                let [output, input, tap] =
+                    [at / (inputs * height * width), at / (height * width) % inputs, at % (height * width)];
+                if output < inputs {
+                    assert_eq!(
+                        value,
+                        f32::from(u8::from(output == input && tap == middle)),
+                        "{shape:?}, {at}"
+                    );
+                } else {
+                    assert!(value != 0.0 && value.abs() <= bound, "{shape:?}, {at}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn constants_are_constant_and_whitening_needs_images() {
+        let shape = [2, 1, 1, 1];
+        assert_eq!(
+            values(&weight(shape, Initialisation::Constant { value: -0.5 }), 0, 1).unwrap(),
+            [-0.5; 2]
+        );
+        let error = values(&weight(shape, Initialisation::Whitening), 0, 1).unwrap_err().to_string();
+        assert_eq!(error, "the first values of `conv.weight` depend on the images of a training");
+    }
 }

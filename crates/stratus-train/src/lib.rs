@@ -21,6 +21,7 @@ mod state;
 pub mod trained;
 mod views;
 pub mod weights;
+mod whiten;
 
 pub use error::TrainError;
 pub use experiment::{Experiment, ExperimentError};

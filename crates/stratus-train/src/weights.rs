@@ -123,7 +123,7 @@ impl Pretrained {
             let values = if self.loaded.contains(&parameter.name) {
                 self.values(&parameter.name)?
             } else {
-                initialise::values(parameter, position, seed)
+                initialise::values(parameter, position, seed)?
             };
             Ok(tensor(parameter, values))
         };
@@ -146,10 +146,12 @@ impl Pretrained {
 }
 
 /// A network's tensors with their first values, and PyTorch's counters of batches at zero.
-#[must_use]
-pub fn initial(graph: &Graph, seed: u64) -> Vec<Tensor> {
-    let first = |(position, parameter)| tensor(parameter, initialise::values(parameter, position, seed));
-    graph.parameters.iter().enumerate().map(first).chain(batches_tracked(graph, 0)).collect()
+///
+/// # Errors
+/// Where some depend on the images of a training.
+pub fn initial(graph: &Graph, seed: u64) -> Result<Vec<Tensor>, TrainError> {
+    let first = |(position, parameter)| Ok(tensor(parameter, initialise::values(parameter, position, seed)?));
+    graph.parameters.iter().enumerate().map(first).chain(batches_tracked(graph, 0).map(Ok)).collect()
 }
 
 fn tensor(parameter: &Parameter, values: Vec<f32>) -> Tensor {

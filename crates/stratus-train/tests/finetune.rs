@@ -185,7 +185,7 @@ fn a_classifier_for_other_classes_begins_anew() {
     assert_eq!(weights.begins_anew(), Some(expected.as_str()));
     // The new classifier is that of the seed, the rest the file's.
     let tensors = weights.tensors(&graph, 3).unwrap();
-    let initial = stratus_train::weights::initial(&graph, 3);
+    let initial = stratus_train::weights::initial(&graph, 3).unwrap();
     let first = WeightsFile::open(&path).unwrap();
     for (tensor, initial) in tensors.iter().zip(&initial) {
         let is_new = tensor == initial;
@@ -255,7 +255,7 @@ fn auxiliary_classifiers_begin_anew_with_the_other() {
     };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("googlenet.safetensors");
-    write(&path, &stratus_train::weights::initial(&network(12), 1));
+    write(&path, &stratus_train::weights::initial(&network(12), 1).unwrap());
     let weights = Pretrained::open(&path, &network(5), Use::Training, &mut |_| ()).unwrap();
     let expected =
         format!("fc, aux1.fc2, aux2.fc2 begin anew: {} has 12 classes, the network 5", path.display());
@@ -268,8 +268,8 @@ fn inference_needs_no_auxiliary_classifiers() {
     let graph = (zoo::find("googlenet").unwrap().build)(&hyper).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("googlenet.safetensors");
-    let mut tensors = stratus_train::weights::initial(&graph, 1);
-    let needed = stratus_train::weights::initial(&graph.for_inference(), 1).len();
+    let mut tensors = stratus_train::weights::initial(&graph, 1).unwrap();
+    let needed = stratus_train::weights::initial(&graph.for_inference(), 1).unwrap().len();
     let open = |tensors: &[Tensor], purpose| {
         write(&path, tensors);
         Pretrained::open(&path, &graph, purpose, &mut |_| ())
@@ -304,7 +304,7 @@ fn what_is_no_number_is_refused() {
     let path = folder.path().join("nan.safetensors");
     let fixture = load();
     let graph = graph(&fixture, fixture.classes);
-    let mut tensors = stratus_train::weights::initial(&graph, 1);
+    let mut tensors = stratus_train::weights::initial(&graph, 1).unwrap();
     if let Values::F32(values) = &mut tensors[0].values {
         values[5] = f32::NAN;
     }

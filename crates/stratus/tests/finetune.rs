@@ -280,6 +280,101 @@ fn what_is_exported_measures_as_the_run_does() {
     assert_eq!(fs::read(place.path("again")).unwrap(), fs::read(place.path("digits.safetensors")).unwrap());
 }
 
+/// A first layer whose weights are made from the images: what it makes of them is not correlated and has variance 1, it stays when it is frozen, and
+/// who has no images is told.
+#[test]
+fn a_first_layer_whitens_the_images() {
+    let place = Place::bare();
+    write_data(&place.path("data"));
+    let net = "name = \"white\"\ninput = [1, 12, 12]\n[[layer]]\nname = \"stem\"\nop = \"conv2d\"\nout_channels = 8\nkernel = 2\n\
+               bias = false\nweight_init = \"whitening\"\n[[layer]]\nname = \"gelu\"\nop = \"gelu\"\n[[layer]]\nname = \"flatten\"\n\
+               op = \"flatten\"\n[[layer]]\nname = \"fc\"\nop = \"linear\"\nout_features = 10\n";
+    fs::write(place.path("white.toml"), net).unwrap();
+    let settings = ["train.epochs=1", "model.freeze=stem", "data.mean=[0.25]", "data.std=[0.5]"];
+    place.run(&arguments(&["train", "white.toml", "--out", "run"], &settings)).expect(0);
+    let weights = weights(&place.path("run"));
+    let stem = weights.iter().find(|tensor| tensor.name == "stem.weight").unwrap();
+    let stratus_run::checkpoint::Values::F32(filters) = &stem.values else { panic!("{stem:?}") };
+    assert_eq!(stem.shape, [8, 1, 2, 2]);
+    assert!(filters[..16].iter().zip(&filters[16..]).all(|(a, b)| *a == -*b));
+    // All images are so few that every patch of each is in it.
+    let images = fs::read(place.path("data/train-images-idx3-ubyte")).unwrap();
+    let mut responses = vec![Vec::new(); 4];
+    for image in images[16..].chunks_exact(144) {
+        for (row, column) in (0..11).flat_map(|row| (0..11).map(move |column| (row, column))) {
+            let pixel = |at: usize| {
+                let value = image[(row + at / 2) * 12 + column + at % 2];
+                (f64::from(value) / 255.0 - 0.25) / 0.5
+            };
+            for (filter, responses) in filters.chunks_exact(4).zip(&mut responses) {
+                responses.push((0..4).map(|at| f64::from(filter[at]) * pixel(at)).sum::<f64>());
+            }
+        }
+    }
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    for responses in &mut responses {
+        let middle = mean(responses);
+        responses.iter_mut().for_each(|response| *response -= middle);
+    }
+    for (i, a) in responses.iter().enumerate() {
+        for (j, b) in responses.iter().enumerate() {
+            let products: Vec<f64> = a.iter().zip(b).map(|(a, b)| a * b).collect();
+            let expected = f64::from(u8::from(i == j));
+            assert!((mean(&products) - expected).abs() < 0.1, "{i}, {j}: {}", mean(&products));
+        }
+    }
+    let refused = place.run(&["model", "export", "white.toml", "--safetensors", "x"]).expect(2);
+    let (said, expected) = (
+        refused.err.lines().skip_while(|line| line.starts_with("warning")).collect::<Vec<_>>().join("\n"),
+        "error: the first values of `stem.weight` depend on the images of a training\n\
+         hint: train the network, and take the run or its weights",
+    );
+    assert_eq!(said, expected);
+    // Trained on with the run's weights, it does not begin anew.
+    let again = ["train", "white.toml", "--weights", "run", "--out", "again"];
+    place.run(&arguments(&again, &[&settings[..], &["train.seed=9"]].concat())).expect(0);
+    assert!(self::weights(&place.path("again")).contains(stem));
+}
+
+/// Every optimiser trains, and continues from a checkpoint to the bits it has without: what it remembers, and where it is, are in there.
+#[test]
+fn every_optimiser_learns_and_continues() {
+    let Tuned { place, .. } = tuned();
+    for (name, rate, states) in [
+        ("adam", "0.01", &[":exp_avg", ":exp_avg_sq"][..]),
+        ("adamw", "0.01", &[":exp_avg", ":exp_avg_sq"]),
+        ("adagrad", "0.05", &[":sum"]),
+        ("adadelta", "1", &[":square_avg", ":acc_delta"]),
+    ] {
+        let (rule, rate) = (format!("optimiser.name={name}"), format!("optimiser.learning_rate={rate}"));
+        let settings = [&rule, &rate, "optimiser.weight_decay=0.001", "train.epochs=4", "checkpoint.keep=9"];
+        place.run(&arguments(&["train", "nets/net.toml", "--out", name], &settings)).expect(0);
+        let run = place.path(name);
+        let epochs = fs::read_to_string(run.join("epochs.csv")).unwrap();
+        let losses: Vec<f64> =
+            epochs.lines().skip(1).map(|line| line.split(',').nth(1).unwrap().parse().unwrap()).collect();
+        assert!(losses.len() == 4 && losses[3] < 0.8 * losses[0], "{name}: {losses:?}");
+        let checkpoints = Checkpoints::new(run.join("checkpoints"));
+        let remembered = checkpoints.load_latest().unwrap().checkpoint.unwrap().optimizer;
+        for state in states {
+            let tensor = remembered.iter().find(|tensor| tensor.name == format!("fc.weight{state}")).unwrap();
+            assert_eq!(tensor.shape, [10, 72], "{}", tensor.name);
+        }
+        let trained =
+            |tensor: &&Tensor| !tensor.name.contains("running") && !tensor.name.ends_with("tracked");
+        assert_eq!(remembered.len(), states.len() * weights(&run).iter().filter(trained).count());
+        let again = place.path(&format!("{name}_again"));
+        copy(&run, &again);
+        let checkpoints = Checkpoints::new(again.join("checkpoints"));
+        for later in checkpoints.list().unwrap().into_iter().filter(|&iteration| iteration > 5) {
+            fs::remove_dir_all(checkpoints.path(later)).unwrap();
+        }
+        let ran = place.run(&["train", again.to_str().unwrap()]).expect(0);
+        assert!(ran.err.contains("continued after iteration 5\n"), "{}", ran.err);
+        assert_eq!(Result::of(&again), Result::of(&run), "{name}");
+    }
+}
+
 #[test]
 fn what_does_not_fit_is_refused() {
     let Tuned { place, .. } = tuned();

@@ -1,6 +1,7 @@
 //! Reading the attributes of one layer, of whatever type they were written.
 
 use crate::Initialisation;
+use crate::ops::Conv2d;
 use toml::{Table, Value};
 
 /// The largest count or extent that a layer file may give.
@@ -106,27 +107,37 @@ impl<'a> Attributes<'a> {
         })
     }
 
-    /// How a parameter begins. `fan_out` is what `"kaiming_normal"` depends on.
+    /// How a parameter begins. `fan_out` is what `"kaiming_normal"` depends on; `dirac` and `whitening` are of a convolution's weight.
     pub(crate) fn initialisation(
         &self,
         key: &'static str,
         fan_out: usize,
+        convolution: Option<&Conv2d>,
     ) -> Result<Option<Initialisation>, AttributeError> {
-        let need =
-            "\"zeros\", \"ones\", \"kaiming_normal\", { normal = STD } or { uniform = BOUND }, at least 0";
+        let mut need = "\"zeros\", \"ones\", \"kaiming_normal\", { constant = VALUE }, { normal = STD } or { uniform = BOUND }, these two at \
+                        least 0"
+            .to_owned();
+        if convolution.is_some() {
+            need += "; of a convolution's weight also \"dirac\" or \"whitening\"";
+        }
+        let need = need.as_str();
         self.read(key, need, |value| match value {
             Value::String(text) => match text.as_str() {
                 "zeros" => Some(Initialisation::Zeros),
                 "ones" => Some(Initialisation::Ones),
                 "kaiming_normal" => Some(Initialisation::kaiming_normal(fan_out)),
+                "dirac" => convolution.map(|conv| Initialisation::Dirac { bound: conv.bound() }),
+                "whitening" => convolution.map(|_| Initialisation::Whitening),
                 _ => None,
             },
             Value::Table(table) if table.len() == 1 => {
                 let (kind, value) = table.iter().next()?;
-                let spread = number(value).filter(|spread| spread.is_finite() && *spread >= 0.0)?;
+                let value = number(value).filter(|value| value.is_finite())?;
+                let spread = Some(value).filter(|spread| *spread >= 0.0);
                 match kind.as_str() {
-                    "normal" => Some(Initialisation::Normal { std: spread }),
-                    "uniform" => Some(Initialisation::Uniform { bound: spread }),
+                    "constant" => Some(Initialisation::Constant { value }),
+                    "normal" => spread.map(|std| Initialisation::Normal { std }),
+                    "uniform" => spread.map(|bound| Initialisation::Uniform { bound }),
                     _ => None,
                 }
             }

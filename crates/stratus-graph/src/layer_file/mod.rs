@@ -285,8 +285,10 @@ fn initial(
         _ => 1,
     };
     let mut initial = Vec::new();
-    for (parameter, key) in [("weight", "weight_init"), ("bias", "bias_init")] {
-        if let Some(initialisation) = attributes.initialisation(key, fan_out)? {
+    let convolution = if let Op::Conv2d(conv) = op { Some(conv) } else { None };
+    for (parameter, key, convolution) in [("weight", "weight_init", convolution), ("bias", "bias_init", None)]
+    {
+        if let Some(initialisation) = attributes.initialisation(key, fan_out, convolution)? {
             initial.push((parameter, initialisation));
         }
     }

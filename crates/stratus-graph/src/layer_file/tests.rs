@@ -43,6 +43,27 @@ fn resnet9_is_a_network() {
 }
 
 #[test]
+fn resnet11_is_a_network() {
+    let graph = parse(include_str!("../../../../docs/examples/resnet11.toml")).unwrap();
+    graph.verify().unwrap();
+    assert_eq!(graph.shape(graph.output), &Shape::vector(10));
+    assert_eq!(graph.parameters[0].initialisation, Initialisation::Whitening);
+    // Whitened patches have 24 channels of 12 values; stages 64, 256 and 256 with three convolutions and their norms each; ten classes.
+    let taps = 24 * 64 + 2 * 64 * 64 + 64 * 256 + 2 * 256 * 256 + 3 * 256 * 256;
+    let norms = 2 * 3 * (64 + 256 + 256);
+    assert_eq!(graph.trained_parameters(), 24 * 12 + 9 * taps + norms + 2560);
+    let extents: Vec<usize> =
+        ["layer1.pool", "layer2.pool", "layer3.pool"].map(|name| extent(&graph, name)).to_vec();
+    assert_eq!(extents, [16, 8, 4]);
+}
+
+/// The height of a layer's output.
+fn extent(graph: &Graph, layer: &str) -> usize {
+    let node = graph.nodes.iter().find(|node| node.name == layer).unwrap();
+    graph.shape(node.output).as_image().unwrap()[1]
+}
+
+#[test]
 fn the_page_names_every_operation_and_attribute() {
     for declaration in DECLARATIONS {
         let row = PAGE.lines().find(|line| line.starts_with(&format!("| `{}` |", declaration.name)));
@@ -107,7 +128,7 @@ fn mistakes_are_answered_with_what_was_meant() {
     assert_eq!(
         message("|name = 'a'; op = 'conv2'"),
         "layer `a`: there is no operation `conv2`, did you mean `conv2d`?; known are adaptive_avg_pool2d, add, avg_pool2d, \
-         batch_norm2d, concat, conv2d, dropout, flatten, linear, local_response_norm, max_pool2d, relu, relu6"
+         batch_norm2d, concat, conv2d, dropout, flatten, gelu, linear, local_response_norm, max_pool2d, relu, relu6"
     );
     assert_eq!(
         message("|name = 'a'; op = 'max_pool2d'; kernal = 3"),
@@ -141,6 +162,59 @@ fn mistakes_are_answered_with_what_was_meant() {
         message("|name = 'a'; op = 'relu'; weight_init = 'zeros'"),
         "network `test`: layer `a` has no parameter `weight` to initialise"
     );
+}
+
+/// Ways for a convolution's weight to begin that depend on its shape and its place.
+#[test]
+fn first_weights_of_convolutions_need_what_they_are_made_of() {
+    let graph = layers(
+        "|name = 'a'; op = 'conv2d'; out_channels = 24; kernel = 2; bias = false; weight_init = 'whitening'\
+         |name = 'b'; op = 'conv2d'; out_channels = 32; kernel = 3; weight_init = 'dirac'; bias_init = { constant = -1 }",
+    )
+    .unwrap();
+    let initial: Vec<Initialisation> = graph.parameters.iter().map(|p| p.initialisation).collect();
+    let bound = 1.0 / ((24 * 9) as f32).sqrt();
+    let expected = [
+        Initialisation::Whitening,
+        Initialisation::Dirac { bound },
+        Initialisation::Constant { value: -1.0 },
+    ];
+    assert_eq!(initial, expected);
+    assert_eq!(parse(&write(&graph).unwrap()).unwrap(), graph);
+
+    let whitening = |before: &str, rest: &str| {
+        message(&format!("{before}|name = 'c'; op = 'conv2d'; weight_init = 'whitening'; {rest}"))
+    };
+    let needs = "network `test`: layer `c`: first weights \"whitening\" are of a convolution in one group that reads the images, has at \
+                 most 512 inputs to an output, here";
+    let right = "kernel = 2; out_channels = 24";
+    assert_eq!(
+        whitening("", "kernel = 2; out_channels = 12"),
+        format!("{needs} 12, and twice as many output channels, 24")
+    );
+    assert_eq!(
+        whitening("|name = 'r'; op = 'relu'", right),
+        format!("{needs} 12, and twice as many output channels, 24")
+    );
+    assert_eq!(
+        whitening("", "kernel = 2; out_channels = 24; groups = 3"),
+        format!("{needs} 4, and twice as many output channels, 8")
+    );
+    let wide = "name = 'c'; op = 'conv2d'; weight_init = 'whitening'; kernel = [1, 8]; padding = [0, 90]; out_channels = 48";
+    assert!(layers(&format!("|{wide}")).is_ok());
+    assert_eq!(
+        message(
+            "|name = 'a'; op = 'conv2d'; out_channels = 6; kernel = 3; groups = 3; weight_init = 'dirac'"
+        ),
+        "network `test`: layer `a`: first weights \"dirac\" need one group, it has 3"
+    );
+    for (layer, init) in [
+        ("op = 'linear'; out_features = 3; inputs = 'f'; weight_init", "whitening"),
+        ("op = 'conv2d'; kernel = 1; out_channels = 3; inputs = 'input'; bias_init", "dirac"),
+    ] {
+        let text = message(&format!("|name = 'f'; op = 'flatten'|name = 'a'; {layer} = '{init}'"));
+        assert!(text.starts_with("layer `a`: `") && text.contains("is \"zeros\", \"ones\""), "{text}");
+    }
 }
 
 #[test]

@@ -122,6 +122,9 @@ fn initial(graph: &Graph, node: &Node, to: &mut Written) {
             Initialisation::Ones => "\"ones\"".to_owned(),
             Initialisation::Normal { std } => format!("{{ normal = {} }}", number(std)),
             Initialisation::Uniform { bound } => format!("{{ uniform = {} }}", number(bound)),
+            Initialisation::Constant { value } => format!("{{ constant = {} }}", number(value)),
+            Initialisation::Dirac { .. } => "\"dirac\"".to_owned(),
+            Initialisation::Whitening => "\"whitening\"".to_owned(),
         };
         to.line(&format!("{}_init", spec.name), text);
     }

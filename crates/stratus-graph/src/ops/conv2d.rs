@@ -65,6 +65,18 @@ impl Conv2d {
         self.out_channels.saturating_mul(self.kernel[0]).saturating_mul(self.kernel[1])
     }
 
+    /// The values that each value of the output is a sum of: `in_channels / groups * kernel height * kernel width`.
+    #[must_use]
+    pub fn fan_in(&self) -> usize {
+        self.weight_shape()[1..].iter().fold(1, |product: usize, &extent| product.saturating_mul(extent))
+    }
+
+    /// PyTorch's default bounds its uniform first weights by `1 / sqrt(fan_in)`.
+    #[must_use]
+    pub fn bound(&self) -> f32 {
+        1.0 / (self.fan_in().max(1) as f32).sqrt()
+    }
+
     /// Height and width of the output for an input of `size`.
     ///
     /// # Errors
@@ -120,8 +132,7 @@ impl Operation for Conv2d {
     /// PyTorch's default: Kaiming uniform with `a = sqrt(5)`, which is uniform within `1 / sqrt(fan_in)`.
     fn parameters(&self) -> Vec<ParameterSpec> {
         let shape = self.weight_shape();
-        let fan_in = shape[1..].iter().fold(1, |product: usize, &extent| product.saturating_mul(extent));
-        let bound = 1.0 / (fan_in.max(1) as f32).sqrt();
+        let bound = self.bound();
         let trained = |name, shape: Vec<usize>| ParameterSpec {
             name,
             shape,

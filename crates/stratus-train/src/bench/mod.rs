@@ -95,7 +95,7 @@ impl Bench {
         let mut fitted = experiment.clone();
         let (_, planned) = fit(&mut fitted, &graph, &opened, samples, &Planning::Cached, warn)?;
         let mut compiled = planned.allocate()?;
-        initialise(&mut compiled.session, &graph, experiment.train.seed)?;
+        initialise(&mut compiled.session, &graph, experiment, &datasets)?;
         state::refresh(&mut compiled.session, compiled.ids.refresh)?;
         // So small a rate that the weights stay what they are: every step does the same work.
         compiled.session.set_hyper(Hyper { learning_rate: 1e-12, iteration: 0, seed: experiment.train.seed });

@@ -121,7 +121,7 @@ impl Prepared {
     /// Sets the first weights; says where they come from.
     fn first_weights(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let Compiled { session, ids, .. } = &mut self.compiled;
-        initialise(session, &self.graph, self.experiment.train.seed)?;
+        initialise(session, &self.graph, &self.experiment, &self.datasets)?;
         if let Some(pretrained) = &self.pretrained {
             pretrained.write_to(session)?;
             observer.say(&format!("weights of {}", pretrained.source().path));

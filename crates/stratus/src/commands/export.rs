@@ -143,7 +143,7 @@ fn find(
         "{} is exported with the first values of seed {seed}: it was never trained. --weights takes a file of weights",
         graph.name
     ));
-    let weights = stratus_train::weights::initial(&graph, seed);
+    let weights = stratus_train::weights::initial(&graph, seed)?;
     Ok((graph, weights, format!("first values of seed {seed}")))
 }
 

@@ -1,0 +1,280 @@
+//! First weights that whiten the images: the principal components of their patches, scaled to equal variance, each with both signs.
+
+use crate::feed::{Form, measuring};
+use crate::{Experiment, TrainError};
+use std::sync::Arc;
+use stratus_data::buffer::IGNORED_LABEL;
+use stratus_data::{Dataset, Element, Layout, Loader, LoaderConfig, Order};
+use stratus_graph::Parameter;
+
+/// Products of a patch's values that are summed: as many patches are read as this allows, or all there are.
+const PRODUCTS: u64 = 1_000_000_000;
+
+/// Images in a batch that is read.
+const BATCH: usize = 64;
+
+/// Added to the variance of each component, whose unit is the normalised images': it keeps components that the images hardly have, such as
+/// fine patterns of colour that compression has removed, from becoming noise (K. Jordan's value, 2024).
+const EPSILON: f64 = 5e-4;
+
+/// Sweeps of the Jacobi method; it converges quadratically, after 6 to 10 in practice.
+const SWEEPS: usize = 50;
+
+/// The first values of `weight`, `[out, in, kernel height, kernel width]`: component after component by falling variance, then their negatives.
+///
+/// The patches are those of the training images in the order of another epoch than any of the run's, unchanged but for their size.
+///
+/// # Errors
+/// Where the images cannot be read.
+pub(crate) fn filters(
+    weight: &Parameter,
+    experiment: &Experiment,
+    dataset: &Arc<dyn Dataset>,
+    shape: [usize; 3],
+) -> Result<Vec<f32>, TrainError> {
+    let kernel = [weight.shape[2], weight.shape[3]];
+    let mut patches = Patches::new(shape, kernel);
+    let size = patches.size() as u64;
+    let most = (PRODUCTS / (size * size)).max(64 * size);
+    let form = Form { element: Element::F32, layout: Layout::Nchw };
+    let config = LoaderConfig {
+        order: Order::Shuffled,
+        epochs: Some(1),
+        ..measuring(experiment, shape, form, BATCH.min(dataset.len()))
+    };
+    let mut loader = Loader::new(Arc::clone(dataset), config)?;
+    let labels = loader.label_len();
+    while patches.count < most
+        && let Some(batch) = loader.next()?
+    {
+        let images: &[f32] = bytemuck::cast_slice(&batch.images);
+        let images = images.chunks_exact(shape.iter().product());
+        let readable = |labels: &[i32]| labels.iter().any(|&label| label != IGNORED_LABEL);
+        for (image, labels) in images.zip(batch.labels.chunks_exact(labels)).take(batch.samples) {
+            // A row without a sample has zeros for an image.
+            if readable(labels) {
+                patches.add(image);
+            }
+        }
+        loader.recycle(batch);
+    }
+    Ok(patches.filters())
+}
+
+/// Sums over patches, from which their covariance follows.
+struct Patches {
+    /// Channels, height, width of an image.
+    shape: [usize; 3],
+    kernel: [usize; 2],
+    /// Of each value of a patch, `[channel, row, column]`.
+    sums: Vec<f64>,
+    /// Of each pair of them, a square matrix of which the part above the diagonal is used.
+    products: Vec<f64>,
+    count: u64,
+    patch: Vec<f64>,
+}
+
+impl Patches {
+    fn new(shape: [usize; 3], kernel: [usize; 2]) -> Self {
+        let size = shape[0] * kernel[0] * kernel[1];
+        Self {
+            shape,
+            kernel,
+            sums: vec![0.0; size],
+            products: vec![0.0; size * size],
+            count: 0,
+            patch: vec![0.0; size],
+        }
+    }
+
+    fn size(&self) -> usize {
+        self.sums.len()
+    }
+
+    /// Takes every patch that lies within an image.
+    fn add(&mut self, image: &[f32]) {
+        let Self { shape: [channels, height, width], kernel: [rows, columns], sums, products, count, patch } =
+            self;
+        let (height, width, rows, columns) = (*height, *width, *rows, *columns);
+        for top in 0..(height + 1).saturating_sub(rows) {
+            for left in 0..(width + 1).saturating_sub(columns) {
+                let places = (0..*channels).flat_map(|channel| {
+                    (0..rows).flat_map(move |row| {
+                        let first = (channel * height + top + row) * width + left;
+                        first..first + columns
+                    })
+                });
+                patch.iter_mut().zip(places).for_each(|(value, place)| *value = f64::from(image[place]));
+                for (row, &value) in patch.iter().enumerate() {
+                    sums[row] += value;
+                    let products = &mut products[row * patch.len()..][row..patch.len()];
+                    products.iter_mut().zip(&patch[row..]).for_each(|(sum, other)| *sum += value * other);
+                }
+                *count += 1;
+            }
+        }
+    }
+
+    fn filters(&self) -> Vec<f32> {
+        let size = self.size();
+        let count = self.count.max(1) as f64;
+        let mut covariance = vec![0.0; size * size];
+        for row in 0..size {
+            for column in row..size {
+                let mean = self.sums[row] / count * (self.sums[column] / count);
+                let value = self.products[row * size + column] / count - mean;
+                covariance[row * size + column] = value;
+                covariance[column * size + row] = value;
+            }
+        }
+        let components = components(covariance, size);
+        let scaled = |sign: f64| {
+            components.iter().flat_map(move |(variance, component)| {
+                let scale = sign / (variance.max(0.0) + EPSILON).sqrt();
+                component.iter().map(move |value| (scale * value) as f32)
+            })
+        };
+        scaled(1.0).chain(scaled(-1.0)).collect()
+    }
+}
+
+/// Eigenvalues and unit eigenvectors of a symmetric matrix, the greatest first; of each vector the element of greatest magnitude is positive.
+/// The cyclic Jacobi method (Golub, Van Loan: "Matrix computations", section 8.5).
+fn components(mut matrix: Vec<f64>, size: usize) -> Vec<(f64, Vec<f64>)> {
+    let mut vectors = vec![0.0; size * size];
+    (0..size).for_each(|i| vectors[i * size + i] = 1.0);
+    let norm: f64 = matrix.iter().map(|value| value * value).sum();
+    for _ in 0..SWEEPS {
+        let outside: f64 =
+            (0..size * size).filter(|i| i / size != i % size).map(|i| matrix[i] * matrix[i]).sum();
+        if outside <= 1e-28 * norm {
+            break;
+        }
+        for p in 0..size {
+            for q in p + 1..size {
+                let off = matrix[p * size + q];
+                if off == 0.0 {
+                    continue;
+                }
+                // The rotation by at most 45 degrees that makes element (p, q) zero.
+                let tau = (matrix[q * size + q] - matrix[p * size + p]) / (2.0 * off);
+                let tangent = tau.signum() / (tau.abs() + tau.hypot(1.0));
+                let cosine = 1.0 / tangent.hypot(1.0);
+                let sine = tangent * cosine;
+                for k in 0..size {
+                    let (a, b) = (matrix[k * size + p], matrix[k * size + q]);
+                    matrix[k * size + p] = cosine * a - sine * b;
+                    matrix[k * size + q] = sine * a + cosine * b;
+                }
+                for k in 0..size {
+                    let (a, b) = (matrix[p * size + k], matrix[q * size + k]);
+                    matrix[p * size + k] = cosine * a - sine * b;
+                    matrix[q * size + k] = sine * a + cosine * b;
+                    // Eigenvectors as rows.
+                    let (a, b) = (vectors[p * size + k], vectors[q * size + k]);
+                    vectors[p * size + k] = cosine * a - sine * b;
+                    vectors[q * size + k] = sine * a + cosine * b;
+                }
+            }
+        }
+    }
+    let mut components: Vec<(f64, Vec<f64>)> = (0..size)
+        .map(|i| {
+            let vector = &vectors[i * size..][..size];
+            let greatest = vector
+                .iter()
+                .fold(0.0_f64, |best, value| if value.abs() > best.abs() { *value } else { best });
+            (matrix[i * size + i], vector.iter().map(|value| value * greatest.signum()).collect())
+        })
+        .collect();
+    components.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    components
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stratus_random::{Purpose, Stream};
+
+    fn random(count: usize) -> Vec<f64> {
+        let mut stream = Stream::new(3, Purpose::Initialise, 0, 0);
+        (0..count).map(|_| f64::from(stream.normal())).collect()
+    }
+
+    #[test]
+    fn components_are_eigenvectors() {
+        for size in [1, 2, 12, 27] {
+            let random = random(size * size);
+            let mut matrix = vec![0.0; size * size];
+            for i in 0..size * size {
+                matrix[i] = random[i] + random[i % size * size + i / size];
+            }
+            let components = components(matrix.clone(), size);
+            assert!(components.is_sorted_by(|(a, _), (b, _)| a >= b));
+            for (number, (value, vector)) in components.iter().enumerate() {
+                for row in 0..size {
+                    let product: f64 = (0..size).map(|k| matrix[row * size + k] * vector[k]).sum();
+                    assert!((product - value * vector[row]).abs() < 1e-11, "{size}, {number}, {row}");
+                }
+                for (other, (_, second)) in components.iter().enumerate() {
+                    let product: f64 = vector.iter().zip(second).map(|(a, b)| a * b).sum();
+                    assert!((product - f64::from(u8::from(number == other))).abs() < 1e-12);
+                }
+            }
+        }
+    }
+
+    /// What the filters make of the patches that they were made from has variance 1 and no covariance.
+    #[test]
+    fn filters_whiten() {
+        let shape = [2, 9, 7];
+        let kernel = [2, 3];
+        let mut patches = Patches::new(shape, kernel);
+        let images: Vec<Vec<f32>> = random(40 * 126)
+            .chunks_exact(126)
+            .map(|noise| {
+                // Neighbours resemble each other, and the mean is not zero.
+                (0..126).map(|i| (0.3 + noise[i] + 0.8 * noise[i.saturating_sub(1)]) as f32).collect()
+            })
+            .collect();
+        images.iter().for_each(|image| patches.add(image));
+        assert_eq!(patches.count, 40 * 8 * 5);
+        let filters = patches.filters();
+        assert_eq!(filters.len(), 24 * 12);
+        let (first, second) = filters.split_at(12 * 12);
+        assert!(first.iter().zip(second).all(|(a, b)| *a == -*b));
+        let mut responses = vec![Vec::new(); 12];
+        for image in &images {
+            for (top, left) in (0..8).flat_map(|top| (0..5).map(move |left| (top, left))) {
+                for (filter, responses) in first.chunks_exact(12).zip(&mut responses) {
+                    let value: f64 = (0..12)
+                        .map(|k| {
+                            let (channel, row, column) = (k / 6, k / 3 % 2, k % 3);
+                            let pixel = image[(channel * 9 + top + row) * 7 + left + column];
+                            f64::from(filter[k]) * f64::from(pixel)
+                        })
+                        .sum();
+                    responses.push(value);
+                }
+            }
+        }
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+        for (i, a) in responses.iter().enumerate() {
+            for (j, b) in responses.iter().enumerate() {
+                let (mean_a, mean_b) = (mean(a), mean(b));
+                let products: Vec<f64> = a.iter().zip(b).map(|(a, b)| (a - mean_a) * (b - mean_b)).collect();
+                let expected = f64::from(u8::from(i == j));
+                // A little less than 1: the variance has epsilon added.
+                assert!((mean(&products) - expected).abs() < 0.01, "{i}, {j}: {}", mean(&products));
+            }
+        }
+    }
+
+    #[test]
+    fn equal_images_have_filters_too() {
+        let mut patches = Patches::new([1, 4, 4], [2, 2]);
+        patches.add(&[0.5; 16]);
+        assert!(patches.filters().iter().all(|value| value.is_finite()));
+        assert!(Patches::new([1, 1, 1], [2, 2]).filters().iter().all(|value| value.is_finite()));
+    }
+}
