@@ -5,14 +5,15 @@
 mod common;
 
 use common::network::{
-    Run, WHOLE, branches, choices, digits, offered, training_in_micro_batches, training_program,
+    Run, WHOLE, branches, choices, digits, offered, training_by, training_in_micro_batches, training_program,
 };
 use common::{LAYOUTS, PRECISIONS, backend, precisions};
+use stratus_engine::ops::{Adaptive, AdaptiveUpdate};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::reference::ReferenceBackend;
-use stratus_engine::update::MOMENTUM_SUFFIX;
+use stratus_engine::update::{MOMENTUM_SUFFIX, Optimiser};
 use stratus_engine::{Backend, Choices, Kernel, Precision};
-use stratus_graph::Graph;
+use stratus_graph::{Graph, layer_file};
 use stratus_onednn::OneDnn;
 
 /// Losses and everything that outlives an iteration.
@@ -92,6 +93,40 @@ fn expect_near(got: &Outcome, precision: Precision, [exact, rounded]: [&Outcome;
     let apart = distances(exact, got);
     let near = apart.iter().zip(&allowed).all(|(apart, allowed)| apart < allowed);
     assert!(near, "{what}: losses, velocities and the rest are {apart:.6?} apart, {allowed:.6?} may be");
+}
+
+/// Every other optimiser, on layers that the other networks have not: weights that lie in blocks and as matrices, and their copies.
+#[test]
+fn every_optimiser_follows_the_reference() {
+    let Some(backend) = backend(2) else { return };
+    let graph = layer_file::parse(
+        "name = 'smooth'\ninput = [3, 9, 8]\n[[layer]]\nname = 'conv1'\nop = 'conv2d'\nout_channels = 32\nkernel = 3\n[[layer]]\n\
+         name = 'norm1'\nop = 'batch_norm2d'\n[[layer]]\nname = 'gelu1'\nop = 'gelu'\n[[layer]]\nname = 'conv2'\nop = 'conv2d'\n\
+         out_channels = 32\nkernel = 3\n[[layer]]\nname = 'gelu2'\nop = 'gelu'\n[[layer]]\nname = 'flatten'\nop = 'flatten'\n[[layer]]\n\
+         name = 'fc1'\nop = 'linear'\nout_features = 20\n[[layer]]\nname = 'gelu3'\nop = 'gelu'\n[[layer]]\nname = 'fc2'\n\
+         op = 'linear'\nout_features = 10\n",
+    )
+    .unwrap();
+    let epsilon = 1e-2;
+    for rule in [
+        Adaptive::Adam { betas: [0.9, 0.999], epsilon, decoupled: false },
+        Adaptive::Adam { betas: [0.9, 0.999], epsilon, decoupled: true },
+        Adaptive::Adagrad { epsilon },
+        Adaptive::Adadelta { rho: 0.9, epsilon },
+    ] {
+        let optimiser = Optimiser::Adaptive(AdaptiveUpdate { rule, weight_decay: 1e-2 });
+        let run = |backend: &dyn Backend, precision, layout: &str| {
+            let program = training_by(optimiser, &graph, precision, 6);
+            follow(Run::of(backend, &graph, &program, Some(layout), WHOLE, &Choices::default()).unwrap())
+        };
+        let [exact, rounded] = PRECISIONS.map(|precision| run(&ReferenceBackend, precision, "plain"));
+        for precision in precisions(&backend) {
+            for layout in LAYOUTS {
+                let got = run(&backend, precision, layout);
+                expect_near(&got, precision, [&exact, &rounded], &format!("{precision} {rule:?} {layout}"));
+            }
+        }
+    }
 }
 
 /// A batch in micro-batches: as the reference has it, which tests of the engine compare with the definition.

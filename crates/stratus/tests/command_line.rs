@@ -95,6 +95,17 @@ fn a_layer_file_is_shown_like_a_network() {
 }
 
 #[test]
+fn the_example_for_cifar_10_can_be_trained() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples/cifar10.toml");
+    let made_up = ["--set", "data.name=synthetic", "--set", "train.device=reference"];
+    let ran = stratus(&[&["plan", example.to_str().unwrap(), "--dump", "program"], &made_up[..]].concat());
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert!(ran.out.contains("layer3.block.conv2"), "{}", ran.out);
+    // The first layer is not trained.
+    assert!(!ran.out.contains("stem.conv.weight:gradient"), "{}", ran.out);
+}
+
+#[test]
 fn no_arguments_are_wrong_usage() {
     let ran = stratus(&[]);
     assert_eq!(ran.code, Some(2));

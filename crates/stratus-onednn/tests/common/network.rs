@@ -71,6 +71,11 @@ pub fn training_joined(graph: &Graph, precision: Precision, batch: usize) -> Pro
     update_joined(&differentiated(graph, precision, batch), SGD, 0).unwrap()
 }
 
+/// The program of a training iteration by another optimiser.
+pub fn training_by(optimiser: Optimiser, graph: &Graph, precision: Precision, batch: usize) -> Program {
+    update(&differentiated(graph, precision, batch), optimiser).unwrap()
+}
+
 fn differentiated(graph: &Graph, precision: Precision, batch: usize) -> Program {
     let forward = fuse(&lower(graph, Mode::Train, precision, batch).unwrap()).unwrap();
     differentiate::differentiate(&forward).unwrap()
@@ -154,12 +159,12 @@ impl Run {
                 .collect();
             session.write(&parameter.name, &values)?;
         }
-        let velocities: Vec<(String, usize)> = session
+        let remembered: Vec<(String, usize)> = session
             .state()
-            .filter(|(name, ..)| name.ends_with(":momentum"))
+            .filter(|(_, _, role)| *role == Role::Momentum)
             .map(|(name, shape, _)| (name.to_owned(), shape.iter().product()))
             .collect();
-        for (name, elements) in velocities {
+        for (name, elements) in remembered {
             session.write(&name, &vec![0.0; elements])?;
         }
         let mut run = Self { session, graph: graph.clone(), precision };
