@@ -11,7 +11,7 @@ use stratus_engine::session::{Hyper, Metrics};
 use stratus_engine::tile::tile;
 use stratus_engine::update::{Optimiser, update, update_joined};
 use stratus_engine::{
-    Backend, Choices, Clock, DType, EngineError, Precision, Program, Session, differentiate,
+    Backend, Choices, Clock, DType, EngineError, Precision, Program, Role, Session, differentiate,
 };
 use stratus_graph::zoo::{self, Hyperparameters};
 use stratus_graph::{Graph, layer_file};
