@@ -462,12 +462,13 @@ impl GraphBuilder {
             (Initialisation::Whitening, Op::Conv2d(conv)) => {
                 let taps = conv.fan_in();
                 let fits = conv.groups == 1
+                    && conv.dilation == [1, 1]
                     && node.inputs == [self.graph.input]
                     && taps <= MOST_WHITENED
                     && conv.out_channels == 2 * taps;
                 (!fits).then(|| {
                     format!(
-                        "layer `{name}`: first weights \"whitening\" are of a convolution in one group that reads the images, has at most \
+                        "layer `{name}`: first weights \"whitening\" are of a dense convolution that reads the images, has at most \
                          {MOST_WHITENED} inputs to an output, here {taps}, and twice as many output channels, {}",
                         2 * taps
                     )

@@ -22,7 +22,7 @@ const SWEEPS: usize = 50;
 
 /// The first values of `weight`, `[out, in, kernel height, kernel width]`: component after component by falling variance, then their negatives.
 ///
-/// The patches are those of the training images in the order of another epoch than any of the run's, unchanged but for their size.
+/// The patches are those of the training images in the order of the first epoch, unchanged but for their size.
 ///
 /// # Errors
 /// Where the images cannot be read.

@@ -185,8 +185,8 @@ fn first_weights_of_convolutions_need_what_they_are_made_of() {
     let whitening = |before: &str, rest: &str| {
         message(&format!("{before}|name = 'c'; op = 'conv2d'; weight_init = 'whitening'; {rest}"))
     };
-    let needs = "network `test`: layer `c`: first weights \"whitening\" are of a convolution in one group that reads the images, has at \
-                 most 512 inputs to an output, here";
+    let needs = "network `test`: layer `c`: first weights \"whitening\" are of a dense convolution that reads the images, has at most \
+                 512 inputs to an output, here";
     let right = "kernel = 2; out_channels = 24";
     assert_eq!(
         whitening("", "kernel = 2; out_channels = 12"),
@@ -199,6 +199,10 @@ fn first_weights_of_convolutions_need_what_they_are_made_of() {
     assert_eq!(
         whitening("", "kernel = 2; out_channels = 24; groups = 3"),
         format!("{needs} 4, and twice as many output channels, 8")
+    );
+    assert_eq!(
+        whitening("", &format!("{right}; dilation = 2")),
+        format!("{needs} 12, and twice as many output channels, 24")
     );
     let wide = "name = 'c'; op = 'conv2d'; weight_init = 'whitening'; kernel = [1, 8]; padding = [0, 90]; out_channels = 48";
     assert!(layers(&format!("|{wide}")).is_ok());
