@@ -436,7 +436,7 @@ impl GraphBuilder {
         let owned = self.graph.nodes.last().map(|node| node.parameters.clone()).unwrap_or_default();
         for (parameter, initialisation) in initial {
             let key = format!("{name}.{parameter}");
-            if let Some(problem) = self.unsuitable(name, *initialisation) {
+            if let Some(problem) = self.unsuitable(name, parameter, *initialisation) {
                 return Err(GraphError::Structure { network: self.graph.name.clone(), problem });
             }
             match owned.iter().find(|id| self.graph.parameters[id.0].name == key) {
@@ -452,10 +452,17 @@ impl GraphBuilder {
         Ok(output)
     }
 
-    /// What keeps the weight of the last layer from beginning so; its name for the message.
-    fn unsuitable(&self, name: &str, initialisation: Initialisation) -> Option<String> {
+    /// What keeps a parameter of the last layer from beginning so; the layer's name for the message.
+    fn unsuitable(&self, name: &str, parameter: &str, initialisation: Initialisation) -> Option<String> {
         let node = self.graph.nodes.last()?;
         match (initialisation, &node.op) {
+            (Initialisation::Dirac { .. } | Initialisation::Whitening, op)
+                if parameter != "weight" || !matches!(op, Op::Conv2d(_)) =>
+            {
+                Some(format!(
+                    "layer `{name}`: only the weight of a convolution begins as \"dirac\" or \"whitening\""
+                ))
+            }
             (Initialisation::Dirac { .. }, Op::Conv2d(conv)) => (conv.groups != 1).then(|| {
                 format!("layer `{name}`: first weights \"dirac\" need one group, it has {}", conv.groups)
             }),
@@ -473,9 +480,6 @@ impl GraphBuilder {
                         2 * taps
                     )
                 })
-            }
-            (Initialisation::Dirac { .. } | Initialisation::Whitening, op) => {
-                Some(format!("layer `{name}`: first weights of a convolution do not fit {}", op.kind()))
             }
             _ => None,
         }

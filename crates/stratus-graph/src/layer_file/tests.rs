@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ParameterKind;
+use crate::ops::{Conv2d, Linear};
 use proptest::prelude::*;
 
 const EXAMPLE: &str = include_str!("../../../../docs/examples/small.toml");
@@ -212,6 +213,20 @@ fn first_weights_of_convolutions_need_what_they_are_made_of() {
         ),
         "network `test`: layer `a`: first weights \"dirac\" need one group, it has 3"
     );
+    // What no layer file can ask for, a builder can.
+    let conv = Conv2d { bias: true, ..Conv2d::new(3, 24, 2, 1, 0) };
+    let linear = Linear { in_features: 3, out_features: 3, bias: true };
+    for (op, input, parameter) in
+        [(Op::from(conv), Shape::image(3, 8, 8), "bias"), (linear.into(), Shape::vector(3), "weight")]
+    {
+        let (mut builder, input) = GraphBuilder::new("test", input);
+        let error =
+            builder.add_with("a", op, &[input], &[(parameter, Initialisation::Whitening)]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "network `test`: layer `a`: only the weight of a convolution begins as \"dirac\" or \"whitening\""
+        );
+    }
     for (layer, init) in [
         ("op = 'linear'; out_features = 3; inputs = 'f'; weight_init", "whitening"),
         ("op = 'conv2d'; kernel = 1; out_channels = 3; inputs = 'input'; bias_init", "dirac"),

@@ -1,12 +1,8 @@
 //! Optimisers that give each weight a rate of its own.
 
-use super::elementwise::{Machine, SERIAL};
-use super::simd::{Bf16, Element, multiversion};
-use super::threads::{MAX_THREADS, cut, split};
+use super::elementwise::{Machine, STATES, convert};
+use super::simd::{Bf16, multiversion};
 use stratus_engine::ops::{Adaptive, AdaptiveUpdate};
-
-/// The most states that a rule has of a parameter.
-const STATES: usize = 2;
 
 /// A rule with the numbers of an iteration.
 #[derive(Clone, Copy, Debug)]
@@ -68,9 +64,6 @@ impl Rates {
     }
 }
 
-/// A thread's part of the parameter, its states and its copy.
-type Part<'a> = (&'a mut [f32], [&'a mut [f32]; STATES], &'a mut [Bf16]);
-
 impl Machine {
     /// See [`AdaptiveUpdate`]; `hyper` is what [`stratus_engine::ops::HYPER`] says. States that the rule has not are empty, and so is `copy` where there
     /// is none.
@@ -84,41 +77,15 @@ impl Machine {
         copy: &mut [Bf16],
     ) {
         let rates = Rates::of(update, hyper);
-        let (threads, length) = (self.team.threads(), parameter.len());
-        let lengths = |whole: usize| {
-            (0..threads).map(move |t| if whole == 0 { 0 } else { split(length, threads, t).len() })
-        };
-        let mut copies = {
-            let whole = copy.len();
-            cut(copy, lengths(whole))
-        };
-        let mut parameters = cut(parameter, lengths(length));
-        let mut states = states.map(|state| {
-            let whole = state.len();
-            cut(state, lengths(whole))
-        });
-        let mut parts: [Part<'_>; MAX_THREADS] = std::array::from_fn(|t| {
-            let [first, second] = &mut states;
-            let states = [std::mem::take(&mut first[t]), std::mem::take(&mut second[t])];
-            (std::mem::take(&mut parameters[t]), states, std::mem::take(&mut copies[t]))
-        });
-        let task = |thread: usize, (parameter, states, copy): &mut Part<'_>| {
-            let gradient = &gradient[split(length, threads, thread)];
-            let [first, second] = states;
+        self.over_parameter(parameter, states, copy, &|range, (parameter, [first, second], copy)| {
+            let gradient = &gradient[range];
             match rates {
                 Rates::Adam { .. } => adam(self.level, rates, gradient, parameter, first, second),
                 Rates::Adagrad { .. } => adagrad(self.level, rates, gradient, parameter, first),
                 Rates::Adadelta { .. } => adadelta(self.level, rates, gradient, parameter, first, second),
             }
-            for (copy, parameter) in copy.iter_mut().zip(&**parameter) {
-                *copy = Bf16::store(*parameter);
-            }
-        };
-        if length < SERIAL {
-            self.team.run_serially(&mut parts[..threads], &task);
-        } else {
-            self.team.run_parts(&mut parts[..threads], &task);
-        }
+            convert(self.level, parameter, copy);
+        });
     }
 }
 

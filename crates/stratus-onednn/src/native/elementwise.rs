@@ -1,11 +1,17 @@
 //! Kernels that walk their operands once: rectifiers, sums, the optimiser, conversion, accumulation.
 
 use super::simd::{Bf16, Element, Level, multiversion};
-use super::threads::{Team, cut, split};
+use super::threads::{MAX_THREADS, Team, cut, split};
 use stratus_engine::ops::SgdUpdate;
 
 /// Below this many elements, waking the team costs more than it saves.
-pub(super) const SERIAL: usize = 1 << 15;
+const SERIAL: usize = 1 << 15;
+
+/// The most that an optimiser remembers of a parameter.
+pub(super) const STATES: usize = 2;
+
+/// A thread's part of a parameter, of its states and of its copy.
+type Part<'a> = (&'a mut [f32], [&'a mut [f32]; STATES], &'a mut [Bf16]);
 
 /// Where and with what instructions to run.
 #[derive(Clone)]
@@ -78,23 +84,40 @@ impl Machine {
         velocity: &mut [f32],
         copy: &mut [Bf16],
     ) {
+        self.over_parameter(
+            parameter,
+            [velocity, &mut []],
+            copy,
+            &|range, (parameter, [velocity, _], copy)| {
+                sgd(self.level, rates, &gradient[range], parameter, velocity, copy);
+            },
+        );
+    }
+
+    /// Calls `body(range, part)` for every thread's range of a parameter; states and a copy that there are not are empty.
+    pub(super) fn over_parameter(
+        &self,
+        parameter: &mut [f32],
+        states: [&mut [f32]; STATES],
+        copy: &mut [Bf16],
+        body: &(dyn Fn(std::ops::Range<usize>, &mut Part<'_>) + Sync),
+    ) {
         let (threads, length) = (self.team.threads(), parameter.len());
-        let lengths = || (0..threads).map(|t| split(length, threads, t).len());
-        let with_copy = !copy.is_empty();
-        let mut parameters = cut(parameter, lengths());
-        let mut velocities = cut(velocity, lengths());
-        let mut copies = cut(copy, lengths().map(|n| if with_copy { n } else { 0 }));
-        let mut parts: [_; super::threads::MAX_THREADS] = std::array::from_fn(|t| {
-            (
-                std::mem::take(&mut parameters[t]),
-                std::mem::take(&mut velocities[t]),
-                std::mem::take(&mut copies[t]),
-            )
-        });
-        let task = |thread: usize, part: &mut (&mut [f32], &mut [f32], &mut [Bf16])| {
-            let gradient = &gradient[split(length, threads, thread)];
-            sgd(self.level, rates, gradient, part.0, part.1, part.2);
+        let lengths = |whole: usize| {
+            (0..threads).map(move |t| if whole == 0 { 0 } else { split(length, threads, t).len() })
         };
+        let copied = copy.len();
+        let mut copies = cut(copy, lengths(copied));
+        let mut parameters = cut(parameter, lengths(length));
+        let mut states = states.map(|state| {
+            let remembered = state.len();
+            cut(state, lengths(remembered))
+        });
+        let mut parts: [Part<'_>; MAX_THREADS] = std::array::from_fn(|t| {
+            let states = states.each_mut().map(|pieces| std::mem::take(&mut pieces[t]));
+            (std::mem::take(&mut parameters[t]), states, std::mem::take(&mut copies[t]))
+        });
+        let task = |thread: usize, part: &mut Part<'_>| body(split(length, threads, thread), part);
         if length < SERIAL {
             self.team.run_serially(&mut parts[..threads], &task);
         } else {
@@ -179,7 +202,7 @@ fn accumulate_body<E: Element>(x: &[E], sum: &mut [E]) {
     }
 }
 
-multiversion! { fn convert / convert_body [A: Element, B: Element] [A, B] (x: &[A], y: &mut [B]) }
+multiversion! { pub(super) fn convert / convert_body [A: Element, B: Element] [A, B] (x: &[A], y: &mut [B]) }
 
 #[inline(always)]
 fn convert_body<A: Element, B: Element>(x: &[A], y: &mut [B]) {
