@@ -134,7 +134,9 @@ impl<'a> Lowering<'a> {
         let mut parameters = HashMap::new();
         for (position, parameter) in graph.parameters.iter().enumerate() {
             let role = match parameter.kind {
-                ParameterKind::Trained if frozen.contains(&ParameterId(position)) => Role::Frozen,
+                ParameterKind::Trained if parameter.frozen || frozen.contains(&ParameterId(position)) => {
+                    Role::Frozen
+                }
                 ParameterKind::Trained => Role::Parameter,
                 ParameterKind::Buffer => Role::Buffer,
             };
@@ -210,6 +212,13 @@ impl<'a> Lowering<'a> {
     /// before it flattened it without moving a byte.
     pub fn output_like(&mut self, node: &Node, like: ValueId) -> ValueId {
         let id = self.output(node);
+        self.program.values[id.0].shape = self.shape(like);
+        id
+    }
+
+    /// A new value for a node's output with the type and the extents of another value.
+    pub fn output_same(&mut self, node: &Node, like: ValueId) -> ValueId {
+        let id = self.output_as(node, self.program.value(like).dtype);
         self.program.values[id.0].shape = self.shape(like);
         id
     }

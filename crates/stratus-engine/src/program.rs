@@ -24,7 +24,7 @@ pub enum Role {
     Metrics,
     /// A trained parameter in the master precision.
     Parameter,
-    /// A parameter of a frozen layer, in the master precision: nothing changes it.
+    /// A parameter that is frozen, or its layer, in the master precision: nothing changes it.
     Frozen,
     /// A parameter in the compute precision, kept equal to its master.
     Copy,

@@ -14,7 +14,31 @@ pub const MOMENTUM_SUFFIX: &str = ":momentum";
 /// From so many weights on, a fully connected layer's gradient is used where it is made: with fewer it stays in a cache until the update reads it.
 pub const LARGE: usize = 1 << 20;
 
-/// The optimiser and its constants.
+/// What follows a layer's name in the name of what it adds to each channel of its output.
+const BIAS: &str = ".bias";
+
+/// The optimiser of a network's parameters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Optimisers {
+    /// Of all but the biases.
+    pub weights: Optimiser,
+    /// Of what layers add to each channel of their output, batch norms too.
+    pub biases: Optimiser,
+}
+
+impl From<Optimiser> for Optimisers {
+    fn from(optimiser: Optimiser) -> Self {
+        Self { weights: optimiser, biases: optimiser }
+    }
+}
+
+impl Optimisers {
+    fn of(&self, parameter: &str) -> Optimiser {
+        if parameter.ends_with(BIAS) { self.biases } else { self.weights }
+    }
+}
+
+/// An optimiser and its constants.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Optimiser {
     /// See [`SgdUpdate`].
@@ -32,6 +56,23 @@ impl Optimiser {
         }
     }
 
+    /// The same with `factor` times the learning rate, and so much less weight decay that a parameter without gradient shrinks as before.
+    #[must_use]
+    pub fn faster(self, factor: f64) -> Self {
+        match self {
+            Self::Sgd(sgd) => Self::Sgd(SgdUpdate {
+                rate: (f64::from(sgd.rate) * factor) as f32,
+                weight_decay: (f64::from(sgd.weight_decay) / factor) as f32,
+                ..sgd
+            }),
+            Self::Adaptive(update) => Self::Adaptive(AdaptiveUpdate {
+                rate: update.rate * factor,
+                weight_decay: update.weight_decay / factor,
+                ..update
+            }),
+        }
+    }
+
     fn kernel(&self) -> Kernel {
         match *self {
             Self::Sgd(sgd) => sgd.into(),
@@ -44,8 +85,8 @@ impl Optimiser {
 ///
 /// # Errors
 /// Only where verification fails.
-pub fn update(differentiated: &Program, optimiser: Optimiser) -> Result<Program, EngineError> {
-    update_joined(differentiated, optimiser, usize::MAX)
+pub fn update(differentiated: &Program, optimisers: impl Into<Optimisers>) -> Result<Program, EngineError> {
+    update_joined(differentiated, optimisers, usize::MAX)
 }
 
 /// As [`update`]; by [`SgdUpdate`], fully connected layers of at least `large` weights are updated by the step that makes their gradient, whose time
@@ -55,9 +96,10 @@ pub fn update(differentiated: &Program, optimiser: Optimiser) -> Result<Program,
 /// Only where verification fails.
 pub fn update_joined(
     differentiated: &Program,
-    optimiser: Optimiser,
+    optimisers: impl Into<Optimisers>,
     large: usize,
 ) -> Result<Program, EngineError> {
+    let optimisers = optimisers.into();
     let mut program = differentiated.clone();
     let by_name: HashMap<String, ValueId> =
         program.values.iter().enumerate().map(|(id, value)| (value.name.clone(), ValueId(id))).collect();
@@ -72,6 +114,7 @@ pub fn update_joined(
     let mut due: Vec<Vec<Step>> = vec![Vec::new(); program.steps.len()];
     for parameter in parameters {
         let value = program.value(parameter).clone();
+        let optimiser = optimisers.of(&value.name);
         let Some(&gradient) = by_name.get(&format!("{}{GRADIENT_SUFFIX}", value.name)) else { continue };
         let copy = by_name.get(&format!("{}{COPY_SUFFIX}", value.name)).copied();
         let Some(made) = program.steps.iter().rposition(|step| step.outputs.contains(&gradient)) else {

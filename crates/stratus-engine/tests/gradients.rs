@@ -111,6 +111,7 @@ fn check_case(case: &Case, into: &mut Checked) -> bool {
         | Kernel::AvgPoolForward(_)
         | Kernel::GeluForward(_)
         | Kernel::ReluForward(_)
+        | Kernel::Scale(_)
         | Kernel::LrnForward(_)
         | Kernel::AddForward(_)
         | Kernel::ConcatForward(_)

@@ -230,7 +230,7 @@ fn smoothed_labels_are_those_of_pytorch() {
 /// Three steps of PyTorch 2.15's `SGD(lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=True)`, in double precision.
 #[test]
 fn the_steps_of_nesterov_are_those_of_pytorch() {
-    let sgd = SgdUpdate { momentum: 0.9, weight_decay: 0.01, nesterov: true };
+    let sgd = SgdUpdate { momentum: 0.9, weight_decay: 0.01, nesterov: true, rate: 1.0 };
     let (mut parameter, mut velocity) = (vec![1.0, -2.0, 0.5], vec![0.0; 3]);
     for gradient in [[0.5, -1.0, 2.0], [0.25, 0.5, -1.0], [-0.75, 0.125, 0.5]] {
         let hyper = [0.1, 0.0, 0.0, 0.0];
@@ -307,7 +307,8 @@ fn the_steps_of_adaptive_optimisers_are_those_of_pytorch() {
                 .zip(&held)
                 .map(|(name, held)| (*name, &[3][..], DType::F64, &held[..]))
                 .collect();
-            held = one_step(AdaptiveUpdate { rule, weight_decay: 0.01 }, &inputs, &updates, &[]).unwrap();
+            held = one_step(AdaptiveUpdate { rule, weight_decay: 0.01, rate: 1.0 }, &inputs, &updates, &[])
+                .unwrap();
         }
         for (got, expected) in held.iter().zip(expected) {
             let apart = got.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);

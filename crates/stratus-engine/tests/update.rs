@@ -11,7 +11,7 @@ use stratus_engine::lower::lower;
 use stratus_engine::program::Mode;
 use stratus_engine::recompute::{live_bytes, recompute};
 use stratus_engine::tile::tile;
-use stratus_engine::update::update_joined;
+use stratus_engine::update::{Optimiser, Optimisers, update_joined};
 use stratus_engine::{Kernel, Precision, Program, Value};
 use stratus_graph::{Graph, zoo};
 
@@ -26,19 +26,28 @@ fn vgg() -> Graph {
     (zoo::find("vgg11").unwrap().build)(&hyper).unwrap()
 }
 
-/// Every parameter, velocity and copy after one iteration, from numbers that depend on their names alone.
+/// Every parameter, velocity and copy after one iteration, from [`beginning`].
 fn state(program: &Program) -> Vec<(String, Vec<f64>)> {
     let mut probe = Probe::filled(program);
+    let beginning = beginning(program);
+    for (name, values) in &beginning {
+        probe.write(name, values);
+    }
+    probe.loss();
+    beginning.into_iter().map(|(name, _)| (name.clone(), probe.read(&name))).collect()
+}
+
+/// Every parameter, velocity and copy before: numbers that depend on their names alone.
+fn beginning(program: &Program) -> Vec<(String, Vec<f64>)> {
     let kept = program.values.iter().filter(|value| value.role.is_persistent() && value.name != "hyper");
     let mut kept: Vec<(String, usize)> = kept.map(|value| (value.name.clone(), value.elements())).collect();
     kept.sort();
-    for (seed, (name, elements)) in kept.iter().enumerate() {
+    let fill = |(seed, (name, elements)): (usize, (String, usize))| {
         let offset = if name.ends_with("running_var") { 1.0 } else { 0.0 };
-        let values: Vec<f64> = numbers(*elements, seed as u64, 0.5).iter().map(|x| x + offset).collect();
-        probe.write(name, &values);
-    }
-    probe.loss();
-    kept.into_iter().map(|(name, _)| (name.clone(), probe.read(&name))).collect()
+        let values = numbers(elements, seed as u64, 0.5).iter().map(|x| x + offset).collect();
+        (name, values)
+    };
+    kept.into_iter().enumerate().map(fill).collect()
 }
 
 fn joined(program: &Program) -> usize {
@@ -98,5 +107,37 @@ fn other_passes_go_before() {
             let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-9 * b.abs() + 1e-12;
             assert!(got.iter().zip(&expected).all(near), "{} {name}", graph.name);
         }
+    }
+}
+
+#[test]
+fn biases_have_a_learning_rate_of_their_own_and_shrink_as_before() {
+    const FACTOR: f64 = 4.0;
+    for graph in [digits([2, 9, 8], 4, 3), branches()] {
+        let program = differentiated(&graph, Precision::F64);
+        let Optimiser::Sgd(plain) = sgd() else { panic!("{:?}", sgd()) };
+        let [decay, rate] = [f64::from(plain.weight_decay), common::HYPER[0]];
+        let usual = update_joined(&program, sgd(), 0).unwrap();
+        let faster = Optimisers { biases: sgd().faster(FACTOR), ..Optimisers::from(sgd()) };
+        let faster = update_joined(&program, faster, 0).unwrap();
+        let before = beginning(&usual);
+        let mut biases = 0;
+        for (((name, usual), (_, faster)), (_, before)) in
+            state(&usual).into_iter().zip(state(&faster)).zip(before)
+        {
+            if !name.contains(".bias") {
+                assert_eq!(usual, faster, "{name}");
+            } else if name.ends_with(".bias") {
+                biases += 1;
+                for ((&usual, &faster), &before) in usual.iter().zip(&faster).zip(&before) {
+                    let shrunk = before - rate * decay * before;
+                    let [step, larger] = [shrunk - usual, shrunk - faster];
+                    // The decay is rounded to f32.
+                    assert!((larger - FACTOR * step).abs() < 1e-9, "{name}: {step} {larger}");
+                    assert!(step.abs() > 1e-6, "{name} does not move");
+                }
+            }
+        }
+        assert!(biases >= 2, "{}", graph.name);
     }
 }

@@ -48,6 +48,9 @@ pub struct Parameter {
     pub initialisation: Initialisation,
     /// Trained or buffer.
     pub kind: ParameterKind,
+    /// Whether training leaves it as it is, though its layer trains. See [`Graph::freeze`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub frozen: bool,
 }
 
 impl Parameter {
@@ -147,19 +150,20 @@ pub enum GraphError {
 }
 
 impl Graph {
-    /// The number of trained values; those of frozen layers are not.
+    /// The number of trained values; those that are frozen, or their layers, are not.
     #[must_use]
     pub fn trained_parameters(&self) -> usize {
         let owned = self.nodes.iter().filter(|node| !node.frozen).flat_map(|node| &node.parameters);
         owned
             .filter_map(|id| self.parameters.get(id.0))
-            .filter(|p| p.kind == ParameterKind::Trained)
+            .filter(|p| p.kind == ParameterKind::Trained && !p.frozen)
             .map(Parameter::elements)
             .fold(0, usize::saturating_add)
     }
 
     /// Freezes layers: each name stands for the layer of that name and for all layers of the module of that name, so that `layer1` is also
-    /// `layer1.0.conv1`.
+    /// `layer1.0.conv1`. The name of a parameter freezes it alone: with `layer1.0.bn1.weight`, the batch norm still trains its bias and goes by the
+    /// batch's statistics.
     ///
     /// # Errors
     /// Where a name stands for nothing, or nothing is left to train.
@@ -171,6 +175,13 @@ impl Graph {
             let mut any = false;
             for node in self.nodes.iter_mut().filter(|node| within(&node.name)) {
                 node.frozen = true;
+                any = true;
+            }
+            let trained = |parameter: &&mut Parameter| {
+                parameter.kind == ParameterKind::Trained && parameter.name == name
+            };
+            for parameter in self.parameters.iter_mut().filter(trained) {
+                parameter.frozen = true;
                 any = true;
             }
             if !any {
@@ -404,6 +415,7 @@ impl GraphBuilder {
         for spec in op.parameters() {
             parameters.push(ParameterId(self.graph.parameters.len()));
             self.graph.parameters.push(Parameter {
+                frozen: false,
                 name: format!("{name}.{}", spec.name),
                 shape: spec.shape,
                 initialisation: spec.initialisation,
@@ -563,6 +575,24 @@ mod tests {
             message(&["conv1", "aux", "conv2", "fc"]),
             "network `test`: every layer with parameters is frozen, nothing is left to train"
         );
+    }
+
+    #[test]
+    fn a_parameter_is_frozen_alone() {
+        let mut graph = with_auxiliary(0.3, 5).unwrap();
+        let all = graph.trained_parameters();
+        graph.freeze(&["aux.fc.bias", "conv1.weight"]).unwrap();
+        let frozen = |graph: &Graph| {
+            let frozen = graph.parameters.iter().filter(|parameter| parameter.frozen);
+            frozen.map(|parameter| parameter.name.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(frozen(&graph), ["conv1.weight", "aux.fc.bias"]);
+        assert_eq!(frozen(&graph.for_inference()), ["conv1.weight"]);
+        assert!(graph.nodes.iter().all(|node| !node.frozen));
+        let elements = |graph: &Graph| {
+            graph.parameters.iter().filter(|p| p.frozen).map(Parameter::elements).sum::<usize>()
+        };
+        assert_eq!(all - graph.trained_parameters(), elements(&graph));
     }
 
     #[test]

@@ -252,6 +252,10 @@ impl<'a> Export<'a> {
                 inputs.push(self.constant(&format!("{}.ratio", node.name), &[], &[op.p]));
                 ("Dropout", "", plain())
             }
+            Op::Scale(op) => {
+                inputs.push(self.constant(&format!("{}.factor", node.name), &[], &[op.factor]));
+                ("Mul", "", plain())
+            }
             Op::Add(_) => ("Add", "", plain()),
             Op::Concat(_) => ("Concat", "", plain().int("axis", 1)),
             #[allow(

@@ -8,8 +8,8 @@ use stratus_onnx::{Model, Options};
 use stratus_testing::allocator::{Watching, largest_request};
 use stratus_testing::damage;
 
-const FILES: [&str; 6] =
-    ["torchscript", "torchscript_mobile", "torchscript_training", "tensorflow", "parts", "refused"];
+const FILES: [&str; 7] =
+    ["torchscript", "torchscript_mobile", "torchscript_training", "tensorflow", "parts", "scaled", "refused"];
 
 #[global_allocator]
 static ALLOCATOR: Watching = Watching;

@@ -8,7 +8,7 @@ mod common;
 use common::{BATCH, logits, off};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use stratus_graph::ops::{AvgPool2d, Conv2d, Dropout};
+use stratus_graph::ops::{AvgPool2d, Conv2d, Dropout, Scale};
 use stratus_graph::{Graph, Op, Operation, layer_file};
 use stratus_onnx::{Imported, Model, Options};
 
@@ -48,7 +48,7 @@ fn op<'a>(graph: &'a Graph, name: &str) -> &'a Op {
 fn what_is_imported_computes_what_onnxruntime_computes() {
     let text = std::fs::read_to_string(path("expected.json")).unwrap();
     let expected: BTreeMap<String, Expected> = serde_json::from_str(&text).unwrap();
-    assert_eq!(expected.len(), 7);
+    assert_eq!(expected.len(), 8);
     for (name, Expected { input, logits: wanted }) in expected {
         let imported = import(&name);
         let channels_last = name == "tensorflow";
@@ -127,6 +127,14 @@ fn nodes_of_tensorflow_become_layers() {
         Conv2d { padding_before: [0, 1], padding_after: [1, 2], bias: true, ..Conv2d::new(2, 4, 3, 2, 0) };
     assert_eq!(*op(&graph, "net.conv1.Conv2D"), conv.into());
     assert_eq!(notes, ["the last node, Softmax `softmax`, is left out: the loss has a softmax of its own"]);
+}
+
+#[test]
+fn products_with_one_number_become_layers() {
+    let Imported { graph, .. } = import("scaled");
+    for (name, factor) in [("residual", 0.17), ("halved", 0.5), ("cooled", 0.125)] {
+        assert_eq!(*op(&graph, name), Scale { factor }.into(), "{name}");
+    }
 }
 
 #[test]

@@ -119,6 +119,8 @@ fn layers_that_no_network_has_come_back() {
          op = 'gelu'",
         "|name = 'output'; op = 'relu'|name = 'f'; op = 'flatten'|name = 'l'; op = 'linear'; \
          out_features = 3; bias = false|name = 'n'; op = 'batch_norm2d'|name = 'a'; op = 'add'; inputs = ['l', 'n']",
+        "|name = 's'; op = 'scale'; factor = 0.17|name = 'a'; op = 'add'; inputs = ['input', 's']|name = 'f'; op = 'flatten'|name = 'l'; \
+         op = 'linear'; out_features = 3|name = 't'; op = 'scale'; factor = -0.125",
         "|name = 'l'; op = 'local_response_norm'; size = 3; k = 2|name = 'c'; op = 'concat'; inputs = ['l', 'input', 'l']",
     ] {
         let graph = small(layers);

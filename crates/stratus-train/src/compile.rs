@@ -22,7 +22,7 @@ use stratus_engine::plan::{Persistent, PreparedPlan};
 use stratus_engine::program::Mode;
 use stratus_engine::recompute::{AGAIN_SUFFIX, recompute};
 use stratus_engine::tile::tile;
-use stratus_engine::update::{LARGE, Optimiser, update_joined};
+use stratus_engine::update::{LARGE, Optimiser, Optimisers, update_joined};
 use stratus_engine::{Backend, Choices, Plan, Program, Session};
 use stratus_graph::Graph;
 
@@ -184,10 +184,16 @@ pub struct Programs {
     pub refresh: Program,
 }
 
-/// The optimiser that the configuration asks for.
+/// The optimisers that the configuration asks for.
+fn optimisers(settings: &experiment::Optimiser) -> Optimisers {
+    let weights = optimiser(settings);
+    let biases = if settings.bias_rate == 1.0 { weights } else { weights.faster(settings.bias_rate) };
+    Optimisers { weights, biases }
+}
+
 fn optimiser(settings: &experiment::Optimiser) -> Optimiser {
     let weight_decay = settings.weight_decay;
-    let adaptive = |rule| Optimiser::Adaptive(AdaptiveUpdate { rule, weight_decay });
+    let adaptive = |rule| Optimiser::Adaptive(AdaptiveUpdate { rule, weight_decay, rate: 1.0 });
     let epsilon = |usual| settings.epsilon.unwrap_or(usual);
     let adam = |decoupled| Adaptive::Adam {
         betas: [settings.beta1, settings.beta2],
@@ -199,6 +205,7 @@ fn optimiser(settings: &experiment::Optimiser) -> Optimiser {
             momentum: settings.momentum as f32,
             weight_decay: weight_decay as f32,
             nesterov: settings.nesterov,
+            rate: 1.0,
         }),
         OptimiserName::Adam => adaptive(adam(false)),
         OptimiserName::AdamW => adaptive(adam(true)),
@@ -217,7 +224,7 @@ pub fn programs(
     opened: &Opened,
     samples: usize,
 ) -> Result<Programs, TrainError> {
-    let optimiser = optimiser(&experiment.optimiser);
+    let optimisers = optimisers(&experiment.optimiser);
     let smoothing = experiment.train.label_smoothing as f32;
     let precision = opened.precision(experiment.train.precision);
     let training = |batch| -> Result<Program, TrainError> {
@@ -230,7 +237,7 @@ pub fn programs(
             0 | 1 => tiled(program, experiment, opened)?,
             _ => micro_batches(&program, parts)?,
         };
-        Ok(update_joined(&program, optimiser, LARGE)?)
+        Ok(update_joined(&program, optimisers, LARGE)?)
     };
     let rest = samples % experiment.train.batch_size;
     let train = training(experiment.train.batch_size)?;
@@ -527,6 +534,24 @@ mod tests {
         fn resident_bytes(&self) -> u64 {
             0
         }
+    }
+
+    #[test]
+    fn biases_learn_at_the_rate_that_is_set() {
+        let of = |name: OptimiserName| {
+            let settings =
+                experiment::Optimiser { name, bias_rate: 64.0, weight_decay: 0.5, ..Default::default() };
+            let Optimisers { weights, biases } = optimisers(&settings);
+            let rates = |optimiser| match optimiser {
+                Optimiser::Sgd(sgd) => (f64::from(sgd.rate), f64::from(sgd.weight_decay)),
+                Optimiser::Adaptive(update) => (update.rate, update.weight_decay),
+            };
+            assert_eq!((rates(weights), rates(biases)), ((1.0, 0.5), (64.0, 0.5 / 64.0)), "{name:?}");
+        };
+        use OptimiserName::{Adadelta, Adagrad, Adam, AdamW, Sgd};
+        [Sgd, Adam, AdamW, Adagrad, Adadelta].into_iter().for_each(of);
+        let settings = experiment::Optimiser::default();
+        assert_eq!(optimisers(&settings).biases, optimisers(&settings).weights);
     }
 
     #[test]

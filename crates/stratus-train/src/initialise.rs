@@ -78,6 +78,7 @@ mod tests {
 
     fn weight(shape: [usize; 4], initialisation: Initialisation) -> Parameter {
         Parameter {
+            frozen: false,
             name: "conv.weight".to_owned(),
             shape: shape.to_vec(),
             initialisation,

@@ -100,7 +100,12 @@ fn tunes(backend: &dyn Backend, key: &str, tile_bytes: usize) {
     let mut graph = graph(&fixture, fixture.classes);
     graph.freeze(layers).unwrap();
     let forward = fuse(&lower(&graph, Mode::Train, Precision::F32, fixture.input[0]).unwrap()).unwrap();
-    let sgd = SgdUpdate { momentum: fixture.momentum, weight_decay: fixture.weight_decay, nesterov: false };
+    let sgd = SgdUpdate {
+        momentum: fixture.momentum,
+        weight_decay: fixture.weight_decay,
+        nesterov: false,
+        rate: 1.0,
+    };
     let program = tile(&differentiate(&forward).unwrap(), tile_bytes, 1).unwrap();
     let program = update(&program, Optimiser::Sgd(sgd)).unwrap();
     let (mut session, mut inputs) = session(backend, &fixture, &graph, &program);

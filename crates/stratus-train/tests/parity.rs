@@ -103,7 +103,12 @@ fn program(fixture: &Fixture, graph: &Graph, tile_bytes: usize) -> Program {
         assert!(!value.name.ends_with(TILE_SUFFIX));
         value.role = Role::Buffer;
     }
-    let sgd = SgdUpdate { momentum: fixture.momentum, weight_decay: fixture.weight_decay, nesterov: false };
+    let sgd = SgdUpdate {
+        momentum: fixture.momentum,
+        weight_decay: fixture.weight_decay,
+        nesterov: false,
+        rate: 1.0,
+    };
     update(&program, Optimiser::Sgd(sgd)).unwrap()
 }
 

@@ -17,11 +17,12 @@ const RULES: [Adaptive; 4] = [
 fn tests() -> Vec<Case> {
     let mut cases = Vec::new();
     for rule in RULES {
-        let update = AdaptiveUpdate { rule, weight_decay: 1e-4 };
+        let update = AdaptiveUpdate { rule, weight_decay: 1e-4, rate: 1.0 };
         for shape in [&[8, 1, 3, 3][..], &[32, 16, 3, 3], &[10, 1568], &[1], &[33, 17, 1, 1]] {
             cases.extend(kernels(shape, update, Fill::Hyper, ""));
         }
         cases.extend(kernels(&[17], AdaptiveUpdate { weight_decay: 0.0, ..update }, Fill::Hyper, ""));
+        cases.extend(kernels(&[19], AdaptiveUpdate { rate: 0.25, ..update }, Fill::Hyper, " slower"));
         // A rate and an iteration of 1 to 3: later, nothing is left of the beginning, by which Adam's means are corrected.
         cases.extend(kernels(&[32, 16, 3, 3], update, Fill::Whole { low: 1, high: 3 }, " early"));
     }
@@ -29,7 +30,7 @@ fn tests() -> Vec<Case> {
 }
 
 fn benchmarks() -> Vec<Case> {
-    kernels(&[512, 512, 3, 3], AdaptiveUpdate { rule: ADAM, weight_decay: 1e-4 }, Fill::Hyper, "")
+    kernels(&[512, 512, 3, 3], AdaptiveUpdate { rule: ADAM, weight_decay: 1e-4, rate: 1.0 }, Fill::Hyper, "")
 }
 
 fn kernels(shape: &[usize], update: AdaptiveUpdate, hyper: Fill, when: &str) -> Vec<Case> {

@@ -61,7 +61,7 @@ fn kernels(x: &[usize], out_features: usize, bias: bool) -> Vec<Case> {
 /// The gradient with the optimiser's step, with and without a copy in the compute precision.
 fn updates(x: &[usize], out_features: usize, bias: bool) -> Vec<Case> {
     let linear = Linear { in_features: x[1..].iter().product(), out_features, bias };
-    let sgd = SgdUpdate { momentum: 0.9, weight_decay: 1e-4, nesterov: false };
+    let sgd = SgdUpdate { momentum: 0.9, weight_decay: 1e-4, nesterov: false, rate: 1.0 };
     let (y, weight) = ([x[0], out_features], [out_features, linear.in_features]);
     let numbers = Fill::Uniform { low: -1.0, high: 1.0 };
     let case = |copied: bool| {

@@ -21,6 +21,7 @@ mod loss;
 mod max_pool2d;
 mod relu;
 mod run;
+mod scale;
 mod sgd;
 mod stem;
 
@@ -52,6 +53,7 @@ const TABLES: &[Table] = &[
     loss::TABLE,
     max_pool2d::TABLE,
     relu::TABLE,
+    scale::TABLE,
     sgd::TABLE,
     stem::TABLE,
 ];

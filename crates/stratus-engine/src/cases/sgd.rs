@@ -6,7 +6,7 @@ use crate::{Precision, Role};
 
 pub(super) const TABLE: Table = Table { tests, benchmarks };
 
-const SGD: SgdUpdate = SgdUpdate { momentum: 0.9, weight_decay: 1e-4, nesterov: false };
+const SGD: SgdUpdate = SgdUpdate { momentum: 0.9, weight_decay: 1e-4, nesterov: false, rate: 1.0 };
 
 fn tests() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -15,6 +15,7 @@ fn tests() -> Vec<Case> {
     }
     cases.extend(kernels(&[17], SgdUpdate { momentum: 0.0, weight_decay: 0.0, ..SGD }));
     cases.extend(kernels(&[33, 17], SgdUpdate { nesterov: true, ..SGD }));
+    cases.extend(kernels(&[19], SgdUpdate { rate: 4.0, ..SGD }));
     cases
 }
 
@@ -26,7 +27,8 @@ fn kernels(shape: &[usize], sgd: SgdUpdate) -> Vec<Case> {
     let numbers = Fill::Uniform { low: -1.0, high: 1.0 };
     let case = |kernel: &str| {
         let rule = if sgd.nesterov { "nesterov" } else { "momentum" };
-        Case::new(format!("{kernel} {} {rule} {}", extents(shape), sgd.momentum), sgd)
+        let rate = if sgd.rate > 1.0 { " faster" } else { "" };
+        Case::new(format!("{kernel} {} {rule} {}{rate}", extents(shape), sgd.momentum), sgd)
             .input("gradient", shape, Class::Master)
             .filled("hyper", &[HYPER.len()], Class::Hyper, Fill::Hyper)
             .update("parameter", shape, Role::Parameter, numbers, Class::Master)

@@ -79,7 +79,7 @@ impl KernelSpec for Conv2dForward {
     fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
         let (x, weight, y) = (step.inputs[0], step.inputs[1], step.outputs[0]);
         let Some(mut dy) = to.gradient(y) else { return Ok(()) };
-        let trained = to.wants_gradient(weight);
+        let trained = step.inputs[1..].iter().any(|&parameter| to.wants_gradient(parameter));
         if self.relu && (trained || to.wants_gradient(x)) {
             dy = backward_through_relu(step, y, dy, to);
         }

@@ -87,7 +87,7 @@ impl KernelSpec for LinearForward {
                 to.push(step, kernel, Phase::BackwardData, vec![dy, weight], vec![], vec![dx]);
             });
         }
-        if !to.wants_gradient(weight) {
+        if !step.inputs[1..].iter().any(|&parameter| to.wants_gradient(parameter)) {
             return Ok(());
         }
         let mut outputs = vec![to.parameter_gradient(weight)];

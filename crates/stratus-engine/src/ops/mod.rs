@@ -16,6 +16,7 @@ mod local_response_norm;
 mod loss;
 mod max_pool2d;
 mod relu;
+mod scale;
 mod sgd;
 mod stem;
 
@@ -37,6 +38,7 @@ pub use local_response_norm::{LrnBackward, LrnForward};
 pub use loss::{METRICS, SoftmaxCrossEntropy};
 pub use max_pool2d::{MaxPoolBackward, MaxPoolForward};
 pub use relu::{ReluBackward, ReluForward};
+pub use scale::Scale;
 pub use sgd::{HYPER, SgdUpdate};
 pub use stem::{Stem, StemApply, StemGradients, StemInference, StemStatistics};
 
@@ -152,6 +154,7 @@ kernels!(
     MaxPoolForward,
     ReluBackward,
     ReluForward,
+    Scale,
     Reorder,
     SgdUpdate,
     SoftmaxCrossEntropy,
@@ -179,6 +182,7 @@ pub(crate) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
         Op::MaxPool2d(op) => max_pool2d::lower(op, node, to),
         Op::Relu(_) => relu::lower(None, node, to),
         Op::Relu6(_) => relu::lower(Some(stratus_graph::ops::Relu6::CEILING), node, to),
+        Op::Scale(op) => scale::lower(op, node, to),
     }
 }
 

@@ -12,7 +12,8 @@ pub const HYPER: [&str; 4] = ["learning_rate", "iteration", "seed_low", "seed_hi
 ///
 /// As PyTorch's SGD without dampening (Sutskever et al., "On the importance of initialization and momentum", 2013, in the form
 /// where the rate multiplies the velocity): `g = gradient + weight_decay * parameter`, `velocity = momentum * velocity + g`,
-/// `parameter -= learning_rate * velocity`, or by Nesterov's rule `parameter -= learning_rate * (g + momentum * velocity)`. `copy` is the new parameter in the compute precision.
+/// `parameter -= r * velocity`, or by Nesterov's rule `parameter -= r * (g + momentum * velocity)`, where `r = rate * learning_rate`. `copy` is the new
+/// parameter in the compute precision.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SgdUpdate {
     /// The share of the old velocity that is kept.
@@ -22,6 +23,23 @@ pub struct SgdUpdate {
     /// Whether the step is Nesterov's: taken as if the velocity had already been followed once more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub nesterov: bool,
+    /// What the learning rate is multiplied by.
+    #[serde(default = "unchanged", skip_serializing_if = "is_unchanged")]
+    pub rate: f32,
+}
+
+/// The factor of a learning rate that is taken as it is.
+fn unchanged() -> f32 {
+    1.0
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    clippy::float_cmp,
+    reason = "serde asks so; the factor is set, not computed"
+)]
+fn is_unchanged(rate: &f32) -> bool {
+    *rate == 1.0
 }
 
 impl KernelSpec for SgdUpdate {

@@ -16,7 +16,7 @@ impl Reference for AdaptiveUpdate {
         let Some((states, copy)) = rest.split_at_mut_checked(self.rule.states().len()) else {
             return Err(unexpected_operands());
         };
-        let (rate, iteration) = (hyper.get(0), hyper.get(1));
+        let (rate, iteration) = (self.rate * hyper.get(0), hyper.get(1));
         for position in 0..parameter.len() {
             let mut value = parameter.get(position);
             let mut g = gradient.get(position);

@@ -18,6 +18,7 @@ mod local_response_norm;
 mod loss;
 mod max_pool2d;
 mod relu;
+mod scale;
 mod sgd;
 mod stem;
 mod tensor;
@@ -81,6 +82,7 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::MaxPoolForward(kernel) => Box::new(*kernel),
         Kernel::ReluBackward(kernel) => Box::new(*kernel),
         Kernel::ReluForward(kernel) => Box::new(*kernel),
+        Kernel::Scale(kernel) => Box::new(*kernel),
         Kernel::Reorder(kernel) => Box::new(*kernel),
         Kernel::SgdUpdate(kernel) => Box::new(*kernel),
         Kernel::SoftmaxCrossEntropy(kernel) => Box::new(*kernel),

@@ -26,7 +26,7 @@ pub(super) fn step(
     velocity: &mut Tensor<'_>,
     mut copy: Option<&mut Tensor<'_>>,
 ) {
-    let learning_rate = hyper.get(0);
+    let learning_rate = f64::from(sgd.rate) * hyper.get(0);
     let (momentum, weight_decay) = (f64::from(sgd.momentum), f64::from(sgd.weight_decay));
     for position in 0..parameter.len() {
         let decayed = gradient(position) + weight_decay * parameter.get(position);

@@ -36,7 +36,7 @@ pub const HYPER: [f64; 4] = [0.1, 7.0, 123.0, 456.0];
 
 /// SGD with the constants the tests use.
 pub fn sgd() -> Optimiser {
-    Optimiser::Sgd(SgdUpdate { momentum: 0.9, weight_decay: 1e-4, nesterov: false })
+    Optimiser::Sgd(SgdUpdate { momentum: 0.9, weight_decay: 1e-4, nesterov: false, rate: 1.0 })
 }
 
 /// Forward, fused, backward, update.

@@ -58,6 +58,20 @@ fn resnet11_is_a_network() {
     assert_eq!(extents, [16, 8, 4]);
 }
 
+#[test]
+fn vgg7_is_a_network() {
+    let graph = parse(include_str!("../../../../docs/examples/vgg7.toml")).unwrap();
+    graph.verify().unwrap();
+    assert_eq!(graph.shape(graph.output), &Shape::vector(10));
+    // Whitened patches have 24 channels of 12 values; stages 64, 256 and 256 with two convolutions and their norms each; ten classes.
+    let taps = 24 * 64 + 64 * 64 + 64 * 256 + 3 * 256 * 256;
+    let norms = 2 * 2 * (64 + 256 + 256);
+    assert_eq!(graph.trained_parameters(), 24 * 12 + 9 * taps + norms + 2560);
+    let extents: Vec<usize> =
+        ["layer1.pool", "layer2.pool", "layer3.pool", "pool"].map(|name| extent(&graph, name)).to_vec();
+    assert_eq!(extents, [16, 8, 4, 1]);
+}
+
 /// The height of a layer's output.
 fn extent(graph: &Graph, layer: &str) -> usize {
     let node = graph.nodes.iter().find(|node| node.name == layer).unwrap();
@@ -129,7 +143,7 @@ fn mistakes_are_answered_with_what_was_meant() {
     assert_eq!(
         message("|name = 'a'; op = 'conv2'"),
         "layer `a`: there is no operation `conv2`, did you mean `conv2d`?; known are adaptive_avg_pool2d, add, avg_pool2d, \
-         batch_norm2d, concat, conv2d, dropout, flatten, gelu, linear, local_response_norm, max_pool2d, relu, relu6"
+         batch_norm2d, concat, conv2d, dropout, flatten, gelu, linear, local_response_norm, max_pool2d, relu, relu6, scale"
     );
     assert_eq!(
         message("|name = 'a'; op = 'max_pool2d'; kernal = 3"),
@@ -304,7 +318,7 @@ prop_compose! {
         for (key, number) in declaration.keys.iter().zip(numbers) {
             let value = match *key {
                 "bias" | "ceil_mode" | "count_include_pad" => (number % 2 == 0).to_string(),
-                "p" | "epsilon" | "momentum" | "alpha" | "beta" | "k" => format!("{}e-1", number.clamp(-1, 1 << 31)),
+                "p" | "epsilon" | "momentum" | "alpha" | "beta" | "k" | "factor" => format!("{}e-1", number.clamp(-1, 1 << 31)),
                 _ => number.to_string(),
             };
             text += &format!("{key} = {value}\n");

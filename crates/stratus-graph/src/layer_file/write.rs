@@ -37,10 +37,15 @@ impl Written {
         }
     }
 
-    /// A number, where it is not the default.
+    /// A number.
+    pub(crate) fn number(&mut self, key: &str, value: f32) {
+        self.line(key, number(value));
+    }
+
+    /// A [`number`](Self::number), where it is not the default.
     pub(crate) fn number_unless(&mut self, key: &str, value: f32, default: f32) {
         if value != default {
-            self.line(key, number(value));
+            self.number(key, value);
         }
     }
 

@@ -14,6 +14,7 @@ mod local_response_norm;
 mod max_pool2d;
 mod relu;
 mod relu6;
+mod scale;
 
 pub use adaptive_avg_pool2d::AdaptiveAvgPool2d;
 pub use add::Add;
@@ -29,6 +30,7 @@ pub use local_response_norm::LocalResponseNorm;
 pub use max_pool2d::MaxPool2d;
 pub use relu::Relu;
 pub use relu6::Relu6;
+pub use scale::Scale;
 
 use crate::layer_file::{AttributeError, Attributes, Written};
 use crate::{Shape, ShapeError};
@@ -241,6 +243,7 @@ operations!(
     MaxPool2d,
     Relu,
     Relu6,
+    Scale,
 );
 
 #[cfg(test)]
@@ -250,12 +253,14 @@ mod tests {
     #[test]
     fn declared_names_are_the_kinds() {
         let table: toml::Table =
-            "kernel = 3\nout_channels = 1\nout_features = 1\noutput = 1\nsize = 5".parse().unwrap();
+            "kernel = 3\nout_channels = 1\nout_features = 1\noutput = 1\nsize = 5\nfactor = 2"
+                .parse()
+                .unwrap();
         let input = Shape::vector(4);
         for declaration in DECLARATIONS {
             let op = (declaration.build)(&Attributes::new(&table), &[&input]).unwrap();
             assert_eq!(op.kind(), declaration.name);
         }
-        assert_eq!(DECLARATIONS.len(), 14);
+        assert_eq!(DECLARATIONS.len(), 15);
     }
 }

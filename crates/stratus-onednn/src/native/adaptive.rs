@@ -36,7 +36,7 @@ impl Rates {
     /// Of an optimiser; `hyper` is what [`stratus_engine::ops::HYPER`] says.
     fn of(update: AdaptiveUpdate, hyper: &[f64]) -> Self {
         let number = |position: usize| hyper.get(position).copied().unwrap_or(0.0);
-        let (rate, iteration, decay) = (number(0), number(1), update.weight_decay);
+        let (rate, iteration, decay) = (update.rate * number(0), number(1), update.weight_decay);
         match update.rule {
             Adaptive::Adam { betas, epsilon, decoupled } => {
                 let corrections = Adaptive::corrections(betas, iteration);

@@ -56,6 +56,11 @@ impl Machine {
         self.over(y, &|range, y| sum(self.level, &a[range.clone()], &b[range], y));
     }
 
+    /// `y = factor * x`.
+    pub fn scale<E: Element>(&self, factor: f32, x: &[E], y: &mut [E]) {
+        self.over(y, &|range, y| scale(self.level, factor, &x[range], y));
+    }
+
     /// `sum += x`.
     pub fn accumulate<E: Element>(&self, x: &[E], sum: &mut [E]) {
         self.over(sum, &|range, sum| accumulate(self.level, &x[range], sum));
@@ -130,7 +135,7 @@ impl Rates {
     /// Those of an optimiser; `hyper` is what [`stratus_engine::ops::HYPER`] says, rounded to what it was given as.
     #[must_use]
     pub fn of(sgd: SgdUpdate, hyper: &[f64]) -> Self {
-        let learning = hyper.first().copied().unwrap_or(0.0) as f32;
+        let learning = sgd.rate * hyper.first().copied().unwrap_or(0.0) as f32;
         Self { learning, momentum: sgd.momentum, decay: sgd.weight_decay, nesterov: sgd.nesterov }
     }
 }
@@ -190,6 +195,15 @@ fn add_relu_body<A: Element, B: Element>(a: &[A], b: &[A], y: &mut [B]) {
     for ((y, a), b) in y.iter_mut().zip(a).zip(b) {
         let value = a.load() + b.load();
         *y = B::store(if value <= 0.0 { 0.0 } else { value });
+    }
+}
+
+multiversion! { fn scale / scale_body [E: Element] [E] (factor: f32, x: &[E], y: &mut [E]) }
+
+#[inline(always)]
+fn scale_body<E: Element>(factor: f32, x: &[E], y: &mut [E]) {
+    for (y, x) in y.iter_mut().zip(x) {
+        *y = E::store(factor * x.load());
     }
 }
 

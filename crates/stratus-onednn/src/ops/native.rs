@@ -255,6 +255,12 @@ pub(crate) fn prepare(
                 step(0, move |o| machine.relu_backward::<E>(k.ceiling, o.elements(0), o.elements(1), o.elements(2)))
             })
         }
+        Kernel::Scale(k) => {
+            around.expect_same_layout(&[0, 1])?;
+            typed!(around.one_type(&[0, 1])?, E => {
+                step(0, move |o| machine.scale::<E>(k.factor, o.elements(0), o.elements(1)))
+            })
+        }
         Kernel::GeluForward(_) => {
             around.expect_same_layout(&[0, 1])?;
             match (around.dtype(0), around.dtype(1)) {

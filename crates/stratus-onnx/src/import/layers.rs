@@ -8,7 +8,7 @@ use crate::proto::Node;
 use crate::tensor::Constant;
 use stratus_graph::ops::{
     AdaptiveAvgPool2d, Add, BatchNorm2d, Concat, Conv2d, Dropout, Flatten, Gelu, Linear, LocalResponseNorm,
-    Relu, Relu6,
+    Relu, Relu6, Scale,
 };
 use stratus_graph::{Op, Shape};
 
@@ -47,7 +47,8 @@ impl<'a> Importer<'a> {
             "GlobalMaxPool" => self.global_max_pool(node),
             "ReduceMean" => self.mean(node),
             "Add" | "Sum" => self.add(node),
-            "Mul" => self.scale(node),
+            "Mul" => self.product(node),
+            "Div" => self.quotient(node),
             "Concat" => self.concat(node),
             "Flatten" | "Reshape" | "Squeeze" => self.reshape(node),
             "Transpose" => self.transpose(node),
@@ -69,6 +70,11 @@ impl<'a> Importer<'a> {
     /// A layer that does the same to every element, whatever their order.
     fn elementwise(&mut self, node: &'a Node<'a>, op: impl Into<Op>) -> Taken<Value> {
         let made = self.made(node, 0)?;
+        self.elementwise_of(node, made, op)
+    }
+
+    /// The same of a value that is not the node's first.
+    fn elementwise_of(&mut self, node: &'a Node<'a>, made: Made, op: impl Into<Op>) -> Taken<Value> {
         let value = self.push(node, op, &[made], vec![])?;
         Ok(in_order(value, made.order))
     }
@@ -362,11 +368,15 @@ impl<'a> Importer<'a> {
         Ok(self.alias(node, made))
     }
 
-    /// Multiplies the weight and the bias of the layer before: what is left of a batch norm that was folded.
-    fn scale(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+    /// One number multiplies every element; one for each channel, the weight and the bias of the layer before: what is left of a batch norm that was
+    /// folded.
+    fn product(&mut self, node: &'a Node<'a>) -> Taken<Value> {
         let first = usize::from(!matches!(self.value(node, 0)?, Value::Made(_)));
         let made = self.made(node, first)?;
         let constant = self.constant(node, 1 - first)?.ok_or("it has one input")?;
+        if let Some(factor) = constant.scalar() {
+            return self.elementwise_of(node, made, Scale { factor });
+        }
         let factors = self.per_channel(made, constant)?;
         let layer = self.changeable(made)?;
         // Running statistics, of a batch norm, stay.
@@ -377,6 +387,17 @@ impl<'a> Importer<'a> {
             }
         }
         Ok(self.alias(node, made))
+    }
+
+    /// Division by one number.
+    fn quotient(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+        if !matches!(self.value(node, 0)?, Value::Made(_)) {
+            return Err("it divides by what it computes from the images".into());
+        }
+        let made = self.made(node, 0)?;
+        let divisor = self.constant(node, 1)?.and_then(|constant| constant.scalar());
+        let factor = divisor.map(f32::recip).ok_or("only division by one number is taken")?;
+        self.elementwise_of(node, made, Scale { factor })
     }
 
     /// A number for each channel of what a layer makes.

@@ -235,7 +235,8 @@ settings! {
         /// checkpoint is taken. A classifier for another number of classes begins anew. Not set: every weight begins at random.
         weights: Option<String> = None, Limit::NotEmpty;
         /// Layers that training leaves as they are: `layer1` is the layer of that name and all that begin with `layer1.`. They have no gradient and
-        /// no update, their batch norm goes by its running statistics and leaves them, their dropout drops nothing.
+        /// no update, their batch norm goes by its running statistics and leaves them, their dropout drops nothing. The name of a parameter, such as
+        /// `layer1.bn1.weight`, freezes it alone.
         freeze: Vec<String> = Vec::new(), Limit::NotEmpty;
     }
 
@@ -377,6 +378,8 @@ settings! {
         momentum: f64 = 0.9, Limit::From(0.0, 1.0);
         /// Added to each gradient as this times the weight; adamw: the weight loses this times the learning rate instead.
         weight_decay: f64 = 0.0, Limit::AtLeast(0.0);
+        /// What the learning rate of biases is multiplied by, batch norms' among them. Their weight decay is divided by it: they shrink like the others.
+        bias_rate: f64 = 1.0, Limit::Above(0.0);
         /// sgd: take each step as if the last one had already been repeated (Nesterov's momentum).
         nesterov: bool = false, Limit::Any;
         /// adam, adamw: share of the old that the gradients' mean keeps.
@@ -425,5 +428,8 @@ settings! {
         batch_size: Option<usize> = None, Limit::Between(1.0, 16_777_216.0);
         /// Measure each image together with its mirror image: their probabilities are averaged. It takes twice as long.
         mirror: bool = false, Limit::Any;
+        /// Measure each image also moved by so many pixels towards each of the four corners, what is uncovered showing its reflection: the
+        /// probabilities are averaged, with `validation.mirror` those of ten views. It takes five times as long. 0: as it is alone.
+        shift: usize = 0, Limit::Between(0.0, 1024.0);
     }
 }

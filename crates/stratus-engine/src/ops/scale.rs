@@ -1,0 +1,56 @@
+//! Multiplication by a fixed number.
+
+use super::{KernelSpec, Tiling, expect_counts, expect_same_shape};
+use crate::differentiate::Differentiator;
+use crate::lower::Lowering;
+use crate::{EngineError, Phase, Step, Value};
+use serde::{Deserialize, Serialize};
+use stratus_graph::Node;
+use stratus_graph::ops::Scale as Op;
+
+/// `x -> y = factor * x`. The same kernel on `dy` makes `dx`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Scale {
+    /// What every element is multiplied by.
+    pub factor: f32,
+}
+
+pub(super) fn lower(op: &Op, node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
+    let x = to.input(node, 0);
+    // Logits keep the master precision.
+    let y = to.output_same(node, x);
+    to.push(node, Scale { factor: op.factor }, vec![x], vec![], vec![y]);
+    Ok(())
+}
+
+impl KernelSpec for Scale {
+    fn name(&self) -> &'static str {
+        "scale"
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[1, 0, 1]])?;
+        if !self.factor.is_finite() {
+            return Err(format!("its factor is {}; it is a finite number", self.factor));
+        }
+        expect_same_shape(operands[0], operands[1])
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::PerSample
+    }
+
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        operands[0].elements() as u64
+    }
+
+    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
+        let Some(dy) = to.gradient(step.outputs[0]) else { return Ok(()) };
+        if to.wants_gradient(step.inputs[0]) {
+            to.add_gradient(step.inputs[0], |to, dx| {
+                to.push(step, *self, Phase::BackwardData, vec![dy], vec![], vec![dx]);
+            });
+        }
+        Ok(())
+    }
+}
