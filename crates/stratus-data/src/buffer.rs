@@ -5,8 +5,6 @@ use std::ops::{Deref, DerefMut};
 
 use bytemuck::Pod;
 
-use crate::pixels::{Element, Layout};
-
 /// Where every [`AlignedBytes`] begins: a multiple of a cache line, which is also the widest vector.
 pub const ALIGNMENT: usize = 64;
 
@@ -113,20 +111,6 @@ impl BatchBuffer {
         Ok(Self { images, labels, indices, samples: 0, epoch: 0, index: 0, owner })
     }
 
-    /// Mirrors every image, left to right: of this shape (C, H, W), as its loader has written it. Masks stay as they are.
-    pub fn mirror(&mut self, [channels, _, width]: [usize; 3], layout: Layout, element: Element) {
-        let pixel = element.bytes()
-            * match layout {
-                Layout::Nchw => 1,
-                Layout::Nhwc => channels,
-            };
-        for row in self.images.chunks_exact_mut(width * pixel) {
-            let (left, right) = row.split_at_mut(width / 2 * pixel);
-            let pairs = left.chunks_exact_mut(pixel).zip(right.rchunks_exact_mut(pixel));
-            pairs.for_each(|(left, right)| left.swap_with_slice(right));
-        }
-    }
-
     /// Bytes of memory a buffer of this size holds.
     pub(crate) fn bytes_of(batch_size: usize, image_bytes: usize, label_count: usize) -> u64 {
         (image_bytes + ALIGNMENT - 1) as u64
@@ -149,26 +133,6 @@ mod tests {
                 assert_eq!(bytes.elements::<f32>().len(), len / 4);
             }
         }
-    }
-
-    #[test]
-    fn images_are_mirrored_in_every_layout_and_only_once() {
-        for (layout, expected) in [
-            (Layout::Nchw, [2, 1, 0, 5, 4, 3, 8, 7, 6, 11, 10, 9]),
-            (Layout::Nhwc, [4, 5, 2, 3, 0, 1, 10, 11, 8, 9, 6, 7]),
-        ] {
-            let mut batch = BatchBuffer::new(1, 12 * 4, 1, 0).unwrap();
-            let numbers: Vec<f32> = (0..12u8).map(f32::from).collect();
-            batch.images.elements_mut().copy_from_slice(&numbers);
-            batch.mirror([2, 2, 3], layout, Element::F32);
-            assert_eq!(batch.images.elements::<f32>(), expected.map(|number: u8| f32::from(number)));
-            batch.mirror([2, 2, 3], layout, Element::F32);
-            assert_eq!(batch.images.elements::<f32>(), numbers);
-        }
-        let mut batch = BatchBuffer::new(2, 4 * 2, 2, 0).unwrap();
-        batch.images.elements_mut::<u16>().copy_from_slice(&[1, 2, 3, 4]);
-        batch.mirror([1, 1, 2], Layout::Nchw, Element::Bf16);
-        assert_eq!(batch.images.elements::<u16>(), [2, 1, 4, 3]);
     }
 
     #[test]

@@ -28,6 +28,7 @@ pub mod stats;
 pub mod sync;
 #[cfg(test)]
 mod torchvision_tests;
+mod view;
 
 pub use augment::{Augment, Padding, Placement, ResizedCrop, Shift};
 pub use buffer::{AlignedBytes, BatchBuffer};
@@ -40,3 +41,4 @@ pub use frame::{Orientation, Region};
 pub use loader::{LastBatch, Loader, LoaderConfig, LoaderError, Order, Position};
 pub use pixels::{Element, Layout, Normalisation, PixelOrder};
 pub use stratus_store as store;
+pub use view::View;

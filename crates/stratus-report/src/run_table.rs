@@ -61,7 +61,7 @@ pub fn render(summary: &Summary, run: &RunDir) -> String {
         some([
             last.val_top1.map(|v| format!("top-1 {:.2} %", 100.0 * v)),
             last.val_top5.map(|v| format!("top-5 {:.2} %", 100.0 * v)),
-            last.val_mirrored.then(|| "each image with its mirror image".to_owned()),
+            last.val_views.map(|views| format!("{views} views of each image")),
         ]),
     );
     let time = &summary.time;

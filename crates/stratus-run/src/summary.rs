@@ -174,9 +174,9 @@ pub struct Final {
     pub val_top1: Option<f64>,
     /// Top-5 accuracy on the validation samples.
     pub val_top5: Option<f64>,
-    /// Whether these were measured on each image together with its mirror image; not written where they were not.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub val_mirrored: bool,
+    /// Views of each image that these were measured on, their probabilities averaged; not written where it was the image alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_views: Option<u64>,
 }
 
 /// Bytes.

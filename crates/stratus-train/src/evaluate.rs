@@ -14,8 +14,8 @@ use crate::{Experiment, TrainError};
 use std::path::Path;
 use std::sync::Arc;
 use stratus_data::buffer::IGNORED_LABEL;
-use stratus_data::{Dataset, Loader, Split};
-use stratus_engine::{Clock, Session};
+use stratus_data::{AlignedBytes, Dataset, Loader, Split, View};
+use stratus_engine::{Clock, Program, Session};
 use stratus_run::RunDir;
 use stratus_run::sources::Source;
 
@@ -37,14 +37,68 @@ pub struct Evaluator {
     program: usize,
     loader: Loader,
     clock: Clock,
-    mirrored: Option<Mirrored>,
+    several: Option<Several>,
 }
 
-/// How each image is measured together with its mirror image.
-struct Mirrored {
+/// How several views of each image are measured together.
+struct Several {
     shape: [usize; 3],
     form: Form,
-    views: Views,
+    /// The first one is the image as it is.
+    views: Vec<View>,
+    said: Views,
+    /// A batch's images in one of the views.
+    images: AlignedBytes,
+}
+
+impl Several {
+    /// `None` where images are measured as they are.
+    fn new(
+        experiment: &Experiment,
+        program: &Program,
+        shape: [usize; 3],
+        form: Form,
+    ) -> Result<Option<Self>, TrainError> {
+        let [mirror, shift] = VIEWS;
+        let views = views(experiment);
+        let configuration =
+            |problem: String, hint: &str| TrainError::Configuration { problem, hint: hint.to_owned() };
+        if views.len() == 1 {
+            return Ok(None);
+        }
+        let [channels, height, width] = shape;
+        if experiment.validation.shift >= height.min(width) {
+            let problem =
+                format!("{shift} is {}, but an image has {height}×{width}", experiment.validation.shift);
+            return Err(configuration(problem, "shift by less than the images' height and width"));
+        }
+        let said = Views::of(program).ok_or_else(|| {
+            let problem = format!("{mirror}, {shift}: the network makes no probabilities to be averaged");
+            configuration(problem, "leave them out")
+        })?;
+        let bytes = program.batch * channels * height * width * form.element.bytes();
+        let images = AlignedBytes::zeroed(bytes).map_err(|_| {
+            configuration(
+                format!("there is no memory for {bytes} bytes of images"),
+                "set a smaller validation.batch_size",
+            )
+        })?;
+        Ok(Some(Self { shape, form, views, said, images }))
+    }
+}
+
+/// The keys that ask for several views.
+const VIEWS: [&str; 2] = ["validation.mirror", "validation.shift"];
+
+/// The views of each image that an experiment measures on.
+fn views(experiment: &Experiment) -> Vec<View> {
+    View::all(experiment.validation.mirror, experiment.validation.shift)
+}
+
+/// How many views of each image an experiment measures on.
+#[must_use]
+pub fn view_count(experiment: &Experiment) -> usize {
+    views(experiment).len()
 }
 
 impl Evaluator {
@@ -63,21 +117,14 @@ impl Evaluator {
         let form = Form::of(plan);
         let config = feed::measuring(experiment, shape, form, plan.program.batch);
         let clock = Clock::disabled(plan.program.steps.len());
-        let views = || {
-            Views::of(&plan.program).ok_or_else(|| TrainError::Configuration {
-                problem: "validation.mirror: the network makes no probabilities to be averaged".to_owned(),
-                hint: "leave it out".to_owned(),
-            })
-        };
-        let views = experiment.validation.mirror.then(views).transpose()?;
-        let mirrored = views.map(|views| Mirrored { shape, form, views });
-        Ok(Self { program, loader: Loader::new(dataset, config)?, clock, mirrored })
+        let several = Several::new(experiment, &plan.program, shape, form)?;
+        Ok(Self { program, loader: Loader::new(dataset, config)?, clock, several })
     }
 
     /// Bytes of the loader's batches.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.loader.bytes()
+        self.loader.bytes() + self.several.as_ref().map_or(0, |several| several.images.len() as u64)
     }
 
     /// The reader of the validation data.
@@ -97,16 +144,18 @@ impl Evaluator {
             debug_assert!(batch.labels[batch.samples..].iter().all(|&label| label == IGNORED_LABEL));
             let labels = bytemuck::cast_slice_mut(&mut batch.labels);
             session.run(self.program, &mut batch.images, labels, &mut self.clock, 0)?;
-            let metrics = match &mut self.mirrored {
+            let metrics = match &mut self.several {
                 None => session.metrics(),
-                Some(Mirrored { shape, form, views }) => {
-                    views.clear();
-                    views.add(session, self.program);
-                    batch.mirror(*shape, form.layout, form.element);
-                    let labels = bytemuck::cast_slice_mut(&mut batch.labels);
-                    session.run(self.program, &mut batch.images, labels, &mut self.clock, 0)?;
-                    views.add(session, self.program);
-                    views.metrics(&batch.labels)
+                Some(Several { shape, form, views, said, images }) => {
+                    said.clear();
+                    said.add(session, self.program);
+                    for view in &views[1..] {
+                        batch.write_view(*view, *shape, form.layout, form.element, images);
+                        let labels = bytemuck::cast_slice_mut(&mut batch.labels);
+                        session.run(self.program, images, labels, &mut self.clock, 0)?;
+                        said.add(session, self.program);
+                    }
+                    said.metrics(&batch.labels)
                 }
             };
             scores.loss += metrics.loss * metrics.samples;
@@ -132,8 +181,8 @@ pub struct Evaluated {
     pub iteration: u64,
     /// Their checksum.
     pub weights_sha256: String,
-    /// Whether images were measured together with their mirror images.
-    pub mirrored: bool,
+    /// Views of each image that were measured together.
+    pub views: usize,
     /// What came out.
     pub scores: Scores,
 }
@@ -171,7 +220,7 @@ pub fn of_run(
     let scores = Evaluator::new(&experiment, session, ids.evaluate, datasets.validation, datasets.shape)?
         .run(session)?;
     let (iteration, weights_sha256) = (checkpoint.state.iteration, checkpoint.state.weights_sha256);
-    Ok(Evaluated { iteration, weights_sha256, mirrored: experiment.validation.mirror, scores })
+    Ok(Evaluated { iteration, weights_sha256, views: view_count(&experiment), scores })
 }
 
 /// Weights of a file, measured.

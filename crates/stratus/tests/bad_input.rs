@@ -158,6 +158,7 @@ fn settings_that_do_not_fit_the_data() {
         &["--set", "model.classes=9"],
         &["--set", "data.augment.shift=28"],
         &["--set", "data.augment.shift=14", "--set", "data.augment.padding=reflect"],
+        &["--set", "validation.shift=28"],
         &["--set", "data.mean=[0.1, 0.2]", "--set", "data.std=[0.3, 0.3]"],
         &["--set", "data.mean=[0.1, 0.2]"],
         &["--set", "schedule.name=cosine", "--set", "schedule.warmup_epochs=50"],

@@ -269,14 +269,16 @@ fn images_are_measured_together_with_their_mirror_images() {
     put_digits(place, "forth", |x| x);
     put_digits(place, "back", |x| 27 - x);
     put_digits(place, "even", |x| x.min(27 - x));
-    let scores = |data: &str, mirror: bool| {
+    let scores_of = |data: &str, mirror: bool, shift: usize| {
         let (path, mirror) = (format!("data.path={data}"), format!("validation.mirror={mirror}"));
-        let settings = ["data.verify=false", "train.batch_size=16", &path, &mirror];
+        let shift = format!("validation.shift={shift}");
+        let settings = ["data.verify=false", "train.batch_size=16", &path, &mirror, &shift];
         let settings = settings.into_iter().flat_map(|setting| ["--set", setting]);
         let eval: Vec<&str> = ["eval", "run", "--json"].into_iter().chain(settings).collect();
         let scores: Value = serde_json::from_str(&place.run(&eval).expect(0).out).unwrap();
         ["samples", "loss", "top1", "top5"].map(|key| scores[key].as_f64().unwrap())
     };
+    let scores = |data: &str, mirror| scores_of(data, mirror, 0);
     assert_ne!(scores("forth", false), scores("back", false));
     assert_ne!(scores("forth", false), scores("forth", true));
     // Which of the two is the mirror image makes no difference.
@@ -284,16 +286,26 @@ fn images_are_measured_together_with_their_mirror_images() {
     let [[samples, loss, top1, top5], both] = [false, true].map(|mirror| scores("even", mirror));
     assert_eq!([samples, top1, top5], [both[0], both[2], both[3]]);
     assert!((loss - both[1]).abs() < 1e-5 * loss, "{loss} {}", both[1]);
+    // Images that are moved are other images, and of both sides again the same.
+    let moved = |data: &str, mirror| scores_of(data, mirror, 2);
+    assert_ne!(moved("forth", false), scores("forth", false));
+    assert_eq!(moved("forth", true), moved("back", true));
 
     // So does a run that asks for it, and its summary says so.
-    let settings = ["data.path=forth", "data.verify=false", "train.batch_size=16", "validation.mirror=true"];
+    let settings = [
+        "data.path=forth",
+        "data.verify=false",
+        "train.batch_size=16",
+        "validation.mirror=true",
+        "validation.shift=3",
+    ];
     let settings: Vec<&str> = settings.into_iter().flat_map(|setting| ["--set", setting]).collect();
     let ran = place.train("mirrored", 1, &settings).expect(0);
-    assert!(ran.out.contains(", each image with its mirror image\n"), "{}", ran.out);
+    assert!(ran.out.contains(", 10 views of each image\n"), "{}", ran.out);
     let last = &json(&place.path("mirrored/summary.json"))["final"];
     let eval: Value =
         serde_json::from_str(&place.run(&["eval", "mirrored", "--json"]).expect(0).out).unwrap();
-    assert_eq!((&last["val_mirrored"], &eval["mirrored"]), (&Value::Bool(true), &Value::Bool(true)));
+    assert_eq!((last["val_views"].as_u64(), eval["views"].as_u64()), (Some(10), Some(10)));
     assert_eq!([&last["val_loss"], &last["val_top1"]], [&eval["loss"], &eval["top1"]]);
 }
 

@@ -2,11 +2,11 @@
 
 use super::records::{BOOKKEEPING, CHECKPOINT, DATA_WAIT, FIRST_STEP, Sums, spread, timeline_program};
 use super::{JPEG, Options, Prepared};
-use crate::evaluate::{Evaluator, Scores};
+use crate::evaluate::{Evaluator, Scores, view_count};
 use crate::experiment::OnBadSample;
 use crate::feed::{self, Form};
 use crate::state::Snapshot;
-use crate::{EpochResult, Observer, Schedule, Standing, TrainError};
+use crate::{EpochResult, Experiment, Observer, Schedule, Standing, TrainError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -145,7 +145,7 @@ impl<'a> Trainer<'a> {
                 val_loss: row.val_loss,
                 val_top1: row.val_top1,
                 val_top5: row.val_top5,
-                val_mirrored: row.val_top1.is_some() && experiment.validation.mirror,
+                val_views: row.val_top1.and_then(|_| views(experiment)),
             });
         let schedule = Schedule::of(experiment);
         let now = Instant::now();
@@ -337,7 +337,7 @@ impl<'a> Trainer<'a> {
                 val_loss: Some(loss),
                 val_top1: Some(top1),
                 val_top5: Some(top5),
-                val_mirrored: experiment.validation.mirror,
+                val_views: views(experiment),
             };
         } else {
             self.last.train_loss = Some(train_loss);
@@ -496,6 +496,11 @@ impl<'a> Trainer<'a> {
             ..Summary::default()
         }
     }
+}
+
+/// How many views of each image are measured together, where it is not the image alone.
+fn views(experiment: &Experiment) -> Option<u64> {
+    Some(view_count(experiment) as u64).filter(|&views| views > 1)
 }
 
 /// The samples of these loaders' data sets that cannot be decoded: those found when they were opened, and those met since.

@@ -7,7 +7,7 @@ use crate::output::{Output, pairs};
 use clap::Args;
 use serde::Serialize;
 use std::path::Path;
-use stratus_train::evaluate::{Scores, of_run, of_weights};
+use stratus_train::evaluate::{Scores, of_run, of_weights, view_count};
 
 /// Arguments of `stratus eval`.
 #[derive(Args, Debug)]
@@ -28,7 +28,7 @@ struct RunReport {
     run: String,
     iteration: u64,
     weights_sha256: String,
-    mirrored: bool,
+    views: usize,
     #[serde(flatten)]
     scores: Scores,
 }
@@ -38,7 +38,7 @@ struct FileReport {
     experiment: String,
     weights: String,
     file_sha256: String,
-    mirrored: bool,
+    views: usize,
     #[serde(flatten)]
     scores: Scores,
 }
@@ -56,12 +56,12 @@ pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Res
             run: run.display().to_string(),
             iteration: evaluated.iteration,
             weights_sha256: evaluated.weights_sha256,
-            mirrored: evaluated.mirrored,
+            views: evaluated.views,
             scores: evaluated.scores,
         };
         let iteration = report.iteration.to_string();
         let about = [("run", &report.run), ("iteration", &iteration), ("weights", &report.weights_sha256)];
-        return output.result(&report, || lines(&about, report.mirrored, &report.scores));
+        return output.result(&report, || lines(&about, report.views, &report.scores));
     }
     let mut experiment = target.experiment(globals)?;
     if let Some(weights) = &arguments.weights {
@@ -79,20 +79,20 @@ pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Res
         experiment: experiment.name().to_owned(),
         weights: evaluated.weights.path,
         file_sha256: evaluated.weights.sha256,
-        mirrored: experiment.validation.mirror,
+        views: view_count(&experiment),
         scores: evaluated.scores,
     };
     let about =
         [("experiment", &report.experiment), ("weights", &report.weights), ("file", &report.file_sha256)];
-    output.result(&report, || lines(&about, report.mirrored, &report.scores))
+    output.result(&report, || lines(&about, report.views, &report.scores))
 }
 
 /// What was measured, and what came out.
-fn lines(about: &[(&str, &String)], mirrored: bool, scores: &Scores) -> String {
+fn lines(about: &[(&str, &String)], views: usize, scores: &Scores) -> String {
     let mut rows: Vec<(String, String)> =
         about.iter().map(|(name, value)| ((*name).to_owned(), (*value).clone())).collect();
-    if mirrored {
-        rows.push(("views".to_owned(), "each image and its mirror image".to_owned()));
+    if views > 1 {
+        rows.push(("views".to_owned(), format!("{views} of each image")));
     }
     rows.extend([
         ("samples".to_owned(), scores.samples.to_string()),

@@ -1,0 +1,129 @@
+//! Other views of the images of a batch, for measuring on several of each.
+
+use crate::buffer::BatchBuffer;
+use crate::pixels::{Element, Layout};
+
+/// An image that is mirrored, then shifted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    /// Whether left and right change places.
+    pub mirrored: bool,
+    /// Pixels by which it moves down.
+    pub down: isize,
+    /// Pixels by which it moves to the right.
+    pub right: isize,
+}
+
+impl View {
+    /// The views that images are measured on: as they are and, where `shift` is not 0, moved so far towards each of the four corners; each of these
+    /// mirrored too, where that is asked for. The first is the image itself.
+    #[must_use]
+    pub fn all(mirror: bool, shift: usize) -> Vec<Self> {
+        let by = shift.cast_signed();
+        let corners = [(-by, -by), (-by, by), (by, -by), (by, by)];
+        let corners = if shift == 0 { &[] } else { &corners[..] };
+        let places = std::iter::once(&(0, 0)).chain(corners);
+        let sides = if mirror { &[false, true][..] } else { &[false] };
+        places
+            .flat_map(|&(down, right)| sides.iter().map(move |&mirrored| Self { mirrored, down, right }))
+            .collect()
+    }
+}
+
+impl BatchBuffer {
+    /// Writes what every image shows in a view to `out`, as long as [`Self::images`]: images of this shape (C, H, W), as their loader has written them.
+    /// What a shift uncovers shows the image mirrored in its outermost row and column, which are not repeated. Masks stay as they are.
+    ///
+    /// A shift must be less than the images' height and width.
+    pub fn write_view(
+        &self,
+        view: View,
+        [channels, height, width]: [usize; 3],
+        layout: Layout,
+        element: Element,
+        out: &mut [u8],
+    ) {
+        let pixel = element.bytes()
+            * match layout {
+                Layout::Nchw => 1,
+                Layout::Nhwc => channels,
+            };
+        let plane = height * width * pixel;
+        for (plane, out) in self.images.chunks_exact(plane).zip(out.chunks_exact_mut(plane)) {
+            for (y, out) in out.chunks_exact_mut(width * pixel).enumerate() {
+                let row = &plane[source(y, view.down, height) * width * pixel..][..width * pixel];
+                for (x, out) in out.chunks_exact_mut(pixel).enumerate() {
+                    let x = source(x, view.right, width);
+                    let x = if view.mirrored { width - 1 - x } else { x };
+                    out.copy_from_slice(&row[x * pixel..][..pixel]);
+                }
+            }
+        }
+    }
+}
+
+/// Where what is seen at `at` comes from, of so many places that were moved by `by`.
+fn source(at: usize, by: isize, count: usize) -> usize {
+    let from = (at.cast_signed() - by).unsigned_abs();
+    if from < count { from } else { 2 * (count - 1) - from }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a batch of these numbers shows.
+    fn seen(numbers: &[u8], shape: [usize; 3], layout: Layout, view: View) -> Vec<u8> {
+        let mut batch =
+            BatchBuffer::new(numbers.len() / shape.iter().product::<usize>(), numbers.len() * 4, 1, 0)
+                .unwrap();
+        let floats: Vec<f32> = numbers.iter().copied().map(f32::from).collect();
+        batch.images.elements_mut().copy_from_slice(&floats);
+        let mut out = batch.images.clone();
+        batch.write_view(view, shape, layout, Element::F32, &mut out);
+        out.elements::<f32>().iter().map(|&number| number as u8).collect()
+    }
+
+    #[test]
+    fn images_are_mirrored_in_every_layout() {
+        let numbers: Vec<u8> = (0..12).collect();
+        let mirrored = View { mirrored: true, ..View::default() };
+        for (layout, expected) in [
+            (Layout::Nchw, [2, 1, 0, 5, 4, 3, 8, 7, 6, 11, 10, 9]),
+            (Layout::Nhwc, [4, 5, 2, 3, 0, 1, 10, 11, 8, 9, 6, 7]),
+        ] {
+            assert_eq!(seen(&numbers, [2, 2, 3], layout, mirrored), expected);
+            assert_eq!(seen(&numbers, [2, 2, 3], layout, View::default()), numbers);
+        }
+    }
+
+    #[test]
+    fn images_are_shifted_and_reflected_each_for_itself() {
+        let numbers: Vec<u8> = (0..18).collect();
+        let [first, second] = [[4, 3, 4, 1, 0, 1, 4, 3, 4], [13, 12, 13, 10, 9, 10, 13, 12, 13]];
+        let view = View { mirrored: false, down: 1, right: 1 };
+        assert_eq!(seen(&numbers, [1, 3, 3], Layout::Nchw, view), [first, second].concat());
+        // As far as it goes: the rows in opposite order.
+        let view = View { mirrored: false, down: -2, right: 0 };
+        assert_eq!(seen(&numbers[..9], [1, 3, 3], Layout::Nchw, view), [6, 7, 8, 3, 4, 5, 0, 1, 2]);
+        // Mirrored, then moved.
+        let view = View { mirrored: true, down: 0, right: -1 };
+        assert_eq!(seen(&numbers[..9], [1, 3, 3], Layout::Nhwc, view), [1, 0, 1, 4, 3, 4, 7, 6, 7]);
+        // Two bytes of each number of two channels stay together.
+        let mut batch = BatchBuffer::new(1, 8, 1, 0).unwrap();
+        batch.images.elements_mut::<u16>().copy_from_slice(&[1, 2, 3, 4]);
+        let mut out = batch.images.clone();
+        let view = View { mirrored: true, down: 0, right: 0 };
+        batch.write_view(view, [2, 1, 2], Layout::Nhwc, Element::Bf16, &mut out);
+        assert_eq!(out.elements::<u16>(), [3, 4, 1, 2]);
+    }
+
+    #[test]
+    fn views_begin_with_the_image_itself_and_differ() {
+        for (mirror, shift, count) in [(false, 0, 1), (true, 0, 2), (false, 2, 5), (true, 1, 10)] {
+            let views = View::all(mirror, shift);
+            assert_eq!((views.len(), views[0]), (count, View::default()));
+            assert!(views.iter().enumerate().all(|(at, view)| !views[..at].contains(view)));
+        }
+    }
+}
