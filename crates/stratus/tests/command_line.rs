@@ -100,9 +100,11 @@ fn the_example_for_cifar_10_can_be_trained() {
     let made_up = ["--set", "data.name=synthetic", "--set", "train.device=reference"];
     let ran = stratus(&[&["plan", example.to_str().unwrap(), "--dump", "program"], &made_up[..]].concat());
     assert_eq!(ran.code, Some(0), "{}", ran.err);
-    assert!(ran.out.contains("layer3.block.conv2"), "{}", ran.out);
-    // The first layer is not trained.
+    assert!(ran.out.contains("layer3.conv2.weight:momentum"), "{}", ran.out);
+    // The first layer is not trained, and of batch norms only what they add.
     assert!(!ran.out.contains("stem.conv.weight:gradient"), "{}", ran.out);
+    assert!(ran.out.contains("layer1.norm1.bias:momentum"), "{}", ran.out);
+    assert!(!ran.out.contains("norm1.weight:momentum"), "{}", ran.out);
 }
 
 #[test]
