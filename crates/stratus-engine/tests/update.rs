@@ -5,9 +5,11 @@
 mod common;
 
 use common::{Probe, branches, digits, numbers, sgd};
+use std::collections::HashMap;
 use stratus_engine::differentiate::differentiate;
 use stratus_engine::fuse::fuse;
 use stratus_engine::lower::lower;
+use stratus_engine::micro_batch::micro_batches;
 use stratus_engine::program::Mode;
 use stratus_engine::recompute::{live_bytes, recompute};
 use stratus_engine::tile::tile;
@@ -40,14 +42,16 @@ fn state(program: &Program) -> Vec<(String, Vec<f64>)> {
 /// Every parameter, velocity and copy before: numbers that depend on their names alone.
 fn beginning(program: &Program) -> Vec<(String, Vec<f64>)> {
     let kept = program.values.iter().filter(|value| value.role.is_persistent() && value.name != "hyper");
-    let mut kept: Vec<(String, usize)> = kept.map(|value| (value.name.clone(), value.elements())).collect();
-    kept.sort();
-    let fill = |(seed, (name, elements)): (usize, (String, usize))| {
-        let offset = if name.ends_with("running_var") { 1.0 } else { 0.0 };
-        let values = numbers(elements, seed as u64, 0.5).iter().map(|x| x + offset).collect();
-        (name, values)
+    let fill = |value: &Value| {
+        let offset = if value.name.ends_with("running_var") { 1.0 } else { 0.0 };
+        let seed =
+            value.name.bytes().fold(0u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
+        let values = numbers(value.elements(), seed, 0.5).iter().map(|x| x + offset).collect();
+        (value.name.clone(), values)
     };
-    kept.into_iter().enumerate().map(fill).collect()
+    let mut beginning: Vec<(String, Vec<f64>)> = kept.map(fill).collect();
+    beginning.sort_by(|(one, _), (other, _)| one.cmp(other));
+    beginning
 }
 
 fn joined(program: &Program) -> usize {
@@ -139,5 +143,31 @@ fn biases_have_a_learning_rate_of_their_own_and_shrink_as_before() {
             }
         }
         assert!(biases >= 2, "{}", graph.name);
+    }
+}
+
+/// Of a convolution, a linear layer and a batch norm the weight or the bias; the rest of the layer learns as if nothing were frozen.
+#[test]
+fn a_parameter_frozen_alone_stays_and_the_others_learn_as_before() {
+    const FROZEN: [&str; 6] =
+        ["conv2.weight", "conv3.bias", "conv4.weight", "bn1.weight", "bn2.bias", "fc1.weight"];
+    let mut some = branches();
+    some.freeze(&FROZEN).unwrap();
+    let programs = |graph: &Graph| {
+        let whole = differentiated(graph, Precision::F64);
+        let part = fuse(&lower(graph, Mode::Train, Precision::F64, BATCH / 2).unwrap()).unwrap();
+        let parts = micro_batches(&differentiate(&part).unwrap(), 2).unwrap();
+        let programs = [recompute(&whole, 0).unwrap(), tile(&whole, 1, 1).unwrap(), parts, whole];
+        programs.map(|program| update_joined(&program, sgd(), 0).unwrap())
+    };
+    for (all, some) in programs(&branches()).iter().zip(&programs(&some)) {
+        let learnt: HashMap<String, Vec<f64>> = state(all).into_iter().collect();
+        let before: HashMap<String, Vec<f64>> = beginning(some).into_iter().collect();
+        assert_eq!(learnt.len() - before.len(), FROZEN.len());
+        for (name, got) in state(some) {
+            let stays = FROZEN.contains(&name.as_str());
+            assert_eq!(&got, if stays { &before[&name] } else { &learnt[&name] }, "{name}");
+            assert_eq!(stays, before[&name] == got, "{name}");
+        }
     }
 }

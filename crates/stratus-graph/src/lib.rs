@@ -3,6 +3,7 @@
 //! A [`Graph`] is a list of nodes in execution order, each with an [`Op`] and a name as PyTorch's module paths have it. Shapes are those of
 //! one sample, without the batch dimension: `[channels, height, width]` for images and feature maps, `[features]` for vectors.
 
+mod builder;
 mod graph;
 pub mod layer_file;
 pub mod ops;
@@ -10,6 +11,7 @@ mod shape;
 pub mod suggest;
 pub mod zoo;
 
-pub use graph::{Auxiliary, Graph, GraphBuilder, GraphError, Node, NodeId, Parameter, ParameterId, TensorId};
+pub use builder::GraphBuilder;
+pub use graph::{Auxiliary, Graph, GraphError, Node, NodeId, Parameter, ParameterId, TensorId};
 pub use ops::{Initialisation, Op, Operation, ParameterKind, ParameterSpec};
 pub use shape::{Shape, ShapeError};

@@ -129,6 +129,19 @@ fn every_optimiser_follows_the_reference() {
     }
 }
 
+/// Weights whose gradient is made and not used, beside biases that learn, and the other way round.
+#[test]
+fn parameters_frozen_alone_follow_the_reference() {
+    let Some(backend) = backend(2) else { return };
+    let mut some = branches();
+    some.freeze(&["conv2.weight", "conv3.bias", "conv4.weight", "bn1.weight", "bn2.bias", "fc1.weight"])
+        .unwrap();
+    check(&backend, &some, 16, 16 * 1000);
+    let mut stem = digits([1, 15, 17], 8);
+    stem.freeze(&["layer1.0.weight", "layer2.1.weight"]).unwrap();
+    check(&backend, &stem, 7, 7 * 8 * 15 * 17);
+}
+
 /// A batch in micro-batches: as the reference has it, which tests of the engine compare with the definition.
 #[test]
 fn micro_batches_follow_the_reference() {

@@ -7,8 +7,8 @@ use crate::export::bins;
 use crate::proto::Node;
 use crate::tensor::Constant;
 use stratus_graph::ops::{
-    AdaptiveAvgPool2d, Add, BatchNorm2d, Concat, Conv2d, Dropout, Flatten, Gelu, Linear, LocalResponseNorm,
-    Relu, Relu6, Scale,
+    AdaptiveAvgPool2d, BatchNorm2d, Concat, Conv2d, Dropout, Flatten, Gelu, Linear, LocalResponseNorm, Relu,
+    Relu6,
 };
 use stratus_graph::{Op, Shape};
 
@@ -74,7 +74,12 @@ impl<'a> Importer<'a> {
     }
 
     /// The same of a value that is not the node's first.
-    fn elementwise_of(&mut self, node: &'a Node<'a>, made: Made, op: impl Into<Op>) -> Taken<Value> {
+    pub(super) fn elementwise_of(
+        &mut self,
+        node: &'a Node<'a>,
+        made: Made,
+        op: impl Into<Op>,
+    ) -> Taken<Value> {
         let value = self.push(node, op, &[made], vec![])?;
         Ok(in_order(value, made.order))
     }
@@ -326,107 +331,6 @@ impl<'a> Importer<'a> {
         Ok(Value::Made(Made { sole: self.is_sole(node), ..made }))
     }
 
-    fn add(&mut self, node: &'a Node<'a>) -> Taken<Value> {
-        let mut inputs = Vec::new();
-        let mut constant = None;
-        for position in 0..node.inputs.len() {
-            if matches!(self.value(node, position)?, Value::Made(_)) {
-                inputs.push(self.made(node, position)?);
-            } else {
-                constant = self.constant(node, position)?;
-            }
-        }
-        match (&inputs[..], constant) {
-            ([made], Some(constant)) if node.inputs.len() == 2 => self.add_bias(node, *made, constant),
-            ([first, rest @ ..], None) if !rest.is_empty() => {
-                if inputs.iter().any(|made| made.order != first.order) {
-                    return Err("its inputs differ in the order of their dimensions".into());
-                }
-                let mut sum = *first;
-                for (position, made) in rest.iter().enumerate() {
-                    let last = position + 1 == rest.len();
-                    let own = self.names.of(node);
-                    let name = if last { own } else { self.names.beside(&own, "part") };
-                    sum = self.push_as(name, Add, &[sum, *made], vec![])?;
-                }
-                Ok(Value::Made(Made { sole: self.is_sole(node), order: first.order, ..sum }))
-            }
-            _ => Err("it does not add two of what layers make, nor a bias".into()),
-        }
-    }
-
-    /// Adds numbers to the bias of the layer before.
-    fn add_bias(&mut self, node: &'a Node<'a>, made: Made, constant: Constant) -> Taken<Value> {
-        let added = self.per_channel(made, constant)?;
-        let layer = self.changeable(made)?;
-        if let Op::Conv2d(Conv2d { bias, .. }) | Op::Linear(Linear { bias, .. }) = &mut layer.op
-            && !std::mem::replace(bias, true)
-        {
-            layer.parameters.push(vec![0.0; added.len()]);
-        }
-        layer.parameters[1].iter_mut().zip(added).for_each(|(sum, value)| *sum += value);
-        Ok(self.alias(node, made))
-    }
-
-    /// One number multiplies every element; one for each channel, the weight and the bias of the layer before: what is left of a batch norm that was
-    /// folded.
-    fn product(&mut self, node: &'a Node<'a>) -> Taken<Value> {
-        let first = usize::from(!matches!(self.value(node, 0)?, Value::Made(_)));
-        let made = self.made(node, first)?;
-        let constant = self.constant(node, 1 - first)?.ok_or("it has one input")?;
-        if let Some(factor) = constant.scalar() {
-            return self.elementwise_of(node, made, Scale { factor });
-        }
-        let factors = self.per_channel(made, constant)?;
-        let layer = self.changeable(made)?;
-        // Running statistics, of a batch norm, stay.
-        for values in layer.parameters.iter_mut().take(2) {
-            let each = values.len() / factors.len().max(1);
-            for (values, factor) in values.chunks_exact_mut(each.max(1)).zip(&factors) {
-                values.iter_mut().for_each(|value| *value *= factor);
-            }
-        }
-        Ok(self.alias(node, made))
-    }
-
-    /// Division by one number.
-    fn quotient(&mut self, node: &'a Node<'a>) -> Taken<Value> {
-        if !matches!(self.value(node, 0)?, Value::Made(_)) {
-            return Err("it divides by what it computes from the images".into());
-        }
-        let made = self.made(node, 0)?;
-        let divisor = self.constant(node, 1)?.and_then(|constant| constant.scalar());
-        let factor = divisor.map(f32::recip).ok_or("only division by one number is taken")?;
-        self.elementwise_of(node, made, Scale { factor })
-    }
-
-    /// A number for each channel of what a layer makes.
-    fn per_channel(&self, made: Made, constant: Constant) -> Taken<Vec<f32>> {
-        let rank = self.shape(made.id).0.len();
-        let channels = self.shape(made.id).0.first().copied().unwrap_or(0);
-        let (shape, values) = floats(constant)?;
-        // Where the channels stand, counted from the end: nothing else may be longer than 1.
-        let from_end = if rank == 3 && made.order == Order::Plain { 3 } else { 1 };
-        let fits =
-            shape.iter().rev().enumerate().all(|(place, &extent)| extent == 1 || place + 1 == from_end);
-        match values[..] {
-            [value] => Ok(vec![value; channels]),
-            _ if fits && values.len() == channels => Ok(values),
-            _ => Err(format!("its numbers have the shape {shape:?}; one for each channel is taken").into()),
-        }
-    }
-
-    /// The layer whose weights may take numbers over: a convolution, linear layer or batch norm that nothing else reads.
-    fn changeable(&mut self, made: Made) -> Taken<&mut super::Layer> {
-        self.sole_layer(made)
-            .filter(|_| !matches!(made.order, Order::Flattened(_)))
-            .filter(|layer| matches!(layer.op, Op::Conv2d(_) | Op::Linear(_) | Op::BatchNorm2d(_)))
-            .ok_or_else(|| {
-                "it follows no convolution, linear layer or batch norm that could take its numbers over"
-                    .into()
-            })
-    }
-
     fn concat(&mut self, node: &'a Node<'a>) -> Taken<Value> {
         let inputs: Vec<Made> = (0..node.inputs.len()).map(|i| self.made(node, i)).collect::<Taken<_>>()?;
         let order = inputs.first().map_or(Order::Plain, |made| made.order);
@@ -565,7 +469,7 @@ fn in_order(value: Value, order: Order) -> Value {
 }
 
 /// A weight and its shape.
-fn floats(constant: Constant) -> Taken<(Vec<usize>, Vec<f32>)> {
+pub(super) fn floats(constant: Constant) -> Taken<(Vec<usize>, Vec<f32>)> {
     match constant.elements {
         crate::tensor::Elements::Floats(values) => Ok((constant.shape, values)),
         crate::tensor::Elements::Ints(_) => Err("it has whole numbers where weights should be".into()),

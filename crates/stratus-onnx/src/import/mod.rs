@@ -4,6 +4,7 @@
 //! ([`layers`]), whose images may lie channels last for a while ([`Order`]), as in models from TensorFlow. A node that cannot
 //! be taken does not end the walk: all of them are named in one error.
 
+mod arithmetic;
 mod constants;
 mod layers;
 mod names;

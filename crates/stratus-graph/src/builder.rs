@@ -1,0 +1,153 @@
+//! Making a graph, layer by layer.
+
+use crate::Shape;
+use crate::graph::{Auxiliary, Graph, GraphError, Node, Parameter, ParameterId, TensorId, output_shape};
+use crate::ops::{Initialisation, Op, Operation};
+
+/// The most values of a patch that first weights whiten: its covariance has the square of it.
+const MOST_WHITENED: usize = 512;
+
+/// Builds a graph layer by layer, checking shapes as it goes.
+#[derive(Debug)]
+pub struct GraphBuilder {
+    graph: Graph,
+}
+
+impl GraphBuilder {
+    /// An empty network that reads images of `input`; returns the builder and the input tensor.
+    #[must_use]
+    pub fn new(name: &str, input: Shape) -> (Self, TensorId) {
+        let graph = Graph {
+            name: name.to_owned(),
+            nodes: Vec::new(),
+            tensors: vec![input],
+            parameters: Vec::new(),
+            input: TensorId(0),
+            output: TensorId(0),
+            auxiliary: Vec::new(),
+        };
+        (Self { graph }, TensorId(0))
+    }
+
+    /// Adds a layer and returns its output.
+    ///
+    /// # Errors
+    /// Where the operation cannot take its inputs; the message names the layer and the shapes.
+    pub fn add(
+        &mut self,
+        name: &str,
+        op: impl Into<Op>,
+        inputs: &[TensorId],
+    ) -> Result<TensorId, GraphError> {
+        let op = op.into();
+        let shapes: Vec<&Shape> = inputs.iter().map(|&t| self.graph.shape(t)).collect();
+        let shape = output_shape(name, &op, &shapes)?;
+        let output = TensorId(self.graph.tensors.len());
+        self.graph.tensors.push(shape);
+        let mut parameters = Vec::new();
+        for spec in op.parameters() {
+            parameters.push(ParameterId(self.graph.parameters.len()));
+            self.graph.parameters.push(Parameter {
+                frozen: false,
+                name: format!("{name}.{}", spec.name),
+                shape: spec.shape,
+                initialisation: spec.initialisation,
+                kind: spec.kind,
+            });
+        }
+        self.graph.nodes.push(Node {
+            name: name.to_owned(),
+            op,
+            inputs: inputs.to_vec(),
+            output,
+            parameters,
+            frozen: false,
+        });
+        Ok(output)
+    }
+
+    /// Adds a layer, some of whose parameters begin otherwise than its operation has it: `("weight", ...)`, `("bias", ...)`.
+    ///
+    /// # Errors
+    /// See [`GraphBuilder::add`]; also where the operation has no such parameter.
+    pub fn add_with(
+        &mut self,
+        name: &str,
+        op: impl Into<Op>,
+        inputs: &[TensorId],
+        initial: &[(&str, Initialisation)],
+    ) -> Result<TensorId, GraphError> {
+        let output = self.add(name, op, inputs)?;
+        let owned = self.graph.nodes.last().map(|node| node.parameters.clone()).unwrap_or_default();
+        for (parameter, initialisation) in initial {
+            let key = format!("{name}.{parameter}");
+            if let Some(problem) = self.unsuitable(name, parameter, *initialisation) {
+                return Err(GraphError::Structure { network: self.graph.name.clone(), problem });
+            }
+            match owned.iter().find(|id| self.graph.parameters[id.0].name == key) {
+                Some(id) => self.graph.parameters[id.0].initialisation = *initialisation,
+                None => {
+                    return Err(GraphError::Structure {
+                        network: self.graph.name.clone(),
+                        problem: format!("layer `{name}` has no parameter `{parameter}` to initialise"),
+                    });
+                }
+            }
+        }
+        Ok(output)
+    }
+
+    /// What keeps a parameter of the last layer from beginning so; the layer's name for the message.
+    fn unsuitable(&self, name: &str, parameter: &str, initialisation: Initialisation) -> Option<String> {
+        let node = self.graph.nodes.last()?;
+        match (initialisation, &node.op) {
+            (Initialisation::Dirac { .. } | Initialisation::Whitening, op)
+                if parameter != "weight" || !matches!(op, Op::Conv2d(_)) =>
+            {
+                Some(format!(
+                    "layer `{name}`: only the weight of a convolution begins as \"dirac\" or \"whitening\""
+                ))
+            }
+            (Initialisation::Dirac { .. }, Op::Conv2d(conv)) => (conv.groups != 1).then(|| {
+                format!("layer `{name}`: first weights \"dirac\" need one group, it has {}", conv.groups)
+            }),
+            (Initialisation::Whitening, Op::Conv2d(conv)) => {
+                let taps = conv.fan_in();
+                let fits = conv.groups == 1
+                    && conv.dilation == [1, 1]
+                    && node.inputs == [self.graph.input]
+                    && taps <= MOST_WHITENED
+                    && conv.out_channels == 2 * taps;
+                (!fits).then(|| {
+                    format!(
+                        "layer `{name}`: first weights \"whitening\" are of a dense convolution that reads the images, has at most \
+                         {MOST_WHITENED} inputs to an output, here {taps}, and twice as many output channels, {}",
+                        2 * taps
+                    )
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// Makes a tensor an auxiliary output, whose loss counts `weight` times; [`GraphBuilder::finish`] verifies it.
+    pub fn auxiliary(&mut self, output: TensorId, weight: f32) {
+        self.graph.auxiliary.push(Auxiliary { output, weight });
+    }
+
+    /// The shape of a tensor made so far.
+    #[must_use]
+    pub fn shape(&self, tensor: TensorId) -> &Shape {
+        self.graph.shape(tensor)
+    }
+
+    /// The finished network.
+    ///
+    /// # Errors
+    /// See [`Graph::verify`].
+    pub fn finish(mut self, output: TensorId) -> Result<Graph, GraphError> {
+        self.graph.output = output;
+        self.graph.verify()?;
+        Ok(self.graph)
+    }
+}
