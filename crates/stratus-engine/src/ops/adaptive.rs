@@ -13,22 +13,8 @@ pub struct AdaptiveUpdate {
     /// The strength of the pull towards zero: added to the gradient as this times the parameter, but for [`Adaptive::Adam`] where it says otherwise.
     pub weight_decay: f64,
     /// What the learning rate is multiplied by.
-    #[serde(default = "unchanged", skip_serializing_if = "is_unchanged")]
+    #[serde(default = "super::sgd::unchanged", skip_serializing_if = "super::sgd::is_unchanged")]
     pub rate: f64,
-}
-
-/// The factor of a learning rate that is taken as it is.
-fn unchanged() -> f64 {
-    1.0
-}
-
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    clippy::float_cmp,
-    reason = "serde asks so; the factor is set, not computed"
-)]
-fn is_unchanged(rate: &f64) -> bool {
-    *rate == 1.0
 }
 
 /// A rule. `g` is the gradient, decay included; powers and roots are per element.

@@ -29,17 +29,13 @@ pub struct SgdUpdate {
 }
 
 /// The factor of a learning rate that is taken as it is.
-fn unchanged() -> f32 {
-    1.0
+pub(super) fn unchanged<T: From<u8>>() -> T {
+    T::from(1)
 }
 
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    clippy::float_cmp,
-    reason = "serde asks so; the factor is set, not computed"
-)]
-fn is_unchanged(rate: &f32) -> bool {
-    *rate == 1.0
+/// Whether it is that: programs without it are written as ever.
+pub(super) fn is_unchanged<T: From<u8> + PartialEq>(rate: &T) -> bool {
+    *rate == unchanged()
 }
 
 impl KernelSpec for SgdUpdate {
