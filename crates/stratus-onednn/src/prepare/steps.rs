@@ -80,6 +80,7 @@ impl Builder<'_> {
             Kernel::SgdUpdate(_) | Kernel::AdaptiveUpdate(_) => self.update(step),
             Kernel::Convert(_) => self.convert(step, step.inputs[0], step.outputs[0]),
             Kernel::Reorder(_) => self.transfer(step, step.inputs[0], step.outputs[0]),
+            Kernel::StemInference(_) => self.stem_inference(step, terms),
             Kernel::SoftmaxCrossEntropy(_) => self.native(step.clone(), false),
             _ => self.native(step.clone(), terms.measure_maps && self.request.measure),
         }
@@ -338,6 +339,17 @@ impl Builder<'_> {
         }
         self.native(updated, false)?;
         self.convert_apart(step, parameter, apart)
+    }
+
+    /// The kernel takes weights in row-major order; those that are not trained lie as the convolution takes them that trains in its place.
+    fn stem_inference(&mut self, step: &Step, terms: Terms) -> Result<(), String> {
+        let weight = step.inputs[1];
+        let plain = Layout::plain(&self.program.value(weight).shape);
+        let mut step = step.clone();
+        if self.layouts[weight.0].as_ref().is_some_and(|lies| !lies.same_bytes(&plain)) {
+            step.inputs[1] = self.reordered(&step, weight, plain, ":forward")?;
+        }
+        self.native(step, terms.measure_maps && self.request.measure)
     }
 
     /// Brings the copy up to date that lies otherwise than its parameter.
