@@ -187,8 +187,7 @@ pub struct Programs {
 /// The optimisers that the configuration asks for.
 fn optimisers(settings: &experiment::Optimiser) -> Optimisers {
     let weights = optimiser(settings);
-    let biases = if settings.bias_rate == 1.0 { weights } else { weights.faster(settings.bias_rate) };
-    Optimisers { weights, biases }
+    Optimisers { weights, biases: weights.faster(settings.bias_rate) }
 }
 
 fn optimiser(settings: &experiment::Optimiser) -> Optimiser {
