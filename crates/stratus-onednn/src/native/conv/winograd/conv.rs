@@ -1,6 +1,6 @@
 //! The forward pass and the gradient of the input, which is a convolution of the output's gradient by the weights turned half around.
 
-use super::product::{Left, PANEL, ROWS, product};
+use super::product::{Left, PANEL, ROWS, Right, product};
 use super::{
     APART, Grid, OUTPUTS, POINTS, REACH, TAPS, block, filter_plane, input_plane, load, matrices,
     output_plane, panels, sixteen, store, suits,
@@ -238,10 +238,16 @@ unsafe fn run_rows_body<V: Lanes, E: LaneElement>(
             let of_panel = POINTS * terms * PANEL;
             for panel in 0..panels(columns) {
                 let right = &weights[panel * of_panel + point * terms * PANEL..][..terms * PANEL];
-                let wide = PANEL.min(columns - panel * PANEL);
+                let to = &mut to[panel * PANEL..];
                 // SAFETY: the caller's.
                 unsafe {
-                    product::<V>(left, right, &mut to[panel * PANEL..], columns, [rows, terms, wide], false);
+                    if columns - panel * PANEL < PANEL {
+                        let right = Right { registers: [right], apart: PANEL };
+                        product::<V, 1>(left, right, to, columns, [rows, terms], false);
+                    } else {
+                        let right = Right { registers: [right, &right[LANES..]], apart: PANEL };
+                        product::<V, 2>(left, right, to, columns, [rows, terms], false);
+                    }
                 };
             }
         }

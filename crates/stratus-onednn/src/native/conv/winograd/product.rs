@@ -14,40 +14,40 @@ pub struct Left<'a> {
     pub apart: [usize; 2],
 }
 
-/// `to (+)= left * right`, for `rows` rows, a multiple of [`ROWS`], sums over `terms` products, and `columns` columns: the whole panel `right` or
-/// the first half of it, row by row. The rows of `to` begin `stride` elements apart.
+/// Columns of the right matrix, a register of them each: the elements of row `k` begin at `k * apart`.
+#[derive(Clone, Copy)]
+pub struct Right<'a, const WIDE: usize> {
+    pub registers: [&'a [f32]; WIDE],
+    pub apart: usize,
+}
+
+/// `to (+)= left * right`, for `rows` rows, a multiple of [`ROWS`], and sums over `terms` products. The rows of `to` begin `stride` elements apart.
 ///
 /// # Safety
 /// Of [`Lanes`].
 #[inline(always)]
-pub unsafe fn product<V: Lanes>(
+pub unsafe fn product<V: Lanes, const WIDE: usize>(
     left: Left<'_>,
-    right: &[f32],
+    right: Right<'_, WIDE>,
     to: &mut [f32],
     stride: usize,
-    [rows, terms, columns]: [usize; 3],
+    [rows, terms]: [usize; 2],
     add: bool,
 ) {
-    let Left { elements, apart } = left;
-    let end =
-        |rows: usize, terms: usize| rows.saturating_sub(1) * apart[0] + terms.saturating_sub(1) * apart[1];
+    let last = |count: usize| count.saturating_sub(1);
+    let end = last(rows) * left.apart[0] + last(terms) * left.apart[1];
     assert!(
         rows.is_multiple_of(ROWS)
-            && (columns == PANEL || columns == LANES)
-            && elements.len() > end(rows, terms)
-            && right.len() >= PANEL * terms
-            && to.len() >= rows.saturating_sub(1) * stride + columns,
+            && left.elements.len() > end
+            && right.registers.iter().all(|register| register.len() >= last(terms) * right.apart + LANES)
+            && to.len() >= last(rows) * stride + WIDE * LANES,
         "matrices of other sizes"
     );
     for row in (0..rows).step_by(ROWS) {
         // SAFETY: the rows and columns lie within the matrices, as was asserted.
         unsafe {
-            let (left, to) = (elements.as_ptr().add(row * apart[0]), to.as_mut_ptr().add(row * stride));
-            if columns == PANEL {
-                tile::<V, 2>(left, apart, right.as_ptr(), to, stride, terms, add);
-            } else {
-                tile::<V, 1>(left, apart, right.as_ptr(), to, stride, terms, add);
-            }
+            let from = left.elements.as_ptr().add(row * left.apart[0]);
+            tile::<V, WIDE>(from, left.apart, right, to.as_mut_ptr().add(row * stride), stride, terms, add);
         }
     }
 }
@@ -58,7 +58,7 @@ pub unsafe fn product<V: Lanes>(
 unsafe fn tile<V: Lanes, const WIDE: usize>(
     left: *const f32,
     apart: [usize; 2],
-    right: *const f32,
+    right: Right<'_, WIDE>,
     to: *mut f32,
     stride: usize,
     terms: usize,
@@ -77,8 +77,8 @@ unsafe fn tile<V: Lanes, const WIDE: usize>(
         }
         for term in 0..terms {
             let mut factors = [V::splat(0.0); WIDE];
-            for (part, factor) in factors.iter_mut().enumerate() {
-                *factor = V::load(&*right.add(term * PANEL + part * LANES).cast());
+            for (factor, register) in factors.iter_mut().zip(right.registers) {
+                *factor = V::load(&*register.as_ptr().add(term * right.apart).cast());
             }
             for (row, sums) in sums.iter_mut().enumerate() {
                 let value = V::splat(*left.add(row * apart[0] + term * apart[1]));
