@@ -57,6 +57,9 @@ pub trait Backend: Send + Sync {
     /// Library, version and instruction set, in a few words.
     fn describe(&self) -> String;
 
+    /// Tells these kernels from those of another build: where they differ, so may speed and bits.
+    fn revision(&self) -> &'static str;
+
     /// The threads its kernels run on. Bits depend on it.
     fn threads(&self) -> usize;
 

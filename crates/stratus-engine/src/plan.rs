@@ -46,6 +46,9 @@ pub struct Plan {
     pub backend: String,
     /// Library, version, instruction set.
     pub library: String,
+    /// Which build's kernels: see [`Backend::revision`]. Empty in a plan that was written before this was.
+    #[serde(default)]
+    pub kernels: String,
     /// Threads of the kernels.
     pub threads: usize,
     /// Everything that was chosen by measuring.
@@ -172,6 +175,7 @@ impl Plan {
         Ok(Self {
             backend: backend.name().to_owned(),
             library: backend.describe(),
+            kernels: backend.revision().to_owned(),
             threads: backend.threads(),
             choices,
             persistent_bytes: persistent.bytes,

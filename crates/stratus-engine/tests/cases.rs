@@ -40,6 +40,10 @@ impl Backend for Faulty {
         "wrong on purpose".to_owned()
     }
 
+    fn revision(&self) -> &'static str {
+        "1"
+    }
+
     fn threads(&self) -> usize {
         1
     }

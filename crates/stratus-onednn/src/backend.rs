@@ -157,6 +157,10 @@ impl Backend for OneDnn {
         format!("oneDNN {} {}, {} threads", self.version(), self.context.instruction_set(), self.threads())
     }
 
+    fn revision(&self) -> &'static str {
+        env!("STRATUS_KERNELS")
+    }
+
     fn threads(&self) -> usize {
         self.machine.team.threads()
     }

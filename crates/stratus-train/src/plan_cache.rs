@@ -1,5 +1,5 @@
-//! What was chosen by measuring, kept per machine, library and program: the same experiment, run again from scratch, has the same plan and so the
-//! same bits.
+//! What was chosen by measuring, kept per machine, library, build of our kernels and program: the same experiment, run again from scratch,
+//! has the same plan and so the same bits.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -42,7 +42,8 @@ impl PlanCache {
 
     fn path(&self, backend: &dyn Backend, program: &Program) -> Option<PathBuf> {
         let mut hash = Sha256::new();
-        for part in [&self.cpu, &backend.describe(), &program.dump(), &env!("CARGO_PKG_VERSION").to_owned()] {
+        let (library, program_text) = (backend.describe(), program.dump());
+        for part in [&self.cpu, &library, &program_text, backend.revision(), env!("CARGO_PKG_VERSION")] {
             hash.update(part.as_bytes());
             hash.update([0]);
         }
@@ -72,5 +73,57 @@ impl PlanCache {
             stratus_run::atomic::write_json(&path, &entry).map_err(|error| error.to_string())
         };
         write().map_err(|error| format!("the choice of kernels cannot be kept for the next run: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stratus_engine::program::Mode;
+    use stratus_engine::reference::ReferenceBackend;
+    use stratus_engine::{EngineError, Precision, PrepareRequest, Prepared};
+
+    /// A backend of a build.
+    struct Build(&'static str);
+
+    impl Backend for Build {
+        fn name(&self) -> &'static str {
+            "built"
+        }
+        fn describe(&self) -> String {
+            "the same in every build".to_owned()
+        }
+        fn revision(&self) -> &'static str {
+            self.0
+        }
+        fn threads(&self) -> usize {
+            1
+        }
+        fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<Prepared, EngineError> {
+            ReferenceBackend.prepare(program, request)
+        }
+    }
+
+    #[test]
+    fn what_another_build_has_measured_is_measured_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = PlanCache { folder: Some(folder.path().to_owned()), cpu: "one".to_owned() };
+        let program = Program {
+            network: "nothing".to_owned(),
+            mode: Mode::Train,
+            precision: Precision::F32,
+            batch: 1,
+            layers: Vec::new(),
+            values: Vec::new(),
+            steps: Vec::new(),
+            sections: Vec::new(),
+        };
+        let mut choices = Choices::default();
+        choices.layouts.insert("x".to_owned(), "plain".to_owned());
+        cache.store(&Build("1"), &program, &choices).unwrap();
+        assert_eq!(cache.load(&Build("1"), &program), Some(choices));
+        assert_eq!(cache.load(&Build("2"), &program), None);
+        let elsewhere = PlanCache { cpu: "another".to_owned(), ..cache };
+        assert_eq!(elsewhere.load(&Build("1"), &program), None);
     }
 }

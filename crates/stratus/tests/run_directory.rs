@@ -323,6 +323,35 @@ fn the_same_experiment_gives_the_same_bits() {
     assert!(ran.out.contains(&result.weights));
 }
 
+/// Another build's kernels may give other bits, whatever they are called.
+#[test]
+fn a_run_knows_which_kernels_it_was_planned_for() {
+    let place = Place::new();
+    place.train("run", 1, &["-q"]).expect(0);
+    let [plan, experiment, summary] =
+        ["plan.json", "experiment.toml", "summary.json"].map(|name| place.path("run").join(name));
+    let own = json(&plan);
+    let resume = |epochs: u32| {
+        let text = fs::read_to_string(&experiment).unwrap();
+        let more = text.replace(&format!("epochs = {}\n", epochs - 1), &format!("epochs = {epochs}\n"));
+        assert_ne!(more, text);
+        fs::write(&experiment, more).unwrap();
+        fs::remove_file(&summary).unwrap();
+        place.run(&["train", "run", "-q"]).expect(0).err
+    };
+    assert_eq!(resume(2), "");
+    let mut others = own.clone();
+    for program in ["train", "tail", "evaluate", "refresh"] {
+        others[program]["kernels"] = "0123".into();
+    }
+    fs::write(&plan, others.to_string()).unwrap();
+    let said = resume(3);
+    assert!(said.contains("another plan: it was planned for ") && said.contains(", kernels 0123,"), "{said}");
+    let log = fs::read_to_string(place.path("run/log.txt")).unwrap();
+    assert!(log.contains(", kernels 0123,"), "{log}");
+    assert_eq!(json(&plan), own);
+}
+
 /// What depends on the seed differs with it: the tests above would notice a difference.
 #[test]
 fn another_seed_gives_other_bits() {

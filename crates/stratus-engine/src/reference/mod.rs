@@ -102,6 +102,10 @@ impl Backend for ReferenceBackend {
         "plain Rust".to_owned()
     }
 
+    fn revision(&self) -> &'static str {
+        env!("CARGO_PKG_VERSION")
+    }
+
     fn threads(&self) -> usize {
         1
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 use stratus_data::{JpegLibrary, Position};
-use stratus_engine::Precision as Types;
+use stratus_engine::{Plan, Precision as Types};
 use stratus_graph::Graph;
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Checkpoints, Retention, State};
@@ -281,11 +281,11 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
     };
     expect_sources(&run, &prepared.sources())?;
     if recorded.as_ref() != Some(&prepared.compiled.plans) {
-        let recorded = recorded.map_or("nothing".to_owned(), |plans| plans.train.library);
+        let recorded = recorded.map_or("nothing".to_owned(), |plans| kernels(&plans.train));
         let text = format!(
             "this run continues with another plan: it was planned for {recorded}, and runs now on {}. Its results are as good, and \
              not the same bits as without the interruption",
-            prepared.opened.backend.describe()
+            kernels(&prepared.compiled.plans.train)
         );
         observer.warn(&text);
         log.say(&text)?;
@@ -321,6 +321,12 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
         .map_or(Position::default(), |state| Position { epoch: state.epoch, batch: state.batch });
     let feed = Feed::new(&prepared, position)?;
     train(prepared, feed, run, lock, log, state, options, begun, observer)
+}
+
+/// The kernels that a plan was made for.
+fn kernels(plan: &Plan) -> String {
+    let Plan { library, kernels, .. } = plan;
+    if kernels.is_empty() { library.clone() } else { format!("{library}, kernels {kernels}") }
 }
 
 /// What to say where a run has decoded JPEG files by another library than the one that does now.

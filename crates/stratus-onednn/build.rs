@@ -1,0 +1,27 @@
+//! Tells the kernels of this build from those of another: where they differ, plans are measured again, and bits may differ.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+fn main() -> io::Result<()> {
+    println!("cargo::rerun-if-changed=src");
+    let mut files = Vec::new();
+    collect(Path::new("src"), &mut files)?;
+    files.sort();
+    let mut hash = DefaultHasher::new();
+    for file in files {
+        (file.to_string_lossy(), fs::read(&file)?).hash(&mut hash);
+    }
+    println!("cargo::rustc-env=STRATUS_KERNELS={:016x}", hash.finish());
+    Ok(())
+}
+
+/// The files of a folder and of the folders within it.
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() { collect(&path, files)? } else { files.push(path) }
+    }
+    Ok(())
+}
