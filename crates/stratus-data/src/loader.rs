@@ -23,13 +23,14 @@ use self::config::Plan;
 pub use self::config::{LastBatch, LoaderConfig, LoaderError, Order, Position};
 use self::order::Visits;
 use crate::augment::Augment;
-use crate::buffer::{BatchBuffer, IGNORED_LABEL};
+use crate::buffer::{AlignedBytes, BatchBuffer, IGNORED_LABEL};
 use crate::colour::Picture;
 use crate::datasets::{Dataset, IGNORED_PIXEL, Sample, Scratch};
 use crate::decode::JpegLibrary;
 use crate::error::DataError;
 use crate::frame::{Cut, Framer, Framing, Orientation, Region};
 use crate::mask::{MaskWriter, StoredMask, greatest_class};
+use crate::mix::Mixer;
 use crate::pixels::{Converter, PixelOrder};
 
 /// Pixels a worker gathers before it converts them: within the first-level cache.
@@ -48,6 +49,8 @@ struct Shared {
     dataset: Arc<dyn Dataset>,
     config: LoaderConfig,
     converter: Converter,
+    /// Where samples are mixed.
+    mixer: Option<Mixer>,
     framing: Framing,
     /// Samples are stored as they are wanted: nothing is cut out or resized.
     as_stored: bool,
@@ -60,7 +63,7 @@ struct Shared {
     /// Distinguishes this loader's buffers from another's.
     id: u64,
     sample_bytes: usize,
-    /// Labels of a sample: 1, or with masks one for each pixel.
+    /// Labels of a sample: 1, or where samples are mixed their classes and shares, or with masks one for each pixel.
     label_len: usize,
     batches_per_epoch: u64,
     /// The number of batches from the start to the end; the sequence numbers are those below it.
@@ -120,6 +123,13 @@ impl Loader {
         let visits = Visits::new(dataset.as_ref(), &config);
         let shared = Arc::new(Shared {
             converter: Converter::new(&normalisation, config.element, config.layout, shape),
+            mixer: config.mix.is_on().then_some(Mixer {
+                mix: config.mix,
+                seed: config.seed,
+                element: config.element,
+                layout: config.layout,
+                shape,
+            }),
             framing: Framing::new([height, width], config.resize, &config.augment, config.seed),
             as_stored: dataset.sample_shape() == Some(shape)
                 && config.resize.is_none()
@@ -235,7 +245,8 @@ impl Loader {
         self.shared.shape
     }
 
-    /// Labels of a sample in a batch: 1, or H × W, one for each pixel, where the data set has masks.
+    /// Labels of a sample in a batch: 1, or where samples are mixed [`mix::LABELS`](crate::mix::LABELS), or H × W, one for each pixel, where
+    /// the data set has masks.
     #[must_use]
     pub fn label_len(&self) -> usize {
         self.shared.label_len
@@ -365,7 +376,10 @@ impl Shared {
         }
         let BatchBuffer { images, labels, indices, epoch, samples, .. } = buffer;
         let (images, no_images) = images.split_at_mut(*samples * self.sample_bytes);
-        let (labels, no_labels) = labels.split_at_mut(*samples * self.label_len);
+        let (all_labels, no_labels) = labels.split_at_mut(*samples * self.label_len);
+        // Before they are mixed, samples have one class each.
+        let stored_labels = if self.mixer.is_some() { 1 } else { self.label_len };
+        let labels = &mut all_labels[..*samples * stored_labels];
         let expected = self.shape.iter().product::<usize>();
         let group = STAGED_BYTES / expected;
         if self.as_stored && group > 1 && !self.dataset.masks() {
@@ -376,13 +390,16 @@ impl Shared {
             }
         } else {
             let images = images.chunks_exact_mut(self.sample_bytes);
-            let labels = labels.chunks_exact_mut(self.label_len);
+            let labels = labels.chunks_exact_mut(stored_labels);
             for ((image, labels), &index) in images.zip(labels).zip(indices.iter()) {
                 if !self.fill_one(image, labels, index, *epoch, desk)? {
                     image.fill(0);
                     labels.fill(IGNORED_LABEL);
                 }
             }
+        }
+        if let Some(mixer) = &self.mixer {
+            mixer.mix(images, all_labels, indices, *epoch, &mut desk.last);
         }
         no_images.fill(0);
         no_labels.fill(IGNORED_LABEL);
@@ -530,6 +547,8 @@ struct Desk {
     /// The pixels of a few samples, or of one whose colours change, and their orders; no order where there is no sample.
     staged: Vec<u8>,
     orders: Vec<Option<PixelOrder>>,
+    /// An image as it was before it was mixed.
+    last: AlignedBytes,
 }
 
 impl std::fmt::Debug for Shared {

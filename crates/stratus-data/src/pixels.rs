@@ -120,7 +120,9 @@ impl Line {
 }
 
 /// An element of a batch.
-trait Stored: Copy {
+/// An element of a batch.
+pub(crate) trait Stored: Copy {
+    /// The nearest to a finite number.
     fn store(value: f32) -> Self;
 }
 

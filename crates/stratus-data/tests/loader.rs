@@ -13,8 +13,8 @@ use half::bf16;
 use stratus_data::buffer::{ALIGNMENT, IGNORED_LABEL};
 use stratus_data::{
     Augment, BatchBuffer, ColourJitter, DataError, Dataset, Element, LastBatch, Layout, Loader, LoaderConfig,
-    LoaderError, Normalisation, OpenOptions, Order, Orientation, PixelOrder, Position, ResizedCrop, Sample,
-    Scratch, Split, open,
+    LoaderError, Mix, Normalisation, OpenOptions, Order, Orientation, PixelOrder, Position, ResizedCrop,
+    Sample, Scratch, Split, mix, open,
 };
 
 /// Samples that tell their index: pixel p of sample i is i × 31 + p.
@@ -191,30 +191,67 @@ fn every_epoch_is_a_permutation_of_its_own() {
 /// The same bytes for any number of workers and slots, and from any place where a run may resume.
 #[test]
 fn workers_slots_and_resuming_change_nothing() {
-    let base = LoaderConfig {
-        augment: Augment { shift: 2, ..Augment::default() },
-        last: LastBatch::Keep,
-        layout: Layout::Nhwc,
-        epochs: Some(3),
-        ..config(8)
-    };
-    let expected = all(&mut loader(29, base.clone()), 99);
-    assert_eq!(expected.len(), 12);
-    for (workers, slots) in [(1, 1), (2, 1), (2, 3), (5, 4), (4, 9)] {
-        let batches = all(&mut loader(29, LoaderConfig { workers, slots, ..base.clone() }), 99);
-        assert_eq!(content(&batches), content(&expected), "{workers} workers, {slots} slots");
+    for mix in [Mix::default(), Mix { mixup: 0.5, cutmix: 1.0, of_samples: 0.9 }] {
+        let base = LoaderConfig {
+            augment: Augment { shift: 2, ..Augment::default() },
+            mix,
+            last: LastBatch::Keep,
+            layout: Layout::Nhwc,
+            epochs: Some(3),
+            ..config(8)
+        };
+        let expected = all(&mut loader(29, base.clone()), 99);
+        assert_eq!(expected.len(), 12);
+        for (workers, slots) in [(1, 1), (2, 1), (2, 3), (5, 4), (4, 9)] {
+            let batches = all(&mut loader(29, LoaderConfig { workers, slots, ..base.clone() }), 99);
+            assert_eq!(content(&batches), content(&expected), "{workers} workers, {slots} slots");
+        }
+        for done in 0..12 {
+            let mut before = loader(29, LoaderConfig { workers: 3, ..base.clone() });
+            all(&mut before, done);
+            let start = before.position();
+            assert_eq!(start, Position { epoch: done as u32 / 4, batch: done as u64 % 4 });
+            let batches = all(&mut loader(29, LoaderConfig { workers: 2, start, ..base.clone() }), 99);
+            assert_eq!(content(&batches), content(&expected[done..]), "resumed after {done}");
+        }
+        let start = Position { epoch: 1, batch: 4 };
+        let batches = all(&mut loader(29, LoaderConfig { start, ..base.clone() }), 99);
+        assert_eq!(content(&batches), content(&expected[8..]));
     }
-    for done in 0..12 {
-        let mut before = loader(29, LoaderConfig { workers: 3, ..base.clone() });
-        all(&mut before, done);
-        let start = before.position();
-        assert_eq!(start, Position { epoch: done as u32 / 4, batch: done as u64 % 4 });
-        let batches = all(&mut loader(29, LoaderConfig { workers: 2, start, ..base.clone() }), 99);
-        assert_eq!(content(&batches), content(&expected[done..]), "resumed after {done}");
+}
+
+/// A mixed batch has the same samples, each with its class and another sample's; the rows of an incomplete batch stay empty.
+#[test]
+fn mixed_samples_have_two_classes_and_their_shares() {
+    let base = LoaderConfig { last: LastBatch::Keep, epochs: Some(2), ..config(8) };
+    let alone = all(&mut loader(29, base.clone()), 99);
+    let mut loader = loader(29, LoaderConfig { mix: Mix { mixup: 1.0, ..Mix::default() }, ..base });
+    assert_eq!(loader.label_len(), mix::LABELS);
+    let mixed = all(&mut loader, 99);
+    assert_eq!(mixed.len(), alone.len());
+    let mut changed = 0;
+    for (mixed, alone) in mixed.iter().zip(&alone) {
+        assert_eq!((&mixed.indices, mixed.samples), (&alone.indices, alone.samples));
+        let pixels =
+            |batch: &BatchBuffer, row: usize| batch.images.elements::<f32>()[row * 60..][..60].to_vec();
+        for (row, labels) in mixed.labels.chunks_exact(mix::LABELS).enumerate() {
+            let (own, now) = (pixels(alone, row), pixels(mixed, row));
+            if row >= mixed.samples {
+                assert_eq!(labels, [IGNORED_LABEL; mix::LABELS]);
+                assert!(now.iter().all(|value| value.to_bits() == 0));
+                continue;
+            }
+            let before = (row + alone.samples - 1) % alone.samples;
+            let share = labels[2] as f32 / mix::WHOLE as f32;
+            let other = if labels[2] > 0 { before } else { row };
+            assert_eq!(labels[..2], [alone.labels[row], alone.labels[other]]);
+            for ((now, own), other) in now.iter().zip(&own).zip(pixels(alone, before)) {
+                assert!((now - (own * (1.0 - share) + other * share)).abs() < 1e-6);
+            }
+            changed += usize::from(now != own);
+        }
     }
-    let start = Position { epoch: 1, batch: 4 };
-    let batches = all(&mut loader(29, LoaderConfig { start, ..base.clone() }), 99);
-    assert_eq!(content(&batches), content(&expected[8..]));
+    assert!(changed > 50, "{changed} of 58 samples are mixed");
 }
 
 #[test]
@@ -377,6 +414,10 @@ fn what_cannot_work_is_refused_with_the_key() {
             },
             "augment: changes colours by brightness 0, contrast 0, saturation 0 and hue 0.6; set the first three from 0 to 16, hue from \
              0 to 0.5",
+        ),
+        (
+            LoaderConfig { mix: Mix { cutmix: -1.0, ..Mix::default() }, ..config(1) },
+            "mix: has cutmix -1; set 0 or a number above it, up to 10000",
         ),
         (
             LoaderConfig { last: LastBatch::Keep, ..config(usize::MAX / 2) },

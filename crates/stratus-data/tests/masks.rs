@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use stratus_data::buffer::IGNORED_LABEL;
 use stratus_data::datasets::{IGNORED, IGNORED_PIXEL};
 use stratus_data::{
-    Augment, BatchBuffer, ColourJitter, DataError, Dataset, LastBatch, Layout, Loader, LoaderConfig,
+    Augment, BatchBuffer, ColourJitter, DataError, Dataset, LastBatch, Layout, Loader, LoaderConfig, Mix,
     Normalisation, Order, Orientation, Padding, PixelOrder, Position, ResizedCrop, Sample, Scratch,
 };
 
@@ -312,6 +312,17 @@ fn workers_and_resuming_change_nothing() {
             assert_eq!(contents(&batches), expected[done..], "resumed after {done}");
         }
     }
+}
+
+#[test]
+fn samples_with_masks_cannot_be_mixed() {
+    let mix = Mix { mixup: 0.2, ..Mix::default() };
+    let error =
+        Loader::new(Arc::new(Blocks::new(4, [50, 40])), LoaderConfig { mix, ..config(4) }).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "mix: is on, but `blocks` has a class for every pixel; only samples of one class can be mixed"
+    );
 }
 
 #[test]

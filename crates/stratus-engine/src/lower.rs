@@ -1,6 +1,6 @@
 //! Graph to forward program: every node becomes the steps of its operation, the loss is added at the end.
 
-use crate::ops::{self, Convert, HYPER, Kernel, METRICS, SoftmaxCrossEntropy};
+use crate::ops::{self, Convert, HYPER, Kernel, METRICS, MIXED, SoftmaxCrossEntropy};
 use crate::program::{Layer, Mode};
 use crate::{DType, EngineError, Phase, Precision, Program, Role, Step, ValueId};
 use std::collections::{HashMap, HashSet};
@@ -49,6 +49,23 @@ pub fn smooth_labels(mut program: Program, by: f32) -> Result<Program, EngineErr
         }
     }
     program.verify("smooth_labels")?;
+    Ok(program)
+}
+
+/// The same program for samples that are mixed of two: see [`SoftmaxCrossEntropy`].
+///
+/// # Errors
+/// Only where verification fails.
+pub fn mix_labels(mut program: Program) -> Result<Program, EngineError> {
+    for step in &mut program.steps {
+        if let Kernel::SoftmaxCrossEntropy(loss) = &mut step.kernel {
+            loss.mixed = true;
+        }
+    }
+    for labels in program.values.iter_mut().filter(|value| value.role == Role::Labels) {
+        labels.shape.push(MIXED);
+    }
+    program.verify("mix_labels")?;
     Ok(program)
 }
 
@@ -321,7 +338,7 @@ impl<'a> Lowering<'a> {
         }
         let layers = vec![self.program.layers.len()];
         self.program.layers.push(Layer { name, kind: "softmax_cross_entropy".to_owned() });
-        let kernel = SoftmaxCrossEntropy { auxiliary, smoothing: 0.0 }.into();
+        let kernel = SoftmaxCrossEntropy { auxiliary, ..SoftmaxCrossEntropy::default() }.into();
         let (phase, inputs) = (Phase::Loss, vec![logits, labels]);
         self.program.steps.push(Step { kernel, phase, layers, inputs, updates, outputs });
         Ok(())

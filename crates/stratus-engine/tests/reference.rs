@@ -5,7 +5,9 @@
 use std::collections::HashSet;
 use stratus_engine::backend::PrepareRequest;
 use stratus_engine::cases::{self, Case};
-use stratus_engine::ops::{Adaptive, AdaptiveUpdate, Averages, LrnForward, SgdUpdate, SoftmaxCrossEntropy};
+use stratus_engine::ops::{
+    Adaptive, AdaptiveUpdate, Averages, LrnForward, MIXED, SgdUpdate, SoftmaxCrossEntropy, WHOLE_SHARE,
+};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::{Layer, Mode};
 use stratus_engine::reference::ReferenceBackend;
@@ -207,7 +209,7 @@ fn smoothed_labels_are_those_of_pytorch() {
     let outputs =
         [("metrics", &[4][..], DType::F64, &[0.0; 4][..]), ("dlogits", &[3, 4], DType::F64, &[0.0; 12])];
     // A float, as the configuration's number becomes one.
-    let loss = SoftmaxCrossEntropy { auxiliary: None, smoothing: 0.1 };
+    let loss = SoftmaxCrossEntropy { smoothing: 0.1, ..SoftmaxCrossEntropy::default() };
     let results = one_step(loss, &inputs, &[], &outputs).unwrap();
     let expected = [
         0.043_472_645_386,
@@ -225,6 +227,58 @@ fn smoothed_labels_are_those_of_pytorch() {
     ];
     assert_close(&results[0], &[1.764_539_635_315_921_5, 3.0, 1.0, 3.0]);
     assert_close(&results[1], &expected);
+}
+
+/// The numbers are those of PyTorch 2.15, in double precision: `cross_entropy(logits, target, label_smoothing=0.1)` and its gradient, where `target` has
+/// both classes' shares.
+#[test]
+fn mixed_samples_are_those_of_pytorch() {
+    let logits = [0.5, -1.25, 2.0, 0.25, 3.0, 1.5, -0.5, 0.0, 0.0, 0.0, 1.0, -2.0];
+    let share = |of: f64| of * f64::from(WHOLE_SHARE);
+    let labels = [2.0, 0.0, share(0.25), 3.0, 2.0, share(0.75), 1.0, 1.0, share(0.5)];
+    let inputs =
+        [("logits", &[3, 4][..], DType::F64, &logits[..]), ("labels", &[3, MIXED], DType::I32, &labels)];
+    let outputs =
+        [("metrics", &[4][..], DType::F64, &[0.0; 4][..]), ("dlogits", &[3, 4], DType::F64, &[0.0; 12])];
+    let loss = SoftmaxCrossEntropy { smoothing: 0.1, mixed: true, ..SoftmaxCrossEntropy::default() };
+    let results = one_step(loss, &inputs, &[], &outputs).unwrap();
+    let expected = [
+        -0.031_527_354_614,
+        0.000_669_195_883,
+        -0.001_155_044_730,
+        0.032_013_203_461,
+        0.247_464_069_504,
+        0.048_742_782_127,
+        -0.225_608_921_081,
+        -0.070_597_930_550,
+        0.060_343_969_730,
+        -0.239_656_030_270,
+        0.178_350_931_611,
+        0.000_961_128_929,
+    ];
+    assert_close(&results[0], &[1.989_539_635_315_921, 3.0, 1.0, 3.0]);
+    assert_close(&results[1], &expected);
+}
+
+/// A hit is the class with the larger share, the first where both are equal.
+#[test]
+fn a_mixed_sample_is_the_class_with_the_larger_share() {
+    let hits = |share: i32| {
+        let inputs = [
+            ("logits", &[1, 3][..], DType::F64, &[0.0, 1.0, 0.5][..]),
+            ("labels", &[1, MIXED], DType::I32, &[1.0, 2.0, f64::from(share)]),
+        ];
+        let loss = SoftmaxCrossEntropy { mixed: true, ..SoftmaxCrossEntropy::default() };
+        one_step(loss, &inputs, &[], &[("metrics", &[4], DType::F64, &[0.0; 4])]).map(|results| results[0][2])
+    };
+    let half = WHOLE_SHARE / 2;
+    assert_eq!([0, half, half + 1, WHOLE_SHARE].map(|share| hits(share).unwrap()), [1.0, 1.0, 0.0, 0.0]);
+    assert!(
+        hits(WHOLE_SHARE + 1)
+            .unwrap_err()
+            .contains("sample 0 of the batch is another one to the share of 1.0000000")
+    );
+    assert!(hits(-1).is_err());
 }
 
 /// Three steps of PyTorch 2.15's `SGD(lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=True)`, in double precision.

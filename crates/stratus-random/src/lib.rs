@@ -34,6 +34,8 @@ pub enum Purpose {
     Affine = 12,
     /// Changing an image's colours; indexed by epoch and sample.
     Colour = 13,
+    /// Mixing an image with another of its batch; indexed by epoch and sample.
+    Mix = 14,
 }
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
@@ -147,10 +149,42 @@ impl Stream {
         }
     }
 
+    /// Uniform in (0, 1], for logarithms.
+    fn positive(&mut self) -> f64 {
+        1.0 - f64::from(self.uniform())
+    }
+
     /// Standard normal, by the Box–Muller transform in `f64`.
     pub fn normal(&mut self) -> f32 {
-        let radius = (-2.0 * (1.0 - f64::from(self.uniform())).ln()).sqrt();
+        let radius = (-2.0 * self.positive().ln()).sqrt();
         (radius * (std::f64::consts::TAU * f64::from(self.uniform())).cos()) as f32
+    }
+
+    /// The logarithm of a number with the gamma distribution of this shape, above 0, and scale 1 (Marsaglia and Tsang, "A simple method for
+    /// generating gamma variables", 2000). Its logarithm, since of small shapes most numbers are too small for an `f64`.
+    fn ln_gamma(&mut self, shape: f64) -> f64 {
+        // The method is for shapes from 1 on; a smaller one is a power of a uniform number times the next larger.
+        let (shape, less) =
+            if shape < 1.0 { (shape + 1.0, self.positive().ln() / shape) } else { (shape, 0.0) };
+        let d = shape - 1.0 / 3.0;
+        let c = 1.0 / (9.0 * d).sqrt();
+        loop {
+            let x = f64::from(self.normal());
+            let v = (1.0 + c * x).powi(3);
+            if v > 0.0 {
+                let bound = 0.5 * x * x + d * (1.0 - v + v.ln());
+                if self.positive().ln() < bound {
+                    return d.ln() + v.ln() + less;
+                }
+            }
+        }
+    }
+
+    /// A number of the beta distribution whose two parameters are both `shape`, above 0: symmetric about ½, uniform where `shape` is 1, and
+    /// near 0 or 1 where it is small.
+    pub fn beta(&mut self, shape: f64) -> f64 {
+        let (a, b) = (self.ln_gamma(shape), self.ln_gamma(shape));
+        1.0 / (1.0 + (b - a).exp())
     }
 
     /// Fisher–Yates: a uniformly random order of `items`.
@@ -228,6 +262,31 @@ mod tests {
         let mean = draws.iter().sum::<f64>() / draws.len() as f64;
         let variance = draws.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / draws.len() as f64;
         assert!(mean.abs() < 0.01 && (variance - 1.0).abs() < 0.02, "{mean} {variance}");
+    }
+
+    /// The variance of the symmetric beta distribution is 1 / (8 shape + 4).
+    #[test]
+    fn beta_has_its_mean_and_its_variance() {
+        for (index, shape) in [0.001, 0.2, 0.5, 1.0, 3.0, 50.0].into_iter().enumerate() {
+            let mut stream = Stream::new(7, Purpose::Test, 2, index as u32);
+            let draws: Vec<f64> = (0..100_000).map(|_| stream.beta(shape)).collect();
+            assert!(draws.iter().all(|x| (0.0..=1.0).contains(x)));
+            let mean = draws.iter().sum::<f64>() / draws.len() as f64;
+            let variance = draws.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / draws.len() as f64;
+            let expected = 1.0 / (8.0 * shape + 4.0);
+            assert!((mean - 0.5).abs() < 0.006, "{shape}: {mean}");
+            assert!((variance / expected - 1.0).abs() < 0.02, "{shape}: {variance}, not {expected}");
+        }
+    }
+
+    #[test]
+    fn beta_of_shape_1_is_uniform() {
+        let mut stream = Stream::new(7, Purpose::Test, 3, 0);
+        let mut counts = [0u32; 10];
+        for _ in 0..100_000 {
+            counts[((stream.beta(1.0) * 10.0) as usize).min(9)] += 1;
+        }
+        assert!(counts.iter().all(|&count| (9_600..10_400).contains(&count)), "{counts:?}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::device::Opened;
 use crate::experiment::{self, OnBadSample, OptimiserName};
-use crate::feed::image_shape;
+use crate::feed::{image_shape, mixing};
 use crate::network::{LayerFile, Network};
 use crate::plan_cache::{self, PlanCache};
 use crate::{Experiment, TrainError};
@@ -15,7 +15,7 @@ use stratus_data::datasets::synthetic;
 use stratus_data::{Dataset, Division, OpenOptions, Split};
 use stratus_engine::differentiate::differentiate;
 use stratus_engine::fuse::fuse;
-use stratus_engine::lower::{lower, refresh, smooth_labels};
+use stratus_engine::lower::{lower, mix_labels, refresh, smooth_labels};
 use stratus_engine::micro_batch::micro_batches;
 use stratus_engine::ops::{Adaptive, AdaptiveUpdate, SgdUpdate};
 use stratus_engine::plan::{Persistent, PreparedPlan};
@@ -225,11 +225,12 @@ pub fn programs(
 ) -> Result<Programs, TrainError> {
     let optimisers = optimisers(&experiment.optimiser);
     let smoothing = experiment.train.label_smoothing as f32;
+    let mixed = mixing(&experiment.augment).is_on();
     let precision = opened.precision(experiment.train.precision);
     let training = |batch| -> Result<Program, TrainError> {
         let parts = parts(batch, experiment.micro_batch_size());
         let forward = smooth_labels(lower(graph, Mode::Train, precision, batch / parts)?, smoothing)?;
-        let forward = fuse(&forward)?;
+        let forward = fuse(&if mixed { mix_labels(forward)? } else { forward })?;
         let alive = experiment.train.activations_kib.map_or(usize::MAX, |kib| kib << 10);
         let program = recompute(&differentiate(&forward)?, alive)?;
         let program = match experiment.train.micro_batches {

@@ -4,9 +4,10 @@ use crate::Experiment;
 use crate::compile::open_options;
 use crate::experiment::{self, OnBadSample};
 use stratus_data::{
-    Augment, ColourJitter, Dataset, Element, LastBatch, Layout, LoaderConfig, Normalisation, Order, Padding,
-    ResizedCrop,
+    Augment, ColourJitter, Dataset, Element, LastBatch, Layout, LoaderConfig, Mix, Normalisation, Order,
+    Padding, ResizedCrop, mix,
 };
+use stratus_engine::ops::{MIXED, WHOLE_SHARE};
 use stratus_engine::{DType, Plan};
 
 /// Channels, height and width of the images that the network gets of a data set.
@@ -66,9 +67,18 @@ pub fn training(experiment: &Experiment, shape: [usize; 3], form: Form) -> Loade
     LoaderConfig {
         order: Order::Shuffled,
         augment: augmentation(&experiment.augment),
+        mix: mixing(&experiment.augment),
         last: if experiment.data.drop_last { LastBatch::Drop } else { LastBatch::Keep },
         ..measuring(experiment, shape, form, experiment.train.batch_size)
     }
+}
+
+// What the loader writes is what the loss reads.
+const _: () = assert!(mix::LABELS == MIXED && mix::WHOLE == WHOLE_SHARE);
+
+/// How the configuration asks for images to be mixed.
+pub(crate) fn mixing(settings: &experiment::Augment) -> Mix {
+    Mix { mixup: settings.mixup, cutmix: settings.cutmix, of_samples: settings.mixed_share }
 }
 
 /// The random changes that the configuration asks for.

@@ -40,6 +40,34 @@ fn a_network_learns_what_is_made_up() {
     assert_eq!(report["summary"]["bad_samples"], Value::Null);
 }
 
+/// Whole batches, the smaller last one of an epoch, and micro-batches.
+#[test]
+fn a_network_learns_from_images_that_are_mixed() {
+    let place = Place::bare();
+    let settings = with(&[
+        "data.name=synthetic",
+        "data.shape=[2, 8, 8]",
+        "data.synthetic.images=616",
+        "data.synthetic.validation_images=100",
+        "data.synthetic.classes=4",
+        "data.augment.mixup=0.5",
+        "data.augment.cutmix=1",
+        "data.drop_last=false",
+        "train.batch_size=32",
+        "train.epochs=4",
+    ]);
+    for more in [&[][..], &["--set", "train.micro_batches=2"]] {
+        let ran = place.run(&[&settings[..], more].concat()).expect(0);
+        let report: Value = serde_json::from_str(&ran.out).unwrap();
+        let last = &report["summary"]["final"];
+        let top1 = last["val_top1"].as_f64().unwrap();
+        assert!(top1 > 0.9, "{top1}");
+        // A network that answers with certainty is wrong about most of what is mixed.
+        let (mixed, alone) = (last["train_loss"].as_f64().unwrap(), last["val_loss"].as_f64().unwrap());
+        assert!(mixed > 2.0 * alone, "{mixed} {alone}");
+    }
+}
+
 /// Two classes of three images each, to train on and to validate with, in the folder `images`.
 fn put_images(place: &Place) {
     let fixtures = root().join("crates/stratus-data/tests/fixtures/images");

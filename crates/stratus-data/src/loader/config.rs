@@ -7,6 +7,7 @@ use crate::augment::Augment;
 use crate::datasets::Dataset;
 use crate::error::DataError;
 use crate::frame::shape_text;
+use crate::mix::{self, Mix};
 use crate::pixels::{Element, Layout, Normalisation};
 
 /// The order in which an epoch visits the samples.
@@ -56,6 +57,8 @@ pub struct LoaderConfig {
     pub resize: Option<usize>,
     /// Random changes; none by default.
     pub augment: Augment,
+    /// How samples are mixed with each other; not by default.
+    pub mix: Mix,
     /// Whether samples that cannot be decoded are delivered as rows without a sample instead of ending the loader.
     pub skip_bad: bool,
     /// Per-channel mean and deviation; where `None`, the data set's own.
@@ -88,6 +91,7 @@ impl LoaderConfig {
             shape: None,
             resize: None,
             augment: Augment::default(),
+            mix: Mix::default(),
             skip_bad: false,
             normalisation: None,
             element: Element::default(),
@@ -168,7 +172,7 @@ pub(super) struct Plan {
     pub(super) sample_bytes: usize,
     /// Bytes of all images of a batch.
     pub(super) image_bytes: usize,
-    /// Labels of one sample: 1, or with masks one for each pixel.
+    /// Labels of one sample: 1, or where samples are mixed [`mix::LABELS`], or with masks one for each pixel.
     pub(super) label_len: usize,
     /// Labels of a batch.
     pub(super) label_count: usize,
@@ -246,8 +250,21 @@ impl Plan {
         if let Some(problem) = config.augment.problem([height, width]) {
             return wrong("augment", problem);
         }
-        // With masks a sample has a label for every pixel.
-        let label_len = if dataset.masks() { height.checked_mul(width) } else { Some(1) };
+        if let Some(problem) = config.mix.problem() {
+            return wrong("mix", problem);
+        }
+        if config.mix.is_on() && dataset.masks() {
+            let problem = format!(
+                "is on, but `{}` has a class for every pixel; only samples of one class can be mixed",
+                dataset.name()
+            );
+            return wrong("mix", problem);
+        }
+        let label_len = match (dataset.masks(), config.mix.is_on()) {
+            (true, _) => height.checked_mul(width),
+            (false, true) => Some(mix::LABELS),
+            (false, false) => Some(1),
+        };
         let sample_bytes =
             [channels, height, width].into_iter().try_fold(config.element.bytes(), usize::checked_mul);
         // How much a batch has of what a sample has `each` of, `bytes` long, where the slots hold less than half of all addresses of it.

@@ -1,7 +1,7 @@
 //! What operands hold before a run: a function of the case's name and the operand's position.
 
 use super::{Case, Fill, Operand};
-use crate::ops::HYPER;
+use crate::ops::{HYPER, MIXED, WHOLE_SHARE};
 use stratus_random::{Purpose, Stream};
 
 impl Case {
@@ -26,6 +26,12 @@ fn draw(case: &str, position: usize, operand: &Operand) -> Vec<f64> {
         Fill::Labels { classes } => {
             each(&mut |_| if stream.below(4) == 0 { -1.0 } else { f64::from(stream.below(classes)) })
         }
+        Fill::Mixed { classes } => each(&mut |position| match position % MIXED {
+            0 if stream.below(4) == 0 => -1.0,
+            0 | 1 => f64::from(stream.below(classes)),
+            _ if stream.below(4) == 0 => 0.0,
+            _ => f64::from(stream.below(WHOLE_SHARE as u32 + 1)),
+        }),
         Fill::Hyper => HYPER
             .iter()
             .map(|name| match *name {

@@ -134,6 +134,11 @@ pub enum Fill {
         /// Classes.
         classes: u32,
     },
+    /// Labels of mixed samples, see [`crate::ops::MIXED`]: one in four is -1, and of the others one in four is all its own class.
+    Mixed {
+        /// Classes.
+        classes: u32,
+    },
     /// Numbers of an iteration, as [`crate::ops::HYPER`] has them.
     Hyper,
     /// Positions within the windows of a pooling, none of them on the padding; one in four is 255 where `cut`.

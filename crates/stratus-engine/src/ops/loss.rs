@@ -7,6 +7,12 @@ use serde::{Deserialize, Serialize};
 /// What the metrics value (f64) holds, in order: mean loss over counted samples, counted samples, top-1 hits, top-5 hits.
 pub const METRICS: [&str; 4] = ["loss", "samples", "top1", "top5"];
 
+/// Numbers of a mixed sample's label: its class, another, and the other's share in parts of [`WHOLE_SHARE`].
+pub const MIXED: usize = 3;
+
+/// The share that is all of a sample: shares are whole numbers, and exact in every type.
+pub const WHOLE_SHARE: i32 = 1 << 24;
+
 /// `(logits [N, classes], labels i32 [N]) -> metrics f64 [4], dlogits? [N, classes]`; as an auxiliary loss
 /// `(logits, labels) updates (metrics) -> dlogits`.
 ///
@@ -14,6 +20,10 @@ pub const METRICS: [&str; 4] = ["loss", "samples", "top1", "top5"];
 /// nowhere and get a zero gradient. With smoothing `s`, the label's logarithm counts for `1 - s` and the mean of all classes' for `s` (Szegedy et
 /// al., "Rethinking the Inception architecture for computer vision", 2015, as PyTorch has it). In micro-batches it is the mean of their means, and counts are added up. A class is among the top k where fewer than k classes have a larger logit, equal ones counting
 /// when their index is smaller.
+///
+/// Where samples are `mixed`, labels are `[N, 3]`, see [`MIXED`]: in place of the label's logarithm stands the mean of both classes', each with its
+/// share (Zhang et al., "mixup: beyond empirical risk minimization", 2018). Hits are those of the class with the larger share, the first where both
+/// are equal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SoftmaxCrossEntropy {
     /// What an auxiliary loss and its gradient are multiplied by. It is added to the loss that `metrics` holds; hits stay those of the network's own
@@ -22,6 +32,9 @@ pub struct SoftmaxCrossEntropy {
     /// The share of the target that all classes have equally: at least 0, less than 1.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub smoothing: f32,
+    /// Samples have two classes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mixed: bool,
 }
 
 /// Whether a program need not say it: those of earlier versions have none.
@@ -49,7 +62,7 @@ impl KernelSpec for SoftmaxCrossEntropy {
         let [batch, classes] = operands[0].shape[..] else {
             return Err(format!("the logits are {:?}, they should be [batch, classes]", operands[0].shape));
         };
-        expect_shape(operands[1], &[batch])?;
+        expect_shape(operands[1], &[batch, MIXED][..if self.mixed { 2 } else { 1 }])?;
         expect_shape(operands[2], &[METRICS.len()])?;
         if operands[1].dtype != DType::I32 || operands[2].dtype != DType::F64 {
             return Err(format!(

@@ -35,7 +35,7 @@ pub use gelu::{GeluBackward, GeluForward};
 pub use linear::{LinearBackwardData, LinearBackwardWeights, LinearForward};
 pub use linear_update::LinearUpdate;
 pub use local_response_norm::{LrnBackward, LrnForward};
-pub use loss::{METRICS, SoftmaxCrossEntropy};
+pub use loss::{METRICS, MIXED, SoftmaxCrossEntropy, WHOLE_SHARE};
 pub use max_pool2d::{MaxPoolBackward, MaxPoolForward};
 pub use relu::{ReluBackward, ReluForward};
 pub use scale::Scale;

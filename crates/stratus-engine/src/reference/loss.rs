@@ -1,7 +1,7 @@
 //! Softmax and cross-entropy.
 
 use super::{Reference, Tensor, Tile, unexpected_operands};
-use crate::ops::SoftmaxCrossEntropy;
+use crate::ops::{MIXED, SoftmaxCrossEntropy, WHOLE_SHARE};
 
 impl Reference for SoftmaxCrossEntropy {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], tile: Tile) -> Result<(), String> {
@@ -11,28 +11,42 @@ impl Reference for SoftmaxCrossEntropy {
             _ => return Err(unexpected_operands()),
         };
         let [batch, classes, ..] = logits.image();
-        let counted = (0..batch).filter(|&n| labels.get(n) >= 0.0).count() as f64;
+        let width = if self.mixed { MIXED } else { 1 };
+        let counted = (0..batch).filter(|&n| labels.get(n * width) >= 0.0).count() as f64;
         let weight = f64::from(self.auxiliary.unwrap_or(1.0)) / tile.micro_batches as f64;
         let smoothing = f64::from(self.smoothing);
         let (mut loss, mut top1, mut top5) = (0.0, 0.0, 0.0);
         for n in 0..batch {
             let logit = |class: usize| logits.get(n * classes + class);
-            if labels.get(n) < 0.0 {
+            if labels.get(n * width) < 0.0 {
                 if let Some(gradient) = &mut gradient {
                     (0..classes).for_each(|class| gradient.set(n * classes + class, 0.0));
                 }
                 continue;
             }
-            let label = labels.get(n) as usize;
-            if label >= classes {
-                return Err(format!(
-                    "sample {n} of the batch has label {label}, there are {classes} classes"
-                ));
+            let class_at = |position: usize| {
+                let label = labels.get(n * width + position);
+                if label >= 0.0 && (label as usize) < classes {
+                    return Ok(label as usize);
+                }
+                Err(format!("sample {n} of the batch has label {label}, there are {classes} classes"))
+            };
+            let own = class_at(0)?;
+            let (other, share) = if self.mixed {
+                (class_at(1)?, labels.get(n * width + 2) / f64::from(WHOLE_SHARE))
+            } else {
+                (own, 0.0)
+            };
+            if !(0.0..=1.0).contains(&share) {
+                return Err(format!("sample {n} of the batch is another one to the share of {share}"));
             }
+            // What counts as a hit.
+            let label = if share > 0.5 { other } else { own };
             // Shifted by the largest logit, so that no exponential overflows.
             let largest = (0..classes).map(logit).fold(f64::NEG_INFINITY, f64::max);
             let sum: f64 = (0..classes).map(|class| (logit(class) - largest).exp()).sum();
-            loss += sum.ln() + largest - (1.0 - smoothing) * logit(label);
+            let mean = (1.0 - share) * logit(own) + if share > 0.0 { share * logit(other) } else { 0.0 };
+            loss += sum.ln() + largest - (1.0 - smoothing) * mean;
             if smoothing > 0.0 {
                 loss -= smoothing * (0..classes).map(logit).sum::<f64>() / classes as f64;
             }
@@ -45,8 +59,9 @@ impl Reference for SoftmaxCrossEntropy {
             if let Some(gradient) = &mut gradient {
                 for class in 0..classes {
                     let probability = (logit(class) - largest).exp() / sum;
-                    let own = f64::from(u8::from(class == label));
-                    let target = (1.0 - smoothing) * own + smoothing / classes as f64;
+                    let part = |of: usize, share: f64| if class == of { share } else { 0.0 };
+                    let mixed = part(own, 1.0 - share) + part(other, share);
+                    let target = (1.0 - smoothing) * mixed + smoothing / classes as f64;
                     gradient.set(n * classes + class, weight * (probability - target) / counted);
                 }
             }

@@ -3,6 +3,7 @@
 use super::simd::Element;
 use super::threads::{MAX_THREADS, Team, cut, split};
 use stratus_engine::backend::Tile;
+use stratus_engine::ops::{MIXED, WHOLE_SHARE};
 
 /// One thread's sums.
 #[derive(Clone, Copy, Default)]
@@ -24,6 +25,8 @@ pub struct Loss {
     pub auxiliary: Option<f32>,
     /// The share of the target that all classes have equally.
     pub smoothing: f32,
+    /// Samples have two classes.
+    pub mixed: bool,
     /// The part of the batch.
     pub tile: Tile,
 }
@@ -32,7 +35,7 @@ pub struct Loss {
 /// weight and added to that of `metrics`.
 ///
 /// # Errors
-/// Where a label is not one of the classes, naming the sample.
+/// Where a label is not one of the classes, or a share no share, naming the sample.
 pub fn softmax_cross_entropy<E: Element>(
     team: &Team,
     logits: &[f32],
@@ -41,13 +44,11 @@ pub fn softmax_cross_entropy<E: Element>(
     metrics: &mut [f64],
     gradient: &mut [E],
 ) -> Result<(), String> {
-    let Loss { classes, auxiliary, smoothing, tile } = loss;
-    let (threads, batch) = (team.threads(), labels.len());
-    let outside = |label: i32| usize::try_from(label).is_ok_and(|label| label >= classes);
-    if let Some((n, label)) = labels.iter().enumerate().find(|(_, label)| outside(**label)) {
-        return Err(format!("sample {n} of the batch has label {label}, there are {classes} classes"));
-    }
-    let counted = labels.iter().filter(|&&label| label >= 0).count();
+    let Loss { classes, auxiliary, smoothing, mixed, tile } = loss;
+    let width = if mixed { MIXED } else { 1 };
+    let (threads, batch) = (team.threads(), labels.len() / width);
+    labels.chunks_exact(width).enumerate().try_for_each(|(n, label)| check(n, label, classes))?;
+    let counted = labels.iter().step_by(width).filter(|&&label| label >= 0).count();
     let weight = auxiliary.unwrap_or(1.0) / (counted.max(1) * tile.micro_batches) as f32;
     let wanted = !gradient.is_empty();
     let mut gradients = cut(
@@ -59,10 +60,10 @@ pub fn softmax_cross_entropy<E: Element>(
     let task = |thread: usize, (sums, gradient): &mut (Sums, &mut [E])| {
         let range = split(batch, threads, thread);
         let mut rows = gradient.chunks_exact_mut(classes);
-        for (row, &label) in
-            logits[range.start * classes..range.end * classes].chunks_exact(classes).zip(&labels[range])
-        {
-            one_row(row, label, [weight, smoothing], sums, rows.next());
+        let labels = labels[range.start * width..range.end * width].chunks_exact(width);
+        let logits = logits[range.start * classes..range.end * classes].chunks_exact(classes);
+        for (row, label) in logits.zip(labels) {
+            one_row(row, Target::of(label), [weight, smoothing], sums, rows.next());
         }
     };
     if logits.len() < SERIAL {
@@ -90,23 +91,67 @@ pub fn softmax_cross_entropy<E: Element>(
     Ok(())
 }
 
+/// Checks the label of sample `n`. One that does not count may have any other class.
+fn check(n: usize, label: &[i32], classes: usize) -> Result<(), String> {
+    let is_class = |label: i32| usize::try_from(label).is_ok_and(|label| label < classes);
+    let wrong =
+        |label| Err(format!("sample {n} of the batch has label {label}, there are {classes} classes"));
+    match *label {
+        [own, ..] if own < 0 => Ok(()),
+        [own, ..] if !is_class(own) => wrong(own),
+        [_, other, _] if !is_class(other) => wrong(other),
+        [_, _, share] if !(0..=WHOLE_SHARE).contains(&share) => Err(format!(
+            "sample {n} of the batch is another one to the share of {}",
+            f64::from(share) / f64::from(WHOLE_SHARE)
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The classes of a sample that counts.
+#[derive(Clone, Copy, Debug)]
+struct Target {
+    own: usize,
+    other: usize,
+    /// The other's share, 0 where there is one class.
+    share: f32,
+}
+
+impl Target {
+    /// Of a label that has been checked; `None` where it does not count.
+    fn of(label: &[i32]) -> Option<Self> {
+        let own = usize::try_from(*label.first()?).ok()?;
+        let (other, share) = match *label {
+            [_, other, share] => (usize::try_from(other).ok()?, share as f32 / WHOLE_SHARE as f32),
+            _ => (own, 0.0),
+        };
+        Some(Self { own, other, share })
+    }
+}
+
 fn one_row<E: Element>(
     row: &[f32],
-    label: i32,
+    target: Option<Target>,
     [weight, smoothing]: [f32; 2],
     sums: &mut Sums,
     gradient: Option<&mut [E]>,
 ) {
-    let Ok(label) = usize::try_from(label) else {
+    let Some(Target { own, other, share }) = target else {
         if let Some(gradient) = gradient {
             gradient.fill(E::store(0.0));
         }
         return;
     };
+    // What counts as a hit.
+    let label = if share > 0.5 { other } else { own };
     let maximum = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f32 = row.iter().map(|logit| (logit - maximum).exp()).sum();
-    sums.loss += f64::from(sum.ln()) - f64::from(1.0 - smoothing) * f64::from(row[label] - maximum);
+    let mut mean = f64::from(row[own] - maximum);
     // Not where it is nothing: a logit may be infinite.
+    if share > 0.0 {
+        mean = f64::from(1.0 - share) * mean + f64::from(share) * f64::from(row[other] - maximum);
+    }
+    sums.loss += f64::from(sum.ln()) - f64::from(1.0 - smoothing) * mean;
     if smoothing > 0.0 {
         let all: f64 = row.iter().map(|logit| f64::from(logit - maximum)).sum();
         sums.loss -= f64::from(smoothing) * all / row.len() as f64;
@@ -118,10 +163,16 @@ fn one_row<E: Element>(
     sums.top5 += u64::from(better < 5);
     if let Some(gradient) = gradient {
         let factor = weight / sum;
-        let other = weight * smoothing / row.len() as f32;
-        let own = weight * (1.0 - smoothing) + other;
+        let every = weight * smoothing / row.len() as f32;
+        let of_classes = weight * (1.0 - smoothing);
         for (i, (to, logit)) in gradient.iter_mut().zip(row).enumerate() {
-            let target = if i == label { own } else { other };
+            let mut target = every;
+            if i == own {
+                target += of_classes * (1.0 - share);
+            }
+            if i == other {
+                target += of_classes * share;
+            }
             *to = E::store((logit - maximum).exp() * factor - target);
         }
     }
@@ -133,7 +184,7 @@ mod tests {
 
     fn loss(logits: &[f32], labels: &[i32]) -> Result<([f64; 4], Vec<f32>), String> {
         let (mut metrics, mut gradient) = ([f64::NAN; 4], vec![f32::NAN; logits.len()]);
-        let of = Loss { classes: 3, auxiliary: None, smoothing: 0.0, tile: Tile::WHOLE };
+        let of = Loss { classes: 3, auxiliary: None, smoothing: 0.0, mixed: false, tile: Tile::WHOLE };
         softmax_cross_entropy(&Team::single(), logits, labels, of, &mut metrics, &mut gradient)?;
         Ok((metrics, gradient))
     }

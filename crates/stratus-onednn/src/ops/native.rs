@@ -13,7 +13,7 @@ use crate::native::rows::Geometry;
 use crate::native::simd::Bf16;
 use crate::native::stem::StemKernel;
 use crate::ops::OWN;
-use stratus_engine::ops::{Averages, FusedPool, Kernel, Stem};
+use stratus_engine::ops::{Averages, FusedPool, Kernel, SoftmaxCrossEntropy, Stem};
 use stratus_engine::{DType, Layout, Operands, PreparedStep, Step, StepKernel, Value};
 use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
 
@@ -344,7 +344,8 @@ pub(crate) fn prepare(
             let team = machine.team.clone();
             typed!(around.dtype(3).unwrap_or(DType::F32), E => fallible(move |o| {
                 let (logits, labels, metrics) = (o.elements(0), o.elements(1), o.elements(2));
-                let loss = Loss { classes, auxiliary: k.auxiliary, smoothing: k.smoothing, tile: o.tile() };
+                let SoftmaxCrossEntropy { auxiliary, smoothing, mixed } = k;
+                let loss = Loss { classes, auxiliary, smoothing, mixed, tile: o.tile() };
                 softmax_cross_entropy::<E>(&team, logits, labels, loss, metrics, o.elements(3))
             }))
         }

@@ -291,7 +291,7 @@ settings! {
     }
 
     /// Random changes to the training images, in this order whatever the order of the keys: a part is cut out, zoomed and rotated; colours
-    /// change; the result is mirrored, shifted and partly blanked. Masks follow all but colours and blanking.
+    /// change; the result is mirrored, shifted and partly blanked; images of a batch are mixed. Masks follow all but colours and blanking.
     augment "data.augment": Augment {
         /// Shift each image by up to this many pixels in both directions.
         shift: usize = 0, Limit::Between(0.0, 1024.0);
@@ -325,6 +325,14 @@ settings! {
         /// Move hues by up to this share of the circle either way. The four changes of colour follow each other in an order drawn for every
         /// image.
         hue: f64 = 0.0, Limit::Between(0.0, 0.5);
+        /// Blend each image with another of its batch, and their labels: the other's share comes from the beta distribution with both parameters
+        /// this one; usual are 0.1 to 1. Training accuracy then counts the class with the larger share. 0 blends nothing.
+        mixup: f64 = 0.0, Limit::Between(0.0, 10_000.0);
+        /// Paste a rectangle of another image of the batch into each, whose area comes from such a distribution; it has the share of the label that
+        /// it has of the image. Usual is 1. With `mixup` each image has one of the two. 0 pastes nothing.
+        cutmix: f64 = 0.0, Limit::Between(0.0, 10_000.0);
+        /// mixup, cutmix: the share of images that are mixed.
+        mixed_share: f64 = 1.0, Limit::Between(0.0, 1.0);
     }
 
     /// The size of made-up data, `data.name = "synthetic"`.

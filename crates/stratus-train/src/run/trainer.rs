@@ -235,7 +235,7 @@ impl<'a> Trainer<'a> {
         });
         let image_bytes = session.plan(program).external(0).map_or(0, |place| place.bytes);
         let samples = batch.samples;
-        let labels: &mut [u8] = bytemuck::cast_slice_mut(&mut batch.labels[..samples]);
+        let labels = bytemuck::cast_slice_mut(&mut batch.labels[..samples * self.loader.label_len()]);
         session.run(program, &mut batch.images[..image_bytes], labels, &mut self.clock, FIRST_STEP)?;
         let metrics = session.metrics();
         let steps = session.plan(program).program.steps.len();

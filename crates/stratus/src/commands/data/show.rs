@@ -9,7 +9,7 @@ use serde::Serialize;
 use stratus_data::contact_sheet::{Tile, contact_sheet};
 use stratus_data::{
     BatchBuffer, DataError, Dataset, Element, LastBatch, Layout, Loader, LoaderConfig, Normalisation,
-    Position, Split, open,
+    Position, Split, mix, open,
 };
 use stratus_train::compile::open_options;
 use stratus_train::feed::{self, Form, image_shape};
@@ -123,13 +123,38 @@ fn tile(loader: &Loader, batch: &BatchBuffer, row: usize, normalisation: &Normal
     let (mask, caption) = match usize::try_from(labels[0]) {
         _ if loader.skipped().contains_key(&sample) => (None, format!("damaged: {}", file())),
         _ if set.masks() => (Some(labels.to_vec()), file()),
-        Ok(class) => (None, set.class_name(class)),
+        Ok(class) => (None, caption(labels, class, |class| set.class_name(class))),
         Err(_) => (None, "no class".to_owned()),
     };
     Tile { pixels: pixels.collect(), mask, caption }
 }
 
+/// The class of a sample, or where it is mixed both with their shares.
+fn caption(labels: &[i32], class: usize, name: impl Fn(usize) -> String) -> String {
+    let (other, share) = match *labels {
+        [_, other, share] if share > 0 => (other, share),
+        _ => return name(class),
+    };
+    let percent = |share: i32| f64::from(share) / f64::from(mix::WHOLE) * 100.0;
+    let [own, second] = [mix::WHOLE - share, share].map(percent);
+    format!("{} {own:.0} %, {} {second:.0} %", name(class), name(usize::try_from(other).unwrap_or(class)))
+}
+
 /// A part of a data set by its name.
 fn split(name: &str) -> std::result::Result<Split, DataError> {
     name.parse()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mixed_sample_is_called_by_both_its_classes() {
+        let name = |class: usize| ["cat", "dog", "ship"][class].to_owned();
+        assert_eq!(caption(&[2], 2, name), "ship");
+        assert_eq!(caption(&[0, 0, 0], 0, name), "cat");
+        assert_eq!(caption(&[0, 1, mix::WHOLE / 4], 0, name), "cat 75 %, dog 25 %");
+        assert_eq!(caption(&[2, 0, mix::WHOLE], 2, name), "ship 0 %, cat 100 %");
+    }
 }

@@ -1,0 +1,363 @@
+//! Mixing: images of a batch blended with each other or pasted into each other, and their classes with them.
+//!
+//! A sample is mixed with the one before it in its batch, the first with the last: shuffling makes that a random one. It happens last, on
+//! normalised images, each changed at random as [`augment`](crate::augment) says, and with what they were before either was mixed. How is a
+//! function of (seed, epoch, sample); with whom, of (seed, epoch, batch).
+
+use bytemuck::Pod;
+use half::bf16;
+use serde::{Deserialize, Serialize};
+use stratus_random::{Purpose, Stream};
+
+use crate::augment::Blank;
+use crate::buffer::{AlignedBytes, IGNORED_LABEL};
+use crate::pixels::{Element, Layout, Stored};
+
+/// Labels of a sample that may be mixed: its class, another, and the other's share in parts of [`WHOLE`].
+pub const LABELS: usize = 3;
+
+/// The share that is all of a sample.
+pub const WHOLE: i32 = 1 << 24;
+
+/// The largest parameter of a beta distribution: from here on every share is one half.
+const LARGEST: f64 = 1e4;
+
+/// How images are mixed. By default not at all. Where both kinds are on, each sample has one of them, with equal chances.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Mix {
+    /// Blend every pixel; the other image's share is drawn from the beta distribution with both parameters this one (Zhang et al., "mixup: beyond
+    /// empirical risk minimization", 2018). 0 is off.
+    pub mixup: f64,
+    /// Paste a rectangle of the other image in its place; its area is drawn like that share, its middle is anywhere, and what of it lies in the image
+    /// is the share (Yun et al., "`CutMix`: regularization strategy to train strong classifiers with localizable features", 2019). 0 is off.
+    pub cutmix: f64,
+    /// The share of samples that are mixed.
+    pub of_samples: f64,
+}
+
+impl Default for Mix {
+    fn default() -> Self {
+        Self { mixup: 0.0, cutmix: 0.0, of_samples: 1.0 }
+    }
+}
+
+/// What becomes of one sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Blend {
+    Alone,
+    /// Every pixel has this share of the other's, in parts of [`WHOLE`].
+    Faded(i32),
+    /// The rectangle is the other's.
+    Pasted(Blank),
+}
+
+impl Mix {
+    /// Whether samples are mixed, so that each has [`LABELS`] labels.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.mixup != 0.0 || self.cutmix != 0.0
+    }
+
+    /// What is wrong with it, and what to do.
+    pub(crate) fn problem(&self) -> Option<String> {
+        let Self { mixup, cutmix, of_samples } = *self;
+        for (name, parameter) in [("mixup", mixup), ("cutmix", cutmix)] {
+            if !(0.0..=LARGEST).contains(&parameter) {
+                return Some(format!("has {name} {parameter}; set 0 or a number above it, up to {LARGEST}"));
+            }
+        }
+        (!(0.0..=1.0).contains(&of_samples))
+            .then(|| format!("is for a share of {of_samples} of the samples; set a number from 0 to 1"))
+    }
+
+    /// What becomes of `sample` in `epoch`; its size is (H, W).
+    fn blend(&self, seed: u64, epoch: u32, sample: u32, [height, width]: [usize; 2]) -> Blend {
+        let mut stream = Stream::new(seed, Purpose::Mix, u64::from(sample), epoch);
+        if f64::from(stream.uniform()) >= self.of_samples {
+            return Blend::Alone;
+        }
+        let pastes = match (self.mixup > 0.0, self.cutmix > 0.0) {
+            (true, true) => stream.below(2) == 1,
+            (_, cutmix) => cutmix,
+        };
+        if !pastes {
+            return Blend::Faded((stream.beta(self.mixup) * f64::from(WHOLE)).round() as i32);
+        }
+        let side = stream.beta(self.cutmix).sqrt();
+        let mut range = |length: usize| {
+            let part = (length as f64 * side) as i64;
+            let first = i64::from(stream.below(length as u32)) - part / 2;
+            let inside = |end: i64| end.clamp(0, length as i64) as usize;
+            [inside(first), inside(first + part)]
+        };
+        Blend::Pasted(Blank { rows: range(height), columns: range(width) })
+    }
+}
+
+/// Mixes batches of one form.
+#[derive(Clone, Debug)]
+pub(crate) struct Mixer {
+    pub mix: Mix,
+    pub seed: u64,
+    pub element: Element,
+    pub layout: Layout,
+    /// Channels, height, width.
+    pub shape: [usize; 3],
+}
+
+impl Mixer {
+    /// Mixes the samples of a batch. `labels` are [`LABELS`] for each: on the way in, the first of all are their classes, one for each, and the rest
+    /// is not read. A sample without a class stays alone, and nothing is mixed with it. `last` is memory for one image.
+    pub(crate) fn mix(
+        &self,
+        images: &mut [u8],
+        labels: &mut [i32],
+        indices: &[u32],
+        epoch: u32,
+        last: &mut AlignedBytes,
+    ) {
+        let samples = indices.len();
+        let Some(end) = samples.checked_sub(1) else { return };
+        let bytes = images.len() / samples;
+        if last.len() != bytes {
+            // As large as an image that is there: there is memory for one more.
+            *last = AlignedBytes::zeroed(bytes).unwrap_or_default();
+        }
+        last.copy_from_slice(&images[end * bytes..]);
+        let last_class = labels[end];
+        // From the last to the first, so that each finds the one before it as it was: its image, and its class, which lies before the labels that
+        // are written.
+        for (sample, &index) in indices.iter().enumerate().rev() {
+            let (before, from) = images.split_at_mut(sample * bytes);
+            let (other_image, other_class) = match sample.checked_sub(1) {
+                Some(other) => (&before[other * bytes..], labels[other]),
+                None => (&**last, last_class),
+            };
+            let class = labels[sample];
+            let countable = samples > 1 && class != IGNORED_LABEL && other_class != IGNORED_LABEL;
+            let share = if countable {
+                let [_, height, width] = self.shape;
+                let blend = self.mix.blend(self.seed, epoch, index, [height, width]);
+                self.apply(blend, &mut from[..bytes], other_image)
+            } else {
+                0
+            };
+            let second = if share > 0 { other_class } else { class };
+            labels[sample * LABELS..][..LABELS].copy_from_slice(&[class, second, share]);
+        }
+    }
+
+    /// Changes an image; returns the share of the other.
+    fn apply(&self, blend: Blend, image: &mut [u8], other: &[u8]) -> i32 {
+        match blend {
+            Blend::Alone => 0,
+            Blend::Faded(share) => {
+                match self.element {
+                    Element::F32 => fade::<f32>(image, other, share),
+                    Element::Bf16 => fade::<bf16>(image, other, share),
+                }
+                share
+            }
+            Blend::Pasted(part) => self.paste(part, image, other),
+        }
+    }
+
+    fn paste(&self, Blank { rows, columns }: Blank, image: &mut [u8], other: &[u8]) -> i32 {
+        let [channels, height, width] = self.shape;
+        let (planes, pixel) = match self.layout {
+            Layout::Nchw => (channels, self.element.bytes()),
+            Layout::Nhwc => (1, channels * self.element.bytes()),
+        };
+        for row in (0..planes).flat_map(|plane| (rows[0]..rows[1]).map(move |row| plane * height + row)) {
+            let part = (row * width + columns[0]) * pixel..(row * width + columns[1]) * pixel;
+            image[part.clone()].copy_from_slice(&other[part]);
+        }
+        let (area, whole) = ((rows[1] - rows[0]) * (columns[1] - columns[0]), height * width);
+        (area as f64 / whole as f64 * f64::from(WHOLE)).round() as i32
+    }
+}
+
+/// Gives each element the share of the other's.
+fn fade<T: Stored + Pod + Into<f32>>(image: &mut [u8], other: &[u8], share: i32) {
+    let share = share as f32 / WHOLE as f32;
+    let other: &[T] = bytemuck::pod_align_to(other).1;
+    for (own, &other) in bytemuck::pod_align_to_mut::<_, T>(image).1.iter_mut().zip(other) {
+        let (from, to): (f32, f32) = ((*own).into(), other.into());
+        *own = T::store(from * (1.0 - share) + to * share);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: [usize; 2] = [32, 24];
+
+    fn blends(mix: Mix, epoch: u32) -> Vec<Blend> {
+        (0..20_000).map(|sample| mix.blend(7, epoch, sample, SIZE)).collect()
+    }
+
+    fn share(blend: Blend) -> f64 {
+        match blend {
+            Blend::Alone => 0.0,
+            Blend::Faded(share) => f64::from(share) / f64::from(WHOLE),
+            Blend::Pasted(Blank { rows, columns }) => {
+                ((rows[1] - rows[0]) * (columns[1] - columns[0])) as f64 / (32.0 * 24.0)
+            }
+        }
+    }
+
+    #[test]
+    fn so_many_samples_are_mixed_and_half_of_them_each_way() {
+        let mix = Mix { mixup: 0.2, cutmix: 1.0, of_samples: 0.5 };
+        let blends = blends(mix, 3);
+        let count = |kind: fn(&Blend) -> bool| blends.iter().filter(|blend| kind(blend)).count();
+        assert!((9_700..10_300).contains(&count(|blend| *blend == Blend::Alone)));
+        assert!((4_800..5_200).contains(&count(|blend| matches!(blend, Blend::Faded(_)))));
+    }
+
+    #[test]
+    fn one_kind_alone_is_always_it() {
+        let mixup = blends(Mix { mixup: 0.2, ..Mix::default() }, 0);
+        assert!(mixup.iter().all(|blend| matches!(blend, Blend::Faded(0..=WHOLE))));
+        let cutmix = blends(Mix { cutmix: 0.2, ..Mix::default() }, 0);
+        assert!(cutmix.iter().all(|blend| matches!(blend, Blend::Pasted(_))));
+    }
+
+    /// Of shares from the uniform distribution the mean is a half; rectangles are cut by the image's edges.
+    #[test]
+    fn shares_have_their_mean() {
+        let mean = |mix: Mix| {
+            let blends = blends(mix, 1);
+            blends.iter().map(|&blend| share(blend)).sum::<f64>() / blends.len() as f64
+        };
+        let mixup = mean(Mix { mixup: 1.0, ..Mix::default() });
+        assert!((mixup - 0.5).abs() < 0.01, "{mixup}");
+        // Of a side of so many pixels, the mean of what lies inside over all middles.
+        let inside = |length: i64, side: f64| {
+            let part = (length as f64 * side) as i64;
+            let of_middle = |middle: i64| {
+                (middle - part / 2 + part).clamp(0, length) - (middle - part / 2).clamp(0, length)
+            };
+            (0..length).map(of_middle).sum::<i64>() as f64 / (length * length) as f64
+        };
+        let areas = (0..1000).map(|step| (f64::from(step) + 0.5) / 1000.0);
+        let expected =
+            areas.map(|area| inside(32, area.sqrt()) * inside(24, area.sqrt())).sum::<f64>() / 1000.0;
+        let cutmix = mean(Mix { cutmix: 1.0, ..Mix::default() });
+        assert!((cutmix - expected).abs() < 0.01, "{cutmix} {expected}");
+    }
+
+    #[test]
+    fn rectangles_stay_inside_and_reach_every_corner() {
+        let mut corners = [false; 4];
+        for blend in blends(Mix { cutmix: 1.0, ..Mix::default() }, 2) {
+            let Blend::Pasted(Blank { rows, columns }) = blend else { panic!("{blend:?}") };
+            assert!(rows[0] <= rows[1] && rows[1] <= 32 && columns[0] <= columns[1] && columns[1] <= 24);
+            if rows[0] < rows[1] && columns[0] < columns[1] {
+                corners[0] |= rows[0] == 0 && columns[0] == 0;
+                corners[1] |= rows[0] == 0 && columns[1] == 24;
+                corners[2] |= rows[1] == 32 && columns[0] == 0;
+                corners[3] |= rows[1] == 32 && columns[1] == 24;
+            }
+        }
+        assert_eq!(corners, [true; 4]);
+    }
+
+    #[test]
+    fn every_epoch_and_sample_has_its_own() {
+        let mix = Mix { mixup: 1.0, ..Mix::default() };
+        assert_eq!(blends(mix, 1), blends(mix, 1));
+        assert_ne!(blends(mix, 1), blends(mix, 2));
+        let some = blends(mix, 1);
+        assert!(some.windows(2).filter(|pair| pair[0] == pair[1]).count() < 5);
+    }
+
+    fn mixer(mix: Mix, element: Element, layout: Layout) -> Mixer {
+        Mixer { mix, seed: 5, element, layout, shape: [2, 4, 3] }
+    }
+
+    /// Images of one value each, 0, 1, 2, and so on; sample 2 has no class.
+    fn mixed<T: Stored + Pod + Into<f32>>(mixer: &Mixer, samples: usize) -> (Vec<f32>, Vec<i32>) {
+        let mut images = AlignedBytes::zeroed(samples * 24 * size_of::<T>()).unwrap();
+        for (at, value) in images.elements_mut::<T>().iter_mut().enumerate() {
+            *value = T::store((at / 24) as f32);
+        }
+        let mut labels = vec![99; samples * LABELS];
+        (0..samples).for_each(|sample| labels[sample] = if sample == 2 { -1 } else { 10 + sample as i32 });
+        let indices: Vec<u32> = (0..samples as u32).map(|sample| 50 - sample).collect();
+        mixer.mix(&mut images, &mut labels, &indices, 4, &mut AlignedBytes::default());
+        (images.elements::<T>().iter().map(|&value| value.into()).collect(), labels)
+    }
+
+    fn check(samples: usize, images: &[f32], labels: &[i32], tolerance: f32) {
+        let mut shares = 0.0;
+        for sample in 0..samples {
+            let before = (sample + samples - 1) % samples;
+            let [class, other, share] = labels[sample * LABELS..][..LABELS] else { unreachable!() };
+            let image = &images[sample * 24..][..24];
+            let expected_class = if sample == 2 { -1 } else { 10 + sample as i32 };
+            assert_eq!(class, expected_class);
+            if sample == 2 || before == 2 || samples == 1 || share == 0 {
+                assert_eq!((other, share), (class, 0));
+                assert!(image.iter().all(|&value| value == sample as f32));
+                continue;
+            }
+            assert_eq!(other, 10 + before as i32);
+            let share = share as f32 / WHOLE as f32;
+            let expected = sample as f32 * (1.0 - share) + before as f32 * share;
+            let mean = image.iter().sum::<f32>() / 24.0;
+            assert!((mean - expected).abs() < tolerance, "{sample}: {mean}, not {expected}");
+            shares += share;
+        }
+        assert!(samples < 4 || shares > 0.2, "hardly anything was mixed: {shares}");
+    }
+
+    #[test]
+    fn the_image_before_has_its_share_of_pixels_and_label_whatever_the_form() {
+        let (mixup, cutmix) = (Mix { mixup: 1.0, ..Mix::default() }, Mix { cutmix: 1.0, ..Mix::default() });
+        for (mix, layout) in
+            [(mixup, Layout::Nchw), (mixup, Layout::Nhwc), (cutmix, Layout::Nchw), (cutmix, Layout::Nhwc)]
+        {
+            for samples in [1, 2, 3, 8] {
+                let (images, labels) = mixed::<f32>(&mixer(mix, Element::F32, layout), samples);
+                check(samples, &images, &labels, 1e-5);
+                let (images, labels) = mixed::<bf16>(&mixer(mix, Element::Bf16, layout), samples);
+                check(samples, &images, &labels, 0.02);
+            }
+        }
+    }
+
+    /// The same pixels of both channels, in either layout.
+    #[test]
+    fn a_pasted_part_is_a_rectangle() {
+        let mix = Mix { cutmix: 1.0, ..Mix::default() };
+        let (planes, labels) = mixed::<f32>(&mixer(mix, Element::F32, Layout::Nchw), 8);
+        let (pixels, same) = mixed::<f32>(&mixer(mix, Element::F32, Layout::Nhwc), 8);
+        assert_eq!(labels, same);
+        for sample in 0..8 {
+            let (planes, pixels) = (&planes[sample * 24..][..24], &pixels[sample * 24..][..24]);
+            let is_other = |row: usize, column: usize| planes[row * 3 + column] != sample as f32;
+            for (row, column) in (0..4).flat_map(|row| (0..3).map(move |column| (row, column))) {
+                let at = row * 3 + column;
+                assert_eq!([planes[at], planes[12 + at]], pixels[at * 2..][..2]);
+                let in_row = (0..3).any(|column| is_other(row, column));
+                let in_column = (0..4).any(|row| is_other(row, column));
+                assert_eq!(is_other(row, column), in_row && in_column);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_to_mix_by_is_refused() {
+        assert_eq!(Mix::default().problem(), None);
+        for mix in [
+            Mix { mixup: -0.1, ..Mix::default() },
+            Mix { cutmix: f64::NAN, ..Mix::default() },
+            Mix { mixup: 1e5, ..Mix::default() },
+            Mix { of_samples: 1.1, ..Mix::default() },
+        ] {
+            assert!(mix.problem().is_some(), "{mix:?}");
+        }
+    }
+}
