@@ -45,7 +45,9 @@ impl Reference for SoftmaxCrossEntropy {
             // Shifted by the largest logit, so that no exponential overflows.
             let largest = (0..classes).map(logit).fold(f64::NEG_INFINITY, f64::max);
             let sum: f64 = (0..classes).map(|class| (logit(class) - largest).exp()).sum();
-            let mean = (1.0 - share) * logit(own) + if share > 0.0 { share * logit(other) } else { 0.0 };
+            // Nothing of a logit is nothing, also where that is infinite.
+            let part = |share: f64, class: usize| if share > 0.0 { share * logit(class) } else { 0.0 };
+            let mean = part(1.0 - share, own) + part(share, other);
             loss += sum.ln() + largest - (1.0 - smoothing) * mean;
             if smoothing > 0.0 {
                 loss -= smoothing * (0..classes).map(logit).sum::<f64>() / classes as f64;
@@ -59,8 +61,8 @@ impl Reference for SoftmaxCrossEntropy {
             if let Some(gradient) = &mut gradient {
                 for class in 0..classes {
                     let probability = (logit(class) - largest).exp() / sum;
-                    let part = |of: usize, share: f64| if class == of { share } else { 0.0 };
-                    let mixed = part(own, 1.0 - share) + part(other, share);
+                    let if_it_is = |of: usize, share: f64| if class == of { share } else { 0.0 };
+                    let mixed = if_it_is(own, 1.0 - share) + if_it_is(other, share);
                     let target = (1.0 - smoothing) * mixed + smoothing / classes as f64;
                     gradient.set(n * classes + class, weight * (probability - target) / counted);
                 }

@@ -146,11 +146,12 @@ fn one_row<E: Element>(
     let label = if share > 0.5 { other } else { own };
     let maximum = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f32 = row.iter().map(|logit| (logit - maximum).exp()).sum();
-    let mut mean = f64::from(row[own] - maximum);
-    // Not where it is nothing: a logit may be infinite.
-    if share > 0.0 {
-        mean = f64::from(1.0 - share) * mean + f64::from(share) * f64::from(row[other] - maximum);
-    }
+    // Nothing of a logit is nothing, also where that is infinite.
+    let part = |share: f32, class: usize| match share {
+        0.0 => 0.0,
+        _ => f64::from(share) * f64::from(row[class] - maximum),
+    };
+    let mean = part(1.0 - share, own) + part(share, other);
     sums.loss += f64::from(sum.ln()) - f64::from(1.0 - smoothing) * mean;
     if smoothing > 0.0 {
         let all: f64 = row.iter().map(|logit| f64::from(logit - maximum)).sum();
@@ -193,6 +194,40 @@ mod tests {
     fn a_label_beyond_the_classes_names_the_sample() {
         let error = loss(&[0.0; 9], &[2, 3, 0]).unwrap_err();
         assert_eq!(error, "sample 1 of the batch has label 3, there are 3 classes");
+    }
+
+    #[test]
+    fn what_is_no_mixed_label_names_the_sample() {
+        let loss = |labels: &[i32]| {
+            let of = Loss { classes: 3, auxiliary: None, smoothing: 0.0, mixed: true, tile: Tile::WHOLE };
+            let (mut metrics, mut gradient) = ([0.0; 4], [f32::NAN; 6]);
+            softmax_cross_entropy(&Team::single(), &[0.0; 6], labels, of, &mut metrics, &mut gradient)?;
+            Ok::<_, String>((metrics[1], gradient))
+        };
+        let wrong = |label: [i32; 3]| loss(&[&[0, 1, 5], &label[..]].concat()).unwrap_err();
+        for label in [[3, 0, 0], [0, 3, 1], [0, -1, 0]] {
+            let number = if label[0] == 3 { 3 } else { label[1] };
+            let error = format!("sample 1 of the batch has label {number}, there are 3 classes");
+            assert_eq!(wrong(label), error);
+        }
+        assert_eq!(wrong([0, 1, WHOLE_SHARE * 2]), "sample 1 of the batch is another one to the share of 2");
+        assert_eq!(wrong([0, 1, -WHOLE_SHARE]), "sample 1 of the batch is another one to the share of -1");
+        // One that does not count is not looked at.
+        let (counted, gradient) = loss(&[-1, 7, -7, 2, 2, 0]).unwrap();
+        assert_eq!(counted, 1.0);
+        assert!(gradient[..3].iter().all(|&x| x == 0.0) && gradient[5] < 0.0);
+    }
+
+    #[test]
+    fn none_of_an_infinite_logit_is_nothing() {
+        let of = Loss { classes: 3, auxiliary: None, smoothing: 0.0, mixed: true, tile: Tile::WHOLE };
+        for label in [[0, 1, WHOLE_SHARE], [1, 0, 0]] {
+            let mut metrics = [0.0; 4];
+            let logits = [f32::NEG_INFINITY, 1.0, 1.0];
+            softmax_cross_entropy::<f32>(&Team::single(), &logits, &label, of, &mut metrics, &mut [])
+                .unwrap();
+            assert!((metrics[0] - 2f64.ln()).abs() < 1e-6, "{metrics:?}");
+        }
     }
 
     #[test]
