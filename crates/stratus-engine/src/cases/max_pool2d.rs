@@ -19,7 +19,15 @@ fn tests() -> Vec<Case> {
         MaxPool2d { kernel: [2, 2], stride: [3, 3], padding: [1, 1], ceil_mode: true },
         MaxPool2d::new(15, 4, 7),
     ];
-    let shapes = [[2, 8, 12, 12], [1, 1, 5, 7], [3, 17, 6, 4], [2, 3, 1, 1], [1, 33, 9, 3]];
+    let shapes = [
+        [2, 8, 12, 12],
+        [1, 1, 5, 7],
+        [3, 17, 6, 4],
+        [2, 3, 1, 1],
+        [1, 33, 9, 3],
+        [2, 32, 5, 6],
+        [1, 48, 7, 4],
+    ];
     let mut cases = Vec::new();
     for pool in pools {
         cases.extend(shapes.iter().flat_map(|&shape| kernels(pool, shape, uniform)));

@@ -44,6 +44,8 @@ pub unsafe trait Lanes: Copy {
     unsafe fn where_equal(self, other: Self, yes: Self, no: Self) -> Self;
     /// `yes` where it is at most 0, `no` elsewhere, also for NaN.
     unsafe fn where_not_positive(self, yes: Self, no: Self) -> Self;
+    /// The sum where the byte is `byte`, itself elsewhere.
+    unsafe fn add_where(self, other: Self, bytes: &[u8; LANES], byte: u8) -> Self;
     /// The first half, and that of `other`.
     unsafe fn first_halves(self, other: Self) -> Self;
     /// The second half, and that of `other`.
@@ -158,6 +160,10 @@ unsafe impl Lanes for Portable {
         Self(std::array::from_fn(|lane| if self.0[lane] <= 0.0 { yes.0[lane] } else { no.0[lane] }))
     }
     #[inline(always)]
+    unsafe fn add_where(self, other: Self, bytes: &[u8; LANES], byte: u8) -> Self {
+        Self(std::array::from_fn(|lane| self.0[lane] + if bytes[lane] == byte { other.0[lane] } else { 0.0 }))
+    }
+    #[inline(always)]
     unsafe fn first_halves(self, other: Self) -> Self {
         Self(std::array::from_fn(|lane| if lane < HALF { self.0[lane] } else { other.0[lane - HALF] }))
     }
@@ -269,6 +275,14 @@ mod x86 {
             unsafe {
                 let cut = _mm512_cmp_ps_mask::<_CMP_LE_OQ>(self.0, _mm512_setzero_ps());
                 Self(_mm512_mask_mov_ps(no.0, cut, yes.0))
+            }
+        }
+        #[inline(always)]
+        unsafe fn add_where(self, other: Self, bytes: &[u8; LANES], byte: u8) -> Self {
+            unsafe {
+                let bytes = _mm_loadu_si128(bytes.as_ptr().cast());
+                let equal = _mm_cmpeq_epi8_mask(bytes, _mm_set1_epi8(byte.cast_signed()));
+                Self(_mm512_mask_add_ps(self.0, equal, self.0, other.0))
             }
         }
         #[inline(always)]
@@ -402,6 +416,19 @@ mod x86 {
                 Self(
                     _mm256_blendv_ps(no.0, yes.0, _mm256_cmp_ps::<_CMP_LE_OQ>(self.0, zero)),
                     _mm256_blendv_ps(no.1, yes.1, _mm256_cmp_ps::<_CMP_LE_OQ>(self.1, zero)),
+                )
+            }
+        }
+        #[inline(always)]
+        unsafe fn add_where(self, other: Self, bytes: &[u8; LANES], byte: u8) -> Self {
+            unsafe {
+                let bytes = _mm_loadu_si128(bytes.as_ptr().cast());
+                let equal = _mm_cmpeq_epi8(bytes, _mm_set1_epi8(byte.cast_signed()));
+                let [low, high] = [equal, _mm_unpackhi_epi64(equal, equal)]
+                    .map(|equal| _mm256_castsi256_ps(_mm256_cvtepi8_epi32(equal)));
+                Self(
+                    _mm256_add_ps(self.0, _mm256_and_ps(other.0, low)),
+                    _mm256_add_ps(self.1, _mm256_and_ps(other.1, high)),
                 )
             }
         }

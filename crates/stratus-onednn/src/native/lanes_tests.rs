@@ -61,13 +61,13 @@ fn every_level_computes_what_scalars_do() {
     check::<Bf16>(&finite);
 }
 
-with_lanes! { fn choose / choose_body(a: &[E; LANES], b: &[E; LANES], got: &mut [[E; LANES]; 6], repeated: &mut [[f32; LANES]; HALF], bytes: &mut [u8; LANES]) }
+with_lanes! { fn choose / choose_body(a: &[E; LANES], b: &[E; LANES], got: &mut [[E; LANES]; 7], repeated: &mut [[f32; LANES]; HALF], bytes: &mut [u8; LANES]) }
 
 #[inline(always)]
 unsafe fn choose_body<V: Lanes, E: LaneElement>(
     a: &[E; LANES],
     b: &[E; LANES],
-    got: &mut [[E; LANES]; 6],
+    got: &mut [[E; LANES]; 7],
     repeated: &mut [[f32; LANES]; HALF],
     bytes: &mut [u8; LANES],
 ) {
@@ -82,6 +82,7 @@ unsafe fn choose_body<V: Lanes, E: LaneElement>(
         E::store_lanes(a.second_halves(b), &mut got[4]);
         let numbers = V::load_bytes(bytes);
         E::store_lanes(numbers, &mut got[5]);
+        E::store_lanes(a.add_where(b, bytes, bytes[LANES / 3]), &mut got[6]);
         a.store_repeated(repeated);
         numbers.add(one).store_bytes(bytes);
     }
@@ -95,8 +96,9 @@ fn every_level_chooses_as_scalars_do() {
         for step in 0..values.len() {
             let a: [f32; LANES] = std::array::from_fn(|lane| values[lane % values.len()]);
             let b: [f32; LANES] = std::array::from_fn(|lane| values[(lane + step) % values.len()]);
-            let numbers: [u8; LANES] = std::array::from_fn(|lane| (lane * 16 + step) as u8);
-            let (mut got, mut bytes) = ([[0.0; LANES]; 6], numbers);
+            // Some of them twice.
+            let numbers: [u8; LANES] = std::array::from_fn(|lane| (lane % 13 * 19 + step) as u8);
+            let (mut got, mut bytes) = ([[0.0; LANES]; 7], numbers);
             let mut repeated = [[0.0; LANES]; HALF];
             choose(level, &a, &b, &mut got, &mut repeated, &mut bytes);
             for (at, value) in repeated.as_flattened().iter().enumerate() {
@@ -113,6 +115,7 @@ fn every_level_chooses_as_scalars_do() {
                     half(0),
                     half(HALF),
                     f32::from(numbers[lane]),
+                    if numbers[lane] == numbers[LANES / 3] { first + second } else { first },
                 ];
                 for (what, expected) in expected.into_iter().enumerate() {
                     let got = got[what][lane];

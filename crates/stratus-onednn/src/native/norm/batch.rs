@@ -34,8 +34,8 @@ pub struct BatchNorm {
     pub team: Team,
 }
 
-/// Rows that are summed in `f32` before the sums go to `f64`.
-const ELEMENTS_PER_FLUSH: usize = 1 << 14;
+/// Numbers that a sum in `f32` is made of before it goes to `f64`.
+const ADDENDS: usize = 128;
 
 /// The arena's scratch, cut up: per thread two sums in `f64` per channel and two in `f32` per period; shared constants.
 pub(crate) struct Scratch<'a> {
@@ -399,9 +399,9 @@ impl Sums<'_> {
     }
 }
 
-/// Elements between two flushes: a multiple of the period.
+/// Elements between two flushes.
 pub(crate) fn flush_length(period: usize) -> usize {
-    period * (ELEMENTS_PER_FLUSH / period).max(1)
+    period * ADDENDS
 }
 
 #[cfg(test)]

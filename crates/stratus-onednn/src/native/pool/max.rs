@@ -1,6 +1,8 @@
 //! Max-pooling alone, with any window, stride and padding.
 
 use super::fused::{clear_padding, load, numbers};
+use super::ordered::Ordered;
+use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::rows::Geometry;
 use crate::native::simd::{Element, Level, multiversion};
 use crate::native::threads::{MAX_THREADS, Team, cut, split};
@@ -44,17 +46,6 @@ struct Windows {
     tap: usize,
 }
 
-/// Calls `$function` with the widest block of channels that divides the width.
-macro_rules! by_block {
-    ($width:expr, $function:ident::<$element:ty>($($argument:expr),* $(,)?)) => {
-        match $width {
-            width if width.is_multiple_of(16) => $function::<$element, 16>($($argument),*),
-            width if width.is_multiple_of(8) => $function::<$element, 8>($($argument),*),
-            _ => $function::<$element, 1>($($argument),*),
-        }
-    };
-}
-
 impl MaxPool {
     /// The pooling of maps of a geometry.
     #[must_use]
@@ -93,7 +84,7 @@ impl MaxPool {
     }
 
     /// `y` and, where it is not empty, `index`. NaN wins.
-    pub fn forward<E: Element>(&self, x: &[E], y: &mut [E], index: &mut [u8]) {
+    pub fn forward<E: Ordered>(&self, x: &[E], y: &mut [E], index: &mut [u8]) {
         let (threads, rows) = (self.team.threads(), self.output.planes * self.output.height);
         let row_elements = self.output.row_elements();
         let keep = !index.is_empty();
@@ -108,14 +99,21 @@ impl MaxPool {
                 let to = position * row_elements..(position + 1) * row_elements;
                 let x = &x[plane * self.input.plane_elements()..][..self.input.plane_elements()];
                 let index = if keep { &mut index[to.clone()] } else { &mut [] };
-                by_block!(self.input.width, pool_row::<E>(self.level, self, row, x, &mut y[to], index));
+                let (level, y) = (self.level, &mut y[to]);
+                // As many channels at a time as registers hold.
+                match self.input.width {
+                    width if width.is_multiple_of(32) => pool_row::<E, 32>(level, self, row, x, y, index),
+                    width if width.is_multiple_of(16) => pool_row::<E, 16>(level, self, row, x, y, index),
+                    width if width.is_multiple_of(8) => pool_row::<E, 8>(level, self, row, x, y, index),
+                    _ => pool_row::<E, 1>(level, self, row, x, y, index),
+                }
                 clear_padding(&self.output, plane % self.output.groups, index);
             }
         });
     }
 
     /// `dx` from `dy` and `index`. Windows may overlap: each input element gathers from the windows that it won.
-    pub fn backward<E: Element>(&self, dy: &[E], index: &[u8], dx: &mut [E]) {
+    pub fn backward<E: LaneElement>(&self, dy: &[E], index: &[u8], dx: &mut [E]) {
         let (threads, rows) = (self.team.threads(), self.input.planes * self.input.height);
         let row_elements = self.input.row_elements();
         let out_plane = self.output.plane_elements();
@@ -125,20 +123,25 @@ impl MaxPool {
                 let (plane, row) = (row / self.input.height, row % self.input.height);
                 let from = plane * out_plane..(plane + 1) * out_plane;
                 let (dy, index) = (&dy[from.clone()], &index[from]);
-                by_block!(self.input.width, gather_row::<E>(self.level, self, row, dy, index, dx));
+                let level = self.level;
+                match self.input.width {
+                    width if width.is_multiple_of(LANES) => gather_lanes(level, self, row, dy, index, dx),
+                    width if width.is_multiple_of(8) => gather_row::<E, 8>(level, self, row, dy, index, dx),
+                    _ => gather_row::<E, 1>(level, self, row, dy, index, dx),
+                }
             }
         });
     }
 }
 
 multiversion! {
-    fn pool_row / pool_row_body [E: Element, const K: usize] [E, K] (
+    fn pool_row / pool_row_body [E: Ordered, const K: usize] [E, K] (
         pool: &MaxPool, row: usize, x: &[E], y: &mut [E], index: &mut [u8],
     )
 }
 
 #[inline(always)]
-fn pool_row_body<E: Element, const K: usize>(
+fn pool_row_body<E: Ordered, const K: usize>(
     pool: &MaxPool,
     row: usize,
     x: &[E],
@@ -150,28 +153,33 @@ fn pool_row_body<E: Element, const K: usize>(
     for (column, columns) in pool.covers[1].iter().enumerate() {
         let to = column * width;
         for block in (0..width).step_by(K) {
-            let number = |i: usize, j: usize| ((rows.tap + i) * pool.width + columns.tap + j) as u32;
-            let (mut best, mut winner) = ([f32::NEG_INFINITY; K], [number(0, 0); K]);
+            let number = |i: usize, j: usize| E::number((rows.tap + i) * pool.width + columns.tap + j);
+            let (mut best, mut winner) = ([E::LEAST; K], [number(0, 0); K]);
             for i in 0..rows.count {
                 for j in 0..columns.count {
                     let at = ((rows.first + i) * input_row + columns.first + j) * width + block;
-                    let (value, number) = (load::<E, K>(x, at), number(i, j));
+                    let (x, number) = (&x[at..at + K], number(i, j));
+                    // A loop for each of the three: as one it is not brought into registers.
+                    let mut keys = [E::LEAST; K];
                     for lane in 0..K {
-                        // The first NaN wins, and nothing is larger.
-                        let wins = (value[lane] > best[lane]) | (value[lane].is_nan() & !best[lane].is_nan());
-                        best[lane] = if wins { value[lane] } else { best[lane] };
-                        winner[lane] = if wins { number } else { winner[lane] };
+                        keys[lane] = x[lane].key();
+                    }
+                    for lane in 0..K {
+                        winner[lane] = if keys[lane] > best[lane] { number } else { winner[lane] };
+                    }
+                    for lane in 0..K {
+                        best[lane] = best[lane].max(keys[lane]);
                     }
                 }
             }
             let y = &mut y[to + block..][..K];
             for lane in 0..K {
-                y[lane] = E::store(best[lane]);
+                y[lane] = E::of(best[lane]);
             }
             if !index.is_empty() {
                 let index = &mut index[to + block..][..K];
                 for lane in 0..K {
-                    index[lane] = winner[lane] as u8;
+                    index[lane] = E::index(winner[lane]);
                 }
             }
         }
@@ -217,3 +225,83 @@ fn gather_row_body<E: Element, const K: usize>(
         }
     }
 }
+
+with_lanes! {
+    fn gather_lanes / gather_lanes_body(pool: &MaxPool, row: usize, dy: &[E], index: &[u8], dx: &mut [E])
+}
+
+/// The same where pixels are whole registers of channels.
+///
+/// # Safety
+/// Of [`Lanes`].
+#[inline(always)]
+unsafe fn gather_lanes_body<V: Lanes, E: LaneElement>(
+    pool: &MaxPool,
+    row: usize,
+    dy: &[E],
+    index: &[u8],
+    dx: &mut [E],
+) {
+    let registers = pool.input.width / LANES;
+    let (dy, index, dx) = (dy.as_chunks().0, index.as_chunks().0, dx.as_chunks_mut().0);
+    let rows = pool.windows[0][row];
+    for (columns, dx) in pool.windows[1].iter().zip(dx.chunks_exact_mut(registers)) {
+        let (pairs, last) = dx.as_chunks_mut::<2>();
+        // SAFETY: the caller's.
+        unsafe {
+            for (pair, dx) in pairs.iter_mut().enumerate() {
+                gather::<V, E, 2>(pool, [&rows, columns], 2 * pair, dy, index, dx);
+            }
+            if let [last] = last {
+                gather::<V, E, 1>(
+                    pool,
+                    [&rows, columns],
+                    registers - 1,
+                    dy,
+                    index,
+                    std::array::from_mut(last),
+                );
+            }
+        }
+    }
+}
+
+/// Some registers of a pixel, from register `first` of its channels on.
+///
+/// # Safety
+/// Of [`Lanes`].
+#[inline(always)]
+unsafe fn gather<V: Lanes, E: LaneElement, const COUNT: usize>(
+    pool: &MaxPool,
+    [rows, columns]: [&Windows; 2],
+    first: usize,
+    dy: &[[E; LANES]],
+    index: &[[u8; LANES]],
+    dx: &mut [[E; LANES]; COUNT],
+) {
+    let registers = pool.input.width / LANES;
+    // SAFETY: the caller's.
+    unsafe {
+        let mut sums = [V::splat(0.0); COUNT];
+        for i in rows.first..rows.end {
+            let row_tap = rows.tap - (i - rows.first) * pool.strides[0];
+            for j in columns.first..columns.end {
+                let column_tap = columns.tap - (j - columns.first) * pool.strides[1];
+                let number = (row_tap * pool.width + column_tap) as u8;
+                let at = (i * pool.output.row + j) * registers + first;
+                let (dy, index) = (&dy[at..at + COUNT], &index[at..at + COUNT]);
+                for register in 0..COUNT {
+                    let gradient = E::load_lanes::<V>(&dy[register]);
+                    sums[register] = sums[register].add_where(gradient, &index[register], number);
+                }
+            }
+        }
+        for register in 0..COUNT {
+            E::store_lanes(sums[register], &mut dx[register]);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "max_tests.rs"]
+mod tests;

@@ -3,4 +3,5 @@
 pub mod average;
 pub mod fused;
 pub mod max;
+mod ordered;
 mod pairs;
