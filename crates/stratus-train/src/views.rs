@@ -10,10 +10,8 @@ pub(crate) struct Views {
     /// The program's value that holds the logits, and their classes.
     logits: ValueId,
     classes: usize,
-    /// Of each sample and class, the logarithm of the sum of its probabilities in the views so far.
-    sums: Vec<f64>,
-    /// Views so far.
-    count: usize,
+    /// Of each view so far the logarithm of the probability of each sample and class.
+    views: Vec<Vec<f64>>,
 }
 
 impl Views {
@@ -25,13 +23,12 @@ impl Views {
             .find(|step| matches!(&step.kernel, Kernel::SoftmaxCrossEntropy(k) if k.auxiliary.is_none()))?;
         let logits = *loss.inputs.first()?;
         let classes = *program.value(logits).shape.last()?;
-        Some(Self { logits, classes, sums: Vec::new(), count: 0 })
+        Some(Self { logits, classes, views: Vec::new() })
     }
 
     /// Begins with other images.
     pub(crate) fn clear(&mut self) {
-        self.sums.clear();
-        self.count = 0;
+        self.views.clear();
     }
 
     /// Takes what the program has just said of one more view of its images.
@@ -45,26 +42,24 @@ impl Views {
             let sum: f64 = logits.iter().map(|logit| (logit - largest).exp()).sum();
             logits.iter_mut().for_each(|logit| *logit -= largest + sum.ln());
         }
-        if self.count == 0 {
-            self.sums = view;
-        } else {
-            for (sum, other) in self.sums.iter_mut().zip(view) {
-                let (more, less) = if *sum < other { (other, *sum) } else { (*sum, other) };
-                *sum = more + (less - more).exp().ln_1p();
-            }
-        }
-        self.count += 1;
+        self.views.push(view);
     }
 
     /// What the averages are worth: hits as the engine counts them, the loss without smoothing. Negative labels do not count; the engine has refused
     /// those of classes that there are not.
     pub(crate) fn metrics(&self, labels: &[i32]) -> Metrics {
         let mut metrics = Metrics::default();
-        for (scores, &label) in self.sums.chunks_exact(self.classes).zip(labels) {
+        let (mut scores, mut of_views) = (vec![0.0; self.classes], Vec::with_capacity(self.views.len()));
+        for (sample, &label) in labels.iter().enumerate() {
             let Ok(label) = usize::try_from(label) else { continue };
+            for (class, score) in scores.iter_mut().enumerate() {
+                of_views.clear();
+                of_views.extend(self.views.iter().map(|view| view[sample * self.classes + class]));
+                *score = log_of_sum(&mut of_views);
+            }
             let own = scores[label];
             metrics.samples += 1.0;
-            metrics.loss += (self.count as f64).ln() - own;
+            metrics.loss += (self.views.len() as f64).ln() - own;
             // Classes that the label's is not ahead of; what is no number is ahead of nothing.
             let ahead = |class: usize| own > scores[class] || (own == scores[class] && label < class);
             let rank = (0..self.classes).filter(|&class| class != label && !ahead(class)).count();
@@ -76,13 +71,26 @@ impl Views {
     }
 }
 
+/// The logarithm of the sum of numbers of which these are the logarithms: the same bits in whichever order they come.
+fn log_of_sum(logarithms: &mut [f64]) -> f64 {
+    logarithms.sort_unstable_by(f64::total_cmp);
+    match logarithms.last() {
+        Some(&largest) if largest > f64::NEG_INFINITY => {
+            largest + logarithms.iter().map(|logarithm| (logarithm - largest).exp()).sum::<f64>().ln()
+        }
+        // The sum of nothing, or of zeros; or not a number, which the largest is then too.
+        Some(&largest) => largest,
+        None => f64::NEG_INFINITY,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use stratus_data::buffer::IGNORED_LABEL;
 
     fn views(classes: usize, all: &[&[f64]]) -> Views {
-        let mut views = Views { logits: ValueId(0), classes, sums: Vec::new(), count: 0 };
+        let mut views = Views { logits: ValueId(0), classes, views: Vec::new() };
         all.iter().for_each(|logits| views.add_logits(logits.to_vec()));
         views
     }
@@ -115,6 +123,28 @@ mod tests {
         assert!((loss - 4_f64.ln()).abs() < 1e-12, "{loss}");
         let certain = views(2, &[&[2000.0, -2000.0], &[2000.0, -2000.0]]).metrics(&[1]);
         assert!((certain.loss - 4000.0).abs() < 1e-9 && certain.top1 == 0.0, "{certain:?}");
+    }
+
+    #[test]
+    fn the_order_of_views_changes_no_bit() {
+        let all: Vec<[f64; 3]> =
+            (0..10).map(|view| [0.0, 1.3, 2.9].map(|at| (at * f64::from(view)).sin())).collect();
+        let forth: Vec<&[f64]> = all.iter().map(|view| &view[..]).collect();
+        let bits = |order: &[&[f64]]| views(3, order).metrics(&[1]).loss.to_bits();
+        for turned in 0..10 {
+            let mut order = forth.clone();
+            order.rotate_left(turned);
+            assert_eq!(bits(&order), bits(&forth));
+            order.reverse();
+            assert_eq!(bits(&order), bits(&forth));
+        }
+    }
+
+    #[test]
+    fn what_is_impossible_in_all_views_is_behind() {
+        let never = [f64::NEG_INFINITY, 0.0];
+        let metrics = views(2, &[&never, &never]).metrics(&[1]);
+        assert_eq!([metrics.loss, metrics.top1], [0.0, 1.0]);
     }
 
     #[test]

@@ -286,12 +286,10 @@ fn images_are_measured_together_with_their_mirror_images() {
     let [[samples, loss, top1, top5], both] = [false, true].map(|mirror| scores("even", mirror));
     assert_eq!([samples, top1, top5], [both[0], both[2], both[3]]);
     assert!((loss - both[1]).abs() < 1e-5 * loss, "{loss} {}", both[1]);
-    // Images that are moved are other images, and of both sides again the same, but for rounding: the views come in another order.
+    // Images that are moved are other images, and of both sides again the same.
     let moved = |data: &str, mirror| scores_of(data, mirror, 2);
     assert_ne!(moved("forth", false), scores("forth", false));
-    let [forth, back] = ["forth", "back"].map(|data| moved(data, true));
-    assert_eq!([forth[0], forth[2], forth[3]], [back[0], back[2], back[3]]);
-    assert!((forth[1] - back[1]).abs() <= 1e-14 * forth[1], "{} {}", forth[1], back[1]);
+    assert_eq!(moved("forth", true), moved("back", true));
 
     // So does a run that asks for it, and its summary says so.
     let settings = [

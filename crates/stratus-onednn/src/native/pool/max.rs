@@ -83,7 +83,7 @@ impl MaxPool {
         }
     }
 
-    /// `y` and, where it is not empty, `index`. NaN wins.
+    /// `y` and, where it is not empty, `index`. NaN wins; a zero of either sign becomes a positive one.
     pub fn forward<E: Ordered>(&self, x: &[E], y: &mut [E], index: &mut [u8]) {
         let (threads, rows) = (self.team.threads(), self.output.planes * self.output.height);
         let row_elements = self.output.row_elements();

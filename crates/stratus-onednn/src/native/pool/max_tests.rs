@@ -19,15 +19,12 @@ const HARD: [f32; 10] = [
     -f32::MIN_POSITIVE,
 ];
 
-/// The output and the index of one window, one element at a time.
-fn largest(window: &[(usize, f32)]) -> (usize, f32) {
-    let mut best = window[0];
-    for &(position, value) in window {
-        if value > best.1 || value.is_nan() && !best.1.is_nan() {
-            best = (position, value);
-        }
-    }
-    best
+/// The number and the place of the element that wins, of those of a window.
+fn winner<E: Element>(x: &[E], window: impl Iterator<Item = (usize, usize)>) -> Option<(usize, usize)> {
+    window.reduce(|best, next| {
+        let [largest, value] = [best, next].map(|(_, at)| x[at].load());
+        if value > largest || value.is_nan() && !largest.is_nan() { next } else { best }
+    })
 }
 
 /// Pools in both directions at every level; maps lie channels last.
@@ -50,18 +47,15 @@ fn check<E: Ordered + LaneElement>(pool: MaxPool2d, shape: [usize; 4], values: &
                 let place = |tap: usize, axis: usize, output: usize, edge: usize| {
                     (output * pool.stride[axis] + tap).checked_sub(pool.padding[axis]).filter(|&at| at < edge)
                 };
-                let taps = (0..pool.kernel[0] * pool.kernel[1]).filter_map(|number| {
+                let window = (0..pool.kernel[0] * pool.kernel[1]).filter_map(|number| {
                     let row = place(number / pool.kernel[1], 0, row, height)?;
                     let column = place(number % pool.kernel[1], 1, column, width)?;
                     Some((number, at(image, row, column, channel, [height, width])))
                 });
-                let taps: Vec<(usize, usize)> = taps.collect();
-                let window: Vec<(usize, f32)> = taps.iter().map(|&(n, at)| (n, x[at].load())).collect();
-                let (number, value) = largest(&window);
                 let to = at(image, row, column, channel, [out_height, out_width]);
-                (expected[to], numbers[to]) = (value, number as u8);
-                let winner = taps.iter().find(|tap| tap.0 == number).unwrap().1;
-                gradient[winner] += dy(to);
+                let (number, from) = winner(&x, window).expect("a window lies on the map");
+                (expected[to], numbers[to]) = (x[from].load(), number as u8);
+                gradient[from] += dy(to);
             }
         }
     }
