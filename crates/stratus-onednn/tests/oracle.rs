@@ -69,6 +69,17 @@ fn every_case_on_three_threads() {
     compare_all(3);
 }
 
+fn multiplies_whole_numbers() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        std::arch::is_x86_feature_detected!("avx512vnni")
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        false
+    }
+}
+
 /// Whatever runs a step, oneDNN's or ours: plans that nothing was measured for take the first, here each is asked for by name.
 #[test]
 fn every_implementation_follows_the_reference() {
@@ -78,7 +89,11 @@ fn every_implementation_follows_the_reference() {
         // On AMX the gradient of a convolution's input is one more. Convolutions of bf16 maps run in f32 too, those with ReLU counted apart.
         kinds = if backend.describe().contains("AMX") { 6 } else { 5 };
         // With AVX-512, which bf16 needs too, dense 3x3 convolutions have one more way, and so have their gradients.
-        kinds += if precisions(&backend).contains(&Precision::Bf16) { 8 } else { 0 };
+        let bf16 = precisions(&backend).contains(&Precision::Bf16);
+        kinds += if bf16 { 8 } else { 0 };
+        // On whole numbers the forward passes and the gradient of the input once more.
+        let whole_numbers = bf16 && !backend.describe().contains("AMX") && multiplies_whole_numbers();
+        kinds += if whole_numbers { 3 } else { 0 };
         for precision in precisions(&backend) {
             for case in cases::of(precision) {
                 let program = case.program(precision).unwrap();
@@ -97,7 +112,8 @@ fn every_implementation_follows_the_reference() {
                             panic!("{precision} `{}` {layout} by {name}: {failure}", case.name)
                         });
                         compared += 1;
-                        let own = ["stratus:winograd:", "stratus:", "product:", "f32:"];
+                        let own =
+                            ["stratus:winograd:vnni:", "stratus:winograd:", "stratus:", "product:", "f32:"];
                         let own = own.into_iter().find(|own| name.starts_with(own));
                         ours.extend(own.map(|own| format!("{own}{}", case.kernel.name())));
                     }

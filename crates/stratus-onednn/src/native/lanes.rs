@@ -40,6 +40,8 @@ pub unsafe trait Lanes: Copy {
     unsafe fn rectify(self) -> Self;
     /// The larger; NaN passes.
     unsafe fn larger(self, other: Self) -> Self;
+    /// The larger of this, which is not negative, and the other's magnitude; NaN passes.
+    unsafe fn larger_magnitude(self, other: Self) -> Self;
     /// `yes` where both are equal, `no` elsewhere.
     unsafe fn where_equal(self, other: Self, yes: Self, no: Self) -> Self;
     /// `yes` where it is at most 0, `no` elsewhere, also for NaN.
@@ -54,6 +56,10 @@ pub unsafe trait Lanes: Copy {
     unsafe fn load_bytes(from: &[u8; LANES]) -> Self;
     /// Whole numbers below 256 to memory.
     unsafe fn store_bytes(self, to: &mut [u8; LANES]);
+    /// The nearest whole numbers, below 32,768, to memory; what NaN becomes means nothing.
+    unsafe fn store_words(self, to: &mut [i16; LANES]);
+    /// The same, with the other's between them.
+    unsafe fn store_word_pairs(self, other: Self, to: &mut [[i16; 2]; LANES]);
 }
 
 /// Elements that are read and written sixteen at a time.
@@ -152,6 +158,14 @@ unsafe impl Lanes for Portable {
         }))
     }
     #[inline(always)]
+    unsafe fn larger_magnitude(self, other: Self) -> Self {
+        // Bits of magnitudes are ordered as they are, those of NaN behind all others.
+        Self(std::array::from_fn(|lane| {
+            let bits = [self, other].map(|of| of.0[lane].abs().to_bits());
+            f32::from_bits(bits[0].max(bits[1]))
+        }))
+    }
+    #[inline(always)]
     unsafe fn where_equal(self, other: Self, yes: Self, no: Self) -> Self {
         Self(std::array::from_fn(|lane| if self.0[lane] == other.0[lane] { yes.0[lane] } else { no.0[lane] }))
     }
@@ -178,6 +192,14 @@ unsafe impl Lanes for Portable {
     #[inline(always)]
     unsafe fn store_bytes(self, to: &mut [u8; LANES]) {
         *to = self.0.map(|value| value as u8);
+    }
+    #[inline(always)]
+    unsafe fn store_words(self, to: &mut [i16; LANES]) {
+        *to = self.0.map(|value| value.round_ties_even() as i16);
+    }
+    #[inline(always)]
+    unsafe fn store_word_pairs(self, other: Self, to: &mut [[i16; 2]; LANES]) {
+        *to = std::array::from_fn(|lane| [self, other].map(|of| of.0[lane].round_ties_even() as i16));
     }
 }
 
@@ -264,6 +286,14 @@ mod x86 {
             }
         }
         #[inline(always)]
+        unsafe fn larger_magnitude(self, other: Self) -> Self {
+            unsafe {
+                let [own, other] = [self, other].map(|of| _mm512_castps_si512(of.0));
+                let magnitude = _mm512_and_si512(other, _mm512_set1_epi32(i32::MAX));
+                Self(_mm512_castsi512_ps(_mm512_max_epu32(own, magnitude)))
+            }
+        }
+        #[inline(always)]
         unsafe fn where_equal(self, other: Self, yes: Self, no: Self) -> Self {
             unsafe {
                 let equal = _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(self.0, other.0);
@@ -302,6 +332,22 @@ mod x86 {
             unsafe {
                 let bytes = _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(self.0));
                 _mm_storeu_si128(to.as_mut_ptr().cast(), bytes);
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_words(self, to: &mut [i16; LANES]) {
+            unsafe {
+                let words = _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(self.0));
+                _mm256_storeu_si256(to.as_mut_ptr().cast(), words);
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_word_pairs(self, other: Self, to: &mut [[i16; 2]; LANES]) {
+            unsafe {
+                let [first, second] = [self, other].map(|of| _mm512_cvtps_epi32(of.0));
+                let second = _mm512_slli_epi32::<16>(second);
+                let pairs = _mm512_mask_blend_epi16(0xaaaa_aaaa, first, second);
+                _mm512_storeu_si512(to.as_mut_ptr().cast(), pairs);
             }
         }
     }
@@ -401,6 +447,17 @@ mod x86 {
             }
         }
         #[inline(always)]
+        unsafe fn larger_magnitude(self, other: Self) -> Self {
+            unsafe {
+                let larger = |own, other| {
+                    let [own, other] = [own, other].map(|half| _mm256_castps_si256(half));
+                    let magnitude = _mm256_and_si256(other, _mm256_set1_epi32(i32::MAX));
+                    _mm256_castsi256_ps(_mm256_max_epu32(own, magnitude))
+                };
+                Self(larger(self.0, other.0), larger(self.1, other.1))
+            }
+        }
+        #[inline(always)]
         unsafe fn where_equal(self, other: Self, yes: Self, no: Self) -> Self {
             unsafe {
                 Self(
@@ -460,6 +517,26 @@ mod x86 {
                 let bytes =
                     _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
                 _mm_storeu_si128(to.as_mut_ptr().cast(), bytes);
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_words(self, to: &mut [i16; LANES]) {
+            unsafe {
+                // Packing interleaves the halves of its operands: 64 bits of each in turn.
+                let words = _mm256_packs_epi32(_mm256_cvtps_epi32(self.0), _mm256_cvtps_epi32(self.1));
+                let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
+                _mm256_storeu_si256(to.as_mut_ptr().cast(), words);
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_word_pairs(self, other: Self, to: &mut [[i16; 2]; LANES]) {
+            unsafe {
+                for (half, [first, second]) in [[self.0, other.0], [self.1, other.1]].into_iter().enumerate()
+                {
+                    let second = _mm256_slli_epi32::<16>(_mm256_cvtps_epi32(second));
+                    let pairs = _mm256_blend_epi16::<0b1010_1010>(_mm256_cvtps_epi32(first), second);
+                    _mm256_storeu_si256(to.as_mut_ptr().add(half * HALF).cast(), pairs);
+                }
             }
         }
     }

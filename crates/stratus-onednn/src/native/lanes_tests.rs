@@ -142,3 +142,47 @@ fn not_a_number_stays_one() {
         assert!(y.iter().all(|y| y.load().is_nan()), "{level:?}");
     }
 }
+
+with_lanes! { fn round / round_body(a: &[E; LANES], b: &[E; LANES], larger: &mut [f32; LANES], words: &mut [i16; LANES], pairs: &mut [[i16; 2]; LANES]) }
+
+#[inline(always)]
+unsafe fn round_body<V: Lanes, E: LaneElement>(
+    a: &[E; LANES],
+    b: &[E; LANES],
+    larger: &mut [f32; LANES],
+    words: &mut [i16; LANES],
+    pairs: &mut [[i16; 2]; LANES],
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let (a, b) = (E::load_lanes::<V>(a), E::load_lanes::<V>(b));
+        V::splat(0.5).larger_magnitude(a).larger_magnitude(b).store(larger);
+        a.store_words(words);
+        a.store_word_pairs(b, pairs);
+    }
+}
+
+#[test]
+fn every_level_rounds_to_whole_numbers_as_scalars_do() {
+    let values = [0.0, 0.5, 1.5, -0.5, -2.5, 2.5001, 4095.0, -4095.49, 32_767.0, -32_767.2, 0.49];
+    for level in Level::all() {
+        for step in 0..values.len() {
+            let a: [f32; LANES] = std::array::from_fn(|lane| values[lane % values.len()]);
+            let b: [f32; LANES] = std::array::from_fn(|lane| values[(lane + step) % values.len()]);
+            let (mut larger, mut words, mut pairs) = ([0.0; LANES], [0; LANES], [[0; 2]; LANES]);
+            round(level, &a, &b, &mut larger, &mut words, &mut pairs);
+            for lane in 0..LANES {
+                let [first, second] = [a[lane], b[lane]].map(|value| value.round_ties_even() as i16);
+                assert_eq!((words[lane], pairs[lane]), (first, [first, second]), "{level:?}");
+                assert_eq!(larger[lane], a[lane].abs().max(b[lane].abs()).max(0.5), "{level:?}");
+            }
+            let odd = [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
+            let a: [f32; LANES] = std::array::from_fn(|lane| odd[lane % odd.len()]);
+            round(level, &a, &b, &mut larger, &mut words, &mut pairs);
+            for (lane, larger) in larger.iter().enumerate() {
+                let expected = if a[lane].is_nan() { larger.is_nan() } else { *larger == f32::INFINITY };
+                assert!(expected, "{level:?} {larger} of {}", a[lane]);
+            }
+        }
+    }
+}

@@ -3,10 +3,14 @@
 use super::conv2d::{Around, bias as bias_of};
 use super::{Candidate, Maker, Own, Run, own_name};
 use crate::ffi::{DataType, Desc, arg};
-use crate::native::conv::winograd::{Pass, WinogradConv, WinogradGradient};
+use crate::native::conv::winograd::{Pass, WinogradConv, WinogradGradient, Words};
 use crate::native::lanes::LaneElement;
 use crate::native::simd::{Bf16, Instructions};
 use stratus_engine::{Layout, Operands, StepKernel};
+
+/// Names of the ways: with products of floats, and of whole numbers, for maps of bf16.
+const ON_FLOATS: &str = "winograd:";
+const ON_WORDS: &str = "winograd:vnni:";
 
 /// What is asked for.
 #[derive(Clone)]
@@ -22,22 +26,22 @@ struct Winograd {
     bias: bool,
 }
 
-/// A way to run the forward pass, where there is one; `weights` is how they lie, where that is decided.
+/// Ways to run the forward pass, as many as there are; `weights` is how they lie, where that is decided.
 pub(super) fn forward(
     maker: &Maker<'_>,
     around: &Around<'_>,
     relu: bool,
     weights: Option<&Desc>,
-) -> Result<Option<Candidate>, String> {
+) -> Result<Vec<Candidate>, String> {
     conv(maker, around, Pass::Forward, relu, weights)
 }
 
-/// A way to make the input's gradient, where there is one; `weights` is how they lie, where that is decided.
+/// Ways to make the input's gradient, as many as there are; `weights` is how they lie, where that is decided.
 pub(super) fn backward_data(
     maker: &Maker<'_>,
     around: &Around<'_>,
     weights: Option<&Desc>,
-) -> Result<Option<Candidate>, String> {
+) -> Result<Vec<Candidate>, String> {
     conv(maker, around, Pass::BackwardData, false, weights)
 }
 
@@ -47,22 +51,27 @@ fn conv(
     pass: Pass,
     relu: bool,
     weights: Option<&Desc>,
-) -> Result<Option<Candidate>, String> {
-    let Some((batch, input)) = worth_a_try(maker, around)? else { return Ok(None) };
-    let conv = WinogradConv::new(around.conv, pass, batch, input, maker.machine);
-    let Some(conv) = conv else { return Ok(None) };
-    let (name, lie) = plain_weights(maker, around, around.compute, weights)?;
-    let (x, y) = (around.x.duplicate()?, around.y.duplicate()?);
+) -> Result<Vec<Candidate>, String> {
+    let Some((batch, input)) = worth_a_try(maker, around)? else { return Ok(Vec::new()) };
     let bias = around.conv.bias && pass == Pass::Forward;
-    let operands = match pass {
-        Pass::Forward => {
-            let bias = bias_of(maker, around.conv)?.map(|desc| (arg::BIAS, desc));
-            [(arg::SRC, x), (arg::WEIGHTS, lie)].into_iter().chain(bias).chain([(arg::DST, y)]).collect()
-        }
-        Pass::BackwardData => vec![(arg::DIFF_DST, y), (arg::WEIGHTS, lie), (arg::DIFF_SRC, x)],
+    let candidate = |family: &str, words: Option<Words>| {
+        let conv = WinogradConv::new(around.conv, pass, batch, input, words, maker.machine);
+        let Some(conv) = conv else { return Ok(None) };
+        let (name, lie) = plain_weights(maker, around, family, around.compute, weights)?;
+        let (x, y) = (around.x.duplicate()?, around.y.duplicate()?);
+        let operands = match pass {
+            Pass::Forward => {
+                let bias = bias_of(maker, around.conv)?.map(|desc| (arg::BIAS, desc));
+                [(arg::SRC, x), (arg::WEIGHTS, lie)].into_iter().chain(bias).chain([(arg::DST, y)]).collect()
+            }
+            Pass::BackwardData => vec![(arg::DIFF_DST, y), (arg::WEIGHTS, lie), (arg::DIFF_SRC, x)],
+        };
+        let own = Winograd { kernel: Kernel::Conv { conv, relu }, dtype: around.compute, bias };
+        Ok::<_, String>(Some(Candidate { name, run: Run::Own(Box::new(own)), operands }))
     };
-    let own = Winograd { kernel: Kernel::Conv { conv, relu }, dtype: around.compute, bias };
-    Ok(Some(Candidate { name, run: Run::Own(Box::new(own)), operands }))
+    let words = Words::detect(maker.machine.level).filter(|_| around.compute == DataType::Bf16);
+    let on_words = words.map(|words| candidate(ON_WORDS, Some(words))).transpose()?.flatten();
+    Ok(candidate(ON_FLOATS, None)?.into_iter().chain(on_words).collect())
 }
 
 /// A way to make the gradients of weight and bias, where there is one; `weights` is how the gradient is wanted, where that is decided.
@@ -75,7 +84,7 @@ pub(super) fn backward_weights(
     let Some(gradient) = WinogradGradient::new(around.conv, batch, input, maker.machine) else {
         return Ok(None);
     };
-    let (name, lie) = plain_weights(maker, around, DataType::F32, weights)?;
+    let (name, lie) = plain_weights(maker, around, ON_FLOATS, DataType::F32, weights)?;
     let bias = bias_of(maker, around.conv)?.map(|desc| (arg::DIFF_BIAS, desc));
     let maps = [(arg::SRC, around.x.duplicate()?), (arg::DIFF_DST, around.y.duplicate()?)];
     let operands = maps.into_iter().chain([(arg::DIFF_WEIGHTS, lie)]).chain(bias).collect();
@@ -97,11 +106,12 @@ fn worth_a_try(maker: &Maker<'_>, around: &Around<'_>) -> Result<Option<(usize, 
 fn plain_weights(
     maker: &Maker<'_>,
     around: &Around<'_>,
+    family: &str,
     dtype: DataType,
     weights: Option<&Desc>,
 ) -> Result<(String, Desc), String> {
     let plain = Layout::plain(&around.conv.weight_shape());
-    let name = own_name("winograd:", maker.machine, weights, &plain)?;
+    let name = own_name(family, maker.machine, weights, &plain)?;
     Ok((name, maker.context.strided(&plain.shape, dtype, &plain.strides)?))
 }
 

@@ -6,16 +6,19 @@
 //! of the weights is the same with the 4×4 gradients of the outputs as taps, and the 3×3 weights as outputs.
 //!
 //! The points are 0, ±5/8, ±3/2 and infinity: with them the result of a sum over 256 channels is off by 1.2e-6 of its norm, that of the usual 0, ±1,
-//! ±2 and infinity by 2.5e-6, and one that is added up in order by 0.6e-6. All sums are in f32, whatever maps are stored as.
+//! ±2 and infinity by 2.5e-6, and one that is added up in order by 0.6e-6. All sums are in f32, whatever maps are stored as, but those of products
+//! of whole numbers, where maps of bf16 are content with these ([`words`]).
 
 mod conv;
 mod gradient;
 mod product;
 #[cfg(test)]
 mod tests;
+mod words;
 
 pub use conv::{Pass, WinogradConv};
 pub use gradient::WinogradGradient;
+pub use words::Words;
 
 use crate::native::lanes::{LANES, LaneElement, Lanes};
 use product::{PANEL, ROWS};
@@ -140,11 +143,11 @@ fn matrices(rows: usize, columns: usize) -> usize {
 /// Bytes of a block's matrices that stay in a core's second cache.
 const CACHE: usize = 3 << 18;
 
-/// Tiles of a block, of all that a thread has: about as many as the cache holds the matrices of, and not many fewer than
-/// `fewest`, so that what is read for every block is read for something.
-fn block(channels: usize, tiles: usize, fewest: usize) -> usize {
+/// Tiles of a block, of all that a thread has: about as many as the cache holds the matrices of, which have so many bytes for a tile and a point,
+/// and not many fewer than `fewest`, so that what is read for every block is read for something.
+fn block(bytes: usize, tiles: usize, fewest: usize) -> usize {
     const MOST: usize = 192;
-    let fit = (CACHE / (POINTS * channels * size_of::<f32>())).clamp(fewest, MOST);
+    let fit = (CACHE / (POINTS * bytes)).clamp(fewest, MOST);
     let blocks = ((tiles + fit / 2) / fit).max(1);
     tiles.max(1).div_ceil(blocks).next_multiple_of(ROWS)
 }

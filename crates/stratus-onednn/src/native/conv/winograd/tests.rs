@@ -3,11 +3,14 @@
 use super::*;
 use crate::native::conv::direct::tests::{each_product, numbers};
 use crate::native::elementwise::Machine;
-use crate::native::simd::{Bf16, Level};
+use crate::native::simd::{Bf16, Element, Level};
 use crate::native::threads::Team;
 
 /// How far from the definition results of whole numbers may be, relative to the norm of all.
 const TOLERANCE: f32 = 3e-6;
+
+/// The same of products of numbers rounded to 13 bits: as far as storing maps in bf16 may be.
+const WORDS_TOLERANCE: f32 = 2e-3;
 
 fn machines() -> Vec<Machine> {
     let of = |threads, level| Machine { team: Team::in_turn(threads), level };
@@ -31,7 +34,7 @@ fn assert_close<E: LaneElement>(got: &[E], expected: &[f32], within: f32, what: 
 }
 
 /// All passes against the definition.
-fn check<E: LaneElement>(conv: &Conv2d, batch: usize, input: [usize; 2], rounding: f32) {
+fn check<E: LaneElement + PartialEq>(conv: &Conv2d, batch: usize, input: [usize; 2], rounding: f32) {
     let [height, width] = conv.output_size(input).unwrap();
     let x = numbers(batch * input[0] * input[1] * conv.in_channels, 1);
     let dy = numbers(batch * height * width * conv.out_channels, 2);
@@ -53,11 +56,25 @@ fn check<E: LaneElement>(conv: &Conv2d, batch: usize, input: [usize; 2], roundin
         let unset = |count: usize| vec![E::store(f32::NAN); count];
         let scratch = |bytes: usize| vec![f32::NAN; bytes / 4];
         let run = |pass, from: &[E], bias: &[f32], expected: &[f32]| {
-            let kernel = WinogradConv::new(conv, pass, batch, input, &machine).unwrap();
-            let mut got = unset(expected.len());
-            let relu = !bias.is_empty();
-            kernel.run(from, &weights, bias, relu, &mut got, &mut scratch(kernel.scratch_bytes()));
-            assert_close(&got, expected, TOLERANCE + rounding, &format!("{what} {pass:?}"));
+            let on = |words: Option<Words>| {
+                let kernel = WinogradConv::new(conv, pass, batch, input, words, &machine).unwrap();
+                let mut got = unset(expected.len());
+                let relu = !bias.is_empty();
+                kernel.run(from, &weights, bias, relu, &mut got, &mut scratch(kernel.scratch_bytes()));
+                let of_words = if words.is_some() { WORDS_TOLERANCE } else { 0.0 };
+                assert_close(
+                    &got,
+                    expected,
+                    TOLERANCE + rounding + of_words,
+                    &format!("{what} {pass:?} {words:?}"),
+                );
+                got
+            };
+            on(None);
+            let one_by_one = on(Some(Words::Portable));
+            if let Some(words) = Words::detect(machine.level) {
+                assert!(on(Some(words)) == one_by_one, "{what} {pass:?}: other bits");
+            }
         };
         run(Pass::Forward, &x, &[], &y);
         run(Pass::Forward, &x, &bias, &with_bias);
@@ -90,6 +107,40 @@ fn every_pass_follows_the_definition() {
     }
 }
 
+/// Patches without anything, of tiny numbers, and with what is no number: it stays where it reaches.
+#[test]
+fn units_of_patches_of_every_kind() {
+    let conv = Conv2d::new(16, 16, 3, 1, 1);
+    let weights: Vec<Bf16> = elements(&vec![1.0; conv.weight_shape().iter().product()]);
+    let [height, width] = [12, 12];
+    let machine = Machine { team: Team::single(), level: Level::detect([true, true]) };
+    let pixel = |at: usize| at / 16;
+    for (value, expected) in [(0.0, 0.0), (1e-36, 0.0), (1e-30, 1e-30), (-1e37, -1e37), (f32::NAN, f32::NAN)]
+    {
+        let x: Vec<Bf16> =
+            (0..height * width * 16).map(|at| Bf16::store(if at == 0 { value } else { 0.0 })).collect();
+        let words = Words::detect(machine.level).unwrap_or(Words::Portable);
+        let kernel =
+            WinogradConv::new(&conv, Pass::Forward, 1, [height, width], Some(words), &machine).unwrap();
+        let mut y = vec![Bf16::store(f32::NAN); x.len()];
+        kernel.run(&x, &weights, &[], false, &mut y, &mut vec![f32::NAN; kernel.scratch_bytes() / 4]);
+        for (at, y) in y.iter().enumerate() {
+            let (row, column) = (pixel(at) / width, pixel(at) % width);
+            let y = y.load();
+            match (row.max(column), expected.is_nan()) {
+                // Its tile, all of it where it is no number.
+                (0..=1, true) => assert!(y.is_nan(), "{row} {column}: {y}"),
+                (0..=1, false) => {
+                    assert!((y - expected).abs() <= 1e-2 * expected.abs(), "{row} {column}: {y}")
+                }
+                (2..=3, true) => {}
+                (2..=3, false) => assert!(y.abs() <= 1e-2 * expected.abs(), "{row} {column}: {y}"),
+                _ => assert_eq!(y, 0.0, "{row} {column}"),
+            }
+        }
+    }
+}
+
 #[test]
 fn sums_too_large_to_be_had_by_every_thread() {
     check::<f32>(&Conv2d::new(160, 192, 3, 1, 1), 2, [4, 8], 0.0);
@@ -111,7 +162,7 @@ fn what_it_cannot_do_is_left_to_others() {
         (dense, [1, 9]),
     ] {
         for pass in [Pass::Forward, Pass::BackwardData] {
-            assert!(WinogradConv::new(&conv, pass, 1, input, &machine).is_none(), "{conv:?} {input:?}");
+            assert!(WinogradConv::new(&conv, pass, 1, input, None, &machine).is_none(), "{conv:?} {input:?}");
         }
         assert!(WinogradGradient::new(&conv, 1, input, &machine).is_none(), "{conv:?} {input:?}");
     }
