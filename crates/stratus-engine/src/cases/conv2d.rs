@@ -88,6 +88,13 @@ fn tests() -> Vec<Case> {
         (grouped(dense(128, 128, 3, 2, 1), 32), 1, [4, 5]),
         (grouped(dense(34, 34, 5, 1, 2), 2), 1, [4, 4]),
         (grouped(dense(96, 64, 5, 1, 2), 2), 1, [5, 5]),
+        // Dense 5x5 of whole registers of channels, over edges of every kind.
+        (bias(dense(32, 16, 5, 1, 2)), 2, [7, 9]),
+        (
+            Conv2d { padding_before: [4, 0], padding_after: [0, 3], ..bias(dense(16, 48, 5, 1, 0)) },
+            3,
+            [6, 13],
+        ),
     ];
     // MobileNet's: around the blocks of 16 channels, with either stride.
     let depthwise = [5, 16, 17, 32, 96].into_iter().flat_map(|channels| {

@@ -1,11 +1,10 @@
 //! The forward pass and the gradient of the input, which is a convolution of the output's gradient by the weights turned half around.
 
 use super::product::{Left, PANEL, ROWS, Right, product};
-use super::words::{Words, round_filters, round_row};
-use super::{
-    APART, Grid, OUTPUTS, POINTS, REACH, TAPS, block, filter_plane, input_plane, load, matrices,
-    output_plane, panels, sixteen, store, suits,
-};
+use super::transform::{input_plane, output_plane};
+use super::weights::transform_weights;
+use super::words::{Words, keep, round_row};
+use super::{APART, Grid, POINTS, REACH, block, load, matrices, outputs, panels, sixteen, store, taps};
 use crate::native::elementwise::Machine;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::threads::{MAX_THREADS, cut, split};
@@ -27,14 +26,14 @@ pub enum Pass {
 /// A convolution, or the gradient of its input, of maps that lie channels last by weights that lie plainly.
 #[derive(Clone)]
 pub struct WinogradConv {
-    pass: Pass,
+    pub(super) pass: Pass,
     /// Channels that are summed over, and those of the result.
-    channels: [usize; 2],
-    grid: Grid,
+    pub(super) channels: [usize; 2],
+    pub(super) grid: Grid,
     /// Tiles that go through the caches at a time.
     block: usize,
     /// What multiplies, where that is not floats.
-    words: Option<Words>,
+    pub(super) words: Option<Words>,
     machine: Machine,
 }
 
@@ -57,13 +56,6 @@ impl Room {
     }
 }
 
-/// Weights at the points: panels of them for every point, and the units of whole numbers, two of which are in a float.
-#[derive(Clone, Copy)]
-struct Weights<'a> {
-    panels: &'a [f32],
-    units: &'a [f32],
-}
-
 /// What is done to a result before it is stored.
 #[derive(Clone, Copy)]
 struct Finish<'a> {
@@ -84,25 +76,26 @@ impl WinogradConv {
         words: Option<Words>,
         machine: &Machine,
     ) -> Option<Self> {
-        let output = conv.output_size(input).ok().filter(|_| suits(conv))?;
+        let taps = taps(conv)?;
+        let output = conv.output_size(input).ok()?;
         let (channels, maps, before) = match pass {
             Pass::Forward => ([conv.in_channels, conv.out_channels], [input, output], conv.padding_before),
             Pass::BackwardData => {
-                let before = conv.padding_before.map(|padding| TAPS - 1 - padding);
+                let before = conv.padding_before.map(|padding| taps - 1 - padding);
                 ([conv.out_channels, conv.in_channels], [output, input], before)
             }
         };
-        let grid = Grid::new(batch, maps, before);
+        let grid = Grid::new(taps, batch, maps, before);
         let tiles = grid.tiles_of(machine.team.threads());
         let of_patch = if words.is_some() { size_of::<i16>() } else { size_of::<f32>() };
         let block = block(channels[0] * of_patch + channels[1] * size_of::<f32>(), tiles, FEWEST);
         grid.pays().then(|| Self { pass, channels, grid, block, words, machine: machine.clone() })
     }
 
-    /// Floats of a panel of the transformed weights, and of its units.
-    fn panel_floats(&self) -> [usize; 2] {
+    /// Floats of a panel of the transformed weights; of whole numbers two are in one, and there is one for each of their units.
+    fn panel_floats(&self) -> usize {
         let floats = POINTS * self.channels[0] * PANEL;
-        if self.words.is_some() { [floats / 2, POINTS * PANEL] } else { [floats, 0] }
+        if self.words.is_some() { floats / 2 + POINTS * PANEL } else { floats }
     }
 
     fn room(&self) -> Room {
@@ -119,7 +112,7 @@ impl WinogradConv {
     /// Bytes of scratch.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
-        let of_weights = panels(self.channels[1]) * self.panel_floats().iter().sum::<usize>();
+        let of_weights = panels(self.channels[1]) * self.panel_floats();
         (of_weights + self.machine.team.threads() * self.room().floats()) * size_of::<f32>()
     }
 
@@ -139,46 +132,33 @@ impl WinogradConv {
         let Self { channels, grid, machine, .. } = self;
         let pixels = |map: usize| grid.batch * grid.maps[map].iter().product::<usize>();
         assert_eq!([x.len(), y.len()], [0, 1].map(|map| pixels(map) * channels[map]), "maps of another size");
-        assert_eq!(weights.len(), TAPS * TAPS * channels[0] * channels[1], "weights of another size");
+        assert_eq!(
+            weights.len(),
+            grid.taps * grid.taps * channels[0] * channels[1],
+            "weights of another size"
+        );
         assert!(bias.is_empty() || bias.len() == channels[1], "a bias of another size");
         let (team, level) = (&machine.team, machine.level);
         let threads = team.threads();
-        let panels = panels(channels[1]);
-        let [of_panel, of_units] = self.panel_floats();
+        let (panels, of_panel, room) = (panels(channels[1]), self.panel_floats(), self.room());
         let (transformed, scratch) = scratch.split_at_mut(panels * of_panel);
-        let (units, scratch) = scratch.split_at_mut(panels * of_units);
-        let room = self.room().floats();
         let share = |thread| split(panels, threads, thread);
-        let cuts = cut(transformed, (0..threads).map(|thread| share(thread).len() * of_panel));
-        let unit_cuts = cut(units, (0..threads).map(|thread| share(thread).len() * of_units));
-        let scratches = cut(scratch, (0..threads).map(|_| room));
-        let mut parts: [(&mut [f32], &mut [f32], &mut [f32]); MAX_THREADS] =
-            std::array::from_fn(|_| Default::default());
-        for (part, ((to, units), scratch)) in
-            parts.iter_mut().zip(cuts.into_iter().zip(unit_cuts).zip(scratches))
-        {
-            *part = (to, units, scratch);
-        }
-        team.run_parts(&mut parts, &|thread, (to, units, scratch)| {
-            for (at, panel) in share(thread).enumerate() {
-                let to = &mut to[at * of_panel..][..of_panel];
-                let units = &mut units[at * of_units..][..of_units];
-                transform_weights(level, self, weights, panel, to, units, scratch);
+        let shares = cut(transformed, (0..threads).map(|thread| share(thread).len() * of_panel));
+        let mut parts = pairs(shares, cut(scratch, (0..threads).map(|_| room.floats())));
+        team.run_parts(&mut parts, &|thread, (to, scratch)| {
+            for (panel, to) in share(thread).zip(to.chunks_exact_mut(of_panel)) {
+                transform_weights(level, self, weights, panel, to, &mut scratch[..room.strip]);
             }
         });
-        let transformed = Weights { panels: transformed, units };
+        let transformed = &*transformed;
         let rows = |thread| split(grid.rows(), threads, thread);
         let end = |thread: usize| {
             if thread == threads { y.len() } else { grid.pixels_before(rows(thread).start) * channels[1] }
         };
         let lengths: [usize; MAX_THREADS] =
             std::array::from_fn(|thread| if thread < threads { end(thread + 1) - end(thread) } else { 0 });
-        let outputs = cut(y, lengths.into_iter().take(threads));
-        let scratches = cut(scratch, (0..threads).map(|_| room));
-        let mut parts: [(&mut [E], &mut [f32]); MAX_THREADS] = std::array::from_fn(|_| Default::default());
-        for (part, (output, scratch)) in parts.iter_mut().zip(outputs.into_iter().zip(scratches)) {
-            *part = (output, scratch);
-        }
+        let shares = cut(y, lengths.into_iter().take(threads));
+        let mut parts = pairs(shares, cut(scratch, (0..threads).map(|_| room.floats())));
         let finish = Finish { bias, relu };
         team.run_parts(&mut parts, &|thread, (y, scratch)| {
             run_rows(level, self, rows(thread), x, transformed, finish, y, scratch);
@@ -186,100 +166,13 @@ impl WinogradConv {
     }
 }
 
-with_lanes! {
-    fn transform_weights / transform_weights_body(
-        conv: &WinogradConv,
-        weights: &[E],
-        panel: usize,
-        to: &mut [f32],
-        units: &mut [f32],
-        scratch: &mut [f32],
-    )
-}
-
-/// Brings a panel of the weights to values at the points.
-///
-/// # Safety
-/// Of [`Lanes`].
-#[inline(always)]
-unsafe fn transform_weights_body<V: Lanes, E: LaneElement>(
-    conv: &WinogradConv,
-    weights: &[E],
-    panel: usize,
-    to: &mut [f32],
-    units: &mut [f32],
-    scratch: &mut [f32],
-) {
-    let [terms, columns] = conv.channels;
-    let strip = &mut scratch[..conv.room().strip];
-    for part in 0..PANEL / LANES {
-        let column = panel * PANEL + part * LANES;
-        if column >= columns {
-            break;
-        }
-        // SAFETY: the caller's.
-        let mut largest = [unsafe { V::splat(0.0) }; POINTS];
-        for term in 0..terms {
-            // A row for each of the sixteen, as they lie, to be read across.
-            let mut taps = [[0.0; TAPS * TAPS]; LANES];
-            for (lane, taps) in taps.iter_mut().enumerate() {
-                // The weights are `[out, in, row, column]`, whichever of the two is summed over.
-                let filter = match conv.pass {
-                    Pass::Forward => (column + lane) * terms + term,
-                    Pass::BackwardData => term * columns + column + lane,
-                };
-                let weights = weights[filter * TAPS * TAPS..][..TAPS * TAPS].iter();
-                match conv.pass {
-                    Pass::Forward => {
-                        taps.iter_mut().zip(weights).for_each(|(tap, weight)| *tap = weight.load());
-                    }
-                    Pass::BackwardData => {
-                        taps.iter_mut().rev().zip(weights).for_each(|(tap, weight)| *tap = weight.load());
-                    }
-                }
-            }
-            // SAFETY: the caller's; a panel has `PANEL` floats for every point and term.
-            unsafe {
-                let mut filter = [[V::splat(0.0); TAPS]; TAPS];
-                for (tap, value) in filter.as_flattened_mut().iter_mut().enumerate() {
-                    *value = V::load(&std::array::from_fn(|lane| taps[lane][tap]));
-                }
-                let plane = filter_plane(filter);
-                if conv.words.is_none() {
-                    store(plane, to, term * PANEL + part * LANES, terms * PANEL);
-                } else {
-                    keep(plane, strip, term, &mut largest);
-                }
-            }
-        }
-        if conv.words.is_some() {
-            let at = |point: usize, pair: usize| ((point * terms / 2 + pair) * PANEL + part * LANES) * 2;
-            let unit_at = |point: usize| point * PANEL + part * LANES;
-            let words = bytemuck::cast_slice_mut(to);
-            // SAFETY: the caller's; a panel has `PANEL` pairs for every point and two terms, and as many units for every point.
-            unsafe { round_filters(strip, &largest, words, at, units, unit_at) };
-        }
-    }
-}
-
-/// Keeps values at all points, to be rounded when the largest are known.
-///
-/// # Safety
-/// Of [`Lanes`]; `strip` is long enough.
-#[inline(always)]
-unsafe fn keep<V: Lanes>(
-    plane: [[V; REACH]; REACH],
-    strip: &mut [f32],
-    at: usize,
-    largest: &mut [V; POINTS],
-) {
-    // SAFETY: the caller's.
-    unsafe {
-        for (largest, value) in largest.iter_mut().zip(plane.as_flattened()) {
-            *largest = largest.larger_magnitude(*value);
-        }
-        store(plane, strip, at * POINTS * LANES, LANES);
-    }
+/// What each thread has of either.
+fn pairs<'a, A, B>(
+    first: [&'a mut [A]; MAX_THREADS],
+    second: [&'a mut [B]; MAX_THREADS],
+) -> [(&'a mut [A], &'a mut [B]); MAX_THREADS] {
+    let mut parts = first.into_iter().zip(second);
+    std::array::from_fn(|_| parts.next().unwrap_or_default())
 }
 
 with_lanes! {
@@ -287,7 +180,7 @@ with_lanes! {
         conv: &WinogradConv,
         rows: Range<usize>,
         x: &[E],
-        weights: Weights<'_>,
+        weights: &[f32],
         finish: Finish<'_>,
         y: &mut [E],
         scratch: &mut [f32],
@@ -304,7 +197,29 @@ unsafe fn run_rows_body<V: Lanes, E: LaneElement>(
     conv: &WinogradConv,
     rows: Range<usize>,
     x: &[E],
-    weights: Weights<'_>,
+    weights: &[f32],
+    finish: Finish<'_>,
+    y: &mut [E],
+    scratch: &mut [f32],
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        if conv.grid.taps == 5 {
+            run_tiles::<V, E, { outputs(5) }>(conv, rows, x, weights, finish, y, scratch);
+        } else {
+            run_tiles::<V, E, { outputs(3) }>(conv, rows, x, weights, finish, y, scratch);
+        }
+    }
+}
+
+/// # Safety
+/// Of [`Lanes`].
+#[inline(always)]
+unsafe fn run_tiles<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
+    conv: &WinogradConv,
+    rows: Range<usize>,
+    x: &[E],
+    weights: &[f32],
     finish: Finish<'_>,
     y: &mut [E],
     scratch: &mut [f32],
@@ -313,11 +228,10 @@ unsafe fn run_rows_body<V: Lanes, E: LaneElement>(
     let [terms, columns] = *channels;
     let before = grid.pixels_before(rows.start);
     let tiles = rows.start * grid.tiles[1]..rows.end * grid.tiles[1];
-    let room = conv.room();
+    let (room, of_panel) = (conv.room(), conv.panel_floats());
     let (patches, rest) = scratch.split_at_mut(room.patches);
     let (units, rest) = rest.split_at_mut(room.units);
     let (products, strip) = rest.split_at_mut(room.products);
-    let [of_panel, of_units] = conv.panel_floats();
     for first in tiles.clone().step_by(*block) {
         let count = (*block).min(tiles.end - first);
         let rows = count.next_multiple_of(ROWS);
@@ -328,34 +242,32 @@ unsafe fn run_rows_body<V: Lanes, E: LaneElement>(
                 if row < count { grid.patch(grid.place(first + row)) } else { [[None; REACH]; REACH] };
             // SAFETY: the caller's; pixels lie within the map, and the matrices have so many rows.
             unsafe {
-                let mut largest = [V::splat(0.0); POINTS];
                 for channel in (0..terms).step_by(LANES) {
                     let plane = input_plane(load(x, &pixels, [terms, channel]));
                     if words.is_none() {
                         store::<V>(plane, patches, row * terms + channel, size(terms));
                     } else {
-                        keep(plane, strip, channel / LANES, &mut largest);
+                        keep(plane, strip, channel / LANES);
                     }
                 }
                 if words.is_some() {
-                    let at =
-                        |point: usize, register: usize| point * size(terms) + row * terms + register * LANES;
-                    let of = |point: usize, unit: f32| units[point * rows + row] = unit;
-                    round_row(&strip[..POINTS * terms], &largest, bytemuck::cast_slice_mut(patches), at, of);
+                    let to = bytemuck::cast_slice_mut(patches);
+                    let at = |point: usize| point * size(terms) + row * terms;
+                    round_row::<V>(strip, terms / LANES, to, at, units, |point| point * rows + row);
                 }
             }
         }
         for point in 0..POINTS {
             let to = &mut products[point * size(columns)..][..rows * columns];
             for panel in 0..panels(columns) {
-                let right = &weights.panels[panel * of_panel..][..of_panel];
+                let right = &weights[panel * of_panel..][..of_panel];
                 let to = &mut to[panel * PANEL..];
                 let registers = (columns - panel * PANEL).min(PANEL) / LANES;
                 if let Some(words) = words {
-                    let left: &[i16] = &bytemuck::cast_slice(patches)[point * size(terms)..][..rows * terms];
-                    let right: &[i16] =
-                        &bytemuck::cast_slice(right)[point * terms * PANEL..][..terms * PANEL];
-                    let of_columns = &weights.units[panel * of_units + point * PANEL..][..registers * LANES];
+                    let (right, of_columns) = right.split_at(POINTS * terms * PANEL / 2);
+                    let left = &bytemuck::cast_slice(patches)[point * size(terms)..][..rows * terms];
+                    let right = &bytemuck::cast_slice(right)[point * terms * PANEL..][..terms * PANEL];
+                    let of_columns = &of_columns[point * PANEL..][..registers * LANES];
                     words.product(
                         left,
                         right,
@@ -366,8 +278,8 @@ unsafe fn run_rows_body<V: Lanes, E: LaneElement>(
                     );
                     continue;
                 }
-                let left =
-                    Left { elements: &patches[point * size(terms)..][..rows * terms], apart: [terms, 1] };
+                let elements = &patches[point * size(terms)..][..rows * terms];
+                let left = Left { elements, apart: [terms, 1] };
                 let right = &right[point * terms * PANEL..][..terms * PANEL];
                 // SAFETY: the caller's.
                 unsafe {
@@ -382,7 +294,7 @@ unsafe fn run_rows_body<V: Lanes, E: LaneElement>(
             }
         }
         for row in 0..count {
-            let outputs = grid.outputs(grid.place(first + row));
+            let outputs = grid.outputs::<OUTPUTS>(grid.place(first + row));
             for channel in (0..columns).step_by(LANES) {
                 // SAFETY: the caller's; the matrices have so many rows, and the pixels of these rows of tiles lie within `y`.
                 unsafe {

@@ -4,10 +4,8 @@
 //! work on the same block of tiles, and each has sums of its own for it, which it reads and writes one behind the other.
 
 use super::product::{Left, PANEL, Right, product};
-use super::{
-    Grid, OUTPUTS, POINTS, REACH, TAPS, filter_plane, input_plane, load, output_plane, panels, sixteen,
-    store, suits,
-};
+use super::transform::{filter_plane, input_plane, output_plane};
+use super::{Grid, POINTS, REACH, load, outputs, panels, sixteen, store, taps};
 use crate::native::elementwise::Machine;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::threads::{MAX_THREADS, cut, piece, split};
@@ -54,8 +52,9 @@ impl WinogradGradient {
     /// For `batch` images of height and width `input`; none where another kernel has to do it.
     #[must_use]
     pub fn new(conv: &Conv2d, batch: usize, input: [usize; 2], machine: &Machine) -> Option<Self> {
-        let output = conv.output_size(input).ok().filter(|_| suits(conv))?;
-        let grid = Grid::new(batch, [input, output], conv.padding_before);
+        let taps = taps(conv)?;
+        let output = conv.output_size(input).ok()?;
+        let grid = Grid::new(taps, batch, [input, output], conv.padding_before);
         let channels = [conv.in_channels, conv.out_channels];
         let registers = channels.map(|channels| channels / LANES);
         let parts = machine.team.threads().div_ceil(registers[0].min(registers[1]));
@@ -116,7 +115,7 @@ impl WinogradGradient {
             [0, 1].map(|map| pixels(map) * channels[map]),
             "maps of another size"
         );
-        assert_eq!(dw.len(), TAPS * TAPS * channels[0] * channels[1], "a gradient of another size");
+        assert_eq!(dw.len(), grid.taps * grid.taps * channels[0] * channels[1], "a gradient of another size");
         assert!(db.is_empty() || db.len() == channels[1], "a gradient of the bias of another size");
         let (team, level) = (&machine.team, machine.level);
         let threads = team.threads();
@@ -150,7 +149,7 @@ impl WinogradGradient {
             }
         }
         let sums = &*sums;
-        let of_register = LANES * channels[0] * TAPS * TAPS;
+        let of_register = LANES * channels[0] * grid.taps * grid.taps;
         let share = |thread| split(channels[1] / LANES, threads, thread);
         let mut filters: [&mut [f32]; MAX_THREADS] =
             cut(dw, (0..threads).map(|thread| share(thread).len() * of_register));
@@ -227,6 +226,30 @@ unsafe fn transform_body<V: Lanes, E: LaneElement>(
     gradients: &mut [f32],
     bias: &mut [f32],
 ) {
+    // SAFETY: the caller's.
+    unsafe {
+        if of.grid.taps == 5 {
+            transform_maps::<V, E, { outputs(5) }>(of, block, thread, x, dy, patches, gradients, bias);
+        } else {
+            transform_maps::<V, E, { outputs(3) }>(of, block, thread, x, dy, patches, gradients, bias);
+        }
+    }
+}
+
+/// # Safety
+/// Of [`Lanes`].
+#[inline(always)]
+#[allow(clippy::too_many_arguments)] // As above.
+unsafe fn transform_maps<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
+    of: &WinogradGradient,
+    block: Block,
+    thread: usize,
+    x: &[E],
+    dy: &[E],
+    patches: &mut [f32],
+    gradients: &mut [f32],
+    bias: &mut [f32],
+) {
     let WinogradGradient { grid, channels: [inputs, outputs], .. } = of;
     let [of_x, of_dy] = of.registers();
     let apart = of.apart();
@@ -245,7 +268,7 @@ unsafe fn transform_body<V: Lanes, E: LaneElement>(
     }
     for run in of.runs(block, of_dy, thread) {
         for (row, tile) in run.tiles.enumerate() {
-            let pixels = grid.outputs(grid.place(block.first + tile));
+            let pixels = grid.outputs::<OUTPUTS>(grid.place(block.first + tile));
             for (at, register) in (run.at..).zip(run.registers.clone()) {
                 // SAFETY: as above.
                 unsafe {
@@ -336,10 +359,29 @@ unsafe fn finish_filters_body<V: Lanes, E: LaneElement>(
     sums: &[f32],
     dw: &mut [E],
 ) {
+    // SAFETY: the caller's.
+    unsafe {
+        if of.grid.taps == 5 {
+            finish::<V, E, 5>(of, filter, sums, dw);
+        } else {
+            finish::<V, E, 3>(of, filter, sums, dw);
+        }
+    }
+}
+
+/// # Safety
+/// Of [`Lanes`].
+#[inline(always)]
+unsafe fn finish<V: Lanes, E: LaneElement, const TAPS: usize>(
+    of: &WinogradGradient,
+    filter: usize,
+    sums: &[f32],
+    dw: &mut [E],
+) {
     let [inputs, outputs] = of.channels;
     for first in (0..inputs).step_by(LANES) {
         // Filters lie far apart: what is written of each is collected first.
-        let mut filters = [[[0.0; TAPS * TAPS]; LANES]; LANES];
+        let mut filters = [[[[0.0; TAPS]; TAPS]; LANES]; LANES];
         for input in 0..LANES {
             // SAFETY: the caller's; there are sums for every point, panel and channel of the input.
             unsafe {
@@ -355,14 +397,14 @@ unsafe fn finish_filters_body<V: Lanes, E: LaneElement>(
                     let mut lanes = [0.0; LANES];
                     values.store(&mut lanes);
                     for (filter, value) in filters.iter_mut().zip(lanes) {
-                        filter[input][tap] = value;
+                        filter[input].as_flattened_mut()[tap] = value;
                     }
                 }
             }
         }
         for (lane, filter) in filters.iter().enumerate() {
             let to = &mut dw[(lane * inputs + first) * TAPS * TAPS..][..LANES * TAPS * TAPS];
-            for (to, value) in to.iter_mut().zip(filter.as_flattened()) {
+            for (to, value) in to.iter_mut().zip(filter.as_flattened().as_flattened()) {
                 *to = E::store(*value);
             }
         }

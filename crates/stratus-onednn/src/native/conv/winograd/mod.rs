@@ -1,19 +1,19 @@
-//! Dense 3×3 convolution by minimal filtering (Winograd, "Arithmetic complexity of computations", 1980; for networks: Lavin and Gray, "Fast
-//! algorithms for convolutional neural networks", 2015): 36 multiplications for 4×4 outputs instead of 144.
+//! Dense 3×3 and 5×5 convolution by minimal filtering (Winograd, "Arithmetic complexity of computations", 1980; for networks: Lavin and Gray, "Fast
+//! algorithms for convolutional neural networks", 2015): 36 multiplications for 4×4 outputs instead of 144, or for 2×2 outputs instead of 100.
 //!
-//! A 6×6 patch of the input and the 3×3 taps are polynomials' coefficients; both are brought to their values at six points, where a convolution is
-//! a product, and the products back to coefficients. Over channels, the products at each of the 6×6 points are a product of matrices. The gradient
-//! of the weights is the same with the 4×4 gradients of the outputs as taps, and the 3×3 weights as outputs.
+//! A 6×6 patch of the input and the taps are polynomials' coefficients; both are brought to their values at six points, where a convolution is
+//! a product, and the products back to coefficients ([`transform`]). Over channels, the products at each of the 6×6 points are a product of matrices.
+//! The gradient of the weights is the same with the gradients of the outputs as taps, and the weights as outputs.
 //!
-//! The points are 0, ±5/8, ±3/2 and infinity: with them the result of a sum over 256 channels is off by 1.2e-6 of its norm, that of the usual 0, ±1,
-//! ±2 and infinity by 2.5e-6, and one that is added up in order by 0.6e-6. All sums are in f32, whatever maps are stored as, but those of products
-//! of whole numbers, where maps of bf16 are content with these ([`words`]).
+//! All sums are in f32, whatever maps are stored as, but those of products of whole numbers, where maps of bf16 are content with these ([`words`]).
 
 mod conv;
 mod gradient;
 mod product;
 #[cfg(test)]
 mod tests;
+mod transform;
+mod weights;
 mod words;
 
 pub use conv::{Pass, WinogradConv};
@@ -24,20 +24,10 @@ use crate::native::lanes::{LANES, LaneElement, Lanes};
 use product::{PANEL, ROWS};
 use stratus_graph::ops::Conv2d;
 
-/// Edge of the outputs that are made together.
-const OUTPUTS: usize = 4;
-/// Edge of the kernel.
-const TAPS: usize = 3;
-/// Edge of the input that they depend on, and the number of points along one dimension.
-const REACH: usize = OUTPUTS + TAPS - 1;
+/// Edge of the input that outputs which are made together depend on, and the number of points along one dimension.
+const REACH: usize = 6;
 /// Points of the plane.
 const POINTS: usize = REACH * REACH;
-
-/// The points beside 0 and infinity are plus and minus these.
-const P: f32 = 0.625;
-const Q: f32 = 1.5;
-const P2: f32 = P * P;
-const Q2: f32 = Q * Q;
 
 /// Elements by which the matrices of neighbouring points are set apart: one behind the other they would fall on the same places of a cache.
 const APART: usize = LANES;
@@ -45,6 +35,8 @@ const APART: usize = LANES;
 /// What goes through the caches at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Grid {
+    /// Edge of the kernel.
+    taps: usize,
     batch: usize,
     /// Height and width of the map that is cut into patches, and of the one that is cut into outputs.
     maps: [[usize; 2]; 2],
@@ -54,7 +46,7 @@ struct Grid {
     tiles: [usize; 2],
 }
 
-/// The place of 4×4 outputs.
+/// The place of outputs that are made together.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     image: usize,
@@ -63,13 +55,13 @@ struct Place {
 }
 
 impl Grid {
-    fn new(batch: usize, maps: [[usize; 2]; 2], before: [usize; 2]) -> Self {
-        Self { batch, maps, before, tiles: maps[1].map(|edge| edge.div_ceil(OUTPUTS)) }
+    fn new(taps: usize, batch: usize, maps: [[usize; 2]; 2], before: [usize; 2]) -> Self {
+        Self { taps, batch, maps, before, tiles: maps[1].map(|edge| edge.div_ceil(outputs(taps))) }
     }
 
     /// Whether the points are fewer than the products that they replace, by more than their transformation costs.
     fn pays(&self) -> bool {
-        let [made, points] = [self.maps[1].iter().product::<usize>() * TAPS * TAPS, POINTS];
+        let [made, points] = [self.maps[1].iter().product::<usize>() * self.taps * self.taps, POINTS];
         self.batch > 0 && self.tiles.iter().product::<usize>() * points * 3 <= made * 2
     }
 
@@ -87,13 +79,13 @@ impl Grid {
     fn pixels_before(&self, row: usize) -> usize {
         let (image, row) = (row / self.tiles[0], row % self.tiles[0]);
         let [height, width] = self.maps[1];
-        (image * height + row * OUTPUTS) * width
+        (image * height + row * outputs(self.taps)) * width
     }
 
     /// Where a tile lies, counted over all rows of tiles.
     fn place(&self, tile: usize) -> Place {
         let (row, column) = (tile / self.tiles[1], tile % self.tiles[1]);
-        let first = [row % self.tiles[0], column].map(|tile| tile * OUTPUTS);
+        let first = [row % self.tiles[0], column].map(|tile| tile * outputs(self.taps));
         Place { image: row / self.tiles[0], first }
     }
 
@@ -114,7 +106,7 @@ impl Grid {
     }
 
     /// The same of a tile's outputs in the second map.
-    fn outputs(&self, place: Place) -> Pixels<OUTPUTS> {
+    fn outputs<const OUTPUTS: usize>(&self, place: Place) -> Pixels<OUTPUTS> {
         let [height, width] = self.maps[1];
         std::array::from_fn(|row| {
             std::array::from_fn(|column| {
@@ -125,14 +117,22 @@ impl Grid {
     }
 }
 
-/// Whether a convolution is one that this is for: dense, 3×3, of whole registers of channels.
-fn suits(conv: &Conv2d) -> bool {
-    conv.kernel == [TAPS; 2]
+/// Edge of the outputs that are made together by a kernel of this edge.
+const fn outputs(taps: usize) -> usize {
+    REACH + 1 - taps
+}
+
+/// Edge of the kernel of a convolution that this is for: dense, 3×3 or 5×5, of whole registers of channels.
+fn taps(conv: &Conv2d) -> Option<usize> {
+    let taps = conv.kernel[0];
+    let suits = conv.kernel[1] == taps
+        && (taps == 3 || taps == 5)
         && conv.stride == [1; 2]
         && conv.dilation == [1; 2]
         && conv.groups == 1
-        && conv.padding_before.iter().chain(&conv.padding_after).all(|&padding| padding < TAPS)
-        && [conv.in_channels, conv.out_channels].iter().all(|channels| channels.is_multiple_of(LANES))
+        && conv.padding_before.iter().chain(&conv.padding_after).all(|&padding| padding < taps)
+        && [conv.in_channels, conv.out_channels].iter().all(|channels| channels.is_multiple_of(LANES));
+    suits.then_some(taps)
 }
 
 /// Elements of a matrix of `rows` for every point, `columns` wide.
@@ -204,162 +204,4 @@ unsafe fn sixteen(to: &mut [f32], at: usize) -> &mut [f32; LANES] {
     debug_assert!(at + LANES <= to.len());
     // SAFETY: the caller's.
     unsafe { &mut *to.as_mut_ptr().add(at).cast::<[f32; LANES]>() }
-}
-
-/// Six coefficients of the input as values at the points.
-///
-/// # Safety
-/// Of [`Lanes`]; likewise below.
-#[inline(always)]
-unsafe fn input_line<V: Lanes>(d: [V; REACH]) -> [V; REACH] {
-    // SAFETY: the caller's.
-    unsafe {
-        let c = |value: f32| V::splat(value);
-        let (both, sum) = (c(P2 * Q2), c(-(P2 + Q2)));
-        let (even_p, odd_p) = (d[2].multiply_add(c(-Q2), d[4]), d[1].multiply_add(c(-Q2), d[3]));
-        let (even_q, odd_q) = (d[2].multiply_add(c(-P2), d[4]), d[1].multiply_add(c(-P2), d[3]));
-        [
-            d[0].multiply_add(both, d[2].multiply_add(sum, d[4])),
-            odd_p.multiply_add(c(P), even_p),
-            odd_p.multiply_add(c(-P), even_p),
-            odd_q.multiply_add(c(Q), even_q),
-            odd_q.multiply_add(c(-Q), even_q),
-            d[1].multiply_add(both, d[3].multiply_add(sum, d[5])),
-        ]
-    }
-}
-
-/// Taps, three or four, as values at the points, divided by what the input's lack.
-///
-/// # Safety
-/// Of [`Lanes`].
-#[inline(always)]
-unsafe fn filter_line<V: Lanes, const COUNT: usize>(g: [V; COUNT]) -> [V; REACH] {
-    const OF_P: f32 = 1.0 / (2.0 * P2 * (P2 - Q2));
-    const OF_Q: f32 = 1.0 / (2.0 * Q2 * (Q2 - P2));
-    // SAFETY: the caller's.
-    unsafe {
-        let c = |value: f32| V::splat(value);
-        let none = c(0.0);
-        let (mut odd_p, mut odd_q) =
-            (g[1].multiply_add(c(P * OF_P), none), g[1].multiply_add(c(Q * OF_Q), none));
-        if COUNT > TAPS {
-            odd_p = g[COUNT - 1].multiply_add(c(P * P2 * OF_P), odd_p);
-            odd_q = g[COUNT - 1].multiply_add(c(Q * Q2 * OF_Q), odd_q);
-        }
-        let even_p = g[2].multiply_add(c(P2 * OF_P), g[0].multiply_add(c(OF_P), none));
-        let even_q = g[2].multiply_add(c(Q2 * OF_Q), g[0].multiply_add(c(OF_Q), none));
-        [
-            g[0].multiply_add(c(1.0 / (P2 * Q2)), none),
-            even_p.add(odd_p),
-            odd_p.multiply_add(c(-1.0), even_p),
-            even_q.add(odd_q),
-            odd_q.multiply_add(c(-1.0), even_q),
-            g[COUNT - 1],
-        ]
-    }
-}
-
-/// Products at the points as outputs, three or four.
-///
-/// # Safety
-/// Of [`Lanes`].
-#[inline(always)]
-unsafe fn output_line<V: Lanes, const COUNT: usize>(m: [V; REACH]) -> [V; COUNT] {
-    // SAFETY: the caller's.
-    unsafe {
-        let c = |value: f32| V::splat(value);
-        let (sum_p, difference_p) = (m[1].add(m[2]), m[2].multiply_add(c(-1.0), m[1]));
-        let (sum_q, difference_q) = (m[3].add(m[4]), m[4].multiply_add(c(-1.0), m[3]));
-        let mut y = [m[5]; COUNT];
-        y[0] = m[0].add(sum_p).add(sum_q);
-        y[1] = difference_p.multiply_add(c(P), difference_q.multiply_add(c(Q), c(0.0)));
-        if COUNT > TAPS {
-            y[2] = sum_p.multiply_add(c(P2), sum_q.multiply_add(c(Q2), c(0.0)));
-            y[3] = difference_p.multiply_add(c(P * P2), difference_q.multiply_add(c(Q * Q2), m[5]));
-        } else {
-            y[2] = sum_p.multiply_add(c(P2), sum_q.multiply_add(c(Q2), m[5]));
-        }
-        y
-    }
-}
-
-/// A column of a plane.
-#[inline(always)]
-fn column_of<V: Lanes, const HEIGHT: usize, const WIDTH: usize>(
-    rows: &[[V; WIDTH]; HEIGHT],
-    column: usize,
-) -> [V; HEIGHT] {
-    let mut values = [rows[0][column]; HEIGHT];
-    for (value, row) in values.iter_mut().zip(rows) {
-        *value = row[column];
-    }
-    values
-}
-
-/// A patch of the input as values at all points.
-///
-/// # Safety
-/// Of [`Lanes`]; likewise below.
-#[inline(always)]
-unsafe fn input_plane<V: Lanes>(mut d: [[V; REACH]; REACH]) -> [[V; REACH]; REACH] {
-    // SAFETY: the caller's.
-    unsafe {
-        for row in &mut d {
-            *row = input_line(*row);
-        }
-        for column in 0..REACH {
-            let line = input_line(column_of(&d, column));
-            for (row, value) in d.iter_mut().zip(line) {
-                row[column] = value;
-            }
-        }
-    }
-    d
-}
-
-/// Taps as values at all points.
-///
-/// # Safety
-/// Of [`Lanes`].
-#[inline(always)]
-unsafe fn filter_plane<V: Lanes, const COUNT: usize>(g: [[V; COUNT]; COUNT]) -> [[V; REACH]; REACH] {
-    // SAFETY: the caller's.
-    unsafe {
-        let mut rows = [[g[0][0]; REACH]; COUNT];
-        for (row, g) in rows.iter_mut().zip(g) {
-            *row = filter_line(g);
-        }
-        let mut plane = [[g[0][0]; REACH]; REACH];
-        for column in 0..REACH {
-            let line = filter_line(column_of(&rows, column));
-            for (row, value) in plane.iter_mut().zip(line) {
-                row[column] = value;
-            }
-        }
-        plane
-    }
-}
-
-/// Products at all points as outputs.
-///
-/// # Safety
-/// Of [`Lanes`].
-#[inline(always)]
-unsafe fn output_plane<V: Lanes, const COUNT: usize>(m: [[V; REACH]; REACH]) -> [[V; COUNT]; COUNT] {
-    // SAFETY: the caller's.
-    unsafe {
-        let mut rows = [[m[0][0]; COUNT]; REACH];
-        for (row, m) in rows.iter_mut().zip(m) {
-            *row = output_line(m);
-        }
-        let mut plane = [[m[0][0]; COUNT]; COUNT];
-        for column in 0..COUNT {
-            let line: [V; COUNT] = output_line(column_of(&rows, column));
-            for (row, value) in plane.iter_mut().zip(line) {
-                row[column] = value;
-            }
-        }
-        plane
-    }
 }

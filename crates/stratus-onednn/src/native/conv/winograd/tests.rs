@@ -101,6 +101,11 @@ fn every_pass_follows_the_definition() {
         // More tiles than a block has, and fewer rows of them than threads.
         (Conv2d::new(16, 16, 3, 1, 1), 1, [8, 900]),
         (Conv2d::new(32, 16, 3, 1, 1), 9, [20, 20]),
+        // 5x5.
+        (Conv2d::new(16, 16, 5, 1, 2), 1, [4, 4]),
+        (Conv2d::new(16, 32, 5, 1, 2), 3, [7, 9]),
+        (Conv2d { padding_before: [1, 0], padding_after: [0, 4], ..Conv2d::new(48, 16, 5, 1, 0) }, 2, [9, 8]),
+        (Conv2d::new(16, 16, 5, 1, 2), 1, [8, 500]),
     ] {
         check::<f32>(&conv, batch, input, 0.0);
         check::<Bf16>(&conv, batch, input, 2e-3);
@@ -131,7 +136,7 @@ fn units_of_patches_of_every_kind() {
                 // Its tile, all of it where it is no number.
                 (0..=1, true) => assert!(y.is_nan(), "{row} {column}: {y}"),
                 (0..=1, false) => {
-                    assert!((y - expected).abs() <= 1e-2 * expected.abs(), "{row} {column}: {y}")
+                    assert!((y - expected).abs() <= 1e-2 * expected.abs(), "{row} {column}: {y}");
                 }
                 (2..=3, true) => {}
                 (2..=3, false) => assert!(y.abs() <= 1e-2 * expected.abs(), "{row} {column}: {y}"),

@@ -8,7 +8,7 @@
 //! adds two products of 16 bits (Intel, "Intel 64 and IA-32 architectures software developer's manual", volume 2).
 
 use super::product::{PANEL, ROWS};
-use super::{POINTS, sixteen};
+use super::{POINTS, REACH, store};
 use crate::native::lanes::{LANES, Lanes};
 use crate::native::simd::Level;
 
@@ -217,76 +217,102 @@ fn unit(largest: f32) -> [f32; 2] {
     if largest < LEAST { [0.0; 2] } else { [largest / MOST, MOST / largest] }
 }
 
-/// Values of a row at all points, register by register, as whole numbers: those of a point and a register go to `to(point, register)` of `words`, its
-/// unit to `units(point)`.
+/// Keeps values at all points, to be rounded when the largest are known: the `at`th in `strip`.
 ///
 /// # Safety
-/// Of [`Lanes`]; `largest` is what they are made with, and the words lie within `words`.
+/// Of [`Lanes`]; `strip` is long enough.
+#[inline(always)]
+pub unsafe fn keep<V: Lanes>(plane: [[V; REACH]; REACH], strip: &mut [f32], at: usize) {
+    // SAFETY: the caller's.
+    unsafe { store(plane, strip, at * POINTS * LANES, LANES) };
+}
+
+/// What was kept as the `at`th, at a point.
+///
+/// # Safety
+/// Of [`Lanes`]; it lies within `strip`.
+#[inline(always)]
+unsafe fn kept<V: Lanes>(strip: &[f32], at: usize, point: usize) -> V {
+    let from = (at * POINTS + point) * LANES;
+    debug_assert!(from + LANES <= strip.len());
+    // SAFETY: the caller's.
+    unsafe { V::load(&*strip.as_ptr().add(from).cast()) }
+}
+
+/// The largest magnitudes of the first `count` that were kept, lane by lane, at a point.
+///
+/// # Safety
+/// Of [`Lanes`]; there are so many in `strip`.
+#[inline(always)]
+unsafe fn largest<V: Lanes>(strip: &[f32], count: usize, point: usize) -> [f32; LANES] {
+    let mut lanes = [0.0; LANES];
+    // SAFETY: the caller's.
+    unsafe {
+        let mut largest = V::splat(0.0);
+        for at in 0..count {
+            largest = largest.larger_magnitude(kept(strip, at, point));
+        }
+        largest.store(&mut lanes);
+    }
+    lanes
+}
+
+/// Registers of a row as whole numbers: those of a point go to `words` from `to(point)` on, their unit to `units[of(point)]`.
+///
+/// # Safety
+/// Of [`Lanes`]; there are so many registers in `strip`, and room for what is written.
 #[inline(always)]
 pub unsafe fn round_row<V: Lanes>(
-    values: &[f32],
-    largest: &[V; POINTS],
+    strip: &[f32],
+    registers: usize,
     words: &mut [i16],
-    to: impl Fn(usize, usize) -> usize,
-    mut units: impl FnMut(usize, f32),
+    to: impl Fn(usize) -> usize,
+    units: &mut [f32],
+    of: impl Fn(usize) -> usize,
 ) {
-    let mut inverse = [0.0; POINTS];
-    for (point, (largest, inverse)) in largest.iter().zip(&mut inverse).enumerate() {
-        let mut lanes = [0.0f32; LANES];
+    for point in 0..POINTS {
         // SAFETY: the caller's.
-        unsafe { largest.store(&mut lanes) };
-        // Bits of magnitudes are ordered as they are, those of what is no number behind all others.
-        let largest = f32::from_bits(lanes.iter().map(|lane| lane.to_bits()).max().unwrap_or(0));
-        let unit = unit(largest);
-        *inverse = unit[1];
-        units(point, unit[0]);
-    }
-    for register in 0..values.len() / (POINTS * LANES) {
-        for (point, inverse) in inverse.iter().enumerate() {
-            // SAFETY: the caller's.
-            unsafe {
-                let from = (register * POINTS + point) * LANES;
-                let value = V::load(&*values.as_ptr().add(from).cast());
-                let at = to(point, register);
+        unsafe {
+            // Bits of magnitudes are ordered as they are, those of what is no number behind all others.
+            let lanes = largest::<V>(strip, registers, point).map(f32::to_bits);
+            let [unit, inverse] = unit(f32::from_bits(lanes.into_iter().max().unwrap_or(0)));
+            units[of(point)] = unit;
+            let inverse = V::splat(inverse);
+            for register in 0..registers {
+                let value = kept::<V>(strip, register, point).multiply_add(inverse, V::splat(0.0));
+                let at = to(point) + register * LANES;
                 debug_assert!(at + LANES <= words.len());
-                let to = &mut *words.as_mut_ptr().add(at).cast::<[i16; LANES]>();
-                value.multiply_add(V::splat(*inverse), V::splat(0.0)).store_words(to);
+                value.store_words(&mut *words.as_mut_ptr().add(at).cast());
             }
         }
     }
 }
 
-/// Values of sixteen filters at all points, term by term, as pairs of whole numbers: those of a point and a pair of terms go to `to(point, pair)` of
-/// `words`, the units of the point to `units[of(point)..]`.
+/// Terms of sixteen filters as pairs of whole numbers: those of a point and a pair go to `words` from `to(point, pair)` on, the filters' units to
+/// `units` from `of(point)` on.
 ///
 /// # Safety
-/// Of [`Lanes`]; `largest` is what they are made with, and words and units lie within `words` and `units`.
+/// Of [`Lanes`]; there are so many terms in `strip`, and room for what is written.
 #[inline(always)]
 pub unsafe fn round_filters<V: Lanes>(
-    values: &[f32],
-    largest: &[V; POINTS],
+    strip: &[f32],
+    terms: usize,
     words: &mut [i16],
     to: impl Fn(usize, usize) -> usize,
     units: &mut [f32],
     of: impl Fn(usize) -> usize,
 ) {
-    let pairs = values.len() / (2 * POINTS * LANES);
-    for (point, largest) in largest.iter().enumerate() {
-        let mut inverse = [0.0; LANES];
+    for point in 0..POINTS {
         // SAFETY: the caller's.
         unsafe {
-            largest.store(&mut inverse);
-            let units = sixteen(units, of(point));
-            for (inverse, to) in inverse.iter_mut().zip(units) {
+            let mut inverse = largest::<V>(strip, terms, point);
+            for (inverse, to) in inverse.iter_mut().zip(&mut units[of(point)..][..LANES]) {
                 [*to, *inverse] = unit(*inverse);
             }
             let inverse = V::load(&inverse);
-            for pair in 0..pairs {
-                let [first, second] = [0, 1].map(|term| {
-                    let from = ((2 * pair + term) * POINTS + point) * LANES;
-                    let value = V::load(&*values.as_ptr().add(from).cast());
-                    value.multiply_add(inverse, V::splat(0.0))
-                });
+            for pair in 0..terms / 2 {
+                let first = kept::<V>(strip, 2 * pair, point).multiply_add(inverse, V::splat(0.0));
+                let second = kept::<V>(strip, 2 * pair + 1, point).multiply_add(inverse, V::splat(0.0));
                 let at = to(point, pair);
                 debug_assert!(at + 2 * LANES <= words.len());
                 first.store_word_pairs(second, &mut *words.as_mut_ptr().add(at).cast());
