@@ -88,6 +88,8 @@ fn tests() -> Vec<Case> {
         (grouped(dense(128, 128, 3, 2, 1), 32), 1, [4, 5]),
         (grouped(dense(34, 34, 5, 1, 2), 2), 1, [4, 4]),
         (grouped(dense(96, 64, 5, 1, 2), 2), 1, [5, 5]),
+        // Dense 3x3 of channels that do not fill their last register, either way.
+        (bias(dense(24, 40, 3, 1, 1)), 2, [7, 9]),
         // Dense 5x5 of whole registers of channels, over edges of every kind.
         (bias(dense(32, 16, 5, 1, 2)), 2, [7, 9]),
         (

@@ -4,7 +4,9 @@ use super::product::{Left, PANEL, ROWS, Right, product};
 use super::transform::{input_plane, output_plane};
 use super::weights::transform_weights;
 use super::words::{Words, keep, round_row};
-use super::{APART, Grid, POINTS, REACH, block, load, matrices, outputs, panels, sixteen, store, taps};
+use super::{
+    APART, Grid, POINTS, REACH, block, filled, load, matrices, outputs, panels, sixteen, store, taps,
+};
 use crate::native::elementwise::Machine;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::threads::{MAX_THREADS, cut, split};
@@ -29,6 +31,8 @@ pub struct WinogradConv {
     pub(super) pass: Pass,
     /// Channels that are summed over, and those of the result.
     pub(super) channels: [usize; 2],
+    /// Rows and columns of the weights' matrices: the same and what fills their last registers.
+    pub(super) matrix: [usize; 2],
     pub(super) grid: Grid,
     /// Tiles that go through the caches at a time.
     block: usize,
@@ -88,21 +92,22 @@ impl WinogradConv {
         let grid = Grid::new(taps, batch, maps, before);
         let tiles = grid.tiles_of(machine.team.threads());
         let of_patch = if words.is_some() { size_of::<i16>() } else { size_of::<f32>() };
-        let block = block(channels[0] * of_patch + channels[1] * size_of::<f32>(), tiles, FEWEST);
-        grid.pays().then(|| Self { pass, channels, grid, block, words, machine: machine.clone() })
+        let matrix = channels.map(filled);
+        let block = block(matrix[0] * of_patch + matrix[1] * size_of::<f32>(), tiles, FEWEST);
+        grid.pays().then(|| Self { pass, channels, matrix, grid, block, words, machine: machine.clone() })
     }
 
     /// Floats of a panel of the transformed weights; of whole numbers two are in one, and there is one for each of their units.
     fn panel_floats(&self) -> usize {
-        let floats = POINTS * self.channels[0] * PANEL;
+        let floats = POINTS * self.matrix[0] * PANEL;
         if self.words.is_some() { floats / 2 + POINTS * PANEL } else { floats }
     }
 
     fn room(&self) -> Room {
-        let [patches, products] = self.channels.map(|channels| matrices(self.block, channels));
+        let [patches, products] = self.matrix.map(|channels| matrices(self.block, channels));
         match self.words {
             Some(_) => {
-                let strip = POINTS * self.channels[0] * LANES;
+                let strip = POINTS * self.matrix[0] * LANES;
                 Room { patches: patches / 2, units: POINTS * self.block, products, strip }
             }
             None => Room { patches, units: 0, products, strip: 0 },
@@ -112,7 +117,7 @@ impl WinogradConv {
     /// Bytes of scratch.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
-        let of_weights = panels(self.channels[1]) * self.panel_floats();
+        let of_weights = panels(self.matrix[1]) * self.panel_floats();
         (of_weights + self.machine.team.threads() * self.room().floats()) * size_of::<f32>()
     }
 
@@ -224,8 +229,8 @@ unsafe fn run_tiles<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
     y: &mut [E],
     scratch: &mut [f32],
 ) {
-    let WinogradConv { grid, channels, block, words, .. } = conv;
-    let [terms, columns] = *channels;
+    let WinogradConv { grid, channels, matrix, block, words, .. } = conv;
+    let [terms, columns] = *matrix;
     let before = grid.pixels_before(rows.start);
     let tiles = rows.start * grid.tiles[1]..rows.end * grid.tiles[1];
     let (room, of_panel) = (conv.room(), conv.panel_floats());
@@ -243,7 +248,7 @@ unsafe fn run_tiles<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
             // SAFETY: the caller's; pixels lie within the map, and the matrices have so many rows.
             unsafe {
                 for channel in (0..terms).step_by(LANES) {
-                    let plane = input_plane(load(x, &pixels, [terms, channel]));
+                    let plane = input_plane(load(x, &pixels, [channels[0], channel]));
                     if words.is_none() {
                         store::<V>(plane, patches, row * terms + channel, size(terms));
                     } else {
@@ -302,18 +307,26 @@ unsafe fn run_tiles<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
                     for (point, value) in plane.as_flattened_mut().iter_mut().enumerate() {
                         *value = V::load(sixteen(products, point * size(columns) + row * columns + channel));
                     }
-                    let bias = match finish.bias {
-                        [] => V::splat(0.0),
-                        bias => V::load(&*bias.as_ptr().add(channel).cast()),
-                    };
+                    let there = LANES.min(channels[1] - channel);
+                    let mut bias = [0.0; LANES];
+                    if let Some(of_channels) = finish.bias.get(channel..channel + there) {
+                        bias[..there].copy_from_slice(of_channels);
+                    }
+                    let bias = V::load(&bias);
                     let results: [[V; OUTPUTS]; OUTPUTS] = output_plane(plane);
                     for (result, at) in results.as_flattened().iter().zip(outputs.as_flattened()) {
                         let Some(at) = at else { continue };
-                        let at = (at - before) * columns + channel;
+                        let at = (at - before) * channels[1] + channel;
                         let result = result.add(bias);
                         let result = if finish.relu { result.rectify() } else { result };
-                        debug_assert!(at + LANES <= y.len());
-                        E::store_lanes(result, &mut *y.as_mut_ptr().add(at).cast());
+                        debug_assert!(at + there <= y.len());
+                        if there == LANES {
+                            E::store_lanes(result, &mut *y.as_mut_ptr().add(at).cast());
+                        } else {
+                            let mut part = [E::store(0.0); LANES];
+                            E::store_lanes(result, &mut part);
+                            y[at..][..there].copy_from_slice(&part[..there]);
+                        }
                     }
                 }
             }

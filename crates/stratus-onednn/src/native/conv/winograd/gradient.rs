@@ -5,7 +5,7 @@
 
 use super::product::{Left, PANEL, Right, product};
 use super::transform::{filter_plane, input_plane, output_plane};
-use super::{Grid, POINTS, REACH, load, outputs, panels, sixteen, store, taps};
+use super::{Grid, POINTS, REACH, filled, load, outputs, panels, sixteen, store, taps};
 use crate::native::elementwise::Machine;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::threads::{MAX_THREADS, cut, piece, split};
@@ -56,7 +56,7 @@ impl WinogradGradient {
         let output = conv.output_size(input).ok()?;
         let grid = Grid::new(taps, batch, [input, output], conv.padding_before);
         let channels = [conv.in_channels, conv.out_channels];
-        let registers = channels.map(|channels| channels / LANES);
+        let registers = channels.map(|channels| channels.div_ceil(LANES));
         let parts = machine.team.threads().div_ceil(registers[0].min(registers[1]));
         let tiles = grid.rows() * grid.tiles[1];
         let blocks = tiles.div_ceil(parts * DEEPEST).max(1);
@@ -65,7 +65,7 @@ impl WinogradGradient {
     }
 
     fn registers(&self) -> [usize; 2] {
-        self.channels.map(|channels| channels / LANES)
+        self.channels.map(|channels| channels.div_ceil(LANES))
     }
 
     /// Floats between neighbouring points of a register: an odd number of lines of a cache, so that they do not fall on the same places.
@@ -87,7 +87,7 @@ impl WinogradGradient {
     fn floats(&self) -> [usize; 4] {
         let [of_x, of_dy] = self.registers().map(|registers| self.parts * registers);
         let strip = POINTS * self.apart();
-        [of_x * strip, of_dy * strip, self.panels() * self.channels[0] * PANEL, of_dy * LANES]
+        [of_x * strip, of_dy * strip, self.panels() * filled(self.channels[0]) * PANEL, of_dy * LANES]
     }
 
     /// Bytes of scratch.
@@ -133,7 +133,7 @@ impl WinogradGradient {
                 transform(level, self, block, thread, x, dy, patches, gradients, bias);
             });
             let share = |thread| split(self.panels(), threads, thread);
-            let of_panel = channels[0] * PANEL;
+            let of_panel = filled(channels[0]) * PANEL;
             let mut parts = cut(sums, (0..threads).map(|thread| share(thread).len() * of_panel));
             let (patches, gradients) = (&*patches, &*gradients);
             team.run_parts(&mut parts, &|thread, sums| {
@@ -143,18 +143,22 @@ impl WinogradGradient {
                 }
             });
         }
-        for (part, bias) in bias.chunks_exact(channels[1]).enumerate() {
+        for (part, bias) in bias.chunks_exact(filled(channels[1])).enumerate() {
             for (db, sum) in db.iter_mut().zip(bias) {
                 *db = if part == 0 { *sum } else { *db + sum };
             }
         }
         let sums = &*sums;
-        let of_register = LANES * channels[0] * grid.taps * grid.taps;
-        let share = |thread| split(channels[1] / LANES, threads, thread);
-        let mut filters: [&mut [f32]; MAX_THREADS] =
-            cut(dw, (0..threads).map(|thread| share(thread).len() * of_register));
-        team.run_parts(&mut filters, &|thread, dw| {
-            for (register, dw) in share(thread).zip(dw.chunks_exact_mut(of_register)) {
+        let of_filter = channels[0] * grid.taps * grid.taps;
+        let share = |thread| split(self.registers()[1], threads, thread);
+        let filters = |thread| {
+            let Range { start, end } = share(thread);
+            (end * LANES).min(channels[1]) - (start * LANES).min(channels[1])
+        };
+        let mut parts: [&mut [f32]; MAX_THREADS] =
+            cut(dw, (0..threads).map(|thread| filters(thread) * of_filter));
+        team.run_parts(&mut parts, &|thread, dw| {
+            for (register, dw) in share(thread).zip(dw.chunks_mut(LANES * of_filter)) {
                 finish_filters::<f32>(level, self, register * LANES, sums, dw);
             }
         });
@@ -327,7 +331,7 @@ unsafe fn add_products_body<V: Lanes, E: LaneElement>(
             let left = Left { elements, apart: [1, LANES] };
             // SAFETY: the caller's.
             unsafe {
-                if (panel + 1) * PANEL > of.channels[1] {
+                if (panel + 1) * PANEL > filled(of.channels[1]) {
                     let right = Right { registers: [of_panel(0)], apart: LANES };
                     product::<V, 1>(left, right, sums, PANEL, [LANES, terms], add);
                 } else {
@@ -388,7 +392,7 @@ unsafe fn finish<V: Lanes, E: LaneElement, const TAPS: usize>(
                 let mut plane = [[V::splat(0.0); REACH]; REACH];
                 for (point, value) in plane.as_flattened_mut().iter_mut().enumerate() {
                     let panel = point * panels(outputs) + filter / PANEL;
-                    let at = (panel * inputs + first + input) * PANEL + filter % PANEL;
+                    let at = (panel * filled(inputs) + first + input) * PANEL + filter % PANEL;
                     debug_assert!(at + LANES <= sums.len());
                     *value = V::load(&*sums.as_ptr().add(at).cast());
                 }
@@ -402,8 +406,9 @@ unsafe fn finish<V: Lanes, E: LaneElement, const TAPS: usize>(
                 }
             }
         }
-        for (lane, filter) in filters.iter().enumerate() {
-            let to = &mut dw[(lane * inputs + first) * TAPS * TAPS..][..LANES * TAPS * TAPS];
+        let there = LANES.min(inputs - first);
+        for (filter, dw) in filters.iter().zip(dw.chunks_exact_mut(inputs * TAPS * TAPS)) {
+            let to = &mut dw[first * TAPS * TAPS..][..there * TAPS * TAPS];
             for (to, value) in to.iter_mut().zip(filter.as_flattened().as_flattened()) {
                 *to = E::store(*value);
             }

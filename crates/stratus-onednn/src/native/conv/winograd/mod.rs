@@ -122,7 +122,7 @@ const fn outputs(taps: usize) -> usize {
     REACH + 1 - taps
 }
 
-/// Edge of the kernel of a convolution that this is for: dense, 3×3 or 5×5, of whole registers of channels.
+/// Edge of the kernel of a convolution that this is for: dense, 3×3 or 5×5, of channels that waste little of their registers.
 fn taps(conv: &Conv2d) -> Option<usize> {
     let taps = conv.kernel[0];
     let suits = conv.kernel[1] == taps
@@ -131,7 +131,9 @@ fn taps(conv: &Conv2d) -> Option<usize> {
         && conv.dilation == [1; 2]
         && conv.groups == 1
         && conv.padding_before.iter().chain(&conv.padding_after).all(|&padding| padding < taps)
-        && [conv.in_channels, conv.out_channels].iter().all(|channels| channels.is_multiple_of(LANES));
+        && [conv.in_channels, conv.out_channels]
+            .iter()
+            .all(|&channels| channels >= LANES && channels.is_multiple_of(LANES / 2));
     suits.then_some(taps)
 }
 
@@ -152,6 +154,11 @@ fn block(bytes: usize, tiles: usize, fewest: usize) -> usize {
     tiles.max(1).div_ceil(blocks).next_multiple_of(ROWS)
 }
 
+/// Channels and what fills their last register.
+fn filled(channels: usize) -> usize {
+    channels.next_multiple_of(LANES)
+}
+
 /// How many panels hold so many columns.
 fn panels(columns: usize) -> usize {
     columns.div_ceil(PANEL)
@@ -160,7 +167,7 @@ fn panels(columns: usize) -> usize {
 /// Pixels of a tile: their numbers in the map, none where there is none.
 type Pixels<const EDGE: usize> = [[Option<usize>; EDGE]; EDGE];
 
-/// Sixteen channels, from `from` on of `channels`, of a tile's pixels; zero where there is none.
+/// Sixteen channels, from `from` on of `channels`, of a tile's pixels; zero where there is no pixel or channel.
 ///
 /// # Safety
 /// Of [`Lanes`]; the pixels' channels lie within `map`.
@@ -173,11 +180,18 @@ unsafe fn load<V: Lanes, E: LaneElement, const EDGE: usize>(
     // SAFETY: the caller's.
     unsafe {
         let mut values = [[V::splat(0.0); EDGE]; EDGE];
+        let count = LANES.min(channels - from);
         for (value, pixel) in values.as_flattened_mut().iter_mut().zip(pixels.as_flattened()) {
             let Some(pixel) = pixel else { continue };
             let at = pixel * channels + from;
-            debug_assert!(at + LANES <= map.len());
-            *value = E::load_lanes(&*map.as_ptr().add(at).cast::<[E; LANES]>());
+            debug_assert!(at + count <= map.len());
+            *value = if count == LANES {
+                E::load_lanes(&*map.as_ptr().add(at).cast::<[E; LANES]>())
+            } else {
+                let mut part = [E::store(0.0); LANES];
+                part[..count].copy_from_slice(&map[at..][..count]);
+                E::load_lanes(&part)
+            };
         }
         values
     }

@@ -101,6 +101,10 @@ fn every_pass_follows_the_definition() {
         // More tiles than a block has, and fewer rows of them than threads.
         (Conv2d::new(16, 16, 3, 1, 1), 1, [8, 900]),
         (Conv2d::new(32, 16, 3, 1, 1), 9, [20, 20]),
+        // Channels that do not fill their last register.
+        (Conv2d::new(24, 40, 3, 1, 1), 2, [7, 9]),
+        (Conv2d::new(16, 24, 3, 1, 1), 1, [9, 30]),
+        (Conv2d::new(72, 24, 5, 1, 2), 1, [6, 6]),
         // 5x5.
         (Conv2d::new(16, 16, 5, 1, 2), 1, [4, 4]),
         (Conv2d::new(16, 32, 5, 1, 2), 3, [7, 9]),
@@ -161,7 +165,8 @@ fn what_it_cannot_do_is_left_to_others() {
         (Conv2d { dilation: [2, 1], ..dense }, [8, 8]),
         (Conv2d { kernel: [3, 5], ..dense }, [8, 8]),
         (Conv2d { padding_after: [1, 3], ..dense }, [8, 8]),
-        (Conv2d::new(24, 32, 3, 1, 1), [8, 8]),
+        (Conv2d::new(20, 32, 3, 1, 1), [8, 8]),
+        (Conv2d::new(32, 8, 3, 1, 1), [8, 8]),
         // Most of what would be computed is outside of the map.
         (dense, [2, 2]),
         (dense, [1, 9]),

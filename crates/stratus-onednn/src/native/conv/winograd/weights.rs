@@ -49,7 +49,8 @@ unsafe fn transform<V: Lanes, E: LaneElement, const TAPS: usize>(
     to: &mut [f32],
     strip: &mut [f32],
 ) {
-    let [terms, columns] = conv.channels;
+    let [terms, columns] = conv.matrix;
+    let [of_terms, of_columns] = conv.channels;
     for part in 0..PANEL / LANES {
         let column = panel * PANEL + part * LANES;
         if column >= columns {
@@ -58,11 +59,12 @@ unsafe fn transform<V: Lanes, E: LaneElement, const TAPS: usize>(
         for term in 0..terms {
             // A row for each of the sixteen, as they lie, to be read across.
             let mut taps = [[[0.0; TAPS]; TAPS]; LANES];
-            for (lane, taps) in taps.iter_mut().enumerate() {
+            let there = if term < of_terms { LANES.min(of_columns - column) } else { 0 };
+            for (lane, taps) in taps.iter_mut().enumerate().take(there) {
                 // The weights are `[out, in, row, column]`, whichever of the two is summed over.
                 let filter = match conv.pass {
-                    Pass::Forward => (column + lane) * terms + term,
-                    Pass::BackwardData => term * columns + column + lane,
+                    Pass::Forward => (column + lane) * of_terms + term,
+                    Pass::BackwardData => term * of_columns + column + lane,
                 };
                 let weights = weights[filter * TAPS * TAPS..][..TAPS * TAPS].iter();
                 let taps = taps.as_flattened_mut().iter_mut();
