@@ -248,9 +248,10 @@ unsafe fn run_tiles<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
             // SAFETY: the caller's; pixels lie within the map, and the matrices have so many rows.
             unsafe {
                 for channel in (0..terms).step_by(LANES) {
-                    let plane = input_plane(load(x, &pixels, [channels[0], channel]));
+                    let patch = load(x, &pixels, [channels[0], channel]);
+                    let plane: [[V; REACH]; REACH] = input_plane::<V, 0, REACH>(patch);
                     if words.is_none() {
-                        store::<V>(plane, patches, row * terms + channel, size(terms));
+                        store(plane, patches, row * terms + channel, size(terms));
                     } else {
                         keep(plane, strip, channel / LANES);
                     }

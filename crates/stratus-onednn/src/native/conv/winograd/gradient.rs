@@ -1,7 +1,11 @@
 //! The gradient of the weights, and of the bias.
 //!
-//! The sums at all points are as large as the weights, and a quarter of that again as often: they do not stay in a core's caches. So all threads
-//! work on the same block of tiles, and each has sums of its own for it, which it reads and writes one behind the other.
+//! The sums at all points are as large as the weights, and a quarter of that again as often: they do not stay in a core's caches. So threads work
+//! on the same block of tiles, and each has sums of its own for it, which it reads and writes one behind the other.
+//!
+//! What a core writes costs another one much to read, more where they share no cache. Where channels are few, so that there is little to add for what
+//! is read, an even number of threads is two groups, which share nothing but the maps: each makes the values at half of the points, with some of the
+//! work done twice, and the sums for these (docs/benchmarks/2026-11-23-whole-numbers.md).
 
 use super::product::{Left, PANEL, Right, product};
 use super::transform::{filter_plane, input_plane, output_plane};
@@ -15,6 +19,9 @@ use stratus_graph::ops::Conv2d;
 /// The most tiles of a part: a panel of the output's gradient, and a register of the input's patches, then stay in a core's first cache.
 const DEEPEST: usize = 128;
 
+/// The most pairs of channels that two groups of threads are faster for than one.
+const APART: usize = 128 * 128;
+
 /// Registers that are transformed together: in bf16 two fill a line of a cache.
 const TOGETHER: usize = 2;
 
@@ -24,7 +31,9 @@ pub struct WinogradGradient {
     /// Of input and output.
     channels: [usize; 2],
     grid: Grid,
-    /// Parts of a block, of which threads transform registers of channels, and the most tiles of a part.
+    /// Groups of threads, which share the rows of points out.
+    groups: usize,
+    /// Parts of a block, of which threads of a group transform registers of channels, and the most tiles of a part.
     parts: usize,
     depth: usize,
     machine: Machine,
@@ -57,11 +66,14 @@ impl WinogradGradient {
         let grid = Grid::new(taps, batch, [input, output], conv.padding_before);
         let channels = [conv.in_channels, conv.out_channels];
         let registers = channels.map(|channels| channels.div_ceil(LANES));
-        let parts = machine.team.threads().div_ceil(registers[0].min(registers[1]));
+        let threads = machine.team.threads();
+        let few = channels[0] * channels[1] <= APART;
+        let groups = if few && threads.is_multiple_of(2) { 2 } else { 1 };
+        let parts = (threads / groups).div_ceil(registers[0].min(registers[1]));
         let tiles = grid.rows() * grid.tiles[1];
         let blocks = tiles.div_ceil(parts * DEEPEST).max(1);
         let depth = tiles.div_ceil(blocks * parts);
-        grid.pays().then(|| Self { channels, grid, parts, depth, machine: machine.clone() })
+        grid.pays().then(|| Self { channels, grid, groups, parts, depth, machine: machine.clone() })
     }
 
     fn registers(&self) -> [usize; 2] {
@@ -73,9 +85,19 @@ impl WinogradGradient {
         (self.depth | 1) * LANES
     }
 
+    /// Floats of a register at a group's points.
+    fn strip(&self) -> usize {
+        POINTS / self.groups * self.apart()
+    }
+
+    /// Threads of a group.
+    fn members(&self) -> usize {
+        self.machine.team.threads() / self.groups
+    }
+
     /// The registers, over all parts, that a thread transforms of a map of so many.
     fn transforms(&self, registers: usize, thread: usize) -> Range<usize> {
-        split(self.parts * registers, self.machine.team.threads(), thread)
+        split(self.parts * registers, self.members(), thread % self.members())
     }
 
     /// Panels of the sums, over all points.
@@ -83,11 +105,19 @@ impl WinogradGradient {
         POINTS * panels(self.channels[1])
     }
 
+    /// Those that a thread adds to.
+    fn adds_to(&self, thread: usize) -> Range<usize> {
+        let (members, of_group) = (self.members(), self.panels() / self.groups);
+        let Range { start, end } = split(of_group, members, thread % members);
+        let first = thread / members * of_group;
+        first + start..first + end
+    }
+
     /// Floats of the input's patches, of the output's gradient, of the sums and of those for the bias.
     fn floats(&self) -> [usize; 4] {
         let [of_x, of_dy] = self.registers().map(|registers| self.parts * registers);
-        let strip = POINTS * self.apart();
-        [of_x * strip, of_dy * strip, self.panels() * filled(self.channels[0]) * PANEL, of_dy * LANES]
+        let strips = self.groups * self.strip();
+        [of_x * strips, of_dy * strips, self.panels() * filled(self.channels[0]) * PANEL, of_dy * LANES]
     }
 
     /// Bytes of scratch.
@@ -132,12 +162,11 @@ impl WinogradGradient {
             team.run_parts(&mut parts, &|thread, (patches, gradients, bias)| {
                 transform(level, self, block, thread, x, dy, patches, gradients, bias);
             });
-            let share = |thread| split(self.panels(), threads, thread);
             let of_panel = filled(channels[0]) * PANEL;
-            let mut parts = cut(sums, (0..threads).map(|thread| share(thread).len() * of_panel));
+            let mut parts = cut(sums, (0..threads).map(|thread| self.adds_to(thread).len() * of_panel));
             let (patches, gradients) = (&*patches, &*gradients);
             team.run_parts(&mut parts, &|thread, sums| {
-                for (panel, sums) in share(thread).zip(sums.chunks_exact_mut(of_panel)) {
+                for (panel, sums) in self.adds_to(thread).zip(sums.chunks_exact_mut(of_panel)) {
                     // The functions for every instruction set are generic in what maps are made of.
                     add_products::<f32>(level, self, block, panel, patches, gradients, sums);
                 }
@@ -171,16 +200,17 @@ impl WinogradGradient {
         gradients: &'a mut [f32],
         bias: &'a mut [f32],
     ) -> [Transformed<'a>; MAX_THREADS] {
-        let strip = POINTS * self.apart();
-        let threads = 0..self.machine.team.threads();
+        let strip = self.strip();
         let [of_x, of_dy] = self.registers();
-        let share = |registers: usize, of_register: usize| {
-            threads.clone().map(move |thread| self.transforms(registers, thread).len() * of_register)
+        let share = |threads: Range<usize>, registers: usize, of_register: usize| {
+            threads.map(move |thread| self.transforms(registers, thread).len() * of_register)
         };
-        let patches = cut(patches, share(of_x, strip));
-        let maps = patches.into_iter().zip(cut(gradients, share(of_dy, strip)));
+        let all = 0..self.machine.team.threads();
+        let patches = cut(patches, share(all.clone(), of_x, strip));
+        let maps = patches.into_iter().zip(cut(gradients, share(all, of_dy, strip)));
+        let bias = cut(bias, share(0..self.members(), of_dy, LANES));
         let mut parts: [Transformed<'a>; MAX_THREADS] = std::array::from_fn(|_| Default::default());
-        for (part, ((x, dy), bias)) in parts.iter_mut().zip(maps.zip(cut(bias, share(of_dy, LANES)))) {
+        for (part, ((x, dy), bias)) in parts.iter_mut().zip(maps.zip(bias)) {
             *part = (x, dy, bias);
         }
         parts
@@ -230,12 +260,28 @@ unsafe fn transform_body<V: Lanes, E: LaneElement>(
     gradients: &mut [f32],
     bias: &mut [f32],
 ) {
+    const HALF: usize = REACH / 2;
     // SAFETY: the caller's.
     unsafe {
-        if of.grid.taps == 5 {
-            transform_maps::<V, E, { outputs(5) }>(of, block, thread, x, dy, patches, gradients, bias);
-        } else {
-            transform_maps::<V, E, { outputs(3) }>(of, block, thread, x, dy, patches, gradients, bias);
+        match (of.grid.taps, of.groups, thread / of.members()) {
+            (5, 1, _) => transform_maps::<V, E, { outputs(5) }, 0, REACH>(
+                of, block, thread, x, dy, patches, gradients, bias,
+            ),
+            (5, _, 0) => transform_maps::<V, E, { outputs(5) }, 0, HALF>(
+                of, block, thread, x, dy, patches, gradients, bias,
+            ),
+            (5, _, _) => transform_maps::<V, E, { outputs(5) }, HALF, HALF>(
+                of, block, thread, x, dy, patches, gradients, bias,
+            ),
+            (_, 1, _) => transform_maps::<V, E, { outputs(3) }, 0, REACH>(
+                of, block, thread, x, dy, patches, gradients, bias,
+            ),
+            (_, _, 0) => transform_maps::<V, E, { outputs(3) }, 0, HALF>(
+                of, block, thread, x, dy, patches, gradients, bias,
+            ),
+            _ => transform_maps::<V, E, { outputs(3) }, HALF, HALF>(
+                of, block, thread, x, dy, patches, gradients, bias,
+            ),
         }
     }
 }
@@ -244,7 +290,13 @@ unsafe fn transform_body<V: Lanes, E: LaneElement>(
 /// Of [`Lanes`].
 #[inline(always)]
 #[allow(clippy::too_many_arguments)] // As above.
-unsafe fn transform_maps<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
+unsafe fn transform_maps<
+    V: Lanes,
+    E: LaneElement,
+    const OUTPUTS: usize,
+    const FIRST: usize,
+    const ROWS: usize,
+>(
     of: &WinogradGradient,
     block: Block,
     thread: usize,
@@ -256,8 +308,7 @@ unsafe fn transform_maps<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
 ) {
     let WinogradGradient { grid, channels: [inputs, outputs], .. } = of;
     let [of_x, of_dy] = of.registers();
-    let apart = of.apart();
-    let strip = POINTS * apart;
+    let (apart, strip) = (of.apart(), of.strip());
     for run in of.runs(block, of_x, thread) {
         for (row, tile) in run.tiles.enumerate() {
             let pixels = grid.patch(grid.place(block.first + tile));
@@ -265,7 +316,8 @@ unsafe fn transform_maps<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
                 // SAFETY: the caller's; pixels lie within the map, and the thread has a strip for each of its registers.
                 unsafe {
                     let patch = load(x, &pixels, [*inputs, register * LANES]);
-                    store::<V>(input_plane(patch), patches, at * strip + row * LANES, apart);
+                    let plane: [[V; REACH]; ROWS] = input_plane::<V, FIRST, ROWS>(patch);
+                    store(plane, patches, at * strip + row * LANES, apart);
                 }
             }
         }
@@ -277,13 +329,16 @@ unsafe fn transform_maps<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
                 // SAFETY: as above.
                 unsafe {
                     let taps: [[V; OUTPUTS]; OUTPUTS] = load(dy, &pixels, [*outputs, register * LANES]);
-                    // A tile first: the sum over a map is longer than floats can add up one by one.
-                    let mut sum = V::splat(0.0);
-                    for tap in taps.as_flattened() {
-                        sum = sum.add(*tap);
+                    if FIRST == 0 {
+                        // A tile first: the sum over a map is longer than floats can add up one by one.
+                        let mut sum = V::splat(0.0);
+                        for tap in taps.as_flattened() {
+                            sum = sum.add(*tap);
+                        }
+                        sum.add(V::load(sixteen(bias, at * LANES))).store(sixteen(bias, at * LANES));
                     }
-                    sum.add(V::load(sixteen(bias, at * LANES))).store(sixteen(bias, at * LANES));
-                    store(filter_plane(taps), gradients, at * strip + row * LANES, apart);
+                    let plane = filter_plane::<V, OUTPUTS, FIRST, ROWS>(taps);
+                    store(plane, gradients, at * strip + row * LANES, apart);
                 }
             }
         }
@@ -316,18 +371,21 @@ unsafe fn add_products_body<V: Lanes, E: LaneElement>(
 ) {
     let [of_x, of_dy] = of.registers();
     let (point, panel) = (panel / panels(of.channels[1]), panel % panels(of.channels[1]));
+    let points = POINTS / of.groups;
+    let (group, point) = (point / points, point % points);
     for part in 0..of.parts {
         let terms = piece(part, of.depth, block.count).len();
         if terms == 0 {
             break;
         }
         let add = block.first + part > 0;
-        let at = |register: usize| (register * POINTS + point) * of.apart();
-        let of_panel = |register: usize| {
-            &gradients[at(part * of_dy + panel * PANEL / LANES + register)..][..terms * LANES]
+        let at = |of_map: usize, register: usize| {
+            ((group * of.parts + part) * of_map + register) * of.strip() + point * of.apart()
         };
+        let of_panel =
+            |register: usize| &gradients[at(of_dy, panel * PANEL / LANES + register)..][..terms * LANES];
         for (register, sums) in sums.chunks_exact_mut(LANES * PANEL).enumerate() {
-            let elements = &patches[at(part * of_x + register)..][..terms * LANES];
+            let elements = &patches[at(of_x, register)..][..terms * LANES];
             let left = Left { elements, apart: [1, LANES] };
             // SAFETY: the caller's.
             unsafe {

@@ -197,12 +197,17 @@ unsafe fn load<V: Lanes, E: LaneElement, const EDGE: usize>(
     }
 }
 
-/// Stores the values at all points, those of neighbouring ones `apart` floats from each other.
+/// Stores the values at points, those of neighbouring ones `apart` floats from each other.
 ///
 /// # Safety
 /// Of [`Lanes`]; they lie within `to`.
 #[inline(always)]
-unsafe fn store<V: Lanes>(plane: [[V; REACH]; REACH], to: &mut [f32], at: usize, apart: usize) {
+unsafe fn store<V: Lanes, const ROWS: usize>(
+    plane: [[V; REACH]; ROWS],
+    to: &mut [f32],
+    at: usize,
+    apart: usize,
+) {
     for (point, value) in plane.as_flattened().iter().enumerate() {
         // SAFETY: the caller's.
         unsafe { value.store(sixteen(to, at + point * apart)) };

@@ -116,12 +116,15 @@ fn column_of<V: Lanes, const HEIGHT: usize, const WIDTH: usize>(
     values
 }
 
-/// A patch of the input as values at all points.
+/// A patch of the input as values at points: at `ROWS` rows of them, from row `FIRST` on.
 ///
 /// # Safety
 /// Of [`Lanes`]; likewise below.
 #[inline(always)]
-pub(super) unsafe fn input_plane<V: Lanes>(mut d: [[V; REACH]; REACH]) -> [[V; REACH]; REACH] {
+pub(super) unsafe fn input_plane<V: Lanes, const FIRST: usize, const ROWS: usize>(
+    mut d: [[V; REACH]; REACH],
+) -> [[V; REACH]; ROWS] {
+    let mut plane = [[d[0][0]; REACH]; ROWS];
     // SAFETY: the caller's.
     unsafe {
         for row in &mut d {
@@ -129,32 +132,32 @@ pub(super) unsafe fn input_plane<V: Lanes>(mut d: [[V; REACH]; REACH]) -> [[V; R
         }
         for column in 0..REACH {
             let line = input_line(column_of(&d, column));
-            for (row, value) in d.iter_mut().zip(line) {
+            for (row, value) in plane.iter_mut().zip(line.into_iter().skip(FIRST)) {
                 row[column] = value;
             }
         }
     }
-    d
+    plane
 }
 
-/// Taps as values at all points.
+/// Taps as values at points, likewise.
 ///
 /// # Safety
 /// Of [`Lanes`].
 #[inline(always)]
-pub(super) unsafe fn filter_plane<V: Lanes, const COUNT: usize>(
+pub(super) unsafe fn filter_plane<V: Lanes, const COUNT: usize, const FIRST: usize, const ROWS: usize>(
     g: [[V; COUNT]; COUNT],
-) -> [[V; REACH]; REACH] {
+) -> [[V; REACH]; ROWS] {
     // SAFETY: the caller's.
     unsafe {
         let mut rows = [[g[0][0]; REACH]; COUNT];
         for (row, g) in rows.iter_mut().zip(g) {
             *row = filter_line(g);
         }
-        let mut plane = [[g[0][0]; REACH]; REACH];
+        let mut plane = [[g[0][0]; REACH]; ROWS];
         for column in 0..REACH {
             let line = filter_line(column_of(&rows, column));
-            for (row, value) in plane.iter_mut().zip(line) {
+            for (row, value) in plane.iter_mut().zip(line.into_iter().skip(FIRST)) {
                 row[column] = value;
             }
         }

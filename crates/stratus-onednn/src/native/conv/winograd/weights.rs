@@ -4,7 +4,7 @@ use super::conv::{Pass, WinogradConv};
 use super::product::PANEL;
 use super::transform::filter_plane;
 use super::words::{keep, round_filters};
-use super::{POINTS, store};
+use super::{POINTS, REACH, store};
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 
 with_lanes! {
@@ -83,7 +83,7 @@ unsafe fn transform<V: Lanes, E: LaneElement, const TAPS: usize>(
                 for (tap, value) in filter.as_flattened_mut().iter_mut().enumerate() {
                     *value = V::load(&std::array::from_fn(|lane| taps[lane].as_flattened()[tap]));
                 }
-                let plane = filter_plane(filter);
+                let plane = filter_plane::<V, TAPS, 0, REACH>(filter);
                 if conv.words.is_none() {
                     store(plane, to, term * PANEL + part * LANES, terms * PANEL);
                 } else {
