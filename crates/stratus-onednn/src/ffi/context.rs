@@ -91,6 +91,12 @@ impl Context {
         matches!(self.instruction_set(), "AVX-512 BF16" | "AVX-512 FP16" | "AMX")
     }
 
+    /// Whether its kernels may use the dot products of whole numbers of AVX-512 VNNI.
+    #[must_use]
+    pub fn has_vnni(&self) -> bool {
+        self.instruction_set() == "AVX-512 VNNI" || self.has_bf16()
+    }
+
     /// The instruction set its kernels use (`dnnl_cpu_isa_t`), by name.
     #[must_use]
     pub fn instruction_set(&self) -> &'static str {

@@ -1,4 +1,4 @@
-//! Dense 3×3 convolution by minimal filtering, as further ways to run steps that oneDNN also runs.
+//! Dense 3×3 and 5×5 convolution by minimal filtering, as further ways to run steps that oneDNN also runs.
 
 use super::conv2d::{Around, bias as bias_of};
 use super::{Candidate, Maker, Own, Run, own_name};
@@ -69,7 +69,8 @@ fn conv(
         let own = Winograd { kernel: Kernel::Conv { conv, relu }, dtype: around.compute, bias };
         Ok::<_, String>(Some(Candidate { name, run: Run::Own(Box::new(own)), operands }))
     };
-    let words = Words::detect(maker.machine.level).filter(|_| around.compute == DataType::Bf16);
+    let wanted = around.compute == DataType::Bf16 && maker.context.has_vnni();
+    let words = Words::detect(maker.machine.level).filter(|_| wanted);
     let on_words = words.map(|words| candidate(ON_WORDS, Some(words))).transpose()?.flatten();
     Ok(candidate(ON_FLOATS, None)?.into_iter().chain(on_words).collect())
 }

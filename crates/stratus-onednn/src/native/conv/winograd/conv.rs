@@ -31,8 +31,6 @@ pub struct WinogradConv {
     pub(super) pass: Pass,
     /// Channels that are summed over, and those of the result.
     pub(super) channels: [usize; 2],
-    /// Rows and columns of the weights' matrices: the same and what fills their last registers.
-    pub(super) matrix: [usize; 2],
     pub(super) grid: Grid,
     /// Tiles that go through the caches at a time.
     block: usize,
@@ -92,22 +90,27 @@ impl WinogradConv {
         let grid = Grid::new(taps, batch, maps, before);
         let tiles = grid.tiles_of(machine.team.threads());
         let of_patch = if words.is_some() { size_of::<i16>() } else { size_of::<f32>() };
-        let matrix = channels.map(filled);
-        let block = block(matrix[0] * of_patch + matrix[1] * size_of::<f32>(), tiles, FEWEST);
-        grid.pays().then(|| Self { pass, channels, matrix, grid, block, words, machine: machine.clone() })
+        let [terms, columns] = channels.map(filled);
+        let block = block(terms * of_patch + columns * size_of::<f32>(), tiles, FEWEST);
+        grid.pays().then(|| Self { pass, channels, grid, block, words, machine: machine.clone() })
+    }
+
+    /// Rows and columns of the weights' matrices: the channels and what fills their last registers.
+    pub(super) fn matrix(&self) -> [usize; 2] {
+        self.channels.map(filled)
     }
 
     /// Floats of a panel of the transformed weights; of whole numbers two are in one, and there is one for each of their units.
     fn panel_floats(&self) -> usize {
-        let floats = POINTS * self.matrix[0] * PANEL;
+        let floats = POINTS * self.matrix()[0] * PANEL;
         if self.words.is_some() { floats / 2 + POINTS * PANEL } else { floats }
     }
 
     fn room(&self) -> Room {
-        let [patches, products] = self.matrix.map(|channels| matrices(self.block, channels));
+        let [patches, products] = self.matrix().map(|channels| matrices(self.block, channels));
         match self.words {
             Some(_) => {
-                let strip = POINTS * self.matrix[0] * LANES;
+                let strip = POINTS * self.matrix()[0] * LANES;
                 Room { patches: patches / 2, units: POINTS * self.block, products, strip }
             }
             None => Room { patches, units: 0, products, strip: 0 },
@@ -117,7 +120,7 @@ impl WinogradConv {
     /// Bytes of scratch.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
-        let of_weights = panels(self.matrix[1]) * self.panel_floats();
+        let of_weights = panels(self.channels[1]) * self.panel_floats();
         (of_weights + self.machine.team.threads() * self.room().floats()) * size_of::<f32>()
     }
 
@@ -229,8 +232,8 @@ unsafe fn run_tiles<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
     y: &mut [E],
     scratch: &mut [f32],
 ) {
-    let WinogradConv { grid, channels, matrix, block, words, .. } = conv;
-    let [terms, columns] = *matrix;
+    let WinogradConv { grid, channels, block, words, .. } = conv;
+    let [terms, columns] = conv.matrix();
     let before = grid.pixels_before(rows.start);
     let tiles = rows.start * grid.tiles[1]..rows.end * grid.tiles[1];
     let (room, of_panel) = (conv.room(), conv.panel_floats());

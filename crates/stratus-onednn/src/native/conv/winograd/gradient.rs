@@ -20,7 +20,7 @@ use stratus_graph::ops::Conv2d;
 const DEEPEST: usize = 128;
 
 /// The most pairs of channels that two groups of threads are faster for than one.
-const APART: usize = 128 * 128;
+const FEW: usize = 128 * 128;
 
 /// Registers that are transformed together: in bf16 two fill a line of a cache.
 const TOGETHER: usize = 2;
@@ -67,7 +67,7 @@ impl WinogradGradient {
         let channels = [conv.in_channels, conv.out_channels];
         let registers = channels.map(|channels| channels.div_ceil(LANES));
         let threads = machine.team.threads();
-        let few = channels[0] * channels[1] <= APART;
+        let few = channels[0] * channels[1] <= FEW;
         let groups = if few && threads.is_multiple_of(2) { 2 } else { 1 };
         let parts = (threads / groups).div_ceil(registers[0].min(registers[1]));
         let tiles = grid.rows() * grid.tiles[1];

@@ -49,7 +49,7 @@ unsafe fn transform<V: Lanes, E: LaneElement, const TAPS: usize>(
     to: &mut [f32],
     strip: &mut [f32],
 ) {
-    let [terms, columns] = conv.matrix;
+    let [terms, columns] = conv.matrix();
     let [of_terms, of_columns] = conv.channels;
     for part in 0..PANEL / LANES {
         let column = panel * PANEL + part * LANES;
