@@ -95,16 +95,23 @@ fn a_layer_file_is_shown_like_a_network() {
 }
 
 #[test]
-fn the_example_for_cifar_10_can_be_trained() {
-    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples/cifar10.toml");
-    let made_up = ["--set", "data.name=synthetic", "--set", "train.device=reference"];
-    let ran = stratus(&[&["plan", example.to_str().unwrap(), "--dump", "program"], &made_up[..]].concat());
-    assert_eq!(ran.code, Some(0), "{}", ran.err);
-    assert!(ran.out.contains("layer3.conv2.weight:momentum"), "{}", ran.out);
-    // The first layer is not trained, and of batch norms only what they add.
-    assert!(!ran.out.contains("stem.conv.weight:gradient"), "{}", ran.out);
-    assert!(ran.out.contains("layer1.norm1.bias:momentum"), "{}", ran.out);
-    assert!(!ran.out.contains("norm1.weight:momentum"), "{}", ran.out);
+fn the_examples_for_cifar_10_can_be_trained() {
+    let examples =
+        [("cifar10", "layer3.conv2", "norm1"), ("cifar10-resnet", "layer3.block.conv2", "block.norm1")];
+    for (name, convolution, norm) in examples {
+        let example = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../docs/examples/{name}.toml"));
+        let made_up = ["--set", "data.name=synthetic", "--set", "train.device=reference"];
+        let ran =
+            stratus(&[&["plan", example.to_str().unwrap(), "--dump", "program"], &made_up[..]].concat());
+        assert_eq!(ran.code, Some(0), "{name}: {}", ran.err);
+        assert!(ran.out.contains(&format!("{convolution}.weight:momentum")), "{name}: {}", ran.out);
+        // The first layer is not trained, and of batch norms only what they add.
+        assert!(!ran.out.contains("stem.conv.weight:gradient"), "{name}: {}", ran.out);
+        assert!(ran.out.contains(&format!("layer1.{norm}.bias:momentum")), "{name}: {}", ran.out);
+        for norm in ["norm", "norm1", "norm2"] {
+            assert!(!ran.out.contains(&format!("{norm}.weight:momentum")), "{name}: {}", ran.out);
+        }
+    }
 }
 
 #[test]

@@ -49,13 +49,13 @@ fn resnet11_is_a_network() {
     graph.verify().unwrap();
     assert_eq!(graph.shape(graph.output), &Shape::vector(10));
     assert_eq!(graph.parameters[0].initialisation, Initialisation::Whitening);
-    // Whitened patches have 24 channels of 12 values; stages 64, 256 and 256 with three convolutions and their norms each; ten classes.
-    let taps = 24 * 64 + 2 * 64 * 64 + 64 * 256 + 2 * 256 * 256 + 3 * 256 * 256;
-    let norms = 2 * 3 * (64 + 256 + 256);
-    assert_eq!(graph.trained_parameters(), 24 * 12 + 9 * taps + norms + 2560);
+    // Whitened patches have 24 channels of 12 values; stages 128, 256 and 512 with three convolutions and their norms each; ten classes.
+    let taps = 24 * 128 + 2 * 128 * 128 + 128 * 256 + 2 * 256 * 256 + 256 * 512 + 2 * 512 * 512;
+    let norms = 2 * 3 * (128 + 256 + 512);
+    assert_eq!(graph.trained_parameters(), 24 * 12 + 9 * taps + norms + 5120);
     let extents: Vec<usize> =
-        ["layer1.pool", "layer2.pool", "layer3.pool"].map(|name| extent(&graph, name)).to_vec();
-    assert_eq!(extents, [16, 8, 4]);
+        ["layer1.pool", "layer2.pool", "layer3.pool", "pool"].map(|name| extent(&graph, name)).to_vec();
+    assert_eq!(extents, [16, 8, 4, 1]);
 }
 
 #[test]
