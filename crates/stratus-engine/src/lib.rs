@@ -11,6 +11,7 @@ pub mod cases;
 pub mod clock;
 pub mod differentiate;
 mod error;
+mod flow;
 pub mod fuse;
 pub mod layout;
 pub mod lower;

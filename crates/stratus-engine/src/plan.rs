@@ -3,7 +3,7 @@
 use crate::backend::{Choices, PrepareRequest, PreparedStep};
 use crate::memory::{self, Block, aligned};
 use crate::ops::{Kernel, KernelSpec, Tiling};
-use crate::{Backend, EngineError, Layout, Program, Role, Section, Step, ValueId};
+use crate::{Backend, EngineError, Layout, Program, Role, Section, Step, ValueId, flow};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -211,7 +211,8 @@ impl Plan {
         self.placements.iter().find(|placement| placement.location == Location::External(slot))
     }
 
-    /// Checks that within each step no two operands share a byte, and everything lies within its part.
+    /// Checks that within each step no two operands share a byte, everything lies within its part, and what a step reads is what was written
+    /// for it.
     ///
     /// # Errors
     /// The first thing that does not hold.
@@ -244,7 +245,7 @@ impl Plan {
                 )));
             }
         }
-        Ok(())
+        flow::verify(self)
     }
 }
 

@@ -11,7 +11,7 @@ use stratus_engine::lower::lower;
 use stratus_engine::program::Mode;
 use stratus_engine::tile::tile;
 use stratus_engine::update::update;
-use stratus_engine::{Kernel, Precision, Program, Section, cases};
+use stratus_engine::{Kernel, Precision, Program, Role, Section, Session, cases};
 use stratus_graph::Graph;
 
 const BATCH: usize = 12;
@@ -105,6 +105,40 @@ fn what_does_not_divide_stays_whole() {
     let forward = fuse(&lower(&published_digits(), Mode::Train, Precision::F32, 127).unwrap()).unwrap();
     let tiled = tile(&differentiate(&forward).unwrap(), 1 << 20, 1).unwrap();
     assert!(tiled.sections.is_empty());
+}
+
+/// Values are put where others lie, one at a time: verification refuses it, or nothing comes of it.
+#[test]
+fn what_lies_where_it_must_not_is_found() {
+    let program = Probe::visible(&network(8_000, Precision::F64));
+    let is_transient = |value: &usize| program.values[*value].role == Role::Transient;
+    let values: Vec<usize> = (0..program.values.len()).filter(is_transient).collect();
+    let results: Vec<&str> = program.values.iter().map(|value| value.name.as_str()).collect();
+    let results: Vec<&str> = results.into_iter().filter(|name| name.ends_with(":gradient")).collect();
+    let mut expected = Probe::filled(&program);
+    let loss = expected.loss();
+    let (mut harmless, mut in_the_way) = (0, 0);
+    for (&moved, &onto) in values.iter().flat_map(|moved| values.iter().map(move |onto| (moved, onto))) {
+        let (mut prepared, persistent) = common::prepared(&program);
+        let placements = &mut prepared.plan.placements;
+        if moved == onto || placements[moved].location == placements[onto].location {
+            continue;
+        }
+        placements[moved].location = placements[onto].location;
+        if let Err(error) = prepared.plan.verify() {
+            in_the_way += usize::from(error.to_string().contains(" reads `"));
+            continue;
+        }
+        let mut probe =
+            Probe { session: Session::new(vec![prepared], persistent).unwrap(), program: program.clone() };
+        probe.fill();
+        assert_eq!(probe.loss().to_bits(), loss.to_bits(), "{moved} where {onto} lies");
+        for name in &results {
+            assert_eq!(probe.read(name), expected.read(name), "{name} with {moved} where {onto} lies");
+        }
+        harmless += 1;
+    }
+    assert!(harmless > 10 && in_the_way > 10, "{harmless} harmless, {in_the_way} in the way");
 }
 
 #[test]

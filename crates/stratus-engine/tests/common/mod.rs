@@ -7,7 +7,7 @@ use stratus_engine::differentiate::differentiate;
 use stratus_engine::fuse::fuse;
 use stratus_engine::lower::lower;
 use stratus_engine::ops::SgdUpdate;
-use stratus_engine::plan::{Persistent, Plan};
+use stratus_engine::plan::{Persistent, Plan, PreparedPlan};
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::update::{Optimiser, update};
@@ -47,9 +47,15 @@ pub fn training_program(graph: &Graph, precision: Precision, batch: usize) -> Pr
 
 /// A session of one program on the reference backend.
 pub fn session(program: &Program) -> Session {
+    let (plan, persistent) = prepared(program);
+    Session::new(vec![plan], persistent).unwrap()
+}
+
+/// The plan of one program on the reference backend.
+pub fn prepared(program: &Program) -> (PreparedPlan, Persistent) {
     let mut persistent = Persistent::default();
     let plan = Plan::prepare(&ReferenceBackend, program, Choices::default(), false, &mut persistent).unwrap();
-    Session::new(vec![plan], persistent).unwrap()
+    (plan, persistent)
 }
 
 /// A program whose inputs all lie in the arena and whose gradients can be read after a run, and its session.
@@ -61,13 +67,19 @@ pub struct Probe {
 impl Probe {
     /// Makes images and labels buffers, and everything named a gradient persistent.
     pub fn new(program: &Program) -> Self {
+        let program = Self::visible(program);
+        Self { session: session(&program), program }
+    }
+
+    /// A program whose inputs and gradients lie in the part of the arena that is kept.
+    pub fn visible(program: &Program) -> Program {
         let mut program = program.clone();
         for value in &mut program.values {
             if value.role.is_external() || value.name.ends_with(":gradient") {
                 value.role = Role::Buffer;
             }
         }
-        Self { session: session(&program), program }
+        program
     }
 
     fn position(&self, name: &str) -> usize {
@@ -78,10 +90,18 @@ impl Probe {
     /// The program with numbers in everything that it reads, by its name and position; what nobody writes must not matter.
     pub fn filled(program: &Program) -> Self {
         let mut probe = Self::new(program);
-        probe.session.fill(0xff);
-        for (index, value) in program.values.iter().enumerate() {
+        probe.fill();
+        probe
+    }
+
+    /// Puts those numbers into it.
+    pub fn fill(&mut self) {
+        self.session.fill(0xff);
+        let values = self.program.values.clone();
+        for (index, value) in values.iter().enumerate() {
             let elements = value.elements();
             let contents = match (value.role, value.name.as_str()) {
+                (_, name) if name.ends_with(":gradient") => continue,
                 (_, "images") => numbers(elements, 5, 1.0),
                 (_, "hyper") => HYPER.to_vec(),
                 (_, "labels") => (0..elements).map(|n| (n % 4) as f64).collect(),
@@ -91,9 +111,8 @@ impl Probe {
                     numbers(elements, 10 + index as u64, 0.5).iter().map(|x| x + offset).collect()
                 }
             };
-            probe.write(&value.name, &contents);
+            self.write(&value.name, &contents);
         }
-        probe
     }
 
     pub fn has(&self, name: &str) -> bool {
