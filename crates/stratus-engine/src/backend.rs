@@ -87,8 +87,10 @@ pub trait StepKernel: Send {
 /// Which part of the batch a kernel is run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tile {
-    /// Its number, from 0.
+    /// Its turn: how many tiles were run before it.
     pub index: usize,
+    /// How many parts of its size come before it in the batch, or the micro-batch.
+    pub place: usize,
     /// Into how many equal tiles the batch, or a micro-batch, is cut.
     pub count: usize,
     /// The number of its micro-batch, from 0.
@@ -99,7 +101,7 @@ pub struct Tile {
 
 impl Tile {
     /// The whole batch.
-    pub const WHOLE: Self = Self { index: 0, count: 1, micro_batch: 0, micro_batches: 1 };
+    pub const WHOLE: Self = Self { index: 0, place: 0, count: 1, micro_batch: 0, micro_batches: 1 };
 
     /// Whether a kernel that takes statistics of the micro-batch begins with it.
     #[must_use]
@@ -113,10 +115,16 @@ impl Tile {
         self.index + 1 == self.count
     }
 
-    /// Its number in the whole batch: how many parts of its size come before it.
+    /// Whether nothing of the whole batch was run before it.
+    #[must_use]
+    pub fn is_first_of_all(self) -> bool {
+        self.index == 0 && self.micro_batch == 0
+    }
+
+    /// Its place in the whole batch: how many parts of its size come before it.
     #[must_use]
     pub fn in_batch(self) -> usize {
-        self.micro_batch * self.count + self.index
+        self.micro_batch * self.count + self.place
     }
 }
 

@@ -19,7 +19,8 @@ pub fn verify(plan: &Plan) -> Result<(), EngineError> {
     while position < program.steps.len() {
         let section = program.section_of(position);
         let (range, tiles) = section.map_or((position..position + 1, 1), |s| (s.steps(), s.tiles));
-        for tile in 0..tiles {
+        for turn in 0..tiles {
+            let tile = section.map_or(0, |section| section.place(turn));
             for position in range.clone() {
                 let step = &program.steps[position];
                 let place = |id: ValueId| -> Option<Range<usize>> {
@@ -31,7 +32,7 @@ pub fn verify(plan: &Plan) -> Result<(), EngineError> {
                     Some(start..start + length)
                 };
                 // Sums over the batch go on where the tile before left off.
-                let continues = tile > 0
+                let continues = turn > 0
                     && match section {
                         Some(section) if section.micro_batches => matches!(step.kernel, Kernel::AddTiles(_)),
                         _ => step.kernel.tiling() == Tiling::Continues,

@@ -39,7 +39,14 @@ pub fn micro_batches(program: &Program, count: usize) -> Result<Program, EngineE
             whole.steps.push(add);
         }
     }
-    whole.sections.push(Section { first: 0, count: whole.steps.len(), tiles: count, micro_batches: true });
+    let all = whole.steps.len();
+    whole.sections.push(Section {
+        first: 0,
+        count: all,
+        tiles: count,
+        micro_batches: true,
+        from_last: false,
+    });
     whole.verify("micro_batches")?;
     Ok(whole)
 }

@@ -159,9 +159,18 @@ pub struct Section {
     /// Whether a tile is a micro-batch: a batch of its own in all that is made of it, statistics and loss too, but for the sums of gradients.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub micro_batches: bool,
+    /// Whether the last part of the batch is run first: what the section before left in the caches is then used before it is pushed out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub from_last: bool,
 }
 
 impl Section {
+    /// Which part of the batch is run in the tile of this turn.
+    #[must_use]
+    pub fn place(&self, turn: usize) -> usize {
+        if self.from_last { self.tiles - 1 - turn } else { turn }
+    }
+
     /// Its steps.
     #[must_use]
     pub fn steps(&self) -> std::ops::Range<usize> {
@@ -501,7 +510,9 @@ impl Program {
             if let Some(section) = self.section_of(position).filter(|section| section.first == position) {
                 let last = section.steps().end - 1;
                 let parts = if section.micro_batches { "micro-batches" } else { "tiles" };
-                let _ = writeln!(text, "     steps {position} to {last} in {} {parts}:", section.tiles);
+                let order = if section.from_last { ", the last first" } else { "" };
+                let _ =
+                    writeln!(text, "     steps {position} to {last} in {} {parts}{order}:", section.tiles);
             }
             let _ = write!(
                 text,

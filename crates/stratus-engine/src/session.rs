@@ -3,7 +3,7 @@
 use crate::backend::{MAX_OPERANDS, Operands, PreparedStep, Tile};
 use crate::ops::{HYPER, KernelSpec, METRICS};
 use crate::plan::{Location, Persistent, Placement, Plan, PreparedPlan};
-use crate::{AlignedBytes, Clock, DType, EngineError, Layout, Role};
+use crate::{AlignedBytes, Clock, DType, EngineError, Layout, Role, Section};
 
 /// Numbers that change from iteration to iteration.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -54,17 +54,16 @@ struct LoadedStep {
     arena: Vec<Range>,
     /// Which operand, if any, is the images and which the labels.
     external: [Option<usize>; 2],
-    /// Into how many tiles the batch is cut.
-    tiles: usize,
-    /// Whether they are micro-batches.
-    micro_batches: bool,
+    /// How the batch is cut; into one tile where it runs once.
+    section: Section,
 }
 
 impl LoadedStep {
-    fn tile(&self, number: usize) -> Tile {
-        match self.micro_batches {
-            true => Tile { micro_batch: number, micro_batches: self.tiles, ..Tile::WHOLE },
-            false => Tile { index: number, count: self.tiles, ..Tile::WHOLE },
+    fn tile(&self, turn: usize) -> Tile {
+        let (place, tiles) = (self.section.place(turn), self.section.tiles);
+        match self.section.micro_batches {
+            true => Tile { micro_batch: place, micro_batches: tiles, ..Tile::WHOLE },
+            false => Tile { index: turn, place, count: tiles, ..Tile::WHOLE },
         }
     }
 }
@@ -177,9 +176,9 @@ impl Session {
             }
         }
         for (range, tiles) in passes {
-            for tile in 0..*tiles {
+            for turn in 0..*tiles {
                 for position in range.clone() {
-                    execute(plan, position, &mut steps[position], tile, arena, &mut inputs)?;
+                    execute(plan, position, &mut steps[position], turn, arena, &mut inputs)?;
                     clock.stamp(first_slot + position);
                 }
             }
@@ -205,8 +204,8 @@ impl Session {
                 plan.steps.len()
             )));
         };
-        for tile in 0..loaded.tiles {
-            execute(plan, step, loaded, tile, self.arena.as_mut_slice(), &mut [&mut *images, &mut *labels])?;
+        for turn in 0..loaded.section.tiles {
+            execute(plan, step, loaded, turn, self.arena.as_mut_slice(), &mut [&mut *images, &mut *labels])?;
         }
         Ok(())
     }
@@ -409,15 +408,16 @@ fn execute(
     plan: &Plan,
     position: usize,
     step: &mut LoadedStep,
-    tile: usize,
+    turn: usize,
     arena: &mut [u8],
     inputs: &mut [&mut [u8]; 2],
 ) -> Result<(), EngineError> {
-    let mut operands = Operands::new(step.tile(tile));
+    let place = step.section.place(turn);
+    let mut operands = Operands::new(step.tile(turn));
     let mut rest = arena;
     let mut consumed = 0;
     for range in &step.arena {
-        let start = range.start + tile * range.stride;
+        let start = range.start + place * range.stride;
         let (_, tail) = rest.split_at_mut(start - consumed);
         let (slice, tail) = tail.split_at_mut(range.length);
         operands.set(range.operand, slice);
@@ -426,8 +426,8 @@ fn execute(
     }
     for (slice, operand) in inputs.iter_mut().zip(step.external) {
         if let Some(operand) = operand {
-            let length = slice.len() / step.tiles;
-            operands.set(operand, &mut slice[tile * length..][..length]);
+            let length = slice.len() / step.section.tiles;
+            operands.set(operand, &mut slice[place * length..][..length]);
         }
     }
     step.kernel.kernel.run(&mut operands).map_err(|reason| {
@@ -443,7 +443,8 @@ fn execute(
 fn load_step(plan: &Plan, position: usize, kernel: PreparedStep) -> Result<LoadedStep, EngineError> {
     let step = &plan.program.steps[position];
     let tiles = plan.program.tiles(position);
-    let micro_batches = plan.program.section_of(position).is_some_and(|section| section.micro_batches);
+    let section = plan.program.section_of(position).copied();
+    let alone = Section { first: position, count: 1, tiles: 1, micro_batches: false, from_last: false };
     let mut arena = Vec::new();
     let mut external = [None; 2];
     let mut count = 0;
@@ -476,5 +477,5 @@ fn load_step(plan: &Plan, position: usize, kernel: PreparedStep) -> Result<Loade
     }
     arena.retain(|range| range.length > 0);
     arena.sort_by_key(|range| range.start);
-    Ok(LoadedStep { kernel, arena, external, tiles, micro_batches })
+    Ok(LoadedStep { kernel, arena, external, section: section.unwrap_or(alone) })
 }

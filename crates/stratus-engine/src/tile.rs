@@ -30,14 +30,15 @@ pub fn tile(program: &Program, cache_bytes: usize, fewest: usize) -> Result<Prog
     tiled.sections.clear();
     tiled.steps.clear();
     let mut next = 0;
-    for (steps, tiles) in sections(program, cache_bytes, fewest) {
+    for (steps, tiles, from_last) in sections(program, cache_bytes, fewest) {
         tiled.steps.extend_from_slice(&program.steps[next..steps.start]);
         next = steps.end;
         let first = tiled.steps.len();
         for step in &program.steps[steps.clone()] {
             push(&mut tiled, step);
         }
-        tiled.sections.push(Section { first, count: tiled.steps.len() - first, tiles, micro_batches: false });
+        let count = tiled.steps.len() - first;
+        tiled.sections.push(Section { first, count, tiles, micro_batches: false, from_last });
         for id in local(program, &steps) {
             tiled.values[id.0].shape[0] /= tiles;
         }
@@ -71,19 +72,22 @@ fn push(tiled: &mut Program, step: &Step) {
     tiled.steps.append(&mut additions);
 }
 
-/// The longest runs of steps that may go through the batch together, with the number of tiles for each, where that is more than one.
+/// The longest runs of steps that may go through the batch together, with the number of tiles for each, where that is more than one, and whether the
+/// last tile is run first: every other one begins where the one before ended, at the samples whose maps are still in the caches.
 ///
 /// Steps that make activations again have no say: sums over the batch must be added up in the tiles that they have without them. They join the
 /// runs that they stand in or before, where they can, and else cut them in two.
-fn sections(program: &Program, cache_bytes: usize, fewest: usize) -> Vec<(Range<usize>, usize)> {
+fn sections(program: &Program, cache_bytes: usize, fewest: usize) -> Vec<(Range<usize>, usize, bool)> {
     let is_again =
         |step: &Step| step.outputs.iter().any(|id| program.value(*id).name.ends_with(AGAIN_SUFFIX));
     let positions: Vec<usize> =
         (0..program.steps.len()).filter(|position| !is_again(&program.steps[*position])).collect();
     let steps: Vec<&Step> = positions.iter().map(|position| &program.steps[*position]).collect();
     let mut found = Vec::new();
+    let mut from_last = true;
     for run in runs(program, &steps, cache_bytes) {
         let Some(tiles) = tiles(program, &steps[run.clone()], cache_bytes, fewest) else { continue };
+        from_last = !from_last;
         let before = run.start.checked_sub(1).map_or(0, |before| positions[before] + 1);
         let mut open: Option<usize> = None;
         let mut unfinished = HashSet::new();
@@ -93,7 +97,7 @@ fn sections(program: &Program, cache_bytes: usize, fewest: usize) -> Vec<(Range<
             let cuts =
                 is_again(step) && (!may_run_in_tiles(program, step, cache_bytes) || waits(step, &unfinished));
             if cuts {
-                found.extend(open.take().map(|first| (first..position, tiles)));
+                found.extend(open.take().map(|first| (first..position, tiles, from_last)));
                 continue;
             }
             open.get_or_insert(position);
@@ -101,7 +105,7 @@ fn sections(program: &Program, cache_bytes: usize, fewest: usize) -> Vec<(Range<
                 unfinished.extend(step.outputs.iter().chain(&step.updates).copied());
             }
         }
-        found.extend(open.map(|first| (first..end, tiles)));
+        found.extend(open.map(|first| (first..end, tiles, from_last)));
     }
     found
 }

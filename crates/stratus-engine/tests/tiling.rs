@@ -152,7 +152,13 @@ fn sections_that_cannot_be_are_refused() {
     let unequal = broken(&|program| program.sections[0].tiles = 5);
     let overlapping = broken(&|program| program.sections[1].first -= 1);
     let behind = broken(&|program| {
-        program.sections.push(Section { first: 100, count: 2, tiles: 2, micro_batches: false });
+        program.sections.push(Section {
+            first: 100,
+            count: 2,
+            tiles: 2,
+            micro_batches: false,
+            from_last: false,
+        });
     });
     // The statistics and what applies them.
     let early = broken(&|program| {
@@ -163,7 +169,8 @@ fn sections_that_cannot_be_are_refused() {
     let loss = broken(&|program| {
         let position =
             program.steps.iter().position(|step| step.phase == stratus_engine::Phase::Loss).unwrap();
-        program.sections = vec![Section { first: position, count: 1, tiles: 2, micro_batches: false }];
+        program.sections =
+            vec![Section { first: position, count: 1, tiles: 2, micro_batches: false, from_last: false }];
         program.values.iter_mut().filter(|value| value.per_sample).for_each(|value| value.shape[0] = BATCH);
     });
     insta::assert_snapshot!([unequal, overlapping, behind, early, loss].join("\n"));

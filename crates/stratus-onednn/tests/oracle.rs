@@ -154,7 +154,13 @@ fn run_in_tiles(backend: &OneDnn, case: &Case, precision: Precision, layout: &st
     for id in [step.inputs[0], step.outputs[0]] {
         program.values[id.0].per_sample = true;
     }
-    program.sections.push(Section { first: 0, count: 1, tiles: program.batch, micro_batches: false });
+    program.sections.push(Section {
+        first: 0,
+        count: 1,
+        tiles: program.batch,
+        micro_batches: false,
+        from_last: false,
+    });
     let mut persistent = Persistent::default();
     let plan = Plan::prepare(backend, &program, choices(case, layout), false, &mut persistent).unwrap();
     let mut session = Session::new(vec![plan], persistent).unwrap();

@@ -33,7 +33,7 @@ impl Reference for AddTiles {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], tile: Tile) -> Result<(), String> {
         let [part, sum] = operands else { return Err(unexpected_operands()) };
         for position in 0..sum.len() {
-            let before = if tile.in_batch() == 0 { 0.0 } else { sum.get(position) };
+            let before = if tile.is_first_of_all() { 0.0 } else { sum.get(position) };
             sum.set(position, before + part.get(position));
         }
         Ok(())

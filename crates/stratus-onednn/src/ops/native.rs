@@ -287,7 +287,7 @@ pub(crate) fn prepare(
         Kernel::AddTiles(_) => {
             around.expect_same_layout(&[0, 1])?;
             typed!(around.one_type(&[0, 1])?, E => {
-                step(0, move |o| machine.add_tile::<E>(o.tile().in_batch() == 0, o.elements(0), o.elements(1)))
+                step(0, move |o| machine.add_tile::<E>(o.tile().is_first_of_all(), o.elements(0), o.elements(1)))
             })
         }
         Kernel::Accumulate(_) => {

@@ -182,6 +182,7 @@ struct OpenSection {
     /// Its tiles, and whether they are micro-batches.
     tiles: usize,
     micro_batches: bool,
+    from_last: bool,
     /// Changes of layout of what its tiles add up, to be made when all have been.
     behind: Vec<(Step, PreparedStep)>,
 }
@@ -258,15 +259,17 @@ impl<'a> Builder<'a> {
         self.tiles = section.map_or(1, |section| section.tiles);
         if let (Some(section), None) = (section, &self.section) {
             let first = self.program.steps.len();
-            let Section { tiles, micro_batches, .. } = *section;
-            self.section = Some(OpenSection { first, tiles, micro_batches, behind: Vec::new() });
+            let Section { tiles, micro_batches, from_last, .. } = *section;
+            self.section = Some(OpenSection { first, tiles, micro_batches, from_last, behind: Vec::new() });
         }
     }
 
     fn leave(&mut self) {
-        let Some(OpenSection { first, tiles, micro_batches, behind }) = self.section.take() else { return };
+        let Some(OpenSection { first, tiles, micro_batches, from_last, behind }) = self.section.take() else {
+            return;
+        };
         let count = self.program.steps.len() - first;
-        self.program.sections.push(Section { first, count, tiles, micro_batches });
+        self.program.sections.push(Section { first, count, tiles, micro_batches, from_last });
         for (step, kernel) in behind {
             self.push(step, kernel);
         }
