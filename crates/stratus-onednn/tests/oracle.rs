@@ -147,8 +147,14 @@ fn maps_that_are_put_together_may_lie_in_different_ways() {
     assert!(mixed > 40, "{mixed}");
 }
 
-/// Runs a case sample by sample; its first input and its output have a row per sample.
-fn run_in_tiles(backend: &OneDnn, case: &Case, precision: Precision, layout: &str) -> Vec<f64> {
+/// Runs a case sample by sample, from the first or from the last; its first input and its output have a row per sample.
+fn run_in_tiles(
+    backend: &OneDnn,
+    case: &Case,
+    precision: Precision,
+    layout: &str,
+    from_last: bool,
+) -> Vec<f64> {
     let mut program = case.program(precision).unwrap();
     let step = program.steps[0].clone();
     for id in [step.inputs[0], step.outputs[0]] {
@@ -159,7 +165,7 @@ fn run_in_tiles(backend: &OneDnn, case: &Case, precision: Precision, layout: &st
         count: 1,
         tiles: program.batch,
         micro_batches: false,
-        from_last: false,
+        from_last,
     });
     let mut persistent = Persistent::default();
     let plan = Plan::prepare(backend, &program, choices(case, layout), false, &mut persistent).unwrap();
@@ -186,13 +192,15 @@ fn dropout_drops_what_the_reference_drops() {
             let dropped = |results: &[Vec<f64>]| results[0].iter().map(|&y| y == 0.0).collect::<Vec<_>>();
             assert_eq!(dropped(&expected), dropped(&got), "{precision} {layout} `{}`", case.name);
             if case.inputs[0].shape[0] > 1 {
-                let tiled = run_in_tiles(&backend, &case, precision, layout);
-                assert_eq!(tiled, got[0], "{precision} {layout} `{}` in tiles", case.name);
-                in_tiles += 1;
+                for from_last in [false, true] {
+                    let tiled = run_in_tiles(&backend, &case, precision, layout, from_last);
+                    assert_eq!(tiled, got[0], "{precision} {layout} `{}` in tiles", case.name);
+                    in_tiles += 1;
+                }
             }
         }
     }
-    assert!(in_tiles > 20, "{in_tiles}");
+    assert!(in_tiles > 40, "{in_tiles}");
 }
 
 #[test]
