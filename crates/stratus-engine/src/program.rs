@@ -397,7 +397,9 @@ impl Program {
         for section in &self.sections {
             let misplaced = section.first < end || section.steps().end > self.steps.len();
             end = section.steps().end;
-            if misplaced || section.tiles < 2 || !self.batch.is_multiple_of(section.tiles) {
+            // Micro-batches are what they are without sections: batches, one after the other.
+            let turned = section.micro_batches && section.from_last;
+            if misplaced || turned || section.tiles < 2 || !self.batch.is_multiple_of(section.tiles) {
                 return Err(EngineError::Placement(format!(
                     "after pass `{pass}`, {section:?} does not fit {} steps on batches of {}",
                     self.steps.len(),

@@ -160,6 +160,10 @@ fn sections_that_cannot_be_are_refused() {
             from_last: false,
         });
     });
+    let turned = broken(&|program| {
+        let first = &mut program.sections[0];
+        (first.micro_batches, first.from_last) = (true, true);
+    });
     // The statistics and what applies them.
     let early = broken(&|program| {
         program.sections[0].count += 1;
@@ -173,5 +177,5 @@ fn sections_that_cannot_be_are_refused() {
             vec![Section { first: position, count: 1, tiles: 2, micro_batches: false, from_last: false }];
         program.values.iter_mut().filter(|value| value.per_sample).for_each(|value| value.shape[0] = BATCH);
     });
-    insta::assert_snapshot!([unequal, overlapping, behind, early, loss].join("\n"));
+    insta::assert_snapshot!([unequal, overlapping, behind, turned, early, loss].join("\n"));
 }
