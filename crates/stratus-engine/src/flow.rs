@@ -17,25 +17,21 @@ pub fn verify(plan: &Plan) -> Result<(), EngineError> {
     let mut memory = Memory::default();
     let mut position = 0;
     while position < program.steps.len() {
-        let section = program.section_of(position);
-        let (range, tiles) = section.map_or((position..position + 1, 1), |s| (s.steps(), s.tiles));
-        for turn in 0..tiles {
-            let tile = section.map_or(0, |section| section.place(turn));
-            for position in range.clone() {
+        let section = program.pass_of(position);
+        for turn in 0..section.tiles {
+            for position in section.steps() {
                 let step = &program.steps[position];
                 let place = |id: ValueId| -> Option<Range<usize>> {
-                    let placement = &plan.placements[id.0];
-                    let Location::Transient(start) = placement.location else { return None };
-                    let cut = program.is_cut(id, tiles);
-                    let length = if cut { placement.bytes / tiles } else { placement.bytes };
-                    let start = if cut { start + tile * length } else { start };
+                    let Location::Transient(start) = plan.placements[id.0].location else { return None };
+                    let (length, stride) = plan.part_bytes(id, section.tiles);
+                    let start = start + section.place(turn) * stride;
                     Some(start..start + length)
                 };
                 // Sums over the batch go on where the tile before left off.
                 let continues = turn > 0
-                    && match section {
-                        Some(section) if section.micro_batches => matches!(step.kernel, Kernel::AddTiles(_)),
-                        _ => step.kernel.tiling() == Tiling::Continues,
+                    && match section.micro_batches {
+                        true => matches!(step.kernel, Kernel::AddTiles(_)),
+                        false => step.kernel.tiling() == Tiling::Continues,
                     };
                 let continued = if continues { &step.outputs[..] } else { &[] };
                 for &id in step.inputs.iter().chain(&step.updates).chain(continued) {
@@ -60,7 +56,7 @@ pub fn verify(plan: &Plan) -> Result<(), EngineError> {
                 }
             }
         }
-        position = range.end;
+        position = section.steps().end;
     }
     Ok(())
 }

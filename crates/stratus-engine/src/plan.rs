@@ -205,6 +205,14 @@ impl Plan {
         self.program.steps[position].operands().map(bytes).sum()
     }
 
+    /// Bytes of a value that a step in `tiles` tiles touches at a time, and how far on they lie for the next part of the batch.
+    #[must_use]
+    pub(crate) fn part_bytes(&self, id: ValueId, tiles: usize) -> (usize, usize) {
+        let bytes = self.placements[id.0].bytes;
+        // The batch is the outermost dimension of every layout that a value with a row per sample can have.
+        if self.program.is_cut(id, tiles) { (bytes / tiles, bytes / tiles) } else { (bytes, 0) }
+    }
+
     /// The placement of an external value.
     #[must_use]
     pub fn external(&self, slot: usize) -> Option<&Placement> {

@@ -245,6 +245,13 @@ impl Program {
         self.sections.iter().find(|section| section.steps().contains(&step))
     }
 
+    /// What a step is run with: its section, or where it has none, it alone in one tile.
+    #[must_use]
+    pub fn pass_of(&self, step: usize) -> Section {
+        let alone = Section { first: step, count: 1, tiles: 1, micro_batches: false, from_last: false };
+        self.section_of(step).copied().unwrap_or(alone)
+    }
+
     /// Into how many tiles the batch is cut for a step; 1 where it runs once.
     #[must_use]
     pub fn tiles(&self, step: usize) -> usize {

@@ -442,19 +442,14 @@ fn execute(
 
 fn load_step(plan: &Plan, position: usize, kernel: PreparedStep) -> Result<LoadedStep, EngineError> {
     let step = &plan.program.steps[position];
-    let tiles = plan.program.tiles(position);
-    let section = plan.program.section_of(position).copied();
-    let alone = Section { first: position, count: 1, tiles: 1, micro_batches: false, from_last: false };
+    let section = plan.program.pass_of(position);
     let mut arena = Vec::new();
     let mut external = [None; 2];
     let mut count = 0;
     for (operand, id) in step.operands().enumerate() {
         let placement = &plan.placements[id.0];
         count = operand + 1;
-        // The batch is the outermost dimension of every layout that a value with a row per sample can have.
-        let is_cut = plan.program.is_cut(id, tiles);
-        let length = if is_cut { placement.bytes / tiles } else { placement.bytes };
-        let stride = if is_cut { length } else { 0 };
+        let (length, stride) = plan.part_bytes(id, section.tiles);
         match placement.location {
             Location::Persistent(start) => arena.push(Range { start, length, stride, operand }),
             Location::Transient(start) => {
@@ -477,5 +472,5 @@ fn load_step(plan: &Plan, position: usize, kernel: PreparedStep) -> Result<Loade
     }
     arena.retain(|range| range.length > 0);
     arena.sort_by_key(|range| range.start);
-    Ok(LoadedStep { kernel, arena, external, section: section.unwrap_or(alone) })
+    Ok(LoadedStep { kernel, arena, external, section })
 }

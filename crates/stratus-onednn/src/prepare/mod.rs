@@ -177,12 +177,8 @@ struct Builder<'a> {
 
 /// A section whose steps are being prepared.
 struct OpenSection {
-    /// Its first step so far: what is put before it moves it on.
-    first: usize,
-    /// Its tiles, and whether they are micro-batches.
-    tiles: usize,
-    micro_batches: bool,
-    from_last: bool,
+    /// As the source has it, but for its place: its first step so far, which what is put before it moves on; its steps are counted at the end.
+    section: Section,
     /// Changes of layout of what its tiles add up, to be made when all have been.
     behind: Vec<(Step, PreparedStep)>,
 }
@@ -258,18 +254,15 @@ impl<'a> Builder<'a> {
         }
         self.tiles = section.map_or(1, |section| section.tiles);
         if let (Some(section), None) = (section, &self.section) {
-            let first = self.program.steps.len();
-            let Section { tiles, micro_batches, from_last, .. } = *section;
-            self.section = Some(OpenSection { first, tiles, micro_batches, from_last, behind: Vec::new() });
+            let section = Section { first: self.program.steps.len(), ..*section };
+            self.section = Some(OpenSection { section, behind: Vec::new() });
         }
     }
 
     fn leave(&mut self) {
-        let Some(OpenSection { first, tiles, micro_batches, from_last, behind }) = self.section.take() else {
-            return;
-        };
-        let count = self.program.steps.len() - first;
-        self.program.sections.push(Section { first, count, tiles, micro_batches, from_last });
+        let Some(OpenSection { section, behind }) = self.section.take() else { return };
+        let count = self.program.steps.len() - section.first;
+        self.program.sections.push(Section { count, ..section });
         for (step, kernel) in behind {
             self.push(step, kernel);
         }
@@ -282,7 +275,7 @@ impl<'a> Builder<'a> {
 
     /// Adds a step that is run once, before the section at hand.
     fn push_before(&mut self, step: Step, kernel: PreparedStep) {
-        let Some(section) = &mut self.section else { return self.push(step, kernel) };
+        let Some(OpenSection { section, .. }) = &mut self.section else { return self.push(step, kernel) };
         self.program.steps.insert(section.first, step);
         self.steps.insert(section.first, kernel);
         section.first += 1;
