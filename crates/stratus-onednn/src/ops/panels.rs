@@ -51,16 +51,15 @@ pub(crate) fn backward_weights(
     around: &Around<'_>,
     weights: Option<&Desc>,
 ) -> Result<Vec<Candidate>, String> {
-    let one_tap = around.conv.kernel == [1, 1];
     let on_panels = |task: Task<'_>| Some(Pass::BackwardWeights(WeightGradient::new(task)?));
     let by_taps = |task: Task<'_>| Some(Pass::BackwardWeightsByTaps(TapGradient::new(task)?));
-    let on_panels = candidate(maker, around, weights, DataType::F32, one_tap, &on_panels)?;
+    let on_panels = candidate(maker, around, weights, DataType::F32, false, &on_panels)?;
     let by_taps = candidate(maker, around, weights, DataType::F32, NEEDS_AMX, &by_taps)?;
     Ok(on_panels.into_iter().chain(by_taps).collect())
 }
 
-/// Without AMX the library's forward passes, gradients of inputs and products for one tap run at what the processor has; only its gradients of weights
-/// of more taps fall behind (docs/benchmarks/2026-11-22-bf16-gradients.md).
+/// Without AMX the library's forward passes and gradients of inputs run at what the processor has; only its gradients of weights fall behind
+/// (docs/benchmarks/2026-11-22-bf16-gradients.md, and for one tap 2026-11-25-zen5.md).
 const NEEDS_AMX: bool = true;
 
 /// `dtype` is the type of the weights, or of their gradient. They are taken, or made, as they lie.

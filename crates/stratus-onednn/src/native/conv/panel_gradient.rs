@@ -253,7 +253,11 @@ impl WeightGradient {
                 // SAFETY: the level is the proof of AVX-512 (`new`).
                 unsafe {
                     let sums = bias.then_some(&mut *share.bias);
-                    self.pack_output(&chunk, &filters, dy, dy_panels, sums);
+                    if self.unit.takes_pairs() {
+                        self.pack_output_in_pairs(&chunk, &filters, dy, dy_panels, sums);
+                    } else {
+                        self.pack_output(&chunk, &filters, dy, dy_panels, sums);
+                    }
                 };
                 for column in 0..self.axes[1].taps.len() {
                     // SAFETY: as above.
@@ -318,8 +322,15 @@ impl WeightGradient {
             let filters = self.filters_of(thread);
             let [lanes, _, _] = self.scratch(filters.len());
             let first = (filters.start * BLOCK).min(db.len());
-            for (db, lanes) in db[first..].iter_mut().zip(share[..lanes].chunks_exact(ROWS)) {
-                *db += lanes.iter().sum::<f32>();
+            let (halves, _) = share[..lanes].as_chunks::<{ ROWS * ROWS }>();
+            for (db, half) in db[first..].chunks_mut(ROWS).zip(halves) {
+                for (filter, db) in db.iter_mut().enumerate() {
+                    // Sixteen numbers of a filter lie next to each other, or those of all filters for a pair.
+                    *db += match self.unit.takes_pairs() {
+                        true => half[filter..].iter().step_by(ROWS).sum::<f32>(),
+                        false => half[filter * ROWS..][..ROWS].iter().sum(),
+                    };
+                }
             }
         }
     }
@@ -383,6 +394,60 @@ mod pack {
         c
     }
 
+    /// Adds sixteen pairs of neighbouring bf16 to as many sums.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn add_up(pairs: __m512i, sums: &mut [f32; ROWS]) {
+        let upper = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
+        let even = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs));
+        let odd = _mm512_castsi512_ps(_mm512_and_si512(pairs, upper));
+        // SAFETY: 16 numbers.
+        unsafe {
+            let sum = _mm512_add_ps(_mm512_loadu_ps(sums.as_ptr()), _mm512_add_ps(even, odd));
+            _mm512_storeu_ps(sums.as_mut_ptr(), sum);
+        }
+    }
+
+    /// A map that is brought into panels of 16 channels, which lie so many elements apart: a row per pair of terms, pairs channel by channel.
+    struct PairsOf<'a> {
+        map: &'a [Bf16],
+        channels: usize,
+        panel: usize,
+    }
+
+    impl PairsOf<'_> {
+        /// Writes a pair of pixels, given by where their channels begin, as the panels' row `pair`: so many blocks of 32 channels.
+        ///
+        /// # Safety
+        /// AVX-512 must be there; all channels of the pixels lie within the map.
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512bw")]
+        unsafe fn put(
+            &self,
+            blocks: Range<usize>,
+            pixels: [Option<usize>; 2],
+            panels: &mut [Bf16],
+            pair: usize,
+        ) {
+            let [low, high] = pairs();
+            for (number, block) in blocks.enumerate() {
+                let mask = mask(self.channels, block);
+                let at = |pixel: Option<usize>| pixel.map(|at| at + block * BLOCK);
+                // SAFETY: the caller's.
+                let [first, second] = unsafe { pixels.map(|pixel| load(self.map, at(pixel), mask)) };
+                let halves = [
+                    _mm512_permutex2var_epi16(first, low, second),
+                    _mm512_permutex2var_epi16(first, high, second),
+                ];
+                for (half, values) in halves.into_iter().enumerate() {
+                    let to = &mut panels[(2 * number + half) * self.panel + pair * TERMS..][..TERMS];
+                    // SAFETY: 64 bytes.
+                    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), values) };
+                }
+            }
+        }
+    }
+
     impl WeightGradient {
         /// Brings a chunk of the output's gradient into panels of 16 filters: tiles of a row per filter, 32 terms long. Adds to the sums of the bias,
         /// 16 per filter.
@@ -429,20 +494,55 @@ mod pack {
                             // SAFETY: 64 bytes.
                             unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), *row) };
                         }
-                        let Some(bias) = &mut bias else { continue };
-                        let sums = &mut bias[half * ROWS * ROWS..][..ROWS * ROWS];
-                        let upper = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
-                        for (row, sums) in rows.into_iter().zip(sums.chunks_exact_mut(ROWS)) {
-                            let even = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(row));
-                            let odd = _mm512_castsi512_ps(_mm512_and_si512(row, upper));
-                            // SAFETY: 16 numbers.
-                            unsafe {
-                                let sum =
-                                    _mm512_add_ps(_mm512_loadu_ps(sums.as_ptr()), _mm512_add_ps(even, odd));
-                                _mm512_storeu_ps(sums.as_mut_ptr(), sum);
-                            }
+                        if let Some(bias) = &mut bias {
+                            let (sums, _) = bias[half * ROWS * ROWS..].as_chunks_mut();
+                            rows.into_iter().zip(sums).for_each(|(row, sums)| add_up(row, sums));
                         }
                     }
+                }
+            }
+        }
+
+        /// The same in pairs, as [`Self::pack_input`] has them: a row per pair of terms, pairs filter by filter.
+        ///
+        /// # Safety
+        /// AVX-512 must be there.
+        #[target_feature(enable = "avx512f,avx512bw")]
+        pub(super) unsafe fn pack_output_in_pairs(
+            &self,
+            chunk: &Chunk,
+            filters: &Range<usize>,
+            dy: &[Bf16],
+            panels: &mut [Bf16],
+            mut bias: Option<&mut [f32]>,
+        ) {
+            let [height, width] = [0, 1].map(|axis| self.axes[axis].count);
+            let map = PairsOf { map: dy, channels: self.filters, panel: Self::output_panel(chunk.terms) };
+            let mut next = 0;
+            for row in chunk.rows.clone() {
+                for image in chunk.images.clone() {
+                    let pixel =
+                        |x: usize| (x < width).then_some(((image * height + row) * width + x) * self.filters);
+                    for x in (0..self.columns()).step_by(2) {
+                        // SAFETY: filters of a pixel of the map.
+                        unsafe { map.put(filters.clone(), [pixel(x), pixel(x + 1)], panels, next) };
+                        next += 1;
+                    }
+                }
+            }
+            // What the last tile has behind the last term adds nothing.
+            for pair in next..next.next_multiple_of(ROWS) {
+                // SAFETY: as above.
+                unsafe { map.put(filters.clone(), [None; 2], panels, pair) };
+            }
+            let Some(bias) = &mut bias else { return };
+            for (half, sums) in bias.chunks_exact_mut(ROWS * ROWS).enumerate() {
+                let (sums, _) = sums.as_chunks_mut::<ROWS>();
+                let pairs = &panels[half * map.panel..][..next.next_multiple_of(ROWS) * TERMS];
+                for (number, pair) in pairs.chunks_exact(TERMS).enumerate() {
+                    // SAFETY: 64 bytes.
+                    let pair = unsafe { _mm512_loadu_si512(pair.as_ptr().cast()) };
+                    add_up(pair, &mut sums[number % ROWS]);
                 }
             }
         }
@@ -459,7 +559,6 @@ mod pack {
             x: &[Bf16],
             panels: &mut [Bf16],
         ) {
-            let [low, high] = pairs();
             let sizes = [chunk.images.len(), chunk.rows.len()];
             let pairs_of_a_row = self.columns() / 2;
             let [_, blocks] = self.blocks();
@@ -469,22 +568,10 @@ mod pack {
                 let (start, _) = self.input_panels(sizes, class);
                 let [pairs, panel] = self.input_panel(sizes, reach);
                 let panels = &mut panels[start..][..2 * blocks * panel];
+                let map = PairsOf { map: x, channels: self.channels, panel };
                 let mut put = |pair: usize, pixels: [Option<usize>; 2]| {
-                    for block in 0..blocks {
-                        let mask = mask(self.channels, block);
-                        let at = |pixel: Option<usize>| pixel.map(|at| at + block * BLOCK);
-                        // SAFETY: channels of a pixel of the map.
-                        let [first, second] = unsafe { pixels.map(|pixel| load(x, at(pixel), mask)) };
-                        let halves = [
-                            _mm512_permutex2var_epi16(first, low, second),
-                            _mm512_permutex2var_epi16(first, high, second),
-                        ];
-                        for (half, values) in halves.into_iter().enumerate() {
-                            let to = &mut panels[(2 * block + half) * panel + pair * TERMS..][..TERMS];
-                            // SAFETY: 64 bytes.
-                            unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), values) };
-                        }
-                    }
+                    // SAFETY: channels of a pixel of the map.
+                    unsafe { map.put(0..blocks, pixels, panels, pair) };
                 };
                 for row in 0..chunk.rows.len() + reach {
                     let y = y_axis.inside(chunk.rows.start + row, y_axis.origin() + class.cast_signed());

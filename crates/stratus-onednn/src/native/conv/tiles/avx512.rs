@@ -68,12 +68,12 @@ unsafe fn multiply_add(a: [&[Bf16]; 2], b: [&[Bf16]; 2], count: usize, sums: &mu
     let [left, right] = b.map(<[Bf16]>::as_ptr);
     for (half, row) in strips() {
         let rows = &mut sums[2 * half * TILE_SUMS + row * ROWS..];
-        // SAFETY: a tile has 16 rows of sums, and there are `count` tiles of every factor.
+        // SAFETY: a tile has 16 rows of sums, and there are `count` tiles of every factor, whose rows are pairs of terms.
         unsafe {
-            let a = a[half].as_ptr().add(row * TERMS);
+            let a = a[half].as_ptr().add(row * 2);
             let mut strip = load(rows);
-            for tile in 0..count {
-                add_tile(a.add(tile * TILE), [left.add(tile * TILE), right.add(tile * TILE)], &mut strip);
+            for pair in (0..count * TILE).step_by(TERMS) {
+                add_pair(a.add(pair), 2, [left.add(pair), right.add(pair)], &mut strip);
             }
             store(rows, &strip);
         }
@@ -99,7 +99,7 @@ unsafe fn multiply(a: &[Bf16], b: &[Bf16], places: &[Places], sums: &mut [f32; S
     }
 }
 
-/// Adds to a strip what one tile of its rows and two of the columns make.
+/// Adds to a strip what one tile of its rows and two of the columns make; here a tile of the rows has one behind the other.
 ///
 /// # Safety
 /// From `a` on there are the tile's rows of the strip, from either place of `b` a tile.
@@ -107,16 +107,27 @@ unsafe fn multiply(a: &[Bf16], b: &[Bf16], places: &[Places], sums: &mut [f32; S
 #[target_feature(enable = "avx512f,avx512bf16")]
 unsafe fn add_tile(a: *const Bf16, b: [*const Bf16; 2], strip: &mut Sums) {
     for pair in 0..TERMS / 2 {
-        // SAFETY: a row of the second factor's tile is 64 bytes, a pair of the first's four.
-        unsafe {
-            let left: __m512bh = std::mem::transmute(_mm512_loadu_si512(b[0].add(pair * TERMS).cast()));
-            let right: __m512bh = std::mem::transmute(_mm512_loadu_si512(b[1].add(pair * TERMS).cast()));
-            for (row, sums) in strip.iter_mut().enumerate() {
-                let pair = a.add(row * TERMS + 2 * pair).cast::<i32>().read_unaligned();
-                let pair: __m512bh = std::mem::transmute(_mm512_set1_epi32(pair));
-                sums[0] = _mm512_dpbf16_ps(sums[0], pair, left);
-                sums[1] = _mm512_dpbf16_ps(sums[1], pair, right);
-            }
+        // SAFETY: the caller's.
+        unsafe { add_pair(a.add(2 * pair), TERMS, b.map(|half| half.add(pair * TERMS)), strip) };
+    }
+}
+
+/// Adds a pair of terms: of the strip's rows, which are so many elements apart, and of the columns of both halves.
+///
+/// # Safety
+/// There are four bytes of every row, and 64 of either half of the columns.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+unsafe fn add_pair(a: *const Bf16, apart: usize, b: [*const Bf16; 2], strip: &mut Sums) {
+    // SAFETY: the caller's.
+    unsafe {
+        let left: __m512bh = std::mem::transmute(_mm512_loadu_si512(b[0].cast()));
+        let right: __m512bh = std::mem::transmute(_mm512_loadu_si512(b[1].cast()));
+        for (row, sums) in strip.iter_mut().enumerate() {
+            let pair = a.add(row * apart).cast::<i32>().read_unaligned();
+            let pair: __m512bh = std::mem::transmute(_mm512_set1_epi32(pair));
+            sums[0] = _mm512_dpbf16_ps(sums[0], pair, left);
+            sums[1] = _mm512_dpbf16_ps(sums[1], pair, right);
         }
     }
 }
