@@ -155,6 +155,18 @@ pub fn prefetch<E: Element>(near: &[E], distance: usize) {
     let _ = (near, distance);
 }
 
+/// Asks for the line of an element to be brought into the nearest cache.
+#[inline(always)]
+pub fn ask_for<E: Element>(map: &[E], at: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint, as above.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(map.as_ptr().wrapping_add(at).cast()) };
+    }
+    let _ = (map, at);
+}
+
 /// Copies past the caches: for results too large to be still there when they are read. Saves reading the lines that are overwritten.
 pub fn stream<E: Element>(level: Level, from: &[E], to: &mut [E]) {
     assert_eq!(from.len(), to.len(), "a copy of another length");

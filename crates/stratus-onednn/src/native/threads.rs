@@ -189,6 +189,16 @@ pub fn cut<T>(mut slice: &mut [T], lengths: impl Iterator<Item = usize>) -> [&mu
     pieces
 }
 
+/// What each thread has of either.
+#[must_use]
+pub fn pairs<A: Default, B: Default>(
+    first: [A; MAX_THREADS],
+    second: [B; MAX_THREADS],
+) -> [(A, B); MAX_THREADS] {
+    let mut parts = first.into_iter().zip(second);
+    std::array::from_fn(|_| parts.next().unwrap_or_default())
+}
+
 /// The `part`th of `parts` nearly equal, contiguous ranges of `0..count`.
 #[must_use]
 pub fn split(count: usize, parts: usize, part: usize) -> Range<usize> {

@@ -1,15 +1,16 @@
 //! The forward pass and the gradient of the input, which is a convolution of the output's gradient by the weights turned half around.
 
 use super::product::{Left, PANEL, ROWS, Right, product};
-use super::transform::{input_plane, output_plane};
+use super::transform::output_plane;
 use super::weights::transform_weights;
 use super::words::{Words, keep, round_row};
 use super::{
-    APART, Grid, POINTS, REACH, block, filled, load, matrices, outputs, panels, sixteen, store, taps,
+    APART, Grid, NOWHERE, POINTS, Pixels, REACH, block, filled, matrices, outputs, panels, patch_plane,
+    sixteen, store, taps,
 };
 use crate::native::elementwise::Machine;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
-use crate::native::threads::{MAX_THREADS, cut, split};
+use crate::native::threads::{MAX_THREADS, cut, pairs, split};
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
 
@@ -174,15 +175,6 @@ impl WinogradConv {
     }
 }
 
-/// What each thread has of either.
-fn pairs<'a, A, B>(
-    first: [&'a mut [A]; MAX_THREADS],
-    second: [&'a mut [B]; MAX_THREADS],
-) -> [(&'a mut [A], &'a mut [B]); MAX_THREADS] {
-    let mut parts = first.into_iter().zip(second);
-    std::array::from_fn(|_| parts.next().unwrap_or_default())
-}
-
 with_lanes! {
     fn run_rows / run_rows_body(
         conv: &WinogradConv,
@@ -244,15 +236,17 @@ unsafe fn run_tiles<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
         let count = (*block).min(tiles.end - first);
         let rows = count.next_multiple_of(ROWS);
         let size = |channels: usize| rows * channels + APART;
+        let pixels = |row: usize| grid.patch(grid.place(first + row), channels[0]);
+        let mut next = pixels(0);
         for row in 0..rows {
+            let patch = next;
             // Rows that no tile is left for: what they hold means nothing, but must not be slow to multiply by.
-            let pixels =
-                if row < count { grid.patch(grid.place(first + row)) } else { [[None; REACH]; REACH] };
+            next = if row + 1 < count { pixels(row + 1) } else { Pixels::none() };
             // SAFETY: the caller's; pixels lie within the map, and the matrices have so many rows.
             unsafe {
                 for channel in (0..terms).step_by(LANES) {
-                    let patch = load(x, &pixels, [channels[0], channel]);
-                    let plane: [[V; REACH]; REACH] = input_plane::<V, 0, REACH>(patch);
+                    next.ask_for(x, channel);
+                    let plane = patch_plane::<V, E, 0, REACH>(x, &patch, [channels[0], channel]);
                     if words.is_none() {
                         store(plane, patches, row * terms + channel, size(terms));
                     } else {
@@ -303,7 +297,7 @@ unsafe fn run_tiles<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
             }
         }
         for row in 0..count {
-            let outputs = grid.outputs::<OUTPUTS>(grid.place(first + row));
+            let outputs = grid.outputs::<OUTPUTS>(grid.place(first + row), channels[1]);
             for channel in (0..columns).step_by(LANES) {
                 // SAFETY: the caller's; the matrices have so many rows, and the pixels of these rows of tiles lie within `y`.
                 unsafe {
@@ -318,9 +312,11 @@ unsafe fn run_tiles<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
                     }
                     let bias = V::load(&bias);
                     let results: [[V; OUTPUTS]; OUTPUTS] = output_plane(plane);
-                    for (result, at) in results.as_flattened().iter().zip(outputs.as_flattened()) {
-                        let Some(at) = at else { continue };
-                        let at = (at - before) * channels[1] + channel;
+                    for (result, &at) in results.as_flattened().iter().zip(outputs.starts.as_flattened()) {
+                        if at == NOWHERE {
+                            continue;
+                        }
+                        let at = at - before * channels[1] + channel;
                         let result = result.add(bias);
                         let result = if finish.relu { result.rectify() } else { result };
                         debug_assert!(at + there <= y.len());

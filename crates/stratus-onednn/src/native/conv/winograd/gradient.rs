@@ -3,16 +3,19 @@
 //! The sums at all points are as large as the weights, and a quarter of that again as often: they do not stay in a core's caches. So threads work
 //! on the same block of tiles, and each has sums of its own for it, which it reads and writes one behind the other.
 //!
+//! Where all tiles are one block, there is nothing to add to: the sums of some channels at all points are made one after another, and are the gradient's
+//! taps before they leave the caches.
+//!
 //! What a core writes costs another one much to read, more where they share no cache. Where channels are few, so that there is little to add for what
 //! is read, an even number of threads is two groups, which share nothing but the maps: each makes the values at half of the points, with some of the
 //! work done twice, and the sums for these (docs/benchmarks/2026-11-23-whole-numbers.md).
 
 use super::product::{Left, PANEL, Right, product};
-use super::transform::{filter_plane, input_plane, output_plane};
-use super::{Grid, POINTS, REACH, filled, load, outputs, panels, sixteen, store, taps};
+use super::transform::{filter_plane, output_plane};
+use super::{Grid, POINTS, REACH, filled, load_row, outputs, panels, patch_plane, sixteen, store, taps};
 use crate::native::elementwise::Machine;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
-use crate::native::threads::{MAX_THREADS, cut, piece, split};
+use crate::native::threads::{MAX_THREADS, cut, pairs, piece, split};
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
 
@@ -21,6 +24,12 @@ const DEEPEST: usize = 128;
 
 /// The most pairs of channels that two groups of threads are faster for than one.
 const FEW: usize = 128 * 128;
+
+/// How many tiles before they are transformed pixels are asked for.
+const AHEAD: usize = 2;
+
+/// Sums at all points of a panel of the output's channels and a register of the input's.
+const SUMS_AT_ONCE: usize = POINTS * LANES * PANEL;
 
 /// Registers that are transformed together: in bf16 two fill a line of a cache.
 const TOGETHER: usize = 2;
@@ -36,6 +45,8 @@ pub struct WinogradGradient {
     /// Parts of a block, of which threads of a group transform registers of channels, and the most tiles of a part.
     parts: usize,
     depth: usize,
+    /// Whether all tiles are one part of one block, for one group of threads.
+    at_once: bool,
     machine: Machine,
 }
 
@@ -73,7 +84,8 @@ impl WinogradGradient {
         let tiles = grid.rows() * grid.tiles[1];
         let blocks = tiles.div_ceil(parts * DEEPEST).max(1);
         let depth = tiles.div_ceil(blocks * parts);
-        grid.pays().then(|| Self { channels, grid, groups, parts, depth, machine: machine.clone() })
+        let at_once = tiles <= depth && groups == 1;
+        grid.pays().then(|| Self { channels, grid, groups, parts, depth, at_once, machine: machine.clone() })
     }
 
     fn registers(&self) -> [usize; 2] {
@@ -88,6 +100,11 @@ impl WinogradGradient {
     /// Floats of a register at a group's points.
     fn strip(&self) -> usize {
         POINTS / self.groups * self.apart()
+    }
+
+    /// What so many tiles, sixteen floats each, have of a register of channels at a point, where all tiles are one part.
+    fn strip_of<'a>(&self, map: &'a [f32], register: usize, [point, floats]: [usize; 2]) -> &'a [f32] {
+        &map[register * self.strip() + point * self.apart()..][..floats]
     }
 
     /// Threads of a group.
@@ -117,7 +134,12 @@ impl WinogradGradient {
     fn floats(&self) -> [usize; 4] {
         let [of_x, of_dy] = self.registers().map(|registers| self.parts * registers);
         let strips = self.groups * self.strip();
-        [of_x * strips, of_dy * strips, self.panels() * filled(self.channels[0]) * PANEL, of_dy * LANES]
+        let sums = if self.at_once {
+            self.machine.team.threads() * SUMS_AT_ONCE
+        } else {
+            self.panels() * filled(self.channels[0]) * PANEL
+        };
+        [of_x * strips, of_dy * strips, sums, of_dy * LANES]
     }
 
     /// Bytes of scratch.
@@ -162,6 +184,9 @@ impl WinogradGradient {
             team.run_parts(&mut parts, &|thread, (patches, gradients, bias)| {
                 transform(level, self, block, thread, x, dy, patches, gradients, bias);
             });
+            if self.at_once {
+                break;
+            }
             let of_panel = filled(channels[0]) * PANEL;
             let mut parts = cut(sums, (0..threads).map(|thread| self.adds_to(thread).len() * of_panel));
             let (patches, gradients) = (&*patches, &*gradients);
@@ -177,15 +202,25 @@ impl WinogradGradient {
                 *db = if part == 0 { *sum } else { *db + sum };
             }
         }
-        let sums = &*sums;
+        // A panel of filters is shared out as a whole where its sums are.
+        let (of_share, shares) =
+            if self.at_once { (PANEL, panels(channels[1])) } else { (LANES, self.registers()[1]) };
         let of_filter = channels[0] * grid.taps * grid.taps;
-        let share = |thread| split(self.registers()[1], threads, thread);
+        let share = |thread| split(shares, threads, thread);
         let filters = |thread| {
             let Range { start, end } = share(thread);
-            (end * LANES).min(channels[1]) - (start * LANES).min(channels[1])
+            (end * of_share).min(channels[1]) - (start * of_share).min(channels[1])
         };
-        let mut parts: [&mut [f32]; MAX_THREADS] =
-            cut(dw, (0..threads).map(|thread| filters(thread) * of_filter));
+        let shares_of_dw = cut(dw, (0..threads).map(|thread| filters(thread) * of_filter));
+        if self.at_once {
+            let (patches, gradients) = (&*patches, &*gradients);
+            let mut parts = pairs(cut(sums, (0..threads).map(|_| SUMS_AT_ONCE)), shares_of_dw);
+            team.run_parts(&mut parts, &|thread, (sums, dw)| {
+                make_filters::<f32>(level, self, tiles, share(thread), patches, gradients, sums, dw);
+            });
+            return;
+        }
+        let (sums, mut parts) = (&*sums, shares_of_dw);
         team.run_parts(&mut parts, &|thread, dw| {
             for (register, dw) in share(thread).zip(dw.chunks_mut(LANES * of_filter)) {
                 finish_filters::<f32>(level, self, register * LANES, sums, dw);
@@ -310,25 +345,35 @@ unsafe fn transform_maps<
     let [of_x, of_dy] = of.registers();
     let (apart, strip) = (of.apart(), of.strip());
     for run in of.runs(block, of_x, thread) {
-        for (row, tile) in run.tiles.enumerate() {
-            let pixels = grid.patch(grid.place(block.first + tile));
+        let pixels = |tile: usize| grid.patch(grid.place(block.first + tile.min(run.tiles.end - 1)), *inputs);
+        let mut coming: [_; AHEAD] = std::array::from_fn(|ahead| pixels(run.tiles.start + ahead));
+        for (row, tile) in run.tiles.clone().enumerate() {
+            let patch = std::mem::replace(&mut coming[row % AHEAD], pixels(tile + AHEAD));
             for (at, register) in (run.at..).zip(run.registers.clone()) {
+                coming[row % AHEAD].ask_for(x, register * LANES);
                 // SAFETY: the caller's; pixels lie within the map, and the thread has a strip for each of its registers.
                 unsafe {
-                    let patch = load(x, &pixels, [*inputs, register * LANES]);
-                    let plane: [[V; REACH]; ROWS] = input_plane::<V, FIRST, ROWS>(patch);
+                    let plane = patch_plane::<V, E, FIRST, ROWS>(x, &patch, [*inputs, register * LANES]);
                     store(plane, patches, at * strip + row * LANES, apart);
                 }
             }
         }
     }
     for run in of.runs(block, of_dy, thread) {
-        for (row, tile) in run.tiles.enumerate() {
-            let pixels = grid.outputs::<OUTPUTS>(grid.place(block.first + tile));
+        let pixels = |tile: usize| {
+            grid.outputs::<OUTPUTS>(grid.place(block.first + tile.min(run.tiles.end - 1)), *outputs)
+        };
+        let mut coming: [_; AHEAD] = std::array::from_fn(|ahead| pixels(run.tiles.start + ahead));
+        for (row, tile) in run.tiles.clone().enumerate() {
+            let there = std::mem::replace(&mut coming[row % AHEAD], pixels(tile + AHEAD));
             for (at, register) in (run.at..).zip(run.registers.clone()) {
+                coming[row % AHEAD].ask_for(dy, register * LANES);
                 // SAFETY: as above.
                 unsafe {
-                    let taps: [[V; OUTPUTS]; OUTPUTS] = load(dy, &pixels, [*outputs, register * LANES]);
+                    let mut taps = [[V::splat(0.0); OUTPUTS]; OUTPUTS];
+                    for (row, taps) in taps.iter_mut().enumerate() {
+                        *taps = load_row(dy, &there, row, [*outputs, register * LANES]);
+                    }
                     if FIRST == 0 {
                         // A tile first: the sum over a map is longer than floats can add up one by one.
                         let mut sum = V::splat(0.0);
@@ -442,33 +487,127 @@ unsafe fn finish<V: Lanes, E: LaneElement, const TAPS: usize>(
 ) {
     let [inputs, outputs] = of.channels;
     for first in (0..inputs).step_by(LANES) {
-        // Filters lie far apart: what is written of each is collected first.
-        let mut filters = [[[[0.0; TAPS]; TAPS]; LANES]; LANES];
-        for input in 0..LANES {
-            // SAFETY: the caller's; there are sums for every point, panel and channel of the input.
-            unsafe {
-                let mut plane = [[V::splat(0.0); REACH]; REACH];
-                for (point, value) in plane.as_flattened_mut().iter_mut().enumerate() {
-                    let panel = point * panels(outputs) + filter / PANEL;
-                    let at = (panel * filled(inputs) + first + input) * PANEL + filter % PANEL;
-                    debug_assert!(at + LANES <= sums.len());
-                    *value = V::load(&*sums.as_ptr().add(at).cast());
-                }
-                let taps: [[V; TAPS]; TAPS] = output_plane(plane);
-                for (tap, values) in taps.as_flattened().iter().enumerate() {
-                    let mut lanes = [0.0; LANES];
-                    values.store(&mut lanes);
-                    for (filter, value) in filters.iter_mut().zip(lanes) {
-                        filter[input].as_flattened_mut()[tap] = value;
-                    }
+        let at = (filter / PANEL * filled(inputs) + first) * PANEL + filter % PANEL;
+        let apart = panels(outputs) * filled(inputs) * PANEL;
+        // SAFETY: the caller's; there are sums for every point, panel and channel of the input.
+        unsafe { finish_block::<V, E, TAPS>(&sums[at..], apart, [inputs, first], dw) };
+    }
+}
+
+/// Brings the sums of sixteen filters and of sixteen channels of the input, from `first` on of `inputs`, to taps. Those of points are `apart` floats
+/// from each other, those of channels a panel.
+///
+/// # Safety
+/// Of [`Lanes`]; there are sums for every point and channel.
+#[inline(always)]
+unsafe fn finish_block<V: Lanes, E: LaneElement, const TAPS: usize>(
+    sums: &[f32],
+    apart: usize,
+    [inputs, first]: [usize; 2],
+    dw: &mut [E],
+) {
+    // Filters lie far apart: what is written of each is collected first.
+    let mut filters = [[[[0.0; TAPS]; TAPS]; LANES]; LANES];
+    for input in 0..LANES {
+        // SAFETY: the caller's.
+        unsafe {
+            let mut plane = [[V::splat(0.0); REACH]; REACH];
+            for (point, value) in plane.as_flattened_mut().iter_mut().enumerate() {
+                let at = point * apart + input * PANEL;
+                debug_assert!(at + LANES <= sums.len());
+                *value = V::load(&*sums.as_ptr().add(at).cast());
+            }
+            let taps: [[V; TAPS]; TAPS] = output_plane(plane);
+            for (tap, values) in taps.as_flattened().iter().enumerate() {
+                let mut lanes = [0.0; LANES];
+                values.store(&mut lanes);
+                for (filter, value) in filters.iter_mut().zip(lanes) {
+                    filter[input].as_flattened_mut()[tap] = value;
                 }
             }
         }
-        let there = LANES.min(inputs - first);
-        for (filter, dw) in filters.iter().zip(dw.chunks_exact_mut(inputs * TAPS * TAPS)) {
-            let to = &mut dw[first * TAPS * TAPS..][..there * TAPS * TAPS];
-            for (to, value) in to.iter_mut().zip(filter.as_flattened().as_flattened()) {
-                *to = E::store(*value);
+    }
+    let there = LANES.min(inputs - first);
+    for (filter, dw) in filters.iter().zip(dw.chunks_exact_mut(inputs * TAPS * TAPS)) {
+        let to = &mut dw[first * TAPS * TAPS..][..there * TAPS * TAPS];
+        for (to, value) in to.iter_mut().zip(filter.as_flattened().as_flattened()) {
+            *to = E::store(*value);
+        }
+    }
+}
+
+with_lanes! {
+    fn make_filters / make_filters_body(
+        of: &WinogradGradient,
+        tiles: usize,
+        share: Range<usize>,
+        patches: &[f32],
+        gradients: &[f32],
+        sums: &mut [f32],
+        dw: &mut [E],
+    )
+}
+
+/// Makes the gradients of a share of the panels of filters, of all tiles at once.
+///
+/// # Safety
+/// Of [`Lanes`].
+#[inline(always)]
+#[allow(clippy::too_many_arguments)] // Of `with_lanes`: slices and constants, not structures of them.
+unsafe fn make_filters_body<V: Lanes, E: LaneElement>(
+    of: &WinogradGradient,
+    tiles: usize,
+    share: Range<usize>,
+    patches: &[f32],
+    gradients: &[f32],
+    sums: &mut [f32],
+    dw: &mut [E],
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        if of.grid.taps == 5 {
+            make::<V, E, 5>(of, tiles, share, patches, gradients, sums, dw);
+        } else {
+            make::<V, E, 3>(of, tiles, share, patches, gradients, sums, dw);
+        }
+    }
+}
+
+/// # Safety
+/// Of [`Lanes`].
+#[inline(always)]
+unsafe fn make<V: Lanes, E: LaneElement, const TAPS: usize>(
+    of: &WinogradGradient,
+    tiles: usize,
+    share: Range<usize>,
+    patches: &[f32],
+    gradients: &[f32],
+    sums: &mut [f32],
+    dw: &mut [E],
+) {
+    let [inputs, outputs] = of.channels;
+    let of_filter = inputs * TAPS * TAPS;
+    for (panel, dw) in share.zip(dw.chunks_mut(PANEL * of_filter)) {
+        for register in 0..of.registers()[0] {
+            for (point, sums) in sums.chunks_exact_mut(LANES * PANEL).enumerate() {
+                let strip = [point, tiles * LANES];
+                let left = Left { elements: of.strip_of(patches, register, strip), apart: [1, LANES] };
+                let of_panel = |half: usize| of.strip_of(gradients, panel * PANEL / LANES + half, strip);
+                // SAFETY: the caller's.
+                unsafe {
+                    if (panel + 1) * PANEL > filled(outputs) {
+                        let right = Right { registers: [of_panel(0)], apart: LANES };
+                        product::<V, 1>(left, right, sums, PANEL, [LANES, tiles], false);
+                    } else {
+                        let right = Right { registers: [of_panel(0), of_panel(1)], apart: LANES };
+                        product::<V, 2>(left, right, sums, PANEL, [LANES, tiles], false);
+                    }
+                }
+            }
+            for (half, dw) in dw.chunks_mut(LANES * of_filter).enumerate() {
+                let (sums, apart) = (&sums[half * LANES..], LANES * PANEL);
+                // SAFETY: the caller's; there are sums for every point and channel.
+                unsafe { finish_block::<V, E, TAPS>(sums, apart, [inputs, register * LANES], dw) };
             }
         }
     }

@@ -21,8 +21,10 @@ pub use gradient::WinogradGradient;
 pub use words::Words;
 
 use crate::native::lanes::{LANES, LaneElement, Lanes};
+use crate::native::simd::ask_for;
 use product::{PANEL, ROWS};
 use stratus_graph::ops::Conv2d;
+use transform::{input_columns, input_line};
 
 /// Edge of the input that outputs which are made together depend on, and the number of points along one dimension.
 const REACH: usize = 6;
@@ -89,31 +91,15 @@ impl Grid {
         Place { image: row / self.tiles[0], first }
     }
 
-    /// For every pixel of the patch of a tile its number in the first map; none where it is padding.
-    fn patch(&self, place: Place) -> Pixels<REACH> {
-        let [height, width] = self.maps[0];
-        let inside = |axis: usize, at: usize, edge: usize| {
-            (place.first[axis] + at).checked_sub(self.before[axis]).filter(|&at| at < edge)
-        };
-        let mut pixels = [[None; REACH]; REACH];
-        for (at, pixels) in pixels.iter_mut().enumerate() {
-            let Some(row) = inside(0, at, height) else { continue };
-            for (at, pixel) in pixels.iter_mut().enumerate() {
-                *pixel = inside(1, at, width).map(|column| (place.image * height + row) * width + column);
-            }
-        }
-        pixels
+    /// The patch of a tile in the first map, which has so many channels.
+    fn patch(&self, place: Place, channels: usize) -> Pixels<REACH> {
+        let first = [0, 1].map(|axis| place.first[axis].cast_signed() - self.before[axis].cast_signed());
+        Pixels::new(self.maps[0], channels, place.image, first)
     }
 
-    /// The same of a tile's outputs in the second map.
-    fn outputs<const OUTPUTS: usize>(&self, place: Place) -> Pixels<OUTPUTS> {
-        let [height, width] = self.maps[1];
-        std::array::from_fn(|row| {
-            std::array::from_fn(|column| {
-                let [row, column] = [place.first[0] + row, place.first[1] + column];
-                (row < height && column < width).then_some((place.image * height + row) * width + column)
-            })
-        })
+    /// A tile's outputs in the second map, which has so many channels.
+    fn outputs<const OUTPUTS: usize>(&self, place: Place, channels: usize) -> Pixels<OUTPUTS> {
+        Pixels::new(self.maps[1], channels, place.image, place.first.map(usize::cast_signed))
     }
 }
 
@@ -164,36 +150,116 @@ fn panels(columns: usize) -> usize {
     columns.div_ceil(PANEL)
 }
 
-/// Pixels of a tile: their numbers in the map, none where there is none.
-type Pixels<const EDGE: usize> = [[Option<usize>; EDGE]; EDGE];
+/// Stands for a pixel that is not there.
+const NOWHERE: usize = usize::MAX;
 
-/// Sixteen channels, from `from` on of `channels`, of a tile's pixels; zero where there is no pixel or channel.
+/// Pixels of a tile.
+#[derive(Clone, Copy, Debug)]
+struct Pixels<const EDGE: usize> {
+    /// Where the channels of each begin in the map, or [`NOWHERE`].
+    starts: [[usize; EDGE]; EDGE],
+    /// Whether all are there.
+    whole: bool,
+}
+
+impl<const EDGE: usize> Pixels<EDGE> {
+    /// Those of an image in a map of this height, width and number of channels; `first` is the row and column of the first.
+    #[inline(always)]
+    fn new([height, width]: [usize; 2], channels: usize, image: usize, first: [isize; 2]) -> Self {
+        // What lies before the map is, as a number without a sign, far behind it.
+        let [top, left] = first.map(isize::cast_unsigned);
+        let fits = |first: usize, edge: usize| first < edge && first + EDGE <= edge;
+        let mut starts = [[NOWHERE; EDGE]; EDGE];
+        for (row, starts) in starts.iter_mut().enumerate() {
+            let y = top.wrapping_add(row);
+            let pixels = (image * height).wrapping_add(y).wrapping_mul(width);
+            for (column, start) in starts.iter_mut().enumerate() {
+                let x = left.wrapping_add(column);
+                let at = pixels.wrapping_add(x).wrapping_mul(channels);
+                *start = if (y < height) & (x < width) { at } else { NOWHERE };
+            }
+        }
+        Self { starts, whole: fits(top, height) && fits(left, width) }
+    }
+
+    /// None of them.
+    fn none() -> Self {
+        Self { starts: [[NOWHERE; EDGE]; EDGE], whole: false }
+    }
+
+    /// Asks for sixteen channels of each, from `from` on, where these begin a line of a cache: maps are larger than the caches, and a tile's pixels are
+    /// too far from each other for what the processor foresees by itself.
+    #[inline(always)]
+    fn ask_for<E: LaneElement>(&self, map: &[E], from: usize) {
+        const LINE: usize = 64;
+        if (from * size_of::<E>()).is_multiple_of(LINE) {
+            for start in self.starts.as_flattened() {
+                let start = if *start == NOWHERE { 0 } else { *start };
+                ask_for(map, start + from);
+            }
+        }
+    }
+}
+
+/// Sixteen channels, from `from` on of `channels`, of a row of a tile's pixels; zero where there is no pixel or channel.
 ///
 /// # Safety
 /// Of [`Lanes`]; the pixels' channels lie within `map`.
 #[inline(always)]
-unsafe fn load<V: Lanes, E: LaneElement, const EDGE: usize>(
+unsafe fn load_row<V: Lanes, E: LaneElement, const EDGE: usize>(
     map: &[E],
     pixels: &Pixels<EDGE>,
+    row: usize,
     [channels, from]: [usize; 2],
-) -> [[V; EDGE]; EDGE] {
+) -> [V; EDGE] {
+    let starts = &pixels.starts[row];
+    let count = LANES.min(channels - from);
+    let zeros = [E::store(0.0); LANES];
     // SAFETY: the caller's.
     unsafe {
-        let mut values = [[V::splat(0.0); EDGE]; EDGE];
-        let count = LANES.min(channels - from);
-        for (value, pixel) in values.as_flattened_mut().iter_mut().zip(pixels.as_flattened()) {
-            let Some(pixel) = pixel else { continue };
-            let at = pixel * channels + from;
-            debug_assert!(at + count <= map.len());
-            *value = if count == LANES {
-                E::load_lanes(&*map.as_ptr().add(at).cast::<[E; LANES]>())
-            } else {
-                let mut part = [E::store(0.0); LANES];
-                part[..count].copy_from_slice(&map[at..][..count]);
-                E::load_lanes(&part)
-            };
+        let mut values = [V::splat(0.0); EDGE];
+        if count < LANES {
+            for (value, &start) in values.iter_mut().zip(starts) {
+                let mut part = zeros;
+                if start != NOWHERE {
+                    part[..count].copy_from_slice(&map[start + from..][..count]);
+                }
+                *value = E::load_lanes(&part);
+            }
+        } else if pixels.whole {
+            debug_assert!(starts[EDGE - 1] + from + LANES <= map.len());
+            let first = map.as_ptr().add(starts[0] + from);
+            for (column, value) in values.iter_mut().enumerate() {
+                *value = E::load_lanes(&*first.add(column * channels).cast::<[E; LANES]>());
+            }
+        } else {
+            for (value, &start) in values.iter_mut().zip(starts) {
+                debug_assert!(start == NOWHERE || start + from + LANES <= map.len());
+                let at = map.as_ptr().wrapping_add(start.wrapping_add(from)).cast::<[E; LANES]>();
+                *value = E::load_lanes(if start == NOWHERE { &zeros } else { &*at });
+            }
         }
         values
+    }
+}
+
+/// A patch of the input as values at points: at `ROWS` rows of them, from row `FIRST` on.
+///
+/// # Safety
+/// As [`load_row`].
+#[inline(always)]
+unsafe fn patch_plane<V: Lanes, E: LaneElement, const FIRST: usize, const ROWS: usize>(
+    map: &[E],
+    pixels: &Pixels<REACH>,
+    channels: [usize; 2],
+) -> [[V; REACH]; ROWS] {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut lines = [[V::splat(0.0); REACH]; REACH];
+        for (row, line) in lines.iter_mut().enumerate() {
+            *line = input_line(load_row(map, pixels, row, channels));
+        }
+        input_columns::<V, FIRST, ROWS>(&lines)
     }
 }
 

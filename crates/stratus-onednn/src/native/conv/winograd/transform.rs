@@ -17,7 +17,7 @@ const Q2: f32 = Q * Q;
 /// # Safety
 /// Of [`Lanes`]; likewise below.
 #[inline(always)]
-unsafe fn input_line<V: Lanes>(d: [V; REACH]) -> [V; REACH] {
+pub(super) unsafe fn input_line<V: Lanes>(d: [V; REACH]) -> [V; REACH] {
     // SAFETY: the caller's.
     unsafe {
         let c = |value: f32| V::splat(value);
@@ -116,25 +116,20 @@ fn column_of<V: Lanes, const HEIGHT: usize, const WIDTH: usize>(
     values
 }
 
-/// A patch of the input as values at points: at `ROWS` rows of them, from row `FIRST` on.
+/// Rows of a patch, each brought to values at points, as values at the points of the plane: at `ROWS` rows of them, from row `FIRST` on.
 ///
 /// # Safety
 /// Of [`Lanes`]; likewise below.
 #[inline(always)]
-pub(super) unsafe fn input_plane<V: Lanes, const FIRST: usize, const ROWS: usize>(
-    mut d: [[V; REACH]; REACH],
+pub(super) unsafe fn input_columns<V: Lanes, const FIRST: usize, const ROWS: usize>(
+    lines: &[[V; REACH]; REACH],
 ) -> [[V; REACH]; ROWS] {
-    let mut plane = [[d[0][0]; REACH]; ROWS];
-    // SAFETY: the caller's.
-    unsafe {
-        for row in &mut d {
-            *row = input_line(*row);
-        }
-        for column in 0..REACH {
-            let line = input_line(column_of(&d, column));
-            for (row, value) in plane.iter_mut().zip(line.into_iter().skip(FIRST)) {
-                row[column] = value;
-            }
+    let mut plane = [[lines[0][0]; REACH]; ROWS];
+    for column in 0..REACH {
+        // SAFETY: the caller's.
+        let line = unsafe { input_line(column_of(lines, column)) };
+        for (row, value) in plane.iter_mut().zip(line.into_iter().skip(FIRST)) {
+            row[column] = value;
         }
     }
     plane

@@ -271,14 +271,20 @@ pub unsafe fn round_row<V: Lanes>(
     units: &mut [f32],
     of: impl Fn(usize) -> usize,
 ) {
+    let mut most = [0.0; POINTS];
+    for (point, most) in most.iter_mut().enumerate() {
+        // SAFETY: the caller's.
+        let lanes = unsafe { largest::<V>(strip, registers, point) }.map(f32::to_bits);
+        // Bits of magnitudes are ordered as they are, those of what is no number behind all others.
+        *most = f32::from_bits(lanes.into_iter().max().unwrap_or(0));
+    }
+    // All at once: divisions take long, many of them hardly longer.
+    let inverses = most.map(|most| unit(most)[1]);
     for point in 0..POINTS {
+        units[of(point)] = unit(most[point])[0];
         // SAFETY: the caller's.
         unsafe {
-            // Bits of magnitudes are ordered as they are, those of what is no number behind all others.
-            let lanes = largest::<V>(strip, registers, point).map(f32::to_bits);
-            let [unit, inverse] = unit(f32::from_bits(lanes.into_iter().max().unwrap_or(0)));
-            units[of(point)] = unit;
-            let inverse = V::splat(inverse);
+            let inverse = V::splat(inverses[point]);
             for register in 0..registers {
                 let value = kept::<V>(strip, register, point).multiply_add(inverse, V::splat(0.0));
                 let at = to(point) + register * LANES;
