@@ -165,6 +165,30 @@ impl Differentiator {
         }
     }
 
+    /// Whether another value's gradient is `gradient` too, and is still to be read.
+    fn is_shared(&self, value: ValueId, gradient: ValueId) -> bool {
+        let is_read = |(other, of_other): (&ValueId, &ValueId)| {
+            *of_other == gradient && !self.finished.contains(other) && *other != value
+        };
+        self.gradients.iter().any(is_read)
+    }
+
+    /// Whether the derivative of what made `value` may write into its gradient: nothing else reads it.
+    #[must_use]
+    pub fn may_overwrite_gradient(&self, value: ValueId) -> bool {
+        self.gradient(value).is_some_and(|gradient| !self.is_shared(value, gradient))
+    }
+
+    /// Takes the last addition to a gradient back, where nothing has touched it since, and returns what was added: whoever asks adds it.
+    pub fn take_addition(&mut self, gradient: ValueId) -> Option<ValueId> {
+        let last = self.program.steps.iter().rposition(|step| step.operands().any(|id| id == gradient))?;
+        let step = &self.program.steps[last];
+        if !matches!(step.kernel, Kernel::Accumulate(_)) || step.updates[..] != [gradient] {
+            return None;
+        }
+        self.program.steps.remove(last).inputs.first().copied()
+    }
+
     /// Adds `part` to `sum`, the gradient of `value` so far: in place, or into a new value where another's gradient is `sum` too and is still to be
     /// read.
     fn sum_gradients(
@@ -175,11 +199,8 @@ impl Differentiator {
         layers: Vec<usize>,
         phase: Phase,
     ) {
-        let is_read = |(other, gradient): (&ValueId, &ValueId)| {
-            *gradient == sum && !self.finished.contains(other) && *other != value
-        };
         let (kernel, inputs, updates, outputs): (Kernel, _, _, _) =
-            if part != sum && !self.gradients.iter().any(is_read) {
+            if part != sum && !self.is_shared(value, sum) {
                 (Accumulate.into(), vec![part], vec![sum], vec![])
             } else {
                 let total = self.temporary(value, GRADIENT_SUFFIX);

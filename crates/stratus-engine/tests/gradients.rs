@@ -4,14 +4,14 @@
 
 mod common;
 
-use common::{Checked, HYPER, Probe, branches, check_gradient, digits, numbers};
+use common::{Checked, HYPER, Probe, branches, check_gradient, digits, numbers, residual};
 use stratus_engine::cases::{self, Case, Fill};
 use stratus_engine::differentiate::differentiate;
 use stratus_engine::fuse::fuse;
 use stratus_engine::lower::lower;
 use stratus_engine::ops::{
-    BatchNormApply, BatchNormStatistics, LinearForward, METRICS, SoftmaxCrossEntropy, StemApply,
-    StemStatistics,
+    BatchNormAddApply, BatchNormApply, BatchNormStatistics, LinearForward, METRICS, SoftmaxCrossEntropy,
+    StemApply, StemStatistics,
 };
 use stratus_engine::program::{Layer, Mode};
 use stratus_engine::{DType, Kernel, Phase, Precision, Program, Role, Step, ValueId};
@@ -40,13 +40,20 @@ fn prepend_statistics(program: &mut Program) {
         Kernel::BatchNormApply(BatchNormApply { norm, .. }) => {
             (BatchNormStatistics { norm }.into(), norm.channels, [2, norm.channels])
         }
+        Kernel::BatchNormAddApply(BatchNormAddApply { norm, .. }) => {
+            (BatchNormStatistics { norm }.into(), norm.channels, [2, norm.channels])
+        }
         Kernel::StemApply(StemApply { stem }) => {
             (StemStatistics { stem }.into(), stem.norm.channels, [stem.taps() + 1, stem.taps()])
         }
         _ => return,
     };
-    // What is normalised, or made from what comes before the parameters of the norm; the statistics come last.
-    let [inputs @ .., _, _, mean, inverse_deviation] = &program.steps[0].inputs[..] else { panic!("inputs") };
+    // What is normalised, or made from what comes before the parameters of the norm; the statistics come behind these, and last what is added.
+    let added = usize::from(matches!(program.steps[0].kernel, Kernel::BatchNormAddApply(_)));
+    let inputs = &program.steps[0].inputs;
+    let [inputs @ .., _, _, mean, inverse_deviation] = &inputs[..inputs.len() - added] else {
+        panic!("inputs")
+    };
     let (inputs, made) = (inputs.to_vec(), [*mean, *inverse_deviation]);
     let mut value = |name: &str, shape: &[usize]| program.add_value(name, shape, DType::F64, Role::Buffer);
     let updates = vec![value("running_mean", &[channels]), value("running_var", &[channels])];
@@ -108,6 +115,7 @@ fn check_case(case: &Case, into: &mut Checked) -> bool {
     let differentiable = match &case.kernel {
         Kernel::Conv2dForward(_)
         | Kernel::BatchNormApply(_)
+        | Kernel::BatchNormAddApply(_)
         | Kernel::AvgPoolForward(_)
         | Kernel::GeluForward(_)
         | Kernel::ReluForward(_)
@@ -218,9 +226,9 @@ fn probe(graph: &Graph, forward: &Program) -> Probe {
     probe
 }
 
-/// The digits network and one whose values have several readers.
-fn graphs() -> [Graph; 2] {
-    [digits([2, 9, 8], 4, 3), branches()]
+/// The digits network, one whose values have several readers, and one of residual blocks.
+fn graphs() -> [Graph; 3] {
+    [digits([2, 9, 8], 4, 3), branches(), residual()]
 }
 
 /// The names of the values whose gradient the network makes.
@@ -234,7 +242,7 @@ fn differentiated(probe: &Probe) -> Vec<String> {
 
 #[test]
 fn a_whole_network_has_the_gradient_of_its_differences() {
-    for (graph, parameters) in graphs().iter().zip([12, 21]) {
+    for (graph, parameters) in graphs().iter().zip([12, 21, 25]) {
         for fused in [false, true] {
             let mut probe = network(graph, fused);
             let names = differentiated(&probe);
@@ -290,6 +298,27 @@ fn fusion_changes_neither_loss_nor_gradients() {
             cases::compare(&plain.read(name), &fused.read(name), 1e-13).unwrap();
         }
     }
+}
+
+/// The sum of a residual block is one step with the norm before it and the rectifier behind it. Backward, the gradient is cut off in its place, with the
+/// last addition to it, but where another's gradient is the same value and still to be read.
+#[test]
+fn residual_blocks_are_fused_forward_and_backward() {
+    let program = network(&residual(), true).program;
+    let count = |is: &dyn Fn(&Step) -> bool| program.steps.iter().filter(|step| is(step)).count();
+    let sums = |rectified: bool| {
+        count(
+            &|step| matches!(step.kernel, Kernel::BatchNormAddApply(BatchNormAddApply { relu, .. }) if relu == rectified),
+        )
+    };
+    assert_eq!([sums(true), sums(false)], [4, 1], "{}", program.dump());
+    assert_eq!(count(&|step| matches!(step.kernel, Kernel::AddForward(_))), 1, "{}", program.dump());
+    let gradients = |inputs: usize| {
+        let is = |step: &Step| matches!(step.kernel, Kernel::BatchNormAddReluGradients(_));
+        count(&|step| is(step) && step.inputs.len() == inputs)
+    };
+    assert_eq!([gradients(4), gradients(5)], [0, 3], "{}", program.dump());
+    assert_eq!(count(&|step| matches!(step.kernel, Kernel::ReluBackward(_))), 1, "{}", program.dump());
 }
 
 /// A network that begins with a stem, fused and not: the images are constants.

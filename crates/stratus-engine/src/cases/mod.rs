@@ -8,6 +8,7 @@ mod adaptive;
 mod add;
 mod avg_pool2d;
 mod batch_norm;
+mod batch_norm_add;
 mod bench;
 mod concat;
 mod conv2d;
@@ -43,6 +44,7 @@ const TABLES: &[Table] = &[
     add::TABLE,
     avg_pool2d::TABLE,
     batch_norm::TABLE,
+    batch_norm_add::TABLE,
     concat::TABLE,
     conv2d::TABLE,
     convert::TABLE,

@@ -2,6 +2,7 @@
 //! A new fusion of two steps is a file here and a line in `FUSIONS`.
 
 mod add_relu;
+mod batch_norm_add;
 mod batch_norm_pool;
 mod batch_norm_relu;
 mod conv_relu;
@@ -29,6 +30,7 @@ pub fn fuse(forward: &Program) -> Result<Program, EngineError> {
         while apply(&mut program, *rule) {}
         program.verify(pass)?;
     }
+    batch_norm_add::fuse(&mut program);
     stem::fuse(&mut program);
     join_statistics(&mut program);
     program.drop_unused_values();

@@ -138,7 +138,7 @@ pub(super) fn lower(op: &BatchNorm2d, node: &Node, to: &mut Lowering) -> Result<
 }
 
 /// Checks x, y and everything per channel.
-fn check_all(
+pub(super) fn check_all(
     norm: &BatchNorm2d,
     pool: Option<FusedPool>,
     x: &Value,

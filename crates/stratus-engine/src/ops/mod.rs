@@ -5,6 +5,7 @@ mod adaptive;
 mod add;
 mod avg_pool2d;
 mod batch_norm;
+mod batch_norm_add;
 mod concat;
 mod conv2d;
 mod convert;
@@ -27,6 +28,7 @@ pub use batch_norm::{
     BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference,
     BatchNormInferenceBackward, BatchNormStatistics, FusedPool,
 };
+pub use batch_norm_add::{BatchNormAddApply, BatchNormAddReluGradients};
 pub use concat::{ConcatBackward, ConcatForward};
 pub use conv2d::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
 pub use convert::{Accumulate, AddTiles, Convert, Reorder};
@@ -129,6 +131,8 @@ kernels!(
     AddTiles,
     AvgPoolBackward,
     AvgPoolForward,
+    BatchNormAddApply,
+    BatchNormAddReluGradients,
     BatchNormApply,
     BatchNormBackwardData,
     BatchNormGradients,

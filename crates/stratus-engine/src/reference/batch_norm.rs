@@ -54,13 +54,13 @@ impl Affine {
         (x - self.mean) * self.inverse_deviation
     }
 
-    fn apply(&self, x: f64) -> f64 {
+    pub(super) fn apply(&self, x: f64) -> f64 {
         self.weight * self.normalised(x) + self.bias
     }
 }
 
 /// The row-major positions of a channel, sample by sample.
-fn channel(shape: [usize; 4], c: usize) -> impl Iterator<Item = usize> {
+pub(super) fn channel(shape: [usize; 4], c: usize) -> impl Iterator<Item = usize> {
     let [batch, channels, height, width] = shape;
     let pixels = height * width;
     (0..batch).flat_map(move |n| {

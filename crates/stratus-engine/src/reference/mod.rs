@@ -7,6 +7,7 @@ mod adaptive;
 mod add;
 mod avg_pool2d;
 mod batch_norm;
+mod batch_norm_add;
 mod concat;
 mod conv2d;
 mod convert;
@@ -57,6 +58,8 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::AddTiles(kernel) => Box::new(*kernel),
         Kernel::AvgPoolBackward(kernel) => Box::new(*kernel),
         Kernel::AvgPoolForward(kernel) => Box::new(*kernel),
+        Kernel::BatchNormAddApply(kernel) => Box::new(*kernel),
+        Kernel::BatchNormAddReluGradients(kernel) => Box::new(*kernel),
         Kernel::BatchNormApply(kernel) => Box::new(*kernel),
         Kernel::BatchNormBackwardData(kernel) => Box::new(*kernel),
         Kernel::BatchNormGradients(kernel) => Box::new(*kernel),

@@ -31,6 +31,11 @@ pub fn branches() -> Graph {
     layer_file::parse(include_str!("../branches.toml")).unwrap()
 }
 
+/// Residual blocks of every kind.
+pub fn residual() -> Graph {
+    layer_file::parse(include_str!("../residual.toml")).unwrap()
+}
+
 /// Numbers of an iteration of a probe: rate, iteration, and the halves of the seed.
 pub const HYPER: [f64; 4] = [0.1, 7.0, 123.0, 456.0];
 

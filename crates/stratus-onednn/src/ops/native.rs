@@ -186,8 +186,34 @@ pub(crate) fn prepare(
                 let y = o.take(5);
                 let (index, scratch) =
                     if norm.pool.is_some() { (o.take(6), o.take(7)) } else { (o.take(7), o.take(6)) };
-                norm.apply(x, parameters, y, index, scratch);
+                norm.apply([x, &[]], parameters, y, index, scratch);
             })
+        }
+        Kernel::BatchNormAddApply(k) => {
+            around.expect_same_layout(&[0, 5, 6])?;
+            let dtype = around.norm_types(&[5, 6])?;
+            let norm = batch_norm(&machine, around.geometry(0)?, &k.norm, k.relu, None, dtype)?;
+            step(norm.scratch_bytes(), move |o| {
+                let maps = [&*o.take(0), o.take(5)];
+                let parameters = [o.elements(1), o.elements(2), o.elements(3), o.elements(4)].map(|s| &*s);
+                norm.apply(maps, parameters, o.take(6), &mut [], o.take(7));
+            })
+        }
+        Kernel::BatchNormAddReluGradients(k) => {
+            // The map, the result and what is added, if anything; then their gradient.
+            let dy = of.inputs.len();
+            let maps: Vec<usize> = [0, 1].into_iter().chain(4..=dy).collect();
+            around.expect_same_layout(&maps)?;
+            let dtype = around.one_type(&maps)?;
+            let norm = batch_norm(&machine, around.geometry(0)?, &k.norm, true, None, [dtype; 2])?;
+            typed!(dtype, E => step(norm.scratch_bytes(), move |o| {
+                let part: &[E] = if dy > 4 { o.elements(4) } else { &[] };
+                let maps = [&*o.elements::<E>(0), o.elements(1), part];
+                let statistics = [o.elements(2), o.elements(3)].map(|s| &*s);
+                let gradients = [o.elements(dy + 1), o.elements(dy + 2)];
+                let (sums, tile, scratch) = (o.elements(dy + 3), o.tile(), o.take(dy + 4));
+                norm.gradients_behind_sum(maps, statistics, o.elements(dy), gradients, sums, tile, scratch);
+            }))
         }
         Kernel::BatchNormInference(k) => {
             let dtype = around.norm_types(&[5])?;

@@ -3,11 +3,11 @@
 //! Floor: statistics read the map once, normalising reads it and writes one; the pooled form writes the pooled map alone. Sums run in `f32`
 //! over short stretches and are added up in `f64`.
 
-use super::loops::{affine, moments};
+use super::loops::{affine, affine_add, moments};
 use crate::native::pool::fused::{self, Pool};
 use crate::native::rows::{Geometry, repeat};
 use crate::native::simd::{Bf16, Element, Level};
-use crate::native::threads::{Team, cut};
+use crate::native::threads::{MAX_THREADS, Team, cut};
 use stratus_engine::DType;
 use stratus_engine::backend::Tile;
 
@@ -117,30 +117,45 @@ impl BatchNorm {
         rows: &(dyn Fn(usize) -> std::ops::Range<usize> + Sync),
         body: &(dyn Fn(std::ops::Range<usize>, &mut Sums<'_>) + Sync),
     ) {
-        let (threads, padded, period) = (self.team.threads(), self.geometry.padded(), self.geometry.period());
-        let mut total_parts = cut(&mut totals[..], (0..threads).map(|_| 2 * padded));
-        let mut sum_parts = cut(sums, (0..threads).map(|_| 2 * period));
-        let mut stages = cut(stages, (0..threads).map(|_| self.stage_bytes()));
-        let mut parts: [Option<Sums<'_>>; crate::native::threads::MAX_THREADS] =
-            std::array::from_fn(|thread| {
-                (thread < threads).then(|| {
-                    let (first, second) = std::mem::take(&mut sum_parts[thread]).split_at_mut(period);
-                    Sums {
-                        totals: std::mem::take(&mut total_parts[thread]),
-                        first,
-                        second,
-                        stage: std::mem::take(&mut stages[thread]),
-                        width: self.geometry.width,
-                    }
-                })
-            });
+        let threads = self.team.threads();
+        let mut parts = self.sums_of_threads(totals, sums, stages);
         self.team.run_parts(&mut parts[..threads], &|thread, part| {
             if let Some(part) = part {
-                part.totals.fill(0.0);
+                part.begin();
                 body(rows(thread), part);
             }
         });
-        // In the order of threads, whichever finished first.
+        self.join(totals);
+    }
+
+    /// What each thread adds up in.
+    pub(crate) fn sums_of_threads<'a>(
+        &self,
+        totals: &'a mut [f64],
+        sums: &'a mut [f32],
+        stages: &'a mut [u8],
+    ) -> [Option<Sums<'a>>; MAX_THREADS] {
+        let (threads, padded, period) = (self.team.threads(), self.geometry.padded(), self.geometry.period());
+        let mut total_parts = cut(totals, (0..threads).map(|_| 2 * padded));
+        let mut sum_parts = cut(sums, (0..threads).map(|_| 2 * period));
+        let mut stages = cut(stages, (0..threads).map(|_| self.stage_bytes()));
+        std::array::from_fn(|thread| {
+            (thread < threads).then(|| {
+                let (first, second) = std::mem::take(&mut sum_parts[thread]).split_at_mut(period);
+                Sums {
+                    totals: std::mem::take(&mut total_parts[thread]),
+                    first,
+                    second,
+                    stage: std::mem::take(&mut stages[thread]),
+                    width: self.geometry.width,
+                }
+            })
+        })
+    }
+
+    /// Adds the threads' totals up, in the order of threads, whichever finished first. The result is in `totals[..2 * padded]`.
+    pub(crate) fn join(&self, totals: &mut [f64]) {
+        let (threads, padded) = (self.team.threads(), self.geometry.padded());
         let (result, others) = totals.split_at_mut(2 * padded);
         for other in others[..(threads - 1) * 2 * padded].chunks_exact(2 * padded) {
             for (sum, part) in result.iter_mut().zip(other) {
@@ -228,17 +243,18 @@ impl BatchNorm {
         );
     }
 
-    /// Normalises by the statistics of the batch. `index` is empty without pooling.
+    /// Normalises `x` by the statistics of the batch, and adds `a`, which is empty where nothing is added. `index` is empty without pooling; there is
+    /// no pooling of sums.
     pub fn apply(
         &self,
-        x: &[u8],
+        [x, a]: [&[u8]; 2],
         [weight, bias, mean, inverse_deviation]: [&[f32]; 4],
         y: &mut [u8],
         index: &mut [u8],
         scratch: &mut [u8],
     ) {
         let factor = |channel: usize| f64::from(inverse_deviation[channel]);
-        self.affine(x, [weight, bias, mean], &factor, y, index, scratch);
+        self.affine([x, a], [weight, bias, mean], &factor, y, index, scratch);
     }
 
     /// Normalises by the running statistics. `index` is empty without pooling, and where nobody asks for it.
@@ -251,7 +267,7 @@ impl BatchNorm {
         scratch: &mut [u8],
     ) {
         let factor = |channel: usize| self.running_factor(running_variance[channel]);
-        self.affine(x, [weight, bias, running_mean], &factor, y, index, scratch);
+        self.affine([x, &[]], [weight, bias, running_mean], &factor, y, index, scratch);
     }
 
     /// One over a channel's running standard deviation.
@@ -259,10 +275,10 @@ impl BatchNorm {
         1.0 / (f64::from(running_variance) + f64::from(self.epsilon)).sqrt()
     }
 
-    /// `weight * (x - mean) * factor + bias`, rectified and pooled as asked.
+    /// `weight * (x - mean) * factor + bias`, and `a` where it is not empty, rectified and pooled as asked.
     fn affine(
         &self,
-        x: &[u8],
+        [x, a]: [&[u8]; 2],
         [weight, bias, mean]: [&[f32]; 3],
         factor: &dyn Fn(usize) -> f64,
         y: &mut [u8],
@@ -275,7 +291,9 @@ impl BatchNorm {
         self.scale_and_shift([weight, bias, mean], factor, [scale, shift]);
         by_types!(self, X, Y => {
             let (x, y) = (bytemuck::cast_slice(x), bytemuck::cast_slice_mut(y));
-            self.normalise::<X, Y>(x, [scale, shift], y, index, repeated, stages);
+            // What is empty lies nowhere in particular: it may not be cast.
+            let a = if a.is_empty() { &[] } else { bytemuck::cast_slice(a) };
+            self.normalise::<X, Y>(x, a, [scale, shift], y, index, repeated, stages);
         });
     }
 
@@ -296,10 +314,12 @@ impl BatchNorm {
         }
     }
 
-    /// `y = scale * x + shift`, rectified and pooled as asked.
+    /// `y = scale * x + shift + a`, rectified and pooled as asked.
+    #[allow(clippy::too_many_arguments)] // The operands of the step, each a slice of the arena.
     fn normalise<X: Element, Y: Element>(
         &self,
         x: &[X],
+        a: &[Y],
         [scale, shift]: [&[f32]; 2],
         y: &mut [Y],
         index: &mut [u8],
@@ -323,14 +343,13 @@ impl BatchNorm {
             let first = rows.start;
             for (group, rows) in geometry.stretches(rows) {
                 let constants = [scales, shifts].map(|c| &c[group * period..][..period]);
-                let from = &x[rows.start * row..rows.end * row];
-                affine(
-                    self.level,
-                    from,
-                    constants,
-                    self.relu,
-                    &mut part[(rows.start - first) * row..(rows.end - first) * row],
-                );
+                let from = rows.start * row..rows.end * row;
+                let to = &mut part[(rows.start - first) * row..(rows.end - first) * row];
+                if a.is_empty() {
+                    affine(self.level, &x[from], constants, self.relu, to);
+                } else {
+                    affine_add(self.level, &x[from.clone()], &a[from], constants, self.relu, to);
+                }
             }
         });
     }
@@ -379,6 +398,11 @@ pub(crate) struct Sums<'a> {
 }
 
 impl Sums<'_> {
+    /// Zeroes the totals.
+    pub fn begin(&mut self) {
+        self.totals.fill(0.0);
+    }
+
     /// Zeroes the `f32` sums.
     pub fn clear(&mut self) {
         self.first.fill(0.0);

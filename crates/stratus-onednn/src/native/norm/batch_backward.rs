@@ -2,12 +2,12 @@
 //!
 //! Floor: each of the two reads map and gradient once, the second writes one map; the pooled forms read the pooled gradient.
 
-use super::batch::{BatchNorm, Scratch, by_types, flush_length};
-use super::loops::{gradient, gradient_sums};
+use super::batch::{BatchNorm, Scratch, Sums, by_types, flush_length};
+use super::loops::{cut_and_sum, gradient, gradient_sums};
 use crate::native::pool::fused;
 use crate::native::rows::repeat;
 use crate::native::simd::{Bf16, Element};
-use crate::native::threads::cut;
+use crate::native::threads::{MAX_THREADS, cut, pairs};
 use bytemuck::{cast_slice, cast_slice_mut};
 use stratus_engine::DType;
 use stratus_engine::backend::Tile;
@@ -35,6 +35,18 @@ impl BatchNorm {
             self.gradient_totals::<X, Y>(cast_slice(x), cast_slice(dy), parameters, index, scratch)
         });
         let [.., inverse_deviation] = parameters;
+        self.settle_gradients(totals, inverse_deviation, [dweight, dbias], sums, tile);
+    }
+
+    /// Adds the totals of a tile to `sums`; those of the last one become the gradients of weight and bias.
+    fn settle_gradients(
+        &self,
+        totals: &[f64],
+        inverse_deviation: &[f32],
+        [dweight, dbias]: [&mut [f32]; 2],
+        sums: &mut [f64],
+        tile: Tile,
+    ) {
         let (padded, channels) = (self.geometry.padded(), self.geometry.channels);
         let (sums, weighted) = sums.split_at_mut(channels);
         for channel in 0..channels {
@@ -48,6 +60,57 @@ impl BatchNorm {
                 dweight[channel] = (weighted[channel] * f64::from(inverse_deviation[channel])) as f32;
             }
         }
+    }
+
+    /// The gradients of weight and bias where a rectified sum is behind the norm: see [`stratus_engine::ops::BatchNormAddReluGradients`]. `part` is
+    /// empty where nothing is added to `dy`.
+    #[allow(clippy::too_many_arguments)] // The operands of the step, each a slice of the arena.
+    pub fn gradients_behind_sum<E: Element>(
+        &self,
+        [x, y, part]: [&[E]; 3],
+        [mean, inverse_deviation]: [&[f32]; 2],
+        dy: &mut [E],
+        gradients: [&mut [f32]; 2],
+        sums: &mut [f64],
+        tile: Tile,
+        scratch: &mut [u8],
+    ) {
+        let geometry = &self.geometry;
+        let (row, period, threads) = (geometry.row_elements(), geometry.period(), self.team.threads());
+        let Scratch { totals, sums: room, constants, repeated, stages } = self.scratch(scratch);
+        let means = &mut constants[..geometry.padded()];
+        means.fill(0.0);
+        means[..geometry.channels].copy_from_slice(&mean[..geometry.channels]);
+        repeat(geometry, means, repeated);
+        let means = &*repeated;
+        let rows = |thread| geometry.thread_rows(threads, thread);
+        let shares = self.sums_of_threads(totals, room, stages);
+        let maps = cut(dy, (0..threads).map(|thread| rows(thread).len() * row));
+        let mut parts: [(Option<Sums<'_>>, &mut [E]); MAX_THREADS] = pairs(shares, maps);
+        self.team.run_parts(&mut parts[..threads], &|thread, (sums, dy)| {
+            let Some(sums) = sums else { return };
+            sums.begin();
+            let first = rows(thread).start;
+            for (group, rows) in geometry.stretches(rows(thread)) {
+                let mean = &means[group * period..][..period];
+                let dy = &mut dy[(rows.start - first) * row..(rows.end - first) * row];
+                for (number, dy) in dy.chunks_mut(flush_length(period)).enumerate() {
+                    let start = rows.start * row + number * flush_length(period);
+                    let [x, y] = [x, y].map(|map| &map[start..start + dy.len()]);
+                    sums.clear();
+                    if part.is_empty() {
+                        let maps = [x, y, &[]];
+                        cut_and_sum::<E, false>(self.level, maps, mean, dy, sums.first, sums.second);
+                    } else {
+                        let maps = [x, y, &part[start..start + dy.len()]];
+                        cut_and_sum::<E, true>(self.level, maps, mean, dy, sums.first, sums.second);
+                    }
+                    sums.flush(group);
+                }
+            }
+        });
+        self.join(totals);
+        self.settle_gradients(totals, inverse_deviation, gradients, sums, tile);
     }
 
     /// Per channel the sum of the gradient behind the rectifier, and of the same times `x - mean`.

@@ -37,7 +37,7 @@ fn both(shape: &[usize; 4], level: Level, window: Option<[usize; 2]>, x: &[f32])
     let x = bytemuck::cast_slice(x);
     norm.statistics(x, running, [&mut mean, &mut inverse], &mut moments, Tile::WHOLE, scratch);
     let parameters = [&weight[..], &bias, &mean, &inverse];
-    norm.apply(x, parameters, bytemuck::cast_slice_mut(&mut y), &mut index, scratch);
+    norm.apply([x, &[]], parameters, bytemuck::cast_slice_mut(&mut y), &mut index, scratch);
     let (mut dx, mut dweight, mut dbias) =
         (vec![0.0f32; x.len() / 4], vec![0.0; channels], vec![0.0; channels]);
     let (dy, whole) = (bytemuck::cast_slice(&y), Tile::WHOLE);

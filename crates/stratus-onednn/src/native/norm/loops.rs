@@ -52,6 +52,65 @@ fn affine_body<X: Element, Y: Element>(x: &[X], [scale, shift]: [&[f32]; 2], rel
 }
 
 multiversion! {
+    pub(super) fn affine_add / affine_add_body [X: Element, Y: Element] [X, Y] (
+        x: &[X], a: &[Y], constants: [&[f32]; 2], relu: bool, y: &mut [Y],
+    )
+}
+
+#[inline(always)]
+fn affine_add_body<X: Element, Y: Element>(
+    x: &[X],
+    a: &[Y],
+    [scale, shift]: [&[f32]; 2],
+    relu: bool,
+    y: &mut [Y],
+) {
+    let period = scale.len();
+    let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
+    for ((x, a), y) in x.chunks(period).zip(a.chunks(period)).zip(y.chunks_mut(period)) {
+        let n = x.len();
+        let (a, y, scale, shift) = (&a[..n], &mut y[..n], &scale[..n], &shift[..n]);
+        for i in 0..n {
+            let sum = x[i].load().mul_add(scale[i], shift[i]) + a[i].load();
+            y[i] = Y::store(if sum <= floor { floor } else { sum });
+        }
+    }
+}
+
+multiversion! {
+    pub(super) fn cut_and_sum / cut_and_sum_body [E: Element, const ADDS: bool] [E, ADDS] (
+        maps: [&[E]; 3], mean: &[f32], dy: &mut [E], first: &mut [f32], second: &mut [f32],
+    )
+}
+
+/// Adds `part` to `dy` where that is asked for, cuts it off where `y` is not positive, and adds `sum dy` and `sum dy * (x - mean)`.
+#[inline(always)]
+fn cut_and_sum_body<E: Element, const ADDS: bool>(
+    [x, y, part]: [&[E]; 3],
+    mean: &[f32],
+    dy: &mut [E],
+    first: &mut [f32],
+    second: &mut [f32],
+) {
+    let period = mean.len();
+    for (number, dy) in dy.chunks_mut(period).enumerate() {
+        let n = dy.len();
+        let chunk = number * period..number * period + n;
+        let (x, y) = (&x[chunk.clone()], &y[chunk.clone()]);
+        let part = if ADDS { &part[chunk] } else { x };
+        let (mean, first, second) = (&mean[..n], &mut first[..n], &mut second[..n]);
+        for i in 0..n {
+            let sum = if ADDS { dy[i].load() + part[i].load() } else { dy[i].load() };
+            // As it is stored: what reads it next sees the same.
+            dy[i] = E::store(if y[i].load() > 0.0 { sum } else { 0.0 });
+            let g = dy[i].load();
+            first[i] += g;
+            second[i] += g * (x[i].load() - mean[i]);
+        }
+    }
+}
+
+multiversion! {
     pub(super) fn gradient_sums / gradient_sums_body [X: Element, Y: Element] [X, Y] (
         x: &[X], dy: &[Y], constants: [&[f32]; 3], relu: bool, first: &mut [f32], second: &mut [f32],
     )

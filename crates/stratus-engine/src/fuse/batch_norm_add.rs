@@ -1,0 +1,48 @@
+//! Batch norm, the sum of a residual block behind it, and the rectifier that the sum may have been fused with. The sum has another input, so that this
+//! is no pair of steps as the other fusions are.
+
+use super::only_reader;
+use crate::ops::{AddForward, BatchNormAddApply, BatchNormApply};
+use crate::{Kernel, Program};
+
+/// Fuses every sum with the batch norm of a feature map that it alone reads.
+pub(super) fn fuse(program: &mut Program) {
+    let mut sum = 0;
+    while sum < program.steps.len() {
+        if let Some((norm, kernel)) = find(program, sum) {
+            let mut norm = program.steps.remove(norm);
+            // What is before it moved up.
+            sum -= 1;
+            let step = &mut program.steps[sum];
+            step.kernel = kernel.into();
+            step.inputs.retain(|input| !norm.outputs.contains(input));
+            norm.inputs.append(&mut step.inputs);
+            norm.layers.append(&mut step.layers);
+            (step.inputs, step.layers) = (norm.inputs, norm.layers);
+        }
+        sum += 1;
+    }
+}
+
+/// The step that normalises a term of the step at `sum`, and what the two become.
+fn find(program: &Program, sum: usize) -> Option<(usize, BatchNormAddApply)> {
+    let step = &program.steps[sum];
+    let Kernel::AddForward(AddForward { relu }) = step.kernel else { return None };
+    let [a, b] = step.inputs[..] else { return None };
+    let y = program.value(step.outputs[0]);
+    // Vectors behind linear layers have other types than their sum.
+    let is_alike = |id| {
+        let value = program.value(id);
+        value.shape.len() == 4 && value.dtype == y.dtype
+    };
+    // The last one before the sum: what it reads is nearest.
+    program.steps[..sum].iter().enumerate().rev().find_map(|(position, maker)| match maker.kernel {
+        Kernel::BatchNormApply(BatchNormApply { norm, relu: false, pool: None }) => {
+            let fits = [a, b].contains(&maker.outputs[0])
+                && only_reader(program, maker.outputs[0]) == Some(sum)
+                && [a, b, maker.inputs[0]].into_iter().all(is_alike);
+            fits.then_some((position, BatchNormAddApply { norm, relu }))
+        }
+        _ => None,
+    })
+}

@@ -1,0 +1,110 @@
+//! Batch normalisation with the sum of a residual block behind it, and the rectifier behind that.
+//!
+//! Fused, the normalised map is never written. What flows into the sum flows into both of its inputs, so its gradient is needed as a map: the sums
+//! over the batch that the norm's gradients need are made while the rectifier cuts that map, in place, and while the last part of it is added.
+
+use super::batch_norm::{BatchNormBackwardData, BatchNormGradients, check_all};
+use super::relu::backward_through_relu;
+use super::{KernelSpec, Tiling, expect_counts, expect_f64, expect_same_shape, expect_shape};
+use crate::differentiate::Differentiator;
+use crate::{EngineError, Phase, Step, Value};
+use serde::{Deserialize, Serialize};
+use stratus_graph::ops::BatchNorm2d;
+
+/// `(x, weight, bias, mean, inverse_deviation, a) -> y`: the sum of the normalised map and of `a`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BatchNormAddApply {
+    /// Attributes.
+    pub norm: BatchNorm2d,
+    /// Whether the sum is rectified.
+    pub relu: bool,
+}
+
+/// `(x, y, mean, inverse_deviation, part?) updates dy -> dweight, dbias, sums f64 [2, C]`, where `y` is rectified.
+///
+/// `part` is added to `dy`, which then becomes 0 where `y` is not positive; `sums` and gradients are those of
+/// [`BatchNormGradients`] for the gradient as it is then stored.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BatchNormAddReluGradients {
+    /// Attributes.
+    pub norm: BatchNorm2d,
+}
+
+impl KernelSpec for BatchNormAddApply {
+    fn name(&self) -> &'static str {
+        if self.relu { "batch_norm_add_relu_apply" } else { "batch_norm_add_apply" }
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[6, 0, 1]])?;
+        check_all(&self.norm, None, operands[0], operands[6], &operands[1..5])?;
+        expect_same_shape(operands[0], operands[5])
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::PerSample
+    }
+
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        operands[0].elements() as u64 * if self.relu { 4 } else { 3 }
+    }
+
+    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
+        let y = step.outputs[0];
+        let Some(mut dy) = to.gradient(y) else { return Ok(()) };
+        let [x, weight, bias, mean, inverse_deviation, a] = step.inputs[..] else {
+            return Err(to.no_derivative(step));
+        };
+        let norm = self.norm;
+        let (dweight, dbias) = (to.parameter_gradient(weight), to.parameter_gradient(bias));
+        let outputs = vec![dweight, dbias, to.sums(step, &[2, norm.channels])];
+        let phase = Phase::BackwardWeights;
+        if self.relu && to.may_overwrite_gradient(y) {
+            let mut inputs = vec![x, y, mean, inverse_deviation];
+            inputs.extend(to.take_addition(dy));
+            to.push(step, BatchNormAddReluGradients { norm }, phase, inputs, vec![dy], outputs);
+        } else {
+            if self.relu {
+                dy = backward_through_relu(step, y, dy, to);
+            }
+            let inputs = vec![x, dy, weight, bias, mean, inverse_deviation];
+            let gradients = BatchNormGradients { norm, relu: false, pool: None };
+            to.push(step, gradients, phase, inputs, vec![], outputs);
+        }
+        if to.wants_gradient(x) {
+            to.add_gradient(x, |to, dx| {
+                let kernel = BatchNormBackwardData { norm, relu: false, pool: None };
+                let inputs = vec![x, dy, weight, bias, mean, inverse_deviation, dweight, dbias];
+                to.push(step, kernel, Phase::BackwardData, inputs, vec![], vec![dx]);
+            });
+        }
+        if to.wants_gradient(a) {
+            to.share_gradient(step, a, dy);
+        }
+        Ok(())
+    }
+}
+
+impl KernelSpec for BatchNormAddReluGradients {
+    fn name(&self) -> &'static str {
+        "batch_norm_add_relu_gradients"
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[4, 1, 3], [5, 1, 3]])?;
+        let (inputs, results) = operands.split_at(counts[0]);
+        let [dy, dweight, dbias, sums] = results else { return Err("it lacks a result".to_owned()) };
+        check_all(&self.norm, None, inputs[0], inputs[1], &[inputs[2], inputs[3], *dweight, *dbias])?;
+        inputs[4..].iter().chain([dy]).try_for_each(|other| expect_same_shape(inputs[0], other))?;
+        expect_shape(sums, &[2, self.norm.channels])?;
+        expect_f64(sums)
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::Continues
+    }
+
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        5 * operands[0].elements() as u64
+    }
+}
