@@ -11,13 +11,14 @@
 
 use super::panels::Task;
 use super::taps::Axis;
-use super::tiles::{BLOCK, GAP, ROWS, SUMS, TERMS, TILE, Tiles, Unit};
+use super::tiles::{BLOCK, GAP, ROWS, STEPS, SUMS, TERMS, TILE, Tiles, Unit};
 use crate::native::elementwise::Machine;
 use crate::native::relayout::Relayout;
 use crate::native::simd::{Bf16, Instructions};
 use crate::native::threads::{MAX_THREADS, cut, groups, piece, split};
 use std::ops::Range;
 use stratus_engine::Layout;
+use stratus_graph::ops::Conv2d;
 
 /// The terms that a chunk should have. More of them let sums stay longer in registers, fewer let panels stay in the caches.
 const CHUNK_TERMS: usize = 512;
@@ -68,6 +69,26 @@ struct Walk {
     count: usize,
 }
 
+/// What the next chunk reads of the maps, of which a part is asked for with every product.
+struct Ahead<'a> {
+    maps: [&'a [Bf16]; 2],
+}
+
+impl<'a> Ahead<'a> {
+    fn new(maps: Option<[&'a [Bf16]; 2]>) -> Self {
+        Self { maps: maps.unwrap_or_default() }
+    }
+
+    /// As much as a product of so many tiles may ask for, a line of a cache for each of its steps.
+    fn take(&mut self, tiles: usize) -> &'a [Bf16] {
+        let [first, second] = &mut self.maps;
+        let from = if first.is_empty() { second } else { first };
+        let (part, rest) = from.split_at((tiles * STEPS * TERMS).min(from.len()));
+        *from = rest;
+        part
+    }
+}
+
 /// What a thread works with.
 #[derive(Default)]
 struct Share<'a> {
@@ -82,6 +103,8 @@ impl WeightGradient {
     #[must_use]
     pub fn new(task: Task<'_>) -> Option<Self> {
         let Task { conv, batch, input, weights: takes, unit, machine } = task;
+        conv.output_size(input).ok()?;
+        let (batch, input) = if sees_one_pixel(conv) { in_whole_tiles(batch, input) } else { (batch, input) };
         let output = conv.output_size(input).ok()?;
         let suits = conv.groups == 1
             && conv.in_channels >= ROWS
@@ -248,8 +271,11 @@ impl WeightGradient {
             let tiles = self.unit.tiles();
             let (dy_panels, x_panels) =
                 (bytemuck::cast_slice_mut(share.dy), bytemuck::cast_slice_mut::<f32, Bf16>(share.x));
-            for number in split(chunks, self.groups[1], thread / self.groups[0]) {
+            let numbers = split(chunks, self.groups[1], thread / self.groups[0]);
+            for number in numbers.clone() {
                 let chunk = self.chunk(number);
+                let next = (number + 1 < numbers.end).then(|| self.chunk(number + 1));
+                let mut ahead = Ahead::new(next.map(|next| self.maps_of(&next, x, dy)));
                 // SAFETY: the level is the proof of AVX-512 (`new`).
                 unsafe {
                     let sums = bias.then_some(&mut *share.bias);
@@ -262,14 +288,39 @@ impl WeightGradient {
                 for column in 0..self.axes[1].taps.len() {
                     // SAFETY: as above.
                     unsafe { self.pack_input(&chunk, column, x, x_panels) };
-                    self.multiply(&tiles, &chunk, column, [dy_panels, x_panels], share.sums);
+                    self.multiply(&tiles, &chunk, column, [dy_panels, x_panels], &mut ahead, share.sums);
                 }
             }
         });
     }
 
+    /// What a chunk reads of the maps, but for rows that other chunks see too.
+    fn maps_of<'a>(&self, chunk: &Chunk, x: &'a [Bf16], dy: &'a [Bf16]) -> [&'a [Bf16]; 2] {
+        let [rows, columns] = &self.axes;
+        // Of several images a chunk has all rows.
+        let [first, last] = [chunk.images.start, chunk.images.end - 1];
+        let part = |map: &'a [Bf16], height: usize, row: usize, in_all: Range<usize>| {
+            let start = (first * height + in_all.start.min(height)) * row;
+            let end = (last * height + in_all.end.min(height)) * row;
+            &map[start..end]
+        };
+        let seen = chunk.rows.start * rows.step..chunk.rows.end * rows.step;
+        [
+            part(dy, rows.count, columns.count * self.filters, chunk.rows.clone()),
+            part(x, rows.inputs, columns.inputs * self.channels, seen),
+        ]
+    }
+
     /// Adds the products of a chunk for the taps of one column.
-    fn multiply(&self, tiles: &Tiles, chunk: &Chunk, column: usize, [dy, x]: [&[Bf16]; 2], sums: &mut [f32]) {
+    fn multiply(
+        &self,
+        tiles: &Tiles,
+        chunk: &Chunk,
+        column: usize,
+        [dy, x]: [&[Bf16]; 2],
+        ahead: &mut Ahead<'_>,
+        sums: &mut [f32],
+    ) {
         let [_, channel_blocks] = self.blocks();
         let panel = Self::output_panel(chunk.terms);
         let taps = self.axes[0].taps.len();
@@ -283,7 +334,8 @@ impl WeightGradient {
                 for (walk, sums) in walks.iter().zip(sums) {
                     let x = [2 * channels, 2 * channels + 1]
                         .map(|half| &x[walk.start + half * walk.panel..][..walk.count * TILE]);
-                    tiles.multiply_add(dy.map(|half| &half[walk.from..]), x, walk.count, sums);
+                    let next = ahead.take(walk.count);
+                    tiles.multiply_add(dy.map(|half| &half[walk.from..]), x, walk.count, next, sums);
                 }
             }
         }
@@ -333,6 +385,23 @@ impl WeightGradient {
                 }
             }
         }
+    }
+}
+
+/// Whether each output pixel sees the input's at its place alone: how they are put in rows then means nothing.
+fn sees_one_pixel(conv: &Conv2d) -> bool {
+    conv.kernel == [1; 2]
+        && conv.stride == [1; 2]
+        && conv.padding_before.iter().chain(&conv.padding_after).all(|&padding| padding == 0)
+}
+
+/// The pixels of all images as one image, of rows that leave no term of a tile empty, where that is possible.
+fn in_whole_tiles(batch: usize, [height, width]: [usize; 2]) -> (usize, [usize; 2]) {
+    let pixels = batch * height * width;
+    let widths = std::iter::successors(Some(TERMS), |width| Some(width / 2)).take_while(|&width| width > 1);
+    match widths.into_iter().find(|&width| pixels.is_multiple_of(width)) {
+        Some(width) if pixels > 0 => (1, [pixels / width, width]),
+        _ => (batch, [height, width]),
     }
 }
 

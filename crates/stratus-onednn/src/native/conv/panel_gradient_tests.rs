@@ -66,6 +66,11 @@ pub fn cases() -> Vec<(Conv2d, usize, [usize; 2])> {
         (Conv2d::new(32, 32, 3, 1, 1), 9, [4, 4]),
         (Conv2d::new(64, 96, 3, 1, 1), 5, [7, 7]),
         (Conv2d::new(16, 16, 1, 1, 0), 1, [1, 1]),
+        // One tap: pixels in rows of other lengths, and where there is none.
+        (Conv2d::new(40, 33, 1, 1, 0), 3, [7, 8]),
+        (Conv2d::new(32, 64, 1, 1, 0), 4, [20, 20]),
+        (Conv2d::new(33, 16, 1, 1, 0), 3, [7, 7]),
+        (Conv2d { padding_after: [0, 1], ..Conv2d::new(16, 32, 1, 1, 0) }, 2, [4, 4]),
         (Conv2d::new(17, 40, 3, 1, 1), 2, [5, 9]),
         (Conv2d::new(48, 33, 3, 2, 1), 3, [8, 8]),
         (Conv2d::new(32, 32, 1, 2, 0), 3, [9, 7]),

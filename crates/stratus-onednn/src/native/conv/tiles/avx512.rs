@@ -6,7 +6,7 @@
 
 use super::{Places, ROWS, SUMS, TERMS, TILE, TILE_SUMS};
 use crate::ffi::Context;
-use crate::native::simd::Bf16;
+use crate::native::simd::{Bf16, ask_for};
 use std::arch::x86_64::{
     __m512, __m512bh, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_set1_epi32,
     _mm512_setzero_ps, _mm512_storeu_ps,
@@ -39,10 +39,11 @@ impl Avx512Bf16 {
         a: [&[Bf16]; 2],
         b: [&[Bf16]; 2],
         count: usize,
+        ahead: &[Bf16],
         sums: &mut [f32; SUMS],
     ) {
         // SAFETY: `self` is the proof of the instruction; the rest is the caller's.
-        unsafe { multiply_add(a, b, count, sums) }
+        unsafe { multiply_add(a, b, count, ahead, sums) }
     }
 
     /// See [`Tiles::multiply`](super::Tiles::multiply).
@@ -64,8 +65,15 @@ fn strips() -> impl Iterator<Item = (usize, usize)> {
 /// # Safety
 /// As the method of this name.
 #[target_feature(enable = "avx512f,avx512bf16")]
-unsafe fn multiply_add(a: [&[Bf16]; 2], b: [&[Bf16]; 2], count: usize, sums: &mut [f32; SUMS]) {
+unsafe fn multiply_add(
+    a: [&[Bf16]; 2],
+    b: [&[Bf16]; 2],
+    count: usize,
+    ahead: &[Bf16],
+    sums: &mut [f32; SUMS],
+) {
     let [left, right] = b.map(<[Bf16]>::as_ptr);
+    let mut next = 0;
     for (half, row) in strips() {
         let rows = &mut sums[2 * half * TILE_SUMS + row * ROWS..];
         // SAFETY: a tile has 16 rows of sums, and there are `count` tiles of every factor, whose rows are pairs of terms.
@@ -73,6 +81,10 @@ unsafe fn multiply_add(a: [&[Bf16]; 2], b: [&[Bf16]; 2], count: usize, sums: &mu
             let a = a[half].as_ptr().add(row * 2);
             let mut strip = load(rows);
             for pair in (0..count * TILE).step_by(TERMS) {
+                if next < ahead.len() {
+                    ask_for(ahead, next);
+                    next += TERMS;
+                }
                 add_pair(a.add(pair), 2, [left.add(pair), right.add(pair)], &mut strip);
             }
             store(rows, &strip);

@@ -27,6 +27,9 @@ pub const TILE_SUMS: usize = ROWS * ROWS;
 /// Elements of a block of the result.
 pub const SUMS: usize = BLOCK * BLOCK;
 
+/// The steps that a product on AVX-512 takes for a tile: a pair of terms, for each strip of rows.
+pub const STEPS: usize = 4 * TERMS / 2;
+
 /// Elements between two panels of tiles beyond what they hold: with a power of two, lines of all of them would fall on the same few places of a
 /// cache.
 pub const GAP: usize = TERMS;
@@ -106,11 +109,19 @@ impl Steps {
 impl Tiles {
     /// `sums += a b`, a block. Each factor is given as its two halves: 16 rows of `a`, 16 columns of `b`; a half is `count` tiles behind each other,
     /// of 32 terms each. `sums` holds four tiles: the first half of `a` with both of `b`, then the second. [`Unit::takes_pairs`] says how `a` lies.
+    /// Where the products leave time for it, what lies in `ahead` is asked for, a line in each of [`STEPS`] for a tile: it is wanted next.
     ///
     /// # Panics
     /// Where a factor has fewer tiles.
     #[inline]
-    pub fn multiply_add(&self, a: [&[Bf16]; 2], b: [&[Bf16]; 2], count: usize, sums: &mut [f32; SUMS]) {
+    pub fn multiply_add(
+        &self,
+        a: [&[Bf16]; 2],
+        b: [&[Bf16]; 2],
+        count: usize,
+        ahead: &[Bf16],
+        sums: &mut [f32; SUMS],
+    ) {
         let enough = a.iter().chain(&b).all(|factor| factor.len() >= count * TILE);
         assert!(enough, "a factor has fewer than {count} tiles");
         if count == 0 {
@@ -120,7 +131,7 @@ impl Tiles {
         unsafe {
             match self {
                 Self::Amx(registers) => registers.multiply_add(a, b, count, sums),
-                Self::Avx512(avx512) => avx512.multiply_add(a, b, count, sums),
+                Self::Avx512(avx512) => avx512.multiply_add(a, b, count, ahead, sums),
             }
         }
     }
