@@ -267,7 +267,12 @@ impl BatchNorm {
                 let c = [0, 1, 2, 3].map(|i| &repeated[(i * geometry.groups + group) * period..][..period]);
                 let range = rows.start * row..rows.end * row;
                 let to = &mut part[(rows.start - first) * row..(rows.end - first) * row];
-                gradient(self.level, &x[range.clone()], &dy[range], c, self.relu, to);
+                // Backwards: of large maps, the caches hold what the sums were last made of.
+                let length = flush_length(period);
+                let from = x[range.clone()].chunks(length).zip(dy[range].chunks(length));
+                for ((x, dy), to) in from.zip(to.chunks_mut(length)).rev() {
+                    gradient(self.level, x, dy, c, self.relu, to);
+                }
             }
         });
     }
