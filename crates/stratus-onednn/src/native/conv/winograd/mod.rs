@@ -10,6 +10,7 @@
 mod conv;
 mod gradient;
 mod product;
+mod sums;
 #[cfg(test)]
 mod tests;
 mod transform;

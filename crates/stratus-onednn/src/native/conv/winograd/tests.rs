@@ -152,7 +152,15 @@ fn units_of_patches_of_every_kind() {
 
 #[test]
 fn sums_too_large_to_be_had_by_every_thread() {
+    check::<f32>(&Conv2d::new(160, 112, 3, 1, 1), 4, [20, 28], 0.0);
+}
+
+/// Many channels and few tiles; also channels that do not fill a panel or a register.
+#[test]
+fn all_tiles_at_once() {
     check::<f32>(&Conv2d::new(160, 192, 3, 1, 1), 2, [4, 8], 0.0);
+    check::<Bf16>(&Conv2d::new(136, 144, 3, 1, 1), 1, [7, 7], 2e-3);
+    check::<f32>(&Conv2d::new(144, 136, 5, 1, 2), 1, [6, 4], 0.0);
 }
 
 #[test]
