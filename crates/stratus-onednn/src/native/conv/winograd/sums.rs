@@ -49,17 +49,36 @@ unsafe fn add_products_body<V: Lanes, E: LaneElement>(
             |register: usize| &gradients[at(of_dy, panel * PANEL / LANES + register)..][..terms * LANES];
         for (register, sums) in sums.chunks_exact_mut(LANES * PANEL).enumerate() {
             let elements = &patches[at(of_x, register)..][..terms * LANES];
-            let left = Left { elements, apart: [1, LANES] };
             // SAFETY: the caller's.
-            unsafe {
-                if (panel + 1) * PANEL > filled(of.channels[1]) {
-                    let right = Right { registers: [of_panel(0)], apart: LANES };
-                    product::<V, 1>(left, right, sums, PANEL, [LANES, terms], add);
-                } else {
-                    let right = Right { registers: [of_panel(0), of_panel(1)], apart: LANES };
-                    product::<V, 2>(left, right, sums, PANEL, [LANES, terms], add);
-                }
-            }
+            unsafe { panel_product::<V>(of, panel, elements, of_panel, sums, add) };
+        }
+    }
+}
+
+/// The sums of a register of the input's channels and of a panel of the output's, over the tiles in `elements`; `of_panel` gives these of each of the
+/// panel's registers.
+///
+/// # Safety
+/// Of [`Lanes`].
+#[inline(always)]
+unsafe fn panel_product<'a, V: Lanes>(
+    of: &WinogradGradient,
+    panel: usize,
+    elements: &[f32],
+    of_panel: impl Fn(usize) -> &'a [f32],
+    sums: &mut [f32],
+    add: bool,
+) {
+    let left = Left { elements, apart: [1, LANES] };
+    let extents = [LANES, elements.len() / LANES];
+    // SAFETY: the caller's.
+    unsafe {
+        if (panel + 1) * PANEL > filled(of.channels[1]) {
+            let right = Right { registers: [of_panel(0)], apart: LANES };
+            product::<V, 1>(left, right, sums, PANEL, extents, add);
+        } else {
+            let right = Right { registers: [of_panel(0), of_panel(1)], apart: LANES };
+            product::<V, 2>(left, right, sums, PANEL, extents, add);
         }
     }
 }
@@ -203,24 +222,16 @@ unsafe fn make<V: Lanes, E: LaneElement, const TAPS: usize>(
     sums: &mut [f32],
     dw: &mut [E],
 ) {
-    let [inputs, outputs] = of.channels;
+    let inputs = of.channels[0];
     let of_filter = inputs * TAPS * TAPS;
     for (panel, dw) in share.zip(dw.chunks_mut(PANEL * of_filter)) {
         for register in 0..of.registers()[0] {
             for (point, sums) in sums.chunks_exact_mut(LANES * PANEL).enumerate() {
                 let strip = [point, tiles * LANES];
-                let left = Left { elements: of.strip_of(patches, register, strip), apart: [1, LANES] };
+                let elements = of.strip_of(patches, register, strip);
                 let of_panel = |half: usize| of.strip_of(gradients, panel * PANEL / LANES + half, strip);
                 // SAFETY: the caller's.
-                unsafe {
-                    if (panel + 1) * PANEL > filled(outputs) {
-                        let right = Right { registers: [of_panel(0)], apart: LANES };
-                        product::<V, 1>(left, right, sums, PANEL, [LANES, tiles], false);
-                    } else {
-                        let right = Right { registers: [of_panel(0), of_panel(1)], apart: LANES };
-                        product::<V, 2>(left, right, sums, PANEL, [LANES, tiles], false);
-                    }
-                }
+                unsafe { panel_product::<V>(of, panel, elements, of_panel, sums, false) };
             }
             for (half, dw) in dw.chunks_mut(LANES * of_filter).enumerate() {
                 let (sums, apart) = (&sums[half * LANES..], LANES * PANEL);
