@@ -155,3 +155,49 @@ fn what_it_cannot_do_is_left_to_others() {
     refused(Conv2d::new(32, 32, 5, 1, 0), [4, 4], most);
     refused(Conv2d::new(32, 32, 3, 1, 1), [8, 8], less);
 }
+
+/// What packs for one unit is run here for the other too: it need not be there.
+#[test]
+fn rows_and_pairs_hold_the_same_gradient() {
+    let Some(unit) = units().pop() else { return };
+    for (conv, batch, input) in cases() {
+        let takes = Layout::plain(&conv.weight_shape());
+        let (maps, _) = maps_and_gradient(&conv, batch, input, &takes);
+        let [_, dy] = rounded(&maps);
+        let machine = Machine { team: Team::single(), level: Level::detect([true, true]) };
+        let task = Task { conv: &conv, batch, input, weights: &takes, unit, machine: &machine };
+        let gradient = WeightGradient::new(task).unwrap();
+        let filters = 0..gradient.blocks()[0];
+        let [of_bias, of_dy, _] = gradient.scratch(filters.len());
+        for number in 0..gradient.chunks().iter().product() {
+            let chunk = gradient.chunk(number);
+            let [mut in_rows, mut in_pairs] = [0; 2].map(|_| vec![Bf16(0x7fc0); 2 * of_dy]);
+            let [mut row_sums, mut pair_sums] = [0; 2].map(|_| vec![0.0f32; of_bias]);
+            // SAFETY: there is a unit, and so AVX-512.
+            unsafe {
+                gradient.pack_output(&chunk, &filters, &dy, &mut in_rows, Some(&mut row_sums));
+                gradient.pack_output_in_pairs(&chunk, &filters, &dy, &mut in_pairs, Some(&mut pair_sums));
+            }
+            let panel = WeightGradient::output_panel(chunk.terms);
+            for half in 0..2 * filters.len() {
+                for term in 0..chunk.terms.next_multiple_of(TERMS) {
+                    let tile = half * panel + term / TERMS * TILE;
+                    for filter in 0..ROWS {
+                        let row = in_rows[tile + filter * TERMS + term % TERMS];
+                        let pair = in_pairs[tile + term % TERMS / 2 * TERMS + 2 * filter + term % 2];
+                        assert_eq!(
+                            row, pair,
+                            "{conv:?} {input:?}: half {half}, term {term}, filter {filter}"
+                        );
+                    }
+                }
+                let [rows, pairs] =
+                    [&row_sums, &pair_sums].map(|sums| &sums[half * ROWS * ROWS..][..ROWS * ROWS]);
+                for filter in 0..ROWS {
+                    let of_row: f32 = rows[filter * ROWS..][..ROWS].iter().sum();
+                    assert_eq!(of_row, pairs[filter..].iter().step_by(ROWS).sum::<f32>(), "{conv:?}");
+                }
+            }
+        }
+    }
+}
