@@ -1,0 +1,239 @@
+//! Bringing maps into panels.
+
+use super::{BLOCK, Bf16, Chunk, ROWS, Range, TERMS, TILE, WeightGradient};
+use crate::native::conv::tiles::{load, mask};
+use std::arch::x86_64::{
+    __m512i, _mm512_add_ps, _mm512_and_si512, _mm512_castsi512_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_permutex2var_epi16, _mm512_set1_epi32, _mm512_setzero_si512, _mm512_shuffle_i32x4,
+    _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
+    _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+};
+
+/// Which elements of two registers make pairs, for the first half of both and for the second.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn pairs() -> [__m512i; 2] {
+    [0, ROWS].map(|first| {
+        let elements: [u16; BLOCK] = std::array::from_fn(|i| (first + i / 2 + i % 2 * BLOCK) as u16);
+        // SAFETY: 64 bytes.
+        unsafe { _mm512_loadu_si512(elements.as_ptr().cast()) }
+    })
+}
+
+/// Rows as columns: 16×16 numbers of 32 bits.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub fn transpose(rows: [__m512i; ROWS]) -> [__m512i; ROWS] {
+    let mut a = rows;
+    for i in 0..8 {
+        a[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
+        a[2 * i + 1] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
+    }
+    let mut b = a;
+    for i in 0..4 {
+        let [r0, r1, r2, r3] = [a[4 * i], a[4 * i + 1], a[4 * i + 2], a[4 * i + 3]];
+        b[4 * i] = _mm512_unpacklo_epi64(r0, r2);
+        b[4 * i + 1] = _mm512_unpackhi_epi64(r0, r2);
+        b[4 * i + 2] = _mm512_unpacklo_epi64(r1, r3);
+        b[4 * i + 3] = _mm512_unpackhi_epi64(r1, r3);
+    }
+    // Now register 4 i + j holds, per quarter q, column 4 q + j of rows 4 i to 4 i + 3.
+    let mut c = b;
+    for j in 0..4 {
+        let [r0, r1, r2, r3] = [b[j], b[4 + j], b[8 + j], b[12 + j]];
+        let [low, high] = [_mm512_shuffle_i32x4::<0x88>(r0, r1), _mm512_shuffle_i32x4::<0xdd>(r0, r1)];
+        let [low2, high2] = [_mm512_shuffle_i32x4::<0x88>(r2, r3), _mm512_shuffle_i32x4::<0xdd>(r2, r3)];
+        c[j] = _mm512_shuffle_i32x4::<0x88>(low, low2);
+        c[4 + j] = _mm512_shuffle_i32x4::<0x88>(high, high2);
+        c[8 + j] = _mm512_shuffle_i32x4::<0xdd>(low, low2);
+        c[12 + j] = _mm512_shuffle_i32x4::<0xdd>(high, high2);
+    }
+    c
+}
+
+/// Adds sixteen pairs of neighbouring bf16 to as many sums.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn add_up(pairs: __m512i, sums: &mut [f32; ROWS]) {
+    let upper = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
+    let even = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs));
+    let odd = _mm512_castsi512_ps(_mm512_and_si512(pairs, upper));
+    // SAFETY: 16 numbers.
+    unsafe {
+        let sum = _mm512_add_ps(_mm512_loadu_ps(sums.as_ptr()), _mm512_add_ps(even, odd));
+        _mm512_storeu_ps(sums.as_mut_ptr(), sum);
+    }
+}
+
+/// A map that is brought into panels of 16 channels, which lie so many elements apart: a row per pair of terms, pairs channel by channel.
+struct PairsOf<'a> {
+    map: &'a [Bf16],
+    channels: usize,
+    panel: usize,
+}
+
+impl PairsOf<'_> {
+    /// Writes a pair of pixels, given by where their channels begin, as the panels' row `pair`: so many blocks of 32 channels.
+    ///
+    /// # Safety
+    /// AVX-512 must be there; all channels of the pixels lie within the map.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    unsafe fn put(&self, blocks: Range<usize>, pixels: [Option<usize>; 2], panels: &mut [Bf16], pair: usize) {
+        let [low, high] = pairs();
+        for (number, block) in blocks.enumerate() {
+            let mask = mask(self.channels, block);
+            let at = |pixel: Option<usize>| pixel.map(|at| at + block * BLOCK);
+            // SAFETY: the caller's.
+            let [first, second] = unsafe { pixels.map(|pixel| load(self.map, at(pixel), mask)) };
+            let halves = [
+                _mm512_permutex2var_epi16(first, low, second),
+                _mm512_permutex2var_epi16(first, high, second),
+            ];
+            for (half, values) in halves.into_iter().enumerate() {
+                let to = &mut panels[(2 * number + half) * self.panel + pair * TERMS..][..TERMS];
+                // SAFETY: 64 bytes.
+                unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), values) };
+            }
+        }
+    }
+}
+
+impl WeightGradient {
+    /// Brings a chunk of the output's gradient into panels of 16 filters: tiles of a row per filter, 32 terms long. Adds to the sums of the bias,
+    /// 16 per filter.
+    ///
+    /// # Safety
+    /// AVX-512 must be there.
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub(super) unsafe fn pack_output(
+        &self,
+        chunk: &Chunk,
+        filters: &Range<usize>,
+        dy: &[Bf16],
+        panels: &mut [Bf16],
+        mut bias: Option<&mut [f32]>,
+    ) {
+        let panel = Self::output_panel(chunk.terms);
+        let [low, high] = pairs();
+        let [height, width] = [0, 1].map(|axis| self.axes[axis].count);
+        for tile in 0..chunk.terms.div_ceil(TERMS) {
+            let mut pixels = [None; TERMS];
+            for (pixel, term) in pixels.iter_mut().zip(tile * TERMS..) {
+                let (column, row) = (term % self.columns(), term / self.columns());
+                let (image, row) = (row % chunk.images.len(), row / chunk.images.len());
+                if row < chunk.rows.len() && column < width {
+                    let row = (chunk.images.start + image) * height + chunk.rows.start + row;
+                    *pixel = Some((row * width + column) * self.filters);
+                }
+            }
+            for (number, block) in filters.clone().enumerate() {
+                let mask = mask(self.filters, block);
+                let mut halves = [[_mm512_setzero_si512(); ROWS]; 2];
+                for (pair, pixels) in pixels.as_chunks::<2>().0.iter().enumerate() {
+                    // SAFETY: filters of a pixel of the map.
+                    let [first, second] =
+                        pixels.map(|at| unsafe { load(dy, at.map(|at| at + block * BLOCK), mask) });
+                    halves[0][pair] = _mm512_permutex2var_epi16(first, low, second);
+                    halves[1][pair] = _mm512_permutex2var_epi16(first, high, second);
+                }
+                for (half, rows) in halves.into_iter().enumerate() {
+                    let rows = transpose(rows);
+                    let half = 2 * number + half;
+                    let to = &mut panels[half * panel + tile * TILE..][..TILE];
+                    for (row, to) in rows.iter().zip(to.chunks_exact_mut(TERMS)) {
+                        // SAFETY: 64 bytes.
+                        unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), *row) };
+                    }
+                    if let Some(bias) = &mut bias {
+                        let (sums, _) = bias[half * ROWS * ROWS..].as_chunks_mut();
+                        rows.into_iter().zip(sums).for_each(|(row, sums)| add_up(row, sums));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The same in pairs, as [`Self::pack_input`] has them: a row per pair of terms, pairs filter by filter.
+    ///
+    /// # Safety
+    /// AVX-512 must be there.
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub(super) unsafe fn pack_output_in_pairs(
+        &self,
+        chunk: &Chunk,
+        filters: &Range<usize>,
+        dy: &[Bf16],
+        panels: &mut [Bf16],
+        mut bias: Option<&mut [f32]>,
+    ) {
+        let [height, width] = [0, 1].map(|axis| self.axes[axis].count);
+        let map = PairsOf { map: dy, channels: self.filters, panel: Self::output_panel(chunk.terms) };
+        let mut next = 0;
+        for row in chunk.rows.clone() {
+            for image in chunk.images.clone() {
+                let pixel =
+                    |x: usize| (x < width).then_some(((image * height + row) * width + x) * self.filters);
+                for x in (0..self.columns()).step_by(2) {
+                    // SAFETY: filters of a pixel of the map.
+                    unsafe { map.put(filters.clone(), [pixel(x), pixel(x + 1)], panels, next) };
+                    next += 1;
+                }
+            }
+        }
+        // What the last tile has behind the last term adds nothing.
+        for pair in next..next.next_multiple_of(ROWS) {
+            // SAFETY: as above.
+            unsafe { map.put(filters.clone(), [None; 2], panels, pair) };
+        }
+        let Some(bias) = &mut bias else { return };
+        for (half, sums) in bias.chunks_exact_mut(ROWS * ROWS).enumerate() {
+            let (sums, _) = sums.as_chunks_mut::<ROWS>();
+            let pairs = &panels[half * map.panel..][..next.next_multiple_of(ROWS) * TERMS];
+            for (number, pair) in pairs.chunks_exact(TERMS).enumerate() {
+                // SAFETY: 64 bytes.
+                let pair = unsafe { _mm512_loadu_si512(pair.as_ptr().cast()) };
+                add_up(pair, &mut sums[number % ROWS]);
+            }
+        }
+    }
+
+    /// Brings what the taps of a column see of a chunk into panels of 16 channels: a row per pair of terms, pairs channel by channel.
+    ///
+    /// # Safety
+    /// AVX-512 must be there.
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub(super) unsafe fn pack_input(&self, chunk: &Chunk, column: usize, x: &[Bf16], panels: &mut [Bf16]) {
+        let sizes = [chunk.images.len(), chunk.rows.len()];
+        let pairs_of_a_row = self.columns() / 2;
+        let [_, blocks] = self.blocks();
+        let [y_axis, x_axis] = &self.axes;
+        let (_, sees) = x_axis.taps[column];
+        for (class, reach) in y_axis.classes() {
+            let (start, _) = self.input_panels(sizes, class);
+            let [pairs, panel] = self.input_panel(sizes, reach);
+            let panels = &mut panels[start..][..2 * blocks * panel];
+            let map = PairsOf { map: x, channels: self.channels, panel };
+            let mut put = |pair: usize, pixels: [Option<usize>; 2]| {
+                // SAFETY: channels of a pixel of the map.
+                unsafe { map.put(0..blocks, pixels, panels, pair) };
+            };
+            for row in 0..chunk.rows.len() + reach {
+                let y = y_axis.inside(chunk.rows.start + row, y_axis.origin() + class.cast_signed());
+                for (number, image) in chunk.images.clone().enumerate() {
+                    let first = (row * sizes[0] + number) * pairs_of_a_row;
+                    let pixel = |x: usize| {
+                        let (y, x) = (y?, x_axis.inside(x, sees).filter(|_| x < x_axis.count)?);
+                        Some(((image * y_axis.inputs + y) * x_axis.inputs + x) * self.channels)
+                    };
+                    for pair in 0..pairs_of_a_row {
+                        put(first + pair, [pixel(2 * pair), pixel(2 * pair + 1)]);
+                    }
+                }
+            }
+            for pair in pairs..pairs + ROWS {
+                put(pair, [None; 2]);
+            }
+        }
+    }
+}
