@@ -1,4 +1,5 @@
-//! Convolution, the gradient of its input and that of its weights on tiles of bf16, as further ways to run steps that oneDNN also runs.
+//! Convolution, the gradient of its input and that of its weights on tiles of bf16, the latter on tiles of `f32` too, as further ways to run steps
+//! that oneDNN also runs.
 
 use super::conv2d::{Around, bias as bias_of};
 use super::{Candidate, Maker, OWN, Own, Run};
@@ -6,7 +7,7 @@ use crate::ffi::{DataType, Desc, arg};
 use crate::native::conv::panel_gradient::WeightGradient;
 use crate::native::conv::panels::{PanelConv, Task};
 use crate::native::conv::tap_gradient::TapGradient;
-use crate::native::conv::tiles::Unit;
+use crate::native::conv::tiles::{Avx512F32, Unit};
 use stratus_engine::{Layout, Operands, StepKernel};
 
 /// What is asked for.
@@ -14,7 +15,8 @@ use stratus_engine::{Layout, Operands, StepKernel};
 enum Pass {
     Forward { conv: PanelConv, relu: bool },
     BackwardData(PanelConv),
-    BackwardWeights(WeightGradient),
+    BackwardWeights(WeightGradient<Unit>),
+    BackwardWeightsF32(WeightGradient<Avx512F32>),
     BackwardWeightsByTaps(TapGradient),
 }
 
@@ -31,8 +33,9 @@ pub(crate) fn forward(
     relu: bool,
     weights: Option<&Desc>,
 ) -> Result<Option<Candidate>, String> {
+    let Some(unit) = amx(maker, around) else { return Ok(None) };
     let make = |task: Task<'_>| Some(Pass::Forward { conv: PanelConv::forward(task)?, relu });
-    candidate(maker, around, weights, around.compute, NEEDS_AMX, &make)
+    candidate(maker, around, weights, around.compute, unit, unit.name(), &make)
 }
 
 /// A way to make the input's gradient, where there is one; `weights` is how they lie, where that is decided.
@@ -41,8 +44,9 @@ pub(crate) fn backward_data(
     around: &Around<'_>,
     weights: Option<&Desc>,
 ) -> Result<Option<Candidate>, String> {
+    let Some(unit) = amx(maker, around) else { return Ok(None) };
     let make = |task: Task<'_>| Some(Pass::BackwardData(PanelConv::backward(task)?));
-    candidate(maker, around, weights, around.compute, NEEDS_AMX, &make)
+    candidate(maker, around, weights, around.compute, unit, unit.name(), &make)
 }
 
 /// Ways to make the gradients of weight and bias, as many as there are; `weights` is how the gradient is wanted, where that is decided.
@@ -51,31 +55,45 @@ pub(crate) fn backward_weights(
     around: &Around<'_>,
     weights: Option<&Desc>,
 ) -> Result<Vec<Candidate>, String> {
+    if around.compute == DataType::F32 {
+        let Some(unit) = Avx512F32::of(maker.machine.level) else { return Ok(Vec::new()) };
+        let make = |task: Task<'_, _>| Some(Pass::BackwardWeightsF32(WeightGradient::new(task)?));
+        let name = format!("panels:{}", maker.machine.level.name());
+        let on_panels = candidate(maker, around, weights, DataType::F32, unit, &name, &make)?;
+        return Ok(on_panels.into_iter().collect());
+    }
+    let Some(unit) = fastest(maker, around) else { return Ok(Vec::new()) };
     let on_panels = |task: Task<'_>| Some(Pass::BackwardWeights(WeightGradient::new(task)?));
-    let by_taps = |task: Task<'_>| Some(Pass::BackwardWeightsByTaps(TapGradient::new(task)?));
-    let on_panels = candidate(maker, around, weights, DataType::F32, false, &on_panels)?;
-    let by_taps = candidate(maker, around, weights, DataType::F32, NEEDS_AMX, &by_taps)?;
-    Ok(on_panels.into_iter().chain(by_taps).collect())
+    let on_panels = candidate(maker, around, weights, DataType::F32, unit, unit.name(), &on_panels)?;
+    let by_taps = amx(maker, around).map(|unit| {
+        let by_taps = |task: Task<'_>| Some(Pass::BackwardWeightsByTaps(TapGradient::new(task)?));
+        let name = format!("{}:taps", unit.name());
+        candidate(maker, around, weights, DataType::F32, unit, &name, &by_taps)
+    });
+    Ok(on_panels.into_iter().chain(by_taps.transpose()?.flatten()).collect())
 }
 
-/// Without AMX the library's forward passes and gradients of inputs run at what the processor has; only its gradients of weights fall behind
+/// What multiplies bf16: the slower units are of no use beside the fastest.
+fn fastest(maker: &Maker<'_>, around: &Around<'_>) -> Option<Unit> {
+    (around.compute == DataType::Bf16).then(|| Unit::all(maker.context).next()).flatten()
+}
+
+/// AMX alone. Without it the library's forward passes and gradients of inputs run at what the processor has; only its gradients of weights fall behind
 /// (docs/benchmarks/2026-11-22-bf16-gradients.md, and for one tap 2026-11-25-zen5.md).
-const NEEDS_AMX: bool = true;
+fn amx(maker: &Maker<'_>, around: &Around<'_>) -> Option<Unit> {
+    fastest(maker, around).filter(|unit| matches!(unit, Unit::Amx(_)))
+}
 
 /// `dtype` is the type of the weights, or of their gradient. They are taken, or made, as they lie.
-fn candidate(
+fn candidate<U>(
     maker: &Maker<'_>,
     around: &Around<'_>,
     weights: Option<&Desc>,
     dtype: DataType,
-    needs_amx: bool,
-    make: &dyn Fn(Task<'_>) -> Option<Pass>,
+    unit: U,
+    name: &str,
+    make: &dyn Fn(Task<'_, U>) -> Option<Pass>,
 ) -> Result<Option<Candidate>, String> {
-    // The slower units are of no use beside the fastest.
-    let Some(unit) = Unit::all(maker.context).next() else { return Ok(None) };
-    if around.compute != DataType::Bf16 || (needs_amx && !matches!(unit, Unit::Amx(_))) {
-        return Ok(None);
-    }
     let Some((batch, input)) = around.channels_last()? else { return Ok(None) };
     let conv = around.conv;
     let plain = Layout::plain(&conv.weight_shape());
@@ -94,7 +112,7 @@ fn candidate(
             [(arg::SRC, x), (arg::WEIGHTS, weights)].into_iter().chain(bias).chain([(arg::DST, y)]).collect()
         }
         Pass::BackwardData(_) => vec![(arg::DIFF_DST, y), (arg::WEIGHTS, weights), (arg::DIFF_SRC, x)],
-        Pass::BackwardWeights(_) | Pass::BackwardWeightsByTaps(_) => {
+        Pass::BackwardWeights(_) | Pass::BackwardWeightsF32(_) | Pass::BackwardWeightsByTaps(_) => {
             let bias = bias_of(maker, conv)?.map(|desc| (arg::DIFF_BIAS, desc));
             [(arg::SRC, x), (arg::DIFF_DST, y), (arg::DIFF_WEIGHTS, weights)]
                 .into_iter()
@@ -102,8 +120,7 @@ fn candidate(
                 .collect()
         }
     };
-    let taps = if matches!(pass, Pass::BackwardWeightsByTaps(_)) { ":taps" } else { "" };
-    let name = format!("{OWN}{}{taps}", unit.name());
+    let name = format!("{OWN}{name}");
     let run = Run::Own(Box::new(OnPanels { pass, bias }));
     Ok(Some(Candidate { name, run, operands }))
 }
@@ -113,6 +130,7 @@ impl Own for OnPanels {
         match &self.pass {
             Pass::Forward { conv, .. } | Pass::BackwardData(conv) => conv.scratch_bytes(),
             Pass::BackwardWeights(gradient) => gradient.scratch_bytes(),
+            Pass::BackwardWeightsF32(gradient) => gradient.scratch_bytes(),
             Pass::BackwardWeightsByTaps(gradient) => gradient.scratch_bytes(),
         }
     }
@@ -136,6 +154,11 @@ impl StepKernel for OnPanels {
                 conv.run(dy, weights, &[], false, o.elements(2), o.elements(scratch));
             }
             Pass::BackwardWeights(gradient) => {
+                let db = if self.bias { o.elements(3) } else { &mut [] };
+                let (x, dy) = (o.elements(0), o.elements(1));
+                gradient.run(x, dy, o.elements(2), db, o.elements(scratch));
+            }
+            Pass::BackwardWeightsF32(gradient) => {
                 let db = if self.bias { o.elements(3) } else { &mut [] };
                 let (x, dy) = (o.elements(0), o.elements(1));
                 gradient.run(x, dy, o.elements(2), db, o.elements(scratch));

@@ -34,6 +34,8 @@ pub(super) fn key(what: &str) -> u64 {
 pub(super) struct Bench {
     /// For operands, reused from candidate to candidate.
     memory: AlignedBytes,
+    /// Where the next run has its operands.
+    next: usize,
 }
 
 /// Runs per candidate: enough time has passed, or enough runs were made.
@@ -53,6 +55,10 @@ const SHORT: Duration = Duration::from_millis(2);
 /// Only candidates this near to the best are run again.
 const NEAR: f64 = 1.25;
 
+/// Bytes among which operands move from run to run: more than the last cache holds. What a step of training reads was mostly written so long before
+/// that it is there no more.
+const COLD: usize = 64 << 20;
+
 /// After so many numbers operands begin again: no extent is a multiple of it.
 const PATTERN: usize = 61;
 
@@ -64,7 +70,7 @@ pub(super) fn is_far_behind(time: Duration, best: Duration) -> bool {
 impl Bench {
     pub fn new() -> Result<Self, String> {
         let memory = AlignedBytes::zeroed(0, "measuring").map_err(|error| error.to_string())?;
-        Ok(Self { memory })
+        Ok(Self { memory, next: 0 })
     }
 
     /// The shortest time of a few runs, after one run to warm up; of a slow kernel the time of that one.
@@ -141,9 +147,14 @@ impl Bench {
     }
 
     fn run(&mut self, Contender { kernel, sizes }: &mut Contender) -> Result<Duration, String> {
-        self.reserve(sizes.iter().map(|size| size.next_multiple_of(4096)).sum())?;
+        let bytes: usize = sizes.iter().map(|size| size.next_multiple_of(4096)).sum();
+        self.reserve(bytes + COLD)?;
+        if self.next + bytes > self.memory.len() {
+            self.next = 0;
+        }
         let mut operands = Operands::new(Tile::WHOLE);
-        let mut rest = self.memory.as_mut_slice();
+        let mut rest = &mut self.memory.as_mut_slice()[self.next..];
+        self.next += bytes;
         for (position, &size) in sizes.iter().enumerate() {
             let (slice, tail) = rest.split_at_mut(size.next_multiple_of(4096));
             operands.set(position, &mut slice[..size]);

@@ -1,4 +1,4 @@
-//! The gradient of a convolution's weights on tiles of bf16.
+//! The gradient of a convolution's weights on tiles of bf16 or `f32`.
 //!
 //! The gradient of one tap is a product of matrices, output's gradient by input, whose terms are the pixels of all images. Maps lie channels last;
 //! tiles want pixels next to each other. So both maps are brought into panels, a chunk at a time that stays in the second cache, and every tap of
@@ -9,23 +9,25 @@
 //! - rows that a stride skips lie in panels of their own, one per remainder;
 //! - columns differ by tap: the panels of the input are made once for each.
 
+mod multiply;
 mod pack;
 
+pub use multiply::Multiply;
 pub(super) use pack::transpose;
 
 use super::panels::Task;
 use super::taps::Axis;
-use super::tiles::{BLOCK, GAP, ROWS, STEPS, SUMS, TERMS, TILE, Tiles, Unit};
+use super::tiles::{BLOCK, ROWS, STEPS, SUMS};
 use crate::native::elementwise::Machine;
 use crate::native::relayout::Relayout;
-use crate::native::simd::{Bf16, Instructions};
+use crate::native::simd::Instructions;
 use crate::native::threads::{MAX_THREADS, cut, groups, piece, split};
 use std::ops::Range;
 use stratus_engine::Layout;
 use stratus_graph::ops::Conv2d;
 
-/// The terms that a chunk should have. More of them let sums stay longer in registers, fewer let panels stay in the caches.
-const CHUNK_TERMS: usize = 512;
+/// The rows of a panel that a chunk should have. More of them let sums stay longer in registers, fewer let panels stay in the caches.
+const CHUNK_ROWS: usize = 256;
 
 /// The most rows of a kernel.
 const MOST_ROWS: usize = 16;
@@ -35,7 +37,7 @@ const SMALL: usize = 1 << 20;
 
 /// The gradient of the weights of one convolution.
 #[derive(Clone)]
-pub struct WeightGradient {
+pub struct WeightGradient<U> {
     channels: usize,
     filters: usize,
     batch: usize,
@@ -47,13 +49,13 @@ pub struct WeightGradient {
     groups: [usize; 2],
     /// From the sums to the gradient.
     gather: Relayout,
-    unit: Unit,
+    unit: U,
     machine: Machine,
 }
 
 /// Part of the batch.
 #[derive(Clone)]
-struct Chunk {
+pub struct Chunk {
     images: Range<usize>,
     rows: Range<usize>,
     /// Terms: output pixels, rows of odd maps with one that is zero.
@@ -74,20 +76,21 @@ struct Walk {
 }
 
 /// What the next chunk reads of the maps, of which a part is asked for with every product.
-struct Ahead<'a> {
-    maps: [&'a [Bf16]; 2],
+struct Ahead<'a, E> {
+    maps: [&'a [E]; 2],
 }
 
-impl<'a> Ahead<'a> {
-    fn new(maps: Option<[&'a [Bf16]; 2]>) -> Self {
+impl<'a, E> Ahead<'a, E> {
+    fn new(maps: Option<[&'a [E]; 2]>) -> Self {
         Self { maps: maps.unwrap_or_default() }
     }
 
     /// As much as a product of so many tiles may ask for, a line of a cache for each of its steps.
-    fn take(&mut self, tiles: usize) -> &'a [Bf16] {
+    fn take(&mut self, tiles: usize) -> &'a [E] {
+        const LINE: usize = 64;
         let [first, second] = &mut self.maps;
         let from = if first.is_empty() { second } else { first };
-        let (part, rest) = from.split_at((tiles * STEPS * TERMS).min(from.len()));
+        let (part, rest) = from.split_at((tiles * STEPS * LINE / size_of::<E>()).min(from.len()));
         *from = rest;
         part
     }
@@ -102,13 +105,14 @@ struct Share<'a> {
     x: &'a mut [f32],
 }
 
-impl WeightGradient {
+impl<U: Multiply> WeightGradient<U> {
     /// The gradient of the weights, to lie as the task says; `None` where another kernel has to make it.
     #[must_use]
-    pub fn new(task: Task<'_>) -> Option<Self> {
+    pub fn new(task: Task<'_, U>) -> Option<Self> {
         let Task { conv, batch, input, weights: takes, unit, machine } = task;
         conv.output_size(input).ok()?;
-        let (batch, input) = if sees_one_pixel(conv) { in_whole_tiles(batch, input) } else { (batch, input) };
+        let (batch, input) =
+            if sees_one_pixel(conv) { in_whole_tiles::<U>(batch, input) } else { (batch, input) };
         let output = conv.output_size(input).ok()?;
         let suits = conv.groups == 1
             && conv.in_channels >= ROWS
@@ -119,16 +123,17 @@ impl WeightGradient {
         if !suits || batch == 0 {
             return None;
         }
-        let [height, width] = [output[0], output[1].next_multiple_of(2)];
+        let [height, width] = [output[0], output[1].next_multiple_of(U::GROUP)];
+        let chunk_terms = CHUNK_ROWS * U::GROUP;
         // Whole tiles of terms between one row and the next, where that is possible.
         let whole = |length: usize, wanted: usize| {
-            let even = TERMS / gcd(length, TERMS);
+            let even = U::TERMS / gcd(length, U::TERMS);
             if wanted > even { wanted / even * even } else { wanted.max(1) }
         };
-        let chunk = if height * width >= CHUNK_TERMS {
-            [1, whole(width, CHUNK_TERMS / width).min(height)]
+        let chunk = if height * width >= chunk_terms {
+            [1, whole(width, chunk_terms / width).min(height)]
         } else {
-            [whole(width, CHUNK_TERMS / (height * width)).min(batch), height]
+            [whole(width, chunk_terms / (height * width)).min(batch), height]
         };
         let blocks = [conv.out_channels, conv.in_channels].map(|channels| channels.div_ceil(BLOCK));
         let [rows, columns] = conv.kernel;
@@ -160,7 +165,7 @@ impl WeightGradient {
 
     /// Columns of a row of terms: pairs are whole.
     fn columns(&self) -> usize {
-        self.axes[1].count.next_multiple_of(2)
+        self.axes[1].count.next_multiple_of(U::GROUP)
     }
 
     /// Elements of the sums of one block of filters.
@@ -168,16 +173,16 @@ impl WeightGradient {
         self.axes[0].taps.len() * self.axes[1].taps.len() * self.blocks()[1] * SUMS
     }
 
-    /// Pairs of terms in a panel of the input, of the taps that leave a remainder, and elements from panel to panel.
+    /// Rows of a panel of the input, of the taps that leave a remainder, and elements from panel to panel.
     fn input_panel(&self, [images, rows]: [usize; 2], reach: usize) -> [usize; 2] {
-        let pairs = (rows + reach) * images * self.columns() / 2;
+        let rows = (rows + reach) * images * self.columns() / U::GROUP;
         // The last tile of a stretch may end behind it.
-        [pairs, (pairs + ROWS) * TERMS + GAP]
+        [rows, (rows + ROWS) * U::TERMS + U::GAP]
     }
 
     /// Elements from panel to panel of the output's gradient.
     fn output_panel(terms: usize) -> usize {
-        terms.div_ceil(TERMS) * TILE + GAP
+        terms.div_ceil(U::TERMS) * U::TILE + U::GAP
     }
 
     /// The number of chunks of images, and of rows.
@@ -198,7 +203,7 @@ impl WeightGradient {
         let [images, rows] = self.chunk;
         let dy = 2 * blocks * Self::output_panel(images * rows * self.columns());
         let (x, _) = self.input_panels(self.chunk, self.axes[0].step);
-        [blocks * BLOCK * ROWS, dy / 2, x / 2]
+        [blocks * BLOCK * ROWS, dy / U::GROUP, x / U::GROUP]
     }
 
     /// The blocks of filters of the threads of a group.
@@ -221,7 +226,14 @@ impl WeightGradient {
     }
 
     /// Makes the gradients of weights and bias; `db` is empty where there is no bias.
-    pub fn run(&self, x: &[Bf16], dy: &[Bf16], dw: &mut [f32], db: &mut [f32], scratch: &mut [f32]) {
+    pub fn run(
+        &self,
+        x: &[U::Element],
+        dy: &[U::Element],
+        dw: &mut [f32],
+        db: &mut [f32],
+        scratch: &mut [f32],
+    ) {
         let [rows, columns] = &self.axes;
         let expected = [
             self.batch * rows.inputs * columns.inputs * self.channels,
@@ -261,7 +273,7 @@ impl WeightGradient {
         cut(scratch, self.threads().map(of))
     }
 
-    fn add_up(&self, x: &[Bf16], dy: &[Bf16], bias: bool, sums: &mut [f32], scratch: &mut [f32]) {
+    fn add_up(&self, x: &[U::Element], dy: &[U::Element], bias: bool, sums: &mut [f32], scratch: &mut [f32]) {
         let mut shares = self.cut(sums, scratch);
         let threads = self.groups[0] * self.groups[1];
         let chunks: usize = self.chunks().iter().product();
@@ -272,9 +284,9 @@ impl WeightGradient {
             if filters.is_empty() {
                 return;
             }
-            let tiles = self.unit.tiles();
+            let ready = self.unit.ready();
             let (dy_panels, x_panels) =
-                (bytemuck::cast_slice_mut(share.dy), bytemuck::cast_slice_mut::<f32, Bf16>(share.x));
+                (bytemuck::cast_slice_mut(share.dy), bytemuck::cast_slice_mut::<f32, U::Element>(share.x));
             let numbers = split(chunks, self.groups[1], thread / self.groups[0]);
             for number in numbers.clone() {
                 let chunk = self.chunk(number);
@@ -283,27 +295,23 @@ impl WeightGradient {
                 // SAFETY: the level is the proof of AVX-512 (`new`).
                 unsafe {
                     let sums = bias.then_some(&mut *share.bias);
-                    if self.unit.takes_pairs() {
-                        self.pack_output_in_pairs(&chunk, &filters, dy, dy_panels, sums);
-                    } else {
-                        self.pack_output(&chunk, &filters, dy, dy_panels, sums);
-                    }
+                    self.unit.pack_output(self, &chunk, &filters, dy, dy_panels, sums);
                 };
                 for column in 0..self.axes[1].taps.len() {
                     // SAFETY: as above.
                     unsafe { self.pack_input(&chunk, column, x, x_panels) };
-                    self.multiply(&tiles, &chunk, column, [dy_panels, x_panels], &mut ahead, share.sums);
+                    self.multiply(&ready, &chunk, column, [dy_panels, x_panels], &mut ahead, share.sums);
                 }
             }
         });
     }
 
     /// What a chunk reads of the maps, but for rows that other chunks see too.
-    fn maps_of<'a>(&self, chunk: &Chunk, x: &'a [Bf16], dy: &'a [Bf16]) -> [&'a [Bf16]; 2] {
+    fn maps_of<'a, E>(&self, chunk: &Chunk, x: &'a [E], dy: &'a [E]) -> [&'a [E]; 2] {
         let [rows, columns] = &self.axes;
         // Of several images a chunk has all rows.
         let [first, last] = [chunk.images.start, chunk.images.end - 1];
-        let part = |map: &'a [Bf16], height: usize, row: usize, in_all: Range<usize>| {
+        let part = |map: &'a [E], height: usize, row: usize, in_all: Range<usize>| {
             let start = (first * height + in_all.start.min(height)) * row;
             let end = (last * height + in_all.end.min(height)) * row;
             &map[start..end]
@@ -318,11 +326,11 @@ impl WeightGradient {
     /// Adds the products of a chunk for the taps of one column.
     fn multiply(
         &self,
-        tiles: &Tiles,
+        ready: &U::Ready,
         chunk: &Chunk,
         column: usize,
-        [dy, x]: [&[Bf16]; 2],
-        ahead: &mut Ahead<'_>,
+        [dy, x]: [&[U::Element]; 2],
+        ahead: &mut Ahead<'_, U::Element>,
         sums: &mut [f32],
     ) {
         let [_, channel_blocks] = self.blocks();
@@ -337,9 +345,9 @@ impl WeightGradient {
             for (channels, sums) in sums.take(channel_blocks).enumerate() {
                 for (walk, sums) in walks.iter().zip(sums) {
                     let x = [2 * channels, 2 * channels + 1]
-                        .map(|half| &x[walk.start + half * walk.panel..][..walk.count * TILE]);
+                        .map(|half| &x[walk.start + half * walk.panel..][..walk.count * U::TILE]);
                     let next = ahead.take(walk.count);
-                    tiles.multiply_add(dy.map(|half| &half[walk.from..]), x, walk.count, next, sums);
+                    U::multiply_add(ready, dy.map(|half| &half[walk.from..]), x, walk.count, next, sums);
                 }
             }
         }
@@ -352,11 +360,11 @@ impl WeightGradient {
         let [start, end] = [inside.start, inside.end]
             .map(|row| row.clamp(chunk.rows.start, chunk.rows.end) - chunk.rows.start);
         let row = chunk.images.len() * self.columns();
-        let from = start * row / TERMS;
+        let from = start * row / U::TERMS;
         let (panels, panel) = self.input_panels([chunk.images.len(), chunk.rows.len()], class);
-        let pair = from * ROWS + shift * row / 2;
-        let count = if start < end { (end * row).div_ceil(TERMS) - from } else { 0 };
-        Walk { from: from * TILE, start: panels + pair * TERMS, panel, count }
+        let first = from * ROWS + shift * row / U::GROUP;
+        let count = if start < end { (end * row).div_ceil(U::TERMS) - from } else { 0 };
+        Walk { from: from * U::TILE, start: panels + first * U::TERMS, panel, count }
     }
 
     /// Where the panels of the taps that leave a remainder begin, and the elements of each.
@@ -381,10 +389,10 @@ impl WeightGradient {
             let (halves, _) = share[..lanes].as_chunks::<{ ROWS * ROWS }>();
             for (db, half) in db[first..].chunks_mut(ROWS).zip(halves) {
                 for (filter, db) in db.iter_mut().enumerate() {
-                    // Sixteen numbers of a filter lie next to each other, or those of all filters for a pair.
-                    *db += match self.unit.takes_pairs() {
-                        true => half[filter..].iter().step_by(ROWS).sum::<f32>(),
-                        false => half[filter * ROWS..][..ROWS].iter().sum(),
+                    // Sixteen numbers of a filter lie next to each other, or those of all filters for a row.
+                    *db += match self.unit.takes_filters_in_rows() {
+                        true => half[filter * ROWS..][..ROWS].iter().sum::<f32>(),
+                        false => half[filter..].iter().step_by(ROWS).sum(),
                     };
                 }
             }
@@ -400,9 +408,10 @@ fn sees_one_pixel(conv: &Conv2d) -> bool {
 }
 
 /// The pixels of all images as one image, of rows that leave no term of a tile empty, where that is possible.
-fn in_whole_tiles(batch: usize, [height, width]: [usize; 2]) -> (usize, [usize; 2]) {
+fn in_whole_tiles<U: Multiply>(batch: usize, [height, width]: [usize; 2]) -> (usize, [usize; 2]) {
     let pixels = batch * height * width;
-    let widths = std::iter::successors(Some(TERMS), |width| Some(width / 2)).take_while(|&width| width > 1);
+    let widths = std::iter::successors(Some(U::TERMS), |width| Some(width / 2));
+    let widths = widths.take_while(|&width| width >= U::GROUP);
     match widths.into_iter().find(|&width| pixels.is_multiple_of(width)) {
         Some(width) if pixels > 0 => (1, [pixels / width, width]),
         _ => (batch, [height, width]),

@@ -3,7 +3,8 @@
 use super::*;
 use crate::library;
 use crate::native::conv::direct::tests::{each_product, numbers};
-use crate::native::simd::{Element, Level};
+use crate::native::conv::tiles::{Avx512F32, TERMS, TILE, Unit};
+use crate::native::simd::{Bf16, Element, Level};
 use crate::native::threads::Team;
 use stratus_graph::ops::Conv2d;
 
@@ -14,6 +15,15 @@ pub fn units() -> Vec<Unit> {
         eprintln!("SKIPPED: no bf16");
     }
     units
+}
+
+/// What multiplies `f32` here.
+fn floats() -> Option<Avx512F32> {
+    let found = Avx512F32::of(Level::detect([true, true]));
+    if found.is_none() {
+        eprintln!("SKIPPED: no AVX-512");
+    }
+    found
 }
 
 /// Two maps of whole numbers, and the gradient of the weights that they make, as it lies.
@@ -33,12 +43,18 @@ pub fn maps_and_gradient(
     ([x, dy], gradient)
 }
 
-/// As bf16.
-pub fn rounded(maps: &[Vec<f32>; 2]) -> [Vec<Bf16>; 2] {
-    maps.each_ref().map(|map| map.iter().map(|&value| Bf16::store(value)).collect())
+/// As elements of another type.
+pub fn rounded<E: Element>(maps: &[Vec<f32>; 2]) -> [Vec<E>; 2] {
+    maps.each_ref().map(|map| map.iter().map(|&value| E::store(value)).collect())
 }
 
-fn check(unit: Unit, conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layout) {
+/// Checks every unit there is.
+fn check_all(conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layout) {
+    units().into_iter().for_each(|unit| check(unit, conv, batch, input, takes));
+    floats().into_iter().for_each(|unit| check(unit, conv, batch, input, takes));
+}
+
+fn check<U: Multiply>(unit: U, conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layout) {
     let (maps, expected) = maps_and_gradient(conv, batch, input, takes);
     let filters = conv.out_channels;
     let bias: Vec<f32> = (0..filters).map(|o| maps[1].iter().skip(o).step_by(filters).sum()).collect();
@@ -104,10 +120,8 @@ pub fn cases() -> Vec<(Conv2d, usize, [usize; 2])> {
 
 #[test]
 fn every_shape_follows_the_definition() {
-    for unit in units() {
-        for (conv, batch, input) in cases() {
-            check(unit, &conv, batch, input, &Layout::plain(&conv.weight_shape()));
-        }
+    for (conv, batch, input) in cases() {
+        check_all(&conv, batch, input, &Layout::plain(&conv.weight_shape()));
     }
 }
 
@@ -115,9 +129,7 @@ fn every_shape_follows_the_definition() {
 fn many_threads_with_sums_of_their_own_or_shared() {
     // 9 x 256 x 256 sums are more than a thread should have for itself.
     let conv = Conv2d::new(256, 256, 3, 1, 1);
-    for unit in units() {
-        check(unit, &conv, 2, [3, 3], &Layout::plain(&conv.weight_shape()));
-    }
+    check_all(&conv, 2, [3, 3], &Layout::plain(&conv.weight_shape()));
     assert!(conv.weight_shape().iter().product::<usize>() * 4 > SMALL);
 }
 
@@ -132,10 +144,8 @@ fn the_gradient_lies_as_it_is_wanted() {
         strides: vec![9 * 32 * 64, 64, 32 * 64, 3 * 32 * 64],
         blocks: vec![(0, 64)],
     };
-    for unit in units() {
-        check(unit, &conv, 3, [6, 6], &blocked);
-        check(unit, &conv, 3, [6, 6], &Layout::channels_last(&[48, 32, 3, 3]));
-    }
+    check_all(&conv, 3, [6, 6], &blocked);
+    check_all(&conv, 3, [6, 6], &Layout::channels_last(&[48, 32, 3, 3]));
 }
 
 #[test]
@@ -144,6 +154,10 @@ fn what_it_cannot_do_is_left_to_others() {
         let machine = Machine { team: Team::single(), level };
         let takes = Layout::plain(&conv.weight_shape());
         for unit in units() {
+            let task = Task { conv: &conv, batch: 1, input, weights: &takes, unit, machine: &machine };
+            assert!(WeightGradient::new(task).is_none(), "{conv:?}");
+        }
+        if let Some(unit) = floats() {
             let task = Task { conv: &conv, batch: 1, input, weights: &takes, unit, machine: &machine };
             assert!(WeightGradient::new(task).is_none(), "{conv:?}");
         }
@@ -175,10 +189,10 @@ fn rows_and_pairs_hold_the_same_gradient() {
             let [mut row_sums, mut pair_sums] = [0; 2].map(|_| vec![0.0f32; of_bias]);
             // SAFETY: there is a unit, and so AVX-512.
             unsafe {
-                gradient.pack_output(&chunk, &filters, &dy, &mut in_rows, Some(&mut row_sums));
-                gradient.pack_output_in_pairs(&chunk, &filters, &dy, &mut in_pairs, Some(&mut pair_sums));
+                gradient.pack_output_by_filters(&chunk, &filters, &dy, &mut in_rows, Some(&mut row_sums));
+                gradient.pack_output_by_terms(&chunk, &filters, &dy, &mut in_pairs, Some(&mut pair_sums));
             }
-            let panel = WeightGradient::output_panel(chunk.terms);
+            let panel = WeightGradient::<Unit>::output_panel(chunk.terms);
             for half in 0..2 * filters.len() {
                 for term in 0..chunk.terms.next_multiple_of(TERMS) {
                     let tile = half * panel + term / TERMS * TILE;

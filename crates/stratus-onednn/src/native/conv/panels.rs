@@ -27,7 +27,7 @@ const SMALL: usize = 1 << 19;
 
 /// What a kernel is wanted for.
 #[derive(Clone, Copy)]
-pub struct Task<'a> {
+pub struct Task<'a, U = Unit> {
     /// Attributes.
     pub conv: &'a Conv2d,
     /// Images.
@@ -37,7 +37,7 @@ pub struct Task<'a> {
     /// How the weights lie.
     pub weights: &'a Layout,
     /// What multiplies.
-    pub unit: Unit,
+    pub unit: U,
     /// Where to run.
     pub machine: &'a Machine,
 }

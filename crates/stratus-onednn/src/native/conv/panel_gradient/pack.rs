@@ -1,12 +1,14 @@
 //! Bringing maps into panels.
 
-use super::{BLOCK, Bf16, Chunk, ROWS, Range, TERMS, TILE, WeightGradient};
-use crate::native::conv::tiles::{load, mask};
+use super::{BLOCK, Chunk, Multiply, ROWS, Range, WeightGradient};
+use crate::native::conv::tiles::{TERMS, TILE, Unit, load, mask};
+use crate::native::simd::Bf16;
 use std::arch::x86_64::{
-    __m512i, _mm512_add_ps, _mm512_and_si512, _mm512_castsi512_ps, _mm512_loadu_ps, _mm512_loadu_si512,
-    _mm512_permutex2var_epi16, _mm512_set1_epi32, _mm512_setzero_si512, _mm512_shuffle_i32x4,
-    _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
-    _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    __m512i, __mmask16, _mm512_add_ps, _mm512_and_si512, _mm512_castsi512_ps, _mm512_loadu_ps,
+    _mm512_loadu_si512, _mm512_maskz_loadu_ps, _mm512_permutex2var_epi16, _mm512_set1_epi32,
+    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_slli_epi32, _mm512_storeu_ps,
+    _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32,
+    _mm512_unpacklo_epi64,
 };
 
 /// Which elements of two registers make pairs, for the first half of both and for the second.
@@ -54,7 +56,7 @@ pub fn transpose(rows: [__m512i; ROWS]) -> [__m512i; ROWS] {
 /// Adds sixteen pairs of neighbouring bf16 to as many sums.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn add_up(pairs: __m512i, sums: &mut [f32; ROWS]) {
+pub fn add_pairs(pairs: __m512i, sums: &mut [f32; ROWS]) {
     let upper = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
     let even = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs));
     let odd = _mm512_castsi512_ps(_mm512_and_si512(pairs, upper));
@@ -65,21 +67,30 @@ fn add_up(pairs: __m512i, sums: &mut [f32; ROWS]) {
     }
 }
 
-/// A map that is brought into panels of 16 channels, which lie so many elements apart: a row per pair of terms, pairs channel by channel.
-struct PairsOf<'a> {
-    map: &'a [Bf16],
-    channels: usize,
-    panel: usize,
+/// A map that is brought into panels of 16 channels, which lie so many elements apart: a row per pair of terms, or per term, channel by channel.
+pub struct Panels<'a, E> {
+    /// The map, channels last.
+    pub map: &'a [E],
+    /// Its channels.
+    pub channels: usize,
+    /// Elements from panel to panel.
+    pub panel: usize,
 }
 
-impl PairsOf<'_> {
-    /// Writes a pair of pixels, given by where their channels begin, as the panels' row `pair`: so many blocks of 32 channels.
+impl Panels<'_, Bf16> {
+    /// Writes a pair of pixels, given by where their channels begin, as the panels' row `row`: so many blocks of 32 channels.
     ///
     /// # Safety
     /// AVX-512 must be there; all channels of the pixels lie within the map.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
-    unsafe fn put(&self, blocks: Range<usize>, pixels: [Option<usize>; 2], panels: &mut [Bf16], pair: usize) {
+    pub unsafe fn put_pair(
+        &self,
+        blocks: Range<usize>,
+        pixels: [Option<usize>; 2],
+        panels: &mut [Bf16],
+        row: usize,
+    ) {
         let [low, high] = pairs();
         for (number, block) in blocks.enumerate() {
             let mask = mask(self.channels, block);
@@ -91,7 +102,7 @@ impl PairsOf<'_> {
                 _mm512_permutex2var_epi16(first, high, second),
             ];
             for (half, values) in halves.into_iter().enumerate() {
-                let to = &mut panels[(2 * number + half) * self.panel + pair * TERMS..][..TERMS];
+                let to = &mut panels[(2 * number + half) * self.panel + row * TERMS..][..TERMS];
                 // SAFETY: 64 bytes.
                 unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), values) };
             }
@@ -99,14 +110,47 @@ impl PairsOf<'_> {
     }
 }
 
-impl WeightGradient {
+impl Panels<'_, f32> {
+    /// Writes a pixel, given by where its channels begin, as the panels' row `row`: so many blocks of 32 channels.
+    ///
+    /// # Safety
+    /// AVX-512 must be there; all channels of the pixel lie within the map.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub unsafe fn put_pixel(
+        &self,
+        blocks: Range<usize>,
+        pixel: Option<usize>,
+        panels: &mut [f32],
+        row: usize,
+    ) {
+        for (number, block) in blocks.enumerate() {
+            let mask = mask(self.channels, block);
+            for half in 0..2 {
+                let values = match pixel {
+                    Some(at) => {
+                        let from = self.map.as_ptr().wrapping_add(at + block * BLOCK + half * ROWS);
+                        // SAFETY: the caller's; masked elements are not read.
+                        unsafe { _mm512_maskz_loadu_ps((mask >> (half * ROWS)) as __mmask16, from) }
+                    }
+                    None => _mm512_setzero_ps(),
+                };
+                let to = &mut panels[(2 * number + half) * self.panel + row * ROWS..][..ROWS];
+                // SAFETY: 64 bytes.
+                unsafe { _mm512_storeu_ps(to.as_mut_ptr(), values) };
+            }
+        }
+    }
+}
+
+impl WeightGradient<Unit> {
     /// Brings a chunk of the output's gradient into panels of 16 filters: tiles of a row per filter, 32 terms long. Adds to the sums of the bias,
-    /// 16 per filter.
+    /// 16 per filter. For tile registers.
     ///
     /// # Safety
     /// AVX-512 must be there.
     #[target_feature(enable = "avx512f,avx512bw")]
-    pub(super) unsafe fn pack_output(
+    pub(super) unsafe fn pack_output_by_filters(
         &self,
         chunk: &Chunk,
         filters: &Range<usize>,
@@ -147,92 +191,100 @@ impl WeightGradient {
                     }
                     if let Some(bias) = &mut bias {
                         let (sums, _) = bias[half * ROWS * ROWS..].as_chunks_mut();
-                        rows.into_iter().zip(sums).for_each(|(row, sums)| add_up(row, sums));
+                        rows.into_iter().zip(sums).for_each(|(row, sums)| add_pairs(row, sums));
                     }
                 }
             }
         }
     }
+}
 
-    /// The same in pairs, as [`Self::pack_input`] has them: a row per pair of terms, pairs filter by filter.
+impl<U: Multiply> WeightGradient<U> {
+    /// Brings a chunk of the output's gradient into panels of 16 filters as [`Self::pack_input`] does it: a row per pair of terms, or per term, filter by
+    /// filter. Adds to the sums of the bias, those of all filters for each of 16 rows.
     ///
     /// # Safety
     /// AVX-512 must be there.
     #[target_feature(enable = "avx512f,avx512bw")]
-    pub(super) unsafe fn pack_output_in_pairs(
+    pub(super) unsafe fn pack_output_by_terms(
         &self,
         chunk: &Chunk,
         filters: &Range<usize>,
-        dy: &[Bf16],
-        panels: &mut [Bf16],
+        dy: &[U::Element],
+        panels: &mut [U::Element],
         mut bias: Option<&mut [f32]>,
     ) {
         let [height, width] = [0, 1].map(|axis| self.axes[axis].count);
-        let map = PairsOf { map: dy, channels: self.filters, panel: Self::output_panel(chunk.terms) };
+        let map = Panels { map: dy, channels: self.filters, panel: Self::output_panel(chunk.terms) };
         let mut next = 0;
         for row in chunk.rows.clone() {
             for image in chunk.images.clone() {
                 let pixel =
                     |x: usize| (x < width).then_some(((image * height + row) * width + x) * self.filters);
-                for x in (0..self.columns()).step_by(2) {
+                for x in (0..self.columns()).step_by(U::GROUP) {
                     // SAFETY: filters of a pixel of the map.
-                    unsafe { map.put(filters.clone(), [pixel(x), pixel(x + 1)], panels, next) };
+                    unsafe { U::put(&map, filters.clone(), [pixel(x), pixel(x + 1)], panels, next) };
                     next += 1;
                 }
             }
         }
         // What the last tile has behind the last term adds nothing.
-        for pair in next..next.next_multiple_of(ROWS) {
+        for row in next..next.next_multiple_of(ROWS) {
             // SAFETY: as above.
-            unsafe { map.put(filters.clone(), [None; 2], panels, pair) };
+            unsafe { U::put(&map, filters.clone(), [None; 2], panels, row) };
         }
         let Some(bias) = &mut bias else { return };
         for (half, sums) in bias.chunks_exact_mut(ROWS * ROWS).enumerate() {
             let (sums, _) = sums.as_chunks_mut::<ROWS>();
-            let pairs = &panels[half * map.panel..][..next.next_multiple_of(ROWS) * TERMS];
-            for (number, pair) in pairs.chunks_exact(TERMS).enumerate() {
-                // SAFETY: 64 bytes.
-                let pair = unsafe { _mm512_loadu_si512(pair.as_ptr().cast()) };
-                add_up(pair, &mut sums[number % ROWS]);
+            let rows = &panels[half * map.panel..][..next.next_multiple_of(ROWS) * U::TERMS];
+            for (number, row) in rows.chunks_exact(U::TERMS).enumerate() {
+                // SAFETY: AVX-512 is there; a row has 64 bytes.
+                unsafe { U::add_up(_mm512_loadu_si512(row.as_ptr().cast()), &mut sums[number % ROWS]) };
             }
         }
     }
 
-    /// Brings what the taps of a column see of a chunk into panels of 16 channels: a row per pair of terms, pairs channel by channel.
+    /// Brings what the taps of a column see of a chunk into panels of 16 channels: a row per pair of terms, or per term, channel by channel.
     ///
     /// # Safety
     /// AVX-512 must be there.
     #[target_feature(enable = "avx512f,avx512bw")]
-    pub(super) unsafe fn pack_input(&self, chunk: &Chunk, column: usize, x: &[Bf16], panels: &mut [Bf16]) {
+    pub(super) unsafe fn pack_input(
+        &self,
+        chunk: &Chunk,
+        column: usize,
+        x: &[U::Element],
+        panels: &mut [U::Element],
+    ) {
         let sizes = [chunk.images.len(), chunk.rows.len()];
-        let pairs_of_a_row = self.columns() / 2;
+        let panel_rows_of_a_row = self.columns() / U::GROUP;
         let [_, blocks] = self.blocks();
         let [y_axis, x_axis] = &self.axes;
         let (_, sees) = x_axis.taps[column];
         for (class, reach) in y_axis.classes() {
             let (start, _) = self.input_panels(sizes, class);
-            let [pairs, panel] = self.input_panel(sizes, reach);
+            let [panel_rows, panel] = self.input_panel(sizes, reach);
             let panels = &mut panels[start..][..2 * blocks * panel];
-            let map = PairsOf { map: x, channels: self.channels, panel };
-            let mut put = |pair: usize, pixels: [Option<usize>; 2]| {
+            let map = Panels { map: x, channels: self.channels, panel };
+            let mut put = |row: usize, pixels: [Option<usize>; 2]| {
                 // SAFETY: channels of a pixel of the map.
-                unsafe { map.put(0..blocks, pixels, panels, pair) };
+                unsafe { U::put(&map, 0..blocks, pixels, panels, row) };
             };
             for row in 0..chunk.rows.len() + reach {
                 let y = y_axis.inside(chunk.rows.start + row, y_axis.origin() + class.cast_signed());
                 for (number, image) in chunk.images.clone().enumerate() {
-                    let first = (row * sizes[0] + number) * pairs_of_a_row;
+                    let first = (row * sizes[0] + number) * panel_rows_of_a_row;
                     let pixel = |x: usize| {
                         let (y, x) = (y?, x_axis.inside(x, sees).filter(|_| x < x_axis.count)?);
                         Some(((image * y_axis.inputs + y) * x_axis.inputs + x) * self.channels)
                     };
-                    for pair in 0..pairs_of_a_row {
-                        put(first + pair, [pixel(2 * pair), pixel(2 * pair + 1)]);
+                    for row in 0..panel_rows_of_a_row {
+                        put(first + row, [pixel(U::GROUP * row), pixel(U::GROUP * row + 1)]);
                     }
                 }
             }
-            for pair in pairs..pairs + ROWS {
-                put(pair, [None; 2]);
+            for row in panel_rows..panel_rows + ROWS {
+                put(row, [None; 2]);
             }
         }
     }

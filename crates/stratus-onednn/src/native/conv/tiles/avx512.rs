@@ -1,15 +1,15 @@
-//! Products on the dot products of AVX-512 BF16.
+//! Products on AVX-512: of pairs of bf16 on its dot products, and of `f32`.
 //!
 //! Intel, "Intel 64 and IA-32 architectures software developer's manual", volume 2, VDPBF16PS: to each of 16 sums it adds the products of two pairs.
 //! The sums of eight rows and 32 columns stay in sixteen registers, two more hold a pair of terms of all columns, and the pairs of the rows are
-//! broadcast from memory: ten loads for sixteen instructions.
+//! broadcast from memory: ten loads for sixteen instructions. In `f32` the same is done with single terms.
 
 use super::{Places, ROWS, SUMS, TERMS, TILE, TILE_SUMS};
 use crate::ffi::Context;
-use crate::native::simd::{Bf16, ask_for};
+use crate::native::simd::{Bf16, Instructions, Level, ask_for};
 use std::arch::x86_64::{
-    __m512, __m512bh, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_set1_epi32,
-    _mm512_setzero_ps, _mm512_storeu_ps,
+    __m512, __m512bh, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
 };
 
 /// Rows whose sums are in registers at once.
@@ -57,6 +57,37 @@ impl Avx512Bf16 {
     }
 }
 
+/// AVX-512 for products of `f32`, which the processor has: a value of this type is the proof.
+#[derive(Clone, Copy, Debug)]
+pub struct Avx512F32(());
+
+impl Avx512F32 {
+    /// The proof, where the level is one.
+    #[must_use]
+    pub fn of(level: Level) -> Option<Self> {
+        (level.instructions() == Instructions::Avx512).then_some(Self(()))
+    }
+
+    /// `sums += a b` as [`Tiles::multiply_add`](super::Tiles::multiply_add) has it, where both factors have a row of 16 `f32` for each term.
+    ///
+    /// # Panics
+    /// Where a factor has fewer than `count` tiles, of sixteen terms each.
+    #[inline]
+    pub fn multiply_add(
+        self,
+        a: [&[f32]; 2],
+        b: [&[f32]; 2],
+        count: usize,
+        ahead: &[f32],
+        sums: &mut [f32; SUMS],
+    ) {
+        let enough = a.iter().chain(&b).all(|factor| factor.len() >= count * ROWS * ROWS);
+        assert!(enough, "a factor has fewer than {count} tiles");
+        // SAFETY: `self` is the proof of AVX-512; there are as many tiles.
+        unsafe { multiply_add_f32(a, b, count, ahead, sums) }
+    }
+}
+
 /// The first row of every strip: its half, and its number there.
 fn strips() -> impl Iterator<Item = (usize, usize)> {
     (0..2).flat_map(|half| (0..ROWS).step_by(STRIP).map(move |row| (half, row)))
@@ -86,6 +117,41 @@ unsafe fn multiply_add(
                     next += TERMS;
                 }
                 add_pair(a.add(pair), 2, [left.add(pair), right.add(pair)], &mut strip);
+            }
+            store(rows, &strip);
+        }
+    }
+}
+
+/// # Safety
+/// AVX-512 must be there, and `count` tiles of every half of a factor.
+#[target_feature(enable = "avx512f")]
+unsafe fn multiply_add_f32(
+    a: [&[f32]; 2],
+    b: [&[f32]; 2],
+    count: usize,
+    ahead: &[f32],
+    sums: &mut [f32; SUMS],
+) {
+    let [left, right] = b.map(<[f32]>::as_ptr);
+    let mut next = 0;
+    for (half, row) in strips() {
+        let rows = &mut sums[2 * half * TILE_SUMS + row * ROWS..];
+        // SAFETY: a tile has 16 rows of sums, and there are `count` tiles of every factor, whose rows are terms.
+        unsafe {
+            let a = a[half].as_ptr().add(row);
+            let mut strip = load(rows);
+            for term in (0..count * ROWS * ROWS).step_by(ROWS) {
+                if next < ahead.len() {
+                    ask_for(ahead, next);
+                    next += ROWS;
+                }
+                let (left, right) = (_mm512_loadu_ps(left.add(term)), _mm512_loadu_ps(right.add(term)));
+                for (row, sums) in strip.iter_mut().enumerate() {
+                    let value = _mm512_set1_ps(*a.add(term + row));
+                    sums[0] = _mm512_fmadd_ps(value, left, sums[0]);
+                    sums[1] = _mm512_fmadd_ps(value, right, sums[1]);
+                }
             }
             store(rows, &strip);
         }

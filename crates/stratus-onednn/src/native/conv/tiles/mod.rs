@@ -2,7 +2,8 @@
 //!
 //! A tile of the first factor is 16 rows of 32 terms; the second factor lies in pairs of rows, so that the two numbers that are multiplied with
 //! neighbours of a row of the first are neighbours as well: its tile is 16 pairs of terms by 16 columns. Both are 16 rows of 64 bytes, which is what
-//! AMX has registers for ([`amx`]), and a row of the second is a register of AVX-512 ([`avx512`]).
+//! AMX has registers for ([`amx`]), and a row of the second is a register of AVX-512 ([`avx512`]). The gradients of weights have their factors in
+//! tiles of `f32` too.
 
 pub mod amx;
 mod avx512;
@@ -11,6 +12,7 @@ use crate::ffi::Context;
 use crate::native::simd::Bf16;
 use amx::Amx;
 use avx512::Avx512Bf16;
+pub use avx512::Avx512F32;
 use std::arch::x86_64::{__m512i, __mmask32, _mm512_maskz_loadu_epi16, _mm512_setzero_si512};
 use std::ops::Range;
 
@@ -27,8 +29,8 @@ pub const TILE_SUMS: usize = ROWS * ROWS;
 /// Elements of a block of the result.
 pub const SUMS: usize = BLOCK * BLOCK;
 
-/// The steps that a product on AVX-512 takes for a tile: a pair of terms, for each strip of rows.
-pub const STEPS: usize = 4 * TERMS / 2;
+/// The steps that a product on AVX-512 takes for a tile: a row of it, for each strip of rows of the result.
+pub const STEPS: usize = 4 * ROWS;
 
 /// Elements between two panels of tiles beyond what they hold: with a power of two, lines of all of them would fall on the same few places of a
 /// cache.
