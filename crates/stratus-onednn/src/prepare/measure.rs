@@ -73,7 +73,7 @@ impl Bench {
         Ok(Self { memory, next: 0 })
     }
 
-    /// The shortest time of a few runs, after one run to warm up; of a slow kernel the time of that one.
+    /// The shortest time of a few runs; of a slow kernel the time of the first.
     pub fn time(&mut self, known: &Known, key: u64, kernel: Contender) -> Result<Duration, String> {
         let mut kernel = Some(kernel);
         let times = self.times(known, &[key], &mut |_, _| Ok(kernel.take()))?;
@@ -107,7 +107,7 @@ impl Bench {
         for run in 0..MOST_RUNS {
             let best = fastest(&times);
             running.retain(|(number, _, spent)| {
-                // The first run was with everything cold.
+                // The first run was with code, scratch and pages cold too.
                 let may_be_best = times[*number].is_some_and(|time| {
                     run == 0 && time < SHORT || time.as_secs_f64() <= NEAR * best.as_secs_f64()
                 });

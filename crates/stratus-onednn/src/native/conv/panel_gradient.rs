@@ -411,8 +411,8 @@ fn sees_one_pixel(conv: &Conv2d) -> bool {
 fn in_whole_tiles<U: Multiply>(batch: usize, [height, width]: [usize; 2]) -> (usize, [usize; 2]) {
     let pixels = batch * height * width;
     let widths = std::iter::successors(Some(U::TERMS), |width| Some(width / 2));
-    let widths = widths.take_while(|&width| width >= U::GROUP);
-    match widths.into_iter().find(|&width| pixels.is_multiple_of(width)) {
+    let mut widths = widths.take_while(|&width| width >= U::GROUP);
+    match widths.find(|&width| pixels.is_multiple_of(width)) {
         Some(width) if pixels > 0 => (1, [pixels / width, width]),
         _ => (batch, [height, width]),
     }

@@ -84,7 +84,7 @@ impl Multiply for Unit {
     }
 
     fn takes_filters_in_rows(self) -> bool {
-        !self.takes_pairs()
+        matches!(self, Self::Amx(_))
     }
 
     #[inline]

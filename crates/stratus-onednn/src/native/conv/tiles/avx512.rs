@@ -6,7 +6,7 @@
 
 use super::{Places, ROWS, SUMS, TERMS, TILE, TILE_SUMS};
 use crate::ffi::Context;
-use crate::native::simd::{Bf16, Instructions, Level, ask_for};
+use crate::native::simd::{Bf16, Element, Instructions, Level, ask_for};
 use std::arch::x86_64::{
     __m512, __m512bh, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
     _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
@@ -103,24 +103,8 @@ unsafe fn multiply_add(
     ahead: &[Bf16],
     sums: &mut [f32; SUMS],
 ) {
-    let [left, right] = b.map(<[Bf16]>::as_ptr);
-    let mut next = 0;
-    for (half, row) in strips() {
-        let rows = &mut sums[2 * half * TILE_SUMS + row * ROWS..];
-        // SAFETY: a tile has 16 rows of sums, and there are `count` tiles of every factor, whose rows are pairs of terms.
-        unsafe {
-            let a = a[half].as_ptr().add(row * 2);
-            let mut strip = load(rows);
-            for pair in (0..count * TILE).step_by(TERMS) {
-                if next < ahead.len() {
-                    ask_for(ahead, next);
-                    next += TERMS;
-                }
-                add_pair(a.add(pair), 2, [left.add(pair), right.add(pair)], &mut strip);
-            }
-            store(rows, &strip);
-        }
-    }
+    // SAFETY: the caller's; `walk` gives the places of a row of either factor, and of the strip in the first.
+    unsafe { walk(a, b, count, ahead, sums, |a, b, strip| add_pair(a, 2, b, strip)) }
 }
 
 /// # Safety
@@ -133,25 +117,39 @@ unsafe fn multiply_add_f32(
     ahead: &[f32],
     sums: &mut [f32; SUMS],
 ) {
-    let [left, right] = b.map(<[f32]>::as_ptr);
+    // SAFETY: as above.
+    unsafe { walk(a, b, count, ahead, sums, |a, b, strip| add_term(a, b, strip)) }
+}
+
+/// Adds to every strip of a block what `add` makes of each row of the factors' tiles: it gets where the strip's part of the first factor's row begins,
+/// and the second factor's two halves. Asks for a line of what is wanted next with each.
+///
+/// # Safety
+/// AVX-512 must be there, and `count` tiles of every half of a factor, of rows of 64 bytes that are terms or pairs of them.
+#[inline(always)]
+unsafe fn walk<E: Element>(
+    a: [&[E]; 2],
+    b: [&[E]; 2],
+    count: usize,
+    ahead: &[E],
+    sums: &mut [f32; SUMS],
+    add: impl Fn(*const E, [*const E; 2], &mut Sums),
+) {
+    let group = size_of::<f32>() / size_of::<E>();
+    let line = ROWS * group;
     let mut next = 0;
     for (half, row) in strips() {
         let rows = &mut sums[2 * half * TILE_SUMS + row * ROWS..];
-        // SAFETY: a tile has 16 rows of sums, and there are `count` tiles of every factor, whose rows are terms.
+        // SAFETY: a tile has 16 rows of sums; the rest is the caller's.
         unsafe {
-            let a = a[half].as_ptr().add(row);
+            let a = a[half].as_ptr().add(row * group);
             let mut strip = load(rows);
-            for term in (0..count * ROWS * ROWS).step_by(ROWS) {
+            for at in (0..count * ROWS * line).step_by(line) {
                 if next < ahead.len() {
                     ask_for(ahead, next);
-                    next += ROWS;
+                    next += line;
                 }
-                let (left, right) = (_mm512_loadu_ps(left.add(term)), _mm512_loadu_ps(right.add(term)));
-                for (row, sums) in strip.iter_mut().enumerate() {
-                    let value = _mm512_set1_ps(*a.add(term + row));
-                    sums[0] = _mm512_fmadd_ps(value, left, sums[0]);
-                    sums[1] = _mm512_fmadd_ps(value, right, sums[1]);
-                }
+                add(a.add(at), b.map(|half| half.as_ptr().add(at)), &mut strip);
             }
             store(rows, &strip);
         }
@@ -206,6 +204,24 @@ unsafe fn add_pair(a: *const Bf16, apart: usize, b: [*const Bf16; 2], strip: &mu
             let pair: __m512bh = std::mem::transmute(_mm512_set1_epi32(pair));
             sums[0] = _mm512_dpbf16_ps(sums[0], pair, left);
             sums[1] = _mm512_dpbf16_ps(sums[1], pair, right);
+        }
+    }
+}
+
+/// Adds a term: of the strip's rows, which are neighbours, and of the columns of both halves.
+///
+/// # Safety
+/// There is a number of every row, and 16 of either half of the columns.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn add_term(a: *const f32, b: [*const f32; 2], strip: &mut Sums) {
+    // SAFETY: the caller's.
+    unsafe {
+        let [left, right] = b.map(|half| _mm512_loadu_ps(half));
+        for (row, sums) in strip.iter_mut().enumerate() {
+            let value = _mm512_set1_ps(*a.add(row));
+            sums[0] = _mm512_fmadd_ps(value, left, sums[0]);
+            sums[1] = _mm512_fmadd_ps(value, right, sums[1]);
         }
     }
 }

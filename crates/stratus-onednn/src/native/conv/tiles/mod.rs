@@ -62,13 +62,6 @@ impl Unit {
         }
     }
 
-    /// Whether a tile of the first factor of [`Tiles::multiply_add`] lies as those of the second do, in pairs of terms: a row of 64 bytes then holds a
-    /// pair of each of its 16 rows.
-    #[must_use]
-    pub fn takes_pairs(self) -> bool {
-        matches!(self, Self::Avx512(_))
-    }
-
     /// Makes the calling thread ready to multiply, until what is returned is dropped.
     #[must_use]
     pub fn tiles(self) -> Tiles {
@@ -110,7 +103,8 @@ impl Steps {
 
 impl Tiles {
     /// `sums += a b`, a block. Each factor is given as its two halves: 16 rows of `a`, 16 columns of `b`; a half is `count` tiles behind each other,
-    /// of 32 terms each. `sums` holds four tiles: the first half of `a` with both of `b`, then the second. [`Unit::takes_pairs`] says how `a` lies.
+    /// of 32 terms each. `sums` holds four tiles: the first half of `a` with both of `b`, then the second. Where
+    /// tile registers multiply, a row of `a` is one of the result; else `a` lies as `b` does, in pairs of terms.
     /// Where the products leave time for it, what lies in `ahead` is asked for, a line in each of [`STEPS`] for a tile: it is wanted next.
     ///
     /// # Panics
