@@ -155,6 +155,18 @@ pub fn prefetch<E: Element>(near: &[E], distance: usize) {
     let _ = (near, distance);
 }
 
+/// Asks for the line of an element to be brought into the second cache.
+#[inline(always)]
+pub fn ask_for_later<T>(map: &[T], at: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: a hint, as above.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(map.as_ptr().wrapping_add(at).cast()) };
+    }
+    let _ = (map, at);
+}
+
 /// Asks for the line of an element to be brought into the nearest cache.
 #[inline(always)]
 pub fn ask_for<E: Element>(map: &[E], at: usize) {

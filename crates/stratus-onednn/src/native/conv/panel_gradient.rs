@@ -13,7 +13,6 @@ mod multiply;
 mod pack;
 
 pub use multiply::Multiply;
-pub(super) use pack::transpose;
 
 use super::panels::Task;
 use super::taps::Axis;

@@ -7,11 +7,11 @@
 //!
 //! Outputs that are border count too, with a gradient of zero.
 
-use super::panel_gradient::transpose;
 use super::panels::Task;
 use super::tiles::amx::{Amx, Registers};
 use super::tiles::{ROWS, TERMS, TILE, TILE_SUMS, Unit};
 use crate::native::elementwise::Machine;
+use crate::native::lanes::transpose;
 use crate::native::simd::{Bf16, Instructions};
 use crate::native::threads::{MAX_THREADS, cut, piece, split};
 use std::arch::x86_64::{

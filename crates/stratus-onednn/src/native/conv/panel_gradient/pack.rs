@@ -2,13 +2,12 @@
 
 use super::{BLOCK, Chunk, Multiply, ROWS, Range, WeightGradient};
 use crate::native::conv::tiles::{TERMS, TILE, Unit, load, mask};
+use crate::native::lanes::transpose;
 use crate::native::simd::Bf16;
 use std::arch::x86_64::{
     __m512i, __mmask16, _mm512_add_ps, _mm512_and_si512, _mm512_castsi512_ps, _mm512_loadu_ps,
     _mm512_loadu_si512, _mm512_maskz_loadu_ps, _mm512_permutex2var_epi16, _mm512_set1_epi32,
-    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_slli_epi32, _mm512_storeu_ps,
-    _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32,
-    _mm512_unpacklo_epi64,
+    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512,
 };
 
 /// Which elements of two registers make pairs, for the first half of both and for the second.
@@ -20,37 +19,6 @@ fn pairs() -> [__m512i; 2] {
         // SAFETY: 64 bytes.
         unsafe { _mm512_loadu_si512(elements.as_ptr().cast()) }
     })
-}
-
-/// Rows as columns: 16×16 numbers of 32 bits.
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub fn transpose(rows: [__m512i; ROWS]) -> [__m512i; ROWS] {
-    let mut a = rows;
-    for i in 0..8 {
-        a[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
-        a[2 * i + 1] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
-    }
-    let mut b = a;
-    for i in 0..4 {
-        let [r0, r1, r2, r3] = [a[4 * i], a[4 * i + 1], a[4 * i + 2], a[4 * i + 3]];
-        b[4 * i] = _mm512_unpacklo_epi64(r0, r2);
-        b[4 * i + 1] = _mm512_unpackhi_epi64(r0, r2);
-        b[4 * i + 2] = _mm512_unpacklo_epi64(r1, r3);
-        b[4 * i + 3] = _mm512_unpackhi_epi64(r1, r3);
-    }
-    // Now register 4 i + j holds, per quarter q, column 4 q + j of rows 4 i to 4 i + 3.
-    let mut c = b;
-    for j in 0..4 {
-        let [r0, r1, r2, r3] = [b[j], b[4 + j], b[8 + j], b[12 + j]];
-        let [low, high] = [_mm512_shuffle_i32x4::<0x88>(r0, r1), _mm512_shuffle_i32x4::<0xdd>(r0, r1)];
-        let [low2, high2] = [_mm512_shuffle_i32x4::<0x88>(r2, r3), _mm512_shuffle_i32x4::<0xdd>(r2, r3)];
-        c[j] = _mm512_shuffle_i32x4::<0x88>(low, low2);
-        c[4 + j] = _mm512_shuffle_i32x4::<0x88>(high, high2);
-        c[8 + j] = _mm512_shuffle_i32x4::<0xdd>(low, low2);
-        c[12 + j] = _mm512_shuffle_i32x4::<0xdd>(high, high2);
-    }
-    c
 }
 
 /// Adds sixteen pairs of neighbouring bf16 to as many sums.

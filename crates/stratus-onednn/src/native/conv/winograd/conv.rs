@@ -3,7 +3,7 @@
 use super::product::{Left, PANEL, ROWS, Right, product};
 use super::transform::output_plane;
 use super::weights::transform_weights;
-use super::words::{Words, keep, round_row};
+use super::words::{CHUNK, Columns, Words, chunks, keep, round_row};
 use super::{
     APART, Grid, NOWHERE, POINTS, Pixels, REACH, block, filled, matrices, outputs, panels, patch_plane,
     sixteen, store, taps,
@@ -16,6 +16,10 @@ use stratus_graph::ops::Conv2d;
 
 /// The fewest tiles of a block.
 const FEWEST: usize = 48;
+
+/// Floats of transformed weights that do not come to the caches in time by themselves. (18 MB are multiplied by 15 % faster when they are asked for,
+/// 5 MB 2 % slower; docs/benchmarks/2026-11-25-filter-weights.md.)
+const FAR: usize = 1 << 21;
 
 /// What is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +53,7 @@ struct Room {
     units: usize,
     /// The products.
     products: usize,
-    /// What is rounded next: a row of patches, or sixteen filters.
+    /// What is rounded next: a row of patches, or a chunk of sixteen filters.
     strip: usize,
 }
 
@@ -103,15 +107,17 @@ impl WinogradConv {
 
     /// Floats of a panel of the transformed weights; of whole numbers two are in one, and there is one for each of their units.
     fn panel_floats(&self) -> usize {
-        let floats = POINTS * self.matrix()[0] * PANEL;
-        if self.words.is_some() { floats / 2 + POINTS * PANEL } else { floats }
+        let terms = self.matrix()[0];
+        let floats = POINTS * terms * PANEL;
+        if self.words.is_some() { floats / 2 + POINTS * chunks(terms) * PANEL } else { floats }
     }
 
     fn room(&self) -> Room {
         let [patches, products] = self.matrix().map(|channels| matrices(self.block, channels));
         match self.words {
             Some(_) => {
-                let strip = POINTS * self.matrix()[0] * LANES;
+                let terms = self.matrix()[0];
+                let strip = POINTS * terms.max(terms.min(CHUNK) * LANES);
                 Room { patches: patches / 2, units: POINTS * self.block, products, strip }
             }
             None => Room { patches, units: 0, products, strip: 0 },
@@ -270,15 +276,23 @@ unsafe fn run_tiles<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
                     let (right, of_columns) = right.split_at(POINTS * terms * PANEL / 2);
                     let left = &bytemuck::cast_slice(patches)[point * size(terms)..][..rows * terms];
                     let right = &bytemuck::cast_slice(right)[point * terms * PANEL..][..terms * PANEL];
-                    let of_columns = &of_columns[point * PANEL..][..registers * LANES];
-                    words.product(
-                        left,
-                        right,
-                        [&units[point * rows..][..rows], of_columns],
-                        to,
-                        columns,
-                        terms,
-                    );
+                    let next = if weights.len() >= FAR {
+                        let after =
+                            if panel + 1 < panels(columns) { [panel + 1, point] } else { [0, point + 1] };
+                        let next = &weights[after[0] * of_panel..][..POINTS * terms * PANEL / 2];
+                        bytemuck::cast_slice(next).chunks(terms * PANEL).nth(after[1])
+                    } else {
+                        None
+                    };
+                    let of_panel = chunks(terms) * PANEL;
+                    let of_columns = &of_columns[point * of_panel..][..of_panel];
+                    let right = Columns {
+                        words: right,
+                        units: of_columns,
+                        registers,
+                        next: next.unwrap_or_default(),
+                    };
+                    words.product(left, &units[point * rows..][..rows], right, to, columns, terms);
                     continue;
                 }
                 let elements = &patches[point * size(terms)..][..rows * terms];

@@ -3,7 +3,7 @@
 use super::conv::{Pass, WinogradConv};
 use super::product::PANEL;
 use super::transform::filter_plane;
-use super::words::{keep, round_filters};
+use super::words::{CHUNK, chunks, keep, round_filters};
 use super::{POINTS, REACH, store};
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 
@@ -50,54 +50,89 @@ unsafe fn transform<V: Lanes, E: LaneElement, const TAPS: usize>(
     strip: &mut [f32],
 ) {
     let [terms, columns] = conv.matrix();
-    let [of_terms, of_columns] = conv.channels;
+    let of_columns = conv.channels[1];
     for part in 0..PANEL / LANES {
         let column = panel * PANEL + part * LANES;
         if column >= columns {
             break;
         }
+        let columns = [column, LANES.min(of_columns - column)];
         for term in 0..terms {
-            // A row for each of the sixteen, as they lie, to be read across.
-            let mut taps = [[[0.0; TAPS]; TAPS]; LANES];
-            let there = if term < of_terms { LANES.min(of_columns - column) } else { 0 };
-            for (lane, taps) in taps.iter_mut().enumerate().take(there) {
-                // The weights are `[out, in, row, column]`, whichever of the two is summed over.
-                let filter = match conv.pass {
-                    Pass::Forward => (column + lane) * of_terms + term,
-                    Pass::BackwardData => term * of_columns + column + lane,
-                };
-                let weights = weights[filter * TAPS * TAPS..][..TAPS * TAPS].iter();
-                let taps = taps.as_flattened_mut().iter_mut();
-                match conv.pass {
-                    Pass::Forward => {
-                        taps.zip(weights).for_each(|(tap, weight)| *tap = weight.load());
-                    }
-                    Pass::BackwardData => {
-                        taps.rev().zip(weights).for_each(|(tap, weight)| *tap = weight.load());
-                    }
-                }
-            }
+            // SAFETY: the caller's.
+            let filter = unsafe { taps_of::<V, E, TAPS>(conv, weights, term, columns) };
             // SAFETY: the caller's; a panel has `PANEL` floats for every point and term.
             unsafe {
-                let mut filter = [[V::splat(0.0); TAPS]; TAPS];
-                for (tap, value) in filter.as_flattened_mut().iter_mut().enumerate() {
-                    *value = V::load(&std::array::from_fn(|lane| taps[lane].as_flattened()[tap]));
-                }
                 let plane = filter_plane::<V, TAPS, 0, REACH>(filter);
                 if conv.words.is_none() {
                     store(plane, to, term * PANEL + part * LANES, terms * PANEL);
                 } else {
-                    keep(plane, strip, term);
+                    keep(plane, strip, term % CHUNK);
                 }
             }
-        }
-        if conv.words.is_some() {
-            let (words, units) = to.split_at_mut(POINTS * terms * PANEL / 2);
-            let words = bytemuck::cast_slice_mut(words);
-            let at = |point: usize, pair: usize| ((point * terms / 2 + pair) * PANEL + part * LANES) * 2;
-            let of = |point: usize| point * PANEL + part * LANES;
-            // SAFETY: the caller's; a panel has `PANEL` pairs for every point and two terms, and as many units for every point.
-            unsafe { round_filters::<V>(strip, terms, words, at, units, of) };
+            let (chunk, kept) = (term / CHUNK, term % CHUNK + 1);
+            if conv.words.is_some() && (kept == CHUNK || term + 1 == terms) {
+                let (words, units) = to.split_at_mut(POINTS * terms * PANEL / 2);
+                let words = bytemuck::cast_slice_mut(words);
+                let first = chunk * CHUNK / 2;
+                let at = |point: usize, pair: usize| {
+                    ((point * terms / 2 + first + pair) * PANEL + part * LANES) * 2
+                };
+                let of = |point: usize| (point * chunks(terms) + chunk) * PANEL + part * LANES;
+                // SAFETY: the caller's; a panel has `PANEL` pairs for every point and two terms, and as many units for every point and chunk.
+                unsafe { round_filters::<V>(strip, kept, words, at, units, of) };
+            }
         }
     }
+}
+
+/// The taps of some columns at a term, zero where the weights have none of them. The columns are sixteen from the first on, or as many as there are.
+///
+/// # Safety
+/// Of [`Lanes`].
+#[inline(always)]
+unsafe fn taps_of<V: Lanes, E: LaneElement, const TAPS: usize>(
+    conv: &WinogradConv,
+    weights: &[E],
+    term: usize,
+    [column, there]: [usize; 2],
+) -> [[V; TAPS]; TAPS] {
+    let [of_terms, of_columns] = conv.channels;
+    let taps = TAPS * TAPS;
+    // The weights are `[out, in, row, column]`, whichever of the two is summed over.
+    let [first, apart] = match conv.pass {
+        Pass::Forward => [column * of_terms + term, of_terms],
+        Pass::BackwardData => [term * of_columns + column, 1],
+    }
+    .map(|filters| filters * taps);
+    // SAFETY: the caller's; what is read lies within the weights.
+    let mut filter = unsafe {
+        let mut filter = [[V::splat(0.0); TAPS]; TAPS];
+        if term >= of_terms {
+            return filter;
+        }
+        let to = filter.as_flattened_mut();
+        if there == LANES && first + (LANES - 1) * apart + taps.max(LANES) <= weights.len() {
+            // Sixteen taps of each column, of which some may be of the next, read across; and what is left of them.
+            let across = |from: usize| {
+                let at = |column: usize| weights.as_ptr().add(first + column * apart + from);
+                V::transpose(std::array::from_fn(|column| E::load_lanes(&*at(column).cast())))
+            };
+            let count = LANES.min(taps);
+            to[..count].copy_from_slice(&across(0)[..count]);
+            if taps > LANES {
+                to[taps - LANES..].copy_from_slice(&across(taps - LANES));
+            }
+        } else {
+            for (tap, value) in to.iter_mut().enumerate() {
+                let weight = |column: usize| weights[first + column * apart + tap].load();
+                *value =
+                    V::load(&std::array::from_fn(|column| if column < there { weight(column) } else { 0.0 }));
+            }
+        }
+        filter
+    };
+    if conv.pass == Pass::BackwardData {
+        filter.as_flattened_mut().reverse();
+    }
+    filter
 }

@@ -5,7 +5,7 @@
 //! normal deviates, by 0.5 % where one pixel in ten thousand is two hundred times as large as the others; storing them as bf16 rounds by 0.17 %
 //! (docs/benchmarks/2026-11-23-whole-numbers.md).
 //!
-//! Every tile has a unit for each point, and every filter. Neighbouring terms lie together, as VPDPWSSD takes them: to each of 16 sums of 32 bits it
+//! Every tile has a unit for each point, and every filter one for each point and as many terms as are summed as whole numbers. Neighbouring terms lie together, as VPDPWSSD takes them: to each of 16 sums of 32 bits it
 //! adds two products of 16 bits (Intel, "Intel 64 and IA-32 architectures software developer's manual", volume 2).
 
 use super::product::{PANEL, ROWS};
@@ -16,8 +16,8 @@ use crate::native::simd::Level;
 /// The largest number.
 const MOST: f32 = 4095.0;
 
-/// Terms that sums of 32 bits hold, whatever they are.
-const CHUNK: usize = 128;
+/// Terms that sums of 32 bits hold, whatever they are. The columns of the right matrix have units of their own for each such chunk.
+pub const CHUNK: usize = 128;
 
 const _: () = assert!(CHUNK as f64 * (MOST as f64) * (MOST as f64) <= i32::MAX as f64);
 
@@ -40,6 +40,18 @@ pub enum Words {
 #[derive(Clone, Copy, Debug)]
 pub struct Vnni(());
 
+/// Columns of the right matrix, one register of them or two.
+#[derive(Clone, Copy, Debug)]
+pub struct Columns<'a> {
+    /// Pairs of neighbouring terms of [`PANEL`] columns, of which the first are meant.
+    pub words: &'a [i16],
+    /// Their units: [`PANEL`] for each chunk of terms.
+    pub units: &'a [f32],
+    pub registers: usize,
+    /// What will be multiplied by next: it is brought to the second cache meanwhile, from which all but the first rows have it anyway.
+    pub next: &'a [i16],
+}
+
 impl Words {
     /// Where the processor has an instruction for it that `level` permits.
     #[must_use]
@@ -55,57 +67,64 @@ impl Words {
         None
     }
 
-    /// `to = left * right`, in the units of the rows of the one and the columns of the other. Rows of `left` are `terms` long; `right` is a panel of
-    /// which the first columns, as many as `units[1]` is long, one register or two, are meant; the rows of `to` begin `stride` elements apart.
+    /// `to = left * right`, in the units of the rows of the one, as many as `of_rows` is long, and the columns of the other. Rows of `left` are `terms`
+    /// long, those of `to` begin `stride` elements apart.
     ///
     /// # Panics
     /// Where a matrix has another size.
     pub fn product(
         self,
         left: &[i16],
-        right: &[i16],
-        units: [&[f32]; 2],
+        of_rows: &[f32],
+        right: Columns<'_>,
         to: &mut [f32],
         stride: usize,
         terms: usize,
     ) {
-        let [rows, columns] = units.map(<[f32]>::len);
+        let rows = of_rows.len();
         assert!(
             rows.is_multiple_of(ROWS)
                 && terms.is_multiple_of(2)
                 && left.len() >= rows * terms
-                && right.len() >= terms * PANEL
-                && (columns == LANES || columns == PANEL)
-                && to.len() >= rows.saturating_sub(1) * stride + columns,
+                && right.words.len() >= terms * PANEL
+                && right.units.len() >= chunks(terms) * PANEL
+                && (1..=PANEL / LANES).contains(&right.registers)
+                && to.len() >= rows.saturating_sub(1) * stride + right.registers * LANES,
             "matrices of other sizes"
         );
         match self {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the value is the proof of the instructions, the sizes were just seen.
-            Self::Vnni(_) if columns == PANEL => unsafe {
-                vnni::product::<2>(left, right, units, to, stride, terms);
+            Self::Vnni(_) if right.registers == 2 => unsafe {
+                vnni::product::<2>(left, of_rows, right, to, stride, terms);
             },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            Self::Vnni(_) => unsafe { vnni::product::<1>(left, right, units, to, stride, terms) },
+            Self::Vnni(_) => unsafe { vnni::product::<1>(left, of_rows, right, to, stride, terms) },
             #[cfg(test)]
-            Self::Portable => portable(left, right, units, to, stride, terms),
+            Self::Portable => portable(left, of_rows, right, to, stride, terms),
         }
     }
 }
 
+/// How many chunks have so many terms.
+pub const fn chunks(terms: usize) -> usize {
+    terms.div_ceil(CHUNK)
+}
+
 /// As [`Words::product`]: the same bits.
 #[cfg(test)]
-fn portable(left: &[i16], right: &[i16], units: [&[f32]; 2], to: &mut [f32], stride: usize, terms: usize) {
-    for (row, of_row) in units[0].iter().enumerate() {
-        for (column, of_column) in units[1].iter().enumerate() {
+fn portable(left: &[i16], of_rows: &[f32], right: Columns<'_>, to: &mut [f32], stride: usize, terms: usize) {
+    for (row, of_row) in of_rows.iter().enumerate() {
+        for column in 0..right.registers * LANES {
             let to = &mut to[row * stride + column];
             for first in (0..terms).step_by(CHUNK) {
                 let mut sum = 0;
                 for term in first..(first + CHUNK).min(terms) {
-                    let right = right[(term / 2 * PANEL + column) * 2 + term % 2];
+                    let right = right.words[(term / 2 * PANEL + column) * 2 + term % 2];
                     sum += i32::from(left[row * terms + term]) * i32::from(right);
                 }
+                let of_column = right.units[first / CHUNK * PANEL + column];
                 let sum = sum as f32 * of_column * of_row;
                 *to = if first == 0 { sum } else { *to + sum };
             }
@@ -115,32 +134,42 @@ fn portable(left: &[i16], right: &[i16], units: [&[f32]; 2], to: &mut [f32], str
 
 #[cfg(target_arch = "x86_64")]
 mod vnni {
-    use super::{CHUNK, LANES, PANEL, ROWS};
+    use super::{CHUNK, Columns, LANES, PANEL, ROWS, chunks};
+    use crate::native::simd::ask_for_later;
     use std::arch::asm;
     use std::arch::x86_64::{
         __m512i, _mm512_add_ps, _mm512_cvtepi32_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mul_ps,
         _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512, _mm512_storeu_ps,
     };
 
+    /// Numbers in a line of a cache.
+    const LINE: usize = 32;
+
     /// # Safety
     /// AVX-512 VNNI must be there; the sizes are those that [`Words::product`](super::Words::product) asks for, with `WIDE` registers of columns.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     pub unsafe fn product<const WIDE: usize>(
         left: &[i16],
-        right: &[i16],
-        [of_rows, of_columns]: [&[f32]; 2],
+        of_rows: &[f32],
+        right: Columns<'_>,
         to: &mut [f32],
         stride: usize,
         terms: usize,
     ) {
+        let mut ask =
+            right.next.chunks(right.next.len().div_ceil(of_rows.len() / ROWS * chunks(terms)).max(1));
         for row in (0..of_rows.len()).step_by(ROWS) {
             for first in (0..terms).step_by(CHUNK) {
                 let count = CHUNK.min(terms - first);
+                for line in ask.next().unwrap_or_default().chunks(LINE) {
+                    ask_for_later(line, 0);
+                }
                 // SAFETY: the caller's: rows, columns and terms lie within the matrices.
                 unsafe {
                     let left = left.as_ptr().add(row * terms + first);
-                    let right = right.as_ptr().add(first * PANEL);
-                    let units = [of_rows.as_ptr().add(row), of_columns.as_ptr()];
+                    let of_columns = right.units.as_ptr().add(first / CHUNK * PANEL);
+                    let right = right.words.as_ptr().add(first * PANEL);
+                    let units = [of_rows.as_ptr().add(row), of_columns];
                     let to = to.as_mut_ptr().add(row * stride);
                     tile::<WIDE>(left, right, units, to, stride, [terms, count], first > 0);
                 }
@@ -295,7 +324,7 @@ pub unsafe fn round_row<V: Lanes>(
     }
 }
 
-/// Terms of sixteen filters as pairs of whole numbers: those of a point and a pair go to `words` from `to(point, pair)` on, the filters' units to
+/// A chunk of the terms of sixteen filters as pairs of whole numbers: those of a point and a pair go to `words` from `to(point, pair)` on, the filters' units to
 /// `units` from `of(point)` on.
 ///
 /// # Safety
@@ -353,22 +382,25 @@ mod tests {
             for extreme in [false, true] {
                 let [left, right] =
                     [rows * terms, terms * PANEL].map(|count| words(count, MOST as i16, extreme));
-                let units =
-                    [rows, columns].map(|count| (1..=count).map(|at| 0.1 / at as f32).collect::<Vec<_>>());
+                let units = [rows, chunks(terms) * PANEL]
+                    .map(|count| (1..=count).map(|at| 0.1 / at as f32).collect::<Vec<_>>());
                 let [mut got, mut expected] = [0; 2].map(|_| vec![f32::NAN; rows * 40]);
-                let units = [&units[0][..], &units[1][..]];
-                best.product(&left, &right, units, &mut got, 40, terms);
-                Words::Portable.product(&left, &right, units, &mut expected, 40, terms);
+                let of_right =
+                    Columns { words: &right, units: &units[1], registers: columns / LANES, next: &[] };
+                best.product(&left, &units[0], of_right, &mut got, 40, terms);
+                Words::Portable.product(&left, &units[0], of_right, &mut expected, 40, terms);
                 for (at, (got, expected)) in got.iter().zip(&expected).enumerate() {
                     let outside = at % 40 >= columns;
                     let same = got.to_bits() == expected.to_bits() && (outside || !got.is_nan());
                     assert!(same, "{rows} {columns} {terms}: {got} {expected}");
                 }
                 // Whole numbers, without a unit: nothing overflows.
-                let sum: i64 = (0..terms)
-                    .map(|t| i64::from(left[t]) * i64::from(right[t / 2 * PANEL * 2 + t % 2]))
-                    .sum();
-                let expected = sum as f64 * f64::from(units[0][0]) * f64::from(units[1][0]);
+                let product = |t: usize| i64::from(left[t]) * i64::from(right[t / 2 * PANEL * 2 + t % 2]);
+                let of_chunk = |chunk: usize| {
+                    let sum: i64 = (chunk * CHUNK..terms.min((chunk + 1) * CHUNK)).map(product).sum();
+                    sum as f64 * f64::from(units[1][chunk * PANEL]) * f64::from(units[0][0])
+                };
+                let expected: f64 = (0..chunks(terms)).map(of_chunk).sum();
                 assert!(
                     (f64::from(got[0]) - expected).abs() <= 1e-6 * expected.abs() + 1e-3,
                     "{} {expected}",

@@ -186,3 +186,32 @@ fn every_level_rounds_to_whole_numbers_as_scalars_do() {
         }
     }
 }
+
+with_lanes! { fn turn / turn_body(rows: &[[E; LANES]; LANES], columns: &mut [[E; LANES]; LANES]) }
+
+#[inline(always)]
+unsafe fn turn_body<V: Lanes, E: LaneElement>(rows: &[[E; LANES]; LANES], columns: &mut [[E; LANES]; LANES]) {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut lanes = [V::splat(0.0); LANES];
+        for (lanes, row) in lanes.iter_mut().zip(rows) {
+            *lanes = E::load_lanes(row);
+        }
+        for (lanes, column) in V::transpose(lanes).into_iter().zip(columns) {
+            E::store_lanes(lanes, column);
+        }
+    }
+}
+
+#[test]
+fn every_level_turns_rows_to_columns() {
+    let rows: [[f32; LANES]; LANES] =
+        std::array::from_fn(|row| std::array::from_fn(|column| (row * LANES + column) as f32));
+    for level in Level::all() {
+        let mut columns = [[f32::NAN; LANES]; LANES];
+        turn(level, &rows, &mut columns);
+        for (column, values) in columns.iter().enumerate() {
+            assert_eq!(*values, rows.map(|row| row[column]), "{level:?}");
+        }
+    }
+}
