@@ -171,6 +171,16 @@ impl<const EDGE: usize> Pixels<EDGE> {
         let [top, left] = first.map(isize::cast_unsigned);
         let fits = |first: usize, edge: usize| first < edge && first + EDGE <= edge;
         let mut starts = [[NOWHERE; EDGE]; EDGE];
+        if fits(top, height) && fits(left, width) {
+            // Most tiles: nothing is to be asked of each pixel.
+            let start = ((image * height + top) * width + left) * channels;
+            for (row, starts) in starts.iter_mut().enumerate() {
+                for (column, at) in starts.iter_mut().enumerate() {
+                    *at = start + (row * width + column) * channels;
+                }
+            }
+            return Self { starts, whole: true };
+        }
         for (row, starts) in starts.iter_mut().enumerate() {
             let y = top.wrapping_add(row);
             let pixels = (image * height).wrapping_add(y).wrapping_mul(width);
@@ -180,7 +190,7 @@ impl<const EDGE: usize> Pixels<EDGE> {
                 *start = if (y < height) & (x < width) { at } else { NOWHERE };
             }
         }
-        Self { starts, whole: fits(top, height) && fits(left, width) }
+        Self { starts, whole: false }
     }
 
     /// None of them.
