@@ -137,6 +137,9 @@ impl Element for Bf16 {
     }
 }
 
+/// Bytes of a line of a cache.
+pub const LINE: usize = 64;
+
 /// Asks for what lies `distance` elements behind the end of `near` to be brought into the nearest cache, as much of it as `near` is long.
 ///
 /// Where a kernel stops to compute between two stretches of a map that is not in the caches, the processor's own prefetchers stop with it.
@@ -145,7 +148,6 @@ pub fn prefetch<E: Element>(near: &[E], distance: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        const LINE: usize = 64;
         let start = near.as_ptr_range().end.wrapping_add(distance).cast::<i8>();
         for line in (0..size_of_val(near)).step_by(LINE) {
             // SAFETY: a hint: it reads nothing, and an address that is not mapped is ignored.
@@ -155,16 +157,18 @@ pub fn prefetch<E: Element>(near: &[E], distance: usize) {
     let _ = (near, distance);
 }
 
-/// Asks for the line of an element to be brought into the second cache.
+/// Asks for all of `part` to be brought into the second cache.
 #[inline(always)]
-pub fn ask_for_later<T>(map: &[T], at: usize) {
+pub fn ask_for_later<T>(part: &[T]) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        // SAFETY: a hint, as above.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(map.as_ptr().wrapping_add(at).cast()) };
+        for line in (0..size_of_val(part)).step_by(LINE) {
+            // SAFETY: a hint, as above.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(part.as_ptr().cast::<i8>().wrapping_add(line)) };
+        }
     }
-    let _ = (map, at);
+    let _ = part;
 }
 
 /// Asks for the line of an element to be brought into the nearest cache.

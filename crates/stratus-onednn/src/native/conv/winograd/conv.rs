@@ -17,8 +17,8 @@ use stratus_graph::ops::Conv2d;
 /// The fewest tiles of a block.
 const FEWEST: usize = 48;
 
-/// Floats of transformed weights that do not come to the caches in time by themselves. (18 MB are multiplied by 15 % faster when they are asked for,
-/// 5 MB 2 % slower; docs/benchmarks/2026-11-25-filter-weights.md.)
+/// Floats of transformed weights that do not come to the caches in time by themselves: a convolution takes 7 to 17 % less time when 18 MB of them are
+/// asked for, 2 % more when 5 MB are (docs/benchmarks/2026-11-25-filter-weights.md).
 const FAR: usize = 1 << 21;
 
 /// What is made.
@@ -273,25 +273,24 @@ unsafe fn run_tiles<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
                 let to = &mut to[panel * PANEL..];
                 let registers = (columns - panel * PANEL).min(PANEL) / LANES;
                 if let Some(words) = words {
-                    let (right, of_columns) = right.split_at(POINTS * terms * PANEL / 2);
-                    let left = &bytemuck::cast_slice(patches)[point * size(terms)..][..rows * terms];
-                    let right = &bytemuck::cast_slice(right)[point * terms * PANEL..][..terms * PANEL];
-                    let next = if weights.len() >= FAR {
-                        let after =
-                            if panel + 1 < panels(columns) { [panel + 1, point] } else { [0, point + 1] };
-                        let next = &weights[after[0] * of_panel..][..POINTS * terms * PANEL / 2];
-                        bytemuck::cast_slice(next).chunks(terms * PANEL).nth(after[1])
+                    let split = POINTS * terms * PANEL / 2;
+                    let at = |panel: usize, point: usize| {
+                        let panel: &[i16] = bytemuck::cast_slice(&weights[panel * of_panel..][..split]);
+                        &panel[point * terms * PANEL..][..terms * PANEL]
+                    };
+                    let next = if weights.len() < FAR {
+                        &[]
+                    } else if panel + 1 < panels(columns) {
+                        at(panel + 1, point)
+                    } else if point + 1 < POINTS {
+                        at(0, point + 1)
                     } else {
-                        None
+                        &[]
                     };
-                    let of_panel = chunks(terms) * PANEL;
-                    let of_columns = &of_columns[point * of_panel..][..of_panel];
-                    let right = Columns {
-                        words: right,
-                        units: of_columns,
-                        registers,
-                        next: next.unwrap_or_default(),
-                    };
+                    let of_units = chunks(terms) * PANEL;
+                    let of_columns = &right[split + point * of_units..][..of_units];
+                    let right = Columns { words: at(panel, point), units: of_columns, registers, next };
+                    let left = &bytemuck::cast_slice(patches)[point * size(terms)..][..rows * terms];
                     words.product(left, &units[point * rows..][..rows], right, to, columns, terms);
                     continue;
                 }

@@ -22,7 +22,7 @@ pub use gradient::WinogradGradient;
 pub use words::Words;
 
 use crate::native::lanes::{LANES, LaneElement, Lanes};
-use crate::native::simd::ask_for;
+use crate::native::simd::{LINE, ask_for};
 use product::{PANEL, ROWS};
 use stratus_graph::ops::Conv2d;
 use transform::{input_columns, input_line};
@@ -202,7 +202,6 @@ impl<const EDGE: usize> Pixels<EDGE> {
     /// too far from each other for what the processor foresees by itself.
     #[inline(always)]
     fn ask_for<E: LaneElement>(&self, map: &[E], from: usize) {
-        const LINE: usize = 64;
         if (from * size_of::<E>()).is_multiple_of(LINE) {
             for start in self.starts.as_flattened() {
                 let start = if *start == NOWHERE { 0 } else { *start };

@@ -131,14 +131,6 @@ unsafe fn finish<V: Lanes, E: LaneElement, const TAPS: usize>(
     }
 }
 
-/// The taps of a filter for sixteen channels of the input, and room for what is written behind them.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Filter<const TAPS: usize> {
-    taps: [[[f32; TAPS]; TAPS]; LANES],
-    behind: [f32; LANES],
-}
-
 /// Brings the sums of sixteen filters and of sixteen channels of the input, from `first` on of `inputs`, to taps. Those of points are `apart` floats
 /// from each other, those of channels a panel.
 ///
@@ -152,10 +144,9 @@ unsafe fn finish_block<V: Lanes, E: LaneElement, const TAPS: usize>(
     dw: &mut [E],
 ) {
     // Filters lie far apart: what is written of each is collected first.
-    let mut filters = [Filter { taps: [[[0.0; TAPS]; TAPS]; LANES], behind: [0.0; LANES] }; LANES];
-    let of_input = TAPS * TAPS;
+    let mut filters = [[[[0.0; TAPS]; TAPS]; LANES]; LANES];
     for input in 0..LANES {
-        // SAFETY: the caller's; sixteen floats from any of the taps on lie within a filter and what is behind it.
+        // SAFETY: the caller's.
         unsafe {
             let mut plane = [[V::splat(0.0); REACH]; REACH];
             for (point, value) in plane.as_flattened_mut().iter_mut().enumerate() {
@@ -164,20 +155,11 @@ unsafe fn finish_block<V: Lanes, E: LaneElement, const TAPS: usize>(
                 *value = V::load(&*sums.as_ptr().add(at).cast());
             }
             let taps: [[V; TAPS]; TAPS] = output_plane(plane);
-            let taps = taps.as_flattened();
-            // Sixteen taps at most at a time; the last of them come once more where there are more.
-            for from in [0, of_input.saturating_sub(LANES)] {
-                let mut rows = [V::splat(0.0); LANES];
-                for (row, value) in rows.iter_mut().zip(&taps[from..]) {
-                    *row = *value;
-                }
-                for (filter, values) in filters.iter_mut().zip(V::transpose(rows)) {
-                    // Where a filter's taps are fewer, what is written behind them is in the place of the next input's.
-                    let to = (&raw mut *filter).cast::<f32>().add(input * of_input + from);
-                    values.store(&mut *to.cast());
-                }
-                if of_input <= LANES {
-                    break;
+            for (tap, values) in taps.as_flattened().iter().enumerate() {
+                let mut lanes = [0.0; LANES];
+                values.store(&mut lanes);
+                for (filter, value) in filters.iter_mut().zip(lanes) {
+                    filter[input].as_flattened_mut()[tap] = value;
                 }
             }
         }
@@ -185,7 +167,7 @@ unsafe fn finish_block<V: Lanes, E: LaneElement, const TAPS: usize>(
     let there = LANES.min(inputs - first);
     for (filter, dw) in filters.iter().zip(dw.chunks_exact_mut(inputs * TAPS * TAPS)) {
         let to = &mut dw[first * TAPS * TAPS..][..there * TAPS * TAPS];
-        for (to, value) in to.iter_mut().zip(filter.taps.as_flattened().as_flattened()) {
+        for (to, value) in to.iter_mut().zip(filter.as_flattened().as_flattened()) {
             *to = E::store(*value);
         }
     }

@@ -116,6 +116,27 @@ fn every_pass_follows_the_definition() {
     }
 }
 
+/// So many weights that they are asked for before they are multiplied by; of channels that do not fill a chunk.
+#[test]
+fn weights_that_are_asked_for() {
+    let conv = Conv2d::new(360, 352, 3, 1, 1);
+    let machine = Machine { team: Team::single(), level: Level::detect([true, true]) };
+    let x: Vec<Bf16> = elements(&numbers(36 * conv.in_channels, 1));
+    let weights: Vec<Bf16> = elements(&numbers(conv.weight_shape().iter().product(), 2));
+    let of = |words: Option<Words>| {
+        let kernel = WinogradConv::new(&conv, Pass::Forward, 1, [6, 6], words, &machine).unwrap();
+        let mut y = vec![Bf16::store(f32::NAN); 36 * conv.out_channels];
+        kernel.run(&x, &weights, &[], false, &mut y, &mut vec![f32::NAN; kernel.scratch_bytes() / 4]);
+        y
+    };
+    let expected: Vec<f32> = of(None).iter().map(|y| y.load()).collect();
+    let one_by_one = of(Some(Words::Portable));
+    assert_close(&one_by_one, &expected, TOLERANCE + 2e-3 + WORDS_TOLERANCE, "words");
+    if let Some(words) = Words::detect(machine.level) {
+        assert!(of(Some(words)) == one_by_one, "other bits");
+    }
+}
+
 /// Patches without anything, of tiny numbers, and with what is no number: it stays where it reaches.
 #[test]
 fn units_of_patches_of_every_kind() {

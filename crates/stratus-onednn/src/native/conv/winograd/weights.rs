@@ -112,15 +112,15 @@ unsafe fn taps_of<V: Lanes, E: LaneElement, const TAPS: usize>(
         }
         let to = filter.as_flattened_mut();
         if there == LANES && first + (LANES - 1) * apart + taps.max(LANES) <= weights.len() {
-            // Sixteen taps of each column, of which some may be of the next, read across; and what is left of them.
+            // Sixteen taps of each column, of which some may be of the next, read across; the last sixteen where they are more.
             let across = |from: usize| {
                 let at = |column: usize| weights.as_ptr().add(first + column * apart + from);
                 V::transpose(std::array::from_fn(|column| E::load_lanes(&*at(column).cast())))
             };
-            let count = LANES.min(taps);
-            to[..count].copy_from_slice(&across(0)[..count]);
-            if taps > LANES {
-                to[taps - LANES..].copy_from_slice(&across(taps - LANES));
+            for from in (0..taps).step_by(LANES).map(|from| from.min(taps.saturating_sub(LANES))) {
+                for (to, value) in to[from..].iter_mut().zip(across(from)) {
+                    *to = value;
+                }
             }
         } else {
             for (tap, value) in to.iter_mut().enumerate() {

@@ -5,8 +5,9 @@
 //! normal deviates, by 0.5 % where one pixel in ten thousand is two hundred times as large as the others; storing them as bf16 rounds by 0.17 %
 //! (docs/benchmarks/2026-11-23-whole-numbers.md).
 //!
-//! Every tile has a unit for each point, and every filter one for each point and as many terms as are summed as whole numbers. Neighbouring terms lie together, as VPDPWSSD takes them: to each of 16 sums of 32 bits it
-//! adds two products of 16 bits (Intel, "Intel 64 and IA-32 architectures software developer's manual", volume 2).
+//! Every tile has a unit for each point, and every filter one for each point and for as many terms as are summed as whole numbers. Neighbouring terms
+//! lie together, as VPDPWSSD takes them: to each of 16 sums of 32 bits it adds two products of 16 bits (Intel, "Intel 64 and IA-32 architectures software
+//! developer's manual", volume 2).
 
 use super::product::{PANEL, ROWS};
 use super::{POINTS, REACH, store};
@@ -48,7 +49,7 @@ pub struct Columns<'a> {
     /// Their units: [`PANEL`] for each chunk of terms.
     pub units: &'a [f32],
     pub registers: usize,
-    /// What will be multiplied by next: it is brought to the second cache meanwhile, from which all but the first rows have it anyway.
+    /// What will be multiplied by next, which is asked for meanwhile; empty where it is not worth it.
     pub next: &'a [i16],
 }
 
@@ -142,9 +143,6 @@ mod vnni {
         _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512, _mm512_storeu_ps,
     };
 
-    /// Numbers in a line of a cache.
-    const LINE: usize = 32;
-
     /// # Safety
     /// AVX-512 VNNI must be there; the sizes are those that [`Words::product`](super::Words::product) asks for, with `WIDE` registers of columns.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
@@ -156,14 +154,12 @@ mod vnni {
         stride: usize,
         terms: usize,
     ) {
-        let mut ask =
-            right.next.chunks(right.next.len().div_ceil(of_rows.len() / ROWS * chunks(terms)).max(1));
+        let steps = of_rows.len() / ROWS * chunks(terms);
+        let mut next = right.next.chunks(right.next.len().div_ceil(steps.max(1)).max(1));
         for row in (0..of_rows.len()).step_by(ROWS) {
             for first in (0..terms).step_by(CHUNK) {
                 let count = CHUNK.min(terms - first);
-                for line in ask.next().unwrap_or_default().chunks(LINE) {
-                    ask_for_later(line, 0);
-                }
+                ask_for_later(next.next().unwrap_or_default());
                 // SAFETY: the caller's: rows, columns and terms lie within the matrices.
                 unsafe {
                     let left = left.as_ptr().add(row * terms + first);
@@ -324,8 +320,8 @@ pub unsafe fn round_row<V: Lanes>(
     }
 }
 
-/// A chunk of the terms of sixteen filters as pairs of whole numbers: those of a point and a pair go to `words` from `to(point, pair)` on, the filters' units to
-/// `units` from `of(point)` on.
+/// A chunk of the terms of sixteen filters as pairs of whole numbers: those of a point and a pair go to `words` from `to(point, pair)` on, the filters'
+/// units to `units` from `of(point)` on.
 ///
 /// # Safety
 /// Of [`Lanes`]; there are so many terms in `strip`, and room for what is written.
