@@ -25,6 +25,7 @@ test:
 	@bash scripts/deps.sh --best-effort
 	@bash scripts/deps-jpeg.sh --best-effort
 	$(CARGO) test --workspace --locked
+	@bash scripts/amx/test.sh --best-effort
 	@bash scripts/check-onnx.sh --best-effort
 
 # What onnxruntime makes of the exported networks.
