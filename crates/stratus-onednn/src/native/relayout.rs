@@ -12,6 +12,9 @@ use stratus_engine::Layout;
 /// Indices of a tile along the outer and the inner one of its dimensions.
 const TILE: [usize; 2] = [16, 32];
 
+/// Numbers that are moved at once, where they are neighbours before and after.
+const RUN: usize = 16;
+
 /// The most dimensions.
 const MOST: usize = 6;
 
@@ -23,6 +26,8 @@ pub struct Relayout {
     places: [Vec<Vec<usize>>; 2],
     /// The dimensions of a tile, the inner one last.
     tiled: [usize; 2],
+    /// Whether every [`RUN`] indices of a tile's inner dimension are neighbours, in the source and in the target; what is left at its end need not be.
+    runs: bool,
     /// The target's outermost dimension, by which threads share the work: its index advances by so much.
     outermost: usize,
     /// Indices of that dimension that a stretch of the target holds, and the stretch's elements.
@@ -54,11 +59,18 @@ impl Relayout {
         let mut by_extent: Vec<usize> = (0..shape.len()).collect();
         by_extent.sort_by_key(|&dimension| (std::cmp::Reverse(shape[dimension]), dimension));
         let innermost = to.blocks.last().map(|&(dimension, _)| dimension);
-        let mut tiled = [by_extent[0], by_extent[1]];
-        if innermost == Some(tiled[0]) || (innermost != Some(tiled[1]) && from.strides[tiled[0]] == 1) {
-            tiled.swap(0, 1);
-        }
         let places = [from, to].map(|layout| (0..shape.len()).map(|d| places(layout, d)).collect::<Vec<_>>());
+        let in_runs = |d: &usize| places.iter().all(|places| are_runs(&places[*d]));
+        let of_runs = by_extent.iter().copied().find(in_runs);
+        let [first, second] = [by_extent[0], by_extent[1]];
+        let inner = match of_runs {
+            Some(dimension) => dimension,
+            None if innermost == Some(first) => first,
+            None if innermost != Some(second) && from.strides[first] == 1 => first,
+            None => second,
+        };
+        let tiled = [if inner == first { second } else { first }, inner];
+        let runs = of_runs.is_some();
         // Threads write stretches of the target: along the dimension of the largest stride, a block at a time.
         let outermost =
             (0..shape.len()).filter(|&d| to.padded[d] > block(to, d)).max_by_key(|&d| to.strides[d]);
@@ -69,7 +81,7 @@ impl Relayout {
         }
         let pads = to.elements() != shape.iter().product::<usize>();
         let (shape, elements, machine) = (shape.clone(), to.elements(), machine.clone());
-        Some(Self { shape, places, tiled, outermost, stretch, pads, elements, machine })
+        Some(Self { shape, places, tiled, runs, outermost, stretch, pads, elements, machine })
     }
 
     /// Goes it.
@@ -102,6 +114,8 @@ impl Relayout {
         let [outer, inner] = self.tiled;
         for outers in tiles(&ranges[outer], TILE[0]) {
             for inners in tiles(&ranges[inner], TILE[1]) {
+                let in_runs = |index: usize| index.is_multiple_of(RUN);
+                let runs = self.runs && in_runs(inners.start) && in_runs(inners.end);
                 let mut ranges = ranges.clone();
                 (ranges[outer], ranges[inner]) =
                     (outers.start..outers.start + 1, inners.start..inners.start + 1);
@@ -112,7 +126,11 @@ impl Relayout {
                     // The tile's first element is in its rows and columns too.
                     from -= rows[0][0] + columns[0][0];
                     to -= rows[1][0] + columns[1][0];
-                    bring(self.machine.level, rows, columns, [from, to, first], x, y);
+                    let places = [from, to, first];
+                    match runs {
+                        true => bring_runs(self.machine.level, rows, columns, places, x, y),
+                        false => bring(self.machine.level, rows, columns, places, x, y),
+                    }
                 });
             }
         }
@@ -139,6 +157,12 @@ impl Relayout {
     }
 }
 
+/// Whether places are those of neighbours, [`RUN`] at a time, but for what is left at the end.
+fn are_runs(places: &[usize]) -> bool {
+    let (runs, _) = places.as_chunks::<RUN>();
+    !runs.is_empty() && runs.iter().all(|run| run.iter().zip(run[0]..).all(|(&place, next)| place == next))
+}
+
 /// A dimension's indices in one block.
 fn block(layout: &Layout, dimension: usize) -> usize {
     layout.blocks.iter().filter(|block| block.0 == dimension).map(|block| block.1).product()
@@ -155,6 +179,30 @@ multiversion! {
     fn bring / bring_body [X: Element, Y: Element] [X, Y] (
         rows: [&[usize]; 2], columns: [&[usize]; 2], places: [usize; 3], x: &[X], y: &mut [Y]
     )
+}
+
+multiversion! {
+    fn bring_runs / bring_runs_body [X: Element, Y: Element] [X, Y] (
+        rows: [&[usize]; 2], columns: [&[usize]; 2], places: [usize; 3], x: &[X], y: &mut [Y]
+    )
+}
+
+/// Brings a tile whose columns are neighbours, [`RUN`] at a time.
+#[inline(always)]
+fn bring_runs_body<X: Element, Y: Element>(
+    rows: [&[usize]; 2],
+    columns: [&[usize]; 2],
+    [from, to, first]: [usize; 3],
+    x: &[X],
+    y: &mut [Y],
+) {
+    for (&row, &to_row) in rows[0].iter().zip(rows[1]) {
+        for (&column, &to_column) in columns[0].iter().step_by(RUN).zip(columns[1].iter().step_by(RUN)) {
+            let x = &x[from + row + column..][..RUN];
+            let y = &mut y[to + to_row + to_column - first..][..RUN];
+            x.iter().zip(y).for_each(|(x, y)| *y = Y::store(x.load()));
+        }
+    }
 }
 
 /// Brings a tile: of its elements, row and column each add their part to the places.

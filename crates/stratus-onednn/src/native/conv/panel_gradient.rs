@@ -19,14 +19,17 @@ use super::taps::Axis;
 use super::tiles::{BLOCK, ROWS, STEPS, SUMS};
 use crate::native::elementwise::Machine;
 use crate::native::relayout::Relayout;
-use crate::native::simd::Instructions;
+use crate::native::simd::{Instructions, ask_for_later};
 use crate::native::threads::{MAX_THREADS, cut, groups, piece, split};
 use std::ops::Range;
 use stratus_engine::Layout;
 use stratus_graph::ops::Conv2d;
 
-/// The rows of a panel that a chunk should have. More of them let sums stay longer in registers, fewer let panels stay in the caches.
-const CHUNK_ROWS: usize = 256;
+/// The rows of a panel that a chunk should have, few or many. More of them let sums stay longer in registers, fewer let panels stay in the caches.
+const CHUNK_ROWS: [usize; 2] = [128, 256];
+
+/// The most bytes of a chunk's panels for which it has many rows: they share a core's second cache with what is asked for ahead.
+const MOST_BYTES: usize = 3 << 18;
 
 /// The most rows of a kernel.
 const MOST_ROWS: usize = 16;
@@ -123,7 +126,14 @@ impl<U: Multiply> WeightGradient<U> {
             return None;
         }
         let [height, width] = [output[0], output[1].next_multiple_of(U::GROUP)];
-        let chunk_terms = CHUNK_ROWS * U::GROUP;
+        let blocks = [conv.out_channels, conv.in_channels].map(|channels| channels.div_ceil(BLOCK));
+        let axes = [0, 1].map(|axis| Axis::forward(conv, axis, [input[axis], output[axis]]));
+        let [few, many] = CHUNK_ROWS;
+        // A row of all panels; of the input's there is one for each remainder of a stride.
+        let row = 2 * (blocks[0] + blocks[1] * axes[0].classes().count()) * size_of::<[f32; ROWS]>();
+        // Registers of tiles are read and written more slowly than others; a single tap gains nothing from rows that others see too.
+        let long = unit.takes_filters_in_rows() || conv.kernel != [1; 2] && many * row <= MOST_BYTES;
+        let chunk_terms = U::GROUP * if long { many } else { few };
         // Whole tiles of terms between one row and the next, where that is possible.
         let whole = |length: usize, wanted: usize| {
             let even = U::TERMS / gcd(length, U::TERMS);
@@ -134,7 +144,6 @@ impl<U: Multiply> WeightGradient<U> {
         } else {
             [whole(width, chunk_terms / (height * width)).min(batch), height]
         };
-        let blocks = [conv.out_channels, conv.in_channels].map(|channels| channels.div_ceil(BLOCK));
         let [rows, columns] = conv.kernel;
         let sums = Layout {
             tag: "sums".to_owned(),
@@ -148,7 +157,7 @@ impl<U: Multiply> WeightGradient<U> {
             channels: conv.in_channels,
             filters: conv.out_channels,
             batch,
-            axes: [0, 1].map(|axis| Axis::forward(conv, axis, [input[axis], output[axis]])),
+            axes,
             chunk,
             groups: groups(machine.team.threads(), if small { 1 } else { blocks[0] }),
             gather: Relayout::new(&sums, takes, machine)?,
@@ -340,14 +349,15 @@ impl<U: Multiply> WeightGradient<U> {
         let (sums, _) = sums.as_chunks_mut::<SUMS>();
         for (filters, sums) in sums.chunks_exact_mut(self.sums_of_block() / SUMS).enumerate() {
             let dy = [2 * filters, 2 * filters + 1].map(|half| &dy[half * panel..][..panel]);
-            let sums = sums[column * channel_blocks * taps..].chunks_exact_mut(taps);
-            for (channels, sums) in sums.take(channel_blocks).enumerate() {
-                for (walk, sums) in walks.iter().zip(sums) {
-                    let x = [2 * channels, 2 * channels + 1]
-                        .map(|half| &x[walk.start + half * walk.panel..][..walk.count * U::TILE]);
-                    let next = ahead.take(walk.count);
-                    U::multiply_add(ready, dy.map(|half| &half[walk.from..]), x, walk.count, next, sums);
-                }
+            let sums = &mut sums[column * channel_blocks * taps..][..channel_blocks * taps];
+            for product in 0..sums.len() {
+                let (channels, walk) = (product / taps, &walks[product % taps]);
+                let x = [2 * channels, 2 * channels + 1]
+                    .map(|half| &x[walk.start + half * walk.panel..][..walk.count * U::TILE]);
+                let next = ahead.take(walk.count);
+                let (sums, later) = sums[product..].split_at_mut(1);
+                later.first().into_iter().for_each(|later| ask_for_later(later));
+                U::multiply_add(ready, dy.map(|half| &half[walk.from..]), x, walk.count, next, &mut sums[0]);
             }
         }
     }

@@ -56,14 +56,14 @@ pub trait Multiply: Copy + Send + Sync + 'static {
         unsafe { gradient.pack_output_by_terms(chunk, filters, dy, panels, bias) }
     }
 
-    /// Writes the pixels of one row of panels, of which there are [`Self::GROUP`], given by where their channels begin.
+    /// Writes the pixels of rows of panels from `row` on, [`Self::GROUP`] for each, given by where their channels begin.
     ///
     /// # Safety
     /// AVX-512 must be there; all channels of the pixels lie within the map.
     unsafe fn put(
         map: &Panels<'_, Self::Element>,
         blocks: Range<usize>,
-        pixels: [Option<usize>; 2],
+        pixels: &[[Option<usize>; 2]],
         panels: &mut [Self::Element],
         row: usize,
     );
@@ -122,12 +122,12 @@ impl Multiply for Unit {
     unsafe fn put(
         map: &Panels<'_, Bf16>,
         blocks: Range<usize>,
-        pixels: [Option<usize>; 2],
+        pixels: &[[Option<usize>; 2]],
         panels: &mut [Bf16],
         row: usize,
     ) {
         // SAFETY: the caller's.
-        unsafe { map.put_pair(blocks, pixels, panels, row) }
+        unsafe { map.put_pairs(blocks, pixels, panels, row) }
     }
 
     #[inline]
@@ -166,12 +166,12 @@ impl Multiply for Avx512F32 {
     unsafe fn put(
         map: &Panels<'_, f32>,
         blocks: Range<usize>,
-        [pixel, _]: [Option<usize>; 2],
+        pixels: &[[Option<usize>; 2]],
         panels: &mut [f32],
         row: usize,
     ) {
         // SAFETY: the caller's.
-        unsafe { map.put_pixel(blocks, pixel, panels, row) }
+        unsafe { map.put_pixels(blocks, pixels, panels, row) }
     }
 
     #[inline]

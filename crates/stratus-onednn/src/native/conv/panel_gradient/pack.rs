@@ -3,22 +3,34 @@
 use super::{BLOCK, Chunk, Multiply, ROWS, Range, WeightGradient};
 use crate::native::conv::tiles::{TERMS, TILE, Unit, load, mask};
 use crate::native::lanes::transpose;
-use crate::native::simd::Bf16;
+use crate::native::simd::{Bf16, Element};
 use std::arch::x86_64::{
     __m512i, __mmask16, _mm512_add_ps, _mm512_and_si512, _mm512_castsi512_ps, _mm512_loadu_ps,
     _mm512_loadu_si512, _mm512_maskz_loadu_ps, _mm512_permutex2var_epi16, _mm512_set1_epi32,
     _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_storeu_si512,
 };
 
+/// Rows of a panel that are written at once.
+const TOGETHER: usize = 16;
+
 /// Which elements of two registers make pairs, for the first half of both and for the second.
+const PAIRS: [[u16; BLOCK]; 2] = {
+    let mut pairs = [[0; BLOCK]; 2];
+    let mut i = 0;
+    while i < BLOCK {
+        pairs[0][i] = (i / 2 + i % 2 * BLOCK) as u16;
+        pairs[1][i] = (ROWS + i / 2 + i % 2 * BLOCK) as u16;
+        i += 1;
+    }
+    pairs
+};
+
+/// [`PAIRS`] in registers.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn pairs() -> [__m512i; 2] {
-    [0, ROWS].map(|first| {
-        let elements: [u16; BLOCK] = std::array::from_fn(|i| (first + i / 2 + i % 2 * BLOCK) as u16);
-        // SAFETY: 64 bytes.
-        unsafe { _mm512_loadu_si512(elements.as_ptr().cast()) }
-    })
+    // SAFETY: 64 bytes each.
+    unsafe { [_mm512_loadu_si512(PAIRS[0].as_ptr().cast()), _mm512_loadu_si512(PAIRS[1].as_ptr().cast())] }
 }
 
 /// Adds sixteen pairs of neighbouring bf16 to as many sums.
@@ -46,68 +58,107 @@ pub struct Panels<'a, E> {
 }
 
 impl Panels<'_, Bf16> {
-    /// Writes a pair of pixels, given by where their channels begin, as the panels' row `row`: so many blocks of 32 channels.
+    /// Writes pairs of pixels, given by where their channels begin, as the panels' rows from `row` on: so many blocks of 32 channels.
     ///
     /// # Safety
     /// AVX-512 must be there; all channels of the pixels lie within the map.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
-    pub unsafe fn put_pair(
+    pub unsafe fn put_pairs(
         &self,
         blocks: Range<usize>,
-        pixels: [Option<usize>; 2],
+        pixels: &[[Option<usize>; 2]],
         panels: &mut [Bf16],
         row: usize,
     ) {
         let [low, high] = pairs();
         for (number, block) in blocks.enumerate() {
             let mask = mask(self.channels, block);
-            let at = |pixel: Option<usize>| pixel.map(|at| at + block * BLOCK);
-            // SAFETY: the caller's.
-            let [first, second] = unsafe { pixels.map(|pixel| load(self.map, at(pixel), mask)) };
-            let halves = [
-                _mm512_permutex2var_epi16(first, low, second),
-                _mm512_permutex2var_epi16(first, high, second),
-            ];
-            for (half, values) in halves.into_iter().enumerate() {
-                let to = &mut panels[(2 * number + half) * self.panel + row * TERMS..][..TERMS];
-                // SAFETY: 64 bytes.
-                unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), values) };
+            let [left, right] = self.rows(panels, number, row..row + pixels.len());
+            let to = left.chunks_exact_mut(TERMS).zip(right.chunks_exact_mut(TERMS));
+            for ([first, second], (left, right)) in pixels.iter().zip(to) {
+                // SAFETY: the caller's; 64 bytes are written of either half.
+                unsafe {
+                    let first = load(self.map, first.map(|at| at + block * BLOCK), mask);
+                    let second = load(self.map, second.map(|at| at + block * BLOCK), mask);
+                    let halves = [
+                        _mm512_permutex2var_epi16(first, low, second),
+                        _mm512_permutex2var_epi16(first, high, second),
+                    ];
+                    _mm512_storeu_si512(left.as_mut_ptr().cast(), halves[0]);
+                    _mm512_storeu_si512(right.as_mut_ptr().cast(), halves[1]);
+                }
             }
         }
     }
 }
 
 impl Panels<'_, f32> {
-    /// Writes a pixel, given by where its channels begin, as the panels' row `row`: so many blocks of 32 channels.
+    /// Writes pixels, given by where their channels begin, as the panels' rows from `row` on: so many blocks of 32 channels.
     ///
     /// # Safety
-    /// AVX-512 must be there; all channels of the pixel lie within the map.
+    /// AVX-512 must be there; all channels of the pixels lie within the map.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
-    pub unsafe fn put_pixel(
+    pub unsafe fn put_pixels(
         &self,
         blocks: Range<usize>,
-        pixel: Option<usize>,
+        pixels: &[[Option<usize>; 2]],
         panels: &mut [f32],
         row: usize,
     ) {
         for (number, block) in blocks.enumerate() {
             let mask = mask(self.channels, block);
-            for half in 0..2 {
-                let values = match pixel {
-                    Some(at) => {
-                        let from = self.map.as_ptr().wrapping_add(at + block * BLOCK + half * ROWS);
-                        // SAFETY: the caller's; masked elements are not read.
-                        unsafe { _mm512_maskz_loadu_ps((mask >> (half * ROWS)) as __mmask16, from) }
-                    }
-                    None => _mm512_setzero_ps(),
-                };
-                let to = &mut panels[(2 * number + half) * self.panel + row * ROWS..][..ROWS];
-                // SAFETY: 64 bytes.
-                unsafe { _mm512_storeu_ps(to.as_mut_ptr(), values) };
+            for (half, to) in self.rows(panels, number, row..row + pixels.len()).into_iter().enumerate() {
+                let mask = (mask >> (half * ROWS)) as __mmask16;
+                for ([pixel, _], to) in pixels.iter().zip(to.chunks_exact_mut(ROWS)) {
+                    let values = match pixel {
+                        Some(at) => {
+                            let from = self.map.as_ptr().wrapping_add(at + block * BLOCK + half * ROWS);
+                            // SAFETY: the caller's; masked elements are not read.
+                            unsafe { _mm512_maskz_loadu_ps(mask, from) }
+                        }
+                        None => _mm512_setzero_ps(),
+                    };
+                    // SAFETY: 64 bytes.
+                    unsafe { _mm512_storeu_ps(to.as_mut_ptr(), values) };
+                }
             }
         }
+    }
+}
+
+impl<E: Element> Panels<'_, E> {
+    /// Rows of the two panels of a block of channels.
+    #[inline(always)]
+    fn rows<'a>(&self, panels: &'a mut [E], block: usize, rows: Range<usize>) -> [&'a mut [E]; 2] {
+        let row = size_of::<[f32; ROWS]>() / size_of::<E>();
+        let (left, right) = panels[2 * block * self.panel..].split_at_mut(self.panel);
+        [left, right].map(|half| &mut half[rows.start * row..rows.end * row])
+    }
+}
+
+/// Writes a row of terms as these rows of panels; `pixel` says where the channels of a column's pixel begin.
+///
+/// # Safety
+/// AVX-512 must be there; all channels of the pixels lie within the map.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn put_row<U: Multiply>(
+    map: &Panels<'_, U::Element>,
+    blocks: &Range<usize>,
+    pixel: impl Fn(usize) -> Option<usize>,
+    panels: &mut [U::Element],
+    rows: Range<usize>,
+) {
+    let mut pixels = [[None; 2]; TOGETHER];
+    for first in rows.clone().step_by(TOGETHER) {
+        let pixels = &mut pixels[..TOGETHER.min(rows.end - first)];
+        for (row, pixels) in (first - rows.start..).zip(&mut *pixels) {
+            *pixels = [pixel(U::GROUP * row), pixel(U::GROUP * row + 1)];
+        }
+        // SAFETY: the caller's.
+        unsafe { U::put(map, blocks.clone(), pixels, panels, first) };
     }
 }
 
@@ -189,18 +240,15 @@ impl<U: Multiply> WeightGradient<U> {
             for image in chunk.images.clone() {
                 let pixel =
                     |x: usize| (x < width).then_some(((image * height + row) * width + x) * self.filters);
-                for x in (0..self.columns()).step_by(U::GROUP) {
-                    // SAFETY: filters of a pixel of the map.
-                    unsafe { U::put(&map, filters.clone(), [pixel(x), pixel(x + 1)], panels, next) };
-                    next += 1;
-                }
+                let rows = next..next + self.columns() / U::GROUP;
+                next = rows.end;
+                // SAFETY: filters of a pixel of the map.
+                unsafe { put_row::<U>(&map, filters, pixel, panels, rows) };
             }
         }
         // What the last tile has behind the last term adds nothing.
-        for row in next..next.next_multiple_of(ROWS) {
-            // SAFETY: as above.
-            unsafe { U::put(&map, filters.clone(), [None; 2], panels, row) };
-        }
+        // SAFETY: as above.
+        unsafe { put_row::<U>(&map, filters, |_| None, panels, next..next.next_multiple_of(ROWS)) };
         let Some(bias) = &mut bias else { return };
         for (half, sums) in bias.chunks_exact_mut(ROWS * ROWS).enumerate() {
             let (sums, _) = sums.as_chunks_mut::<ROWS>();
@@ -234,10 +282,6 @@ impl<U: Multiply> WeightGradient<U> {
             let [panel_rows, panel] = self.input_panel(sizes, reach);
             let panels = &mut panels[start..][..2 * blocks * panel];
             let map = Panels { map: x, channels: self.channels, panel };
-            let mut put = |row: usize, pixels: [Option<usize>; 2]| {
-                // SAFETY: channels of a pixel of the map.
-                unsafe { U::put(&map, 0..blocks, pixels, panels, row) };
-            };
             for row in 0..chunk.rows.len() + reach {
                 let y = y_axis.inside(chunk.rows.start + row, y_axis.origin() + class.cast_signed());
                 for (number, image) in chunk.images.clone().enumerate() {
@@ -246,14 +290,14 @@ impl<U: Multiply> WeightGradient<U> {
                         let (y, x) = (y?, x_axis.inside(x, sees).filter(|_| x < x_axis.count)?);
                         Some(((image * y_axis.inputs + y) * x_axis.inputs + x) * self.channels)
                     };
-                    for row in 0..panel_rows_of_a_row {
-                        put(first + row, [pixel(U::GROUP * row), pixel(U::GROUP * row + 1)]);
-                    }
+                    // SAFETY: channels of a pixel of the map.
+                    unsafe {
+                        put_row::<U>(&map, &(0..blocks), pixel, panels, first..first + panel_rows_of_a_row);
+                    };
                 }
             }
-            for row in panel_rows..panel_rows + ROWS {
-                put(row, [None; 2]);
-            }
+            // SAFETY: as above.
+            unsafe { put_row::<U>(&map, &(0..blocks), |_| None, panels, panel_rows..panel_rows + ROWS) };
         }
     }
 }
