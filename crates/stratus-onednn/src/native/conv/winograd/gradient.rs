@@ -13,7 +13,7 @@
 use super::product::PANEL;
 use super::sums::{add_products, finish_filters, make_filters};
 use super::transform::filter_plane;
-use super::{Grid, POINTS, REACH, filled, load_row, outputs, panels, patch_plane, sixteen, store, taps};
+use super::{Grid, POINTS, REACH, filled, load_column, outputs, panels, patch_plane, sixteen, store, taps};
 use crate::native::elementwise::Machine;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::threads::{MAX_THREADS, cut, pairs, piece, split};
@@ -27,7 +27,7 @@ const DEEPEST: usize = 128;
 const FEW: usize = 128 * 128;
 
 /// How many tiles before they are transformed pixels are asked for.
-const AHEAD: usize = 2;
+const AHEAD: usize = 4;
 
 /// Sums at all points of a panel of the output's channels and a register of the input's.
 const SUMS_AT_ONCE: usize = POINTS * LANES * PANEL;
@@ -377,8 +377,12 @@ unsafe fn transform_maps<
                 // SAFETY: as above.
                 unsafe {
                     let mut taps = [[V::splat(0.0); OUTPUTS]; OUTPUTS];
-                    for (row, taps) in taps.iter_mut().enumerate() {
-                        *taps = load_row(dy, &there, row, [*outputs, register * LANES]);
+                    for column in 0..OUTPUTS {
+                        let values = load_column(dy, &there, column, [*outputs, register * LANES]);
+                        for (row, value) in taps.iter_mut().zip(values) {
+                            let row: &mut [V; OUTPUTS] = row;
+                            row[column] = value;
+                        }
                     }
                     if FIRST == 0 {
                         // A tile first: the sum over a map is longer than floats can add up one by one.

@@ -25,7 +25,7 @@ use crate::native::lanes::{LANES, LaneElement, Lanes};
 use crate::native::simd::{LINE, ask_for};
 use product::{PANEL, ROWS};
 use stratus_graph::ops::Conv2d;
-use transform::{input_columns, input_line};
+use transform::input_line;
 
 /// Edge of the input that outputs which are made together depend on, and the number of points along one dimension.
 const REACH: usize = 6;
@@ -211,52 +211,46 @@ impl<const EDGE: usize> Pixels<EDGE> {
     }
 }
 
-/// Sixteen channels, from `from` on of `channels`, of a row of a tile's pixels; zero where there is no pixel or channel.
+/// Sixteen channels, from `from` on of `channels`, of a column of a tile's pixels; zero where there is no pixel or channel.
 ///
 /// # Safety
 /// Of [`Lanes`]; the pixels' channels lie within `map`.
 #[inline(always)]
-unsafe fn load_row<V: Lanes, E: LaneElement, const EDGE: usize>(
+unsafe fn load_column<V: Lanes, E: LaneElement, const EDGE: usize>(
     map: &[E],
     pixels: &Pixels<EDGE>,
-    row: usize,
+    column: usize,
     [channels, from]: [usize; 2],
 ) -> [V; EDGE] {
-    let starts = &pixels.starts[row];
     let count = LANES.min(channels - from);
     let zeros = [E::store(0.0); LANES];
     // SAFETY: the caller's.
     unsafe {
         let mut values = [V::splat(0.0); EDGE];
-        if count < LANES {
-            for (value, &start) in values.iter_mut().zip(starts) {
+        for (value, starts) in values.iter_mut().zip(&pixels.starts) {
+            let start = starts[column];
+            if count < LANES {
                 let mut part = zeros;
                 if start != NOWHERE {
                     part[..count].copy_from_slice(&map[start + from..][..count]);
                 }
                 *value = E::load_lanes(&part);
+                continue;
             }
-        } else if pixels.whole {
-            debug_assert!(starts[EDGE - 1] + from + LANES <= map.len());
-            let first = map.as_ptr().add(starts[0] + from);
-            for (column, value) in values.iter_mut().enumerate() {
-                *value = E::load_lanes(&*first.add(column * channels).cast::<[E; LANES]>());
-            }
-        } else {
-            for (value, &start) in values.iter_mut().zip(starts) {
-                debug_assert!(start == NOWHERE || start + from + LANES <= map.len());
-                let at = map.as_ptr().wrapping_add(start.wrapping_add(from)).cast::<[E; LANES]>();
-                *value = E::load_lanes(if start == NOWHERE { &zeros } else { &*at });
-            }
+            let there = pixels.whole || start != NOWHERE;
+            debug_assert!(!there || start + from + LANES <= map.len());
+            let at = map.as_ptr().wrapping_add(start.wrapping_add(from)).cast::<[E; LANES]>();
+            *value = E::load_lanes(if there { &*at } else { &zeros });
         }
         values
     }
 }
 
-/// A patch of the input as values at points: at `ROWS` rows of them, from row `FIRST` on.
+/// A patch of the input as values at points: at `ROWS` rows of them, from row `FIRST` on. Columns first: of rows that are not wanted nothing else is
+/// made.
 ///
 /// # Safety
-/// As [`load_row`].
+/// As [`load_column`].
 #[inline(always)]
 unsafe fn patch_plane<V: Lanes, E: LaneElement, const FIRST: usize, const ROWS: usize>(
     map: &[E],
@@ -265,11 +259,17 @@ unsafe fn patch_plane<V: Lanes, E: LaneElement, const FIRST: usize, const ROWS: 
 ) -> [[V; REACH]; ROWS] {
     // SAFETY: the caller's.
     unsafe {
-        let mut lines = [[V::splat(0.0); REACH]; REACH];
-        for (row, line) in lines.iter_mut().enumerate() {
-            *line = input_line(load_row(map, pixels, row, channels));
+        let mut plane = [[V::splat(0.0); REACH]; ROWS];
+        for column in 0..REACH {
+            let line = input_line(load_column(map, pixels, column, channels));
+            for (row, value) in plane.iter_mut().zip(line.into_iter().skip(FIRST)) {
+                row[column] = value;
+            }
         }
-        input_columns::<V, FIRST, ROWS>(&lines)
+        for row in &mut plane {
+            *row = input_line(*row);
+        }
+        plane
     }
 }
 

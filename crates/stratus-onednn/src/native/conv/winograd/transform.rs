@@ -116,45 +116,27 @@ fn column_of<V: Lanes, const HEIGHT: usize, const WIDTH: usize>(
     values
 }
 
-/// Rows of a patch, each brought to values at points, as values at the points of the plane: at `ROWS` rows of them, from row `FIRST` on.
+/// Taps as values at the points of the plane: at `ROWS` rows of them, from row `FIRST` on.
 ///
 /// # Safety
 /// Of [`Lanes`]; likewise below.
-#[inline(always)]
-pub(super) unsafe fn input_columns<V: Lanes, const FIRST: usize, const ROWS: usize>(
-    lines: &[[V; REACH]; REACH],
-) -> [[V; REACH]; ROWS] {
-    let mut plane = [[lines[0][0]; REACH]; ROWS];
-    for column in 0..REACH {
-        // SAFETY: the caller's.
-        let line = unsafe { input_line(column_of(lines, column)) };
-        for (row, value) in plane.iter_mut().zip(line.into_iter().skip(FIRST)) {
-            row[column] = value;
-        }
-    }
-    plane
-}
-
-/// Taps as values at points, likewise.
-///
-/// # Safety
-/// Of [`Lanes`].
 #[inline(always)]
 pub(super) unsafe fn filter_plane<V: Lanes, const COUNT: usize, const FIRST: usize, const ROWS: usize>(
     g: [[V; COUNT]; COUNT],
 ) -> [[V; REACH]; ROWS] {
     // SAFETY: the caller's.
     unsafe {
-        let mut rows = [[g[0][0]; REACH]; COUNT];
-        for (row, g) in rows.iter_mut().zip(g) {
-            *row = filter_line(g);
-        }
-        let mut plane = [[g[0][0]; REACH]; ROWS];
-        for column in 0..REACH {
-            let line = filter_line(column_of(&rows, column));
-            for (row, value) in plane.iter_mut().zip(line.into_iter().skip(FIRST)) {
+        // Columns first: of rows that are not wanted nothing else is made.
+        let mut rows = [[g[0][0]; COUNT]; ROWS];
+        for column in 0..COUNT {
+            let line = filter_line(column_of(&g, column));
+            for (row, value) in rows.iter_mut().zip(line.into_iter().skip(FIRST)) {
                 row[column] = value;
             }
+        }
+        let mut plane = [[g[0][0]; REACH]; ROWS];
+        for (to, row) in plane.iter_mut().zip(rows) {
+            *to = filter_line(row);
         }
         plane
     }
