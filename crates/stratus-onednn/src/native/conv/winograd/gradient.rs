@@ -24,7 +24,7 @@ use stratus_graph::ops::Conv2d;
 const DEEPEST: usize = 128;
 
 /// The most pairs of channels that two groups of threads are faster for than one.
-const FEW: usize = 128 * 128;
+const FEW: usize = 256 * 256;
 
 /// How many tiles before they are transformed pixels are asked for.
 const AHEAD: usize = 4;
