@@ -1,13 +1,15 @@
-//! Convolution, the gradient of its input and that of its weights on tiles of bf16, the latter on tiles of `f32` too, as further ways to run steps
-//! that oneDNN also runs.
+//! Convolution, the gradient of its input and that of its weights on tiles of bf16, the latter on tiles of `f32` too and by windows of few channels,
+//! as further ways to run steps that oneDNN also runs.
 
 use super::conv2d::{Around, bias as bias_of};
 use super::{Candidate, Maker, OWN, Own, Run};
 use crate::ffi::{DataType, Desc, arg};
-use crate::native::conv::panel_gradient::WeightGradient;
+use crate::native::conv::panel_gradient::{Multiply, WeightGradient};
 use crate::native::conv::panels::{PanelConv, Task};
 use crate::native::conv::tap_gradient::TapGradient;
-use crate::native::conv::tiles::{Avx512F32, Unit};
+use crate::native::conv::tiles::{Avx512Bf16, Avx512F32, Unit};
+use crate::native::conv::window_gradient::{Products, WindowGradient};
+use std::sync::Arc;
 use stratus_engine::{Layout, Operands, StepKernel};
 
 /// What is asked for.
@@ -15,9 +17,45 @@ use stratus_engine::{Layout, Operands, StepKernel};
 enum Pass {
     Forward { conv: PanelConv, relu: bool },
     BackwardData(PanelConv),
-    BackwardWeights(WeightGradient<Unit>),
-    BackwardWeightsF32(WeightGradient<Avx512F32>),
-    BackwardWeightsByTaps(TapGradient),
+    BackwardWeights(Arc<dyn Gradient>),
+}
+
+/// A way to make the gradient of weights, and that of a bias where there is one. The step has `x, dy, dweight, dbias?, scratch`.
+trait Gradient: Send + Sync {
+    fn scratch_bytes(&self) -> usize;
+    fn make(&self, o: &mut Operands<'_>, bias: bool);
+}
+
+impl<U: Multiply> Gradient for WeightGradient<U> {
+    fn scratch_bytes(&self) -> usize {
+        self.scratch_bytes()
+    }
+
+    fn make(&self, o: &mut Operands<'_>, bias: bool) {
+        let (db, scratch) = if bias { (o.elements(3), 4) } else { (&mut [][..], 3) };
+        self.run(o.elements(0), o.elements(1), o.elements(2), db, o.elements(scratch));
+    }
+}
+
+impl<U: Products> Gradient for WindowGradient<U> {
+    fn scratch_bytes(&self) -> usize {
+        self.scratch_bytes()
+    }
+
+    fn make(&self, o: &mut Operands<'_>, bias: bool) {
+        let (db, scratch) = if bias { (o.elements(3), 4) } else { (&mut [][..], 3) };
+        self.run(o.elements(0), o.elements(1), o.elements(2), db, o.elements(scratch));
+    }
+}
+
+impl Gradient for TapGradient {
+    fn scratch_bytes(&self) -> usize {
+        self.scratch_bytes()
+    }
+
+    fn make(&self, o: &mut Operands<'_>, _: bool) {
+        self.run(o.elements(0), o.elements(1), o.elements(2), o.elements(3));
+    }
 }
 
 #[derive(Clone)]
@@ -55,22 +93,39 @@ pub(crate) fn backward_weights(
     around: &Around<'_>,
     weights: Option<&Desc>,
 ) -> Result<Vec<Candidate>, String> {
+    let mut candidates = Vec::new();
     if around.compute == DataType::F32 {
-        let Some(unit) = Avx512F32::of(maker.machine.level) else { return Ok(Vec::new()) };
-        let make = |task: Task<'_, _>| Some(Pass::BackwardWeightsF32(WeightGradient::new(task)?));
-        let name = format!("panels:{}", maker.machine.level.name());
-        let on_panels = candidate(maker, around, weights, DataType::F32, unit, &name, &make)?;
-        return Ok(on_panels.into_iter().collect());
+        let Some(unit) = Avx512F32::of(maker.machine.level) else { return Ok(candidates) };
+        let level = maker.machine.level.name();
+        let [panels, window] = ["panels", "window"].map(|family| format!("{family}:{level}"));
+        candidates.extend(gradient(maker, around, weights, unit, &panels, WeightGradient::new)?);
+        candidates.extend(gradient(maker, around, weights, unit, &window, WindowGradient::new)?);
+        return Ok(candidates);
     }
-    let Some(unit) = fastest(maker, around) else { return Ok(Vec::new()) };
-    let on_panels = |task: Task<'_>| Some(Pass::BackwardWeights(WeightGradient::new(task)?));
-    let on_panels = candidate(maker, around, weights, DataType::F32, unit, unit.name(), &on_panels)?;
-    let by_taps = amx(maker, around).map(|unit| {
-        let by_taps = |task: Task<'_>| Some(Pass::BackwardWeightsByTaps(TapGradient::new(task)?));
+    let Some(unit) = fastest(maker, around) else { return Ok(candidates) };
+    candidates.extend(gradient(maker, around, weights, unit, unit.name(), WeightGradient::new)?);
+    if let Some(unit) = amx(maker, around) {
         let name = format!("{}:taps", unit.name());
-        candidate(maker, around, weights, DataType::F32, unit, &name, &by_taps)
-    });
-    Ok(on_panels.into_iter().chain(by_taps.transpose()?.flatten()).collect())
+        candidates.extend(gradient(maker, around, weights, unit, &name, TapGradient::new)?);
+    }
+    if let Some(unit) = Avx512Bf16::of(maker.context) {
+        let name = format!("window:{}", Unit::Avx512(unit).name());
+        candidates.extend(gradient(maker, around, weights, unit, &name, WindowGradient::new)?);
+    }
+    Ok(candidates)
+}
+
+/// A way to make the gradients, where `make` finds one.
+fn gradient<U: Copy, G: Gradient + 'static>(
+    maker: &Maker<'_>,
+    around: &Around<'_>,
+    weights: Option<&Desc>,
+    unit: U,
+    name: &str,
+    make: fn(Task<'_, U>) -> Option<G>,
+) -> Result<Option<Candidate>, String> {
+    let pass = |task: Task<'_, U>| Some(Pass::BackwardWeights(Arc::new(make(task)?)));
+    candidate(maker, around, weights, DataType::F32, unit, name, &pass)
 }
 
 /// What multiplies bf16: the slower units are of no use beside the fastest.
@@ -112,7 +167,7 @@ fn candidate<U>(
             [(arg::SRC, x), (arg::WEIGHTS, weights)].into_iter().chain(bias).chain([(arg::DST, y)]).collect()
         }
         Pass::BackwardData(_) => vec![(arg::DIFF_DST, y), (arg::WEIGHTS, weights), (arg::DIFF_SRC, x)],
-        Pass::BackwardWeights(_) | Pass::BackwardWeightsF32(_) | Pass::BackwardWeightsByTaps(_) => {
+        Pass::BackwardWeights(_) => {
             let bias = bias_of(maker, conv)?.map(|desc| (arg::DIFF_BIAS, desc));
             [(arg::SRC, x), (arg::DIFF_DST, y), (arg::DIFF_WEIGHTS, weights)]
                 .into_iter()
@@ -130,8 +185,6 @@ impl Own for OnPanels {
         match &self.pass {
             Pass::Forward { conv, .. } | Pass::BackwardData(conv) => conv.scratch_bytes(),
             Pass::BackwardWeights(gradient) => gradient.scratch_bytes(),
-            Pass::BackwardWeightsF32(gradient) => gradient.scratch_bytes(),
-            Pass::BackwardWeightsByTaps(gradient) => gradient.scratch_bytes(),
         }
     }
 
@@ -153,20 +206,7 @@ impl StepKernel for OnPanels {
                 let (dy, weights) = (o.elements(0), o.elements(1));
                 conv.run(dy, weights, &[], false, o.elements(2), o.elements(scratch));
             }
-            Pass::BackwardWeights(gradient) => {
-                let db = if self.bias { o.elements(3) } else { &mut [] };
-                let (x, dy) = (o.elements(0), o.elements(1));
-                gradient.run(x, dy, o.elements(2), db, o.elements(scratch));
-            }
-            Pass::BackwardWeightsF32(gradient) => {
-                let db = if self.bias { o.elements(3) } else { &mut [] };
-                let (x, dy) = (o.elements(0), o.elements(1));
-                gradient.run(x, dy, o.elements(2), db, o.elements(scratch));
-            }
-            Pass::BackwardWeightsByTaps(gradient) => {
-                let (x, dy) = (o.elements(0), o.elements(1));
-                gradient.run(x, dy, o.elements(2), o.elements(scratch));
-            }
+            Pass::BackwardWeights(gradient) => gradient.make(o, self.bias),
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Convolutions.
 //!
-//! Few channels: [`direct`]. Many channels of bf16 maps: [`panels`] and [`panel_gradient`] on [`tiles`], few of them [`tap_gradient`]. Dense 3×3
+//! Few channels: [`direct`], and for the gradients of their weights [`window_gradient`]. Many channels of bf16 maps: [`panels`] and [`panel_gradient`] on [`tiles`], few of them [`tap_gradient`]. Dense 3×3
 //! kernels: [`winograd`].
 
 pub mod direct;
@@ -16,4 +16,6 @@ pub mod tap_gradient;
 mod taps;
 #[cfg(target_arch = "x86_64")]
 pub mod tiles;
+#[cfg(target_arch = "x86_64")]
+pub mod window_gradient;
 pub mod winograd;

@@ -11,8 +11,7 @@ mod avx512;
 use crate::ffi::Context;
 use crate::native::simd::Bf16;
 use amx::Amx;
-use avx512::Avx512Bf16;
-pub use avx512::Avx512F32;
+pub use avx512::{Avx512Bf16, Avx512F32};
 use std::arch::x86_64::{__m512i, __mmask32, _mm512_maskz_loadu_epi16, _mm512_setzero_si512};
 use std::ops::Range;
 

@@ -1,0 +1,208 @@
+//! What is computed in lanes: of one `f32`, or of two neighbouring bf16.
+
+use super::block::add_band;
+use super::{Band, LANES, Share, WindowGradient};
+use crate::native::conv::tiles::{Avx512Bf16, Avx512F32};
+use crate::native::simd::{Bf16, Element};
+use std::arch::x86_64::{
+    __m512, __m512bh, __m512i, _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps,
+    _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_mask_storeu_epi32,
+    _mm512_maskz_loadu_epi16, _mm512_maskz_loadu_ps, _mm512_permutex2var_epi16, _mm512_set1_epi32,
+    _mm512_setzero_si512, _mm512_slli_epi32,
+};
+
+/// A way to multiply maps of one type of elements: a value of this type is the proof that the processor has it.
+pub trait Products: Copy + Send + Sync + 'static {
+    /// What maps are made of.
+    type Element: Element;
+
+    /// Pixels of the output that a lane holds.
+    const GROUP: usize = size_of::<f32>() / size_of::<Self::Element>();
+
+    /// Adds what a band gives, of the input and the output's gradient; the latter's part for the band that comes next is asked for meanwhile.
+    fn add_band(
+        self,
+        gradient: &WindowGradient<Self>,
+        band: &Band,
+        next: Option<&Band>,
+        maps: [&[Self::Element]; 2],
+        share: &mut Share<'_>,
+    );
+
+    /// `sums + lanes * value`, where every lane of `value` is the same.
+    ///
+    /// # Safety
+    /// The processor must have what the type proves.
+    unsafe fn multiply_add(sums: __m512, value: __m512i, lanes: __m512i) -> __m512;
+
+    /// Writes some of two registers' lanes: the numbers from `first` on, and in bf16 each with that from `second` on, zero where there is none.
+    ///
+    /// # Safety
+    /// As above; as many numbers are there, and as many lanes at `to`.
+    unsafe fn pair(
+        first: *const Self::Element,
+        second: Option<*const Self::Element>,
+        to: *mut f32,
+        lanes: TwoRegisters,
+    );
+
+    /// Adds what each lane holds to a sum.
+    ///
+    /// # Safety
+    /// As above.
+    unsafe fn add_up(sums: __m512, lanes: __m512i) -> __m512;
+}
+
+/// Lanes of two registers that are there, a bit each.
+#[derive(Clone, Copy)]
+pub struct TwoRegisters([u16; 2]);
+
+impl TwoRegisters {
+    /// All of them.
+    pub const ALL: Self = Self([!0; 2]);
+
+    /// The first of them.
+    #[inline(always)]
+    pub fn first(lanes: usize) -> Self {
+        let first = |lanes: usize| if lanes >= LANES { !0 } else { (1 << lanes) - 1 };
+        Self([first(lanes), first(lanes.saturating_sub(LANES))])
+    }
+
+    /// As many bits as both have lanes.
+    #[inline(always)]
+    fn all(self) -> u32 {
+        u32::from(self.0[0]) | u32::from(self.0[1]) << LANES
+    }
+}
+
+/// Lanes of two registers.
+pub const TWO: usize = 2 * LANES;
+
+impl Products for Avx512Bf16 {
+    type Element = Bf16;
+
+    fn add_band(
+        self,
+        gradient: &WindowGradient<Self>,
+        band: &Band,
+        next: Option<&Band>,
+        maps: [&[Bf16]; 2],
+        share: &mut Share<'_>,
+    ) {
+        /// # Safety
+        /// The processor must have AVX-512 and its dot products.
+        #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+        unsafe fn run(
+            gradient: &WindowGradient<Avx512Bf16>,
+            bands: [Option<&Band>; 2],
+            maps: [&[Bf16]; 2],
+            share: &mut Share<'_>,
+        ) {
+            // SAFETY: the caller's.
+            unsafe { add_band(gradient, bands, maps, share) }
+        }
+        // SAFETY: `self` is the proof.
+        unsafe { run(gradient, [Some(band), next], maps, share) }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_add(sums: __m512, value: __m512i, lanes: __m512i) -> __m512 {
+        // SAFETY: the caller's; both types are 64 bytes.
+        unsafe {
+            let [value, lanes] = [value, lanes].map(|pairs| std::mem::transmute::<__m512i, __m512bh>(pairs));
+            _mm512_dpbf16_ps(sums, value, lanes)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn pair(first: *const Bf16, second: Option<*const Bf16>, to: *mut f32, lanes: TwoRegisters) {
+        const ORDER: [[u16; TWO]; 2] = {
+            let mut order = [[0; TWO]; 2];
+            let mut lane = 0;
+            while lane < TWO {
+                let from = (lane / 2 + lane % 2 * TWO) as u16;
+                order[0][lane] = from;
+                order[1][lane] = from + LANES as u16;
+                lane += 1;
+            }
+            order
+        };
+        // SAFETY: the caller's; numbers and lanes that are not there are neither read nor written.
+        unsafe {
+            let order =
+                [_mm512_loadu_si512(ORDER[0].as_ptr().cast()), _mm512_loadu_si512(ORDER[1].as_ptr().cast())];
+            let even = _mm512_maskz_loadu_epi16(lanes.all(), first.cast());
+            let odd = match second {
+                Some(second) => _mm512_maskz_loadu_epi16(lanes.all(), second.cast()),
+                None => _mm512_setzero_si512(),
+            };
+            for (half, order) in order.into_iter().enumerate() {
+                let to = to.wrapping_add(half * LANES).cast();
+                _mm512_mask_storeu_epi32(to, lanes.0[half], _mm512_permutex2var_epi16(even, order, odd));
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_up(sums: __m512, lanes: __m512i) -> __m512 {
+        // SAFETY: the caller's.
+        unsafe {
+            let odd = _mm512_and_si512(lanes, _mm512_set1_epi32(0xffff_0000_u32.cast_signed()));
+            let both =
+                _mm512_add_ps(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(lanes)), _mm512_castsi512_ps(odd));
+            _mm512_add_ps(sums, both)
+        }
+    }
+}
+
+impl Products for Avx512F32 {
+    type Element = f32;
+
+    fn add_band(
+        self,
+        gradient: &WindowGradient<Self>,
+        band: &Band,
+        next: Option<&Band>,
+        maps: [&[f32]; 2],
+        share: &mut Share<'_>,
+    ) {
+        /// # Safety
+        /// The processor must have AVX-512.
+        #[target_feature(enable = "avx512f,avx512bw")]
+        unsafe fn run(
+            gradient: &WindowGradient<Avx512F32>,
+            bands: [Option<&Band>; 2],
+            maps: [&[f32]; 2],
+            share: &mut Share<'_>,
+        ) {
+            // SAFETY: the caller's.
+            unsafe { add_band(gradient, bands, maps, share) }
+        }
+        // SAFETY: `self` is the proof.
+        unsafe { run(gradient, [Some(band), next], maps, share) }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_add(sums: __m512, value: __m512i, lanes: __m512i) -> __m512 {
+        // SAFETY: the caller's.
+        unsafe { _mm512_fmadd_ps(_mm512_castsi512_ps(value), _mm512_castsi512_ps(lanes), sums) }
+    }
+
+    #[inline(always)]
+    unsafe fn pair(first: *const f32, _: Option<*const f32>, to: *mut f32, lanes: TwoRegisters) {
+        for (half, mask) in lanes.0.into_iter().enumerate() {
+            // SAFETY: the caller's; numbers and lanes that are not there are neither read nor written.
+            unsafe {
+                let values = _mm512_maskz_loadu_ps(mask, first.wrapping_add(half * LANES));
+                let to = to.wrapping_add(half * LANES).cast();
+                _mm512_mask_storeu_epi32(to, mask, _mm512_castps_si512(values));
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_up(sums: __m512, lanes: __m512i) -> __m512 {
+        // SAFETY: the caller's.
+        unsafe { _mm512_add_ps(sums, _mm512_castsi512_ps(lanes)) }
+    }
+}
