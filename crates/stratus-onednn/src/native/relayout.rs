@@ -126,11 +126,7 @@ impl Relayout {
                     // The tile's first element is in its rows and columns too.
                     from -= rows[0][0] + columns[0][0];
                     to -= rows[1][0] + columns[1][0];
-                    let places = [from, to, first];
-                    match runs {
-                        true => bring_runs(self.machine.level, rows, columns, places, x, y),
-                        false => bring(self.machine.level, rows, columns, places, x, y),
-                    }
+                    bring(self.machine.level, rows, columns, runs, [from, to, first], x, y);
                 });
             }
         }
@@ -177,45 +173,29 @@ fn tiles(range: &Range<usize>, length: usize) -> impl Iterator<Item = Range<usiz
 
 multiversion! {
     fn bring / bring_body [X: Element, Y: Element] [X, Y] (
-        rows: [&[usize]; 2], columns: [&[usize]; 2], places: [usize; 3], x: &[X], y: &mut [Y]
+        rows: [&[usize]; 2], columns: [&[usize]; 2], runs: bool, places: [usize; 3], x: &[X], y: &mut [Y]
     )
 }
 
-multiversion! {
-    fn bring_runs / bring_runs_body [X: Element, Y: Element] [X, Y] (
-        rows: [&[usize]; 2], columns: [&[usize]; 2], places: [usize; 3], x: &[X], y: &mut [Y]
-    )
-}
-
-/// Brings a tile whose columns are neighbours, [`RUN`] at a time.
-#[inline(always)]
-fn bring_runs_body<X: Element, Y: Element>(
-    rows: [&[usize]; 2],
-    columns: [&[usize]; 2],
-    [from, to, first]: [usize; 3],
-    x: &[X],
-    y: &mut [Y],
-) {
-    for (&row, &to_row) in rows[0].iter().zip(rows[1]) {
-        for (&column, &to_column) in columns[0].iter().step_by(RUN).zip(columns[1].iter().step_by(RUN)) {
-            let x = &x[from + row + column..][..RUN];
-            let y = &mut y[to + to_row + to_column - first..][..RUN];
-            x.iter().zip(y).for_each(|(x, y)| *y = Y::store(x.load()));
-        }
-    }
-}
-
-/// Brings a tile: of its elements, row and column each add their part to the places.
+/// Brings a tile: of its elements, row and column each add their part to the places. `runs` says that columns are neighbours, [`RUN`] at a time.
 #[inline(always)]
 fn bring_body<X: Element, Y: Element>(
     rows: [&[usize]; 2],
     columns: [&[usize]; 2],
+    runs: bool,
     [from, to, first]: [usize; 3],
     x: &[X],
     y: &mut [Y],
 ) {
     for (&row, &to_row) in rows[0].iter().zip(rows[1]) {
         let (x, place) = (&x[from + row..], to + to_row);
+        if runs {
+            for (&column, &to_column) in columns[0].iter().step_by(RUN).zip(columns[1].iter().step_by(RUN)) {
+                let y = &mut y[place + to_column - first..][..RUN];
+                x[column..][..RUN].iter().zip(y).for_each(|(x, y)| *y = Y::store(x.load()));
+            }
+            continue;
+        }
         for (&column, &to_column) in columns[0].iter().zip(columns[1]) {
             y[place + to_column - first] = Y::store(x[column].load());
         }

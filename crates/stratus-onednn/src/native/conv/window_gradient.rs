@@ -18,6 +18,7 @@ pub use lanes::Products;
 
 use super::panels::Task;
 use crate::native::elementwise::Machine;
+use crate::native::relayout::Relayout;
 use crate::native::simd::Instructions;
 use crate::native::threads::{MAX_THREADS, cut, piece, split};
 use std::ops::Range;
@@ -60,8 +61,8 @@ pub struct WindowGradient<U> {
     rows: usize,
     /// Columns of the output in a block, in groups of as many as a lane holds.
     columns: usize,
-    /// Where each weight's gradient goes, filter by filter in the order of the window.
-    places: Vec<usize>,
+    /// From the sums to the gradient.
+    gather: Relayout,
     unit: U,
     machine: Machine,
 }
@@ -105,6 +106,15 @@ impl<U: Products> WindowGradient<U> {
             return None;
         }
         let strips = registers.div_ceil(WIDEST);
+        let wide = registers.div_ceil(strips);
+        let stretch = conv.kernel[1] * conv.in_channels;
+        let sums = Layout {
+            tag: "sums".to_owned(),
+            shape: takes.shape.clone(),
+            padded: takes.shape.clone(),
+            strides: vec![strips * wide * LANES, 1, stretch, conv.in_channels],
+            blocks: Vec::new(),
+        };
         let rows = output[0].div_ceil(output[0].div_ceil(BAND));
         let mut gradient = Self {
             channels: conv.in_channels,
@@ -115,11 +125,11 @@ impl<U: Products> WindowGradient<U> {
             batch,
             input,
             output,
-            wide: registers.div_ceil(strips),
+            wide,
             strips,
             rows,
             columns: 1,
-            places: places(takes),
+            gather: Relayout::new(&sums, takes, machine)?,
             unit,
             machine: machine.clone(),
         };
@@ -226,11 +236,7 @@ impl<U: Products> WindowGradient<U> {
                 both.for_each(|(sum, other)| *sum += other);
             }
             let (sums, rest) = first.split_at(of_sums);
-            let window = self.kernel[0] * self.stretch();
-            let weights = sums.chunks_exact(self.sums()).flat_map(|sums| &sums[..window]);
-            for (&at, sum) in self.places.iter().zip(weights) {
-                dw[at] = *sum;
-            }
+            self.gather.run(sums, dw);
             db.copy_from_slice(&rest[..db.len()]);
         }
     }
@@ -254,20 +260,6 @@ impl<U: Products> WindowGradient<U> {
             }
         }
     }
-}
-
-/// Where the gradients of weights go, filter by filter in the order of a window.
-fn places(takes: &Layout) -> Vec<usize> {
-    let [filters, channels, height, width] = takes.shape[..] else { return Vec::new() };
-    let mut places = Vec::with_capacity(filters * channels * height * width);
-    for filter in 0..filters {
-        for row in 0..height {
-            for column in 0..width {
-                places.extend((0..channels).map(|channel| takes.offset(&[filter, channel, row, column])));
-            }
-        }
-    }
-    places
 }
 
 /// Cuts a slice into pieces of these lengths.

@@ -31,7 +31,7 @@ fn check<U: Products>(unit: U, conv: &Conv2d, batch: usize, input: [usize; 2], t
         let gradient = WindowGradient::new(task).unwrap();
         // What lies in scratch means nothing.
         let mut scratch = vec![f32::NAN; gradient.scratch_bytes() / 4];
-        let (mut dw, mut db) = (vec![0.0; takes.elements()], vec![f32::NAN; filters]);
+        let (mut dw, mut db) = (vec![f32::NAN; takes.elements()], vec![f32::NAN; filters]);
         gradient.run(&x, &dy, &mut dw, &mut db, &mut scratch);
         assert!(dw == expected, "{conv:?} {input:?} {threads} threads");
         assert_eq!(db, bias, "{conv:?} {input:?} {threads} threads");
@@ -78,6 +78,15 @@ fn every_shape_follows_the_definition() {
 fn the_gradient_lies_as_it_is_wanted() {
     let conv = Conv2d::new(3, 16, 5, 2, 2);
     check_all(&conv, 2, [11, 12], &Layout::channels_last(&conv.weight_shape()));
+    // oneDNN's `ABcd16b16a`: the channels' block is padded, with zeros.
+    let blocked = Layout {
+        tag: "ABcd16b16a".to_owned(),
+        shape: conv.weight_shape().to_vec(),
+        padded: vec![16, 16, 5, 5],
+        strides: vec![25 * 256, 25 * 256, 5 * 256, 256],
+        blocks: vec![(1, 16), (0, 16)],
+    };
+    check_all(&conv, 2, [11, 12], &blocked);
 }
 
 #[test]
