@@ -139,6 +139,11 @@ impl<U: Products> WindowGradient<U> {
         Some(gradient)
     }
 
+    /// Filters that are multiplied at a time: of wide windows half as many.
+    fn tall(&self) -> usize {
+        if self.wide <= WIDEST / 2 { TALLEST } else { TALLEST / 2 }
+    }
+
     /// Numbers of a row of the window.
     fn stretch(&self) -> usize {
         self.kernel[1] * self.channels

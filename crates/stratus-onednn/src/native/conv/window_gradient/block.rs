@@ -4,22 +4,22 @@ use super::lanes::{Products, TWO, TwoRegisters};
 use super::{Band, LANES, Range, Share, TALLEST, WindowGradient};
 use crate::native::simd::{Element, LINE, ask_for};
 use std::arch::x86_64::{
-    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_setzero_ps, _mm512_setzero_si512,
-    _mm512_storeu_ps,
+    _mm512_add_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_setzero_ps,
+    _mm512_setzero_si512, _mm512_storeu_ps,
 };
 
-/// Adds what a band gives, block by block, where there is one.
+/// Adds what a band gives, block by block.
 ///
 /// # Safety
 /// The processor must have what `U` proves.
 #[inline(always)]
 pub unsafe fn add_band<U: Products>(
     of: &WindowGradient<U>,
-    [band, next]: [Option<&Band>; 2],
+    band: &Band,
+    next: Option<&Band>,
     [x, dy]: [&[U::Element]; 2],
     share: &mut Share<'_>,
 ) {
-    let Some(band) = band else { return };
     let image: &mut [U::Element] = bytemuck::cast_slice_mut(share.image);
     of.pad(band, x, image);
     let block = |first: usize| first..(first + of.columns).min(of.groups());
@@ -28,7 +28,8 @@ pub unsafe fn add_band<U: Products>(
         // SAFETY: the caller's, here and below.
         unsafe {
             lay_out_windows(of, band, groups.clone(), image, share.windows);
-            lay_out_gradients(of, band, groups.clone(), dy, share.gradients, share.bias);
+            lay_out_gradients(of, band, groups.clone(), dy, share.gradients);
+            add_bias::<U>(&share.gradients[..groups.len() * band.rows.len() * of.filters], share.bias);
         }
         let coming = if behind < of.groups() { Some((band, behind)) } else { next.map(|next| (next, 0)) };
         let mut ahead = Ahead::new(of, coming.map(|(band, first)| (band, block(first))), dy);
@@ -79,8 +80,7 @@ impl<'a, E: Element> Ahead<'a, E> {
         let row = columns.len() * of.filters;
         let lines = (row * size_of::<E>()).div_ceil(LINE);
         let all = lines * band.rows.len();
-        let tall = if of.wide > 3 { TALLEST / 2 } else { TALLEST };
-        let part = all.div_ceil(of.strips * (of.filters / tall));
+        let part = all.div_ceil(of.strips * (of.filters / of.tall()));
         Self { dy: &dy[first + columns.start * of.filters..], row, apart, lines: [lines, all], next: 0, part }
     }
 
@@ -122,7 +122,7 @@ unsafe fn lay_out_windows<U: Products>(
     }
 }
 
-/// Lays out the output's gradient at groups of columns, group by group, row by row, and adds it to the sums of the bias.
+/// Lays out the output's gradient at groups of columns, group by group, row by row.
 ///
 /// # Safety
 /// As [`add_band`].
@@ -133,7 +133,6 @@ unsafe fn lay_out_gradients<U: Products>(
     groups: Range<usize>,
     dy: &[U::Element],
     gradients: &mut [f32],
-    bias: &mut [f32],
 ) {
     let ([height, width], filters) = (of.output, of.filters);
     let rest = TwoRegisters::first(filters % TWO);
@@ -147,28 +146,30 @@ unsafe fn lay_out_gradients<U: Products>(
             let second = (U::GROUP > 1 && column + 1 < width).then(|| pixel(column + 1));
             // SAFETY: the caller's; the filters of both pixels are there.
             unsafe { pair::<U>(pixel(column), second, to, rest) };
-            let (to, last_to) = to.as_chunks::<LANES>();
-            let (sums, last_sums) = bias.as_chunks_mut::<LANES>();
-            for (to, sums) in to.iter().zip(sums) {
-                // SAFETY: the caller's; sixteen lanes.
-                unsafe {
-                    let lanes = _mm512_loadu_si512(to.as_ptr().cast());
-                    _mm512_storeu_ps(sums.as_mut_ptr(), U::add_up(_mm512_loadu_ps(sums.as_ptr()), lanes));
-                }
-            }
-            if !last_to.is_empty() {
-                let (mut lanes, mut sums) = ([0.0; LANES], [0.0; LANES]);
-                lanes[..last_to.len()].copy_from_slice(last_to);
-                sums[..last_sums.len()].copy_from_slice(last_sums);
-                // SAFETY: as above.
-                unsafe {
-                    let lanes = _mm512_loadu_si512(lanes.as_ptr().cast());
-                    let sum = U::add_up(_mm512_loadu_ps(sums.as_ptr()), lanes);
-                    _mm512_storeu_ps(sums.as_mut_ptr(), sum);
-                }
-                last_sums.copy_from_slice(&sums[..last_sums.len()]);
-            }
         }
+    }
+}
+
+/// Adds the gradients of a block to the sums of the bias, which are those of the filters, or none. A block first: the sum over a map is longer than
+/// floats can add up one by one.
+///
+/// # Safety
+/// As [`add_band`].
+#[inline(always)]
+unsafe fn add_bias<U: Products>(gradients: &[f32], bias: &mut [f32]) {
+    let filters = bias.len();
+    for (register, bias) in bias.chunks_mut(LANES).enumerate() {
+        let mut lanes = [0.0; LANES];
+        // SAFETY: the caller's; sixteen lanes.
+        unsafe {
+            let mut sums = _mm512_setzero_ps();
+            for filters in gradients.chunks_exact(filters) {
+                lanes[..bias.len()].copy_from_slice(&filters[register * LANES..][..bias.len()]);
+                sums = U::add_up(sums, _mm512_loadu_si512(lanes.as_ptr().cast()));
+            }
+            _mm512_storeu_ps(lanes.as_mut_ptr(), sums);
+        }
+        bias.iter_mut().zip(lanes).for_each(|(bias, sum)| *bias += sum);
     }
 }
 
@@ -201,12 +202,8 @@ unsafe fn add_strip<U: Products, const TALL: usize, const WIDE: usize>(
         // SAFETY: the caller's; the assertion says that windows, gradients and sums reach as far.
         unsafe {
             let to = sums.as_mut_ptr().add(filter * of_filter);
+            // Of this block alone, for the same reason as those of the bias.
             let mut sums = [[_mm512_setzero_ps(); WIDE]; TALL];
-            for (row, sums) in sums.iter_mut().enumerate() {
-                for (part, sum) in sums.iter_mut().enumerate() {
-                    *sum = _mm512_loadu_ps(to.add(row * of_filter + part * LANES));
-                }
-            }
             let mut gradient = gradients.as_ptr().add(filter).cast::<i32>();
             for group in 0..groups {
                 let mut window = windows.as_ptr().add(group * of_group);
@@ -228,7 +225,8 @@ unsafe fn add_strip<U: Products, const TALL: usize, const WIDE: usize>(
             }
             for (row, sums) in sums.iter().enumerate() {
                 for (part, sum) in sums.iter().enumerate() {
-                    _mm512_storeu_ps(to.add(row * of_filter + part * LANES), *sum);
+                    let to = to.add(row * of_filter + part * LANES);
+                    _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), *sum));
                 }
             }
         }

@@ -94,15 +94,16 @@ impl Products for Avx512Bf16 {
         #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
         unsafe fn run(
             gradient: &WindowGradient<Avx512Bf16>,
-            bands: [Option<&Band>; 2],
+            band: &Band,
+            next: Option<&Band>,
             maps: [&[Bf16]; 2],
             share: &mut Share<'_>,
         ) {
             // SAFETY: the caller's.
-            unsafe { add_band(gradient, bands, maps, share) }
+            unsafe { add_band(gradient, band, next, maps, share) }
         }
         // SAFETY: `self` is the proof.
-        unsafe { run(gradient, [Some(band), next], maps, share) }
+        unsafe { run(gradient, band, next, maps, share) }
     }
 
     #[inline(always)]
@@ -171,15 +172,16 @@ impl Products for Avx512F32 {
         #[target_feature(enable = "avx512f,avx512bw")]
         unsafe fn run(
             gradient: &WindowGradient<Avx512F32>,
-            bands: [Option<&Band>; 2],
+            band: &Band,
+            next: Option<&Band>,
             maps: [&[f32]; 2],
             share: &mut Share<'_>,
         ) {
             // SAFETY: the caller's.
-            unsafe { add_band(gradient, bands, maps, share) }
+            unsafe { add_band(gradient, band, next, maps, share) }
         }
         // SAFETY: `self` is the proof.
-        unsafe { run(gradient, [Some(band), next], maps, share) }
+        unsafe { run(gradient, band, next, maps, share) }
     }
 
     #[inline(always)]
