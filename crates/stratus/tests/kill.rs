@@ -373,7 +373,9 @@ impl Training {
     fn stop_after_checkpoints_of_a_new_start(mut self) -> String {
         let replaced = |run: &Path| {
             let all = checkpoints(run);
-            all.len() == 2 && all.iter().all(|&i| !checkpoint(run, i).join(OF_BEFORE).exists())
+            // In this order: one of before that is removed in between is gone when it is looked for, and one that is gone never comes back.
+            let is_its_own = |folder: PathBuf| !folder.join(OF_BEFORE).exists() && folder.exists();
+            all.len() == 2 && all.iter().all(|&iteration| is_its_own(checkpoint(run, iteration)))
         };
         assert!(self.wait_until(replaced), "{}", self.said());
         let (status, said) = self.signal("TERM");
