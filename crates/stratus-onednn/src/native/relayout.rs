@@ -3,14 +3,21 @@
 //! Where an element lies is a sum of one term per dimension, in any layout that blocks make: a table per dimension says where all of them are. Tiles
 //! over the two largest dimensions keep what is read and what is written in the nearest cache, whatever the orders are.
 
+mod transposed;
+
 use super::elementwise::Machine;
-use super::simd::{Element, multiversion};
+use super::lanes::LaneElement;
+use super::simd::{Instructions, multiversion};
 use super::threads::{cut, split};
 use std::ops::Range;
 use stratus_engine::Layout;
 
 /// Indices of a tile along the outer and the inner one of its dimensions.
 const TILE: [usize; 2] = [16, 32];
+
+/// The same where it is transposed: it is long where the target is written in long stretches, along the outer dimension, or in blocks, along the inner one.
+const TRANSPOSED_TILE: [usize; 2] = [256, 16];
+const PAIRED_TILE: [usize; 2] = [16, 256];
 
 /// Numbers that are moved at once, where they are neighbours before and after.
 const RUN: usize = 16;
@@ -26,8 +33,7 @@ pub struct Relayout {
     places: [Vec<Vec<usize>>; 2],
     /// The dimensions of a tile, the inner one last.
     tiled: [usize; 2],
-    /// Whether every [`RUN`] indices of a tile's inner dimension are neighbours, in the source and in the target; what is left at its end need not be.
-    runs: bool,
+    way: Way,
     /// The target's outermost dimension, by which threads share the work: its index advances by so much.
     outermost: usize,
     /// Indices of that dimension that a stretch of the target holds, and the stretch's elements.
@@ -36,6 +42,19 @@ pub struct Relayout {
     pads: bool,
     elements: usize,
     machine: Machine,
+}
+
+/// How the elements of a tile are brought, but for those at its end that are less than a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// One by one.
+    Each,
+    /// [`RUN`] at a time: so many indices of the inner dimension are neighbours, in the source and in the target.
+    Runs,
+    /// [`RUN`] by [`RUN`]: so many indices of the inner dimension are neighbours in the source, of the outer one in the target.
+    Transposed,
+    /// The same where the target has the inner dimension's indices in pairs, which is how products of pairs of bf16 take them.
+    TransposedPairs,
 }
 
 /// The places of one dimension's indices.
@@ -60,17 +79,16 @@ impl Relayout {
         by_extent.sort_by_key(|&dimension| (std::cmp::Reverse(shape[dimension]), dimension));
         let innermost = to.blocks.last().map(|&(dimension, _)| dimension);
         let places = [from, to].map(|layout| (0..shape.len()).map(|d| places(layout, d)).collect::<Vec<_>>());
-        let in_runs = |d: &usize| places.iter().all(|places| are_runs(&places[*d]));
-        let of_runs = by_extent.iter().copied().find(in_runs);
+        let in_runs = |d: &usize| places.iter().all(|places| are_runs(&places[*d], 1));
         let [first, second] = [by_extent[0], by_extent[1]];
-        let inner = match of_runs {
-            Some(dimension) => dimension,
-            None if innermost == Some(first) => first,
-            None if innermost != Some(second) && from.strides[first] == 1 => first,
-            None => second,
+        let of_runs = by_extent.iter().copied().find(in_runs);
+        let (way, tiled) = match (of_runs, transposed(&places, &by_extent)) {
+            (Some(inner), _) => (Way::Runs, [if inner == first { second } else { first }, inner]),
+            (None, Some(transposed)) if machine.level.instructions() == Instructions::Avx512 => transposed,
+            _ if innermost == Some(first) => (Way::Each, [second, first]),
+            _ if innermost != Some(second) && from.strides[first] == 1 => (Way::Each, [second, first]),
+            _ => (Way::Each, [first, second]),
         };
-        let tiled = [if inner == first { second } else { first }, inner];
-        let runs = of_runs.is_some();
         // Threads write stretches of the target: along the dimension of the largest stride, a block at a time.
         let outermost =
             (0..shape.len()).filter(|&d| to.padded[d] > block(to, d)).max_by_key(|&d| to.strides[d]);
@@ -81,11 +99,17 @@ impl Relayout {
         }
         let pads = to.elements() != shape.iter().product::<usize>();
         let (shape, elements, machine) = (shape.clone(), to.elements(), machine.clone());
-        Some(Self { shape, places, tiled, runs, outermost, stretch, pads, elements, machine })
+        Some(Self { shape, places, tiled, way, outermost, stretch, pads, elements, machine })
+    }
+
+    /// Whether squares of numbers are transposed in registers: then it goes as fast as memory allows.
+    #[must_use]
+    pub fn transposes(&self) -> bool {
+        matches!(self.way, Way::Transposed | Way::TransposedPairs)
     }
 
     /// Goes it.
-    pub fn run<X: Element, Y: Element>(&self, x: &[X], y: &mut [Y]) {
+    pub fn run<X: LaneElement, Y: LaneElement>(&self, x: &[X], y: &mut [Y]) {
         let threads = self.machine.team.threads();
         let [indices, elements] = self.stretch;
         let stretches = |thread| split(self.elements / elements, threads, thread);
@@ -104,7 +128,7 @@ impl Relayout {
     }
 
     /// Brings the elements of some ranges of indices; `y` begins at place `first` of the target.
-    fn part<X: Element, Y: Element>(
+    fn part<X: LaneElement, Y: LaneElement>(
         &self,
         ranges: &[Range<usize>; MOST],
         first: usize,
@@ -112,10 +136,21 @@ impl Relayout {
         y: &mut [Y],
     ) {
         let [outer, inner] = self.tiled;
-        for outers in tiles(&ranges[outer], TILE[0]) {
-            for inners in tiles(&ranges[inner], TILE[1]) {
-                let in_runs = |index: usize| index.is_multiple_of(RUN);
-                let runs = self.runs && in_runs(inners.start) && in_runs(inners.end);
+        let tile = match self.way {
+            Way::Each | Way::Runs => TILE,
+            Way::Transposed => TRANSPOSED_TILE,
+            Way::TransposedPairs => PAIRED_TILE,
+        };
+        for outers in tiles(&ranges[outer], tile[0]) {
+            for inners in tiles(&ranges[inner], tile[1]) {
+                let in_runs = |indices: &Range<usize>| {
+                    indices.start.is_multiple_of(RUN) && indices.end.is_multiple_of(RUN)
+                };
+                let way = match self.way {
+                    Way::Each => Way::Each,
+                    way if in_runs(&inners) && (!self.transposes() || in_runs(&outers)) => way,
+                    _ => Way::Each,
+                };
                 let mut ranges = ranges.clone();
                 (ranges[outer], ranges[inner]) =
                     (outers.start..outers.start + 1, inners.start..inners.start + 1);
@@ -126,7 +161,13 @@ impl Relayout {
                     // The tile's first element is in its rows and columns too.
                     from -= rows[0][0] + columns[0][0];
                     to -= rows[1][0] + columns[1][0];
-                    bring(self.machine.level, rows, columns, runs, [from, to, first], x, y);
+                    let places = [from, to, first];
+                    if way == Way::Each || way == Way::Runs {
+                        bring(self.machine.level, rows, columns, way == Way::Runs, places, x, y);
+                    } else {
+                        let pairs = way == Way::TransposedPairs;
+                        transposed::bring(self.machine.level, rows, columns, pairs, places, x, y);
+                    }
                 });
             }
         }
@@ -153,10 +194,25 @@ impl Relayout {
     }
 }
 
-/// Whether places are those of neighbours, [`RUN`] at a time, but for what is left at the end.
-fn are_runs(places: &[usize]) -> bool {
+/// How a tile can be transposed, and its dimensions, the inner one last; the largest that there are.
+fn transposed(places: &[Vec<Vec<usize>>; 2], by_extent: &[usize]) -> Option<(Way, [usize; 2])> {
+    let [from, to] = places;
+    let inner = by_extent.iter().copied().find(|&d| are_runs(&from[d], 1))?;
+    let outer = |apart: usize| by_extent.iter().copied().find(|&d| d != inner && are_runs(&to[d], apart));
+    let in_pairs = || to[inner].as_chunks::<2>().0.iter().all(|[even, odd]| even + 1 == *odd);
+    match (outer(1), outer(2)) {
+        (Some(outer), _) => Some((Way::Transposed, [outer, inner])),
+        (None, Some(outer)) if in_pairs() => Some((Way::TransposedPairs, [outer, inner])),
+        _ => None,
+    }
+}
+
+/// Whether places are so far apart, [`RUN`] at a time, but for what is left at the end.
+fn are_runs(places: &[usize], apart: usize) -> bool {
     let (runs, _) = places.as_chunks::<RUN>();
-    !runs.is_empty() && runs.iter().all(|run| run.iter().zip(run[0]..).all(|(&place, next)| place == next))
+    let is_run =
+        |run: &[usize; RUN]| run.iter().zip((run[0]..).step_by(apart)).all(|(&place, next)| place == next);
+    !runs.is_empty() && runs.iter().all(is_run)
 }
 
 /// A dimension's indices in one block.
@@ -169,17 +225,18 @@ fn tiles(range: &Range<usize>, length: usize) -> impl Iterator<Item = Range<usiz
     let Range { start, end } = range.clone();
     (start / length..end.div_ceil(length))
         .map(move |tile| (tile * length).max(start)..((tile + 1) * length).min(end))
+        .filter(|piece| !piece.is_empty())
 }
 
 multiversion! {
-    fn bring / bring_body [X: Element, Y: Element] [X, Y] (
+    fn bring / bring_body [X: LaneElement, Y: LaneElement] [X, Y] (
         rows: [&[usize]; 2], columns: [&[usize]; 2], runs: bool, places: [usize; 3], x: &[X], y: &mut [Y]
     )
 }
 
 /// Brings a tile: of its elements, row and column each add their part to the places. `runs` says that columns are neighbours, [`RUN`] at a time.
 #[inline(always)]
-fn bring_body<X: Element, Y: Element>(
+fn bring_body<X: LaneElement, Y: LaneElement>(
     rows: [&[usize]; 2],
     columns: [&[usize]; 2],
     runs: bool,
@@ -234,7 +291,7 @@ mod tests {
     }
 
     /// Every element is where the target has it, and padding is zero.
-    fn check<X: Element, Y: Element>(from: &Layout, to: &Layout, threads: usize) {
+    fn check<X: LaneElement, Y: LaneElement>(from: &Layout, to: &Layout, threads: usize) {
         let number = |plain: usize| (plain % 251) as f32 - 100.0;
         let mut x = vec![X::store(f32::NAN); from.elements()];
         from.for_each(&from.shape, |at, plain| x[at] = X::store(number(plain)));
@@ -263,6 +320,34 @@ mod tests {
             check::<f32, f32>(&from, &to, threads);
             check::<f32, Bf16>(&from, &to, threads);
             check::<Bf16, Bf16>(&from, &to, threads);
+            check::<Bf16, f32>(&from, &to, threads);
+        }
+    }
+
+    /// Whole squares, what is less than one, and the blocks that products of pairs want.
+    #[test]
+    fn matrices_are_transposed() {
+        let targets = |shape: &[usize]| {
+            [
+                (layout(shape, &[1, 0], &[]), Way::Transposed),
+                (layout(shape, &[0, 1], &[(1, 16), (0, 32)]), Way::Transposed),
+                (layout(shape, &[0, 1], &[(1, 8), (0, 64), (1, 2)]), Way::TransposedPairs),
+                (layout(shape, &[1, 0], &[(0, 16), (1, 2)]), Way::TransposedPairs),
+            ]
+        };
+        for shape in [[64, 48], [300, 272], [70, 530]] {
+            for (to, way) in targets(&shape) {
+                let from = Layout::plain(&shape);
+                let machine = Machine { team: Team::single(), level: Level::detect([true, true]) };
+                if machine.level.instructions() == Instructions::Avx512 {
+                    assert_eq!(Relayout::new(&from, &to, &machine).unwrap().way, way, "{to:?}");
+                }
+                for threads in [1, 2, 3] {
+                    check::<f32, f32>(&from, &to, threads);
+                    check::<f32, Bf16>(&from, &to, threads);
+                    check::<Bf16, Bf16>(&from, &to, threads);
+                }
+            }
         }
     }
 

@@ -2,8 +2,9 @@
 
 use super::{Candidate, Maker, OWN, Own, Run, is_fallback};
 use crate::ffi::{DataType, Desc, arg};
+use crate::native::lanes::LaneElement;
 use crate::native::relayout::Relayout;
-use crate::native::simd::{Bf16, Element};
+use crate::native::simd::Bf16;
 use stratus_engine::{Operands, StepKernel};
 
 #[derive(Clone)]
@@ -20,8 +21,9 @@ pub(crate) fn transfer(
 ) -> Result<Candidate, String> {
     let operands = vec![(arg::SRC, from.duplicate()?), (arg::DST, to.duplicate()?)];
     let library = maker.context.reorder(from, to, &maker.plain);
-    if library.as_ref().map_or(true, |desc| is_slow(&desc.implementation()))
-        && let Some(relayout) = Relayout::new(&from.layout()?, &to.layout()?, maker.machine)
+    let slow = library.as_ref().map_or(true, |desc| is_slow(&desc.implementation()));
+    if let Some(relayout) = Relayout::new(&from.layout()?, &to.layout()?, maker.machine)
+        && (slow || relayout.transposes())
     {
         let name = format!("{OWN}{}", maker.machine.level.name());
         return Ok(Candidate { name, operands, run: Run::Own(Box::new(Moved { relayout, dtypes })) });
@@ -47,7 +49,7 @@ impl Own for Moved {
 }
 
 impl Moved {
-    fn run_as<X: Element, Y: Element>(&self, o: &mut Operands<'_>) {
+    fn run_as<X: LaneElement, Y: LaneElement>(&self, o: &mut Operands<'_>) {
         self.relayout.run::<X, Y>(o.elements(0), o.elements(1));
     }
 }

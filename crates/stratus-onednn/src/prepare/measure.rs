@@ -1,8 +1,9 @@
 //! Timing candidates at plan time.
 //!
 //! What is measured is what a step costs in training, and measuring has to be over before the user wonders. So: kernels that do the same on operands
-//! that lie the same are measured once for all programs; of a step's candidates, those that are far behind after one run are run no more; and of
-//! the library's, which stand best first, those behind one that is far behind are not even made.
+//! that lie the same are measured once for all programs; of a step's candidates, those that are far behind are soon run no more: only after a second run, as the first
+//! may have been disturbed, unless it took several times as long; and of the library's, which stand best first, those behind one that is far behind are
+//! not even made.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -49,6 +50,9 @@ const SLOW: Duration = Duration::from_millis(60);
 /// A candidate that takes so many times as long as the best of one step has lost.
 const FAR_BEHIND: f64 = 1.6;
 
+/// A first run may have been disturbed this much: one that took longer is not repeated.
+const DISTURBED: f64 = 3.0;
+
 /// Runs shorter than this say little one by one: the scheduler's turns are longer.
 const SHORT: Duration = Duration::from_millis(2);
 
@@ -64,7 +68,12 @@ const PATTERN: usize = 61;
 
 /// Whether a candidate need not be looked at further.
 pub(super) fn is_far_behind(time: Duration, best: Duration) -> bool {
-    time > SHORT && time.as_secs_f64() > FAR_BEHIND * best.as_secs_f64()
+    time > SHORT && is_behind(time, best, FAR_BEHIND)
+}
+
+/// Whether a time is more than so many times as long as the best.
+fn is_behind(time: Duration, best: Duration, times: f64) -> bool {
+    time.as_secs_f64() > times * best.as_secs_f64()
 }
 
 impl Bench {
@@ -100,7 +109,7 @@ impl Bench {
             let Some(mut candidate) = make(number, &times)? else { continue };
             let time = self.run(&mut candidate)?;
             times[number] = Some(time);
-            if time <= SLOW && !is_far_behind(time, fastest(&times)) {
+            if time <= SLOW && !(time > SHORT && is_behind(time, fastest(&times), DISTURBED)) {
                 running.push((number, candidate, Duration::ZERO));
             }
         }
@@ -108,9 +117,7 @@ impl Bench {
             let best = fastest(&times);
             running.retain(|(number, _, spent)| {
                 // The first run was with code, scratch and pages cold too.
-                let may_be_best = times[*number].is_some_and(|time| {
-                    run == 0 && time < SHORT || time.as_secs_f64() <= NEAR * best.as_secs_f64()
-                });
+                let may_be_best = times[*number].is_some_and(|time| run == 0 || !is_behind(time, best, NEAR));
                 may_be_best && (run < FEWEST_RUNS || *spent < BUDGET)
             });
             // The only one that is near needs no second run to be the best; a long first run says what it takes.

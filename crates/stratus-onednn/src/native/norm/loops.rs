@@ -1,6 +1,6 @@
 //! The inner loops of batch norm, over rows of which a period of constants repeats.
 
-use crate::native::simd::{Element, multiversion};
+use crate::native::simd::{Element, multiversion, prefetch_ahead};
 
 multiversion! {
     pub(super) fn moments / moments_body [E: Element] [E] (x: &[E], pivot: &[f32], first: &mut [f32], second: &mut [f32])
@@ -13,10 +13,8 @@ fn moments_body<E: Element>(x: &[E], pivot: &[f32], first: &mut [f32], second: &
     let (first, second) = (&mut first[..period], &mut second[..period]);
     let mut quads = x.chunks_exact(4 * period);
     for quad in &mut quads {
-        let (a, rest) = quad.split_at(period);
-        let (b, rest) = rest.split_at(period);
-        let (c, d) = rest.split_at(period);
-        let d = &d[..period];
+        prefetch_ahead(quad);
+        let [a, b, c, d] = quarters(quad, period);
         for i in 0..period {
             let p = pivot[i];
             let (a, b, c, d) = (a[i].load() - p, b[i].load() - p, c[i].load() - p, d[i].load() - p);
@@ -129,11 +127,31 @@ fn gradient_sums_body<X: Element, Y: Element>(
     let period = scale.len();
     // Nothing is at most NaN.
     let cut = if relu { 0.0 } else { f32::NAN };
-    for (x, dy) in x.chunks(period).zip(dy.chunks(period)) {
+    let (shift, mean) = (&shift[..period], &mean[..period]);
+    let (first, second) = (&mut first[..period], &mut second[..period]);
+    // Four at a time: the sums, which are too many for registers, are then read and written a fourth as often.
+    let mut quads = x.chunks_exact(4 * period);
+    let mut gradients = dy.chunks_exact(4 * period);
+    for (x, dy) in (&mut quads).zip(&mut gradients) {
+        prefetch_ahead(x);
+        prefetch_ahead(dy);
+        let (x, dy) = (quarters(x, period), quarters(dy, period));
+        for i in 0..period {
+            let mut terms = [[0.0; 2]; 4];
+            for row in 0..4 {
+                let value = x[row][i].load();
+                let g = if value.mul_add(scale[i], shift[i]) <= cut { 0.0 } else { dy[row][i].load() };
+                terms[row] = [g, g * (value - mean[i])];
+            }
+            let [a, b, c, d] = terms;
+            first[i] += (a[0] + b[0]) + (c[0] + d[0]);
+            second[i] += (a[1] + b[1]) + (c[1] + d[1]);
+        }
+    }
+    for (x, dy) in quads.remainder().chunks(period).zip(gradients.remainder().chunks(period)) {
         // One length for all, so that the inner loop needs no checks.
         let n = x.len();
         let (dy, scale, shift, mean) = (&dy[..n], &scale[..n], &shift[..n], &mean[..n]);
-        let (first, second) = (&mut first[..n], &mut second[..n]);
         for i in 0..n {
             let value = x[i].load();
             let g = if value.mul_add(scale[i], shift[i]) <= cut { 0.0 } else { dy[i].load() };
@@ -141,6 +159,15 @@ fn gradient_sums_body<X: Element, Y: Element>(
             second[i] += g * (value - mean[i]);
         }
     }
+}
+
+/// Four parts of `length`, which are together as long as `whole`.
+#[inline(always)]
+fn quarters<E>(whole: &[E], length: usize) -> [&[E]; 4] {
+    let (a, rest) = whole.split_at(length);
+    let (b, rest) = rest.split_at(length);
+    let (c, rest) = rest.split_at(length);
+    [a, b, c, &rest[..length]]
 }
 
 multiversion! {
@@ -161,6 +188,8 @@ fn gradient_body<X: Element, Y: Element>(
     // Nothing is at most NaN.
     let cut = if relu { 0.0 } else { f32::NAN };
     for ((x, dy), dx) in x.chunks(period).zip(dy.chunks(period)).zip(dx.chunks_mut(period)) {
+        prefetch_ahead(x);
+        prefetch_ahead(dy);
         let n = x.len();
         let (dy, dx, scale, shift) = (&dy[..n], &mut dx[..n], &scale[..n], &shift[..n]);
         let (slope, offset) = (&slope[..n], &offset[..n]);

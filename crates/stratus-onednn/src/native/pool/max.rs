@@ -4,8 +4,9 @@ use super::fused::{clear_padding, load, numbers};
 use super::ordered::Ordered;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::rows::Geometry;
-use crate::native::simd::{Element, Level, multiversion};
+use crate::native::simd::{Element, Level, ask_for_later, multiversion};
 use crate::native::threads::{MAX_THREADS, Team, cut, split};
+use std::ops::Range;
 use stratus_graph::ops::MaxPool2d;
 
 /// A pooling as the kernels need it. Input and output have the same channels in the same groups.
@@ -83,6 +84,21 @@ impl MaxPool {
         }
     }
 
+    /// The rows of a plane of the input that the output's row after `row` reads and `row` does not: they are asked for meanwhile, as rows side by side are
+    /// not what the processor foresees by itself.
+    #[inline(always)]
+    fn coming(&self, row: usize) -> Range<usize> {
+        let end = |row: usize| self.covers[0].get(row).map_or(0, |cover| cover.first + cover.count);
+        end(row)..end(row + 1)
+    }
+
+    /// The same of the output for a row of the input, as a row that it is the last of; none where both read the same.
+    #[inline(always)]
+    fn coming_back(&self, row: usize) -> Option<usize> {
+        let end = |row: usize| self.windows[0].get(row).map_or(0, |windows| windows.end);
+        (end(row + 1) > end(row)).then(|| end(row))
+    }
+
     /// `y` and, where it is not empty, `index`. NaN wins; a zero of either sign becomes a positive one.
     pub fn forward<E: Ordered>(&self, x: &[E], y: &mut [E], index: &mut [u8]) {
         let (threads, rows) = (self.team.threads(), self.output.planes * self.output.height);
@@ -150,8 +166,15 @@ fn pool_row_body<E: Ordered, const K: usize>(
 ) {
     let (input_row, width) = (pool.input.row, pool.input.width);
     let rows = pool.covers[0][row];
+    let coming = pool.coming(row);
     for (column, columns) in pool.covers[1].iter().enumerate() {
         let to = column * width;
+        for row in coming.clone() {
+            let pixels = columns.first..(columns.first + pool.strides[1]).min(input_row);
+            ask_for_later(
+                &x[(row * input_row + pixels.start) * width..(row * input_row + pixels.end) * width],
+            );
+        }
         for block in (0..width).step_by(K) {
             let number = |i: usize, j: usize| E::number((rows.tap + i) * pool.width + columns.tap + j);
             let (mut best, mut winner) = ([E::LEAST; K], [number(0, 0); K]);
@@ -245,7 +268,13 @@ unsafe fn gather_lanes_body<V: Lanes, E: LaneElement>(
     let registers = pool.input.width / LANES;
     let (dy, index, dx) = (dy.as_chunks().0, index.as_chunks().0, dx.as_chunks_mut().0);
     let rows = pool.windows[0][row];
+    let coming = pool.coming_back(row);
     for (columns, dx) in pool.windows[1].iter().zip(dx.chunks_exact_mut(registers)) {
+        if let (Some(row), true) = (coming, columns.first < columns.end) {
+            let at = (row * pool.output.row + columns.end - 1) * registers;
+            ask_for_later(&dy[at..at + registers]);
+            ask_for_later(&index[at..at + registers]);
+        }
         let (pairs, last) = dx.as_chunks_mut::<2>();
         // SAFETY: the caller's.
         unsafe {

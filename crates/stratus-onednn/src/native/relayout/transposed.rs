@@ -1,0 +1,104 @@
+//! Tiles whose inner dimension has its numbers side by side in the source, and whose outer one in the target: squares of registers are transposed.
+
+use super::RUN;
+use crate::native::lanes::{LANES, LaneElement, Lanes};
+use crate::native::simd::{Instructions, Level, ask_for_later};
+
+const _: () = assert!(RUN == LANES);
+
+/// Brings a tile, as [`super::bring_body`] does; rows and columns are whole runs. `pairs` says that the target has columns in pairs.
+///
+/// # Panics
+/// Without AVX-512.
+#[allow(clippy::too_many_arguments)] // As the other ways.
+pub(super) fn bring<X: LaneElement, Y: LaneElement>(
+    level: Level,
+    rows: [&[usize]; 2],
+    columns: [&[usize]; 2],
+    pairs: bool,
+    places: [usize; 3],
+    x: &[X],
+    y: &mut [Y],
+) {
+    assert_eq!(level.instructions(), Instructions::Avx512, "the way of another processor");
+    #[cfg(target_arch = "x86_64")]
+    {
+        use crate::native::lanes::Avx512;
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma,avx2")]
+        fn avx512<X: LaneElement, Y: LaneElement>(
+            rows: [&[usize]; 2],
+            columns: [&[usize]; 2],
+            pairs: bool,
+            places: [usize; 3],
+            x: &[X],
+            y: &mut [Y],
+        ) {
+            // SAFETY: the function has the instructions.
+            unsafe { body::<Avx512, X, Y>(rows, columns, pairs, places, x, y) }
+        }
+        // SAFETY: the level is the proof that the processor has these instructions.
+        unsafe { avx512(rows, columns, pairs, places, x, y) }
+    }
+}
+
+/// # Safety
+/// Of [`Lanes`].
+#[inline(always)]
+unsafe fn body<V: Lanes, X: LaneElement, Y: LaneElement>(
+    rows: [&[usize]; 2],
+    columns: [&[usize]; 2],
+    pairs: bool,
+    [from, to, first]: [usize; 3],
+    x: &[X],
+    y: &mut [Y],
+) {
+    let [from_rows, to_rows] = rows.map(|places| places.as_chunks::<RUN>().0);
+    let [from_columns, to_columns] = columns.map(|places| places.as_chunks::<RUN>().0);
+    for (from_rows, to_rows) in from_rows.iter().zip(to_rows) {
+        for (from_columns, to_columns) in from_columns.iter().zip(to_columns) {
+            // SAFETY: the caller's.
+            unsafe {
+                let mut square = [V::splat(0.0); RUN];
+                for (row, &place) in square.iter_mut().zip(from_rows) {
+                    let at = from + place + from_columns[0];
+                    *row = X::load_lanes(run(&x[at..at + RUN]));
+                    // The tile that comes next.
+                    let ahead = at + columns[0].len();
+                    ask_for_later(x.get(ahead..=ahead).unwrap_or(&[]));
+                }
+                let square = V::transpose(square);
+                let at = to + to_rows[0];
+                if pairs {
+                    for (columns, places) in
+                        square.as_chunks::<2>().0.iter().zip(to_columns.as_chunks::<2>().0)
+                    {
+                        let mut both = [[Y::store(0.0); RUN]; 2];
+                        Y::store_lanes(columns[0], &mut both[0]);
+                        Y::store_lanes(columns[1], &mut both[1]);
+                        let y = &mut y[at + places[0] - first..][..2 * RUN];
+                        for lane in 0..RUN {
+                            y[2 * lane] = both[0][lane];
+                            y[2 * lane + 1] = both[1][lane];
+                        }
+                    }
+                } else {
+                    for (&column, place) in square.iter().zip(to_columns) {
+                        Y::store_lanes(column, run_mut(&mut y[at + place - first..][..RUN]));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// As many as a register has lanes; the slice is as long.
+#[inline(always)]
+fn run<E>(slice: &[E]) -> &[E; LANES] {
+    &slice.as_chunks().0[0]
+}
+
+/// As above.
+#[inline(always)]
+fn run_mut<E>(slice: &mut [E]) -> &mut [E; LANES] {
+    &mut slice.as_chunks_mut().0[0]
+}
