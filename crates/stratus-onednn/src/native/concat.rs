@@ -1,7 +1,7 @@
 //! Feature maps one behind the other, and cut apart again: channels copied from map to map.
 
 use super::rows::Geometry;
-use super::simd::{Element, prefetch_parts_ahead};
+use super::simd::Element;
 use super::threads::{Team, cut};
 use std::ops::Range;
 use stratus_engine::backend::MAX_OPERANDS;
@@ -85,9 +85,11 @@ impl Concat {
 
 /// Copies `run` channels of every pixel, from and to a place in pixels of a width.
 fn copy<E: Element>(from: [usize; 2], x: &[E], to: [usize; 2], y: &mut [E], run: usize) {
+    if [from[1], to[1]] == [run; 2] {
+        y.copy_from_slice(x);
+        return;
+    }
     for (y, x) in y.chunks_exact_mut(to[1]).zip(x.chunks_exact(from[1])) {
-        let x = &x[from[0]..from[0] + run];
-        prefetch_parts_ahead(x, from[1]);
-        y[to[0]..to[0] + run].copy_from_slice(x);
+        y[to[0]..to[0] + run].copy_from_slice(&x[from[0]..from[0] + run]);
     }
 }

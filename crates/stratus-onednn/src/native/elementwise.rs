@@ -1,14 +1,11 @@
 //! Kernels that walk their operands once: rectifiers, sums, the optimiser, conversion, accumulation.
 
-use super::simd::{Bf16, Element, Level, multiversion, prefetch_ahead};
+use super::simd::{Bf16, Element, Level, multiversion};
 use super::threads::{MAX_THREADS, Team, cut, split};
 use stratus_engine::ops::SgdUpdate;
 
 /// Below this many elements, waking the team costs more than it saves.
 const SERIAL: usize = 1 << 15;
-
-/// Elements of a stretch: what lies behind is asked for before each.
-const STRETCH: usize = 256;
 
 /// The most that an optimiser remembers of a parameter.
 pub(super) const STATES: usize = 2;
@@ -174,15 +171,11 @@ multiversion! {
 
 #[inline(always)]
 fn relu_backward_body<E: Element>(ceiling: f32, y: &[E], dy: &[E], dx: &mut [E]) {
-    for ((dx, y), dy) in dx.chunks_mut(STRETCH).zip(y.chunks(STRETCH)).zip(dy.chunks(STRETCH)) {
-        prefetch_ahead(y);
-        prefetch_ahead(dy);
-        for ((dx, y), dy) in dx.iter_mut().zip(y).zip(dy) {
-            let (y, dy) = (y.load(), dy.load());
-            // Both comparisons always: a branch for each element would keep vectors away.
-            let clipped = y >= ceiling;
-            *dx = E::store(if (y > 0.0) & !clipped { dy } else { 0.0 });
-        }
+    for ((dx, y), dy) in dx.iter_mut().zip(y).zip(dy) {
+        let (y, dy) = (y.load(), dy.load());
+        // Both comparisons always: a branch for each element would keep vectors away.
+        let clipped = y >= ceiling;
+        *dx = E::store(if (y > 0.0) & !clipped { dy } else { 0.0 });
     }
 }
 

@@ -140,21 +140,14 @@ impl Element for Bf16 {
 /// Bytes of a line of a cache.
 pub const LINE: usize = 64;
 
-/// How far ahead a map is asked for: so many lines are on their way at a time as it takes to hide the memory. Measured on a Zen 5 in a virtual machine,
-/// whose own prefetchers reach half of the memory's bandwidth by themselves: 2 KiB are nearly enough, 16 KiB as good.
+/// How far ahead a map is asked for, so that enough of its lines are on their way at a time. On a Zen 5 in a virtual machine two threads read 43 GB/s by what
+/// the processor foresees by itself where 80 to 90 could be had, and 2 to 16 KiB ahead brought them (docs/benchmarks/2026-11-25-memory.md).
 const AHEAD_BYTES: usize = 4096;
 
 /// Asks for what lies [`AHEAD_BYTES`] behind the end of `near`: for a kernel that walks a map from front to back, stretch by stretch.
 #[inline(always)]
 pub fn prefetch_ahead<E>(near: &[E]) {
     prefetch(near, AHEAD_BYTES / size_of::<E>());
-}
-
-/// The same for a kernel that walks parts of a map, `apart` elements from one to the next.
-#[inline(always)]
-pub fn prefetch_parts_ahead<E>(near: &[E], apart: usize) {
-    let parts = AHEAD_BYTES.div_ceil(size_of_val(near).max(1));
-    prefetch(near, parts * apart - near.len());
 }
 
 /// Asks for what lies `distance` elements behind the end of `near` to be brought into the nearest cache, as much of it as `near` is long.

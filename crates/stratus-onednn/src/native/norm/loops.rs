@@ -161,7 +161,7 @@ fn gradient_sums_body<X: Element, Y: Element>(
     }
 }
 
-/// Four parts of `length`, which are together as long as `whole`.
+/// The first four parts of `length`.
 #[inline(always)]
 fn quarters<E>(whole: &[E], length: usize) -> [&[E]; 4] {
     let (a, rest) = whole.split_at(length);

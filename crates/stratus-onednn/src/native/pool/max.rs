@@ -92,7 +92,7 @@ impl MaxPool {
         end(row)..end(row + 1)
     }
 
-    /// The same of the output for a row of the input, as a row that it is the last of; none where both read the same.
+    /// The row of a plane of the output that the input's row after `row` takes its gradient from and `row` does not, where there is one.
     #[inline(always)]
     fn coming_back(&self, row: usize) -> Option<usize> {
         let end = |row: usize| self.windows[0].get(row).map_or(0, |windows| windows.end);
