@@ -3,6 +3,7 @@
 //! Where an element lies is a sum of one term per dimension, in any layout that blocks make: a table per dimension says where all of them are. Tiles
 //! over the two largest dimensions keep what is read and what is written in the nearest cache, whatever the orders are.
 
+#[cfg(target_arch = "x86_64")]
 mod transposed;
 
 use super::elementwise::Machine;
@@ -33,6 +34,7 @@ pub struct Relayout {
     places: [Vec<Vec<usize>>; 2],
     /// The dimensions of a tile, the inner one last.
     tiled: [usize; 2],
+    /// How tiles are brought.
     way: Way,
     /// The target's outermost dimension, by which threads share the work: its index advances by so much.
     outermost: usize,
@@ -102,7 +104,7 @@ impl Relayout {
         Some(Self { shape, places, tiled, way, outermost, stretch, pads, elements, machine })
     }
 
-    /// Whether squares of numbers are transposed in registers: then it goes as fast as memory allows.
+    /// Whether squares of numbers are transposed in registers.
     #[must_use]
     pub fn transposes(&self) -> bool {
         matches!(self.way, Way::Transposed | Way::TransposedPairs)
@@ -162,11 +164,24 @@ impl Relayout {
                     from -= rows[0][0] + columns[0][0];
                     to -= rows[1][0] + columns[1][0];
                     let places = [from, to, first];
-                    if way == Way::Each || way == Way::Runs {
-                        bring(self.machine.level, rows, columns, way == Way::Runs, places, x, y);
-                    } else {
-                        let pairs = way == Way::TransposedPairs;
-                        transposed::bring(self.machine.level, rows, columns, pairs, places, x, y);
+                    let level = self.machine.level;
+                    match way {
+                        Way::Each | Way::Runs => {
+                            bring(level, rows, columns, way == Way::Runs, places, x, y);
+                        }
+                        // Nobody goes this way on another processor.
+                        Way::Transposed | Way::TransposedPairs => {
+                            #[cfg(target_arch = "x86_64")]
+                            transposed::bring(
+                                level,
+                                rows,
+                                columns,
+                                way == Way::TransposedPairs,
+                                places,
+                                x,
+                                y,
+                            );
+                        }
                     }
                 });
             }

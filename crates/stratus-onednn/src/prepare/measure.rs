@@ -1,9 +1,9 @@
 //! Timing candidates at plan time.
 //!
 //! What is measured is what a step costs in training, and measuring has to be over before the user wonders. So: kernels that do the same on operands
-//! that lie the same are measured once for all programs; of a step's candidates, those that are far behind are soon run no more: only after a second run, as the first
-//! may have been disturbed, unless it took several times as long; and of the library's, which stand best first, those behind one that is far behind are
-//! not even made.
+//! that lie the same are measured once for all programs; of a step's candidates, those that are behind after two runs are run no more, nor those that
+//! took several times as long in the first, which may have been disturbed, but not as much; and of the library's, which stand best first, those behind
+//! one that is far behind are not even made.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -50,7 +50,7 @@ const SLOW: Duration = Duration::from_millis(60);
 /// A candidate that takes so many times as long as the best of one step has lost.
 const FAR_BEHIND: f64 = 1.6;
 
-/// A first run may have been disturbed this much: one that took longer is not repeated.
+/// A first run may have been disturbed so much: one that took more times as long as the best is not repeated.
 const DISTURBED: f64 = 3.0;
 
 /// Runs shorter than this say little one by one: the scheduler's turns are longer.

@@ -1,7 +1,7 @@
 //! Tiles whose inner dimension has its numbers side by side in the source, and whose outer one in the target: squares of registers are transposed.
 
 use super::RUN;
-use crate::native::lanes::{LANES, LaneElement, Lanes};
+use crate::native::lanes::{Avx512, LANES, LaneElement, Lanes};
 use crate::native::simd::{Instructions, Level, ask_for_later};
 
 const _: () = assert!(RUN == LANES);
@@ -20,25 +20,21 @@ pub(super) fn bring<X: LaneElement, Y: LaneElement>(
     x: &[X],
     y: &mut [Y],
 ) {
-    assert_eq!(level.instructions(), Instructions::Avx512, "the way of another processor");
-    #[cfg(target_arch = "x86_64")]
-    {
-        use crate::native::lanes::Avx512;
-        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma,avx2")]
-        fn avx512<X: LaneElement, Y: LaneElement>(
-            rows: [&[usize]; 2],
-            columns: [&[usize]; 2],
-            pairs: bool,
-            places: [usize; 3],
-            x: &[X],
-            y: &mut [Y],
-        ) {
-            // SAFETY: the function has the instructions.
-            unsafe { body::<Avx512, X, Y>(rows, columns, pairs, places, x, y) }
-        }
-        // SAFETY: the level is the proof that the processor has these instructions.
-        unsafe { avx512(rows, columns, pairs, places, x, y) }
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma,avx2")]
+    fn avx512<X: LaneElement, Y: LaneElement>(
+        rows: [&[usize]; 2],
+        columns: [&[usize]; 2],
+        pairs: bool,
+        places: [usize; 3],
+        x: &[X],
+        y: &mut [Y],
+    ) {
+        // SAFETY: the function has the instructions.
+        unsafe { body::<Avx512, X, Y>(rows, columns, pairs, places, x, y) }
     }
+    assert_eq!(level.instructions(), Instructions::Avx512, "the way of another processor");
+    // SAFETY: the level is the proof that the processor has these instructions.
+    unsafe { avx512(rows, columns, pairs, places, x, y) }
 }
 
 /// # Safety
