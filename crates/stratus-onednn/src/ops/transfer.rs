@@ -16,7 +16,7 @@ struct Moved {
 /// The same numbers in another layout, another type, or both. The bits are the same whoever moves them.
 ///
 /// What can be transposed in registers is ours: the library moves the weights of large fully connected layers at 11 to 25 GB/s, where our own kernel takes
-/// a half to a sixth of the time (docs/benchmarks/2026-11-25-memory.md).
+/// from a sixth to three quarters of the time (docs/benchmarks/2026-11-25-memory.md).
 pub(crate) fn transfer(
     maker: &Maker<'_>,
     [from, to]: [&Desc; 2],
