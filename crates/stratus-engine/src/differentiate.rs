@@ -77,7 +77,8 @@ impl Differentiator {
                 let gradient = step.outputs.last().filter(|&&id| forward.value(id).role != Role::Metrics);
                 gradients.extend(gradient.map(|&gradient| (step.inputs[0], gradient)));
             } else if step.inputs.iter().any(|input| wanted.contains(input)) {
-                wanted.extend(&step.outputs);
+                // A map may be made in parts: the steps behind the first one update it.
+                wanted.extend(step.outputs.iter().chain(&step.updates));
             }
         }
         if gradients.is_empty() {

@@ -3,7 +3,7 @@
 use crate::backend::{Choices, PrepareRequest, PreparedStep};
 use crate::memory::{self, Block, aligned};
 use crate::ops::{Kernel, KernelSpec, Tiling};
-use crate::{Backend, EngineError, Layout, Program, Role, Section, Step, ValueId, flow};
+use crate::{Backend, EngineError, Layout, Program, Role, Section, Step, Value, ValueId, flow};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -197,12 +197,16 @@ impl Plan {
     #[must_use]
     pub fn step_bytes(&self, position: usize) -> u64 {
         let tiles = self.program.tiles(position);
-        let bytes = |id: ValueId| {
+        let (step, operands) = (&self.program.steps[position], self.program.operands(position));
+        let operands: Vec<&Value> = operands.iter().collect();
+        let bytes = |(at, id): (usize, ValueId)| {
             let every_tile =
                 tiles > 1 && self.program.value(id).per_sample && !self.program.is_cut(id, tiles);
-            (self.placements[id.0].bytes * if every_tile { tiles } else { 1 }) as u64
+            let bytes = self.placements[id.0].bytes * if every_tile { tiles } else { 1 };
+            let touched = step.kernel.channels_touched(&operands, at).zip(operands[at].shape.get(1));
+            touched.map_or(bytes, |(touched, of)| bytes * touched / (*of).max(1)) as u64
         };
-        self.program.steps[position].operands().map(bytes).sum()
+        step.operands().enumerate().map(bytes).sum()
     }
 
     /// Bytes of a value that a step in `tiles` tiles touches at a time, and how far on they lie for the next part of the batch.

@@ -81,11 +81,21 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Whether running a step a second time changes nothing but its results.
-    fn is_pure(&self, step: &Step) -> bool {
-        step.phase == Phase::Forward
-            && step.updates.is_empty()
-            && step.outputs.iter().all(|&id| self.program.value(id).role == Role::Transient)
+    /// The steps that make the results of the step with a number: itself, and where these are maps made in parts, those that add the other parts.
+    /// `None` where running them a second time changes more than these.
+    fn makers(&self, number: usize) -> Option<Vec<usize>> {
+        let first = &self.program.steps[number];
+        let adds = |step: &Step| step.updates.iter().any(|id| first.outputs.contains(id));
+        let forward = self.program.steps[..self.turn].iter().enumerate();
+        let makers: Vec<usize> =
+            forward.filter(|(at, step)| *at == number || adds(step)).map(|(at, _)| at).collect();
+        let is_pure = |number: &usize| {
+            let step = &self.program.steps[*number];
+            step.phase == Phase::Forward
+                && step.updates.iter().all(|id| first.outputs.contains(id))
+                && step.outputs.iter().all(|&id| self.program.value(id).role == Role::Transient)
+        };
+        makers.iter().all(is_pure).then_some(makers)
     }
 
     /// The step whose results are alive at `position` of `now` and not needed around it, that gives most bytes for the least arithmetic.
@@ -115,15 +125,20 @@ impl Search<'_> {
         };
         let mut best: Option<(f64, usize)> = None;
         for (number, step) in self.program.steps[..self.turn].iter().enumerate() {
-            if dropped.contains(&number) || kept.contains(&number) || !self.is_pure(step) {
+            if dropped.contains(&number) || kept.contains(&number) {
                 continue;
             }
             let freed: usize = step.outputs.iter().filter(is_idle).map(|id| now.value(*id).bytes()).sum();
             if freed == 0 {
                 continue;
             }
-            let touched: usize = step.operands().map(|id| self.program.value(id).bytes()).sum();
-            let price = (self.program.step_flops(number) as f64 + touched as f64) / freed as f64;
+            let Some(makers) = self.makers(number) else { continue };
+            let cost = |number: usize| {
+                let operands = self.program.steps[number].operands();
+                let touched: usize = operands.map(|id| self.program.value(id).bytes()).sum();
+                self.program.step_flops(number) as f64 + touched as f64
+            };
+            let price = makers.into_iter().map(cost).sum::<f64>() / freed as f64;
             if best.is_none_or(|(lowest, _)| price < lowest) {
                 best = Some((price, number));
             }
@@ -134,7 +149,8 @@ impl Search<'_> {
     /// The program in which the results of some steps are made again before the backward pass first reads them.
     fn without(&self, dropped: &HashSet<usize>) -> Program {
         let makers = dropped.iter().flat_map(|&number| {
-            self.program.steps[number].outputs.iter().map(move |&output| (output, number))
+            let makers = self.makers(number).unwrap_or_default();
+            self.program.steps[number].outputs.iter().map(move |&output| (output, makers.clone()))
         });
         let mut again = Again {
             source: self.program,
@@ -155,8 +171,8 @@ impl Search<'_> {
 struct Again<'a> {
     source: &'a Program,
     program: Program,
-    /// The steps that make what is not kept.
-    makers: HashMap<ValueId, usize>,
+    /// The steps that make what is not kept: the first one has it as its output.
+    makers: HashMap<ValueId, Vec<usize>>,
     /// What was made in its place so far.
     made: HashMap<ValueId, ValueId>,
 }
@@ -176,19 +192,22 @@ impl Again<'_> {
         if let Some(&made) = self.made.get(&id) {
             return made;
         }
-        let Some(&maker) = self.makers.get(&id) else { return id };
-        let mut step = self.reading(&self.source.steps[maker]);
-        for output in &mut step.outputs {
-            let mut value = self.source.value(*output).clone();
-            value.name.push_str(AGAIN_SUFFIX);
-            self.program.values.push(value);
-            let new = ValueId(self.program.values.len() - 1);
-            self.made.insert(*output, new);
-            *output = new;
+        let Some(makers) = self.makers.get(&id).cloned() else { return id };
+        for maker in makers {
+            // What it updates is made again by then.
+            let mut step = self.reading(&self.source.steps[maker]);
+            for output in &mut step.outputs {
+                let mut value = self.source.value(*output).clone();
+                value.name.push_str(AGAIN_SUFFIX);
+                self.program.values.push(value);
+                let new = ValueId(self.program.values.len() - 1);
+                self.made.insert(*output, new);
+                *output = new;
+            }
+            // It is what the backward pass costs more.
+            step.phase = Phase::BackwardData;
+            self.program.steps.push(step);
         }
-        // It is what the backward pass costs more.
-        step.phase = Phase::BackwardData;
-        self.program.steps.push(step);
         self.made[&id]
     }
 }

@@ -78,8 +78,9 @@ fn push(tiled: &mut Program, step: &Step) {
 /// Steps that make activations again have no say: sums over the batch must be added up in the tiles that they have without them. They join the
 /// runs that they stand in or before, where they can, and else cut them in two.
 fn sections(program: &Program, cache_bytes: usize, fewest: usize) -> Vec<(Range<usize>, usize, bool)> {
-    let is_again =
-        |step: &Step| step.outputs.iter().any(|id| program.value(*id).name.ends_with(AGAIN_SUFFIX));
+    let is_again = |step: &Step| {
+        step.outputs.iter().chain(&step.updates).any(|id| program.value(*id).name.ends_with(AGAIN_SUFFIX))
+    };
     let positions: Vec<usize> =
         (0..program.steps.len()).filter(|position| !is_again(&program.steps[*position])).collect();
     let steps: Vec<&Step> = positions.iter().map(|position| &program.steps[*position]).collect();

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Checked, HYPER, Probe, branches, check_gradient, digits, numbers, residual};
+use common::{Checked, HYPER, Probe, branches, check_gradient, digits, inception, numbers, residual};
 use stratus_engine::cases::{self, Case, Fill};
 use stratus_engine::differentiate::differentiate;
 use stratus_engine::fuse::fuse;
@@ -150,7 +150,8 @@ fn check_case(case: &Case, into: &mut Checked) -> bool {
             value.role = Role::Parameter;
         }
     }
-    let y = program.steps[0].outputs[0];
+    let step = &program.steps[0];
+    let y = step.outputs.first().copied().unwrap_or_else(|| step.updates[0]);
     prepend_statistics(&mut program);
     push_loss(&mut program, y, "head.");
     let mut probe = Probe::new(&differentiate(&program).unwrap());
@@ -166,7 +167,7 @@ fn check_case(case: &Case, into: &mut Checked) -> bool {
         let shape = &case.inputs[0].shape;
         let single = shape.iter().product::<usize>() == shape[1];
         // A handful of outputs may all be cut off by the rectifier, whatever the statistics of their batch.
-        let few = frozen && case.outputs[0].shape.iter().product::<usize>() <= 4;
+        let few = frozen && case.results().next().is_some_and(|y| y.shape.iter().product::<usize>() <= 4);
         assert!(into.zero == zero || single || few, "{}: the gradient of `{name}` is zero", case.name);
     }
     true
@@ -226,9 +227,9 @@ fn probe(graph: &Graph, forward: &Program) -> Probe {
     probe
 }
 
-/// The digits network, one whose values have several readers, and one of residual blocks.
-fn graphs() -> [Graph; 3] {
-    [digits([2, 9, 8], 4, 3), branches(), residual()]
+/// The digits network, one whose values have several readers, one of residual blocks, and one of maps one behind the other.
+fn graphs() -> [Graph; 4] {
+    [digits([2, 9, 8], 4, 3), branches(), residual(), inception()]
 }
 
 /// The names of the values whose gradient the network makes.
@@ -242,7 +243,7 @@ fn differentiated(probe: &Probe) -> Vec<String> {
 
 #[test]
 fn a_whole_network_has_the_gradient_of_its_differences() {
-    for (graph, parameters) in graphs().iter().zip([12, 21, 25]) {
+    for (graph, parameters) in graphs().iter().zip([12, 21, 25, 30]) {
         for fused in [false, true] {
             let mut probe = network(graph, fused);
             let names = differentiated(&probe);
@@ -319,6 +320,21 @@ fn residual_blocks_are_fused_forward_and_backward() {
     };
     assert_eq!([gradients(4), gradients(5)], [0, 3], "{}", program.dump());
     assert_eq!(count(&|step| matches!(step.kernel, Kernel::ReluBackward(_))), 1, "{}", program.dump());
+}
+
+/// Batch norms write where their channels belong, and their gradients are read from there; what others make is copied.
+#[test]
+fn maps_are_put_one_behind_the_other_by_what_makes_them() {
+    let program = network(&inception(), true).program;
+    let count = |is: &dyn Fn(&Step) -> bool| program.steps.iter().filter(|step| is(step)).count();
+    let copies = |step: &Step| matches!(step.kernel, Kernel::ConcatForward(_) | Kernel::ConcatBackward(_));
+    assert_eq!(count(&copies), 2 + 4, "{}", program.dump());
+    let parts = |step: &Step| match step.kernel {
+        Kernel::BatchNormApply(norm) => norm.part.is_some(),
+        _ => false,
+    };
+    assert_eq!(count(&|step| parts(step) && step.outputs.len() == 1), 2, "{}", program.dump());
+    assert_eq!(count(&|step| parts(step) && step.updates.len() == 1), 3, "{}", program.dump());
 }
 
 /// A network that begins with a stem, fused and not: the images are constants.

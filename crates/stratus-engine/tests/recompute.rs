@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Probe, branches, digits, session, sgd};
+use common::{Probe, branches, digits, inception, session, sgd};
 use stratus_engine::differentiate::differentiate;
 use stratus_engine::fuse::fuse;
 use stratus_engine::lower::lower;
@@ -13,7 +13,7 @@ use stratus_engine::program::Mode;
 use stratus_engine::recompute::{AGAIN_SUFFIX, live_bytes, recompute};
 use stratus_engine::tile::tile;
 use stratus_engine::update::update;
-use stratus_engine::{Kernel, Phase, Precision, Program};
+use stratus_engine::{Kernel, Phase, Precision, Program, Step};
 use stratus_graph::{Graph, zoo};
 
 const BATCH: usize = 6;
@@ -53,6 +53,7 @@ fn less_memory_has_the_same_bits() {
     let graphs = [
         digits([2, 9, 8], 4, 3),
         branches(),
+        inception(),
         network("resnet18_cifar", 8, 2),
         network("vgg11", 32, 2),
         network("mobilenet_v2", 32, 2),
@@ -112,14 +113,34 @@ fn statistics_are_gathered_once() {
 
 #[test]
 fn what_is_made_again_runs_in_tiles_too() {
-    let whole = differentiated(&branches(), Precision::F64);
-    let less = recompute(&whole, 0).unwrap();
-    let tiled = tile(&less, 5_000, 1).unwrap();
-    assert!(!tiled.sections.is_empty());
-    for ((name, expected), (_, got)) in results(&whole).iter().zip(results(&tiled)) {
-        stratus_engine::cases::compare(expected, &got, 1e-12)
-            .unwrap_or_else(|problem| panic!("{name}: {problem}"));
+    for graph in [branches(), inception()] {
+        let whole = differentiated(&graph, Precision::F64);
+        let less = recompute(&whole, 0).unwrap();
+        let tiled = tile(&less, 5_000, 1).unwrap();
+        assert!(!tiled.sections.is_empty());
+        for ((name, expected), (_, got)) in results(&whole).iter().zip(results(&tiled)) {
+            stratus_engine::cases::compare(expected, &got, 1e-12)
+                .unwrap_or_else(|problem| panic!("{} {name}: {problem}", graph.name));
+        }
     }
+}
+
+/// A map that is made in parts is made again by all who made it.
+#[test]
+fn what_was_made_in_parts_is_made_again_in_parts() {
+    let less = recompute(&differentiated(&inception(), Precision::F32), 0).unwrap();
+    let writers = |name: &str| {
+        let value = less.values.iter().position(|value| value.name == name).unwrap();
+        let writes = |step: &&Step| step.outputs.iter().chain(&step.updates).any(|id| id.0 == value);
+        less.steps.iter().filter(writes).count()
+    };
+    let mut in_parts = 0;
+    for again in less.values.iter().filter(|value| value.name.ends_with(AGAIN_SUFFIX)) {
+        let before = writers(again.name.trim_end_matches(AGAIN_SUFFIX));
+        assert_eq!(writers(&again.name), before, "{}\n{}", again.name, less.dump());
+        in_parts += usize::from(before > 1);
+    }
+    assert!(in_parts > 0, "{}", less.dump());
 }
 
 /// In how many tiles each sum over the batch is made.

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Probe, branches, digits, published_digits, sgd};
+use common::{Probe, branches, digits, inception, published_digits, sgd};
 use stratus_engine::differentiate::differentiate;
 use stratus_engine::fuse::fuse;
 use stratus_engine::lower::lower;
@@ -66,6 +66,7 @@ fn tiles_change_neither_loss_nor_gradients_nor_statistics() {
         // With a stem.
         (digits([1, 24, 20], 4, 8), 11 + 6, [400_000, 200_000, 100_000, 60_000]),
         (branches(), 20 + 4, small),
+        (inception(), 29 + 18, small),
     ] {
         let tile_counts = compare_tiles(&graph, results, caches);
         assert!(tile_counts.len() >= 3 && tile_counts.contains(&BATCH), "{tile_counts:?}");

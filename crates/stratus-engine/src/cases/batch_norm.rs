@@ -1,11 +1,12 @@
-//! Batch normalisation with every fusion: odd sizes leave a rest that no pooling window covers, one pixel has no variance.
+//! Batch normalisation with every fusion: odd sizes leave a rest that no pooling window covers, one pixel has no variance. As part of a larger
+//! map: at its beginning, its end and between.
 
-use super::{Case, Class, Fill, Table, extents};
-use crate::Role;
+use super::{Case, Class, Fill, Operand, Table, extents};
 use crate::ops::{
     BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference,
     BatchNormInferenceBackward, BatchNormStatistics, FusedPool,
 };
+use crate::{Kernel, Role};
 use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
 
 pub(super) const TABLE: Table = Table { tests, benchmarks };
@@ -49,8 +50,24 @@ fn tests() -> Vec<Case> {
     }
     // Few different numbers: many windows have several winners.
     cases.extend(kernels([2, 5, 8, 8], (true, Some([2, 2])), Fill::Whole { low: -1, high: 1 }));
+    for (shape, first, of) in PARTS {
+        for relu in [false, true] {
+            cases.extend(parts(shape, relu, [first, of]));
+        }
+    }
     cases
 }
+
+/// The shapes of parts, the channels of the whole map before them, and those of all of it.
+const PARTS: [([usize; 4], usize, usize); 7] = [
+    ([2, 16, 5, 7], 0, 48),
+    ([3, 32, 4, 6], 16, 96),
+    ([2, 48, 14, 14], 32, 80),
+    ([1, 160, 3, 3], 16, 192),
+    ([2, 5, 6, 3], 16, 21),
+    ([4, 1, 2, 2], 32, 33),
+    ([2, 130, 1, 3], 16, 146),
+];
 
 fn benchmarks() -> Vec<Case> {
     let uniform = Fill::Uniform { low: -1.0, high: 1.5 };
@@ -64,7 +81,37 @@ fn benchmarks() -> Vec<Case> {
     .into_iter()
     .flat_map(|(shape, fused)| kernels(shape, fused, uniform))
     .chain(vectors([64, 4096], true, Class::Master))
+    .chain(parts([32, 32, 28, 28], true, [192, 256]))
+    .chain(parts([32, 192, 14, 14], true, [0, 512]))
     .collect()
+}
+
+/// The kernels of a normalisation whose result is the channels from `first` on of a map of `of` channels.
+fn parts(shape: [usize; 4], relu: bool, [first, of]: [usize; 2]) -> Vec<Case> {
+    let mut cases = kernels(shape, (relu, None), Fill::Uniform { low: -1.0, high: 1.5 });
+    // The statistics are those of the part alone.
+    cases.retain(|case| case.operands().any(|operand| ["y", "dy"].contains(&operand.name)));
+    let whole = [shape[0], of, shape[2], shape[3]];
+    for case in &mut cases {
+        case.name += &format!(" from {first} of {of}");
+        match &mut case.kernel {
+            Kernel::BatchNormApply(kernel) => kernel.part = Some(first),
+            Kernel::BatchNormInference(kernel) => kernel.part = Some(first),
+            Kernel::BatchNormGradients(kernel) => kernel.part = Some(first),
+            Kernel::BatchNormBackwardData(kernel) => kernel.part = Some(first),
+            Kernel::BatchNormInferenceBackward(kernel) => kernel.part = Some(first),
+            _ => {}
+        }
+        for operand in case.inputs.iter_mut().filter(|operand| operand.name == "dy") {
+            operand.shape = whole.to_vec();
+        }
+        // What was written of the whole before stays as it is.
+        for operand in case.outputs.extract_if(.., |operand| operand.name == "y") {
+            let fill = Fill::Uniform { low: -1.0, high: 1.0 };
+            case.updates.push(Operand { shape: whole.to_vec(), fill, ..operand });
+        }
+    }
+    cases
 }
 
 /// The kernels of a normalisation of vectors of a class.
@@ -91,7 +138,7 @@ fn kernels(shape: [usize; 4], (relu, window): Fused, fill: Fill) -> Vec<Case> {
         return Vec::new();
     }
     let channels = [shape[1]];
-    let norm = BatchNorm2d::new(shape[1]);
+    let (norm, part) = (BatchNorm2d::new(shape[1]), None);
     let name = |kernel: &str| {
         let relu = if relu { " relu" } else { "" };
         let pool = window.map(|window| format!(" pool {}", extents(&window))).unwrap_or_default();
@@ -114,7 +161,7 @@ fn kernels(shape: [usize; 4], (relu, window): Fused, fill: Fill) -> Vec<Case> {
             .filled("mean", &channels, Class::Master, between(-0.2, 0.2))
             .filled("inverse_deviation", &channels, Class::Master, between(0.8, 1.5))
     };
-    let mut apply = Case::new(name("batch_norm_apply"), BatchNormApply { norm, relu, pool });
+    let mut apply = Case::new(name("batch_norm_apply"), BatchNormApply { norm, relu, pool, part });
     apply = around(apply.filled("x", &shape, Class::Compute, fill)).output("y", &y, Class::Compute);
     // In evaluation, and in training where the layer is frozen.
     let running = |kernel: Case| {
@@ -124,13 +171,13 @@ fn kernels(shape: [usize; 4], (relu, window): Fused, fill: Fill) -> Vec<Case> {
             .filled("running_mean", &channels, Class::Master, between(-1.0, 1.0))
             .filled("running_var", &channels, Class::Master, between(0.5, 2.0))
     };
-    let inference = BatchNormInference { norm, relu, pool };
+    let inference = BatchNormInference { norm, relu, pool, part };
     let inference = |what: &str| {
         let case = Case::new(name(what), inference).filled("x", &shape, Class::Compute, fill);
         running(case).output("y", &y, Class::Compute)
     };
     let mut cases = vec![inference("batch_norm_inference")];
-    let inference_backward = BatchNormInferenceBackward { norm, relu, pool };
+    let inference_backward = BatchNormInferenceBackward { norm, relu, pool, part };
     let mut inference_backward = running(
         Case::new(name("batch_norm_inference_backward"), inference_backward)
             .filled("x", &shape, Class::Compute, fill)
@@ -139,11 +186,13 @@ fn kernels(shape: [usize; 4], (relu, window): Fused, fill: Fill) -> Vec<Case> {
     let backward =
         |case: Case| around(case.filled("x", &shape, Class::Compute, fill).input("dy", &y, Class::Compute));
     let mut gradients =
-        backward(Case::new(name("batch_norm_gradients"), BatchNormGradients { norm, relu, pool }));
-    let mut data =
-        backward(Case::new(name("batch_norm_backward_data"), BatchNormBackwardData { norm, relu, pool }))
-            .filled("dweight", &channels, Class::Master, between(-20.0, 20.0))
-            .filled("dbias", &channels, Class::Master, between(-20.0, 20.0));
+        backward(Case::new(name("batch_norm_gradients"), BatchNormGradients { norm, relu, pool, part }));
+    let mut data = backward(Case::new(
+        name("batch_norm_backward_data"),
+        BatchNormBackwardData { norm, relu, pool, part },
+    ))
+    .filled("dweight", &channels, Class::Master, between(-20.0, 20.0))
+    .filled("dbias", &channels, Class::Master, between(-20.0, 20.0));
     if let Some(FusedPool { window }) = pool {
         apply = apply.output("index", &y, Class::Index);
         let pool = MaxPool2d { kernel: window, stride: window, padding: [0, 0], ceil_mode: false };

@@ -37,7 +37,7 @@ fn find(program: &Program, sum: usize) -> Option<(usize, BatchNormAddApply)> {
     };
     // The last one before the sum: what it reads is nearest.
     program.steps[..sum].iter().enumerate().rev().find_map(|(position, maker)| match maker.kernel {
-        Kernel::BatchNormApply(BatchNormApply { norm, relu: false, pool: None }) => {
+        Kernel::BatchNormApply(BatchNormApply { norm, relu: false, pool: None, part: None }) => {
             let fits = [a, b].contains(&maker.outputs[0])
                 && only_reader(program, maker.outputs[0]) == Some(sum)
                 && [a, b, maker.inputs[0]].into_iter().all(is_alike);

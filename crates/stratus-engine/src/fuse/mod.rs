@@ -5,6 +5,7 @@ mod add_relu;
 mod batch_norm_add;
 mod batch_norm_pool;
 mod batch_norm_relu;
+mod concat;
 mod conv_relu;
 mod stem;
 
@@ -32,6 +33,7 @@ pub fn fuse(forward: &Program) -> Result<Program, EngineError> {
     }
     batch_norm_add::fuse(&mut program);
     stem::fuse(&mut program);
+    concat::fuse(&mut program);
     join_statistics(&mut program);
     program.drop_unused_values();
     program.verify("fuse")?;

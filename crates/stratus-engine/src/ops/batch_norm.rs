@@ -1,20 +1,25 @@
 //! Batch normalisation, alone or with what follows it: the rectifier and non-overlapping max-pooling.
 //!
 //! BN, ReLU and pooling are bound by memory: fused, the normalised map is never written, and its gradient is never spread out. The statistics of
-//! a batch are a kernel of their own, and so are the sums of the backward pass: what comes before and after them can run tile by tile.
+//! a batch are a kernel of their own, and so are the sums of the backward pass: what comes before and after them can run tile by tile. Where the
+//! result is one of several maps that are put one behind the other, it is written there at once, and its gradient is read from there: it is a
+//! `part`, the channels of a larger map from the one on that is named.
 //!
 //! Vectors `[N, C]` are maps of one pixel. Behind a linear layer they have the master precision; results and gradients have the compute precision.
 
 use super::{
-    KernelSpec, Tiling, expect_counts, expect_f64, expect_index, expect_same_shape, expect_shape,
-    image_shape, no_kernel,
+    KernelSpec, Tiling, expect_channels, expect_counts, expect_f64, expect_index, expect_same_shape,
+    expect_shape, image_shape, no_kernel,
 };
 use crate::differentiate::Differentiator;
 use crate::lower::Lowering;
-use crate::{DType, EngineError, Phase, Step, Value};
+use crate::{DType, EngineError, Phase, Step, Value, ValueId};
 use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
 use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
+
+/// The channels at which the parts of a map begin are multiples of this: no block of a layout with blocks of channels then belongs to two parts.
+pub const PART_BORDER: usize = 16;
 
 /// Max-pooling whose windows neither overlap nor reach beyond the image: `stride = kernel`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -49,7 +54,7 @@ pub struct BatchNormStatistics {
     pub norm: BatchNorm2d,
 }
 
-/// `(x, weight, bias, mean, inverse_deviation) -> y, index?`.
+/// `(x, weight, bias, mean, inverse_deviation) -> y, index?`. The first part of a map that is written makes `y`, the others update it.
 ///
 /// With a pool, `index` (u8) is the winner's position in its window in row order, or 255 where `relu` cut it off and no gradient passes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -60,6 +65,8 @@ pub struct BatchNormApply {
     pub relu: bool,
     /// Whether the result is pooled.
     pub pool: Option<FusedPool>,
+    /// The first of the result's channels in the map that it is a part of.
+    pub part: Option<usize>,
 }
 
 /// `(x, weight, bias, running_mean, running_var) -> y, index?`: in evaluation, and in training where the layer is frozen. Only there the
@@ -72,6 +79,8 @@ pub struct BatchNormInference {
     pub relu: bool,
     /// Whether the result is pooled.
     pub pool: Option<FusedPool>,
+    /// The first of the result's channels in the map that it is a part of.
+    pub part: Option<usize>,
 }
 
 /// `(x, dy, weight, bias, mean, inverse_deviation, index?) -> dweight, dbias, sums f64 [2, C]`.
@@ -85,6 +94,8 @@ pub struct BatchNormGradients {
     pub relu: bool,
     /// Whether the result was pooled.
     pub pool: Option<FusedPool>,
+    /// The first of the result's channels in the map that it is a part of.
+    pub part: Option<usize>,
 }
 
 /// `(x, dy, weight, bias, mean, inverse_deviation, dweight, dbias, index?) -> dx`.
@@ -96,6 +107,8 @@ pub struct BatchNormBackwardData {
     pub relu: bool,
     /// Whether the result was pooled.
     pub pool: Option<FusedPool>,
+    /// The first of the result's channels in the map that it is a part of.
+    pub part: Option<usize>,
 }
 
 /// `(x, dy, weight, bias, running_mean, running_var, index?) -> dx`: the statistics are constants.
@@ -107,6 +120,8 @@ pub struct BatchNormInferenceBackward {
     pub relu: bool,
     /// Whether the result was pooled.
     pub pool: Option<FusedPool>,
+    /// The first of the result's channels in the map that it is a part of.
+    pub part: Option<usize>,
 }
 
 pub(super) fn lower(op: &BatchNorm2d, node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
@@ -120,7 +135,7 @@ pub(super) fn lower(op: &BatchNorm2d, node: &Node, to: &mut Lowering) -> Result<
             "its input is a flattened map; normalise the map before it is flattened",
         ));
     }
-    let (norm, relu, pool) = (*op, false, None);
+    let (norm, relu, pool, part) = (*op, false, None, None);
     if to.trains(node) {
         let master = to.precision().master();
         let saved = |to: &mut Lowering, part| to.saved(node, part, &[op.channels], master);
@@ -129,18 +144,47 @@ pub(super) fn lower(op: &BatchNorm2d, node: &Node, to: &mut Lowering) -> Result<
         let outputs = vec![mean, inverse_deviation, moments];
         to.push(node, BatchNormStatistics { norm }, vec![x], vec![running_mean, running_var], outputs);
         let inputs = vec![x, weight, bias, mean, inverse_deviation];
-        to.push(node, BatchNormApply { norm, relu, pool }, inputs, vec![], vec![y]);
+        to.push(node, BatchNormApply { norm, relu, pool, part }, inputs, vec![], vec![y]);
     } else {
         let inputs = vec![x, weight, bias, running_mean, running_var];
-        to.push(node, BatchNormInference { norm, relu, pool }, inputs, vec![], vec![y]);
+        to.push(node, BatchNormInference { norm, relu, pool, part }, inputs, vec![], vec![y]);
     }
     Ok(())
+}
+
+/// The value that a step makes, or makes a part of.
+fn result(step: &Step) -> ValueId {
+    step.outputs.first().copied().unwrap_or_else(|| step.updates[0])
+}
+
+/// What a step takes that makes a map: the first part of one makes it, the others update it, and only whole maps are pooled.
+fn expect_counts_of_result(
+    counts: [usize; 3],
+    of_whole: &[[usize; 3]],
+    part: Option<usize>,
+) -> Result<(), String> {
+    let [inputs, ..] = of_whole[0];
+    match part {
+        Some(_) => expect_counts(counts, &[[inputs, 0, 1], [inputs, 1, 0]]),
+        None => expect_counts(counts, of_whole),
+    }
+}
+
+/// Checks that a map of `shape` is a part of another, from the channel `first` on.
+fn expect_part(whole: &Value, first: usize, shape: [usize; 4]) -> Result<(), String> {
+    expect_channels(whole, first, shape)?;
+    let end = first + shape[1];
+    let is_border = |channel: usize| channel.is_multiple_of(PART_BORDER);
+    if is_border(first) && (is_border(end) || whole.shape.get(1) == Some(&end)) {
+        return Ok(());
+    }
+    Err(format!("the channels {first} to {end} of `{}` end within blocks of {PART_BORDER}", whole.name))
 }
 
 /// Checks x, y and everything per channel.
 pub(super) fn check_all(
     norm: &BatchNorm2d,
-    pool: Option<FusedPool>,
+    (pool, part): (Option<FusedPool>, Option<usize>),
     x: &Value,
     y: &Value,
     channels: &[&Value],
@@ -149,9 +193,11 @@ pub(super) fn check_all(
         [batch, features] if pool.is_none() => [batch, features, 1, 1],
         _ => image_shape(x)?,
     };
-    match pool {
-        Some(pool) => expect_shape(y, &pool.output_shape(shape))?,
-        None => expect_same_shape(x, y)?,
+    match (pool, part) {
+        (Some(pool), None) => expect_shape(y, &pool.output_shape(shape))?,
+        (None, None) => expect_same_shape(x, y)?,
+        (None, Some(first)) => expect_part(y, first, shape)?,
+        (Some(_), Some(_)) => return Err("a pooled map is no part of another".to_owned()),
     }
     if shape[1] != norm.channels {
         return Err(format!(
@@ -176,7 +222,7 @@ impl KernelSpec for BatchNormStatistics {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[1, 2, 3]])?;
-        check_all(&self.norm, None, operands[0], operands[0], &operands[1..5])?;
+        check_all(&self.norm, (None, None), operands[0], operands[0], &operands[1..5])?;
         expect_shape(operands[5], &[2, self.norm.channels])?;
         expect_f64(operands[5])
     }
@@ -206,8 +252,9 @@ impl KernelSpec for BatchNormApply {
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
-        expect_counts(counts, &[[5, 0, if self.pool.is_some() { 2 } else { 1 }]])?;
-        check_all(&self.norm, self.pool, operands[0], operands[5], &operands[1..5])?;
+        let outputs = if self.pool.is_some() { 2 } else { 1 };
+        expect_counts_of_result(counts, &[[5, 0, outputs]], self.part)?;
+        check_all(&self.norm, (self.pool, self.part), operands[0], operands[5], &operands[1..5])?;
         check_index(self.pool, operands[5], operands.get(6))
     }
 
@@ -215,13 +262,17 @@ impl KernelSpec for BatchNormApply {
         Tiling::PerSample
     }
 
+    fn channels_touched(&self, _operands: &[&Value], position: usize) -> Option<usize> {
+        (self.part.is_some() && position == 5).then_some(self.norm.channels)
+    }
+
     fn flops(&self, operands: &[&Value]) -> u64 {
         2 * operands[0].elements() as u64
     }
 
     fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
-        let Some(dy) = to.gradient(step.outputs[0]) else { return Ok(()) };
-        let (norm, relu, pool) = (self.norm, self.relu, self.pool);
+        let Some(dy) = to.gradient(result(step)) else { return Ok(()) };
+        let (norm, relu, pool, part) = (self.norm, self.relu, self.pool, self.part);
         let [x, weight, bias, mean, inverse_deviation] = step.inputs[..] else {
             return Err(to.no_derivative(step));
         };
@@ -233,11 +284,11 @@ impl KernelSpec for BatchNormApply {
         inputs.extend(index);
         sources.extend(index);
         let outputs = vec![dweight, dbias, sums];
-        let gradients = BatchNormGradients { norm, relu, pool };
+        let gradients = BatchNormGradients { norm, relu, pool, part };
         to.push(step, gradients, Phase::BackwardWeights, inputs, vec![], outputs);
         if to.wants_gradient(x) {
             to.add_gradient(x, |to, dx| {
-                let kernel = BatchNormBackwardData { norm, relu, pool };
+                let kernel = BatchNormBackwardData { norm, relu, pool, part };
                 to.push(step, kernel, Phase::BackwardData, sources, vec![], vec![dx]);
             });
         }
@@ -252,8 +303,8 @@ impl KernelSpec for BatchNormInference {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         let allowed: &[[usize; 3]] = if self.pool.is_some() { &[[5, 0, 1], [5, 0, 2]] } else { &[[5, 0, 1]] };
-        expect_counts(counts, allowed)?;
-        check_all(&self.norm, self.pool, operands[0], operands[5], &operands[1..5])?;
+        expect_counts_of_result(counts, allowed, self.part)?;
+        check_all(&self.norm, (self.pool, self.part), operands[0], operands[5], &operands[1..5])?;
         if counts[2] == 2 { check_index(self.pool, operands[5], operands.get(6)) } else { Ok(()) }
     }
 
@@ -261,17 +312,21 @@ impl KernelSpec for BatchNormInference {
         Tiling::PerSample
     }
 
+    fn channels_touched(&self, _operands: &[&Value], position: usize) -> Option<usize> {
+        (self.part.is_some() && position == 5).then_some(self.norm.channels)
+    }
+
     fn flops(&self, operands: &[&Value]) -> u64 {
         2 * operands[0].elements() as u64
     }
 
     fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
-        let (x, y) = (step.inputs[0], step.outputs[0]);
+        let (x, y) = (step.inputs[0], result(step));
         let Some(dy) = to.gradient(y) else { return Ok(()) };
         if !to.wants_gradient(x) {
             return Ok(());
         }
-        let (norm, relu, pool) = (self.norm, self.relu, self.pool);
+        let (norm, relu, pool, part) = (self.norm, self.relu, self.pool, self.part);
         let mut inputs = vec![x, dy];
         inputs.extend(&step.inputs[1..]);
         match (pool, step.outputs.get(1)) {
@@ -280,7 +335,7 @@ impl KernelSpec for BatchNormInference {
             (Some(_), None) => return Err(to.no_derivative(step)),
         }
         to.add_gradient(x, |to, dx| {
-            let kernel = BatchNormInferenceBackward { norm, relu, pool };
+            let kernel = BatchNormInferenceBackward { norm, relu, pool, part };
             to.push(step, kernel, Phase::BackwardData, inputs, vec![], vec![dx]);
         });
         Ok(())
@@ -300,13 +355,17 @@ impl KernelSpec for BatchNormInferenceBackward {
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         let inputs = if self.pool.is_some() { 7 } else { 6 };
         expect_counts(counts, &[[inputs, 0, 1]])?;
-        check_all(&self.norm, self.pool, operands[0], operands[1], &operands[2..6])?;
+        check_all(&self.norm, (self.pool, self.part), operands[0], operands[1], &operands[2..6])?;
         expect_same_shape(operands[0], operands[inputs])?;
         check_index(self.pool, operands[1], operands.get(6))
     }
 
     fn tiling(&self) -> Tiling {
         Tiling::PerSample
+    }
+
+    fn channels_touched(&self, _operands: &[&Value], position: usize) -> Option<usize> {
+        (self.part.is_some() && position == 1).then_some(self.norm.channels)
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {
@@ -328,7 +387,7 @@ impl KernelSpec for BatchNormGradients {
         let inputs = if self.pool.is_some() { 7 } else { 6 };
         expect_counts(counts, &[[inputs, 0, 3]])?;
         let channels = [&operands[2..6], &operands[inputs..inputs + 2]].concat();
-        check_all(&self.norm, self.pool, operands[0], operands[1], &channels)?;
+        check_all(&self.norm, (self.pool, self.part), operands[0], operands[1], &channels)?;
         expect_shape(operands[inputs + 2], &[2, self.norm.channels])?;
         expect_f64(operands[inputs + 2])?;
         check_index(self.pool, operands[1], operands.get(6))
@@ -336,6 +395,10 @@ impl KernelSpec for BatchNormGradients {
 
     fn tiling(&self) -> Tiling {
         Tiling::Continues
+    }
+
+    fn channels_touched(&self, _operands: &[&Value], position: usize) -> Option<usize> {
+        (self.part.is_some() && position == 1).then_some(self.norm.channels)
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {
@@ -356,13 +419,17 @@ impl KernelSpec for BatchNormBackwardData {
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         let inputs = if self.pool.is_some() { 9 } else { 8 };
         expect_counts(counts, &[[inputs, 0, 1]])?;
-        check_all(&self.norm, self.pool, operands[0], operands[1], &operands[2..8])?;
+        check_all(&self.norm, (self.pool, self.part), operands[0], operands[1], &operands[2..8])?;
         expect_same_shape(operands[0], operands[inputs])?;
         check_index(self.pool, operands[1], operands.get(8))
     }
 
     fn tiling(&self) -> Tiling {
         Tiling::PerSample
+    }
+
+    fn channels_touched(&self, _operands: &[&Value], position: usize) -> Option<usize> {
+        (self.part.is_some() && position == 1).then_some(self.norm.channels)
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {

@@ -1,6 +1,6 @@
 //! Feature maps one behind the other, along channels.
 
-use super::{KernelSpec, Tiling, expect_counts, expect_shape, image_shape, no_kernel};
+use super::{KernelSpec, Tiling, expect_channels, expect_counts, expect_shape, image_shape, no_kernel};
 use crate::backend::MAX_OPERANDS;
 use crate::differentiate::Differentiator;
 use crate::lower::Lowering;
@@ -90,18 +90,15 @@ impl KernelSpec for ConcatBackward {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[1, 0, 1]])?;
-        let ([n, of, h, w], [_, channels, ..]) = (image_shape(operands[0])?, image_shape(operands[1])?);
-        if self.first + channels > of {
-            return Err(format!(
-                "`{}` has {of} channels, it takes {channels} from channel {} on",
-                operands[0].name, self.first
-            ));
-        }
-        expect_shape(operands[1], &[n, channels, h, w])
+        expect_channels(operands[0], self.first, image_shape(operands[1])?)
     }
 
     fn tiling(&self) -> Tiling {
         Tiling::PerSample
+    }
+
+    fn channels_touched(&self, operands: &[&Value], position: usize) -> Option<usize> {
+        if position == 0 { operands[1].shape.get(1).copied() } else { None }
     }
 
     fn flops(&self, _operands: &[&Value]) -> u64 {

@@ -26,7 +26,7 @@ pub use add::AddForward;
 pub use avg_pool2d::{Averages, AvgPoolBackward, AvgPoolForward, Stretch};
 pub use batch_norm::{
     BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference,
-    BatchNormInferenceBackward, BatchNormStatistics, FusedPool,
+    BatchNormInferenceBackward, BatchNormStatistics, FusedPool, PART_BORDER,
 };
 pub use batch_norm_add::{BatchNormAddApply, BatchNormAddReluGradients};
 pub use concat::{ConcatBackward, ConcatForward};
@@ -80,6 +80,11 @@ pub trait KernelSpec {
     /// How it can run tile by tile. No default: whoever adds a kernel decides.
     fn tiling(&self) -> Tiling;
 
+    /// How many channels of the operand at `position` it reads or writes, where these are not all.
+    fn channels_touched(&self, _operands: &[&Value], _position: usize) -> Option<usize> {
+        None
+    }
+
     /// Adds the steps of its derivative. The default is for kernels that no gradient passes.
     ///
     /// # Errors
@@ -116,6 +121,9 @@ macro_rules! kernels {
             }
             fn tiling(&self) -> Tiling {
                 match self { $(Self::$name(kernel) => kernel.tiling(),)* }
+            }
+            fn channels_touched(&self, operands: &[&Value], position: usize) -> Option<usize> {
+                match self { $(Self::$name(kernel) => kernel.channels_touched(operands, position),)* }
             }
             fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
                 match self { $(Self::$name(kernel) => kernel.differentiate(step, to),)* }
@@ -217,6 +225,18 @@ fn expect_shape(value: &Value, shape: &[usize]) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("`{}` is {:?}, it should be {shape:?}", value.name, value.shape))
+}
+
+/// Checks that a feature map has the channels of a map of `shape`, from the channel `first` on.
+fn expect_channels(whole: &Value, first: usize, [n, channels, h, w]: [usize; 4]) -> Result<(), String> {
+    let [_, of, ..] = image_shape(whole)?;
+    if first + channels > of {
+        return Err(format!(
+            "`{}` has {of} channels, it takes {channels} from channel {first} on",
+            whole.name
+        ));
+    }
+    expect_shape(whole, &[n, of, h, w])
 }
 
 /// Checks a sum over the batch.

@@ -69,11 +69,12 @@ pub(super) fn channel(shape: [usize; 4], c: usize) -> impl Iterator<Item = usize
     })
 }
 
-/// Writes one channel of `y` (and `index`): normalised, rectified where `relu`, pooled where `pool`.
+/// Writes one channel of `y` (and `index`): normalised, rectified where `relu`, pooled where `pool`; as the channel of a larger map where it is a
+/// part of one.
 pub(super) fn write_channel(
     affine: &Affine,
     relu: bool,
-    pool: Option<FusedPool>,
+    (pool, part): (Option<FusedPool>, Option<usize>),
     c: usize,
     x: &Tensor<'_>,
     y: &mut Tensor<'_>,
@@ -81,8 +82,9 @@ pub(super) fn write_channel(
 ) -> Result<(), String> {
     let finish = |value| if relu { rectify(value) } else { value };
     let Some(pool) = pool else {
-        for position in channel(x.image(), c) {
-            y.set(position, finish(affine.apply(x.get(position))));
+        let to = channel(y.image(), part.unwrap_or(0) + c);
+        for (position, to) in channel(x.image(), c).zip(to) {
+            y.set(to, finish(affine.apply(x.get(position))));
         }
         return Ok(());
     };
@@ -165,7 +167,7 @@ impl Reference for BatchNormApply {
         };
         for c in 0..x.image()[1] {
             let affine = Affine::of(c, weight, bias, mean, inverse_deviation);
-            write_channel(&affine, self.relu, self.pool, c, x, y, index.first_mut())?;
+            write_channel(&affine, self.relu, (self.pool, self.part), c, x, y, index.first_mut())?;
         }
         Ok(())
     }
@@ -179,7 +181,7 @@ impl Reference for BatchNormInference {
         };
         for c in 0..x.image()[1] {
             let affine = Affine::running(c, weight, bias, running_mean, running_var, self.norm.epsilon);
-            write_channel(&affine, self.relu, self.pool, c, x, y, index.first_mut())?;
+            write_channel(&affine, self.relu, (self.pool, self.part), c, x, y, index.first_mut())?;
         }
         Ok(())
     }
@@ -194,8 +196,15 @@ impl Reference for BatchNormInferenceBackward {
         let shape = x.image();
         for c in 0..shape[1] {
             let affine = Affine::running(c, weight, bias, running_mean, running_var, self.norm.epsilon);
-            let behind =
-                Behind { affine: &affine, relu: self.relu, pool: self.pool, x, dy, index: index.first() };
+            let behind = Behind {
+                affine: &affine,
+                relu: self.relu,
+                pool: self.pool,
+                part: self.part,
+                x,
+                dy,
+                index: index.first(),
+            };
             let scale = affine.weight * affine.inverse_deviation;
             for position in channel(shape, c) {
                 dx.set(position, scale * behind.gradient(position));
@@ -218,8 +227,15 @@ impl Reference for BatchNormGradients {
         let channels = shape[1];
         for c in 0..channels {
             let affine = Affine::of(c, weight, bias, mean, inverse_deviation);
-            let behind =
-                Behind { affine: &affine, relu: self.relu, pool: self.pool, x, dy, index: index.first() };
+            let behind = Behind {
+                affine: &affine,
+                relu: self.relu,
+                pool: self.pool,
+                part: self.part,
+                x,
+                dy,
+                index: index.first(),
+            };
             let (mut sum, mut weighted) =
                 if tile.is_first() { (0.0, 0.0) } else { (sums.get(c), sums.get(channels + c)) };
             for position in channel(shape, c) {
@@ -249,8 +265,15 @@ impl Reference for BatchNormBackwardData {
         let count = (shape[0] * shape[2] * shape[3] * tile.count) as f64;
         for c in 0..shape[1] {
             let affine = Affine::of(c, weight, bias, mean, inverse_deviation);
-            let behind =
-                Behind { affine: &affine, relu: self.relu, pool: self.pool, x, dy, index: index.first() };
+            let behind = Behind {
+                affine: &affine,
+                relu: self.relu,
+                pool: self.pool,
+                part: self.part,
+                x,
+                dy,
+                index: index.first(),
+            };
             // The gradient without its mean and without its part along the normalised map: neither can change the output.
             let scale = affine.weight * affine.inverse_deviation;
             for position in channel(shape, c) {
@@ -269,6 +292,7 @@ struct Behind<'a> {
     affine: &'a Affine,
     relu: bool,
     pool: Option<FusedPool>,
+    part: Option<usize>,
     x: &'a Tensor<'a>,
     dy: &'a Tensor<'a>,
     index: Option<&'a Tensor<'a>>,
@@ -280,8 +304,16 @@ impl Behind<'_> {
         match (self.pool, self.index) {
             (Some(pool), Some(index)) => unpool(pool, self.x.image(), self.dy, index, position),
             _ if self.relu && self.affine.apply(self.x.get(position)) <= 0.0 => 0.0,
-            _ => self.dy.get(position),
+            _ => self.dy.get(self.in_whole(position)),
         }
+    }
+
+    /// The position in `dy` of a position of x, which may be a part of it.
+    fn in_whole(&self, position: usize) -> usize {
+        let Some(first) = self.part else { return position };
+        let ([_, channels, height, width], [_, of, ..]) = (self.x.image(), self.dy.image());
+        let image = position / (channels * height * width);
+        position + (image * (of - channels) + first) * height * width
     }
 }
 

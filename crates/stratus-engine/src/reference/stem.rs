@@ -135,7 +135,7 @@ fn apply(
     Reference::run(&forward, &mut convolved, scratch, Tile::WHOLE)?;
     for c in 0..shape[1] {
         let affine = affine(c, [norm_weight, norm_bias, mean, deviation]);
-        write_channel(&affine, stem.relu, Some(Stem::POOL), c, &convolved[2], y, index.first_mut())?;
+        write_channel(&affine, stem.relu, (Some(Stem::POOL), None), c, &convolved[2], y, index.first_mut())?;
     }
     Ok(())
 }

@@ -36,6 +36,11 @@ pub fn residual() -> Graph {
     layer_file::parse(include_str!("../residual.toml")).unwrap()
 }
 
+/// Maps one behind the other, made by batch norms and by others.
+pub fn inception() -> Graph {
+    layer_file::parse(include_str!("../inception.toml")).unwrap()
+}
+
 /// Numbers of an iteration of a probe: rate, iteration, and the halves of the seed.
 pub const HYPER: [f64; 4] = [0.1, 7.0, 123.0, 456.0];
 

@@ -84,30 +84,181 @@ impl Geometry {
     pub fn thread_rows(&self, threads: usize, thread: usize) -> Range<usize> {
         split(self.planes * self.height, threads, thread)
     }
+}
 
-    /// Cuts a range of pixel rows into stretches of one channel group: `(group, rows)`. With one group it is a single stretch.
+/// Where a feature map lies that is part of another: some of its channels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    part: Geometry,
+    whole: Geometry,
+    /// The first of its channel groups in the whole.
+    group: usize,
+    /// Channels before its own in a pixel of the group.
+    within: usize,
+}
+
+impl Part {
+    /// A map for itself.
+    #[must_use]
+    pub fn all_of(map: Geometry) -> Self {
+        Self { part: map, whole: map, group: 0, within: 0 }
+    }
+
+    /// The channels of `whole` from `first` on, as many as `part` has; `None` where their groups are not groups of the whole.
+    ///
+    /// Where channels lie in blocks, parts begin and end with blocks: [`stratus_engine::ops::PART_BORDER`].
+    #[must_use]
+    pub fn of(whole: Geometry, first: usize, part: Geometry) -> Option<Self> {
+        let alike = (whole.height, whole.row) == (part.height, part.row)
+            && whole.planes * part.groups == part.planes * whole.groups
+            && first + part.channels <= whole.channels;
+        if [whole.groups, part.groups] == [1, 1] && part.width == part.channels {
+            // Channels last: all channels of a pixel side by side.
+            return alike.then_some(Self { part, whole, group: 0, within: first });
+        }
+        let ends = part.channels.is_multiple_of(part.width) || first + part.channels == whole.channels;
+        let fits = whole.width == part.width && first.is_multiple_of(whole.width) && ends;
+        (alike && fits).then(|| Self { part, whole, group: first / whole.width, within: 0 })
+    }
+
+    /// The part, as it is by itself.
+    #[must_use]
+    pub fn part(&self) -> Geometry {
+        self.part
+    }
+
+    /// How many elements lie one behind the other and are walked together: the map's own period, or a pixel's channels where others lie between
+    /// two pixels.
+    #[must_use]
+    pub fn period(&self) -> usize {
+        if self.whole.width == self.part.width { self.part.period() } else { self.part.width }
+    }
+
+    /// Elements of the whole from one period to the next.
+    #[must_use]
+    pub fn step(&self) -> usize {
+        if self.whole.width == self.part.width { self.part.period() } else { self.whole.width }
+    }
+
+    /// The element with which a pixel row of the part begins in the whole; the whole's end for the row behind the last.
+    #[must_use]
+    pub fn row_start(&self, row: usize) -> usize {
+        let Geometry { planes, height, groups, .. } = self.part;
+        if row == planes * height {
+            return self.whole.planes * self.whole.plane_elements();
+        }
+        let plane = row / height;
+        let plane = plane / groups * self.whole.groups + self.group + plane % groups;
+        (plane * height + row % height) * self.whole.row_elements() + self.within
+    }
+
+    /// Cuts a range of the part's pixel rows into stretches of one channel group, without other rows between them in the whole: `(group, rows)`. With
+    /// one group it is a single stretch.
     pub fn stretches(&self, rows: Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
-        let Self { height, groups, .. } = *self;
+        let Self { part: Geometry { height, groups, .. }, whole, .. } = *self;
         let mut next = rows.start;
         std::iter::from_fn(move || {
             if next >= rows.end {
                 return None;
             }
             let plane = next / height;
-            let end = if groups == 1 { rows.end } else { ((plane + 1) * height).min(rows.end) };
+            let end = if whole.groups == 1 { rows.end } else { ((plane + 1) * height).min(rows.end) };
             let stretch = (plane % groups, next..end);
             next = end;
             Some(stretch)
         })
     }
+
+    /// How many elements of the whole each thread has for itself that writes its rows of the part.
+    pub fn shares(&self, threads: usize) -> impl Iterator<Item = usize> + use<> {
+        let part = *self;
+        // The first one's begin with the whole, the others' with the pixel that theirs begin with.
+        let start = move |thread: usize| match thread {
+            0 => 0,
+            _ => part.share_start(threads, thread),
+        };
+        (0..threads).map(move |thread| start(thread + 1) - start(thread))
+    }
+
+    /// The element of the whole that a thread's share begins with.
+    #[must_use]
+    pub fn share_start(&self, threads: usize, thread: usize) -> usize {
+        if thread == 0 {
+            return 0;
+        }
+        let rows = self.part.planes * self.part.height;
+        let row = split(rows, threads, thread).start;
+        self.row_start(row) - if row == rows { 0 } else { self.within }
+    }
 }
 
-/// Repeats each group's `width` constants over its period: `to` has `groups * period` elements.
-pub fn repeat(geometry: &Geometry, from: &[f32], to: &mut [f32]) {
-    let period = geometry.period();
+/// Repeats each group's `width` constants over a period: `to` has `groups * period` elements.
+pub fn repeat(geometry: &Geometry, period: usize, from: &[f32], to: &mut [f32]) {
     for (group, values) in from.chunks_exact(geometry.width).enumerate() {
         for copy in to[group * period..][..period].chunks_exact_mut(geometry.width) {
             copy.copy_from_slice(values);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn channels_last(channels: usize) -> Geometry {
+        let shape = [3, channels, 2, 5];
+        Geometry::of(&shape, &Layout::channels_last(&shape)).unwrap()
+    }
+
+    fn in_blocks(channels: usize) -> Geometry {
+        let groups = channels.div_ceil(16);
+        Geometry { planes: 3 * groups, height: 2, row: 5, width: 16, groups, channels }
+    }
+
+    /// Every element of every part, by what a thread's share and a row's beginning say, falls on an element of the whole of its own.
+    #[test]
+    fn parts_of_a_map_share_no_element() {
+        for (geometry, widths) in [
+            (channels_last as fn(usize) -> Geometry, [16, 32, 5]),
+            (in_blocks, [16, 32, 5]),
+            (in_blocks, [32, 16, 16]),
+        ] {
+            let whole = geometry(widths.iter().sum());
+            let mut seen = vec![0; whole.planes * whole.plane_elements()];
+            let mut first = 0;
+            for channels in widths {
+                let part = geometry(channels);
+                let place = Part::of(whole, first, part).unwrap();
+                first += channels;
+                for threads in [1, 2, 7] {
+                    let shares: Vec<usize> = place.shares(threads).collect();
+                    assert_eq!(shares.iter().sum::<usize>(), seen.len());
+                    for (thread, share) in shares.into_iter().enumerate() {
+                        let start = place.share_start(threads, thread);
+                        for row in part.thread_rows(threads, thread) {
+                            let row = place.row_start(row);
+                            let end = row + (part.row - 1) * whole.width + part.width;
+                            assert!(start <= row && end <= start + share, "{place:?} {threads} {thread}");
+                        }
+                    }
+                }
+                for row in 0..part.planes * part.height {
+                    for pixel in 0..part.row {
+                        let at = place.row_start(row) + pixel * whole.width;
+                        seen[at..at + part.width].iter_mut().for_each(|seen| *seen += 1);
+                    }
+                }
+            }
+            assert!(seen.iter().all(|&seen| seen == 1), "{whole:?}");
+        }
+    }
+
+    #[test]
+    fn a_part_that_shares_a_block_is_refused() {
+        assert_eq!(Part::of(in_blocks(48), 8, in_blocks(16)), None);
+        assert_eq!(Part::of(in_blocks(48), 16, in_blocks(5)), None);
+        assert_eq!(Part::of(in_blocks(48), 16, channels_last(32)), None);
+        assert_eq!(Part::of(channels_last(48), 40, channels_last(16)), None);
+        assert!(Part::of(channels_last(48), 40, channels_last(8)).is_some());
     }
 }

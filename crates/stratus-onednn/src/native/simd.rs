@@ -150,6 +150,13 @@ pub fn prefetch_ahead<E>(near: &[E]) {
     prefetch(near, AHEAD_BYTES / size_of::<E>());
 }
 
+/// The same for stretches that begin `step` elements apart, with others between them: asks for the one that is as far ahead.
+#[inline(always)]
+pub fn prefetch_steps_ahead<E>(near: &[E], step: usize) {
+    let steps = AHEAD_BYTES.div_ceil((step * size_of::<E>()).max(1));
+    prefetch(near, (steps * step).saturating_sub(near.len()));
+}
+
 /// Asks for what lies `distance` elements behind the end of `near` to be brought into the nearest cache, as much of it as `near` is long.
 ///
 /// Where a kernel stops to compute between two stretches of a map that is not in the caches, the processor's own prefetchers stop with it.

@@ -9,7 +9,7 @@ use crate::native::norm::local_response::Lrn;
 use crate::native::pool::average::AvgPool;
 use crate::native::pool::fused::Pool;
 use crate::native::pool::max::MaxPool;
-use crate::native::rows::Geometry;
+use crate::native::rows::{Geometry, Part};
 use crate::native::simd::Bf16;
 use crate::native::stem::StemKernel;
 use crate::ops::OWN;
@@ -100,6 +100,17 @@ impl Around {
         })
     }
 
+    /// Where the result of a batch norm lies, or its gradient, the operand at `position`: it may be a part of it, from a channel on.
+    fn place(&self, position: usize, part: Option<usize>) -> Result<Part, String> {
+        let Some(first) = part else { return Ok(Part::all_of(self.geometry(0)?)) };
+        let is_own = |&at: &usize| at != position && self.values[at].shape.len() == 4;
+        self.expect_same_layout(&(0..self.values.len()).filter(is_own).collect::<Vec<_>>())?;
+        Part::of(self.own_geometry(position)?, first, self.own_geometry(0)?).ok_or_else(|| {
+            let tag = self.layouts.get(position).map_or("nothing", |layout| layout.tag.as_str());
+            format!("our kernels do not reach the channels from {first} on of a map that lies as {tag}")
+        })
+    }
+
     /// The kernels of a stem, whose operands begin with images and weight; its pooled map is at `pooled`, where it has one.
     fn stem(&self, machine: &Machine, stem: Stem, pooled: Option<usize>) -> Result<StemKernel, String> {
         let [Value { shape: images, .. }, Value { shape: weight, .. }, ..] = &self.values[..] else {
@@ -169,7 +180,7 @@ pub(crate) fn prepare(
     let prepared = match of.kernel.clone() {
         Kernel::BatchNormStatistics(k) => {
             let dtype = around.norm_types(&[])?;
-            let norm = batch_norm(&machine, around.geometry(0)?, &k.norm, false, None, dtype)?;
+            let norm = batch_norm(&machine, around.place(0, None)?, &k.norm, false, None, dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let x = o.take(0);
                 let running = [o.elements(1), o.elements(2)];
@@ -179,7 +190,7 @@ pub(crate) fn prepare(
         }
         Kernel::BatchNormApply(k) => {
             let dtype = around.norm_types(&[5])?;
-            let norm = batch_norm(&machine, around.geometry(0)?, &k.norm, k.relu, k.pool, dtype)?;
+            let norm = batch_norm(&machine, around.place(5, k.part)?, &k.norm, k.relu, k.pool, dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let x = o.take(0);
                 let parameters = [o.elements(1), o.elements(2), o.elements(3), o.elements(4)].map(|s| &*s);
@@ -192,7 +203,7 @@ pub(crate) fn prepare(
         Kernel::BatchNormAddApply(k) => {
             around.expect_same_layout(&[0, 5, 6])?;
             let dtype = around.norm_types(&[5, 6])?;
-            let norm = batch_norm(&machine, around.geometry(0)?, &k.norm, k.relu, None, dtype)?;
+            let norm = batch_norm(&machine, around.place(0, None)?, &k.norm, k.relu, None, dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let maps = [&*o.take(0), o.take(5)];
                 let parameters = [o.elements(1), o.elements(2), o.elements(3), o.elements(4)].map(|s| &*s);
@@ -205,7 +216,7 @@ pub(crate) fn prepare(
             let maps: Vec<usize> = [0, 1].into_iter().chain(4..=dy).collect();
             around.expect_same_layout(&maps)?;
             let dtype = around.one_type(&maps)?;
-            let norm = batch_norm(&machine, around.geometry(0)?, &k.norm, true, None, [dtype; 2])?;
+            let norm = batch_norm(&machine, around.place(0, None)?, &k.norm, true, None, [dtype; 2])?;
             typed!(dtype, E => step(norm.scratch_bytes(), move |o| {
                 let part: &[E] = if dy > 4 { o.elements(4) } else { &[] };
                 let maps = [&*o.elements::<E>(0), o.elements(1), part];
@@ -218,7 +229,7 @@ pub(crate) fn prepare(
         Kernel::BatchNormInference(k) => {
             let dtype = around.norm_types(&[5])?;
             let indexed = of.outputs.len() > 1;
-            let norm = batch_norm(&machine, around.geometry(0)?, &k.norm, k.relu, k.pool, dtype)?;
+            let norm = batch_norm(&machine, around.place(5, k.part)?, &k.norm, k.relu, k.pool, dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let x = o.take(0);
                 let parameters = [o.elements(1), o.elements(2), o.elements(3), o.elements(4)].map(|s| &*s);
@@ -230,7 +241,7 @@ pub(crate) fn prepare(
         Kernel::BatchNormInferenceBackward(k) => {
             let result = if k.pool.is_some() { 7 } else { 6 };
             let dtype = around.norm_types(&[1, result])?;
-            let norm = batch_norm(&machine, around.geometry(0)?, &k.norm, k.relu, k.pool, dtype)?;
+            let norm = batch_norm(&machine, around.place(1, k.part)?, &k.norm, k.relu, k.pool, dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let (x, dy) = (o.take(0), o.take(1));
                 let parameters = [o.elements(2), o.elements(3), o.elements(4), o.elements(5)].map(|s| &*s);
@@ -241,7 +252,7 @@ pub(crate) fn prepare(
         Kernel::BatchNormGradients(k) => {
             let first = if k.pool.is_some() { 7 } else { 6 };
             let dtype = around.norm_types(&[1])?;
-            let norm = batch_norm(&machine, around.geometry(0)?, &k.norm, k.relu, k.pool, dtype)?;
+            let norm = batch_norm(&machine, around.place(1, k.part)?, &k.norm, k.relu, k.pool, dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let (x, dy) = (o.take(0), o.take(1));
                 let parameters = [o.elements(2), o.elements(3), o.elements(4), o.elements(5)].map(|s| &*s);
@@ -253,7 +264,7 @@ pub(crate) fn prepare(
         Kernel::BatchNormBackwardData(k) => {
             let result = if k.pool.is_some() { 9 } else { 8 };
             let dtype = around.norm_types(&[1, result])?;
-            let norm = batch_norm(&machine, around.geometry(0)?, &k.norm, k.relu, k.pool, dtype)?;
+            let norm = batch_norm(&machine, around.place(1, k.part)?, &k.norm, k.relu, k.pool, dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let (x, dy) = (o.take(0), o.take(1));
                 let parameters = [o.elements(2), o.elements(3), o.elements(4), o.elements(5)].map(|s| &*s);
@@ -534,7 +545,7 @@ pub(crate) fn prepare(
 
 fn batch_norm(
     machine: &Machine,
-    geometry: Geometry,
+    place: Part,
     norm: &BatchNorm2d,
     relu: bool,
     pool: Option<FusedPool>,
@@ -544,7 +555,8 @@ fn batch_norm(
         return Err(format!("there is no kernel that pools {dtype} into {behind}"));
     }
     Ok(BatchNorm {
-        geometry,
+        geometry: place.part(),
+        place,
         epsilon: norm.epsilon,
         momentum: norm.momentum,
         relu,

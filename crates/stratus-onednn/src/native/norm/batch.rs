@@ -5,7 +5,7 @@
 
 use super::loops::{affine, affine_add, moments};
 use crate::native::pool::fused::{self, Pool};
-use crate::native::rows::{Geometry, repeat};
+use crate::native::rows::{Geometry, Part, repeat};
 use crate::native::simd::{Bf16, Element, Level};
 use crate::native::threads::{MAX_THREADS, Team, cut};
 use stratus_engine::DType;
@@ -16,6 +16,8 @@ use stratus_engine::backend::Tile;
 pub struct BatchNorm {
     /// The input's geometry.
     pub geometry: Geometry,
+    /// Where the result lies, or its gradient: itself, or part of a larger map. With a pool, and where something is added, it is itself.
+    pub place: Part,
     /// Added to the variance.
     pub epsilon: f32,
     /// The share of the new batch in the running statistics.
@@ -78,10 +80,15 @@ impl BatchNorm {
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
         let (threads, padded) = (self.team.threads(), self.geometry.padded());
-        let period = self.geometry.groups * self.geometry.period();
-        let floats = 2 * threads * self.geometry.period() + CONSTANTS * padded + CONSTANTS * period;
+        let period = self.geometry.groups * self.period();
+        let floats = 2 * threads * self.period() + CONSTANTS * padded + CONSTANTS * period;
         let bytes = 8 * 2 * threads * padded + 4 * floats;
         bytes.next_multiple_of(64) + self.stage_bytes() * threads
+    }
+
+    /// How many channels' constants are repeated, and sums kept.
+    pub(crate) fn period(&self) -> usize {
+        self.place.period()
     }
 
     /// Bytes of one thread's stage, where the norm is pooled.
@@ -92,12 +99,12 @@ impl BatchNorm {
     pub(crate) fn scratch<'a>(&self, bytes: &'a mut [u8]) -> Scratch<'a> {
         let (threads, padded) = (self.team.threads(), self.geometry.padded());
         let (totals, rest) = bytes.split_at_mut(8 * 2 * threads * padded);
-        let (sums, rest) = rest.split_at_mut(4 * 2 * threads * self.geometry.period());
+        let (sums, rest) = rest.split_at_mut(4 * 2 * threads * self.period());
         let stages = self.stage_bytes() * threads;
         let (rest, stages) = rest.split_at_mut(rest.len() - stages);
         let (constants, repeated) = rest.split_at_mut(4 * CONSTANTS * padded);
         // The floats may end short of the stages' alignment.
-        let repeated = &mut repeated[..4 * CONSTANTS * self.geometry.groups * self.geometry.period()];
+        let repeated = &mut repeated[..4 * CONSTANTS * self.geometry.groups * self.period()];
         Scratch {
             stages,
             totals: bytemuck::cast_slice_mut(totals),
@@ -135,7 +142,7 @@ impl BatchNorm {
         sums: &'a mut [f32],
         stages: &'a mut [u8],
     ) -> [Option<Sums<'a>>; MAX_THREADS] {
-        let (threads, padded, period) = (self.team.threads(), self.geometry.padded(), self.geometry.period());
+        let (threads, padded, period) = (self.team.threads(), self.geometry.padded(), self.period());
         let mut total_parts = cut(totals, (0..threads).map(|_| 2 * padded));
         let mut sum_parts = cut(sums, (0..threads).map(|_| 2 * period));
         let mut stages = cut(stages, (0..threads).map(|_| self.stage_bytes()));
@@ -219,11 +226,11 @@ impl BatchNorm {
         stages: &mut [u8],
     ) {
         let geometry = &self.geometry;
-        let (row, period) = (geometry.row_elements(), geometry.period());
+        let (row, period) = (geometry.row_elements(), self.period());
         // Sums are taken about a number near the mean: the variance does not suffer where a channel's mean is large.
         let pivot = &mut constants[..geometry.padded()];
         row_means(geometry, x, pivot);
-        repeat(geometry, pivot, repeated);
+        repeat(geometry, period, pivot, repeated);
         let pivots = &*repeated;
         self.reduce(
             totals,
@@ -231,7 +238,7 @@ impl BatchNorm {
             stages,
             &|thread| geometry.thread_rows(self.team.threads(), thread),
             &|rows, sums| {
-                for (group, rows) in geometry.stretches(rows) {
+                for (group, rows) in self.place.stretches(rows) {
                     let pivot = &pivots[group * period..][..period];
                     for chunk in x[rows.start * row..rows.end * row].chunks(flush_length(period)) {
                         sums.clear();
@@ -332,21 +339,21 @@ impl BatchNorm {
             fused::forward::<Y>(self, pool, bytemuck::cast_slice(x), [scale, shift], y, index, stages);
             return;
         }
-        let (row, period, threads) = (geometry.row_elements(), geometry.period(), self.team.threads());
+        let (row, period, threads) = (geometry.row_elements(), self.period(), self.team.threads());
         let (scales, shifts) = repeated.split_at_mut(geometry.groups * period);
-        repeat(geometry, scale, scales);
-        repeat(geometry, shift, shifts);
+        repeat(geometry, period, scale, scales);
+        repeat(geometry, period, shift, shifts);
         let (scales, shifts) = (&*scales, &*shifts);
-        let mut parts = cut(y, (0..threads).map(|t| geometry.thread_rows(threads, t).len() * row));
+        let place = &self.place;
+        let mut parts = cut(y, place.shares(threads));
         self.team.run_parts(&mut parts[..threads], &|thread, part| {
-            let rows = geometry.thread_rows(threads, thread);
-            let first = rows.start;
-            for (group, rows) in geometry.stretches(rows) {
+            let first = place.share_start(threads, thread);
+            for (group, rows) in self.place.stretches(geometry.thread_rows(threads, thread)) {
                 let constants = [scales, shifts].map(|c| &c[group * period..][..period]);
                 let from = rows.start * row..rows.end * row;
-                let to = &mut part[(rows.start - first) * row..(rows.end - first) * row];
+                let to = &mut part[place.row_start(rows.start) - first..];
                 if a.is_empty() {
-                    affine(self.level, &x[from], constants, self.relu, to);
+                    affine(self.level, &x[from], constants, self.relu, place.step(), to);
                 } else {
                     affine_add(self.level, &x[from.clone()], &a[from], constants, self.relu, to);
                 }

@@ -76,12 +76,12 @@ impl BatchNorm {
         scratch: &mut [u8],
     ) {
         let geometry = &self.geometry;
-        let (row, period, threads) = (geometry.row_elements(), geometry.period(), self.team.threads());
+        let (row, period, threads) = (geometry.row_elements(), self.period(), self.team.threads());
         let Scratch { totals, sums: room, constants, repeated, stages } = self.scratch(scratch);
         let means = &mut constants[..geometry.padded()];
         means.fill(0.0);
         means[..geometry.channels].copy_from_slice(&mean[..geometry.channels]);
-        repeat(geometry, means, repeated);
+        repeat(geometry, period, means, repeated);
         let means = &*repeated;
         let rows = |thread| geometry.thread_rows(threads, thread);
         let shares = self.sums_of_threads(totals, room, stages);
@@ -91,7 +91,7 @@ impl BatchNorm {
             let Some(sums) = sums else { return };
             sums.begin();
             let first = rows(thread).start;
-            for (group, rows) in geometry.stretches(rows(thread)) {
+            for (group, rows) in self.place.stretches(rows(thread)) {
                 let mean = &means[group * period..][..period];
                 let dy = &mut dy[(rows.start - first) * row..(rows.end - first) * row];
                 for (number, dy) in dy.chunks_mut(flush_length(period)).enumerate() {
@@ -124,7 +124,7 @@ impl BatchNorm {
     ) -> &'a [f64] {
         let geometry = &self.geometry;
         let (padded, row, period, threads) =
-            (geometry.padded(), geometry.row_elements(), geometry.period(), self.team.threads());
+            (geometry.padded(), geometry.row_elements(), self.period(), self.team.threads());
         let Scratch { totals, sums, constants, repeated, stages } = scratch;
         let (scale, rest) = constants.split_at_mut(padded);
         let (shift, rest) = rest.split_at_mut(padded);
@@ -148,17 +148,17 @@ impl BatchNorm {
         for (constant, repeated) in
             constants.chunks_exact(padded).zip(repeated.chunks_exact_mut(geometry.groups * period)).take(3)
         {
-            repeat(geometry, constant, repeated);
+            repeat(geometry, period, constant, repeated);
         }
-        let repeated = &*repeated;
+        let (repeated, place) = (&*repeated, &self.place);
         self.reduce(totals, sums, stages, &|thread| geometry.thread_rows(threads, thread), &|rows, sums| {
-            for (group, rows) in geometry.stretches(rows) {
+            for (group, rows) in self.place.stretches(rows) {
                 let c = [0, 1, 2].map(|i| &repeated[(i * geometry.groups + group) * period..][..period]);
-                let range = rows.start * row..rows.end * row;
-                let length = flush_length(period);
-                for (x, dy) in x[range.clone()].chunks(length).zip(dy[range].chunks(length)) {
+                let dy = &dy[place.row_start(rows.start)..];
+                let from = x[rows.start * row..rows.end * row].chunks(flush_length(period));
+                for (x, dy) in from.zip(dy.chunks(flush_length(place.step()))) {
                     sums.clear();
-                    gradient_sums(self.level, x, dy, c, self.relu, sums.first, sums.second);
+                    gradient_sums(self.level, x, dy, c, self.relu, place.step(), sums.first, sums.second);
                     sums.flush(group);
                 }
             }
@@ -247,7 +247,7 @@ impl BatchNorm {
     ) {
         let geometry = &self.geometry;
         let (padded, row, period, threads) =
-            (geometry.padded(), geometry.row_elements(), geometry.period(), self.team.threads());
+            (geometry.padded(), geometry.row_elements(), self.period(), self.team.threads());
         if let Some(pool) = &self.pool {
             // As above.
             fused::backward::<Y>(self, pool, cast_slice(x), dy, index, constants, dx, stages);
@@ -256,22 +256,23 @@ impl BatchNorm {
         for (constant, repeated) in
             constants.chunks_exact(padded).zip(repeated.chunks_exact_mut(geometry.groups * period))
         {
-            repeat(geometry, constant, repeated);
+            repeat(geometry, period, constant, repeated);
         }
-        let repeated = &*repeated;
+        let (repeated, place) = (&*repeated, &self.place);
         let mut parts = cut(dx, (0..threads).map(|t| geometry.thread_rows(threads, t).len() * row));
         self.team.run_parts(&mut parts[..threads], &|thread, part| {
             let rows = geometry.thread_rows(threads, thread);
             let first = rows.start;
-            for (group, rows) in geometry.stretches(rows) {
+            for (group, rows) in self.place.stretches(rows) {
                 let c = [0, 1, 2, 3].map(|i| &repeated[(i * geometry.groups + group) * period..][..period]);
-                let range = rows.start * row..rows.end * row;
                 let to = &mut part[(rows.start - first) * row..(rows.end - first) * row];
+                let dy = &dy[place.row_start(rows.start)..];
+                let x = &x[rows.start * row..rows.end * row];
                 // Backwards: of large maps, the caches hold what the sums were last made of.
                 let length = flush_length(period);
-                let from = x[range.clone()].chunks(length).zip(dy[range].chunks(length));
-                for ((x, dy), to) in from.zip(to.chunks_mut(length)).rev() {
-                    gradient(self.level, x, dy, c, self.relu, to);
+                for (number, (x, to)) in x.chunks(length).zip(to.chunks_mut(length)).enumerate().rev() {
+                    let dy = &dy[number * flush_length(place.step())..];
+                    gradient(self.level, x, dy, c, self.relu, place.step(), to);
                 }
             }
         });

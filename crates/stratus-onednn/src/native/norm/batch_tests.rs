@@ -1,14 +1,15 @@
 //! What the case tables do not reach: instructions, means far from zero.
 
 use super::*;
-use crate::native::rows::Geometry;
+use crate::native::rows::{Geometry, Part};
 use crate::native::threads::Team;
 use stratus_engine::Layout;
 
 fn norm(shape: &[usize; 4], level: Level, pool: Option<Pool>) -> BatchNorm {
     let geometry = Geometry::of(shape, &Layout::channels_last(shape)).unwrap();
     let (epsilon, momentum, dtype, team) = (1e-5, 0.1, DType::F32, Team::single());
-    BatchNorm { geometry, epsilon, momentum, relu: true, pool, dtype, behind: dtype, level, team }
+    let place = Part::all_of(geometry);
+    BatchNorm { geometry, place, epsilon, momentum, relu: true, pool, dtype, behind: dtype, level, team }
 }
 
 fn numbers(count: usize) -> Vec<f32> {

@@ -1,6 +1,7 @@
-//! The inner loops of batch norm, over rows of which a period of constants repeats.
+//! The inner loops of batch norm, over rows of which a period of constants repeats. Results and gradients that are part of a larger map have other
+//! channels between one period and the next: `step` is how far apart they begin.
 
-use crate::native::simd::{Element, multiversion, prefetch_ahead};
+use crate::native::simd::{Element, multiversion, prefetch_ahead, prefetch_steps_ahead};
 
 multiversion! {
     pub(super) fn moments / moments_body [E: Element] [E] (x: &[E], pivot: &[f32], first: &mut [f32], second: &mut [f32])
@@ -14,7 +15,7 @@ fn moments_body<E: Element>(x: &[E], pivot: &[f32], first: &mut [f32], second: &
     let mut quads = x.chunks_exact(4 * period);
     for quad in &mut quads {
         prefetch_ahead(quad);
-        let [a, b, c, d] = quarters(quad, period);
+        let [a, b, c, d] = quarters(quad, period, period);
         for i in 0..period {
             let p = pivot[i];
             let (a, b, c, d) = (a[i].load() - p, b[i].load() - p, c[i].load() - p, d[i].load() - p);
@@ -32,16 +33,24 @@ fn moments_body<E: Element>(x: &[E], pivot: &[f32], first: &mut [f32], second: &
 }
 
 multiversion! {
-    pub(super) fn affine / affine_body [X: Element, Y: Element] [X, Y] (x: &[X], constants: [&[f32]; 2], relu: bool, y: &mut [Y])
+    pub(super) fn affine / affine_body [X: Element, Y: Element] [X, Y] (
+        x: &[X], constants: [&[f32]; 2], relu: bool, step: usize, y: &mut [Y],
+    )
 }
 
 #[inline(always)]
-fn affine_body<X: Element, Y: Element>(x: &[X], [scale, shift]: [&[f32]; 2], relu: bool, y: &mut [Y]) {
+fn affine_body<X: Element, Y: Element>(
+    x: &[X],
+    [scale, shift]: [&[f32]; 2],
+    relu: bool,
+    step: usize,
+    y: &mut [Y],
+) {
     let period = scale.len();
     let shift = &shift[..period];
     // Compared in this sense, so that NaN passes: a diverged run must show.
     let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
-    for (x, y) in x.chunks(period).zip(y.chunks_mut(period)) {
+    for (x, y) in x.chunks(period).zip(y.chunks_mut(step)) {
         for (((x, y), a), b) in x.iter().zip(y).zip(scale).zip(shift) {
             let value = x.load().mul_add(*a, *b);
             *y = Y::store(if value <= floor { floor } else { value });
@@ -110,7 +119,7 @@ fn cut_and_sum_body<E: Element, const ADDS: bool>(
 
 multiversion! {
     pub(super) fn gradient_sums / gradient_sums_body [X: Element, Y: Element] [X, Y] (
-        x: &[X], dy: &[Y], constants: [&[f32]; 3], relu: bool, first: &mut [f32], second: &mut [f32],
+        x: &[X], dy: &[Y], constants: [&[f32]; 3], relu: bool, step: usize, first: &mut [f32], second: &mut [f32],
     )
 }
 
@@ -121,6 +130,7 @@ fn gradient_sums_body<X: Element, Y: Element>(
     dy: &[Y],
     [scale, shift, mean]: [&[f32]; 3],
     relu: bool,
+    step: usize,
     first: &mut [f32],
     second: &mut [f32],
 ) {
@@ -131,11 +141,15 @@ fn gradient_sums_body<X: Element, Y: Element>(
     let (first, second) = (&mut first[..period], &mut second[..period]);
     // Four at a time: the sums, which are too many for registers, are then read and written a fourth as often.
     let mut quads = x.chunks_exact(4 * period);
-    let mut gradients = dy.chunks_exact(4 * period);
-    for (x, dy) in (&mut quads).zip(&mut gradients) {
+    let mut rest = dy;
+    for x in &mut quads {
+        let (four, behind) = rest.split_at(rest.len().min(4 * step));
+        rest = behind;
         prefetch_ahead(x);
-        prefetch_ahead(dy);
-        let (x, dy) = (quarters(x, period), quarters(dy, period));
+        let (x, dy) = (quarters(x, period, period), quarters(four, step, period));
+        for row in dy {
+            prefetch_steps_ahead(row, step);
+        }
         for i in 0..period {
             let mut terms = [[0.0; 2]; 4];
             for row in 0..4 {
@@ -148,7 +162,7 @@ fn gradient_sums_body<X: Element, Y: Element>(
             second[i] += (a[1] + b[1]) + (c[1] + d[1]);
         }
     }
-    for (x, dy) in quads.remainder().chunks(period).zip(gradients.remainder().chunks(period)) {
+    for (x, dy) in quads.remainder().chunks(period).zip(rest.chunks(step)) {
         // One length for all, so that the inner loop needs no checks.
         let n = x.len();
         let (dy, scale, shift, mean) = (&dy[..n], &scale[..n], &shift[..n], &mean[..n]);
@@ -161,18 +175,18 @@ fn gradient_sums_body<X: Element, Y: Element>(
     }
 }
 
-/// The first four parts of `length`.
+/// Four parts of a length that begin `step` apart.
 #[inline(always)]
-fn quarters<E>(whole: &[E], length: usize) -> [&[E]; 4] {
-    let (a, rest) = whole.split_at(length);
-    let (b, rest) = rest.split_at(length);
-    let (c, rest) = rest.split_at(length);
-    [a, b, c, &rest[..length]]
+fn quarters<E>(whole: &[E], step: usize, length: usize) -> [&[E]; 4] {
+    let (a, rest) = whole.split_at(step);
+    let (b, rest) = rest.split_at(step);
+    let (c, d) = rest.split_at(step);
+    [&a[..length], &b[..length], &c[..length], &d[..length]]
 }
 
 multiversion! {
     pub(super) fn gradient / gradient_body [X: Element, Y: Element] [X, Y] (
-        x: &[X], dy: &[Y], constants: [&[f32]; 4], relu: bool, dx: &mut [Y],
+        x: &[X], dy: &[Y], constants: [&[f32]; 4], relu: bool, step: usize, dx: &mut [Y],
     )
 }
 
@@ -182,16 +196,18 @@ fn gradient_body<X: Element, Y: Element>(
     dy: &[Y],
     [scale, shift, slope, offset]: [&[f32]; 4],
     relu: bool,
+    step: usize,
     dx: &mut [Y],
 ) {
     let period = scale.len();
     // Nothing is at most NaN.
     let cut = if relu { 0.0 } else { f32::NAN };
-    for ((x, dy), dx) in x.chunks(period).zip(dy.chunks(period)).zip(dx.chunks_mut(period)) {
-        prefetch_ahead(x);
-        prefetch_ahead(dy);
+    for ((x, dy), dx) in x.chunks(period).zip(dy.chunks(step)).zip(dx.chunks_mut(period)) {
         let n = x.len();
-        let (dy, dx, scale, shift) = (&dy[..n], &mut dx[..n], &scale[..n], &shift[..n]);
+        let dy = &dy[..n];
+        prefetch_ahead(x);
+        prefetch_steps_ahead(dy, step);
+        let (dx, scale, shift) = (&mut dx[..n], &scale[..n], &shift[..n]);
         let (slope, offset) = (&slope[..n], &offset[..n]);
         for i in 0..n {
             let value = x[i].load();
