@@ -11,17 +11,32 @@ use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
 
 pub(super) const TABLE: Table = Table { tests, benchmarks };
 
-/// Whether the result is rectified, and by what windows it is pooled.
-type Fused = (bool, Option<[usize; 2]>);
+/// Whether the result is rectified, and how it is pooled.
+type Fused = (bool, Option<FusedPool>);
+
+/// Pooling by windows that lie side by side.
+fn apart(window: [usize; 2]) -> Option<FusedPool> {
+    Some(FusedPool::apart(window))
+}
+
+/// Pooling by square windows that overlap.
+fn overlapping(kernel: usize, stride: usize, padding: usize, ceil_mode: bool) -> Option<FusedPool> {
+    FusedPool::from_pool(&MaxPool2d { ceil_mode, ..MaxPool2d::new(kernel, stride, padding) })
+}
 
 fn tests() -> Vec<Case> {
-    let fusions: [Fused; 6] = [
+    let fusions: [Fused; 11] = [
         (false, None),
         (true, None),
-        (false, Some([2, 2])),
-        (true, Some([2, 2])),
-        (true, Some([3, 2])),
-        (false, Some([1, 3])),
+        (false, apart([2, 2])),
+        (true, apart([2, 2])),
+        (true, apart([3, 2])),
+        (false, apart([1, 3])),
+        (true, overlapping(3, 2, 1, false)),
+        (false, overlapping(3, 2, 0, true)),
+        (true, overlapping(3, 1, 1, false)),
+        (false, overlapping(2, 1, 0, false)),
+        (true, overlapping(5, 3, 2, true)),
     ];
     let shapes = [
         [2, 8, 28, 28],
@@ -36,7 +51,10 @@ fn tests() -> Vec<Case> {
     ];
     let mut cases = Vec::new();
     for shape in shapes {
-        for fused in fusions {
+        // A map of one pixel has no gradient, however it is pooled.
+        let one_pixel = [shape[0], shape[2], shape[3]] == [1; 3];
+        let is_kept = |fused: &Fused| !(one_pixel && fused.1.is_some_and(|pool| pool.overlapping.is_some()));
+        for fused in fusions.into_iter().filter(is_kept) {
             cases.extend(kernels(shape, fused, Fill::Uniform { low: -1.0, high: 1.5 }));
         }
     }
@@ -49,7 +67,7 @@ fn tests() -> Vec<Case> {
         }
     }
     // Few different numbers: many windows have several winners.
-    cases.extend(kernels([2, 5, 8, 8], (true, Some([2, 2])), Fill::Whole { low: -1, high: 1 }));
+    cases.extend(kernels([2, 5, 8, 8], (true, apart([2, 2])), Fill::Whole { low: -1, high: 1 }));
     for (shape, first, of) in PARTS {
         for relu in [false, true] {
             cases.extend(parts(shape, relu, [first, of]));
@@ -72,11 +90,13 @@ const PARTS: [([usize; 4], usize, usize); 7] = [
 fn benchmarks() -> Vec<Case> {
     let uniform = Fill::Uniform { low: -1.0, high: 1.5 };
     [
-        ([64, 8, 28, 28], (true, Some([2, 2]))),
-        ([64, 16, 14, 14], (true, Some([2, 2]))),
+        ([64, 8, 28, 28], (true, apart([2, 2]))),
+        ([64, 16, 14, 14], (true, apart([2, 2]))),
         ([64, 32, 7, 7], (true, None)),
         ([16, 64, 56, 56], (true, None)),
         ([16, 256, 56, 56], (false, None)),
+        ([32, 64, 112, 112], (true, overlapping(3, 2, 1, false))),
+        ([32, 192, 56, 56], (true, overlapping(3, 2, 0, true))),
     ]
     .into_iter()
     .flat_map(|(shape, fused)| kernels(shape, fused, uniform))
@@ -130,9 +150,20 @@ fn vectors(shape: [usize; 2], relu: bool, class: Class) -> Vec<Case> {
     cases
 }
 
+/// How a pooling is told from others.
+fn pool_name(pool: FusedPool) -> String {
+    let window = extents(&pool.window);
+    pool.overlapping.map_or_else(
+        || format!(" pool {window}"),
+        |MaxPool2d { stride, padding, ceil_mode, .. }| {
+            let rounded = if ceil_mode { " ceil" } else { "" };
+            format!(" pool {window} stride {} padding {}{rounded}", extents(&stride), extents(&padding))
+        },
+    )
+}
+
 /// The kernels of one normalisation, where the windows fit.
-fn kernels(shape: [usize; 4], (relu, window): Fused, fill: Fill) -> Vec<Case> {
-    let pool = window.map(|window| FusedPool { window });
+fn kernels(shape: [usize; 4], (relu, pool): Fused, fill: Fill) -> Vec<Case> {
     let y = pool.map_or(shape, |pool| pool.output_shape(shape));
     if y.contains(&0) {
         return Vec::new();
@@ -141,7 +172,7 @@ fn kernels(shape: [usize; 4], (relu, window): Fused, fill: Fill) -> Vec<Case> {
     let (norm, part) = (BatchNorm2d::new(shape[1]), None);
     let name = |kernel: &str| {
         let relu = if relu { " relu" } else { "" };
-        let pool = window.map(|window| format!(" pool {}", extents(&window))).unwrap_or_default();
+        let pool = pool.map(pool_name).unwrap_or_default();
         let whole = if matches!(fill, Fill::Whole { .. }) { " ties" } else { "" };
         format!("{kernel} {}{relu}{pool}{whole}", extents(&shape))
     };
@@ -193,10 +224,9 @@ fn kernels(shape: [usize; 4], (relu, window): Fused, fill: Fill) -> Vec<Case> {
     ))
     .filled("dweight", &channels, Class::Master, between(-20.0, 20.0))
     .filled("dbias", &channels, Class::Master, between(-20.0, 20.0));
-    if let Some(FusedPool { window }) = pool {
+    if let Some(pool) = pool {
         apply = apply.output("index", &y, Class::Index);
-        let pool = MaxPool2d { kernel: window, stride: window, padding: [0, 0], ceil_mode: false };
-        let fill = Fill::Window { pool, size: [shape[2], shape[3]], cut: relu };
+        let fill = Fill::Window { pool: pool.pool(), size: [shape[2], shape[3]], cut: relu };
         gradients = gradients.filled("index", &y, Class::Index, fill);
         data = data.filled("index", &y, Class::Index, fill);
         inference_backward = inference_backward.filled("index", &y, Class::Index, fill);

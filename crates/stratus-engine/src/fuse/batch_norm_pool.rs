@@ -1,4 +1,4 @@
-//! Batch norm, its rectifier, and max-pooling whose windows do not overlap.
+//! Batch norm, its rectifier, and max-pooling.
 
 use crate::Kernel;
 use crate::ops::{BatchNormApply, BatchNormInference, FusedPool};

@@ -1,4 +1,4 @@
-//! Batch normalisation, alone or with what follows it: the rectifier and non-overlapping max-pooling.
+//! Batch normalisation, alone or with what follows it: the rectifier and max-pooling.
 //!
 //! BN, ReLU and pooling are bound by memory: fused, the normalised map is never written, and its gradient is never spread out. The statistics of
 //! a batch are a kernel of their own, and so are the sums of the backward pass: what comes before and after them can run tile by tile. Where the
@@ -21,25 +21,51 @@ use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
 /// The channels at which the parts of a map begin are multiples of this: no block of a layout with blocks of channels then belongs to two parts.
 pub const PART_BORDER: usize = 16;
 
-/// Max-pooling whose windows neither overlap nor reach beyond the image: `stride = kernel`.
+/// The max-pooling behind a norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct FusedPool {
-    /// Window and stride `[vertical, horizontal]`.
+    /// Window `[vertical, horizontal]`. It is the stride too where nothing else is said: windows then neither overlap nor reach beyond the image.
     pub window: [usize; 2],
+    /// All of the pooling, where its windows overlap or reach beyond the image.
+    #[serde(default)]
+    pub overlapping: Option<MaxPool2d>,
 }
 
 impl FusedPool {
-    /// The pooling, where it can be fused.
+    /// Windows that neither overlap nor reach beyond the image.
     #[must_use]
-    pub fn from_pool(pool: &MaxPool2d) -> Option<Self> {
-        (pool.kernel == pool.stride && pool.padding == [0, 0] && !pool.ceil_mode)
-            .then_some(Self { window: pool.kernel })
+    pub const fn apart(window: [usize; 2]) -> Self {
+        Self { window, overlapping: None }
     }
 
-    /// `[N, C, H / window, W / window]`.
+    /// The pooling, where it can be fused: the winner's position and [`CUT`](Self::CUT) are bytes.
+    #[must_use]
+    pub fn from_pool(pool: &MaxPool2d) -> Option<Self> {
+        let apart = pool.kernel == pool.stride && pool.padding == [0, 0] && !pool.ceil_mode;
+        let fits = pool.kernel.iter().product::<usize>() <= usize::from(Self::CUT);
+        let fused = Self { window: pool.kernel, overlapping: (!apart).then_some(*pool) };
+        fits.then_some(fused)
+    }
+
+    /// What an index holds where the rectifier cut the winner off and no gradient passes.
+    pub const CUT: u8 = 255;
+
+    /// The pooling by itself.
+    #[must_use]
+    pub fn pool(&self) -> MaxPool2d {
+        self.overlapping.unwrap_or(MaxPool2d {
+            kernel: self.window,
+            stride: self.window,
+            padding: [0, 0],
+            ceil_mode: false,
+        })
+    }
+
+    /// `[N, C, …]`, with the extents of the pooled map; these are 0 where no window fits.
     #[must_use]
     pub fn output_shape(&self, shape: [usize; 4]) -> [usize; 4] {
-        [shape[0], shape[1], shape[2] / self.window[0], shape[3] / self.window[1]]
+        let [height, width] = self.pool().output_size([shape[2], shape[3]]).unwrap_or_default();
+        [shape[0], shape[1], height, width]
     }
 }
 

@@ -36,7 +36,7 @@ pub struct Stem {
 
 impl Stem {
     /// The pooling's windows.
-    pub const POOL: FusedPool = FusedPool { window: [2, 2] };
+    pub const POOL: FusedPool = FusedPool::apart([2, 2]);
 
     /// The most taps, of all input channels together. A multiply-add of a register takes half a cycle per tap; at 20 GB/s of two cores, to write one to
     /// memory and read it three times takes some forty cycles.

@@ -1,16 +1,13 @@
 //! Batch normalisation, alone or with the rectifier and the pooling fused to it.
 
-use super::max_pool2d::{larger, window};
+use super::max_pool2d::{larger, window, window_start};
 use super::relu::rectify;
 use super::{Reference, Tensor, Tile, unexpected_operands};
 use crate::ops::{
     BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference,
     BatchNormInferenceBackward, BatchNormStatistics, FusedPool,
 };
-use stratus_graph::ops::BatchNorm2d;
-
-/// The index of an output that the rectifier cut off: no gradient passes.
-const CUT: f64 = 255.0;
+use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
 
 /// One channel's normalisation: `y = weight * (x - mean) * inverse_deviation + bias`.
 pub(super) struct Affine {
@@ -90,18 +87,21 @@ pub(super) fn write_channel(
     };
     let ([.., height, width], shape) = (x.image(), y.image());
     let [.., out_height, out_width] = shape;
+    let MaxPool2d { kernel, stride, padding, .. } = pool.pool();
     for output in channel(shape, c) {
         let (w, h) = (output % out_width, output / out_width % out_height);
         let plane = output / (out_width * out_height);
         let mut best = None;
-        for (position, [kh, kw]) in window(pool.window) {
-            let (row, column) = (h * pool.window[0] + kh, w * pool.window[1] + kw);
+        for (position, [kh, kw]) in window(kernel) {
+            let row = (h * stride[0] + kh).checked_sub(padding[0]).filter(|&row| row < height);
+            let column = (w * stride[1] + kw).checked_sub(padding[1]).filter(|&column| column < width);
+            let (Some(row), Some(column)) = (row, column) else { continue };
             best = larger(best, position, affine.apply(x.get((plane * height + row) * width + column)));
         }
         let (position, value) = best.ok_or("its pooling window is empty")?;
         y.set(output, finish(value));
         if let Some(index) = &mut index {
-            index.set(output, if relu && value <= 0.0 { CUT } else { position as f64 });
+            index.set(output, if relu && value <= 0.0 { f64::from(FusedPool::CUT) } else { position as f64 });
         }
     }
     Ok(())
@@ -328,12 +328,17 @@ pub(super) fn unpool(
 ) -> f64 {
     let [_, _, height, width] = shape;
     let [_, _, out_height, out_width] = pool.output_shape(shape);
+    let MaxPool2d { kernel, stride, padding, .. } = pool.pool();
     let (column, row, plane) = (position % width, position / width % height, position / (width * height));
-    let (h, w) = (row / pool.window[0], column / pool.window[1]);
-    if h >= out_height || w >= out_width {
-        return 0.0;
+    let mut sum = 0.0;
+    for (position, [kh, kw]) in window(kernel) {
+        let h = window_start(row + padding[0], kh, stride[0]).filter(|&h| h < out_height);
+        let w = window_start(column + padding[1], kw, stride[1]).filter(|&w| w < out_width);
+        let (Some(h), Some(w)) = (h, w) else { continue };
+        let output = (plane * out_height + h) * out_width + w;
+        if index.get(output) == position as f64 {
+            sum += dy.get(output);
+        }
     }
-    let output = (plane * out_height + h) * out_width + w;
-    let inside = row % pool.window[0] * pool.window[1] + column % pool.window[1];
-    if index.get(output) == inside as f64 { dy.get(output) } else { 0.0 }
+    sum
 }

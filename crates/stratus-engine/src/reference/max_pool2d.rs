@@ -79,6 +79,6 @@ pub(super) fn larger(best: Option<(usize, f64)>, position: usize, value: f64) ->
 }
 
 /// The window whose tap `tap` falls on padded position `position`, where there is one.
-fn window_start(position: usize, tap: usize, stride: usize) -> Option<usize> {
+pub(super) fn window_start(position: usize, tap: usize, stride: usize) -> Option<usize> {
     position.checked_sub(tap).filter(|start| start.is_multiple_of(stride)).map(|start| start / stride)
 }

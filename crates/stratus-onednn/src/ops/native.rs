@@ -111,6 +111,15 @@ impl Around {
         })
     }
 
+    /// A pooling behind a norm, with the geometry of the pooled map, the operand at `position`.
+    fn pooled(
+        &self,
+        position: usize,
+        pool: Option<FusedPool>,
+    ) -> Result<Option<(FusedPool, Geometry)>, String> {
+        pool.map(|pool| Ok((pool, self.geometry(position)?))).transpose()
+    }
+
     /// The kernels of a stem, whose operands begin with images and weight; its pooled map is at `pooled`, where it has one.
     fn stem(&self, machine: &Machine, stem: Stem, pooled: Option<usize>) -> Result<StemKernel, String> {
         let [Value { shape: images, .. }, Value { shape: weight, .. }, ..] = &self.values[..] else {
@@ -190,13 +199,20 @@ pub(crate) fn prepare(
         }
         Kernel::BatchNormApply(k) => {
             let dtype = around.norm_types(&[5])?;
-            let norm = batch_norm(&machine, around.place(5, k.part)?, &k.norm, k.relu, k.pool, dtype)?;
+            let norm = batch_norm(
+                &machine,
+                around.place(5, k.part)?,
+                &k.norm,
+                k.relu,
+                around.pooled(5, k.pool)?,
+                dtype,
+            )?;
             step(norm.scratch_bytes(), move |o| {
                 let x = o.take(0);
                 let parameters = [o.elements(1), o.elements(2), o.elements(3), o.elements(4)].map(|s| &*s);
                 let y = o.take(5);
                 let (index, scratch) =
-                    if norm.pool.is_some() { (o.take(6), o.take(7)) } else { (o.take(7), o.take(6)) };
+                    if k.pool.is_some() { (o.take(6), o.take(7)) } else { (o.take(7), o.take(6)) };
                 norm.apply([x, &[]], parameters, y, index, scratch);
             })
         }
@@ -229,7 +245,14 @@ pub(crate) fn prepare(
         Kernel::BatchNormInference(k) => {
             let dtype = around.norm_types(&[5])?;
             let indexed = of.outputs.len() > 1;
-            let norm = batch_norm(&machine, around.place(5, k.part)?, &k.norm, k.relu, k.pool, dtype)?;
+            let norm = batch_norm(
+                &machine,
+                around.place(5, k.part)?,
+                &k.norm,
+                k.relu,
+                around.pooled(5, k.pool)?,
+                dtype,
+            )?;
             step(norm.scratch_bytes(), move |o| {
                 let x = o.take(0);
                 let parameters = [o.elements(1), o.elements(2), o.elements(3), o.elements(4)].map(|s| &*s);
@@ -241,22 +264,36 @@ pub(crate) fn prepare(
         Kernel::BatchNormInferenceBackward(k) => {
             let result = if k.pool.is_some() { 7 } else { 6 };
             let dtype = around.norm_types(&[1, result])?;
-            let norm = batch_norm(&machine, around.place(1, k.part)?, &k.norm, k.relu, k.pool, dtype)?;
+            let norm = batch_norm(
+                &machine,
+                around.place(1, k.part)?,
+                &k.norm,
+                k.relu,
+                around.pooled(1, k.pool)?,
+                dtype,
+            )?;
             step(norm.scratch_bytes(), move |o| {
                 let (x, dy) = (o.take(0), o.take(1));
                 let parameters = [o.elements(2), o.elements(3), o.elements(4), o.elements(5)].map(|s| &*s);
-                let index = if norm.pool.is_some() { o.take(6) } else { <&mut [u8]>::default() };
+                let index = if k.pool.is_some() { o.take(6) } else { <&mut [u8]>::default() };
                 norm.inference_backward(x, dy, parameters, index, o.take(result), o.take(result + 1));
             })
         }
         Kernel::BatchNormGradients(k) => {
             let first = if k.pool.is_some() { 7 } else { 6 };
             let dtype = around.norm_types(&[1])?;
-            let norm = batch_norm(&machine, around.place(1, k.part)?, &k.norm, k.relu, k.pool, dtype)?;
+            let norm = batch_norm(
+                &machine,
+                around.place(1, k.part)?,
+                &k.norm,
+                k.relu,
+                around.pooled(1, k.pool)?,
+                dtype,
+            )?;
             step(norm.scratch_bytes(), move |o| {
                 let (x, dy) = (o.take(0), o.take(1));
                 let parameters = [o.elements(2), o.elements(3), o.elements(4), o.elements(5)].map(|s| &*s);
-                let index = if norm.pool.is_some() { o.take(6) } else { <&mut [u8]>::default() };
+                let index = if k.pool.is_some() { o.take(6) } else { <&mut [u8]>::default() };
                 let (gradients, sums) = ([o.elements(first), o.elements(first + 1)], o.elements(first + 2));
                 norm.gradients(x, dy, parameters, index, gradients, sums, o.tile(), o.take(first + 3));
             })
@@ -264,12 +301,19 @@ pub(crate) fn prepare(
         Kernel::BatchNormBackwardData(k) => {
             let result = if k.pool.is_some() { 9 } else { 8 };
             let dtype = around.norm_types(&[1, result])?;
-            let norm = batch_norm(&machine, around.place(1, k.part)?, &k.norm, k.relu, k.pool, dtype)?;
+            let norm = batch_norm(
+                &machine,
+                around.place(1, k.part)?,
+                &k.norm,
+                k.relu,
+                around.pooled(1, k.pool)?,
+                dtype,
+            )?;
             step(norm.scratch_bytes(), move |o| {
                 let (x, dy) = (o.take(0), o.take(1));
                 let parameters = [o.elements(2), o.elements(3), o.elements(4), o.elements(5)].map(|s| &*s);
                 let gradients = [o.elements(6), o.elements(7)].map(|s| &*s);
-                let index = if norm.pool.is_some() { o.take(8) } else { <&mut [u8]>::default() };
+                let index = if k.pool.is_some() { o.take(8) } else { <&mut [u8]>::default() };
                 let (dx, tile) = (o.take(result), o.tile());
                 norm.backward_data(x, dy, parameters, gradients, index, dx, tile, o.take(result + 1));
             })
@@ -548,9 +592,16 @@ fn batch_norm(
     place: Part,
     norm: &BatchNorm2d,
     relu: bool,
-    pool: Option<FusedPool>,
+    pool: Option<(FusedPool, Geometry)>,
     [dtype, behind]: [DType; 2],
 ) -> Result<BatchNorm, String> {
+    let (apart, overlapping) = match pool {
+        Some((FusedPool { overlapping: Some(pool), .. }, pooled)) => {
+            (None, Some(max_pool(machine, &pool, place.part(), pooled)))
+        }
+        Some((FusedPool { window, overlapping: None }, _)) => (Some(Pool { window }), None),
+        None => (None, None),
+    };
     if pool.is_some() && dtype != behind {
         return Err(format!("there is no kernel that pools {dtype} into {behind}"));
     }
@@ -560,7 +611,8 @@ fn batch_norm(
         epsilon: norm.epsilon,
         momentum: norm.momentum,
         relu,
-        pool: pool.map(|pool| Pool { window: pool.window }),
+        pool: apart,
+        overlapping,
         dtype,
         behind,
         level: machine.level,

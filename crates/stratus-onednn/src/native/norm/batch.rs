@@ -5,6 +5,8 @@
 
 use super::loops::{affine, affine_add, moments};
 use crate::native::pool::fused::{self, Pool};
+use crate::native::pool::max::MaxPool;
+use crate::native::pool::overlapping;
 use crate::native::rows::{Geometry, Part, repeat};
 use crate::native::simd::{Bf16, Element, Level};
 use crate::native::threads::{MAX_THREADS, Team, cut};
@@ -24,8 +26,10 @@ pub struct BatchNorm {
     pub momentum: f32,
     /// Whether the result is rectified.
     pub relu: bool,
-    /// Whether the result is pooled.
+    /// Whether the result is pooled, by windows that neither overlap nor reach beyond the image.
     pub pool: Option<Pool>,
+    /// Whether it is pooled by others.
+    pub overlapping: Option<MaxPool>,
     /// Element type of the map.
     pub dtype: DType,
     /// Element type of the result and of all gradients: the map's, or bf16 behind a map of `f32`. With a pool it is the map's.
@@ -93,7 +97,11 @@ impl BatchNorm {
 
     /// Bytes of one thread's stage, where the norm is pooled.
     fn stage_bytes(&self) -> usize {
-        self.pool.map_or(0, |pool| fused::stage_bytes(&pool, &self.geometry, self.dtype.bytes()))
+        match (&self.pool, &self.overlapping) {
+            (Some(pool), _) => fused::stage_bytes(pool, &self.geometry, self.dtype.bytes()),
+            (None, Some(pool)) => overlapping::stage_bytes(pool),
+            (None, None) => 0,
+        }
     }
 
     pub(crate) fn scratch<'a>(&self, bytes: &'a mut [u8]) -> Scratch<'a> {
@@ -344,6 +352,11 @@ impl BatchNorm {
         repeat(geometry, period, scale, scales);
         repeat(geometry, period, shift, shifts);
         let (scales, shifts) = (&*scales, &*shifts);
+        if let Some(pool) = &self.overlapping {
+            let x = bytemuck::cast_slice(x);
+            overlapping::forward::<Y>(self, pool, x, [scales, shifts], y, index, stages);
+            return;
+        }
         let place = &self.place;
         let mut parts = cut(y, place.shares(threads));
         self.team.run_parts(&mut parts[..threads], &|thread, part| {

@@ -4,7 +4,8 @@
 
 use super::batch::{BatchNorm, Scratch, Sums, by_types, flush_length};
 use super::loops::{cut_and_sum, gradient, gradient_sums};
-use crate::native::pool::fused;
+use crate::native::lanes::LaneElement;
+use crate::native::pool::{fused, overlapping};
 use crate::native::rows::repeat;
 use crate::native::simd::{Bf16, Element};
 use crate::native::threads::{MAX_THREADS, cut, pairs};
@@ -114,7 +115,7 @@ impl BatchNorm {
     }
 
     /// Per channel the sum of the gradient behind the rectifier, and of the same times `x - mean`.
-    fn gradient_totals<'a, X: Element, Y: Element>(
+    fn gradient_totals<'a, X: Element, Y: LaneElement>(
         &self,
         x: &[X],
         dy: &[Y],
@@ -151,6 +152,19 @@ impl BatchNorm {
             repeat(geometry, period, constant, repeated);
         }
         let (repeated, place) = (&*repeated, &self.place);
+        if let Some(pool) = &self.overlapping {
+            let x: &[Y] = cast_slice(x);
+            let each = geometry.groups * period;
+            let c = [0, 1, 2].map(|i| &repeated[i * each..(i + 1) * each]);
+            self.reduce(
+                totals,
+                sums,
+                stages,
+                &|thread| geometry.thread_rows(threads, thread),
+                &|rows, sums| overlapping::reduce_gradients(self, pool, rows, x, dy, index, c, sums),
+            );
+            return totals;
+        }
         self.reduce(totals, sums, stages, &|thread| geometry.thread_rows(threads, thread), &|rows, sums| {
             for (group, rows) in self.place.stretches(rows) {
                 let c = [0, 1, 2].map(|i| &repeated[(i * geometry.groups + group) * period..][..period]);
@@ -235,7 +249,7 @@ impl BatchNorm {
 
     /// `dx = scale * g + slope * x + offset`, where `g` is the gradient behind the rectifier; `constants` holds scale, shift, slope, offset.
     #[allow(clippy::too_many_arguments)] // As `backward_data`.
-    fn spread<X: Element, Y: Element>(
+    fn spread<X: Element, Y: LaneElement>(
         &self,
         x: &[X],
         dy: &[Y],
@@ -259,6 +273,12 @@ impl BatchNorm {
             repeat(geometry, period, constant, repeated);
         }
         let (repeated, place) = (&*repeated, &self.place);
+        if let Some(pool) = &self.overlapping {
+            let each = geometry.groups * period;
+            let c = [0, 1, 2, 3].map(|i| &repeated[i * each..(i + 1) * each]);
+            overlapping::backward::<Y>(self, pool, [cast_slice(x), dy], index, c, dx, stages);
+            return;
+        }
         let mut parts = cut(dx, (0..threads).map(|t| geometry.thread_rows(threads, t).len() * row));
         self.team.run_parts(&mut parts[..threads], &|thread, part| {
             let rows = geometry.thread_rows(threads, thread);

@@ -9,7 +9,19 @@ fn norm(shape: &[usize; 4], level: Level, pool: Option<Pool>) -> BatchNorm {
     let geometry = Geometry::of(shape, &Layout::channels_last(shape)).unwrap();
     let (epsilon, momentum, dtype, team) = (1e-5, 0.1, DType::F32, Team::single());
     let place = Part::all_of(geometry);
-    BatchNorm { geometry, place, epsilon, momentum, relu: true, pool, dtype, behind: dtype, level, team }
+    BatchNorm {
+        geometry,
+        place,
+        epsilon,
+        momentum,
+        relu: true,
+        pool,
+        overlapping: None,
+        dtype,
+        behind: dtype,
+        level,
+        team,
+    }
 }
 
 fn numbers(count: usize) -> Vec<f32> {

@@ -118,7 +118,7 @@ fn cut_and_sum_body<E: Element, const ADDS: bool>(
 }
 
 multiversion! {
-    pub(super) fn gradient_sums / gradient_sums_body [X: Element, Y: Element] [X, Y] (
+    pub(crate) fn gradient_sums / gradient_sums_body [X: Element, Y: Element] [X, Y] (
         x: &[X], dy: &[Y], constants: [&[f32]; 3], relu: bool, step: usize, first: &mut [f32], second: &mut [f32],
     )
 }
@@ -185,15 +185,15 @@ fn quarters<E>(whole: &[E], step: usize, length: usize) -> [&[E]; 4] {
 }
 
 multiversion! {
-    pub(super) fn gradient / gradient_body [X: Element, Y: Element] [X, Y] (
-        x: &[X], dy: &[Y], constants: [&[f32]; 4], relu: bool, step: usize, dx: &mut [Y],
+    pub(crate) fn gradient / gradient_body [X: Element, G: Element, Y: Element] [X, G, Y] (
+        x: &[X], dy: &[G], constants: [&[f32]; 4], relu: bool, step: usize, dx: &mut [Y],
     )
 }
 
 #[inline(always)]
-fn gradient_body<X: Element, Y: Element>(
+fn gradient_body<X: Element, G: Element, Y: Element>(
     x: &[X],
-    dy: &[Y],
+    dy: &[G],
     [scale, shift, slope, offset]: [&[f32]; 4],
     relu: bool,
     step: usize,

@@ -3,4 +3,4 @@
 pub mod batch;
 mod batch_backward;
 pub mod local_response;
-mod loops;
+pub(crate) mod loops;

@@ -8,6 +8,7 @@ use crate::native::rows::Geometry;
 use crate::native::simd::{Element, multiversion, prefetch, stream};
 use crate::native::threads::{MAX_THREADS, cut, split};
 use std::ops::Range;
+use stratus_engine::ops::FusedPool;
 
 /// Non-overlapping windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +18,7 @@ pub struct Pool {
 }
 
 /// What `index` holds where no gradient passes.
-const CUT: u8 = 255;
+pub(super) const CUT: u8 = FusedPool::CUT;
 
 /// Zeroes what a map of indices holds where channels are padding. `index` is pixels of one channel group.
 pub(crate) fn clear_padding(geometry: &Geometry, group: usize, index: &mut [u8]) {

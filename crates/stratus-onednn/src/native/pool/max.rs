@@ -12,13 +12,14 @@ use stratus_graph::ops::MaxPool2d;
 /// A pooling as the kernels need it. Input and output have the same channels in the same groups.
 #[derive(Clone, Debug)]
 pub struct MaxPool {
-    input: Geometry,
-    output: Geometry,
-    /// Positions of the window along a row.
-    width: usize,
+    pub(super) input: Geometry,
+    pub(super) output: Geometry,
+    /// Rows of the window, and positions along one.
+    pub(super) height: usize,
+    pub(super) width: usize,
     strides: [usize; 2],
     /// What each window covers, by axis and output: divisions are made once.
-    covers: [Vec<Cover>; 2],
+    pub(super) covers: [Vec<Cover>; 2],
     /// The windows that each position lies in, by axis and position.
     windows: [Vec<Windows>; 2],
     level: Level,
@@ -27,13 +28,13 @@ pub struct MaxPool {
 
 /// What a window covers of an axis.
 #[derive(Clone, Copy, Debug)]
-struct Cover {
+pub(super) struct Cover {
     /// The first position.
-    first: usize,
+    pub(super) first: usize,
     /// The tap that falls on it.
-    tap: usize,
+    pub(super) tap: usize,
     /// How many positions.
-    count: usize,
+    pub(super) count: usize,
 }
 
 /// The windows of an axis that a position lies in.
@@ -75,6 +76,7 @@ impl MaxPool {
         Self {
             input,
             output,
+            height: pool.kernel[0],
             width: pool.kernel[1],
             strides: pool.stride,
             covers: [covers(0), covers(1)],
@@ -82,6 +84,12 @@ impl MaxPool {
             level,
             team,
         }
+    }
+
+    /// The rows of a plane of the input that a row of the output sees.
+    pub(super) fn rows_of(&self, row: usize) -> Range<usize> {
+        let cover = self.covers[0][row];
+        cover.first..cover.first + cover.count
     }
 
     /// The rows of a plane of the input that the output's row after `row` reads and `row` does not: they are asked for meanwhile, as rows side by side are
@@ -132,21 +140,46 @@ impl MaxPool {
     pub fn backward<E: LaneElement>(&self, dy: &[E], index: &[u8], dx: &mut [E]) {
         let (threads, rows) = (self.team.threads(), self.input.planes * self.input.height);
         let row_elements = self.input.row_elements();
-        let out_plane = self.output.plane_elements();
         let mut parts = cut(dx, (0..threads).map(|t| split(rows, threads, t).len() * row_elements));
         self.team.run_parts(&mut parts[..threads], &|thread, part| {
             for (row, dx) in split(rows, threads, thread).zip(part.chunks_exact_mut(row_elements.max(1))) {
-                let (plane, row) = (row / self.input.height, row % self.input.height);
-                let from = plane * out_plane..(plane + 1) * out_plane;
-                let (dy, index) = (&dy[from.clone()], &index[from]);
+                let (row, dy, index) = self.around(row, dy, index);
                 let level = self.level;
                 match self.input.width {
                     width if width.is_multiple_of(LANES) => gather_lanes(level, self, row, dy, index, dx),
-                    width if width.is_multiple_of(8) => gather_row::<E, 8>(level, self, row, dy, index, dx),
-                    _ => gather_row::<E, 1>(level, self, row, dy, index, dx),
+                    width if width.is_multiple_of(8) => {
+                        gather_row::<E, E, 8>(level, self, row, dy, index, dx);
+                    }
+                    _ => gather_row::<E, E, 1>(level, self, row, dy, index, dx),
                 }
             }
         });
+    }
+
+    /// One row of the input's gradient, counted over all planes, in single precision. Asks meanwhile for what is read and written with it.
+    pub(super) fn gather<E: LaneElement>(
+        &self,
+        row: usize,
+        dy: &[E],
+        index: &[u8],
+        beside: [&[E]; 2],
+        dx: &mut [f32],
+    ) {
+        let (row, dy, index) = self.around(row, dy, index);
+        let level = self.level;
+        match self.input.width {
+            width if width.is_multiple_of(LANES) => gather_wide(level, self, row, dy, index, beside, dx),
+            width if width.is_multiple_of(8) => gather_row::<E, f32, 8>(level, self, row, dy, index, dx),
+            _ => gather_row::<E, f32, 1>(level, self, row, dy, index, dx),
+        }
+    }
+
+    /// A row of the input within its plane, and the same plane of the output's maps.
+    fn around<'a, E>(&self, row: usize, dy: &'a [E], index: &'a [u8]) -> (usize, &'a [E], &'a [u8]) {
+        let (plane, row) = (row / self.input.height, row % self.input.height);
+        let elements = self.output.plane_elements();
+        let from = plane * elements..(plane + 1) * elements;
+        (row, &dy[from.clone()], &index[from])
     }
 }
 
@@ -210,18 +243,18 @@ fn pool_row_body<E: Ordered, const K: usize>(
 }
 
 multiversion! {
-    fn gather_row / gather_row_body [E: Element, const K: usize] [E, K] (
-        pool: &MaxPool, row: usize, dy: &[E], index: &[u8], dx: &mut [E],
+    fn gather_row / gather_row_body [E: Element, D: Element, const K: usize] [E, D, K] (
+        pool: &MaxPool, row: usize, dy: &[E], index: &[u8], dx: &mut [D],
     )
 }
 
 #[inline(always)]
-fn gather_row_body<E: Element, const K: usize>(
+fn gather_row_body<E: Element, D: Element, const K: usize>(
     pool: &MaxPool,
     row: usize,
     dy: &[E],
     index: &[u8],
-    dx: &mut [E],
+    dx: &mut [D],
 ) {
     let (output_row, width) = (pool.output.row, pool.input.width);
     let rows = pool.windows[0][row];
@@ -243,7 +276,7 @@ fn gather_row_body<E: Element, const K: usize>(
             }
             let to = &mut dx[column * width + block..][..K];
             for lane in 0..K {
-                to[lane] = E::store(sum[lane]);
+                to[lane] = D::store(sum[lane]);
             }
         }
     }
@@ -251,6 +284,12 @@ fn gather_row_body<E: Element, const K: usize>(
 
 with_lanes! {
     fn gather_lanes / gather_lanes_body(pool: &MaxPool, row: usize, dy: &[E], index: &[u8], dx: &mut [E])
+}
+
+with_lanes! {
+    fn gather_wide / gather_wide_body(
+        pool: &MaxPool, row: usize, dy: &[E], index: &[u8], beside: [&[E]; 2], dx: &mut [f32],
+    )
 }
 
 /// The same where pixels are whole registers of channels.
@@ -265,6 +304,38 @@ unsafe fn gather_lanes_body<V: Lanes, E: LaneElement>(
     index: &[u8],
     dx: &mut [E],
 ) {
+    // SAFETY: the caller's.
+    unsafe { gather_pixels::<V, E, E>(pool, row, dy, index, [&[]; 2], dx) }
+}
+
+/// The same in single precision.
+///
+/// # Safety
+/// Of [`Lanes`].
+#[inline(always)]
+unsafe fn gather_wide_body<V: Lanes, E: LaneElement>(
+    pool: &MaxPool,
+    row: usize,
+    dy: &[E],
+    index: &[u8],
+    beside: [&[E]; 2],
+    dx: &mut [f32],
+) {
+    // SAFETY: the caller's.
+    unsafe { gather_pixels::<V, E, f32>(pool, row, dy, index, beside, dx) }
+}
+
+/// # Safety
+/// Of [`Lanes`].
+#[inline(always)]
+unsafe fn gather_pixels<V: Lanes, E: LaneElement, D: LaneElement>(
+    pool: &MaxPool,
+    row: usize,
+    dy: &[E],
+    index: &[u8],
+    mut beside: [&[E]; 2],
+    dx: &mut [D],
+) {
     let registers = pool.input.width / LANES;
     let (dy, index, dx) = (dy.as_chunks().0, index.as_chunks().0, dx.as_chunks_mut().0);
     let rows = pool.windows[0][row];
@@ -275,21 +346,26 @@ unsafe fn gather_lanes_body<V: Lanes, E: LaneElement>(
             ask_for_later(&dy[at..at + registers]);
             ask_for_later(&index[at..at + registers]);
         }
-        let (pairs, last) = dx.as_chunks_mut::<2>();
+        for map in &mut beside {
+            let (pixel, rest) = map.split_at(pool.input.width.min(map.len()));
+            ask_for_later(pixel);
+            *map = rest;
+        }
+        let (fours, rest) = dx.as_chunks_mut::<4>();
+        let (mut first, around) = (0, [&rows, columns]);
         // SAFETY: the caller's.
         unsafe {
-            for (pair, dx) in pairs.iter_mut().enumerate() {
-                gather::<V, E, 2>(pool, [&rows, columns], 2 * pair, dy, index, dx);
+            for dx in fours {
+                gather::<V, E, D, 4>(pool, around, first, dy, index, dx);
+                first += 4;
+            }
+            let (pairs, last) = rest.as_chunks_mut::<2>();
+            for dx in pairs {
+                gather::<V, E, D, 2>(pool, around, first, dy, index, dx);
+                first += 2;
             }
             if let [last] = last {
-                gather::<V, E, 1>(
-                    pool,
-                    [&rows, columns],
-                    registers - 1,
-                    dy,
-                    index,
-                    std::array::from_mut(last),
-                );
+                gather::<V, E, D, 1>(pool, around, first, dy, index, std::array::from_mut(last));
             }
         }
     }
@@ -300,13 +376,13 @@ unsafe fn gather_lanes_body<V: Lanes, E: LaneElement>(
 /// # Safety
 /// Of [`Lanes`].
 #[inline(always)]
-unsafe fn gather<V: Lanes, E: LaneElement, const COUNT: usize>(
+unsafe fn gather<V: Lanes, E: LaneElement, D: LaneElement, const COUNT: usize>(
     pool: &MaxPool,
     [rows, columns]: [&Windows; 2],
     first: usize,
     dy: &[[E; LANES]],
     index: &[[u8; LANES]],
-    dx: &mut [[E; LANES]; COUNT],
+    dx: &mut [[D; LANES]; COUNT],
 ) {
     let registers = pool.input.width / LANES;
     // SAFETY: the caller's.
@@ -326,7 +402,7 @@ unsafe fn gather<V: Lanes, E: LaneElement, const COUNT: usize>(
             }
         }
         for register in 0..COUNT {
-            E::store_lanes(sums[register], &mut dx[register]);
+            D::store_lanes(sums[register], &mut dx[register]);
         }
     }
 }

@@ -1,0 +1,232 @@
+//! Max-pooling fused behind batch norm and ReLU, over windows that overlap or reach beyond the image.
+//!
+//! Floor: the forward pass reads the map once and writes the pooled one; backward, the pooled gradient is read in place of one as large as the map.
+//! A thread normalises each row once, as keys that have the order of the numbers ([`Ordered`]), into as many rows as a window is high; backward, it
+//! gathers a row of the gradient, in single precision, which its reader then finds in the nearest caches.
+
+use super::fused::{CUT, clear_padding};
+use super::max::MaxPool;
+use super::ordered::Ordered;
+use crate::native::norm::batch::{BatchNorm, Sums, flush_length};
+use crate::native::norm::loops::{gradient, gradient_sums};
+use crate::native::simd::{Element, ask_for_later, multiversion, prefetch_ahead};
+use crate::native::threads::{MAX_THREADS, cut, split};
+use bytemuck::cast_slice_mut;
+use std::ops::Range;
+
+/// Bytes of one thread's stage: the rows of a window.
+pub(crate) fn stage_bytes(pool: &MaxPool) -> usize {
+    (pool.height * pool.input.row_elements() * size_of::<f32>()).next_multiple_of(64)
+}
+
+/// `y = max over the window of scale * x + shift`, rectified; `index` may be empty. The constants are repeated over a period for each group.
+pub(crate) fn forward<E: Element>(
+    norm: &BatchNorm,
+    pool: &MaxPool,
+    x: &[E],
+    [scales, shifts]: [&[f32]; 2],
+    y: &mut [E],
+    index: &mut [u8],
+    stages: &mut [u8],
+) {
+    let (threads, period) = (norm.team.threads(), norm.period());
+    let (input, output) = (&pool.input, &pool.output);
+    let (in_row, out_row, rows) =
+        (input.row_elements(), output.row_elements(), output.planes * output.height);
+    let keep = !index.is_empty();
+    let lengths = || (0..threads).map(|thread| split(rows, threads, thread).len() * out_row);
+    let mut ys = cut(y, lengths());
+    let mut indices = cut(index, lengths().map(|length| if keep { length } else { 0 }));
+    let per_stage = stages.len() / threads;
+    let mut stages = cut(stages, (0..threads).map(|_| per_stage));
+    let mut parts: [(&mut [E], &mut [u8], &mut [u8]); MAX_THREADS] = std::array::from_fn(|thread| {
+        let [index, stage] = [&mut indices[thread], &mut stages[thread]].map(std::mem::take);
+        (std::mem::take(&mut ys[thread]), index, stage)
+    });
+    norm.team.run_parts(&mut parts[..threads], &|thread, (y, index, stage)| {
+        let stage: &mut [i32] = cast_slice_mut(stage);
+        // The rows of the plane at hand that were normalised: those before this one that a window may still see.
+        let (mut open, mut next) = (None, 0);
+        for (position, number) in split(rows, threads, thread).enumerate() {
+            let (plane, row) = (number / output.height, number % output.height);
+            if open != Some(plane) {
+                (open, next) = (Some(plane), 0);
+            }
+            let group = plane % output.groups;
+            let constants = [scales, shifts].map(|c| &c[group * period..][..period]);
+            let seen = pool.rows_of(row);
+            for row in next.max(seen.start)..seen.end {
+                let x = &x[(plane * input.height + row) * in_row..][..in_row];
+                let keys = &mut stage[row % pool.height * in_row..][..in_row];
+                normalise(norm.level, x, constants, keys);
+            }
+            next = next.max(seen.end);
+            let to = position * out_row..(position + 1) * out_row;
+            let index = if keep { &mut index[to.clone()] } else { &mut [] };
+            let (level, y, relu) = (norm.level, &mut y[to], norm.relu);
+            // What the next row sees beside: asked for meanwhile.
+            let end = if row + 1 < output.height { pool.rows_of(row + 1).end.max(next) } else { next };
+            let coming = &x[(plane * input.height + next) * in_row..(plane * input.height + end) * in_row];
+            // As many channels at a time as registers hold.
+            match input.width {
+                width if width.is_multiple_of(32) => {
+                    pool_keys::<E, 32>(level, pool, row, stage, coming, relu, y, index);
+                }
+                width if width.is_multiple_of(16) => {
+                    pool_keys::<E, 16>(level, pool, row, stage, coming, relu, y, index);
+                }
+                width if width.is_multiple_of(8) => {
+                    pool_keys::<E, 8>(level, pool, row, stage, coming, relu, y, index);
+                }
+                _ => pool_keys::<E, 1>(level, pool, row, stage, coming, relu, y, index),
+            }
+            clear_padding(output, group, index);
+        }
+    });
+}
+
+multiversion! {
+    fn normalise / normalise_body [E: Element] [E] (x: &[E], constants: [&[f32]; 2], keys: &mut [i32])
+}
+
+#[inline(always)]
+fn normalise_body<E: Element>(x: &[E], [scale, shift]: [&[f32]; 2], keys: &mut [i32]) {
+    let period = scale.len();
+    let shift = &shift[..period];
+    for (x, keys) in x.chunks(period).zip(keys.chunks_mut(period)) {
+        prefetch_ahead(x);
+        for (((x, key), a), b) in x.iter().zip(keys).zip(scale).zip(shift) {
+            *key = x.load().mul_add(*a, *b).key();
+        }
+    }
+}
+
+multiversion! {
+    fn pool_keys / pool_keys_body [E: Element, const K: usize] [E, K] (
+        pool: &MaxPool, row: usize, stage: &[i32], coming: &[E], relu: bool, y: &mut [E], index: &mut [u8],
+    )
+}
+
+/// A row of the output, from keys of the rows that its windows see.
+#[inline(always)]
+fn pool_keys_body<E: Element, const K: usize>(
+    pool: &MaxPool,
+    row: usize,
+    stage: &[i32],
+    mut coming: &[E],
+    relu: bool,
+    y: &mut [E],
+    index: &mut [u8],
+) {
+    let (in_row, width) = (pool.input.row_elements(), pool.input.width);
+    let rows = pool.covers[0][row];
+    let zero = 0.0f32.key();
+    let share = coming.len().div_ceil(pool.output.row.max(1));
+    for (column, columns) in pool.covers[1].iter().enumerate() {
+        let (part, rest) = coming.split_at(share.min(coming.len()));
+        ask_for_later(part);
+        coming = rest;
+        for block in (0..width).step_by(K) {
+            let number = |i: usize, j: usize| f32::number((rows.tap + i) * pool.width + columns.tap + j);
+            let (mut best, mut winner) = ([f32::LEAST; K], [number(0, 0); K]);
+            for i in 0..rows.count {
+                let slot = (rows.first + i) % pool.height;
+                for j in 0..columns.count {
+                    let at = slot * in_row + (columns.first + j) * width + block;
+                    let (keys, number) = (&stage[at..at + K], number(i, j));
+                    // A loop for each of the two: as one it is not brought into registers.
+                    for lane in 0..K {
+                        winner[lane] = if keys[lane] > best[lane] { number } else { winner[lane] };
+                    }
+                    for lane in 0..K {
+                        best[lane] = best[lane].max(keys[lane]);
+                    }
+                }
+            }
+            if relu {
+                for lane in 0..K {
+                    winner[lane] = if best[lane] <= zero { i32::from(CUT) } else { winner[lane] };
+                }
+                for best in &mut best {
+                    *best = (*best).max(zero);
+                }
+            }
+            let to = column * width + block;
+            let y = &mut y[to..][..K];
+            for lane in 0..K {
+                y[lane] = E::store(f32::of(best[lane]));
+            }
+            if !index.is_empty() {
+                let index = &mut index[to..][..K];
+                for lane in 0..K {
+                    index[lane] = f32::index(winner[lane]);
+                }
+            }
+        }
+    }
+}
+
+/// Adds `sum g` and `sum g * (x - mean)` of some rows of the map, where `g` is what `dy` gives to the winners; the constants are repeated over a period
+/// for each group.
+#[allow(clippy::too_many_arguments)] // The operands of the step, and the sums.
+pub(crate) fn reduce_gradients<E: Element + crate::native::lanes::LaneElement>(
+    norm: &BatchNorm,
+    pool: &MaxPool,
+    rows: Range<usize>,
+    x: &[E],
+    dy: &[E],
+    index: &[u8],
+    constants: [&[f32]; 3],
+    sums: &mut Sums<'_>,
+) {
+    let (period, in_row) = (norm.period(), pool.input.row_elements());
+    // Sums of a few rows go to f64 together.
+    let together = (flush_length(period) / in_row.max(1)).max(1);
+    for (group, rows) in norm.place.stretches(rows) {
+        let constants = constants.map(|c| &c[group * period..][..period]);
+        for first in rows.clone().step_by(together) {
+            sums.clear();
+            for row in first..(first + together).min(rows.end) {
+                let gradient: &mut [f32] = &mut cast_slice_mut(sums.stage)[..in_row];
+                let x = &x[row * in_row..][..in_row];
+                pool.gather(row, dy, index, [x, &[]], gradient);
+                gradient_sums(norm.level, x, gradient, constants, false, period, sums.first, sums.second);
+            }
+            sums.flush(group);
+        }
+    }
+}
+
+/// `dx = scale * g + slope * x + offset`, where `g` is what `dy` gives to the winners; the constants, of which the second is not needed, are repeated
+/// over a period for each group.
+pub(crate) fn backward<E: Element + crate::native::lanes::LaneElement>(
+    norm: &BatchNorm,
+    pool: &MaxPool,
+    [x, dy]: [&[E]; 2],
+    index: &[u8],
+    constants: [&[f32]; 4],
+    dx: &mut [E],
+    stages: &mut [u8],
+) {
+    let (threads, geometry) = (norm.team.threads(), &norm.geometry);
+    let (period, in_row) = (norm.period(), geometry.row_elements());
+    let rows = |thread: usize| geometry.thread_rows(threads, thread);
+    let mut dxs = cut(dx, (0..threads).map(|thread| rows(thread).len() * in_row));
+    let per_stage = stages.len() / threads;
+    let mut stages = cut(stages, (0..threads).map(|_| per_stage));
+    let mut parts: [(&mut [E], &mut [u8]); MAX_THREADS] =
+        std::array::from_fn(|t| (std::mem::take(&mut dxs[t]), std::mem::take(&mut stages[t])));
+    norm.team.run_parts(&mut parts[..threads], &|thread, (dx, stage)| {
+        let gathered: &mut [f32] = &mut cast_slice_mut(stage)[..in_row];
+        let first = rows(thread).start;
+        for (group, rows) in norm.place.stretches(rows(thread)) {
+            let constants = constants.map(|c| &c[group * period..][..period]);
+            for row in rows {
+                let x = &x[row * in_row..][..in_row];
+                let dx = &mut dx[(row - first) * in_row..][..in_row];
+                pool.gather(row, dy, index, [x, dx], gathered);
+                gradient(norm.level, x, gathered, constants, false, period, dx);
+            }
+        }
+    });
+}
