@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper that unwraps is a failing test")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -282,6 +283,24 @@ fn a_slow_server_that_is_killed_and_started_again_changes_nothing() {
     assert_same(&expected, &found);
 }
 
+/// What the files of a cache come to at one moment. A listing takes some time, in which one file may go and another come: it is believed where the next
+/// one is the same.
+fn bytes_of(cache: &Path) -> u64 {
+    let listing = || -> BTreeMap<OsString, u64> {
+        let entries = fs::read_dir(cache).unwrap().map(Result::unwrap);
+        let size = |entry: fs::DirEntry| (entry.file_name(), entry.metadata().map_or(0, |about| about.len()));
+        entries.filter(|entry| entry.file_name().len() >= 32).map(size).collect()
+    };
+    let mut before = listing();
+    loop {
+        let now = listing();
+        if now == before {
+            return now.values().sum();
+        }
+        before = now;
+    }
+}
+
 #[test]
 fn a_cache_keeps_its_bound_and_the_order_is_the_same() {
     let folder = packed();
@@ -295,11 +314,7 @@ fn a_cache_keeps_its_bound_and_the_order_is_the_same() {
     let options = OpenOptions { cache_bytes: bound, ..options(cache.path()) };
     let set = open_at(&server.address(), &options);
     let mut most = 0;
-    let found = batches(set, config(3), |_| {
-        let entries = fs::read_dir(cache.path()).unwrap().map(Result::unwrap);
-        let size = |entry: fs::DirEntry| entry.metadata().map_or(0, |about| about.len());
-        most = most.max(entries.filter(|entry| entry.file_name().len() >= 32).map(size).sum());
-    });
+    let found = batches(set, config(3), |_| most = most.max(bytes_of(cache.path())));
     assert_same(&expected, &found);
     // Some KiB say what the copies are.
     assert!(most <= bound + (8 << 10) && most > 3 * largest, "{most} of {bound}");
