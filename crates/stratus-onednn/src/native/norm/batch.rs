@@ -353,6 +353,7 @@ impl BatchNorm {
         repeat(geometry, period, shift, shifts);
         let (scales, shifts) = (&*scales, &*shifts);
         if let Some(pool) = &self.overlapping {
+            // As above.
             let x = bytemuck::cast_slice(x);
             overlapping::forward::<Y>(self, pool, x, [scales, shifts], y, index, stages);
             return;
@@ -361,7 +362,7 @@ impl BatchNorm {
         let mut parts = cut(y, place.shares(threads));
         self.team.run_parts(&mut parts[..threads], &|thread, part| {
             let first = place.share_start(threads, thread);
-            for (group, rows) in self.place.stretches(geometry.thread_rows(threads, thread)) {
+            for (group, rows) in place.stretches(geometry.thread_rows(threads, thread)) {
                 let constants = [scales, shifts].map(|c| &c[group * period..][..period]);
                 let from = rows.start * row..rows.end * row;
                 let to = &mut part[place.row_start(rows.start) - first..];

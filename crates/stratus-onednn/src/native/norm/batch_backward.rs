@@ -166,7 +166,7 @@ impl BatchNorm {
             return totals;
         }
         self.reduce(totals, sums, stages, &|thread| geometry.thread_rows(threads, thread), &|rows, sums| {
-            for (group, rows) in self.place.stretches(rows) {
+            for (group, rows) in place.stretches(rows) {
                 let c = [0, 1, 2].map(|i| &repeated[(i * geometry.groups + group) * period..][..period]);
                 let dy = &dy[place.row_start(rows.start)..];
                 let from = x[rows.start * row..rows.end * row].chunks(flush_length(period));
@@ -283,7 +283,7 @@ impl BatchNorm {
         self.team.run_parts(&mut parts[..threads], &|thread, part| {
             let rows = geometry.thread_rows(threads, thread);
             let first = rows.start;
-            for (group, rows) in self.place.stretches(rows) {
+            for (group, rows) in place.stretches(rows) {
                 let c = [0, 1, 2, 3].map(|i| &repeated[(i * geometry.groups + group) * period..][..period]);
                 let to = &mut part[(rows.start - first) * row..(rows.end - first) * row];
                 let dy = &dy[place.row_start(rows.start)..];

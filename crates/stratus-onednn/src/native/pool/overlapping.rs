@@ -7,6 +7,7 @@
 use super::fused::{CUT, clear_padding};
 use super::max::MaxPool;
 use super::ordered::Ordered;
+use crate::native::lanes::LaneElement;
 use crate::native::norm::batch::{BatchNorm, Sums, flush_length};
 use crate::native::norm::loops::{gradient, gradient_sums};
 use crate::native::simd::{Element, ask_for_later, multiversion, prefetch_ahead};
@@ -169,7 +170,7 @@ fn pool_keys_body<E: Element, const K: usize>(
 /// Adds `sum g` and `sum g * (x - mean)` of some rows of the map, where `g` is what `dy` gives to the winners; the constants are repeated over a period
 /// for each group.
 #[allow(clippy::too_many_arguments)] // The operands of the step, and the sums.
-pub(crate) fn reduce_gradients<E: Element + crate::native::lanes::LaneElement>(
+pub(crate) fn reduce_gradients<E: LaneElement>(
     norm: &BatchNorm,
     pool: &MaxPool,
     rows: Range<usize>,
@@ -199,7 +200,7 @@ pub(crate) fn reduce_gradients<E: Element + crate::native::lanes::LaneElement>(
 
 /// `dx = scale * g + slope * x + offset`, where `g` is what `dy` gives to the winners; the constants, of which the second is not needed, are repeated
 /// over a period for each group.
-pub(crate) fn backward<E: Element + crate::native::lanes::LaneElement>(
+pub(crate) fn backward<E: LaneElement>(
     norm: &BatchNorm,
     pool: &MaxPool,
     [x, dy]: [&[E]; 2],
