@@ -1,6 +1,6 @@
 //! Batch normalisation, alone or with the rectifier and the pooling fused to it.
 
-use super::max_pool2d::{larger, window, window_start};
+use super::max_pool2d::{gather, larger, window};
 use super::relu::rectify;
 use super::{Reference, Tensor, Tile, unexpected_operands};
 use crate::ops::{
@@ -196,15 +196,7 @@ impl Reference for BatchNormInferenceBackward {
         let shape = x.image();
         for c in 0..shape[1] {
             let affine = Affine::running(c, weight, bias, running_mean, running_var, self.norm.epsilon);
-            let behind = Behind {
-                affine: &affine,
-                relu: self.relu,
-                pool: self.pool,
-                part: self.part,
-                x,
-                dy,
-                index: index.first(),
-            };
+            let behind = Behind::new(&affine, (self.relu, self.pool, self.part), [x, dy], index);
             let scale = affine.weight * affine.inverse_deviation;
             for position in channel(shape, c) {
                 dx.set(position, scale * behind.gradient(position));
@@ -227,15 +219,7 @@ impl Reference for BatchNormGradients {
         let channels = shape[1];
         for c in 0..channels {
             let affine = Affine::of(c, weight, bias, mean, inverse_deviation);
-            let behind = Behind {
-                affine: &affine,
-                relu: self.relu,
-                pool: self.pool,
-                part: self.part,
-                x,
-                dy,
-                index: index.first(),
-            };
+            let behind = Behind::new(&affine, (self.relu, self.pool, self.part), [x, dy], index);
             let (mut sum, mut weighted) =
                 if tile.is_first() { (0.0, 0.0) } else { (sums.get(c), sums.get(channels + c)) };
             for position in channel(shape, c) {
@@ -265,15 +249,7 @@ impl Reference for BatchNormBackwardData {
         let count = (shape[0] * shape[2] * shape[3] * tile.count) as f64;
         for c in 0..shape[1] {
             let affine = Affine::of(c, weight, bias, mean, inverse_deviation);
-            let behind = Behind {
-                affine: &affine,
-                relu: self.relu,
-                pool: self.pool,
-                part: self.part,
-                x,
-                dy,
-                index: index.first(),
-            };
+            let behind = Behind::new(&affine, (self.relu, self.pool, self.part), [x, dy], index);
             // The gradient without its mean and without its part along the normalised map: neither can change the output.
             let scale = affine.weight * affine.inverse_deviation;
             for position in channel(shape, c) {
@@ -298,11 +274,20 @@ struct Behind<'a> {
     index: Option<&'a Tensor<'a>>,
 }
 
-impl Behind<'_> {
+impl<'a> Behind<'a> {
+    fn new(
+        affine: &'a Affine,
+        (relu, pool, part): (bool, Option<FusedPool>, Option<usize>),
+        [x, dy]: [&'a Tensor<'a>; 2],
+        index: &'a [Tensor<'a>],
+    ) -> Self {
+        Self { affine, relu, pool, part, x, dy, index: index.first() }
+    }
+
     /// The gradient of the normalised map, at a position of x.
     fn gradient(&self, position: usize) -> f64 {
         match (self.pool, self.index) {
-            (Some(pool), Some(index)) => unpool(pool, self.x.image(), self.dy, index, position),
+            (Some(pool), Some(index)) => gather(&pool.pool(), self.x.image(), self.dy, index, position),
             _ if self.relu && self.affine.apply(self.x.get(position)) <= 0.0 => 0.0,
             _ => self.dy.get(self.in_whole(position)),
         }
@@ -315,30 +300,4 @@ impl Behind<'_> {
         let image = position / (channels * height * width);
         position + (image * (of - channels) + first) * height * width
     }
-}
-
-/// What the pooled gradient gives to a position of x: all of it to the winner of a window, nothing to the others, to windows that the
-/// rectifier cut off, and to the pixels that no window covers.
-pub(super) fn unpool(
-    pool: FusedPool,
-    shape: [usize; 4],
-    dy: &Tensor<'_>,
-    index: &Tensor<'_>,
-    position: usize,
-) -> f64 {
-    let [_, _, height, width] = shape;
-    let [_, _, out_height, out_width] = pool.output_shape(shape);
-    let MaxPool2d { kernel, stride, padding, .. } = pool.pool();
-    let (column, row, plane) = (position % width, position / width % height, position / (width * height));
-    let mut sum = 0.0;
-    for (position, [kh, kw]) in window(kernel) {
-        let h = window_start(row + padding[0], kh, stride[0]).filter(|&h| h < out_height);
-        let w = window_start(column + padding[1], kw, stride[1]).filter(|&w| w < out_width);
-        let (Some(h), Some(w)) = (h, w) else { continue };
-        let output = (plane * out_height + h) * out_width + w;
-        if index.get(output) == position as f64 {
-            sum += dy.get(output);
-        }
-    }
-    sum
 }

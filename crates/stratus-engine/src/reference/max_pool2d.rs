@@ -2,6 +2,7 @@
 
 use super::{Reference, Tensor, Tile, unexpected_operands};
 use crate::ops::{MaxPoolBackward, MaxPoolForward};
+use stratus_graph::ops::MaxPool2d;
 
 impl Reference for MaxPoolForward {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
@@ -40,29 +41,33 @@ impl Reference for MaxPoolBackward {
     /// Gathers: each input asks the windows it lies in whether it won.
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [dy, index, dx] = operands else { return Err(unexpected_operands()) };
-        let ([.., out_height, out_width], [batch, channels, height, width]) = (dy.image(), dx.image());
-        let (stride, padding) = (self.pool.stride, self.pool.padding);
-        let mut input = 0;
-        for plane in 0..batch * channels {
-            for row in 0..height {
-                for column in 0..width {
-                    let mut sum = 0.0;
-                    for (position, [kh, kw]) in window(self.pool.kernel) {
-                        let h = window_start(row + padding[0], kh, stride[0]).filter(|&h| h < out_height);
-                        let w = window_start(column + padding[1], kw, stride[1]).filter(|&w| w < out_width);
-                        let (Some(h), Some(w)) = (h, w) else { continue };
-                        let output = (plane * out_height + h) * out_width + w;
-                        if index.get(output) == position as f64 {
-                            sum += dy.get(output);
-                        }
-                    }
-                    dx.set(input, sum);
-                    input += 1;
-                }
-            }
-        }
+        let shape = dx.image();
+        dx.fill_with(|position| gather(&self.pool, shape, dy, index, position));
         Ok(())
     }
+}
+
+/// What the gradient of a pooled map gives to a position of its input, which has `shape`: all of it where the position won a window.
+pub(super) fn gather(
+    pool: &MaxPool2d,
+    [.., height, width]: [usize; 4],
+    dy: &Tensor<'_>,
+    index: &Tensor<'_>,
+    position: usize,
+) -> f64 {
+    let [.., out_height, out_width] = dy.image();
+    let (column, row, plane) = (position % width, position / width % height, position / (width * height));
+    let mut sum = 0.0;
+    for (position, [kh, kw]) in window(pool.kernel) {
+        let h = window_start(row + pool.padding[0], kh, pool.stride[0]).filter(|&h| h < out_height);
+        let w = window_start(column + pool.padding[1], kw, pool.stride[1]).filter(|&w| w < out_width);
+        let (Some(h), Some(w)) = (h, w) else { continue };
+        let output = (plane * out_height + h) * out_width + w;
+        if index.get(output) == position as f64 {
+            sum += dy.get(output);
+        }
+    }
+    sum
 }
 
 /// Every position of a window in row order, with its row and column.
@@ -79,6 +84,6 @@ pub(super) fn larger(best: Option<(usize, f64)>, position: usize, value: f64) ->
 }
 
 /// The window whose tap `tap` falls on padded position `position`, where there is one.
-pub(super) fn window_start(position: usize, tap: usize, stride: usize) -> Option<usize> {
+fn window_start(position: usize, tap: usize, stride: usize) -> Option<usize> {
     position.checked_sub(tap).filter(|start| start.is_multiple_of(stride)).map(|start| start / stride)
 }

@@ -1,6 +1,7 @@
 //! The stem, whose convolution's output is made in scratch where it is needed at all.
 
-use super::batch_norm::{Affine, settle, unpool, write_channel};
+use super::batch_norm::{Affine, settle, write_channel};
+use super::max_pool2d::gather;
 use super::{Reference, Tensor, Tile, unexpected_operands};
 use crate::ops::{Conv2dForward, Stem, StemApply, StemGradients, StemInference, StemStatistics};
 use crate::{DType, Value};
@@ -193,7 +194,7 @@ impl Reference for StemGradients {
         windows.for_each(|number, seen| {
             for c in 0..channels {
                 let position = (number / pixels * channels + c) * pixels + number % pixels;
-                let gradient = unpool(Stem::POOL, shape, dy, index, position);
+                let gradient = gather(&Stem::POOL.pool(), shape, dy, index, position);
                 if gradient == 0.0 {
                     continue;
                 }

@@ -163,24 +163,14 @@ impl Relayout {
                     // The tile's first element is in its rows and columns too.
                     from -= rows[0][0] + columns[0][0];
                     to -= rows[1][0] + columns[1][0];
-                    let places = [from, to, first];
+                    let tile = Tile { rows, columns, from, to, first };
                     let level = self.machine.level;
                     match way {
-                        Way::Each | Way::Runs => {
-                            bring(level, rows, columns, way == Way::Runs, places, x, y);
-                        }
+                        Way::Each | Way::Runs => bring(level, &tile, way == Way::Runs, x, y),
                         // Nobody goes this way on another processor.
                         Way::Transposed | Way::TransposedPairs => {
                             #[cfg(target_arch = "x86_64")]
-                            transposed::bring(
-                                level,
-                                rows,
-                                columns,
-                                way == Way::TransposedPairs,
-                                places,
-                                x,
-                                y,
-                            );
+                            transposed::bring(level, &tile, way == Way::TransposedPairs, x, y);
                         }
                     }
                 });
@@ -243,22 +233,27 @@ fn tiles(range: &Range<usize>, length: usize) -> impl Iterator<Item = Range<usiz
         .filter(|piece| !piece.is_empty())
 }
 
+/// Elements that are brought together, by rows and columns. Each adds its part to an element's place, in the source and in the target.
+struct Tile<'a> {
+    rows: [&'a [usize]; 2],
+    columns: [&'a [usize]; 2],
+    /// What the source's parts begin from.
+    from: usize,
+    /// What the target's parts begin from, and the place that the target's slice begins with.
+    to: usize,
+    first: usize,
+}
+
 multiversion! {
     fn bring / bring_body [X: LaneElement, Y: LaneElement] [X, Y] (
-        rows: [&[usize]; 2], columns: [&[usize]; 2], runs: bool, places: [usize; 3], x: &[X], y: &mut [Y]
+        tile: &Tile<'_>, runs: bool, x: &[X], y: &mut [Y]
     )
 }
 
-/// Brings a tile: of its elements, row and column each add their part to the places. `runs` says that columns are neighbours, [`RUN`] at a time.
+/// Brings a tile. `runs` says that columns are neighbours, [`RUN`] at a time.
 #[inline(always)]
-fn bring_body<X: LaneElement, Y: LaneElement>(
-    rows: [&[usize]; 2],
-    columns: [&[usize]; 2],
-    runs: bool,
-    [from, to, first]: [usize; 3],
-    x: &[X],
-    y: &mut [Y],
-) {
+fn bring_body<X: LaneElement, Y: LaneElement>(tile: &Tile<'_>, runs: bool, x: &[X], y: &mut [Y]) {
+    let &Tile { rows, columns, from, to, first } = tile;
     for (&row, &to_row) in rows[0].iter().zip(rows[1]) {
         let (x, place) = (&x[from + row..], to + to_row);
         if runs {

@@ -1,6 +1,6 @@
 //! Tiles whose inner dimension has its numbers side by side in the source, and whose outer one in the target: squares of registers are transposed.
 
-use super::RUN;
+use super::{RUN, Tile};
 use crate::native::lanes::{Avx512, LANES, LaneElement, Lanes};
 use crate::native::simd::{Instructions, Level, ask_for_later};
 
@@ -10,44 +10,28 @@ const _: () = assert!(RUN == LANES);
 ///
 /// # Panics
 /// Without AVX-512.
-#[allow(clippy::too_many_arguments)] // As the other ways.
 pub(super) fn bring<X: LaneElement, Y: LaneElement>(
     level: Level,
-    rows: [&[usize]; 2],
-    columns: [&[usize]; 2],
+    tile: &Tile<'_>,
     pairs: bool,
-    places: [usize; 3],
     x: &[X],
     y: &mut [Y],
 ) {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma,avx2")]
-    fn avx512<X: LaneElement, Y: LaneElement>(
-        rows: [&[usize]; 2],
-        columns: [&[usize]; 2],
-        pairs: bool,
-        places: [usize; 3],
-        x: &[X],
-        y: &mut [Y],
-    ) {
+    fn avx512<X: LaneElement, Y: LaneElement>(tile: &Tile<'_>, pairs: bool, x: &[X], y: &mut [Y]) {
         // SAFETY: the function has the instructions.
-        unsafe { body::<Avx512, X, Y>(rows, columns, pairs, places, x, y) }
+        unsafe { body::<Avx512, X, Y>(tile, pairs, x, y) }
     }
     assert_eq!(level.instructions(), Instructions::Avx512, "the way of another processor");
     // SAFETY: the level is the proof that the processor has these instructions.
-    unsafe { avx512(rows, columns, pairs, places, x, y) }
+    unsafe { avx512(tile, pairs, x, y) }
 }
 
 /// # Safety
 /// Of [`Lanes`].
 #[inline(always)]
-unsafe fn body<V: Lanes, X: LaneElement, Y: LaneElement>(
-    rows: [&[usize]; 2],
-    columns: [&[usize]; 2],
-    pairs: bool,
-    [from, to, first]: [usize; 3],
-    x: &[X],
-    y: &mut [Y],
-) {
+unsafe fn body<V: Lanes, X: LaneElement, Y: LaneElement>(tile: &Tile<'_>, pairs: bool, x: &[X], y: &mut [Y]) {
+    let &Tile { rows, columns, from, to, first } = tile;
     let [from_rows, to_rows] = rows.map(|places| places.as_chunks::<RUN>().0);
     let [from_columns, to_columns] = columns.map(|places| places.as_chunks::<RUN>().0);
     for (from_rows, to_rows) in from_rows.iter().zip(to_rows) {
