@@ -4,11 +4,19 @@ use super::*;
 use crate::native::rows::{Geometry, Part};
 use crate::native::threads::Team;
 use stratus_engine::Layout;
+use stratus_engine::ops::FusedPool;
+use stratus_graph::ops::MaxPool2d;
 
-fn norm(shape: &[usize; 4], level: Level, pool: Option<Pool>) -> BatchNorm {
-    let geometry = Geometry::of(shape, &Layout::channels_last(shape)).unwrap();
+fn norm(shape: &[usize; 4], level: Level, pool: Option<FusedPool>) -> BatchNorm {
+    let channels_last = |shape: &[usize; 4]| Geometry::of(shape, &Layout::channels_last(shape)).unwrap();
+    let geometry = channels_last(shape);
     let (epsilon, momentum, dtype, team) = (1e-5, 0.1, DType::F32, Team::single());
     let place = Part::all_of(geometry);
+    let overlapping = pool.and_then(|fused| {
+        let pooled = channels_last(&fused.output_shape(*shape));
+        Some(MaxPool::new(&fused.overlapping?, geometry, pooled, level, team.clone()))
+    });
+    let pool = pool.filter(|pool| pool.overlapping.is_none()).map(|pool| Pool { window: pool.window });
     BatchNorm {
         geometry,
         place,
@@ -16,7 +24,7 @@ fn norm(shape: &[usize; 4], level: Level, pool: Option<Pool>) -> BatchNorm {
         momentum,
         relu: true,
         pool,
-        overlapping: None,
+        overlapping,
         dtype,
         behind: dtype,
         level,
@@ -34,14 +42,13 @@ fn numbers(count: usize) -> Vec<f32> {
 }
 
 /// Runs forward and backward; returns `y`, mean, inverse deviation and `dx`.
-fn both(shape: &[usize; 4], level: Level, window: Option<[usize; 2]>, x: &[f32]) -> [Vec<f32>; 4] {
-    let norm = norm(shape, level, window.map(|window| Pool { window }));
+fn both(shape: &[usize; 4], level: Level, pool: Option<FusedPool>, x: &[f32]) -> [Vec<f32>; 4] {
+    let norm = norm(shape, level, pool);
     let channels = shape[1];
-    let [height, width] = window.unwrap_or([1, 1]);
-    let outputs = shape[0] * channels * (shape[2] / height) * (shape[3] / width);
+    let outputs = pool.map_or(*shape, |pool| pool.output_shape(*shape)).iter().product();
     let mut scratch: Vec<f64> = vec![f64::NAN; norm.scratch_bytes() / 8];
     let scratch = bytemuck::cast_slice_mut(&mut scratch);
-    let mut index = vec![0u8; if window.is_some() { outputs } else { 0 }];
+    let mut index = vec![0u8; if pool.is_some() { outputs } else { 0 }];
     let (mut y, mut mean, mut inverse) = (vec![0.0f32; outputs], vec![0.0; channels], vec![0.0; channels]);
     let (weight, bias) = (vec![1.5; channels], vec![0.25; channels]);
     let (mut running_mean, mut running_variance) = (vec![0.0; channels], vec![1.0; channels]);
@@ -63,17 +70,16 @@ fn both(shape: &[usize; 4], level: Level, window: Option<[usize; 2]>, x: &[f32])
 
 #[test]
 fn every_level_gives_the_same_bits() {
-    for shape in [[2, 16, 6, 7], [1, 8, 4, 4], [3, 5, 5, 3]] {
+    for shape in [[2, 16, 6, 7], [1, 8, 4, 4], [3, 5, 5, 3], [1, 112, 5, 6]] {
         let x = numbers(shape.iter().product());
-        for window in [None, Some([2, 2]), Some([3, 1])] {
-            let baseline = both(&shape, Level::detect([false, false]), window, &x);
+        let apart = [[2, 2], [3, 1]].map(FusedPool::apart);
+        let ceil = MaxPool2d { ceil_mode: true, ..MaxPool2d::new(3, 2, 0) };
+        let others = [MaxPool2d::new(3, 2, 1), ceil, MaxPool2d::new(2, 1, 0)];
+        let pools = apart.into_iter().chain(others.iter().filter_map(FusedPool::from_pool));
+        for pool in pools.map(Some).chain([None]) {
+            let baseline = both(&shape, Level::detect([false, false]), pool, &x);
             for level in Level::all() {
-                assert_eq!(
-                    both(&shape, level, window, &x),
-                    baseline,
-                    "{shape:?} {window:?} {}",
-                    level.name()
-                );
+                assert_eq!(both(&shape, level, pool, &x), baseline, "{shape:?} {pool:?} {}", level.name());
             }
         }
     }
@@ -84,8 +90,8 @@ fn every_level_gives_the_same_bits() {
 fn a_map_beyond_the_caches_is_pooled_as_its_images_are() {
     let (shape, image) = ([84usize, 8, 80, 80], [1, 8, 80, 80]);
     let (small, large) = (
-        norm(&image, Level::detect([true, true]), Some(Pool { window: [2, 2] })),
-        norm(&shape, Level::detect([true, true]), Some(Pool { window: [2, 2] })),
+        norm(&image, Level::detect([true, true]), Some(FusedPool::apart([2, 2]))),
+        norm(&shape, Level::detect([true, true]), Some(FusedPool::apart([2, 2]))),
     );
     assert!(large.scratch_bytes() > small.scratch_bytes(), "the large map has a stage");
     let x = numbers(shape.iter().product());
