@@ -172,15 +172,10 @@ impl Part {
     /// How many elements of the whole each thread has for itself that writes its rows of the part.
     pub fn shares(&self, threads: usize) -> impl Iterator<Item = usize> + use<> {
         let part = *self;
-        // The first one's begin with the whole, the others' with the pixel that theirs begin with.
-        let start = move |thread: usize| match thread {
-            0 => 0,
-            _ => part.share_start(threads, thread),
-        };
-        (0..threads).map(move |thread| start(thread + 1) - start(thread))
+        (0..threads).map(move |t| part.share_start(threads, t + 1) - part.share_start(threads, t))
     }
 
-    /// The element of the whole that a thread's share begins with.
+    /// The element of the whole that a thread's share begins with: the first one's with the whole, the others' with the pixel that their rows begin in.
     #[must_use]
     pub fn share_start(&self, threads: usize, thread: usize) -> usize {
         if thread == 0 {

@@ -4,7 +4,7 @@ use crate::native::concat::{Concat, Piece};
 use crate::native::dropout::{Drop, dropout};
 use crate::native::elementwise::{Machine, Rates};
 use crate::native::loss::{Loss, softmax_cross_entropy};
-use crate::native::norm::batch::BatchNorm;
+use crate::native::norm::batch::{BatchNorm, Pooling};
 use crate::native::norm::local_response::Lrn;
 use crate::native::pool::average::AvgPool;
 use crate::native::pool::fused::Pool;
@@ -111,13 +111,17 @@ impl Around {
         })
     }
 
-    /// A pooling behind a norm, with the geometry of the pooled map, the operand at `position`.
-    fn pooled(
+    /// A batch norm before what the operand at `position` is, or is the gradient of: rectified, pooled or part of a larger map.
+    fn norm_before(
         &self,
+        machine: &Machine,
         position: usize,
-        pool: Option<FusedPool>,
-    ) -> Result<Option<(FusedPool, Geometry)>, String> {
-        pool.map(|pool| Ok((pool, self.geometry(position)?))).transpose()
+        (norm, relu): (&BatchNorm2d, bool),
+        (pool, part): (Option<FusedPool>, Option<usize>),
+        dtypes: [DType; 2],
+    ) -> Result<BatchNorm, String> {
+        let pool = pool.map(|pool| Ok::<_, String>((pool, self.geometry(position)?))).transpose()?;
+        batch_norm(machine, self.place(position, part)?, norm, relu, pool, dtypes)
     }
 
     /// The kernels of a stem, whose operands begin with images and weight; its pooled map is at `pooled`, where it has one.
@@ -199,14 +203,7 @@ pub(crate) fn prepare(
         }
         Kernel::BatchNormApply(k) => {
             let dtype = around.norm_types(&[5])?;
-            let norm = batch_norm(
-                &machine,
-                around.place(5, k.part)?,
-                &k.norm,
-                k.relu,
-                around.pooled(5, k.pool)?,
-                dtype,
-            )?;
+            let norm = around.norm_before(&machine, 5, (&k.norm, k.relu), (k.pool, k.part), dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let x = o.take(0);
                 let parameters = [o.elements(1), o.elements(2), o.elements(3), o.elements(4)].map(|s| &*s);
@@ -245,14 +242,7 @@ pub(crate) fn prepare(
         Kernel::BatchNormInference(k) => {
             let dtype = around.norm_types(&[5])?;
             let indexed = of.outputs.len() > 1;
-            let norm = batch_norm(
-                &machine,
-                around.place(5, k.part)?,
-                &k.norm,
-                k.relu,
-                around.pooled(5, k.pool)?,
-                dtype,
-            )?;
+            let norm = around.norm_before(&machine, 5, (&k.norm, k.relu), (k.pool, k.part), dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let x = o.take(0);
                 let parameters = [o.elements(1), o.elements(2), o.elements(3), o.elements(4)].map(|s| &*s);
@@ -264,36 +254,22 @@ pub(crate) fn prepare(
         Kernel::BatchNormInferenceBackward(k) => {
             let result = if k.pool.is_some() { 7 } else { 6 };
             let dtype = around.norm_types(&[1, result])?;
-            let norm = batch_norm(
-                &machine,
-                around.place(1, k.part)?,
-                &k.norm,
-                k.relu,
-                around.pooled(1, k.pool)?,
-                dtype,
-            )?;
+            let norm = around.norm_before(&machine, 1, (&k.norm, k.relu), (k.pool, k.part), dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let (x, dy) = (o.take(0), o.take(1));
                 let parameters = [o.elements(2), o.elements(3), o.elements(4), o.elements(5)].map(|s| &*s);
-                let index = if k.pool.is_some() { o.take(6) } else { <&mut [u8]>::default() };
+                let index = index_at(6, k.pool, o);
                 norm.inference_backward(x, dy, parameters, index, o.take(result), o.take(result + 1));
             })
         }
         Kernel::BatchNormGradients(k) => {
             let first = if k.pool.is_some() { 7 } else { 6 };
             let dtype = around.norm_types(&[1])?;
-            let norm = batch_norm(
-                &machine,
-                around.place(1, k.part)?,
-                &k.norm,
-                k.relu,
-                around.pooled(1, k.pool)?,
-                dtype,
-            )?;
+            let norm = around.norm_before(&machine, 1, (&k.norm, k.relu), (k.pool, k.part), dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let (x, dy) = (o.take(0), o.take(1));
                 let parameters = [o.elements(2), o.elements(3), o.elements(4), o.elements(5)].map(|s| &*s);
-                let index = if k.pool.is_some() { o.take(6) } else { <&mut [u8]>::default() };
+                let index = index_at(6, k.pool, o);
                 let (gradients, sums) = ([o.elements(first), o.elements(first + 1)], o.elements(first + 2));
                 norm.gradients(x, dy, parameters, index, gradients, sums, o.tile(), o.take(first + 3));
             })
@@ -301,19 +277,12 @@ pub(crate) fn prepare(
         Kernel::BatchNormBackwardData(k) => {
             let result = if k.pool.is_some() { 9 } else { 8 };
             let dtype = around.norm_types(&[1, result])?;
-            let norm = batch_norm(
-                &machine,
-                around.place(1, k.part)?,
-                &k.norm,
-                k.relu,
-                around.pooled(1, k.pool)?,
-                dtype,
-            )?;
+            let norm = around.norm_before(&machine, 1, (&k.norm, k.relu), (k.pool, k.part), dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let (x, dy) = (o.take(0), o.take(1));
                 let parameters = [o.elements(2), o.elements(3), o.elements(4), o.elements(5)].map(|s| &*s);
                 let gradients = [o.elements(6), o.elements(7)].map(|s| &*s);
-                let index = if k.pool.is_some() { o.take(8) } else { <&mut [u8]>::default() };
+                let index = index_at(8, k.pool, o);
                 let (dx, tile) = (o.take(result), o.tile());
                 norm.backward_data(x, dy, parameters, gradients, index, dx, tile, o.take(result + 1));
             })
@@ -587,6 +556,11 @@ pub(crate) fn prepare(
     Ok(PreparedStep { implementation, ..prepared })
 }
 
+/// The operand that is a pooling's winners; empty where there is no pooling.
+fn index_at<'a>(position: usize, pool: Option<FusedPool>, operands: &mut Operands<'a>) -> &'a mut [u8] {
+    if pool.is_some() { operands.take(position) } else { <&mut [u8]>::default() }
+}
+
 fn batch_norm(
     machine: &Machine,
     place: Part,
@@ -595,13 +569,10 @@ fn batch_norm(
     pool: Option<(FusedPool, Geometry)>,
     [dtype, behind]: [DType; 2],
 ) -> Result<BatchNorm, String> {
-    let (apart, overlapping) = match pool {
-        Some((FusedPool { overlapping: Some(pool), .. }, pooled)) => {
-            (None, Some(max_pool(machine, &pool, place.part(), pooled)))
-        }
-        Some((FusedPool { window, overlapping: None }, _)) => (Some(Pool { window }), None),
-        None => (None, None),
-    };
+    let pool = pool.map(|(FusedPool { window, overlapping }, pooled)| match overlapping {
+        Some(pool) => Pooling::Overlapping(Box::new(max_pool(machine, &pool, place.part(), pooled))),
+        None => Pooling::Apart(Pool { window }),
+    });
     if pool.is_some() && dtype != behind {
         return Err(format!("there is no kernel that pools {dtype} into {behind}"));
     }
@@ -611,8 +582,7 @@ fn batch_norm(
         epsilon: norm.epsilon,
         momentum: norm.momentum,
         relu,
-        pool: apart,
-        overlapping,
+        pool,
         dtype,
         behind,
         level: machine.level,

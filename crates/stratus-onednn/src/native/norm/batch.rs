@@ -26,10 +26,8 @@ pub struct BatchNorm {
     pub momentum: f32,
     /// Whether the result is rectified.
     pub relu: bool,
-    /// Whether the result is pooled, by windows that neither overlap nor reach beyond the image.
-    pub pool: Option<Pool>,
-    /// Whether it is pooled by others.
-    pub overlapping: Option<MaxPool>,
+    /// Whether the result is pooled.
+    pub pool: Option<Pooling>,
     /// Element type of the map.
     pub dtype: DType,
     /// Element type of the result and of all gradients: the map's, or bf16 behind a map of `f32`. With a pool it is the map's.
@@ -38,6 +36,15 @@ pub struct BatchNorm {
     pub level: Level,
     /// Threads.
     pub team: Team,
+}
+
+/// The pooling behind a norm.
+#[derive(Clone, Debug)]
+pub enum Pooling {
+    /// By windows that neither overlap nor reach beyond the image.
+    Apart(Pool),
+    /// By any others.
+    Overlapping(Box<MaxPool>),
 }
 
 /// Numbers that a sum in `f32` is made of before it goes to `f64`.
@@ -97,10 +104,10 @@ impl BatchNorm {
 
     /// Bytes of one thread's stage, where the norm is pooled.
     fn stage_bytes(&self) -> usize {
-        match (&self.pool, &self.overlapping) {
-            (Some(pool), _) => fused::stage_bytes(pool, &self.geometry, self.dtype.bytes()),
-            (None, Some(pool)) => overlapping::stage_bytes(pool),
-            (None, None) => 0,
+        match &self.pool {
+            Some(Pooling::Apart(pool)) => fused::stage_bytes(pool, &self.geometry, self.dtype.bytes()),
+            Some(Pooling::Overlapping(pool)) => overlapping::stage_bytes(pool),
+            None => 0,
         }
     }
 
@@ -342,7 +349,7 @@ impl BatchNorm {
         stages: &mut [u8],
     ) {
         let geometry = &self.geometry;
-        if let Some(pool) = &self.pool {
+        if let Some(Pooling::Apart(pool)) = &self.pool {
             // With a pool both types are one.
             fused::forward::<Y>(self, pool, bytemuck::cast_slice(x), [scale, shift], y, index, stages);
             return;
@@ -352,7 +359,7 @@ impl BatchNorm {
         repeat(geometry, period, scale, scales);
         repeat(geometry, period, shift, shifts);
         let (scales, shifts) = (&*scales, &*shifts);
-        if let Some(pool) = &self.overlapping {
+        if let Some(Pooling::Overlapping(pool)) = &self.pool {
             // As above.
             let x = bytemuck::cast_slice(x);
             overlapping::forward::<Y>(self, pool, x, [scales, shifts], y, index, stages);

@@ -2,7 +2,7 @@
 //!
 //! Floor: each of the two reads map and gradient once, the second writes one map; the pooled forms read the pooled gradient.
 
-use super::batch::{BatchNorm, Scratch, Sums, by_types, flush_length};
+use super::batch::{BatchNorm, Pooling, Scratch, Sums, by_types, flush_length};
 use super::loops::{cut_and_sum, gradient, gradient_sums};
 use crate::native::lanes::LaneElement;
 use crate::native::pool::{fused, overlapping};
@@ -134,7 +134,7 @@ impl BatchNorm {
         let means = &mut rest[..padded];
         means.fill(0.0);
         means[..geometry.channels].copy_from_slice(&mean[..geometry.channels]);
-        if let Some(pool) = &self.pool {
+        if let Some(Pooling::Apart(pool)) = &self.pool {
             // With a pool both types are one.
             let x: &[Y] = cast_slice(x);
             self.reduce(
@@ -152,7 +152,7 @@ impl BatchNorm {
             repeat(geometry, period, constant, repeated);
         }
         let (repeated, place) = (&*repeated, &self.place);
-        if let Some(pool) = &self.overlapping {
+        if let Some(Pooling::Overlapping(pool)) = &self.pool {
             let x: &[Y] = cast_slice(x);
             let each = geometry.groups * period;
             let c = [0, 1, 2].map(|i| &repeated[i * each..(i + 1) * each]);
@@ -262,7 +262,7 @@ impl BatchNorm {
         let geometry = &self.geometry;
         let (padded, row, period, threads) =
             (geometry.padded(), geometry.row_elements(), self.period(), self.team.threads());
-        if let Some(pool) = &self.pool {
+        if let Some(Pooling::Apart(pool)) = &self.pool {
             // As above.
             fused::backward::<Y>(self, pool, cast_slice(x), dy, index, constants, dx, stages);
             return;
@@ -273,7 +273,7 @@ impl BatchNorm {
             repeat(geometry, period, constant, repeated);
         }
         let (repeated, place) = (&*repeated, &self.place);
-        if let Some(pool) = &self.overlapping {
+        if let Some(Pooling::Overlapping(pool)) = &self.pool {
             let each = geometry.groups * period;
             let c = [0, 1, 2, 3].map(|i| &repeated[i * each..(i + 1) * each]);
             overlapping::backward::<Y>(self, pool, [cast_slice(x), dy], index, c, dx, stages);

@@ -12,24 +12,14 @@ fn norm(shape: &[usize; 4], level: Level, pool: Option<FusedPool>) -> BatchNorm 
     let geometry = channels_last(shape);
     let (epsilon, momentum, dtype, team) = (1e-5, 0.1, DType::F32, Team::single());
     let place = Part::all_of(geometry);
-    let overlapping = pool.and_then(|fused| {
-        let pooled = channels_last(&fused.output_shape(*shape));
-        Some(MaxPool::new(&fused.overlapping?, geometry, pooled, level, team.clone()))
+    let pool = pool.map(|fused| match fused.overlapping {
+        Some(pool) => {
+            let pooled = channels_last(&fused.output_shape(*shape));
+            Pooling::Overlapping(Box::new(MaxPool::new(&pool, geometry, pooled, level, team.clone())))
+        }
+        None => Pooling::Apart(Pool { window: fused.window }),
     });
-    let pool = pool.filter(|pool| pool.overlapping.is_none()).map(|pool| Pool { window: pool.window });
-    BatchNorm {
-        geometry,
-        place,
-        epsilon,
-        momentum,
-        relu: true,
-        pool,
-        overlapping,
-        dtype,
-        behind: dtype,
-        level,
-        team,
-    }
+    BatchNorm { geometry, place, epsilon, momentum, relu: true, pool, dtype, behind: dtype, level, team }
 }
 
 fn numbers(count: usize) -> Vec<f32> {
