@@ -1,9 +1,9 @@
 //! Timing candidates at plan time.
 //!
 //! What is measured is what a step costs in training, and measuring has to be over before the user wonders. So: kernels that do the same on operands
-//! that lie the same are measured once for all programs; of a step's candidates, those that are behind after two runs are run no more, nor those that
-//! took several times as long in the first, which may have been disturbed, but not as much; and of the library's, which stand best first, those behind
-//! one that is far behind are not even made.
+//! that lie the same are measured once for all programs; of a step's candidates, those that are far behind after two runs or behind after three are run
+//! no more, nor those that took several times as long in the first, which may have been disturbed, but not as much; and of the library's, which stand
+//! best first, those behind one that is far behind are not even made.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -40,7 +40,7 @@ pub(super) struct Bench {
 }
 
 /// Runs per candidate: enough time has passed, or enough runs were made.
-const BUDGET: Duration = Duration::from_millis(4);
+const BUDGET: Duration = Duration::from_millis(7);
 const MOST_RUNS: u32 = 10;
 const FEWEST_RUNS: u32 = 1;
 
@@ -56,8 +56,9 @@ const DISTURBED: f64 = 3.0;
 /// Runs shorter than this say little one by one: the scheduler's turns are longer.
 const SHORT: Duration = Duration::from_millis(2);
 
-/// Only candidates this near to the best are run again.
-const NEAR: f64 = 1.25;
+/// Only candidates this near to the best after two runs, and after three, are run again. Two runs can both be disturbed: a gradient of weights that takes
+/// 3.1 ms was given up once for one that takes 3.9.
+const NEAR: [f64; 2] = [FAR_BEHIND, 1.25];
 
 /// Bytes among which operands move from run to run: more than the last cache holds. What a step of training reads was mostly written so long before
 /// that it is there no more.
@@ -117,7 +118,9 @@ impl Bench {
             let best = fastest(&times);
             running.retain(|(number, _, spent)| {
                 // The first run was with code, scratch and pages cold too.
-                let may_be_best = times[*number].is_some_and(|time| run == 0 || !is_behind(time, best, NEAR));
+                let near = run.checked_sub(1).map(|run| NEAR[(run as usize).min(NEAR.len() - 1)]);
+                let is_near = |time| near.is_none_or(|near| !is_behind(time, best, near));
+                let may_be_best = times[*number].is_some_and(is_near);
                 may_be_best && (run < FEWEST_RUNS || *spent < BUDGET)
             });
             // The only one that is near needs no second run to be the best; a long first run says what it takes.
