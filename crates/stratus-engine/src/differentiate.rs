@@ -108,6 +108,12 @@ impl Differentiator {
         self.program.value(value).shape.get(1).copied().unwrap_or(1)
     }
 
+    /// The filters of a weight.
+    #[must_use]
+    pub fn filters(&self, weight: ValueId) -> usize {
+        self.program.value(weight).shape.first().copied().unwrap_or(1)
+    }
+
     /// A new value shaped like `value`, for an intermediate of its gradient. Gradients of activations have the compute precision, those of
     /// logits and of other results in the master precision too.
     pub fn temporary(&mut self, value: ValueId, suffix: &str) -> ValueId {

@@ -15,8 +15,8 @@ use stratus_engine::ops::{
 };
 use stratus_engine::program::{Layer, Mode};
 use stratus_engine::{DType, Kernel, Phase, Precision, Program, Role, Step, ValueId};
-use stratus_graph::Graph;
-use stratus_graph::ops::Linear;
+use stratus_graph::ops::{BatchNorm2d, Conv2d, Flatten, Linear};
+use stratus_graph::{Graph, GraphBuilder, Shape};
 
 const CLASSES: usize = 3;
 
@@ -38,10 +38,10 @@ fn empty(batch: usize) -> Program {
 fn prepend_statistics(program: &mut Program) {
     let (kernel, channels, sums): (Kernel, usize, _) = match program.steps[0].kernel {
         Kernel::BatchNormApply(BatchNormApply { norm, .. }) => {
-            (BatchNormStatistics { norm }.into(), norm.channels, [2, norm.channels])
+            (BatchNormStatistics { norm, part: None }.into(), norm.channels, [2, norm.channels])
         }
         Kernel::BatchNormAddApply(BatchNormAddApply { norm, .. }) => {
-            (BatchNormStatistics { norm }.into(), norm.channels, [2, norm.channels])
+            (BatchNormStatistics { norm, part: None }.into(), norm.channels, [2, norm.channels])
         }
         Kernel::StemApply(StemApply { stem }) => {
             (StemStatistics { stem }.into(), stem.norm.channels, [stem.taps() + 1, stem.taps()])
@@ -106,16 +106,17 @@ fn fill_loss(probe: &mut Probe, name: &str) {
 
 /// Whether a case's forward kernel passes a gradient to an input of this name.
 fn is_trained(name: &str) -> bool {
-    let number = name.strip_prefix('x').is_some_and(|number| number.parse::<usize>().is_ok());
-    number || ["a", "b", "x", "weight", "bias", "norm_weight", "norm_bias"].contains(&name)
+    let number = ["x", "weight"].iter().find_map(|list| name.strip_prefix(list));
+    number.is_some_and(|number| number.parse::<usize>().is_ok())
+        || ["a", "b", "x", "weight", "bias", "norm_weight", "norm_bias"].contains(&name)
 }
 
 /// Checks all gradients of one case's forward kernel; false where it is not one.
 fn check_case(case: &Case, into: &mut Checked) -> bool {
     let differentiable = match &case.kernel {
         Kernel::Conv2dForward(_)
-        | Kernel::BatchNormApply(_)
         | Kernel::BatchNormAddApply(_)
+        | Kernel::JoinWeights(_)
         | Kernel::AvgPoolForward(_)
         | Kernel::GeluForward(_)
         | Kernel::ReluForward(_)
@@ -128,7 +129,11 @@ fn check_case(case: &Case, into: &mut Checked) -> bool {
         | Kernel::StemApply(_) => true,
         // Without its index it is not trained through.
         Kernel::MaxPoolForward(_) => case.outputs.len() == 2,
-        Kernel::BatchNormInference(norm) => norm.pool.is_none() || case.outputs.len() == 2,
+        Kernel::BatchNormInference(norm) if norm.parts.x.is_none() => {
+            norm.pool.is_none() || case.outputs.len() == 2
+        }
+        // Of a part of a map alone the gradient is made: whole networks show what its other parts' norms make of it.
+        Kernel::BatchNormApply(norm) => norm.parts.x.is_none(),
         _ => false,
     };
     // Equal inputs are kinks: the gradient is one of several.
@@ -330,11 +335,41 @@ fn maps_are_put_one_behind_the_other_by_what_makes_them() {
     let copies = |step: &Step| matches!(step.kernel, Kernel::ConcatForward(_) | Kernel::ConcatBackward(_));
     assert_eq!(count(&copies), 2 + 4, "{}", program.dump());
     let parts = |step: &Step| match step.kernel {
-        Kernel::BatchNormApply(norm) => norm.part.is_some(),
+        Kernel::BatchNormApply(norm) => norm.parts.y.is_some(),
         _ => false,
     };
     assert_eq!(count(&|step| parts(step) && step.outputs.len() == 1), 2, "{}", program.dump());
     assert_eq!(count(&|step| parts(step) && step.updates.len() == 1), 3, "{}", program.dump());
+}
+
+/// Convolutions of one tap that read the same map are one, where norms over the batch read them, all is trained, and the loss is a function of each.
+#[test]
+fn siblings_are_one_convolution() {
+    let joined = |graph: &Graph| {
+        let program = network(graph, true).program;
+        let weights = program.steps.iter().filter_map(|step| match step.kernel {
+            Kernel::JoinWeights(_) => Some(step.inputs.iter().map(|&id| program.value(id).name.clone())),
+            _ => None,
+        });
+        weights.flatten().collect::<Vec<_>>()
+    };
+    let graph = inception();
+    assert_eq!(joined(&graph), ["conv_a.weight", "conv_b1.weight"]);
+    for frozen in ["conv_a", "bn_b1"] {
+        let mut graph = graph.clone();
+        graph.freeze(&[frozen]).unwrap();
+        assert!(joined(&graph).is_empty(), "{frozen}");
+    }
+    // What the loss is no function of has no gradient: of the map with both, a part would not be written.
+    let (mut unread, images) = GraphBuilder::new("unread", Shape(vec![3, 4, 4]));
+    let [read, _] = ["read", "unread"].map(|name| {
+        let y = unread.add(&format!("{name}.conv"), Conv2d::new(3, 16, 1, 1, 0), &[images]).unwrap();
+        unread.add(&format!("{name}.bn"), BatchNorm2d::new(16), &[y]).unwrap()
+    });
+    let y = unread.add("flatten", Flatten, &[read]).unwrap();
+    let fc = Linear { in_features: 16 * 4 * 4, out_features: CLASSES, bias: true };
+    let y = unread.add("fc", fc, &[y]).unwrap();
+    assert!(joined(&unread.finish(y).unwrap()).is_empty());
 }
 
 /// A network that begins with a stem, fused and not: the images are constants.

@@ -4,7 +4,7 @@
 use super::{Case, Class, Fill, Operand, Table, extents};
 use crate::ops::{
     BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference,
-    BatchNormInferenceBackward, BatchNormStatistics, FusedPool,
+    BatchNormInferenceBackward, BatchNormStatistics, FusedPool, Parts,
 };
 use crate::{Kernel, Role};
 use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
@@ -69,8 +69,13 @@ fn tests() -> Vec<Case> {
     // Few different numbers: many windows have several winners.
     cases.extend(kernels([2, 5, 8, 8], (true, apart([2, 2])), Fill::Whole { low: -1, high: 1 }));
     for (shape, first, of) in PARTS {
+        let whole = Some([first, of]);
+        // Another map, which ends with the part.
+        let other = Some([48, 48 + shape[1]]);
         for relu in [false, true] {
-            cases.extend(parts(shape, relu, [first, of]));
+            for [x, y] in [[None, whole], [whole, None], [whole, other]] {
+                cases.extend(parts(shape, relu, x, y));
+            }
         }
     }
     cases
@@ -101,34 +106,47 @@ fn benchmarks() -> Vec<Case> {
     .into_iter()
     .flat_map(|(shape, fused)| kernels(shape, fused, uniform))
     .chain(vectors([64, 4096], true, Class::Master))
-    .chain(parts([32, 32, 28, 28], true, [192, 256]))
-    .chain(parts([32, 192, 14, 14], true, [0, 512]))
+    .chain(parts([32, 32, 28, 28], true, None, Some([192, 256])))
+    .chain(parts([32, 192, 14, 14], true, None, Some([0, 512])))
+    .chain(parts([32, 96, 28, 28], true, Some([64, 176]), None))
+    .chain(parts([32, 16, 28, 28], true, Some([160, 176]), None))
     .collect()
 }
 
-/// The kernels of a normalisation whose result is the channels from `first` on of a map of `of` channels.
-fn parts(shape: [usize; 4], relu: bool, [first, of]: [usize; 2]) -> Vec<Case> {
+/// The kernels of a normalisation of which the input or the result is the channels of another map: from which on, and how many that has.
+fn parts(shape: [usize; 4], relu: bool, x: Option<[usize; 2]>, y: Option<[usize; 2]>) -> Vec<Case> {
     let mut cases = kernels(shape, (relu, None), Fill::Uniform { low: -1.0, high: 1.5 });
-    // The statistics are those of the part alone.
-    cases.retain(|case| case.operands().any(|operand| ["y", "dy"].contains(&operand.name)));
-    let whole = [shape[0], of, shape[2], shape[3]];
+    if x.is_none() {
+        // The statistics are those of the map alone.
+        cases.retain(|case| !matches!(case.kernel, Kernel::BatchNormStatistics(_)));
+    }
+    let places = [("x", x), ("dx", x), ("y", y), ("dy", y)];
+    let whole = |operand: &Operand| {
+        let (_, place) = places.iter().find(|(name, _)| *name == operand.name)?;
+        place.map(|[_, of]| vec![shape[0], of, shape[2], shape[3]])
+    };
+    let parts = Parts { x: x.map(|[first, _]| first), y: y.map(|[first, _]| first) };
     for case in &mut cases {
-        case.name += &format!(" from {first} of {of}");
+        for (what, place) in [("x", x), ("y", y)] {
+            case.name +=
+                &place.map(|[first, of]| format!(" {what} from {first} of {of}")).unwrap_or_default();
+        }
         match &mut case.kernel {
-            Kernel::BatchNormApply(kernel) => kernel.part = Some(first),
-            Kernel::BatchNormInference(kernel) => kernel.part = Some(first),
-            Kernel::BatchNormGradients(kernel) => kernel.part = Some(first),
-            Kernel::BatchNormBackwardData(kernel) => kernel.part = Some(first),
-            Kernel::BatchNormInferenceBackward(kernel) => kernel.part = Some(first),
+            Kernel::BatchNormStatistics(kernel) => kernel.part = parts.x,
+            Kernel::BatchNormApply(kernel) => kernel.parts = parts,
+            Kernel::BatchNormInference(kernel) => kernel.parts = parts,
+            Kernel::BatchNormGradients(kernel) => kernel.parts = parts,
+            Kernel::BatchNormBackwardData(kernel) => kernel.parts = parts,
+            Kernel::BatchNormInferenceBackward(kernel) => kernel.parts = parts,
             _ => {}
         }
-        for operand in case.inputs.iter_mut().filter(|operand| operand.name == "dy") {
-            operand.shape = whole.to_vec();
+        for operand in &mut case.inputs {
+            operand.shape = whole(operand).unwrap_or_else(|| operand.shape.clone());
         }
         // What was written of the whole before stays as it is.
-        for operand in case.outputs.extract_if(.., |operand| operand.name == "y") {
+        for operand in case.outputs.extract_if(.., |operand| whole(operand).is_some()) {
             let fill = Fill::Uniform { low: -1.0, high: 1.0 };
-            case.updates.push(Operand { shape: whole.to_vec(), fill, ..operand });
+            case.updates.push(Operand { shape: whole(&operand).unwrap_or_default(), fill, ..operand });
         }
     }
     cases
@@ -169,7 +187,7 @@ fn kernels(shape: [usize; 4], (relu, pool): Fused, fill: Fill) -> Vec<Case> {
         return Vec::new();
     }
     let channels = [shape[1]];
-    let (norm, part) = (BatchNorm2d::new(shape[1]), None);
+    let (norm, parts) = (BatchNorm2d::new(shape[1]), Parts::default());
     let name = |kernel: &str| {
         let relu = if relu { " relu" } else { "" };
         let pool = pool.map(pool_name).unwrap_or_default();
@@ -177,7 +195,7 @@ fn kernels(shape: [usize; 4], (relu, pool): Fused, fill: Fill) -> Vec<Case> {
         format!("{kernel} {}{relu}{pool}{whole}", extents(&shape))
     };
     let between = |low, high| Fill::Uniform { low, high };
-    let statistics = Case::new(name("batch_norm_statistics"), BatchNormStatistics { norm })
+    let statistics = Case::new(name("batch_norm_statistics"), BatchNormStatistics { norm, part: parts.x })
         .filled("x", &shape, Class::Compute, fill)
         .update("running_mean", &channels, Role::Buffer, between(-1.0, 1.0), Class::Master)
         .update("running_var", &channels, Role::Buffer, between(0.5, 2.0), Class::Master)
@@ -192,7 +210,7 @@ fn kernels(shape: [usize; 4], (relu, pool): Fused, fill: Fill) -> Vec<Case> {
             .filled("mean", &channels, Class::Master, between(-0.2, 0.2))
             .filled("inverse_deviation", &channels, Class::Master, between(0.8, 1.5))
     };
-    let mut apply = Case::new(name("batch_norm_apply"), BatchNormApply { norm, relu, pool, part });
+    let mut apply = Case::new(name("batch_norm_apply"), BatchNormApply { norm, relu, pool, parts });
     apply = around(apply.filled("x", &shape, Class::Compute, fill)).output("y", &y, Class::Compute);
     // In evaluation, and in training where the layer is frozen.
     let running = |kernel: Case| {
@@ -202,13 +220,13 @@ fn kernels(shape: [usize; 4], (relu, pool): Fused, fill: Fill) -> Vec<Case> {
             .filled("running_mean", &channels, Class::Master, between(-1.0, 1.0))
             .filled("running_var", &channels, Class::Master, between(0.5, 2.0))
     };
-    let inference = BatchNormInference { norm, relu, pool, part };
+    let inference = BatchNormInference { norm, relu, pool, parts };
     let inference = |what: &str| {
         let case = Case::new(name(what), inference).filled("x", &shape, Class::Compute, fill);
         running(case).output("y", &y, Class::Compute)
     };
     let mut cases = vec![inference("batch_norm_inference")];
-    let inference_backward = BatchNormInferenceBackward { norm, relu, pool, part };
+    let inference_backward = BatchNormInferenceBackward { norm, relu, pool, parts };
     let mut inference_backward = running(
         Case::new(name("batch_norm_inference_backward"), inference_backward)
             .filled("x", &shape, Class::Compute, fill)
@@ -217,10 +235,10 @@ fn kernels(shape: [usize; 4], (relu, pool): Fused, fill: Fill) -> Vec<Case> {
     let backward =
         |case: Case| around(case.filled("x", &shape, Class::Compute, fill).input("dy", &y, Class::Compute));
     let mut gradients =
-        backward(Case::new(name("batch_norm_gradients"), BatchNormGradients { norm, relu, pool, part }));
+        backward(Case::new(name("batch_norm_gradients"), BatchNormGradients { norm, relu, pool, parts }));
     let mut data = backward(Case::new(
         name("batch_norm_backward_data"),
-        BatchNormBackwardData { norm, relu, pool, part },
+        BatchNormBackwardData { norm, relu, pool, parts },
     ))
     .filled("dweight", &channels, Class::Master, between(-20.0, 20.0))
     .filled("dbias", &channels, Class::Master, between(-20.0, 20.0));

@@ -16,6 +16,7 @@ mod convert;
 mod draw;
 mod dropout;
 mod gelu;
+mod joined;
 mod linear;
 mod local_response_norm;
 mod loss;
@@ -50,6 +51,7 @@ const TABLES: &[Table] = &[
     convert::TABLE,
     dropout::TABLE,
     gelu::TABLE,
+    joined::TABLE,
     linear::TABLE,
     local_response_norm::TABLE,
     loss::TABLE,

@@ -2,7 +2,7 @@
 //! is no pair of steps as the other fusions are.
 
 use super::only_reader;
-use crate::ops::{AddForward, BatchNormAddApply, BatchNormApply};
+use crate::ops::{AddForward, BatchNormAddApply, BatchNormApply, Parts};
 use crate::{Kernel, Program};
 
 /// Fuses every sum with the batch norm of a feature map that it alone reads.
@@ -37,7 +37,12 @@ fn find(program: &Program, sum: usize) -> Option<(usize, BatchNormAddApply)> {
     };
     // The last one before the sum: what it reads is nearest.
     program.steps[..sum].iter().enumerate().rev().find_map(|(position, maker)| match maker.kernel {
-        Kernel::BatchNormApply(BatchNormApply { norm, relu: false, pool: None, part: None }) => {
+        Kernel::BatchNormApply(BatchNormApply {
+            norm,
+            relu: false,
+            pool: None,
+            parts: Parts { x: None, y: None },
+        }) => {
             let fits = [a, b].contains(&maker.outputs[0])
                 && only_reader(program, maker.outputs[0]) == Some(sum)
                 && [a, b, maker.inputs[0]].into_iter().all(is_alike);

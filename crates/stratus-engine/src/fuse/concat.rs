@@ -23,8 +23,8 @@ pub(super) fn fuse(program: &mut Program) {
             let step = &mut program.steps[maker];
             let channels = program.values[step.outputs[0].0].shape[1];
             match &mut step.kernel {
-                Kernel::BatchNormApply(norm) => norm.part = Some(first),
-                Kernel::BatchNormInference(norm) => norm.part = Some(first),
+                Kernel::BatchNormApply(norm) => norm.parts.y = Some(first),
+                Kernel::BatchNormInference(norm) => norm.parts.y = Some(first),
                 _ => {}
             }
             first += channels;
@@ -47,8 +47,8 @@ fn find(program: &Program, concat: usize) -> Option<Vec<usize>> {
     let maker = |input| {
         let maker = program.steps[..concat].iter().position(|step| step.outputs[..] == [input])?;
         let can = match program.steps[maker].kernel {
-            Kernel::BatchNormApply(norm) => norm.pool.is_none() && norm.part.is_none(),
-            Kernel::BatchNormInference(norm) => norm.pool.is_none() && norm.part.is_none(),
+            Kernel::BatchNormApply(norm) => norm.pool.is_none() && norm.parts.y.is_none(),
+            Kernel::BatchNormInference(norm) => norm.pool.is_none() && norm.parts.y.is_none(),
             _ => false,
         };
         let fits = program.value(input).dtype == y.dtype && only_reader(program, input) == Some(concat);

@@ -7,6 +7,7 @@ mod batch_norm_pool;
 mod batch_norm_relu;
 mod concat;
 mod conv_relu;
+mod siblings;
 mod stem;
 
 use crate::{EngineError, Kernel, Program, ValueId};
@@ -34,6 +35,7 @@ pub fn fuse(forward: &Program) -> Result<Program, EngineError> {
     batch_norm_add::fuse(&mut program);
     stem::fuse(&mut program);
     concat::fuse(&mut program);
+    siblings::fuse(&mut program);
     join_statistics(&mut program);
     program.drop_unused_values();
     program.verify("fuse")?;

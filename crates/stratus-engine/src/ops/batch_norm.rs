@@ -2,8 +2,8 @@
 //!
 //! BN, ReLU and pooling are bound by memory: fused, the normalised map is never written, and its gradient is never spread out. The statistics of
 //! a batch are a kernel of their own, and so are the sums of the backward pass: what comes before and after them can run tile by tile. Where the
-//! result is one of several maps that are put one behind the other, it is written there at once, and its gradient is read from there: it is a
-//! `part`, the channels of a larger map from the one on that is named.
+//! result is one of several maps that are put one behind the other, it is written there at once, and its gradient is read from there; where the
+//! input is one of several maps that one convolution makes, it is read from there, and its gradient is written there: see [`Parts`].
 //!
 //! Vectors `[N, C]` are maps of one pixel. Behind a linear layer they have the master precision; results and gradients have the compute precision.
 
@@ -13,13 +13,25 @@ use super::{
 };
 use crate::differentiate::Differentiator;
 use crate::lower::Lowering;
-use crate::{DType, EngineError, Phase, Step, Value, ValueId};
+use crate::{DType, EngineError, Kernel, Phase, Step, Value, ValueId};
 use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
 use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
 
 /// The channels at which the parts of a map begin are multiples of this: no block of a layout with blocks of channels then belongs to two parts.
 pub const PART_BORDER: usize = 16;
+
+/// Which channels of larger maps those of a norm are: as many as it has, from the one on that is named. Where none is, the map is all there is; so it is
+/// where there is pooling.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parts {
+    /// Of the map that is normalised, and of its gradient.
+    #[serde(default)]
+    pub x: Option<usize>,
+    /// Of the result, and of its gradient.
+    #[serde(default)]
+    pub y: Option<usize>,
+}
 
 /// The max-pooling behind a norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -78,6 +90,8 @@ impl FusedPool {
 pub struct BatchNormStatistics {
     /// Attributes.
     pub norm: BatchNorm2d,
+    /// The first of its channels, where these are part of a larger map.
+    pub part: Option<usize>,
 }
 
 /// `(x, weight, bias, mean, inverse_deviation) -> y, index?`. The first part of a map that is written makes `y`, the others update it.
@@ -91,8 +105,8 @@ pub struct BatchNormApply {
     pub relu: bool,
     /// Whether the result is pooled.
     pub pool: Option<FusedPool>,
-    /// The first of the result's channels in the map that it is a part of.
-    pub part: Option<usize>,
+    /// Which channels of larger maps its own are.
+    pub parts: Parts,
 }
 
 /// `(x, weight, bias, running_mean, running_var) -> y, index?`: in evaluation, and in training where the layer is frozen. Only there the
@@ -105,8 +119,8 @@ pub struct BatchNormInference {
     pub relu: bool,
     /// Whether the result is pooled.
     pub pool: Option<FusedPool>,
-    /// The first of the result's channels in the map that it is a part of.
-    pub part: Option<usize>,
+    /// Which channels of larger maps its own are.
+    pub parts: Parts,
 }
 
 /// `(x, dy, weight, bias, mean, inverse_deviation, index?) -> dweight, dbias, sums f64 [2, C]`.
@@ -120,11 +134,11 @@ pub struct BatchNormGradients {
     pub relu: bool,
     /// Whether the result was pooled.
     pub pool: Option<FusedPool>,
-    /// The first of the result's channels in the map that it is a part of.
-    pub part: Option<usize>,
+    /// Which channels of larger maps its own are.
+    pub parts: Parts,
 }
 
-/// `(x, dy, weight, bias, mean, inverse_deviation, dweight, dbias, index?) -> dx`.
+/// `(x, dy, weight, bias, mean, inverse_deviation, dweight, dbias, index?) -> dx`. The first part of a gradient that is written makes it, the others update it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BatchNormBackwardData {
     /// Attributes.
@@ -133,11 +147,11 @@ pub struct BatchNormBackwardData {
     pub relu: bool,
     /// Whether the result was pooled.
     pub pool: Option<FusedPool>,
-    /// The first of the result's channels in the map that it is a part of.
-    pub part: Option<usize>,
+    /// Which channels of larger maps its own are.
+    pub parts: Parts,
 }
 
-/// `(x, dy, weight, bias, running_mean, running_var, index?) -> dx`: the statistics are constants.
+/// `(x, dy, weight, bias, running_mean, running_var, index?) -> dx`: the statistics are constants. Parts as in [`BatchNormBackwardData`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BatchNormInferenceBackward {
     /// Attributes.
@@ -146,8 +160,8 @@ pub struct BatchNormInferenceBackward {
     pub relu: bool,
     /// Whether the result was pooled.
     pub pool: Option<FusedPool>,
-    /// The first of the result's channels in the map that it is a part of.
-    pub part: Option<usize>,
+    /// Which channels of larger maps its own are.
+    pub parts: Parts,
 }
 
 pub(super) fn lower(op: &BatchNorm2d, node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
@@ -161,21 +175,43 @@ pub(super) fn lower(op: &BatchNorm2d, node: &Node, to: &mut Lowering) -> Result<
             "its input is a flattened map; normalise the map before it is flattened",
         ));
     }
-    let (norm, relu, pool, part) = (*op, false, None, None);
+    let (norm, relu, pool, parts) = (*op, false, None, Parts::default());
     if to.trains(node) {
         let master = to.precision().master();
         let saved = |to: &mut Lowering, part| to.saved(node, part, &[op.channels], master);
         let (mean, inverse_deviation) = (saved(to, ":mean"), saved(to, ":inverse_deviation"));
         let moments = to.saved(node, ":moments", &[2, op.channels], DType::F64);
         let outputs = vec![mean, inverse_deviation, moments];
-        to.push(node, BatchNormStatistics { norm }, vec![x], vec![running_mean, running_var], outputs);
+        to.push(
+            node,
+            BatchNormStatistics { norm, part: parts.x },
+            vec![x],
+            vec![running_mean, running_var],
+            outputs,
+        );
         let inputs = vec![x, weight, bias, mean, inverse_deviation];
-        to.push(node, BatchNormApply { norm, relu, pool, part }, inputs, vec![], vec![y]);
+        to.push(node, BatchNormApply { norm, relu, pool, parts }, inputs, vec![], vec![y]);
     } else {
         let inputs = vec![x, weight, bias, running_mean, running_var];
-        to.push(node, BatchNormInference { norm, relu, pool, part }, inputs, vec![], vec![y]);
+        to.push(node, BatchNormInference { norm, relu, pool, parts }, inputs, vec![], vec![y]);
     }
     Ok(())
+}
+
+/// Adds the step that makes the gradient of `x` or of a part of it. Of a part nothing but its norm has a gradient.
+fn add_gradient_of_input(
+    step: &Step,
+    x: ValueId,
+    parts: Parts,
+    kernel: impl Into<Kernel>,
+    inputs: Vec<ValueId>,
+    to: &mut Differentiator,
+) {
+    let phase = Phase::BackwardData;
+    match (parts.x, to.gradient(x)) {
+        (Some(_), Some(whole)) => to.push(step, kernel, phase, inputs, vec![whole], vec![]),
+        _ => to.add_gradient(x, |to, dx| to.push(step, kernel, phase, inputs, vec![], vec![dx])),
+    }
 }
 
 /// The value that a step makes, or makes a part of.
@@ -183,7 +219,7 @@ fn result(step: &Step) -> ValueId {
     step.outputs.first().copied().unwrap_or_else(|| step.updates[0])
 }
 
-/// What a step takes that makes a map: the first part of one makes it, the others update it, and only whole maps are pooled.
+/// What a step takes that makes a map: the first part of one makes it, the others update it.
 fn expect_counts_of_result(
     counts: [usize; 3],
     of_whole: &[[usize; 3]],
@@ -210,31 +246,48 @@ fn expect_part(whole: &Value, first: usize, shape: [usize; 4]) -> Result<(), Str
 /// Checks x, y and everything per channel.
 pub(super) fn check_all(
     norm: &BatchNorm2d,
-    (pool, part): (Option<FusedPool>, Option<usize>),
+    (pool, parts): (Option<FusedPool>, Parts),
     x: &Value,
     y: &Value,
     channels: &[&Value],
 ) -> Result<(), String> {
     let shape = match x.shape[..] {
-        [batch, features] if pool.is_none() => [batch, features, 1, 1],
+        [batch, features] if pool.is_none() && parts == Parts::default() => [batch, features, 1, 1],
         _ => image_shape(x)?,
     };
-    match (pool, part) {
-        (Some(pool), None) => expect_shape(y, &pool.output_shape(shape))?,
+    let [batch, of_x, height, width] = shape;
+    let own = [batch, norm.channels, height, width];
+    match parts.x {
+        Some(first) => expect_part(x, first, own)?,
+        None if of_x != norm.channels => {
+            return Err(format!("`{}` has {of_x} channels, the batch norm takes {}", x.name, norm.channels));
+        }
+        None => {}
+    }
+    match (pool, parts.y) {
+        (Some(pool), None) if parts.x.is_none() => expect_shape(y, &pool.output_shape(own))?,
+        (None, Some(first)) => expect_part(y, first, own)?,
+        (None, None) if parts.x.is_some() => expect_shape(y, &own)?,
         (None, None) => expect_same_shape(x, y)?,
-        (None, Some(first)) => expect_part(y, first, shape)?,
-        (Some(_), Some(_)) => return Err("a pooled map is no part of another".to_owned()),
+        (Some(_), _) => return Err("what is pooled is no part of another map".to_owned()),
     }
-    if shape[1] != norm.channels {
-        return Err(format!(
-            "`{}` has {} channels, the batch norm takes {}",
-            x.name, shape[1], norm.channels
-        ));
-    }
-    if shape[0] * shape[2] * shape[3] == 0 {
+    if batch * height * width == 0 {
         return Err(format!("`{}` is empty", x.name));
     }
     channels.iter().try_for_each(|value| expect_shape(value, &[norm.channels]))
+}
+
+/// Elements of the channels of `map` that a norm has.
+fn elements(norm: &BatchNorm2d, map: &Value) -> u64 {
+    let channels = map.shape.get(1).copied().unwrap_or(1).max(1);
+    (map.elements() / channels * norm.channels) as u64
+}
+
+/// How many channels it reads or writes of the operand at `position`, where the map at `x`, its gradient at `dx` or the result or its gradient at `y`
+/// is larger.
+fn touched(norm: &BatchNorm2d, parts: Parts, position: usize, x: [usize; 2], y: usize) -> Option<usize> {
+    let is_part = parts.x.is_some() && x.contains(&position) || parts.y.is_some() && position == y;
+    is_part.then_some(norm.channels)
 }
 
 fn check_index(pool: Option<FusedPool>, y: &Value, index: Option<&&Value>) -> Result<(), String> {
@@ -248,7 +301,8 @@ impl KernelSpec for BatchNormStatistics {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[1, 2, 3]])?;
-        check_all(&self.norm, (None, None), operands[0], operands[0], &operands[1..5])?;
+        let (x, parts) = (operands[0], Parts { x: self.part, y: self.part });
+        check_all(&self.norm, (None, parts), x, x, &operands[1..5])?;
         expect_shape(operands[5], &[2, self.norm.channels])?;
         expect_f64(operands[5])
     }
@@ -258,7 +312,11 @@ impl KernelSpec for BatchNormStatistics {
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {
-        3 * operands[0].elements() as u64
+        3 * elements(&self.norm, operands[0])
+    }
+
+    fn channels_touched(&self, _operands: &[&Value], position: usize) -> Option<usize> {
+        (self.part.is_some() && position == 0).then_some(self.norm.channels)
     }
 
     fn differentiate(&self, _step: &Step, _to: &mut Differentiator) -> Result<(), EngineError> {
@@ -279,8 +337,8 @@ impl KernelSpec for BatchNormApply {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         let outputs = if self.pool.is_some() { 2 } else { 1 };
-        expect_counts_of_result(counts, &[[5, 0, outputs]], self.part)?;
-        check_all(&self.norm, (self.pool, self.part), operands[0], operands[5], &operands[1..5])?;
+        expect_counts_of_result(counts, &[[5, 0, outputs]], self.parts.y)?;
+        check_all(&self.norm, (self.pool, self.parts), operands[0], operands[5], &operands[1..5])?;
         check_index(self.pool, operands[5], operands.get(6))
     }
 
@@ -289,16 +347,16 @@ impl KernelSpec for BatchNormApply {
     }
 
     fn channels_touched(&self, _operands: &[&Value], position: usize) -> Option<usize> {
-        (self.part.is_some() && position == 5).then_some(self.norm.channels)
+        touched(&self.norm, self.parts, position, [0, 0], 5)
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {
-        2 * operands[0].elements() as u64
+        2 * elements(&self.norm, operands[0])
     }
 
     fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
         let Some(dy) = to.gradient(result(step)) else { return Ok(()) };
-        let (norm, relu, pool, part) = (self.norm, self.relu, self.pool, self.part);
+        let (norm, relu, pool, parts) = (self.norm, self.relu, self.pool, self.parts);
         let [x, weight, bias, mean, inverse_deviation] = step.inputs[..] else {
             return Err(to.no_derivative(step));
         };
@@ -310,13 +368,11 @@ impl KernelSpec for BatchNormApply {
         inputs.extend(index);
         sources.extend(index);
         let outputs = vec![dweight, dbias, sums];
-        let gradients = BatchNormGradients { norm, relu, pool, part };
+        let gradients = BatchNormGradients { norm, relu, pool, parts };
         to.push(step, gradients, Phase::BackwardWeights, inputs, vec![], outputs);
         if to.wants_gradient(x) {
-            to.add_gradient(x, |to, dx| {
-                let kernel = BatchNormBackwardData { norm, relu, pool, part };
-                to.push(step, kernel, Phase::BackwardData, sources, vec![], vec![dx]);
-            });
+            let kernel = BatchNormBackwardData { norm, relu, pool, parts };
+            add_gradient_of_input(step, x, parts, kernel, sources, to);
         }
         Ok(())
     }
@@ -329,8 +385,8 @@ impl KernelSpec for BatchNormInference {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         let allowed: &[[usize; 3]] = if self.pool.is_some() { &[[5, 0, 1], [5, 0, 2]] } else { &[[5, 0, 1]] };
-        expect_counts_of_result(counts, allowed, self.part)?;
-        check_all(&self.norm, (self.pool, self.part), operands[0], operands[5], &operands[1..5])?;
+        expect_counts_of_result(counts, allowed, self.parts.y)?;
+        check_all(&self.norm, (self.pool, self.parts), operands[0], operands[5], &operands[1..5])?;
         if counts[2] == 2 { check_index(self.pool, operands[5], operands.get(6)) } else { Ok(()) }
     }
 
@@ -339,11 +395,11 @@ impl KernelSpec for BatchNormInference {
     }
 
     fn channels_touched(&self, _operands: &[&Value], position: usize) -> Option<usize> {
-        (self.part.is_some() && position == 5).then_some(self.norm.channels)
+        touched(&self.norm, self.parts, position, [0, 0], 5)
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {
-        2 * operands[0].elements() as u64
+        2 * elements(&self.norm, operands[0])
     }
 
     fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
@@ -352,7 +408,7 @@ impl KernelSpec for BatchNormInference {
         if !to.wants_gradient(x) {
             return Ok(());
         }
-        let (norm, relu, pool, part) = (self.norm, self.relu, self.pool, self.part);
+        let (norm, relu, pool, parts) = (self.norm, self.relu, self.pool, self.parts);
         let mut inputs = vec![x, dy];
         inputs.extend(&step.inputs[1..]);
         match (pool, step.outputs.get(1)) {
@@ -360,10 +416,8 @@ impl KernelSpec for BatchNormInference {
             (Some(_), Some(&index)) => inputs.push(index),
             (Some(_), None) => return Err(to.no_derivative(step)),
         }
-        to.add_gradient(x, |to, dx| {
-            let kernel = BatchNormInferenceBackward { norm, relu, pool, part };
-            to.push(step, kernel, Phase::BackwardData, inputs, vec![], vec![dx]);
-        });
+        let kernel = BatchNormInferenceBackward { norm, relu, pool, parts };
+        add_gradient_of_input(step, x, parts, kernel, inputs, to);
         Ok(())
     }
 }
@@ -380,8 +434,8 @@ impl KernelSpec for BatchNormInferenceBackward {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         let inputs = if self.pool.is_some() { 7 } else { 6 };
-        expect_counts(counts, &[[inputs, 0, 1]])?;
-        check_all(&self.norm, (self.pool, self.part), operands[0], operands[1], &operands[2..6])?;
+        expect_counts_of_result(counts, &[[inputs, 0, 1]], self.parts.x)?;
+        check_all(&self.norm, (self.pool, self.parts), operands[0], operands[1], &operands[2..6])?;
         expect_same_shape(operands[0], operands[inputs])?;
         check_index(self.pool, operands[1], operands.get(6))
     }
@@ -390,12 +444,12 @@ impl KernelSpec for BatchNormInferenceBackward {
         Tiling::PerSample
     }
 
-    fn channels_touched(&self, _operands: &[&Value], position: usize) -> Option<usize> {
-        (self.part.is_some() && position == 1).then_some(self.norm.channels)
+    fn channels_touched(&self, operands: &[&Value], position: usize) -> Option<usize> {
+        touched(&self.norm, self.parts, position, [0, operands.len() - 1], 1)
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {
-        2 * operands[0].elements() as u64
+        2 * elements(&self.norm, operands[0])
     }
 }
 
@@ -413,7 +467,7 @@ impl KernelSpec for BatchNormGradients {
         let inputs = if self.pool.is_some() { 7 } else { 6 };
         expect_counts(counts, &[[inputs, 0, 3]])?;
         let channels = [&operands[2..6], &operands[inputs..inputs + 2]].concat();
-        check_all(&self.norm, (self.pool, self.part), operands[0], operands[1], &channels)?;
+        check_all(&self.norm, (self.pool, self.parts), operands[0], operands[1], &channels)?;
         expect_shape(operands[inputs + 2], &[2, self.norm.channels])?;
         expect_f64(operands[inputs + 2])?;
         check_index(self.pool, operands[1], operands.get(6))
@@ -424,11 +478,11 @@ impl KernelSpec for BatchNormGradients {
     }
 
     fn channels_touched(&self, _operands: &[&Value], position: usize) -> Option<usize> {
-        (self.part.is_some() && position == 1).then_some(self.norm.channels)
+        touched(&self.norm, self.parts, position, [0, 0], 1)
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {
-        4 * operands[0].elements() as u64
+        4 * elements(&self.norm, operands[0])
     }
 }
 
@@ -444,8 +498,8 @@ impl KernelSpec for BatchNormBackwardData {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         let inputs = if self.pool.is_some() { 9 } else { 8 };
-        expect_counts(counts, &[[inputs, 0, 1]])?;
-        check_all(&self.norm, (self.pool, self.part), operands[0], operands[1], &operands[2..8])?;
+        expect_counts_of_result(counts, &[[inputs, 0, 1]], self.parts.x)?;
+        check_all(&self.norm, (self.pool, self.parts), operands[0], operands[1], &operands[2..8])?;
         expect_same_shape(operands[0], operands[inputs])?;
         check_index(self.pool, operands[1], operands.get(8))
     }
@@ -454,11 +508,11 @@ impl KernelSpec for BatchNormBackwardData {
         Tiling::PerSample
     }
 
-    fn channels_touched(&self, _operands: &[&Value], position: usize) -> Option<usize> {
-        (self.part.is_some() && position == 1).then_some(self.norm.channels)
+    fn channels_touched(&self, operands: &[&Value], position: usize) -> Option<usize> {
+        touched(&self.norm, self.parts, position, [0, operands.len() - 1], 1)
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {
-        4 * operands[0].elements() as u64
+        4 * elements(&self.norm, operands[0])
     }
 }

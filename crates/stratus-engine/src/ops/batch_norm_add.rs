@@ -3,7 +3,7 @@
 //! Fused, the normalised map is never written. What flows into the sum flows into both of its inputs, so its gradient is needed as a map: the sums
 //! over the batch that the norm's gradients need are made while the rectifier cuts that map, in place, and while the last part of it is added.
 
-use super::batch_norm::{BatchNormBackwardData, BatchNormGradients, check_all};
+use super::batch_norm::{BatchNormBackwardData, BatchNormGradients, Parts, check_all};
 use super::relu::backward_through_relu;
 use super::{KernelSpec, Tiling, expect_counts, expect_f64, expect_same_shape, expect_shape};
 use crate::differentiate::Differentiator;
@@ -37,7 +37,7 @@ impl KernelSpec for BatchNormAddApply {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[6, 0, 1]])?;
-        check_all(&self.norm, (None, None), operands[0], operands[6], &operands[1..5])?;
+        check_all(&self.norm, (None, Parts::default()), operands[0], operands[6], &operands[1..5])?;
         expect_same_shape(operands[0], operands[5])
     }
 
@@ -68,12 +68,12 @@ impl KernelSpec for BatchNormAddApply {
                 dy = backward_through_relu(step, y, dy, to);
             }
             let inputs = vec![x, dy, weight, bias, mean, inverse_deviation];
-            let gradients = BatchNormGradients { norm, relu: false, pool: None, part: None };
+            let gradients = BatchNormGradients { norm, relu: false, pool: None, parts: Parts::default() };
             to.push(step, gradients, phase, inputs, vec![], outputs);
         }
         if to.wants_gradient(x) {
             to.add_gradient(x, |to, dx| {
-                let kernel = BatchNormBackwardData { norm, relu: false, pool: None, part: None };
+                let kernel = BatchNormBackwardData { norm, relu: false, pool: None, parts: Parts::default() };
                 let inputs = vec![x, dy, weight, bias, mean, inverse_deviation, dweight, dbias];
                 to.push(step, kernel, Phase::BackwardData, inputs, vec![], vec![dx]);
             });
@@ -94,7 +94,13 @@ impl KernelSpec for BatchNormAddReluGradients {
         expect_counts(counts, &[[4, 1, 3], [5, 1, 3]])?;
         let (inputs, results) = operands.split_at(counts[0]);
         let [dy, dweight, dbias, sums] = results else { return Err("it lacks a result".to_owned()) };
-        check_all(&self.norm, (None, None), inputs[0], inputs[1], &[inputs[2], inputs[3], *dweight, *dbias])?;
+        check_all(
+            &self.norm,
+            (None, Parts::default()),
+            inputs[0],
+            inputs[1],
+            &[inputs[2], inputs[3], *dweight, *dbias],
+        )?;
         inputs[4..].iter().chain([dy]).try_for_each(|other| expect_same_shape(inputs[0], other))?;
         expect_shape(sums, &[2, self.norm.channels])?;
         expect_f64(sums)

@@ -11,6 +11,7 @@ mod conv2d;
 mod convert;
 mod dropout;
 mod gelu;
+mod joined;
 mod linear;
 mod linear_update;
 mod local_response_norm;
@@ -26,7 +27,7 @@ pub use add::AddForward;
 pub use avg_pool2d::{Averages, AvgPoolBackward, AvgPoolForward, Stretch};
 pub use batch_norm::{
     BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference,
-    BatchNormInferenceBackward, BatchNormStatistics, FusedPool, PART_BORDER,
+    BatchNormInferenceBackward, BatchNormStatistics, FusedPool, PART_BORDER, Parts,
 };
 pub use batch_norm_add::{BatchNormAddApply, BatchNormAddReluGradients};
 pub use concat::{ConcatBackward, ConcatForward};
@@ -34,6 +35,7 @@ pub use conv2d::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
 pub use convert::{Accumulate, AddTiles, Convert, Reorder};
 pub use dropout::{Dropout, Mask};
 pub use gelu::{GeluBackward, GeluForward};
+pub use joined::{JoinWeights, MAX_JOINED, SplitGradient};
 pub use linear::{LinearBackwardData, LinearBackwardWeights, LinearForward};
 pub use linear_update::LinearUpdate;
 pub use local_response_norm::{LrnBackward, LrnForward};
@@ -156,6 +158,7 @@ kernels!(
     Dropout,
     GeluBackward,
     GeluForward,
+    JoinWeights,
     LinearBackwardData,
     LinearBackwardWeights,
     LinearForward,
@@ -170,6 +173,7 @@ kernels!(
     Reorder,
     SgdUpdate,
     SoftmaxCrossEntropy,
+    SplitGradient,
     StemApply,
     StemGradients,
     StemInference,

@@ -5,7 +5,7 @@ use super::relu::rectify;
 use super::{Reference, Tensor, Tile, unexpected_operands};
 use crate::ops::{
     BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference,
-    BatchNormInferenceBackward, BatchNormStatistics, FusedPool,
+    BatchNormInferenceBackward, BatchNormStatistics, FusedPool, Parts,
 };
 use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
 
@@ -71,7 +71,7 @@ pub(super) fn channel(shape: [usize; 4], c: usize) -> impl Iterator<Item = usize
 pub(super) fn write_channel(
     affine: &Affine,
     relu: bool,
-    (pool, part): (Option<FusedPool>, Option<usize>),
+    (pool, parts): (Option<FusedPool>, Parts),
     c: usize,
     x: &Tensor<'_>,
     y: &mut Tensor<'_>,
@@ -79,8 +79,8 @@ pub(super) fn write_channel(
 ) -> Result<(), String> {
     let finish = |value| if relu { rectify(value) } else { value };
     let Some(pool) = pool else {
-        let to = channel(y.image(), part.unwrap_or(0) + c);
-        for (position, to) in channel(x.image(), c).zip(to) {
+        let to = channel(y.image(), parts.y.unwrap_or(0) + c);
+        for (position, to) in channel(x.image(), parts.x.unwrap_or(0) + c).zip(to) {
             y.set(to, finish(affine.apply(x.get(position))));
         }
         return Ok(());
@@ -129,12 +129,12 @@ impl Reference for BatchNormStatistics {
             return Err(unexpected_operands());
         };
         let shape = x.image();
-        let channels = shape[1];
+        let (channels, first) = (self.norm.channels, self.part.unwrap_or(0));
         let count = (shape[0] * shape[2] * shape[3]) as f64;
         for c in 0..channels {
-            let mut average = channel(shape, c).map(|position| x.get(position)).sum::<f64>() / count;
-            let mut squares: f64 =
-                channel(shape, c).map(|position| (x.get(position) - average).powi(2)).sum();
+            let own = || channel(shape, first + c).map(|position| x.get(position));
+            let mut average = own().sum::<f64>() / count;
+            let mut squares: f64 = own().map(|x| (x - average).powi(2)).sum();
             let mut total = count;
             if !tile.is_first() {
                 let before = tile.index as f64 * count;
@@ -165,9 +165,9 @@ impl Reference for BatchNormApply {
         let [x, weight, bias, mean, inverse_deviation, y] = operands else {
             return Err(unexpected_operands());
         };
-        for c in 0..x.image()[1] {
+        for c in 0..self.norm.channels {
             let affine = Affine::of(c, weight, bias, mean, inverse_deviation);
-            write_channel(&affine, self.relu, (self.pool, self.part), c, x, y, index.first_mut())?;
+            write_channel(&affine, self.relu, (self.pool, self.parts), c, x, y, index.first_mut())?;
         }
         Ok(())
     }
@@ -179,9 +179,9 @@ impl Reference for BatchNormInference {
         let [x, weight, bias, running_mean, running_var, y] = operands else {
             return Err(unexpected_operands());
         };
-        for c in 0..x.image()[1] {
+        for c in 0..self.norm.channels {
             let affine = Affine::running(c, weight, bias, running_mean, running_var, self.norm.epsilon);
-            write_channel(&affine, self.relu, (self.pool, self.part), c, x, y, index.first_mut())?;
+            write_channel(&affine, self.relu, (self.pool, self.parts), c, x, y, index.first_mut())?;
         }
         Ok(())
     }
@@ -193,12 +193,12 @@ impl Reference for BatchNormInferenceBackward {
         let [x, dy, weight, bias, running_mean, running_var, index @ ..] = inputs else {
             return Err(unexpected_operands());
         };
-        let shape = x.image();
-        for c in 0..shape[1] {
+        let (shape, first) = (x.image(), self.parts.x.unwrap_or(0));
+        for c in 0..self.norm.channels {
             let affine = Affine::running(c, weight, bias, running_mean, running_var, self.norm.epsilon);
-            let behind = Behind::new(&affine, (self.relu, self.pool, self.part), [x, dy], index);
+            let behind = Behind::new(&affine, (self.relu, self.pool, self.parts), [x, dy], index);
             let scale = affine.weight * affine.inverse_deviation;
-            for position in channel(shape, c) {
+            for position in channel(shape, first + c) {
                 dx.set(position, scale * behind.gradient(position));
             }
         }
@@ -215,14 +215,14 @@ impl Reference for BatchNormGradients {
         else {
             return Err(unexpected_operands());
         };
-        let shape = x.image();
-        let channels = shape[1];
+        let (shape, first) = (x.image(), self.parts.x.unwrap_or(0));
+        let channels = self.norm.channels;
         for c in 0..channels {
             let affine = Affine::of(c, weight, bias, mean, inverse_deviation);
-            let behind = Behind::new(&affine, (self.relu, self.pool, self.part), [x, dy], index);
+            let behind = Behind::new(&affine, (self.relu, self.pool, self.parts), [x, dy], index);
             let (mut sum, mut weighted) =
                 if tile.is_first() { (0.0, 0.0) } else { (sums.get(c), sums.get(channels + c)) };
-            for position in channel(shape, c) {
+            for position in channel(shape, first + c) {
                 let gradient = behind.gradient(position);
                 sum += gradient;
                 weighted += gradient * (x.get(position) - affine.mean);
@@ -244,15 +244,15 @@ impl Reference for BatchNormBackwardData {
         let [x, dy, weight, bias, mean, inverse_deviation, dweight, dbias, index @ ..] = inputs else {
             return Err(unexpected_operands());
         };
-        let shape = x.image();
+        let (shape, first) = (x.image(), self.parts.x.unwrap_or(0));
         // The means are over the whole batch.
         let count = (shape[0] * shape[2] * shape[3] * tile.count) as f64;
-        for c in 0..shape[1] {
+        for c in 0..self.norm.channels {
             let affine = Affine::of(c, weight, bias, mean, inverse_deviation);
-            let behind = Behind::new(&affine, (self.relu, self.pool, self.part), [x, dy], index);
+            let behind = Behind::new(&affine, (self.relu, self.pool, self.parts), [x, dy], index);
             // The gradient without its mean and without its part along the normalised map: neither can change the output.
             let scale = affine.weight * affine.inverse_deviation;
-            for position in channel(shape, c) {
+            for position in channel(shape, first + c) {
                 let normalised = affine.normalised(x.get(position));
                 let rest =
                     behind.gradient(position) - dbias.get(c) / count - normalised * dweight.get(c) / count;
@@ -268,7 +268,7 @@ struct Behind<'a> {
     affine: &'a Affine,
     relu: bool,
     pool: Option<FusedPool>,
-    part: Option<usize>,
+    parts: Parts,
     x: &'a Tensor<'a>,
     dy: &'a Tensor<'a>,
     index: Option<&'a Tensor<'a>>,
@@ -277,11 +277,11 @@ struct Behind<'a> {
 impl<'a> Behind<'a> {
     fn new(
         affine: &'a Affine,
-        (relu, pool, part): (bool, Option<FusedPool>, Option<usize>),
+        (relu, pool, parts): (bool, Option<FusedPool>, Parts),
         [x, dy]: [&'a Tensor<'a>; 2],
         index: &'a [Tensor<'a>],
     ) -> Self {
-        Self { affine, relu, pool, part, x, dy, index: index.first() }
+        Self { affine, relu, pool, parts, x, dy, index: index.first() }
     }
 
     /// The gradient of the normalised map, at a position of x.
@@ -293,11 +293,12 @@ impl<'a> Behind<'a> {
         }
     }
 
-    /// The position in `dy` of a position of x, which may be a part of it.
+    /// The position in `dy` of a position of `x`: either may be a part of a larger map.
     fn in_whole(&self, position: usize) -> usize {
-        let Some(first) = self.part else { return position };
-        let ([_, channels, height, width], [_, of, ..]) = (self.x.image(), self.dy.image());
-        let image = position / (channels * height * width);
-        position + (image * (of - channels) + first) * height * width
+        let ([_, of_x, height, width], [_, of_dy, ..]) = (self.x.image(), self.dy.image());
+        let [x, dy] = [self.parts.x, self.parts.y].map(|first| first.unwrap_or(0));
+        let (pixel, plane) = (position % (height * width), position / (height * width));
+        let (image, channel) = (plane / of_x, plane % of_x - x);
+        (image * of_dy + dy + channel) * height * width + pixel
     }
 }

@@ -13,6 +13,7 @@ mod conv2d;
 mod convert;
 mod dropout;
 mod gelu;
+mod joined;
 mod linear;
 mod linear_update;
 mod local_response_norm;
@@ -75,6 +76,7 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::Dropout(kernel) => Box::new(*kernel),
         Kernel::GeluBackward(kernel) => Box::new(*kernel),
         Kernel::GeluForward(kernel) => Box::new(*kernel),
+        Kernel::JoinWeights(kernel) => Box::new(*kernel),
         Kernel::LinearBackwardData(kernel) => Box::new(*kernel),
         Kernel::LinearBackwardWeights(kernel) => Box::new(*kernel),
         Kernel::LinearForward(kernel) => Box::new(*kernel),
@@ -89,6 +91,7 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::Reorder(kernel) => Box::new(*kernel),
         Kernel::SgdUpdate(kernel) => Box::new(*kernel),
         Kernel::SoftmaxCrossEntropy(kernel) => Box::new(*kernel),
+        Kernel::SplitGradient(kernel) => Box::new(*kernel),
         Kernel::StemApply(kernel) => Box::new(*kernel),
         Kernel::StemGradients(kernel) => Box::new(*kernel),
         Kernel::StemInference(kernel) => Box::new(*kernel),

@@ -3,7 +3,7 @@
 use super::batch_norm::{Affine, settle, write_channel};
 use super::max_pool2d::gather;
 use super::{Reference, Tensor, Tile, unexpected_operands};
-use crate::ops::{Conv2dForward, Stem, StemApply, StemGradients, StemInference, StemStatistics};
+use crate::ops::{Conv2dForward, Parts, Stem, StemApply, StemGradients, StemInference, StemStatistics};
 use crate::{DType, Value};
 
 /// Pixels of the images by tap: what a tap sees for an output.
@@ -136,7 +136,15 @@ fn apply(
     Reference::run(&forward, &mut convolved, scratch, Tile::WHOLE)?;
     for c in 0..shape[1] {
         let affine = affine(c, [norm_weight, norm_bias, mean, deviation]);
-        write_channel(&affine, stem.relu, (Some(Stem::POOL), None), c, &convolved[2], y, index.first_mut())?;
+        write_channel(
+            &affine,
+            stem.relu,
+            (Some(Stem::POOL), Parts::default()),
+            c,
+            &convolved[2],
+            y,
+            index.first_mut(),
+        )?;
     }
     Ok(())
 }

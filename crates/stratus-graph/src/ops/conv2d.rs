@@ -71,6 +71,13 @@ impl Conv2d {
         self.weight_shape()[1..].iter().fold(1, |product: usize, &extent| product.saturating_mul(extent))
     }
 
+    /// Whether it is a product of matrices: one dense tap for every pixel, and no other pixels.
+    #[must_use]
+    pub fn is_pointwise(&self) -> bool {
+        let padding = [self.padding_before, self.padding_after];
+        [self.kernel, self.stride] == [[1, 1]; 2] && padding == [[0, 0]; 2] && self.groups == 1
+    }
+
     /// PyTorch's default bounds its uniform first weights by `1 / sqrt(fan_in)`.
     #[must_use]
     pub fn bound(&self) -> f32 {

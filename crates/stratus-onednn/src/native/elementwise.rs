@@ -69,10 +69,15 @@ impl Machine {
     /// `sum = x` for the first tile of a batch, `sum += x` for the others.
     pub fn add_tile<E: Element>(&self, first: bool, x: &[E], sum: &mut [E]) {
         if first {
-            self.over(sum, &|range, sum| sum.copy_from_slice(&x[range]));
+            self.copy(x, sum);
         } else {
             self.accumulate(x, sum);
         }
+    }
+
+    /// `y = x`.
+    pub fn copy<E: Element>(&self, x: &[E], y: &mut [E]) {
+        self.over(y, &|range, y| y.copy_from_slice(&x[range]));
     }
 
     /// `y = x` in another type.

@@ -49,6 +49,16 @@ impl Geometry {
         layout.same_bytes(&blocked).then(|| whole(groups, 16))
     }
 
+    /// The same of a map with other channels, which lies as this one does.
+    #[must_use]
+    pub fn with_channels(&self, channels: usize) -> Self {
+        let images = self.planes / self.groups.max(1);
+        let is_channels_last = self.groups == 1 && self.width == self.channels;
+        let width = if is_channels_last { channels } else { self.width };
+        let groups = channels.div_ceil(width.max(1));
+        Self { planes: images * groups, width, groups, channels, ..*self }
+    }
+
     /// Channels, padding included.
     #[must_use]
     pub fn padded(&self) -> usize {
@@ -127,17 +137,36 @@ impl Part {
         self.part
     }
 
-    /// How many elements lie one behind the other and are walked together: the map's own period, or a pixel's channels where others lie between
-    /// two pixels.
+    /// Whether nothing lies between its pixels in the whole.
     #[must_use]
-    pub fn period(&self) -> usize {
-        if self.whole.width == self.part.width { self.part.period() } else { self.part.width }
+    pub fn is_dense(&self) -> bool {
+        self.whole.width == self.part.width
     }
 
-    /// Elements of the whole from one period to the next.
+    /// Elements of the whole from one period to the next: of a part that is not dense, a period is a pixel's channels.
     #[must_use]
-    pub fn step(&self) -> usize {
-        if self.whole.width == self.part.width { self.part.period() } else { self.whole.width }
+    pub fn step(&self, period: usize) -> usize {
+        if self.is_dense() { period } else { self.whole.width }
+    }
+
+    /// The elements of the whole in which some pixel rows of the part lie, of one of its [`stretches`](Self::stretches): from its first one to its last.
+    #[must_use]
+    pub fn span(&self, rows: Range<usize>) -> Range<usize> {
+        let start = self.row_start(rows.start);
+        let pixels = rows.len() * self.part.row;
+        start..start + (pixels * self.whole.width).saturating_sub(self.whole.width - self.part.width)
+    }
+
+    /// Whether its channel groups lie apart in the whole.
+    #[must_use]
+    pub fn is_grouped(&self) -> bool {
+        self.whole.groups > 1
+    }
+
+    /// Elements of the whole from one pixel to the next.
+    #[must_use]
+    pub fn pixel_step(&self) -> usize {
+        self.whole.width
     }
 
     /// The element with which a pixel row of the part begins in the whole; the whole's end for the row behind the last.

@@ -150,11 +150,16 @@ pub fn prefetch_ahead<E>(near: &[E]) {
     prefetch(near, AHEAD_BYTES / size_of::<E>());
 }
 
-/// The same for stretches that begin `step` elements apart, with others between them: asks for the one that is as far ahead.
+/// How many elements ahead to ask for what comes after a stretch, where stretches begin `step` elements apart: as many whole steps as are as far ahead.
 #[inline(always)]
-pub fn prefetch_steps_ahead<E>(near: &[E], step: usize) {
-    let steps = AHEAD_BYTES.div_ceil((step * size_of::<E>()).max(1));
-    prefetch(near, (steps * step).saturating_sub(near.len()));
+pub fn steps_ahead<E>(step: usize) -> usize {
+    AHEAD_BYTES.div_ceil((step * size_of::<E>()).max(1)) * step
+}
+
+/// Asks for the stretch that begins `ahead` elements behind the beginning of `near`, as long as that is.
+#[inline(always)]
+pub fn prefetch_step<E>(near: &[E], ahead: usize) {
+    prefetch(near, ahead.saturating_sub(near.len()));
 }
 
 /// Asks for what lies `distance` elements behind the end of `near` to be brought into the nearest cache, as much of it as `near` is long.

@@ -13,7 +13,7 @@ use crate::native::rows::{Geometry, Part};
 use crate::native::simd::Bf16;
 use crate::native::stem::StemKernel;
 use crate::ops::OWN;
-use stratus_engine::ops::{Averages, FusedPool, Kernel, SoftmaxCrossEntropy, Stem};
+use stratus_engine::ops::{Averages, FusedPool, Kernel, Parts, SoftmaxCrossEntropy, Stem};
 use stratus_engine::{DType, Layout, Operands, PreparedStep, Step, StepKernel, Value};
 use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
 
@@ -100,15 +100,22 @@ impl Around {
         })
     }
 
-    /// Where the result of a batch norm lies, or its gradient, the operand at `position`: it may be a part of it, from a channel on.
-    fn place(&self, position: usize, part: Option<usize>) -> Result<Part, String> {
-        let Some(first) = part else { return Ok(Part::all_of(self.geometry(0)?)) };
-        let is_own = |&at: &usize| at != position && self.values[at].shape.len() == 4;
-        self.expect_same_layout(&(0..self.values.len()).filter(is_own).collect::<Vec<_>>())?;
-        Part::of(self.own_geometry(position)?, first, self.own_geometry(0)?).ok_or_else(|| {
-            let tag = self.layouts.get(position).map_or("nothing", |layout| layout.tag.as_str());
-            format!("our kernels do not reach the channels from {first} on of a map that lies as {tag}")
-        })
+    /// Where the map of a batch norm lies, and its result, the operand at `position`: either may be part of a larger map.
+    fn places(&self, position: usize, norm: &BatchNorm2d, parts: Parts) -> Result<[Part; 2], String> {
+        if parts == Parts::default() {
+            return Ok([Part::all_of(self.geometry(0)?); 2]);
+        }
+        let is_like_input = |&at: &usize| at != position && self.values[at].shape.len() == 4;
+        self.expect_same_layout(&(0..self.values.len()).filter(is_like_input).collect::<Vec<_>>())?;
+        let own = self.own_geometry(0)?.with_channels(norm.channels);
+        let place = |at: usize, first: Option<usize>| {
+            let first = first.unwrap_or(0);
+            Part::of(self.own_geometry(at)?, first, own).ok_or_else(|| {
+                let tag = self.layouts.get(at).map_or("nothing", |layout| layout.tag.as_str());
+                format!("our kernels do not reach the channels from {first} on of a map that lies as {tag}")
+            })
+        };
+        Ok([place(0, parts.x)?, place(position, parts.y)?])
     }
 
     /// A batch norm before what the operand at `position` is, or is the gradient of: rectified, pooled or part of a larger map.
@@ -117,11 +124,11 @@ impl Around {
         machine: &Machine,
         position: usize,
         (norm, relu): (&BatchNorm2d, bool),
-        (pool, part): (Option<FusedPool>, Option<usize>),
+        (pool, parts): (Option<FusedPool>, Parts),
         dtypes: [DType; 2],
     ) -> Result<BatchNorm, String> {
         let pool = pool.map(|pool| Ok::<_, String>((pool, self.geometry(position)?))).transpose()?;
-        batch_norm(machine, self.place(position, part)?, norm, relu, pool, dtypes)
+        batch_norm(machine, self.places(position, norm, parts)?, norm, relu, pool, dtypes)
     }
 
     /// The kernels of a stem, whose operands begin with images and weight; its pooled map is at `pooled`, where it has one.
@@ -193,7 +200,14 @@ pub(crate) fn prepare(
     let prepared = match of.kernel.clone() {
         Kernel::BatchNormStatistics(k) => {
             let dtype = around.norm_types(&[])?;
-            let norm = batch_norm(&machine, around.place(0, None)?, &k.norm, false, None, dtype)?;
+            let norm = batch_norm(
+                &machine,
+                around.places(0, &k.norm, Parts { x: k.part, y: k.part })?,
+                &k.norm,
+                false,
+                None,
+                dtype,
+            )?;
             step(norm.scratch_bytes(), move |o| {
                 let x = o.take(0);
                 let running = [o.elements(1), o.elements(2)];
@@ -203,7 +217,7 @@ pub(crate) fn prepare(
         }
         Kernel::BatchNormApply(k) => {
             let dtype = around.norm_types(&[5])?;
-            let norm = around.norm_before(&machine, 5, (&k.norm, k.relu), (k.pool, k.part), dtype)?;
+            let norm = around.norm_before(&machine, 5, (&k.norm, k.relu), (k.pool, k.parts), dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let x = o.take(0);
                 let parameters = [o.elements(1), o.elements(2), o.elements(3), o.elements(4)].map(|s| &*s);
@@ -216,7 +230,14 @@ pub(crate) fn prepare(
         Kernel::BatchNormAddApply(k) => {
             around.expect_same_layout(&[0, 5, 6])?;
             let dtype = around.norm_types(&[5, 6])?;
-            let norm = batch_norm(&machine, around.place(0, None)?, &k.norm, k.relu, None, dtype)?;
+            let norm = batch_norm(
+                &machine,
+                around.places(0, &k.norm, Parts::default())?,
+                &k.norm,
+                k.relu,
+                None,
+                dtype,
+            )?;
             step(norm.scratch_bytes(), move |o| {
                 let maps = [&*o.take(0), o.take(5)];
                 let parameters = [o.elements(1), o.elements(2), o.elements(3), o.elements(4)].map(|s| &*s);
@@ -229,7 +250,14 @@ pub(crate) fn prepare(
             let maps: Vec<usize> = [0, 1].into_iter().chain(4..=dy).collect();
             around.expect_same_layout(&maps)?;
             let dtype = around.one_type(&maps)?;
-            let norm = batch_norm(&machine, around.place(0, None)?, &k.norm, true, None, [dtype; 2])?;
+            let norm = batch_norm(
+                &machine,
+                around.places(0, &k.norm, Parts::default())?,
+                &k.norm,
+                true,
+                None,
+                [dtype; 2],
+            )?;
             typed!(dtype, E => step(norm.scratch_bytes(), move |o| {
                 let part: &[E] = if dy > 4 { o.elements(4) } else { &[] };
                 let maps = [&*o.elements::<E>(0), o.elements(1), part];
@@ -242,7 +270,7 @@ pub(crate) fn prepare(
         Kernel::BatchNormInference(k) => {
             let dtype = around.norm_types(&[5])?;
             let indexed = of.outputs.len() > 1;
-            let norm = around.norm_before(&machine, 5, (&k.norm, k.relu), (k.pool, k.part), dtype)?;
+            let norm = around.norm_before(&machine, 5, (&k.norm, k.relu), (k.pool, k.parts), dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let x = o.take(0);
                 let parameters = [o.elements(1), o.elements(2), o.elements(3), o.elements(4)].map(|s| &*s);
@@ -254,7 +282,7 @@ pub(crate) fn prepare(
         Kernel::BatchNormInferenceBackward(k) => {
             let result = if k.pool.is_some() { 7 } else { 6 };
             let dtype = around.norm_types(&[1, result])?;
-            let norm = around.norm_before(&machine, 1, (&k.norm, k.relu), (k.pool, k.part), dtype)?;
+            let norm = around.norm_before(&machine, 1, (&k.norm, k.relu), (k.pool, k.parts), dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let (x, dy) = (o.take(0), o.take(1));
                 let parameters = [o.elements(2), o.elements(3), o.elements(4), o.elements(5)].map(|s| &*s);
@@ -265,7 +293,7 @@ pub(crate) fn prepare(
         Kernel::BatchNormGradients(k) => {
             let first = if k.pool.is_some() { 7 } else { 6 };
             let dtype = around.norm_types(&[1])?;
-            let norm = around.norm_before(&machine, 1, (&k.norm, k.relu), (k.pool, k.part), dtype)?;
+            let norm = around.norm_before(&machine, 1, (&k.norm, k.relu), (k.pool, k.parts), dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let (x, dy) = (o.take(0), o.take(1));
                 let parameters = [o.elements(2), o.elements(3), o.elements(4), o.elements(5)].map(|s| &*s);
@@ -277,7 +305,7 @@ pub(crate) fn prepare(
         Kernel::BatchNormBackwardData(k) => {
             let result = if k.pool.is_some() { 9 } else { 8 };
             let dtype = around.norm_types(&[1, result])?;
-            let norm = around.norm_before(&machine, 1, (&k.norm, k.relu), (k.pool, k.part), dtype)?;
+            let norm = around.norm_before(&machine, 1, (&k.norm, k.relu), (k.pool, k.parts), dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let (x, dy) = (o.take(0), o.take(1));
                 let parameters = [o.elements(2), o.elements(3), o.elements(4), o.elements(5)].map(|s| &*s);
@@ -544,6 +572,27 @@ pub(crate) fn prepare(
                 );
             }))
         }
+        Kernel::JoinWeights(_) => {
+            // Row-major, as the preparation sees to: one behind the other is how they lie.
+            let weights = of.inputs.len();
+            typed!(around.one_type(&(0..=weights).collect::<Vec<_>>())?, E => step(0, move |o| {
+                let joined = o.elements::<E>(weights);
+                let mut first = 0;
+                for position in 0..weights {
+                    let weight = o.elements::<E>(position);
+                    machine.copy(weight, &mut joined[first..first + weight.len()]);
+                    first += weight.len();
+                }
+            }))
+        }
+        Kernel::SplitGradient(k) => {
+            let own = &around.values[1];
+            let first = own.elements() / own.shape[0].max(1) * k.first;
+            typed!(around.one_type(&[0, 1])?, E => step(0, move |o| {
+                let (joined, own) = (o.elements::<E>(0), o.elements::<E>(1));
+                machine.copy(&joined[first..first + own.len()], own);
+            }))
+        }
         Kernel::Conv2dForward(_)
         | Kernel::Conv2dBackwardData(_)
         | Kernel::Conv2dBackwardWeights(_)
@@ -563,21 +612,22 @@ fn index_at<'a>(position: usize, pool: Option<FusedPool>, operands: &mut Operand
 
 fn batch_norm(
     machine: &Machine,
-    place: Part,
+    [from, place]: [Part; 2],
     norm: &BatchNorm2d,
     relu: bool,
     pool: Option<(FusedPool, Geometry)>,
     [dtype, behind]: [DType; 2],
 ) -> Result<BatchNorm, String> {
     let pool = pool.map(|(FusedPool { window, overlapping }, pooled)| match overlapping {
-        Some(pool) => Pooling::Overlapping(Box::new(max_pool(machine, &pool, place.part(), pooled))),
+        Some(pool) => Pooling::Overlapping(Box::new(max_pool(machine, &pool, from.part(), pooled))),
         None => Pooling::Apart(Pool { window }),
     });
     if pool.is_some() && dtype != behind {
         return Err(format!("there is no kernel that pools {dtype} into {behind}"));
     }
     Ok(BatchNorm {
-        geometry: place.part(),
+        geometry: from.part(),
+        from,
         place,
         epsilon: norm.epsilon,
         momentum: norm.momentum,

@@ -32,6 +32,9 @@ impl Builder<'_> {
                     stem_images[step.inputs[0].0] = true;
                     weights[step.outputs[0].0] = true;
                 }
+                Kernel::JoinWeights(_) | Kernel::SplitGradient(_) => {
+                    step.operands().for_each(|id| weights[id.0] = true);
+                }
                 Kernel::AddTiles(_) => {
                     weights[step.inputs[0].0] = true;
                     weights[step.outputs[0].0] = true;
@@ -123,16 +126,22 @@ impl Builder<'_> {
 
     /// How a weight lies, where that is decided, seen with the dimensions that a kernel gives it.
     pub(super) fn weight_desc(&self, id: ValueId, shape: &[usize]) -> Result<Option<Desc>, String> {
+        self.desc_like(id, shape, self.data_type(id)?)
+    }
+
+    /// The same of another type.
+    fn desc_like(&self, id: ValueId, shape: &[usize], dtype: DataType) -> Result<Option<Desc>, String> {
         let Some(layout) = &self.layouts[id.0] else { return Ok(None) };
         let layout = seen_as(layout, shape)?;
-        self.backend.desc(&layout, self.data_type(id)?).map(Some)
+        self.backend.desc(&layout, dtype).map(Some)
     }
 
     /// How the gradient of a weight should lie: as the parameter does, where that is decided.
     pub(super) fn gradient_desc(&self, gradient: ValueId, shape: &[usize]) -> Result<Option<Desc>, String> {
         let parameter = self.parameter_of(gradient).ok_or("it is the gradient of no parameter");
         match parameter {
-            Ok(parameter) => self.weight_desc(parameter, shape),
+            // Joined weights have the compute precision, their gradient the master precision.
+            Ok(parameter) => self.desc_like(parameter, shape, self.data_type(gradient)?),
             // A step on its own, as in a test: row-major.
             Err(_) => Ok(Some(self.backend.desc(&Layout::plain(shape), DataType::F32)?)),
         }

@@ -78,6 +78,8 @@ impl Builder<'_> {
             Kernel::LinearUpdate(k) => self.linear_update(step, terms, k),
             Kernel::AddTiles(_) => self.add_tiles(step),
             Kernel::SgdUpdate(_) | Kernel::AdaptiveUpdate(_) => self.update(step),
+            Kernel::JoinWeights(_) => self.join_weights(step),
+            Kernel::SplitGradient(_) => self.split_gradient(step),
             Kernel::Convert(_) => self.convert(step, step.inputs[0], step.outputs[0]),
             Kernel::Reorder(_) => self.transfer(step, step.inputs[0], step.outputs[0]),
             Kernel::StemInference(_) => self.stem_inference(step, terms),
@@ -168,6 +170,47 @@ impl Builder<'_> {
         let layers = step.layers.clone();
         self.push(step, chosen.kernel);
         let (step, kernel) = self.reorder(layers, raw, gradient)?;
+        self.push(step, kernel);
+        Ok(())
+    }
+
+    /// Joined weights lie in row-major order, in which one behind the other is how they lie; so do those that are joined, where nothing is decided.
+    fn join_weights(&mut self, step: &Step) -> Result<(), String> {
+        let mut joined = step.clone();
+        for id in &mut joined.inputs {
+            let plain = Layout::plain(&self.program.value(*id).shape);
+            let lies = self.layouts[id.0].get_or_insert_with(|| plain.clone());
+            if !lies.same_bytes(&plain) {
+                *id = self.reordered(step, *id, plain, ":joined")?;
+            }
+        }
+        let output = joined.outputs[0];
+        self.layouts[output.0] = Some(Layout::plain(&self.program.value(output).shape));
+        self.native(joined, false)
+    }
+
+    /// The gradient of one of several joined weights: it lies as all of them, in row-major order, and the weight too, where nothing else is decided.
+    fn split_gradient(&mut self, step: &Step) -> Result<(), String> {
+        let own = step.outputs[0];
+        let plain = Layout::plain(&self.program.value(own).shape);
+        let wanted = self.parameter_of(own).and_then(|parameter| self.layouts[parameter.0].clone());
+        let wanted = wanted.unwrap_or_else(|| plain.clone());
+        let [joined] = step.inputs[..] else { return Err("it takes the gradient of one weight".to_owned()) };
+        let lies =
+            self.layouts[joined.0].get_or_insert_with(|| Layout::plain(&self.program.value(joined).shape));
+        if !lies.is_row_major() {
+            return Err(format!("the gradient of joined weights lies as {}", lies.tag));
+        }
+        self.layouts[own.0] = Some(wanted.clone());
+        let mut split = step.clone();
+        if wanted.same_bytes(&plain) {
+            return self.native(split, false);
+        }
+        let raw = self.temporary(own, ":raw", plain);
+        split.outputs[0] = raw;
+        let layers = step.layers.clone();
+        self.native(split, false)?;
+        let (step, kernel) = self.reorder(layers, raw, own)?;
         self.push(step, kernel);
         Ok(())
     }

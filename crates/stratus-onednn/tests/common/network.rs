@@ -131,21 +131,37 @@ impl Run {
         tile_bytes: usize,
         chosen: &Choices,
     ) -> Result<Self, EngineError> {
+        Self::beginning_with(0, backend, graph, train, layout, tile_bytes, chosen)
+    }
+
+    /// The same, where the program `first` is prepared before the others, which then take the parameters as they lie.
+    pub fn beginning_with(
+        first: usize,
+        backend: &dyn Backend,
+        graph: &Graph,
+        train: &Program,
+        layout: Option<&str>,
+        tile_bytes: usize,
+        chosen: &Choices,
+    ) -> Result<Self, EngineError> {
         let (precision, batch) = (train.precision, train.batch);
         let tail = training_program(graph, precision, batch.div_ceil(2), tile_bytes);
         let evaluate = fuse(&lower(graph, Mode::Evaluate, precision, batch).unwrap()).unwrap();
         let evaluate = tile(&evaluate, tile_bytes, 1).unwrap();
         let copies = refresh(train).unwrap();
         let mut persistent = Persistent::default();
-        let mut plans = Vec::new();
-        for program in [train, &tail, &evaluate, &copies] {
+        let programs = [train, &tail, &evaluate, &copies];
+        let mut plans: Vec<_> = programs.map(|_| None).into();
+        for position in std::iter::once(first).chain((0..programs.len()).filter(|other| *other != first)) {
+            let program = programs[position];
             let mut choices = layout.map(|layout| choices(program, layout)).unwrap_or_default();
-            if plans.is_empty() {
+            if position == 0 {
                 choices.implementations.clone_from(&chosen.implementations);
             }
-            plans.push(Plan::prepare(backend, program, choices, layout.is_none(), &mut persistent)?);
+            let plan = Plan::prepare(backend, program, choices, layout.is_none(), &mut persistent)?;
+            plans[position] = Some(plan);
         }
-        let mut session = Session::new(plans, persistent)?;
+        let mut session = Session::new(plans.into_iter().flatten().collect(), persistent)?;
         // What nobody writes must not matter.
         session.fill(0xff);
         for (index, parameter) in graph.parameters.iter().enumerate() {

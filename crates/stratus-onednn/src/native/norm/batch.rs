@@ -16,9 +16,11 @@ use stratus_engine::backend::Tile;
 /// A batch norm as the kernels need it.
 #[derive(Clone, Debug)]
 pub struct BatchNorm {
-    /// The input's geometry.
+    /// The geometry of the map that it normalises.
     pub geometry: Geometry,
-    /// Where the result lies, or its gradient: itself, or part of a larger map. With a pool, and where something is added, it is itself.
+    /// Where that map lies, and its gradient: by itself, or part of a larger map. With a pool, and where something is added, it is by itself.
+    pub from: Part,
+    /// Where the result lies, or its gradient.
     pub place: Part,
     /// Added to the variance.
     pub epsilon: f32,
@@ -99,7 +101,17 @@ impl BatchNorm {
 
     /// How many channels' constants are repeated, and sums kept.
     pub(crate) fn period(&self) -> usize {
-        self.place.period()
+        let dense = self.from.is_dense() && self.place.is_dense();
+        if dense { self.geometry.period() } else { self.geometry.width }
+    }
+
+    /// Cuts a range of pixel rows as [`Part::stretches`] does, without other rows between them in any map.
+    pub(crate) fn stretches(
+        &self,
+        rows: std::ops::Range<usize>,
+    ) -> impl Iterator<Item = (usize, std::ops::Range<usize>)> + use<> {
+        let cut = if self.from.is_grouped() { &self.from } else { &self.place };
+        cut.stretches(rows)
     }
 
     /// Bytes of one thread's stage, where the norm is pooled.
@@ -241,10 +253,10 @@ impl BatchNorm {
         stages: &mut [u8],
     ) {
         let geometry = &self.geometry;
-        let (row, period) = (geometry.row_elements(), self.period());
+        let (from, period) = (&self.from, self.period());
         // Sums are taken about a number near the mean: the variance does not suffer where a channel's mean is large.
         let pivot = &mut constants[..geometry.padded()];
-        row_means(geometry, x, pivot);
+        row_means(from, x, pivot);
         repeat(geometry, period, pivot, repeated);
         let pivots = &*repeated;
         self.reduce(
@@ -253,11 +265,12 @@ impl BatchNorm {
             stages,
             &|thread| geometry.thread_rows(self.team.threads(), thread),
             &|rows, sums| {
-                for (group, rows) in self.place.stretches(rows) {
+                let step = from.step(period);
+                for (group, rows) in self.stretches(rows) {
                     let pivot = &pivots[group * period..][..period];
-                    for chunk in x[rows.start * row..rows.end * row].chunks(flush_length(period)) {
+                    for chunk in x[from.span(rows)].chunks(flush_length(step)) {
                         sums.clear();
-                        moments(self.level, chunk, pivot, sums.first, sums.second);
+                        moments(self.level, chunk, step, pivot, sums.first, sums.second);
                         sums.flush(group);
                     }
                 }
@@ -354,7 +367,7 @@ impl BatchNorm {
             fused::forward::<Y>(self, pool, bytemuck::cast_slice(x), [scale, shift], y, index, stages);
             return;
         }
-        let (row, period, threads) = (geometry.row_elements(), self.period(), self.team.threads());
+        let (period, threads) = (self.period(), self.team.threads());
         let (scales, shifts) = repeated.split_at_mut(geometry.groups * period);
         repeat(geometry, period, scale, scales);
         repeat(geometry, period, shift, shifts);
@@ -365,16 +378,17 @@ impl BatchNorm {
             overlapping::forward::<Y>(self, pool, x, [scales, shifts], y, index, stages);
             return;
         }
-        let place = &self.place;
+        let (from, place) = (&self.from, &self.place);
+        let steps = [from.step(period), place.step(period)];
         let mut parts = cut(y, place.shares(threads));
         self.team.run_parts(&mut parts[..threads], &|thread, part| {
             let first = place.share_start(threads, thread);
-            for (group, rows) in place.stretches(geometry.thread_rows(threads, thread)) {
+            for (group, rows) in self.stretches(geometry.thread_rows(threads, thread)) {
                 let constants = [scales, shifts].map(|c| &c[group * period..][..period]);
-                let from = rows.start * row..rows.end * row;
                 let to = &mut part[place.row_start(rows.start) - first..];
+                let from = from.span(rows);
                 if a.is_empty() {
-                    affine(self.level, &x[from], constants, self.relu, place.step(), to);
+                    affine(self.level, &x[from], constants, self.relu, steps, to);
                 } else {
                     affine_add(self.level, &x[from.clone()], &a[from], constants, self.relu, to);
                 }
@@ -397,14 +411,14 @@ pub(crate) fn settle(
     [average as f32, (1.0 / (square / total + f64::from(epsilon)).sqrt()) as f32]
 }
 
-/// Sets `means` to the mean of each channel over the middle row of the first image: near the channel's own mean, and a function of the
-/// input alone.
-fn row_means<E: Element>(geometry: &Geometry, x: &[E], means: &mut [f32]) {
-    let row = geometry.row_elements();
+/// Sets `means` to the mean of each channel over the middle row of the first image of the map that lies in `x`: near the channel's own mean, and a
+/// function of the input alone.
+fn row_means<E: Element>(from: &Part, x: &[E], means: &mut [f32]) {
+    let geometry = from.part();
     for (group, means) in means.chunks_exact_mut(geometry.width).enumerate() {
         means.fill(0.0);
-        let pixels = &x[(group * geometry.height + geometry.height / 2) * row..][..row];
-        for pixel in pixels.chunks_exact(geometry.width) {
+        let middle = group * geometry.height + geometry.height / 2;
+        for pixel in x[from.span(middle..middle + 1)].chunks(from.pixel_step()) {
             for (mean, value) in means.iter_mut().zip(pixel) {
                 *mean += value.load();
             }

@@ -92,7 +92,7 @@ impl BatchNorm {
             let Some(sums) = sums else { return };
             sums.begin();
             let first = rows(thread).start;
-            for (group, rows) in self.place.stretches(rows(thread)) {
+            for (group, rows) in self.stretches(rows(thread)) {
                 let mean = &means[group * period..][..period];
                 let dy = &mut dy[(rows.start - first) * row..(rows.end - first) * row];
                 for (number, dy) in dy.chunks_mut(flush_length(period)).enumerate() {
@@ -124,8 +124,7 @@ impl BatchNorm {
         scratch: Scratch<'a>,
     ) -> &'a [f64] {
         let geometry = &self.geometry;
-        let (padded, row, period, threads) =
-            (geometry.padded(), geometry.row_elements(), self.period(), self.team.threads());
+        let (padded, period, threads) = (geometry.padded(), self.period(), self.team.threads());
         let Scratch { totals, sums, constants, repeated, stages } = scratch;
         let (scale, rest) = constants.split_at_mut(padded);
         let (shift, rest) = rest.split_at_mut(padded);
@@ -151,7 +150,7 @@ impl BatchNorm {
         {
             repeat(geometry, period, constant, repeated);
         }
-        let (repeated, place) = (&*repeated, &self.place);
+        let (repeated, from, place) = (&*repeated, &self.from, &self.place);
         if let Some(Pooling::Overlapping(pool)) = &self.pool {
             let x: &[Y] = cast_slice(x);
             let each = geometry.groups * period;
@@ -165,14 +164,14 @@ impl BatchNorm {
             );
             return totals;
         }
+        let steps = [from.step(period), place.step(period)];
         self.reduce(totals, sums, stages, &|thread| geometry.thread_rows(threads, thread), &|rows, sums| {
-            for (group, rows) in place.stretches(rows) {
+            for (group, rows) in self.stretches(rows) {
                 let c = [0, 1, 2].map(|i| &repeated[(i * geometry.groups + group) * period..][..period]);
-                let dy = &dy[place.row_start(rows.start)..];
-                let from = x[rows.start * row..rows.end * row].chunks(flush_length(period));
-                for (x, dy) in from.zip(dy.chunks(flush_length(place.step()))) {
+                let dy = dy[place.row_start(rows.start)..].chunks(flush_length(steps[1]));
+                for (x, dy) in x[from.span(rows)].chunks(flush_length(steps[0])).zip(dy) {
                     sums.clear();
-                    gradient_sums(self.level, x, dy, c, self.relu, place.step(), sums.first, sums.second);
+                    gradient_sums(self.level, x, dy, c, self.relu, steps, sums.first, sums.second);
                     sums.flush(group);
                 }
             }
@@ -260,8 +259,7 @@ impl BatchNorm {
         dx: &mut [Y],
     ) {
         let geometry = &self.geometry;
-        let (padded, row, period, threads) =
-            (geometry.padded(), geometry.row_elements(), self.period(), self.team.threads());
+        let (padded, period, threads) = (geometry.padded(), self.period(), self.team.threads());
         if let Some(Pooling::Apart(pool)) = &self.pool {
             // As above.
             fused::backward::<Y>(self, pool, cast_slice(x), dy, index, constants, dx, stages);
@@ -272,27 +270,27 @@ impl BatchNorm {
         {
             repeat(geometry, period, constant, repeated);
         }
-        let (repeated, place) = (&*repeated, &self.place);
+        let (repeated, from, place) = (&*repeated, &self.from, &self.place);
         if let Some(Pooling::Overlapping(pool)) = &self.pool {
             let each = geometry.groups * period;
             let c = [0, 1, 2, 3].map(|i| &repeated[i * each..(i + 1) * each]);
             overlapping::backward::<Y>(self, pool, [cast_slice(x), dy], index, c, dx, stages);
             return;
         }
-        let mut parts = cut(dx, (0..threads).map(|t| geometry.thread_rows(threads, t).len() * row));
+        let steps = [from.step(period), place.step(period)];
+        let mut parts = cut(dx, from.shares(threads));
         self.team.run_parts(&mut parts[..threads], &|thread, part| {
-            let rows = geometry.thread_rows(threads, thread);
-            let first = rows.start;
-            for (group, rows) in place.stretches(rows) {
+            let first = from.share_start(threads, thread);
+            for (group, rows) in self.stretches(geometry.thread_rows(threads, thread)) {
                 let c = [0, 1, 2, 3].map(|i| &repeated[(i * geometry.groups + group) * period..][..period]);
-                let to = &mut part[(rows.start - first) * row..(rows.end - first) * row];
                 let dy = &dy[place.row_start(rows.start)..];
-                let x = &x[rows.start * row..rows.end * row];
+                let span = from.span(rows);
+                let (x, to) = (&x[span.clone()], &mut part[span.start - first..span.end - first]);
                 // Backwards: of large maps, the caches hold what the sums were last made of.
-                let length = flush_length(period);
+                let length = flush_length(steps[0]);
                 for (number, (x, to)) in x.chunks(length).zip(to.chunks_mut(length)).enumerate().rev() {
-                    let dy = &dy[number * flush_length(place.step())..];
-                    gradient(self.level, x, dy, c, self.relu, place.step(), to);
+                    let dy = &dy[number * flush_length(steps[1])..];
+                    gradient(self.level, x, dy, c, self.relu, steps, to);
                 }
             }
         });

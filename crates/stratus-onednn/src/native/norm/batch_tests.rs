@@ -11,7 +11,7 @@ fn norm(shape: &[usize; 4], level: Level, pool: Option<FusedPool>) -> BatchNorm 
     let channels_last = |shape: &[usize; 4]| Geometry::of(shape, &Layout::channels_last(shape)).unwrap();
     let geometry = channels_last(shape);
     let (epsilon, momentum, dtype, team) = (1e-5, 0.1, DType::F32, Team::single());
-    let place = Part::all_of(geometry);
+    let [from, place] = [Part::all_of(geometry); 2];
     let pool = pool.map(|fused| match fused.overlapping {
         Some(pool) => {
             let pooled = channels_last(&fused.output_shape(*shape));
@@ -19,7 +19,19 @@ fn norm(shape: &[usize; 4], level: Level, pool: Option<FusedPool>) -> BatchNorm 
         }
         None => Pooling::Apart(Pool { window: fused.window }),
     });
-    BatchNorm { geometry, place, epsilon, momentum, relu: true, pool, dtype, behind: dtype, level, team }
+    BatchNorm {
+        geometry,
+        from,
+        place,
+        epsilon,
+        momentum,
+        relu: true,
+        pool,
+        dtype,
+        behind: dtype,
+        level,
+        team,
+    }
 }
 
 fn numbers(count: usize) -> Vec<f32> {

@@ -1,21 +1,26 @@
-//! The inner loops of batch norm, over rows of which a period of constants repeats. Results and gradients that are part of a larger map have other
-//! channels between one period and the next: `step` is how far apart they begin.
+//! The inner loops of batch norm, over rows of which a period of constants repeats. Maps that are part of a larger one have other channels between one
+//! period and the next: a step is how far apart these begin. Slices of such maps end with a period, or with what lies before the next one.
 
-use crate::native::simd::{Element, multiversion, prefetch_ahead, prefetch_steps_ahead};
+use crate::native::simd::{Element, multiversion, prefetch_step, steps_ahead};
 
 multiversion! {
-    pub(super) fn moments / moments_body [E: Element] [E] (x: &[E], pivot: &[f32], first: &mut [f32], second: &mut [f32])
+    pub(super) fn moments / moments_body [E: Element] [E] (
+        x: &[E], step: usize, pivot: &[f32], first: &mut [f32], second: &mut [f32],
+    )
 }
 
 /// Adds `sum (x - pivot)` and `sum (x - pivot)^2` per element of the period.
 #[inline(always)]
-fn moments_body<E: Element>(x: &[E], pivot: &[f32], first: &mut [f32], second: &mut [f32]) {
+fn moments_body<E: Element>(x: &[E], step: usize, pivot: &[f32], first: &mut [f32], second: &mut [f32]) {
     let period = pivot.len();
     let (first, second) = (&mut first[..period], &mut second[..period]);
-    let mut quads = x.chunks_exact(4 * period);
+    let ahead = steps_ahead::<E>(step);
+    let mut quads = x.chunks_exact(4 * step);
     for quad in &mut quads {
-        prefetch_ahead(quad);
-        let [a, b, c, d] = quarters(quad, period, period);
+        let [a, b, c, d] = quarters(quad, step, period);
+        for row in [a, b, c, d] {
+            prefetch_step(row, ahead);
+        }
         for i in 0..period {
             let p = pivot[i];
             let (a, b, c, d) = (a[i].load() - p, b[i].load() - p, c[i].load() - p, d[i].load() - p);
@@ -23,7 +28,7 @@ fn moments_body<E: Element>(x: &[E], pivot: &[f32], first: &mut [f32], second: &
             second[i] += (a * a + b * b) + (c * c + d * d);
         }
     }
-    for chunk in quads.remainder().chunks(period) {
+    for chunk in quads.remainder().chunks(step) {
         for (((x, p), first), second) in chunk.iter().zip(pivot).zip(&mut *first).zip(&mut *second) {
             let a = x.load() - p;
             *first += a;
@@ -34,7 +39,7 @@ fn moments_body<E: Element>(x: &[E], pivot: &[f32], first: &mut [f32], second: &
 
 multiversion! {
     pub(super) fn affine / affine_body [X: Element, Y: Element] [X, Y] (
-        x: &[X], constants: [&[f32]; 2], relu: bool, step: usize, y: &mut [Y],
+        x: &[X], constants: [&[f32]; 2], relu: bool, steps: [usize; 2], y: &mut [Y],
     )
 }
 
@@ -43,14 +48,19 @@ fn affine_body<X: Element, Y: Element>(
     x: &[X],
     [scale, shift]: [&[f32]; 2],
     relu: bool,
-    step: usize,
+    steps: [usize; 2],
     y: &mut [Y],
 ) {
     let period = scale.len();
     let shift = &shift[..period];
     // Compared in this sense, so that NaN passes: a diverged run must show.
     let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
-    for (x, y) in x.chunks(period).zip(y.chunks_mut(step)) {
+    // Of a part, the processor does not foresee what comes next by itself.
+    let (is_part, ahead) = (steps[0] > period, steps_ahead::<X>(steps[0]));
+    for (x, y) in x.chunks(steps[0]).zip(y.chunks_mut(steps[1])) {
+        if is_part {
+            prefetch_step(&x[..period], ahead);
+        }
         for (((x, y), a), b) in x.iter().zip(y).zip(scale).zip(shift) {
             let value = x.load().mul_add(*a, *b);
             *y = Y::store(if value <= floor { floor } else { value });
@@ -119,7 +129,7 @@ fn cut_and_sum_body<E: Element, const ADDS: bool>(
 
 multiversion! {
     pub(crate) fn gradient_sums / gradient_sums_body [X: Element, Y: Element] [X, Y] (
-        x: &[X], dy: &[Y], constants: [&[f32]; 3], relu: bool, step: usize, first: &mut [f32], second: &mut [f32],
+        x: &[X], dy: &[Y], constants: [&[f32]; 3], relu: bool, steps: [usize; 2], first: &mut [f32], second: &mut [f32],
     )
 }
 
@@ -130,7 +140,7 @@ fn gradient_sums_body<X: Element, Y: Element>(
     dy: &[Y],
     [scale, shift, mean]: [&[f32]; 3],
     relu: bool,
-    step: usize,
+    steps: [usize; 2],
     first: &mut [f32],
     second: &mut [f32],
 ) {
@@ -140,15 +150,16 @@ fn gradient_sums_body<X: Element, Y: Element>(
     let (shift, mean) = (&shift[..period], &mean[..period]);
     let (first, second) = (&mut first[..period], &mut second[..period]);
     // Four at a time: the sums, which are too many for registers, are then read and written a fourth as often.
-    let mut quads = x.chunks_exact(4 * period);
+    let ahead = (steps_ahead::<X>(steps[0]), steps_ahead::<Y>(steps[1]));
+    let mut quads = x.chunks_exact(4 * steps[0]);
     let mut rest = dy;
-    for x in &mut quads {
-        let (four, behind) = rest.split_at(rest.len().min(4 * step));
+    for quad in &mut quads {
+        let (four, behind) = rest.split_at(rest.len().min(4 * steps[1]));
         rest = behind;
-        prefetch_ahead(x);
-        let (x, dy) = (quarters(x, period, period), quarters(four, step, period));
-        for row in dy {
-            prefetch_steps_ahead(row, step);
+        let (x, dy) = (quarters(quad, steps[0], period), quarters(four, steps[1], period));
+        for (x, dy) in x.into_iter().zip(dy) {
+            prefetch_step(x, ahead.0);
+            prefetch_step(dy, ahead.1);
         }
         for i in 0..period {
             let mut terms = [[0.0; 2]; 4];
@@ -162,10 +173,10 @@ fn gradient_sums_body<X: Element, Y: Element>(
             second[i] += (a[1] + b[1]) + (c[1] + d[1]);
         }
     }
-    for (x, dy) in quads.remainder().chunks(period).zip(rest.chunks(step)) {
+    for (x, dy) in quads.remainder().chunks(steps[0]).zip(rest.chunks(steps[1])) {
         // One length for all, so that the inner loop needs no checks.
-        let n = x.len();
-        let (dy, scale, shift, mean) = (&dy[..n], &scale[..n], &shift[..n], &mean[..n]);
+        let n = x.len().min(period);
+        let (x, dy, scale, shift, mean) = (&x[..n], &dy[..n], &scale[..n], &shift[..n], &mean[..n]);
         for i in 0..n {
             let value = x[i].load();
             let g = if value.mul_add(scale[i], shift[i]) <= cut { 0.0 } else { dy[i].load() };
@@ -186,7 +197,7 @@ fn quarters<E>(whole: &[E], step: usize, length: usize) -> [&[E]; 4] {
 
 multiversion! {
     pub(crate) fn gradient / gradient_body [X: Element, G: Element, Y: Element] [X, G, Y] (
-        x: &[X], dy: &[G], constants: [&[f32]; 4], relu: bool, step: usize, dx: &mut [Y],
+        x: &[X], dy: &[G], constants: [&[f32]; 4], relu: bool, steps: [usize; 2], dx: &mut [Y],
     )
 }
 
@@ -196,17 +207,21 @@ fn gradient_body<X: Element, G: Element, Y: Element>(
     dy: &[G],
     [scale, shift, slope, offset]: [&[f32]; 4],
     relu: bool,
-    step: usize,
+    steps: [usize; 2],
     dx: &mut [Y],
 ) {
     let period = scale.len();
     // Nothing is at most NaN.
     let cut = if relu { 0.0 } else { f32::NAN };
-    for ((x, dy), dx) in x.chunks(period).zip(dy.chunks(step)).zip(dx.chunks_mut(period)) {
+    let [step, of_dy] = steps;
+    let ahead = (steps_ahead::<X>(step), steps_ahead::<G>(of_dy));
+    for ((x, dy), dx) in x.chunks(step).zip(dy.chunks(of_dy)).zip(dx.chunks_mut(step)) {
+        // Of a part, other channels follow.
+        let x = if step > period { &x[..period] } else { x };
         let n = x.len();
         let dy = &dy[..n];
-        prefetch_ahead(x);
-        prefetch_steps_ahead(dy, step);
+        prefetch_step(x, ahead.0);
+        prefetch_step(dy, ahead.1);
         let (dx, scale, shift) = (&mut dx[..n], &scale[..n], &shift[..n]);
         let (slope, offset) = (&slope[..n], &offset[..n]);
         for i in 0..n {

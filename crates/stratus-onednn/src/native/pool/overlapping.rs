@@ -183,7 +183,7 @@ pub(crate) fn reduce_gradients<E: LaneElement>(
     let (period, in_row) = (norm.period(), pool.input.row_elements());
     // Sums of a few rows go to f64 together.
     let together = (flush_length(period) / in_row.max(1)).max(1);
-    for (group, rows) in norm.place.stretches(rows) {
+    for (group, rows) in norm.stretches(rows) {
         let constants = constants.map(|c| &c[group * period..][..period]);
         for first in rows.clone().step_by(together) {
             sums.clear();
@@ -191,7 +191,16 @@ pub(crate) fn reduce_gradients<E: LaneElement>(
                 let gradient: &mut [f32] = &mut cast_slice_mut(sums.stage)[..in_row];
                 let x = &x[row * in_row..][..in_row];
                 pool.gather(row, dy, index, [x, &[]], gradient);
-                gradient_sums(norm.level, x, gradient, constants, false, period, sums.first, sums.second);
+                gradient_sums(
+                    norm.level,
+                    x,
+                    gradient,
+                    constants,
+                    false,
+                    [period; 2],
+                    sums.first,
+                    sums.second,
+                );
             }
             sums.flush(group);
         }
@@ -220,13 +229,13 @@ pub(crate) fn backward<E: LaneElement>(
     norm.team.run_parts(&mut parts[..threads], &|thread, (dx, stage)| {
         let gathered: &mut [f32] = &mut cast_slice_mut(stage)[..in_row];
         let first = rows(thread).start;
-        for (group, rows) in norm.place.stretches(rows(thread)) {
+        for (group, rows) in norm.stretches(rows(thread)) {
             let constants = constants.map(|c| &c[group * period..][..period]);
             for row in rows {
                 let x = &x[row * in_row..][..in_row];
                 let dx = &mut dx[(row - first) * in_row..][..in_row];
                 pool.gather(row, dy, index, [x, dx], gathered);
-                gradient(norm.level, x, gathered, constants, false, period, dx);
+                gradient(norm.level, x, gathered, constants, false, [period; 2], dx);
             }
         }
     });

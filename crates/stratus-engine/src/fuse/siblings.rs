@@ -1,0 +1,143 @@
+//! Convolutions of one tap that read the same map, each before a batch norm of its own: one convolution makes all their outputs, one behind the other.
+//! Forward and for the gradient of the weights, their input is read once instead of once for each, and its gradient is one sum that is written once.
+
+use crate::ops::{Conv2dForward, JoinWeights, MAX_JOINED, PART_BORDER};
+use crate::program::Mode;
+use crate::{Kernel, Phase, Program, Role, Step, ValueId};
+use std::collections::HashSet;
+use stratus_graph::ops::Conv2d;
+
+/// Bytes of a line of the caches.
+const LINE_BYTES: usize = 64;
+
+/// A convolution that may be joined with others, and the norm behind it.
+struct Sibling {
+    /// Its step.
+    step: usize,
+    conv: Conv2d,
+    /// The steps of the norm.
+    norm: [usize; 2],
+}
+
+/// Joins all siblings of a training program.
+pub(super) fn fuse(program: &mut Program) {
+    if program.mode != Mode::Train {
+        return;
+    }
+    let mut next = 0;
+    while next < program.steps.len() {
+        let siblings = find(program, next);
+        if siblings.len() > 1 {
+            join(program, &siblings);
+        }
+        next += 1;
+    }
+}
+
+/// The convolution at `first` and the siblings behind it that can be joined with it, in the order of their channels.
+fn find(program: &Program, first: usize) -> Vec<Sibling> {
+    let to_loss = steps_to_loss(program);
+    let Some(sibling) = sibling(program, first, &to_loss) else { return Vec::new() };
+    let x = program.steps[first].inputs[0];
+    let others = program.readers(x).filter(|&reader| reader > first);
+    let others = others.filter_map(|reader| self::sibling(program, reader, &to_loss));
+    std::iter::once(sibling).chain(others).take(MAX_JOINED).collect()
+}
+
+/// The convolution at `position`, where nothing but a norm over the batch reads what it makes.
+fn sibling(program: &Program, position: usize, to_loss: &HashSet<usize>) -> Option<Sibling> {
+    let step = &program.steps[position];
+    let Kernel::Conv2dForward(Conv2dForward { conv, relu: false }) = step.kernel else { return None };
+    let &[_, weight] = &step.inputs[..] else { return None };
+    // Otherwise two parts of a pixel would share a line of the caches, which both norms would bring there and write.
+    let border = PART_BORDER.max(LINE_BYTES / program.value(step.outputs[0]).dtype.bytes());
+    if !conv.out_channels.is_multiple_of(border) || !conv.is_pointwise() {
+        return None;
+    }
+    if program.readers(weight).count() > 1 || !is_trained(program, weight) {
+        return None;
+    }
+    let readers: Vec<usize> = program.readers(step.outputs[0]).collect();
+    let norm: [usize; 2] = readers.try_into().ok()?;
+    let is_norm = |at: &usize| match program.steps[*at].kernel {
+        Kernel::BatchNormStatistics(_) => true,
+        Kernel::BatchNormApply(norm) => norm.pool.is_none(),
+        _ => false,
+    };
+    // Where no gradient comes from, none would be written: the part of it would be anything.
+    (norm.iter().all(is_norm) && to_loss.contains(&norm[1])).then_some(Sibling { step: position, conv, norm })
+}
+
+/// Whether a weight, or what it is a copy of, is trained.
+fn is_trained(program: &Program, weight: ValueId) -> bool {
+    let value = program.value(weight);
+    let master = value.name.trim_end_matches(crate::lower::COPY_SUFFIX);
+    let is_master = |other: &crate::program::Value| other.role == Role::Parameter && other.name == master;
+    value.role == Role::Parameter || value.role == Role::Copy && program.values.iter().any(is_master)
+}
+
+/// The steps of which the loss is a function.
+fn steps_to_loss(program: &Program) -> HashSet<usize> {
+    let mut read: HashSet<ValueId> = HashSet::new();
+    let mut found = HashSet::new();
+    for (position, step) in program.steps.iter().enumerate().rev() {
+        if step.phase == Phase::Loss || step.outputs.iter().chain(&step.updates).any(|id| read.contains(id)) {
+            read.extend(step.inputs.iter().chain(&step.updates));
+            found.insert(position);
+        }
+    }
+    found
+}
+
+/// Puts one convolution in the place of the first of its siblings.
+fn join(program: &mut Program, siblings: &[Sibling]) {
+    let steps: Vec<&Step> = siblings.iter().map(|sibling| &program.steps[sibling.step]).collect();
+    let layers: Vec<usize> = steps.iter().flat_map(|step| step.layers.clone()).collect();
+    let weights: Vec<ValueId> = steps.iter().map(|step| step.inputs[1]).collect();
+    let (x, y, phase) = (steps[0].inputs[0], steps[0].outputs[0], steps[0].phase);
+    let conv = Conv2d {
+        out_channels: siblings.iter().map(|sibling| sibling.conv.out_channels).sum(),
+        ..siblings[0].conv
+    };
+    let names: Vec<&str> = layers.iter().map(|&layer| program.layers[layer].name.as_str()).collect();
+    let names = names.join("+");
+    let (like_y, like_weight) = (program.value(y).clone(), program.value(weights[0]).clone());
+    let mut shape = like_y.shape;
+    shape[1] = conv.out_channels;
+    let y = program.add_samples(format!("{names}:y"), &shape, like_y.dtype);
+    let weight = program.add_value(
+        format!("{names}:weights"),
+        &conv.weight_shape(),
+        like_weight.dtype,
+        Role::Transient,
+    );
+    let mut first = 0;
+    for sibling in siblings {
+        for at in sibling.norm {
+            let step = &mut program.steps[at];
+            step.inputs[0] = y;
+            match &mut step.kernel {
+                Kernel::BatchNormStatistics(norm) => norm.part = Some(first),
+                Kernel::BatchNormApply(norm) => norm.parts.x = Some(first),
+                _ => {}
+            }
+        }
+        first += sibling.conv.out_channels;
+    }
+    let step = |kernel, inputs, output| {
+        let (layers, outputs) = (layers.clone(), vec![output]);
+        Step { kernel, phase, layers, inputs, updates: vec![], outputs }
+    };
+    let joined = [
+        step(JoinWeights.into(), weights, weight),
+        step(Conv2dForward { conv, relu: false }.into(), vec![x, weight], y),
+    ];
+    let positions: HashSet<usize> = siblings.iter().map(|sibling| sibling.step).collect();
+    let earliest = positions.iter().copied().min().unwrap_or_default();
+    let mut kept = std::mem::take(&mut program.steps);
+    let behind = kept.split_off(earliest);
+    kept.extend(joined);
+    let behind = behind.into_iter().zip(earliest..).filter(|(_, position)| !positions.contains(position));
+    kept.extend(behind.map(|(step, _)| step));
+    program.steps = kept;
+}
