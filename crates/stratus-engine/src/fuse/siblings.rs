@@ -24,24 +24,25 @@ pub(super) fn fuse(program: &mut Program) {
     if program.mode != Mode::Train {
         return;
     }
+    let mut to_loss = steps_to_loss(program);
     let mut next = 0;
     while next < program.steps.len() {
-        let siblings = find(program, next);
+        let siblings = find(program, next, &to_loss);
         if siblings.len() > 1 {
             join(program, &siblings);
+            to_loss = steps_to_loss(program);
         }
         next += 1;
     }
 }
 
 /// The convolution at `first` and the siblings behind it that can be joined with it, in the order of their channels.
-fn find(program: &Program, first: usize) -> Vec<Sibling> {
-    let to_loss = steps_to_loss(program);
-    let Some(sibling) = sibling(program, first, &to_loss) else { return Vec::new() };
+fn find(program: &Program, first: usize, to_loss: &HashSet<usize>) -> Vec<Sibling> {
+    let Some(eldest) = sibling(program, first, to_loss) else { return Vec::new() };
     let x = program.steps[first].inputs[0];
     let others = program.readers(x).filter(|&reader| reader > first);
-    let others = others.filter_map(|reader| self::sibling(program, reader, &to_loss));
-    std::iter::once(sibling).chain(others).take(MAX_JOINED).collect()
+    let others = others.filter_map(|reader| sibling(program, reader, to_loss));
+    std::iter::once(eldest).chain(others).take(MAX_JOINED).collect()
 }
 
 /// The convolution at `position`, where nothing but a norm over the batch reads what it makes.
