@@ -49,12 +49,16 @@ impl Geometry {
         layout.same_bytes(&blocked).then(|| whole(groups, 16))
     }
 
+    /// Whether all channels of a pixel lie side by side, without padding.
+    fn is_channels_last(&self) -> bool {
+        self.groups == 1 && self.width == self.channels
+    }
+
     /// The same of a map with other channels, which lies as this one does.
     #[must_use]
     pub fn with_channels(&self, channels: usize) -> Self {
         let images = self.planes / self.groups.max(1);
-        let is_channels_last = self.groups == 1 && self.width == self.channels;
-        let width = if is_channels_last { channels } else { self.width };
+        let width = if self.is_channels_last() { channels } else { self.width };
         let groups = channels.div_ceil(width.max(1));
         Self { planes: images * groups, width, groups, channels, ..*self }
     }
@@ -122,8 +126,7 @@ impl Part {
         let alike = (whole.height, whole.row) == (part.height, part.row)
             && whole.planes * part.groups == part.planes * whole.groups
             && first + part.channels <= whole.channels;
-        if [whole.groups, part.groups] == [1, 1] && part.width == part.channels {
-            // Channels last: all channels of a pixel side by side.
+        if whole.is_channels_last() && part.is_channels_last() {
             return alike.then_some(Self { part, whole, group: 0, within: first });
         }
         let ends = part.channels.is_multiple_of(part.width) || first + part.channels == whole.channels;
@@ -282,6 +285,7 @@ mod tests {
         assert_eq!(Part::of(in_blocks(48), 8, in_blocks(16)), None);
         assert_eq!(Part::of(in_blocks(48), 16, in_blocks(5)), None);
         assert_eq!(Part::of(in_blocks(48), 16, channels_last(32)), None);
+        assert_eq!(Part::of(in_blocks(5), 0, channels_last(5)), None);
         assert_eq!(Part::of(channels_last(48), 40, channels_last(16)), None);
         assert!(Part::of(channels_last(48), 40, channels_last(8)).is_some());
     }
