@@ -9,7 +9,7 @@ use crate::differentiate::GRADIENT_SUFFIX;
 use crate::ops::AddTiles;
 use crate::program::Section;
 use crate::tile::TILE_SUFFIX;
-use crate::{EngineError, Program, Role, Step, ValueId};
+use crate::{EngineError, Kernel, Program, Role, Step, ValueId};
 use std::collections::HashMap;
 
 /// Turns a differentiated program for one micro-batch into that for a batch of `count` of them.
@@ -31,18 +31,21 @@ pub fn micro_batches(program: &Program, count: usize) -> Result<Program, EngineE
         value.shape[0] *= count;
     }
     let gradients = gradients(program);
-    whole.steps.clear();
-    for (position, step) in program.steps.iter().enumerate() {
+    // What is made of parameters alone is the same for all parts, and is made once.
+    let is_common = |step: &Step| matches!(step.kernel, Kernel::JoinWeights(_));
+    whole.steps.retain(is_common);
+    let common = whole.steps.len();
+    for (position, step) in program.steps.iter().enumerate().filter(|(_, step)| !is_common(step)) {
         whole.steps.push(step.clone());
         for &part in gradients.get(&position).into_iter().flatten() {
             let add = add(&mut whole, part, step);
             whole.steps.push(add);
         }
     }
-    let all = whole.steps.len();
+    let parts = whole.steps.len() - common;
     whole.sections.push(Section {
-        first: 0,
-        count: all,
+        first: common,
+        count: parts,
         tiles: count,
         micro_batches: true,
         from_last: false,

@@ -12,8 +12,7 @@ use stratus_engine::recompute::AGAIN_SUFFIX;
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::{Backend, Choices, Kernel, Precision, PrepareRequest};
 use stratus_graph::ops::{
-    AdaptiveAvgPool2d, AvgPool2d, BatchNorm2d, Concat, Conv2d, Flatten, Linear, LocalResponseNorm, MaxPool2d,
-    Relu,
+    AdaptiveAvgPool2d, AvgPool2d, BatchNorm2d, Conv2d, Flatten, Linear, LocalResponseNorm, MaxPool2d, Relu,
 };
 use stratus_graph::{Graph, GraphBuilder, Op, Shape};
 
@@ -82,26 +81,6 @@ fn grouped() -> Graph {
 
 const BATCH: usize = 7;
 
-/// Convolutions of one tap that read the same map, one of which does not fill its last line of a cache; one is read by another convolution, the others
-/// are put one behind the other.
-fn siblings() -> Graph {
-    let (mut graph, images) = GraphBuilder::new("siblings", Shape(vec![3, 7, 6]));
-    let mut block = |name: &str, conv: Conv2d, x| {
-        let y = graph.add(&format!("{name}.conv"), conv, &[x]).unwrap();
-        let y = graph.add(&format!("{name}.bn"), BatchNorm2d::new(conv.out_channels), &[y]).unwrap();
-        graph.add(&format!("{name}.relu"), Relu, &[y]).unwrap()
-    };
-    let x = block("stem", Conv2d::new(3, 17, 3, 1, 1), images);
-    let [a, b, c, d] = [32, 64, 96, 5]
-        .map(|channels| block(&format!("branch{channels}"), Conv2d::new(17, channels, 1, 1, 0), x));
-    let b = block("behind", Conv2d::new(64, 16, 3, 1, 1), b);
-    let y = graph.add("concat", Concat, &[a, c, b, d]).unwrap();
-    let y = graph.add("average", AdaptiveAvgPool2d::GLOBAL, &[y]).unwrap();
-    let y = graph.add("flatten", Flatten, &[y]).unwrap();
-    let y = graph.add("fc", linear(32 + 96 + 16 + 5, CLASSES), &[y]).unwrap();
-    graph.finish(y).unwrap()
-}
-
 /// Tiles divide the batch.
 const BATCH_IN_TILES: usize = 32;
 
@@ -136,7 +115,7 @@ fn allowed(graph: &Graph, precision: Precision, exact: &(Vec<f64>, Vec<f64>)) ->
 #[test]
 fn small_networks_follow_the_reference() {
     let Some(backend) = backend(2) else { return };
-    for graph in [averaged(16), averaged(5), averaged(33), vectors(), grouped(), siblings()] {
+    for graph in [averaged(16), averaged(5), averaged(33), vectors(), grouped(), network::siblings()] {
         let exact = train(&ReferenceBackend, &graph, Precision::F32, "plain");
         for precision in precisions(&backend) {
             let allowed = allowed(&graph, precision, &exact);
@@ -233,7 +212,7 @@ fn joined_updates_follow_the_reference() {
 #[test]
 fn what_is_made_again_changes_no_bits() {
     let Some(backend) = backend(2) else { return };
-    for graph in [network::branches(), network::digits([3, 9, 8], 8), grouped(), siblings()] {
+    for graph in [network::branches(), network::digits([3, 9, 8], 8), grouped(), network::siblings()] {
         for precision in precisions(&backend) {
             for layout in LAYOUTS {
                 let run = |bytes| {
@@ -261,7 +240,7 @@ fn tiles_and_measured_choices_change_no_numbers() {
         (vectors(), 5_000),
         (grouped(), 160_000),
         (grouped(), 50_000),
-        (siblings(), 100_000),
+        (network::siblings(), 100_000),
     ] {
         let run = |layout, cache_bytes| {
             Run::new(&backend, &graph, Precision::F32, BATCH_IN_TILES, layout, cache_bytes).unwrap()
@@ -282,7 +261,7 @@ fn tiles_and_measured_choices_change_no_numbers() {
 #[test]
 fn joined_weights_follow_the_reference_however_they_lie() {
     let Some(backend) = backend(2) else { return };
-    let graph = siblings();
+    let graph = network::siblings();
     let exact = train(&ReferenceBackend, &graph, Precision::F32, "plain");
     for precision in precisions(&backend) {
         let program = training_program(&graph, precision, BATCH, WHOLE);

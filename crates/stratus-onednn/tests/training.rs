@@ -5,7 +5,8 @@
 mod common;
 
 use common::network::{
-    Run, WHOLE, branches, choices, digits, offered, training_by, training_in_micro_batches, training_program,
+    Run, WHOLE, branches, choices, digits, offered, siblings, training_by, training_in_micro_batches,
+    training_program,
 };
 use common::{LAYOUTS, PRECISIONS, backend, precisions};
 use stratus_engine::ops::{Adaptive, AdaptiveUpdate};
@@ -149,7 +150,8 @@ fn parameters_frozen_alone_follow_the_reference() {
 #[test]
 fn micro_batches_follow_the_reference() {
     let Some(backend) = backend(2) else { return };
-    for (graph, count) in [(branches(), 2), (digits([3, 9, 8], 8), 4), (digits([1, 9, 8], 8), 4)] {
+    let graphs = [(branches(), 2), (digits([3, 9, 8], 8), 4), (digits([1, 9, 8], 8), 4), (siblings(), 4)];
+    for (graph, count) in graphs {
         let run = |backend: &dyn Backend, precision, layout: Option<&str>| {
             let program = training_in_micro_batches(&graph, precision, 16, count);
             let run = Run::of(backend, &graph, &program, layout, WHOLE, &Choices::default()).unwrap();

@@ -26,27 +26,23 @@ trait Gradient: Send + Sync {
     fn make(&self, o: &mut Operands<'_>, bias: bool);
 }
 
-impl<U: Multiply> Gradient for WeightGradient<U> {
-    fn scratch_bytes(&self) -> usize {
-        self.scratch_bytes()
-    }
+/// Those of kernels that make the bias's too, on what multiplies as they need.
+macro_rules! gradient_with_bias {
+    ($($kernel:ident on $unit:ident),*) => {$(
+        impl<U: $unit> Gradient for $kernel<U> {
+            fn scratch_bytes(&self) -> usize {
+                self.scratch_bytes()
+            }
 
-    fn make(&self, o: &mut Operands<'_>, bias: bool) {
-        let (db, scratch) = if bias { (o.elements(3), 4) } else { (&mut [][..], 3) };
-        self.run(o.elements(0), o.elements(1), o.elements(2), db, o.elements(scratch));
-    }
+            fn make(&self, o: &mut Operands<'_>, bias: bool) {
+                let (db, scratch) = if bias { (o.elements(3), 4) } else { (&mut [][..], 3) };
+                self.run(o.elements(0), o.elements(1), o.elements(2), db, o.elements(scratch));
+            }
+        }
+    )*};
 }
 
-impl<U: Products> Gradient for WindowGradient<U> {
-    fn scratch_bytes(&self) -> usize {
-        self.scratch_bytes()
-    }
-
-    fn make(&self, o: &mut Operands<'_>, bias: bool) {
-        let (db, scratch) = if bias { (o.elements(3), 4) } else { (&mut [][..], 3) };
-        self.run(o.elements(0), o.elements(1), o.elements(2), db, o.elements(scratch));
-    }
-}
+gradient_with_bias!(WeightGradient on Multiply, WindowGradient on Products);
 
 impl Gradient for TapGradient {
     fn scratch_bytes(&self) -> usize {

@@ -11,6 +11,7 @@ use stratus_engine::differentiate::GRADIENT_SUFFIX;
 use stratus_engine::ops::{Convert, Kernel, LinearBackwardWeights, LinearUpdate, Reorder};
 use stratus_engine::program::Mode;
 use stratus_engine::recompute::AGAIN_SUFFIX;
+use stratus_engine::tile::TILE_SUFFIX;
 use stratus_engine::{Layout, Phase, PreparedStep, Role, Step, ValueId};
 
 impl Builder<'_> {
@@ -148,7 +149,8 @@ impl Builder<'_> {
             chosen.candidate.weights().ok_or("the implementation makes no gradient of weights")?;
         let made = self.backend.learn(desc, DataType::F32)?;
         let mut step = step.clone();
-        if self.tiles > 1 {
+        // Joined weights have no sum: in micro-batches, those of each of them are added up.
+        if self.tiles > 1 && self.program.value(gradient).name.ends_with(TILE_SUFFIX) {
             // The tiles are added up as they are made; the sum is brought where it is wanted.
             self.layouts[gradient.0] = Some(made);
             self.push(step, chosen.kernel);

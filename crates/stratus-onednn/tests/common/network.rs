@@ -13,8 +13,9 @@ use stratus_engine::update::{Optimiser, update, update_joined};
 use stratus_engine::{
     Backend, Choices, Clock, DType, EngineError, Precision, Program, Role, Session, differentiate,
 };
+use stratus_graph::ops::{AdaptiveAvgPool2d, BatchNorm2d, Concat, Conv2d, Flatten, Linear, Relu};
 use stratus_graph::zoo::{self, Hyperparameters};
-use stratus_graph::{Graph, layer_file};
+use stratus_graph::{Graph, GraphBuilder, Shape, layer_file};
 
 pub const CLASSES: usize = 10;
 
@@ -34,6 +35,27 @@ pub fn digits(input: [usize; 3], width: usize) -> Graph {
 /// A network whose values have several readers, with dropout and an auxiliary loss.
 pub fn branches() -> Graph {
     layer_file::parse(include_str!("../../../stratus-engine/tests/branches.toml")).unwrap()
+}
+
+/// Convolutions of one tap that read the same map, one of which does not fill its last line of a cache; one is read by another convolution, the others
+/// are put one behind the other.
+pub fn siblings() -> Graph {
+    let (mut graph, images) = GraphBuilder::new("siblings", Shape(vec![3, 7, 6]));
+    let mut block = |name: &str, conv: Conv2d, x| {
+        let y = graph.add(&format!("{name}.conv"), conv, &[x]).unwrap();
+        let y = graph.add(&format!("{name}.bn"), BatchNorm2d::new(conv.out_channels), &[y]).unwrap();
+        graph.add(&format!("{name}.relu"), Relu, &[y]).unwrap()
+    };
+    let x = block("stem", Conv2d::new(3, 17, 3, 1, 1), images);
+    let [a, b, c, d] = [32, 64, 96, 5]
+        .map(|channels| block(&format!("branch{channels}"), Conv2d::new(17, channels, 1, 1, 0), x));
+    let b = block("behind", Conv2d::new(64, 16, 3, 1, 1), b);
+    let y = graph.add("concat", Concat, &[a, c, b, d]).unwrap();
+    let y = graph.add("average", AdaptiveAvgPool2d::GLOBAL, &[y]).unwrap();
+    let y = graph.add("flatten", Flatten, &[y]).unwrap();
+    let fc = Linear { in_features: 32 + 96 + 16 + 5, out_features: CLASSES, bias: true };
+    let y = graph.add("fc", fc, &[y]).unwrap();
+    graph.finish(y).unwrap()
 }
 
 /// Numbers in [-1, 1), a function of the seed.
