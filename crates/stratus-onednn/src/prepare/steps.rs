@@ -191,54 +191,50 @@ impl Builder<'_> {
         self.native(joined, false)
     }
 
-    /// The gradient of one of several joined weights: it lies as all of them, in row-major order, and the weight too, where nothing else is decided.
+    /// The gradient of one of several joined weights: in row-major order, as all of them lie.
     fn split_gradient(&mut self, step: &Step) -> Result<(), String> {
-        let own = step.outputs[0];
-        let plain = Layout::plain(&self.program.value(own).shape);
-        let wanted = self.parameter_of(own).and_then(|parameter| self.layouts[parameter.0].clone());
-        let wanted = wanted.unwrap_or_else(|| plain.clone());
-        let [joined] = step.inputs[..] else { return Err("it takes the gradient of one weight".to_owned()) };
-        let lies =
-            self.layouts[joined.0].get_or_insert_with(|| Layout::plain(&self.program.value(joined).shape));
+        let (joined, own) = (step.inputs[0], step.outputs[0]);
+        let [joined_lies, plain] = [joined, own].map(|id| Layout::plain(&self.program.value(id).shape));
+        let lies = self.layouts[joined.0].get_or_insert(joined_lies);
         if !lies.is_row_major() {
             return Err(format!("the gradient of joined weights lies as {}", lies.tag));
         }
-        self.layouts[own.0] = Some(wanted.clone());
-        let mut split = step.clone();
-        if wanted.same_bytes(&plain) {
-            return self.native(split, false);
-        }
-        let raw = self.temporary(own, ":raw", plain);
-        split.outputs[0] = raw;
-        let layers = step.layers.clone();
-        self.native(split, false)?;
-        let (step, kernel) = self.reorder(layers, raw, own)?;
-        self.push(step, kernel);
-        Ok(())
+        self.make_gradient(step, plain, Self::push)
     }
 
     /// A sum over tiles lies as its tiles do; where the parameter lies otherwise, it is brought there when all were added.
     fn add_tiles(&mut self, step: &Step) -> Result<(), String> {
-        let (part, sum) = (step.inputs[0], step.outputs[0]);
+        let part = step.inputs[0];
         let made =
             self.layouts[part.0].clone().unwrap_or_else(|| Layout::plain(&self.program.value(part).shape));
         self.layouts[part.0] = Some(made.clone());
-        let parameter = self.parameter_of(sum);
-        let wanted = match parameter {
+        self.make_gradient(step, made, Self::push_behind)
+    }
+
+    /// Adds a step on our own kernels that makes the gradient of a parameter in the layout `made`; where the parameter lies otherwise, `push` adds what
+    /// brings it there.
+    fn make_gradient(
+        &mut self,
+        step: &Step,
+        made: Layout,
+        push: fn(&mut Self, Step, PreparedStep),
+    ) -> Result<(), String> {
+        let gradient = step.outputs[0];
+        let wanted = match self.parameter_of(gradient) {
             Some(parameter) => self.layouts[parameter.0].get_or_insert_with(|| made.clone()).clone(),
             None => made.clone(),
         };
-        self.layouts[sum.0] = Some(wanted.clone());
+        self.layouts[gradient.0] = Some(wanted.clone());
         let mut step = step.clone();
         if wanted.same_bytes(&made) {
             return self.native(step, false);
         }
-        let raw = self.temporary(sum, ":raw", made);
+        let raw = self.temporary(gradient, ":raw", made);
         step.outputs[0] = raw;
         let layers = step.layers.clone();
         self.native(step, false)?;
-        let (step, kernel) = self.reorder(layers, raw, sum)?;
-        self.push_behind(step, kernel);
+        let (step, kernel) = self.reorder(layers, raw, gradient)?;
+        push(self, step, kernel);
         Ok(())
     }
 
