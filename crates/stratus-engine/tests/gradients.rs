@@ -16,6 +16,7 @@ use stratus_engine::ops::{
 use stratus_engine::program::{Layer, Mode};
 use stratus_engine::{DType, Kernel, Phase, Precision, Program, Role, Step, ValueId};
 use stratus_graph::ops::{BatchNorm2d, Conv2d, Flatten, Linear};
+use stratus_graph::zoo::{self, Hyperparameters};
 use stratus_graph::{Graph, GraphBuilder, Shape};
 
 const CLASSES: usize = 3;
@@ -370,6 +371,23 @@ fn siblings_are_one_convolution() {
     let fc = Linear { in_features: 16 * 4 * 4, out_features: CLASSES, bias: true };
     let y = unread.add("fc", fc, &[y]).unwrap();
     assert!(joined(&unread.finish(y).unwrap()).is_empty());
+}
+
+/// Of the three convolutions of one tap that read the input of an inception block those are joined whose channels fill lines of a cache.
+#[test]
+fn the_siblings_of_googlenet_are_joined() {
+    let hyper = Hyperparameters { input: [3, 64, 64], classes: 10, width: None };
+    let graph = (zoo::find("googlenet").unwrap().build)(&hyper).unwrap();
+    for (precision, expected) in
+        [(Precision::F32, vec![3, 3, 3, 2, 2, 3, 3, 3, 3]), (Precision::Bf16, vec![2, 3, 2, 2, 3, 3, 2])]
+    {
+        let program = fuse(&lower(&graph, Mode::Train, precision, 2).unwrap()).unwrap();
+        let joined = program.steps.iter().filter_map(|step| match step.kernel {
+            Kernel::JoinWeights(_) => Some(step.inputs.len()),
+            _ => None,
+        });
+        assert_eq!(joined.collect::<Vec<_>>(), expected, "{precision}");
+    }
 }
 
 /// A network that begins with a stem, fused and not: the images are constants.
