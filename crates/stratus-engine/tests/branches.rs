@@ -4,9 +4,8 @@
 
 mod common;
 
-use common::{HYPER, Probe, branches, numbers, session, training_program};
+use common::{HYPER, Probe, branches, fuse, numbers, session, training_program};
 use stratus_engine::differentiate::differentiate;
-use stratus_engine::fuse::fuse;
 use stratus_engine::lower::lower;
 use stratus_engine::program::Mode;
 use stratus_engine::session::Hyper;

@@ -4,10 +4,9 @@
 
 mod common;
 
-use common::{Checked, HYPER, Probe, branches, check_gradient, digits, inception, numbers, residual};
+use common::{Checked, HYPER, Probe, branches, check_gradient, digits, fuse, inception, numbers, residual};
 use stratus_engine::cases::{self, Case, Fill};
 use stratus_engine::differentiate::differentiate;
-use stratus_engine::fuse::fuse;
 use stratus_engine::lower::lower;
 use stratus_engine::ops::{
     BatchNormAddApply, BatchNormApply, BatchNormStatistics, LinearForward, METRICS, SoftmaxCrossEntropy,
@@ -387,6 +386,9 @@ fn the_siblings_of_googlenet_are_joined() {
             _ => None,
         });
         assert_eq!(joined.collect::<Vec<_>>(), expected, "{precision}");
+        // Small maps stay in a cache from one reader to the next.
+        let program = stratus_engine::fuse::fuse(&lower(&graph, Mode::Train, precision, 2).unwrap()).unwrap();
+        assert!(!program.steps.iter().any(|step| matches!(step.kernel, Kernel::JoinWeights(_))));
     }
 }
 

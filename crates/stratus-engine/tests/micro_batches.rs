@@ -4,9 +4,8 @@
 
 mod common;
 
-use common::{Checked, Probe, branches, check_gradient, digits, numbers, published_digits, sgd};
+use common::{Checked, Probe, branches, check_gradient, digits, fuse, numbers, published_digits, sgd};
 use stratus_engine::differentiate::differentiate;
-use stratus_engine::fuse::fuse;
 use stratus_engine::lower::lower;
 use stratus_engine::micro_batch::micro_batches;
 use stratus_engine::program::Mode;

@@ -5,8 +5,7 @@
 
 mod common;
 
-use common::{digits, published_digits, session, training_program};
-use stratus_engine::fuse::fuse;
+use common::{digits, fuse, published_digits, session, training_program};
 use stratus_engine::lower::{lower, refresh};
 use stratus_engine::ops::{Kernel, KernelSpec, ReluForward};
 use stratus_engine::program::Mode;

@@ -4,9 +4,8 @@
 
 mod common;
 
-use common::{Probe, branches, digits, inception, session, sgd};
+use common::{Probe, branches, digits, fuse, inception, session, sgd};
 use stratus_engine::differentiate::differentiate;
-use stratus_engine::fuse::fuse;
 use stratus_engine::lower::lower;
 use stratus_engine::ops::{KernelSpec, Tiling};
 use stratus_engine::program::Mode;

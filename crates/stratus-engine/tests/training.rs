@@ -4,8 +4,7 @@
 
 mod common;
 
-use common::{digits, numbers, training_program};
-use stratus_engine::fuse::fuse;
+use common::{digits, fuse, numbers, training_program};
 use stratus_engine::lower::{lower, refresh};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::Mode;

@@ -4,10 +4,9 @@
 
 mod common;
 
-use common::{Probe, branches, digits, numbers, sgd};
+use common::{Probe, branches, digits, fuse, numbers, sgd};
 use std::collections::HashMap;
 use stratus_engine::differentiate::differentiate;
-use stratus_engine::fuse::fuse;
 use stratus_engine::lower::lower;
 use stratus_engine::micro_batch::micro_batches;
 use stratus_engine::program::Mode;

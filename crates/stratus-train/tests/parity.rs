@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use stratus_engine::backend::step_key;
 use stratus_engine::differentiate::{GRADIENT_SUFFIX, differentiate};
-use stratus_engine::fuse::fuse;
+use stratus_engine::fuse::{LARGE_MAP, fuse_joining};
 use stratus_engine::lower::lower;
 use stratus_engine::ops::SgdUpdate;
 use stratus_engine::plan::{Persistent, Plan};
@@ -89,8 +89,9 @@ fn graph(fixture: &Fixture) -> Graph {
 }
 
 /// The training program, its logits and the gradients of its parameters kept for reading.
-fn program(fixture: &Fixture, graph: &Graph, tile_bytes: usize) -> Program {
-    let forward = fuse(&lower(graph, Mode::Train, Precision::F32, fixture.input[0]).unwrap()).unwrap();
+fn program(fixture: &Fixture, graph: &Graph, tile_bytes: usize, large: usize) -> Program {
+    let forward = lower(graph, Mode::Train, Precision::F32, fixture.input[0]).unwrap();
+    let forward = fuse_joining(&forward, large).unwrap();
     let mut program = tile(&differentiate(&forward).unwrap(), tile_bytes, 1).unwrap();
     let logits: Vec<_> =
         program.steps.iter().filter(|step| step.phase == Phase::Loss).map(|step| step.inputs[0]).collect();
@@ -137,15 +138,27 @@ fn by_minimal_filtering(backend: &dyn Backend, program: &Program, choices: &mut 
 }
 
 /// Trains five steps on a backend and compares.
-fn trains(backend: &dyn Backend, network: &str, tile_bytes: usize, layout: Option<&str>, filtering: bool) {
+/// How a network trains: in tiles that fit so many bytes, in a layout of maps, with convolutions joined that read maps of so many bytes, and with those by
+/// minimal filtering that can be.
+struct Way<'a> {
+    tile_bytes: usize,
+    layout: Option<&'a str>,
+    large: usize,
+    filtering: bool,
+}
+
+const PLAIN: Way<'static> = Way { tile_bytes: usize::MAX, layout: None, large: LARGE_MAP, filtering: false };
+
+fn trains(backend: &dyn Backend, network: &str, way: &Way<'_>) {
     let fixture = load(network);
     let graph = graph(&fixture);
-    let program = program(&fixture, &graph, tile_bytes);
+    let program = program(&fixture, &graph, way.tile_bytes, way.large);
     let maps = program.values.iter().filter(|value| value.shape.len() == 4 && value.per_sample);
-    let layouts = layout
+    let layouts = way
+        .layout
         .map_or_else(BTreeMap::new, |tag| maps.map(|value| (value.name.clone(), tag.to_owned())).collect());
     let mut choices = Choices { layouts, ..Choices::default() };
-    if filtering {
+    if way.filtering {
         let found = by_minimal_filtering(backend, &program, &mut choices);
         println!("{network}: {found} steps by minimal filtering");
         assert!(found > 0, "{network}");
@@ -209,7 +222,7 @@ fn trained(graph: &Graph) -> usize {
 fn on_onednn(network: &str) {
     let Some(backend) = onednn() else { return };
     for (tile_bytes, layout) in [(usize::MAX, "nhwc"), (1 << 20, "nChw16c")] {
-        trains(&backend, network, tile_bytes, Some(layout), false);
+        trains(&backend, network, &Way { tile_bytes, layout: Some(layout), ..PLAIN });
     }
 }
 
@@ -219,7 +232,16 @@ fn on_minimal_filtering(network: &str) {
     if !backend.supports(Precision::Bf16) {
         return eprintln!("SKIPPED: minimal filtering is for processors with AVX-512, as bf16 is");
     }
-    trains(&backend, network, usize::MAX, Some("nhwc"), true);
+    trains(&backend, network, &Way { layout: Some("nhwc"), filtering: true, ..PLAIN });
+}
+
+/// Convolutions that read the same map are joined where it is large: here where it is small too.
+#[test]
+fn googlenet_with_all_siblings_joined() {
+    let Some(backend) = onednn() else { return };
+    for layout in ["nhwc", "nChw16c"] {
+        trains(&backend, "googlenet", &Way { layout: Some(layout), large: 0, ..PLAIN });
+    }
 }
 
 #[test]
@@ -243,8 +265,8 @@ fn the_rule_is_that_of_the_fixtures() {
 
 #[test]
 fn the_reference_agrees_with_pytorch_too() {
-    trains(&ReferenceBackend, "digits", usize::MAX, None, false);
-    trains(&ReferenceBackend, "digits", 1 << 14, None, false);
+    trains(&ReferenceBackend, "digits", &PLAIN);
+    trains(&ReferenceBackend, "digits", &Way { tile_bytes: 1 << 14, ..PLAIN });
 }
 
 macro_rules! networks {

@@ -22,11 +22,22 @@ const FUSIONS: &[Fusion] = &[
     ("fuse batch_norm2d+max_pool2d", batch_norm_pool::fuse),
 ];
 
+/// The bytes of a map from which on the convolutions that read it are joined: what is smaller stays in the last cache from one of its readers to the next.
+pub const LARGE_MAP: usize = 8 << 20;
+
 /// Applies every fusion wherever it fits.
 ///
 /// # Errors
 /// Only where verification fails.
 pub fn fuse(forward: &Program) -> Result<Program, EngineError> {
+    fuse_joining(forward, LARGE_MAP)
+}
+
+/// As [`fuse`], with another size than [`LARGE_MAP`].
+///
+/// # Errors
+/// Only where verification fails.
+pub fn fuse_joining(forward: &Program, large: usize) -> Result<Program, EngineError> {
     let mut program = forward.clone();
     for (pass, rule) in FUSIONS {
         while apply(&mut program, *rule) {}
@@ -35,7 +46,7 @@ pub fn fuse(forward: &Program) -> Result<Program, EngineError> {
     batch_norm_add::fuse(&mut program);
     stem::fuse(&mut program);
     concat::fuse(&mut program);
-    siblings::fuse(&mut program);
+    siblings::fuse(&mut program, large);
     join_statistics(&mut program);
     program.drop_unused_values();
     program.verify("fuse")?;

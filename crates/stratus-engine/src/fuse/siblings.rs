@@ -19,8 +19,8 @@ struct Sibling {
     norm: [usize; 2],
 }
 
-/// Joins all siblings of a training program.
-pub(super) fn fuse(program: &mut Program) {
+/// Joins all siblings of a training program that read maps of so many bytes or more.
+pub(super) fn fuse(program: &mut Program, large: usize) {
     if program.mode != Mode::Train {
         return;
     }
@@ -28,7 +28,10 @@ pub(super) fn fuse(program: &mut Program) {
     let mut next = 0;
     while next < program.steps.len() {
         let siblings = find(program, next, &to_loss);
-        if siblings.len() > 1 {
+        let reads_large = siblings
+            .first()
+            .is_some_and(|eldest| program.value(program.steps[eldest.step].inputs[0]).bytes() >= large);
+        if reads_large && siblings.len() > 1 {
             join(program, &siblings);
             to_loss = steps_to_loss(program);
         }

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use stratus_engine::differentiate::differentiate;
-use stratus_engine::fuse::fuse;
+use stratus_engine::fuse::fuse_joining;
 use stratus_engine::lower::lower;
 use stratus_engine::ops::SgdUpdate;
 use stratus_engine::plan::{Persistent, Plan, PreparedPlan};
@@ -47,6 +47,11 @@ pub const HYPER: [f64; 4] = [0.1, 7.0, 123.0, 456.0];
 /// SGD with the constants the tests use.
 pub fn sgd() -> Optimiser {
     Optimiser::Sgd(SgdUpdate { momentum: 0.9, weight_decay: 1e-4, nesterov: false, rate: 1.0 })
+}
+
+/// Every fusion, of small maps too.
+pub fn fuse(forward: &Program) -> Result<Program, stratus_engine::EngineError> {
+    fuse_joining(forward, 0)
 }
 
 /// Forward, fused, backward, update.
