@@ -27,11 +27,8 @@ pub(super) fn fuse(program: &mut Program, large: usize) {
     let mut to_loss = steps_to_loss(program);
     let mut next = 0;
     while next < program.steps.len() {
-        let siblings = find(program, next, &to_loss);
-        let reads_large = siblings
-            .first()
-            .is_some_and(|eldest| program.value(program.steps[eldest.step].inputs[0]).bytes() >= large);
-        if reads_large && siblings.len() > 1 {
+        let siblings = find(program, next, large, &to_loss);
+        if siblings.len() > 1 {
             join(program, &siblings);
             to_loss = steps_to_loss(program);
         }
@@ -39,10 +36,13 @@ pub(super) fn fuse(program: &mut Program, large: usize) {
     }
 }
 
-/// The convolution at `first` and the siblings behind it that can be joined with it, in the order of their channels.
-fn find(program: &Program, first: usize, to_loss: &HashSet<usize>) -> Vec<Sibling> {
+/// The convolution at `first` and the siblings behind it that can be joined with it, where they read a map of `large` bytes or more.
+fn find(program: &Program, first: usize, large: usize, to_loss: &HashSet<usize>) -> Vec<Sibling> {
     let Some(eldest) = sibling(program, first, to_loss) else { return Vec::new() };
     let x = program.steps[first].inputs[0];
+    if program.value(x).bytes() < large {
+        return Vec::new();
+    }
     let others = program.readers(x).filter(|&reader| reader > first);
     let others = others.filter_map(|reader| sibling(program, reader, to_loss));
     std::iter::once(eldest).chain(others).take(MAX_JOINED).collect()

@@ -182,13 +182,8 @@ pub(super) fn lower(op: &BatchNorm2d, node: &Node, to: &mut Lowering) -> Result<
         let (mean, inverse_deviation) = (saved(to, ":mean"), saved(to, ":inverse_deviation"));
         let moments = to.saved(node, ":moments", &[2, op.channels], DType::F64);
         let outputs = vec![mean, inverse_deviation, moments];
-        to.push(
-            node,
-            BatchNormStatistics { norm, part: parts.x },
-            vec![x],
-            vec![running_mean, running_var],
-            outputs,
-        );
+        let statistics = BatchNormStatistics { norm, part: None };
+        to.push(node, statistics, vec![x], vec![running_mean, running_var], outputs);
         let inputs = vec![x, weight, bias, mean, inverse_deviation];
         to.push(node, BatchNormApply { norm, relu, pool, parts }, inputs, vec![], vec![y]);
     } else {
@@ -283,8 +278,8 @@ fn elements(norm: &BatchNorm2d, map: &Value) -> u64 {
     (map.elements() / channels * norm.channels) as u64
 }
 
-/// How many channels it reads or writes of the operand at `position`, where the map at `x`, its gradient at `dx` or the result or its gradient at `y`
-/// is larger.
+/// How many channels a norm reads or writes of the operand at `position`, where that is a larger map: its own map or the gradient of that, which are at
+/// `x`, or the result or the gradient of that, at `y`.
 fn touched(norm: &BatchNorm2d, parts: Parts, position: usize, x: [usize; 2], y: usize) -> Option<usize> {
     let is_part = parts.x.is_some() && x.contains(&position) || parts.y.is_some() && position == y;
     is_part.then_some(norm.channels)

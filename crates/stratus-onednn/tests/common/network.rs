@@ -1,6 +1,6 @@
 //! Small networks in every program that a training run has, on any backend.
 
-use stratus_engine::fuse::fuse_joining;
+use stratus_engine::fuse::{fuse, fuse_joining};
 use stratus_engine::lower::{lower, refresh};
 use stratus_engine::micro_batch::micro_batches;
 use stratus_engine::ops::SgdUpdate;
@@ -168,7 +168,7 @@ impl Run {
     ) -> Result<Self, EngineError> {
         let (precision, batch) = (train.precision, train.batch);
         let tail = training_program(graph, precision, batch.div_ceil(2), tile_bytes);
-        let evaluate = fuse_joining(&lower(graph, Mode::Evaluate, precision, batch).unwrap(), 0).unwrap();
+        let evaluate = fuse(&lower(graph, Mode::Evaluate, precision, batch).unwrap()).unwrap();
         let evaluate = tile(&evaluate, tile_bytes, 1).unwrap();
         let copies = refresh(train).unwrap();
         let mut persistent = Persistent::default();
