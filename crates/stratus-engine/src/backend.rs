@@ -1,5 +1,7 @@
 //! What a backend provides: a kernel, an implementation name, layouts and scratch for every step.
 
+use crate::device::Device;
+use crate::fuse::Fusions;
 use crate::{EngineError, Layout, Program};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -63,9 +65,22 @@ pub trait Backend: Send + Sync {
     /// The threads its kernels run on. Bits depend on it.
     fn threads(&self) -> usize;
 
+    /// The device that a session's memory lies on and its kernels run on; `None` where that is the process's own memory and processor.
+    ///
+    /// # Errors
+    /// Where it cannot be had.
+    fn device(&self) -> Result<Option<Box<dyn Device>>, EngineError> {
+        Ok(None)
+    }
+
     /// Whether it is worth fitting tiles of the batch into the caches of its threads: see [`crate::tile::tile`].
     fn gains_from_tiles(&self) -> bool {
         false
+    }
+
+    /// Which fusions it gains from.
+    fn fusions(&self) -> Fusions {
+        Fusions::default()
     }
 
     /// Chooses kernels and layouts.
@@ -77,7 +92,7 @@ pub trait Backend: Send + Sync {
 
 /// One step's kernel with all that was prepared for it.
 pub trait StepKernel: Send {
-    /// Runs it. Operands are the step's inputs, updates and outputs in order, then scratch.
+    /// Runs it, or on a device puts it into the queue. Operands are the step's inputs, updates and outputs in order, then scratch.
     ///
     /// # Errors
     /// What the library said.
@@ -128,9 +143,10 @@ impl Tile {
     }
 }
 
-/// The memory of one step's operands: disjoint ranges.
+/// The memory of one step's operands: disjoint ranges, of the process or, by their addresses, of a [`Device`].
 pub struct Operands<'a> {
     slices: [&'a mut [u8]; MAX_OPERANDS],
+    addresses: [u64; MAX_OPERANDS],
     tile: Tile,
 }
 
@@ -138,7 +154,7 @@ impl<'a> Operands<'a> {
     /// No operands yet.
     #[must_use]
     pub fn new(tile: Tile) -> Self {
-        Self { slices: std::array::from_fn(|_| Default::default()), tile }
+        Self { slices: std::array::from_fn(|_| Default::default()), addresses: [0; MAX_OPERANDS], tile }
     }
 
     /// Which part of the batch they are.
@@ -150,6 +166,17 @@ impl<'a> Operands<'a> {
     /// Sets an operand's memory.
     pub fn set(&mut self, position: usize, slice: &'a mut [u8]) {
         self.slices[position] = slice;
+    }
+
+    /// Sets where an operand lies on a device.
+    pub fn set_address(&mut self, position: usize, address: u64) {
+        self.addresses[position] = address;
+    }
+
+    /// Where an operand lies on a device; 0 of what lies in the process's memory.
+    #[must_use]
+    pub fn address(&self, position: usize) -> u64 {
+        self.addresses[position]
     }
 
     /// Takes an operand's memory; a second taking gives an empty slice.

@@ -43,6 +43,28 @@ impl Clock {
         }
     }
 
+    /// Whether it looks at the time.
+    #[must_use]
+    pub fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    /// Gives the time since the last stamp to several slots, as a device measured them, and what is left of it to `rest`. What a device says beyond
+    /// that time is cut off: its clock may be another one.
+    pub fn share(&mut self, measured: &[(usize, u64)], rest: usize) {
+        if self.enabled {
+            let now = Instant::now();
+            let mut left = now.duration_since(self.last).as_nanos() as u64;
+            for &(slot, nanoseconds) in measured {
+                let taken = nanoseconds.min(left);
+                self.slots[slot] += taken;
+                left -= taken;
+            }
+            self.slots[rest] += left;
+            self.last = now;
+        }
+    }
+
     /// When the last stamp was made.
     #[must_use]
     pub fn last(&self) -> Instant {
@@ -71,5 +93,22 @@ mod tests {
         assert_eq!(total, clock.last().duration_since(start).as_nanos() as u64);
         clock.begin_iteration();
         assert_eq!(clock.slots(), [0, 0, 0]);
+    }
+
+    #[test]
+    fn what_a_device_measured_and_the_rest_are_all_the_time() {
+        let mut clock = Clock::new(3);
+        let start = clock.last();
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        clock.share(&[(0, 1_000), (1, 2_000), (0, 3_000)], 2);
+        let total = clock.last().duration_since(start).as_nanos() as u64;
+        assert_eq!((clock.slots()[0], clock.slots()[1]), (4_000, 2_000));
+        assert_eq!(clock.slots().iter().sum::<u64>(), total);
+        // More than there was: the sum is still what passed.
+        let before = clock.last();
+        clock.begin_iteration();
+        clock.share(&[(0, u64::MAX), (1, 5)], 2);
+        let passed = clock.last().duration_since(before).as_nanos() as u64;
+        assert_eq!(clock.slots(), [passed, 0, 0]);
     }
 }

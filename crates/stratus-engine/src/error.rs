@@ -50,6 +50,14 @@ pub enum EngineError {
         /// How much was asked for.
         bytes: usize,
     },
+    /// A device failed, apart from any step.
+    #[error("{device} failed: {reason}")]
+    Device {
+        /// What it is.
+        device: String,
+        /// What its driver or library said.
+        reason: String,
+    },
     /// A name or size that does not exist in the session.
     #[error("{0}")]
     Mismatch(String),

@@ -1,9 +1,11 @@
 //! The session: one arena, several programs over it, and the loop over their steps.
 
 use crate::backend::{MAX_OPERANDS, Operands, PreparedStep, Tile};
+use crate::device::{Arena, DeviceArena, Marks, Run};
 use crate::ops::{HYPER, KernelSpec, METRICS};
 use crate::plan::{Location, Persistent, Placement, Plan, PreparedPlan};
-use crate::{AlignedBytes, Clock, DType, EngineError, Layout, Role, Section};
+use crate::{AlignedBytes, Backend, Clock, DType, EngineError, Layout, Role, Section};
+use std::borrow::Cow;
 
 /// Numbers that change from iteration to iteration.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,21 +91,63 @@ fn passes(program: &crate::Program) -> Vec<(std::ops::Range<usize>, usize)> {
     passes
 }
 
+/// What a run on a device takes beside its steps: the slots behind theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceSlot {
+    /// Copying the inputs to the device.
+    Copies,
+    /// The device has nothing to do, or has finished and the process does not know yet.
+    Idle,
+}
+
+impl DeviceSlot {
+    /// All of them, in order.
+    pub const ALL: [Self; 2] = [Self::Copies, Self::Idle];
+}
+
 /// Allocates once, runs many times.
 pub struct Session {
-    arena: AlignedBytes,
+    arena: Arena,
     persistent: Persistent,
     programs: Vec<LoadedProgram>,
+    /// What the last run on a device measured.
+    metrics: Metrics,
+    /// What a device said of the last run: slots and nanoseconds.
+    measured: Vec<(usize, u64)>,
 }
 
 impl Session {
-    /// Allocates the arena of `plans` and binds every step to it. All plans were prepared with the same `persistent`.
+    /// Allocates the arena of `plans` in the process's memory and binds every step to it. All plans were prepared with the same `persistent`.
     ///
     /// # Errors
     /// Where memory cannot be had or a plan does not verify.
     pub fn new(plans: Vec<PreparedPlan>, persistent: Persistent) -> Result<Self, EngineError> {
+        Self::on(None, plans, persistent)
+    }
+
+    /// The same where the backend that prepared the plans has its memory.
+    ///
+    /// # Errors
+    /// As [`Session::new`], and where there is no device.
+    pub fn of(
+        backend: &dyn Backend,
+        plans: Vec<PreparedPlan>,
+        persistent: Persistent,
+    ) -> Result<Self, EngineError> {
+        Self::on(backend.device()?, plans, persistent)
+    }
+
+    fn on(
+        device: Option<Box<dyn crate::Device>>,
+        plans: Vec<PreparedPlan>,
+        persistent: Persistent,
+    ) -> Result<Self, EngineError> {
         let transient = plans.iter().map(|p| p.plan.transient_bytes).max().unwrap_or(0);
-        let arena = AlignedBytes::zeroed(persistent.bytes + transient, "the plan's arena")?;
+        let external = |slot| {
+            let places = plans.iter().filter_map(|p| p.plan.external(slot));
+            places.map(|place| place.bytes).max().unwrap_or(0)
+        };
+        let arena = Arena::new(device, persistent.bytes + transient, [external(0), external(1)])?;
         let mut programs = Vec::with_capacity(plans.len());
         for PreparedPlan { mut plan, kernels } in plans {
             // A later program may have added persistent values.
@@ -117,13 +161,32 @@ impl Session {
             let passes = passes(&plan.program);
             programs.push(LoadedProgram { plan, steps, passes });
         }
-        Ok(Self { arena, persistent, programs })
+        let marks = programs
+            .iter()
+            .map(|p: &LoadedProgram| p.passes.iter().map(|(steps, tiles)| steps.len() * tiles).sum());
+        let measured = Vec::with_capacity(marks.max().unwrap_or(0) + DeviceSlot::ALL.len());
+        Ok(Self { arena, persistent, programs, metrics: Metrics::default(), measured })
     }
 
     /// Bytes of the arena: persistent values and the largest program's transient ones.
     #[must_use]
     pub fn arena_bytes(&self) -> usize {
-        self.arena.len()
+        self.arena.bytes()
+    }
+
+    /// The slots that a run of a program stamps: one for each step, and on a device those of [`DeviceSlot`].
+    #[must_use]
+    pub fn slots(&self, program: usize) -> usize {
+        self.plan(program).program.steps.len() + self.device_slots().len()
+    }
+
+    /// The slots behind those of the steps.
+    #[must_use]
+    pub fn device_slots(&self) -> &'static [DeviceSlot] {
+        match self.arena {
+            Arena::Host(_) => &[],
+            Arena::Device(_) => &DeviceSlot::ALL,
+        }
     }
 
     /// The plan of a program.
@@ -150,7 +213,7 @@ impl Session {
         })
     }
 
-    /// Runs every step of a program. Step `i` is stamped to slot `first_slot + i`, once per tile.
+    /// Runs every step of a program. On a device, inputs of no bytes are those of the run before, of this program or another. Step `i` is stamped to slot `first_slot + i`, once per tile.
     ///
     /// # Errors
     /// Where the inputs are not this program's, or a kernel fails.
@@ -163,11 +226,12 @@ impl Session {
         first_slot: usize,
     ) -> Result<(), EngineError> {
         let LoadedProgram { plan, steps, passes } = &mut self.programs[program];
-        let arena = self.arena.as_mut_slice();
         let mut inputs = [images, labels];
         for (slot, given) in inputs.iter().enumerate() {
             let needed = plan.external(slot).map_or(0, |placement| placement.bytes);
-            if needed != given.len() {
+            // What lies on a device from an earlier run may be taken again.
+            let is_kept = given.is_empty() && !self.arena.is_host();
+            if needed != given.len() && !is_kept {
                 let what = ["images", "labels"][slot];
                 return Err(EngineError::Mismatch(format!(
                     "the program takes {needed} bytes of {what}, got {}",
@@ -175,6 +239,10 @@ impl Session {
                 )));
             }
         }
+        let arena = match &mut self.arena {
+            Arena::Host(arena) => arena.as_mut_slice(),
+            Arena::Device(_) => return self.run_on_device(program, inputs, clock, first_slot),
+        };
         for (range, tiles) in passes {
             for turn in 0..*tiles {
                 for position in range.clone() {
@@ -183,6 +251,46 @@ impl Session {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Copies the inputs, has the device run the program, waits for it, and shares the time out as the device measured it.
+    fn run_on_device(
+        &mut self,
+        program: usize,
+        inputs: [&mut [u8]; 2],
+        clock: &mut Clock,
+        first_slot: usize,
+    ) -> Result<(), EngineError> {
+        let Arena::Device(arena) = &mut self.arena else { return Ok(()) };
+        let LoadedProgram { plan, steps, passes } = &mut self.programs[program];
+        let DeviceArena { device, address, inputs: places, .. } = arena;
+        let (address, places) = (*address, *places);
+        let mut enqueue = |marks: &mut dyn Marks| {
+            for (range, tiles) in passes.iter() {
+                for turn in 0..*tiles {
+                    for position in range.clone() {
+                        enqueue(plan, position, &mut steps[position], turn, address, places)?;
+                        marks.mark(first_slot + position)?;
+                    }
+                }
+            }
+            Ok(())
+        };
+        let [images, labels] = inputs;
+        let run = Run {
+            program,
+            inputs: [(places[0], images), (places[1], labels)],
+            timed: clock.is_enabled(),
+            enqueue: &mut enqueue,
+        };
+        self.measured.clear();
+        let measured = &mut self.measured;
+        let time = device.run(run, &mut |slot, nanoseconds| measured.push((slot, nanoseconds)))?;
+        self.metrics = self.read_metrics()?;
+        let behind = first_slot + self.plan(program).program.steps.len();
+        self.measured.push((behind + DeviceSlot::Copies as usize, time.copies));
+        clock.share(&self.measured, behind + DeviceSlot::Idle as usize);
         Ok(())
     }
 
@@ -205,29 +313,50 @@ impl Session {
             )));
         };
         for turn in 0..loaded.section.tiles {
-            execute(plan, step, loaded, turn, self.arena.as_mut_slice(), &mut [&mut *images, &mut *labels])?;
+            match &mut self.arena {
+                Arena::Host(arena) => {
+                    let inputs = &mut [&mut *images, &mut *labels];
+                    execute(plan, step, loaded, turn, arena.as_mut_slice(), inputs)?;
+                }
+                Arena::Device(arena) => enqueue(plan, step, loaded, turn, arena.address, arena.inputs)?,
+            }
         }
-        Ok(())
+        match &self.arena {
+            Arena::Host(_) => Ok(()),
+            Arena::Device(arena) => arena.device.wait(),
+        }
     }
 
     /// Sets the numbers that change from iteration to iteration.
-    pub fn set_hyper(&mut self, hyper: Hyper) {
+    ///
+    /// # Errors
+    /// What a device said.
+    pub fn set_hyper(&mut self, hyper: Hyper) -> Result<(), EngineError> {
         let Hyper { learning_rate, iteration, seed } = hyper;
         // Halves: a double holds 53 bits.
         let halves = [f64::from(seed as u32), f64::from((seed >> 32) as u32)];
         let numbers: [f64; HYPER.len()] = [f64::from(learning_rate), iteration as f64, halves[0], halves[1]];
-        if let Some(slice) = self.persistent_bytes("hyper") {
-            bytemuck::cast_slice_mut(slice).copy_from_slice(&numbers);
+        match self.persistent.values.get("hyper").map(|place| place.location) {
+            Some(Location::Persistent(start)) => self.arena.write(start, bytemuck::cast_slice(&numbers)),
+            _ => Ok(()),
         }
     }
 
     /// What the last run measured.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
-        let Some(place) = self.persistent.values.get("metrics") else { return Metrics::default() };
-        let values: &[f64] = bytemuck::cast_slice(self.bytes_at(place));
+        match self.arena {
+            Arena::Host(_) => self.read_metrics().unwrap_or_default(),
+            Arena::Device(_) => self.metrics,
+        }
+    }
+
+    fn read_metrics(&self) -> Result<Metrics, EngineError> {
+        let Some(place) = self.persistent.values.get("metrics") else { return Ok(Metrics::default()) };
+        let Location::Persistent(start) = place.location else { return Ok(Metrics::default()) };
+        let values = self.arena.read_as::<f64>(start, place.bytes)?;
         let [loss, samples, top1, top5] = std::array::from_fn::<f64, { METRICS.len() }, _>(|i| values[i]);
-        Metrics { loss, samples, top1, top5 }
+        Ok(Metrics { loss, samples, top1, top5 })
     }
 
     /// Names, logical shapes and roles of everything that outlives an iteration and is worth keeping: parameters, buffers, velocities.
@@ -254,13 +383,16 @@ impl Session {
         Ok(plain)
     }
 
-    /// A persistent f32 value where it lies.
+    /// A persistent f32 value where it lies, or on a device as it is now.
     ///
     /// # Errors
     /// Where there is none of that name, or it has another type.
     pub fn view(&self, name: &str) -> Result<View<'_>, EngineError> {
         let (place, shape) = self.find(name)?;
-        let values = bytemuck::cast_slice(self.bytes_at(place));
+        let values = match place.location {
+            Location::Persistent(start) => self.arena.read_as(start, place.bytes)?,
+            _ => Cow::Borrowed(&[][..]),
+        };
         Ok(View { layout: &place.layout, values, elements: shape.iter().product() })
     }
 
@@ -278,11 +410,9 @@ impl Session {
             )));
         }
         let Location::Persistent(start) = place.location else { return Ok(()) };
-        let bytes = &mut self.arena.as_mut_slice()[start..start + place.bytes];
-        let values: &mut [f32] = bytemuck::cast_slice_mut(bytes);
-        values.fill(0.0);
+        let mut values = vec![0.0_f32; place.bytes / size_of::<f32>()];
         place.layout.for_each(&shape, |to, from| values[to] = plain[from]);
-        Ok(())
+        self.arena.write(start, bytemuck::cast_slice(&values))
     }
 
     fn find(&self, name: &str) -> Result<(&Placement, &[usize]), EngineError> {
@@ -299,24 +429,21 @@ impl Session {
         Ok((self.persistent.values.get(name).ok_or_else(missing)?, &value.shape))
     }
 
-    fn bytes_at(&self, place: &Placement) -> &[u8] {
-        match place.location {
-            Location::Persistent(start) => &self.arena.as_slice()[start..start + place.bytes],
-            _ => &[],
-        }
-    }
-
-    fn persistent_bytes(&mut self, name: &str) -> Option<&mut [u8]> {
-        let place = self.persistent.values.get(name)?;
-        match place.location {
-            Location::Persistent(start) => Some(&mut self.arena.as_mut_slice()[start..start + place.bytes]),
-            _ => None,
-        }
-    }
-
     /// Fills the arena with one byte, for tests: what no kernel writes can be told from what one did.
-    pub fn fill(&mut self, byte: u8) {
-        self.arena.as_mut_slice().fill(byte);
+    ///
+    /// # Errors
+    /// What a device said.
+    pub fn fill(&mut self, byte: u8) -> Result<(), EngineError> {
+        match &mut self.arena {
+            Arena::Host(arena) => {
+                arena.as_mut_slice().fill(byte);
+                Ok(())
+            }
+            Arena::Device(arena) => {
+                let bytes = vec![byte; arena.bytes];
+                arena.device.write(arena.address, &bytes)
+            }
+        }
     }
 
     /// Sets a value of a program of any type from row-major order, and its padding to zero, for tests.
@@ -341,45 +468,52 @@ impl Session {
                 plain.len()
             )));
         }
-        let bytes = &mut self.arena.as_mut_slice()[start..start + place.bytes];
-        bytes.fill(0);
-        place.layout.for_each(&described.shape, |to, from| described.dtype.store(bytes, to, plain[from]));
-        Ok(())
+        let mut bytes = vec![0; place.bytes];
+        place
+            .layout
+            .for_each(&described.shape, |to, from| described.dtype.store(&mut bytes, to, plain[from]));
+        self.arena.write(start, &bytes)
     }
 
     /// Reads a value of a program of any type in row-major order; see [`Session::raw`].
-    #[must_use]
-    pub fn read_value(&self, program: usize, value: usize) -> Vec<f64> {
+    ///
+    /// # Errors
+    /// What a device said.
+    pub fn read_value(&self, program: usize, value: usize) -> Result<Vec<f64>, EngineError> {
         let plan = &self.programs[program].plan;
         let (place, described) = (&plan.placements[value], &plan.program.values[value]);
-        let bytes = self.raw(program, value);
+        let bytes = self.raw(program, value)?;
         let mut plain = vec![f64::NAN; described.elements()];
         if !bytes.is_empty() {
-            place.layout.for_each(&described.shape, |from, to| plain[to] = described.dtype.load(bytes, from));
+            place
+                .layout
+                .for_each(&described.shape, |from, to| plain[to] = described.dtype.load(&bytes, from));
         }
-        plain
+        Ok(plain)
     }
 
     /// Reads any value of a program as it lies. Transient ones hold what the last step that used their bytes left: after a run, the inputs of the last
     /// step are whole.
-    #[must_use]
-    pub fn raw(&self, program: usize, value: usize) -> &[u8] {
+    ///
+    /// # Errors
+    /// What a device said.
+    pub fn raw(&self, program: usize, value: usize) -> Result<Cow<'_, [u8]>, EngineError> {
         let plan = &self.programs[program].plan;
         let place = &plan.placements[value];
         let start = match place.location {
             Location::Persistent(start) => start,
             Location::Transient(start) => self.persistent.bytes + start,
-            Location::External(_) => return &[],
+            Location::External(_) => return Ok(Cow::Borrowed(&[])),
         };
-        &self.arena.as_slice()[start..start + place.bytes]
+        self.arena.read(start, place.bytes)
     }
 }
 
-/// A value in a session's memory, read in row-major order of its logical shape.
-#[derive(Clone, Copy, Debug)]
+/// A value of a session, read in row-major order of its logical shape.
+#[derive(Clone, Debug)]
 pub struct View<'a> {
     layout: &'a Layout,
-    values: &'a [f32],
+    values: Cow<'a, [f32]>,
     elements: usize,
 }
 
@@ -400,6 +534,29 @@ impl View<'_> {
             self.layout.for_each_of(range, |from, plain| out[plain - first] = self.values[from]);
         }
     }
+}
+
+/// Puts a step into a device's queue.
+fn enqueue(
+    plan: &Plan,
+    position: usize,
+    step: &mut LoadedStep,
+    turn: usize,
+    arena: u64,
+    inputs: [u64; 2],
+) -> Result<(), EngineError> {
+    let place = step.section.place(turn);
+    let mut operands = Operands::new(step.tile(turn));
+    for range in &step.arena {
+        operands.set_address(range.operand, arena + (range.start + place * range.stride) as u64);
+    }
+    for (slot, operand) in step.external.into_iter().enumerate() {
+        if let Some(operand) = operand {
+            let bytes = plan.external(slot).map_or(0, |placement| placement.bytes) / step.section.tiles;
+            operands.set_address(operand, inputs[slot] + (place * bytes) as u64);
+        }
+    }
+    run_kernel(plan, position, step, &mut operands)
 }
 
 /// Cuts the arena into the step's operands and runs its kernel.
@@ -430,7 +587,17 @@ fn execute(
             operands.set(operand, &mut slice[place * length..][..length]);
         }
     }
-    step.kernel.kernel.run(&mut operands).map_err(|reason| {
+    run_kernel(plan, position, step, &mut operands)
+}
+
+#[inline]
+fn run_kernel(
+    plan: &Plan,
+    position: usize,
+    step: &mut LoadedStep,
+    operands: &mut Operands<'_>,
+) -> Result<(), EngineError> {
+    step.kernel.kernel.run(operands).map_err(|reason| {
         let failed = &plan.program.steps[position];
         EngineError::Failed {
             kernel: failed.kernel.name().to_owned(),

@@ -23,7 +23,7 @@ fn running_allocates_nothing() {
         assert!(before > 0, "the allocator counts nothing");
         for _ in 0..2 {
             clock.begin_iteration();
-            session.set_hyper(Hyper { learning_rate: 0.1, iteration: 0, seed: 0 });
+            session.set_hyper(Hyper { learning_rate: 0.1, iteration: 0, seed: 0 }).unwrap();
             session
                 .run(0, inputs.images.as_mut_slice(), inputs.labels.as_mut_slice(), &mut clock, 0)
                 .unwrap();

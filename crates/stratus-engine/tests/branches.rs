@@ -103,7 +103,7 @@ fn evaluation_knows_nothing_of_auxiliary_outputs_or_dropout() {
 
 /// The loss of one batch with the parameters as they are.
 fn loss(session: &mut Session, iteration: u64, seed: u64) -> f64 {
-    session.set_hyper(Hyper { learning_rate: 0.0, iteration, seed });
+    session.set_hyper(Hyper { learning_rate: 0.0, iteration, seed }).unwrap();
     let mut inputs = session.inputs(0).unwrap();
     let images = inputs.images.as_mut_slice();
     for (position, number) in numbers(images.len() / 4, 3, 1.0).into_iter().enumerate() {

@@ -182,7 +182,7 @@ fn one_step(
         session.write_value(0, value, contents).unwrap();
     }
     session.run(0, &mut [], &mut [], &mut Clock::disabled(1), 0).map_err(|error| error.to_string())?;
-    Ok((inputs.len()..program.values.len()).map(|value| session.read_value(0, value)).collect())
+    Ok((inputs.len()..program.values.len()).map(|value| session.read_value(0, value).unwrap()).collect())
 }
 
 /// Runs the loss on given logits.
@@ -501,6 +501,6 @@ fn local_response_norm_divides_by_the_squares_around() {
         let [from, to] = ["x", "y"].map(|name| program.values.iter().position(|v| v.name == name).unwrap());
         session.write_value(0, from, &x).unwrap();
         session.run(0, &mut [], &mut [], &mut Clock::disabled(1), 0).unwrap();
-        cases::compare(&expected, &session.read_value(0, to), 1e-12).unwrap();
+        cases::compare(&expected, &session.read_value(0, to).unwrap(), 1e-12).unwrap();
     }
 }

@@ -58,7 +58,7 @@ fn train(precision: Precision) -> (Vec<f64>, Metrics, Vec<f32>) {
     }
     let mut clock = Clock::new(program.steps.len());
     session.run(2, &mut [], &mut [], &mut clock, 0).unwrap();
-    session.set_hyper(Hyper { learning_rate: 0.02, iteration: 0, seed: 0 });
+    session.set_hyper(Hyper { learning_rate: 0.02, iteration: 0, seed: 0 }).unwrap();
     let mut losses = Vec::new();
     for iteration in 0..40 {
         let (mut images, mut labels) = batch(iteration, precision.compute());

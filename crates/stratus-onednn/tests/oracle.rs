@@ -163,7 +163,7 @@ fn run_in_tiles(
         session.write_value(0, id.0, &contents).unwrap();
     }
     session.run(0, &mut [], &mut [], &mut Clock::disabled(1), 0).unwrap();
-    session.read_value(0, step.outputs[0].0)
+    session.read_value(0, step.outputs[0].0).unwrap()
 }
 
 /// Masks are the reference's to the last element, in every layout, whole or in tiles.

@@ -53,6 +53,8 @@ pub enum Phase {
     Layout,
     /// Copying between memories.
     Copy,
+    /// A device had nothing to do, or the process did not know yet that it had finished.
+    Idle,
     /// Waiting for the next batch.
     DataWait,
     /// Exchanging values with other devices or machines.
@@ -78,6 +80,7 @@ impl Phase {
             Self::Loss => "loss",
             Self::Layout => "layout",
             Self::Copy => "copy",
+            Self::Idle => "idle",
             Self::DataWait => "data_wait",
             Self::Communication => "communication",
             Self::Bookkeeping => "bookkeeping",

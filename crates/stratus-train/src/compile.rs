@@ -14,7 +14,7 @@ use std::time::Duration;
 use stratus_data::datasets::synthetic;
 use stratus_data::{Dataset, Division, OpenOptions, Split};
 use stratus_engine::differentiate::differentiate;
-use stratus_engine::fuse::fuse;
+use stratus_engine::fuse::fuse_as;
 use stratus_engine::lower::{lower, mix_labels, refresh, smooth_labels};
 use stratus_engine::micro_batch::micro_batches;
 use stratus_engine::ops::{Adaptive, AdaptiveUpdate, SgdUpdate};
@@ -230,7 +230,8 @@ pub fn programs(
     let training = |batch| -> Result<Program, TrainError> {
         let parts = parts(batch, experiment.micro_batch_size());
         let forward = smooth_labels(lower(graph, Mode::Train, precision, batch / parts)?, smoothing)?;
-        let forward = fuse(&if mixed { mix_labels(forward)? } else { forward })?;
+        let forward = if mixed { mix_labels(forward)? } else { forward };
+        let forward = fuse_as(&forward, opened.backend.fusions())?;
         let alive = experiment.train.activations_kib.map_or(usize::MAX, |kib| kib << 10);
         let program = recompute(&differentiate(&forward)?, alive)?;
         let program = match experiment.train.micro_batches {
@@ -258,7 +259,8 @@ fn parts(batch: usize, largest: usize) -> usize {
 fn evaluation(experiment: &Experiment, graph: &Graph, opened: &Opened) -> Result<Program, TrainError> {
     let precision = opened.precision(experiment.train.precision);
     let batch = experiment.validation_batch_size();
-    tiled(fuse(&lower(graph, Mode::Evaluate, precision, batch)?)?, experiment, opened)
+    let forward = lower(graph, Mode::Evaluate, precision, batch)?;
+    tiled(fuse_as(&forward, opened.backend.fusions())?, experiment, opened)
 }
 
 /// A program in tiles that fit this device's caches.
@@ -368,13 +370,13 @@ impl Planned {
         Chosen { train: of(train), tail: tail.map(of), evaluate: of(evaluate), refresh: of(refresh) }
     }
 
-    /// Allocates the session.
+    /// Allocates the session where the backend that it was planned for has its memory.
     ///
     /// # Errors
     /// Where memory cannot be had.
-    pub fn allocate(self) -> Result<Compiled, TrainError> {
+    pub fn allocate(self, backend: &dyn Backend) -> Result<Compiled, TrainError> {
         let ids = self.ids;
-        let session = Session::new(self.prepared, self.persistent)?;
+        let session = Session::of(backend, self.prepared, self.persistent)?;
         let plan = |id: usize| session.plan(id).clone();
         let plans = Plans {
             arena_bytes: session.arena_bytes(),
@@ -443,7 +445,7 @@ pub fn compile_evaluation(
     let program = evaluation(experiment, graph, opened)?;
     let mut planner = Planner::new(opened, &Planning::Cached, warn);
     let prepared = vec![planner.prepare(&program, None)?, planner.prepare(&refresh(&program)?, None)?];
-    let session = Session::new(prepared, planner.persistent)?;
+    let session = Session::of(opened.backend.as_ref(), prepared, planner.persistent)?;
     Ok(Evaluation { session, evaluate: 0, refresh: 1 })
 }
 

@@ -1,7 +1,9 @@
 //! Opening what computes.
 
-use crate::TrainError;
-use crate::experiment::{Device, Precision};
+use crate::experiment::{Device, Precision, Train};
+use crate::{TrainError, plan_cache};
+use std::error::Error;
+use stratus_cuda::Cuda;
 use stratus_engine::Backend;
 use stratus_engine::reference::ReferenceBackend;
 use stratus_onednn::OneDnn;
@@ -11,46 +13,90 @@ use stratus_run::machine::{Machine, caches};
 pub struct Opened {
     /// What computes.
     pub backend: Box<dyn Backend>,
-    /// Its library's name, version and path, where it has one.
-    pub library: Option<(String, String)>,
+    /// Its libraries.
+    pub libraries: Vec<LoadedLibrary>,
     /// Whether bf16 runs on instructions of its own.
     pub fast_bf16: bool,
     /// What must not be missed.
     pub warnings: Vec<String>,
 }
 
-/// Opens a device; `threads` 0 takes every core.
+/// A library that a backend computes with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadedLibrary {
+    /// Its name in files.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Where it was loaded from, where that is known.
+    pub path: String,
+}
+
+/// Opens the device of an experiment.
 ///
 /// # Errors
 /// Where the one that was asked for by name is not there.
-pub fn open(device: Device, threads: usize) -> Result<Opened, TrainError> {
-    if device == Device::Reference {
-        return Ok(reference(Vec::new()));
-    }
-    match OneDnn::load(threads) {
-        Ok(onednn) => Ok(Opened {
-            library: Some((onednn.version(), onednn.path().display().to_string())),
-            fast_bf16: onednn.has_fast_bf16(),
-            warnings: onednn
-                .note()
-                .into_iter()
-                .map(|note| format!("oneDNN {}: {note}", onednn.version()))
-                .collect(),
-            backend: Box::new(onednn),
-        }),
-        Err(error) if device == Device::Onednn => {
-            Err(TrainError::Device { device: "onednn", reason: error.to_string() })
+pub fn open(settings: &Train) -> Result<Opened, TrainError> {
+    match settings.device {
+        Device::Reference => Ok(reference(Vec::new())),
+        Device::Cuda => cuda(settings).map_err(|error| missing("cuda", &error)),
+        Device::Onednn => onednn(settings.threads).map_err(|error| missing("onednn", &error)),
+        Device::Auto => {
+            if let Ok(opened) = cuda(settings) {
+                return Ok(opened);
+            }
+            onednn(settings.threads).or_else(|error| {
+                Ok(reference(vec![format!(
+                    "{error}.\n  Training runs on the reference backend, in plain Rust: correct, and about a hundred times slower. \
+                     `make deps` installs oneDNN into this checkout (x86-64 Linux, no root needed); elsewhere install libdnnl 3.x \
+                     (Debian and Ubuntu: libdnnl-dev, Homebrew and conda: onednn)."
+                )]))
+            })
         }
-        Err(error) => Ok(reference(vec![format!(
-            "{error}.\n  Training runs on the reference backend, in plain Rust: correct, and about a hundred times slower. \
-             `make deps` installs oneDNN into this checkout (x86-64 Linux, no root needed); elsewhere install libdnnl 3.x \
-             (Debian and Ubuntu: libdnnl-dev, Homebrew and conda: onednn)."
-        )])),
     }
 }
 
+fn missing(device: &'static str, error: &dyn Error) -> TrainError {
+    TrainError::Device { device, reason: error.to_string() }
+}
+
+fn onednn(threads: usize) -> Result<Opened, stratus_onednn::NotFound> {
+    let onednn = OneDnn::load(threads)?;
+    let library = LoadedLibrary {
+        name: "onednn".to_owned(),
+        version: onednn.version(),
+        path: onednn.path().display().to_string(),
+    };
+    Ok(Opened {
+        libraries: vec![library],
+        fast_bf16: onednn.has_fast_bf16(),
+        warnings: onednn
+            .note()
+            .into_iter()
+            .map(|note| format!("oneDNN {}: {note}", onednn.version()))
+            .collect(),
+        backend: Box::new(onednn),
+    })
+}
+
+fn cuda(settings: &Train) -> Result<Opened, stratus_cuda::NotFound> {
+    let cache = plan_cache::folder().map(|folder| folder.join("kernels"));
+    let cuda = Cuda::open(&stratus_cuda::Settings { ordinal: 0, tf32: settings.tf32, cache })?;
+    let libraries = cuda.libraries().into_iter().map(|(name, version)| LoadedLibrary {
+        name: name.to_owned(),
+        version,
+        path: String::new(),
+    });
+    Ok(Opened {
+        libraries: libraries.collect(),
+        fast_bf16: cuda.has_bf16(),
+        warnings: Vec::new(),
+        backend: Box::new(cuda),
+    })
+}
+
 fn reference(warnings: Vec<String>) -> Opened {
-    Opened { backend: Box::new(ReferenceBackend), library: None, fast_bf16: false, warnings }
+    Opened { backend: Box::new(ReferenceBackend), libraries: Vec::new(), fast_bf16: false, warnings }
 }
 
 impl Opened {

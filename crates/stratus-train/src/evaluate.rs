@@ -116,7 +116,7 @@ impl Evaluator {
         let plan = session.plan(program);
         let form = Form::of(plan);
         let config = feed::measuring(experiment, shape, form, plan.program.batch);
-        let clock = Clock::disabled(plan.program.steps.len());
+        let clock = Clock::disabled(session.slots(program));
         let several = Several::new(experiment, &plan.program, shape, form)?;
         Ok(Self { program, loader: Loader::new(dataset, config)?, clock, several })
     }
@@ -148,12 +148,12 @@ impl Evaluator {
                 None => session.metrics(),
                 Some(Several { shape, form, views, said, images }) => {
                     said.clear();
-                    said.add(session, self.program);
+                    said.add(session, self.program)?;
                     for view in &views[1..] {
                         batch.write_view(*view, *shape, form.layout, form.element, images);
                         let labels = bytemuck::cast_slice_mut(&mut batch.labels);
                         session.run(self.program, images, labels, &mut self.clock, 0)?;
-                        said.add(session, self.program);
+                        said.add(session, self.program)?;
                     }
                     said.metrics(&batch.labels)
                 }
@@ -202,7 +202,7 @@ pub fn of_run(
     let checkpoint = checkpoint(&run, iteration, warn)?;
     let datasets = open_datasets(&experiment)?;
     let graph = network(&experiment, datasets.train.as_ref(), datasets.shape)?;
-    let opened = device::open(experiment.train.device, experiment.train.threads)?;
+    let opened = device::open(&experiment.train)?;
     opened.warnings.iter().for_each(|warning| warn(warning));
     let programs = programs(&experiment, &graph, &opened, datasets.train.len())?;
     // The run's own kernels give the bits that training saw; where they cannot be had here, others do.
@@ -214,7 +214,7 @@ pub fn of_run(
         Some(planned) => planned,
         None => plan(&programs, &opened, &Planning::Cached, warn)?,
     };
-    let mut compiled = planned.allocate()?;
+    let mut compiled = planned.allocate(opened.backend.as_ref())?;
     restore(&mut compiled, &checkpoint, false)?;
     let Compiled { session, ids, .. } = &mut compiled;
     let scores = Evaluator::new(&experiment, session, ids.evaluate, datasets.validation, datasets.shape)?
@@ -244,7 +244,7 @@ pub fn of_weights(
     let (dataset, shape) = open_dataset(experiment, Split::Validation)?;
     let graph = network(experiment, dataset.as_ref(), shape)?;
     let weights = Pretrained::open(weights, &graph, Use::Measuring, warn)?;
-    let opened = device::open(experiment.train.device, experiment.train.threads)?;
+    let opened = device::open(&experiment.train)?;
     opened.warnings.iter().for_each(|warning| warn(warning));
     let Evaluation { mut session, evaluate, refresh: copies } =
         compile_evaluation(experiment, &graph, &opened, warn)?;

@@ -102,6 +102,6 @@ pub(crate) fn restore(
 
 /// Brings the copies that kernels read up to date with their masters; `program` is the one that does it.
 pub(crate) fn refresh(session: &mut Session, program: usize) -> Result<(), TrainError> {
-    let mut clock = Clock::disabled(session.plan(program).program.steps.len());
+    let mut clock = Clock::disabled(session.slots(program));
     Ok(session.run(program, &mut [], &mut [], &mut clock, 0)?)
 }

@@ -2,7 +2,7 @@
 //! neural networks", 2012, section 4.1, which averages over ten).
 
 use stratus_engine::session::Metrics;
-use stratus_engine::{Kernel, Program, Session, ValueId};
+use stratus_engine::{EngineError, Kernel, Program, Session, ValueId};
 
 /// What a network says of the views of a batch's images.
 #[derive(Debug)]
@@ -32,8 +32,12 @@ impl Views {
     }
 
     /// Takes what the program has just said of one more view of its images.
-    pub(crate) fn add(&mut self, session: &Session, program: usize) {
-        self.add_logits(session.read_value(program, self.logits.0));
+    ///
+    /// # Errors
+    /// What a device said.
+    pub(crate) fn add(&mut self, session: &Session, program: usize) -> Result<(), EngineError> {
+        self.add_logits(session.read_value(program, self.logits.0)?);
+        Ok(())
     }
 
     fn add_logits(&mut self, mut view: Vec<f64>) {

@@ -70,7 +70,7 @@ fn session(backend: &dyn Backend, fixture: &Fixture, graph: &Graph, program: &Pr
     let weights = Pretrained::open(&file("resnet18_narrow.pth"), graph, Use::Measuring, &mut |_| ()).unwrap();
     assert_eq!(weights.begins_anew(), None);
     weights.write_to(&mut session).unwrap();
-    session.set_hyper(Hyper { learning_rate: fixture.learning_rate, iteration: 0, seed: 0 });
+    session.set_hyper(Hyper { learning_rate: fixture.learning_rate, iteration: 0, seed: 0 }).unwrap();
     let inputs = inputs(&session, &fixture.batch, &fixture.input, &fixture.labels);
     (session, inputs)
 }
@@ -85,7 +85,7 @@ fn measures(backend: &dyn Backend) {
     program.values[logits.0].role = Role::Buffer;
     let (mut session, mut inputs) = session(backend, &fixture, &graph, &program);
     run(&mut session, &mut inputs);
-    let got = session.read_value(0, logits.0);
+    let got = session.read_value(0, logits.0).unwrap();
     let largest = fixture.logits.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
     let allowed = (TOLERANCE * largest).max(AS_PYTORCH * fixture.logits_off);
     let off = got.iter().zip(&fixture.logits).fold(0.0f64, |off, (a, b)| off.max((a - b).abs()));

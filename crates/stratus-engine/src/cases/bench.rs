@@ -58,7 +58,7 @@ pub fn bench(
     let runs = runs.max(1);
     let mut session = load(backend, case, precision, choices, measure)?;
     let steps: Vec<Phase> = session.plan(0).program.steps.iter().map(|step| step.phase).collect();
-    let mut clock = Clock::new(steps.len());
+    let mut clock = Clock::new(session.slots(0));
     let (mut kernel, mut layout) = (Vec::with_capacity(runs), Vec::with_capacity(runs));
     for iteration in 0..WARM_UP + runs {
         clock.restart();

@@ -21,8 +21,8 @@ pub(super) fn load(
     let mut persistent = Persistent::default();
     let program = case.program(precision)?;
     let prepared = Plan::prepare(backend, &program, choices, measure, &mut persistent)?;
-    let mut session = Session::new(vec![prepared], persistent)?;
-    session.fill(GARBAGE);
+    let mut session = Session::of(backend, vec![prepared], persistent)?;
+    session.fill(GARBAGE)?;
     for (operand, contents) in case.inputs.iter().chain(&case.updates).zip(case.draw()) {
         let value = position(&session, operand.name)?;
         session.write_value(0, value, &contents)?;
@@ -51,9 +51,9 @@ pub fn run(
         .filter(|(_, value)| {
             value.name.starts_with(GUARD) || case.inputs.iter().any(|input| input.name == value.name)
         })
-        .map(|(id, value)| (value.name.clone(), id, session.raw(0, id).to_vec()))
-        .collect();
-    let mut clock = Clock::disabled(session.plan(0).steps.len());
+        .map(|(id, value)| Ok((value.name.clone(), id, session.raw(0, id)?.to_vec())))
+        .collect::<Result<_, EngineError>>()?;
+    let mut clock = Clock::disabled(session.slots(0));
     session.run(0, &mut [], &mut [], &mut clock, 0)?;
     let broken = |problem: String| EngineError::Failed {
         kernel: crate::ops::KernelSpec::name(&case.kernel).to_owned(),
@@ -61,7 +61,7 @@ pub fn run(
         reason: problem,
     };
     for (name, id, before) in untouched {
-        if session.raw(0, id) != before {
+        if *session.raw(0, id)? != before {
             return Err(broken(format!("it changed `{name}`, which it may not")));
         }
     }
@@ -69,15 +69,15 @@ pub fn run(
     for operand in case.results() {
         let id = position(&session, operand.name)?;
         let dtype = operand.class.dtype(precision);
-        let bytes = session.raw(0, id);
+        let bytes = session.raw(0, id)?;
         if let Some(element) = padding(&session.plan(0).placements[id], &operand.shape)
             .into_iter()
-            .find(|&element| dtype.load(bytes, element) != 0.0)
+            .find(|&element| dtype.load(&bytes, element) != 0.0)
         {
-            let value = dtype.load(bytes, element);
+            let value = dtype.load(&bytes, element);
             return Err(broken(format!("it left {value} in the padding of `{}`", operand.name)));
         }
-        results.push(session.read_value(0, id));
+        results.push(session.read_value(0, id)?);
     }
     Ok(results)
 }

@@ -38,13 +38,38 @@ pub fn fuse(forward: &Program) -> Result<Program, EngineError> {
 /// # Errors
 /// Only where verification fails.
 pub fn fuse_joining(forward: &Program, large: usize) -> Result<Program, EngineError> {
+    fuse_as(forward, Fusions { large, ..Fusions::default() })
+}
+
+/// What is worth fusing on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fusions {
+    /// The bytes of a map from which on the convolutions that read it are joined.
+    pub large: usize,
+    /// Whether a first convolution is made again where its result is needed, rather than stored: see [`crate::ops::Stem`].
+    pub stems: bool,
+}
+
+impl Default for Fusions {
+    fn default() -> Self {
+        Self { large: LARGE_MAP, stems: true }
+    }
+}
+
+/// As [`fuse`], but only what a device gains from: see [`Backend::fusions`](crate::Backend::fusions).
+///
+/// # Errors
+/// Only where verification fails.
+pub fn fuse_as(forward: &Program, Fusions { large, stems }: Fusions) -> Result<Program, EngineError> {
     let mut program = forward.clone();
     for (pass, rule) in FUSIONS {
         while apply(&mut program, *rule) {}
         program.verify(pass)?;
     }
     batch_norm_add::fuse(&mut program);
-    stem::fuse(&mut program);
+    if stems {
+        stem::fuse(&mut program);
+    }
     concat::fuse(&mut program);
     siblings::fuse(&mut program, large);
     join_statistics(&mut program);

@@ -111,7 +111,7 @@ impl Probe {
 
     /// Puts those numbers into it.
     pub fn fill(&mut self) {
-        self.session.fill(0xff);
+        self.session.fill(0xff).unwrap();
         let values = self.program.values.clone();
         for (index, value) in values.iter().enumerate() {
             let elements = value.elements();
@@ -140,7 +140,7 @@ impl Probe {
     }
 
     pub fn read(&self, name: &str) -> Vec<f64> {
-        self.session.read_value(0, self.position(name))
+        self.session.read_value(0, self.position(name)).unwrap()
     }
 
     /// Runs all steps; returns the sum of all losses.
@@ -148,7 +148,10 @@ impl Probe {
         let mut clock = Clock::disabled(self.program.steps.len());
         self.session.run(0, &mut [], &mut [], &mut clock, 0).unwrap();
         let values = self.program.values.iter().enumerate();
-        values.filter(|(_, v)| v.role == Role::Metrics).map(|(id, _)| self.session.read_value(0, id)[0]).sum()
+        values
+            .filter(|(_, v)| v.role == Role::Metrics)
+            .map(|(id, _)| self.session.read_value(0, id).unwrap()[0])
+            .sum()
     }
 }
 

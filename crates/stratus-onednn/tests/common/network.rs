@@ -185,7 +185,7 @@ impl Run {
         }
         let mut session = Session::new(plans.into_iter().flatten().collect(), persistent)?;
         // What nobody writes must not matter.
-        session.fill(0xff);
+        session.fill(0xff).unwrap();
         for (index, parameter) in graph.parameters.iter().enumerate() {
             let (scale, offset) = match parameter.shape.len() {
                 1 if parameter.name.ends_with("weight") || parameter.name.ends_with("var") => (0.2, 1.0),
@@ -214,7 +214,9 @@ impl Run {
     /// Runs a program on a batch that is a function of the seed.
     pub fn execute(&mut self, program: usize, seed: usize) -> Result<Metrics, EngineError> {
         let mut inputs = self.session.inputs(program)?;
-        self.session.set_hyper(Hyper { learning_rate: 0.005, iteration: seed as u64, seed: 1 << 40 });
+        self.session
+            .set_hyper(Hyper { learning_rate: 0.005, iteration: seed as u64, seed: 1 << 40 })
+            .unwrap();
         let plan = self.session.plan(program);
         if let Some(place) = plan.external(0) {
             let (dtype, shape) = (self.precision.compute(), &place.layout.shape);

@@ -19,6 +19,8 @@ pub struct Bench {
     compiled: Compiled,
     batch: BatchBuffer,
     library: String,
+    /// Whether the batch lies on the device.
+    resident: bool,
 }
 
 /// How many runs a measurement is the shortest of.
@@ -89,30 +91,40 @@ impl Bench {
     pub fn new(experiment: &Experiment, warn: &mut dyn FnMut(&str)) -> Result<Self, TrainError> {
         let datasets = open_datasets(experiment)?;
         let graph = network(experiment, datasets.train.as_ref(), datasets.shape)?;
-        let opened = device::open(experiment.train.device, experiment.train.threads)?;
+        let opened = device::open(&experiment.train)?;
         opened.warnings.iter().for_each(|warning| warn(warning));
         let samples = datasets.train.len();
         let mut fitted = experiment.clone();
         let (_, planned) = fit(&mut fitted, &graph, &opened, samples, &Planning::Cached, warn)?;
-        let mut compiled = planned.allocate()?;
+        let mut compiled = planned.allocate(opened.backend.as_ref())?;
         initialise(&mut compiled.session, &graph, experiment, &datasets)?;
         state::refresh(&mut compiled.session, compiled.ids.refresh)?;
         // So small a rate that the weights stay what they are: every step does the same work.
-        compiled.session.set_hyper(Hyper { learning_rate: 1e-12, iteration: 0, seed: experiment.train.seed });
+        compiled.session.set_hyper(Hyper {
+            learning_rate: 1e-12,
+            iteration: 0,
+            seed: experiment.train.seed,
+        })?;
         let plan = compiled.session.plan(compiled.ids.train);
         let config = feed::training(experiment, datasets.shape, Form::of(plan));
         let batch = Loader::new(datasets.train, config)?.next()?;
         let batch = batch.ok_or(TrainError::Loader(stratus_data::LoaderError::Stopped))?;
-        Ok(Self { compiled, batch, library: opened.backend.describe() })
+        Ok(Self { compiled, batch, library: opened.backend.describe(), resident: false })
     }
 
     fn step(&mut self, clock: &mut Clock) -> Result<f64, TrainError> {
-        let Self { compiled, batch, .. } = self;
+        let Self { compiled, batch, resident, .. } = self;
         let labels = bytemuck::cast_slice_mut(&mut batch.labels);
         clock.begin_iteration();
         clock.restart();
         let begun = Instant::now();
-        compiled.session.run(compiled.ids.train, &mut batch.images, labels, clock, 0)?;
+        if *resident {
+            compiled.session.run(compiled.ids.train, &mut [], &mut [], clock, 0)?;
+        } else {
+            compiled.session.run(compiled.ids.train, &mut batch.images, labels, clock, 0)?;
+            // On a device the batch stays where it is now: the step is measured, not the way there.
+            *resident = !compiled.session.device_slots().is_empty();
+        }
         Ok(begun.elapsed().as_secs_f64())
     }
 
@@ -131,6 +143,10 @@ impl Bench {
         Ok(best)
     }
 
+    fn slots(&self) -> usize {
+        self.compiled.session.slots(self.compiled.ids.train)
+    }
+
     fn steps(&self) -> usize {
         self.compiled.session.plan(self.compiled.ids.train).program.steps.len()
     }
@@ -142,7 +158,7 @@ impl Bench {
     /// Where a kernel fails.
     pub fn floor(&mut self, rounds: usize) -> Result<Floor, TrainError> {
         let (count, rounds) = (self.steps(), rounds.max(1));
-        let mut clock = Clock::new(count);
+        let mut clock = Clock::new(self.slots());
         for _ in 0..BEST_OF {
             self.step(&mut clock)?;
         }
@@ -206,7 +222,7 @@ impl Bench {
     /// # Errors
     /// Where a kernel fails.
     pub fn overhead(&mut self, pairs: u32) -> Result<Overhead, TrainError> {
-        let mut clocks = [Clock::new(self.steps()), Clock::disabled(self.steps())];
+        let mut clocks = [Clock::new(self.slots()), Clock::disabled(self.slots())];
         for clock in &mut clocks {
             self.step(clock)?;
         }

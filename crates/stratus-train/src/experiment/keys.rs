@@ -18,8 +18,10 @@ choices! {
 choices! {
     /// What computes.
     Device {
-        /// oneDNN where it is found, else the reference backend after a warning.
+        /// A GPU where one can be used, else oneDNN where it is found, else the reference backend after a warning.
         Auto = "auto",
+        /// An NVIDIA GPU, the first that the driver shows; an error where none can be used.
+        Cuda = "cuda",
         /// The CPU through oneDNN; an error where it is not found.
         Onednn = "onednn",
         /// The naive backend: slow, needs nothing.
@@ -373,6 +375,8 @@ settings! {
         activations_kib: Option<usize> = None, Limit::Between(0.0, 1_099_511_627_776.0);
         /// What computes.
         device: Device = Device::Auto, Limit::Any;
+        /// cuda: whether f32 may be rounded to TF32, which has ten bits behind the point, where it is multiplied. Sums are f32 either way.
+        tf32: bool = true, Limit::Any;
     }
 
     /// How weights follow their gradients.

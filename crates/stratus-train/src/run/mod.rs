@@ -4,7 +4,7 @@ mod records;
 mod trainer;
 
 use crate::compile::{Compiled, Datasets, Planning, Plans, open_datasets};
-use crate::device::{self, Opened};
+use crate::device::{self, LoadedLibrary, Opened};
 use crate::experiment::Precision;
 use crate::fit::fit;
 use crate::initialise::initialise;
@@ -86,7 +86,7 @@ fn prepare(
     let pretrained = weights
         .map(|path| Pretrained::open(Path::new(path), &graph, Use::Training, &mut warn))
         .transpose()?;
-    let opened = device::open(experiment.train.device, experiment.train.threads)?;
+    let opened = device::open(&experiment.train)?;
     for warning in &opened.warnings {
         observer.warn(warning);
     }
@@ -103,7 +103,7 @@ fn prepare(
     let samples = datasets.train.len();
     let mut warn = |text: &str| observer.warn(text);
     let (_, planned) = fit(&mut experiment, &graph, &opened, samples, planning, &mut warn)?;
-    let compiled = planned.allocate()?;
+    let compiled = planned.allocate(opened.backend.as_ref())?;
     // What was left open is now decided, and must be the same when the run is continued.
     experiment.train.precision = if precision == Types::Bf16 { Precision::Bf16 } else { Precision::F32 };
     experiment.train.threads = opened.backend.threads();
@@ -140,14 +140,15 @@ impl Prepared {
 
     /// What a checkpoint records beside tensors and positions, whenever it is written.
     fn state(&self) -> State {
-        let library = self.opened.library.as_ref();
         State {
             seed: self.experiment.train.seed,
             threads: u32::try_from(self.opened.backend.threads()).unwrap_or(u32::MAX),
             device: self.opened.backend.name().to_owned(),
-            libraries: library
-                .map(|(version, _)| ("onednn".to_owned(), version.clone()))
-                .into_iter()
+            libraries: self
+                .opened
+                .libraries
+                .iter()
+                .map(|library| (library.name.clone(), library.version.clone()))
                 .collect(),
             plan_hash: self.compiled.plans.hash(),
             ..State::default()
@@ -212,8 +213,8 @@ pub fn start(
     };
     let lock = run.lock()?;
     run.prepare()?;
-    if let Some((version, path)) = prepared.opened.library.clone() {
-        machine.libraries.insert("onednn".to_owned(), Library { version, path });
+    for LoadedLibrary { name, version, path } in prepared.opened.libraries.clone() {
+        machine.libraries.insert(name, Library { version, path });
     }
     machine.write(&run.machine())?;
     stratus_run::atomic::write_json(&run.plan(), &prepared.compiled.plans)?;

@@ -1,7 +1,8 @@
 //! What a run remembers of itself beside its weights: sums of the epoch at hand, times, and the shape of the timeline.
 
 use serde::{Deserialize, Serialize};
-use stratus_engine::{Phase, Plan};
+use stratus_engine::session::DeviceSlot;
+use stratus_engine::{Phase, Session};
 use stratus_run::summary::Spread;
 use stratus_run::timeline::{self, Purpose, Slot};
 
@@ -46,8 +47,10 @@ pub(super) struct Sums {
     pub resumed: u64,
 }
 
-/// The timeline's description of a program: the fixed slots, then its steps.
-pub(super) fn timeline_program(name: &str, plan: &Plan, device: &str) -> timeline::Program {
+/// The timeline's description of a program: the fixed slots, its steps, and what a device takes beside them.
+pub(super) fn timeline_program(name: &str, session: &Session, program: usize) -> timeline::Program {
+    let (plan, behind) = (session.plan(program), session.device_slots());
+    let device = if behind.is_empty() { "cpu" } else { plan.backend.as_str() };
     let fixed = |phase: timeline::Phase| Slot {
         layers: Vec::new(),
         kind: phase.name().to_owned(),
@@ -71,6 +74,10 @@ pub(super) fn timeline_program(name: &str, plan: &Plan, device: &str) -> timelin
             Phase::Layout => timeline::Phase::Layout,
         },
         device: device.to_owned(),
+    }));
+    slots.extend(behind.iter().map(|slot| match slot {
+        DeviceSlot::Copies => fixed(timeline::Phase::Copy),
+        DeviceSlot::Idle => fixed(timeline::Phase::Idle),
     }));
     let batch_size = plan.program.batch as u64;
     timeline::Program { name: name.to_owned(), purpose: Purpose::Train, batch_size, slots }

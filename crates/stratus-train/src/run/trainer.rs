@@ -116,17 +116,18 @@ impl<'a> Trainer<'a> {
             .and_then(|value| serde_json::from_value(value.clone()).ok())
             .unwrap_or_default();
         sums.resumed = resumed;
-        let plan = prepared.compiled.session.plan(prepared.compiled.ids.train);
         let Feed { loader, evaluator } = feed;
         let position = |name: &str| state.positions.get(name).copied().unwrap_or(0);
         let rows = CsvWriter::resume_at(&run.iterations(), position(ITERATIONS))?;
         let epochs = CsvWriter::resume_at(&run.epochs(), position(EPOCHS))?;
         let mut timeline = TimelineWriter::resume_at(&run.timeline(), position(TIMELINE))?;
-        let timeline_train = timeline.declare(&timeline_program("train", plan, "cpu"))?;
-        let tail = prepared.compiled.ids.tail.map(|id| prepared.compiled.session.plan(id));
-        let timeline_tail =
-            tail.map(|plan| timeline.declare(&timeline_program("train_tail", plan, "cpu"))).transpose()?;
-        let steps = plan.program.steps.len().max(tail.map_or(0, |plan| plan.program.steps.len()));
+        let (session, ids) = (&prepared.compiled.session, prepared.compiled.ids);
+        let timeline_train = timeline.declare(&timeline_program("train", session, ids.train))?;
+        let timeline_tail = ids
+            .tail
+            .map(|tail| timeline.declare(&timeline_program("train_tail", session, tail)))
+            .transpose()?;
+        let slots = session.slots(ids.train).max(ids.tail.map_or(0, |tail| session.slots(tail)));
         let total = loader.batches_per_epoch() * experiment.train.epochs;
         let mut rates = Vec::with_capacity(usize::try_from(total).unwrap_or(0).min(1 << 24));
         let samples = |iteration: u64| {
@@ -151,7 +152,7 @@ impl<'a> Trainer<'a> {
         let now = Instant::now();
         Ok(Self {
             checkpoints: Checkpoints::new(run.checkpoints()),
-            clock: Clock::new(FIRST_STEP + steps),
+            clock: Clock::new(FIRST_STEP + slots),
             stop: Arc::clone(&options.stop),
             weights_sha256: Some(state.weights_sha256).filter(|sum| !sum.is_empty()),
             iteration: state.iteration,
@@ -232,13 +233,13 @@ impl<'a> Trainer<'a> {
             learning_rate: rate as f32,
             iteration: self.iteration,
             seed: self.prepared.experiment.train.seed,
-        });
+        })?;
         let image_bytes = session.plan(program).external(0).map_or(0, |place| place.bytes);
         let samples = batch.samples;
         let labels = bytemuck::cast_slice_mut(&mut batch.labels[..samples * self.loader.label_len()]);
         session.run(program, &mut batch.images[..image_bytes], labels, &mut self.clock, FIRST_STEP)?;
         let metrics = session.metrics();
-        let steps = session.plan(program).program.steps.len();
+        let slots = session.slots(program);
         self.clock.stamp(BOOKKEEPING);
         // Giving the buffer back wakes a worker: what that takes is the data's.
         self.loader.recycle(batch);
@@ -248,7 +249,7 @@ impl<'a> Trainer<'a> {
             return Err(TrainError::Diverged { loss: metrics.loss, iteration: self.iteration, epoch });
         }
         self.clock.stamp(BOOKKEEPING);
-        self.record(epoch, rate, metrics, timeline, FIRST_STEP + steps)?;
+        self.record(epoch, rate, metrics, timeline, FIRST_STEP + slots)?;
         let images_per_second = self.rates.last().map_or(0.0, |&rate| f64::from(rate));
         let (counted, right) = (self.sums.samples.max(1.0), self.sums.top1);
         observer.iteration(&Standing {

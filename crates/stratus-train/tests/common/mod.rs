@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use serde::Deserialize;
+use stratus_cuda::Cuda;
 use stratus_engine::plan::Persistent;
 use stratus_engine::session::Inputs;
 use stratus_engine::{Backend, Choices, Clock, Plan, Program, Session};
@@ -48,7 +49,7 @@ pub fn numbers(name: &str, count: usize) -> impl Iterator<Item = f32> {
 pub fn session(backend: &dyn Backend, program: &Program, choices: Choices) -> Session {
     let mut persistent = Persistent::default();
     let plan = Plan::prepare(backend, program, choices, false, &mut persistent).unwrap();
-    Session::new(vec![plan], persistent).unwrap()
+    Session::of(backend, vec![plan], persistent).unwrap()
 }
 
 /// The inputs of a session's program: the batch of that name, `shape` (N, C, H, W), as the plan lays images out, and its N labels.
@@ -64,7 +65,7 @@ pub fn inputs(session: &Session, batch: &str, shape: &[usize; 4], labels: &[i32]
 
 /// Runs a session's program once; gives the loss.
 pub fn run(session: &mut Session, inputs: &mut Inputs) -> f64 {
-    let mut clock = Clock::disabled(session.plan(0).steps.len());
+    let mut clock = Clock::disabled(session.slots(0));
     let (images, labels) = (inputs.images.as_mut_slice(), inputs.labels.as_mut_slice());
     session.run(0, images, labels, &mut clock, 0).unwrap();
     session.metrics().loss
@@ -139,6 +140,18 @@ pub fn onednn() -> Option<OneDnn> {
         Err(error) if cfg!(all(target_os = "linux", target_arch = "x86_64")) => {
             panic!("run `make deps` first, which installs oneDNN under .deps: {error}")
         }
+        Err(error) => {
+            eprintln!("SKIPPED: {error}");
+            None
+        }
+    }
+}
+
+/// The GPU with f32 as it is, where there is one. `STRATUS_EXPECT_GPU` says that there must be.
+pub fn cuda() -> Option<Cuda> {
+    match Cuda::open(&stratus_cuda::Settings::default()) {
+        Ok(backend) => Some(backend),
+        Err(error) if std::env::var_os("STRATUS_EXPECT_GPU").is_some() => panic!("{error}"),
         Err(error) => {
             eprintln!("SKIPPED: {error}");
             None

@@ -6,6 +6,7 @@ use crate::errors::{Failure, Result};
 use crate::output::{Output, bytes, pairs, table};
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::{Choices, Precision, cases};
 use stratus_train::bench::data::{DataRate, data, epochs};
 use stratus_train::bench::{Bench, Floor};
@@ -62,6 +63,11 @@ pub enum What {
         /// Only the cases whose name contains this
         filter: Option<String>,
     },
+    /// The operation cases that the tests use, compared with the reference backend: whether this machine computes what it should
+    Verify {
+        /// Only the cases whose name contains this
+        filter: Option<String>,
+    },
 }
 
 /// Runs `stratus bench`.
@@ -91,7 +97,7 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
         }
         What::Data { target, images, rounds, epochs: whole } => {
             let experiment = Target::find(target, globals)?.experiment(globals)?;
-            let opened = device::open(experiment.train.device, experiment.train.threads)?;
+            let opened = device::open(&experiment.train)?;
             let precision = opened.precision(experiment.train.precision);
             let rate = if *whole {
                 epochs(&experiment, precision, *rounds as usize)?
@@ -100,6 +106,7 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
             };
             output.result(&rate, || render_rate(&rate))
         }
+        What::Verify { filter } => verify(filter.as_deref(), globals, output),
         What::Ops { filter } => ops(filter.as_deref(), globals, output),
     }
 }
@@ -167,6 +174,51 @@ fn render_floor(floor: &Floor) -> String {
     )
 }
 
+/// What came of comparing cases.
+#[derive(Serialize)]
+struct Verified {
+    /// Library and device.
+    library: String,
+    /// Cases that were compared, once for each precision.
+    compared: usize,
+    /// What went wrong, a line each.
+    failures: Vec<String>,
+}
+
+fn verify(filter: Option<&str>, globals: &Globals, output: &Output) -> Result {
+    let settings = Experiment::default().with_overrides(&globals.set)?.train;
+    let opened = device::open(&settings)?;
+    opened.warnings.iter().for_each(|warning| output.warning(warning));
+    let backend = opened.backend.as_ref();
+    let mut verified = Verified { library: backend.describe(), compared: 0, failures: Vec::new() };
+    for precision in [Precision::F32, Precision::Bf16] {
+        for case in cases::of(precision) {
+            if filter.is_some_and(|filter| !case.name.contains(filter)) {
+                continue;
+            }
+            verified.compared += 1;
+            let expected = cases::run(&ReferenceBackend, &case, precision, Choices::default())?;
+            let failure = match cases::run(backend, &case, precision, Choices::default()) {
+                Ok(got) => case.compare(precision, &expected, &got).err(),
+                Err(error) => Some(format!("case `{}` {precision}: {error}", case.name)),
+            };
+            verified.failures.extend(failure);
+        }
+    }
+    if verified.compared == 0 {
+        return Err(Failure::usage(format!("no case's name contains `{}`", filter.unwrap_or_default())));
+    }
+    output.result(&verified, || {
+        let Verified { library, compared, failures } = &verified;
+        let failures: String = failures.iter().map(|failure| format!("{failure}\n")).collect();
+        format!("{failures}{library}: {compared} cases compared, {} differ", verified.failures.len())
+    })?;
+    match verified.failures.len() {
+        0 => Ok(()),
+        count => Err(Failure::failed(format!("{count} cases differ from the reference"))),
+    }
+}
+
 /// A case, measured.
 #[derive(Serialize)]
 struct Measured {
@@ -182,7 +234,7 @@ struct Measured {
 fn ops(filter: Option<&str>, globals: &Globals, output: &Output) -> Result {
     const RUNS: usize = 10;
     let settings = Experiment::default().with_overrides(&globals.set)?.train;
-    let opened = device::open(settings.device, settings.threads)?;
+    let opened = device::open(&settings)?;
     opened.warnings.iter().for_each(|warning| output.warning(warning));
     let mut measured = Vec::new();
     for precision in [Precision::F32, Precision::Bf16] {

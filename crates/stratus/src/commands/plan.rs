@@ -63,7 +63,7 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     if arguments.dump == Dump::Graph {
         return output.result(&Report::Graph(&graph), || super::model::layers(&graph));
     }
-    let opened = device::open(experiment.train.device, experiment.train.threads)?;
+    let opened = device::open(&experiment.train)?;
     opened.warnings.iter().for_each(|warning| output.warning(warning));
     let samples = datasets.train.len();
     if arguments.dump == Dump::Program && experiment.train.memory_limit_mib.is_none() {
@@ -76,7 +76,7 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     if arguments.dump == Dump::Program {
         return dump_programs(&programs, output);
     }
-    let compiled = planned.allocate()?;
+    let compiled = planned.allocate(opened.backend.as_ref())?;
     output.result(&Report::Plans(&compiled.plans), || {
         let plans = &compiled.plans;
         format!(

@@ -1,0 +1,106 @@
+//! The memory of the emulated GPU: the process's own. Work that is put into its queue is done at once.
+
+use std::time::Instant;
+use stratus_engine::EngineError;
+use stratus_engine::device::{Device, DeviceTime, Marks, Run};
+
+/// What addresses are multiples of.
+const ALIGNMENT: usize = 256;
+
+/// Memory for the emulation's kernels.
+#[derive(Default)]
+pub(crate) struct EmulatedDevice {
+    allocations: Vec<Allocation>,
+}
+
+struct Allocation {
+    memory: Vec<u8>,
+    start: usize,
+    bytes: usize,
+}
+
+fn failed(reason: String) -> EngineError {
+    EngineError::Device { device: "the emulation".to_owned(), reason }
+}
+
+impl Allocation {
+    fn address(&self) -> u64 {
+        self.memory[self.start..].as_ptr().expose_provenance() as u64
+    }
+
+    /// Where an area begins in its memory, if it lies in there.
+    fn position(&self, address: u64, bytes: usize) -> Option<usize> {
+        let inside = usize::try_from(address.checked_sub(self.address())?).ok()?;
+        (inside.checked_add(bytes)? <= self.bytes).then_some(self.start + inside)
+    }
+}
+
+impl EmulatedDevice {
+    /// The allocation that an area lies in, and where.
+    fn find(&self, address: u64, bytes: usize) -> Result<(usize, usize), EngineError> {
+        let mut places = self.allocations.iter().enumerate();
+        places
+            .find_map(|(number, allocation)| Some((number, allocation.position(address, bytes)?)))
+            .ok_or_else(|| failed(format!("no memory has {bytes} bytes at {address:#x}")))
+    }
+}
+
+impl Device for EmulatedDevice {
+    fn allocate(&mut self, bytes: usize, what: &'static str) -> Result<u64, EngineError> {
+        let out_of_memory = || EngineError::OutOfMemory { what: what.to_owned(), bytes };
+        let padded = bytes.checked_add(ALIGNMENT).ok_or_else(out_of_memory)?;
+        let memory = vec![0_u8; padded];
+        let start = memory.as_ptr().align_offset(ALIGNMENT);
+        let allocation = Allocation { memory, start, bytes };
+        let address = allocation.address();
+        self.allocations.push(allocation);
+        Ok(address)
+    }
+
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), EngineError> {
+        let (number, start) = self.find(address, bytes.len())?;
+        self.allocations[number].memory[start..start + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), EngineError> {
+        let (number, start) = self.find(address, bytes.len())?;
+        bytes.copy_from_slice(&self.allocations[number].memory[start..start + bytes.len()]);
+        Ok(())
+    }
+
+    fn run(&mut self, run: Run<'_>, time: &mut dyn FnMut(usize, u64)) -> Result<DeviceTime, EngineError> {
+        let begin = Instant::now();
+        for (address, bytes) in run.inputs.into_iter().filter(|(_, bytes)| !bytes.is_empty()) {
+            self.write(address, bytes)?;
+        }
+        let copies = nanoseconds(begin);
+        let mut stopwatch = Stopwatch { last: Instant::now(), times: Vec::new() };
+        (run.enqueue)(&mut stopwatch)?;
+        if run.timed {
+            stopwatch.times.into_iter().for_each(|(slot, nanoseconds)| time(slot, nanoseconds));
+        }
+        Ok(DeviceTime { copies })
+    }
+
+    fn wait(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+}
+
+fn nanoseconds(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+struct Stopwatch {
+    last: Instant,
+    times: Vec<(usize, u64)>,
+}
+
+impl Marks for Stopwatch {
+    fn mark(&mut self, slot: usize) -> Result<(), EngineError> {
+        self.times.push((slot, nanoseconds(self.last)));
+        self.last = Instant::now();
+        Ok(())
+    }
+}

@@ -1,0 +1,271 @@
+//! Compiling a source to a shared library, and calling a kernel in it.
+#![allow(unsafe_code)] // Calls into what the C++ compiler made; each block says why it is sound.
+
+use crate::processor::{Shape, Source};
+use libloading::Library;
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::ffi::{CStr, OsString, c_char};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// What is put before every source.
+const EMULATE: &str = include_str!("../source/emulate.h");
+
+/// Addresses and indices are checked by functions of emulate.h, which need no library of the compiler's. Threads share one stack frame of C only by
+/// switching stacks, which checks of `longjmp` would forbid.
+const FLAGS: &[&str] = &[
+    "-O1",
+    "-std=c++17",
+    "-shared",
+    "-fPIC",
+    "-fno-strict-aliasing",
+    "-ffp-contract=off",
+    "-fvisibility=hidden",
+    "-fsanitize=alignment,null,bounds",
+    "-U_FORTIFY_SOURCE",
+    "-nodefaultlibs",
+    "-w",
+];
+
+/// What is linked, behind the source.
+const LIBRARIES: &[&str] = &["-lm", "-lc", "-lgcc"];
+
+/// Bytes of a thread's stack, as emulate.h has them, and of all shared memory.
+const STACK_BYTES: usize = 64 << 10;
+const STACKS: usize = 1024;
+const SHARED_BYTES: usize = 256 << 10;
+
+/// The lines of a compiler's message that are passed on.
+const LINES: usize = 12;
+
+/// Memory that a launch uses. There is one of it, as kernels keep what they share in static memory: one launch at a time.
+static ROOM: Mutex<Option<Room>> = Mutex::new(None);
+
+/// What a library's compilation came to.
+type Compiled = Arc<OnceLock<Result<PathBuf, String>>>;
+
+/// What was or is being compiled, so that tests that run at the same time wait for each other.
+static COMPILED: Mutex<Option<HashMap<String, Compiled>>> = Mutex::new(None);
+
+/// 256 bytes at a multiple of 256.
+#[derive(Clone, Copy)]
+#[repr(C, align(256))]
+struct Line([u8; 256]);
+
+struct Room {
+    stacks: Vec<u8>,
+    shared: Vec<Line>,
+}
+
+/// As `emulated::Launch` in emulate.h.
+#[repr(C)]
+struct Launch {
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared_bytes: u32,
+    backwards: u32,
+    words: *const u64,
+    count: u64,
+    stacks: *mut u8,
+    shared: *mut u8,
+}
+
+/// A kernel's launcher: null, or what went wrong.
+type Launcher = unsafe extern "C" fn(*const Launch) -> *const c_char;
+
+/// A kernel that was compiled and loaded.
+pub(super) struct Kernel {
+    pub file: &'static str,
+    pub name: String,
+    launcher: Launcher,
+    /// Keeps the launcher's code where it is.
+    _library: Library,
+}
+
+impl Kernel {
+    /// Compiles a source unless that was done before, and finds a kernel in it.
+    pub fn load(source: &Source, name: &str) -> Result<Self, String> {
+        Self::of_text(source, &source.text(), name)
+    }
+
+    /// The same of a text that is not the source's own.
+    fn of_text(source: &Source, text: &str, name: &str) -> Result<Self, String> {
+        let path = compiled(source, text)?;
+        let failed = |error: libloading::Error| format!("{}: {error}", path.display());
+        // SAFETY: the library was compiled from our sources, which run nothing when they are loaded.
+        let library = unsafe { Library::new(&path) }.map_err(failed)?;
+        let symbol = format!("emulated_{name}\0");
+        // SAFETY: what EXPORT of emulate.h defines under such names is of this type, and `_library` keeps it loaded.
+        let launcher = *unsafe { library.get::<Launcher>(symbol.as_bytes()) }
+            .map_err(|_| format!("`{}` exports no `{name}`", source.file))?;
+        Ok(Self { file: source.file, name: name.to_owned(), launcher, _library: library })
+    }
+
+    /// Runs it to its end. Its addresses must be those of living memory, as on a GPU.
+    pub fn run(&self, shape: Shape, words: &[u64], backwards: bool) -> Result<(), String> {
+        let mut room = ROOM.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = room.get_or_insert_with(|| Room {
+            stacks: vec![0; STACKS * STACK_BYTES],
+            shared: vec![Line([0; 256]); SHARED_BYTES / 256],
+        });
+        let launch = Launch {
+            grid: shape.grid,
+            block: shape.block,
+            shared_bytes: shape.shared,
+            backwards: u32::from(backwards),
+            words: words.as_ptr(),
+            count: words.len() as u64,
+            stacks: room.stacks.as_mut_ptr(),
+            shared: room.shared.as_mut_ptr().cast(),
+        };
+        // SAFETY: `launch` and what it points to outlive the call, and the lock keeps out others. What the kernel itself does with the addresses among
+        // its words is as it is on a GPU: they are checked by no one but the tests that this module is for.
+        let error = unsafe { (self.launcher)(&raw const launch) };
+        if error.is_null() {
+            return Ok(());
+        }
+        // SAFETY: an error is a string of the library's static memory that ends with a zero, unchanged until the next launch.
+        Err(unsafe { CStr::from_ptr(error) }.to_string_lossy().into_owned())
+    }
+}
+
+fn compiler() -> OsString {
+    std::env::var_os("CXX").unwrap_or_else(|| "c++".into())
+}
+
+/// Whether there is a C++ compiler.
+pub(super) fn check_compiler() -> Result<(), String> {
+    static FOUND: OnceLock<Result<(), String>> = OnceLock::new();
+    let find = || match Command::new(compiler()).arg("--version").output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(format!("the C++ compiler {:?} ends with {}", compiler(), output.status)),
+        Err(error) => Err(format!("the C++ compiler {:?}: {error}", compiler())),
+    };
+    FOUND.get_or_init(find).clone()
+}
+
+/// The library of a source: from an earlier test run, or compiled now.
+fn compiled(source: &Source, text: &str) -> Result<PathBuf, String> {
+    let text = format!("{EMULATE}{text}");
+    let mut hash = Sha256::new();
+    [FLAGS, LIBRARIES].concat().iter().for_each(|flag| hash.update(flag.as_bytes()));
+    hash.update(text.as_bytes());
+    let name = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let own = {
+        let mut all = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(all.get_or_insert_default().entry(name.clone()).or_default())
+    };
+    let compile = || {
+        compile(source, &text, &name).map_err(|error| {
+            let defined = source.definitions.iter().map(|(name, value)| format!(" {name}={value}"));
+            format!("{}.cu with{}: {error}", source.file, defined.collect::<String>())
+        })
+    };
+    own.get_or_init(compile).clone()
+}
+
+/// Libraries are kept beside the program that runs: where cargo puts what it builds.
+fn folder() -> Result<PathBuf, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let folder = program.parent().unwrap_or(Path::new(".")).join("emulation");
+    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    Ok(folder)
+}
+
+fn compile(source: &Source, text: &str, name: &str) -> Result<PathBuf, String> {
+    let folder = folder()?;
+    let library = folder.join(format!("{name}.so"));
+    if library.exists() {
+        return Ok(library);
+    }
+    // Other processes may compile the same: none may see a half.
+    let own = format!("{}-{name}.{}", source.file, std::process::id());
+    let (code, made) = (folder.join(format!("{own}.cpp")), folder.join(format!("{own}.so")));
+    std::fs::write(&code, text).map_err(|error| format!("{}: {error}", code.display()))?;
+    let run = Command::new(compiler()).args(FLAGS).arg(&code).args(LIBRARIES).arg("-o").arg(&made).output();
+    let output = run.map_err(|error| error.to_string())?;
+    if !output.status.success() {
+        let message = String::from_utf8_lossy(&output.stderr);
+        return Err(message.lines().take(LINES).collect::<Vec<_>>().join("\n"));
+    }
+    std::fs::remove_file(&code).map_err(|error| error.to_string())?;
+    std::fs::rename(&made, &library).map_err(|error| error.to_string())?;
+    Ok(library)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::processor::Shape;
+    use stratus_engine::DType;
+
+    /// Runs a kernel `k` on a grid of one block.
+    fn run(text: &str, threads: u32, words: &[u64], backwards: bool) -> Result<(), String> {
+        let source = Source::of("common", DType::F32, 1);
+        let text = format!("{}extern \"C\" __global__ void k{text}\nEXPORT(k)\n", source.text());
+        // Common parts stand in it twice where the file is the common one: once is enough.
+        let text = text.replacen(crate::source::text("common").unwrap_or_default(), "", 1);
+        let shape = Shape { grid: [1, 1, 1], block: [threads, 1, 1], shared: 1024 };
+        Kernel::of_text(&source, &text, "k")?.run(shape, words, backwards)
+    }
+
+    /// Runs a kernel that writes numbers, in both orders.
+    fn written<const N: usize>(text: &str, threads: u32) -> [i32; N] {
+        let [forwards, backwards] = [false, true].map(|backwards| {
+            let mut numbers = [-7; N];
+            run(text, threads, &[numbers.as_mut_ptr().expose_provenance() as u64], backwards).unwrap();
+            std::hint::black_box(numbers)
+        });
+        assert_eq!(forwards, backwards);
+        forwards
+    }
+
+    #[test]
+    fn threads_wait_for_each_other() {
+        let sum = "(int *to) { float sum = block_sum((float)threadIdx.x); to[threadIdx.x] = (int)sum; }";
+        assert_eq!(written::<96>(sum, 96), [95 * 96 / 2; 96]);
+        let turn = "(int *to) {
+            DYNAMIC_SHARED(int, shared);
+            shared[threadIdx.x] = threadIdx.x;
+            __syncthreads();
+            to[threadIdx.x] = shared[blockDim.x - 1 - threadIdx.x];
+        }";
+        assert_eq!(written::<40>(turn, 40), std::array::from_fn(|i| 39 - i as i32));
+    }
+
+    #[test]
+    fn lanes_exchange_what_they_have() {
+        let down = "(int *to) {
+            int x = threadIdx.x;
+            x += __shfl_down_sync(0xffffffffu, x, 1);
+            x = __shfl_sync(0xffffffffu, x, 2, 8);
+            to[threadIdx.x] = x;
+        }";
+        assert_eq!(written::<32>(down, 32), std::array::from_fn(|i| (i as i32 / 8 * 8 + 2) * 2 + 1));
+        let parts = "(int *to) {
+            int x = threadIdx.x, all = 0;
+            if (x < 16) for (int i = 0; i <= x / 16; i++) all = __ballot_sync(0x0000ffffu, x % 2);
+            else for (int i = 0; i < 3; i++) x = __shfl_xor_sync(0xffff0000u, x, 1);
+            to[threadIdx.x] = threadIdx.x < 16 ? all : x;
+        }";
+        let expected = std::array::from_fn(|i| if i < 16 { 0xaaaa } else { i as i32 ^ 1 });
+        assert_eq!(written::<32>(parts, 32), expected);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told() {
+        let mut numbers = [0_u64; 8];
+        let address = numbers.as_mut_ptr().expose_provenance() as u64;
+        let told = |text: &str, words: &[u64]| run(text, 64, words, false).unwrap_err();
+        assert!(told("(int *to) { to[0] = 1; }", &[0]).contains("null"));
+        assert!(told("(int *to) { to[0] = 1; }", &[address + 2]).contains("misaligned"));
+        assert!(told("(int *to) { to[0] = 1; }", &[address, 1]).contains("1 parameters"));
+        assert!(told("(int n) { __shared__ int x[4]; x[n] = 1; }", &[4]).contains("bounds"));
+        let apart = "(int n) { if (threadIdx.x < n) __syncthreads(); else __syncwarp(); }";
+        assert!(told(apart, &[16]).contains("never come"));
+        assert!(told("(int n) { no }", &[1]).contains("error"));
+        assert_eq!(run(apart, 64, &[32], false), Ok(()));
+    }
+}

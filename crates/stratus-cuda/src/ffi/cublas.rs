@@ -1,0 +1,130 @@
+//! cuBLAS: matrix products.
+
+use super::driver::{Gpu, Memory};
+use cudarc::cublas::sys::{
+    self, cublasComputeType_t, cublasGemmAlgo_t, cublasHandle_t, cublasOperation_t, cublasStatus_t,
+    cudaDataType_t,
+};
+use std::ptr;
+use std::sync::Arc;
+use stratus_engine::DType;
+
+/// What the library may use for itself; set, so that it allocates nothing in a queue that is being recorded, and gives the same bits every time.
+const WORKSPACE: usize = 32 << 20;
+
+/// The library, on a GPU's queue.
+pub(crate) struct Cublas {
+    gpu: Arc<Gpu>,
+    handle: cublasHandle_t,
+    _workspace: Memory,
+}
+
+// SAFETY: the handle is used by one thread at a time: a session's, or the planner's before there is a session.
+unsafe impl Send for Cublas {}
+// SAFETY: as above.
+unsafe impl Sync for Cublas {}
+
+/// A row-major product `C [rows, columns] = A [rows, depth] * B [depth, columns]`; each factor may be given transposed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Product {
+    pub rows: usize,
+    pub columns: usize,
+    pub depth: usize,
+    /// Whether A lies as `[depth, rows]`.
+    pub a_transposed: bool,
+    /// Whether B lies as `[columns, depth]`.
+    pub b_transposed: bool,
+    /// The types of A and B, and of C.
+    pub types: [DType; 2],
+    /// Whether f32 may be rounded to TF32.
+    pub tf32: bool,
+}
+
+impl Cublas {
+    pub fn new(gpu: &Arc<Gpu>) -> Result<Self, String> {
+        gpu.adopt()?;
+        let workspace = Memory::zeroed(gpu, WORKSPACE)?;
+        let mut handle = ptr::null_mut();
+        // SAFETY: the pointer is to a handle; stream and workspace live as long as the handle.
+        unsafe {
+            check(sys::cublasCreate_v2(&raw mut handle))?;
+            check(sys::cublasSetStream_v2(handle, gpu.stream().cast()))?;
+            check(sys::cublasSetWorkspace_v2(handle, workspace.address() as *mut _, WORKSPACE))?;
+        }
+        Ok(Self { gpu: Arc::clone(gpu), handle, _workspace: workspace })
+    }
+
+    /// `major.minor.patch`.
+    pub fn version(&self) -> Result<String, String> {
+        let mut version = 0;
+        // SAFETY: the handle lives, the pointer is to an int.
+        check(unsafe { sys::cublasGetVersion_v2(self.handle, &raw mut version) })?;
+        Ok(format!("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100))
+    }
+
+    /// Puts a product into the queue.
+    pub fn multiply(&self, product: &Product, a: u64, b: u64, c: u64) -> Result<(), String> {
+        self.gpu.adopt()?;
+        let Product { rows, columns, depth, a_transposed, b_transposed, types, tf32 } = *product;
+        let int =
+            |extent: usize| i32::try_from(extent).map_err(|_| format!("a matrix has an extent of {extent}"));
+        let operation = |transposed| {
+            if transposed { cublasOperation_t::CUBLAS_OP_T } else { cublasOperation_t::CUBLAS_OP_N }
+        };
+        let of = |dtype| match dtype {
+            DType::F32 => Ok(cudaDataType_t::CUDA_R_32F),
+            DType::Bf16 => Ok(cudaDataType_t::CUDA_R_16BF),
+            other => Err(format!("matrices of {other} are not multiplied")),
+        };
+        let compute = match types[0] {
+            DType::F32 if !tf32 => cublasComputeType_t::CUBLAS_COMPUTE_32F,
+            DType::F32 => cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
+            _ => cublasComputeType_t::CUBLAS_COMPUTE_32F,
+        };
+        let (one, zero) = (1.0_f32, 0.0_f32);
+        // The library counts columns first: seen so, a row-major matrix is its transpose, and C' = B' A'.
+        let lda = int(if a_transposed { rows } else { depth })?;
+        let ldb = int(if b_transposed { depth } else { columns })?;
+        // SAFETY: the operands of a step are as large as its shapes say, and lie on this GPU; the scalars are read before the call returns.
+        check(unsafe {
+            sys::cublasGemmEx(
+                self.handle,
+                operation(b_transposed),
+                operation(a_transposed),
+                int(columns)?,
+                int(rows)?,
+                int(depth)?,
+                (&raw const one).cast(),
+                b as *const _,
+                of(types[0])?,
+                ldb,
+                a as *const _,
+                of(types[0])?,
+                lda,
+                (&raw const zero).cast(),
+                c as *mut _,
+                of(types[1])?,
+                int(columns)?,
+                compute,
+                cublasGemmAlgo_t::CUBLAS_GEMM_DFALT,
+            )
+        })
+    }
+}
+
+impl Drop for Cublas {
+    fn drop(&mut self) {
+        if self.gpu.wait().is_ok() {
+            // SAFETY: it was created and is destroyed once, when nothing in the queue uses it.
+            let _ = unsafe { sys::cublasDestroy_v2(self.handle) };
+        }
+    }
+}
+
+fn check(status: cublasStatus_t) -> Result<(), String> {
+    if status == cublasStatus_t::CUBLAS_STATUS_SUCCESS {
+        Ok(())
+    } else {
+        Err(format!("cuBLAS said {status:?}"))
+    }
+}

@@ -1,0 +1,407 @@
+//! cuDNN: convolutions by its graph API, which has the kernels that the older functions have not.
+//!
+//! A convolution is described as a graph of one operation; the library names configurations of engines that can run it, best first as it believes;
+//! each becomes a plan, which is run on addresses.
+
+use super::driver::Gpu;
+use cudarc::cudnn::sys::{
+    self, cudnnBackendAttributeName_t as Name, cudnnBackendAttributeType_t as Type, cudnnBackendDescriptor_t,
+    cudnnBackendDescriptorType_t as Kind, cudnnBackendHeurMode_t as Mode, cudnnConvolutionMode_t,
+    cudnnDataType_t, cudnnHandle_t, cudnnStatus_t,
+};
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr;
+use std::sync::Arc;
+use stratus_engine::DType;
+
+/// What the library notes of an engine.
+mod note {
+    /// It multiplies on tensor cores: f32 is rounded to TF32.
+    pub const TENSOR_CORE: u32 = 0;
+    /// It rounds its inputs.
+    pub const DOWN_CONVERT_INPUTS: u32 = 1;
+    /// It adds in less than f32.
+    pub const REDUCED_PRECISION_REDUCTION: u32 = 2;
+    /// By Fourier transforms.
+    pub const FFT: u32 = 3;
+    /// Another run may give other bits.
+    pub const NONDETERMINISTIC: u32 = 4;
+    /// By minimal filtering.
+    pub const WINOGRAD: u32 = 5;
+}
+
+/// The library, on a GPU's queue.
+pub(crate) struct Cudnn {
+    gpu: Arc<Gpu>,
+    handle: cudnnHandle_t,
+}
+
+// SAFETY: the handle is used by one thread at a time: a session's, or the planner's before there is a session.
+unsafe impl Send for Cudnn {}
+// SAFETY: as above.
+unsafe impl Sync for Cudnn {}
+
+/// Which of a convolution's three products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Pass {
+    Forward,
+    BackwardData,
+    BackwardWeights,
+}
+
+/// A convolution of maps that lie channels last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Problem {
+    pub pass: Pass,
+    /// `[N, C, H, W]` of the input.
+    pub x: [usize; 4],
+    /// `[O, C / groups, KH, KW]`.
+    pub weight: [usize; 4],
+    /// `[N, O, H', W']` of the output.
+    pub y: [usize; 4],
+    pub padding_before: [usize; 2],
+    pub padding_after: [usize; 2],
+    pub stride: [usize; 2],
+    pub dilation: [usize; 2],
+    /// The types of x, weight and y, or of their gradients.
+    pub types: [DType; 3],
+    /// Whether f32 may be rounded to TF32.
+    pub tf32: bool,
+}
+
+/// What identifies the operands in a graph.
+const UIDS: [i64; 3] = [1, 2, 3];
+
+impl Cudnn {
+    pub fn new(gpu: &Arc<Gpu>) -> Result<Self, String> {
+        gpu.adopt()?;
+        let mut handle = ptr::null_mut();
+        // SAFETY: the pointer is to a handle; the stream lives as long as the handle.
+        unsafe {
+            check(sys::cudnnCreate(&raw mut handle))?;
+            check(sys::cudnnSetStream(handle, gpu.stream().cast()))?;
+        }
+        Ok(Self { gpu: Arc::clone(gpu), handle })
+    }
+
+    /// The plans of a convolution that give the same bits every time and round no more than is allowed, best first as the library believes: at most
+    /// `most`, none that needs more than `workspace` bytes for itself.
+    pub fn plans(
+        self: &Arc<Self>,
+        problem: &Problem,
+        most: usize,
+        workspace: usize,
+    ) -> Result<Vec<ConvolutionPlan>, String> {
+        self.gpu.adopt()?;
+        let graph = self.graph(problem)?;
+        let mut plans: Vec<ConvolutionPlan> = Vec::new();
+        let mut reason = "the library names no engine".to_owned();
+        for mode in [Mode::CUDNN_HEUR_MODE_A, Mode::CUDNN_HEUR_MODE_FALLBACK] {
+            for config in configurations(&graph, mode)? {
+                if plans.len() >= most {
+                    return Ok(plans);
+                }
+                match self.plan(&config, problem) {
+                    Ok(Some(plan)) if plan.workspace > workspace => {
+                        reason = format!("it needs {} bytes of workspace", plan.workspace);
+                    }
+                    Ok(Some(plan)) if plans.iter().any(|other| other.name == plan.name) => {}
+                    Ok(Some(plan)) => plans.push(plan),
+                    Ok(None) => {
+                        "its engines round more, or not the same way every time".clone_into(&mut reason)
+                    }
+                    Err(error) => reason = error,
+                }
+            }
+        }
+        if plans.is_empty() { Err(reason) } else { Ok(plans) }
+    }
+
+    /// A configuration as a plan, where its engine is one that may be used.
+    fn plan(
+        self: &Arc<Self>,
+        config: &Descriptor,
+        problem: &Problem,
+    ) -> Result<Option<ConvolutionPlan>, String> {
+        let engine = Descriptor::new(Kind::CUDNN_BACKEND_ENGINE_DESCRIPTOR)?;
+        config.get_descriptors(Name::CUDNN_ATTR_ENGINECFG_ENGINE, &[&engine])?;
+        let notes =
+            engine.get_codes(Name::CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, Type::CUDNN_TYPE_NUMERICAL_NOTE)?;
+        let exact = problem.types[0] == DType::F32 && !problem.tf32;
+        let refused = |note: &u32| match *note {
+            note::NONDETERMINISTIC | note::REDUCED_PRECISION_REDUCTION => true,
+            note::TENSOR_CORE | note::DOWN_CONVERT_INPUTS | note::WINOGRAD | note::FFT => exact,
+            _ => false,
+        };
+        if notes.iter().any(refused) {
+            return Ok(None);
+        }
+        let [index] = engine.get_numbers(Name::CUDNN_ATTR_ENGINE_GLOBAL_INDEX)?;
+        let mut name = format!("cudnn:{index}");
+        for [knob, value] in knobs(config)? {
+            name += &format!(":{knob}={value}");
+        }
+        let plan = Descriptor::new(Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?;
+        plan.set(Name::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, Type::CUDNN_TYPE_HANDLE, &[self.handle])?;
+        plan.set_descriptors(Name::CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, &[config])?;
+        plan.finish()?;
+        let [workspace] = plan.get_numbers(Name::CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE)?;
+        let workspace = usize::try_from(workspace).unwrap_or(0);
+        Ok(Some(ConvolutionPlan { cudnn: Arc::clone(self), plan, name, workspace }))
+    }
+
+    fn graph(&self, problem: &Problem) -> Result<Descriptor, String> {
+        let Problem { x, weight, y, types, .. } = problem;
+        let x = tensor(UIDS[0], *x, types[0])?;
+        let weight = tensor(UIDS[1], *weight, types[1])?;
+        let y = tensor(UIDS[2], *y, types[2])?;
+        let float = [cudnnDataType_t::CUDNN_DATA_FLOAT];
+        let numbers = |pair: [usize; 2]| pair.map(|number| number as i64);
+        let convolution = Descriptor::new(Kind::CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR)?;
+        convolution.set(Name::CUDNN_ATTR_CONVOLUTION_COMP_TYPE, Type::CUDNN_TYPE_DATA_TYPE, &float)?;
+        let mode = [cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION];
+        convolution.set(Name::CUDNN_ATTR_CONVOLUTION_CONV_MODE, Type::CUDNN_TYPE_CONVOLUTION_MODE, &mode)?;
+        convolution.set_numbers(Name::CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, &[2])?;
+        for (name, pair) in [
+            (Name::CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, problem.padding_before),
+            (Name::CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, problem.padding_after),
+            (Name::CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, problem.stride),
+            (Name::CUDNN_ATTR_CONVOLUTION_DILATIONS, problem.dilation),
+        ] {
+            convolution.set_numbers(name, &numbers(pair))?;
+        }
+        convolution.finish()?;
+        let (kind, names) = match problem.pass {
+            Pass::Forward => (
+                Kind::CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+                [
+                    Name::CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+                    Name::CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+                    Name::CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+                    Name::CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+                    Name::CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+                    Name::CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
+                ],
+            ),
+            Pass::BackwardData => (
+                Kind::CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+                [
+                    Name::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+                    Name::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+                    Name::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+                    Name::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+                    Name::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+                    Name::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA,
+                ],
+            ),
+            Pass::BackwardWeights => (
+                Kind::CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+                [
+                    Name::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+                    Name::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+                    Name::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+                    Name::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+                    Name::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+                    Name::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA,
+                ],
+            ),
+        };
+        let operation = Descriptor::new(kind)?;
+        for (name, descriptor) in names.iter().zip([&convolution, &x, &weight, &y]) {
+            operation.set_descriptors(*name, &[descriptor])?;
+        }
+        operation.set(names[4], Type::CUDNN_TYPE_FLOAT, &[1.0_f32])?;
+        operation.set(names[5], Type::CUDNN_TYPE_FLOAT, &[0.0_f32])?;
+        operation.finish()?;
+        let graph = Descriptor::new(Kind::CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)?;
+        graph.set(Name::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, Type::CUDNN_TYPE_HANDLE, &[self.handle])?;
+        graph.set_descriptors(Name::CUDNN_ATTR_OPERATIONGRAPH_OPS, &[&operation])?;
+        graph.finish()?;
+        Ok(graph)
+    }
+}
+
+impl Drop for Cudnn {
+    fn drop(&mut self) {
+        if self.gpu.wait().is_ok() {
+            // SAFETY: it was created and is destroyed once, when nothing in the queue uses it.
+            let _ = unsafe { sys::cudnnDestroy(self.handle) };
+        }
+    }
+}
+
+/// `major.minor.patch`.
+pub(crate) fn version() -> String {
+    // SAFETY: it takes and touches nothing.
+    let version = unsafe { sys::cudnnGetVersion() };
+    format!("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100)
+}
+
+/// A configuration of an engine, ready to run.
+pub(crate) struct ConvolutionPlan {
+    cudnn: Arc<Cudnn>,
+    plan: Descriptor,
+    /// The engine and its knobs.
+    pub name: String,
+    /// Bytes that it needs for itself.
+    pub workspace: usize,
+}
+
+impl ConvolutionPlan {
+    /// Puts it into the queue, on the addresses of x, weight and y (or of their gradients) and of its workspace.
+    pub fn enqueue(&self, addresses: [u64; 3], workspace: u64) -> Result<(), String> {
+        self.cudnn.gpu.adopt()?;
+        let pack = Descriptor::new(Kind::CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)?;
+        let pointers = addresses.map(|address| address as *mut c_void);
+        pack.set_numbers(Name::CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, &UIDS)?;
+        pack.set(Name::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, Type::CUDNN_TYPE_VOID_PTR, &pointers)?;
+        let workspace = [workspace as *mut c_void];
+        pack.set(Name::CUDNN_ATTR_VARIANT_PACK_WORKSPACE, Type::CUDNN_TYPE_VOID_PTR, &workspace)?;
+        pack.finish()?;
+        // SAFETY: plan and pack are finished; the operands of a step are as large as its shapes say and lie on this GPU, the workspace is as large as
+        // the plan asked for.
+        check(unsafe { sys::cudnnBackendExecute(self.cudnn.handle, self.plan.0, pack.0) })
+    }
+}
+
+/// What the library suggests for a graph.
+fn configurations(graph: &Descriptor, mode: Mode) -> Result<Vec<Descriptor>, String> {
+    let heuristics = Descriptor::new(Kind::CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)?;
+    heuristics.set_descriptors(Name::CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, &[graph])?;
+    heuristics.set(Name::CUDNN_ATTR_ENGINEHEUR_MODE, Type::CUDNN_TYPE_HEUR_MODE, &[mode])?;
+    // Where an engine of the mode is lacking altogether, finishing says so: then there is nothing to suggest.
+    if heuristics.finish().is_err() {
+        return Ok(Vec::new());
+    }
+    heuristics.descriptors(Name::CUDNN_ATTR_ENGINEHEUR_RESULTS, Kind::CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)
+}
+
+/// The knobs of a configuration, and where they stand.
+fn knobs(config: &Descriptor) -> Result<Vec<[i64; 2]>, String> {
+    let choices = config
+        .descriptors(Name::CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, Kind::CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR)?;
+    let read = |choice: &Descriptor| {
+        let codes = choice.get_codes(Name::CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, Type::CUDNN_TYPE_KNOB_TYPE)?;
+        let [value] = choice.get_numbers(Name::CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE)?;
+        Ok([codes.first().map_or(-1, |&code| i64::from(code)), value])
+    };
+    choices.iter().map(read).collect()
+}
+
+/// A tensor that lies channels last.
+fn tensor(uid: i64, [n, c, h, w]: [usize; 4], dtype: DType) -> Result<Descriptor, String> {
+    let dtype = match dtype {
+        DType::F32 => cudnnDataType_t::CUDNN_DATA_FLOAT,
+        DType::Bf16 => cudnnDataType_t::CUDNN_DATA_BFLOAT16,
+        other => return Err(format!("cuDNN convolves no {other} here")),
+    };
+    let numbers = |extents: [usize; 4]| extents.map(|extent| extent as i64);
+    let tensor = Descriptor::new(Kind::CUDNN_BACKEND_TENSOR_DESCRIPTOR)?;
+    tensor.set(Name::CUDNN_ATTR_TENSOR_DATA_TYPE, Type::CUDNN_TYPE_DATA_TYPE, &[dtype])?;
+    tensor.set_numbers(Name::CUDNN_ATTR_TENSOR_DIMENSIONS, &numbers([n, c, h, w]))?;
+    tensor.set_numbers(Name::CUDNN_ATTR_TENSOR_STRIDES, &numbers([h * w * c, 1, w * c, c]))?;
+    tensor.set_numbers(Name::CUDNN_ATTR_TENSOR_UNIQUE_ID, &[uid])?;
+    // Values begin at multiples of 64 bytes.
+    tensor.set_numbers(Name::CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, &[16])?;
+    tensor.finish()?;
+    Ok(tensor)
+}
+
+/// A descriptor of the graph API.
+struct Descriptor(cudnnBackendDescriptor_t);
+
+// SAFETY: a descriptor belongs to no thread; it is used by one at a time, that of the plan that holds it.
+unsafe impl Send for Descriptor {}
+
+impl Descriptor {
+    fn new(kind: Kind) -> Result<Self, String> {
+        let mut descriptor = ptr::null_mut();
+        // SAFETY: the pointer is to a descriptor.
+        check(unsafe { sys::cudnnBackendCreateDescriptor(kind, &raw mut descriptor) })?;
+        Ok(Self(descriptor))
+    }
+
+    /// Sets an attribute; `E` is the C type of `of`.
+    fn set<E: Copy>(&self, name: Name, of: Type, values: &[E]) -> Result<(), String> {
+        let count = values.len() as i64;
+        // SAFETY: there are as many values as are said, of the type that the attribute has; the library copies them.
+        let status =
+            unsafe { sys::cudnnBackendSetAttribute(self.0, name, of, count, values.as_ptr().cast()) };
+        check(status).map_err(|reason| format!("{name:?}: {reason}"))
+    }
+
+    fn set_numbers(&self, name: Name, values: &[i64]) -> Result<(), String> {
+        self.set(name, Type::CUDNN_TYPE_INT64, values)
+    }
+
+    fn set_descriptors(&self, name: Name, values: &[&Self]) -> Result<(), String> {
+        let pointers: Vec<cudnnBackendDescriptor_t> = values.iter().map(|value| value.0).collect();
+        self.set(name, Type::CUDNN_TYPE_BACKEND_DESCRIPTOR, &pointers)
+    }
+
+    fn finish(&self) -> Result<(), String> {
+        // SAFETY: the descriptor lives.
+        check(unsafe { sys::cudnnBackendFinalize(self.0) })
+    }
+
+    /// Reads an attribute into `values`; returns how many it has, or wrote.
+    fn get<E: Copy>(&self, name: Name, of: Type, values: &mut [E]) -> Result<usize, String> {
+        let mut count = 0_i64;
+        let room = values.len() as i64;
+        let to: *mut c_void = if values.is_empty() { ptr::null_mut() } else { values.as_mut_ptr().cast() };
+        // SAFETY: there is room for as many values as are said, of the type that the attribute has.
+        let status = unsafe { sys::cudnnBackendGetAttribute(self.0, name, of, room, &raw mut count, to) };
+        check(status).map_err(|reason| format!("{name:?}: {reason}"))?;
+        Ok(usize::try_from(count).unwrap_or(0))
+    }
+
+    fn get_numbers<const N: usize>(&self, name: Name) -> Result<[i64; N], String> {
+        let mut values = [0; N];
+        self.get(name, Type::CUDNN_TYPE_INT64, &mut values)?;
+        Ok(values)
+    }
+
+    /// Values of an enumeration, by their codes.
+    fn get_codes(&self, name: Name, of: Type) -> Result<Vec<u32>, String> {
+        let mut values = [0_u32; 32];
+        let count = self.get(name, of, &mut values)?;
+        Ok(values[..count.min(values.len())].to_vec())
+    }
+
+    /// Fills descriptors that were made before.
+    fn get_descriptors(&self, name: Name, into: &[&Self]) -> Result<usize, String> {
+        let mut pointers: Vec<cudnnBackendDescriptor_t> = into.iter().map(|value| value.0).collect();
+        self.get(name, Type::CUDNN_TYPE_BACKEND_DESCRIPTOR, &mut pointers)
+    }
+
+    /// All descriptors of an attribute.
+    fn descriptors(&self, name: Name, kind: Kind) -> Result<Vec<Self>, String> {
+        let none: &mut [cudnnBackendDescriptor_t] = &mut [];
+        let count = self.get(name, Type::CUDNN_TYPE_BACKEND_DESCRIPTOR, none)?;
+        let mut made = (0..count).map(|_| Self::new(kind)).collect::<Result<Vec<_>, _>>()?;
+        let filled = self.get_descriptors(name, &made.iter().collect::<Vec<_>>())?;
+        made.truncate(filled);
+        Ok(made)
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        // SAFETY: it was created and is destroyed once.
+        let _ = unsafe { sys::cudnnBackendDestroyDescriptor(self.0) };
+    }
+}
+
+fn check(status: cudnnStatus_t) -> Result<(), String> {
+    if status == cudnnStatus_t::CUDNN_STATUS_SUCCESS {
+        return Ok(());
+    }
+    let mut text: [c_char; 256] = [0; 256];
+    // SAFETY: the buffer has as many bytes as are said; the library ends the text with a zero byte.
+    let text = unsafe {
+        sys::cudnnGetLastErrorString(text.as_mut_ptr(), text.len());
+        text[text.len() - 1] = 0;
+        CStr::from_ptr(text.as_ptr())
+    };
+    Err(format!("cuDNN said {status:?} ({})", text.to_string_lossy().trim()))
+}

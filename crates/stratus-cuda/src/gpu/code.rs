@@ -1,0 +1,61 @@
+//! The machine code of our kernels, kept from process to process.
+
+use crate::ffi::nvrtc;
+use crate::processor::Source;
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+
+/// Compiles our kernels for one compute capability.
+pub(crate) struct Compiler {
+    /// As 90 for 9.0.
+    capability: u32,
+    /// The library's version, which the machine code depends on.
+    version: String,
+    cache: Option<PathBuf>,
+}
+
+impl Compiler {
+    pub fn new(capability: u32, cache: Option<PathBuf>) -> Result<Self, String> {
+        Ok(Self { capability, version: nvrtc::version()?, cache })
+    }
+
+    /// The machine code of a source, and whether it was kept from before: such may be damaged.
+    pub fn code(&self, source: &Source) -> Result<(Vec<u8>, bool), String> {
+        let text = source.text();
+        match self.file(source, &text).and_then(|path| std::fs::read(path).ok()) {
+            Some(code) => Ok((code, true)),
+            None => Ok((self.compile_text(source, &text)?, false)),
+        }
+    }
+
+    /// Compiles a source, whatever was kept.
+    pub fn compile(&self, source: &Source) -> Result<Vec<u8>, String> {
+        self.compile_text(source, &source.text())
+    }
+
+    fn compile_text(&self, source: &Source, text: &str) -> Result<Vec<u8>, String> {
+        let code = nvrtc::compile(text, source.file, self.capability)?;
+        if let Some(path) = self.file(source, text) {
+            // A cache is a cache: without it the next process compiles again.
+            let _ = keep(&path, &code);
+        }
+        Ok(code)
+    }
+
+    fn file(&self, source: &Source, text: &str) -> Option<PathBuf> {
+        let key = format!("{} sm_{}\n{text}", self.version, self.capability);
+        let sum: String =
+            Sha256::digest(key.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        Some(self.cache.as_ref()?.join(format!("{}-{sum}.cubin", source.file)))
+    }
+}
+
+/// Writes a file so that a reader never sees half of it.
+fn keep(path: &Path, code: &[u8]) -> std::io::Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    let unfinished = path.with_extension(format!("{}.part", std::process::id()));
+    std::fs::write(&unfinished, code)?;
+    std::fs::rename(&unfinished, path)
+}

@@ -1,0 +1,159 @@
+//! The memory of a session on a GPU, and the running of its programs.
+//!
+//! The first run of a program puts its steps into the queue one by one, so that the libraries load what they need; the second one records them, and from
+//! then on the recording is launched as a whole: what a step costs the processor no longer counts. Between steps stand marks, which tell when they were
+//! reached and do not hold the queue up.
+
+use crate::ffi::driver::{Event, Gpu, Memory, Recording};
+use std::collections::HashMap;
+use std::sync::Arc;
+use stratus_engine::device::{DeviceTime, Marks, Run};
+use stratus_engine::{Device, EngineError};
+
+/// A GPU that a session has its memory on.
+pub(crate) struct GpuDevice {
+    gpu: Arc<Gpu>,
+    memory: Vec<Memory>,
+    /// By program, and whether its steps are timed.
+    programs: HashMap<(usize, bool), Program>,
+    /// Before and behind the copies of the inputs.
+    copies: [Event; 2],
+}
+
+/// What is known of a program that was run.
+#[derive(Default)]
+struct Program {
+    /// The first mark stands before the first step, each other one behind a step.
+    marks: Vec<Event>,
+    slots: Vec<usize>,
+    recording: Option<Recording>,
+}
+
+impl GpuDevice {
+    pub fn new(gpu: &Arc<Gpu>) -> Result<Self, String> {
+        let copies = [Event::new(gpu)?, Event::new(gpu)?];
+        Ok(Self { gpu: Arc::clone(gpu), memory: Vec::new(), programs: HashMap::new(), copies })
+    }
+
+    fn failed(&self, reason: String) -> EngineError {
+        EngineError::Device { device: self.gpu.name.clone(), reason }
+    }
+
+    fn holding(&self, address: u64) -> Result<&Memory, EngineError> {
+        let found = self.memory.iter().find(|memory| memory.holds(address));
+        found.ok_or_else(|| self.failed("an address lies in no memory of the session".to_owned()))
+    }
+}
+
+/// Sets marks behind steps, or none where no time is asked for.
+struct Setter<'a> {
+    gpu: &'a Arc<Gpu>,
+    program: &'a mut Program,
+    next: usize,
+    timed: bool,
+    recording: bool,
+}
+
+impl Setter<'_> {
+    fn set(&mut self) -> Result<(), String> {
+        if !self.timed {
+            return Ok(());
+        }
+        if self.next == self.program.marks.len() {
+            self.program.marks.push(Event::new(self.gpu)?);
+        }
+        self.program.marks[self.next].record(self.recording)?;
+        self.next += 1;
+        Ok(())
+    }
+}
+
+impl Marks for Setter<'_> {
+    fn mark(&mut self, slot: usize) -> Result<(), EngineError> {
+        self.set().map_err(|reason| EngineError::Device { device: self.gpu.name.clone(), reason })?;
+        if self.timed {
+            self.program.slots.push(slot);
+        }
+        Ok(())
+    }
+}
+
+/// An error on its way out of a recording.
+struct Failure(EngineError);
+
+impl From<String> for Failure {
+    fn from(reason: String) -> Self {
+        Self(EngineError::Device { device: "the GPU's queue".to_owned(), reason })
+    }
+}
+
+impl Device for GpuDevice {
+    fn allocate(&mut self, bytes: usize, what: &'static str) -> Result<u64, EngineError> {
+        let memory = Memory::zeroed(&self.gpu, bytes)
+            .map_err(|_| EngineError::OutOfMemory { what: format!("{what} on {}", self.gpu.name), bytes })?;
+        let address = memory.address();
+        self.memory.push(memory);
+        Ok(address)
+    }
+
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), EngineError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.holding(address)?.write(address, bytes).map_err(|reason| self.failed(reason))
+    }
+
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), EngineError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.holding(address)?.read(address, bytes).map_err(|reason| self.failed(reason))
+    }
+
+    fn run(&mut self, run: Run<'_>, time: &mut dyn FnMut(usize, u64)) -> Result<DeviceTime, EngineError> {
+        let Run { program, inputs, timed, enqueue } = run;
+        let gpu = Arc::clone(&self.gpu);
+        let failed = |reason: String| EngineError::Device { device: gpu.name.clone(), reason };
+        if timed {
+            self.copies[0].record(false).map_err(failed)?;
+        }
+        for (address, bytes) in inputs {
+            self.write(address, bytes)?;
+        }
+        if timed {
+            self.copies[1].record(false).map_err(failed)?;
+        }
+        let key = (program, timed);
+        let first = !self.programs.contains_key(&key);
+        let known = self.programs.entry(key).or_default();
+        if known.recording.is_none() {
+            known.slots.clear();
+            let mut setter = Setter { gpu: &gpu, program: known, next: 0, timed, recording: !first };
+            if first {
+                setter.set().map_err(failed)?;
+                enqueue(&mut setter)?;
+            } else {
+                let recording = Recording::of(&gpu, || {
+                    setter.set()?;
+                    enqueue(&mut setter).map_err(Failure)
+                });
+                known.recording = Some(recording.map_err(|Failure(error)| error)?);
+            }
+        }
+        if let Some(recording) = &known.recording {
+            recording.launch().map_err(failed)?;
+        }
+        gpu.wait().map_err(failed)?;
+        if !timed {
+            return Ok(DeviceTime::default());
+        }
+        for (pair, &slot) in known.marks.windows(2).zip(&known.slots) {
+            time(slot, pair[1].since(&pair[0]).map_err(failed)?);
+        }
+        Ok(DeviceTime { copies: self.copies[1].since(&self.copies[0]).map_err(failed)? })
+    }
+
+    fn wait(&self) -> Result<(), EngineError> {
+        self.gpu.wait().map_err(|reason| self.failed(reason))
+    }
+}

@@ -1,0 +1,10 @@
+//! A GPU as what compiles and launches our kernels, and as the device that a session runs on.
+
+mod code;
+mod device;
+mod processor;
+
+#[cfg(feature = "emulation")]
+pub(crate) use code::Compiler;
+pub(crate) use device::GpuDevice;
+pub(crate) use processor::GpuProcessor;

@@ -1,0 +1,51 @@
+//! Compiles our kernels for a GPU and launches them there.
+
+use super::code::Compiler;
+use crate::ffi::driver::{Gpu, Module};
+use crate::processor::{Function, Processor, Shape, Source};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The machine code of our kernels on a GPU.
+pub(crate) struct GpuProcessor {
+    gpu: Arc<Gpu>,
+    compiler: Compiler,
+    modules: Mutex<HashMap<Source, Module>>,
+}
+
+impl GpuProcessor {
+    pub fn new(gpu: &Arc<Gpu>, cache: Option<PathBuf>) -> Result<Self, String> {
+        let [major, minor] = gpu.capability;
+        let compiler = Compiler::new(10 * major + minor, cache)?;
+        Ok(Self { gpu: Arc::clone(gpu), compiler, modules: Mutex::default() })
+    }
+
+    fn load(&self, source: &Source) -> Result<Module, String> {
+        let (code, kept) = self.compiler.code(source)?;
+        match Module::load(&self.gpu, &code) {
+            Err(_) if kept => Module::load(&self.gpu, &self.compiler.compile(source)?),
+            loaded => loaded,
+        }
+    }
+}
+
+impl Processor for GpuProcessor {
+    fn function(&self, source: &Source, name: &str) -> Result<Function, String> {
+        let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        if !modules.contains_key(source) {
+            let module = self.load(source)?;
+            modules.insert(source.clone(), module);
+        }
+        let module = modules.get(source).ok_or("compiled code was lost")?;
+        module.function(name).map(Function)
+    }
+
+    fn launch(&self, function: Function, shape: Shape, arguments: &mut [u64]) -> Result<(), String> {
+        self.gpu.launch(function.0, shape, arguments)
+    }
+
+    fn multiprocessors(&self) -> u32 {
+        self.gpu.multiprocessors
+    }
+}

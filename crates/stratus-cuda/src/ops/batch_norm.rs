@@ -1,0 +1,170 @@
+//! Batch normalisation, alone or with the rectifier and the pooling behind it.
+//!
+//! Kernels are bound by memory: each goes through its maps once. Sums over the batch are taken in two launches, see `source/batch_norm_sums.cu`.
+
+mod maps;
+
+pub(super) use maps::{Maps, Shares};
+
+use super::{Maker, OnGpu, Operand};
+use crate::processor::{Argument, Launch, Made, Source};
+use stratus_engine::ops::{
+    BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference,
+    BatchNormInferenceBackward, BatchNormStatistics, FusedPool, KernelSpec, Parts,
+};
+use stratus_graph::ops::BatchNorm2d;
+
+/// What kernels take for epsilon where the inverse deviation itself is given.
+pub(super) const GIVEN: Argument = Argument::Float(-1.0);
+
+/// The operands from `first` on, so many of them.
+pub(super) fn addresses(first: usize, count: usize) -> impl Iterator<Item = Argument> {
+    (first..first + count).map(Argument::Operand)
+}
+
+/// Adds up the shares of the sums that the gradients of the parameters are; `results` is the position of the first of these.
+pub(super) fn settle_gradients(
+    source: &Source,
+    shares: &Shares,
+    inverse_deviation: usize,
+    results: usize,
+    maker: &Maker<'_>,
+) -> Result<Launch, String> {
+    let mut arguments = shares.arguments.to_vec();
+    arguments.extend([Argument::Operand(inverse_deviation), Argument::IsFirstTile, Argument::IsLastTile]);
+    arguments.extend(addresses(results, 3));
+    maker.launch(source, "batch_norm_settle_gradients", shares.shape, arguments)
+}
+
+/// Writes a normalised map, `(x, weight, bias, mean, spread) -> y, index?`.
+fn apply(
+    (relu, pool, parts): (bool, Option<FusedPool>, Parts),
+    channels: usize,
+    epsilon: Argument,
+    operands: &[Operand],
+    maker: &Maker<'_>,
+) -> Result<Launch, String> {
+    let maps = Maps::new(channels, parts, &operands[0], &operands[5])?;
+    let mut arguments = vec![maps.like_x(0), maps.like_y(5)];
+    let Some(pool) = pool else {
+        arguments.extend(addresses(1, 4).chain([epsilon]).chain(maps.extents()?));
+        let shape = maps.pass(maps.pixels_of_x(), maker);
+        return maker.launch(&maps.source("batch_norm", relu), "batch_norm_apply", shape, arguments);
+    };
+    let rows = maps.pixels_of_y();
+    arguments.push(if operands.len() > 6 { Argument::Operand(6) } else { Argument::Null });
+    arguments.extend(addresses(1, 4).chain([epsilon]).chain(maps.extents_of_pool(rows)?));
+    let source = maps.source_of_pool(pool, relu);
+    maker.launch(&source, "batch_norm_pool_apply", maps.pass(rows, maker), arguments)
+}
+
+impl OnGpu for BatchNormStatistics {
+    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+        let BatchNorm2d { channels, epsilon, momentum } = self.norm;
+        let parts = Parts { x: self.part, y: self.part };
+        let maps = Maps::new(channels, parts, &operands[0], &operands[0])?;
+        let (source, rows) = (maps.source("batch_norm_sums", false), maps.pixels_of_x());
+        let [count, width, stride, _] = maps.extents()?;
+        let arguments = vec![maps.like_x(0), count, width, stride];
+        let (launch, shares) = maps.sums((&source, "batch_norm_statistics"), rows, arguments, maker)?;
+        let numbers = [epsilon, momentum].map(|number| Argument::Double(f64::from(number)));
+        let mut arguments = shares.arguments.to_vec();
+        arguments.extend([Argument::Double(rows as f64), Argument::IsFirstTile, Argument::IsLastTile]);
+        arguments.extend(numbers.into_iter().chain(addresses(1, 5)));
+        let settle = maker.launch(&source, "batch_norm_settle", shares.shape, arguments)?;
+        Ok(Made::of(self.name(), vec![launch, settle], shares.bytes))
+    }
+}
+
+impl OnGpu for BatchNormApply {
+    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+        let behind = (self.relu, self.pool, self.parts);
+        let launch = apply(behind, self.norm.channels, GIVEN, operands, maker)?;
+        Ok(Made::of(self.name(), vec![launch], 0))
+    }
+}
+
+impl OnGpu for BatchNormInference {
+    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+        let behind = (self.relu, self.pool, self.parts);
+        let epsilon = Argument::Float(self.norm.epsilon);
+        let launch = apply(behind, self.norm.channels, epsilon, operands, maker)?;
+        Ok(Made::of(self.name(), vec![launch], 0))
+    }
+}
+
+impl OnGpu for BatchNormGradients {
+    fn make(&self, operands: &[Operand], counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+        let maps = Maps::new(self.norm.channels, self.parts, &operands[0], &operands[1])?;
+        let source = maps.source("batch_norm_sums", self.relu);
+        let mut arguments = vec![maps.like_x(0), maps.like_y(1)];
+        let (launch, shares) = if let Some(pool) = self.pool {
+            let rows = maps.pixels_of_y();
+            arguments.extend([Argument::Operand(6), Argument::Operand(4)]);
+            arguments.extend(maps.extents_of_pool(rows)?);
+            let source = maps.source_of_pool(pool, self.relu);
+            maps.sums((&source, "batch_norm_pool_gradients"), rows, arguments, maker)?
+        } else {
+            arguments.extend(addresses(2, 4).chain(maps.extents()?));
+            maps.sums((&source, "batch_norm_gradients"), maps.pixels_of_x(), arguments, maker)?
+        };
+        let settle = settle_gradients(&source, &shares, 5, counts[0], maker)?;
+        Ok(Made::of(self.name(), vec![launch, settle], shares.bytes))
+    }
+}
+
+impl OnGpu for BatchNormBackwardData {
+    fn make(&self, operands: &[Operand], counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+        let maps = Maps::new(self.norm.channels, self.parts, &operands[0], &operands[1])?;
+        let (rows, dx) = (maps.pixels_of_x(), counts[0]);
+        let mut arguments = vec![maps.like_x(0), maps.like_y(1)];
+        let (source, name, extents) = if let Some(pool) = self.pool {
+            arguments.push(Argument::Operand(8));
+            let source = maps.source_of_pool(pool, self.relu);
+            (source, "batch_norm_pool_backward_data", maps.extents_of_pool(rows)?.to_vec())
+        } else {
+            let source = maps.source("batch_norm", self.relu);
+            (source, "batch_norm_backward_data", maps.extents()?.to_vec())
+        };
+        arguments.push(gradient_at(&maps, dx, operands)?);
+        arguments.extend(addresses(2, 6).chain([Argument::Tiles]).chain(extents));
+        let launch = maker.launch(&source, name, maps.pass(rows, maker), arguments)?;
+        Ok(Made::of(self.name(), vec![launch], 0))
+    }
+}
+
+impl OnGpu for BatchNormInferenceBackward {
+    fn make(&self, operands: &[Operand], counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+        let maps = Maps::new(self.norm.channels, self.parts, &operands[0], &operands[1])?;
+        let (rows, dx) = (maps.pixels_of_x(), gradient_at(&maps, counts[0], operands)?);
+        let channels = addresses(2, 4).chain([Argument::Float(self.norm.epsilon)]);
+        let shape = maps.pass(rows, maker);
+        let launch = if let Some(pool) = self.pool {
+            let mut arguments = vec![maps.like_y(1), Argument::Operand(6), dx];
+            arguments.extend(channels.chain(maps.extents_of_pool(rows)?));
+            let source = maps.source_of_pool(pool, self.relu);
+            maker.launch(&source, "batch_norm_pool_inference_backward", shape, arguments)?
+        } else {
+            let mut arguments = vec![maps.like_x(0), maps.like_y(1), dx];
+            arguments.extend(channels.chain(maps.extents()?));
+            let source = maps.source("batch_norm", self.relu);
+            maker.launch(&source, "batch_norm_inference_backward", shape, arguments)?
+        };
+        Ok(Made::of(self.name(), vec![launch], 0))
+    }
+}
+
+/// The gradient of `x`, which lies as that does but has the type of the result's gradient.
+fn gradient_at(maps: &Maps, position: usize, operands: &[Operand]) -> Result<Argument, String> {
+    let (dx, dy) = (&operands[position], &operands[1]);
+    if dx.dtype() != dy.dtype() {
+        return Err(format!(
+            "`{}` is {:?}, `{}` is {:?}",
+            dx.value.name,
+            dx.dtype(),
+            dy.value.name,
+            dy.dtype()
+        ));
+    }
+    Ok(maps.gradient_of_x(position))
+}

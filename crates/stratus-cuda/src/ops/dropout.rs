@@ -1,0 +1,83 @@
+//! Dropout: masks are those of the other backends, to the last element.
+
+use super::concat::channels_last;
+use super::convert::{alike, check_types};
+use super::{Maker, OnGpu, Operand, int, long, vector};
+use crate::processor::{Argument, Made, Source, type_name};
+use stratus_engine::ops::{Dropout, HYPER};
+
+/// Elements that a block of random words decides about.
+const BLOCK: usize = 4;
+
+impl OnGpu for Dropout {
+    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+        let (x, y) = (&operands[0], &operands[2]);
+        check_types([x, y])?;
+        let count = alike([x, y])?;
+        let threshold = self.mask(&[0.0; HYPER.len()]).threshold;
+        let mut arguments: Vec<Argument> = (0..3).map(Argument::Operand).collect();
+        let layer = [
+            // Tiles are of the same size, so that this many times the place come before one.
+            Argument::PlaceInBatch(i64::try_from(count).map_err(|error| error.to_string())?),
+            Argument::Long(i64::from(self.layer)),
+            Argument::Long(i64::from(threshold)),
+            Argument::Float(self.scale() as f32),
+        ];
+        let types = [x.dtype(), y.dtype()];
+        let source =
+            |vector: usize| Source::of("dropout", x.dtype(), vector).with("T_OUT", type_name(y.dtype()));
+        let launch = if x.layout.is_row_major() {
+            let vector = vector(&types, &[count]);
+            arguments.push(long(count));
+            arguments.extend(layer);
+            maker.spread(&source(vector), "dropout_flat", count.div_ceil(vector.max(BLOCK)), arguments)?
+        } else {
+            let [n, c, h, w] = channels_last(x)?;
+            let pixels = h * w;
+            // Several channels at a time only where no block has elements of two.
+            let vector = if pixels.is_multiple_of(BLOCK) { vector(&types, &[c]) } else { 1 };
+            let fours = if vector > 1 { pixels / BLOCK } else { (pixels + BLOCK - 1).div_ceil(BLOCK) };
+            let items = n * fours * (c / vector);
+            arguments.push(int(items)?);
+            arguments.extend(layer);
+            arguments.extend([int(c / vector)?, int(fours)?, int(pixels)?]);
+            maker.spread(&source(vector), "dropout_maps", items, arguments)?
+        };
+        Ok(Made::of("dropout", vec![launch], 0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::convert::tests::{address, operand, run};
+    use stratus_engine::backend::Tile;
+    use stratus_engine::{DType, Layout};
+
+    #[test]
+    fn masks_count_over_the_whole_batch() {
+        let dropout = Dropout { p: 0.4, layer: 7 };
+        let mut hyper = [0.1, 5.0, 6.0, 7.0];
+        let mask = dropout.mask(&hyper);
+        for shape in [&[1, 5, 3, 3][..], &[2, 8, 2, 2], &[3, 1, 5, 1], &[1, 10], &[2, 16], &[1, 3, 1, 2]] {
+            let layout = Layout::channels_last(shape);
+            let count: usize = shape.iter().product();
+            let like = || operand(DType::F32, shape, layout.clone());
+            let operands = [like(), operand(DType::F64, &[4], Layout::plain(&[4])), like()];
+            for place in 0..6 {
+                let (mut x, mut y) = (vec![1.0f32; count], vec![f32::NAN; count]);
+                let addresses = [address(&mut x), address(&mut hyper), address(&mut y)];
+                let (micro_batch, place_in) = (place / 3, place % 3);
+                let tile = Tile { index: 0, place: place_in, count: 3, micro_batch, micro_batches: 2 };
+                run(&dropout, &operands, [2, 0, 1], &addresses, tile);
+                layout.for_each(shape, |offset, plain| {
+                    assert_eq!(
+                        y[offset] != 0.0,
+                        mask.keeps((place * count + plain) as u64),
+                        "{shape:?} {place}"
+                    );
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The fully connected layer: matrix products by cuBLAS, or where there is none by our own plain kernel.
+
+use super::conv2d::{add_bias, blocks};
+use super::{Maker, OnGpu, Operand, THREADS, int, long, vector};
+use crate::ffi::cublas::Product;
+use crate::library::{Candidate, Multiply};
+use crate::processor::{Argument, Call, Made, Shape, Source, type_name};
+use stratus_engine::DType;
+use stratus_engine::ops::{LinearBackwardData, LinearBackwardWeights, LinearForward};
+
+/// A product of the types that its operands have.
+pub(super) fn multiply(
+    product: Product,
+    operands: [Argument; 3],
+    maker: &Maker<'_>,
+) -> Result<Candidate, String> {
+    if product.types.contains(&DType::F64) {
+        return Err("GPUs train in f32 and bf16".to_owned());
+    }
+    if let Some(library) = maker.library {
+        let product = Product { tf32: library.tf32, ..product };
+        let call = Multiply { cublas: library.cublas.clone(), product, operands };
+        let calls: Vec<Box<dyn Call>> = vec![Box::new(call)];
+        return Ok(Candidate { name: "cublas".to_owned(), calls, scratch_bytes: 0 });
+    }
+    let Product { rows, columns, depth, a_transposed, b_transposed, types, .. } = product;
+    let source = Source::of("linear", types[0], 1)
+        .with("RESULT", type_name(types[1]))
+        .with("A_TRANSPOSED", u8::from(a_transposed))
+        .with("B_TRANSPOSED", u8::from(b_transposed));
+    let arguments = operands.into_iter().chain([rows, columns, depth].map(long)).collect();
+    let launch = maker.spread(&source, "multiply", rows * columns, arguments)?;
+    Ok(Candidate { name: "stratus:plain".to_owned(), calls: vec![Box::new(launch)], scratch_bytes: 0 })
+}
+
+/// The sums of the columns of a matrix, or of the channels of a map: operand `from` into the f32 operand `to`. What stands before `scratch` in the
+/// scratch is left alone.
+pub(super) fn sum_rows(
+    x: &Operand,
+    [from, to]: [usize; 2],
+    scratch: usize,
+    maker: &Maker<'_>,
+) -> Result<Candidate, String> {
+    const WIDTH: usize = 32;
+    const HEIGHT: usize = 8;
+    let [n, columns, h, w] = x.image()?;
+    let rows = n * h * w;
+    let vector = vector(&[x.dtype()], &[columns]);
+    let source = Source::of("conv", x.dtype(), vector).with("RELU", 0);
+    let across = columns.div_ceil(WIDTH * vector);
+    // A few blocks for each multiprocessor, none with fewer rows than its threads take at a time.
+    let wanted = (4 * maker.processor.multiprocessors() as usize).div_ceil(across);
+    let parts = rows.div_ceil(4 * HEIGHT).clamp(1, wanted);
+    let place = scratch.next_multiple_of(256);
+    let extent = |count: usize| u32::try_from(count).map_err(|_| format!("{count} blocks are too many"));
+    let shape = Shape {
+        grid: [extent(across)?, extent(parts)?, 1],
+        block: [WIDTH as u32, HEIGHT as u32, 1],
+        shared: 0,
+    };
+    let arguments = vec![Argument::Operand(from), Argument::Scratch(place), long(rows), int(columns)?];
+    let partial = maker.launch(&source, "sum_rows", shape, arguments)?;
+    let shape = Shape { grid: [blocks(columns), 1, 1], block: [THREADS, 1, 1], shared: 0 };
+    let arguments = vec![Argument::Scratch(place), Argument::Operand(to), int(parts)?, int(columns)?];
+    let whole = maker.launch(&source, "sum_parts", shape, arguments)?;
+    Ok(Candidate {
+        name: "stratus:sums".to_owned(),
+        calls: vec![Box::new(partial), Box::new(whole)],
+        scratch_bytes: place + parts * columns * size_of::<f64>(),
+    })
+}
+
+impl OnGpu for LinearForward {
+    fn make(&self, operands: &[Operand], counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+        let y = counts[0];
+        let product = Product {
+            rows: operands[y].value.shape[0],
+            columns: self.linear.out_features,
+            depth: self.linear.in_features,
+            a_transposed: false,
+            b_transposed: true,
+            types: [operands[0].dtype(), operands[y].dtype()],
+            tf32: false,
+        };
+        let mut made = multiply(product, [0, 1, y].map(Argument::Operand), maker)?;
+        if self.linear.bias {
+            let of_y = (Argument::Operand(y), &operands[y]);
+            made.calls.push(Box::new(add_bias(Argument::Operand(2), of_y, false, maker)?));
+        }
+        Ok(made.into())
+    }
+}
+
+impl OnGpu for LinearBackwardData {
+    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+        let product = Product {
+            rows: operands[0].value.shape[0],
+            columns: self.linear.in_features,
+            depth: self.linear.out_features,
+            a_transposed: false,
+            b_transposed: false,
+            types: [operands[0].dtype(), operands[2].dtype()],
+            tf32: false,
+        };
+        Ok(multiply(product, [0, 1, 2].map(Argument::Operand), maker)?.into())
+    }
+}
+
+/// The product that the gradient of a weight is.
+pub(super) fn gradient(linear: &stratus_graph::ops::Linear, x: &Operand, of_weight: DType) -> Product {
+    Product {
+        rows: linear.out_features,
+        columns: linear.in_features,
+        depth: x.value.shape.first().copied().unwrap_or(0),
+        a_transposed: true,
+        b_transposed: false,
+        types: [x.dtype(), of_weight],
+        tf32: false,
+    }
+}
+
+impl OnGpu for LinearBackwardWeights {
+    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+        let product = gradient(&self.linear, &operands[0], operands[2].dtype());
+        let mut made = multiply(product, [1, 0, 2].map(Argument::Operand), maker)?;
+        if self.linear.bias {
+            let sums = sum_rows(&operands[1], [1, 3], made.scratch_bytes, maker)?;
+            made.scratch_bytes = sums.scratch_bytes;
+            made.calls.extend(sums.calls);
+        }
+        Ok(made.into())
+    }
+}

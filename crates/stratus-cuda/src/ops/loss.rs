@@ -1,0 +1,105 @@
+//! Softmax and cross-entropy: samples are counted, rows of logits gone through, and what they give added up.
+
+use super::convert::check_types;
+use super::{Maker, OnGpu, Operand, int};
+use crate::processor::{Argument, Made, Shape, Source, type_name};
+use stratus_engine::ops::{MIXED, SoftmaxCrossEntropy};
+
+/// Bytes of a sample's loss and of its rank.
+const LOSS: usize = 8;
+const RANK: usize = 4;
+
+/// The threads of the one block that goes through all samples.
+const SUMMING: u32 = 512;
+
+/// As many blocks of so many threads.
+fn blocks(count: u32, threads: u32) -> Shape {
+    Shape { grid: [count, 1, 1], block: [threads, 1, 1], shared: 0 }
+}
+
+impl OnGpu for SoftmaxCrossEntropy {
+    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+        let (logits, gradient) = (&operands[0], operands.get(3));
+        check_types([logits].into_iter().chain(gradient))?;
+        let [batch, classes, ..] = logits.image()?;
+        if [0, 1, 3].iter().filter_map(|&i| operands.get(i)).any(|operand| !operand.layout.is_row_major()) {
+            return Err("logits, labels or their gradient do not lie in row-major order".to_owned());
+        }
+        let samples = u32::try_from(batch).map_err(|error| error.to_string())?;
+        let (ranks, counted) = (batch * LOSS, batch * (LOSS + RANK));
+        let source = Source::of("loss", logits.dtype(), 1)
+            .with("T_OUT", type_name(gradient.unwrap_or(logits).dtype()))
+            .with("LABELS", if self.mixed { MIXED } else { 1 });
+        let weight = Argument::Double(f64::from(self.auxiliary.unwrap_or(1.0)));
+        let flag = |is: bool| Argument::Int(i32::from(is));
+
+        let arguments = vec![Argument::Operand(1), Argument::Scratch(counted), int(batch)?];
+        let count = maker.launch(&source, "count_labels", blocks(1, SUMMING), arguments)?;
+        let arguments = vec![
+            Argument::Operand(0),
+            Argument::Operand(1),
+            Argument::Scratch(counted),
+            Argument::Scratch(0),
+            Argument::Scratch(ranks),
+            gradient.map_or(Argument::Null, |_| Argument::Operand(3)),
+            int(classes)?,
+            Argument::Double(f64::from(self.smoothing)),
+            weight,
+            Argument::MicroBatches,
+        ];
+        // A few classes for each thread.
+        let threads = classes.div_ceil(4).next_power_of_two().clamp(32, SUMMING as usize);
+        let rows = maker.launch(&source, "cross_entropy_rows", blocks(samples, threads as u32), arguments)?;
+        let arguments = vec![
+            Argument::Scratch(0),
+            Argument::Scratch(ranks),
+            Argument::Operand(2),
+            int(batch)?,
+            weight,
+            Argument::MicroBatches,
+            flag(self.auxiliary.is_some()),
+            Argument::IsFirstOfAll,
+        ];
+        let sums = maker.launch(&source, "cross_entropy_sums", blocks(1, SUMMING), arguments)?;
+        Ok(Made::of("softmax_cross_entropy", vec![count, rows, sums], counted + RANK))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::convert::tests::{address, operand, run};
+    use stratus_engine::backend::Tile;
+    use stratus_engine::{DType, Layout};
+
+    #[test]
+    fn a_loss_is_the_mean_of_micro_batches_and_a_wrong_label_shows() {
+        let of = |dtype, shape: &[usize]| operand(dtype, shape, Layout::plain(shape));
+        let logits = of(DType::F32, &[3, 70]);
+        let operands = [logits.clone(), of(DType::I32, &[3]), of(DType::F64, &[4]), logits];
+        let mut numbers: Vec<f32> = (0..210).map(|i| (i * 37 % 101) as f32 / 50.0).collect();
+        let (mut labels, mut metrics, mut gradient) = ([5, -1, 69], [f64::NAN; 4], [f32::NAN; 210]);
+        let addresses =
+            [address(&mut numbers), address(&mut labels), address(&mut metrics), address(&mut gradient)];
+        let loss = SoftmaxCrossEntropy::default();
+        run(&loss, &operands, [2, 0, 2], &addresses, Tile::WHOLE);
+        let (whole, of_whole) = (metrics, gradient);
+        assert_eq!(whole[1], 2.0);
+        for micro_batch in 0..2 {
+            run(
+                &loss,
+                &operands,
+                [2, 0, 2],
+                &addresses,
+                Tile { micro_batch, micro_batches: 2, ..Tile::WHOLE },
+            );
+        }
+        assert_eq!(metrics, [whole[0], 4.0, 2.0 * whole[2], 2.0 * whole[3]]);
+        assert_eq!(gradient, of_whole.map(|of| of / 2.0));
+        let mut labels = [5, -1, 70];
+        let addresses = [addresses[0], address(&mut labels), addresses[2], addresses[3]];
+        run(&loss, &operands, [2, 0, 2], &addresses, Tile::WHOLE);
+        assert!(metrics[0].is_nan() && gradient[140..].iter().all(|x| x.is_nan()));
+        assert!(gradient[70..140].iter().all(|&x| x == 0.0));
+    }
+}

@@ -1,0 +1,181 @@
+// Batch normalisation with max-pooling behind it: the normalised map is never written, its gradient never spread out.
+//
+// The window (KERNEL), its steps (STRIDE) and the padding before the image (PADDING), vertical _H and horizontal _W, are defined; INSIDE tells that no
+// window reaches beyond the image. Rows are pixels of what a kernel writes or, for sums, of the pooled map; there are less than 2^31. An index is a
+// winner's position in its window in row order, or CUT.
+
+#define CUT 255
+
+// A loop over the pixels of a window, unrolled where there are few.
+#define UNROLLED_H (KERNEL_H * KERNEL_W <= 25 ? KERNEL_H : 1)
+#define UNROLLED_W (KERNEL_H * KERNEL_W <= 25 ? KERNEL_W : 1)
+
+typedef Vector<u8, VECTOR> Indices;
+
+// Calls `visit(position, x)` for every pixel of a window that lies in the image.
+template <typename Visit>
+__device__ __forceinline__ void visit_window(const X *x, u32 output, int channels, int height, int width, int out_height,
+                                             int out_width, Visit visit) {
+    u32 line = output / (u32)out_width, image = line / (u32)out_height;
+    int top = (int)(line - image * (u32)out_height) * STRIDE_H - PADDING_H;
+    int left = (int)(output - line * (u32)out_width) * STRIDE_W - PADDING_W;
+    x += (i64)image * height * width * channels;
+#pragma unroll UNROLLED_H
+    for (int h = 0; h < KERNEL_H; h++) {
+        int row = top + h;
+#pragma unroll UNROLLED_W
+        for (int w = 0; w < KERNEL_W; w++) {
+            int column = left + w;
+            if (!INSIDE && (row < 0 || row >= height || column < 0 || column >= width)) continue;
+            visit(h * KERNEL_W + w, *(const Inputs *)(x + ((i64)row * width + column) * channels));
+        }
+    }
+}
+
+extern "C" __global__ void batch_norm_pool_apply(const X *x, T *y, u8 *index, const float *weight, const float *bias,
+                                                 const float *mean, const float *spread, float epsilon, int rows,
+                                                 int channels, int height, int width, int out_height, int out_width) {
+    int channel = CHANNEL;
+    if (channel >= channels) return;
+    const Affine affine(weight, bias, mean, spread, epsilon, channel);
+    for (i64 row = FIRST_ROW; row < rows; row += ROW_STEP) {
+        float best[VECTOR];
+        int winner[VECTOR];
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) winner[i] = -1, best[i] = 0.0f;
+        visit_window(x + channel, (u32)row, channels, height, width, out_height, out_width,
+                     [&](int position, const Inputs &inputs) {
+#pragma unroll
+                         for (int i = 0; i < VECTOR; i++) {
+                             float value = affine.of(widen(inputs.at[i]) - affine.mean[i], i);
+                             // What is not a number wins, and nothing wins over it.
+                             bool loses = value <= best[i] || best[i] != best[i];
+                             if (winner[i] < 0 || !loses) best[i] = value, winner[i] = position;
+                         }
+                     });
+        i64 to = row * channels + channel;
+        if (index) {
+            Indices indices;
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++) indices.at[i] = (u8)(RELU && best[i] <= 0.0f ? CUT : winner[i]);
+            *(Indices *)(index + to) = indices;
+        }
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) best[i] = rectified(best[i]);
+        store(y + to, best);
+    }
+}
+
+// The sums for the gradients of the parameters: the winners alone count.
+extern "C" __global__ void batch_norm_pool_gradients(const X *x, const T *dy, const u8 *index, const float *mean, int rows,
+                                                     int channels, int height, int width, int out_height, int out_width,
+                                                     double *shares) {
+    Sums sums = {};
+    int channel = CHANNEL;
+    if (channel < channels) {
+        float means[VECTOR];
+        load(mean + channel, means);
+        for (i64 row = FIRST_ROW; row < rows; row += ROW_STEP) {
+            i64 at = row * channels + channel;
+            const Results gradients = *(const Results *)(dy + at);
+            const Indices indices = *(const Indices *)(index + at);
+            float winners[VECTOR];
+            bool won[VECTOR];
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++) winners[i] = 0.0f, won[i] = false;
+            visit_window(x + channel, (u32)row, channels, height, width, out_height, out_width,
+                         [&](int position, const Inputs &inputs) {
+#pragma unroll
+                             for (int i = 0; i < VECTOR; i++)
+                                 if (indices.at[i] == position) winners[i] = widen(inputs.at[i]), won[i] = true;
+                         });
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++) {
+                float gradient = won[i] ? widen(gradients.at[i]) : 0.0f;
+                sums[i] += gradient;
+                sums[VECTOR + i] += gradient * (winners[i] - means[i]);
+            }
+        }
+    }
+    write_sums(sums, channels, shares);
+}
+
+// The most windows that a line of the image lies in.
+#define WINDOWS_H ((KERNEL_H + STRIDE_H - 1) / STRIDE_H)
+#define WINDOWS_W ((KERNEL_W + STRIDE_W - 1) / STRIDE_W)
+
+// The gradient that reaches a pixel of the normalised map, from all windows that it won.
+__device__ __forceinline__ void gather(float (&sums)[VECTOR], const T *dy, const u8 *index, u32 pixel, int channels,
+                                       int height, int width, int out_height, int out_width) {
+    u32 line = pixel / (u32)width, image = line / (u32)height;
+    u32 row = line - image * (u32)height + PADDING_H, column = pixel - line * (u32)width + PADDING_W;
+    i64 start = (i64)image * out_height * out_width;
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) sums[i] = 0.0f;
+#pragma unroll (WINDOWS_H <= 3 ? WINDOWS_H : 1)
+    for (int h = 0; h < WINDOWS_H; h++) {
+        int tap_row = (int)(row % STRIDE_H) + h * STRIDE_H, out_row = (int)(row / STRIDE_H) - h;
+        if (tap_row >= KERNEL_H || out_row < 0 || out_row >= out_height) continue;
+#pragma unroll (WINDOWS_W <= 3 ? WINDOWS_W : 1)
+        for (int w = 0; w < WINDOWS_W; w++) {
+            int tap_column = (int)(column % STRIDE_W) + w * STRIDE_W, out_column = (int)(column / STRIDE_W) - w;
+            if (tap_column >= KERNEL_W || out_column < 0 || out_column >= out_width) continue;
+            i64 at = (start + (i64)out_row * out_width + out_column) * channels;
+            const Results gradients = *(const Results *)(dy + at);
+            const Indices indices = *(const Indices *)(index + at);
+            int position = tap_row * KERNEL_W + tap_column;
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++)
+                if (indices.at[i] == position) sums[i] += widen(gradients.at[i]);
+        }
+    }
+}
+
+// The means are over all tiles of the batch.
+extern "C" __global__ void batch_norm_pool_backward_data(const X *x, const T *dy, const u8 *index, T *dx,
+                                                         const float *weight, const float *bias, const float *mean,
+                                                         const float *inverse_deviation, const float *dweight,
+                                                         const float *dbias, int tiles, int rows, int channels,
+                                                         int height, int width, int out_height, int out_width) {
+    int channel = CHANNEL;
+    if (channel >= channels) return;
+    const Affine affine(weight, bias, mean, inverse_deviation, -1.0f, channel);
+    const Correction correction(affine, dweight, dbias, 1.0f / ((float)rows * tiles), channel);
+    dy += channel, index += channel;
+    for (i64 row = FIRST_ROW; row < rows; row += ROW_STEP) {
+        i64 at = row * channels + channel;
+        const Inputs inputs = *(const Inputs *)(x + at);
+        float values[VECTOR];
+        gather(values, dy, index, (u32)row, channels, height, width, out_height, out_width);
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) {
+            float rest = fmaf(widen(inputs.at[i]) - affine.mean[i], correction.slope[i], correction.offset[i]);
+            values[i] = fmaf(affine.scale[i], values[i], rest);
+        }
+        store(dx + at, values);
+    }
+}
+
+// The statistics are constants.
+extern "C" __global__ void batch_norm_pool_inference_backward(const T *dy, const u8 *index, T *dx, const float *weight,
+                                                              const float *bias, const float *mean,
+                                                              const float *variance, float epsilon, int rows,
+                                                              int channels, int height, int width, int out_height,
+                                                              int out_width) {
+    int channel = CHANNEL;
+    if (channel >= channels) return;
+    const Affine affine(weight, bias, mean, variance, epsilon, channel);
+    dy += channel, index += channel;
+    for (i64 row = FIRST_ROW; row < rows; row += ROW_STEP) {
+        float values[VECTOR];
+        gather(values, dy, index, (u32)row, channels, height, width, out_height, out_width);
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) values[i] *= affine.scale[i];
+        store(dx + row * channels + channel, values);
+    }
+}
+
+EXPORT(batch_norm_pool_apply)
+EXPORT(batch_norm_pool_gradients)
+EXPORT(batch_norm_pool_backward_data)
+EXPORT(batch_norm_pool_inference_backward)

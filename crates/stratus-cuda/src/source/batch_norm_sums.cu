@@ -1,0 +1,230 @@
+// The sums over the batch that batch normalisation needs: of the map forward, of its gradient backward.
+//
+// A thread adds a few rows in single precision and these in double precision, then the block its rows. What the blocks have is added by a second
+// launch, channel by channel and always in the same order.
+
+// ROWS rows, `stride` apart. Their squares are taken around their own mean: where the mean is large against the deviations, single precision would
+// lose these otherwise.
+template <int ROWS> __device__ __forceinline__ void add_moments(Sums &sums, const X *x, i64 stride) {
+    Inputs inputs[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) inputs[r] = *(const Inputs *)(x + r * stride);
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) {
+        float sum = 0.0f, squares = 0.0f;
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) sum += widen(inputs[r].at[i]);
+        float mean = sum * (1.0f / ROWS);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            float apart = widen(inputs[r].at[i]) - mean;
+            squares = fmaf(apart, apart, squares);
+        }
+        double exact = sum;
+        sums[i] += exact;
+        sums[VECTOR + i] += squares;
+        sums[VECTOR + i] = fma(exact, exact * (1.0 / ROWS), sums[VECTOR + i]);
+    }
+}
+
+// Sums of x and of its squares.
+extern "C" __global__ void batch_norm_statistics(const X *x, i64 rows, int channels, i64 stride, double *shares) {
+    Sums sums = {};
+    int channel = CHANNEL;
+    if (channel < channels) {
+        i64 row = FIRST_ROW, step = ROW_STEP;
+        x += channel;
+        for (; row + 7 * step < rows; row += 8 * step) add_moments<8>(sums, x + row * stride, step * stride);
+        for (; row + step < rows; row += 2 * step) add_moments<2>(sums, x + row * stride, step * stride);
+        if (row < rows) add_moments<1>(sums, x + row * stride, 0);
+    }
+    write_sums(sums, channels, shares);
+}
+
+// The sums of what the blocks wrote for one channel; the threads of the first row have them.
+__device__ __forceinline__ void add_shares(double (&sums)[2], const double *shares, int count, int channel, int channels) {
+    sums[0] = sums[1] = 0.0;
+    if (channel < channels) {
+#pragma unroll 4
+        for (int share = threadIdx.y; share < count; share += blockDim.y) {
+            sums[0] += shares[(i64)share * 2 * channels + channel];
+            sums[1] += shares[((i64)share * 2 + 1) * channels + channel];
+        }
+    }
+    sum_rows<2, 1024>(sums);
+}
+
+// From sums to statistics; a thread of the first row of its block takes a channel. Before the last tile of a batch, the inverse deviation is the number
+// of tiles so far.
+extern "C" __global__ void batch_norm_settle(const double *shares, int count, int channels, double rows, int is_first,
+                                             int is_last, double epsilon, double momentum, float *running_mean,
+                                             float *running_var, float *mean, float *inverse_deviation,
+                                             double *moments) {
+    int channel = blockIdx.x * blockDim.x + threadIdx.x;
+    double sums[2];
+    add_shares(sums, shares, count, channel, channels);
+    if (threadIdx.y != 0 || channel >= channels) return;
+    double average = sums[0] / rows, squares = sums[1] - sums[0] * average, total = rows;
+    // Rounding may leave less than nothing; what is not a number stays so.
+    if (squares < 0.0) squares = 0.0;
+    if (!is_first) {
+        double before = rows * inverse_deviation[channel];
+        total += before;
+        double apart = average - moments[channel];
+        average = moments[channel] + apart * rows / total;
+        squares += moments[channels + channel] + apart * apart * before * rows / total;
+    }
+    moments[channel] = average;
+    moments[channels + channel] = squares;
+    if (!is_last) {
+        inverse_deviation[channel] = is_first ? 1.0f : inverse_deviation[channel] + 1.0f;
+        return;
+    }
+    double variance = squares / total, unbiased = total > 1.0 ? squares / (total - 1.0) : variance;
+    mean[channel] = (float)average;
+    inverse_deviation[channel] = (float)(1.0 / sqrt(variance + epsilon));
+    running_mean[channel] = (float)(running_mean[channel] + momentum * (average - running_mean[channel]));
+    running_var[channel] = (float)(running_var[channel] + momentum * (unbiased - running_var[channel]));
+}
+
+// Adds `ROWS` rows of gradients and of the same times what is left of x without its mean.
+template <int ROWS>
+__device__ __forceinline__ void add_products(Sums &sums, const Inputs (&inputs)[ROWS],
+                                             const float (&gradients)[ROWS][VECTOR], const float (&mean)[VECTOR]) {
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) {
+        float sum = 0.0f, weighted = 0.0f;
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            sum += gradients[r][i];
+            weighted = fmaf(gradients[r][i], widen(inputs[r].at[i]) - mean[i], weighted);
+        }
+        sums[i] += sum;
+        sums[VECTOR + i] += weighted;
+    }
+}
+
+template <int ROWS>
+__device__ __forceinline__ void add_gradients(Sums &sums, const Affine &affine, const X *x, const T *dy, i64 row,
+                                              i64 x_stride, i64 y_stride) {
+    i64 step = ROW_STEP;
+    Inputs inputs[ROWS];
+    Results of_y[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        inputs[r] = *(const Inputs *)(x + (row + r * step) * x_stride);
+        of_y[r] = *(const Results *)(dy + (row + r * step) * y_stride);
+    }
+    float gradients[ROWS][VECTOR];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) {
+            float value = affine.of(widen(inputs[r].at[i]) - affine.mean[i], i);
+            gradients[r][i] = RELU && value <= 0.0f ? 0.0f : widen(of_y[r].at[i]);
+        }
+    }
+    add_products<ROWS>(sums, inputs, gradients, affine.mean);
+}
+
+extern "C" __global__ void batch_norm_gradients(const X *x, const T *dy, const float *weight, const float *bias,
+                                                const float *mean, const float *inverse_deviation, i64 rows, int channels,
+                                                i64 x_stride, i64 y_stride, double *shares) {
+    Sums sums = {};
+    int channel = CHANNEL;
+    if (channel < channels) {
+        const Affine affine(weight, bias, mean, inverse_deviation, -1.0f, channel);
+        i64 row = FIRST_ROW, step = ROW_STEP;
+        x += channel, dy += channel;
+        for (; row + 3 * step < rows; row += 4 * step)
+            add_gradients<4>(sums, affine, x, dy, row, x_stride, y_stride);
+        for (; row < rows; row += step) add_gradients<1>(sums, affine, x, dy, row, x_stride, y_stride);
+    }
+    write_sums(sums, channels, shares);
+}
+
+// The gradient of a rectified sum `y`: `part` is added to `dy` where there is one, and what the rectifier cut off is cut off, in place. What is summed
+// is what is stored: what reads it next sees the same.
+template <int ROWS, bool ADDS>
+__device__ __forceinline__ void cut_rows(Sums &sums, const float (&mean)[VECTOR], const X *x, const T *y, const T *part,
+                                         T *dy, i64 row, i64 stride) {
+    i64 step = ROW_STEP;
+    Inputs inputs[ROWS];
+    Results of_y[ROWS], parts[ROWS], of_dy[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        i64 at = (row + r * step) * stride;
+        inputs[r] = *(const Inputs *)(x + at);
+        of_y[r] = *(const Results *)(y + at);
+        of_dy[r] = *(const Results *)(dy + at);
+        if (ADDS) parts[r] = *(const Results *)(part + at);
+    }
+    float gradients[ROWS][VECTOR];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) {
+            float gradient = widen(of_dy[r].at[i]);
+            if (ADDS) gradient += widen(parts[r].at[i]);
+            // Nothing passes what is not a number either.
+            if (!(widen(of_y[r].at[i]) > 0.0f)) gradient = 0.0f;
+            narrow(gradient, of_dy[r].at[i]);
+            gradients[r][i] = widen(of_dy[r].at[i]);
+        }
+        *(Results *)(dy + (row + r * step) * stride) = of_dy[r];
+    }
+    add_products<ROWS>(sums, inputs, gradients, mean);
+}
+
+template <bool ADDS>
+__device__ __forceinline__ void cut(const X *x, const T *y, const T *part, T *dy, const float *means, i64 rows,
+                                    int channels, double *shares) {
+    Sums sums = {};
+    int channel = CHANNEL;
+    if (channel < channels) {
+        float mean[VECTOR];
+        load(means + channel, mean);
+        i64 row = FIRST_ROW, step = ROW_STEP;
+        x += channel, y += channel, dy += channel;
+        if (ADDS) part += channel;
+        for (; row + step < rows; row += 2 * step) cut_rows<2, ADDS>(sums, mean, x, y, part, dy, row, channels);
+        if (row < rows) cut_rows<1, ADDS>(sums, mean, x, y, part, dy, row, channels);
+    }
+    write_sums(sums, channels, shares);
+}
+
+extern "C" __global__ void batch_norm_cut_gradients(const X *x, const T *y, T *dy, const float *mean, i64 rows,
+                                                    int channels, double *shares) {
+    cut<false>(x, y, 0, dy, mean, rows, channels, shares);
+}
+
+extern "C" __global__ void batch_norm_add_cut_gradients(const X *x, const T *y, const T *part, T *dy, const float *mean,
+                                                        i64 rows, int channels, double *shares) {
+    cut<true>(x, y, part, dy, mean, rows, channels, shares);
+}
+
+// From sums to the gradients of the parameters; a thread of the first row of its block takes a channel.
+extern "C" __global__ void batch_norm_settle_gradients(const double *shares, int count, int channels,
+                                                       const float *inverse_deviation, int is_first, int is_last,
+                                                       float *dweight, float *dbias, double *totals) {
+    int channel = blockIdx.x * blockDim.x + threadIdx.x;
+    double sums[2];
+    add_shares(sums, shares, count, channel, channels);
+    if (threadIdx.y != 0 || channel >= channels) return;
+    if (!is_first) {
+        sums[0] += totals[channel];
+        sums[1] += totals[channels + channel];
+    }
+    totals[channel] = sums[0];
+    totals[channels + channel] = sums[1];
+    if (!is_last) return;
+    dbias[channel] = (float)sums[0];
+    dweight[channel] = (float)(sums[1] * inverse_deviation[channel]);
+}
+
+EXPORT(batch_norm_statistics)
+EXPORT(batch_norm_settle)
+EXPORT(batch_norm_gradients)
+EXPORT(batch_norm_cut_gradients)
+EXPORT(batch_norm_add_cut_gradients)
+EXPORT(batch_norm_settle_gradients)

@@ -1,0 +1,119 @@
+// What every file begins with: types, conversions, vectors, sums over a block.
+//
+// NVRTC compiles without headers. Where EMULATED is defined, a C++ compiler has read emulate.h before, which brings what CUDA C has beyond C++.
+//
+// Kernels are `extern "C" __global__`, and every one of them stands once more at the end of its file in EXPORT(name).
+// Shared memory whose size is known only at the launch is had with DYNAMIC_SHARED(type, name).
+
+#ifndef EMULATED
+#define EXPORT(name)
+#define DYNAMIC_SHARED(type, name) extern __shared__ __align__(16) unsigned char name##_bytes[]; type *name = (type *)name##_bytes
+#endif
+
+typedef long long i64;
+typedef unsigned long long u64;
+typedef unsigned int u32;
+typedef unsigned short u16;
+typedef unsigned char u8;
+
+// The upper half of a float.
+struct bf16 {
+    u16 bits;
+};
+
+__device__ __forceinline__ float widen(float x) { return x; }
+__device__ __forceinline__ float widen(bf16 x) { return __uint_as_float((u32)x.bits << 16); }
+__device__ __forceinline__ double widen(double x) { return x; }
+
+// To the nearest, to even between two; what is not a number stays one.
+__device__ __forceinline__ void narrow(float x, float &y) { y = x; }
+__device__ __forceinline__ void narrow(float x, double &y) { y = x; }
+__device__ __forceinline__ void narrow(double x, double &y) { y = x; }
+__device__ __forceinline__ void narrow(float x, bf16 &y) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+#else
+    u32 bits = __float_as_uint(x);
+    bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    y.bits = is_nan ? (u16)((bits >> 16) | 0x40u) : (u16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+#endif
+}
+
+// N elements that are read and written at once; their address is a multiple of their size.
+template <typename E, int N> struct __align__(sizeof(E) * N) Vector {
+    E at[N];
+};
+
+template <int N, typename E> __device__ __forceinline__ void load(const E *from, float (&to)[N]) {
+    Vector<E, N> vector = *(const Vector<E, N> *)from;
+#pragma unroll
+    for (int i = 0; i < N; i++) to[i] = widen(vector.at[i]);
+}
+
+#ifdef __CUDA_ARCH__
+// Said outright: left to itself, the compiler stores some vectors element by element. What is stored lies in the GPU's memory, not in a block's.
+__device__ __forceinline__ void store_words(void *to, const u32 (&words)[1]) {
+    asm volatile("st.global.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "r"(words[0]) : "memory");
+}
+__device__ __forceinline__ void store_words(void *to, const u32 (&words)[2]) {
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "r"(words[0]), "r"(words[1]) : "memory");
+}
+__device__ __forceinline__ void store_words(void *to, const u32 (&words)[4]) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(words[0]), "r"(words[1]), "r"(words[2]),
+                 "r"(words[3])
+                 : "memory");
+}
+
+template <int N> __device__ __forceinline__ void store(float *to, const float (&from)[N]) {
+    u32 words[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) words[i] = __float_as_uint(from[i]);
+    store_words(to, words);
+}
+
+template <int N> __device__ __forceinline__ void store(bf16 *to, const float (&from)[N]) {
+    if constexpr (N == 1) {
+        narrow(from[0], *to);
+    } else {
+        u32 words[N / 2];
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) {
+#if __CUDA_ARCH__ >= 800
+            asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(words[i]) : "f"(from[2 * i + 1]), "f"(from[2 * i]));
+#else
+            bf16 low, high;
+            narrow(from[2 * i], low);
+            narrow(from[2 * i + 1], high);
+            words[i] = (u32)high.bits << 16 | low.bits;
+#endif
+        }
+        store_words(to, words);
+    }
+}
+#else
+template <int N, typename E> __device__ __forceinline__ void store(E *to, const float (&from)[N]) {
+    Vector<E, N> vector;
+#pragma unroll
+    for (int i = 0; i < N; i++) narrow(from[i], vector.at[i]);
+    *(Vector<E, N> *)to = vector;
+}
+#endif
+
+// The sum over the threads of a warp, in a fixed order; every thread has it.
+template <typename E> __device__ __forceinline__ E warp_sum(E value) {
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffffu, value, distance);
+    return value;
+}
+
+// The sum over a one-dimensional block of whole warps, in a fixed order; every thread has it.
+template <typename E> __device__ E block_sum(E value) {
+    __shared__ E sums[32];
+    value = warp_sum(value);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = value;
+    __syncthreads();
+    E sum = 0;
+    for (u32 warp = 0; warp < blockDim.x / 32; warp++) sum += sums[warp];
+    __syncthreads();
+    return sum;
+}

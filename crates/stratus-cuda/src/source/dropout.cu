@@ -1,0 +1,106 @@
+// Dropout: whether an element is kept is a function of the seed, the iteration, the layer and its place in row-major order in the whole batch.
+//
+// Random words come in blocks of four, for four elements that follow each other in row-major order. Each thread makes whole blocks: for maps, whose
+// channels lie last, it takes four pixels of its channels, so that neighbouring threads still read what lies side by side.
+
+#ifndef T_OUT
+#define T_OUT T
+#endif
+
+struct Words {
+    u32 at[4];
+};
+
+// Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", 2011).
+__device__ __forceinline__ Words philox(Words counter, u32 key0, u32 key1) {
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        u64 first = (u64)0xD2511F53u * counter.at[0], second = (u64)0xCD9E8D57u * counter.at[2];
+        counter = {{(u32)(second >> 32) ^ counter.at[1] ^ key0, (u32)second, (u32)(first >> 32) ^ counter.at[3] ^ key1, (u32)first}};
+        key0 += 0x9E3779B9u;
+        key1 += 0xBB67AE85u;
+    }
+    return counter;
+}
+
+// The words that belong to a layer in an iteration.
+struct Stream {
+    u32 key0, key1, layer, low, high;
+
+    __device__ __forceinline__ Stream(const double *hyper, u32 layer) : layer(layer) {
+        const u32 dropout = 4;
+        u64 iteration = (u64)hyper[1], seed = (u64)hyper[2] | (u64)hyper[3] << 32;
+        low = (u32)iteration;
+        high = (u32)(iteration >> 32);
+        Words mixed = philox({{(u32)seed, (u32)(seed >> 32), dropout, layer}}, 0x53545241u, 0x54555300u);
+        key0 = mixed.at[0] ^ mixed.at[2];
+        key1 = mixed.at[1] ^ mixed.at[3];
+    }
+
+    __device__ __forceinline__ Words block(i64 position) const {
+        return philox({{(u32)position, layer, low, high}}, key0, key1);
+    }
+};
+
+// Elements that lie in row-major order; `first` come before them in the batch.
+extern "C" __global__ void dropout_flat(const T *x, const double *hyper, T_OUT *y, i64 count, i64 first, i64 layer, i64 threshold,
+                                        float scale) {
+    Stream stream(hyper, (u32)layer);
+    i64 thread = (i64)blockIdx.x * blockDim.x + threadIdx.x, threads = (i64)gridDim.x * blockDim.x;
+#if VECTOR >= 4
+    for (i64 at = thread * VECTOR; at < count; at += threads * VECTOR) {
+        float v[VECTOR];
+        load(x + at, v);
+#pragma unroll
+        for (int i = 0; i < VECTOR; i += 4) {
+            Words words = stream.block((first + at + i) / 4);
+#pragma unroll
+            for (int j = 0; j < 4; j++) v[i + j] = words.at[j] >= (u32)threshold ? v[i + j] * scale : 0.0f;
+        }
+        store(y + at, v);
+    }
+#else
+    // The first and the last block may reach beyond the elements.
+    for (i64 block = first / 4 + thread; block * 4 < first + count; block += threads) {
+        Words words = stream.block(block);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            i64 at = block * 4 + j - first;
+            if (at >= 0 && at < count) narrow(words.at[j] >= (u32)threshold ? widen(x[at]) * scale : 0.0f, y[at]);
+        }
+    }
+#endif
+}
+
+// Maps of `pixels` whose channels lie last. An item is VECTOR channels of `fours` stretches of pixels that share a block; only where VECTOR is 1 do
+// blocks begin anywhere in a channel.
+extern "C" __global__ void dropout_maps(const T *x, const double *hyper, T_OUT *y, int items, i64 first, i64 layer, i64 threshold,
+                                        float scale, int groups, int fours, int pixels) {
+    Stream stream(hyper, (u32)layer);
+    i64 channels = (i64)groups * VECTOR;
+    u32 step = gridDim.x * blockDim.x;
+    for (u32 item = blockIdx.x * blockDim.x + threadIdx.x; item < (u32)items; item += step) {
+        u32 rest = item / (u32)groups, four = rest % (u32)fours;
+        i64 n = rest / (u32)fours, channel = (i64)(item % (u32)groups) * VECTOR;
+        // The channel's first element in the batch.
+        i64 plane = first + (n * channels + channel) * pixels;
+        Words words[VECTOR];
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) words[i] = stream.block((plane + (i64)i * pixels) / 4 + four);
+        int begin = (int)four * 4 - (VECTOR > 1 ? 0 : (int)(plane % 4));
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            int pixel = begin + j;
+            if (VECTOR == 1 && (pixel < 0 || pixel >= pixels)) continue;
+            i64 at = (n * pixels + pixel) * channels + channel;
+            float v[VECTOR];
+            load(x + at, v);
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++) v[i] = words[i].at[j] >= (u32)threshold ? v[i] * scale : 0.0f;
+            store(y + at, v);
+        }
+    }
+}
+
+EXPORT(dropout_flat)
+EXPORT(dropout_maps)

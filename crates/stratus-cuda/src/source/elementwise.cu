@@ -1,0 +1,150 @@
+// Elements that depend on no other: conversions, sums, rectifiers.
+
+// What the second input and the output hold, where that is not what the first input does.
+#ifndef T_OTHER
+#define T_OTHER T
+#endif
+#ifndef T_OUT
+#define T_OUT T
+#endif
+
+// Threads of a grid of any size share out `count` elements, VECTOR at a time.
+#define FOR_EACH(position, count) \
+    for (i64 position = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * VECTOR; position < (count); \
+         position += (i64)gridDim.x * blockDim.x * VECTOR)
+
+// What is not a number passes: a diverged run must show.
+extern "C" __global__ void relu_forward(const T *x, T_OUT *y, i64 count, float ceiling) {
+    FOR_EACH(at, count) {
+        float v[VECTOR];
+        load(x + at, v);
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) v[i] = v[i] <= 0.0f ? 0.0f : v[i] >= ceiling ? ceiling : v[i];
+        store(y + at, v);
+    }
+}
+
+extern "C" __global__ void relu_backward(const T *y, const T_OTHER *dy, T_OUT *dx, i64 count, float ceiling) {
+    FOR_EACH(at, count) {
+        float of_y[VECTOR], v[VECTOR];
+        load(y + at, of_y);
+        load(dy + at, v);
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) v[i] = of_y[i] > 0.0f && !(of_y[i] >= ceiling) ? v[i] : 0.0f;
+        store(dx + at, v);
+    }
+}
+
+extern "C" __global__ void add(const T *a, const T_OTHER *b, T_OUT *y, i64 count, int relu) {
+    FOR_EACH(at, count) {
+        float v[VECTOR], w[VECTOR];
+        load(a + at, v);
+        load(b + at, w);
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) {
+            v[i] += w[i];
+            v[i] = relu && v[i] <= 0.0f ? 0.0f : v[i];
+        }
+        store(y + at, v);
+    }
+}
+
+// sum += x
+extern "C" __global__ void accumulate(const T *x, T_OUT *sum, i64 count) {
+    FOR_EACH(at, count) {
+        float v[VECTOR], w[VECTOR];
+        load(x + at, v);
+        load(sum + at, w);
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) w[i] += v[i];
+        store(sum + at, w);
+    }
+}
+
+__device__ __forceinline__ void plus(double &sum, double part) { sum += part; }
+template <typename E> __device__ __forceinline__ void plus(E &sum, E part) { narrow(widen(sum) + widen(part), sum); }
+
+// The first part makes the sum: what lay there before is not read.
+extern "C" __global__ void add_tiles(const T *part, T *sum, i64 count, int is_first) {
+    FOR_EACH(at, count) {
+        Vector<T, VECTOR> v = *(const Vector<T, VECTOR> *)(part + at);
+        if (!is_first) {
+            Vector<T, VECTOR> before = *(const Vector<T, VECTOR> *)(sum + at);
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++) {
+                T one = before.at[i];
+                plus(one, v.at[i]);
+                v.at[i] = one;
+            }
+        }
+        *(Vector<T, VECTOR> *)(sum + at) = v;
+    }
+}
+
+extern "C" __global__ void convert(const T *x, T_OUT *y, i64 count) {
+    FOR_EACH(at, count) {
+        float v[VECTOR];
+        load(x + at, v);
+        store(y + at, v);
+    }
+}
+
+extern "C" __global__ void scale(const T *x, T_OUT *y, i64 count, float factor) {
+    FOR_EACH(at, count) {
+        float v[VECTOR];
+        load(x + at, v);
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) v[i] *= factor;
+        store(y + at, v);
+    }
+}
+
+// The distribution function of the standard normal distribution, as exact far out as in the middle.
+__device__ __forceinline__ float distribution(float x) { return 0.5f * erfcf(-0.70710678f * x); }
+
+extern "C" __global__ void gelu_forward(const T *x, T_OUT *y, i64 count) {
+    FOR_EACH(at, count) {
+        float v[VECTOR];
+        load(x + at, v);
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) v[i] *= distribution(v[i]);
+        store(y + at, v);
+    }
+}
+
+extern "C" __global__ void gelu_backward(const T *x, const T_OTHER *dy, T_OUT *dx, i64 count) {
+    FOR_EACH(at, count) {
+        float v[VECTOR], w[VECTOR];
+        load(x + at, v);
+        load(dy + at, w);
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) {
+            float density = 0.39894228f * expf(-0.5f * v[i] * v[i]);
+            v[i] = w[i] * (distribution(v[i]) + v[i] * density);
+        }
+        store(dx + at, v);
+    }
+}
+
+// A change of layout, element by element: extents and strides of four dimensions, as `y` nests them, the outermost first.
+extern "C" __global__ void reorder(const T *x, T *y, i64 count, i64 extent1, i64 extent2, i64 extent3, i64 x0, i64 x1, i64 x2,
+                                   i64 x3, i64 y0, i64 y1, i64 y2, i64 y3) {
+    for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) {
+        i64 i3 = at % extent3, rest = at / extent3;
+        i64 i2 = rest % extent2;
+        rest /= extent2;
+        i64 i1 = rest % extent1, i0 = rest / extent1;
+        y[i0 * y0 + i1 * y1 + i2 * y2 + i3 * y3] = x[i0 * x0 + i1 * x1 + i2 * x2 + i3 * x3];
+    }
+}
+
+EXPORT(relu_forward)
+EXPORT(relu_backward)
+EXPORT(add)
+EXPORT(accumulate)
+EXPORT(add_tiles)
+EXPORT(convert)
+EXPORT(scale)
+EXPORT(gelu_forward)
+EXPORT(gelu_backward)
+EXPORT(reorder)

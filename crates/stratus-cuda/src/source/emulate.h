@@ -1,0 +1,407 @@
+// What CUDA C has beyond C++, for running kernels on the processor: one block after the other, its threads as fibers of one thread.
+//
+// A thread runs until it ends or waits for others; only then is another one begun or gone on with. Kernels without barriers thus run without a
+// switch. Wrong addresses and indices end the launch with an error: the compiler checks alignment, null and bounds of arrays, and calls the functions
+// below. Threads run in order or in reverse order, so that results that hang on a missing barrier differ.
+
+#define EMULATED 1
+#include <setjmp.h>
+#include <stdio.h>
+#include <string.h>
+#include <ucontext.h>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
+#define __restrict__ __restrict
+#define __launch_bounds__(...)
+#define __align__(bytes) __attribute__((aligned(bytes)))
+#define __shared__ static
+#define __constant__ static
+
+struct uint3 {
+    unsigned x, y, z;
+};
+typedef uint3 dim3;
+uint3 threadIdx, blockIdx, blockDim, gridDim;
+const int warpSize = 32;
+
+namespace emulated {
+
+typedef unsigned long long Word;
+
+// What the caller passes.
+struct Launch {
+    unsigned grid[3], block[3];
+    unsigned shared_bytes, backwards;
+    const Word *words;
+    Word count;
+    // Memory for the stacks of the threads and for shared memory.
+    unsigned char *stacks, *shared;
+};
+
+const unsigned MOST_THREADS = 1024;
+const size_t STACK_BYTES = 64 << 10;
+
+enum State { UNBEGUN, READY, AT_WARP, AT_BLOCK, ENDED };
+
+struct Thread {
+    State state;
+    unsigned mask, parity;
+    jmp_buf at;
+};
+
+Thread threads[MOST_THREADS];
+Word slots[2][MOST_THREADS];
+unsigned current, next_thread, count, free_stacks[MOST_THREADS], free_count;
+const Launch *launch;
+jmp_buf scheduler;
+void (*body)(const void *kernel, const Word *words);
+const void *kernel;
+char error[256];
+
+inline unsigned ordered(unsigned turn, unsigned of) { return launch->backwards ? of - 1 - turn : turn; }
+
+void enter(unsigned thread) {
+    current = thread;
+    unsigned x = launch->block[0], y = launch->block[1];
+    threadIdx = {thread % x, thread / x % y, thread / x / y};
+}
+
+__attribute__((noinline)) void fail(const char *what, const char *file, unsigned line) {
+    snprintf(error, sizeof error, "%s at %s:%u, block (%u, %u, %u), thread (%u, %u, %u)", what, file, line, blockIdx.x, blockIdx.y, blockIdx.z,
+             threadIdx.x, threadIdx.y, threadIdx.z);
+    _longjmp(scheduler, 1);
+}
+
+// Threads of a block until all have begun: the next one begins on the stack of one that ended.
+void work() {
+    const unsigned stack = free_stacks[--free_count];
+    while (next_thread < count) {
+        enter(ordered(next_thread++, count));
+        body(kernel, launch->words);
+        threads[current].state = ENDED;
+    }
+    free_stacks[free_count++] = stack;
+    _longjmp(scheduler, 1);
+}
+
+__attribute__((noinline)) void begin() {
+    static ucontext_t context;
+    if (_setjmp(scheduler)) return;
+    getcontext(&context);
+    context.uc_stack.ss_sp = launch->stacks + free_stacks[free_count - 1] * STACK_BYTES;
+    context.uc_stack.ss_size = STACK_BYTES;
+    context.uc_link = nullptr;
+    makecontext(&context, work, 0);
+    setcontext(&context);
+}
+
+__attribute__((noinline)) void go_on(unsigned thread) {
+    if (_setjmp(scheduler)) return;
+    enter(thread);
+    _longjmp(threads[thread].at, 1);
+}
+
+// Ends the turn of the running thread.
+__attribute__((noinline)) void wait(State state, unsigned mask) {
+    threads[current].state = state;
+    threads[current].mask = mask;
+    if (!_setjmp(threads[current].at)) _longjmp(scheduler, 1);
+}
+
+// The threads of a warp that a mask names and that have not ended all wait with the same mask: they are ready.
+bool gather(unsigned first, unsigned mask) {
+    for (unsigned lane = 0; lane < 32 && first + lane < count; lane++) {
+        const Thread &thread = threads[first + lane];
+        if ((mask >> lane & 1) && thread.state != ENDED && !(thread.state == AT_WARP && thread.mask == mask)) return false;
+    }
+    for (unsigned lane = 0; lane < 32 && first + lane < count; lane++)
+        if ((mask >> lane & 1) && threads[first + lane].state == AT_WARP) threads[first + lane].state = READY;
+    return true;
+}
+
+void run_block() {
+    memset(launch->shared, 0xff, launch->shared_bytes);
+    for (unsigned i = 0; i < count; i++) threads[i].state = UNBEGUN, threads[i].parity = 0, free_stacks[i] = count - 1 - i;
+    free_count = count;
+    next_thread = 0;
+    while (next_thread < count) {
+        begin();
+        if (error[0]) return;
+    }
+    for (;;) {
+        bool any = false;
+        unsigned ended = 0, at_block = 0;
+        for (unsigned i = 0; i < count; i++) {
+            if (threads[i].state == AT_WARP && gather(i / 32 * 32, threads[i].mask)) any = true;
+            ended += threads[i].state == ENDED;
+            at_block += threads[i].state == AT_BLOCK;
+        }
+        if (ended == count) return;
+        if (!any) {
+            if (ended + at_block < count) {
+                snprintf(error, sizeof error, "threads wait for others that never come");
+                return;
+            }
+            for (unsigned i = 0; i < count; i++)
+                if (threads[i].state == AT_BLOCK) threads[i].state = READY;
+        }
+        for (unsigned turn = 0; turn < count; turn++) {
+            unsigned thread = ordered(turn, count);
+            if (threads[thread].state != READY) continue;
+            go_on(thread);
+            if (error[0]) return;
+        }
+    }
+}
+
+template <unsigned... I> struct Indices {};
+template <unsigned N, unsigned... I> struct Counted : Counted<N - 1, N - 1, I...> {};
+template <unsigned... I> struct Counted<0, I...> {
+    typedef Indices<I...> type;
+};
+
+template <typename P> P parameter(Word word) {
+    P value;
+    memcpy(&value, &word, sizeof value);
+    return value;
+}
+
+template <typename... P, unsigned... I> void call(void (*kernel)(P...), const Word *words, Indices<I...>) {
+    kernel(parameter<P>(words[I])...);
+}
+
+// Runs a kernel; returns what went wrong, or null.
+template <typename... P> const char *run(void (*function)(P...), const Launch *of) {
+    error[0] = 0;
+    if (of->count != sizeof...(P)) {
+        snprintf(error, sizeof error, "it has %u parameters and was given %llu", (unsigned)sizeof...(P), of->count);
+        return error;
+    }
+    launch = of;
+    kernel = (const void *)function;
+    body = [](const void *kernel, const Word *words) {
+        call((void (*)(P...))kernel, words, typename Counted<sizeof...(P)>::type());
+    };
+    blockDim = {of->block[0], of->block[1], of->block[2]};
+    gridDim = {of->grid[0], of->grid[1], of->grid[2]};
+    count = of->block[0] * of->block[1] * of->block[2];
+    const Word blocks = (Word)of->grid[0] * of->grid[1] * of->grid[2];
+    for (Word turn = 0; turn < blocks && !error[0]; turn++) {
+        Word block = of->backwards ? blocks - 1 - turn : turn;
+        blockIdx = {(unsigned)(block % of->grid[0]), (unsigned)(block / of->grid[0] % of->grid[1]), (unsigned)(block / of->grid[0] / of->grid[1])};
+        run_block();
+    }
+    return error[0] ? error : nullptr;
+}
+
+// What each lane of a warp gave, where it takes part: the value of a lane.
+template <typename E> E exchange(unsigned mask, E value, unsigned lane) {
+    static_assert(sizeof(E) <= sizeof(Word), "a register is exchanged at a time");
+    const unsigned self = current, other = self / 32 * 32 + lane % 32;
+    const bool whole = mask == 0xffffffffu;
+    // With every lane in it, no lane is two exchanges ahead of another: two slots do. Else all wait until all have read.
+    const unsigned slot = whole ? threads[self].parity ^= 1 : 0;
+    memcpy(&slots[slot][self], &value, sizeof value);
+    wait(AT_WARP, mask);
+    if (other < count) memcpy(&value, &slots[slot][other], sizeof value);
+    if (!whole) wait(AT_WARP, mask);
+    return value;
+}
+
+inline unsigned lane() { return current % 32; }
+
+inline unsigned ballot(unsigned mask, bool vote) {
+    unsigned all = 0;
+    for (unsigned other = 0; other < 32; other++)
+        if (mask >> other & 1) {
+            // A lane that is not there votes for nothing.
+            bool there = current / 32 * 32 + other < count && threads[current / 32 * 32 + other].state != ENDED;
+            all |= (unsigned)(exchange(mask, (unsigned)vote, other) & (unsigned)there) << other;
+        }
+    return all;
+}
+
+inline int votes(bool vote) {
+    const unsigned self = current;
+    slots[0][self] = vote;
+    wait(AT_BLOCK, 0);
+    int sum = 0;
+    for (unsigned i = 0; i < count; i++) sum += threads[i].state != ENDED && slots[0][i];
+    wait(AT_BLOCK, 0);
+    return sum;
+}
+
+// Where the compiler's checks put what they found.
+struct Place {
+    const char *file;
+    unsigned line, column;
+};
+
+} // namespace emulated
+
+extern "C" void __ubsan_handle_type_mismatch_v1(emulated::Place *place, size_t address) {
+    emulated::fail(address == 0 ? "a null address" : "a misaligned address", place->file, place->line);
+}
+extern "C" void __ubsan_handle_out_of_bounds(emulated::Place *place, size_t) {
+    emulated::fail("an index out of bounds", place->file, place->line);
+}
+
+#define EXPORT(name)                                                                                                             \
+    extern "C" __attribute__((visibility("default"))) const char *emulated_##name(const emulated::Launch *launch) {              \
+        return emulated::run(name, launch);                                                                                      \
+    }
+#define DYNAMIC_SHARED(type, name) type *name = (type *)emulated::launch->shared
+
+inline void __syncthreads() { emulated::wait(emulated::AT_BLOCK, 0); }
+inline int __syncthreads_or(int vote) { return emulated::votes(vote) != 0; }
+inline int __syncthreads_count(int vote) { return emulated::votes(vote); }
+inline void __syncwarp(unsigned mask = 0xffffffffu) { emulated::wait(emulated::AT_WARP, mask); }
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+
+template <typename E> E __shfl_sync(unsigned mask, E value, int lane, int width = 32) {
+    return emulated::exchange(mask, value, emulated::lane() / width * width + lane % width);
+}
+template <typename E> E __shfl_xor_sync(unsigned mask, E value, int distance, int width = 32) {
+    return emulated::exchange(mask, value, emulated::lane() ^ distance);
+}
+template <typename E> E __shfl_down_sync(unsigned mask, E value, unsigned distance, int width = 32) {
+    bool inside = emulated::lane() % width + distance < (unsigned)width;
+    return emulated::exchange(mask, value, emulated::lane() + (inside ? distance : 0));
+}
+template <typename E> E __shfl_up_sync(unsigned mask, E value, unsigned distance, int width = 32) {
+    bool inside = emulated::lane() % width >= distance;
+    return emulated::exchange(mask, value, emulated::lane() - (inside ? distance : 0));
+}
+inline unsigned __ballot_sync(unsigned mask, int vote) { return emulated::ballot(mask, vote); }
+inline int __any_sync(unsigned mask, int vote) { return emulated::ballot(mask, vote) != 0; }
+inline int __all_sync(unsigned mask, int vote) { return emulated::ballot(mask, !vote) == 0; }
+
+template <typename E, typename F> E __bits(F from) {
+    static_assert(sizeof(E) == sizeof(F), "of one size");
+    E to;
+    memcpy(&to, &from, sizeof to);
+    return to;
+}
+inline unsigned __float_as_uint(float x) { return __bits<unsigned>(x); }
+inline int __float_as_int(float x) { return __bits<int>(x); }
+inline float __uint_as_float(unsigned x) { return __bits<float>(x); }
+inline float __int_as_float(int x) { return __bits<float>(x); }
+inline long long __double_as_longlong(double x) { return __bits<long long>(x); }
+inline double __longlong_as_double(long long x) { return __bits<double>(x); }
+
+inline float __double2float_rn(double x) { return (float)x; }
+inline float __int2float_rn(int x) { return (float)x; }
+inline float __uint2float_rn(unsigned x) { return (float)x; }
+inline float __ull2float_rn(unsigned long long x) { return (float)x; }
+inline int __float2int_rn(float x) { return (int)__builtin_rintf(x); }
+inline int __float2int_rz(float x) { return (int)x; }
+
+extern "C" {
+float expf(float), exp2f(float), expm1f(float), logf(float), log2f(float), log1pf(float), sqrtf(float), powf(float, float), erff(float), erfcf(float),
+    tanhf(float), fabsf(float), fminf(float, float), fmaxf(float, float), floorf(float), ceilf(float), rintf(float), fmaf(float, float, float),
+    sinf(float), cosf(float), cbrtf(float), copysignf(float, float);
+double exp(double), exp2(double), expm1(double), log(double), log2(double), log1p(double), sqrt(double), pow(double, double), erf(double), erfc(double),
+    tanh(double), fabs(double), fmin(double, double), fmax(double, double), floor(double), ceil(double), rint(double), fma(double, double, double),
+    sin(double), cos(double), cbrt(double), copysign(double, double);
+}
+inline float exp(float x) { return expf(x); }
+inline float log(float x) { return logf(x); }
+inline float sqrt(float x) { return sqrtf(x); }
+inline float pow(float x, float y) { return powf(x, y); }
+inline float erf(float x) { return erff(x); }
+inline float tanh(float x) { return tanhf(x); }
+inline float fabs(float x) { return fabsf(x); }
+inline float floor(float x) { return floorf(x); }
+inline float fma(float x, float y, float z) { return fmaf(x, y, z); }
+inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+inline float rsqrt(float x) { return 1.0f / sqrtf(x); }
+inline double rsqrt(double x) { return 1.0 / sqrt(x); }
+inline float rcbrtf(float x) { return 1.0f / cbrtf(x); }
+inline int abs(int x) { return x < 0 ? -x : x; }
+inline float abs(float x) { return fabsf(x); }
+inline double abs(double x) { return fabs(x); }
+inline bool isnan(float x) { return __builtin_isnan(x); }
+inline bool isnan(double x) { return __builtin_isnan(x); }
+inline bool isinf(float x) { return __builtin_isinf(x); }
+inline bool isinf(double x) { return __builtin_isinf(x); }
+inline bool isfinite(float x) { return __builtin_isfinite(x); }
+inline bool isfinite(double x) { return __builtin_isfinite(x); }
+
+inline float __expf(float x) { return expf(x); }
+inline float __logf(float x) { return logf(x); }
+inline float __log2f(float x) { return log2f(x); }
+inline float __powf(float x, float y) { return powf(x, y); }
+inline float __fdividef(float x, float y) { return x / y; }
+inline float __frcp_rn(float x) { return 1.0f / x; }
+inline float __fsqrt_rn(float x) { return sqrtf(x); }
+inline float __frsqrt_rn(float x) { return (float)(1.0 / sqrt((double)x)); }
+inline float __fadd_rn(float x, float y) { return x + y; }
+inline float __fsub_rn(float x, float y) { return x - y; }
+inline float __fmul_rn(float x, float y) { return x * y; }
+inline float __fdiv_rn(float x, float y) { return x / y; }
+inline float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
+inline double __dadd_rn(double x, double y) { return x + y; }
+inline double __dsub_rn(double x, double y) { return x - y; }
+inline double __dmul_rn(double x, double y) { return x * y; }
+inline double __ddiv_rn(double x, double y) { return x / y; }
+inline double __dsqrt_rn(double x) { return sqrt(x); }
+inline double __fma_rn(double x, double y, double z) { return fma(x, y, z); }
+
+#define EMULATED_ORDER(type)                                    \
+    inline type min(type a, type b) { return a < b ? a : b; }   \
+    inline type max(type a, type b) { return a > b ? a : b; }
+EMULATED_ORDER(int)
+EMULATED_ORDER(unsigned)
+EMULATED_ORDER(long long)
+EMULATED_ORDER(unsigned long long)
+inline float min(float a, float b) { return fminf(a, b); }
+inline float max(float a, float b) { return fmaxf(a, b); }
+inline double min(double a, double b) { return fmin(a, b); }
+inline double max(double a, double b) { return fmax(a, b); }
+
+template <typename E> E __ldg(const E *at) { return *at; }
+template <typename E> E __ldcs(const E *at) { return *at; }
+template <typename E> E __ldcg(const E *at) { return *at; }
+template <typename E> void __stcs(E *at, E value) { *at = value; }
+template <typename E> void __stcg(E *at, E value) { *at = value; }
+
+inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned long long)a * b >> 32; }
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) { return (unsigned __int128)a * b >> 64; }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }
+inline int __ffs(int x) { return __builtin_ffs(x); }
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+    unsigned long long both = (unsigned long long)y << 32 | x;
+    unsigned result = 0;
+    for (int i = 0; i < 4; i++) result |= (unsigned)(both >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+    return result;
+}
+
+// Only of whole numbers: sums of others would hang on the order of the threads.
+#define EMULATED_ATOMICS(type)                                                                                      \
+    inline type atomicAdd(type *at, type value) { type old = *at; *at = old + value; return old; }                  \
+    inline type atomicMax(type *at, type value) { type old = *at; *at = old > value ? old : value; return old; }    \
+    inline type atomicMin(type *at, type value) { type old = *at; *at = old < value ? old : value; return old; }    \
+    inline type atomicExch(type *at, type value) { type old = *at; *at = value; return old; }
+EMULATED_ATOMICS(int)
+EMULATED_ATOMICS(unsigned)
+EMULATED_ATOMICS(unsigned long long)
+
+#define EMULATED_VECTORS(type, name, bytes)                                                                              \
+    struct __align__(2 * bytes) name##2 { type x, y; };                                                                  \
+    struct __align__(4 * bytes > 16 ? 16 : 4 * bytes) name##4 { type x, y, z, w; };                                      \
+    inline name##2 make_##name##2(type x, type y) { return {x, y}; }                                                     \
+    inline name##4 make_##name##4(type x, type y, type z, type w) { return {x, y, z, w}; }
+EMULATED_VECTORS(float, float, 4)
+EMULATED_VECTORS(double, double, 8)
+EMULATED_VECTORS(int, int, 4)
+EMULATED_VECTORS(unsigned, uint, 4)
+EMULATED_VECTORS(unsigned short, ushort, 2)
+EMULATED_VECTORS(unsigned char, uchar, 1)
+
+#line 1 "kernel"

@@ -1,0 +1,131 @@
+// Softmax and cross-entropy: the loss, hits, and the gradient of the logits.
+//
+// First a block counts the samples whose label counts, by whose number gradients are divided. Then a block per sample goes through its row of logits
+// three times: for the largest and the rank of the label, for the sum of exponentials, for the gradient. At last a block adds up losses and hits in
+// double precision, in the order of the samples. LABELS is the numbers of a sample's label: 1, or 3 of a mixed sample.
+
+#ifndef T_OUT
+#define T_OUT T
+#endif
+
+// Parts of a whole share.
+constexpr double WHOLE = 16777216.0;
+// The rank of a sample that does not count.
+constexpr int NONE = -1;
+
+__device__ __forceinline__ double not_a_number() { return (double)__uint_as_float(0x7fc00000u); }
+
+extern "C" __global__ void count_labels(const int *labels, int *counted, int batch) {
+    int own = 0;
+    for (int n = threadIdx.x; n < batch; n += blockDim.x) own += labels[(i64)n * LABELS] >= 0;
+    int sum = block_sum(own);
+    if (threadIdx.x == 0) *counted = sum;
+}
+
+// The largest over a block of whole warps; what is not a number is passed over.
+__device__ __forceinline__ float block_max(float value) {
+    __shared__ float largest[32];
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, distance));
+    if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = value;
+    __syncthreads();
+    for (u32 warp = 0; warp < blockDim.x / 32; warp++) value = fmaxf(value, largest[warp]);
+    __syncthreads();
+    return value;
+}
+
+// Nothing of a logit is nothing, also where that is infinite.
+__device__ __forceinline__ double part(double share, float logit) { return share > 0.0 ? share * (double)logit : 0.0; }
+
+// A block per sample. `gradient` may be missing.
+extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels, const int *counted, double *losses, int *ranks,
+                                              T_OUT *gradient, int classes, double smoothing, double weight, int micro_batches) {
+    i64 n = blockIdx.x;
+    const T *row = logits + n * classes;
+    T_OUT *to = gradient ? gradient + n * classes : gradient;
+    int own = labels[n * LABELS];
+    int other = LABELS == 3 ? labels[n * LABELS + LABELS / 2] : own;
+    double share = LABELS == 3 ? labels[n * LABELS + LABELS - 1] / WHOLE : 0.0;
+    bool is_known = own < classes && other >= 0 && other < classes && share >= 0.0 && share <= 1.0;
+    if (own < 0 || !is_known) {
+        // A label that no class has must show: a kernel cannot fail.
+        double value = own < 0 ? 0.0 : not_a_number();
+        if (threadIdx.x == 0) {
+            losses[n] = value;
+            ranks[n] = own < 0 ? NONE : classes + 5;
+        }
+        for (int c = threadIdx.x; to && c < classes; c += blockDim.x) narrow((float)value, to[c]);
+        return;
+    }
+    // What counts as a hit.
+    int label = share > 0.5 ? other : own;
+    float of_label = widen(row[label]);
+    float largest = __uint_as_float(0xff800000u);
+    int rank = 0;
+    double mean = 0.0;
+    for (int c = threadIdx.x; c < classes; c += blockDim.x) {
+        float logit = widen(row[c]);
+        largest = fmaxf(largest, logit);
+        // Classes that the label's is not ahead of; what is not a number is ahead of nothing.
+        bool is_ahead = of_label > logit || (of_label == logit && label < c);
+        rank += c != label && !is_ahead;
+        if (smoothing > 0.0) mean += (double)logit;
+    }
+    largest = block_max(largest);
+    rank = block_sum(rank);
+    if (smoothing > 0.0) mean = block_sum(mean) / classes;
+    // Without the own class, whose probability may be so near to 1 that nothing of the difference would be left.
+    float some = 0.0f;
+    for (int c = threadIdx.x; c < classes; c += blockDim.x) {
+        if (c != own) some += expf(widen(row[c]) - largest);
+    }
+    double others = block_sum((double)some), of_own = (double)expf(widen(row[own]) - largest), sum = others + of_own;
+    if (threadIdx.x == 0) {
+        double target = part(1.0 - share, widen(row[own])) + part(share, widen(row[other]));
+        double loss = log(sum) + (double)largest - (1.0 - smoothing) * target;
+        losses[n] = smoothing > 0.0 ? loss - smoothing * mean : loss;
+        ranks[n] = rank;
+    }
+    if (!to) return;
+    double scale = weight / micro_batches / *counted, all = smoothing / classes;
+    double for_own = (1.0 - smoothing) * (own == other ? 1.0 : 1.0 - share) + all;
+    float own_gradient = (float)(scale * ((1.0 - for_own) * of_own - for_own * others) / sum);
+    float factor = (float)(scale / sum), for_all = (float)(scale * all);
+    float for_other = (float)(scale * ((1.0 - smoothing) * share + all));
+    for (int c = threadIdx.x; c < classes; c += blockDim.x) {
+        float probability = factor * expf(widen(row[c]) - largest);
+        float target = LABELS == 3 && c == other ? for_other : for_all;
+        narrow(c == own ? own_gradient : probability - target, to[c]);
+    }
+}
+
+// One block.
+extern "C" __global__ void cross_entropy_sums(const double *losses, const int *ranks, double *metrics, int batch, double weight,
+                                              int micro_batches, int is_auxiliary, int is_first) {
+    double loss = 0.0;
+    int counted = 0, top1 = 0, top5 = 0;
+    for (int n = threadIdx.x; n < batch; n += blockDim.x) {
+        int rank = ranks[n];
+        if (rank == NONE) continue;
+        loss += losses[n];
+        counted++;
+        top1 += rank < 1;
+        top5 += rank < 5;
+    }
+    loss = block_sum(loss);
+    counted = block_sum(counted);
+    top1 = block_sum(top1);
+    top5 = block_sum(top5);
+    if (threadIdx.x > 0) return;
+    double mean = counted > 0 ? weight / micro_batches * (loss / counted) : 0.0;
+    if (is_auxiliary) {
+        metrics[0] += mean;
+        return;
+    }
+    double values[4] = {mean, (double)counted, (double)top1, (double)top5};
+    for (int i = 0; i < 4; i++) metrics[i] = is_first ? values[i] : metrics[i] + values[i];
+}
+
+EXPORT(count_labels)
+EXPORT(cross_entropy_rows)
+EXPORT(cross_entropy_sums)

@@ -1,0 +1,30 @@
+//! Our kernels in CUDA C. They are compiled when a plan needs them: by NVRTC for the GPU at hand, in tests by a C++ compiler.
+
+/// The text of a file, by its name without its ending.
+#[must_use]
+pub(crate) fn text(file: &str) -> Option<&'static str> {
+    let files = [
+        ("common", include_str!("common.cu")),
+        ("adaptive", include_str!("adaptive.cu")),
+        ("batch_norm", concat!(include_str!("batch_norm_common.cu"), include_str!("batch_norm.cu"))),
+        (
+            "batch_norm_pool",
+            concat!(include_str!("batch_norm_common.cu"), include_str!("batch_norm_pool.cu")),
+        ),
+        (
+            "batch_norm_sums",
+            concat!(include_str!("batch_norm_common.cu"), include_str!("batch_norm_sums.cu")),
+        ),
+        ("concat", include_str!("concat.cu")),
+        ("conv", include_str!("conv.cu")),
+        ("dropout", include_str!("dropout.cu")),
+        ("elementwise", include_str!("elementwise.cu")),
+        ("linear", include_str!("linear.cu")),
+        ("local_response_norm", include_str!("local_response_norm.cu")),
+        ("loss", include_str!("loss.cu")),
+        ("pool", include_str!("pool.cu")),
+        ("stem", include_str!("stem.cu")),
+        ("update", include_str!("update.cu")),
+    ];
+    files.into_iter().find(|(name, _)| *name == file).map(|(_, text)| text)
+}

@@ -1,0 +1,251 @@
+// Pooling of maps whose channels lie last, forward and backward, the largest and the average.
+//
+// An item is VECTOR channels of a pixel of the result; threads of a grid of any size share items out, neighbours taking neighbouring channels.
+// Backward passes gather as well: a pixel asks the windows that it lies in, so that no two threads add to the same number.
+// Windows are KH x KW pixels, move by SH and SW, and hang over the border by PH and PW; or, where BINS is 1, bins cover the image.
+// INDEX counts items.
+
+// What is in reach of a few loads is loaded at once.
+constexpr int TAPS = KH * KW <= 25 ? KH * KW : 1;
+// Windows that a pixel lies in, along each axis.
+constexpr int ABOVE = (KH + SH - 1) / SH, LEFT = (KW + SW - 1) / SW;
+constexpr int COVERING = ABOVE * LEFT <= 25 ? ABOVE * LEFT : 1;
+
+struct Place {
+    INDEX n;
+    int h, w, channel;
+};
+
+// Where an item's pixel is in maps of `height` x `width` pixels of `groups` times VECTOR channels.
+__device__ __forceinline__ Place place(INDEX item, int groups, int height, int width) {
+    Place at;
+    INDEX pixel = item / (INDEX)groups, row = pixel / (INDEX)width;
+    at.channel = (int)(item - pixel * (INDEX)groups) * VECTOR;
+    at.w = (int)(pixel - row * (INDEX)width);
+    at.n = row / (INDEX)height;
+    at.h = (int)(row - at.n * (INDEX)height);
+    return at;
+}
+
+#define FOR_EACH_ITEM(item, items)                                                                         \
+    for (INDEX item = (INDEX)blockIdx.x * blockDim.x + threadIdx.x; item < (INDEX)(items); \
+         item += (INDEX)gridDim.x * blockDim.x)
+
+// Places outside are read at the border and then left out: loads that depend on no condition run ahead.
+__device__ __forceinline__ int inside(int at, int extent) { return min(max(at, 0), extent - 1); }
+
+// Of equal ones the first wins; what is not a number wins, so that a diverged run shows.
+extern "C" __global__ void max_pool_forward(const T *x, T *y, u8 *index, i64 items, int groups, int height, int width, int out_height,
+                                            int out_width) {
+    int channels = groups * VECTOR;
+    FOR_EACH_ITEM(item, items) {
+        Place at = place(item, groups, out_height, out_width);
+        const T *image = x + (i64)at.n * height * width * channels + at.channel;
+        int top = at.h * SH - PH, left = at.w * SW - PW;
+        float best[VECTOR];
+        int winner[VECTOR];
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) {
+            best[i] = __uint_as_float(0xff800000u);
+            winner[i] = max(-top, 0) * KW + max(-left, 0);
+        }
+#pragma unroll TAPS
+        for (int kh = 0; kh < KH; kh++) {
+            int row = inside(top + kh, height);
+#pragma unroll TAPS
+            for (int kw = 0; kw < KW; kw++) {
+                int column = inside(left + kw, width);
+                bool is_inside = row == top + kh && column == left + kw;
+                float v[VECTOR];
+                load(image + (row * width + column) * channels, v);
+#pragma unroll
+                for (int i = 0; i < VECTOR; i++) {
+                    if (is_inside && !(v[i] <= best[i]) && best[i] == best[i]) {
+                        best[i] = v[i];
+                        winner[i] = kh * KW + kw;
+                    }
+                }
+            }
+        }
+        i64 to = (i64)item * VECTOR;
+        store(y + to, best);
+        if (index) {
+            Vector<u8, VECTOR> winners;
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++) winners.at[i] = (u8)winner[i];
+            *(Vector<u8, VECTOR> *)(index + to) = winners;
+        }
+    }
+}
+
+extern "C" __global__ void max_pool_backward(const T *dy, const u8 *index, T *dx, i64 items, int groups, int height, int width,
+                                             int out_height, int out_width) {
+    int channels = groups * VECTOR;
+    FOR_EACH_ITEM(item, items) {
+        Place at = place(item, groups, height, width);
+        i64 image = (i64)at.n * out_height * out_width * channels + at.channel;
+        // The last window that begins no later, and the pixel's place in it.
+        int bottom = (at.h + PH) / SH, right = (at.w + PW) / SW;
+        int in_bottom = (at.h + PH) % SH, in_right = (at.w + PW) % SW;
+        float sum[VECTOR] = {};
+#pragma unroll COVERING
+        for (int above = 0; above < ABOVE; above++) {
+            int row = inside(bottom - above, out_height), kh = in_bottom + above * SH;
+#pragma unroll COVERING
+            for (int before = 0; before < LEFT; before++) {
+                int column = inside(right - before, out_width), kw = in_right + before * SW;
+                bool is_inside = row == bottom - above && column == right - before && kh < KH && kw < KW;
+                i64 from = image + (row * out_width + column) * channels;
+                Vector<u8, VECTOR> winners = *(const Vector<u8, VECTOR> *)(index + from);
+                float v[VECTOR];
+                load(dy + from, v);
+#pragma unroll
+                for (int i = 0; i < VECTOR; i++) sum[i] += is_inside && winners.at[i] == kh * KW + kw ? v[i] : 0.0f;
+            }
+        }
+        store(dx + (i64)item * VECTOR, sum);
+    }
+}
+
+// What an output averages along an axis: pixels from `first` up to `end`, of which `count` count, zeros of the padding included where they do.
+struct Stretch {
+    int first, end, count;
+};
+
+// The stretch of output `at` of `outputs`, along an axis of `size` pixels.
+__device__ __forceinline__ Stretch stretch(int at, int outputs, int size, int kernel, int step, int padding) {
+    Stretch found;
+    if (BINS) {
+        found.first = (int)((i64)at * size / outputs);
+        found.end = (int)(((i64)(at + 1) * size + outputs - 1) / outputs);
+        found.count = found.end - found.first;
+    } else {
+        found.first = max(at * step - padding, 0);
+        found.end = min(at * step - padding + kernel, size);
+        found.count = COUNT_PADDING ? kernel : found.end - found.first;
+    }
+    return found;
+}
+
+extern "C" __global__ void avg_pool_forward(const T *x, T *y, i64 items, int groups, int height, int width, int out_height,
+                                            int out_width) {
+    int channels = groups * VECTOR;
+    FOR_EACH_ITEM(item, items) {
+        Place at = place(item, groups, out_height, out_width);
+        const T *image = x + (i64)at.n * height * width * channels + at.channel;
+        Stretch rows = stretch(at.h, out_height, height, KH, SH, PH), columns = stretch(at.w, out_width, width, KW, SW, PW);
+        float sum[VECTOR] = {};
+#if BINS
+        for (int row = rows.first; row < rows.end; row++) {
+#pragma unroll 4
+            for (int column = columns.first; column < columns.end; column++) {
+                float v[VECTOR];
+                load(image + (row * width + column) * channels, v);
+#pragma unroll
+                for (int i = 0; i < VECTOR; i++) sum[i] += v[i];
+            }
+        }
+#else
+        int top = at.h * SH - PH, left = at.w * SW - PW;
+#pragma unroll TAPS
+        for (int kh = 0; kh < KH; kh++) {
+            int row = inside(top + kh, height);
+#pragma unroll TAPS
+            for (int kw = 0; kw < KW; kw++) {
+                int column = inside(left + kw, width);
+                bool is_inside = row == top + kh && column == left + kw;
+                float v[VECTOR];
+                load(image + (row * width + column) * channels, v);
+#pragma unroll
+                for (int i = 0; i < VECTOR; i++) sum[i] += is_inside ? v[i] : 0.0f;
+            }
+        }
+#endif
+        float share = 1.0f / ((float)rows.count * (float)columns.count);
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) sum[i] *= share;
+        store(y + (i64)item * VECTOR, sum);
+    }
+}
+
+// The average of a whole map of `pixels`. A block has 32 vectors of channels of a sample, and eight threads for each of them share out the pixels:
+// there are too few outputs for a thread each to keep the memory busy.
+extern "C" __global__ void avg_pool_whole(const T *x, T *y, int groups, int chunks, int pixels, float share) {
+    __shared__ float sums[8][VECTOR][32];
+    int n = blockIdx.x / chunks, group = blockIdx.x % chunks * 32 + threadIdx.x;
+    i64 channels = (i64)groups * VECTOR;
+    float sum[VECTOR] = {};
+    if (group < groups) {
+        const T *image = x + (i64)n * pixels * channels + (i64)group * VECTOR;
+#pragma unroll 8
+        for (int pixel = threadIdx.y; pixel < pixels; pixel += 8) {
+            float v[VECTOR];
+            load(image + pixel * channels, v);
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++) sum[i] += v[i];
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) sums[threadIdx.y][i][threadIdx.x] = sum[i];
+    __syncthreads();
+    if (threadIdx.y == 0 && group < groups) {
+        for (int part = 1; part < 8; part++) {
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++) sum[i] += sums[part][i][threadIdx.x];
+        }
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) sum[i] *= share;
+        store(y + n * channels + (i64)group * VECTOR, sum);
+    }
+}
+
+extern "C" __global__ void avg_pool_backward(const T *dy, T *dx, i64 items, int groups, int height, int width, int out_height,
+                                             int out_width) {
+    int channels = groups * VECTOR;
+    FOR_EACH_ITEM(item, items) {
+        Place at = place(item, groups, height, width);
+        const T *image = dy + (i64)at.n * out_height * out_width * channels + at.channel;
+        float sum[VECTOR] = {};
+#if BINS
+        // The bins that the pixel lies in: bin i begins at floor(i * size / bins) and ends before ceil((i + 1) * size / bins).
+        int top = (int)((i64)at.h * out_height / height), left = (int)((i64)at.w * out_width / width);
+        int bottom = (int)(((i64)(at.h + 1) * out_height - 1) / height), right = (int)(((i64)(at.w + 1) * out_width - 1) / width);
+        for (int row = top; row <= bottom; row++) {
+            float vertical = (float)stretch(row, out_height, height, KH, SH, PH).count;
+            for (int column = left; column <= right; column++) {
+                float share = 1.0f / (vertical * (float)stretch(column, out_width, width, KW, SW, PW).count);
+                float v[VECTOR];
+                load(image + (row * out_width + column) * channels, v);
+#pragma unroll
+                for (int i = 0; i < VECTOR; i++) sum[i] += v[i] * share;
+            }
+        }
+#else
+        int bottom = (at.h + PH) / SH, right = (at.w + PW) / SW;
+        int in_bottom = (at.h + PH) % SH, in_right = (at.w + PW) % SW;
+#pragma unroll COVERING
+        for (int above = 0; above < ABOVE; above++) {
+            int row = inside(bottom - above, out_height);
+            float vertical = (float)stretch(row, out_height, height, KH, SH, PH).count;
+            bool is_in_row = row == bottom - above && in_bottom + above * SH < KH;
+#pragma unroll COVERING
+            for (int before = 0; before < LEFT; before++) {
+                int column = inside(right - before, out_width);
+                bool is_inside = is_in_row && column == right - before && in_right + before * SW < KW;
+                float share = 1.0f / (vertical * (float)stretch(column, out_width, width, KW, SW, PW).count);
+                float v[VECTOR];
+                load(image + (row * out_width + column) * channels, v);
+#pragma unroll
+                for (int i = 0; i < VECTOR; i++) sum[i] += is_inside ? v[i] * share : 0.0f;
+            }
+        }
+#endif
+        store(dx + (i64)item * VECTOR, sum);
+    }
+}
+
+EXPORT(max_pool_forward)
+EXPORT(max_pool_backward)
+EXPORT(avg_pool_forward)
+EXPORT(avg_pool_whole)
+EXPORT(avg_pool_backward)

@@ -1,0 +1,149 @@
+//! Devices with memory of their own: what a session does there.
+
+use crate::{AlignedBytes, EngineError};
+use std::borrow::Cow;
+
+/// Notes when the work that was put into a device's queue so far ends.
+pub trait Marks {
+    /// Gives the time since the last mark to `slot`.
+    ///
+    /// # Errors
+    /// What the device said.
+    fn mark(&mut self, slot: usize) -> Result<(), EngineError>;
+}
+
+/// Puts the steps of a program into a device's queue, with a mark behind each.
+pub type Enqueue<'a> = &'a mut dyn FnMut(&mut dyn Marks) -> Result<(), EngineError>;
+
+/// One run of a program.
+pub struct Run<'a> {
+    /// Which program it is; its steps put the same work into the queue every time.
+    pub program: usize,
+    /// What is copied to the device first: addresses there, and bytes.
+    pub inputs: [(u64, &'a [u8]); 2],
+    /// Whether the time of each step is asked for.
+    pub timed: bool,
+    /// Puts the steps into the queue. It may be called once for many runs.
+    pub enqueue: Enqueue<'a>,
+}
+
+/// What a run took on a device, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceTime {
+    /// Copying the inputs.
+    pub copies: u64,
+}
+
+/// Memory, and a queue of work that is done in its order.
+pub trait Device: Send {
+    /// Allocates memory that begins at a multiple of 256 bytes and holds zeros; it is freed with the device.
+    ///
+    /// # Errors
+    /// Where there is not as much; `what` says what for.
+    fn allocate(&mut self, bytes: usize, what: &'static str) -> Result<u64, EngineError>;
+
+    /// Copies bytes to the device, behind everything in the queue. `bytes` may be changed afterwards.
+    ///
+    /// # Errors
+    /// What the device said.
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), EngineError>;
+
+    /// Waits for the queue, and copies bytes from the device.
+    ///
+    /// # Errors
+    /// What the device said, or what went wrong in the queue.
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), EngineError>;
+
+    /// Runs a program to its end. `time` is called for every mark, in order, with its slot and nanoseconds.
+    ///
+    /// # Errors
+    /// What the device said.
+    fn run(&mut self, run: Run<'_>, time: &mut dyn FnMut(usize, u64)) -> Result<DeviceTime, EngineError>;
+
+    /// Waits for the queue.
+    ///
+    /// # Errors
+    /// What went wrong in it.
+    fn wait(&self) -> Result<(), EngineError>;
+}
+
+/// The arena of a session.
+pub(crate) enum Arena {
+    /// In the process's memory.
+    Host(AlignedBytes),
+    /// On a device.
+    Device(DeviceArena),
+}
+
+/// The arena on a device, and the inputs beside it.
+pub(crate) struct DeviceArena {
+    pub device: Box<dyn Device>,
+    pub address: u64,
+    pub bytes: usize,
+    /// Images and labels.
+    pub inputs: [u64; 2],
+}
+
+impl Arena {
+    pub fn new(
+        device: Option<Box<dyn Device>>,
+        bytes: usize,
+        inputs: [usize; 2],
+    ) -> Result<Self, EngineError> {
+        const ARENA: &str = "the plan's arena";
+        let Some(mut device) = device else { return Ok(Self::Host(AlignedBytes::zeroed(bytes, ARENA)?)) };
+        let address = device.allocate(bytes, ARENA)?;
+        let images = device.allocate(inputs[0], "a batch of images")?;
+        let labels = device.allocate(inputs[1], "a batch of labels")?;
+        Ok(Self::Device(DeviceArena { device, address, bytes, inputs: [images, labels] }))
+    }
+
+    pub fn is_host(&self) -> bool {
+        matches!(self, Self::Host(_))
+    }
+
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Host(bytes) => bytes.len(),
+            Self::Device(arena) => arena.bytes,
+        }
+    }
+
+    /// A part of it, where it lies or copied.
+    pub fn read(&self, start: usize, bytes: usize) -> Result<Cow<'_, [u8]>, EngineError> {
+        match self {
+            Self::Host(arena) => Ok(Cow::Borrowed(&arena.as_slice()[start..start + bytes])),
+            Self::Device(arena) => {
+                // Of whole words, so that it can be seen as numbers of any type.
+                let mut copy = vec![0_u64; bytes.div_ceil(8)];
+                let view: &mut [u8] = bytemuck::cast_slice_mut(&mut copy);
+                arena.device.read(arena.address + start as u64, &mut view[..bytes])?;
+                Ok(Cow::Owned(view[..bytes].to_vec()))
+            }
+        }
+    }
+
+    /// Numbers of a part of it, where they lie or copied.
+    pub fn read_as<T: bytemuck::Pod>(&self, start: usize, bytes: usize) -> Result<Cow<'_, [T]>, EngineError> {
+        match self {
+            Self::Host(arena) => {
+                Ok(Cow::Borrowed(bytemuck::cast_slice(&arena.as_slice()[start..start + bytes])))
+            }
+            Self::Device(arena) => {
+                let mut copy = vec![T::zeroed(); bytes / size_of::<T>()];
+                arena.device.read(arena.address + start as u64, bytemuck::cast_slice_mut(&mut copy))?;
+                Ok(Cow::Owned(copy))
+            }
+        }
+    }
+
+    pub fn write(&mut self, start: usize, bytes: &[u8]) -> Result<(), EngineError> {
+        match self {
+            Self::Host(arena) => {
+                arena.as_mut_slice()[start..start + bytes.len()].copy_from_slice(bytes);
+                Ok(())
+            }
+            Self::Device(arena) => arena.device.write(arena.address + start as u64, bytes),
+        }
+    }
+}

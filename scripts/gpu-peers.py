@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""Training steps of PyTorch on a GPU: what Stratus is measured against there.
+
+A step is forward under autocast, loss, backward, update by SGD with momentum (fused, gradients set to none), and reading the loss. The batch lies
+on the device; maps and weights lie channels last; cuDNN measures its algorithms first. `compiled` has the model compiled as a whole.
+
+    python3 scripts/gpu-peers.py --networks 'resnet50:256 alexnet:512' --modes 'eager compiled'
+
+Prints one JSON line for each: the median seconds of a step.
+"""
+import argparse
+import json
+import statistics
+import time
+
+import torch
+import torchvision
+
+ARGUMENTS = {"googlenet": {"aux_logits": False, "init_weights": False}}
+
+
+def measure(network, batch, mode, precision, steps):
+    torch.manual_seed(0)
+    model = getattr(torchvision.models, network)(**ARGUMENTS.get(network, {})).cuda().train()
+    model = model.to(memory_format=torch.channels_last)
+    x = torch.randn(batch, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
+    y = torch.randint(0, 1000, (batch,), device="cuda")
+    optimiser = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, fused=True)
+    criterion = torch.nn.CrossEntropyLoss()
+    run = torch.compile(model) if mode == "compiled" else model
+
+    def step():
+        optimiser.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=precision == "bf16"):
+            loss = criterion(run(x), y)
+        loss.backward()
+        optimiser.step()
+        return loss.item()
+
+    begun = time.perf_counter()
+    for _ in range(5):
+        step()
+    torch.cuda.synchronize()
+    warm = time.perf_counter() - begun
+    torch.cuda.reset_peak_memory_stats()
+    times = []
+    for _ in range(steps):
+        begun = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - begun)
+    seconds = statistics.median(times)
+    return {
+        "peer": f"pytorch {torch.__version__} {mode}", "network": network, "precision": precision, "batch": batch,
+        "step_ms": round(1e3 * seconds, 3), "images_per_s": round(batch / seconds, 1), "warm_up_s": round(warm, 1),
+        "peak_mib": torch.cuda.max_memory_allocated() >> 20,
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", default="resnet50:256 resnet18:256 vgg11:128 alexnet:512 googlenet:256")
+    parser.add_argument("--modes", default="eager compiled")
+    parser.add_argument("--precisions", default="bf16")
+    parser.add_argument("--steps", type=int, default=30)
+    arguments = parser.parse_args()
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    for mode in arguments.modes.split():
+        for entry in arguments.networks.split():
+            network, batch = entry.split(":")
+            for precision in arguments.precisions.split():
+                print(json.dumps(measure(network, int(batch), mode, precision, arguments.steps)), flush=True)
+                torch.cuda.empty_cache()
