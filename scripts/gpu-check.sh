@@ -42,13 +42,12 @@ P
 
 table=()
 part() { # name command…: runs it, and notes how it ended and how long it took
-    local name=$1 begun rc
+    local name=$1 begun=$SECONDS rc
     shift
-    begun=$(date +%s.%N)
     echo "## $name"
     "$@" 2>&1
     rc=$?
-    table+=("$(printf '%-24s %-8s %7.1f s' "$name" "$([ $rc = 0 ] && echo ok || echo "failed $rc")" "$(echo "$(date +%s.%N) - $begun" | bc 2>/dev/null || echo 0)")")
+    table+=("$(printf '%-24s %-10s %5d s' "$name" "$([ $rc = 0 ] && echo ok || echo "failed $rc")" $((SECONDS - begun)))")
     return 0
 }
 
@@ -72,8 +71,7 @@ P
 }
 
 digits() {
-    "$folder/stratus" train digits --set train.device=cuda --set train.epochs="${EPOCHS:-3}" --out "$out/digits" "$@" &&
-        "$folder/stratus" report "$out/digits"
+    "$folder/stratus" train digits --set train.device=cuda --set train.epochs="${EPOCHS:-50}" --out "$out/digits"
 }
 
 run() {

@@ -1,5 +1,6 @@
 //! The backend: what compiles and runs kernels, and the device that a session's memory lies on.
 
+use crate::ffi::cupti::Cupti;
 use crate::ffi::driver::{self, Gpu};
 use crate::ffi::libraries::{self, Library};
 use crate::ffi::{cudnn, nvrtc};
@@ -9,6 +10,7 @@ use crate::prepare;
 use crate::processor::Processor;
 use std::path::PathBuf;
 use std::sync::Arc;
+use stratus_engine::device::Tracer;
 use stratus_engine::fuse::Fusions;
 use stratus_engine::{Backend, Device, EngineError, PrepareRequest, Prepared, Program};
 
@@ -17,6 +19,8 @@ pub struct Cuda {
     pub(crate) processor: Arc<dyn Processor>,
     pub(crate) library: Option<Libraries>,
     machine: Machine,
+    /// Bytes of its memory that were free when it had been opened.
+    free_at_first: usize,
 }
 
 /// What is behind the processor.
@@ -102,7 +106,13 @@ impl Cuda {
         let gpu = Gpu::open(settings.ordinal).map_err(not_found)?;
         let processor = GpuProcessor::new(&gpu, settings.cache.clone()).map_err(not_found)?;
         let library = Libraries::new(&gpu, settings.tf32).map_err(not_found)?;
-        Ok(Self { processor: Arc::new(processor), library: Some(library), machine: Machine::Gpu(gpu) })
+        let free_at_first = gpu.free_bytes().map_err(not_found)?;
+        Ok(Self {
+            processor: Arc::new(processor),
+            library: Some(library),
+            machine: Machine::Gpu(gpu),
+            free_at_first,
+        })
     }
 
     /// Its name, where it is a GPU.
@@ -138,16 +148,6 @@ impl Cuda {
         }
     }
 
-    /// Bytes of its memory that are free, where it is a GPU.
-    #[must_use]
-    pub fn free_bytes(&self) -> Option<usize> {
-        match &self.machine {
-            Machine::Gpu(gpu) => gpu.free_bytes().ok(),
-            #[cfg(feature = "emulation")]
-            Machine::Emulated | Machine::Compiling => None,
-        }
-    }
-
     /// Compiles what plans need for a compute capability (90 for 9.0), and keeps it in a folder; there is nothing to run it on.
     ///
     /// # Errors
@@ -159,7 +159,12 @@ impl Cuda {
         }
         let compiler = crate::gpu::Compiler::new(capability, Some(cache))?;
         let processor = crate::emulation::Compiling::new(compiler, multiprocessors);
-        Ok(Self { processor: Arc::new(processor), library: None, machine: Machine::Compiling })
+        Ok(Self {
+            processor: Arc::new(processor),
+            library: None,
+            machine: Machine::Compiling,
+            free_at_first: 0,
+        })
     }
 
     /// Our kernels on this machine's processor, compiled by its C++ compiler.
@@ -172,6 +177,7 @@ impl Cuda {
             processor: Arc::new(crate::emulation::Emulation::new()?),
             library: None,
             machine: Machine::Emulated,
+            free_at_first: 0,
         })
     }
 
@@ -182,7 +188,12 @@ impl Cuda {
     #[cfg(feature = "emulation")]
     pub fn emulated_with(multiprocessors: u32, backwards: bool) -> Result<Self, String> {
         let emulation = crate::emulation::Emulation::with(multiprocessors, backwards)?;
-        Ok(Self { processor: Arc::new(emulation), library: None, machine: Machine::Emulated })
+        Ok(Self {
+            processor: Arc::new(emulation),
+            library: None,
+            machine: Machine::Emulated,
+            free_at_first: 0,
+        })
     }
 }
 
@@ -230,6 +241,24 @@ impl Backend for Cuda {
                 device: "a compiler".to_owned(),
                 reason: "it runs nothing".to_owned(),
             }),
+        }
+    }
+
+    fn trace(&self) -> Result<Box<dyn Tracer>, String> {
+        match &self.machine {
+            Machine::Gpu(gpu) => Ok(Box::new(Cupti::start(gpu)?)),
+            #[cfg(feature = "emulation")]
+            Machine::Emulated | Machine::Compiling => Err("there is no GPU that could be traced".to_owned()),
+        }
+    }
+
+    fn device_bytes(&self) -> Option<u64> {
+        match &self.machine {
+            Machine::Gpu(gpu) => {
+                gpu.free_bytes().ok().map(|free| self.free_at_first.saturating_sub(free) as u64)
+            }
+            #[cfg(feature = "emulation")]
+            Machine::Emulated | Machine::Compiling => None,
         }
     }
 

@@ -98,6 +98,17 @@ impl Library {
         })
     }
 
+    /// The name that a choice will come to, where that is certain.
+    pub fn known(&self, problem: &Problem, asked: Asked<'_>) -> Option<String> {
+        match asked {
+            Asked::For(name) => Some(name.to_owned()),
+            Asked::Measured => {
+                self.known.lock().unwrap_or_else(PoisonError::into_inner).get(problem).cloned()
+            }
+            Asked::Any => None,
+        }
+    }
+
     /// The candidate that is asked for. `operands` are positions and bytes.
     pub fn choose(
         &self,

@@ -64,6 +64,9 @@ pub struct Shape {
     pub shared: u32,
 }
 
+/// Bytes of shared memory that a launch may ask for without further ado.
+const SHARED_OF_ALL: u32 = 48 << 10;
+
 /// Compiles kernels and launches them, in the order in which it is told to.
 pub trait Processor: Send + Sync {
     /// Compiles a file, unless that was done before, and finds a kernel of it.
@@ -71,6 +74,14 @@ pub trait Processor: Send + Sync {
     /// # Errors
     /// What the compiler said.
     fn function(&self, source: &Source, name: &str) -> Result<Function, String>;
+
+    /// Lets a kernel be launched with more shared memory than every GPU has for a block.
+    ///
+    /// # Errors
+    /// What the driver said.
+    fn allow_shared(&self, _function: Function, _bytes: u32) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Launches a kernel. Each of `arguments` is a parameter in the first bytes of its word.
     ///
@@ -161,6 +172,9 @@ impl Launch {
         arguments: Vec<Argument>,
     ) -> Result<Self, String> {
         let function = processor.function(source, name)?;
+        if shape.shared > SHARED_OF_ALL {
+            processor.allow_shared(function, shape.shared)?;
+        }
         let words = vec![0; arguments.len()];
         Ok(Self { processor: Arc::clone(processor), function, shape, arguments, words })
     }

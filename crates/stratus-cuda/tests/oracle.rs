@@ -4,12 +4,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod common;
+
+use common::TILES;
 use std::collections::BTreeSet;
-use stratus_cuda::Cuda;
+use stratus_cuda::{Cuda, Settings};
+use stratus_engine::backend::step_key;
 use stratus_engine::cases::{self, Case};
 use stratus_engine::ops::KernelSpec;
+use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::reference::ReferenceBackend;
-use stratus_engine::{Choices, EngineError, Precision};
+use stratus_engine::{Choices, EngineError, Kernel, Precision};
 
 const PRECISIONS: [Precision; 2] = [Precision::F32, Precision::Bf16];
 
@@ -72,6 +77,93 @@ fn every_case_in_bf16_on_three_multiprocessors() {
 #[test]
 fn every_case_in_bf16_on_many_multiprocessors() {
     compare_all(Precision::Bf16, 64);
+}
+
+/// Runs a case with a tile on some multiprocessors, forwards and backwards, and compares it.
+fn compare_tile(case: &Case, tile: &str, orders: &[Cuda; 2]) -> Result<(), String> {
+    let name = format!("stratus:tensor:{tile}");
+    let program = case.program(Precision::Bf16).unwrap();
+    let key = step_key(&program, &program.steps[0]);
+    let choices = Choices { implementations: [(key, name.clone())].into(), ..Choices::default() };
+    let prepared =
+        Plan::prepare(&orders[0], &program, choices.clone(), false, &mut Persistent::default()).unwrap();
+    let runs = prepared.plan.steps.iter().any(|step| step.implementation == name);
+    assert!(runs, "`{}` is not run by {name}", case.name);
+    let [got, again] = orders.each_ref().map(|cuda| cases::run(cuda, case, Precision::Bf16, choices.clone()));
+    let got = got.map_err(|error| error.to_string())?;
+    let expected = cases::run(&ReferenceBackend, case, Precision::Bf16, Choices::default()).unwrap();
+    case.compare(Precision::Bf16, &expected, &got)?;
+    same_bits(&got, again)
+}
+
+/// Cases of weights' gradients that tensor cores compute.
+fn gradients_on_tensor_cores() -> impl Iterator<Item = Case> {
+    let dense = |case: &Case| matches!(&case.kernel, Kernel::Conv2dBackwardWeights(k) if k.conv.groups == 1);
+    cases_of(Precision::Bf16).into_iter().filter(dense)
+}
+
+/// An emulation of so many multiprocessors, whose threads and blocks go forwards and backwards.
+fn emulated(multiprocessors: u32) -> [Cuda; 2] {
+    [false, true].map(|backwards| Cuda::emulated_with(multiprocessors, backwards).unwrap())
+}
+
+/// The GPU of this machine twice, where there is one. `STRATUS_EXPECT_GPU` says that there must be.
+fn gpu() -> Option<[Cuda; 2]> {
+    let open = || Cuda::open(&Settings::default());
+    match open().and_then(|first| Ok([first, open()?])) {
+        Ok(gpu) => Some(gpu),
+        Err(error) if std::env::var_os("STRATUS_EXPECT_GPU").is_some() => panic!("{error}"),
+        Err(error) => {
+            eprintln!("SKIPPED: {error}");
+            None
+        }
+    }
+}
+
+fn compare_tiles(orders: &[Cuda; 2], cases: &[Case]) {
+    let mut failures = Vec::new();
+    for (case, tile) in cases.iter().flat_map(|case| TILES.map(|tile| (case, tile))) {
+        let failure = compare_tile(case, tile, orders).err();
+        failures.extend(failure.map(|failure| format!("{tile} `{}`: {failure}", case.name)));
+    }
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// Plans take what is the fastest by estimate; here each is asked for by name.
+#[test]
+fn every_tile_of_tensor_cores_follows_the_reference() {
+    compare_tiles(&emulated(3), &gradients_on_tensor_cores().collect::<Vec<_>>());
+}
+
+#[test]
+fn on_a_gpu_every_tile_follows_the_reference() {
+    let Some(gpu) = gpu() else { return };
+    compare_tiles(&gpu, &gradients_on_tensor_cores().collect::<Vec<_>>());
+    compare_tiles(&gpu, &gradients_in_parts());
+}
+
+/// Where there are pixels enough for several parts.
+fn gradients_in_parts() -> Vec<Case> {
+    const PIXELS: usize = 1100;
+    let mut cases: Vec<Case> = Vec::new();
+    for mut case in gradients_on_tensor_cores() {
+        let [.., height, width] = case.inputs[1].shape[..] else { continue };
+        let channels = case.inputs[0].shape[1];
+        let alike = |other: &Case| other.inputs[0].shape[1].is_multiple_of(8) == channels.is_multiple_of(8);
+        if height * width < 30 || cases.iter().filter(|other| alike(other)).count() == 3 {
+            continue;
+        }
+        let batch = PIXELS.div_ceil(height * width);
+        case.inputs.iter_mut().for_each(|input| input.shape[0] = batch);
+        case.name += &format!(" in a batch of {batch}");
+        cases.push(case);
+    }
+    cases
+}
+
+#[test]
+fn tensor_cores_add_up_parts() {
+    compare_tiles(&emulated(64), &gradients_in_parts());
 }
 
 #[test]

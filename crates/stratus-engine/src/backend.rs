@@ -1,6 +1,6 @@
 //! What a backend provides: a kernel, an implementation name, layouts and scratch for every step.
 
-use crate::device::Device;
+use crate::device::{Device, Tracer};
 use crate::fuse::Fusions;
 use crate::{EngineError, Layout, Program};
 use serde::{Deserialize, Serialize};
@@ -71,6 +71,19 @@ pub trait Backend: Send + Sync {
     /// Where it cannot be had.
     fn device(&self) -> Result<Option<Box<dyn Device>>, EngineError> {
         Ok(None)
+    }
+
+    /// Begins to watch its device with the tools of its maker.
+    ///
+    /// # Errors
+    /// Where there is no device, or no such tool.
+    fn trace(&self) -> Result<Box<dyn Tracer>, String> {
+        Err(format!("{} has no device that could be traced", self.name()))
+    }
+
+    /// Bytes of its device's memory that have been taken since it was opened, as the driver counts; `None` where there is no device.
+    fn device_bytes(&self) -> Option<u64> {
+        None
     }
 
     /// Whether it is worth fitting tiles of the batch into the caches of its threads: see [`crate::tile::tile`].

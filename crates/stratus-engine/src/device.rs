@@ -17,9 +17,13 @@ pub type Enqueue<'a> = &'a mut dyn FnMut(&mut dyn Marks) -> Result<(), EngineErr
 
 /// One run of a program.
 pub struct Run<'a> {
-    /// Which program it is; its steps put the same work into the queue every time.
+    /// Which program it is; with the same buffer, its steps put the same work into the queue every time.
     pub program: usize,
-    /// What is copied to the device first: addresses there, and bytes.
+    /// Which of the two buffers of inputs it reads.
+    pub buffer: usize,
+    /// Whether that was staged: the queue waits until it is there.
+    pub is_staged: bool,
+    /// What is copied to the device first: addresses there, and bytes; none of what is there already.
     pub inputs: [(u64, &'a [u8]); 2],
     /// Whether the time of each step is asked for.
     pub timed: bool,
@@ -30,7 +34,7 @@ pub struct Run<'a> {
 /// What a run took on a device, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceTime {
-    /// Copying the inputs.
+    /// Copying the inputs, or waiting for those that were staged.
     pub copies: u64,
 }
 
@@ -54,17 +58,47 @@ pub trait Device: Send {
     /// What the device said, or what went wrong in the queue.
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), EngineError>;
 
-    /// Runs a program to its end. `time` is called for every mark, in order, with its slot and nanoseconds.
+    /// Begins to copy inputs into one of the two buffers, beside the queue. The bytes may be changed afterwards.
     ///
     /// # Errors
     /// What the device said.
-    fn run(&mut self, run: Run<'_>, time: &mut dyn FnMut(usize, u64)) -> Result<DeviceTime, EngineError>;
+    fn stage(&mut self, buffer: usize, inputs: [(u64, &[u8]); 2]) -> Result<(), EngineError>;
+
+    /// Begins to run a program. One at a time: [`Device::finish`] comes before the next.
+    ///
+    /// # Errors
+    /// What the device said.
+    fn launch(&mut self, run: Run<'_>) -> Result<(), EngineError>;
+
+    /// Waits for the program to end. `time` is called for every mark, in order, with its slot and nanoseconds.
+    ///
+    /// # Errors
+    /// What the device said.
+    fn finish(&mut self, time: &mut dyn FnMut(usize, u64)) -> Result<DeviceTime, EngineError>;
 
     /// Waits for the queue.
     ///
     /// # Errors
     /// What went wrong in it.
     fn wait(&self) -> Result<(), EngineError>;
+}
+
+/// When a kernel ran on a device, in nanoseconds of the device's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelSpan {
+    /// It began.
+    pub start: u64,
+    /// It ended.
+    pub end: u64,
+}
+
+/// Another witness of what runs on a device: the tools of its maker.
+pub trait Tracer {
+    /// The kernels that ran since it began, or since they were taken before, in the order in which they began.
+    ///
+    /// # Errors
+    /// What the tool said.
+    fn take(&mut self) -> Result<Vec<KernelSpan>, String>;
 }
 
 /// The arena of a session.
@@ -80,8 +114,14 @@ pub(crate) struct DeviceArena {
     pub device: Box<dyn Device>,
     pub address: u64,
     pub bytes: usize,
-    /// Images and labels.
-    pub inputs: [u64; 2],
+    /// Bytes in all.
+    pub allocated: usize,
+    /// Images and labels, twice: one batch is copied while another is worked on.
+    pub inputs: [[u64; 2]; 2],
+    /// The buffer of the last run.
+    pub last: usize,
+    /// The buffer of a batch that waits for its run.
+    pub staged: Option<usize>,
 }
 
 impl Arena {
@@ -93,9 +133,13 @@ impl Arena {
         const ARENA: &str = "the plan's arena";
         let Some(mut device) = device else { return Ok(Self::Host(AlignedBytes::zeroed(bytes, ARENA)?)) };
         let address = device.allocate(bytes, ARENA)?;
-        let images = device.allocate(inputs[0], "a batch of images")?;
-        let labels = device.allocate(inputs[1], "a batch of labels")?;
-        Ok(Self::Device(DeviceArena { device, address, bytes, inputs: [images, labels] }))
+        let mut buffer = || {
+            let images = device.allocate(inputs[0], "a batch of images")?;
+            Ok([images, device.allocate(inputs[1], "a batch of labels")?])
+        };
+        let allocated = bytes + 2 * inputs.iter().sum::<usize>();
+        let inputs = [buffer()?, buffer()?];
+        Ok(Self::Device(DeviceArena { device, address, bytes, allocated, inputs, last: 0, staged: None }))
     }
 
     pub fn is_host(&self) -> bool {

@@ -94,6 +94,7 @@ pub fn render(summary: &Summary, run: &RunDir) -> String {
         some([
             memory.planned_peak_bytes.map(|v| format!("planned {}", bytes(v))),
             memory.measured_peak_rss_bytes.map(|v| format!("resident at most {}", bytes(v))),
+            memory.planned_device_bytes.map(|v| format!("planned on the device {}", bytes(v))),
             memory.device_peak_bytes.map(|v| format!("on the device at most {}", bytes(v))),
         ]),
     );

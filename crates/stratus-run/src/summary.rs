@@ -187,6 +187,9 @@ pub struct Memory {
     pub planned_peak_bytes: Option<u64>,
     /// The most the process had in memory.
     pub measured_peak_rss_bytes: Option<u64>,
+    /// What the plan says of the device; not written where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub planned_device_bytes: Option<u64>,
     /// The most it had on the device.
     pub device_peak_bytes: Option<u64>,
 }

@@ -142,12 +142,13 @@ fn by_minimal_filtering(backend: &dyn Backend, program: &Program, choices: &mut 
 }
 
 /// Trains five steps on a backend and compares.
-/// How a network trains: in tiles that fit so many bytes, in a layout of maps, fused as that says, and with convolutions by minimal filtering that can be.
+/// How a network trains: in tiles that fit so many bytes, in a layout of maps, fused as that says, with convolutions by minimal filtering that can be, or all by plain kernels.
 struct Way<'a> {
     tile_bytes: usize,
     layout: Option<&'a str>,
     fusions: Fusions,
     filtering: bool,
+    plainly: bool,
 }
 
 const PLAIN: Way<'static> = Way {
@@ -155,6 +156,7 @@ const PLAIN: Way<'static> = Way {
     layout: None,
     fusions: Fusions { large: LARGE_MAP, stems: true },
     filtering: false,
+    plainly: false,
 };
 
 fn trains(backend: &dyn Backend, network: &str, way: &Way<'_>) {
@@ -170,6 +172,15 @@ fn trains(backend: &dyn Backend, network: &str, way: &Way<'_>) {
         let found = by_minimal_filtering(backend, &program, &mut choices);
         println!("{network}: {found} steps by minimal filtering");
         assert!(found > 0, "{network}");
+    }
+    let is_convolution = |kernel: &Kernel| {
+        matches!(
+            kernel,
+            Kernel::Conv2dForward(_) | Kernel::Conv2dBackwardData(_) | Kernel::Conv2dBackwardWeights(_)
+        )
+    };
+    for step in program.steps.iter().filter(|step| way.plainly && is_convolution(&step.kernel)) {
+        choices.implementations.insert(step_key(&program, step), "stratus:plain".to_owned());
     }
     let mut session = session(backend, &program, choices);
     for parameter in &graph.parameters {
@@ -284,6 +295,12 @@ fn on_cuda(network: &str) {
     trains(&backend, network, &Way { fusions: backend.fusions(), ..PLAIN });
 }
 
+/// On a GPU with our own plain convolutions, which add up in double precision: what rounding in others has to do with a network that disagrees.
+fn on_cuda_plainly(network: &str) {
+    let Some(backend) = cuda() else { return };
+    trains(&backend, network, &Way { fusions: backend.fusions(), plainly: true, ..PLAIN });
+}
+
 /// Our kernels for GPUs, convolutions and matrix products too, on the processor.
 #[test]
 fn digits_on_an_emulated_gpu() {
@@ -296,6 +313,9 @@ macro_rules! networks {
         $($(#[$attribute])* #[test] fn $name() { on_onednn(stringify!($name)); })*
         mod on_a_gpu {
             $(#[test] fn $name() { super::on_cuda(stringify!($name)); })*
+            mod plainly {
+                $(#[test] fn $name() { super::super::on_cuda_plainly(stringify!($name)); })*
+            }
         }
     };
 }

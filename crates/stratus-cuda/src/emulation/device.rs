@@ -11,6 +11,9 @@ const ALIGNMENT: usize = 256;
 #[derive(Default)]
 pub(crate) struct EmulatedDevice {
     allocations: Vec<Allocation>,
+    /// What the last run took: its copies, and its marks' slots.
+    copies: u64,
+    times: Vec<(usize, u64)>,
 }
 
 struct Allocation {
@@ -36,6 +39,11 @@ impl Allocation {
 }
 
 impl EmulatedDevice {
+    /// Writes bytes, if there are any.
+    fn write_any(&mut self, address: u64, bytes: &[u8]) -> Result<(), EngineError> {
+        if bytes.is_empty() { Ok(()) } else { self.write(address, bytes) }
+    }
+
     /// The allocation that an area lies in, and where.
     fn find(&self, address: u64, bytes: usize) -> Result<(usize, usize), EngineError> {
         let mut places = self.allocations.iter().enumerate();
@@ -69,18 +77,23 @@ impl Device for EmulatedDevice {
         Ok(())
     }
 
-    fn run(&mut self, run: Run<'_>, time: &mut dyn FnMut(usize, u64)) -> Result<DeviceTime, EngineError> {
+    fn stage(&mut self, _buffer: usize, inputs: [(u64, &[u8]); 2]) -> Result<(), EngineError> {
+        inputs.into_iter().try_for_each(|(address, bytes)| self.write_any(address, bytes))
+    }
+
+    fn launch(&mut self, run: Run<'_>) -> Result<(), EngineError> {
         let begin = Instant::now();
-        for (address, bytes) in run.inputs.into_iter().filter(|(_, bytes)| !bytes.is_empty()) {
-            self.write(address, bytes)?;
-        }
-        let copies = nanoseconds(begin);
+        run.inputs.into_iter().try_for_each(|(address, bytes)| self.write_any(address, bytes))?;
+        self.copies = nanoseconds(begin);
         let mut stopwatch = Stopwatch { last: Instant::now(), times: Vec::new() };
         (run.enqueue)(&mut stopwatch)?;
-        if run.timed {
-            stopwatch.times.into_iter().for_each(|(slot, nanoseconds)| time(slot, nanoseconds));
-        }
-        Ok(DeviceTime { copies })
+        self.times = if run.timed { stopwatch.times } else { Vec::new() };
+        Ok(())
+    }
+
+    fn finish(&mut self, time: &mut dyn FnMut(usize, u64)) -> Result<DeviceTime, EngineError> {
+        self.times.drain(..).for_each(|(slot, nanoseconds)| time(slot, nanoseconds));
+        Ok(DeviceTime { copies: self.copies })
     }
 
     fn wait(&self) -> Result<(), EngineError> {

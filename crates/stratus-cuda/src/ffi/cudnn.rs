@@ -69,6 +69,9 @@ pub(crate) struct Problem {
     pub tf32: bool,
 }
 
+/// What the names of plans begin with.
+const PREFIX: &str = "cudnn:";
+
 /// What identifies the operands in a graph.
 const UIDS: [i64; 3] = [1, 2, 3];
 
@@ -85,13 +88,17 @@ impl Cudnn {
     }
 
     /// The plans of a convolution that give the same bits every time and round no more than is allowed, best first as the library believes: at most
-    /// `most`, none that needs more than `workspace` bytes for itself.
+    /// `most`, none that needs more than `workspace` bytes for itself. Where `only` is given, the one of that name, if there is one.
     pub fn plans(
         self: &Arc<Self>,
         problem: &Problem,
         most: usize,
         workspace: usize,
+        only: Option<&str>,
     ) -> Result<Vec<ConvolutionPlan>, String> {
+        if only.is_some_and(|name| !name.starts_with(PREFIX)) {
+            return Ok(Vec::new());
+        }
         self.gpu.adopt()?;
         let graph = self.graph(problem)?;
         let mut plans: Vec<ConvolutionPlan> = Vec::new();
@@ -101,7 +108,7 @@ impl Cudnn {
                 if plans.len() >= most {
                     return Ok(plans);
                 }
-                match self.plan(&config, problem) {
+                match self.plan(&config, problem, only) {
                     Ok(Some(plan)) if plan.workspace > workspace => {
                         reason = format!("it needs {} bytes of workspace", plan.workspace);
                     }
@@ -122,6 +129,7 @@ impl Cudnn {
         self: &Arc<Self>,
         config: &Descriptor,
         problem: &Problem,
+        only: Option<&str>,
     ) -> Result<Option<ConvolutionPlan>, String> {
         let engine = Descriptor::new(Kind::CUDNN_BACKEND_ENGINE_DESCRIPTOR)?;
         config.get_descriptors(Name::CUDNN_ATTR_ENGINECFG_ENGINE, &[&engine])?;
@@ -137,9 +145,12 @@ impl Cudnn {
             return Ok(None);
         }
         let [index] = engine.get_numbers(Name::CUDNN_ATTR_ENGINE_GLOBAL_INDEX)?;
-        let mut name = format!("cudnn:{index}");
+        let mut name = format!("{PREFIX}{index}");
         for [knob, value] in knobs(config)? {
             name += &format!(":{knob}={value}");
+        }
+        if only.is_some_and(|only| only != name) {
+            return Ok(None);
         }
         let plan = Descriptor::new(Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?;
         plan.set(Name::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, Type::CUDNN_TYPE_HANDLE, &[self.handle])?;

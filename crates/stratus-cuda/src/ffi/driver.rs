@@ -30,6 +30,8 @@ pub(crate) struct Gpu {
     device: CUdevice,
     context: CUcontext,
     stream: CUstream,
+    /// A second queue, for copies beside the first.
+    beside: CUstream,
     /// Its name.
     pub name: String,
     /// `[major, minor]`.
@@ -72,7 +74,8 @@ impl Gpu {
         }
         let mut device = 0;
         let mut name = [0_u8; 128];
-        let (mut context, mut stream, mut memory) = (ptr::null_mut(), ptr::null_mut(), 0);
+        let (mut context, mut stream, mut beside) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+        let mut memory = 0;
         // SAFETY: the driver was started; every pointer is to a value of the type that the function writes, `name` has as many bytes as are said.
         unsafe {
             check("a GPU cannot be had", sys::cuDeviceGet(&raw mut device, ordinal.cast_signed()))?;
@@ -83,6 +86,7 @@ impl Gpu {
             check("a context cannot be used", sys::cuCtxSetCurrent(context))?;
             let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
             check("a GPU has no queue", sys::cuStreamCreate(&raw mut stream, flags))?;
+            check("a GPU has no second queue", sys::cuStreamCreate(&raw mut beside, flags))?;
         }
         let attribute = |which: CUdevice_attribute| -> Result<u32, String> {
             let mut value = 0;
@@ -98,7 +102,7 @@ impl Gpu {
             attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         ];
         let multiprocessors = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-        Ok(Arc::new(Self { device, context, stream, name, capability, multiprocessors, memory }))
+        Ok(Arc::new(Self { device, context, stream, beside, name, capability, multiprocessors, memory }))
     }
 
     /// Makes the GPU that of the calling thread.
@@ -126,6 +130,16 @@ impl Gpu {
         // SAFETY: both are numbers.
         check("a GPU has no memory", unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) })?;
         Ok(free)
+    }
+
+    /// Lets a kernel be launched with so many bytes of shared memory.
+    pub fn allow_shared(&self, function: usize, bytes: u32) -> Result<(), String> {
+        self.adopt()?;
+        let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the function belongs to a module that lives as long as the processor that launches.
+        check("a kernel cannot have so much shared memory", unsafe {
+            sys::cuFuncSetAttribute(function as CUfunction, attribute, bytes.cast_signed())
+        })
     }
 
     /// Launches a kernel; `arguments` point to its parameters.
@@ -171,6 +185,7 @@ impl Drop for Gpu {
         unsafe {
             let _ = sys::cuCtxSetCurrent(self.context);
             let _ = sys::cuStreamDestroy_v2(self.stream);
+            let _ = sys::cuStreamDestroy_v2(self.beside);
             let _ = sys::cuDevicePrimaryCtxRelease_v2(self.device);
         }
     }
@@ -202,6 +217,8 @@ impl Memory {
                     sys::cuMemsetD8Async(memory.address, byte, bytes, gpu.stream),
                 )?;
             }
+            // The second queue may write to it next.
+            gpu.wait()?;
         }
         Ok(memory)
     }
@@ -252,6 +269,79 @@ impl Drop for Memory {
         if self.address != 0 && self.gpu.wait().is_ok() {
             // SAFETY: it was allocated and is freed once, when nothing in the queue uses it.
             let _ = unsafe { sys::cuMemFree_v2(self.address) };
+        }
+    }
+}
+
+/// Memory of the process that the GPU reads by itself: page-locked.
+pub(crate) struct Pinned {
+    gpu: Arc<Gpu>,
+    pointer: *mut u8,
+    bytes: usize,
+    /// When the last copy from it had been made.
+    copied: Event,
+    copying: bool,
+}
+
+// SAFETY: it belongs to no thread.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    pub fn new(gpu: &Arc<Gpu>, bytes: usize) -> Result<Self, String> {
+        let copied = Event::new(gpu)?;
+        let mut pointer = ptr::null_mut();
+        // SAFETY: the pointer is to a pointer; at least a byte is asked for.
+        check("no memory can be page-locked", unsafe {
+            sys::cuMemHostAlloc(&raw mut pointer, bytes.max(1), 0)
+        })?;
+        Ok(Self { gpu: Arc::clone(gpu), pointer: pointer.cast(), bytes, copied, copying: false })
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Takes bytes over and begins to copy them to an address in `to`, in the second queue.
+    pub fn send(&mut self, from: &[u8], to: &Memory, address: u64) -> Result<(), String> {
+        to.expect(address, from.len())?;
+        if from.len() > self.bytes {
+            return Err("page-locked memory is too small".to_owned());
+        }
+        self.gpu.adopt()?;
+        if self.copying {
+            // What was taken over before must be gone.
+            self.copied.wait()?;
+        }
+        // SAFETY: the memory has `bytes` bytes, which nothing else uses: the last copy from it has been made.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer, from.len()) }.copy_from_slice(from);
+        // SAFETY: source and target are as large as that; the source is changed and freed only when the copy has been made.
+        check("bytes cannot be copied to the GPU", unsafe {
+            sys::cuMemcpyHtoDAsync_v2(address, self.pointer.cast(), from.len(), self.gpu.beside)
+        })?;
+        // SAFETY: both live.
+        check("a mark cannot be set", unsafe {
+            sys::cuEventRecordWithFlags(self.copied.event, self.gpu.beside, 0)
+        })?;
+        self.copying = true;
+        Ok(())
+    }
+
+    /// Has the first queue wait for the last copy.
+    pub fn await_copy(&self) -> Result<(), String> {
+        if !self.copying {
+            return Ok(());
+        }
+        self.gpu.adopt()?;
+        // SAFETY: both live.
+        check("a queue cannot wait", unsafe { sys::cuStreamWaitEvent(self.gpu.stream, self.copied.event, 0) })
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if !self.copying || self.copied.wait().is_ok() {
+            // SAFETY: it was allocated and is freed once, when no copy from it is under way.
+            let _ = unsafe { sys::cuMemFreeHost(self.pointer.cast()) };
         }
     }
 }
@@ -326,6 +416,13 @@ impl Event {
         check("a mark cannot be set", unsafe {
             sys::cuEventRecordWithFlags(self.event, self.gpu.stream, flags as u32)
         })
+    }
+
+    /// Waits until it is reached.
+    pub fn wait(&self) -> Result<(), String> {
+        self.gpu.adopt()?;
+        // SAFETY: the event lives.
+        check("the GPU stopped", unsafe { sys::cuEventSynchronize(self.event) })
     }
 
     /// Nanoseconds from an earlier one to this one; both were reached.

@@ -32,7 +32,7 @@ impl Library {
             Self::Driver => "CUDA driver",
             Self::Nvrtc => "NVRTC",
             Self::Cublas => "cuBLAS",
-            Self::Cudnn => "cuDNN 9",
+            Self::Cudnn => "cuDNN",
         }
     }
 
@@ -128,3 +128,12 @@ fn preload() {
 /// Elsewhere they are found by the system's search path alone.
 #[cfg(not(unix))]
 fn preload() {}
+
+/// The first library of these names that is in one of the [`folders`], or else on the system's search path.
+pub(super) fn open(names: &[&str]) -> Option<libloading::Library> {
+    let folders = folders();
+    let paths = names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
+    let paths = paths.filter(|path| path.is_file()).chain(names.iter().map(PathBuf::from));
+    // SAFETY: the initialisers of NVIDIA's libraries are what any use of them would run.
+    paths.into_iter().find_map(|path| unsafe { libloading::Library::new(path) }.ok())
+}

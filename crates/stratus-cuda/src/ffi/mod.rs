@@ -5,6 +5,7 @@
 
 pub(crate) mod cublas;
 pub(crate) mod cudnn;
+pub(crate) mod cupti;
 pub(crate) mod driver;
 pub(crate) mod libraries;
 pub(crate) mod nvrtc;

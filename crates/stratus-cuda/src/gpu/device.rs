@@ -4,7 +4,7 @@
 //! then on the recording is launched as a whole: what a step costs the processor no longer counts. Between steps stand marks, which tell when they were
 //! reached and do not hold the queue up.
 
-use crate::ffi::driver::{Event, Gpu, Memory, Recording};
+use crate::ffi::driver::{Event, Gpu, Memory, Pinned, Recording};
 use std::collections::HashMap;
 use std::sync::Arc;
 use stratus_engine::device::{DeviceTime, Marks, Run};
@@ -14,10 +14,22 @@ use stratus_engine::{Device, EngineError};
 pub(crate) struct GpuDevice {
     gpu: Arc<Gpu>,
     memory: Vec<Memory>,
-    /// By program, and whether its steps are timed.
-    programs: HashMap<(usize, bool), Program>,
-    /// Before and behind the copies of the inputs.
+    programs: HashMap<Key, Program>,
+    /// Before and behind the copies of the inputs, or the wait for them.
     copies: [Event; 2],
+    /// What inputs are copied through: for each buffer images and labels.
+    pinned: [[Option<Pinned>; 2]; 2],
+    launched: Option<Key>,
+}
+
+/// What a recording was made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    program: usize,
+    /// Which buffer it reads its inputs from.
+    buffer: usize,
+    /// Whether its steps are timed.
+    timed: bool,
 }
 
 /// What is known of a program that was run.
@@ -32,11 +44,32 @@ struct Program {
 impl GpuDevice {
     pub fn new(gpu: &Arc<Gpu>) -> Result<Self, String> {
         let copies = [Event::new(gpu)?, Event::new(gpu)?];
-        Ok(Self { gpu: Arc::clone(gpu), memory: Vec::new(), programs: HashMap::new(), copies })
+        Ok(Self {
+            gpu: Arc::clone(gpu),
+            memory: Vec::new(),
+            programs: HashMap::new(),
+            copies,
+            pinned: Default::default(),
+            launched: None,
+        })
     }
 
     fn failed(&self, reason: String) -> EngineError {
         EngineError::Device { device: self.gpu.name.clone(), reason }
+    }
+
+    /// Begins to copy bytes to the device, beside the queue.
+    fn send(&mut self, buffer: usize, slot: usize, address: u64, bytes: &[u8]) -> Result<(), EngineError> {
+        let failed = |reason: String| EngineError::Device { device: self.gpu.name.clone(), reason };
+        let pinned = &mut self.pinned[buffer][slot];
+        if pinned.as_ref().is_none_or(|pinned| pinned.bytes() < bytes.len()) {
+            *pinned = Some(Pinned::new(&self.gpu, bytes.len()).map_err(failed)?);
+        }
+        let memory = self.memory.iter().find(|memory| memory.holds(address));
+        let (Some(memory), Some(pinned)) = (memory, pinned) else {
+            return Err(failed("an address lies in no memory of the session".to_owned()));
+        };
+        pinned.send(bytes, memory, address).map_err(failed)
     }
 
     fn holding(&self, address: u64) -> Result<&Memory, EngineError> {
@@ -110,20 +143,33 @@ impl Device for GpuDevice {
         self.holding(address)?.read(address, bytes).map_err(|reason| self.failed(reason))
     }
 
-    fn run(&mut self, run: Run<'_>, time: &mut dyn FnMut(usize, u64)) -> Result<DeviceTime, EngineError> {
-        let Run { program, inputs, timed, enqueue } = run;
+    fn stage(&mut self, buffer: usize, inputs: [(u64, &[u8]); 2]) -> Result<(), EngineError> {
+        for (slot, (address, bytes)) in inputs.into_iter().enumerate() {
+            if !bytes.is_empty() {
+                self.send(buffer, slot, address, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self, run: Run<'_>) -> Result<(), EngineError> {
+        let Run { program, buffer, is_staged, inputs, timed, enqueue } = run;
         let gpu = Arc::clone(&self.gpu);
         let failed = |reason: String| EngineError::Device { device: gpu.name.clone(), reason };
         if timed {
             self.copies[0].record(false).map_err(failed)?;
         }
-        for (address, bytes) in inputs {
-            self.write(address, bytes)?;
+        let given = inputs.iter().any(|(_, bytes)| !bytes.is_empty());
+        self.stage(buffer, inputs)?;
+        if given || is_staged {
+            for pinned in self.pinned[buffer].iter().flatten() {
+                pinned.await_copy().map_err(failed)?;
+            }
         }
         if timed {
             self.copies[1].record(false).map_err(failed)?;
         }
-        let key = (program, timed);
+        let key = Key { program, buffer, timed };
         let first = !self.programs.contains_key(&key);
         let known = self.programs.entry(key).or_default();
         if known.recording.is_none() {
@@ -143,10 +189,17 @@ impl Device for GpuDevice {
         if let Some(recording) = &known.recording {
             recording.launch().map_err(failed)?;
         }
-        gpu.wait().map_err(failed)?;
-        if !timed {
+        self.launched = Some(key);
+        Ok(())
+    }
+
+    fn finish(&mut self, time: &mut dyn FnMut(usize, u64)) -> Result<DeviceTime, EngineError> {
+        let failed = |reason: String| EngineError::Device { device: self.gpu.name.clone(), reason };
+        self.gpu.wait().map_err(failed)?;
+        let Some(key) = self.launched.take().filter(|key| key.timed) else {
             return Ok(DeviceTime::default());
-        }
+        };
+        let Some(known) = self.programs.get(&key) else { return Ok(DeviceTime::default()) };
         for (pair, &slot) in known.marks.windows(2).zip(&known.slots) {
             time(slot, pair[1].since(&pair[0]).map_err(failed)?);
         }

@@ -41,6 +41,10 @@ impl Processor for GpuProcessor {
         module.function(name).map(Function)
     }
 
+    fn allow_shared(&self, function: Function, bytes: u32) -> Result<(), String> {
+        self.gpu.allow_shared(function.0, bytes)
+    }
+
     fn launch(&self, function: Function, shape: Shape, arguments: &mut [u64]) -> Result<(), String> {
         self.gpu.launch(function.0, shape, arguments)
     }

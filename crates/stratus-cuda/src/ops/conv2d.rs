@@ -1,6 +1,8 @@
 //! Convolutions: by cuDNN, where there is one tap alone as matrix products by cuBLAS too, and where neither has a kernel by our own plain ones. The
 //! fastest is found by measuring.
 
+use super::conv_gradient;
+use super::depthwise::Depthwise;
 use super::linear::sum_rows;
 use super::{Maker, OnGpu, Operand, THREADS, int, long, vector};
 use crate::ffi::cublas::Product;
@@ -14,6 +16,9 @@ use stratus_graph::ops::Conv2d;
 /// How many configurations of cuDNN are looked at, and what each may need for itself.
 const PLANS: usize = 8;
 const WORKSPACE: usize = 1 << 30;
+
+/// What our own kernel for any convolution is called.
+const PLAIN: &str = "stratus:plain";
 
 /// A convolution's product with its operands: input, weight, output, or the gradient of one of them.
 struct Convolution<'a> {
@@ -90,23 +95,44 @@ impl Convolution<'_> {
             arguments.push(int(number)?);
         }
         let launch = maker.spread(&source, name, count, arguments)?;
-        Ok(Candidate { name: "stratus:plain".to_owned(), calls: vec![Box::new(launch)], scratch_bytes: 0 })
+        Ok(Candidate { name: PLAIN.to_owned(), calls: vec![Box::new(launch)], scratch_bytes: 0 })
+    }
+
+    /// Our own kernel for a convolution in each channel, where this is one.
+    fn depthwise(&self, maker: &Maker<'_>) -> Option<Result<Candidate, String>> {
+        let problem = self.problem(false).ok()?;
+        let depthwise = Depthwise::of(self.conv, problem, self.operands)?;
+        Some(depthwise.candidate(self.arguments, maker))
     }
 
     fn make(&self, maker: &Maker<'_>) -> Result<Candidate, String> {
         if self.operands.iter().any(|operand| operand.dtype() == DType::F64) {
             return Err("GPUs train in f32 and bf16".to_owned());
         }
-        let Some(library) = maker.library else { return self.plain(maker) };
-        let problem = self.problem(library.tf32)?;
+        let problem = self.problem(maker.library.is_some_and(|library| library.tf32))?;
+        let mut own = Vec::new();
+        own.extend(self.depthwise(maker).transpose()?);
+        if self.pass == Pass::BackwardWeights {
+            let (conv, operands) = (self.conv, self.operands);
+            own.extend(conv_gradient::candidates(conv, &problem, operands, self.arguments, maker)?);
+        }
+        let Some(library) = maker.library else {
+            let wanted = |candidate: &Candidate| maker.wanted.is_none_or(|name| candidate.name == name);
+            return own.into_iter().find(wanted).map_or_else(|| self.plain(maker), Ok);
+        };
+        if maker.wanted == Some(PLAIN) {
+            return self.plain(maker);
+        }
         let mut candidates = Vec::new();
         if let Some((product, operands)) = self.product(&problem) {
             let call = Multiply { cublas: library.cublas.clone(), product, operands };
             let calls: Vec<Box<dyn Call>> = vec![Box::new(call)];
             candidates.push(Candidate { name: "cublas".to_owned(), calls, scratch_bytes: 0 });
         }
+        candidates.extend(own);
         // What the library has no kernel for, ours does: its reason is of use to nobody.
-        let plans = library.cudnn.plans(&problem, PLANS, WORKSPACE).unwrap_or_default();
+        let known = library.known(&problem, maker.asked());
+        let plans = library.cudnn.plans(&problem, PLANS, WORKSPACE, known.as_deref()).unwrap_or_default();
         candidates.extend(plans.into_iter().map(|plan| Candidate {
             name: plan.name.clone(),
             scratch_bytes: plan.workspace,
@@ -120,7 +146,12 @@ impl Convolution<'_> {
             Argument::Operand(position) => position,
             _ => 0,
         });
-        library.choose(&problem, candidates, places.into_iter().zip(bytes), maker.asked())
+        let operands = places.into_iter().zip(bytes);
+        match library.choose(&problem, candidates, operands, maker.asked()) {
+            // What was found and does not run is as good as nothing; what was asked for by name is another matter.
+            Err(_) if maker.wanted.is_none() => self.plain(maker),
+            chosen => chosen,
+        }
     }
 }
 

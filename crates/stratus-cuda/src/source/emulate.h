@@ -50,6 +50,8 @@ enum State { UNBEGUN, READY, AT_WARP, AT_BLOCK, ENDED };
 struct Thread {
     State state;
     unsigned mask, parity;
+    // Copies that were begun and not waited for, and which group the next one is of.
+    unsigned copies, group;
     jmp_buf at;
 };
 
@@ -123,9 +125,25 @@ bool gather(unsigned first, unsigned mask) {
     return true;
 }
 
+// Goes on with a warp until its threads wait; whether any did not. Warps go on as far as they can before others do: who needs a barrier finds it missing.
+bool advance(unsigned first) {
+    const unsigned lanes = count - first < 32 ? count - first : 32;
+    bool any = false;
+    for (unsigned lane = 0; lane < lanes; lane++)
+        if (threads[first + lane].state == AT_WARP && gather(first, threads[first + lane].mask)) any = true;
+    for (unsigned turn = 0; turn < lanes; turn++) {
+        const unsigned thread = first + ordered(turn, lanes);
+        if (threads[thread].state != READY) continue;
+        any = true;
+        go_on(thread);
+        if (error[0]) return true;
+    }
+    return any;
+}
+
 void run_block() {
     memset(launch->shared, 0xff, launch->shared_bytes);
-    for (unsigned i = 0; i < count; i++) threads[i].state = UNBEGUN, threads[i].parity = 0, free_stacks[i] = count - 1 - i;
+    for (unsigned i = 0; i < count; i++) threads[i].state = UNBEGUN, threads[i].parity = threads[i].copies = threads[i].group = 0, free_stacks[i] = count - 1 - i;
     free_count = count;
     next_thread = 0;
     while (next_thread < count) {
@@ -134,27 +152,22 @@ void run_block() {
     }
     for (;;) {
         bool any = false;
+        for (unsigned turn = 0, warps = (count + 31) / 32; turn < warps; turn++)
+            while (!error[0] && advance(ordered(turn, warps) * 32)) any = true;
+        if (error[0]) return;
         unsigned ended = 0, at_block = 0;
         for (unsigned i = 0; i < count; i++) {
-            if (threads[i].state == AT_WARP && gather(i / 32 * 32, threads[i].mask)) any = true;
             ended += threads[i].state == ENDED;
             at_block += threads[i].state == AT_BLOCK;
         }
         if (ended == count) return;
-        if (!any) {
-            if (ended + at_block < count) {
-                snprintf(error, sizeof error, "threads wait for others that never come");
-                return;
-            }
-            for (unsigned i = 0; i < count; i++)
-                if (threads[i].state == AT_BLOCK) threads[i].state = READY;
+        if (any) continue;
+        if (ended + at_block < count) {
+            snprintf(error, sizeof error, "threads wait for others that never come");
+            return;
         }
-        for (unsigned turn = 0; turn < count; turn++) {
-            unsigned thread = ordered(turn, count);
-            if (threads[thread].state != READY) continue;
-            go_on(thread);
-            if (error[0]) return;
-        }
+        for (unsigned i = 0; i < count; i++)
+            if (threads[i].state == AT_BLOCK) threads[i].state = READY;
     }
 }
 
@@ -213,6 +226,48 @@ template <typename E> E exchange(unsigned mask, E value, unsigned lane) {
 }
 
 inline unsigned lane() { return current % 32; }
+
+// What all lanes of a whole warp gave: until the next exchange but one.
+template <typename E> const E *all_of(const E &value) {
+    const unsigned self = current, slot = threads[self].parity ^= 1;
+    static E wide[2][MOST_THREADS];
+    wide[slot][self] = value;
+    wait(AT_WARP, 0xffffffffu);
+    return wide[slot] + self / 32 * 32;
+}
+
+// A copy is made when it is waited for: who does not wait finds what was there before.
+struct Copy {
+    unsigned char *to;
+    const void *from;
+    bool there;
+    unsigned group;
+};
+
+const unsigned MOST_COPIES = 128;
+Copy copies[MOST_THREADS][MOST_COPIES];
+
+void begin_copy(unsigned char *to, const void *from, bool there) {
+    Thread &self = threads[current];
+    if ((size_t)to % 16 || (size_t)from % 16) fail("a copy at a misaligned address", "kernel", 0);
+    if (self.copies == MOST_COPIES) fail("too many copies are on their way", "kernel", 0);
+    copies[current][self.copies++] = {to, from, there, self.group};
+}
+
+void wait_copies(unsigned groups) {
+    Thread &self = threads[current];
+    unsigned left = 0;
+    for (unsigned i = 0; i < self.copies; i++) {
+        Copy &copy = copies[current][i];
+        if (copy.group + groups >= self.group)
+            copies[current][left++] = copy;
+        else if (copy.there)
+            memcpy(copy.to, copy.from, 16);
+        else
+            memset(copy.to, 0, 16);
+    }
+    self.copies = left;
+}
 
 inline unsigned ballot(unsigned mask, bool vote) {
     unsigned all = 0;
@@ -403,5 +458,47 @@ EMULATED_VECTORS(int, int, 4)
 EMULATED_VECTORS(unsigned, uint, 4)
 EMULATED_VECTORS(unsigned short, ushort, 2)
 EMULATED_VECTORS(unsigned char, uchar, 1)
+
+// What tensor_cores.cu has for GPUs.
+typedef unsigned char *SharedAddress;
+inline SharedAddress shared_address(void *at) { return (SharedAddress)at; }
+template <bool KEPT> void copy_async(SharedAddress to, const void *from, bool there) { emulated::begin_copy(to, from, there); }
+inline void commit_copies() { emulated::threads[emulated::current].group++; }
+template <int N> void wait_copies() { emulated::wait_copies(N); }
+
+inline void load_transposed(SharedAddress row, unsigned (&to)[4]) {
+    if ((size_t)row % 16) emulated::fail("a row of a matrix at a misaligned address", "kernel", 0);
+    const SharedAddress *rows = emulated::all_of(row);
+    const unsigned column = emulated::lane() / 4, first = emulated::lane() % 4 * 2;
+    for (unsigned matrix = 0; matrix < 4; matrix++) {
+        unsigned short upper, lower;
+        memcpy(&upper, rows[8 * matrix + first] + 2 * column, 2);
+        memcpy(&lower, rows[8 * matrix + first + 1] + 2 * column, 2);
+        to[matrix] = (unsigned)lower << 16 | upper;
+    }
+}
+
+namespace emulated {
+
+struct Factors {
+    unsigned short a[4][2], b[2][2];
+};
+
+} // namespace emulated
+
+inline void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    emulated::Factors own;
+    memcpy(own.a, a, sizeof own.a);
+    memcpy(own.b[0], &b0, 4);
+    memcpy(own.b[1], &b1, 4);
+    const emulated::Factors *all = emulated::all_of(own);
+    const unsigned row = emulated::lane() / 4, column = emulated::lane() % 4 * 2;
+    for (unsigned e = 0; e < 4; e++)
+        for (unsigned k = 0; k < 16; k++) {
+            unsigned short left = all[row * 4 + k % 8 / 2].a[e / 2 + k / 8 * 2][k % 2];
+            unsigned short right = all[(column + e % 2) * 4 + k % 8 / 2].b[k / 8][k % 2];
+            sum[e] += __uint_as_float((unsigned)left << 16) * __uint_as_float((unsigned)right << 16);
+        }
+}
 
 #line 1 "kernel"

@@ -17,6 +17,12 @@ pub(crate) fn text(file: &str) -> Option<&'static str> {
         ),
         ("concat", include_str!("concat.cu")),
         ("conv", include_str!("conv.cu")),
+        ("conv_gradient", concat!(include_str!("tensor_cores.cu"), include_str!("conv_gradient.cu"))),
+        ("depthwise", concat!(include_str!("depthwise_common.cu"), include_str!("depthwise.cu"))),
+        (
+            "depthwise_weights",
+            concat!(include_str!("depthwise_common.cu"), include_str!("depthwise_weights.cu")),
+        ),
         ("dropout", include_str!("dropout.cu")),
         ("elementwise", include_str!("elementwise.cu")),
         ("linear", include_str!("linear.cu")),

@@ -8,13 +8,15 @@
 
 extern "C" __global__ void sgd_update(const T *gradient, const double *hyper, T *parameter, T *velocity, T_OUT *copy, i64 count,
                                       double rate, float momentum, float decay, int nesterov) {
-    float learning_rate = (float)(rate * hyper[0]);
-    i64 step = (i64)gridDim.x * blockDim.x * VECTOR;
-    for (i64 at = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * VECTOR; at < count; at += step) {
-        float g[VECTOR], p[VECTOR], v[VECTOR];
-        load(gradient + at, g);
-        load(parameter + at, p);
-        load(velocity + at, v);
+    i64 at = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * VECTOR, step = (i64)gridDim.x * blockDim.x * VECTOR;
+    if (at >= count) return;
+    // Most parameters are so small that the time is that of one load: the rate is asked for with the first elements, and not before.
+    float g[VECTOR], p[VECTOR], v[VECTOR];
+    load(gradient + at, g);
+    load(parameter + at, p);
+    load(velocity + at, v);
+    const float learning_rate = (float)(rate * hyper[0]);
+    while (true) {
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) {
             float decayed = g[i] + decay * p[i];
@@ -24,6 +26,11 @@ extern "C" __global__ void sgd_update(const T *gradient, const double *hyper, T 
         store(velocity + at, v);
         store(parameter + at, p);
         if (copy) store(copy + at, p);
+        at += step;
+        if (at >= count) return;
+        load(gradient + at, g);
+        load(parameter + at, p);
+        load(velocity + at, v);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::records::{BOOKKEEPING, CHECKPOINT, DATA_WAIT, FIRST_STEP, Sums, spread, timeline_program};
 use super::{JPEG, Options, Prepared};
+use crate::compile::Compiled;
 use crate::evaluate::{Evaluator, Scores, view_count};
 use crate::experiment::OnBadSample;
 use crate::feed::{self, Form};
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
-use stratus_data::{Loader, LoaderConfig, Position};
+use stratus_data::{BatchBuffer, Loader, LoaderConfig, Position};
 use stratus_engine::Clock;
 use stratus_engine::session::{Hyper, Metrics};
 use stratus_run::RunDir;
@@ -62,6 +63,25 @@ impl Feed {
     }
 }
 
+/// A batch on its way through an iteration.
+struct Batch {
+    epoch: u32,
+    samples: usize,
+    /// What holds it, unless it lies on the device.
+    buffer: Option<BatchBuffer>,
+    /// Whether it lies there.
+    is_staged: bool,
+}
+
+impl Batch {
+    /// Its images and labels; none where its buffer was given back.
+    fn of(&mut self, image_bytes: usize, label_len: usize) -> (&mut [u8], &mut [u8]) {
+        let Some(buffer) = &mut self.buffer else { return (&mut [], &mut []) };
+        let labels = &mut buffer.labels[..self.samples * label_len];
+        (&mut buffer.images[..image_bytes], bytemuck::cast_slice_mut(labels))
+    }
+}
+
 /// A run between its start and its end.
 pub(super) struct Trainer<'a> {
     prepared: Prepared,
@@ -85,6 +105,8 @@ pub(super) struct Trainer<'a> {
     flushed: Instant,
     /// Iterations done.
     iteration: u64,
+    /// The batch that a device has fetched.
+    staged: Option<Batch>,
     sums: Sums,
     rates: Vec<f32>,
     last: Final,
@@ -172,6 +194,7 @@ impl<'a> Trainer<'a> {
             mark: now,
             saved: now,
             flushed: now,
+            staged: None,
             sums,
             rates,
             last,
@@ -216,33 +239,44 @@ impl<'a> Trainer<'a> {
         total: u64,
         observer: &mut dyn Observer,
     ) -> Result<u64, TrainError> {
-        let Some(mut batch) = self.loader.next()? else {
-            return Err(TrainError::Loader(stratus_data::LoaderError::Stopped));
+        let mut batch = match self.staged.take() {
+            Some(batch) => batch,
+            None => self.next_batch()?,
         };
         self.clock.stamp(DATA_WAIT);
         let epoch = u64::from(batch.epoch) + 1;
         let rate = self.schedule.learning_rate(self.iteration, per_epoch, total);
-        let ids = self.prepared.compiled.ids;
-        let whole = batch.samples == self.prepared.experiment.train.batch_size;
-        let (program, timeline) = match (whole, ids.tail, self.timeline_tail) {
-            (false, Some(program), Some(timeline)) => (program, timeline),
-            _ => (ids.train, self.timeline_train),
-        };
+        let (program, timeline) = self.program_of(&batch);
         let session = &mut self.prepared.compiled.session;
         session.set_hyper(Hyper {
             learning_rate: rate as f32,
             iteration: self.iteration,
             seed: self.prepared.experiment.train.seed,
         })?;
-        let image_bytes = session.plan(program).external(0).map_or(0, |place| place.bytes);
-        let samples = batch.samples;
-        let labels = bytemuck::cast_slice_mut(&mut batch.labels[..samples * self.loader.label_len()]);
-        session.run(program, &mut batch.images[..image_bytes], labels, &mut self.clock, FIRST_STEP)?;
-        let metrics = session.metrics();
+        if batch.is_staged {
+            session.launch(program, &mut [], &mut [], &mut self.clock, FIRST_STEP)?;
+        } else {
+            let image_bytes = session.plan(program).external(0).map_or(0, |place| place.bytes);
+            let (images, labels) = batch.of(image_bytes, self.loader.label_len());
+            session.launch(program, images, labels, &mut self.clock, FIRST_STEP)?;
+        }
         let slots = session.slots(program);
+        // While a device works, the next batch goes there.
+        let waited = if !session.device_slots().is_empty() && self.iteration + 1 < total {
+            let begun = Instant::now();
+            self.stage_next()?;
+            Some((DATA_WAIT, u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX)))
+        } else {
+            None
+        };
+        let session = &mut self.prepared.compiled.session;
+        session.finish(&mut self.clock, waited)?;
+        let metrics = session.metrics();
         self.clock.stamp(BOOKKEEPING);
         // Giving the buffer back wakes a worker: what that takes is the data's.
-        self.loader.recycle(batch);
+        if let Some(buffer) = batch.buffer.take() {
+            self.loader.recycle(buffer);
+        }
         self.clock.stamp(DATA_WAIT);
         self.iteration += 1;
         if !metrics.loss.is_finite() {
@@ -269,6 +303,37 @@ impl<'a> Trainer<'a> {
         // What recording took belongs to the next iteration: this one's numbers are written.
         self.clock.stamp(BOOKKEEPING);
         Ok(epoch)
+    }
+
+    /// The loader's next batch.
+    fn next_batch(&mut self) -> Result<Batch, TrainError> {
+        let buffer = self.loader.next()?.ok_or(TrainError::Loader(stratus_data::LoaderError::Stopped))?;
+        Ok(Batch { epoch: buffer.epoch, samples: buffer.samples, buffer: Some(buffer), is_staged: false })
+    }
+
+    /// Has the device fetch the loader's next batch, whose buffer is then free.
+    fn stage_next(&mut self) -> Result<(), TrainError> {
+        let mut batch = self.next_batch()?;
+        let (program, _) = self.program_of(&batch);
+        let session = &mut self.prepared.compiled.session;
+        let image_bytes = session.plan(program).external(0).map_or(0, |place| place.bytes);
+        let (images, labels) = batch.of(image_bytes, self.loader.label_len());
+        session.stage(program, images, labels)?;
+        if let Some(buffer) = batch.buffer.take() {
+            self.loader.recycle(buffer);
+        }
+        self.staged = Some(Batch { is_staged: true, ..batch });
+        Ok(())
+    }
+
+    /// What a batch is trained by: an epoch's last one may be smaller.
+    fn program_of(&self, batch: &Batch) -> (usize, ProgramId) {
+        let ids = self.prepared.compiled.ids;
+        let whole = batch.samples == self.prepared.experiment.train.batch_size;
+        match (whole, ids.tail, self.timeline_tail) {
+            (false, Some(program), Some(timeline)) => (program, timeline),
+            _ => (ids.train, self.timeline_train),
+        }
     }
 
     /// Closes the books of an iteration.
@@ -457,7 +522,10 @@ impl<'a> Trainer<'a> {
 
     fn summary(&self, status: Status) -> Summary {
         let (experiment, sums) = (&self.prepared.experiment, &self.sums);
-        let planned = self.prepared.compiled.plans.arena_bytes as u64
+        let Compiled { session, plans, .. } = &self.prepared.compiled;
+        let on_device = session.device_bytes().map(|bytes| bytes as u64);
+        let arena = if on_device.is_some() { 0 } else { plans.arena_bytes as u64 };
+        let planned = arena
             + self.loader.bytes()
             + self.evaluator.bytes()
             + self.prepared.datasets.train.resident_bytes()
@@ -488,7 +556,8 @@ impl<'a> Trainer<'a> {
             memory: Memory {
                 planned_peak_bytes: Some(planned),
                 measured_peak_rss_bytes: stratus_run::machine::peak_rss_bytes(),
-                device_peak_bytes: None,
+                planned_device_bytes: on_device,
+                device_peak_bytes: self.prepared.opened.backend.device_bytes(),
             },
             weights_sha256: self.weights_sha256.clone(),
             resumed: sums.resumed,

@@ -38,7 +38,7 @@ impl Probes {
     /// Looks for the libraries; kernel libraries that are found measure arithmetic.
     pub fn of_this_machine() -> Self {
         let mut probes = Self::of_onednn();
-        probes.libraries.get_or_insert_default().push(jpeg());
+        probes.libraries.get_or_insert_default().extend([cuda(), jpeg()]);
         probes
     }
 
@@ -75,6 +75,33 @@ impl Probes {
             }
         }
     }
+}
+
+/// What a GPU is used through, and the GPUs that can be used.
+fn cuda() -> LibraryReport {
+    let (found, gpus) = stratus_cuda::survey();
+    let missing: Vec<&str> =
+        found.iter().filter(|library| library.version.is_none()).map(|library| library.name).collect();
+    let there = found.iter().filter_map(|library| match library.version.as_deref()? {
+        "" => Some(library.name.to_owned()),
+        version => Some(format!("{} {version}", library.name)),
+    });
+    let there = there.collect::<Vec<_>>().join(", ");
+    let note = match (missing.is_empty(), gpus.is_empty()) {
+        (true, false) => format!("{there}; {}", gpus.join("; ")),
+        (true, true) => format!("{there}; the driver shows no GPU"),
+        (false, _) if there.is_empty() => {
+            format!("{} cannot be loaded: no NVIDIA GPU can be used", missing.join(", "))
+        }
+        (false, _) => format!(
+            "{there}; {} cannot be loaded, without which no NVIDIA GPU can be used; {} names folders that hold them",
+            missing.join(", "),
+            stratus_cuda::ENVIRONMENT
+        ),
+    };
+    let driver = found.iter().find(|library| library.name == "CUDA driver");
+    let version = driver.filter(|_| missing.is_empty()).and_then(|driver| driver.version.clone());
+    LibraryReport { name: "CUDA".to_owned(), version, path: None, note: Some(note) }
 }
 
 /// libjpeg-turbo, or what it is wanted for.

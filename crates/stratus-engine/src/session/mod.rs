@@ -1,11 +1,15 @@
 //! The session: one arena, several programs over it, and the loop over their steps.
 
 use crate::backend::{MAX_OPERANDS, Operands, PreparedStep, Tile};
-use crate::device::{Arena, DeviceArena, Marks, Run};
+use crate::device::Arena;
 use crate::ops::{HYPER, KernelSpec, METRICS};
 use crate::plan::{Location, Persistent, Placement, Plan, PreparedPlan};
 use crate::{AlignedBytes, Backend, Clock, DType, EngineError, Layout, Role, Section};
 use std::borrow::Cow;
+
+mod on_device;
+
+pub use on_device::DeviceSlot;
 
 /// Numbers that change from iteration to iteration.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -91,20 +95,6 @@ fn passes(program: &crate::Program) -> Vec<(std::ops::Range<usize>, usize)> {
     passes
 }
 
-/// What a run on a device takes beside its steps: the slots behind theirs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceSlot {
-    /// Copying the inputs to the device.
-    Copies,
-    /// The device has nothing to do, or has finished and the process does not know yet.
-    Idle,
-}
-
-impl DeviceSlot {
-    /// All of them, in order.
-    pub const ALL: [Self; 2] = [Self::Copies, Self::Idle];
-}
-
 /// Allocates once, runs many times.
 pub struct Session {
     arena: Arena,
@@ -114,6 +104,8 @@ pub struct Session {
     metrics: Metrics,
     /// What a device said of the last run: slots and nanoseconds.
     measured: Vec<(usize, u64)>,
+    /// What a device was told to run: the program, and the slot of its first step.
+    launched: Option<(usize, usize)>,
 }
 
 impl Session {
@@ -165,7 +157,7 @@ impl Session {
             .iter()
             .map(|p: &LoadedProgram| p.passes.iter().map(|(steps, tiles)| steps.len() * tiles).sum());
         let measured = Vec::with_capacity(marks.max().unwrap_or(0) + DeviceSlot::ALL.len());
-        Ok(Self { arena, persistent, programs, metrics: Metrics::default(), measured })
+        Ok(Self { arena, persistent, programs, metrics: Metrics::default(), measured, launched: None })
     }
 
     /// Bytes of the arena: persistent values and the largest program's transient ones.
@@ -213,7 +205,8 @@ impl Session {
         })
     }
 
-    /// Runs every step of a program. On a device, inputs of no bytes are those of the run before, of this program or another. Step `i` is stamped to slot `first_slot + i`, once per tile.
+    /// Runs every step of a program. On a device, inputs of no bytes are those that were staged, or else those of the run before. Step `i` is
+    /// stamped to slot `first_slot + i`, once per tile.
     ///
     /// # Errors
     /// Where the inputs are not this program's, or a kernel fails.
@@ -225,11 +218,27 @@ impl Session {
         clock: &mut Clock,
         first_slot: usize,
     ) -> Result<(), EngineError> {
+        self.launch(program, images, labels, clock, first_slot)?;
+        self.finish(clock, None)
+    }
+
+    /// Begins to run a program, as [`Session::run`] does; on a device this returns while it runs, and [`Session::finish`] waits for it.
+    ///
+    /// # Errors
+    /// As [`Session::run`].
+    pub fn launch(
+        &mut self,
+        program: usize,
+        images: &mut [u8],
+        labels: &mut [u8],
+        clock: &mut Clock,
+        first_slot: usize,
+    ) -> Result<(), EngineError> {
         let LoadedProgram { plan, steps, passes } = &mut self.programs[program];
         let mut inputs = [images, labels];
         for (slot, given) in inputs.iter().enumerate() {
             let needed = plan.external(slot).map_or(0, |placement| placement.bytes);
-            // What lies on a device from an earlier run may be taken again.
+            // What lies on a device may be taken again.
             let is_kept = given.is_empty() && !self.arena.is_host();
             if needed != given.len() && !is_kept {
                 let what = ["images", "labels"][slot];
@@ -241,7 +250,7 @@ impl Session {
         }
         let arena = match &mut self.arena {
             Arena::Host(arena) => arena.as_mut_slice(),
-            Arena::Device(_) => return self.run_on_device(program, inputs, clock, first_slot),
+            Arena::Device(_) => return self.launch_on_device(program, &inputs, clock, first_slot),
         };
         for (range, tiles) in passes {
             for turn in 0..*tiles {
@@ -251,46 +260,6 @@ impl Session {
                 }
             }
         }
-        Ok(())
-    }
-
-    /// Copies the inputs, has the device run the program, waits for it, and shares the time out as the device measured it.
-    fn run_on_device(
-        &mut self,
-        program: usize,
-        inputs: [&mut [u8]; 2],
-        clock: &mut Clock,
-        first_slot: usize,
-    ) -> Result<(), EngineError> {
-        let Arena::Device(arena) = &mut self.arena else { return Ok(()) };
-        let LoadedProgram { plan, steps, passes } = &mut self.programs[program];
-        let DeviceArena { device, address, inputs: places, .. } = arena;
-        let (address, places) = (*address, *places);
-        let mut enqueue = |marks: &mut dyn Marks| {
-            for (range, tiles) in passes.iter() {
-                for turn in 0..*tiles {
-                    for position in range.clone() {
-                        enqueue(plan, position, &mut steps[position], turn, address, places)?;
-                        marks.mark(first_slot + position)?;
-                    }
-                }
-            }
-            Ok(())
-        };
-        let [images, labels] = inputs;
-        let run = Run {
-            program,
-            inputs: [(places[0], images), (places[1], labels)],
-            timed: clock.is_enabled(),
-            enqueue: &mut enqueue,
-        };
-        self.measured.clear();
-        let measured = &mut self.measured;
-        let time = device.run(run, &mut |slot, nanoseconds| measured.push((slot, nanoseconds)))?;
-        self.metrics = self.read_metrics()?;
-        let behind = first_slot + self.plan(program).program.steps.len();
-        self.measured.push((behind + DeviceSlot::Copies as usize, time.copies));
-        clock.share(&self.measured, behind + DeviceSlot::Idle as usize);
         Ok(())
     }
 
@@ -318,7 +287,10 @@ impl Session {
                     let inputs = &mut [&mut *images, &mut *labels];
                     execute(plan, step, loaded, turn, arena.as_mut_slice(), inputs)?;
                 }
-                Arena::Device(arena) => enqueue(plan, step, loaded, turn, arena.address, arena.inputs)?,
+                Arena::Device(arena) => {
+                    let inputs = arena.inputs[arena.last];
+                    on_device::enqueue(plan, step, loaded, turn, arena.address, inputs)?;
+                }
             }
         }
         match &self.arena {
@@ -534,29 +506,6 @@ impl View<'_> {
             self.layout.for_each_of(range, |from, plain| out[plain - first] = self.values[from]);
         }
     }
-}
-
-/// Puts a step into a device's queue.
-fn enqueue(
-    plan: &Plan,
-    position: usize,
-    step: &mut LoadedStep,
-    turn: usize,
-    arena: u64,
-    inputs: [u64; 2],
-) -> Result<(), EngineError> {
-    let place = step.section.place(turn);
-    let mut operands = Operands::new(step.tile(turn));
-    for range in &step.arena {
-        operands.set_address(range.operand, arena + (range.start + place * range.stride) as u64);
-    }
-    for (slot, operand) in step.external.into_iter().enumerate() {
-        if let Some(operand) = operand {
-            let bytes = plan.external(slot).map_or(0, |placement| placement.bytes) / step.section.tiles;
-            operands.set_address(operand, inputs[slot] + (place * bytes) as u64);
-        }
-    }
-    run_kernel(plan, position, step, &mut operands)
 }
 
 /// Cuts the arena into the step's operands and runs its kernel.

@@ -1,0 +1,262 @@
+//! Gradients of the weights of convolutions by our own kernel on tensor cores: cuDNN has no fast one that keeps f32 sums of bf16 products.
+
+use super::{Maker, Operand, THREADS, int};
+use crate::ffi::cudnn::Problem;
+use crate::library::Candidate;
+use crate::processor::{Argument, Call, Shape, Source};
+use stratus_engine::DType;
+use stratus_graph::ops::Conv2d;
+
+/// How the product is cut up: see `conv_gradient.cu`.
+#[derive(Clone, Copy, Debug)]
+struct Tile {
+    /// Outputs and columns of a block, and of a warp.
+    of_block: [usize; 2],
+    of_warp: [usize; 2],
+    /// Pixels of a stage, and how many stages there are.
+    depth: usize,
+    stages: usize,
+    /// How many blocks run on a multiprocessor at the same time.
+    blocks: usize,
+    /// Products that a multiprocessor makes in a clock cycle, by estimate.
+    rate: f64,
+}
+
+const TILES: [Tile; 7] = [
+    Tile { of_block: [128, 256], of_warp: [64, 64], depth: 32, stages: 3, blocks: 1, rate: 1100.0 },
+    Tile { of_block: [128, 128], of_warp: [64, 32], depth: 32, stages: 4, blocks: 2, rate: 900.0 },
+    Tile { of_block: [64, 256], of_warp: [64, 32], depth: 32, stages: 3, blocks: 2, rate: 850.0 },
+    Tile { of_block: [64, 192], of_warp: [64, 32], depth: 48, stages: 3, blocks: 2, rate: 850.0 },
+    Tile { of_block: [128, 64], of_warp: [64, 32], depth: 32, stages: 4, blocks: 4, rate: 800.0 },
+    Tile { of_block: [64, 64], of_warp: [32, 32], depth: 32, stages: 4, blocks: 4, rate: 650.0 },
+    Tile { of_block: [32, 64], of_warp: [32, 16], depth: 32, stages: 4, blocks: 6, rate: 350.0 },
+];
+
+/// How many tiles are measured: those of the least estimated time.
+const MEASURED: usize = 3;
+
+/// The most pixels whose products are added up on tensor cores, 16 at a time. They cut sums off instead of rounding them, by half a unit in the last
+/// place on average, which all point towards zero: after n additions a sum is too small by about n / 4 * 2^-23 of itself, so that 256 of them lose
+/// 7e-6. Parts are added up in f64.
+const MOST_PIXELS: usize = 4096;
+/// The fewest pixels of a part, where there are several.
+const FEWEST_PIXELS: usize = 512;
+/// What the sums of all parts may take.
+const MOST_BYTES: usize = 256 << 20;
+/// The most blocks of a grid in its second and third direction.
+const MOST_BLOCKS: usize = 65_535;
+
+/// A product of outputs x columns over pixels, its pixels in parts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Split {
+    /// Pixels of a part but the last.
+    part: usize,
+    parts: usize,
+    /// How long it takes by estimate, in clock cycles.
+    cycles: f64,
+}
+
+impl Tile {
+    fn threads(&self) -> usize {
+        let warps = |side: usize| self.of_block[side] / self.of_warp[side];
+        warps(0) * warps(1) * 32
+    }
+
+    fn name(&self, kept: bool) -> String {
+        let [outputs, columns] = self.of_block;
+        format!("stratus:tensor:{outputs}x{columns}{}", if kept { ":cached" } else { "" })
+    }
+
+    /// How many parts the pixels are cut into: hangs on nothing but its parameters, as results do on it.
+    fn split(&self, [outputs, columns, pixels]: [usize; 3], multiprocessors: usize) -> Split {
+        // What the second cache gives a multiprocessor in a cycle, and the memory all of them; cycles to begin a block, and another kernel.
+        const CACHE: f64 = 25.0;
+        const MEMORY: f64 = 1500.0;
+        const BEGIN: f64 = 1500.0;
+        let [rows, width] = self.of_block;
+        let tiles = outputs.div_ceil(rows) * columns.div_ceil(width);
+        let of_pixel = ((rows * width) as f64 / self.rate).max((rows + width) as f64 * 2.0 / CACHE);
+        let bytes = outputs * columns * size_of::<f32>();
+        let most = (pixels / FEWEST_PIXELS).min(MOST_BYTES / bytes.max(1)).clamp(1, MOST_BLOCKS);
+        let least = pixels.div_ceil(MOST_PIXELS).clamp(1, most);
+        let splits = (least..=most.min(least + 8 * multiprocessors)).map(|parts| {
+            let part = pixels.div_ceil(parts).next_multiple_of(self.depth);
+            let parts = pixels.div_ceil(part).max(1);
+            // The busiest multiprocessor's blocks; few at a time do not keep it busy.
+            let blocks = (tiles * parts).div_ceil(multiprocessors) as f64;
+            let blocks = blocks.max(0.75 * self.blocks as f64);
+            let sums = if parts > 1 { (2 * parts * bytes) as f64 / MEMORY + BEGIN } else { 0.0 };
+            Split { part, parts, cycles: blocks * (part as f64 * of_pixel + BEGIN) + sums }
+        });
+        let fastest = splits.min_by(|a, b| a.cycles.total_cmp(&b.cycles));
+        fastest.unwrap_or(Split { part: pixels.next_multiple_of(self.depth), parts: 1, cycles: 0.0 })
+    }
+}
+
+/// The ways to compute a gradient with tensor cores, the fastest by estimate first: none where the kernel does not apply. `arguments` are those of the
+/// input, the gradient of the weight and that of the output.
+pub(super) fn candidates(
+    conv: &Conv2d,
+    problem: &Problem,
+    operands: [&Operand; 3],
+    arguments: [Argument; 3],
+    maker: &Maker<'_>,
+) -> Result<Vec<Candidate>, String> {
+    let gradient = Gradient::of(conv, problem, arguments);
+    if conv.groups != 1 || !gradient.is_small() {
+        return Ok(Vec::new());
+    }
+    if operands.map(Operand::dtype) != [DType::Bf16, DType::F32, DType::Bf16] {
+        return Ok(Vec::new());
+    }
+    let multiprocessors = maker.processor.multiprocessors() as usize;
+    let mut tiles: Vec<(Tile, Split)> =
+        TILES.into_iter().map(|tile| (tile, tile.split(gradient.product(), multiprocessors))).collect();
+    tiles.sort_by(|(_, a), (_, b)| a.cycles.total_cmp(&b.cycles));
+    // What several taps read in turn may be kept in the first cache.
+    let overlapping = conv.kernel[1] > conv.stride[1] && gradient.vector_x();
+    let mut candidates = Vec::new();
+    for (rank, (tile, split)) in tiles.iter().enumerate() {
+        for kept in [true, false] {
+            let offered = rank < MEASURED && (overlapping || !kept);
+            if offered || maker.wanted == Some(&tile.name(kept)) {
+                candidates.push(gradient.candidate(tile, split, kept, maker)?);
+            }
+        }
+    }
+    Ok(candidates)
+}
+
+/// A gradient of a weight.
+struct Gradient<'a> {
+    conv: &'a Conv2d,
+    problem: &'a Problem,
+    arguments: [Argument; 3],
+}
+
+impl<'a> Gradient<'a> {
+    fn of(conv: &'a Conv2d, problem: &'a Problem, arguments: [Argument; 3]) -> Self {
+        Self { conv, problem, arguments }
+    }
+
+    /// Outputs, columns, pixels.
+    fn product(&self) -> [usize; 3] {
+        let Problem { x, y, .. } = self.problem;
+        [y[1], self.conv.kernel[0] * self.conv.kernel[1] * x[1], y[0] * y[2] * y[3]]
+    }
+
+    /// Whether all that the kernel counts in `int` fits, the pixels that it goes on beyond the last ones included.
+    fn is_small(&self) -> bool {
+        const MOST: usize = 1 << 30;
+        let [outputs, columns, pixels] = self.product();
+        let Problem { x, .. } = self.problem;
+        let span =
+            |side: usize| (self.conv.kernel[side] * self.conv.dilation[side]).saturating_add(x[2 + side]);
+        let numbers = [
+            outputs.saturating_mul(columns),
+            pixels,
+            x[0].saturating_mul(x[2]).saturating_mul(x[3]),
+            span(0).saturating_mul(span(1)).saturating_mul(x[1]),
+        ];
+        let smallest = TILES.map(|tile| tile.of_block[0]).into_iter().min().unwrap_or(1);
+        numbers.into_iter().all(|number| number > 0 && number < MOST)
+            && outputs.div_ceil(smallest) <= MOST_BLOCKS
+    }
+
+    fn vector_x(&self) -> bool {
+        self.problem.x[1].is_multiple_of(8)
+    }
+
+    fn candidate(
+        &self,
+        tile: &Tile,
+        split: &Split,
+        kept: bool,
+        maker: &Maker<'_>,
+    ) -> Result<Candidate, String> {
+        let [outputs, columns, pixels] = self.product();
+        let [rows, width] = tile.of_block;
+        let vector_y = outputs.is_multiple_of(8);
+        let definitions = [
+            ("TILE_M", rows),
+            ("TILE_N", width),
+            ("WARP_M", tile.of_warp[0]),
+            ("WARP_N", tile.of_warp[1]),
+            ("TILE_K", tile.depth),
+            ("STAGES", tile.stages),
+            ("BLOCKS", tile.blocks),
+            ("VECTOR_X", usize::from(self.vector_x())),
+            ("VECTOR_Y", usize::from(vector_y)),
+            ("CACHED", usize::from(kept)),
+        ];
+        let source = Source {
+            file: "conv_gradient",
+            definitions: definitions.map(|(name, value)| (name, value.to_string())).to_vec(),
+        };
+        let extent = |count: usize| u32::try_from(count).map_err(|_| format!("{count} are too many"));
+        let table = if self.vector_x() { 0 } else { width * 16 };
+        let shape = Shape {
+            grid: [extent(columns.div_ceil(width))?, extent(outputs.div_ceil(rows))?, extent(split.parts)?],
+            block: [extent(tile.threads())?, 1, 1],
+            shared: extent(tile.stages * tile.depth * (rows + width) * 2 + table)?,
+        };
+        let [x, dweight, dy] = self.arguments;
+        let sums = if split.parts == 1 { dweight } else { Argument::Scratch(0) };
+        let Problem { x: of_x, y: of_y, .. } = self.problem;
+        let Conv2d { kernel, padding_before, stride, dilation, .. } = *self.conv;
+        // The pixels that a thread goes on by.
+        let ahead = tile.threads() / 8;
+        let moves = [ahead % of_y[3], ahead / of_y[3] % of_y[2], ahead / of_y[3] / of_y[2]];
+        let numbers = [pixels, split.part, columns, of_x[1], of_x[2], of_x[3], outputs, of_y[2], of_y[3]];
+        let numbers = numbers.into_iter().chain([kernel[1]]);
+        let numbers = numbers.chain([padding_before, stride, dilation].into_iter().flatten()).chain(moves);
+        let mut arguments = vec![x, dy, sums];
+        for number in numbers {
+            arguments.push(int(number)?);
+        }
+        let product = maker.launch(&source, "conv_gradient", shape, arguments)?;
+        let mut calls: Vec<Box<dyn Call>> = vec![Box::new(product)];
+        let mut scratch_bytes = 0;
+        if split.parts > 1 {
+            let count = outputs * columns;
+            scratch_bytes = split.parts * count * size_of::<f32>();
+            // Threads enough where there are few sums of many parts.
+            let most = if count < 1 << 14 { 32 } else { 8 };
+            let height = (split.parts / 8).next_power_of_two().clamp(1, most);
+            let width = THREADS as usize / height;
+            let shape = Shape {
+                grid: [extent(count.div_ceil(width))?, 1, 1],
+                block: [extent(width)?, extent(height)?, 1],
+                shared: 0,
+            };
+            let arguments = vec![sums, dweight, int(split.parts)?, int(count)?];
+            calls.push(Box::new(maker.launch(&source, "add_parts", shape, arguments)?));
+        }
+        Ok(Candidate { name: tile.name(kept), calls, scratch_bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_all_pixels_and_are_neither_long_nor_short() {
+        for tile in TILES {
+            for product in
+                [[64, 576, 802_816], [512, 4608, 12_544], [8, 9, 1568], [64, 147, 3_211_264], [1, 1, 3]]
+            {
+                for multiprocessors in [3, 108, 132] {
+                    let split = tile.split(product, multiprocessors);
+                    let pixels = product[2];
+                    assert!(split.part * split.parts >= pixels && split.part * (split.parts - 1) < pixels);
+                    assert!(split.part < MOST_PIXELS + tile.depth, "{tile:?} {product:?} {split:?}");
+                    assert!(
+                        split.parts == 1 || split.part >= FEWEST_PIXELS,
+                        "{tile:?} {product:?} {split:?}"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Depthwise convolutions, with a kernel for each channel: our own, as they are bound by memory and cuDNN's are not at their best there.
+
+use super::{Maker, Operand, int, long};
+use crate::ffi::cudnn::{Pass, Problem};
+use crate::library::Candidate;
+use crate::processor::{Argument, Shape, Source};
+use stratus_engine::{DType, Layout};
+use stratus_graph::ops::Conv2d;
+
+/// Threads of a block, as in the kernels.
+const THREADS: usize = 128;
+/// Neighbouring outputs that a thread makes at a time, or a few more where the stride wants a multiple of it.
+const PIXELS: usize = 4;
+/// What a thread can keep in registers: taps of all its channels.
+const MOST_TAPS: usize = 104;
+/// What is left to others: kernels, strides and spans of inputs whose loops would be unrolled too far, and images that are larger than an offset.
+const MOST_KERNEL: usize = 64;
+const MOST_STRIDE: usize = 4;
+const MOST_SPAN: usize = 32;
+const MOST_BYTES: usize = i32::MAX as usize;
+/// Rows that a thread goes down at most.
+const MOST_ROWS: usize = 16;
+
+/// A convolution whose kernels fit.
+pub(super) struct Depthwise<'a> {
+    conv: &'a Conv2d,
+    problem: Problem,
+    dtype: DType,
+    /// Channels that a thread takes.
+    vector: usize,
+    /// Blocks that a multiprocessor is to run at a time: the more, the fewer registers a thread has.
+    resident: usize,
+}
+
+impl<'a> Depthwise<'a> {
+    /// The convolution of such operands (input, weight, output, or a gradient in the place of one), if it is one that these kernels compute.
+    pub fn of(conv: &'a Conv2d, problem: Problem, operands: [&Operand; 3]) -> Option<Self> {
+        let channels = conv.in_channels;
+        let [dtype, of_weight, of_y] = problem.types;
+        let expected = if problem.pass == Pass::BackwardWeights { DType::F32 } else { dtype };
+        let [taps_h, taps_w] = conv.kernel;
+        let taps = taps_h * taps_w;
+        let spans = [0, 1].map(|axis| {
+            (PIXELS - 1) * conv.stride[axis] + (conv.kernel[axis].max(1) - 1) * conv.dilation[axis] + 1
+        });
+        let fits = conv.groups == channels
+            && conv.out_channels == channels
+            && matches!(dtype, DType::F32 | DType::Bf16)
+            && [of_weight, of_y] == [expected, dtype]
+            && (1..=MOST_KERNEL).contains(&taps)
+            && conv.stride.iter().all(|stride| (1..=MOST_STRIDE).contains(stride))
+            && spans.iter().all(|&span| span <= MOST_SPAN)
+            && [problem.x, problem.y]
+                .iter()
+                .all(|[_, channels, height, width]| channels * height * width * dtype.bytes() <= MOST_BYTES)
+            && operands
+                .iter()
+                .all(|operand| operand.layout.same_bytes(&Layout::channels_last(&operand.value.shape)));
+        // Four channels of either type: with eight of bf16, too few threads would have room.
+        let vector = [4, 2, 1]
+            .into_iter()
+            .find(|&vector| channels.is_multiple_of(vector) && (vector == 1 || vector * taps <= MOST_TAPS));
+        let vector = vector.filter(|_| fits)?;
+        let resident = if vector * taps <= 40 { 3 } else { 2 };
+        Some(Self { conv, problem, dtype, vector, resident })
+    }
+
+    /// Its launches on these operands.
+    pub fn candidate(&self, operands: [Argument; 3], maker: &Maker<'_>) -> Result<Candidate, String> {
+        match self.problem.pass {
+            Pass::BackwardWeights => self.backward_weights(operands, maker),
+            Pass::Forward | Pass::BackwardData => self.maps(operands, maker),
+        }
+    }
+
+    fn source(&self, file: &'static str, pixels: usize) -> Source {
+        let Conv2d { kernel, dilation, .. } = self.conv;
+        Source::of(file, self.dtype, self.vector)
+            .with("KERNEL_H", kernel[0])
+            .with("KERNEL_W", kernel[1])
+            .with("DILATION_H", dilation[0])
+            .with("DILATION_W", dilation[1])
+            .with("PIXELS", pixels)
+            .with("RESIDENT", self.resident)
+    }
+
+    /// Forward, and the gradient of the input.
+    fn maps(&self, [x, weight, y]: [Argument; 3], maker: &Maker<'_>) -> Result<Candidate, String> {
+        let Conv2d { stride, .. } = *self.conv;
+        let is_gradient = self.problem.pass == Pass::BackwardData;
+        let ([from, to], [from_shape, to_shape]) = match is_gradient {
+            true => ([y, x], [self.problem.y, self.problem.x]),
+            false => ([x, y], [self.problem.x, self.problem.y]),
+        };
+        let axes = [self.axis(0, is_gradient)?, self.axis(1, is_gradient)?];
+        let [down, up] = if is_gradient { [[1, 1], stride] } else { [stride, [1, 1]] };
+        let pixels = PIXELS.next_multiple_of(up[1]);
+        let source = self
+            .source("depthwise", pixels)
+            .with("DOWN_H", down[0])
+            .with("DOWN_W", down[1])
+            .with("UP_H", up[0])
+            .with("UP_W", up[1])
+            .with("REVERSED", u8::from(is_gradient));
+
+        let [batch, channels, out_height, out_width] = to_shape;
+        let [height, width] = axes.each_ref().map(|axis| axis.before);
+        let (height, width) = (out_height + height, out_width + width);
+        let groups = width.div_ceil(pixels);
+        let abreast = batch * groups * (channels / self.vector);
+        // Long ways down, as the first rows of each are read twice; but a few blocks for all that can run at a time.
+        let wanted = 4 * self.resident * THREADS * maker.processor.multiprocessors() as usize;
+        let rows = (abreast * height / wanted).clamp(1, MOST_ROWS);
+        let parts = height.div_ceil(rows.next_multiple_of(up[0]));
+        let rows = height.div_ceil(parts).next_multiple_of(up[0]);
+        let parts = height.div_ceil(rows);
+
+        let count = abreast * parts;
+        let sizes = [channels, from_shape[2], from_shape[3], out_height, out_width, rows, parts, groups];
+        let mut arguments = vec![from, weight, to, long(count)];
+        for size in sizes {
+            arguments.push(int(size)?);
+        }
+        for axis in axes {
+            arguments.extend([-int_of(axis.before)?, axis.begin].map(Argument::Int));
+        }
+        let blocks = extent(count.div_ceil(THREADS))?;
+        let shape = Shape { grid: [blocks, 1, 1], block: [THREADS as u32, 1, 1], shared: 0 };
+        let launch = maker.launch(&source, "depthwise", shape, arguments)?;
+        Ok(Candidate { name: NAME.to_owned(), calls: vec![Box::new(launch)], scratch_bytes: 0 })
+    }
+
+    fn axis(&self, axis: usize, is_gradient: bool) -> Result<Axis, String> {
+        let padding = int_of(self.conv.padding_before[axis])?;
+        if !is_gradient {
+            return Ok(Axis { before: 0, begin: -padding });
+        }
+        // The gradient at `u` reads with its first tap, which is the last of the kernel, at `(u - padding) / stride`.
+        let [taps, dilation, stride] =
+            [self.conv.kernel[axis], self.conv.dilation[axis], self.conv.stride[axis]];
+        let padding = int_of((taps - 1) * dilation)? - padding;
+        let stride = int_of(stride)?;
+        let before = (-padding).rem_euclid(stride);
+        let begin = (-before - padding).div_euclid(stride);
+        Ok(Axis { before: before.unsigned_abs() as usize, begin })
+    }
+
+    fn backward_weights(
+        &self,
+        [x, dweight, dy]: [Argument; 3],
+        maker: &Maker<'_>,
+    ) -> Result<Candidate, String> {
+        let Conv2d { kernel, stride, padding_before, .. } = *self.conv;
+        let [batch, channels, out_height, out_width] = self.problem.y;
+        let taps = kernel[0] * kernel[1];
+        let source =
+            self.source("depthwise_weights", PIXELS).with("STRIDE_H", stride[0]).with("STRIDE_W", stride[1]);
+
+        // Blocks across the channels are alike and at most 32 threads wide.
+        let vectors = channels / self.vector;
+        let across = vectors.div_ceil(32);
+        let width = vectors.div_ceil(across);
+        let height = THREADS / width;
+        let groups = out_width.div_ceil(PIXELS);
+        let units = batch * out_height * groups;
+        let wanted = (2 * self.resident * maker.processor.multiprocessors() as usize).div_ceil(across);
+        let shares = units.div_ceil(2 * height).clamp(1, wanted.min(0xffff));
+        let share = units.div_ceil(shares).max(1);
+        let shares = units.div_ceil(share).max(1);
+
+        let sizes = [units, share, channels, self.problem.x[2], self.problem.x[3], out_height, out_width];
+        let mut arguments = vec![x, dy, Argument::Scratch(0)];
+        for size in sizes.into_iter().chain([groups]).chain(padding_before) {
+            arguments.push(int(size)?);
+        }
+        let shape = Shape {
+            grid: [extent(across)?, extent(shares)?, 1],
+            block: [width as u32, height as u32, 1],
+            shared: 0,
+        };
+        let partial = maker.launch(&source, "depthwise_weights", shape, arguments)?;
+        let arguments = vec![Argument::Scratch(0), dweight, int(shares)?, int(channels)?];
+        let shape =
+            Shape { grid: [extent((taps * channels).div_ceil(32))?, 1, 1], block: [32, 16, 1], shared: 0 };
+        let whole = maker.launch(&source, "depthwise_weights_sum", shape, arguments)?;
+        Ok(Candidate {
+            name: NAME.to_owned(),
+            calls: vec![Box::new(partial), Box::new(whole)],
+            scratch_bytes: shares * taps * channels * size_of::<f64>(),
+        })
+    }
+}
+
+/// What it is called in plans.
+const NAME: &str = "stratus:depthwise";
+
+/// Where a map's rows or columns begin.
+struct Axis {
+    /// How far before the first output.
+    before: usize,
+    /// What the first tap reads there.
+    begin: i32,
+}
+
+fn int_of(count: usize) -> Result<i32, String> {
+    i32::try_from(count).map_err(|_| format!("{count} is more than a kernel can count"))
+}
+
+fn extent(blocks: usize) -> Result<u32, String> {
+    int_of(blocks).map(i32::unsigned_abs)
+}

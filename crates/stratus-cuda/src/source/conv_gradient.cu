@@ -1,0 +1,217 @@
+// The gradient of a convolution's weight on tensor cores: bf16 maps that lie channels last, sums in f32, one group.
+//
+// It is the product dy^T * columns over all pixels of the output, where a pixel's columns are what the kernel's taps see of x: (tap, channel), the
+// channel fastest, as the weight lies. The grid is columns x outputs x parts of the pixels, in tiles of TILE_N x TILE_M, of which a warp makes
+// WARP_N x WARP_M. A tile goes through its pixels TILE_K at a time; STAGES of these are in shared memory, all but one of them on their way.
+// Parts are added up by a second kernel. BLOCKS run at the same time on a multiprocessor.
+//
+// In shared memory a pixel is a row of chunks of 8 elements, whose places are exchanged from row to row so that 8 rows of a chunk lie in all banks.
+// VECTOR_X, VECTOR_Y: whether chunks of x and of dy are 16 bytes of memory at a multiple of 16; else they are put together element by element.
+// CACHED: whether x goes through the first cache.
+
+const int THREADS = TILE_M / WARP_M * (TILE_N / WARP_N) * 32;
+// Eight threads load a pixel's chunks side by side.
+const int ROWS = THREADS / 8;
+const int CHUNKS_M = TILE_M / 8, CHUNKS_N = TILE_N / 8;
+const int STAGE_M = TILE_K * TILE_M * 2, STAGE_N = TILE_K * TILE_N * 2;
+static_assert(TILE_K % ROWS == 0 && TILE_K % 16 == 0, "threads load whole rows of a stage");
+static_assert(CHUNKS_M % 4 == 0 && CHUNKS_N % 8 == 0 && WARP_M % 16 == 0 && WARP_N % 16 == 0, "tiles are of whole fragments");
+
+// What no row of a map reaches.
+const int NOWHERE = -(1 << 30);
+
+// Where a chunk lies, in bytes.
+template <int CHUNKS> __device__ __forceinline__ int place(int row, int chunk) {
+    return (row * CHUNKS + (chunk ^ (CHUNKS % 8 == 0 ? row & 7 : row >> 1 & 3))) * 16;
+}
+
+// Where a column of the product lies in x, relative to a pixel's first tap: rows down, pixels right, elements on.
+struct Column {
+    int h, w, at;
+};
+
+__device__ __forceinline__ Column column_of(int column, int columns, int channels, int width, int kernel_w, int dilation_h, int dilation_w) {
+    if (column >= columns) return {NOWHERE, 0, 0};
+    int tap = column / channels;
+    int h = tap / kernel_w * dilation_h, w = tap % kernel_w * dilation_w;
+    return {h, w, (h * width + w) * channels + column % channels};
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+    conv_gradient(const bf16 *__restrict__ x, const bf16 *__restrict__ dy, float *__restrict__ sums, int pixels, int part, int columns, int channels,
+                  int height, int width, int outputs, int out_height, int out_width, int kernel_w, int pad_h, int pad_w, int stride_h, int stride_w,
+                  int dilation_h, int dilation_w, int move_q, int move_p, int move_n) {
+    DYNAMIC_SHARED(unsigned char, shared);
+    const SharedAddress stages = shared_address(shared);
+    const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+    const int first_column = blockIdx.x * TILE_N, first_output = blockIdx.y * TILE_M;
+
+    // The thread's part of loading: a row of every ROWS, and there every eighth chunk.
+    const int row = thread / 8, side = thread % 8;
+    const int begin = blockIdx.z * part, end = min(begin + part, pixels);
+    int pixel = begin + row;
+    int q = pixel % out_width, p = pixel / out_width % out_height, n = pixel / out_width / out_height;
+#if VECTOR_X
+    Column column[CHUNKS_N / 8];
+#pragma unroll
+    for (int i = 0; i < CHUNKS_N / 8; i++)
+        column[i] = column_of(first_column + (side + 8 * i) * 8, columns, channels, width, kernel_w, dilation_h, dilation_w);
+#else
+    // The element of a chunk is the slowest, so that threads side by side read what lies side by side.
+    int4 *table = (int4 *)(shared + STAGES * (STAGE_M + STAGE_N));
+    for (int i = thread; i < TILE_N; i += THREADS) {
+        Column at = column_of(first_column + i % CHUNKS_N * 8 + i / CHUNKS_N, columns, channels, width, kernel_w, dilation_h, dilation_w);
+        table[i] = make_int4(at.h, at.w, at.at, 0);
+    }
+    __syncthreads();
+#endif
+
+    auto load_stage = [&](int slot) {
+        const int at_m = slot * (STAGE_M + STAGE_N), at_n = at_m + STAGE_M;
+#pragma unroll
+        for (int pass = 0; pass < TILE_K / ROWS; pass++) {
+            const int r = row + pass * ROWS;
+            const bool there = pixel < end;
+            // Rows and pixels of all maps on end; before the first of them only where a tap lies in the padding.
+            const int h = there ? p * stride_h - pad_h : NOWHERE, w = q * stride_w - pad_w;
+            const bf16 *tap = x + (i64)((n * height + p * stride_h - pad_h) * width + w) * channels;
+            const bf16 *gradient = dy + (i64)pixel * outputs + first_output;
+#pragma unroll
+            for (int i = 0; i < CHUNKS_N / 8; i++) {
+                const int chunk = side + 8 * i;
+                const int to = at_n + place<CHUNKS_N>(r, chunk);
+#if VECTOR_X
+                const bool inside = (u32)(h + column[i].h) < (u32)height && (u32)(w + column[i].w) < (u32)width;
+                copy_async<CACHED>(stages + to, inside ? tap + column[i].at : x, inside);
+#else
+                u32 bits[8];
+#pragma unroll
+                for (int e = 0; e < 8; e++) {
+                    const int4 at = table[e * CHUNKS_N + chunk];
+                    const bool inside = (u32)(h + at.x) < (u32)height && (u32)(w + at.y) < (u32)width;
+                    bits[e] = inside ? __ldg((const u16 *)tap + at.z) : 0;
+                }
+                *(uint4 *)(shared + to) =
+                    make_uint4(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16, bits[4] | bits[5] << 16, bits[6] | bits[7] << 16);
+#endif
+            }
+#pragma unroll
+            for (int i = 0; i < (CHUNKS_M + 7) / 8; i++) {
+                const int chunk = side + 8 * i;
+                if (CHUNKS_M % 8 != 0 && chunk >= CHUNKS_M) continue;
+                const int to = at_m + place<CHUNKS_M>(r, chunk);
+#if VECTOR_Y
+                const bool inside = there && first_output + chunk * 8 < outputs;
+                copy_async<false>(stages + to, inside ? gradient + chunk * 8 : dy, inside);
+#else
+                u32 bits[8];
+#pragma unroll
+                for (int e = 0; e < 8; e++) {
+                    const bool inside = there && first_output + chunk * 8 + e < outputs;
+                    bits[e] = inside ? __ldg((const u16 *)gradient + chunk * 8 + e) : 0;
+                }
+                *(uint4 *)(shared + to) =
+                    make_uint4(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16, bits[4] | bits[5] << 16, bits[6] | bits[7] << 16);
+#endif
+            }
+            // On to the thread's next pixel: by ROWS, which are move_n maps, move_p rows and move_q pixels.
+            pixel += ROWS;
+            q += move_q;
+            p += move_p;
+            n += move_n;
+            if (q >= out_width) q -= out_width, p++;
+            if (p >= out_height) p -= out_height, n++;
+        }
+    };
+
+    // The warp's part of the product.
+    const int warp_m = warp % (TILE_M / WARP_M) * WARP_M, warp_n = warp / (TILE_M / WARP_M) * WARP_N;
+    float sum[WARP_M / 16][WARP_N / 8][4];
+#pragma unroll
+    for (int i = 0; i < WARP_M / 16; i++)
+#pragma unroll
+        for (int j = 0; j < WARP_N / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) sum[i][j][e] = 0.0f;
+    // Which rows of fragments this lane gives the addresses of: of dy (8 outputs, 8 pixels), then 8 more outputs; of the columns the other way round.
+    int from_m[WARP_M / 16], from_n[WARP_N / 16];
+#pragma unroll
+    for (int i = 0; i < WARP_M / 16; i++)
+        from_m[i] = place<CHUNKS_M>(lane % 8 + lane / 16 * 8, warp_m / 8 + 2 * i + lane / 8 % 2);
+#pragma unroll
+    for (int j = 0; j < WARP_N / 16; j++)
+        from_n[j] = STAGE_M + place<CHUNKS_N>(lane % 8 + lane / 8 % 2 * 8, warp_n / 8 + 2 * j + lane / 16);
+
+    const int count = (end - begin + TILE_K - 1) / TILE_K;
+#pragma unroll
+    for (int stage = 0; stage < STAGES - 1; stage++) {
+        if (stage < count) load_stage(stage);
+        commit_copies();
+    }
+    int slot = 0, next = STAGES - 1;
+    for (int stage = 0; stage < count; stage++) {
+        // This thread's copies of the stage have ended, behind the barrier those of all; and all have read what is overwritten next.
+        wait_copies<STAGES - 2>();
+        __syncthreads();
+        if (stage + STAGES - 1 < count) load_stage(next);
+        commit_copies();
+        const SharedAddress of_stage = stages + slot * (STAGE_M + STAGE_N);
+#pragma unroll
+        for (int k = 0; k < TILE_K; k += 16) {
+            u32 a[WARP_M / 16][4], b[WARP_N / 16][4];
+#pragma unroll
+            for (int i = 0; i < WARP_M / 16; i++) load_transposed(of_stage + from_m[i] + k * TILE_M * 2, a[i]);
+#pragma unroll
+            for (int j = 0; j < WARP_N / 16; j++) load_transposed(of_stage + from_n[j] + k * TILE_N * 2, b[j]);
+#pragma unroll
+            for (int i = 0; i < WARP_M / 16; i++)
+#pragma unroll
+                for (int j = 0; j < WARP_N / 8; j++) multiply_add(sum[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+        }
+        slot = slot + 1 == STAGES ? 0 : slot + 1;
+        next = next + 1 == STAGES ? 0 : next + 1;
+    }
+
+    sums += (i64)blockIdx.z * outputs * columns;
+    const bool paired = columns % 2 == 0;
+#pragma unroll
+    for (int i = 0; i < WARP_M / 16; i++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int output = first_output + warp_m + i * 16 + half * 8 + lane / 4;
+            if (output >= outputs) continue;
+#pragma unroll
+            for (int j = 0; j < WARP_N / 8; j++) {
+                const int at = first_column + warp_n + j * 8 + lane % 4 * 2;
+                float *to = sums + (i64)output * columns + at;
+                const float left = sum[i][j][half * 2], right = sum[i][j][half * 2 + 1];
+                if (paired && at < columns) {
+                    *(float2 *)to = make_float2(left, right);
+                } else {
+                    if (at < columns) to[0] = left;
+                    if (at + 1 < columns) to[1] = right;
+                }
+            }
+        }
+    }
+}
+
+// Adds up the parts of `count` sums. Threads with one x share the parts of a sum.
+extern "C" __global__ void __launch_bounds__(256) add_parts(const float *partial, float *sums, int parts, int count) {
+    __shared__ double shares[256];
+    const int at = blockIdx.x * blockDim.x + threadIdx.x;
+    double sum = 0;
+    if (at < count) {
+#pragma unroll 4
+        for (int i = threadIdx.y; i < parts; i += blockDim.y) sum += partial[(i64)i * count + at];
+    }
+    shares[threadIdx.y * blockDim.x + threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y == 0 && at < count) {
+        for (int i = 1; i < blockDim.y; i++) sum += shares[i * blockDim.x + threadIdx.x];
+        sums[at] = (float)sum;
+    }
+}
+
+EXPORT(conv_gradient)
+EXPORT(add_parts)

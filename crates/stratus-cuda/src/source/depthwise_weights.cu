@@ -1,0 +1,93 @@
+// The gradient of a depthwise convolution's weight: for each channel and tap a sum over all pixels.
+//
+// A unit of work is PIXELS neighbouring outputs of a row. A block takes `share` units one after the other, and a few channels of them: threads that lie side by
+// side have VECTOR channels each, those below one another have other units. A thread keeps a sum for each tap in registers; then the block adds its
+// threads' in double precision. What the blocks have is added by a second launch, always in the same order.
+
+#define SPAN ((PIXELS - 1) * STRIDE_W + (KERNEL_W - 1) * DILATION_W + 1)
+#define MOST_THREADS 128
+
+// Whether one of the outputs reads the `k`-th input of the span.
+__device__ constexpr bool is_read(int k) {
+    for (int j = 0; j < PIXELS; j++) {
+        for (int s = 0; s < KERNEL_W; s++) {
+            if (j * STRIDE_W + s * DILATION_W == k) return true;
+        }
+    }
+    return false;
+}
+
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, RESIDENT)
+    depthwise_weights(const T *x, const T *dy, double *shares, int units, int share, int channels, int height, int width, int out_height,
+                      int out_width, int groups, int pad_h, int pad_w) {
+    const int channel = (blockIdx.x * blockDim.x + threadIdx.x) * VECTOR;
+    const u32 step = channels * sizeof(T);
+    float sums[TAPS][VECTOR] = {};
+    if (channel < channels) {
+        const u32 end = min((blockIdx.y + 1) * (u32)share, (u32)units);
+#pragma unroll 1
+        for (u32 unit = blockIdx.y * (u32)share + threadIdx.y; unit < end; unit += blockDim.y) {
+            const u32 line = unit / (u32)groups, n = line / (u32)out_height;
+            const int row = (int)(line - n * (u32)out_height), column = (int)(unit - line * (u32)groups) * PIXELS;
+            const int in_column = column * STRIDE_W - pad_w;
+            const T *from = x + (i64)n * height * width * channels + channel;
+            const u32 inside = columns_inside<SPAN>(in_column, width);
+            Pixel of_y[PIXELS];
+            read_row(of_y, dy + (i64)n * out_height * out_width * channels + channel, row, out_height, out_width * step, column * step, step,
+                     columns_inside<PIXELS>(column, out_width), [](int) { return true; });
+#pragma unroll
+            for (int r = 0; r < KERNEL_H; r++) {
+                Pixel in[SPAN];
+                read_row(in, from, row * STRIDE_H - pad_h + r * DILATION_H, height, width * step, in_column * step, step, inside,
+                         [](int k) { return is_read(k); });
+#pragma unroll
+                for (int s = 0; s < KERNEL_W; s++) {
+#pragma unroll
+                    for (int j = 0; j < PIXELS; j++) {
+                        const Pixel &at = in[j * STRIDE_W + s * DILATION_W];
+#pragma unroll
+                        for (int i = 0; i < VECTOR; i++) {
+                            float &sum = sums[r * KERNEL_W + s][i];
+                            sum = fmaf(channel_of(at, i), channel_of(of_y[j], i), sum);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    // Two tables by turns: one is written while the other may still be read.
+    __shared__ float tables[2][MOST_THREADS * VECTOR];
+    const int thread = threadIdx.y * blockDim.x + threadIdx.x, threads = blockDim.x * blockDim.y, across = blockDim.x * VECTOR;
+#pragma unroll
+    for (int t = 0; t < TAPS; t++) {
+        float *table = tables[t % 2];
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) table[thread * VECTOR + i] = sums[t][i];
+        __syncthreads();
+        for (int i = thread; i < across && (int)blockIdx.x * across + i < channels; i += threads) {
+            double sum = 0;
+            for (int below = 0; below < blockDim.y; below++) sum += table[below * across + i];
+            shares[((i64)blockIdx.y * TAPS + t) * channels + blockIdx.x * across + i] = sum;
+        }
+    }
+}
+
+// Adds `count` shares. A block has 32 sums side by side and 16 threads for each.
+extern "C" __global__ void __launch_bounds__(512) depthwise_weights_sum(const double *shares, float *dweight, int count, int channels) {
+    __shared__ double sums[16][32];
+    const int taps = TAPS * channels, at = blockIdx.x * 32 + threadIdx.x;
+    double sum = 0;
+    if (at < taps) {
+#pragma unroll 4
+        for (int share = threadIdx.y; share < count; share += 16) sum += shares[(i64)share * taps + at];
+    }
+    sums[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y != 0 || at >= taps) return;
+    double whole = 0;
+    for (int below = 0; below < 16; below++) whole += sums[below][threadIdx.x];
+    dweight[at % channels * TAPS + at / channels] = (float)whole;
+}
+
+EXPORT(depthwise_weights)
+EXPORT(depthwise_weights_sum)

@@ -1,0 +1,108 @@
+//! A session on an emulated GPU: what is staged beside a run is what the next run takes, and the time of a run is all given to slots.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use stratus_cuda::Cuda;
+use stratus_engine::differentiate::differentiate;
+use stratus_engine::fuse::fuse_as;
+use stratus_engine::lower::lower;
+use stratus_engine::ops::SgdUpdate;
+use stratus_engine::plan::{Persistent, Plan};
+use stratus_engine::program::Mode;
+use stratus_engine::session::{DeviceSlot, Hyper};
+use stratus_engine::update::{Optimiser, update};
+use stratus_engine::{Backend, Choices, Clock, Precision, Session};
+use stratus_graph::Graph;
+use stratus_graph::zoo::{self, Hyperparameters};
+
+const BATCH: usize = 4;
+const PIXELS: usize = 28 * 28;
+
+fn digits() -> Graph {
+    let hyper = Hyperparameters { input: [1, 28, 28], classes: 10, width: None };
+    (zoo::find("digits").unwrap().build)(&hyper).unwrap()
+}
+
+/// A training program and one that measures, with weights that are functions of their positions.
+fn session(backend: &Cuda) -> Session {
+    let graph = digits();
+    let lowered =
+        |mode| fuse_as(&lower(&graph, mode, Precision::F32, BATCH).unwrap(), backend.fusions()).unwrap();
+    let sgd = SgdUpdate { momentum: 0.9, weight_decay: 0.0, nesterov: false, rate: 1.0 };
+    let train = update(&differentiate(&lowered(Mode::Train)).unwrap(), Optimiser::Sgd(sgd)).unwrap();
+    let mut persistent = Persistent::default();
+    let plans = [train, lowered(Mode::Evaluate)]
+        .map(|program| Plan::prepare(backend, &program, Choices::default(), false, &mut persistent).unwrap());
+    let mut session = Session::of(backend, plans.into(), persistent).unwrap();
+    for parameter in &graph.parameters {
+        let values: Vec<f32> = match parameter.name.rsplit('.').next() {
+            Some("running_var") => vec![1.0; parameter.elements()],
+            _ => (0..parameter.elements()).map(|i| ((i * 37 % 101) as f32 - 50.0) / 200.0).collect(),
+        };
+        session.write(&parameter.name, &values).unwrap();
+    }
+    session.set_hyper(Hyper { learning_rate: 0.05, iteration: 0, seed: 1 }).unwrap();
+    session
+}
+
+/// The images and labels of a batch by its number.
+fn batch(number: usize) -> (Vec<u8>, Vec<u8>) {
+    let pixel = |i: usize| ((i * 7919 + number * 104_729) % 255) as f32 / 127.0 - 1.0;
+    let images: Vec<f32> = (0..BATCH * PIXELS).map(pixel).collect();
+    let labels: Vec<i32> = (0..BATCH).map(|i| ((i + 3 * number) % 10) as i32).collect();
+    (bytemuck::cast_slice(&images).to_vec(), bytemuck::cast_slice(&labels).to_vec())
+}
+
+fn weights(session: &Session) -> Vec<u32> {
+    let names = digits().parameters;
+    names.iter().flat_map(|p| session.read(&p.name).unwrap()).map(f32::to_bits).collect()
+}
+
+#[test]
+fn a_staged_batch_is_the_next_run_s() {
+    let backend = Cuda::emulated().unwrap();
+    let (mut plain, mut staging) = (session(&backend), session(&backend));
+    let mut clock = Clock::disabled(plain.slots(0));
+    let mut losses = [Vec::new(), Vec::new()];
+    for number in 0..4 {
+        let (mut images, mut labels) = batch(number);
+        plain.run(0, &mut images, &mut labels, &mut clock, 0).unwrap();
+        losses[0].push(plain.metrics().loss);
+    }
+    let (mut images, mut labels) = batch(0);
+    staging.launch(0, &mut images, &mut labels, &mut clock, 0).unwrap();
+    for number in 1..4 {
+        let (images, labels) = batch(number);
+        staging.stage(0, &images, &labels).unwrap();
+        staging.finish(&mut clock, None).unwrap();
+        losses[1].push(staging.metrics().loss);
+        // Something else is measured meanwhile; what is staged stays.
+        let (mut others, mut theirs) = batch(40 + number);
+        staging.run(1, &mut others, &mut theirs, &mut clock, 0).unwrap();
+        assert!(staging.stage(0, &images, &labels).unwrap_err().to_string().contains("staged already"));
+        staging.launch(0, &mut [], &mut [], &mut clock, 0).unwrap();
+    }
+    staging.finish(&mut clock, None).unwrap();
+    losses[1].push(staging.metrics().loss);
+    assert_eq!(losses[0], losses[1]);
+    assert_eq!(weights(&plain), weights(&staging));
+    assert!(staging.stage(0, &[], &[]).unwrap_err().to_string().contains("the program takes"));
+}
+
+#[test]
+fn all_the_time_of_a_run_is_given_to_slots() {
+    let backend = Cuda::emulated().unwrap();
+    let mut session = session(&backend);
+    let steps = session.plan(0).program.steps.len();
+    assert_eq!(session.slots(0), steps + DeviceSlot::ALL.len());
+    let waiting = session.slots(0);
+    let mut clock = Clock::new(waiting + 1);
+    let begun = clock.last();
+    let (mut images, mut labels) = batch(0);
+    session.launch(0, &mut images, &mut labels, &mut clock, 0).unwrap();
+    session.finish(&mut clock, Some((waiting, 1))).unwrap();
+    let wall = clock.last().duration_since(begun).as_nanos() as u64;
+    assert_eq!(clock.slots().iter().sum::<u64>(), wall);
+    assert!(clock.slots()[..steps].iter().all(|&nanoseconds| nanoseconds > 0));
+    assert!(session.device_bytes().unwrap() > session.arena_bytes());
+}
