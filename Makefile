@@ -24,6 +24,7 @@ build:
 test:
 	@bash scripts/deps.sh --best-effort
 	@bash scripts/deps-jpeg.sh --best-effort
+	@bash scripts/deps-nvrtc.sh --best-effort
 	$(CARGO) test --workspace --locked
 	@bash scripts/amx/test.sh --best-effort
 	@bash scripts/check-onnx.sh --best-effort
@@ -41,6 +42,7 @@ test-all: test
 deps:
 	@bash scripts/deps.sh
 	@bash scripts/deps-jpeg.sh
+	@bash scripts/deps-nvrtc.sh
 
 check:
 	$(CARGO) fmt --all --check

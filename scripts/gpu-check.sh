@@ -2,8 +2,10 @@
 # Checks Stratus on a machine with an NVIDIA GPU that need not have a toolchain nor a network: with programs that were built elsewhere.
 #
 #   scripts/gpu-check.sh pack FOLDER       here: builds the programs, and our kernels' machine code where NVRTC is found, into FOLDER
-#   scripts/gpu-check.sh run FOLDER PART…  there: libraries cases parity digits networks peers; all of them where none is named
+#   scripts/gpu-check.sh run FOLDER PART…  there: libraries checks digits resume overhead trace compare; all of them where none is named
 #
+# `checks` are cases, tiles and parity at the same time, and beside them PyTorch compiles its networks, which takes it minutes; `compare` then measures
+# each network and its peers in turn. `networks` measures ours alone.
 # `run` prints what each part printed and a short table at the end, and fails where a part failed. OUT names a folder for raw output.
 # NETWORKS='resnet50:256 …' (name:batch) says what is measured; PRECISIONS='bf16'; PEERS='eager compiled'.
 set -uo pipefail
@@ -12,19 +14,23 @@ mode=${1:-} folder=${2:-}
 [ -n "$mode" ] && [ -n "$folder" ] || { sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2; }
 shift 2
 
+built() { # crate test: builds a test program, and says where it is
+    cargo test --release --locked -q -p "$1" --test "$2" --no-run --message-format=json |
+        python3 -c 'import json, sys
+for line in sys.stdin:
+    made = json.loads(line)
+    if made.get("executable") and made["target"]["name"] == sys.argv[1]:
+        print(made["executable"])' "$2"
+}
+
 pack() {
     set -e
     mkdir -p "$folder"
     cargo build --release --locked -q -p stratus --no-default-features
-    test=$(cargo test --release --locked -q -p stratus-train --test parity --no-run --message-format=json |
-        python3 -c 'import json, sys
-for line in sys.stdin:
-    made = json.loads(line)
-    if made.get("executable") and made["target"]["name"] == "parity":
-        print(made["executable"])')
     strip -o "$folder/stratus" "${CARGO_TARGET_DIR:-target}/release/stratus"
-    strip -o "$folder/parity" "$test"
-    STRATUS_KERNELS_OUT=$PWD/$folder/cache/kernels cargo test --locked -q -p stratus-cuda --test compiles
+    strip -o "$folder/parity" "$(built stratus-train parity)"
+    strip -o "$folder/oracle" "$(built stratus-cuda oracle)"
+    STRATUS_KERNELS_OUT=$PWD/$folder/cache/kernels cargo test --release --locked -q -p stratus-cuda --test compiles
     du -sh "$folder"
 }
 
@@ -52,14 +58,14 @@ part() { # name command…: runs it, and notes how it ended and how long it took
 }
 
 measured() { # network batch precision: whole steps and each kernel; the raw numbers go to OUT
-    local settings=(--set train.device=cuda --set data.name=synthetic --set data.synthetic.classes=1000
-        --set data.synthetic.images="$2" --set data.synthetic.validation_images=1 --set train.batch_size="$2" --set train.precision="$3")
-    "$folder/stratus" bench kernels "$1" --rounds 3 --json "${settings[@]}" >"$out/$1-$3.json" || return 1
+    synthetic kernels "$1" "$2" "$3" --rounds 3 --json >"$out/$1-$3.json" || return 1
     python3 - "$out/$1-$3.json" <<'P'
 import json, sys
 floor = json.load(open(sys.argv[1]))
+planned, taken = floor.get("device_bytes", [1, 1])
 print(f"{floor['network']} {floor['precision']} batch {floor['batch']}: {1e3 * floor['step_s']:.2f} ms a step, "
-      f"{floor['images_per_second']:.0f} images/s; kernels alone {1e3 * floor['floor_s']:.2f} ms")
+      f"{floor['images_per_second']:.0f} images/s; kernels alone {1e3 * floor['floor_s']:.2f} ms; "
+      f"memory planned {planned >> 20} MiB, taken {taken >> 20} MiB ({100 * (taken / planned - 1):+.2f} %)")
 kinds = {}
 for kernel in floor["kernels"]:
     kind = kinds.setdefault(kernel["kernel"], [0, 0.0, 0.0, 0, 0])
@@ -74,28 +80,88 @@ digits() {
     "$folder/stratus" train digits --set train.device=cuda --set train.epochs="${EPOCHS:-50}" --out "$out/digits"
 }
 
+resume() { # killed in its midst and continued, against not: the weights must be the same to the bit
+    local settings=(--set train.device=cuda --set train.epochs=20) pid sums
+    "$folder/stratus" train digits "${settings[@]}" --out "$out/whole" >/dev/null 2>&1 || return 1
+    "$folder/stratus" train digits "${settings[@]}" --out "$out/killed" >/dev/null 2>&1 &
+    pid=$!
+    until [ "$(wc -l <"$out/killed/epochs.csv" 2>/dev/null || echo 0)" -gt 4 ] || ! kill -0 $pid 2>/dev/null; do sleep 0.02; done
+    kill -9 $pid
+    wait $pid 2>/dev/null
+    "$folder/stratus" train "$out/killed" 2>&1 | grep -o 'continued after iteration [0-9]*' || return 1
+    sums=$(python3 -c 'import json, sys
+for run in sys.argv[1:]:
+    print(json.load(open(run + "/summary.json"))["weights_sha256"])' "$out/whole" "$out/killed")
+    echo "$sums"
+    [ "$(echo "$sums" | sort -u | wc -l)" = 1 ]
+}
+
+synthetic() { # command network batch precision argument…
+    "$folder/stratus" bench "$1" "$2" --set train.device=cuda --set data.name=synthetic --set data.synthetic.classes=1000 \
+        --set data.synthetic.images="$3" --set data.synthetic.validation_images=1 --set train.batch_size="$3" --set train.precision="$4" "${@:5}"
+}
+
+awaited() { # process log: its exit status, and what it printed
+    wait "$1"
+    local rc=$?
+    cat "$2"
+    return $rc
+}
+
+peers() { # network:batch precision
+    python3 scripts/gpu-peers.py --networks "$1" --modes "${PEERS:-eager compiled}" --precisions "$2" 2>/dev/null | tee -a "$out/peers.jsonl"
+}
+
+warm_up() { # what is compiled is kept on disk
+    case ${PEERS:-eager compiled} in *compiled*) ;; *) return ;; esac
+    for network in $networks; do
+        timeout 240 python3 scripts/gpu-peers.py --networks "$network" --modes compiled --precisions "${PRECISIONS:-bf16}" --steps 1 >/dev/null 2>&1 &
+    done
+}
+
 run() {
     find_libraries
     out=${OUT:-$(mktemp -d)}
     folder=$(realpath "$folder")
     export STRATUS_CACHE=$folder/cache STRATUS_EXPECT_GPU=1 RUST_BACKTRACE=0
-    [ $# -gt 0 ] || set -- libraries cases parity digits networks peers
+    networks=${NETWORKS:-resnet50:256 resnet18:256 vgg11:128 alexnet:512 googlenet:256}
+    checks=()
+    [ $# -gt 0 ] || set -- libraries checks digits resume overhead trace compare
     for name; do
         case $name in
         libraries) part "$name" "$folder/stratus" doctor --no-measure ;;
         cases) part "$name" timeout 120 "$folder/stratus" bench verify --set train.device=cuda --set train.tf32=false ;;
-        parity) part "$name" timeout 240 "$folder/parity" on_a_gpu --test-threads 4 ;;
-        digits) part "$name" timeout 120 bash -c "$(declare -f digits); folder='$folder' out='$out' digits" ;;
+        parity) part "$name" timeout 240 "$folder/parity" on_a_gpu ;;
+        tiles) part "$name" timeout 120 "$folder/oracle" on_a_gpu ;;
+        resume) part "$name" resume ;;
+        overhead) part "$name" synthetic overhead resnet50 256 bf16 --pairs 40 ;;
+        trace) part "$name" synthetic trace vgg11 128 bf16 --runs 10 ;;
+        digits) part "$name" digits ;;
+        checks)
+            warm_up
+            for check in cases tiles parity; do
+                bash scripts/gpu-check.sh run "$folder" "$check" >"$out/$check.log" 2>&1 &
+                checks+=("$check:$!")
+            done
+            for check in "${checks[@]}"; do
+                part "${check%:*}" awaited "${check#*:}" "$out/${check%:*}.log"
+            done
+            wait
+            ;;
+        compare)
+            for network in $networks; do
+                for precision in ${PRECISIONS:-bf16}; do
+                    part "$network $precision" measured "${network%:*}" "${network#*:}" "$precision"
+                    part "$network peers" peers "$network" "$precision"
+                done
+            done
+            ;;
         networks)
-            for network in ${NETWORKS:-resnet50:256 resnet18:256 vgg11:128 alexnet:512 googlenet:256}; do
+            for network in $networks; do
                 for precision in ${PRECISIONS:-bf16}; do
                     part "$network $precision" measured "${network%:*}" "${network#*:}" "$precision"
                 done
             done
-            ;;
-        peers)
-            part "$name" python3 scripts/gpu-peers.py --networks "${NETWORKS:-resnet50:256 resnet18:256 vgg11:128 alexnet:512 googlenet:256}" \
-                --modes "${PEERS:-eager compiled}" --precisions "${PRECISIONS:-bf16}"
             ;;
         *) echo "there is no part $name" && exit 2 ;;
         esac

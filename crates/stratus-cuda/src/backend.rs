@@ -221,7 +221,7 @@ impl Backend for Cuda {
     }
 
     fn revision(&self) -> &'static str {
-        env!("CARGO_PKG_VERSION")
+        env!("STRATUS_KERNELS")
     }
 
     fn threads(&self) -> usize {

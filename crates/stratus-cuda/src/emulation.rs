@@ -10,7 +10,7 @@ pub(crate) use compiling::Compiling;
 pub(crate) use device::EmulatedDevice;
 
 use crate::Cuda;
-use crate::processor::{Function, Processor, Shape, Source};
+use crate::processor::{Function, HOPPER, Processor, Shape, Source};
 use library::Kernel;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -75,6 +75,11 @@ impl Processor for Emulation {
         let launched = (kernel.file, kernel.name.clone());
         LAUNCHED.lock().unwrap_or_else(PoisonError::into_inner).insert(launched);
         kernel.run(shape, arguments, self.backwards).map_err(|error| format!("`{}`: {error}", kernel.name))
+    }
+
+    /// That of the GPU whose functions it has.
+    fn capability(&self) -> u32 {
+        HOPPER
     }
 
     fn multiprocessors(&self) -> u32 {

@@ -1,11 +1,15 @@
 //! What runs kernels: a GPU, or in tests the emulation of one.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use stratus_engine::{DType, Tile, backend::Operands, backend::StepKernel};
 
 /// A kernel that was compiled. It is valid as long as the [`Processor`] that compiled it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Function(pub(crate) usize);
+
+/// The compute capability of the GPUs whose tensor cores take factors from shared memory by `wgmma`, and of no others.
+pub(crate) const HOPPER: u32 = 90;
 
 /// A file of CUDA C and what it is compiled for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -26,9 +30,17 @@ impl Source {
 
     /// The same with another definition.
     #[must_use]
-    pub fn with(mut self, name: &'static str, value: impl ToString) -> Self {
-        self.definitions.push((name, value.to_string()));
+    pub fn with(mut self, name: &'static str, value: impl Display) -> Self {
+        self.definitions.push((name, format!("{value}")));
         self
+    }
+
+    /// What it is compiled for, where the GPU's compute capability is this one, as 90 for 9.0.
+    #[must_use]
+    pub fn architecture(&self, capability: u32) -> String {
+        // What only one GPU has is left out for the others unless it is asked for.
+        let own = if capability == HOPPER && crate::source::is_for_hopper(self.file) { "a" } else { "" };
+        format!("sm_{capability}{own}")
     }
 
     /// The whole text, definitions and common part included.
@@ -88,6 +100,9 @@ pub trait Processor: Send + Sync {
     /// # Errors
     /// What the driver said.
     fn launch(&self, function: Function, shape: Shape, arguments: &mut [u64]) -> Result<(), String>;
+
+    /// What kernels are compiled for, as 90 for compute capability 9.0.
+    fn capability(&self) -> u32;
 
     /// How many blocks run at the same time at least: kernels that share out work make about that many or a multiple.
     fn multiprocessors(&self) -> u32;

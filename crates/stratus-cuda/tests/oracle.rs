@@ -6,10 +6,10 @@
 
 mod common;
 
-use common::TILES;
+use common::tiles_for;
 use std::collections::BTreeSet;
 use stratus_cuda::{Cuda, Settings};
-use stratus_engine::backend::step_key;
+use stratus_engine::backend::{Backend, step_key};
 use stratus_engine::cases::{self, Case};
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::plan::{Persistent, Plan};
@@ -81,7 +81,7 @@ fn every_case_in_bf16_on_many_multiprocessors() {
 
 /// Runs a case with a tile on some multiprocessors, forwards and backwards, and compares it.
 fn compare_tile(case: &Case, tile: &str, orders: &[Cuda; 2]) -> Result<(), String> {
-    let name = format!("stratus:tensor:{tile}");
+    let name = format!("stratus:{tile}");
     let program = case.program(Precision::Bf16).unwrap();
     let key = step_key(&program, &program.steps[0]);
     let choices = Choices { implementations: [(key, name.clone())].into(), ..Choices::default() };
@@ -121,8 +121,13 @@ fn gpu() -> Option<[Cuda; 2]> {
 }
 
 fn compare_tiles(orders: &[Cuda; 2], cases: &[Case]) {
+    // The emulation has all that a Hopper GPU has.
+    let device = orders[0].describe();
+    let hopper = device == "emulated" || device.contains("compute capability 9.0");
+    let capability = if hopper { 90 } else { 80 };
     let mut failures = Vec::new();
-    for (case, tile) in cases.iter().flat_map(|case| TILES.map(|tile| (case, tile))) {
+    let tiles = |case| tiles_for(case, capability).map(move |tile| (case, tile));
+    for (case, tile) in cases.iter().flat_map(tiles) {
         let failure = compare_tile(case, tile, orders).err();
         failures.extend(failure.map(|failure| format!("{tile} `{}`: {failure}", case.name)));
     }
@@ -140,6 +145,7 @@ fn on_a_gpu_every_tile_follows_the_reference() {
     let Some(gpu) = gpu() else { return };
     compare_tiles(&gpu, &gradients_on_tensor_cores().collect::<Vec<_>>());
     compare_tiles(&gpu, &gradients_in_parts());
+    compare_tiles(&gpu, &gradients_of_many_channels());
 }
 
 /// Where there are pixels enough for several parts.
@@ -166,6 +172,31 @@ fn tensor_cores_add_up_parts() {
     compare_tiles(&emulated(64), &gradients_in_parts());
 }
 
+/// Where the taps of 64 channels stand side by side.
+fn gradients_of_many_channels() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for mut case in gradients_on_tensor_cores() {
+        let Kernel::Conv2dBackwardWeights(kernel) = &mut case.kernel else { continue };
+        let conv = &mut kernel.conv;
+        if conv.bias || conv.kernel[1] < 2 || conv.kernel[0] > 3 || cases.len() == 3 {
+            continue;
+        }
+        let channels = [64 * (1 + cases.len() % 2), 72];
+        [conv.in_channels, conv.out_channels] = channels;
+        case.inputs[0].shape[1] = channels[0];
+        case.inputs[1].shape[1] = channels[1];
+        case.outputs[0].shape[..2].copy_from_slice(&[channels[1], channels[0]]);
+        case.name += &format!(" with {channels:?} channels");
+        cases.push(case);
+    }
+    cases
+}
+
+#[test]
+fn tensor_cores_take_taps_of_channels_together() {
+    compare_tiles(&emulated(3), &gradients_of_many_channels());
+}
+
 #[test]
 fn double_precision_is_refused() {
     let cuda = Cuda::emulated().unwrap();
@@ -190,6 +221,13 @@ fn every_kernel_is_reached() {
         return;
     }
     let cuda = Cuda::emulated().unwrap();
+    // Plans do not take warpgroups' tiles unasked.
+    let orders = emulated(3);
+    for case in gradients_in_parts() {
+        for tile in tiles_for(&case, 90).filter(|tile| tile.starts_with("wgmma")).take(1) {
+            compare_tile(&case, tile, &orders).unwrap();
+        }
+    }
     for precision in PRECISIONS {
         for case in cases::of(precision) {
             // What is wrong with a case is told by the others.

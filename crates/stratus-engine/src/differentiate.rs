@@ -35,6 +35,9 @@ fn drop_unread_indices(program: &mut Program) {
         let may_go_without = matches!(step.kernel, Kernel::MaxPoolForward(_) | Kernel::BatchNormInference(_));
         if may_go_without && step.outputs.get(1).is_some_and(|index| !read.contains(index)) {
             step.outputs.truncate(1);
+            if let Kernel::MaxPoolForward(pool) = &mut step.kernel {
+                pool.cut = false;
+            }
             dropped = true;
         }
     }
@@ -94,6 +97,15 @@ impl Differentiator {
     #[must_use]
     pub fn gradient(&self, value: ValueId) -> Option<ValueId> {
         self.gradients.get(&value).copied()
+    }
+
+    /// Whether the gradient of a rectified value is zero already where the rectifier cut the value off: only poolings that cut it there read the value.
+    #[must_use]
+    pub fn comes_masked(&self, value: ValueId) -> bool {
+        let mut readers =
+            self.program.readers(value).map(|reader| &self.program.steps[reader].kernel).peekable();
+        readers.peek().is_some()
+            && readers.all(|kernel| matches!(kernel, Kernel::MaxPoolForward(pool) if pool.cut))
     }
 
     /// Whether a value depends on something that is trained.

@@ -21,20 +21,21 @@ pub fn recompute(program: &Program, bytes: usize) -> Result<Program, EngineError
     let Some(turn) = program.steps.iter().position(|step| is_backward(step.phase)) else {
         return Ok(program.clone());
     };
-    let search = Search { program, turn };
+    let search = Search::new(program, turn);
     let (mut dropped, mut kept) = (HashSet::new(), HashSet::new());
     let mut best = program.clone();
     loop {
         let alive = alive(&best);
         let Some((peak, position)) = peak(&alive).filter(|(peak, _)| *peak > bytes) else { break };
         let Some(step) = search.cheapest(&best, position, &dropped, &kept) else { break };
-        dropped.insert(step);
+        let together = search.with_sources(step, &dropped);
+        dropped.extend(&together);
         let next = search.without(&dropped);
         if live_bytes(&next) <= peak {
             best = next;
         } else {
             // What it reads would have to be kept for it instead.
-            dropped.remove(&step);
+            together.iter().for_each(|step| _ = dropped.remove(step));
             kept.insert(step);
         }
     }
@@ -78,24 +79,45 @@ struct Search<'a> {
     program: &'a Program,
     /// The first step of the backward pass: those before it stand in every program at the same place.
     turn: usize,
+    /// Per step before it, the steps that make its results: itself, and where these are maps made in parts, those that add the other parts.
+    /// `None` where running them a second time changes more than these.
+    makers: Vec<Option<Vec<usize>>>,
+    /// Per step, those that make what it reads and the backward pass does not.
+    sources: Vec<Vec<usize>>,
 }
 
-impl Search<'_> {
-    /// The steps that make the results of the step with a number: itself, and where these are maps made in parts, those that add the other parts.
-    /// `None` where running them a second time changes more than these.
-    fn makers(&self, number: usize) -> Option<Vec<usize>> {
-        let first = &self.program.steps[number];
-        let adds = |step: &Step| step.updates.iter().any(|id| first.outputs.contains(id));
-        let forward = self.program.steps[..self.turn].iter().enumerate();
-        let makers: Vec<usize> =
-            forward.filter(|(at, step)| *at == number || adds(step)).map(|(at, _)| at).collect();
-        let is_pure = |number: &usize| {
-            let step = &self.program.steps[*number];
-            step.phase == Phase::Forward
-                && step.updates.iter().all(|id| first.outputs.contains(id))
-                && step.outputs.iter().all(|&id| self.program.value(id).role == Role::Transient)
-        };
-        makers.iter().all(is_pure).then_some(makers)
+impl<'a> Search<'a> {
+    fn new(program: &'a Program, turn: usize) -> Self {
+        let forward = &program.steps[..turn];
+        let makers: Vec<_> = (0..turn).map(|number| makers(program, forward, number)).collect();
+        let read = |step: &'a Step| step.inputs.iter().chain(&step.updates);
+        let needed: HashSet<&ValueId> = program.steps[turn..].iter().flat_map(read).collect();
+        let made =
+            |(number, step): (usize, &'a Step)| step.outputs.iter().map(move |output| (output, number));
+        let maker: HashMap<&ValueId, usize> = forward.iter().enumerate().flat_map(made).collect();
+        let sources = makers.iter().map(|steps| {
+            let inputs = steps.iter().flatten().flat_map(|&step| &forward[step].inputs);
+            let sources = inputs.filter(|input| !needed.contains(input)).filter_map(|input| maker.get(input));
+            sources.copied().filter(|&source| makers[source].is_some()).collect()
+        });
+        let sources = sources.collect();
+        Self { program, turn, makers, sources }
+    }
+
+    /// A step that is to be dropped, and those that make what it reads, as far as nothing else of the backward pass needs it: kept for it alone, it would
+    /// take more bytes than is gained. (A pooled map is made again together with the map before it, which only the pooling reads.)
+    fn with_sources(&self, number: usize, dropped: &HashSet<usize>) -> Vec<usize> {
+        let mut together = vec![number];
+        let mut next = 0;
+        while let Some(&number) = together.get(next) {
+            next += 1;
+            for source in &self.sources[number] {
+                if !dropped.contains(source) && !together.contains(source) {
+                    together.push(*source);
+                }
+            }
+        }
+        together
     }
 
     /// The step whose results are alive at `position` of `now` and not needed around it, that gives most bytes for the least arithmetic.
@@ -132,13 +154,17 @@ impl Search<'_> {
             if freed == 0 {
                 continue;
             }
-            let Some(makers) = self.makers(number) else { continue };
-            let cost = |number: usize| {
+            if self.makers[number].is_none() {
+                continue;
+            }
+            let together = self.with_sources(number, dropped);
+            let makers = together.iter().filter_map(|&number| self.makers[number].as_ref()).flatten();
+            let cost = |&number: &usize| {
                 let operands = self.program.steps[number].operands();
                 let touched: usize = operands.map(|id| self.program.value(id).bytes()).sum();
                 self.program.step_flops(number) as f64 + touched as f64
             };
-            let price = makers.into_iter().map(cost).sum::<f64>() / freed as f64;
+            let price = makers.map(cost).sum::<f64>() / freed as f64;
             if best.is_none_or(|(lowest, _)| price < lowest) {
                 best = Some((price, number));
             }
@@ -149,7 +175,7 @@ impl Search<'_> {
     /// The program in which the results of some steps are made again before the backward pass first reads them.
     fn without(&self, dropped: &HashSet<usize>) -> Program {
         let makers = dropped.iter().flat_map(|&number| {
-            let makers = self.makers(number).unwrap_or_default();
+            let makers = self.makers[number].clone().unwrap_or_default();
             self.program.steps[number].outputs.iter().map(move |&output| (output, makers.clone()))
         });
         let mut again = Again {
@@ -165,6 +191,19 @@ impl Search<'_> {
         }
         again.program
     }
+}
+
+/// The steps that make the results of the step with a number: see [`Search`].
+fn makers(program: &Program, forward: &[Step], number: usize) -> Option<Vec<usize>> {
+    let first = &forward[number];
+    let adds = |step: &Step| step.updates.iter().any(|id| first.outputs.contains(id));
+    let makers = forward.iter().enumerate().filter(|(at, step)| *at == number || adds(step));
+    let is_pure = |step: &Step| {
+        step.phase == Phase::Forward
+            && step.updates.iter().all(|id| first.outputs.contains(id))
+            && step.outputs.iter().all(|&id| program.value(id).role == Role::Transient)
+    };
+    makers.map(|(at, step)| is_pure(step).then_some(at)).collect()
 }
 
 /// A program in the making.

@@ -127,8 +127,8 @@ fn check_case(case: &Case, into: &mut Checked) -> bool {
         | Kernel::Dropout(_)
         | Kernel::LinearForward(_)
         | Kernel::StemApply(_) => true,
-        // Without its index it is not trained through.
-        Kernel::MaxPoolForward(_) => case.outputs.len() == 2,
+        // Without its index it is not trained through; where it cuts, its gradient is that of the rectifier before it too.
+        Kernel::MaxPoolForward(pool) => case.outputs.len() == 2 && !pool.cut,
         Kernel::BatchNormInference(norm) if norm.parts.x.is_none() => {
             norm.pool.is_none() || case.outputs.len() == 2
         }

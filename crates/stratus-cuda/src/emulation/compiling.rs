@@ -35,6 +35,10 @@ impl Processor for Compiling {
         Err("there is no GPU to run it on".to_owned())
     }
 
+    fn capability(&self) -> u32 {
+        self.compiler.capability()
+    }
+
     fn multiprocessors(&self) -> u32 {
         self.multiprocessors
     }

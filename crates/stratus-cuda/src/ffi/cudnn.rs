@@ -115,7 +115,7 @@ impl Cudnn {
                     Ok(Some(plan)) if plans.iter().any(|other| other.name == plan.name) => {}
                     Ok(Some(plan)) => plans.push(plan),
                     Ok(None) => {
-                        "its engines round more, or not the same way every time".clone_into(&mut reason)
+                        "its engines round more, or not the same way every time".clone_into(&mut reason);
                     }
                     Err(error) => reason = error,
                 }

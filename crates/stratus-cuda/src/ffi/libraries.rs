@@ -65,8 +65,8 @@ impl Library {
     }
 }
 
-/// The folders that are looked at before the system's search path: those of [`ENVIRONMENT`]; CUDA's own; those of conda and of the Python
-/// environment at hand.
+/// The folders that are looked at before the system's search path: those of [`ENVIRONMENT`] alone where it is set; CUDA's own; those of conda and of
+/// the Python environment at hand; `.deps/nvrtc/lib` above the program and the working folder.
 #[must_use]
 pub fn folders() -> Vec<PathBuf> {
     let of = |name: &str| std::env::var_os(name).map(PathBuf::from);
@@ -83,6 +83,15 @@ pub fn folders() -> Vec<PathBuf> {
         for python in pythons {
             let packages = entries(&python.join("site-packages/nvidia"));
             folders.extend(packages.map(|package| package.join("lib")).filter(|folder| folder.is_dir()));
+        }
+    }
+    // Where `make deps` puts the compiler, last: what came with the driver's CUDA knows its GPU.
+    let program = std::env::current_exe().ok();
+    let working = std::env::current_dir().ok();
+    for folder in program.iter().chain(&working).flat_map(|path| path.ancestors()) {
+        let local = folder.join(".deps/nvrtc/lib");
+        if local.is_dir() && !folders.contains(&local) {
+            folders.push(local);
         }
     }
     folders

@@ -24,11 +24,11 @@ impl Drop for Program {
     }
 }
 
-/// Compiles a text for a compute capability, as `90` for 9.0; returns the machine code.
+/// Compiles a text for an architecture, as `sm_90`; returns the machine code.
 ///
 /// # Errors
 /// What the compiler said of the text.
-pub(crate) fn compile(text: &str, name: &str, capability: u32) -> Result<Vec<u8>, String> {
+pub(crate) fn compile(text: &str, name: &str, architecture: &str) -> Result<Vec<u8>, String> {
     let text = c_string(text)?;
     let file = c_string(name)?;
     let mut program = Program(ptr::null_mut());
@@ -36,7 +36,7 @@ pub(crate) fn compile(text: &str, name: &str, capability: u32) -> Result<Vec<u8>
     check(unsafe {
         sys::nvrtcCreateProgram(&raw mut program.0, text.as_ptr(), file.as_ptr(), 0, ptr::null(), ptr::null())
     })?;
-    let options = [format!("--gpu-architecture=sm_{capability}"), "--std=c++17".to_owned()];
+    let options = [format!("--gpu-architecture={architecture}"), "--std=c++17".to_owned()];
     let options = options.iter().map(|option| c_string(option)).collect::<Result<Vec<_>, _>>()?;
     let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
     // SAFETY: the program was created; there are as many options as are said, each ending with a zero byte.

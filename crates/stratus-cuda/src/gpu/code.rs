@@ -19,6 +19,11 @@ impl Compiler {
         Ok(Self { capability, version: nvrtc::version()?, cache })
     }
 
+    /// What it compiles for.
+    pub fn capability(&self) -> u32 {
+        self.capability
+    }
+
     /// The machine code of a source, and whether it was kept from before: such may be damaged.
     pub fn code(&self, source: &Source) -> Result<(Vec<u8>, bool), String> {
         let text = source.text();
@@ -34,7 +39,7 @@ impl Compiler {
     }
 
     fn compile_text(&self, source: &Source, text: &str) -> Result<Vec<u8>, String> {
-        let code = nvrtc::compile(text, source.file, self.capability)?;
+        let code = nvrtc::compile(text, source.file, &source.architecture(self.capability))?;
         if let Some(path) = self.file(source, text) {
             // A cache is a cache: without it the next process compiles again.
             let _ = keep(&path, &code);
@@ -43,7 +48,7 @@ impl Compiler {
     }
 
     fn file(&self, source: &Source, text: &str) -> Option<PathBuf> {
-        let key = format!("{} sm_{}\n{text}", self.version, self.capability);
+        let key = format!("{} {}\n{text}", self.version, source.architecture(self.capability));
         let sum: String =
             Sha256::digest(key.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         Some(self.cache.as_ref()?.join(format!("{}-{sum}.cubin", source.file)))

@@ -49,6 +49,10 @@ impl Processor for GpuProcessor {
         self.gpu.launch(function.0, shape, arguments)
     }
 
+    fn capability(&self) -> u32 {
+        self.compiler.capability()
+    }
+
     fn multiprocessors(&self) -> u32 {
         self.gpu.multiprocessors
     }

@@ -99,11 +99,16 @@ impl OnGpu for BatchNormGradients {
         let source = maps.source("batch_norm_sums", self.relu);
         let mut arguments = vec![maps.like_x(0), maps.like_y(1)];
         let (launch, shares) = if let Some(pool) = self.pool {
-            let rows = maps.pixels_of_y();
+            let FusedPool { window, .. } = pool;
+            let overlap = pool.pool().stride[0] < window[0] || pool.pool().stride[1] < window[1];
+            let (rows, name) = match overlap {
+                true => (maps.pixels_of_x(), "batch_norm_pool_gradients_gathered"),
+                false => (maps.pixels_of_y(), "batch_norm_pool_gradients"),
+            };
             arguments.extend([Argument::Operand(6), Argument::Operand(4)]);
             arguments.extend(maps.extents_of_pool(rows)?);
             let source = maps.source_of_pool(pool, self.relu);
-            maps.sums((&source, "batch_norm_pool_gradients"), rows, arguments, maker)?
+            maps.sums((&source, name), rows, arguments, maker)?
         } else {
             arguments.extend(addresses(2, 4).chain(maps.extents()?));
             maps.sums((&source, "batch_norm_gradients"), maps.pixels_of_x(), arguments, maker)?

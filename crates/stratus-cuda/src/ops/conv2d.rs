@@ -1,6 +1,8 @@
-//! Convolutions: by cuDNN, where there is one tap alone as matrix products by cuBLAS too, and where neither has a kernel by our own plain ones. The
-//! fastest is found by measuring.
+//! Convolutions: by cuDNN, where there is one tap alone as matrix products by cuBLAS too, by our own kernels where those do better, and where nothing else
+//! applies by our own plain ones. The fastest is found by measuring, bias and rectifier included.
 
+use super::conv_f32;
+use super::conv_first::First;
 use super::conv_gradient;
 use super::depthwise::Depthwise;
 use super::linear::sum_rows;
@@ -14,7 +16,7 @@ use stratus_engine::ops::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForwa
 use stratus_graph::ops::Conv2d;
 
 /// How many configurations of cuDNN are looked at, and what each may need for itself.
-const PLANS: usize = 8;
+const PLANS: usize = 6;
 const WORKSPACE: usize = 1 << 30;
 
 /// What our own kernel for any convolution is called.
@@ -26,6 +28,9 @@ struct Convolution<'a> {
     pass: Pass,
     operands: [&'a Operand; 3],
     arguments: [Argument; 3],
+    /// What a forward one ends with.
+    bias: Option<(Argument, &'a Operand)>,
+    relu: bool,
 }
 
 impl Convolution<'_> {
@@ -105,51 +110,92 @@ impl Convolution<'_> {
         Some(depthwise.candidate(self.arguments, maker))
     }
 
+    /// The same with bias and rectifier behind it, where there are any.
+    fn finished(&self, mut candidate: Candidate, maker: &Maker<'_>) -> Result<Candidate, String> {
+        let y = (self.arguments[2], self.operands[2]);
+        if let Some((bias, _)) = self.bias {
+            candidate.calls.push(Box::new(add_bias(bias, y, self.relu, maker)?));
+        } else if self.relu {
+            candidate.calls.push(Box::new(rectify(y, maker)?));
+        }
+        Ok(candidate)
+    }
+
+    /// Our own kernels for sums that are more exact than one f32 after the other, finished.
+    fn exact(&self, problem: &Problem, maker: &Maker<'_>) -> Result<Vec<Candidate>, String> {
+        let exact = conv_f32::candidates(self.conv, problem, self.operands, self.arguments, maker)?;
+        exact.into_iter().map(|candidate| self.finished(candidate, maker)).collect()
+    }
+
+    /// Our own kernels for some convolutions, finished.
+    fn own(&self, problem: &Problem, maker: &Maker<'_>) -> Result<Vec<Candidate>, String> {
+        let mut own = Vec::new();
+        if let Some(first) = First::of(self.conv, problem, self.operands) {
+            let bias = self.bias.map(|(bias, _)| bias);
+            own.extend(match self.pass {
+                Pass::Forward => first.candidates(self.arguments, bias, self.relu, maker)?,
+                Pass::BackwardWeights => first.gradients(self.arguments, maker)?,
+                Pass::BackwardData => Vec::new(),
+            });
+        }
+        if let Some(depthwise) = self.depthwise(maker) {
+            own.push(self.finished(depthwise?, maker)?);
+        }
+        if self.pass == Pass::BackwardWeights {
+            let (conv, operands) = (self.conv, self.operands);
+            own.extend(conv_gradient::candidates(conv, problem, operands, self.arguments, maker)?);
+        }
+        Ok(own)
+    }
+
     fn make(&self, maker: &Maker<'_>) -> Result<Candidate, String> {
         if self.operands.iter().any(|operand| operand.dtype() == DType::F64) {
             return Err("GPUs train in f32 and bf16".to_owned());
         }
+        let plain = || self.finished(self.plain(maker)?, maker);
         let problem = self.problem(maker.library.is_some_and(|library| library.tf32))?;
-        let mut own = Vec::new();
-        own.extend(self.depthwise(maker).transpose()?);
-        if self.pass == Pass::BackwardWeights {
-            let (conv, operands) = (self.conv, self.operands);
-            own.extend(conv_gradient::candidates(conv, &problem, operands, self.arguments, maker)?);
-        }
+        let exact = self.exact(&problem, maker)?;
+        let own = self.own(&problem, maker)?;
         let Some(library) = maker.library else {
             let wanted = |candidate: &Candidate| maker.wanted.is_none_or(|name| candidate.name == name);
-            return own.into_iter().find(wanted).map_or_else(|| self.plain(maker), Ok);
+            return exact.into_iter().chain(own).find(wanted).map_or_else(plain, Ok);
         };
         if maker.wanted == Some(PLAIN) {
-            return self.plain(maker);
+            return plain();
         }
-        let mut candidates = Vec::new();
+        let mut candidates = exact;
         if let Some((product, operands)) = self.product(&problem) {
             let call = Multiply { cublas: library.cublas.clone(), product, operands };
             let calls: Vec<Box<dyn Call>> = vec![Box::new(call)];
-            candidates.push(Candidate { name: "cublas".to_owned(), calls, scratch_bytes: 0 });
+            let candidate = Candidate { name: "cublas".to_owned(), calls, scratch_bytes: 0 };
+            candidates.push(self.finished(candidate, maker)?);
         }
         candidates.extend(own);
         // What the library has no kernel for, ours does: its reason is of use to nobody.
         let known = library.known(&problem, maker.asked());
         let plans = library.cudnn.plans(&problem, PLANS, WORKSPACE, known.as_deref()).unwrap_or_default();
-        candidates.extend(plans.into_iter().map(|plan| Candidate {
-            name: plan.name.clone(),
-            scratch_bytes: plan.workspace,
-            calls: vec![Box::new(Convolve { plan, operands: self.arguments, workspace: 0 })],
-        }));
-        if candidates.is_empty() {
-            candidates.push(self.plain(maker)?);
+        for plan in plans {
+            let candidate = Candidate {
+                name: plan.name.clone(),
+                scratch_bytes: plan.workspace,
+                calls: vec![Box::new(Convolve { plan, operands: self.arguments, workspace: 0 })],
+            };
+            candidates.push(self.finished(candidate, maker)?);
         }
-        let bytes = self.operands.map(|operand| operand.layout.bytes(operand.dtype()));
-        let places = self.arguments.map(|argument| match argument {
-            Argument::Operand(position) => position,
-            _ => 0,
+        if candidates.is_empty() {
+            candidates.push(plain()?);
+        }
+        let operands = self.arguments.into_iter().zip(self.operands).chain(self.bias);
+        let places = operands.map(|(argument, operand)| {
+            let position = match argument {
+                Argument::Operand(position) => position,
+                _ => 0,
+            };
+            (position, operand.layout.bytes(operand.dtype()))
         });
-        let operands = places.into_iter().zip(bytes);
-        match library.choose(&problem, candidates, operands, maker.asked()) {
+        match library.choose(&problem, candidates, places, maker.asked()) {
             // What was found and does not run is as good as nothing; what was asked for by name is another matter.
-            Err(_) if maker.wanted.is_none() => self.plain(maker),
+            Err(_) if maker.wanted.is_none() => plain(),
             chosen => chosen,
         }
     }
@@ -188,15 +234,10 @@ impl OnGpu for Conv2dForward {
             pass: Pass::Forward,
             operands: [&operands[0], &operands[1], &operands[y]],
             arguments: [0, 1, y].map(Argument::Operand),
+            bias: self.conv.bias.then(|| (Argument::Operand(2), &operands[2])),
+            relu: self.relu,
         };
-        let mut made = convolution.make(maker)?;
-        let of_y = (Argument::Operand(y), &operands[y]);
-        if self.conv.bias {
-            made.calls.push(Box::new(add_bias(Argument::Operand(2), of_y, self.relu, maker)?));
-        } else if self.relu {
-            made.calls.push(Box::new(rectify(of_y, maker)?));
-        }
-        Ok(made.into())
+        Ok(convolution.make(maker)?.into())
     }
 }
 
@@ -207,6 +248,8 @@ impl OnGpu for Conv2dBackwardData {
             pass: Pass::BackwardData,
             operands: [&operands[2], &operands[1], &operands[0]],
             arguments: [2, 1, 0].map(Argument::Operand),
+            bias: None,
+            relu: false,
         };
         Ok(convolution.make(maker)?.into())
     }
@@ -219,6 +262,8 @@ impl OnGpu for Conv2dBackwardWeights {
             pass: Pass::BackwardWeights,
             operands: [&operands[0], &operands[2], &operands[1]],
             arguments: [0, 2, 1].map(Argument::Operand),
+            bias: None,
+            relu: false,
         };
         let mut made = convolution.make(maker)?;
         if self.conv.bias {

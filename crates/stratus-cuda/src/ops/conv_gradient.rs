@@ -3,13 +3,23 @@
 use super::{Maker, Operand, THREADS, int};
 use crate::ffi::cudnn::Problem;
 use crate::library::Candidate;
-use crate::processor::{Argument, Call, Shape, Source};
+use crate::processor::{Argument, Call, HOPPER, Shape, Source};
 use stratus_engine::DType;
 use stratus_graph::ops::Conv2d;
+
+/// What multiplies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Cores {
+    /// Each warp for itself: `conv_gradient.cu`, for compute capability 8.0 and later.
+    OfWarps,
+    /// Four warps together: `conv_gradient_hopper.cu`.
+    OfWarpgroups,
+}
 
 /// How the product is cut up: see `conv_gradient.cu`.
 #[derive(Clone, Copy, Debug)]
 struct Tile {
+    cores: Cores,
     /// Outputs and columns of a block, and of a warp.
     of_block: [usize; 2],
     of_warp: [usize; 2],
@@ -22,18 +32,25 @@ struct Tile {
     rate: f64,
 }
 
-const TILES: [Tile; 7] = [
-    Tile { of_block: [128, 256], of_warp: [64, 64], depth: 32, stages: 3, blocks: 1, rate: 1100.0 },
-    Tile { of_block: [128, 128], of_warp: [64, 32], depth: 32, stages: 4, blocks: 2, rate: 900.0 },
-    Tile { of_block: [64, 256], of_warp: [64, 32], depth: 32, stages: 3, blocks: 2, rate: 850.0 },
-    Tile { of_block: [64, 192], of_warp: [64, 32], depth: 48, stages: 3, blocks: 2, rate: 850.0 },
-    Tile { of_block: [128, 64], of_warp: [64, 32], depth: 32, stages: 4, blocks: 4, rate: 800.0 },
-    Tile { of_block: [64, 64], of_warp: [32, 32], depth: 32, stages: 4, blocks: 4, rate: 650.0 },
-    Tile { of_block: [32, 64], of_warp: [32, 16], depth: 32, stages: 4, blocks: 6, rate: 350.0 },
+const TILES: [Tile; 13] = [
+    Tile::of_warps([128, 256], [64, 64], [32, 3, 1], 1100.0),
+    Tile::of_warps([128, 128], [64, 32], [32, 4, 2], 900.0),
+    Tile::of_warps([64, 256], [64, 32], [32, 3, 2], 850.0),
+    Tile::of_warps([64, 192], [64, 32], [48, 3, 2], 850.0),
+    Tile::of_warps([128, 64], [64, 32], [32, 4, 4], 800.0),
+    Tile::of_warps([64, 64], [32, 32], [32, 4, 4], 650.0),
+    Tile::of_warps([32, 64], [32, 16], [32, 4, 6], 350.0),
+    Tile::of_warpgroups([128, 256], 256, [64, 4, 1], 1700.0),
+    Tile::of_warpgroups([256, 128], 128, [64, 4, 1], 1600.0),
+    Tile::of_warpgroups([128, 192], 192, [64, 4, 1], 1700.0),
+    Tile::of_warpgroups([128, 128], 128, [32, 6, 2], 1500.0),
+    Tile::of_warpgroups([64, 256], 128, [32, 5, 2], 1400.0),
+    Tile::of_warpgroups([64, 576], 192, [48, 3, 1], 1600.0),
 ];
 
-/// How many tiles are measured: those of the least estimated time.
+/// How many tiles are measured, of warps and of warpgroups: those of the least estimated time.
 const MEASURED: usize = 3;
+const MEASURED_OF_WARPGROUPS: usize = 2;
 
 /// The most pixels whose products are added up on tensor cores, 16 at a time. They cut sums off instead of rounding them, by half a unit in the last
 /// place on average, which all point towards zero: after n additions a sum is too small by about n / 4 * 2^-23 of itself, so that 256 of them lose
@@ -43,6 +60,8 @@ const MOST_PIXELS: usize = 4096;
 const FEWEST_PIXELS: usize = 512;
 /// What the sums of all parts may take.
 const MOST_BYTES: usize = 256 << 20;
+/// What stages of warpgroups lie at a multiple of: see `hopper.cu`.
+const PATTERN: usize = 1024;
 /// The most blocks of a grid in its second and third direction.
 const MOST_BLOCKS: usize = 65_535;
 
@@ -57,6 +76,26 @@ struct Split {
 }
 
 impl Tile {
+    /// A tile of so many pixels a stage, stages, and blocks of a multiprocessor.
+    const fn of_warps(
+        of_block: [usize; 2],
+        of_warp: [usize; 2],
+        [depth, stages, blocks]: [usize; 3],
+        rate: f64,
+    ) -> Self {
+        Self { cores: Cores::OfWarps, of_block, of_warp, depth, stages, blocks, rate }
+    }
+
+    /// The same for warpgroups, which have 64 outputs.
+    const fn of_warpgroups(
+        of_block: [usize; 2],
+        columns: usize,
+        [depth, stages, blocks]: [usize; 3],
+        rate: f64,
+    ) -> Self {
+        Self { cores: Cores::OfWarpgroups, of_block, of_warp: [16, columns], depth, stages, blocks, rate }
+    }
+
     fn threads(&self) -> usize {
         let warps = |side: usize| self.of_block[side] / self.of_warp[side];
         warps(0) * warps(1) * 32
@@ -64,18 +103,29 @@ impl Tile {
 
     fn name(&self, kept: bool) -> String {
         let [outputs, columns] = self.of_block;
-        format!("stratus:tensor:{outputs}x{columns}{}", if kept { ":cached" } else { "" })
+        let cores = match self.cores {
+            Cores::OfWarps => "tensor",
+            Cores::OfWarpgroups => "wgmma",
+        };
+        format!("stratus:{cores}:{outputs}x{columns}{}", if kept { ":cached" } else { "" })
     }
 
     /// How many parts the pixels are cut into: hangs on nothing but its parameters, as results do on it.
-    fn split(&self, [outputs, columns, pixels]: [usize; 3], multiprocessors: usize) -> Split {
+    /// `together` taps read the same of the input, so that all but the first find it in the first cache.
+    fn split(
+        &self,
+        [outputs, columns, pixels]: [usize; 3],
+        together: usize,
+        multiprocessors: usize,
+    ) -> Split {
         // What the second cache gives a multiprocessor in a cycle, and the memory all of them; cycles to begin a block, and another kernel.
         const CACHE: f64 = 25.0;
         const MEMORY: f64 = 1500.0;
         const BEGIN: f64 = 1500.0;
         let [rows, width] = self.of_block;
         let tiles = outputs.div_ceil(rows) * columns.div_ceil(width);
-        let of_pixel = ((rows * width) as f64 / self.rate).max((rows + width) as f64 * 2.0 / CACHE);
+        let read = rows + width / together.clamp(1, width / 64);
+        let of_pixel = ((rows * width) as f64 / self.rate).max(read as f64 * 2.0 / CACHE);
         let bytes = outputs * columns * size_of::<f32>();
         let most = (pixels / FEWEST_PIXELS).min(MOST_BYTES / bytes.max(1)).clamp(1, MOST_BLOCKS);
         let least = pixels.div_ceil(MOST_PIXELS).clamp(1, most);
@@ -110,17 +160,30 @@ pub(super) fn candidates(
         return Ok(Vec::new());
     }
     let multiprocessors = maker.processor.multiprocessors() as usize;
-    let mut tiles: Vec<(Tile, Split)> =
-        TILES.into_iter().map(|tile| (tile, tile.split(gradient.product(), multiprocessors))).collect();
-    tiles.sort_by(|(_, a), (_, b)| a.cycles.total_cmp(&b.cycles));
-    // What several taps read in turn may be kept in the first cache.
-    let overlapping = conv.kernel[1] > conv.stride[1] && gradient.vector_x();
     let mut candidates = Vec::new();
-    for (rank, (tile, split)) in tiles.iter().enumerate() {
-        for kept in [true, false] {
-            let offered = rank < MEASURED && (overlapping || !kept);
-            if offered || maker.wanted == Some(&tile.name(kept)) {
-                candidates.push(gradient.candidate(tile, split, kept, maker)?);
+    for (cores, measured) in [(Cores::OfWarps, MEASURED), (Cores::OfWarpgroups, MEASURED_OF_WARPGROUPS)] {
+        if !gradient.is_for(cores, maker) {
+            continue;
+        }
+        let together = if cores == Cores::OfWarpgroups { gradient.together() } else { 1 };
+        let tiles = TILES.into_iter().filter(|tile| tile.cores == cores);
+        let mut tiles: Vec<(Tile, Split)> =
+            tiles.map(|tile| (tile, tile.split(gradient.product(), together, multiprocessors))).collect();
+        tiles.sort_by(|(_, a), (_, b)| a.cycles.total_cmp(&b.cycles));
+        // What nobody measured is left to the cores that every GPU has.
+        let measured = if cores == Cores::OfWarps || maker.measure { measured } else { 0 };
+        for (rank, (tile, split)) in tiles.iter().enumerate() {
+            for kept in [true, false] {
+                let offered = rank < measured && (gradient.overlaps() || !kept);
+                let wanted = maker.wanted == Some(&tile.name(kept));
+                if !offered && !wanted {
+                    continue;
+                }
+                match gradient.candidate(tile, split, kept, maker) {
+                    // An NVRTC that knows no such cores is no reason to have no gradient.
+                    Err(_) if cores == Cores::OfWarpgroups && !wanted => {}
+                    candidate => candidates.push(candidate?),
+                }
             }
         }
     }
@@ -163,8 +226,29 @@ impl<'a> Gradient<'a> {
             && outputs.div_ceil(smallest) <= MOST_BLOCKS
     }
 
+    /// Whether cores can make it: warpgroups load no elements one by one.
+    fn is_for(&self, cores: Cores, maker: &Maker<'_>) -> bool {
+        let vectors = self.vector_x() && self.vector_y();
+        cores == Cores::OfWarps || (vectors && maker.processor.capability() == HOPPER)
+    }
+
+    /// Whether several taps read the same in turn, which may be kept in the first cache.
+    fn overlaps(&self) -> bool {
+        self.conv.kernel[1] > self.conv.stride[1] && self.vector_x()
+    }
+
+    /// How many taps of a tile of warpgroups read the same: see `conv_gradient_hopper.cu`.
+    fn together(&self) -> usize {
+        let aligned = self.problem.x[1].is_multiple_of(64);
+        if aligned && self.overlaps() { self.conv.kernel[1].div_ceil(self.conv.stride[1]) } else { 1 }
+    }
+
     fn vector_x(&self) -> bool {
         self.problem.x[1].is_multiple_of(8)
+    }
+
+    fn vector_y(&self) -> bool {
+        self.problem.y[1].is_multiple_of(8)
     }
 
     fn candidate(
@@ -176,29 +260,40 @@ impl<'a> Gradient<'a> {
     ) -> Result<Candidate, String> {
         let [outputs, columns, pixels] = self.product();
         let [rows, width] = tile.of_block;
-        let vector_y = outputs.is_multiple_of(8);
-        let definitions = [
+        let mut definitions = vec![
             ("TILE_M", rows),
             ("TILE_N", width),
-            ("WARP_M", tile.of_warp[0]),
             ("WARP_N", tile.of_warp[1]),
             ("TILE_K", tile.depth),
             ("STAGES", tile.stages),
             ("BLOCKS", tile.blocks),
-            ("VECTOR_X", usize::from(self.vector_x())),
-            ("VECTOR_Y", usize::from(vector_y)),
             ("CACHED", usize::from(kept)),
         ];
-        let source = Source {
-            file: "conv_gradient",
-            definitions: definitions.map(|(name, value)| (name, value.to_string())).to_vec(),
+        let file = match tile.cores {
+            Cores::OfWarps => {
+                let of_warps = [
+                    ("WARP_M", tile.of_warp[0]),
+                    ("VECTOR_X", usize::from(self.vector_x())),
+                    ("VECTOR_Y", usize::from(self.vector_y())),
+                ];
+                definitions.extend(of_warps);
+                "conv_gradient"
+            }
+            Cores::OfWarpgroups => "conv_gradient_hopper",
         };
+        let definitions = definitions.into_iter().map(|(name, value)| (name, value.to_string())).collect();
+        let source = Source { file, definitions };
         let extent = |count: usize| u32::try_from(count).map_err(|_| format!("{count} are too many"));
-        let table = if self.vector_x() { 0 } else { width * 16 };
+        // Behind the stages where columns lie, or before them what leads to a multiple of their pattern.
+        let beside = match tile.cores {
+            Cores::OfWarps if self.vector_x() => 0,
+            Cores::OfWarps => width * 16,
+            Cores::OfWarpgroups => PATTERN,
+        };
         let shape = Shape {
             grid: [extent(columns.div_ceil(width))?, extent(outputs.div_ceil(rows))?, extent(split.parts)?],
             block: [extent(tile.threads())?, 1, 1],
-            shared: extent(tile.stages * tile.depth * (rows + width) * 2 + table)?,
+            shared: extent(tile.stages * tile.depth * (rows + width) * 2 + beside)?,
         };
         let [x, dweight, dy] = self.arguments;
         let sums = if split.parts == 1 { dweight } else { Argument::Scratch(0) };
@@ -247,7 +342,7 @@ mod tests {
                 [[64, 576, 802_816], [512, 4608, 12_544], [8, 9, 1568], [64, 147, 3_211_264], [1, 1, 3]]
             {
                 for multiprocessors in [3, 108, 132] {
-                    let split = tile.split(product, multiprocessors);
+                    let split = tile.split(product, 1, multiprocessors);
                     let pixels = product[2];
                     assert!(split.part * split.parts >= pixels && split.part * (split.parts - 1) < pixels);
                     assert!(split.part < MOST_PIXELS + tile.depth, "{tile:?} {product:?} {split:?}");

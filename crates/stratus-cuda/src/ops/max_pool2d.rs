@@ -88,6 +88,7 @@ impl OnGpu for MaxPoolForward {
         let sizes = Sizes::of(x, y)?;
         index.map(channels_last).transpose()?;
         let (items, source) = sizes.items(sizes.pooled, x, windows(&self.pool), None);
+        let source = source.with("CUT", u8::from(self.cut));
         let index = index.map_or(Argument::Null, |_| Argument::Operand(2));
         let mut arguments = vec![Argument::Operand(0), Argument::Operand(1), index];
         arguments.extend(sizes.arguments(items)?);

@@ -131,6 +131,50 @@ __device__ __forceinline__ void gather(float (&sums)[VECTOR], const T *dy, const
     }
 }
 
+// The gradients that reach ROWS pixels, and the same times what is left of x without its mean.
+template <int ROWS>
+__device__ __forceinline__ void add_gathered(Sums &sums, const X *x, const T *dy, const u8 *index, const float (&mean)[VECTOR],
+                                             u32 row, u32 step, int channels, int height, int width, int out_height,
+                                             int out_width) {
+    Inputs inputs[ROWS];
+    float gradients[ROWS][VECTOR];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) inputs[r] = *(const Inputs *)(x + (i64)(row + r * step) * channels);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        gather(gradients[r], dy, index, row + r * step, channels, height, width, out_height, out_width);
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) {
+        float sum = 0.0f, weighted = 0.0f;
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            sum += gradients[r][i];
+            weighted = fmaf(gradients[r][i], widen(inputs[r].at[i]) - mean[i], weighted);
+        }
+        sums[i] += sum;
+        sums[VECTOR + i] += weighted;
+    }
+}
+
+// The same sums where windows overlap: every pixel of x is read once, not once for each window that it lies in. Rows are pixels of x.
+extern "C" __global__ void batch_norm_pool_gradients_gathered(const X *x, const T *dy, const u8 *index, const float *mean,
+                                                              int rows, int channels, int height, int width,
+                                                              int out_height, int out_width, double *shares) {
+    Sums sums = {};
+    int channel = CHANNEL;
+    if (channel < channels) {
+        float means[VECTOR];
+        load(mean + channel, means);
+        x += channel, dy += channel, index += channel;
+        i64 row = FIRST_ROW, step = ROW_STEP;
+        for (; row + step < rows; row += 2 * step)
+            add_gathered<2>(sums, x, dy, index, means, (u32)row, (u32)step, channels, height, width, out_height, out_width);
+        if (row < rows)
+            add_gathered<1>(sums, x, dy, index, means, (u32)row, 0, channels, height, width, out_height, out_width);
+    }
+    write_sums(sums, channels, shares);
+}
+
 // The means are over all tiles of the batch.
 extern "C" __global__ void batch_norm_pool_backward_data(const X *x, const T *dy, const u8 *index, T *dx,
                                                          const float *weight, const float *bias, const float *mean,
@@ -177,5 +221,6 @@ extern "C" __global__ void batch_norm_pool_inference_backward(const T *dy, const
 
 EXPORT(batch_norm_pool_apply)
 EXPORT(batch_norm_pool_gradients)
+EXPORT(batch_norm_pool_gradients_gathered)
 EXPORT(batch_norm_pool_backward_data)
 EXPORT(batch_norm_pool_inference_backward)

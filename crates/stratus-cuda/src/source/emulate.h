@@ -52,6 +52,8 @@ struct Thread {
     unsigned mask, parity;
     // Copies that were begun and not waited for, and which group the next one is of.
     unsigned copies, group;
+    // Products that were begun and not waited for, which group the next one is of, and whether tensor cores may not see copies yet: see hopper.cu.
+    unsigned products, product_group, unshown;
     jmp_buf at;
 };
 
@@ -143,7 +145,12 @@ bool advance(unsigned first) {
 
 void run_block() {
     memset(launch->shared, 0xff, launch->shared_bytes);
-    for (unsigned i = 0; i < count; i++) threads[i].state = UNBEGUN, threads[i].parity = threads[i].copies = threads[i].group = 0, free_stacks[i] = count - 1 - i;
+    for (unsigned i = 0; i < count; i++) {
+        Thread &thread = threads[i];
+        thread.state = UNBEGUN;
+        thread.parity = thread.copies = thread.group = thread.products = thread.product_group = thread.unshown = 0;
+        free_stacks[i] = count - 1 - i;
+    }
     free_count = count;
     next_thread = 0;
     while (next_thread < count) {
@@ -236,7 +243,7 @@ template <typename E> const E *all_of(const E &value) {
     return wide[slot] + self / 32 * 32;
 }
 
-// A copy is made when it is waited for: who does not wait finds what was there before.
+// A copy is made when it is waited for: who does not wait finds numbers that are none, and so does who still reads what was there before.
 struct Copy {
     unsigned char *to;
     const void *from;
@@ -252,6 +259,7 @@ void begin_copy(unsigned char *to, const void *from, bool there) {
     if ((size_t)to % 16 || (size_t)from % 16) fail("a copy at a misaligned address", "kernel", 0);
     if (self.copies == MOST_COPIES) fail("too many copies are on their way", "kernel", 0);
     copies[current][self.copies++] = {to, from, there, self.group};
+    memset(to, 0xff, 16);
 }
 
 void wait_copies(unsigned groups) {
@@ -266,6 +274,7 @@ void wait_copies(unsigned groups) {
         else
             memset(copy.to, 0, 16);
     }
+    if (left < self.copies) self.unshown = 1;
     self.copies = left;
 }
 

@@ -17,7 +17,41 @@ pub(crate) fn text(file: &str) -> Option<&'static str> {
         ),
         ("concat", include_str!("concat.cu")),
         ("conv", include_str!("conv.cu")),
-        ("conv_gradient", concat!(include_str!("tensor_cores.cu"), include_str!("conv_gradient.cu"))),
+        (
+            "conv_first",
+            concat!(
+                include_str!("tensor_cores.cu"),
+                include_str!("conv_first_common.cu"),
+                include_str!("conv_first.cu")
+            ),
+        ),
+        (
+            "conv_first_gradient",
+            concat!(
+                include_str!("tensor_cores.cu"),
+                include_str!("conv_gradient_common.cu"),
+                include_str!("conv_first_common.cu"),
+                include_str!("conv_first_gradient.cu")
+            ),
+        ),
+        ("conv_f32", concat!(include_str!("tensor_cores.cu"), include_str!("conv_f32.cu"))),
+        (
+            "conv_gradient",
+            concat!(
+                include_str!("tensor_cores.cu"),
+                include_str!("conv_gradient_common.cu"),
+                include_str!("conv_gradient.cu")
+            ),
+        ),
+        (
+            "conv_gradient_hopper",
+            concat!(
+                include_str!("tensor_cores.cu"),
+                include_str!("hopper.cu"),
+                include_str!("conv_gradient_common.cu"),
+                include_str!("conv_gradient_hopper.cu")
+            ),
+        ),
         ("depthwise", concat!(include_str!("depthwise_common.cu"), include_str!("depthwise.cu"))),
         (
             "depthwise_weights",
@@ -33,4 +67,10 @@ pub(crate) fn text(file: &str) -> Option<&'static str> {
         ("update", include_str!("update.cu")),
     ];
     files.into_iter().find(|(name, _)| *name == file).map(|(_, text)| text)
+}
+
+/// Whether a file uses what only GPUs of compute capability 9.0 have, and none after them.
+#[must_use]
+pub(crate) fn is_for_hopper(file: &str) -> bool {
+    file == "conv_gradient_hopper"
 }

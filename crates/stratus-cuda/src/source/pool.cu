@@ -3,7 +3,11 @@
 // An item is VECTOR channels of a pixel of the result; threads of a grid of any size share items out, neighbours taking neighbouring channels.
 // Backward passes gather as well: a pixel asks the windows that it lies in, so that no two threads add to the same number.
 // Windows are KH x KW pixels, move by SH and SW, and hang over the border by PH and PW; or, where BINS is 1, bins cover the image.
-// INDEX counts items.
+// INDEX counts items. Where CUT is 1, no gradient passes where what is pooled is not positive.
+
+#ifndef CUT
+#define CUT 0
+#endif
 
 // What is in reach of a few loads is loaded at once.
 constexpr int TAPS = KH * KW <= 25 ? KH * KW : 1;
@@ -72,7 +76,7 @@ extern "C" __global__ void max_pool_forward(const T *x, T *y, u8 *index, i64 ite
         if (index) {
             Vector<u8, VECTOR> winners;
 #pragma unroll
-            for (int i = 0; i < VECTOR; i++) winners.at[i] = (u8)winner[i];
+            for (int i = 0; i < VECTOR; i++) winners.at[i] = (u8)(CUT && best[i] <= 0.0f ? 255 : winner[i]);
             *(Vector<u8, VECTOR> *)(index + to) = winners;
         }
     }

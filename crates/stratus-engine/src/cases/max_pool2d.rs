@@ -30,10 +30,18 @@ fn tests() -> Vec<Case> {
     ];
     let mut cases = Vec::new();
     for pool in pools {
-        cases.extend(shapes.iter().flat_map(|&shape| kernels(pool, shape, uniform)));
+        cases.extend(shapes.iter().flat_map(|&shape| kernels(pool, shape, uniform, false)));
     }
     // Few different numbers: the first of several winners counts.
-    cases.extend(kernels(MaxPool2d::new(3, 2, 1), [2, 4, 9, 9], Fill::Whole { low: -1, high: 1 }));
+    cases.extend(kernels(MaxPool2d::new(3, 2, 1), [2, 4, 9, 9], Fill::Whole { low: -1, high: 1 }, false));
+    // Windows of zeros, as behind a rectifier, and of less.
+    for pool in [pools[0], pools[1], pools[2], pools[6], pools[8]] {
+        for shape in shapes {
+            for fill in [Fill::Whole { low: 0, high: 1 }, Fill::Uniform { low: -1.0, high: 0.1 }] {
+                cases.extend(kernels(pool, shape, fill, true));
+            }
+        }
+    }
     cases
 }
 
@@ -41,20 +49,21 @@ fn benchmarks() -> Vec<Case> {
     let uniform = Fill::Uniform { low: -1.0, high: 1.0 };
     [(MaxPool2d::new(2, 2, 0), [64, 8, 28, 28]), (MaxPool2d::new(3, 2, 1), [16, 64, 112, 112])]
         .into_iter()
-        .flat_map(|(pool, shape)| kernels(pool, shape, uniform))
+        .flat_map(|(pool, shape)| kernels(pool, shape, uniform, false))
         .collect()
 }
 
-/// Forward with and without index, and backward, where the window fits.
-fn kernels(pool: MaxPool2d, shape: [usize; 4], fill: Fill) -> Vec<Case> {
+/// Forward with and without index, and backward, where the window fits; with index and backward alone where winners are `cut` off.
+fn kernels(pool: MaxPool2d, shape: [usize; 4], fill: Fill, cut: bool) -> Vec<Case> {
     let size = [shape[2], shape[3]];
     let Ok([height, width]) = pool.output_size(size) else { return Vec::new() };
     let y = [shape[0], shape[1], height, width];
     let name = |kernel: &str| {
         let ceil = if pool.ceil_mode { " ceil" } else { "" };
         let whole = if matches!(fill, Fill::Whole { .. }) { " ties" } else { "" };
+        let cut = if cut { " cut" } else { "" };
         format!(
-            "{kernel} {} window {:?} stride {:?} padding {:?}{ceil}{whole}",
+            "{kernel} {} window {:?} stride {:?} padding {:?}{ceil}{whole}{cut}",
             extents(&shape),
             pool.kernel,
             pool.stride,
@@ -62,16 +71,15 @@ fn kernels(pool: MaxPool2d, shape: [usize; 4], fill: Fill) -> Vec<Case> {
         )
     };
     let forward = |kernel| {
-        Case::new(name(kernel), MaxPoolForward { pool }).filled("x", &shape, Class::Compute, fill).output(
-            "y",
-            &y,
-            Class::Compute,
-        )
+        Case::new(name(kernel), MaxPoolForward { pool, cut })
+            .filled("x", &shape, Class::Compute, fill)
+            .output("y", &y, Class::Compute)
     };
-    let indices = Fill::Window { pool, size, cut: false };
+    let indices = Fill::Window { pool, size, cut };
     let backward = Case::new(name("max_pool_backward"), MaxPoolBackward { pool })
         .input("dy", &y, Class::Compute)
         .filled("index", &y, Class::Index, indices)
         .output("dx", &shape, Class::Compute);
-    vec![forward("max_pool"), forward("max_pool_indexed").output("index", &y, Class::Index), backward]
+    let indexed = forward("max_pool_indexed").output("index", &y, Class::Index);
+    if cut { vec![indexed, backward] } else { vec![forward("max_pool"), indexed, backward] }
 }

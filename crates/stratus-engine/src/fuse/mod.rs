@@ -7,6 +7,7 @@ mod batch_norm_pool;
 mod batch_norm_relu;
 mod concat;
 mod conv_relu;
+mod relu_pool;
 mod siblings;
 mod stem;
 
@@ -67,6 +68,7 @@ pub fn fuse_as(forward: &Program, Fusions { large, stems }: Fusions) -> Result<P
         program.verify(pass)?;
     }
     batch_norm_add::fuse(&mut program);
+    relu_pool::fuse(&mut program);
     if stems {
         stem::fuse(&mut program);
     }

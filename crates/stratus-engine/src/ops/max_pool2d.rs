@@ -1,5 +1,6 @@
 //! Max-pooling, where it could not be fused.
 
+use super::batch_norm::FusedPool;
 use super::{KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape, image_shape};
 use crate::differentiate::Differentiator;
 use crate::lower::Lowering;
@@ -9,14 +10,17 @@ use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
 use stratus_graph::ops::MaxPool2d;
 
-/// `x -> y, index?`; `index` (u8) is the winner's position in its window, in row order.
+/// `x -> y, index?`; `index` (u8) is the winner's position in its window, in row order, or [`FusedPool::CUT`] where no gradient passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MaxPoolForward {
     /// Attributes.
     pub pool: MaxPool2d,
+    /// Whether no gradient passes where the result is not positive: `x` is rectified, and what the rectifier would take from the gradient is known here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
 }
 
-/// `(dy, index) -> dx`.
+/// `(dy, index) -> dx`; nothing passes where `index` is [`FusedPool::CUT`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MaxPoolBackward {
     /// Attributes.
@@ -30,7 +34,7 @@ pub(super) fn lower(op: &MaxPool2d, node: &Node, to: &mut Lowering) -> Result<()
         let shape = to.shape(y);
         outputs.push(to.saved_samples(node, ":index", &shape, DType::U8));
     }
-    to.push(node, MaxPoolForward { pool: *op }, vec![x], vec![], outputs);
+    to.push(node, MaxPoolForward { pool: *op, cut: false }, vec![x], vec![], outputs);
     Ok(())
 }
 
@@ -54,6 +58,9 @@ impl KernelSpec for MaxPoolForward {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[1, 0, 1], [1, 0, 2]])?;
+        if self.cut && FusedPool::from_pool(&self.pool).is_none() {
+            return Err("its window has a position with the number of what is cut off".to_owned());
+        }
         check_pair(&self.pool, operands[0], operands[1], operands.get(2).copied())
     }
 

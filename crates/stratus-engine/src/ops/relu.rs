@@ -27,13 +27,16 @@ pub(super) fn lower(ceiling: Option<f32>, node: &Node, to: &mut Lowering) -> Res
     Ok(())
 }
 
-/// Adds the masking of `dy` by `y > 0` for a kernel that rectifies its own output; returns the masked gradient.
+/// Adds the masking of `dy` by `y > 0` for a kernel that rectifies its own output, where it does not come masked; returns the masked gradient.
 pub(super) fn backward_through_relu(
     step: &Step,
     y: ValueId,
     dy: ValueId,
     to: &mut Differentiator,
 ) -> ValueId {
+    if to.comes_masked(y) {
+        return dy;
+    }
     let masked = to.temporary(y, ":masked");
     let kernel = ReluBackward { ceiling: None };
     to.push(step, kernel, Phase::BackwardData, vec![y, dy], vec![], vec![masked]);
@@ -61,7 +64,12 @@ impl KernelSpec for ReluForward {
     fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
         let (x, y) = (step.inputs[0], step.outputs[0]);
         let Some(dy) = to.gradient(y) else { return Ok(()) };
-        if to.wants_gradient(x) {
+        if !to.wants_gradient(x) {
+            return Ok(());
+        }
+        if self.ceiling.is_none() && to.comes_masked(y) {
+            to.share_gradient(step, x, dy);
+        } else {
             to.add_gradient(x, |to, dx| {
                 let kernel = ReluBackward { ceiling: self.ceiling };
                 to.push(step, kernel, Phase::BackwardData, vec![y, dy], vec![], vec![dx]);

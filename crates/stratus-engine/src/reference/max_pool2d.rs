@@ -1,7 +1,7 @@
 //! Max-pooling.
 
 use super::{Reference, Tensor, Tile, unexpected_operands};
-use crate::ops::{MaxPoolBackward, MaxPoolForward};
+use crate::ops::{FusedPool, MaxPoolBackward, MaxPoolForward};
 use stratus_graph::ops::MaxPool2d;
 
 impl Reference for MaxPoolForward {
@@ -27,7 +27,8 @@ impl Reference for MaxPoolForward {
                     let (position, value) = best.ok_or("a window lies in the padding alone")?;
                     y.set(output, value);
                     if let Some(index) = &mut index {
-                        index.set(output, position as f64);
+                        let is_cut = self.cut && value <= 0.0;
+                        index.set(output, if is_cut { f64::from(FusedPool::CUT) } else { position as f64 });
                     }
                     output += 1;
                 }

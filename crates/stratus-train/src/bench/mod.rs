@@ -1,6 +1,7 @@
 //! Measuring a network's training step: whole, kernel by kernel, with and without stamps; and what brings it its images.
 
 pub mod data;
+pub mod trace;
 
 use crate::compile::{Compiled, Planning, network, open_datasets};
 use crate::feed::{self, Form};
@@ -12,13 +13,13 @@ use std::time::Instant;
 use stratus_data::{BatchBuffer, Loader};
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::session::Hyper;
-use stratus_engine::{Clock, Phase};
+use stratus_engine::{Backend, Clock, Phase};
 
 /// A session with first weights and a real batch, which is trained on again and again.
 pub struct Bench {
     compiled: Compiled,
     batch: BatchBuffer,
-    library: String,
+    backend: Box<dyn Backend>,
     /// Whether the batch lies on the device.
     resident: bool,
 }
@@ -68,6 +69,9 @@ pub struct Floor {
     pub percent_of_floor: f64,
     /// Images a second of the whole step.
     pub images_per_second: f64,
+    /// Bytes of a device's memory that were planned, and that its driver says were taken since it was opened; `None` where there is no device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_bytes: Option<[u64; 2]>,
 }
 
 /// What stamping the clock costs.
@@ -109,7 +113,7 @@ impl Bench {
         let config = feed::training(experiment, datasets.shape, Form::of(plan));
         let batch = Loader::new(datasets.train, config)?.next()?;
         let batch = batch.ok_or(TrainError::Loader(stratus_data::LoaderError::Stopped))?;
-        Ok(Self { compiled, batch, library: opened.backend.describe(), resident: false })
+        Ok(Self { compiled, batch, backend: opened.backend, resident: false })
     }
 
     fn step(&mut self, clock: &mut Clock) -> Result<f64, TrainError> {
@@ -204,11 +208,14 @@ impl Bench {
             })
             .collect();
         let step_s = median(&mut whole);
+        let planned = self.compiled.session.device_bytes().map(|bytes| bytes as u64);
+        let device_bytes = planned.zip(self.backend.device_bytes()).map(<[u64; 2]>::from);
         Ok(Floor {
+            device_bytes,
             network: plan.program.network.clone(),
             precision: plan.program.precision.to_string(),
             batch: plan.program.batch,
-            library: self.library.clone(),
+            library: self.backend.describe(),
             kernels,
             floor_s: median(&mut floors),
             step_s,

@@ -9,6 +9,7 @@ use serde::Serialize;
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::{Choices, Precision, cases};
 use stratus_train::bench::data::{DataRate, data, epochs};
+use stratus_train::bench::trace::Traced;
 use stratus_train::bench::{Bench, Floor};
 use stratus_train::device;
 use stratus_train::experiment::Experiment;
@@ -63,6 +64,15 @@ pub enum What {
         /// Only the cases whose name contains this
         filter: Option<String>,
     },
+    /// A training step on a GPU, measured by our marks and by CUPTI at the same time
+    Trace {
+        /// A built-in experiment, an experiment file or a run directory
+        #[arg(value_name = "EXPERIMENT", default_value = "digits")]
+        target: String,
+        /// Steps
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        runs: u32,
+    },
     /// The operation cases that the tests use, compared with the reference backend: whether this machine computes what it should
     Verify {
         /// Only the cases whose name contains this
@@ -106,9 +116,36 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
             };
             output.result(&rate, || render_rate(&rate))
         }
+        What::Trace { target, runs } => {
+            let traced = open(target)?.trace(*runs as usize)?;
+            output.result(&traced, || render_trace(&traced))
+        }
         What::Verify { filter } => verify(filter.as_deref(), globals, output),
         What::Ops { filter } => ops(filter.as_deref(), globals, output),
     }
+}
+
+fn render_trace(traced: &Traced) -> String {
+    let row = |layer: &str, kernels: usize, marked: f64, traced: f64| {
+        let off =
+            if traced > 0.0 { format!("{:+.2} %", 100.0 * (marked / traced - 1.0)) } else { String::new() };
+        [
+            layer.to_owned(),
+            kernels.to_string(),
+            format!("{:.4}", marked * 1e3),
+            format!("{:.4}", traced * 1e3),
+            off,
+        ]
+    };
+    let heading = ["layer", "kernels", "marks, ms", "CUPTI, ms", "difference"].map(str::to_owned);
+    let mut rows = vec![heading];
+    rows.extend(
+        traced.layers.iter().map(|layer| row(&layer.layer, layer.kernels, layer.marked_s, layer.traced_s)),
+    );
+    let kernels = traced.layers.iter().map(|layer| layer.kernels).sum();
+    rows.push(row("all", kernels, traced.marked_s, traced.traced_s));
+    let Traced { network, precision, batch, library, runs, .. } = traced;
+    format!("{network} {precision} batch {batch}, medians of {runs} steps, {library}\n{}", table(&rows))
 }
 
 fn render_rate(rate: &DataRate) -> String {

@@ -1,6 +1,6 @@
 //! Max-pooling alone, with any window, stride and padding.
 
-use super::fused::{clear_padding, load, numbers};
+use super::fused::{CUT, clear_padding, load, numbers};
 use super::ordered::Ordered;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::rows::Geometry;
@@ -22,6 +22,8 @@ pub struct MaxPool {
     pub(super) covers: [Vec<Cover>; 2],
     /// The windows that each position lies in, by axis and position.
     windows: [Vec<Windows>; 2],
+    /// Whether no gradient passes where the result is not positive.
+    cut: bool,
     level: Level,
     team: Team,
 }
@@ -81,9 +83,16 @@ impl MaxPool {
             strides: pool.stride,
             covers: [covers(0), covers(1)],
             windows: [windows(0), windows(1)],
+            cut: false,
             level,
             team,
         }
+    }
+
+    /// The same, where `cut` with [`CUT`] for the winners that are not positive.
+    #[must_use]
+    pub fn cutting(self, cut: bool) -> Self {
+        Self { cut, ..self }
     }
 
     /// The rows of a plane of the input that a row of the output sees.
@@ -200,6 +209,7 @@ fn pool_row_body<E: Ordered, const K: usize>(
     let (input_row, width) = (pool.input.row, pool.input.width);
     let rows = pool.covers[0][row];
     let coming = pool.coming(row);
+    let (zero, cut) = (E::store(0.0).key(), E::number(usize::from(CUT)));
     for (column, columns) in pool.covers[1].iter().enumerate() {
         let to = column * width;
         for row in coming.clone() {
@@ -233,6 +243,11 @@ fn pool_row_body<E: Ordered, const K: usize>(
                 y[lane] = E::of(best[lane]);
             }
             if !index.is_empty() {
+                if pool.cut {
+                    for lane in 0..K {
+                        winner[lane] = if best[lane] <= zero { cut } else { winner[lane] };
+                    }
+                }
                 let index = &mut index[to + block..][..K];
                 for lane in 0..K {
                     index[lane] = E::index(winner[lane]);

@@ -70,6 +70,10 @@ fn check<E: Ordered + LaneElement>(pool: MaxPool2d, shape: [usize; 4], values: &
             assert!(same, "{level:?} {shape:?} {at}: {} is not {expected}", y.load());
         }
         assert_eq!(index, numbers, "{level:?} {shape:?}");
+        let mut cut = vec![9; outputs];
+        pool.clone().cutting(true).forward(&x, &mut y, &mut cut);
+        let cuts = |(number, y): (&u8, &f32)| if *y <= 0.0 { CUT } else { *number };
+        assert_eq!(cut, numbers.iter().zip(&expected).map(cuts).collect::<Vec<_>>(), "{level:?} {shape:?}");
         let mut without = vec![E::store(7.0); outputs];
         pool.forward(&x, &mut without, &mut []);
         assert!(bytemuck::cast_slice::<E, u8>(&y) == bytemuck::cast_slice::<E, u8>(&without), "{level:?}");

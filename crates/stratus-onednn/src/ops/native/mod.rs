@@ -243,7 +243,7 @@ pub(crate) fn prepare(
             })
         }
         Kernel::MaxPoolForward(k) => {
-            let pool = max_pool(&machine, &k.pool, around.geometry(0)?, around.geometry(1)?);
+            let pool = max_pool(&machine, &k.pool, around.geometry(0)?, around.geometry(1)?).cutting(k.cut);
             typed!(around.one_type(&[0, 1])?, E => {
                 step(0, move |o| pool.forward::<E>(o.elements(0), o.elements(1), o.take(2)))
             })

@@ -1,0 +1,332 @@
+//! Convolutions in f32 by our own kernels, for all three passes: their sums are more exact than cuDNN's, which add one product after the other.
+
+mod gather;
+
+use super::{Maker, Operand, THREADS, int, long};
+use crate::ffi::cudnn::{Pass, Problem};
+use crate::library::Candidate;
+use crate::processor::{Argument, Call, Shape, Source};
+use stratus_engine::DType;
+use stratus_graph::ops::Conv2d;
+
+/// How the product is cut up: see `conv_f32.cu`.
+#[derive(Clone, Copy, Debug)]
+struct Tile {
+    /// Rows and columns of a block, and of a thread.
+    of_block: [usize; 2],
+    of_thread: [usize; 2],
+    /// How many blocks run on a multiprocessor at the same time.
+    blocks: usize,
+    /// Products that a multiprocessor makes in a clock cycle, by estimate.
+    rate: f64,
+}
+
+const TILES: [Tile; 5] = [
+    Tile { of_block: [128, 128], of_thread: [8, 8], blocks: 1, rate: 95.0 },
+    Tile { of_block: [128, 64], of_thread: [8, 8], blocks: 2, rate: 90.0 },
+    Tile { of_block: [64, 64], of_thread: [8, 4], blocks: 3, rate: 75.0 },
+    Tile { of_block: [128, 32], of_thread: [8, 4], blocks: 3, rate: 70.0 },
+    Tile { of_block: [32, 128], of_thread: [8, 4], blocks: 3, rate: 70.0 },
+];
+
+/// How deep a stage is, and how many there are.
+const TILE_K: usize = 16;
+const STAGES: usize = 4;
+/// How many tiles are measured: those of the least estimated time.
+const MEASURED: usize = 3;
+/// The least depth of a part, where there are several.
+const LEAST_DEPTH: usize = 256;
+/// What the sums of all parts may take.
+const MOST_BYTES: usize = 256 << 20;
+/// The most parts, which are blocks of a grid in its third direction.
+const MOST_PARTS: usize = 65_535;
+/// The most places between strides: each is a launch.
+const MOST_PHASES: usize = 64;
+
+/// A product of rows x columns over a depth, which is in parts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Split {
+    parts: usize,
+    /// How long it takes by estimate, in clock cycles.
+    cycles: f64,
+}
+
+impl Tile {
+    fn threads(&self) -> usize {
+        let threads = |side: usize| self.of_block[side] / self.of_thread[side];
+        threads(0) * threads(1)
+    }
+
+    fn name(&self) -> String {
+        let [rows, columns] = self.of_block;
+        format!("stratus:f32:{rows}x{columns}")
+    }
+
+    fn tiles(&self, [rows, columns]: [usize; 2]) -> usize {
+        rows.div_ceil(self.of_block[0]) * columns.div_ceil(self.of_block[1])
+    }
+
+    /// How many parts the depth is cut into: hangs on nothing but its parameters, as results do on it. `elements` are the result's.
+    fn split(&self, [rows, columns, depth]: [usize; 3], elements: usize, multiprocessors: usize) -> Split {
+        // What the memory gives all multiprocessors in a cycle; cycles to begin a block, and another kernel.
+        const MEMORY: f64 = 1500.0;
+        const BEGIN: f64 = 1500.0;
+        let tiles = self.tiles([rows, columns]);
+        let of_depth = (self.of_block[0] * self.of_block[1]) as f64 / self.rate;
+        let bytes = elements * size_of::<f32>();
+        let most = (depth / LEAST_DEPTH).min(MOST_BYTES / bytes.max(1)).clamp(1, MOST_PARTS);
+        let splits = (1..=most.min(8 * multiprocessors)).map(|parts| {
+            // The busiest multiprocessor's blocks; few at a time do not keep it busy.
+            let blocks = (tiles * parts).div_ceil(multiprocessors) as f64;
+            let blocks = blocks.max(0.75 * self.blocks as f64);
+            let sums = if parts > 1 { ((2 * parts + 1) * bytes) as f64 / MEMORY + BEGIN } else { 0.0 };
+            Split { parts, cycles: blocks * (part_of(depth, parts) as f64 * of_depth + BEGIN) + sums }
+        });
+        let fastest = splits.min_by(|a, b| a.cycles.total_cmp(&b.cycles));
+        fastest.unwrap_or(Split { parts: 1, cycles: 0.0 })
+    }
+}
+
+/// The depth of each of some parts but the last.
+fn part_of(depth: usize, parts: usize) -> usize {
+    depth.div_ceil(parts).next_multiple_of(TILE_K)
+}
+
+/// The ways to compute a convolution or a gradient, the fastest by estimate first: none where the kernels do not apply. `arguments` are those of the
+/// input, the weight and the output.
+pub(super) fn candidates(
+    conv: &Conv2d,
+    problem: &Problem,
+    operands: [&Operand; 3],
+    arguments: [Argument; 3],
+    maker: &Maker<'_>,
+) -> Result<Vec<Candidate>, String> {
+    let exact = operands.iter().all(|operand| operand.dtype() == DType::F32) && !problem.tf32;
+    let product = Exact { conv, problem, arguments };
+    if !exact || conv.groups != 1 || !product.is_small() {
+        return Ok(Vec::new());
+    }
+    let multiprocessors = maker.processor.multiprocessors() as usize;
+    let split = |tile: Tile| (tile, tile.split(product.size(), product.elements(), multiprocessors));
+    let mut tiles: Vec<(Tile, Split)> = TILES.into_iter().map(split).collect();
+    tiles.sort_by(|(_, a), (_, b)| a.cycles.total_cmp(&b.cycles));
+    let mut candidates = Vec::new();
+    for (rank, (tile, split)) in tiles.iter().enumerate() {
+        if rank < MEASURED || maker.wanted == Some(&tile.name()) {
+            candidates.push(product.candidate(tile, split.parts, maker)?);
+        }
+    }
+    Ok(candidates)
+}
+
+/// A convolution or a gradient.
+struct Exact<'a> {
+    conv: &'a Conv2d,
+    problem: &'a Problem,
+    arguments: [Argument; 3],
+}
+
+impl Exact<'_> {
+    /// Rows, columns and depth; those of the longest launch of several.
+    fn size(&self) -> [usize; 3] {
+        let Problem { x, y, .. } = self.problem;
+        let Conv2d { kernel, stride, .. } = *self.conv;
+        let taps = kernel[0] * kernel[1];
+        match self.problem.pass {
+            Pass::Forward => [y[0] * y[2] * y[3], y[1], taps * x[1]],
+            Pass::BackwardData => {
+                let side = |side: usize| x[2 + side].div_ceil(stride[side]);
+                let taps = kernel[0].div_ceil(stride[0]) * kernel[1].div_ceil(stride[1]);
+                [x[0] * side(0) * side(1), x[1], taps * y[1]]
+            }
+            Pass::BackwardWeights => [y[1], taps * x[1], y[0] * y[2] * y[3]],
+        }
+    }
+
+    /// Elements of what is made.
+    fn elements(&self) -> usize {
+        let Problem { x, weight, y, .. } = self.problem;
+        match self.problem.pass {
+            Pass::Forward => y.iter().product(),
+            Pass::BackwardData => x.iter().product(),
+            Pass::BackwardWeights => weight.iter().product(),
+        }
+    }
+
+    /// Whether all that the kernels count in `int` fits, and there are not too many launches.
+    fn is_small(&self) -> bool {
+        const MOST: usize = 1 << 30;
+        let Problem { x, weight, y, .. } = self.problem;
+        let Conv2d { kernel, stride, dilation, padding_before, .. } = *self.conv;
+        let reach = |side: usize| {
+            let reach = kernel[side] * dilation[side] + padding_before[side];
+            reach.saturating_add(x[2 + side]).saturating_add(y[2 + side] * stride[side])
+        };
+        let product = |shape: &[usize]| shape.iter().fold(1_usize, |all, &side| all.saturating_mul(side));
+        // Pixels that are gone on to beyond the last ones are fewer than those of a stage.
+        let spare = 2 * TILE_K;
+        let numbers = [
+            product(&[x[0], x[1], x[2], x[3]]),
+            product(&[y[0] * y[2] * y[3] + spare, y[1]]),
+            product(&[weight[0] + spare, weight[1], weight[2], weight[3]]),
+            product(&[reach(0), reach(1), x[1].max(y[1])]),
+        ];
+        numbers.into_iter().all(|number| number > 0 && number < MOST) && product(&stride) <= MOST_PHASES
+    }
+
+    fn candidate(&self, tile: &Tile, parts: usize, maker: &Maker<'_>) -> Result<Candidate, String> {
+        let place = match self.problem.pass {
+            Pass::Forward => 2,
+            Pass::BackwardData => 0,
+            Pass::BackwardWeights => 1,
+        };
+        let made = self.arguments[place];
+        let to = if parts == 1 { made } else { Argument::Scratch(0) };
+        let mut calls = match self.problem.pass {
+            Pass::Forward => vec![self.gather(tile, &self.forward(), to, parts, maker)?],
+            Pass::BackwardData => {
+                let phases = self.phases();
+                let launches = phases.iter().map(|phase| self.gather(tile, phase, to, parts, maker));
+                launches.collect::<Result<_, _>>()?
+            }
+            Pass::BackwardWeights => vec![self.weights(tile, to, parts, maker)?],
+        };
+        let mut scratch_bytes = 0;
+        if parts > 1 {
+            scratch_bytes = parts * self.elements() * size_of::<f32>();
+            calls.push(self.add(tile, made, parts, maker)?);
+        }
+        Ok(Candidate { name: tile.name(), calls, scratch_bytes })
+    }
+
+    fn source(&self, tile: &Tile, vectors: [bool; 2]) -> Source {
+        let pass = match self.problem.pass {
+            Pass::Forward => 0,
+            Pass::BackwardData => 1,
+            Pass::BackwardWeights => 2,
+        };
+        let definitions = [
+            ("TILE_M", tile.of_block[0]),
+            ("TILE_N", tile.of_block[1]),
+            ("MICRO_M", tile.of_thread[0]),
+            ("MICRO_N", tile.of_thread[1]),
+            ("STAGES", STAGES),
+            ("BLOCKS", tile.blocks),
+            ("PASS", pass),
+            ("VECTOR_A", usize::from(vectors[0])),
+            ("VECTOR_B", usize::from(vectors[1])),
+        ];
+        Source {
+            file: "conv_f32",
+            definitions: definitions.map(|(name, value)| (name, value.to_string())).to_vec(),
+        }
+    }
+
+    /// The sources' vectors: of outputs and of channels where these lie side by side.
+    fn vectors(&self) -> [bool; 2] {
+        let [channels, outputs] = [self.problem.x[1], self.problem.y[1]].map(|side| side.is_multiple_of(4));
+        match self.problem.pass {
+            Pass::Forward => [channels, channels],
+            Pass::BackwardData | Pass::BackwardWeights => [outputs, channels],
+        }
+    }
+
+    /// A launch for a product of rows x columns.
+    fn launch(
+        &self,
+        tile: &Tile,
+        name: &str,
+        size: [usize; 2],
+        parts: usize,
+        arguments: Vec<Argument>,
+        maker: &Maker<'_>,
+    ) -> Result<Box<dyn Call>, String> {
+        let [rows, columns] = tile.of_block;
+        let table = if self.problem.pass == Pass::BackwardWeights { 0 } else { rows * 16 };
+        let shape = Shape {
+            grid: [extent(tile.tiles(size))?, 1, extent(parts)?],
+            block: [extent(tile.threads())?, 1, 1],
+            shared: extent(STAGES * TILE_K * (rows + columns) * size_of::<f32>() + table)?,
+        };
+        Ok(Box::new(maker.launch(&self.source(tile, self.vectors()), name, shape, arguments)?))
+    }
+
+    fn weights(
+        &self,
+        tile: &Tile,
+        to: Argument,
+        parts: usize,
+        maker: &Maker<'_>,
+    ) -> Result<Box<dyn Call>, String> {
+        let [x, _, y] = self.arguments;
+        let Problem { x: of_x, y: of_y, .. } = self.problem;
+        let Conv2d { kernel, padding_before, stride, dilation, .. } = *self.conv;
+        let [outputs, columns, pixels] = self.size();
+        let numbers = [outputs, columns, pixels, part_of(pixels, parts)];
+        let numbers = numbers.into_iter().chain([of_x[1], of_x[2], of_x[3], of_y[2], of_y[3], kernel[1]]);
+        let numbers = numbers.chain([padding_before, stride, dilation].into_iter().flatten());
+        let numbers = numbers.chain(moves(tile.rows_at_a_time(), [of_y[3], of_y[2]]));
+        let mut arguments = vec![x, y, to, long(self.elements())];
+        for number in numbers {
+            arguments.push(int(number)?);
+        }
+        self.launch(tile, "convolve_weights", [outputs, columns], parts, arguments, maker)
+    }
+
+    /// Adds up the parts.
+    fn add(
+        &self,
+        tile: &Tile,
+        to: Argument,
+        parts: usize,
+        maker: &Maker<'_>,
+    ) -> Result<Box<dyn Call>, String> {
+        let count = self.elements();
+        // Threads enough where there are few sums of many parts.
+        let most = if count < 1 << 14 { 32 } else { 8 };
+        let height = (parts / 8).next_power_of_two().clamp(1, most);
+        let width = THREADS as usize / height;
+        let shape = Shape {
+            grid: [extent(count.div_ceil(width))?, 1, 1],
+            block: [extent(width)?, extent(height)?, 1],
+            shared: 0,
+        };
+        let arguments = vec![Argument::Scratch(0), to, int(parts)?, long(count)];
+        Ok(Box::new(maker.launch(&self.source(tile, self.vectors()), "add_exactly", shape, arguments)?))
+    }
+}
+
+impl Tile {
+    /// How many rows of a stage threads load at a time, where the depth does not lie side by side.
+    fn rows_at_a_time(&self) -> usize {
+        self.threads() * 4 / self.of_block[1]
+    }
+}
+
+/// What `by` is of the slowest, of the second and of the fastest, of which there are so many of the fastest and of the second.
+fn moves(by: usize, [fastest, second]: [usize; 2]) -> [usize; 3] {
+    [by / fastest / second, by / fastest % second, by % fastest]
+}
+
+fn extent(count: usize) -> Result<u32, String> {
+    u32::try_from(count).map_err(|_| format!("{count} are too many"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_as_deep_as_may_be() {
+        for tile in TILES {
+            for [rows, columns, depth] in
+                [[64, 576, 802_816], [512, 4608, 12_544], [8, 9, 1568], [1568, 512, 4608]]
+            {
+                let split = tile.split([rows, columns, depth], rows * columns, 132);
+                let part = part_of(depth, split.parts);
+                assert!(part * split.parts >= depth);
+                assert!(split.parts == 1 || part >= LEAST_DEPTH, "{tile:?} {split:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! What the kernel gathers from a map: of the input for the convolution, of the output's gradient for that of the input.
+
+use super::{Exact, TILE_K, Tile, moves, part_of};
+use crate::ffi::cudnn::{Pass, Problem};
+use crate::ops::{Maker, int, long};
+use crate::processor::{Argument, Call};
+use stratus_graph::ops::Conv2d;
+
+/// Along a side, the taps that pixels of the input see which lie at one place between strides.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Taps {
+    /// The first of them, the distance of further ones, and how many there are.
+    first: usize,
+    next: usize,
+    count: usize,
+    /// Where the first pixel's first tap lies in the output, and how far back further ones do.
+    offset: i64,
+    back: usize,
+}
+
+impl Taps {
+    fn of(kernel: usize, stride: usize, dilation: usize, padding: usize, phase: usize) -> Self {
+        // Output p sees pixel p * stride - padding + tap * dilation.
+        let mut common = (stride, dilation);
+        while common.1 > 0 {
+            common = (common.1, common.0 % common.1);
+        }
+        let (next, back) = (stride / common.0, dilation / common.0);
+        let distance = |tap: usize| (phase + padding) as i64 - (tap * dilation) as i64;
+        let meets = |tap: &usize| distance(*tap).rem_euclid(stride as i64) == 0;
+        match (0..next.min(kernel)).find(meets) {
+            Some(first) => {
+                let (count, offset) = ((kernel - first).div_ceil(next), distance(first) / stride as i64);
+                Self { first, next, count, offset, back }
+            }
+            None => Self { first: 0, next, count: 0, offset: 0, back },
+        }
+    }
+}
+
+/// A launch of the kernel that gathers a map.
+pub(super) struct Gather {
+    /// Channels of the map, its height and width.
+    map: [usize; 3],
+    /// What is made: its channels, height and width.
+    result: [usize; 3],
+    /// Of the result, pixels of a side that the launch makes, their distance, and the first.
+    pixels: [usize; 2],
+    pixel_step: [usize; 2],
+    first_pixel: [usize; 2],
+    /// In the map, the distance of what these see, where the first's first tap lies, and the distance of its taps.
+    step: [usize; 2],
+    first: [i64; 2],
+    tap: [i64; 2],
+    /// Taps, and which of the kernel's they are.
+    taps: [usize; 2],
+    first_tap: [usize; 2],
+    next_tap: [usize; 2],
+}
+
+impl Exact<'_> {
+    /// The convolution itself.
+    pub(super) fn forward(&self) -> Gather {
+        let Problem { x, y, .. } = self.problem;
+        let Conv2d { kernel, stride, dilation, padding_before, .. } = *self.conv;
+        Gather {
+            map: [x[1], x[2], x[3]],
+            result: [y[1], y[2], y[3]],
+            pixels: [y[2], y[3]],
+            pixel_step: [1, 1],
+            first_pixel: [0, 0],
+            step: stride,
+            first: padding_before.map(|padding| -(padding as i64)),
+            tap: dilation.map(|dilation| dilation as i64),
+            taps: kernel,
+            first_tap: [0, 0],
+            next_tap: [1, 1],
+        }
+    }
+
+    /// The gradient of the input, whose pixels see other taps between strides: by where they lie there.
+    pub(super) fn phases(&self) -> Vec<Gather> {
+        let Problem { x, y, .. } = self.problem;
+        let Conv2d { kernel, stride, dilation, padding_before, .. } = *self.conv;
+        let places = (0..stride[0]).flat_map(|h| (0..stride[1]).map(move |w| [h, w]));
+        // A map may end before it comes to a place.
+        let places = places.filter(|place| place[0] < x[2] && place[1] < x[3]);
+        let phase = |place: [usize; 2]| {
+            let taps = [0, 1].map(|side| {
+                Taps::of(kernel[side], stride[side], dilation[side], padding_before[side], place[side])
+            });
+            Gather {
+                map: [y[1], y[2], y[3]],
+                result: [x[1], x[2], x[3]],
+                pixels: [0, 1].map(|side| (x[2 + side] - place[side]).div_ceil(stride[side])),
+                pixel_step: stride,
+                first_pixel: place,
+                step: [1, 1],
+                first: taps.map(|taps| taps.offset),
+                tap: taps.map(|taps| -(taps.back as i64)),
+                taps: taps.map(|taps| taps.count),
+                first_tap: taps.map(|taps| taps.first),
+                next_tap: taps.map(|taps| taps.next),
+            }
+        };
+        places.map(phase).collect()
+    }
+
+    /// A launch of the kernel.
+    pub(super) fn gather(
+        &self,
+        tile: &Tile,
+        gather: &Gather,
+        to: Argument,
+        parts: usize,
+        maker: &Maker<'_>,
+    ) -> Result<Box<dyn Call>, String> {
+        let [x, weight, y] = self.arguments;
+        let map = if self.problem.pass == Pass::Forward { x } else { y };
+        let [channels, height, width] = gather.map;
+        let [columns, result_height, result_width] = gather.result;
+        let rows = self.problem.x[0] * gather.pixels[0] * gather.pixels[1];
+        let depth = gather.taps[0] * gather.taps[1] * channels;
+        let part = part_of(depth, parts);
+        // Divided by where there are none.
+        let taps_w = gather.taps[1].max(1);
+        let mut arguments = vec![map, weight, to, long(self.elements())];
+        for number in [rows, columns, depth, part, channels, height, width] {
+            arguments.push(int(number)?);
+        }
+        let pairs = [gather.pixels, gather.step];
+        for number in pairs.into_iter().flatten() {
+            arguments.push(int(number)?);
+        }
+        for number in [gather.first, gather.tap].into_iter().flatten() {
+            arguments.push(Argument::Int(i32::try_from(number).map_err(|_| format!("{number} is too far"))?));
+        }
+        let pairs = [
+            [gather.taps[0], taps_w],
+            [result_height, result_width],
+            gather.pixel_step,
+            gather.first_pixel,
+            self.conv.kernel,
+            gather.first_tap,
+            gather.next_tap,
+        ];
+        let moves = [TILE_K, tile.rows_at_a_time()].map(|by| moves(by, [channels, taps_w]));
+        for number in pairs.into_iter().flatten().chain(moves.into_iter().flatten()) {
+            arguments.push(int(number)?);
+        }
+        self.launch(tile, "convolve", [rows, columns], parts, arguments, maker)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Taps;
+
+    #[test]
+    fn every_tap_is_seen_once_and_where_it_lies() {
+        for (kernel, stride, dilation, padding) in
+            [(3, 1, 1, 1), (3, 2, 1, 1), (1, 2, 1, 0), (2, 3, 1, 0), (3, 2, 3, 0), (5, 4, 2, 3), (7, 6, 4, 9)]
+        {
+            for pixel in 0..2 * stride {
+                let taps = Taps::of(kernel, stride, dilation, padding, pixel % stride);
+                let seen = (0..taps.count).map(|i| {
+                    let output = (pixel / stride) as i64 + taps.offset - (i * taps.back) as i64;
+                    (taps.first + i * taps.next, output)
+                });
+                let expected = (0..kernel).filter_map(|tap| {
+                    let distance = (pixel + padding) as i64 - (tap * dilation) as i64;
+                    (distance % stride as i64 == 0).then_some((tap, distance / stride as i64))
+                });
+                assert!(seen.eq(expected), "{kernel} {stride} {dilation} {padding} {pixel}");
+            }
+        }
+    }
+}

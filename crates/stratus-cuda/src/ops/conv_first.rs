@@ -1,0 +1,239 @@
+//! Convolutions of at most four channels, as of a network's first layer, by our own kernel on tensor cores. Those of cuDNN read and multiply eight
+//! channels, and bias and rectifier go through the map once more.
+
+use super::{Maker, Operand, int};
+use crate::ffi::cudnn::Problem;
+use crate::library::Candidate;
+use crate::processor::{Argument, Shape, Source};
+use stratus_engine::{DType, Layout};
+use stratus_graph::ops::Conv2d;
+
+/// What is left to others: more channels, outputs and taps.
+const MOST_CHANNELS: usize = 4;
+const MOST_OUTPUTS: usize = 128;
+const MOST_TAPS: usize = 128;
+/// Shared memory that a block of every GPU from compute capability 8.0 on may have, and a multiprocessor of an H100 has for all of its blocks, of each of
+/// which it keeps a little.
+pub(super) const MOST_SHARED: usize = 99 << 10;
+pub(super) const SHARED_OF_ALL: usize = 227 << 10;
+pub(super) const KEPT: usize = 1 << 10;
+/// All that the kernels count in `int` is less.
+const MOST: usize = 1 << 30;
+/// Bytes of a pixel of a window.
+pub(super) const OF_PIXEL: usize = 8;
+
+/// How the pixels of a block are shared out: warps, and fragments of 16 pixels of each.
+#[derive(Clone, Copy, Debug)]
+struct Split {
+    warps: usize,
+    fragments: usize,
+}
+
+const SPLITS: [Split; 3] =
+    [Split { warps: 8, fragments: 2 }, Split { warps: 4, fragments: 2 }, Split { warps: 4, fragments: 1 }];
+
+impl Split {
+    fn name(self) -> String {
+        format!("stratus:first:{}x{}", self.warps, self.fragments)
+    }
+
+    fn pixels(self) -> usize {
+        self.warps * self.fragments * 16
+    }
+
+    /// How many blocks run on a multiprocessor at the same time, as their registers have room: none where sums alone take too many.
+    fn blocks(self, outputs: usize) -> usize {
+        match (self.fragments, outputs) {
+            (1, 0..=4) | (_, 0..=2) => 24 / self.warps,
+            (1, 5..=8) => 20 / self.warps,
+            (1, _) => 12 / self.warps,
+            (_, 3..=8) => 16 / self.warps,
+            _ => 0,
+        }
+    }
+}
+
+/// A tile of the output's pixels and the window of the input that it sees: rows and columns.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Tile {
+    pub pixels: [usize; 2],
+    pub window: [usize; 2],
+    /// Tiles of all maps.
+    pub count: usize,
+}
+
+/// A convolution of few channels.
+pub(super) struct First<'a> {
+    pub(super) conv: &'a Conv2d,
+    pub(super) problem: &'a Problem,
+}
+
+impl<'a> First<'a> {
+    /// The convolution of such operands (input, weight, output, or a gradient in the place of one), if it is one that these kernels compute.
+    pub fn of(conv: &'a Conv2d, problem: &'a Problem, operands: [&Operand; 3]) -> Option<Self> {
+        let Problem { x, y, .. } = problem;
+        let reach = [0, 1].map(|side| conv.kernel[side].saturating_mul(conv.dilation[side]));
+        let padded = [0, 1].map(|side| {
+            let padding = conv.padding_before[side].saturating_add(conv.padding_after[side]);
+            x[2 + side].saturating_add(padding).saturating_add(reach[side])
+        });
+        let product = |numbers: &[usize]| numbers.iter().fold(1_usize, |all, &n| all.saturating_mul(n));
+        let fits = conv.groups == 1
+            && (1..=MOST_CHANNELS).contains(&x[1])
+            && (1..=MOST_OUTPUTS).contains(&y[1])
+            && (1..=MOST_TAPS).contains(&product(&conv.kernel))
+            && [product(&[x[0], padded[0], padded[1], x[1]]), product(&[y[0], y[2], y[3]])]
+                .iter()
+                .all(|number| (1..MOST).contains(number))
+            && operands
+                .iter()
+                .all(|operand| operand.layout.same_bytes(&Layout::channels_last(&operand.value.shape)));
+        fits.then_some(Self { conv, problem })
+    }
+
+    pub fn taps(&self) -> usize {
+        self.conv.kernel[0] * self.conv.kernel[1]
+    }
+
+    /// The tile of at most so many pixels that takes the least time by estimate, in units of what a pixel takes; none where not one window has room.
+    pub fn tile(&self, pixels: usize, of_window_pixel: f64, room: usize) -> Option<Tile> {
+        let Problem { y, .. } = self.problem;
+        let Conv2d { kernel, stride, dilation, .. } = *self.conv;
+        let tile = |width: usize| {
+            let mut tile = [(pixels / width).min(y[2]), width];
+            let mut count = y[0];
+            for (side, extent) in tile.iter_mut().enumerate() {
+                let parts = y[2 + side].div_ceil(*extent);
+                *extent = y[2 + side].div_ceil(parts);
+                count *= parts;
+            }
+            let window =
+                [0, 1].map(|side| (tile[side] - 1) * stride[side] + (kernel[side] - 1) * dilation[side] + 1);
+            Tile { pixels: tile, window, count }
+        };
+        let time = |tile: &Tile| {
+            tile.count as f64 * (pixels as f64 + of_window_pixel * (tile.window[0] * tile.window[1]) as f64)
+        };
+        (1..=pixels.min(y[3]))
+            .map(tile)
+            .filter(|tile| tile.window[0] * tile.window[1] * OF_PIXEL <= room)
+            .min_by(|a, b| time(a).total_cmp(&time(b)))
+    }
+
+    /// What a kernel is told of taps, maps and tiles, in its order.
+    pub fn geometry(&self, tile: &Tile) -> impl Iterator<Item = usize> {
+        let Problem { x, y, .. } = self.problem;
+        let Conv2d { kernel, stride, padding_before, dilation, .. } = *self.conv;
+        let pairs = [dilation, [x[2], x[3]], [y[2], y[3]], stride, padding_before, tile.pixels, tile.window];
+        [y[1], self.taps(), kernel[1]].into_iter().chain(pairs.into_iter().flatten())
+    }
+
+    /// The ways to compute the output, bias and rectifier included. `arguments` are those of the input, the weight and the output.
+    pub fn candidates(
+        &self,
+        [x, weight, y]: [Argument; 3],
+        bias: Option<Argument>,
+        relu: bool,
+        maker: &Maker<'_>,
+    ) -> Result<Vec<Candidate>, String> {
+        if self.problem.types != [DType::Bf16; 3] {
+            return Ok(Vec::new());
+        }
+        let outputs = self.problem.y[1];
+        // Of eight each, in groups of four where there are as many.
+        let fragments = outputs.div_ceil(8);
+        let fragments =
+            if fragments > 8 { fragments.next_multiple_of(4) } else { fragments.next_power_of_two() };
+        let steps = self.taps().div_ceil(4);
+        let mut candidates = Vec::new();
+        let asked = |split: &Split| maker.wanted.is_none_or(|name| name == split.name());
+        for split in SPLITS.into_iter().filter(|split| split.blocks(fragments) > 0 && asked(split)) {
+            // Weights, biases and tables, as the kernel has them.
+            let kept = steps * fragments * 32 * 8 + steps * 4 * 4 + fragments * 8 * 4 + split.pixels() * 8;
+            // Products of a pixel, at 1300 in a clock cycle, against the half cycle of a pixel of a window.
+            let of_window_pixel = 0.5 / ((steps * 16 * fragments * 8) as f64 / 1300.0);
+            let Some(tile) = self.tile(split.pixels(), of_window_pixel, MOST_SHARED.saturating_sub(kept))
+            else {
+                continue;
+            };
+            let shared = kept + tile.window[0] * tile.window[1] * OF_PIXEL;
+            let blocks = split.blocks(fragments);
+            let definitions = [
+                ("CHANNELS", self.problem.x[1]),
+                ("OUTPUTS", fragments),
+                ("STEPS", steps),
+                ("WARPS", split.warps),
+                ("FRAGMENTS", split.fragments),
+                ("BLOCKS", blocks),
+                ("VECTOR", usize::from(outputs.is_multiple_of(2 * fragments.min(4)))),
+                ("BIAS", usize::from(bias.is_some())),
+                ("RELU", usize::from(relu)),
+            ];
+            let source = Source {
+                file: "conv_first",
+                definitions: definitions.map(|(name, value)| (name, value.to_string())).to_vec(),
+            };
+            let resident = blocks.min(SHARED_OF_ALL / (shared + KEPT)).max(1);
+            let grid = tile.count.min(resident * maker.processor.multiprocessors() as usize);
+            let extent = |count: usize| u32::try_from(count).map_err(|_| format!("{count} are too many"));
+            let shape = Shape {
+                grid: [extent(grid)?, 1, 1],
+                block: [extent(split.warps * 32)?, 1, 1],
+                shared: extent(shared)?,
+            };
+            let mut arguments = vec![x, weight, bias.unwrap_or(Argument::Null), y];
+            for number in [tile.count].into_iter().chain(self.geometry(&tile)) {
+                arguments.push(int(number)?);
+            }
+            let launch = maker.launch(&source, "conv_first", shape, arguments)?;
+            candidates.push(Candidate {
+                name: split.name(),
+                calls: vec![Box::new(launch)],
+                scratch_bytes: 0,
+            });
+        }
+        Ok(candidates)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ffi::cudnn::Pass;
+
+    /// A convolution of squares with as much padding on both sides.
+    fn check(conv: Conv2d, batch: usize, size: usize, most_wasted: f64) -> Result<(), String> {
+        let [height, width] = conv.output_size([size, size]).map_err(|error| error.to_string())?;
+        let problem = Problem {
+            pass: Pass::Forward,
+            x: [batch, conv.in_channels, size, size],
+            weight: conv.weight_shape(),
+            y: [batch, conv.out_channels, height, width],
+            padding_before: conv.padding_before,
+            padding_after: conv.padding_after,
+            stride: conv.stride,
+            dilation: conv.dilation,
+            types: [DType::Bf16; 3],
+            tf32: false,
+        };
+        let first = First { conv: &conv, problem: &problem };
+        for pixels in SPLITS.map(Split::pixels) {
+            const ROOM: usize = 36 << 10;
+            let tile = first.tile(pixels, 0.1, ROOM).ok_or("no tile")?;
+            let [rows, columns] = tile.pixels;
+            assert!(rows * columns <= pixels && tile.window[0] * tile.window[1] * OF_PIXEL <= ROOM);
+            assert_eq!(tile.count, batch * height.div_ceil(rows) * width.div_ceil(columns));
+            let wasted = (tile.count * pixels) as f64 / (batch * height * width) as f64;
+            assert!(wasted < most_wasted, "{conv:?}: {tile:?} of {pixels}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn tiles_are_full() -> Result<(), String> {
+        check(Conv2d::new(3, 64, 7, 2, 3), 256, 224, 1.001)?;
+        check(Conv2d::new(3, 64, 11, 4, 2), 512, 224, 1.3)?;
+        check(Conv2d::new(3, 64, 3, 1, 1), 128, 224, 1.001)?;
+        check(Conv2d::new(1, 8, 3, 1, 1), 1024, 28, 1.35)
+    }
+}

@@ -1,0 +1,137 @@
+// A convolution of at most four channels on tensor cores, with bias and rectifier: bf16 maps that lie channels last, sums in f32, one group.
+//
+// It is the product of pixels x (tap, channel) and (tap, channel) x outputs. A block makes tiles of pixels one after the other, each with all outputs: it
+// keeps the weights in shared memory and loads the window of a tile there. A warp makes 16 * FRAGMENTS pixels of it.
+//
+// A step of the product is 16 columns of the first factor: four taps of four channels. Which column is which hangs on nothing but both factors agreeing,
+// so that a lane takes the four channels of one tap: columns 2 l, 2 l + 1, 2 l + 8 and 2 l + 9 for l = lane % 4. For the same reason the outputs lie in
+// fragments in such an order that a lane holds neighbouring ones: those of GROUP fragments.
+//
+// OUTPUTS: fragments of 8 outputs. STEPS: taps / 4, rounded up. VECTOR: whether a lane's outputs are stored at once. BIAS, RELU: what it ends with.
+
+const int THREADS = WARPS * 32;
+const int PIXELS = WARPS * FRAGMENTS * 16;
+const int GROUP = OUTPUTS < 4 ? OUTPUTS : 4;
+// Fragments of the weights that a lane loads at once.
+const int PAIR = OUTPUTS < 2 ? 1 : 2;
+static_assert(OUTPUTS % GROUP == 0, "groups of fragments are whole");
+
+// The output in a column of a fragment.
+__device__ __forceinline__ int output_of(int fragment, int column) {
+    return fragment / GROUP * GROUP * 8 + column / 2 * GROUP * 2 + fragment % GROUP * 2 + column % 2;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+    conv_first(const bf16 *__restrict__ x, const bf16 *__restrict__ weight, const float *__restrict__ bias, bf16 *__restrict__ y, int tiles, int outputs,
+               int taps, int kernel_w, int dilation_h, int dilation_w, int height, int width, int out_height, int out_width, int stride_h, int stride_w,
+               int pad_h, int pad_w, int tile_h, int tile_w, int window_h, int window_w) {
+    DYNAMIC_SHARED(unsigned char, shared);
+    uint2 *weights = (uint2 *)shared;
+    int *distance = (int *)(weights + STEPS * OUTPUTS * 32);
+    float *biases = (float *)(distance + STEPS * 4);
+    int2 *pixels = (int2 *)(biases + OUTPUTS * 8);
+    uint2 *window = (uint2 *)(pixels + PIXELS);
+    const Geometry geometry = {height, width, out_height, out_width, stride_h, stride_w, pad_h, pad_w, tile_h, tile_w, window_h, window_w};
+    const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+
+#pragma unroll 4
+    for (int at = thread; at < STEPS * OUTPUTS * 32; at += THREADS) {
+        const int of_lane = at / PAIR % 32;
+        const int fragment = at / (PAIR * 32) % (OUTPUTS / PAIR) * PAIR + at % PAIR;
+        const int tap = at / (OUTPUTS * 32) * 4 + of_lane % 4, output = output_of(fragment, of_lane / 4);
+        weights[at] = load_pixel(weight + (output * taps + tap) * CHANNELS, tap < taps && output < outputs);
+    }
+    // Where a tap lies from a pixel's first one, in pixels.
+    for (int tap = thread; tap < STEPS * 4; tap += THREADS)
+        distance[tap] = tap < taps ? tap / kernel_w * dilation_h * window_w + tap % kernel_w * dilation_w : 0;
+    for (int output = thread; output < OUTPUTS * 8; output += THREADS) biases[output] = BIAS && output < outputs ? bias[output] : 0.0f;
+
+    // Where a pixel's first tap lies in the window, and where the pixel does in the tile. In shared memory, as registers are few.
+    for (int pixel = thread; pixel < PIXELS; pixel += THREADS) {
+        const int row = pixel / tile_w, column = pixel % tile_w;
+        pixels[pixel] = make_int2(row < tile_h ? row * stride_h * window_w + column * stride_w : 0, row << 16 | column);
+    }
+    const int2 *own = pixels + warp * FRAGMENTS * 16 + lane / 4;
+    __syncthreads();
+
+    for (int at = blockIdx.x; at < tiles; at += gridDim.x) {
+        const Tile tile = tile_at(at, geometry);
+        load_window<THREADS>(window, x, tile, geometry);
+        __syncthreads();
+
+        float sum[FRAGMENTS][OUTPUTS][4];
+#pragma unroll
+        for (int j = 0; j < OUTPUTS; j++) {
+            const int output = output_of(j, lane % 4 * 2);
+#pragma unroll
+            for (int i = 0; i < FRAGMENTS; i++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) sum[i][j][e] = BIAS ? biases[output + e % 2] : 0.0f;
+        }
+        int first[FRAGMENTS][2];
+#pragma unroll
+        for (int i = 0; i < FRAGMENTS * 2; i++) first[i / 2][i % 2] = own[i * 8].x;
+#pragma unroll 2
+        for (int step = 0; step < STEPS; step++) {
+            // Beyond the last tap there is nothing, whatever its weight of zero would be multiplied with.
+            const bool there = step * 4 + lane % 4 < taps;
+            const uint2 *tap = window + distance[step * 4 + lane % 4];
+            u32 a[FRAGMENTS][4];
+#pragma unroll
+            for (int i = 0; i < FRAGMENTS; i++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const uint2 pixel = tap[first[i][half]];
+                    a[i][half] = there ? pixel.x : 0;
+                    a[i][half + 2] = there ? pixel.y : 0;
+                }
+#pragma unroll
+            for (int j = 0; j < OUTPUTS; j += PAIR) {
+                const uint2 *from = weights + (step * OUTPUTS + j) * 32 + lane * PAIR;
+                if constexpr (PAIR == 2) {
+                    const uint4 b = *(const uint4 *)from;
+#pragma unroll
+                    for (int i = 0; i < FRAGMENTS; i++) {
+                        multiply_add(sum[i][j], a[i], b.x, b.y);
+                        multiply_add(sum[i][j + PAIR - 1], a[i], b.z, b.w);
+                    }
+                } else {
+                    const uint2 b = *from;
+#pragma unroll
+                    for (int i = 0; i < FRAGMENTS; i++) multiply_add(sum[i][j], a[i], b.x, b.y);
+                }
+            }
+        }
+        // All have read the window.
+        __syncthreads();
+
+#pragma unroll
+        for (int i = 0; i < FRAGMENTS; i++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int place = own[i * 16 + half * 8].y, row = place >> 16, column = place & 0xffff;
+                if (row >= tile_h || tile.row + row >= out_height || tile.column + column >= out_width) continue;
+                bf16 *to = y + (((i64)tile.n * out_height + tile.row + row) * out_width + tile.column + column) * outputs;
+#pragma unroll
+                for (int group = 0; group < OUTPUTS; group += GROUP) {
+                    const int output = output_of(group, lane % 4 * 2);
+                    float v[GROUP * 2];
+#pragma unroll
+                    for (int e = 0; e < GROUP * 2; e++) {
+                        v[e] = sum[i][group + e / 2][half * 2 + e % 2];
+                        // What is not a number passes.
+                        if (RELU && v[e] <= 0.0f) v[e] = 0.0f;
+                    }
+#if VECTOR
+                    if (output < outputs) store(to + output, v);
+#else
+#pragma unroll
+                    for (int e = 0; e < GROUP * 2; e++)
+                        if (output + e < outputs) narrow(v[e], to[output + e]);
+#endif
+                }
+            }
+    }
+}
+
+EXPORT(conv_first)

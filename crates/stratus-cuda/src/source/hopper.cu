@@ -1,0 +1,154 @@
+// The tensor cores of Hopper GPUs (compute capability 9.0, compiled for sm_90a): products of matrices in shared memory that four warps, a warpgroup,
+// begin together and do not wait for.
+//
+// Both factors lie with the products' depth (k) as rows: a row of 64 elements of one k is 128 bytes, 8 rows are a pattern of 1024 bytes at a multiple of
+// 1024, in which row r has its chunks of 16 bytes exchanged: chunk c lies at c ^ r. More than 8 k follow `stride` bytes on, more than 64 elements
+// `leading` bytes on. This is the PTX ISA's canonical layout ((T,8,m),(8,k)):((1,T,LBO),(8T,SBO)) of matrices that are MN-major, swizzled by 128 bytes.
+
+// The next multiple of a pattern's size, for which a launch has room.
+const int PATTERN = 1024;
+
+#ifndef EMULATED
+__device__ __forceinline__ SharedAddress next_pattern(SharedAddress at) { return (at + PATTERN - 1) / PATTERN * PATTERN; }
+
+// What a factor is given as: its address, `leading` and `stride` in units of 16 bytes, and that it is swizzled by 128 bytes. To go on by a multiple of
+// PATTERN bytes, add their number / 16.
+__device__ __forceinline__ u64 factor_at(SharedAddress at, int leading, int stride) {
+    return (u64)((at & 0x3ffff) >> 4) | (u64)(leading >> 4) << 16 | (u64)(stride >> 4) << 32 | 1ull << 62;
+}
+
+// What this thread's copies have written may be read by tensor cores, behind a barrier.
+__device__ __forceinline__ void show_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Before the first product, and after sums were touched.
+__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+// The products that were begun since the last call are a group.
+__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+// Waits for all groups but the last N.
+template <int N> __device__ __forceinline__ void wait_products() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+
+// Keeps the compiler from moving what touches sums across this place.
+template <int N> __device__ __forceinline__ void keep_sums(float (&sum)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(sum[i])::"memory");
+}
+
+#define SUMS_4(at) "+f"(sum[at]), "+f"(sum[at + 1]), "+f"(sum[at + 2]), "+f"(sum[at + 3])
+#define SUMS_16(at) SUMS_4(at), SUMS_4(at + 4), SUMS_4(at + 8), SUMS_4(at + 12)
+#define SUMS_32(at) SUMS_16(at), SUMS_16(at + 16)
+#define NAMES_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES_64 NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, " \
+    "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define NAMES_96 NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, " \
+    "%79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define NAMES_128 NAMES_96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+
+// Adds the product of 64x16 and 16xCOLUMNS elements of bf16 to 64xCOLUMNS sums. Warp w of the warpgroup has rows 16 w and on: lane l in sum[4 j + e] that
+// of row l / 4 + 8 (e / 2) and column 8 j + 2 (l % 4) + e % 2.
+template <int COLUMNS> __device__ __forceinline__ void multiply_tiles(float (&sum)[COLUMNS / 2], u64 a, u64 b);
+
+#define MULTIPLY_TILES(columns, names, at_a, at_b, ...)                                                                                    \
+    template <> __device__ __forceinline__ void multiply_tiles<columns>(float(&sum)[columns / 2], u64 a, u64 b) {                            \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" names "}, " at_a ", " at_b ", 1, 1, 1, 1, 1;" \
+                     : __VA_ARGS__                                                                                                         \
+                     : "l"(a), "l"(b));                                                                                                    \
+    }
+MULTIPLY_TILES(128, NAMES_64, "%64", "%65", SUMS_32(0), SUMS_32(32))
+MULTIPLY_TILES(192, NAMES_96, "%96", "%97", SUMS_32(0), SUMS_32(32), SUMS_32(64))
+MULTIPLY_TILES(256, NAMES_128, "%128", "%129", SUMS_32(0), SUMS_32(32), SUMS_32(64), SUMS_32(96))
+#else
+// The emulation reads factors as the PTX ISA says that they lie, when they are begun and again when they are waited for: they must be the same.
+inline SharedAddress next_pattern(SharedAddress at) {
+    return emulated::launch->shared + (at - emulated::launch->shared + PATTERN - 1) / PATTERN * PATTERN;
+}
+
+inline u64 factor_at(SharedAddress at, int leading, int stride) {
+    const u64 address = at - emulated::launch->shared;
+    return (address & 0x3ffff) >> 4 | (u64)(leading >> 4) << 16 | (u64)(stride >> 4) << 32 | 1ull << 62;
+}
+
+namespace emulated {
+
+// A product that was begun and not waited for.
+struct Product {
+    u64 a, b, read;
+    float *sum;
+    unsigned columns, group;
+};
+
+const unsigned MOST_PRODUCTS = 32;
+Product products[MOST_THREADS][MOST_PRODUCTS];
+
+// An element of a factor, its place among rows or columns and its depth.
+u16 element(u64 factor, unsigned place, unsigned depth) {
+    if (factor >> 62 != 1 || (factor >> 49 & 7) != 0) fail("a factor is not swizzled by 128 bytes", "kernel", 0);
+    const u64 start = (factor & 0x3fff) << 4, leading = (factor >> 16 & 0x3fff) << 4, stride = (factor >> 32 & 0x3fff) << 4;
+    if (start % 1024 || leading % 1024 || stride % 1024) fail("a factor's pattern lies at no multiple of its size", "kernel", 0);
+    const u64 unswizzled = start + place / 64 * leading + depth / 8 * stride + depth % 8 * 128 + place % 64 * 2;
+    // Bits 7 to 9 of an address change bits 4 to 6.
+    const u64 address = unswizzled ^ (unswizzled >> 3 & 0x70);
+    if (address + 2 > launch->shared_bytes) fail("a factor lies outside shared memory", "kernel", 0);
+    u16 bits;
+    memcpy(&bits, launch->shared + address, 2);
+    return bits;
+}
+
+// Adds this thread's part of a product, if `add`, and returns a sum over the bits that were read.
+u64 multiply(const Product &product, bool add) {
+    const unsigned warp = current / 32 % 4, lane = current % 32;
+    u64 read = 0;
+    auto next = [&](u64 factor, unsigned place, unsigned depth) {
+        const u16 bits = element(factor, place, depth);
+        read = (read ^ bits) * 0x100000001b3ull;
+        return __uint_as_float((u32)bits << 16);
+    };
+    for (unsigned depth = 0; depth < 16; depth++) {
+        float rows[2];
+        for (unsigned half = 0; half < 2; half++) rows[half] = next(product.a, 16 * warp + lane / 4 + 8 * half, depth);
+        for (unsigned j = 0; j < product.columns / 8; j++)
+            for (unsigned right = 0; right < 2; right++) {
+                const float column = next(product.b, 8 * j + lane % 4 * 2 + right, depth);
+                for (unsigned half = 0; half < 2 && add; half++) product.sum[4 * j + 2 * half + right] += rows[half] * column;
+            }
+    }
+    return read;
+}
+
+void wait_products(unsigned groups) {
+    Thread &self = threads[current];
+    unsigned left = 0;
+    for (unsigned i = 0; i < self.products; i++) {
+        const Product product = products[current][i];
+        if (product.group + groups >= self.product_group)
+            products[current][left++] = product;
+        else if (multiply(product, true) != product.read)
+            fail("a factor was written before its product was made", "kernel", 0);
+    }
+    self.products = left;
+}
+
+} // namespace emulated
+
+inline void show_copies() { emulated::threads[emulated::current].unshown = 0; }
+inline void begin_products() {}
+inline void commit_products() { emulated::threads[emulated::current].product_group++; }
+template <int N> void wait_products() { emulated::wait_products(N); }
+template <int N> void keep_sums(float (&)[N]) {}
+
+template <int COLUMNS> void multiply_tiles(float (&sum)[COLUMNS / 2], u64 a, u64 b) {
+    using namespace emulated;
+    static_assert(COLUMNS % 8 == 0 && COLUMNS <= 256, "shapes that there are");
+    Thread &self = threads[current];
+    if (self.products == MOST_PRODUCTS) fail("too many products are on their way", "kernel", 0);
+    for (unsigned i = 0; i < count; i++)
+        if (threads[i].unshown) fail("copies are not shown to tensor cores", "kernel", 0);
+    Product product = {a, b, 0, sum, COLUMNS, self.product_group};
+    product.read = multiply(product, false);
+    products[current][self.products++] = product;
+}
+#endif
+
