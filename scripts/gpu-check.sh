@@ -2,12 +2,12 @@
 # Checks Stratus on a machine with an NVIDIA GPU that need not have a toolchain nor a network: with programs that were built elsewhere.
 #
 #   scripts/gpu-check.sh pack FOLDER       here: builds the programs, and our kernels' machine code where NVRTC is found, into FOLDER
-#   scripts/gpu-check.sh run FOLDER PART…  there: libraries checks digits resume overhead trace compare; all of them where none is named
+#   scripts/gpu-check.sh run FOLDER PART…  there: libraries digits resume trace overhead warm_up checks networks compare; all of them where none is named
 #
-# `checks` are cases, tiles and parity at the same time, and beside them PyTorch compiles its networks, which takes it minutes; `compare` then measures
-# each network and its peers in turn. `networks` measures ours alone.
+# `warm_up` has PyTorch compile its networks, which takes it minutes, beside what follows: `checks` (cases, tiles and parity at the same time) and
+# `networks` (ours alone, planned for the first time). `compare` waits for it, and then measures each network and its peers in turn.
 # `run` prints what each part printed and a short table at the end, and fails where a part failed. OUT names a folder for raw output.
-# NETWORKS='resnet50:256 …' (name:batch) says what is measured; PRECISIONS='bf16'; PEERS='eager compiled'.
+# NETWORKS='resnet50:256 …' (name:batch) says what is measured; PRECISIONS='bf16'; PEERS='eager compiled'; PARITY='on_a_gpu::vgg'.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mode=${1:-} folder=${2:-}
@@ -85,7 +85,10 @@ resume() { # killed in its midst and continued, against not: the weights must be
     "$folder/stratus" train digits "${settings[@]}" --out "$out/whole" >/dev/null 2>&1 || return 1
     "$folder/stratus" train digits "${settings[@]}" --out "$out/killed" >/dev/null 2>&1 &
     pid=$!
-    until [ "$(wc -l <"$out/killed/epochs.csv" 2>/dev/null || echo 0)" -gt 4 ] || ! kill -0 $pid 2>/dev/null; do sleep 0.02; done
+    until [ -e "$out/killed/epochs.csv" ] && [ "$(wc -l <"$out/killed/epochs.csv")" -gt 4 ]; do
+        kill -0 $pid 2>/dev/null || return 1
+        sleep 0.02
+    done
     kill -9 $pid
     wait $pid 2>/dev/null
     "$folder/stratus" train "$out/killed" 2>&1 | grep -o 'continued after iteration [0-9]*' || return 1
@@ -126,19 +129,19 @@ run() {
     export STRATUS_CACHE=$folder/cache STRATUS_EXPECT_GPU=1 RUST_BACKTRACE=0
     networks=${NETWORKS:-resnet50:256 resnet18:256 vgg11:128 alexnet:512 googlenet:256}
     checks=()
-    [ $# -gt 0 ] || set -- libraries checks digits resume overhead trace compare
+    [ $# -gt 0 ] || set -- libraries digits resume trace overhead warm_up checks networks compare
     for name; do
         case $name in
         libraries) part "$name" "$folder/stratus" doctor --no-measure ;;
         cases) part "$name" timeout 120 "$folder/stratus" bench verify --set train.device=cuda --set train.tf32=false ;;
-        parity) part "$name" timeout 240 "$folder/parity" on_a_gpu ;;
+        parity) part "$name" timeout 240 "$folder/parity" "${PARITY:-on_a_gpu}" --test-threads 4 ;;
         tiles) part "$name" timeout 120 "$folder/oracle" on_a_gpu ;;
         resume) part "$name" resume ;;
         overhead) part "$name" synthetic overhead resnet50 256 bf16 --pairs 40 ;;
         trace) part "$name" synthetic trace vgg11 128 bf16 --runs 10 ;;
         digits) part "$name" digits ;;
+        warm_up) warm_up ;;
         checks)
-            warm_up
             for check in cases tiles parity; do
                 bash scripts/gpu-check.sh run "$folder" "$check" >"$out/$check.log" 2>&1 &
                 checks+=("$check:$!")
@@ -146,9 +149,10 @@ run() {
             for check in "${checks[@]}"; do
                 part "${check%:*}" awaited "${check#*:}" "$out/${check%:*}.log"
             done
-            wait
             ;;
         compare)
+            wait
+            echo "## peers are compiled after $SECONDS s"
             for network in $networks; do
                 for precision in ${PRECISIONS:-bf16}; do
                     part "$network $precision" measured "${network%:*}" "${network#*:}" "$precision"

@@ -9,8 +9,15 @@ use std::path::PathBuf;
 use stratus_cuda::Cuda;
 use stratus_engine::backend::step_key;
 use stratus_engine::cases;
+use stratus_engine::differentiate::differentiate;
+use stratus_engine::fuse::fuse_as;
+use stratus_engine::lower::lower;
+use stratus_engine::ops::SgdUpdate;
 use stratus_engine::plan::{Persistent, Plan};
-use stratus_engine::{Choices, Precision};
+use stratus_engine::program::Mode;
+use stratus_engine::update::{Optimiser, update};
+use stratus_engine::{Backend, Choices, Precision};
+use stratus_graph::zoo;
 
 /// `STRATUS_KERNELS_OUT` keeps the machine code: a folder that `STRATUS_CACHE/kernels` may be on a machine with a GPU.
 fn out() -> PathBuf {
@@ -53,5 +60,27 @@ fn compile(capability: u32, multiprocessors: u32) {
                 }
             }
         }
+    }
+}
+
+/// What the training of whole networks takes: `STRATUS_KERNELS_FOR='resnet50:256 vgg11:128'` names networks and batches, whose kernels are then ready
+/// where they are trained.
+#[test]
+fn whole_networks_are_compiled() {
+    let named = std::env::var("STRATUS_KERNELS_FOR").unwrap_or_else(|_| "digits:64".to_owned());
+    let backend = match Cuda::compiling(90, 132, out()) {
+        Ok(backend) => backend,
+        Err(reason) => return eprintln!("SKIPPED: {reason}"),
+    };
+    for entry in named.split_whitespace() {
+        let (name, batch) = entry.split_once(':').unwrap();
+        let network = zoo::find(name).unwrap();
+        let graph = (network.build)(&(network.defaults)()).unwrap();
+        let forward = lower(&graph, Mode::Train, Precision::Bf16, batch.parse().unwrap()).unwrap();
+        let backward = differentiate(&fuse_as(&forward, backend.fusions()).unwrap()).unwrap();
+        let sgd = SgdUpdate { momentum: 0.9, weight_decay: 1e-4, nesterov: false, rate: 1.0 };
+        let program = update(&backward, Optimiser::Sgd(sgd)).unwrap();
+        // As for measuring: whatever could be taken is compiled.
+        Plan::prepare(&backend, &program, Choices::default(), true, &mut Persistent::default()).unwrap();
     }
 }

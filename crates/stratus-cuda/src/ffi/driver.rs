@@ -47,6 +47,9 @@ unsafe impl Send for Gpu {}
 // SAFETY: as above; the driver locks what it must.
 unsafe impl Sync for Gpu {}
 
+/// The oldest CUDA that a driver may be for: it brings the newest of the functions that are called here.
+const LEAST: [u32; 2] = [12, 8];
+
 /// The driver's version as `major.minor` of the newest CUDA that it runs, and how many GPUs there are.
 ///
 /// # Errors
@@ -68,7 +71,14 @@ impl Gpu {
     /// # Errors
     /// What the driver said.
     pub fn open(ordinal: u32) -> Result<Arc<Self>, String> {
-        let (_, count) = driver()?;
+        let (version, count) = driver()?;
+        let numbers: Vec<u32> = version.split('.').filter_map(|part| part.parse().ok()).collect();
+        if numbers[..] < LEAST[..] {
+            let [major, minor] = LEAST;
+            return Err(format!(
+                "the driver is for CUDA {version}, the least that is used is {major}.{minor}"
+            ));
+        }
         if ordinal >= count {
             return Err(format!("there are {count} GPUs, none has the number {ordinal}"));
         }

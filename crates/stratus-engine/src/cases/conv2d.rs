@@ -90,6 +90,8 @@ fn tests() -> Vec<Case> {
         (grouped(dense(96, 64, 5, 1, 2), 2), 1, [5, 5]),
         // Dense 3x3 of channels that do not fill their last register, either way.
         (bias(dense(24, 40, 3, 1, 1)), 2, [7, 9]),
+        // So many pixels that sums over them are taken in parts.
+        (dense(8, 16, 3, 1, 1), 3, [28, 28]),
         // Dense 5x5 of whole registers of channels, over edges of every kind.
         (bias(dense(32, 16, 5, 1, 2)), 2, [7, 9]),
         (
