@@ -3,51 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod common;
+
+use common::kernels;
 use stratus_cuda::Cuda;
-use stratus_engine::cases::{self, Case, Class, Fill, Operand};
-use stratus_engine::ops::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
+use stratus_engine::cases::{self};
 use stratus_engine::reference::ReferenceBackend;
-use stratus_engine::{Choices, Kernel, Precision, Role};
+use stratus_engine::{Choices, Precision};
 use stratus_graph::ops::Conv2d;
-
-/// A kernel's case, of inputs and outputs.
-fn case(kernel: impl Into<Kernel>, name: &str, inputs: [Operand; 2], output: Operand) -> Case {
-    Case {
-        name: name.to_owned(),
-        kernel: kernel.into(),
-        inputs: inputs.into(),
-        updates: Vec::new(),
-        outputs: vec![Operand { fill: Fill::Garbage, role: Role::Buffer, ..output }],
-        precisions: vec![Precision::F32, Precision::Bf16],
-    }
-}
-
-/// The three kernels of a convolution.
-fn kernels(conv: Conv2d, batch: usize, size: [usize; 2]) -> [Case; 3] {
-    let [height, width] = conv.output_size(size).unwrap();
-    let operand = |name, shape: &[usize], class, role| {
-        let fill = Fill::Uniform { low: -1.0, high: 1.0 };
-        Operand { name, shape: shape.to_vec(), class, role, fill }
-    };
-    let map = |name, channels, [height, width]: [usize; 2]| {
-        operand(name, &[batch, channels, height, width], Class::Compute, Role::Buffer)
-    };
-    let weight = |class, role| operand("weight", &conv.weight_shape(), class, role);
-    let x = || map("x", conv.in_channels, size);
-    let y = || map("y", conv.out_channels, [height, width]);
-    let read = || weight(Class::Compute, Role::Parameter);
-    let name = format!("{batch}x{size:?} {conv:?}");
-    [
-        case(Conv2dForward { conv, relu: false }, &format!("forward {name}"), [x(), read()], y()),
-        case(Conv2dBackwardData { conv }, &format!("backward_data {name}"), [y(), read()], x()),
-        case(
-            Conv2dBackwardWeights { conv },
-            &format!("backward_weights {name}"),
-            [x(), y()],
-            weight(Class::Master, Role::Buffer),
-        ),
-    ]
-}
 
 /// Compares all three kernels in both precisions, on so many multiprocessors.
 fn check(conv: Conv2d, batch: usize, size: [usize; 2], multiprocessors: usize) {

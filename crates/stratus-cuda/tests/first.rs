@@ -3,12 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod common;
+
+use common::{compare_by_name, emulated, reference};
 use stratus_cuda::Cuda;
-use stratus_engine::backend::step_key;
 use stratus_engine::cases::{self, Case, Class, Fill, Operand};
 use stratus_engine::ops::{Conv2dBackwardWeights, Conv2dForward};
-use stratus_engine::plan::{Persistent, Plan};
-use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::{Choices, Kernel, Precision, Role};
 use stratus_graph::ops::Conv2d;
 
@@ -43,26 +43,12 @@ fn kernels(conv: Conv2d, relu: bool, batch: usize, size: [usize; 2]) -> [Case; 2
     ]
 }
 
-/// Compares a case by the kernel of a name, forwards and backwards: the same bits, whatever the order of threads and blocks.
+/// Compares a case by the kernel of a name.
 fn compare(case: &Case, split: &str, multiprocessors: u32) {
     let name = format!("stratus:first:{split}");
-    let program = case.program(Precision::Bf16).unwrap();
-    let key = step_key(&program, &program.steps[0]);
-    let choices = Choices { implementations: [(key, name.clone())].into(), ..Choices::default() };
-    let [got, again] = [false, true].map(|backwards| {
-        let cuda = Cuda::emulated_with(multiprocessors, backwards).unwrap();
-        let prepared =
-            Plan::prepare(&cuda, &program, choices.clone(), false, &mut Persistent::default()).unwrap();
-        let runs = prepared.plan.steps.iter().any(|step| step.implementation == name);
-        assert!(runs, "`{}` is not run by {name}", case.name);
-        cases::run(&cuda, case, Precision::Bf16, choices.clone())
-            .unwrap_or_else(|error| panic!("{name} `{}`: {error}", case.name))
-    });
-    let expected = cases::run(&ReferenceBackend, case, Precision::Bf16, Choices::default()).unwrap();
-    case.compare(Precision::Bf16, &expected, &got)
-        .unwrap_or_else(|error| panic!("{name} `{}`: {error}", case.name));
-    let bits = |results: &[Vec<f64>]| -> Vec<u64> { results.iter().flatten().map(|x| x.to_bits()).collect() };
-    assert_eq!(bits(&got), bits(&again), "{name} `{}` hangs on the order of the threads", case.name);
+    let expected = reference(case, Precision::Bf16);
+    let compared = compare_by_name(case, Precision::Bf16, &name, &expected, &emulated(multiprocessors));
+    compared.unwrap_or_else(|error| panic!("{name} `{}`: {error}", case.name));
 }
 
 fn check(conv: Conv2d, batch: usize, size: [usize; 2], multiprocessors: u32) {

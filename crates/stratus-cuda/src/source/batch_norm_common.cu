@@ -104,3 +104,20 @@ __device__ __forceinline__ void write_sums(Sums &sums, int channels, double *sha
         to[channels + i] = sums[VECTOR + i];
     }
 }
+
+// Adds `ROWS` rows of gradients and of the same times what is left of x without its mean.
+template <int ROWS>
+__device__ __forceinline__ void add_products(Sums &sums, const Inputs (&inputs)[ROWS],
+                                             const float (&gradients)[ROWS][VECTOR], const float (&mean)[VECTOR]) {
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) {
+        float sum = 0.0f, weighted = 0.0f;
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            sum += gradients[r][i];
+            weighted = fmaf(gradients[r][i], widen(inputs[r].at[i]) - mean[i], weighted);
+        }
+        sums[i] += sum;
+        sums[VECTOR + i] += weighted;
+    }
+}

@@ -143,17 +143,7 @@ __device__ __forceinline__ void add_gathered(Sums &sums, const X *x, const T *dy
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
         gather(gradients[r], dy, index, row + r * step, channels, height, width, out_height, out_width);
-#pragma unroll
-    for (int i = 0; i < VECTOR; i++) {
-        float sum = 0.0f, weighted = 0.0f;
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            sum += gradients[r][i];
-            weighted = fmaf(gradients[r][i], widen(inputs[r].at[i]) - mean[i], weighted);
-        }
-        sums[i] += sum;
-        sums[VECTOR + i] += weighted;
-    }
+    add_products<ROWS>(sums, inputs, gradients, mean);
 }
 
 // The same sums where windows overlap: every pixel of x is read once, not once for each window that it lies in. Rows are pixels of x.

@@ -87,23 +87,6 @@ extern "C" __global__ void batch_norm_settle(const double *shares, int count, in
     running_var[channel] = (float)(running_var[channel] + momentum * (unbiased - running_var[channel]));
 }
 
-// Adds `ROWS` rows of gradients and of the same times what is left of x without its mean.
-template <int ROWS>
-__device__ __forceinline__ void add_products(Sums &sums, const Inputs (&inputs)[ROWS],
-                                             const float (&gradients)[ROWS][VECTOR], const float (&mean)[VECTOR]) {
-#pragma unroll
-    for (int i = 0; i < VECTOR; i++) {
-        float sum = 0.0f, weighted = 0.0f;
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            sum += gradients[r][i];
-            weighted = fmaf(gradients[r][i], widen(inputs[r].at[i]) - mean[i], weighted);
-        }
-        sums[i] += sum;
-        sums[VECTOR + i] += weighted;
-    }
-}
-
 template <int ROWS>
 __device__ __forceinline__ void add_gradients(Sums &sums, const Affine &affine, const X *x, const T *dy, i64 row,
                                               i64 x_stride, i64 y_stride) {

@@ -1,7 +1,15 @@
 //! What several tests share.
 
-use stratus_engine::Kernel;
-use stratus_engine::cases::Case;
+#![allow(dead_code, clippy::unwrap_used, reason = "no test uses all of it; a test fails by panicking")]
+
+use stratus_cuda::Cuda;
+use stratus_engine::backend::step_key;
+use stratus_engine::cases::{self, Case, Class, Fill, Operand};
+use stratus_engine::ops::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
+use stratus_engine::plan::{Persistent, Plan};
+use stratus_engine::reference::ReferenceBackend;
+use stratus_engine::{Choices, EngineError, Kernel, Precision, Role};
+use stratus_graph::ops::Conv2d;
 
 /// The tiles of the kernels that make gradients of weights on tensor cores.
 const TILES: [&str; 14] = [
@@ -27,4 +35,90 @@ pub fn tiles_for(case: &Case, capability: u32) -> impl Iterator<Item = &'static 
     let channels = |input: usize| case.inputs.get(input).map_or(1, |input| input.shape[1]);
     let hopper = dense && capability == 90 && [0, 1].iter().all(|&input| channels(input).is_multiple_of(8));
     TILES.into_iter().filter(move |tile| dense && (hopper || !tile.starts_with("wgmma")))
+}
+
+/// An emulation of so many multiprocessors, whose threads and blocks go forwards and backwards.
+pub fn emulated(multiprocessors: u32) -> [Cuda; 2] {
+    [false, true].map(|backwards| Cuda::emulated_with(multiprocessors, backwards).unwrap())
+}
+
+/// The choice of the implementation of a name for a case's step, which must be what runs.
+pub fn by_name(case: &Case, precision: Precision, name: &str, cuda: &Cuda) -> Choices {
+    let program = case.program(precision).unwrap();
+    let key = step_key(&program, &program.steps[0]);
+    let choices = Choices { implementations: [(key, name.to_owned())].into(), ..Choices::default() };
+    let prepared = Plan::prepare(cuda, &program, choices.clone(), false, &mut Persistent::default()).unwrap();
+    let runs = prepared.plan.steps.iter().any(|step| step.implementation == name);
+    assert!(runs, "`{}` is not run by {name}", case.name);
+    choices
+}
+
+/// What a case gives on the reference backend.
+pub fn reference(case: &Case, precision: Precision) -> Vec<Vec<f64>> {
+    cases::run(&ReferenceBackend, case, precision, Choices::default()).unwrap()
+}
+
+/// Runs a case by the implementation of a name and compares it with what is expected; on two GPUs, or on one whose threads go forwards and on one whose go
+/// backwards, with the same bits.
+pub fn compare_by_name(
+    case: &Case,
+    precision: Precision,
+    name: &str,
+    expected: &[Vec<f64>],
+    orders: &[Cuda; 2],
+) -> Result<(), String> {
+    let choices = by_name(case, precision, name, &orders[0]);
+    let [got, again] = orders.each_ref().map(|cuda| cases::run(cuda, case, precision, choices.clone()));
+    let got = got.map_err(|error| error.to_string())?;
+    case.compare(precision, expected, &got)?;
+    same_bits(&got, again)
+}
+
+pub fn same_bits(got: &[Vec<f64>], again: Result<Vec<Vec<f64>>, EngineError>) -> Result<(), String> {
+    let again = again.map_err(|error| format!("backwards: {error}"))?;
+    let bits = |results: &[Vec<f64>]| -> Vec<u64> { results.iter().flatten().map(|x| x.to_bits()).collect() };
+    let (got, again) = (bits(got), bits(&again));
+    match got.iter().zip(&again).position(|(got, again)| got != again) {
+        Some(position) => Err(format!("result {position} hangs on the order of the threads")),
+        None if got.len() != again.len() => Err("another number of results".to_owned()),
+        None => Ok(()),
+    }
+}
+/// A kernel's case, of inputs and outputs.
+fn case(kernel: impl Into<Kernel>, name: &str, inputs: [Operand; 2], output: Operand) -> Case {
+    Case {
+        name: name.to_owned(),
+        kernel: kernel.into(),
+        inputs: inputs.into(),
+        updates: Vec::new(),
+        outputs: vec![Operand { fill: Fill::Garbage, role: Role::Buffer, ..output }],
+        precisions: vec![Precision::F32, Precision::Bf16],
+    }
+}
+
+/// The three kernels of a convolution.
+pub fn kernels(conv: Conv2d, batch: usize, size: [usize; 2]) -> [Case; 3] {
+    let [height, width] = conv.output_size(size).unwrap();
+    let operand = |name, shape: &[usize], class, role| {
+        let fill = Fill::Uniform { low: -1.0, high: 1.0 };
+        Operand { name, shape: shape.to_vec(), class, role, fill }
+    };
+    let map = |name, channels, [height, width]: [usize; 2]| {
+        operand(name, &[batch, channels, height, width], Class::Compute, Role::Buffer)
+    };
+    let weight = |class, role| operand("weight", &conv.weight_shape(), class, role);
+    let x = || map("x", conv.in_channels, size);
+    let y = || map("y", conv.out_channels, [height, width]);
+    let read = || weight(Class::Compute, Role::Parameter);
+    let name = format!("{batch}x{size:?} {conv:?}");
+    [
+        case(Conv2dForward { conv, relu: false }, &format!("forward {name}"), [x(), read()], y()),
+        case(Conv2dBackwardData { conv }, &format!("backward_data {name}"), [y(), read()], x()),
+        case(
+            Conv2dBackwardWeights { conv },
+            &format!("backward_weights {name}"),
+            [x(), y()],
+            weight(Class::Master, Role::Buffer),
+        ),
+    ]
 }
