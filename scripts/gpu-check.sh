@@ -13,6 +13,7 @@ cd "$(dirname "$0")/.."
 mode=${1:-} folder=${2:-}
 [ -n "$mode" ] && [ -n "$folder" ] || { sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2; }
 shift 2
+networks=${NETWORKS:-resnet50:256 resnet18:256 vgg11:128 alexnet:512 googlenet:256}
 
 built() { # crate test: builds a test program, and says where it is
     cargo test --release --locked -q -p "$1" --test "$2" --no-run --message-format=json |
@@ -30,7 +31,7 @@ pack() {
     strip -o "$folder/stratus" "${CARGO_TARGET_DIR:-target}/release/stratus"
     strip -o "$folder/parity" "$(built stratus-train parity)"
     strip -o "$folder/oracle" "$(built stratus-cuda oracle)"
-    STRATUS_KERNELS_OUT=$PWD/$folder/cache/kernels cargo test --release --locked -q -p stratus-cuda --test compiles
+    STRATUS_KERNELS_OUT=$PWD/$folder/cache/kernels STRATUS_KERNELS_FOR=$networks cargo test --release --locked -q -p stratus-cuda --test compiles
     du -sh "$folder"
 }
 
@@ -127,7 +128,6 @@ run() {
     out=${OUT:-$(mktemp -d)}
     folder=$(realpath "$folder")
     export STRATUS_CACHE=$folder/cache STRATUS_EXPECT_GPU=1 RUST_BACKTRACE=0
-    networks=${NETWORKS:-resnet50:256 resnet18:256 vgg11:128 alexnet:512 googlenet:256}
     checks=()
     [ $# -gt 0 ] || set -- libraries digits resume trace overhead warm_up checks networks compare
     for name; do
