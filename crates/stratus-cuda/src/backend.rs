@@ -115,16 +115,6 @@ impl Cuda {
         })
     }
 
-    /// Its name, where it is a GPU.
-    #[must_use]
-    pub fn gpu_name(&self) -> Option<&str> {
-        match &self.machine {
-            Machine::Gpu(gpu) => Some(&gpu.name),
-            #[cfg(feature = "emulation")]
-            Machine::Emulated | Machine::Compiling => None,
-        }
-    }
-
     /// The names of the libraries and their versions.
     #[must_use]
     pub fn libraries(&self) -> Vec<(&'static str, String)> {
@@ -173,12 +163,8 @@ impl Cuda {
     /// Where there is no C++ compiler.
     #[cfg(feature = "emulation")]
     pub fn emulated() -> Result<Self, String> {
-        Ok(Self {
-            processor: Arc::new(crate::emulation::Emulation::new()?),
-            library: None,
-            machine: Machine::Emulated,
-            free_at_first: 0,
-        })
+        // Few: loops over a grid take more than one turn.
+        Self::emulated_with(4, false)
     }
 
     /// The same with some number of multiprocessors, its threads and blocks in order or backwards.

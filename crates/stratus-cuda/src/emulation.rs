@@ -36,11 +36,6 @@ struct Kernels {
 }
 
 impl Emulation {
-    /// An emulation with few multiprocessors: loops over a grid take more than one turn.
-    pub fn new() -> Result<Self, String> {
-        Self::with(4, false)
-    }
-
     /// An emulation with some multiprocessors, whose blocks and threads run in order or backwards.
     pub fn with(multiprocessors: u32, backwards: bool) -> Result<Self, String> {
         library::check_compiler()?;

@@ -153,32 +153,25 @@ impl Arena {
         }
     }
 
-    /// A part of it, where it lies or copied.
-    pub fn read(&self, start: usize, bytes: usize) -> Result<Cow<'_, [u8]>, EngineError> {
+    /// Copies a part of it.
+    pub fn copy_to(&self, start: usize, to: &mut [u8]) -> Result<(), EngineError> {
         match self {
-            Self::Host(arena) => Ok(Cow::Borrowed(&arena.as_slice()[start..start + bytes])),
-            Self::Device(arena) => {
-                // Of whole words, so that it can be seen as numbers of any type.
-                let mut copy = vec![0_u64; bytes.div_ceil(8)];
-                let view: &mut [u8] = bytemuck::cast_slice_mut(&mut copy);
-                arena.device.read(arena.address + start as u64, &mut view[..bytes])?;
-                Ok(Cow::Owned(view[..bytes].to_vec()))
+            Self::Host(arena) => {
+                to.copy_from_slice(&arena.as_slice()[start..start + to.len()]);
+                Ok(())
             }
+            Self::Device(arena) => arena.device.read(arena.address + start as u64, to),
         }
     }
 
     /// Numbers of a part of it, where they lie or copied.
     pub fn read_as<T: bytemuck::Pod>(&self, start: usize, bytes: usize) -> Result<Cow<'_, [T]>, EngineError> {
-        match self {
-            Self::Host(arena) => {
-                Ok(Cow::Borrowed(bytemuck::cast_slice(&arena.as_slice()[start..start + bytes])))
-            }
-            Self::Device(arena) => {
-                let mut copy = vec![T::zeroed(); bytes / size_of::<T>()];
-                arena.device.read(arena.address + start as u64, bytemuck::cast_slice_mut(&mut copy))?;
-                Ok(Cow::Owned(copy))
-            }
+        if let Self::Host(arena) = self {
+            return Ok(Cow::Borrowed(bytemuck::cast_slice(&arena.as_slice()[start..start + bytes])));
         }
+        let mut copy = vec![T::zeroed(); bytes / size_of::<T>()];
+        self.copy_to(start, bytemuck::cast_slice_mut(&mut copy))?;
+        Ok(Cow::Owned(copy))
     }
 
     pub fn write(&mut self, start: usize, bytes: &[u8]) -> Result<(), EngineError> {

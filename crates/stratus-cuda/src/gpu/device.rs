@@ -65,17 +65,16 @@ impl GpuDevice {
         if pinned.as_ref().is_none_or(|pinned| pinned.bytes() < bytes.len()) {
             *pinned = Some(Pinned::new(&self.gpu, bytes.len()).map_err(failed)?);
         }
-        let memory = self.memory.iter().find(|memory| memory.holds(address));
-        let (Some(memory), Some(pinned)) = (memory, pinned) else {
-            return Err(failed("an address lies in no memory of the session".to_owned()));
-        };
+        let Some(pinned) = pinned else { return Ok(()) };
+        let memory = holding(&self.memory, address).map_err(failed)?;
         pinned.send(bytes, memory, address).map_err(failed)
     }
+}
 
-    fn holding(&self, address: u64) -> Result<&Memory, EngineError> {
-        let found = self.memory.iter().find(|memory| memory.holds(address));
-        found.ok_or_else(|| self.failed("an address lies in no memory of the session".to_owned()))
-    }
+/// The memory that an address lies in.
+fn holding(memory: &[Memory], address: u64) -> Result<&Memory, String> {
+    let found = memory.iter().find(|memory| memory.holds(address));
+    found.ok_or_else(|| "an address lies in no memory of the session".to_owned())
 }
 
 /// Sets marks behind steps, or none where no time is asked for.
@@ -133,14 +132,18 @@ impl Device for GpuDevice {
         if bytes.is_empty() {
             return Ok(());
         }
-        self.holding(address)?.write(address, bytes).map_err(|reason| self.failed(reason))
+        holding(&self.memory, address)
+            .and_then(|memory| memory.write(address, bytes))
+            .map_err(|reason| self.failed(reason))
     }
 
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), EngineError> {
         if bytes.is_empty() {
             return Ok(());
         }
-        self.holding(address)?.read(address, bytes).map_err(|reason| self.failed(reason))
+        holding(&self.memory, address)
+            .and_then(|memory| memory.read(address, bytes))
+            .map_err(|reason| self.failed(reason))
     }
 
     fn stage(&mut self, buffer: usize, inputs: [(u64, &[u8]); 2]) -> Result<(), EngineError> {

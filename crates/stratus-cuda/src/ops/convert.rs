@@ -141,7 +141,7 @@ pub(super) mod tests {
 
     /// Runs a kernel on a part of the batch, given where its operands lie.
     pub fn run(kernel: &dyn OnGpu, operands: &[Operand], counts: [usize; 3], addresses: &[u64], tile: Tile) {
-        let processor: Arc<dyn Processor> = Arc::new(Emulation::new().unwrap());
+        let processor: Arc<dyn Processor> = Arc::new(Emulation::with(4, false).unwrap());
         let maker = Maker { processor: &processor, library: None, wanted: None, measure: false };
         let made = kernel.make(operands, counts, &maker).unwrap();
         let mut scratch = vec![0u64; made.scratch_bytes.div_ceil(8) + 1];

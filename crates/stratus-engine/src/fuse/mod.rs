@@ -31,15 +31,7 @@ pub const LARGE_MAP: usize = 8 << 20;
 /// # Errors
 /// Only where verification fails.
 pub fn fuse(forward: &Program) -> Result<Program, EngineError> {
-    fuse_joining(forward, LARGE_MAP)
-}
-
-/// As [`fuse`], with another size than [`LARGE_MAP`].
-///
-/// # Errors
-/// Only where verification fails.
-pub fn fuse_joining(forward: &Program, large: usize) -> Result<Program, EngineError> {
-    fuse_as(forward, Fusions { large, ..Fusions::default() })
+    fuse_as(forward, Fusions::default())
 }
 
 /// What is worth fusing on a device.

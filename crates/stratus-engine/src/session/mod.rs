@@ -156,7 +156,7 @@ impl Session {
         let marks = programs
             .iter()
             .map(|p: &LoadedProgram| p.passes.iter().map(|(steps, tiles)| steps.len() * tiles).sum());
-        let measured = Vec::with_capacity(marks.max().unwrap_or(0) + DeviceSlot::ALL.len());
+        let measured = Vec::with_capacity(marks.max().unwrap_or(0) + DeviceSlot::ALL.len() + 1);
         Ok(Self { arena, persistent, programs, metrics: Metrics::default(), measured, launched: None })
     }
 
@@ -326,8 +326,9 @@ impl Session {
     fn read_metrics(&self) -> Result<Metrics, EngineError> {
         let Some(place) = self.persistent.values.get("metrics") else { return Ok(Metrics::default()) };
         let Location::Persistent(start) = place.location else { return Ok(Metrics::default()) };
-        let values = self.arena.read_as::<f64>(start, place.bytes)?;
-        let [loss, samples, top1, top5] = std::array::from_fn::<f64, { METRICS.len() }, _>(|i| values[i]);
+        let mut values = [0.0; METRICS.len()];
+        self.arena.copy_to(start, bytemuck::cast_slice_mut(&mut values))?;
+        let [loss, samples, top1, top5] = values;
         Ok(Metrics { loss, samples, top1, top5 })
     }
 
@@ -477,7 +478,7 @@ impl Session {
             Location::Transient(start) => self.persistent.bytes + start,
             Location::External(_) => return Ok(Cow::Borrowed(&[])),
         };
-        self.arena.read(start, place.bytes)
+        self.arena.read_as(start, place.bytes)
     }
 }
 

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use stratus_engine::differentiate::differentiate;
-use stratus_engine::fuse::fuse_joining;
+use stratus_engine::fuse::{Fusions, fuse_as};
 use stratus_engine::lower::lower;
 use stratus_engine::ops::SgdUpdate;
 use stratus_engine::plan::{Persistent, Plan, PreparedPlan};
@@ -51,7 +51,7 @@ pub fn sgd() -> Optimiser {
 
 /// Every fusion, of small maps too.
 pub fn fuse(forward: &Program) -> Result<Program, stratus_engine::EngineError> {
-    fuse_joining(forward, 0)
+    fuse_as(forward, Fusions { large: 0, ..Fusions::default() })
 }
 
 /// Forward, fused, backward, update.

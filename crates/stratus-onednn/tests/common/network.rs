@@ -1,6 +1,6 @@
 //! Small networks in every program that a training run has, on any backend.
 
-use stratus_engine::fuse::{fuse, fuse_joining};
+use stratus_engine::fuse::{Fusions, fuse, fuse_as};
 use stratus_engine::lower::{lower, refresh};
 use stratus_engine::micro_batch::micro_batches;
 use stratus_engine::ops::SgdUpdate;
@@ -100,7 +100,8 @@ pub fn training_by(optimiser: Optimiser, graph: &Graph, precision: Precision, ba
 }
 
 fn differentiated(graph: &Graph, precision: Precision, batch: usize) -> Program {
-    let forward = fuse_joining(&lower(graph, Mode::Train, precision, batch).unwrap(), 0).unwrap();
+    let fusions = Fusions { large: 0, ..Fusions::default() };
+    let forward = fuse_as(&lower(graph, Mode::Train, precision, batch).unwrap(), fusions).unwrap();
     differentiate::differentiate(&forward).unwrap()
 }
 
