@@ -7,13 +7,14 @@
 # `warm_up` has PyTorch compile its networks, which takes it minutes, beside what follows: `checks` (cases, tiles and parity at the same time) and
 # `networks` (ours alone, planned for the first time). `compare` waits for it, and then measures each network and its peers in turn.
 # `run` prints what each part printed and a short table at the end, and fails where a part failed. OUT names a folder for raw output.
-# NETWORKS='resnet50:256 …' (name:batch) says what is measured; PRECISIONS='bf16'; PEERS='eager compiled'; PARITY='on_a_gpu::vgg'.
+# NETWORKS='resnet50:256 …' (name:batch) and PRECISIONS='bf16 f16' say what is packed and measured; PEERS='eager compiled'; PARITY='on_a_gpu::vgg'.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mode=${1:-} folder=${2:-}
-[ -n "$mode" ] && [ -n "$folder" ] || { sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2; }
+[ -n "$mode" ] && [ -n "$folder" ] || { sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2; }
 shift 2
 networks=${NETWORKS:-resnet50:256 resnet18:256 vgg11:128 alexnet:512 googlenet:256}
+precisions=${PRECISIONS:-bf16}
 
 built() { # crate test: builds a test program, and says where it is
     cargo test --release --locked -q -p "$1" --test "$2" --no-run --message-format=json |
@@ -31,7 +32,13 @@ pack() {
     strip -o "$folder/stratus" "${CARGO_TARGET_DIR:-target}/release/stratus"
     strip -o "$folder/parity" "$(built stratus-train parity)"
     strip -o "$folder/oracle" "$(built stratus-cuda oracle)"
-    STRATUS_KERNELS_OUT=$PWD/$folder/cache/kernels STRATUS_KERNELS_FOR=$networks cargo test --release --locked -q -p stratus-cuda --test compiles
+    local network precision entries=""
+    for network in $networks; do
+        for precision in $precisions; do
+            entries+=" $network:$precision"
+        done
+    done
+    STRATUS_KERNELS_OUT=$PWD/$folder/cache/kernels STRATUS_KERNELS_FOR=$entries cargo test --release --locked -q -p stratus-cuda --test compiles
     du -sh "$folder"
 }
 
@@ -119,7 +126,7 @@ peers() { # network:batch precision
 warm_up() { # what is compiled is kept on disk
     case ${PEERS:-eager compiled} in *compiled*) ;; *) return ;; esac
     for network in $networks; do
-        timeout 240 python3 scripts/gpu-peers.py --networks "$network" --modes compiled --precisions "${PRECISIONS:-bf16}" --steps 1 >/dev/null 2>&1 &
+        timeout 240 python3 scripts/gpu-peers.py --networks "$network" --modes compiled --precisions "$precisions" --steps 1 >/dev/null 2>&1 &
     done
 }
 
@@ -154,7 +161,7 @@ run() {
             wait
             echo "## peers are compiled after $SECONDS s"
             for network in $networks; do
-                for precision in ${PRECISIONS:-bf16}; do
+                for precision in $precisions; do
                     part "$network $precision" measured "${network%:*}" "${network#*:}" "$precision"
                     part "$network peers" peers "$network" "$precision"
                 done
@@ -162,7 +169,7 @@ run() {
             ;;
         networks)
             for network in $networks; do
-                for precision in ${PRECISIONS:-bf16}; do
+                for precision in $precisions; do
                     part "$network $precision" measured "${network%:*}" "${network#*:}" "$precision"
                 done
             done

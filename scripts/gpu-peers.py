@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Training steps of PyTorch on a GPU: what Stratus is measured against there.
 
-A step is forward under autocast, loss, backward, update by SGD with momentum (fused, gradients set to none), and reading the loss. The batch lies
-on the device; maps and weights lie channels last; cuDNN measures its algorithms first. `compiled` has the model compiled as a whole.
+A step is forward under autocast, loss, backward, update by SGD with momentum (fused, gradients set to none), and reading the loss; in f16 the loss is
+scaled by `GradScaler`. The batch lies on the device; maps and weights lie channels last; cuDNN measures its algorithms first. `compiled` has the model
+compiled as a whole.
 
     python3 scripts/gpu-peers.py --networks 'resnet50:256 alexnet:512' --modes 'eager compiled'
 
@@ -16,6 +17,8 @@ import time
 import torch
 import torchvision
 
+# What autocast computes in; in f32 there is none.
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 ARGUMENTS = {"googlenet": {"aux_logits": False, "init_weights": False}}
 
 
@@ -27,14 +30,17 @@ def measure(network, batch, mode, precision, steps):
     y = torch.randint(0, 1000, (batch,), device="cuda")
     optimiser = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, fused=True)
     criterion = torch.nn.CrossEntropyLoss()
+    scaler = torch.amp.GradScaler("cuda", enabled=precision == "f16")
     run = torch.compile(model) if mode == "compiled" else model
 
     def step():
         optimiser.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=precision == "bf16"):
+        with torch.autocast("cuda", dtype=DTYPES.get(precision), enabled=precision in DTYPES):
             loss = criterion(run(x), y)
-        loss.backward()
-        optimiser.step()
+        # Where it is not enabled, nothing is scaled.
+        scaler.scale(loss).backward()
+        scaler.step(optimiser)
+        scaler.update()
         return loss.item()
 
     begun = time.perf_counter()

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use stratus_engine::device::Tracer;
 use stratus_engine::fuse::Fusions;
-use stratus_engine::{Backend, Device, EngineError, PrepareRequest, Prepared, Program};
+use stratus_engine::{Backend, Device, EngineError, Precision, PrepareRequest, Prepared, Program};
 
 /// A GPU, or in tests the emulation of one.
 pub struct Cuda {
@@ -246,6 +246,10 @@ impl Backend for Cuda {
             #[cfg(feature = "emulation")]
             Machine::Emulated | Machine::Compiling => None,
         }
+    }
+
+    fn precisions(&self) -> Vec<Precision> {
+        vec![Precision::F32, Precision::Bf16, Precision::F16]
     }
 
     /// A first convolution is cheap to store where memory is fast.

@@ -2,7 +2,7 @@
 
 use crate::backend::Cuda;
 use crate::layouts::lay_out;
-use crate::ops::{Maker, Operand, on_gpu};
+use crate::ops::{Maker, Operand, PRECISIONS, on_gpu};
 use crate::processor::{CudaStep, Made};
 use stratus_engine::backend::step_key;
 use stratus_engine::ops::KernelSpec;
@@ -40,7 +40,7 @@ pub(crate) fn prepare(
             reason,
         };
         if program.precision == Precision::F64 {
-            return Err(unsupported("GPUs train in f32 and bf16".to_owned()));
+            return Err(unsupported(PRECISIONS.to_owned()));
         }
         let key = step_key(program, step);
         let maker = Maker {

@@ -59,6 +59,7 @@ pub(crate) fn type_name(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "float",
         DType::Bf16 => "bf16",
+        DType::F16 => "f16",
         DType::F64 => "double",
         DType::U8 => "unsigned char",
         DType::I32 => "int",

@@ -44,7 +44,7 @@ fn compile(capability: u32, multiprocessors: u32) {
         }
         Err(reason) => return eprintln!("SKIPPED: {reason}"),
     };
-    for precision in [Precision::F32, Precision::Bf16] {
+    for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
         for case in cases::of(precision).into_iter().chain(cases::benchmarks(precision)) {
             let program = case.program(precision).unwrap();
             let prepare =
@@ -52,33 +52,39 @@ fn compile(capability: u32, multiprocessors: u32) {
             if let Err(error) = prepare(Choices::default()) {
                 panic!("{precision} `{}` for {capability}: {error}", case.name);
             }
-            for tile in tiles_for(&case, capability).filter(|_| precision == Precision::Bf16) {
+            for tile in tiles_for(&case, capability).filter(|_| precision != Precision::F32) {
                 let key = step_key(&program, &program.steps[0]);
                 let implementations = [(key, format!("stratus:{tile}"))].into();
                 if let Err(error) = prepare(Choices { implementations, ..Choices::default() }) {
-                    panic!("`{}` by {tile} for {capability}: {error}", case.name);
+                    panic!("{precision} `{}` by {tile} for {capability}: {error}", case.name);
                 }
             }
         }
     }
 }
 
-/// What the training of whole networks takes: `STRATUS_KERNELS_FOR='resnet50:256 vgg11:128'` names networks and batches, whose kernels are then ready
-/// where they are trained.
+/// What the training of whole networks takes: `STRATUS_KERNELS_FOR='resnet50:256 vgg11:128:f16'` names networks, batches and where it is not bf16 the
+/// precision, whose kernels are then ready where they are trained.
 #[test]
 fn whole_networks_are_compiled() {
-    let named = std::env::var("STRATUS_KERNELS_FOR").unwrap_or_else(|_| "digits:64".to_owned());
+    let named = std::env::var("STRATUS_KERNELS_FOR").unwrap_or_else(|_| "digits:64 digits:64:f16".to_owned());
     let backend = match Cuda::compiling(90, 132, out()) {
         Ok(backend) => backend,
         Err(reason) => return eprintln!("SKIPPED: {reason}"),
     };
     for entry in named.split_whitespace() {
         let (name, batch) = entry.split_once(':').unwrap();
+        let (batch, precision) = match batch.split_once(':').unwrap_or((batch, "bf16")) {
+            (batch, "f32") => (batch, Precision::F32),
+            (batch, "bf16") => (batch, Precision::Bf16),
+            (batch, "f16") => (batch, Precision::F16),
+            (_, other) => panic!("`{entry}`: networks are not trained in {other}"),
+        };
         let network = zoo::find(name).unwrap();
         let graph = (network.build)(&(network.defaults)()).unwrap();
-        let forward = lower(&graph, Mode::Train, Precision::Bf16, batch.parse().unwrap()).unwrap();
+        let forward = lower(&graph, Mode::Train, precision, batch.parse().unwrap()).unwrap();
         let backward = differentiate(&fuse_as(&forward, backend.fusions()).unwrap()).unwrap();
-        let sgd = SgdUpdate { momentum: 0.9, weight_decay: 1e-4, nesterov: false, rate: 1.0 };
+        let sgd = SgdUpdate { momentum: 0.9, weight_decay: 1e-4, nesterov: false, rate: 1.0, scaled: false };
         let program = update(&backward, Optimiser::Sgd(sgd)).unwrap();
         // As for measuring: whatever could be taken is compiled.
         Plan::prepare(&backend, &program, Choices::default(), true, &mut Persistent::default()).unwrap();

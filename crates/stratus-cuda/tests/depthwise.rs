@@ -12,11 +12,11 @@ use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::{Choices, Precision};
 use stratus_graph::ops::Conv2d;
 
-/// Compares all three kernels in both precisions, on so many multiprocessors.
+/// Compares all three kernels in all precisions, on so many multiprocessors.
 fn check(conv: Conv2d, batch: usize, size: [usize; 2], multiprocessors: usize) {
     let cuda = Cuda::emulated_with(multiprocessors as u32, false).unwrap();
     for case in kernels(conv, batch, size) {
-        for precision in [Precision::F32, Precision::Bf16] {
+        for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
             let got = cases::run(&cuda, &case, precision, Choices::default()).unwrap();
             let expected = cases::run(&ReferenceBackend, &case, precision, Choices::default()).unwrap();
             case.compare(precision, &expected, &got).unwrap();

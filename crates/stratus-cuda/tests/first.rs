@@ -12,6 +12,9 @@ use stratus_engine::ops::{Conv2dBackwardWeights, Conv2dForward};
 use stratus_engine::{Choices, Kernel, Precision, Role};
 use stratus_graph::ops::Conv2d;
 
+/// What tensor cores multiply.
+const PRECISIONS: [Precision; 2] = [Precision::Bf16, Precision::F16];
+
 /// How the kernels share out pixels.
 const FORWARD: [&str; 3] = ["8x2", "4x2", "4x1"];
 const GRADIENT: [&str; 2] = ["128", "256"];
@@ -24,7 +27,7 @@ fn operand(name: &'static str, shape: &[usize], class: Class, role: Role) -> Ope
 fn case(kernel: impl Into<Kernel>, name: String, inputs: Vec<Operand>, outputs: Vec<Operand>) -> Case {
     let kernel = kernel.into();
     let outputs = outputs.into_iter().map(|output| Operand { fill: Fill::Garbage, ..output }).collect();
-    Case { name, kernel, inputs, updates: Vec::new(), outputs, precisions: vec![Precision::Bf16] }
+    Case { name, kernel, inputs, updates: Vec::new(), outputs, precisions: PRECISIONS.to_vec() }
 }
 
 /// A convolution and the gradient of its weight.
@@ -46,9 +49,11 @@ fn kernels(conv: Conv2d, relu: bool, batch: usize, size: [usize; 2]) -> [Case; 2
 /// Compares a case by the kernel of a name.
 fn compare(case: &Case, split: &str, multiprocessors: u32) {
     let name = format!("stratus:first:{split}");
-    let expected = reference(case, Precision::Bf16);
-    let compared = compare_by_name(case, Precision::Bf16, &name, &expected, &emulated(multiprocessors));
-    compared.unwrap_or_else(|error| panic!("{name} `{}`: {error}", case.name));
+    let orders = emulated(multiprocessors);
+    for precision in PRECISIONS {
+        let compared = compare_by_name(case, precision, &name, &reference(case, precision), &orders);
+        compared.unwrap_or_else(|error| panic!("{precision} {name} `{}`: {error}", case.name));
+    }
 }
 
 fn check(conv: Conv2d, batch: usize, size: [usize; 2], multiprocessors: u32) {
@@ -120,7 +125,9 @@ fn what_is_not_a_number_passes_the_rectifier() {
     let [mut forward, _] = kernels(biased([3, 8], 3, 1, 1), true, 1, [9, 7]);
     forward.inputs[2].fill = Fill::Uniform { low: f32::NAN, high: f32::NAN };
     let cuda = Cuda::emulated().unwrap();
-    let got = cases::run(&cuda, &forward, Precision::Bf16, Choices::default()).unwrap();
-    assert!(got.iter().flatten().all(|y| y.is_nan()));
+    for precision in PRECISIONS {
+        let got = cases::run(&cuda, &forward, precision, Choices::default()).unwrap();
+        assert!(got.iter().flatten().all(|y| y.is_nan()), "{precision}");
+    }
     assert!(Cuda::launched_in_emulation().contains(&("conv_first", "conv_first".to_owned())));
 }

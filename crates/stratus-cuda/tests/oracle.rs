@@ -14,7 +14,7 @@ use stratus_engine::cases::{self, Case};
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::{Choices, EngineError, Kernel, Precision};
 
-const PRECISIONS: [Precision; 2] = [Precision::F32, Precision::Bf16];
+const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::F16];
 
 /// What the cases are restricted to.
 fn filter() -> Option<String> {
@@ -56,7 +56,12 @@ fn every_case_in_bf16_on_many_multiprocessors() {
     compare_all(Precision::Bf16, 64);
 }
 
-/// Cases of weights' gradients that tensor cores compute.
+#[test]
+fn every_case_in_f16_on_many_multiprocessors() {
+    compare_all(Precision::F16, 64);
+}
+
+/// Cases of weights' gradients that tensor cores compute: the same in both precisions of theirs.
 fn gradients_on_tensor_cores() -> impl Iterator<Item = Case> {
     let dense = |case: &Case| matches!(&case.kernel, Kernel::Conv2dBackwardWeights(k) if k.conv.groups == 1);
     cases_of(Precision::Bf16).into_iter().filter(dense)
@@ -75,29 +80,44 @@ fn gpu() -> Option<[Cuda; 2]> {
     }
 }
 
-fn compare_tiles(orders: &[Cuda; 2], cases: &[Case]) {
+fn compare_tiles(orders: &[Cuda; 2], cases: &[Case], precision: Precision) {
     // The emulation has all that a Hopper GPU has.
     let device = orders[0].describe();
     let hopper = device == "emulated" || device.contains("compute capability 9.0");
     let capability = if hopper { 90 } else { 80 };
     let mut failures = Vec::new();
     for case in cases {
-        let expected = reference(case, Precision::Bf16);
+        let expected = reference(case, precision);
         for tile in tiles_for(case, capability) {
             let name = format!("stratus:{tile}");
-            let failure = compare_by_name(case, Precision::Bf16, &name, &expected, orders).err();
-            failures.extend(failure.map(|failure| format!("{tile} `{}`: {failure}", case.name)));
+            let failure = compare_by_name(case, precision, &name, &expected, orders).err();
+            failures.extend(failure.map(|failure| format!("{precision} {tile} `{}`: {failure}", case.name)));
         }
     }
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
 
+/// The same on the emulation: all cases in bf16, and in f16 as many as take every tile and load elements in every way. What multiplies is all that is
+/// not the same, and the emulation takes its time.
+fn compare_tiles_in_emulation(multiprocessors: u32, cases: &[Case]) {
+    let orders = emulated(multiprocessors);
+    compare_tiles(&orders, cases, Precision::Bf16);
+    let channels = |case: &Case, input: usize| case.inputs[input].shape[1].is_multiple_of(8);
+    let loaded = |case: &Case| [channels(case, 0), channels(case, 1)];
+    let first =
+        |(place, case): &(usize, &Case)| !cases[..*place].iter().any(|other| loaded(other) == loaded(case));
+    let some: Vec<Case> = cases.iter().enumerate().filter(first).map(|(_, case)| case.clone()).collect();
+    compare_tiles(&orders, &some, Precision::F16);
+}
+
 #[test]
 fn on_a_gpu_every_tile_follows_the_reference() {
     let Some(gpu) = gpu() else { return };
-    compare_tiles(&gpu, &gradients_on_tensor_cores().collect::<Vec<_>>());
-    compare_tiles(&gpu, &gradients_in_parts());
-    compare_tiles(&gpu, &gradients_of_many_channels());
+    for precision in [Precision::Bf16, Precision::F16] {
+        compare_tiles(&gpu, &gradients_on_tensor_cores().collect::<Vec<_>>(), precision);
+        compare_tiles(&gpu, &gradients_in_parts(), precision);
+        compare_tiles(&gpu, &gradients_of_many_channels(), precision);
+    }
 }
 
 /// Where there are pixels enough for several parts.
@@ -121,7 +141,7 @@ fn gradients_in_parts() -> Vec<Case> {
 
 #[test]
 fn tensor_cores_add_up_parts() {
-    compare_tiles(&emulated(64), &gradients_in_parts());
+    compare_tiles_in_emulation(64, &gradients_in_parts());
 }
 
 /// Where the taps of 64 channels stand side by side.
@@ -147,7 +167,7 @@ fn gradients_of_many_channels() -> Vec<Case> {
 
 #[test]
 fn tensor_cores_take_taps_of_channels_together() {
-    compare_tiles(&emulated(3), &gradients_of_many_channels());
+    compare_tiles_in_emulation(3, &gradients_of_many_channels());
 }
 
 #[test]
@@ -171,7 +191,7 @@ const WITHOUT_CASE: [&str; 2] = ["add_tiles", "reorder"];
 fn every_case_reaches_every_kernel() {
     PRECISIONS.into_iter().for_each(|precision| compare_all(precision, 3));
     // Plans take what is the fastest by estimate; here each is asked for by name.
-    compare_tiles(&emulated(3), &gradients_on_tensor_cores().collect::<Vec<_>>());
+    compare_tiles_in_emulation(3, &gradients_on_tensor_cores().collect::<Vec<_>>());
     if let Some(filter) = filter() {
         eprintln!("SKIPPED: CASES={filter} reaches not all");
         return;

@@ -2,13 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use half::f16;
 use stratus_cuda::Cuda;
 use stratus_engine::differentiate::differentiate;
 use stratus_engine::fuse::fuse_as;
-use stratus_engine::lower::lower;
-use stratus_engine::ops::SgdUpdate;
+use stratus_engine::lower::{lower, refresh};
+use stratus_engine::ops::{LOSS_SCALE_NAME, SgdUpdate};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::Mode;
+use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::session::{DeviceSlot, Hyper};
 use stratus_engine::update::{Optimiser, update};
 use stratus_engine::{Backend, Choices, Clock, Precision, Session};
@@ -23,15 +25,15 @@ fn digits() -> Graph {
     (zoo::find("digits").unwrap().build)(&hyper).unwrap()
 }
 
-/// A training program and one that measures, with weights that are functions of their positions.
-fn session(backend: &Cuda) -> Session {
+/// A training program, one that measures, and the one that copies weights, which are functions of their positions.
+fn session(backend: &dyn Backend, precision: Precision) -> Session {
     let graph = digits();
-    let lowered =
-        |mode| fuse_as(&lower(&graph, mode, Precision::F32, BATCH).unwrap(), backend.fusions()).unwrap();
-    let sgd = SgdUpdate { momentum: 0.9, weight_decay: 0.0, nesterov: false, rate: 1.0 };
+    let lowered = |mode| fuse_as(&lower(&graph, mode, precision, BATCH).unwrap(), backend.fusions()).unwrap();
+    let sgd = SgdUpdate { momentum: 0.9, weight_decay: 0.0, nesterov: false, rate: 1.0, scaled: false };
     let train = update(&differentiate(&lowered(Mode::Train)).unwrap(), Optimiser::Sgd(sgd)).unwrap();
+    let copies = refresh(&train).unwrap();
     let mut persistent = Persistent::default();
-    let plans = [train, lowered(Mode::Evaluate)]
+    let plans = [train, lowered(Mode::Evaluate), copies]
         .map(|program| Plan::prepare(backend, &program, Choices::default(), false, &mut persistent).unwrap());
     let mut session = Session::of(backend, plans.into(), persistent).unwrap();
     for parameter in &graph.parameters {
@@ -42,13 +44,20 @@ fn session(backend: &Cuda) -> Session {
         session.write(&parameter.name, &values).unwrap();
     }
     session.set_hyper(Hyper { learning_rate: 0.05, iteration: 0, seed: 1 }).unwrap();
+    let mut clock = Clock::disabled(session.slots(2));
+    session.run(2, &mut [], &mut [], &mut clock, 0).unwrap();
     session
 }
 
-/// The images and labels of a batch by its number.
-fn batch(number: usize) -> (Vec<u8>, Vec<u8>) {
+/// The images of a batch by its number.
+fn images(number: usize) -> Vec<f32> {
     let pixel = |i: usize| ((i * 7919 + number * 104_729) % 255) as f32 / 127.0 - 1.0;
-    let images: Vec<f32> = (0..BATCH * PIXELS).map(pixel).collect();
+    (0..BATCH * PIXELS).map(pixel).collect()
+}
+
+/// Images, as f32, and labels.
+fn batch(number: usize) -> (Vec<u8>, Vec<u8>) {
+    let images = images(number);
     let labels: Vec<i32> = (0..BATCH).map(|i| ((i + 3 * number) % 10) as i32).collect();
     (bytemuck::cast_slice(&images).to_vec(), bytemuck::cast_slice(&labels).to_vec())
 }
@@ -61,7 +70,7 @@ fn weights(session: &Session) -> Vec<u32> {
 #[test]
 fn a_staged_batch_is_the_next_run_s() {
     let backend = Cuda::emulated().unwrap();
-    let (mut plain, mut staging) = (session(&backend), session(&backend));
+    let [mut plain, mut staging] = [(); 2].map(|()| session(&backend, Precision::F32));
     let mut clock = Clock::disabled(plain.slots(0));
     let mut losses = [Vec::new(), Vec::new()];
     for number in 0..4 {
@@ -89,10 +98,39 @@ fn a_staged_batch_is_the_next_run_s() {
     assert!(staging.stage(0, &[], &[]).unwrap_err().to_string().contains("the program takes"));
 }
 
+/// From a scale at which gradients overflow to one at which they do not: both leave out the same iterations, and go on alike.
+#[test]
+fn f16_is_trained_as_by_the_reference() {
+    let backend = Cuda::emulated().unwrap();
+    let mut sessions =
+        [&backend as &dyn Backend, &ReferenceBackend].map(|backend| session(backend, Precision::F16));
+    for session in &mut sessions {
+        session.write(LOSS_SCALE_NAME, &[4.0, 0.0, 0.0, 0.0]).unwrap();
+        // Small, so that what rounding makes of them does not grow.
+        session.set_hyper(Hyper { learning_rate: 0.002, iteration: 0, seed: 1 }).unwrap();
+    }
+    for number in 0..6 {
+        let losses = sessions.each_mut().map(|session| {
+            let mut images: Vec<f16> = images(number).into_iter().map(f16::from_f32).collect();
+            let (_, mut labels) = batch(number);
+            let mut clock = Clock::disabled(session.slots(0));
+            session.run(0, bytemuck::cast_slice_mut(&mut images), &mut labels, &mut clock, 0).unwrap();
+            session.metrics().loss
+        });
+        assert!((losses[0] - losses[1]).abs() < 1e-2 * losses[1], "{number}: {losses:?}");
+        let scales = sessions.each_ref().map(|session| session.read(LOSS_SCALE_NAME).unwrap());
+        assert_eq!(scales[0], scales[1], "{number}");
+    }
+    let [_, iterations, _, skipped] = sessions[0].read(LOSS_SCALE_NAME).unwrap()[..] else {
+        panic!("four numbers")
+    };
+    assert!(iterations > 0.0 && skipped > 0.0, "{iterations} {skipped}");
+}
+
 #[test]
 fn all_the_time_of_a_run_is_given_to_slots() {
     let backend = Cuda::emulated().unwrap();
-    let mut session = session(&backend);
+    let mut session = session(&backend, Precision::F32);
     let steps = session.plan(0).program.steps.len();
     assert_eq!(session.slots(0), steps + DeviceSlot::ALL.len());
     let waiting = session.slots(0);

@@ -2,7 +2,7 @@
 
 use crate::device::{Device, Tracer};
 use crate::fuse::Fusions;
-use crate::{EngineError, Layout, Program};
+use crate::{EngineError, Layout, Precision, Program};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -85,6 +85,9 @@ pub trait Backend: Send + Sync {
     fn device_bytes(&self) -> Option<u64> {
         None
     }
+
+    /// What it can compute in, on this machine.
+    fn precisions(&self) -> Vec<Precision>;
 
     /// Whether it is worth fitting tiles of the batch into the caches of its threads: see [`crate::tile::tile`].
     fn gains_from_tiles(&self) -> bool {

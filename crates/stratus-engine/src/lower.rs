@@ -1,6 +1,8 @@
 //! Graph to forward program: every node becomes the steps of its operation, the loss is added at the end.
 
-use crate::ops::{self, Convert, HYPER, Kernel, METRICS, MIXED, SoftmaxCrossEntropy};
+use crate::ops::{
+    self, Convert, HYPER, Kernel, LOSS_SCALE, LOSS_SCALE_NAME, METRICS, MIXED, SoftmaxCrossEntropy,
+};
 use crate::program::{Layer, Mode};
 use crate::{DType, EngineError, Phase, Precision, Program, Role, Step, ValueId};
 use std::collections::{HashMap, HashSet};
@@ -313,6 +315,17 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
+    /// The scale of the loss, where it has one: in training in f16.
+    fn loss_scale(&mut self) -> Option<ValueId> {
+        let wanted = self.mode == Mode::Train && self.precision == Precision::F16;
+        let program = &mut self.program;
+        wanted.then(|| {
+            program.find(LOSS_SCALE_NAME).unwrap_or_else(|| {
+                program.add_value(LOSS_SCALE_NAME, &[LOSS_SCALE.len()], DType::F32, Role::Momentum)
+            })
+        })
+    }
+
     /// Adds one loss, in training with the gradient of its logits.
     fn loss(
         &mut self,
@@ -338,8 +351,10 @@ impl<'a> Lowering<'a> {
         }
         let layers = vec![self.program.layers.len()];
         self.program.layers.push(Layer { name, kind: "softmax_cross_entropy".to_owned() });
-        let kernel = SoftmaxCrossEntropy { auxiliary, ..SoftmaxCrossEntropy::default() }.into();
-        let (phase, inputs) = (Phase::Loss, vec![logits, labels]);
+        let scale = self.loss_scale();
+        let scaled = scale.is_some();
+        let kernel = SoftmaxCrossEntropy { auxiliary, scaled, ..SoftmaxCrossEntropy::default() }.into();
+        let (phase, inputs) = (Phase::Loss, [logits, labels].into_iter().chain(scale).collect());
         self.program.steps.push(Step { kernel, phase, layers, inputs, updates, outputs });
         Ok(())
     }

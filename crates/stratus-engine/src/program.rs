@@ -30,7 +30,7 @@ pub enum Role {
     Copy,
     /// Running statistics.
     Buffer,
-    /// What the optimiser remembers of a parameter.
+    /// What the optimiser remembers, of a parameter or of all.
     Momentum,
     /// Lives from the step that makes it to the last that reads it.
     Transient,
@@ -313,6 +313,12 @@ impl Program {
     #[must_use]
     pub fn find_role(&self, role: Role) -> Option<ValueId> {
         self.values.iter().position(|value| value.role == role).map(ValueId)
+    }
+
+    /// The value of a name.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<ValueId> {
+        self.values.iter().position(|value| value.name == name).map(ValueId)
     }
 
     /// The steps that read a value.

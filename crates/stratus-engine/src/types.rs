@@ -1,7 +1,7 @@
 //! Element types and the precisions a network is trained in.
 
 use bytemuck::{bytes_of, pod_read_unaligned};
-use half::bf16;
+use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -13,6 +13,8 @@ pub enum DType {
     F32,
     /// The upper half of an `F32`.
     Bf16,
+    /// IEEE half precision: three bits more than [`Self::Bf16`] for the number, three fewer for its size.
+    F16,
     /// IEEE double precision: gradient checks and metrics.
     F64,
     /// Bytes: positions within a pooling window.
@@ -27,7 +29,7 @@ impl DType {
     pub fn bytes(self) -> usize {
         match self {
             Self::U8 => 1,
-            Self::Bf16 => 2,
+            Self::Bf16 | Self::F16 => 2,
             Self::F32 | Self::I32 => 4,
             Self::F64 => 8,
         }
@@ -41,6 +43,7 @@ impl DType {
         match self {
             Self::U8 => f64::from(element[0]),
             Self::Bf16 => pod_read_unaligned::<bf16>(element).to_f64(),
+            Self::F16 => pod_read_unaligned::<f16>(element).to_f64(),
             Self::F32 => f64::from(pod_read_unaligned::<f32>(element)),
             Self::I32 => f64::from(pod_read_unaligned::<i32>(element)),
             Self::F64 => pod_read_unaligned(element),
@@ -54,6 +57,7 @@ impl DType {
         match self {
             Self::U8 => element[0] = value as u8,
             Self::Bf16 => element.copy_from_slice(bytes_of(&bf16::from_f64(value))),
+            Self::F16 => element.copy_from_slice(bytes_of(&f16::from_f64(value))),
             Self::F32 => element.copy_from_slice(bytes_of(&(value as f32))),
             Self::I32 => element.copy_from_slice(bytes_of(&(value as i32))),
             Self::F64 => element.copy_from_slice(bytes_of(&value)),
@@ -66,6 +70,7 @@ impl fmt::Display for DType {
         f.write_str(match self {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
+            Self::F16 => "f16",
             Self::F64 => "f64",
             Self::U8 => "u8",
             Self::I32 => "i32",
@@ -81,6 +86,8 @@ pub enum Precision {
     F32,
     /// Activations and their gradients in bf16; weights, statistics, logits and accumulation in f32.
     Bf16,
+    /// As [`Self::Bf16`], but in f16, whose numbers end at 65,504 and fade out below 6e-5: the loss is scaled, see [`crate::ops::LossScale`].
+    F16,
     /// Everything in double precision: the oracle of gradient checks.
     F64,
 }
@@ -92,6 +99,7 @@ impl Precision {
         match self {
             Self::F32 => DType::F32,
             Self::Bf16 => DType::Bf16,
+            Self::F16 => DType::F16,
             Self::F64 => DType::F64,
         }
     }
@@ -100,7 +108,7 @@ impl Precision {
     #[must_use]
     pub fn master(self) -> DType {
         match self {
-            Self::F32 | Self::Bf16 => DType::F32,
+            Self::F32 | Self::Bf16 | Self::F16 => DType::F32,
             Self::F64 => DType::F64,
         }
     }

@@ -3,7 +3,10 @@
 
 use crate::differentiate::GRADIENT_SUFFIX;
 use crate::lower::COPY_SUFFIX;
-use crate::ops::{AdaptiveUpdate, Kernel, LinearUpdate, SgdUpdate};
+use crate::ops::{
+    AdaptiveUpdate, AdjustLossScale, FindOverflow, GROWS_AFTER, Kernel, LOSS_SCALE_NAME, LinearUpdate,
+    SgdUpdate,
+};
 use crate::{EngineError, Phase, Program, Role, Step, ValueId};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -73,15 +76,17 @@ impl Optimiser {
         }
     }
 
-    fn kernel(&self) -> Kernel {
+    /// Its step, on gradients of a loss that is `scaled` or not.
+    fn kernel(&self, scaled: bool) -> Kernel {
         match *self {
-            Self::Sgd(sgd) => sgd.into(),
-            Self::Adaptive(update) => update.into(),
+            Self::Sgd(sgd) => SgdUpdate { scaled, ..sgd }.into(),
+            Self::Adaptive(update) => AdaptiveUpdate { scaled, ..update }.into(),
         }
     }
 }
 
-/// Adds an update step for every parameter that has a gradient, and keeps every gradient.
+/// Adds an update step for every parameter that has a gradient, and keeps every gradient. Where the loss is scaled, the updates come after all
+/// gradients: each of them may say that there are none.
 ///
 /// # Errors
 /// Only where verification fails.
@@ -110,7 +115,10 @@ pub fn update_joined(
         .map(ValueId)
         .filter(|&id| program.value(id).role == Role::Parameter)
         .collect();
+    let scale = program.find(LOSS_SCALE_NAME);
     let mut joined = false;
+    let mut last = None;
+    let mut after_all = Vec::new();
     let mut due: Vec<Vec<Step>> = vec![Vec::new(); program.steps.len()];
     for parameter in parameters {
         let value = program.value(parameter).clone();
@@ -133,6 +141,7 @@ pub fn update_joined(
             && let Kernel::LinearBackwardWeights(k) = program.steps[made].kernel
             && program.steps[made].outputs[0] == gradient
             && alone
+            && scale.is_none()
             && value.elements() >= large
         {
             let step = &mut program.steps[made];
@@ -147,14 +156,35 @@ pub fn update_joined(
         // What runs tile by tile has finished with its last step.
         let ready = made.max(last_read.unwrap_or(made));
         let ready = program.section_of(ready).map_or(ready, |section| section.steps().end - 1);
-        due[ready].push(Step {
-            kernel: optimiser.kernel(),
+        let update = Step {
+            kernel: optimiser.kernel(scale.is_some()),
             phase: Phase::Update,
             layers,
-            inputs: vec![gradient, hyper],
+            inputs: [gradient, hyper].into_iter().chain(scale).collect(),
             updates,
             outputs: copy.into_iter().collect(),
+        };
+        let Some(scale) = scale else {
+            due[ready].push(update);
+            continue;
+        };
+        due[ready].push(Step {
+            kernel: FindOverflow.into(),
+            phase: Phase::Update,
+            layers: update.layers.clone(),
+            inputs: vec![gradient],
+            updates: vec![scale],
+            outputs: vec![],
         });
+        after_all.push(update);
+        last = last.max(Some(ready));
+    }
+    if let (Some(scale), Some(last)) = (scale, last) {
+        let kernel = AdjustLossScale { grows_after: GROWS_AFTER }.into();
+        let layers = after_all.last().map(|update| update.layers.clone()).unwrap_or_default();
+        due[last].append(&mut after_all);
+        let (inputs, updates, outputs) = (vec![], vec![scale], vec![]);
+        due[last].push(Step { kernel, phase: Phase::Update, layers, inputs, updates, outputs });
     }
     let counts: Vec<usize> = due.iter().map(Vec::len).collect();
     let steps = program.steps.iter().cloned().zip(due);

@@ -14,7 +14,7 @@ static ALLOCATOR: Watching = Watching;
 
 #[test]
 fn running_allocates_nothing() {
-    for precision in [Precision::F32, Precision::Bf16] {
+    for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
         let program = training_program(&published_digits(), precision, 4);
         let mut session = session(&program);
         let mut inputs = session.inputs(0).unwrap();

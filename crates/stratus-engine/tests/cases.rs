@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use stratus_engine::backend::{MAX_OPERANDS, PrepareRequest, Prepared};
-use stratus_engine::cases::{self, Case};
+use stratus_engine::cases::{self, Case, Fill};
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::{
     Backend, Choices, DType, EngineError, Layout, Operands, Precision, Program, StepKernel,
@@ -46,6 +46,10 @@ impl Backend for Faulty {
 
     fn threads(&self) -> usize {
         1
+    }
+
+    fn precisions(&self) -> Vec<Precision> {
+        ReferenceBackend.precisions()
     }
 
     fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<Prepared, EngineError> {
@@ -117,7 +121,7 @@ fn every_fault_is_found() {
 
 #[test]
 fn every_case_verifies_and_draws_what_its_operands_can_hold() {
-    for precision in [Precision::F32, Precision::Bf16, Precision::F64] {
+    for precision in [Precision::F32, Precision::Bf16, Precision::F16, Precision::F64] {
         for case in cases::of(precision).iter().chain(&cases::benchmarks(precision)) {
             let program = case.program(precision).unwrap();
             assert!(program.steps[0].operands().count() < MAX_OPERANDS);
@@ -128,7 +132,12 @@ fn every_case_verifies_and_draws_what_its_operands_can_hold() {
             assert_eq!(contents.len(), operand.shape.iter().product::<usize>(), "{}", case.name);
             for value in contents {
                 let whole = matches!(operand.class.dtype(Precision::F64), DType::U8 | DType::I32);
-                assert!(value.is_finite() && (!whole || value.fract() == 0.0), "{}: {value}", case.name);
+                let may_overflow = operand.fill == Fill::Overflow;
+                assert!(
+                    (may_overflow || value.is_finite()) && (!whole || value.fract() == 0.0),
+                    "{}: {value}",
+                    case.name
+                );
             }
         }
     }

@@ -39,7 +39,7 @@ fn evaluation_program() {
 #[test]
 fn placement_is_close_to_the_lower_bound() {
     let graph = published_digits();
-    for precision in [Precision::F32, Precision::Bf16, Precision::F64] {
+    for precision in [Precision::F32, Precision::Bf16, Precision::F16, Precision::F64] {
         for batch in [1, 4, 64, 100] {
             let train = training_program(&graph, precision, batch);
             let evaluate = fuse(&lower(&graph, Mode::Evaluate, precision, batch).unwrap()).unwrap();
@@ -117,7 +117,7 @@ fn gradients_pass_frozen_layers() {
 
 #[test]
 fn every_trained_parameter_is_updated_once_and_only_after_its_last_reader() {
-    for precision in [Precision::F32, Precision::Bf16] {
+    for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
         let program = training_program(&published_digits(), precision, 4);
         for (id, value) in program.values.iter().enumerate().filter(|(_, v)| v.role == Role::Parameter) {
             let writes = |step: &stratus_engine::Step| step.updates.iter().any(|update| update.0 == id);

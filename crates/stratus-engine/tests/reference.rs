@@ -16,7 +16,7 @@ use stratus_engine::{
 };
 use stratus_graph::ops::{Conv2d, LocalResponseNorm};
 
-const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::F64];
+const PRECISIONS: [Precision; 4] = [Precision::F32, Precision::Bf16, Precision::F16, Precision::F64];
 
 fn run(case: &Case, precision: Precision) -> Vec<Vec<f64>> {
     cases::run(&ReferenceBackend, case, precision, Choices::default())
@@ -284,7 +284,7 @@ fn a_mixed_sample_is_the_class_with_the_larger_share() {
 /// Three steps of PyTorch 2.15's `SGD(lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=True)`, in double precision.
 #[test]
 fn the_steps_of_nesterov_are_those_of_pytorch() {
-    let sgd = SgdUpdate { momentum: 0.9, weight_decay: 0.01, nesterov: true, rate: 1.0 };
+    let sgd = SgdUpdate { momentum: 0.9, weight_decay: 0.01, nesterov: true, rate: 1.0, scaled: false };
     let (mut parameter, mut velocity) = (vec![1.0, -2.0, 0.5], vec![0.0; 3]);
     for gradient in [[0.5, -1.0, 2.0], [0.25, 0.5, -1.0], [-0.75, 0.125, 0.5]] {
         let hyper = [0.1, 0.0, 0.0, 0.0];
@@ -361,8 +361,13 @@ fn the_steps_of_adaptive_optimisers_are_those_of_pytorch() {
                 .zip(&held)
                 .map(|(name, held)| (*name, &[3][..], DType::F64, &held[..]))
                 .collect();
-            held = one_step(AdaptiveUpdate { rule, weight_decay: 0.01, rate: 1.0 }, &inputs, &updates, &[])
-                .unwrap();
+            held = one_step(
+                AdaptiveUpdate { rule, weight_decay: 0.01, rate: 1.0, scaled: false },
+                &inputs,
+                &updates,
+                &[],
+            )
+            .unwrap();
         }
         for (got, expected) in held.iter().zip(expected) {
             let apart = got.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);

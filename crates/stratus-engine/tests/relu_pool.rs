@@ -69,7 +69,7 @@ fn trained(probe: &Probe) -> Vec<String> {
 #[test]
 fn pooling_masks_as_the_rectifier_would() {
     for (graph, maps, pooled) in networks() {
-        for precision in [Precision::F32, Precision::Bf16] {
+        for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
             let fused = forward(&graph, Mode::Train, precision, true);
             assert_eq!(fused.steps.iter().filter(|step| cuts(step)).count(), pooled, "{}", graph.name);
             let mut apart = fused.clone();

@@ -75,7 +75,7 @@ fn train(precision: Precision) -> (Vec<f64>, Metrics, Vec<f32>) {
 
 #[test]
 fn training_reduces_the_loss_and_repeats_its_bits() {
-    for precision in [Precision::F32, Precision::Bf16] {
+    for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
         let (losses, evaluated, state) = train(precision);
         assert!(losses[0] > 1.0, "{losses:?}");
         assert!(losses[35..].iter().sum::<f64>() < 5.0 * 0.2, "{losses:?}");

@@ -80,7 +80,7 @@ impl OneDnn {
         match precision {
             Precision::F32 => true,
             Precision::Bf16 => avx512 || !cfg!(target_arch = "x86_64"),
-            Precision::F64 => false,
+            Precision::F16 | Precision::F64 => false,
         }
     }
 
@@ -163,6 +163,10 @@ impl Backend for OneDnn {
 
     fn threads(&self) -> usize {
         self.machine.team.threads()
+    }
+
+    fn precisions(&self) -> Vec<Precision> {
+        [Precision::F32, Precision::Bf16].into_iter().filter(|&precision| self.supports(precision)).collect()
     }
 
     fn gains_from_tiles(&self) -> bool {

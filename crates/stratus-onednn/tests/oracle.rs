@@ -29,6 +29,18 @@ fn refusal(backend: &OneDnn, case: &Case, precision: Precision) -> Option<&'stat
     (on_onednn && !backend.supports(precision)).then_some("processors with AVX-512 alone")
 }
 
+#[test]
+fn half_and_double_precision_are_refused() {
+    let Some(backend) = backend(1) else { return };
+    for precision in [Precision::F16, Precision::F64] {
+        assert!(!backend.precisions().contains(&precision));
+        for case in cases::of(precision) {
+            let refused = cases::run(&backend, &case, precision, Choices::default()).unwrap_err();
+            assert!(matches!(refused, EngineError::Unsupported { .. }), "`{}`: {refused}", case.name);
+        }
+    }
+}
+
 fn compare_all(threads: usize) {
     let Some(backend) = backend(threads) else { return };
     let mut failures = Vec::new();

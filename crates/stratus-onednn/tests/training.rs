@@ -115,7 +115,8 @@ fn every_optimiser_follows_the_reference() {
         Adaptive::Adagrad { epsilon },
         Adaptive::Adadelta { rho: 0.9, epsilon },
     ] {
-        let optimiser = Optimiser::Adaptive(AdaptiveUpdate { rule, weight_decay: 1e-2, rate: 1.0 });
+        let optimiser =
+            Optimiser::Adaptive(AdaptiveUpdate { rule, weight_decay: 1e-2, rate: 1.0, scaled: false });
         let run = |backend: &dyn Backend, precision, layout: &str| {
             let program = training_by(optimiser, &graph, precision, 6);
             follow(Run::of(backend, &graph, &program, Some(layout), WHOLE, &Choices::default()).unwrap())

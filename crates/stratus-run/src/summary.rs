@@ -35,7 +35,7 @@ impl Status {
     }
 }
 
-/// The content of `summary.json`. Every key but `bad_samples` is always written; what is not known is `null`.
+/// The content of `summary.json`. Every key but `loss_scale` and `bad_samples` is always written; what is not known is `null`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Summary {
@@ -51,7 +51,7 @@ pub struct Summary {
     pub device: String,
     /// Threads that computed.
     pub threads: u32,
-    /// `f32`, `bf16`.
+    /// `f32`, `bf16`, `f16`.
     pub precision: String,
     /// Samples an iteration.
     pub batch_size: u64,
@@ -74,6 +74,9 @@ pub struct Summary {
     pub weights_sha256: Option<String>,
     /// How often the run was continued.
     pub resumed: u64,
+    /// How the loss is scaled; `None`, and not written, where it is not: in all precisions but f16.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<LossScale>,
     /// Samples that could not be decoded and were left out, those met since the run was last continued; `None`, and not written, where
     /// that is an error.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -81,6 +84,16 @@ pub struct Summary {
     /// Keys that this version does not know.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
+}
+
+/// The scale of the loss of a run in f16.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LossScale {
+    /// What the loss is multiplied by at the end.
+    pub scale: f64,
+    /// Iterations that updated nothing, as a gradient was too large for the scale they tried.
+    pub skipped_iterations: u64,
 }
 
 /// Samples that were left out.

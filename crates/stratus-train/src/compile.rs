@@ -192,7 +192,8 @@ fn optimisers(settings: &experiment::Optimiser) -> Optimisers {
 
 fn optimiser(settings: &experiment::Optimiser) -> Optimiser {
     let weight_decay = settings.weight_decay;
-    let adaptive = |rule| Optimiser::Adaptive(AdaptiveUpdate { rule, weight_decay, rate: 1.0 });
+    let adaptive =
+        |rule| Optimiser::Adaptive(AdaptiveUpdate { rule, weight_decay, rate: 1.0, scaled: false });
     let epsilon = |usual| settings.epsilon.unwrap_or(usual);
     let adam = |decoupled| Adaptive::Adam {
         betas: [settings.beta1, settings.beta2],
@@ -205,6 +206,7 @@ fn optimiser(settings: &experiment::Optimiser) -> Optimiser {
             weight_decay: weight_decay as f32,
             nesterov: settings.nesterov,
             rate: 1.0,
+            scaled: false,
         }),
         OptimiserName::Adam => adaptive(adam(false)),
         OptimiserName::AdamW => adaptive(adam(true)),
@@ -226,7 +228,7 @@ pub fn programs(
     let optimisers = optimisers(&experiment.optimiser);
     let smoothing = experiment.train.label_smoothing as f32;
     let mixed = mixing(&experiment.augment).is_on();
-    let precision = opened.precision(experiment.train.precision);
+    let precision = opened.checked_precision(experiment.train.precision)?;
     let training = |batch| -> Result<Program, TrainError> {
         let parts = parts(batch, experiment.micro_batch_size());
         let forward = smooth_labels(lower(graph, Mode::Train, precision, batch / parts)?, smoothing)?;
@@ -257,7 +259,7 @@ fn parts(batch: usize, largest: usize) -> usize {
 
 /// The program of validation.
 fn evaluation(experiment: &Experiment, graph: &Graph, opened: &Opened) -> Result<Program, TrainError> {
-    let precision = opened.precision(experiment.train.precision);
+    let precision = opened.checked_precision(experiment.train.precision)?;
     let batch = experiment.validation_batch_size();
     let forward = lower(graph, Mode::Evaluate, precision, batch)?;
     tiled(fuse_as(&forward, opened.backend.fusions())?, experiment, opened)

@@ -114,12 +114,40 @@ impl Opened {
         })
     }
 
+    /// As [`Self::precision`].
+    ///
+    /// # Errors
+    /// Where nothing can be computed in it here.
+    pub fn checked_precision(&self, setting: Precision) -> Result<stratus_engine::Precision, TrainError> {
+        let precision = self.precision(setting);
+        let possible = self.backend.precisions();
+        if possible.contains(&precision) {
+            return Ok(precision);
+        }
+        let possible: Vec<String> = possible.iter().map(ToString::to_string).collect();
+        let hint = match precision {
+            stratus_engine::Precision::F16 => {
+                "take a GPU with --set train.device=cuda, or a number format that is possible here"
+            }
+            _ => "set train.precision to one of these",
+        };
+        Err(TrainError::Configuration {
+            problem: format!(
+                "train.precision is {precision}; {} computes in {} on this machine",
+                self.backend.name(),
+                possible.join(", ")
+            ),
+            hint: hint.to_owned(),
+        })
+    }
+
     /// The precision that a setting comes to on this device.
     #[must_use]
     pub fn precision(&self, setting: Precision) -> stratus_engine::Precision {
         match setting {
             Precision::F32 => stratus_engine::Precision::F32,
             Precision::Bf16 => stratus_engine::Precision::Bf16,
+            Precision::F16 => stratus_engine::Precision::F16,
             Precision::Auto if self.fast_bf16 => stratus_engine::Precision::Bf16,
             Precision::Auto => stratus_engine::Precision::F32,
         }

@@ -99,6 +99,9 @@ mod tests {
         fn threads(&self) -> usize {
             1
         }
+        fn precisions(&self) -> Vec<Precision> {
+            ReferenceBackend.precisions()
+        }
         fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<Prepared, EngineError> {
             ReferenceBackend.prepare(program, request)
         }

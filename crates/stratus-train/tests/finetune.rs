@@ -105,6 +105,7 @@ fn tunes(backend: &dyn Backend, key: &str, tile_bytes: usize) {
         weight_decay: fixture.weight_decay,
         nesterov: false,
         rate: 1.0,
+        scaled: false,
     };
     let program = tile(&differentiate(&forward).unwrap(), tile_bytes, 1).unwrap();
     let program = update(&program, Optimiser::Sgd(sgd)).unwrap();

@@ -113,6 +113,7 @@ fn program(fixture: &Fixture, graph: &Graph, tile_bytes: usize, fusions: Fusions
         weight_decay: fixture.weight_decay,
         nesterov: false,
         rate: 1.0,
+        scaled: false,
     };
     update(&program, Optimiser::Sgd(sgd)).unwrap()
 }

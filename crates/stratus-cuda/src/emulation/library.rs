@@ -199,6 +199,7 @@ fn compile(source: &Source, text: &str, name: &str) -> Result<PathBuf, String> {
 mod tests {
     use super::*;
     use crate::processor::Shape;
+    use half::f16;
     use stratus_engine::DType;
 
     /// Runs a kernel `k` on a grid of one block.
@@ -252,6 +253,66 @@ mod tests {
         }";
         let expected = std::array::from_fn(|i| if i < 16 { 0xaaaa } else { i as i32 ^ 1 });
         assert_eq!(written::<32>(parts, 32), expected);
+    }
+
+    /// Runs a kernel that makes elements of others.
+    fn converted<A: Copy, B: Copy + Default>(text: &str, from: &[A]) -> Vec<B> {
+        let mut to = vec![B::default(); from.len()];
+        let words = [from.as_ptr().expose_provenance(), to.as_mut_ptr().expose_provenance(), from.len()];
+        run(text, 32, &words.map(|word| word as u64), false).unwrap();
+        std::hint::black_box(to)
+    }
+
+    #[test]
+    fn every_f16_is_widened_to_what_it_is() {
+        let halves: Vec<u16> = (0..=u16::MAX).collect();
+        let widen = "(const f16 *from, float *to, i64 count) {
+            for (i64 i = threadIdx.x; i < count; i += blockDim.x) to[i] = widen(from[i]);
+        }";
+        for (bits, wide) in halves.iter().zip(converted::<_, f32>(widen, &halves)) {
+            let expected = f16::from_bits(*bits).to_f32();
+            let same = wide.to_bits() == expected.to_bits() || (wide.is_nan() && expected.is_nan());
+            assert!(same, "{bits:#06x} is {expected}, not {wide}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_f16_is_stored() {
+        // Every f16, what lies in the middle to the next one, and the neighbours of both: from the least to where infinity begins.
+        const INFINITY: u16 = 0x7c00;
+        let mut sizes: Vec<f32> = Vec::new();
+        for bits in 0..INFINITY {
+            let own = f16::from_bits(bits).to_f32();
+            let next = if bits + 1 == INFINITY { 65_536.0 } else { f16::from_bits(bits + 1).to_f32() };
+            let middle = own.midpoint(next);
+            sizes.extend([own.next_down().max(0.0), own, own.next_up()]);
+            sizes.extend([middle.next_down(), middle, middle.next_up()]);
+        }
+        // Numbers of every size and fraction, those beyond infinity and those that are none among them.
+        sizes.extend((0..0x8000_0000_u32).step_by(8_191).map(f32::from_bits));
+        let special =
+            [0x7f7f_ffff, 0x7f80_0000, 0x7f80_0001, 0x7f80_2000, 0x7fbf_ffff, 0x7fc0_0000, 0x7fff_ffff];
+        sizes.extend([1, 0x007f_ffff, 0x0080_0000, 0x477f_ffff, 0x4780_0000].map(f32::from_bits));
+        sizes.extend(special.map(f32::from_bits));
+        let numbers: Vec<f32> = sizes.iter().flat_map(|&size| [size, -size]).collect();
+        let by_one = "(const float *from, f16 *to, i64 count) {
+            for (i64 i = threadIdx.x; i < count; i += blockDim.x) narrow(from[i], to[i]);
+        }";
+        // Their number is even.
+        let by_two = "(const float *from, f16 *to, i64 count) {
+            for (i64 i = 2 * threadIdx.x; i < count; i += 2 * blockDim.x) {
+                float v[2];
+                load(from + i, v);
+                store(to + i, v);
+            }
+        }";
+        for text in [by_one, by_two] {
+            for (number, bits) in numbers.iter().zip(converted::<_, u16>(text, &numbers)) {
+                let (stored, expected) = (f16::from_bits(bits), f16::from_f32(*number));
+                let same = bits == expected.to_bits() || (stored.is_nan() && expected.is_nan());
+                assert!(same, "{number:e} ({:#010x}) is {expected}, not {stored}", number.to_bits());
+            }
+        }
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use super::driver::{Gpu, Memory};
 use cudarc::cublas::sys::{
-    self, cublasComputeType_t, cublasGemmAlgo_t, cublasHandle_t, cublasOperation_t, cublasStatus_t,
-    cudaDataType_t,
+    self, cublasComputeType_t, cublasGemmAlgo_t, cublasHandle_t, cublasMath_t, cublasOperation_t,
+    cublasStatus_t, cudaDataType_t,
 };
 use std::ptr;
 use std::sync::Arc;
@@ -74,6 +74,7 @@ impl Cublas {
         let of = |dtype| match dtype {
             DType::F32 => Ok(cudaDataType_t::CUDA_R_32F),
             DType::Bf16 => Ok(cudaDataType_t::CUDA_R_16BF),
+            DType::F16 => Ok(cudaDataType_t::CUDA_R_16F),
             other => Err(format!("matrices of {other} are not multiplied")),
         };
         let compute = match types[0] {
@@ -81,6 +82,13 @@ impl Cublas {
             DType::F32 => cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
             _ => cublasComputeType_t::CUBLAS_COMPUTE_32F,
         };
+        // Parts of a sum that were stored in f16 could be infinite where the sum is not.
+        let math = match types[1] {
+            DType::F16 => cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION,
+            _ => cublasMath_t::CUBLAS_DEFAULT_MATH,
+        };
+        // SAFETY: the handle lives.
+        check(unsafe { sys::cublasSetMathMode(self.handle, math) })?;
         let (one, zero) = (1.0_f32, 0.0_f32);
         // The library counts columns first: seen so, a row-major matrix is its transpose, and C' = B' A'.
         let lda = int(if a_transposed { rows } else { depth })?;

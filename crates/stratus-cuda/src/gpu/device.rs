@@ -3,6 +3,9 @@
 //! The first run of a program puts its steps into the queue one by one, so that the libraries load what they need; the second one records them, and from
 //! then on the recording is launched as a whole: what a step costs the processor no longer counts. Between steps stand marks, which tell when they were
 //! reached and do not hold the queue up.
+//!
+//! What a library does for the first time may be nothing that can be recorded. Then the steps are put into the queue once more one by one, which leaves
+//! less to be done for the first time, and the next run is recorded.
 
 use crate::ffi::driver::{Event, Gpu, Memory, Pinned, Recording};
 use std::collections::HashMap;
@@ -39,7 +42,12 @@ struct Program {
     marks: Vec<Event>,
     slots: Vec<usize>,
     recording: Option<Recording>,
+    /// How many recordings came to nothing.
+    refused: u32,
 }
+
+/// How many recordings of a program may come to nothing before that is an error.
+const MOST_REFUSED: u32 = 3;
 
 impl GpuDevice {
     pub fn new(gpu: &Arc<Gpu>) -> Result<Self, String> {
@@ -176,17 +184,26 @@ impl Device for GpuDevice {
         let first = !self.programs.contains_key(&key);
         let known = self.programs.entry(key).or_default();
         if known.recording.is_none() {
-            known.slots.clear();
-            let mut setter = Setter { gpu: &gpu, program: known, next: 0, timed, recording: !first };
-            if first {
-                setter.set().map_err(failed)?;
-                enqueue(&mut setter)?;
-            } else {
-                let recording = Recording::of(&gpu, || {
-                    setter.set()?;
-                    enqueue(&mut setter).map_err(Failure)
-                });
-                known.recording = Some(recording.map_err(|Failure(error)| error)?);
+            let mut put = |known: &mut Program, recording: bool| {
+                known.slots.clear();
+                let mut setter = Setter { gpu: &gpu, program: known, next: 0, timed, recording };
+                setter.set()?;
+                enqueue(&mut setter).map_err(Failure)
+            };
+            let recording = match first {
+                true => None,
+                false => match Recording::of(&gpu, || put(known, true)) {
+                    Ok(recording) => Some(recording),
+                    Err(Failure(error)) if known.refused == MOST_REFUSED => return Err(error),
+                    Err(_) => {
+                        known.refused += 1;
+                        None
+                    }
+                },
+            };
+            match recording {
+                Some(recording) => known.recording = Some(recording),
+                None => put(known, false).map_err(|Failure(error)| error)?,
             }
         }
         if let Some(recording) = &known.recording {

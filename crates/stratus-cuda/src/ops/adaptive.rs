@@ -1,6 +1,6 @@
 //! Optimisers that give each weight a rate of its own.
 
-use super::sgd::{optional, update};
+use super::sgd::Update;
 use super::{Maker, OnGpu, Operand, long};
 use crate::processor::{Argument, Made};
 use stratus_engine::ops::{Adaptive, AdaptiveUpdate, KernelSpec};
@@ -14,11 +14,12 @@ impl OnGpu for AdaptiveUpdate {
             Adaptive::Adadelta { rho, epsilon } => (3, [rho; 2], epsilon),
         };
         let states = self.rule.states().len();
-        let (source, count, vector) = update("adaptive", operands, states)?;
-        let mut arguments: Vec<Argument> = (0..4).map(Argument::Operand).collect();
-        arguments.push(if states > 1 { Argument::Operand(4) } else { Argument::Null });
-        arguments.extend([optional(operands, 3 + states), long(count)]);
+        let Update { source, count, vector, addresses, scale } =
+            Update::of("adaptive", operands, states, self.scaled)?;
+        let mut arguments = addresses.to_vec();
+        arguments.push(long(count));
         arguments.extend([self.rate, self.weight_decay, kept[0], kept[1], epsilon].map(Argument::Double));
+        arguments.push(scale);
         let source = source.with("RULE", rule);
         let launch = maker.spread(&source, "adaptive_update", count / vector, arguments)?;
         Ok(Made::of(self.name(), vec![launch], 0))

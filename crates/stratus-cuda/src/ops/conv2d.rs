@@ -4,6 +4,7 @@
 use super::conv_f32;
 use super::conv_first::First;
 use super::conv_gradient;
+use super::convert::check_types;
 use super::depthwise::Depthwise;
 use super::linear::sum_rows;
 use super::{Maker, OnGpu, Operand, THREADS, int, long, vector};
@@ -11,7 +12,6 @@ use crate::ffi::cublas::Product;
 use crate::ffi::cudnn::{Pass, Problem};
 use crate::library::{Candidate, Convolve, Multiply};
 use crate::processor::{Argument, Call, Launch, Made, Source};
-use stratus_engine::DType;
 use stratus_engine::ops::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
 use stratus_graph::ops::Conv2d;
 
@@ -149,9 +149,7 @@ impl Convolution<'_> {
     }
 
     fn make(&self, maker: &Maker<'_>) -> Result<Candidate, String> {
-        if self.operands.iter().any(|operand| operand.dtype() == DType::F64) {
-            return Err("GPUs train in f32 and bf16".to_owned());
-        }
+        check_types(self.operands)?;
         let plain = || self.finished(self.plain(maker)?, maker);
         let problem = self.problem(maker.library.is_some_and(|library| library.tf32))?;
         let exact = self.exact(&problem, maker)?;

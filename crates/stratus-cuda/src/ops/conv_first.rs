@@ -1,11 +1,11 @@
 //! Convolutions of at most four channels, as of a network's first layer, by our own kernel on tensor cores. Those of cuDNN read and multiply eight
 //! channels, and bias and rectifier go through the map once more.
 
-use super::{Maker, Operand, int};
+use super::{Maker, Operand, int, is_for_tensor_cores};
 use crate::ffi::cudnn::Problem;
 use crate::library::Candidate;
-use crate::processor::{Argument, Shape, Source};
-use stratus_engine::{DType, Layout};
+use crate::processor::{Argument, Shape, Source, type_name};
+use stratus_engine::Layout;
 use stratus_graph::ops::Conv2d;
 
 /// What is left to others: more channels, outputs and taps.
@@ -136,7 +136,8 @@ impl<'a> First<'a> {
         relu: bool,
         maker: &Maker<'_>,
     ) -> Result<Vec<Candidate>, String> {
-        if self.problem.types != [DType::Bf16; 3] {
+        let dtype = self.problem.types[0];
+        if !is_for_tensor_cores(dtype) || self.problem.types != [dtype; 3] {
             return Ok(Vec::new());
         }
         let outputs = self.problem.y[1];
@@ -169,10 +170,8 @@ impl<'a> First<'a> {
                 ("BIAS", usize::from(bias.is_some())),
                 ("RELU", usize::from(relu)),
             ];
-            let source = Source {
-                file: "conv_first",
-                definitions: definitions.map(|(name, value)| (name, value.to_string())).to_vec(),
-            };
+            let definitions = definitions.map(|(name, value)| (name, value.to_string())).to_vec();
+            let source = Source { file: "conv_first", definitions }.with("T", type_name(dtype));
             let resident = blocks.min(SHARED_OF_ALL / (shared + KEPT)).max(1);
             let grid = tile.count.min(resident * maker.processor.multiprocessors() as usize);
             let extent = |count: usize| u32::try_from(count).map_err(|_| format!("{count} are too many"));
@@ -200,6 +199,7 @@ impl<'a> First<'a> {
 mod tests {
     use super::*;
     use crate::ffi::cudnn::Pass;
+    use stratus_engine::DType;
 
     /// A convolution of squares with as much padding on both sides.
     fn check(conv: Conv2d, batch: usize, size: usize, most_wasted: f64) -> Result<(), String> {

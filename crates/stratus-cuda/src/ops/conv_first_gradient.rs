@@ -2,9 +2,9 @@
 //! put every tap together element by element.
 
 use super::conv_first::{First, KEPT, MOST_SHARED, OF_PIXEL, SHARED_OF_ALL, Tile};
-use super::{Maker, THREADS, int};
+use super::{Maker, THREADS, int, is_for_tensor_cores};
 use crate::library::Candidate;
-use crate::processor::{Argument, Call, Launch, Shape, Source};
+use crate::processor::{Argument, Call, Launch, Shape, Source, type_name};
 use stratus_engine::DType;
 
 /// The most pixels of a tile: each is a candidate.
@@ -62,7 +62,9 @@ impl First<'_> {
     /// The ways to compute the gradient of the weight. `arguments` are those of the input, the gradient of the weight and that of the output.
     pub fn gradients(&self, arguments: [Argument; 3], maker: &Maker<'_>) -> Result<Vec<Candidate>, String> {
         let [channels, outputs] = [self.problem.x[1], self.problem.y[1]];
-        if self.problem.types != [DType::Bf16, DType::F32, DType::Bf16] || !outputs.is_multiple_of(8) {
+        let dtype = self.problem.types[0];
+        let fits = is_for_tensor_cores(dtype) && self.problem.types == [dtype, DType::F32, dtype];
+        if !fits || !outputs.is_multiple_of(8) {
             return Ok(Vec::new());
         }
         let mut candidates = Vec::new();
@@ -107,10 +109,9 @@ impl First<'_> {
             ("PIXELS", cut.pixels),
             ("BLOCKS", cut.blocks),
         ];
-        let source = Source {
-            file: "conv_first_gradient",
-            definitions: definitions.map(|(name, value)| (name, value.to_string())).to_vec(),
-        };
+        let definitions = definitions.map(|(name, value)| (name, value.to_string())).to_vec();
+        let source = Source { file: "conv_first_gradient", definitions };
+        let source = source.with("T", type_name(self.problem.types[0]));
         let extent = |count: usize| u32::try_from(count).map_err(|_| format!("{count} are too many"));
         let shape = Shape {
             grid: [extent(blocks)?, extent(down)?, 1],

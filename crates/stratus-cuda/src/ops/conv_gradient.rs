@@ -1,9 +1,9 @@
-//! Gradients of the weights of convolutions by our own kernel on tensor cores: cuDNN has no fast one that keeps f32 sums of bf16 products.
+//! Gradients of the weights of convolutions by our own kernel on tensor cores: cuDNN has no fast one that keeps f32 sums of products of bf16 or f16.
 
-use super::{Maker, Operand, THREADS, int};
+use super::{Maker, Operand, THREADS, int, is_for_tensor_cores};
 use crate::ffi::cudnn::Problem;
 use crate::library::Candidate;
-use crate::processor::{Argument, Call, HOPPER, Shape, Source};
+use crate::processor::{Argument, Call, HOPPER, Shape, Source, type_name};
 use stratus_engine::DType;
 use stratus_graph::ops::Conv2d;
 
@@ -156,7 +156,8 @@ pub(super) fn candidates(
     if conv.groups != 1 || !gradient.is_small() {
         return Ok(Vec::new());
     }
-    if operands.map(Operand::dtype) != [DType::Bf16, DType::F32, DType::Bf16] {
+    let dtype = operands[0].dtype();
+    if !is_for_tensor_cores(dtype) || operands.map(Operand::dtype) != [dtype, DType::F32, dtype] {
         return Ok(Vec::new());
     }
     let multiprocessors = maker.processor.multiprocessors() as usize;
@@ -282,7 +283,7 @@ impl<'a> Gradient<'a> {
             Cores::OfWarpgroups => "conv_gradient_hopper",
         };
         let definitions = definitions.into_iter().map(|(name, value)| (name, value.to_string())).collect();
-        let source = Source { file, definitions };
+        let source = Source { file, definitions }.with("T", type_name(self.problem.types[0]));
         let extent = |count: usize| u32::try_from(count).map_err(|_| format!("{count} are too many"));
         // Behind the stages where columns lie, or before them what leads to a multiple of their pattern.
         let beside = match tile.cores {

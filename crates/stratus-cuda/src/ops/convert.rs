@@ -1,16 +1,13 @@
 //! Moving values, and what all kernels share that take elements as they lie.
 
-use super::{Maker, OnGpu, Operand, long, vector};
+use super::{Maker, OnGpu, Operand, check_type, long, vector};
 use crate::processor::{Argument, Made, Source, type_name};
 use stratus_engine::ops::{Accumulate, AddTiles, Convert, Reorder};
 use stratus_engine::{DType, Layout};
 
 /// That a kernel can compute with what these operands hold.
 pub(super) fn check_types<'a>(operands: impl IntoIterator<Item = &'a Operand>) -> Result<(), String> {
-    if operands.into_iter().any(|operand| operand.dtype() == DType::F64) {
-        return Err("GPUs train in f32 and bf16".to_owned());
-    }
-    Ok(())
+    operands.into_iter().try_for_each(|operand| check_type(operand.dtype()))
 }
 
 /// The number of elements, where all operands lie alike and nothing lies between: then a kernel whose elements depend on no other takes them in the

@@ -45,7 +45,7 @@ impl<'a> Depthwise<'a> {
         });
         let fits = conv.groups == channels
             && conv.out_channels == channels
-            && matches!(dtype, DType::F32 | DType::Bf16)
+            && matches!(dtype, DType::F32 | DType::Bf16 | DType::F16)
             && [of_weight, of_y] == [expected, dtype]
             && (1..=MOST_KERNEL).contains(&taps)
             && conv.stride.iter().all(|stride| (1..=MOST_STRIDE).contains(stride))
@@ -56,7 +56,7 @@ impl<'a> Depthwise<'a> {
             && operands
                 .iter()
                 .all(|operand| operand.layout.same_bytes(&Layout::channels_last(&operand.value.shape)));
-        // Four channels of either type: with eight of bf16, too few threads would have room.
+        // Four channels of any type: with eight of two bytes, too few threads would have room.
         let vector = [4, 2, 1]
             .into_iter()
             .find(|&vector| channels.is_multiple_of(vector) && (vector == 1 || vector * taps <= MOST_TAPS));

@@ -1,7 +1,7 @@
 //! The fully connected layer: matrix products by cuBLAS, or where there is none by our own plain kernel.
 
 use super::conv2d::{add_bias, blocks};
-use super::{Maker, OnGpu, Operand, THREADS, int, long, vector};
+use super::{Maker, OnGpu, Operand, THREADS, check_type, int, long, vector};
 use crate::ffi::cublas::Product;
 use crate::library::{Candidate, Multiply};
 use crate::processor::{Argument, Call, Made, Shape, Source, type_name};
@@ -14,9 +14,7 @@ pub(super) fn multiply(
     operands: [Argument; 3],
     maker: &Maker<'_>,
 ) -> Result<Candidate, String> {
-    if product.types.contains(&DType::F64) {
-        return Err("GPUs train in f32 and bf16".to_owned());
-    }
+    product.types.into_iter().try_for_each(check_type)?;
     if let Some(library) = maker.library {
         let product = Product { tf32: library.tf32, ..product };
         let call = Multiply { cublas: library.cublas.clone(), product, operands };

@@ -12,6 +12,11 @@ impl OnGpu for LinearUpdate {
         let [x, dy, hyper, parameter, velocity, outputs @ ..] = operands else {
             return Err("it lacks operands".to_owned());
         };
+        if self.sgd.scaled {
+            return Err(
+                "it updates where the gradient is made: whether all are finite is not known yet".to_owned()
+            );
+        }
         let product = gradient(&self.linear, x, DType::F32);
         let mut made =
             multiply(product, [Argument::Operand(1), Argument::Operand(0), Argument::Scratch(0)], maker)?;

@@ -1,8 +1,7 @@
 //! Local response normalisation across channels.
 
-use super::{Maker, OnGpu, Operand, int, long, vector};
+use super::{Maker, OnGpu, Operand, check_type, int, long, vector};
 use crate::processor::{Argument, Made, Source};
-use stratus_engine::DType;
 use stratus_engine::ops::{LrnBackward, LrnForward};
 use stratus_graph::ops::LocalResponseNorm;
 
@@ -12,9 +11,7 @@ const MOST_HELD: usize = 40;
 /// The source for a map, whose windows reach `reach` channels to either side of a vector, and how many items there are to share out.
 fn source(norm: &LocalResponseNorm, x: &Operand, reach: usize) -> Result<(Source, usize), String> {
     let (dtype, [_, channels, ..]) = (x.dtype(), x.image()?);
-    if dtype == DType::F64 {
-        return Err("GPUs train in f32 and bf16".to_owned());
-    }
+    check_type(dtype)?;
     let held = |vector: usize| 2 * reach.div_ceil(vector) * vector + vector;
     let vector = vector(&[dtype], &[channels]);
     let wide = held(vector) > MOST_HELD;

@@ -1,6 +1,7 @@
 //! Softmax and cross-entropy: samples are counted, rows of logits gone through, and what they give added up.
 
 use super::convert::check_types;
+use super::loss_scale::scaled;
 use super::{Maker, OnGpu, Operand, int};
 use crate::processor::{Argument, Made, Shape, Source, type_name};
 use stratus_engine::ops::{MIXED, SoftmaxCrossEntropy};
@@ -19,10 +20,14 @@ fn blocks(count: u32, threads: u32) -> Shape {
 
 impl OnGpu for SoftmaxCrossEntropy {
     fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
-        let (logits, gradient) = (&operands[0], operands.get(3));
+        // Behind logits, labels and where there is one the scale.
+        let metrics = 2 + usize::from(self.scaled);
+        let of_gradient = metrics + 1;
+        let (logits, gradient) = (&operands[0], operands.get(of_gradient));
         check_types([logits].into_iter().chain(gradient))?;
         let [batch, classes, ..] = logits.image()?;
-        if [0, 1, 3].iter().filter_map(|&i| operands.get(i)).any(|operand| !operand.layout.is_row_major()) {
+        let in_rows = [0, 1, of_gradient];
+        if in_rows.iter().filter_map(|&i| operands.get(i)).any(|operand| !operand.layout.is_row_major()) {
             return Err("logits, labels or their gradient do not lie in row-major order".to_owned());
         }
         let samples = u32::try_from(batch).map_err(|error| error.to_string())?;
@@ -30,6 +35,7 @@ impl OnGpu for SoftmaxCrossEntropy {
         let source = Source::of("loss", logits.dtype(), 1)
             .with("T_OUT", type_name(gradient.unwrap_or(logits).dtype()))
             .with("LABELS", if self.mixed { MIXED } else { 1 });
+        let (source, scale) = scaled(source, operands, 2, self.scaled)?;
         let weight = Argument::Double(f64::from(self.auxiliary.unwrap_or(1.0)));
         let flag = |is: bool| Argument::Int(i32::from(is));
 
@@ -41,11 +47,12 @@ impl OnGpu for SoftmaxCrossEntropy {
             Argument::Scratch(counted),
             Argument::Scratch(0),
             Argument::Scratch(ranks),
-            gradient.map_or(Argument::Null, |_| Argument::Operand(3)),
+            gradient.map_or(Argument::Null, |_| Argument::Operand(of_gradient)),
             int(classes)?,
             Argument::Double(f64::from(self.smoothing)),
             weight,
             Argument::MicroBatches,
+            scale,
         ];
         // A few classes for each thread.
         let threads = classes.div_ceil(4).next_power_of_two().clamp(32, SUMMING as usize);
@@ -53,7 +60,7 @@ impl OnGpu for SoftmaxCrossEntropy {
         let arguments = vec![
             Argument::Scratch(0),
             Argument::Scratch(ranks),
-            Argument::Operand(2),
+            Argument::Operand(metrics),
             int(batch)?,
             weight,
             Argument::MicroBatches,

@@ -20,6 +20,7 @@ mod linear;
 mod linear_update;
 mod local_response_norm;
 mod loss;
+mod loss_scale;
 mod max_pool2d;
 mod relu;
 mod scale;
@@ -116,6 +117,19 @@ pub(crate) fn vector(types: &[DType], lengths: &[usize]) -> usize {
     if lengths.iter().all(|length| length.is_multiple_of(vector)) { vector } else { 1 }
 }
 
+/// What a GPU that cannot compute with a type says.
+pub(crate) const PRECISIONS: &str = "GPUs train in f32, bf16 and f16";
+
+/// That kernels can compute with elements of a type.
+pub(crate) fn check_type(dtype: DType) -> Result<(), String> {
+    if dtype == DType::F64 { Err(PRECISIONS.to_owned()) } else { Ok(()) }
+}
+
+/// Whether tensor cores multiply elements of a type, and add up in f32.
+pub(crate) fn is_for_tensor_cores(dtype: DType) -> bool {
+    matches!(dtype, DType::Bf16 | DType::F16)
+}
+
 /// A number of elements as a parameter.
 pub(crate) fn long(count: usize) -> Argument {
     Argument::Long(count as i64)
@@ -141,6 +155,7 @@ pub(crate) fn on_gpu(kernel: &Kernel) -> &dyn OnGpu {
     match kernel {
         Kernel::AdaptiveUpdate(kernel) => kernel,
         Kernel::AddForward(kernel) => kernel,
+        Kernel::AdjustLossScale(kernel) => kernel,
         Kernel::AvgPoolBackward(kernel) => kernel,
         Kernel::AvgPoolForward(kernel) => kernel,
         Kernel::BatchNormApply(kernel) => kernel,
@@ -161,6 +176,7 @@ pub(crate) fn on_gpu(kernel: &Kernel) -> &dyn OnGpu {
         Kernel::Convert(kernel) => kernel,
         Kernel::Reorder(kernel) => kernel,
         Kernel::Dropout(kernel) => kernel,
+        Kernel::FindOverflow(kernel) => kernel,
         Kernel::GeluBackward(kernel) => kernel,
         Kernel::GeluForward(kernel) => kernel,
         Kernel::JoinWeights(kernel) => kernel,

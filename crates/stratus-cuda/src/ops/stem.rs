@@ -1,9 +1,8 @@
 //! The stem. Programs for GPUs do not have it, where memory is fast enough to store the convolution's output: these kernels are there for plans that
 //! were made elsewhere, and are simple.
 
-use super::{Maker, OnGpu, Operand, THREADS, int, long};
+use super::{Maker, OnGpu, Operand, THREADS, check_type, int, long};
 use crate::processor::{Argument, Launch, Made, Shape, Source};
-use stratus_engine::DType;
 use stratus_engine::ops::{Stem, StemApply, StemGradients, StemInference, StemStatistics};
 
 /// The places that a block has at least, where sums are taken over them.
@@ -11,9 +10,7 @@ const PLACES_OF_BLOCK: usize = 64;
 
 /// The source for a stem and the type of its images.
 fn source(stem: &Stem, images: &Operand) -> Result<Source, String> {
-    if images.dtype() == DType::F64 {
-        return Err("GPUs train in f32 and bf16".to_owned());
-    }
+    check_type(images.dtype())?;
     let [pad_h, pad_w] = stem.conv.padding_before;
     Ok(Source::of("stem", images.dtype(), 1)
         .with("IN", stem.conv.in_channels)

@@ -1,6 +1,8 @@
 // The steps of optimisers that give each weight a rate of its own. RULE says which.
 //
 // Threads share out the elements, VECTOR at a time. What is the same for all of them is computed once, in double precision.
+// Where gradients are SCALED they are divided by the loss's scale; where one of them overflowed, nothing is updated, and the copy is that of the
+// parameter as it is.
 
 #ifndef T_OUT
 #define T_OUT T
@@ -13,11 +15,14 @@
 
 // Of the first and the second state, the shares `keep0` and `keep1` are kept. Adagrad has no second state.
 extern "C" __global__ void adaptive_update(const T *gradient, const double *hyper, T *parameter, T *state0, T *state1, T_OUT *copy,
-                                           i64 count, double factor, double decay, double keep0, double keep1, double epsilon) {
+                                           i64 count, double factor, double decay, double keep0, double keep1, double epsilon,
+                                           const float *loss_scale) {
     constexpr bool is_adam = RULE == ADAM || RULE == ADAM_DECOUPLED;
     __shared__ float of_all[3];
+    const LossScale scaling = read_loss_scale(loss_scale);
     if (threadIdx.x == 0) {
-        double learning_rate = factor * hyper[0], turn = hyper[1] + 1.0;
+        // Iterations that updated nothing are no steps.
+        double learning_rate = factor * hyper[0], turn = (SCALED ? hyper[1] - scaling.skipped : hyper[1]) + 1.0;
         // A power in double precision is as much work as many elements: one thread of a block has it.
         of_all[0] = (float)(is_adam ? learning_rate / (1.0 - pow(keep0, turn)) : learning_rate);
         of_all[1] = (float)(is_adam ? 1.0 / (1.0 - pow(keep1, turn)) : 1.0);
@@ -33,30 +38,33 @@ extern "C" __global__ void adaptive_update(const T *gradient, const double *hype
         load(parameter + at, p);
         load(state0 + at, a);
         if (RULE != ADAGRAD) load(state1 + at, b);
+        if (!scaling.overflow) {
 #pragma unroll
-        for (int i = 0; i < VECTOR; i++) {
-            if (RULE == ADAM_DECOUPLED) {
-                p[i] -= pull * p[i];
-            } else {
-                g[i] += pull * p[i];
+            for (int i = 0; i < VECTOR; i++) {
+                if (SCALED) g[i] *= scaling.inverse;
+                if (RULE == ADAM_DECOUPLED) {
+                    p[i] -= pull * p[i];
+                } else {
+                    g[i] += pull * p[i];
+                }
+                if (is_adam) {
+                    a[i] = old0 * a[i] + new0 * g[i];
+                    b[i] = old1 * b[i] + new1 * g[i] * g[i];
+                    p[i] -= rate * a[i] / (sqrtf(b[i] * correction) + least);
+                } else if (RULE == ADAGRAD) {
+                    a[i] += g[i] * g[i];
+                    p[i] -= rate * g[i] / (sqrtf(a[i]) + least);
+                } else {
+                    a[i] = old0 * a[i] + new0 * g[i] * g[i];
+                    float delta = sqrtf(b[i] + least) / sqrtf(a[i] + least) * g[i];
+                    b[i] = old1 * b[i] + new1 * delta * delta;
+                    p[i] -= rate * delta;
+                }
             }
-            if (is_adam) {
-                a[i] = old0 * a[i] + new0 * g[i];
-                b[i] = old1 * b[i] + new1 * g[i] * g[i];
-                p[i] -= rate * a[i] / (sqrtf(b[i] * correction) + least);
-            } else if (RULE == ADAGRAD) {
-                a[i] += g[i] * g[i];
-                p[i] -= rate * g[i] / (sqrtf(a[i]) + least);
-            } else {
-                a[i] = old0 * a[i] + new0 * g[i] * g[i];
-                float delta = sqrtf(b[i] + least) / sqrtf(a[i] + least) * g[i];
-                b[i] = old1 * b[i] + new1 * delta * delta;
-                p[i] -= rate * delta;
-            }
+            store(state0 + at, a);
+            if (RULE != ADAGRAD) store(state1 + at, b);
+            store(parameter + at, p);
         }
-        store(state0 + at, a);
-        if (RULE != ADAGRAD) store(state1 + at, b);
-        store(parameter + at, p);
         if (copy) store(copy + at, p);
     }
 }

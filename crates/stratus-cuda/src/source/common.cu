@@ -21,9 +21,38 @@ struct bf16 {
     u16 bits;
 };
 
+// A sign, five bits of exponent and ten of the fraction, as IEEE 754 has them.
+struct f16 {
+    u16 bits;
+};
+
 __device__ __forceinline__ float widen(float x) { return x; }
 __device__ __forceinline__ float widen(bf16 x) { return __uint_as_float((u32)x.bits << 16); }
+__device__ __forceinline__ float widen(f16 x) {
+#ifdef __CUDA_ARCH__
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+    return y;
+#else
+    const u32 sign = (u32)(x.bits & 0x8000u) << 16;
+    u32 size = (u32)(x.bits & 0x7fffu) << 13;
+    if (size >= 0x0f800000u)
+        size |= size == 0x0f800000u ? 0x7f800000u : 0x7fc00000u;
+    else
+        // A float's exponents begin 112 lower. A product is exact where the number has no leading one, too.
+        size = __float_as_uint(__uint_as_float(size) * 0x1p112f);
+    return __uint_as_float(sign | size);
+#endif
+}
 __device__ __forceinline__ double widen(double x) { return x; }
+
+#ifdef __CUDA_ARCH__
+// The lower and the upper one of two elements that are a word.
+template <typename E> __device__ __forceinline__ float widen_lower(u32 word) { return widen(E{(u16)word}); }
+template <typename E> __device__ __forceinline__ float widen_upper(u32 word) { return widen(E{(u16)(word >> 16)}); }
+template <> __device__ __forceinline__ float widen_lower<bf16>(u32 word) { return __uint_as_float(word << 16); }
+template <> __device__ __forceinline__ float widen_upper<bf16>(u32 word) { return __uint_as_float(word & 0xffff0000u); }
+#endif
 
 // To the nearest, to even between two; what is not a number stays one.
 __device__ __forceinline__ void narrow(float x, float &y) { y = x; }
@@ -36,6 +65,25 @@ __device__ __forceinline__ void narrow(float x, bf16 &y) {
     u32 bits = __float_as_uint(x);
     bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
     y.bits = is_nan ? (u16)((bits >> 16) | 0x40u) : (u16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+#endif
+}
+// What is beyond 65,504 by half a step or more is infinite.
+__device__ __forceinline__ void narrow(float x, f16 &y) {
+#ifdef __CUDA_ARCH__
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+#else
+    const u32 bits = __float_as_uint(x), size = bits & 0x7fffffffu;
+    u32 to;
+    if (size > 0x7f800000u)
+        to = 0x7e00u | (size >> 13 & 0x3ffu);
+    else if (size >= 0x47800000u)
+        to = 0x7c00u;
+    else if (size < 0x38800000u)
+        // Less than the least number with a leading one: what remains of it beside 0.5 are the steps of 2^-24 that it is, rounded.
+        to = __float_as_uint(__uint_as_float(size) + 0.5f) - 0x3f000000u;
+    else
+        to = (size - 0x38000000u + 0xfffu + (size >> 13 & 1u)) >> 13;
+    y.bits = (u16)((bits >> 16 & 0x8000u) | to);
 #endif
 }
 
@@ -71,22 +119,33 @@ template <int N> __device__ __forceinline__ void store(float *to, const float (&
     store_words(to, words);
 }
 
-template <int N> __device__ __forceinline__ void store(bf16 *to, const float (&from)[N]) {
+// Two elements of two bytes as a word, the upper one first as the instruction has it.
+#if __CUDA_ARCH__ >= 800
+template <typename E> __device__ __forceinline__ u32 narrow_pair(float high, float low);
+#define NARROW_PAIR(type)                                                                 \
+    template <> __device__ __forceinline__ u32 narrow_pair<type>(float high, float low) { \
+        u32 word;                                                                         \
+        asm("cvt.rn." #type "x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));     \
+        return word;                                                                      \
+    }
+NARROW_PAIR(bf16)
+NARROW_PAIR(f16)
+#else
+template <typename E> __device__ __forceinline__ u32 narrow_pair(float high, float low) {
+    E lower, upper;
+    narrow(low, lower);
+    narrow(high, upper);
+    return (u32)upper.bits << 16 | lower.bits;
+}
+#endif
+
+template <int N, typename E> __device__ __forceinline__ void store(E *to, const float (&from)[N]) {
     if constexpr (N == 1) {
         narrow(from[0], *to);
     } else {
         u32 words[N / 2];
 #pragma unroll
-        for (int i = 0; i < N / 2; i++) {
-#if __CUDA_ARCH__ >= 800
-            asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(words[i]) : "f"(from[2 * i + 1]), "f"(from[2 * i]));
-#else
-            bf16 low, high;
-            narrow(from[2 * i], low);
-            narrow(from[2 * i + 1], high);
-            words[i] = (u32)high.bits << 16 | low.bits;
-#endif
-        }
+        for (int i = 0; i < N / 2; i++) words[i] = narrow_pair<E>(from[2 * i + 1], from[2 * i]);
         store_words(to, words);
     }
 }

@@ -1,4 +1,4 @@
-// A convolution of at most four channels on tensor cores, with bias and rectifier: bf16 maps that lie channels last, sums in f32, one group.
+// A convolution of at most four channels on tensor cores, with bias and rectifier: maps of T (bf16 or f16), channels last, sums in f32, one group.
 //
 // It is the product of pixels x (tap, channel) and (tap, channel) x outputs. A block makes tiles of pixels one after the other, each with all outputs: it
 // keeps the weights in shared memory and loads the window of a tile there. A warp makes 16 * FRAGMENTS pixels of it.
@@ -22,7 +22,7 @@ __device__ __forceinline__ int output_of(int fragment, int column) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-    conv_first(const bf16 *__restrict__ x, const bf16 *__restrict__ weight, const float *__restrict__ bias, bf16 *__restrict__ y, int tiles, int outputs,
+    conv_first(const T *__restrict__ x, const T *__restrict__ weight, const float *__restrict__ bias, T *__restrict__ y, int tiles, int outputs,
                int taps, int kernel_w, int dilation_h, int dilation_w, int height, int width, int out_height, int out_width, int stride_h, int stride_w,
                int pad_h, int pad_w, int tile_h, int tile_w, int window_h, int window_w) {
     DYNAMIC_SHARED(unsigned char, shared);
@@ -92,13 +92,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                     const uint4 b = *(const uint4 *)from;
 #pragma unroll
                     for (int i = 0; i < FRAGMENTS; i++) {
-                        multiply_add(sum[i][j], a[i], b.x, b.y);
-                        multiply_add(sum[i][j + PAIR - 1], a[i], b.z, b.w);
+                        multiply_add<T>(sum[i][j], a[i], b.x, b.y);
+                        multiply_add<T>(sum[i][j + PAIR - 1], a[i], b.z, b.w);
                     }
                 } else {
                     const uint2 b = *from;
 #pragma unroll
-                    for (int i = 0; i < FRAGMENTS; i++) multiply_add(sum[i][j], a[i], b.x, b.y);
+                    for (int i = 0; i < FRAGMENTS; i++) multiply_add<T>(sum[i][j], a[i], b.x, b.y);
                 }
             }
         }
@@ -111,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             for (int half = 0; half < 2; half++) {
                 const int place = own[i * 16 + half * 8].y, row = place >> 16, column = place & 0xffff;
                 if (row >= tile_h || tile.row + row >= out_height || tile.column + column >= out_width) continue;
-                bf16 *to = y + (((i64)tile.n * out_height + tile.row + row) * out_width + tile.column + column) * outputs;
+                T *to = y + (((i64)tile.n * out_height + tile.row + row) * out_width + tile.column + column) * outputs;
 #pragma unroll
                 for (int group = 0; group < OUTPUTS; group += GROUP) {
                     const int output = output_of(group, lane % 4 * 2);

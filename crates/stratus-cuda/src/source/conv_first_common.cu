@@ -22,7 +22,7 @@ __device__ __forceinline__ Tile tile_at(int tile, const Geometry &of) {
 }
 
 // The channels of a pixel, or zeros where not `inside`.
-__device__ __forceinline__ uint2 load_pixel(const bf16 *at, bool inside) {
+__device__ __forceinline__ uint2 load_pixel(const T *at, bool inside) {
     uint2 pixel = make_uint2(0, 0);
     if (!inside) return pixel;
 #if CHANNELS == 4
@@ -41,10 +41,10 @@ __device__ __forceinline__ uint2 load_pixel(const bf16 *at, bool inside) {
 }
 
 // Loads the window of a tile, all threads of a block together, each several pixels at a time.
-template <int THREADS> __device__ __forceinline__ void load_window(uint2 *window, const bf16 *x, const Tile &tile, const Geometry &of) {
+template <int THREADS> __device__ __forceinline__ void load_window(uint2 *window, const T *x, const Tile &tile, const Geometry &of) {
     const int AT_A_TIME = 8;
     const int first_h = tile.row * of.stride_h - of.pad_h, first_w = tile.column * of.stride_w - of.pad_w;
-    const bf16 *corner = x + (((i64)tile.n * of.height + first_h) * of.width + first_w) * CHANNELS;
+    const T *corner = x + (((i64)tile.n * of.height + first_h) * of.width + first_w) * CHANNELS;
     const int size = of.window_h * of.window_w;
     const int move_row = THREADS / of.window_w, move_column = THREADS % of.window_w;
     int row = threadIdx.x / of.window_w, column = threadIdx.x % of.window_w;

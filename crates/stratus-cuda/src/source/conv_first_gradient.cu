@@ -1,4 +1,4 @@
-// The gradient of a weight of a convolution of at most four channels on tensor cores: bf16 maps that lie channels last, sums in f32, one group.
+// The gradient of a weight of a convolution of at most four channels on tensor cores: maps of T (bf16 or f16), channels last, sums in f32, one group.
 //
 // It is the product dy^T * columns over all pixels of the output, where a pixel's columns are its (channel, tap) of x. The grid is parts of the tiles x
 // outputs, FRAGMENTS * 16 at a time. A block loads one tile's dy and window while it multiplies those of the one before. Its warps are WARPS_N x WARPS_K:
@@ -22,7 +22,7 @@ __device__ __forceinline__ u32 lower(u32 left, u32 right) { return __byte_perm(l
 __device__ __forceinline__ u32 upper(u32 left, u32 right) { return __byte_perm(left, right, 0x7632); }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-    conv_first_gradient(const bf16 *__restrict__ x, const bf16 *__restrict__ dy, float *__restrict__ sums, int tiles, int part, int outputs, int taps,
+    conv_first_gradient(const T *__restrict__ x, const T *__restrict__ dy, float *__restrict__ sums, int tiles, int part, int outputs, int taps,
                         int kernel_w, int dilation_h, int dilation_w, int height, int width, int out_height, int out_width, int stride_h, int stride_w,
                         int pad_h, int pad_w, int tile_h, int tile_w, int window_h, int window_w) {
     DYNAMIC_SHARED(unsigned char, shared);
@@ -46,14 +46,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 
     auto load_stage = [&](int at, int slot) {
         const Tile tile = tile_at(at, geometry);
-        const bf16 *corner = dy + (((i64)tile.n * out_height + tile.row) * out_width + tile.column) * outputs + first_output;
+        const T *corner = dy + (((i64)tile.n * out_height + tile.row) * out_width + tile.column) * outputs + first_output;
 #pragma unroll 4
         for (int i = thread; i < PIXELS * CHUNKS; i += THREADS) {
             const int pixel = i / CHUNKS, chunk = i % CHUNKS;
             const int row = place[pixel] >> 16, column = place[pixel] & 0xffff;
             const bool inside =
                 row < tile_h && tile.row + row < out_height && tile.column + column < out_width && first_output + chunk * 8 < outputs;
-            const bf16 *from = corner + (i64)(row * out_width + column) * outputs + chunk * 8;
+            const T *from = corner + (i64)(row * out_width + column) * outputs + chunk * 8;
             copy_async<false>(stages + slot * STAGE + place_of(pixel, chunk), inside ? from : dy, inside);
         }
         commit_copies();
@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                 u32 a[4];
                 load_transposed(stages + slot * STAGE + from[i] + k * CHUNKS * 16, a);
 #pragma unroll
-                for (int c = 0; c < CHANNELS; c++) multiply_add(sum[i][c], a, b[c][0], b[c][1]);
+                for (int c = 0; c < CHANNELS; c++) multiply_add<T>(sum[i][c], a, b[c][0], b[c][1]);
             }
         }
     }

@@ -1,4 +1,4 @@
-// The gradient of a convolution's weight on tensor cores: bf16 maps that lie channels last, sums in f32, one group.
+// The gradient of a convolution's weight on tensor cores: maps of T (bf16 or f16), channels last, sums in f32, one group.
 //
 // It is the product dy^T * columns over all pixels of the output, where a pixel's columns are what the kernel's taps see of x: (tap, channel), the
 // channel fastest, as the weight lies. The grid is columns x outputs x parts of the pixels, in tiles of TILE_N x TILE_M, of which a warp makes
@@ -23,7 +23,7 @@ template <int CHUNKS> __device__ __forceinline__ int place(int row, int chunk) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-    conv_gradient(const bf16 *__restrict__ x, const bf16 *__restrict__ dy, float *__restrict__ sums, int pixels, int part, int columns, int channels,
+    conv_gradient(const T *__restrict__ x, const T *__restrict__ dy, float *__restrict__ sums, int pixels, int part, int columns, int channels,
                   int height, int width, int outputs, int out_height, int out_width, int kernel_w, int pad_h, int pad_w, int stride_h, int stride_w,
                   int dilation_h, int dilation_w, int move_q, int move_p, int move_n) {
     DYNAMIC_SHARED(unsigned char, shared);
@@ -59,8 +59,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             const bool there = pixel < end;
             // Rows and pixels of all maps on end; before the first of them only where a tap lies in the padding.
             const int h = there ? p * stride_h - pad_h : NOWHERE, w = q * stride_w - pad_w;
-            const bf16 *tap = x + (i64)((n * height + p * stride_h - pad_h) * width + w) * channels;
-            const bf16 *gradient = dy + (i64)pixel * outputs + first_output;
+            const T *tap = x + (i64)((n * height + p * stride_h - pad_h) * width + w) * channels;
+            const T *gradient = dy + (i64)pixel * outputs + first_output;
 #pragma unroll
             for (int i = 0; i < CHUNKS_N / 8; i++) {
                 const int chunk = side + 8 * i;
@@ -151,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
             for (int i = 0; i < WARP_M / 16; i++)
 #pragma unroll
-                for (int j = 0; j < WARP_N / 8; j++) multiply_add(sum[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+                for (int j = 0; j < WARP_N / 8; j++) multiply_add<T>(sum[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
         }
         slot = slot + 1 == STAGES ? 0 : slot + 1;
         next = next + 1 == STAGES ? 0 : next + 1;

@@ -26,7 +26,7 @@ __device__ __forceinline__ int pattern_column(int pattern, int columns, int chan
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-    conv_gradient(const bf16 *__restrict__ x, const bf16 *__restrict__ dy, float *__restrict__ sums, int pixels, int part, int columns, int channels,
+    conv_gradient(const T *__restrict__ x, const T *__restrict__ dy, float *__restrict__ sums, int pixels, int part, int columns, int channels,
                   int height, int width, int outputs, int out_height, int out_width, int kernel_w, int pad_h, int pad_w, int stride_h, int stride_w,
                   int dilation_h, int dilation_w, int move_q, int move_p, int move_n) {
     DYNAMIC_SHARED(unsigned char, shared);
@@ -52,8 +52,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             const bool there = pixel < end;
             // Rows and pixels of all maps on end; before the first of them only where a tap lies in the padding.
             const int h = there ? p * stride_h - pad_h : NOWHERE, w = q * stride_w - pad_w;
-            const bf16 *tap = x + (i64)((n * height + p * stride_h - pad_h) * width + w) * channels;
-            const bf16 *gradient = dy + (i64)pixel * outputs + first_output;
+            const T *tap = x + (i64)((n * height + p * stride_h - pad_h) * width + w) * channels;
+            const T *gradient = dy + (i64)pixel * outputs + first_output;
 #pragma unroll
             for (int i = 0; i < TILE_M / 64; i++) {
                 const int output = (side + 8 * i) * 8;
@@ -101,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
         for (int k = 0; k < TILE_K; k += 16) {
             const int on = (slot * STAGE + k * 128) / 16;
-            multiply_tiles<WARP_N>(sum, of_dy + on, of_x + on);
+            multiply_tiles<T, WARP_N>(sum, of_dy + on, of_x + on);
         }
         commit_products();
         // In place of the last stage but one.

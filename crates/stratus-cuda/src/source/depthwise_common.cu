@@ -10,8 +10,10 @@ struct Pixel {
 };
 
 __device__ __forceinline__ float channel_of(const Pixel &pixel, int i) {
-    if constexpr (sizeof(T) == 4) return __uint_as_float(pixel.words[i]);
-    return __uint_as_float(i % 2 ? pixel.words[i / 2] & 0xffff0000u : pixel.words[i / 2] << 16);
+    if constexpr (sizeof(T) == 4)
+        return __uint_as_float(pixel.words[i]);
+    else
+        return i % 2 ? widen_upper<T>(pixel.words[i / 2]) : widen_lower<T>(pixel.words[i / 2]);
 }
 
 // Loads under a predicate: left to itself, the compiler branches around each of them. What is read here is not written by the same kernel.

@@ -495,7 +495,7 @@ struct Factors {
 
 } // namespace emulated
 
-inline void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+template <typename E> void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     emulated::Factors own;
     memcpy(own.a, a, sizeof own.a);
     memcpy(own.b[0], &b0, 4);
@@ -504,9 +504,9 @@ inline void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, u
     const unsigned row = emulated::lane() / 4, column = emulated::lane() % 4 * 2;
     for (unsigned e = 0; e < 4; e++)
         for (unsigned k = 0; k < 16; k++) {
-            unsigned short left = all[row * 4 + k % 8 / 2].a[e / 2 + k / 8 * 2][k % 2];
-            unsigned short right = all[(column + e % 2) * 4 + k % 8 / 2].b[k / 8][k % 2];
-            sum[e] += __uint_as_float((unsigned)left << 16) * __uint_as_float((unsigned)right << 16);
+            const E left = {all[row * 4 + k % 8 / 2].a[e / 2 + k / 8 * 2][k % 2]};
+            const E right = {all[(column + e % 2) * 4 + k % 8 / 2].b[k / 8][k % 2]};
+            sum[e] += widen(left) * widen(right);
         }
 }
 

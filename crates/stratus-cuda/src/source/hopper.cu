@@ -47,19 +47,22 @@ template <int N> __device__ __forceinline__ void keep_sums(float (&sum)[N]) {
 #define NAMES_128 NAMES_96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
     "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-// Adds the product of 64x16 and 16xCOLUMNS elements of bf16 to 64xCOLUMNS sums. Warp w of the warpgroup has rows 16 w and on: lane l in sum[4 j + e] that
-// of row l / 4 + 8 (e / 2) and column 8 j + 2 (l % 4) + e % 2.
-template <int COLUMNS> __device__ __forceinline__ void multiply_tiles(float (&sum)[COLUMNS / 2], u64 a, u64 b);
+// Adds the product of 64x16 and 16xCOLUMNS elements of E, bf16 or f16, to 64xCOLUMNS sums. Warp w of the warpgroup has rows 16 w and on: lane l in
+// sum[4 j + e] that of row l / 4 + 8 (e / 2) and column 8 j + 2 (l % 4) + e % 2.
+template <typename E, int COLUMNS> __device__ __forceinline__ void multiply_tiles(float (&sum)[COLUMNS / 2], u64 a, u64 b);
 
-#define MULTIPLY_TILES(columns, names, at_a, at_b, ...)                                                                                    \
-    template <> __device__ __forceinline__ void multiply_tiles<columns>(float(&sum)[columns / 2], u64 a, u64 b) {                            \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" names "}, " at_a ", " at_b ", 1, 1, 1, 1, 1;" \
-                     : __VA_ARGS__                                                                                                         \
-                     : "l"(a), "l"(b));                                                                                                    \
+#define MULTIPLY_TILES(type, columns, names, at_a, at_b, ...)                                                                                   \
+    template <> __device__ __forceinline__ void multiply_tiles<type, columns>(float(&sum)[columns / 2], u64 a, u64 b) {                         \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." #type "." #type " {" names "}, " at_a ", " at_b ", 1, 1, 1, 1, 1;" \
+                     : __VA_ARGS__                                                                                                              \
+                     : "l"(a), "l"(b));                                                                                                         \
     }
-MULTIPLY_TILES(128, NAMES_64, "%64", "%65", SUMS_32(0), SUMS_32(32))
-MULTIPLY_TILES(192, NAMES_96, "%96", "%97", SUMS_32(0), SUMS_32(32), SUMS_32(64))
-MULTIPLY_TILES(256, NAMES_128, "%128", "%129", SUMS_32(0), SUMS_32(32), SUMS_32(64), SUMS_32(96))
+#define MULTIPLY_TILES_OF(type)                                                             \
+    MULTIPLY_TILES(type, 128, NAMES_64, "%64", "%65", SUMS_32(0), SUMS_32(32))              \
+    MULTIPLY_TILES(type, 192, NAMES_96, "%96", "%97", SUMS_32(0), SUMS_32(32), SUMS_32(64)) \
+    MULTIPLY_TILES(type, 256, NAMES_128, "%128", "%129", SUMS_32(0), SUMS_32(32), SUMS_32(64), SUMS_32(96))
+MULTIPLY_TILES_OF(bf16)
+MULTIPLY_TILES_OF(f16)
 #else
 // The emulation reads factors as the PTX ISA says that they lie, when they are begun and again when they are waited for: they must be the same.
 inline SharedAddress next_pattern(SharedAddress at) {
@@ -73,11 +76,12 @@ inline u64 factor_at(SharedAddress at, int leading, int stride) {
 
 namespace emulated {
 
-// A product that was begun and not waited for.
+// A product that was begun and not waited for, and who makes it.
 struct Product {
     u64 a, b, read;
     float *sum;
     unsigned columns, group;
+    u64 (*multiply)(const Product &product, bool add);
 };
 
 const unsigned MOST_PRODUCTS = 32;
@@ -98,13 +102,13 @@ u16 element(u64 factor, unsigned place, unsigned depth) {
 }
 
 // Adds this thread's part of a product, if `add`, and returns a sum over the bits that were read.
-u64 multiply(const Product &product, bool add) {
+template <typename E> u64 multiply(const Product &product, bool add) {
     const unsigned warp = current / 32 % 4, lane = current % 32;
     u64 read = 0;
     auto next = [&](u64 factor, unsigned place, unsigned depth) {
         const u16 bits = element(factor, place, depth);
         read = (read ^ bits) * 0x100000001b3ull;
-        return __uint_as_float((u32)bits << 16);
+        return widen(E{bits});
     };
     for (unsigned depth = 0; depth < 16; depth++) {
         float rows[2];
@@ -125,7 +129,7 @@ void wait_products(unsigned groups) {
         const Product product = products[current][i];
         if (product.group + groups >= self.product_group)
             products[current][left++] = product;
-        else if (multiply(product, true) != product.read)
+        else if (product.multiply(product, true) != product.read)
             fail("a factor was written before its product was made", "kernel", 0);
     }
     self.products = left;
@@ -139,15 +143,15 @@ inline void commit_products() { emulated::threads[emulated::current].product_gro
 template <int N> void wait_products() { emulated::wait_products(N); }
 template <int N> void keep_sums(float (&)[N]) {}
 
-template <int COLUMNS> void multiply_tiles(float (&sum)[COLUMNS / 2], u64 a, u64 b) {
+template <typename E, int COLUMNS> void multiply_tiles(float (&sum)[COLUMNS / 2], u64 a, u64 b) {
     using namespace emulated;
     static_assert(COLUMNS % 8 == 0 && COLUMNS <= 256, "shapes that there are");
     Thread &self = threads[current];
     if (self.products == MOST_PRODUCTS) fail("too many products are on their way", "kernel", 0);
     for (unsigned i = 0; i < count; i++)
         if (threads[i].unshown) fail("copies are not shown to tensor cores", "kernel", 0);
-    Product product = {a, b, 0, sum, COLUMNS, self.product_group};
-    product.read = multiply(product, false);
+    Product product = {a, b, 0, sum, COLUMNS, self.product_group, multiply<E>};
+    product.read = product.multiply(product, false);
     products[current][self.products++] = product;
 }
 #endif

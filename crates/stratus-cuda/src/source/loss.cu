@@ -2,7 +2,8 @@
 //
 // First a block counts the samples whose label counts, by whose number gradients are divided. Then a block per sample goes through its row of logits
 // three times: for the largest and the rank of the label, for the sum of exponentials, for the gradient. At last a block adds up losses and hits in
-// double precision, in the order of the samples. LABELS is the numbers of a sample's label: 1, or 3 of a mixed sample.
+// double precision, in the order of the samples. LABELS is the numbers of a sample's label: 1, or 3 of a mixed sample. Where it is SCALED, the
+// gradient is multiplied by the loss's scale.
 
 #ifndef T_OUT
 #define T_OUT T
@@ -39,8 +40,10 @@ __device__ __forceinline__ double part(double share, float logit) { return share
 
 // A block per sample. `gradient` may be missing.
 extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels, const int *counted, double *losses, int *ranks,
-                                              T_OUT *gradient, int classes, double smoothing, double weight, int micro_batches) {
+                                              T_OUT *gradient, int classes, double smoothing, double weight, int micro_batches,
+                                              const float *loss_scale) {
     i64 n = blockIdx.x;
+    const LossScale scaling = read_loss_scale(loss_scale);
     const T *row = logits + n * classes;
     T_OUT *to = gradient ? gradient + n * classes : gradient;
     int own = labels[n * LABELS];
@@ -88,6 +91,7 @@ extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels
     }
     if (!to) return;
     double scale = weight / micro_batches / *counted, all = smoothing / classes;
+    if (SCALED) scale *= (double)scaling.scale;
     double for_own = (1.0 - smoothing) * (own == other ? 1.0 : 1.0 - share) + all;
     float own_gradient = (float)(scale * ((1.0 - for_own) * of_own - for_own * others) / sum);
     float factor = (float)(scale / sum), for_all = (float)(scale * all);

@@ -5,7 +5,7 @@
 pub(crate) fn text(file: &str) -> Option<&'static str> {
     let files = [
         ("common", include_str!("common.cu")),
-        ("adaptive", include_str!("adaptive.cu")),
+        ("adaptive", concat!(include_str!("loss_scale_common.cu"), include_str!("adaptive.cu"))),
         ("batch_norm", concat!(include_str!("batch_norm_common.cu"), include_str!("batch_norm.cu"))),
         (
             "batch_norm_pool",
@@ -61,10 +61,11 @@ pub(crate) fn text(file: &str) -> Option<&'static str> {
         ("elementwise", include_str!("elementwise.cu")),
         ("linear", include_str!("linear.cu")),
         ("local_response_norm", include_str!("local_response_norm.cu")),
-        ("loss", include_str!("loss.cu")),
+        ("loss", concat!(include_str!("loss_scale_common.cu"), include_str!("loss.cu"))),
+        ("loss_scale", concat!(include_str!("loss_scale_common.cu"), include_str!("loss_scale.cu"))),
         ("pool", include_str!("pool.cu")),
         ("stem", include_str!("stem.cu")),
-        ("update", include_str!("update.cu")),
+        ("update", concat!(include_str!("loss_scale_common.cu"), include_str!("update.cu"))),
     ];
     files.into_iter().find(|(name, _)| *name == file).map(|(_, text)| text)
 }

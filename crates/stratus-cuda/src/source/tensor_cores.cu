@@ -32,13 +32,18 @@ __device__ __forceinline__ void load_transposed(SharedAddress row, u32 (&to)[4])
                  : "memory");
 }
 
-// Adds the product of 16x16 and 16x8 elements of bf16 to 16x8 sums. With row = lane / 4 and column = 2 (lane % 4), a lane holds of the first factor
-// (row, column), (row + 8, column), (row, column + 8), (row + 8, column + 8) and right neighbours; of the second in column `row` the rows `column` and
-// `column + 8` and the ones below; of the sums (row, column) and (row + 8, column) and right neighbours.
-__device__ __forceinline__ void multiply_add(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
+// Adds the product of 16x16 and 16x8 elements of E, bf16 or f16, to 16x8 sums. With row = lane / 4 and column = 2 (lane % 4), a lane holds of the first
+// factor (row, column), (row + 8, column), (row, column + 8), (row + 8, column + 8) and right neighbours; of the second in column `row` the rows `column`
+// and `column + 8` and the ones below; of the sums (row, column) and (row + 8, column) and right neighbours.
+template <typename E> __device__ __forceinline__ void multiply_add(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1);
+
+#define MULTIPLY_ADD(type)                                                                                                                  \
+    template <> __device__ __forceinline__ void multiply_add<type>(float(&sum)[4], const u32(&a)[4], u32 b0, u32 b1) {                      \
+        asm("mma.sync.aligned.m16n8k16.row.col.f32." #type "." #type ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                                                                        \
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                                                                \
+    }
+MULTIPLY_ADD(bf16)
+MULTIPLY_ADD(f16)
 #endif
 

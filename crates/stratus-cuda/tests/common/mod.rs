@@ -29,7 +29,7 @@ const TILES: [&str; 14] = [
     "wgmma:64x576:cached",
 ];
 
-/// Those that a case in bf16 can be run by on a GPU of a compute capability, as 90 for 9.0.
+/// Those that a case in bf16 or f16 can be run by on a GPU of a compute capability, as 90 for 9.0.
 pub fn tiles_for(case: &Case, capability: u32) -> impl Iterator<Item = &'static str> {
     let dense = matches!(&case.kernel, Kernel::Conv2dBackwardWeights(k) if k.conv.groups == 1);
     let channels = |input: usize| case.inputs.get(input).map_or(1, |input| input.shape[1]);
@@ -92,7 +92,7 @@ fn case(kernel: impl Into<Kernel>, name: &str, inputs: [Operand; 2], output: Ope
         inputs: inputs.into(),
         updates: Vec::new(),
         outputs: vec![Operand { fill: Fill::Garbage, role: Role::Buffer, ..output }],
-        precisions: vec![Precision::F32, Precision::Bf16],
+        precisions: vec![Precision::F32, Precision::Bf16, Precision::F16],
     }
 }
 

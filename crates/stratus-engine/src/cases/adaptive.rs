@@ -1,8 +1,9 @@
 //! The steps of optimisers that give each weight a rate of its own, with and without a copy in the compute precision.
 
+use super::loss_scale::numbers as numbers_of;
 use super::{Case, Class, Fill, Table, extents};
+use crate::Role;
 use crate::ops::{Adaptive, AdaptiveUpdate, HYPER, KernelSpec};
-use crate::{Precision, Role};
 
 pub(super) const TABLE: Table = Table { tests, benchmarks };
 
@@ -17,7 +18,7 @@ const RULES: [Adaptive; 4] = [
 fn tests() -> Vec<Case> {
     let mut cases = Vec::new();
     for rule in RULES {
-        let update = AdaptiveUpdate { rule, weight_decay: 1e-4, rate: 1.0 };
+        let update = AdaptiveUpdate { rule, weight_decay: 1e-4, rate: 1.0, scaled: false };
         for shape in [&[8, 1, 3, 3][..], &[32, 16, 3, 3], &[10, 1568], &[1], &[33, 17, 1, 1]] {
             cases.extend(kernels(shape, update, Fill::Hyper, ""));
         }
@@ -30,7 +31,12 @@ fn tests() -> Vec<Case> {
 }
 
 fn benchmarks() -> Vec<Case> {
-    kernels(&[512, 512, 3, 3], AdaptiveUpdate { rule: ADAM, weight_decay: 1e-4, rate: 1.0 }, Fill::Hyper, "")
+    kernels(
+        &[512, 512, 3, 3],
+        AdaptiveUpdate { rule: ADAM, weight_decay: 1e-4, rate: 1.0, scaled: false },
+        Fill::Hyper,
+        "",
+    )
 }
 
 fn kernels(shape: &[usize], update: AdaptiveUpdate, hyper: Fill, when: &str) -> Vec<Case> {
@@ -46,7 +52,18 @@ fn kernels(shape: &[usize], update: AdaptiveUpdate, hyper: Fill, when: &str) -> 
             case.update(state, shape, Role::Momentum, numbers(least), Class::Master)
         })
     };
-    vec![case(""), case("_with_copy").output("copy", shape, Class::Compute).only(Precision::Bf16)]
+    let scaled = |what: &str, overflow| {
+        let mut case = case(&format!("_scaled{what}"));
+        case.kernel = AdaptiveUpdate { scaled: true, ..update }.into();
+        case.loss_scale(numbers_of(-14.0, 5.0, overflow, 0.0)).scaled_only()
+    };
+    let skipped = scaled("_skipped", 1.0).output("copy", shape, Class::Compute);
+    vec![
+        scaled("", 0.0),
+        skipped,
+        case(""),
+        case("_with_copy").output("copy", shape, Class::Compute).mixed_only(),
+    ]
 }
 
 fn numbers(low: f32) -> Fill {

@@ -1,8 +1,8 @@
 //! Moving values.
 
 use super::{Case, Class, Fill, Table, extents};
+use crate::Role;
 use crate::ops::{Accumulate, Convert, Reorder};
-use crate::{Precision, Role};
 
 pub(super) const TABLE: Table = Table { tests, benchmarks };
 
@@ -23,11 +23,11 @@ fn kernels(shape: &[usize]) -> Vec<Case> {
         Case::new(name("convert_to_compute"), Convert)
             .input("x", shape, Class::Master)
             .output("y", shape, Class::Compute)
-            .only(Precision::Bf16),
+            .mixed_only(),
         Case::new(name("convert_to_master"), Convert)
             .input("x", shape, Class::Compute)
             .output("y", shape, Class::Master)
-            .only(Precision::Bf16),
+            .mixed_only(),
         Case::new(name("reorder"), Reorder).input("x", shape, Class::Compute).output(
             "y",
             shape,

@@ -39,6 +39,11 @@ fn draw(case: &str, position: usize, operand: &Operand) -> Vec<f64> {
                 _ => f64::from(stream.next_u32()),
             })
             .collect(),
+        Fill::Given(numbers) => each(&mut |position| f64::from(numbers[position])),
+        Fill::Overflow => each(&mut |position| match position + 1 == count {
+            true => f64::INFINITY,
+            false => f64::from(stream.uniform_between(-1.0, 1.0)),
+        }),
         Fill::Window { pool, size, cut } => each(&mut |output| {
             if cut && stream.below(4) == 0 {
                 return 255.0;

@@ -1,8 +1,8 @@
 //! Linear layers over vectors and over feature maps as they lie, and their update.
 
 use super::{Case, Class, Fill, Table, extents};
+use crate::Role;
 use crate::ops::{HYPER, LinearBackwardData, LinearBackwardWeights, LinearForward, LinearUpdate, SgdUpdate};
-use crate::{Precision, Role};
 use stratus_graph::ops::Linear;
 
 pub(super) const TABLE: Table = Table { tests, benchmarks };
@@ -61,7 +61,7 @@ fn kernels(x: &[usize], out_features: usize, bias: bool) -> Vec<Case> {
 /// The gradient with the optimiser's step, with and without a copy in the compute precision.
 fn updates(x: &[usize], out_features: usize, bias: bool) -> Vec<Case> {
     let linear = Linear { in_features: x[1..].iter().product(), out_features, bias };
-    let sgd = SgdUpdate { momentum: 0.9, weight_decay: 1e-4, nesterov: false, rate: 1.0 };
+    let sgd = SgdUpdate { momentum: 0.9, weight_decay: 1e-4, nesterov: false, rate: 1.0, scaled: false };
     let (y, weight) = ([x[0], out_features], [out_features, linear.in_features]);
     let numbers = Fill::Uniform { low: -1.0, high: 1.0 };
     let case = |copied: bool| {
@@ -76,6 +76,6 @@ fn updates(x: &[usize], out_features: usize, bias: bool) -> Vec<Case> {
             .update("velocity", &weight, Role::Momentum, numbers, Class::Master)
     };
     let biased = |case: Case| if bias { case.output("dbias", &[out_features], Class::Master) } else { case };
-    let copied = case(true).output("copy", &weight, Class::Compute).only(Precision::Bf16);
+    let copied = case(true).output("copy", &weight, Class::Compute).mixed_only();
     vec![biased(case(false)), biased(copied)]
 }

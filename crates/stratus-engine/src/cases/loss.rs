@@ -1,8 +1,9 @@
 //! Softmax and cross-entropy: few and many classes, equal logits, large logits, labels that do not count, smoothed labels, mixed samples.
 
+use super::loss_scale::numbers;
 use super::{Case, Class, Fill, Table, extents};
 use crate::Role;
-use crate::ops::{METRICS, MIXED, SoftmaxCrossEntropy};
+use crate::ops::{Kernel, METRICS, MIXED, SoftmaxCrossEntropy};
 
 pub(super) const TABLE: Table = Table { tests, benchmarks };
 
@@ -32,7 +33,8 @@ fn benchmarks() -> Vec<Case> {
     kernels([64, 1000], Fill::Uniform { low: -3.0, high: 3.0 }, PLAIN, "")
 }
 
-const PLAIN: SoftmaxCrossEntropy = SoftmaxCrossEntropy { auxiliary: None, smoothing: 0.0, mixed: false };
+const PLAIN: SoftmaxCrossEntropy =
+    SoftmaxCrossEntropy { auxiliary: None, smoothing: 0.0, mixed: false, scaled: false };
 const SMOOTHED: SoftmaxCrossEntropy = SoftmaxCrossEntropy { smoothing: 0.1, ..PLAIN };
 
 /// With and without the gradient of the logits, and as an auxiliary loss.
@@ -47,11 +49,25 @@ fn kernels(shape: [usize; 2], fill: Fill, loss: SoftmaxCrossEntropy, what: &str)
     };
     let own = |kernel: &str| case(kernel, None).output("metrics", &[METRICS.len()], Class::Metrics);
     let before = Fill::Whole { low: 1, high: 9 };
-    vec![
-        own("softmax_cross_entropy"),
-        own("softmax_cross_entropy_gradient").output("dlogits", &shape, Class::Compute),
+    let scaled = |mut case: Case| {
+        case.kernel =
+            SoftmaxCrossEntropy { auxiliary: auxiliary_of(&case.kernel), scaled: true, ..loss }.into();
+        case.name = format!("scaled {}", case.name);
+        case.loss_scale(numbers(-6.0, 5.0, 0.0, 7.0)).scaled_only()
+    };
+    let gradient = || own("softmax_cross_entropy_gradient").output("dlogits", &shape, Class::Compute);
+    let auxiliary = || {
         case("auxiliary_cross_entropy", Some(0.3))
             .update("metrics", &[METRICS.len()], Role::Metrics, before, Class::Metrics)
-            .output("dlogits", &shape, Class::Compute),
-    ]
+            .output("dlogits", &shape, Class::Compute)
+    };
+    vec![own("softmax_cross_entropy"), gradient(), auxiliary(), scaled(gradient()), scaled(auxiliary())]
+}
+
+/// What the loss of a case is multiplied by as an auxiliary one.
+fn auxiliary_of(kernel: &Kernel) -> Option<f32> {
+    match kernel {
+        Kernel::SoftmaxCrossEntropy(loss) => loss.auxiliary,
+        _ => None,
+    }
 }

@@ -20,6 +20,7 @@ mod joined;
 mod linear;
 mod local_response_norm;
 mod loss;
+mod loss_scale;
 mod max_pool2d;
 mod relu;
 mod run;
@@ -55,6 +56,7 @@ const TABLES: &[Table] = &[
     linear::TABLE,
     local_response_norm::TABLE,
     loss::TABLE,
+    loss_scale::TABLE,
     max_pool2d::TABLE,
     relu::TABLE,
     scale::TABLE,
@@ -145,6 +147,10 @@ pub enum Fill {
     },
     /// Numbers of an iteration, as [`crate::ops::HYPER`] has them.
     Hyper,
+    /// These four.
+    Given([f32; 4]),
+    /// Uniform in [-1, 1) but for the last, which is infinite.
+    Overflow,
     /// Positions within the windows of a pooling, none of them on the padding; one in four is 255 where `cut`.
     Window {
         /// The pooling.
@@ -194,7 +200,7 @@ const GUARD_ELEMENTS: usize = 16;
 
 impl Case {
     fn new(name: String, kernel: impl Into<Kernel>) -> Self {
-        let precisions = vec![Precision::F32, Precision::Bf16, Precision::F64];
+        let precisions = vec![Precision::F32, Precision::Bf16, Precision::F16, Precision::F64];
         Self { name, kernel: kernel.into(), inputs: vec![], updates: vec![], outputs: vec![], precisions }
     }
 
@@ -230,9 +236,9 @@ impl Case {
         self
     }
 
-    /// Restricts the case to a precision.
-    fn only(mut self, precision: Precision) -> Self {
-        self.precisions = vec![precision];
+    /// Restricts the case to the precisions that compute in another type than they keep weights in.
+    fn mixed_only(mut self) -> Self {
+        self.precisions.retain(|precision| precision.compute() != precision.master());
         self
     }
 

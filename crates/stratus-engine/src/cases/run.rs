@@ -99,13 +99,14 @@ fn position(session: &Session, name: &str) -> Result<usize, EngineError> {
 
 impl Case {
     /// How far a result may be from the reference, relative to its norm. Inputs are the same bits and sums are kept in at least single
-    /// precision, so that only results stored as bf16 may be as far as its rounding.
+    /// precision, so that only results stored as bf16 or f16 may be as far as its rounding.
     #[must_use]
     pub fn tolerance(precision: Precision, class: Class) -> f64 {
         match (precision, class) {
             (Precision::F64, _) => 1e-12,
             (Precision::Bf16, Class::Compute) => 5e-3,
-            (Precision::F32 | Precision::Bf16, _) => 1e-5,
+            (Precision::F16, Class::Compute) => 6.25e-4,
+            (Precision::F32 | Precision::Bf16 | Precision::F16, _) => 1e-5,
         }
     }
 

@@ -1,12 +1,14 @@
 //! The optimiser's step, with and without a copy in the compute precision.
 
+use super::loss_scale::numbers as numbers_of;
 use super::{Case, Class, Fill, Table, extents};
+use crate::Role;
 use crate::ops::{HYPER, SgdUpdate};
-use crate::{Precision, Role};
 
 pub(super) const TABLE: Table = Table { tests, benchmarks };
 
-const SGD: SgdUpdate = SgdUpdate { momentum: 0.9, weight_decay: 1e-4, nesterov: false, rate: 1.0 };
+const SGD: SgdUpdate =
+    SgdUpdate { momentum: 0.9, weight_decay: 1e-4, nesterov: false, rate: 1.0, scaled: false };
 
 fn tests() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -34,5 +36,16 @@ fn kernels(shape: &[usize], sgd: SgdUpdate) -> Vec<Case> {
             .update("parameter", shape, Role::Parameter, numbers, Class::Master)
             .update("velocity", shape, Role::Momentum, numbers, Class::Master)
     };
-    vec![case("sgd"), case("sgd_with_copy").output("copy", shape, Class::Compute).only(Precision::Bf16)]
+    let scaled = |what: &str, overflow| {
+        let mut case = case(&format!("sgd_scaled{what}"));
+        case.kernel = SgdUpdate { scaled: true, ..sgd }.into();
+        case.loss_scale(numbers_of(-14.0, 5.0, overflow, 7.0)).scaled_only()
+    };
+    let skipped = scaled("_skipped", 1.0).output("copy", shape, Class::Compute);
+    vec![
+        scaled("", 0.0),
+        skipped,
+        case("sgd"),
+        case("sgd_with_copy").output("copy", shape, Class::Compute).mixed_only(),
+    ]
 }

@@ -1,11 +1,13 @@
 //! Optimisers that give each weight a rate of its own, by how large its gradients have been.
 
+use super::loss_scale::expect_loss_scale;
 use super::{HYPER, KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape};
 use crate::Value;
 use serde::{Deserialize, Serialize};
 
-/// `(gradient, hyper) updates (parameter, states...) -> copy?`, the states as in [`Adaptive::states`]. `copy` is the new parameter in the compute
-/// precision. Everything is as PyTorch has it; what the rules call the rate is the learning rate multiplied by [`Self::rate`].
+/// `(gradient, hyper, loss_scale?) updates (parameter, states...) -> copy?`, the states as in [`Adaptive::states`]. `copy` is the new parameter in the compute
+/// precision. Everything is as PyTorch has it; what the rules call the rate is the learning rate multiplied by [`Self::rate`]. Where it is `scaled`, as
+/// [`SgdUpdate`](super::SgdUpdate) is; iterations that updated nothing are no steps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AdaptiveUpdate {
     /// The rule.
@@ -15,6 +17,9 @@ pub struct AdaptiveUpdate {
     /// What the learning rate is multiplied by.
     #[serde(default = "super::sgd::unchanged", skip_serializing_if = "super::sgd::is_unchanged")]
     pub rate: f64,
+    /// Whether gradients are those of a scaled loss.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub scaled: bool,
 }
 
 /// A rule. `g` is the gradient, decay included; powers and roots are per element.
@@ -78,9 +83,11 @@ impl KernelSpec for AdaptiveUpdate {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         let updates = 1 + self.rule.states().len();
-        expect_counts(counts, &[[2, updates, 0], [2, updates, 1]])?;
+        let inputs = 2 + usize::from(self.scaled);
+        expect_counts(counts, &[[inputs, updates, 0], [inputs, updates, 1]])?;
         expect_shape(operands[1], &[HYPER.len()])?;
-        operands[2..].iter().try_for_each(|operand| expect_same_shape(operands[0], operand))
+        operands[2..inputs].iter().try_for_each(|scale| expect_loss_scale(scale))?;
+        operands[inputs..].iter().try_for_each(|operand| expect_same_shape(operands[0], operand))
     }
 
     fn tiling(&self) -> Tiling {

@@ -25,6 +25,12 @@ impl KernelSpec for LinearUpdate {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         let outputs = usize::from(self.linear.bias);
+        if self.sgd.scaled {
+            return Err(
+                "it updates where the gradient is made, when no gradient of a scaled loss is known to be finite"
+                    .to_owned(),
+            );
+        }
         expect_counts(counts, &[[3, 2, outputs], [3, 2, outputs + 1]])?;
         let [x, dy, hyper, parameter, velocity] = operands[..5] else {
             return Err("it lacks operands".to_owned());

@@ -1,5 +1,6 @@
 //! Softmax and cross-entropy in one step, with the counts that accuracy is made of and the gradient of the logits.
 
+use super::loss_scale::expect_loss_scale;
 use super::{KernelSpec, Tiling, expect_counts, expect_shape};
 use crate::{DType, Value};
 use serde::{Deserialize, Serialize};
@@ -13,8 +14,8 @@ pub const MIXED: usize = 3;
 /// The share that is all of a sample: shares are whole numbers, and exact in every type.
 pub const WHOLE_SHARE: i32 = 1 << 24;
 
-/// `(logits [N, classes], labels i32 [N]) -> metrics f64 [4], dlogits? [N, classes]`; as an auxiliary loss
-/// `(logits, labels) updates (metrics) -> dlogits`.
+/// `(logits [N, classes], labels i32 [N], loss_scale?) -> metrics f64 [4], dlogits? [N, classes]`; as an auxiliary loss
+/// `(logits, labels, loss_scale?) updates (metrics) -> dlogits`.
 ///
 /// The mean of `-log softmax(logits)[label]` over the samples whose label is not negative; samples with a negative label count
 /// nowhere and get a zero gradient. With smoothing `s`, the label's logarithm counts for `1 - s` and the mean of all classes' for `s` (Szegedy et
@@ -24,6 +25,8 @@ pub const WHOLE_SHARE: i32 = 1 << 24;
 /// Where samples are `mixed`, labels are `[N, 3]`, see [`MIXED`]: in place of the label's logarithm stands the mean of both classes', each with its
 /// share (Zhang et al., "mixup: beyond empirical risk minimization", 2018). Hits are those of the class with the larger share, the first where both
 /// are equal.
+///
+/// Where it is `scaled`, `dlogits` is multiplied by the loss's scale, see [`LossScale`](super::LossScale); the loss that `metrics` holds is not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SoftmaxCrossEntropy {
     /// What an auxiliary loss and its gradient are multiplied by. It is added to the loss that `metrics` holds; hits stay those of the network's own
@@ -35,6 +38,9 @@ pub struct SoftmaxCrossEntropy {
     /// Samples have two classes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mixed: bool,
+    /// Whether the gradient is that of a scaled loss.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub scaled: bool,
 }
 
 /// Whether a program need not say it: those of earlier versions have none.
@@ -49,10 +55,13 @@ impl KernelSpec for SoftmaxCrossEntropy {
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        let inputs = 2 + usize::from(self.scaled);
         match self.auxiliary {
-            None => expect_counts(counts, &[[2, 0, 1], [2, 0, 2]])?,
-            Some(_) => expect_counts(counts, &[[2, 1, 1]])?,
+            None => expect_counts(counts, &[[inputs, 0, 1], [inputs, 0, 2]])?,
+            Some(_) => expect_counts(counts, &[[inputs, 1, 1]])?,
         }
+        operands[2..inputs].iter().try_for_each(|scale| expect_loss_scale(scale))?;
+        let metrics = operands[inputs];
         if !(0.0..1.0).contains(&self.smoothing) {
             return Err(format!(
                 "labels are smoothed by {}; it must be at least 0 and less than 1",
@@ -63,14 +72,14 @@ impl KernelSpec for SoftmaxCrossEntropy {
             return Err(format!("the logits are {:?}, they should be [batch, classes]", operands[0].shape));
         };
         expect_shape(operands[1], &[batch, MIXED][..if self.mixed { 2 } else { 1 }])?;
-        expect_shape(operands[2], &[METRICS.len()])?;
-        if operands[1].dtype != DType::I32 || operands[2].dtype != DType::F64 {
+        expect_shape(metrics, &[METRICS.len()])?;
+        if operands[1].dtype != DType::I32 || metrics.dtype != DType::F64 {
             return Err(format!(
                 "labels are {}, metrics {}; they should be i32 and f64",
-                operands[1].dtype, operands[2].dtype
+                operands[1].dtype, metrics.dtype
             ));
         }
-        operands.get(3).map_or(Ok(()), |gradient| expect_shape(gradient, &[batch, classes]))
+        operands.get(inputs + 1).map_or(Ok(()), |gradient| expect_shape(gradient, &[batch, classes]))
     }
 
     fn tiling(&self) -> Tiling {

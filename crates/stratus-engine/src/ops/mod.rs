@@ -16,6 +16,7 @@ mod linear;
 mod linear_update;
 mod local_response_norm;
 mod loss;
+mod loss_scale;
 mod max_pool2d;
 mod relu;
 mod scale;
@@ -40,6 +41,10 @@ pub use linear::{LinearBackwardData, LinearBackwardWeights, LinearForward};
 pub use linear_update::LinearUpdate;
 pub use local_response_norm::{LrnBackward, LrnForward};
 pub use loss::{METRICS, MIXED, SoftmaxCrossEntropy, WHOLE_SHARE};
+pub use loss_scale::{
+    AdjustLossScale, FIRST_SCALE, FindOverflow, GROWS_AFTER, LOSS_SCALE, LOSS_SCALE_NAME, LossScale,
+    MOST_STEPS,
+};
 pub use max_pool2d::{MaxPoolBackward, MaxPoolForward};
 pub use relu::{ReluBackward, ReluForward};
 pub use scale::Scale;
@@ -139,6 +144,7 @@ kernels!(
     AdaptiveUpdate,
     AddForward,
     AddTiles,
+    AdjustLossScale,
     AvgPoolBackward,
     AvgPoolForward,
     BatchNormAddApply,
@@ -156,6 +162,7 @@ kernels!(
     Conv2dForward,
     Convert,
     Dropout,
+    FindOverflow,
     GeluBackward,
     GeluForward,
     JoinWeights,

@@ -1,5 +1,7 @@
 //! Optimisers that give each weight a rate of its own.
 
+use super::loss_scale::read;
+use super::sgd::refresh;
 use super::{Reference, Tensor, Tile, unexpected_operands};
 use crate::ops::{Adaptive, AdaptiveUpdate};
 
@@ -12,14 +14,24 @@ fn blend(state: &mut Tensor<'_>, position: usize, share: f64, new: f64) -> f64 {
 
 impl Reference for AdaptiveUpdate {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
-        let [gradient, hyper, parameter, rest @ ..] = operands else { return Err(unexpected_operands()) };
+        let [gradient, hyper, rest @ ..] = operands else { return Err(unexpected_operands()) };
+        let Some((scale, [parameter, rest @ ..])) = rest.split_at_mut_checked(usize::from(self.scaled))
+        else {
+            return Err(unexpected_operands());
+        };
         let Some((states, copy)) = rest.split_at_mut_checked(self.rule.states().len()) else {
             return Err(unexpected_operands());
         };
-        let (rate, iteration) = (self.rate * hyper.get(0), hyper.get(1));
+        let scale = scale.first().map(read);
+        if scale.is_some_and(|scale| scale.overflow) {
+            refresh(parameter, copy.first_mut());
+            return Ok(());
+        }
+        let (scale, skipped) = scale.map_or((1.0, 0.0), |scale| (scale.scale, scale.skipped));
+        let (rate, iteration) = (self.rate * hyper.get(0), hyper.get(1) - skipped);
         for position in 0..parameter.len() {
             let mut value = parameter.get(position);
-            let mut g = gradient.get(position);
+            let mut g = gradient.get(position) / scale;
             let decayed = g + self.weight_decay * value;
             match self.rule {
                 Adaptive::Adam { betas, epsilon, decoupled } => {

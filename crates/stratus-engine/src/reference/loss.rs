@@ -1,13 +1,19 @@
 //! Softmax and cross-entropy.
 
+use super::loss_scale::read;
 use super::{Reference, Tensor, Tile, unexpected_operands};
 use crate::ops::{MIXED, SoftmaxCrossEntropy, WHOLE_SHARE};
 
 impl Reference for SoftmaxCrossEntropy {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], tile: Tile) -> Result<(), String> {
-        let (logits, labels, metrics, mut gradient) = match operands {
-            [logits, labels, metrics] => (logits, labels, metrics, None),
-            [logits, labels, metrics, gradient] => (logits, labels, metrics, Some(gradient)),
+        let [logits, labels, rest @ ..] = operands else { return Err(unexpected_operands()) };
+        let Some((scale, rest)) = rest.split_at_mut_checked(usize::from(self.scaled)) else {
+            return Err(unexpected_operands());
+        };
+        let scale = scale.first().map_or(1.0, |scale| read(scale).scale);
+        let (metrics, mut gradient) = match rest {
+            [metrics] => (metrics, None),
+            [metrics, gradient] => (metrics, Some(gradient)),
             _ => return Err(unexpected_operands()),
         };
         let [batch, classes, ..] = logits.image();
@@ -64,7 +70,7 @@ impl Reference for SoftmaxCrossEntropy {
                     let if_it_is = |of: usize, share: f64| if class == of { share } else { 0.0 };
                     let mixed = if_it_is(own, 1.0 - share) + if_it_is(other, share);
                     let target = (1.0 - smoothing) * mixed + smoothing / classes as f64;
-                    gradient.set(n * classes + class, weight * (probability - target) / counted);
+                    gradient.set(n * classes + class, scale * weight * (probability - target) / counted);
                 }
             }
         }

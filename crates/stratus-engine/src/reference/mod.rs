@@ -18,6 +18,7 @@ mod linear;
 mod linear_update;
 mod local_response_norm;
 mod loss;
+mod loss_scale;
 mod max_pool2d;
 mod relu;
 mod scale;
@@ -29,7 +30,7 @@ use crate::backend::{
     MAX_OPERANDS, Operands, PrepareRequest, Prepared, PreparedStep, StepKernel, Tile, step_key,
 };
 use crate::ops::KernelSpec;
-use crate::{Backend, Choices, DType, EngineError, Kernel, Layout, Program, Value};
+use crate::{Backend, Choices, DType, EngineError, Kernel, Layout, Precision, Program, Value};
 use tensor::Tensor;
 
 /// What its kernels are called in plans and reports.
@@ -57,6 +58,7 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::AdaptiveUpdate(kernel) => Box::new(*kernel),
         Kernel::AddForward(kernel) => Box::new(*kernel),
         Kernel::AddTiles(kernel) => Box::new(*kernel),
+        Kernel::AdjustLossScale(kernel) => Box::new(*kernel),
         Kernel::AvgPoolBackward(kernel) => Box::new(*kernel),
         Kernel::AvgPoolForward(kernel) => Box::new(*kernel),
         Kernel::BatchNormAddApply(kernel) => Box::new(*kernel),
@@ -74,6 +76,7 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::Conv2dForward(kernel) => Box::new(*kernel),
         Kernel::Convert(kernel) => Box::new(*kernel),
         Kernel::Dropout(kernel) => Box::new(*kernel),
+        Kernel::FindOverflow(kernel) => Box::new(*kernel),
         Kernel::GeluBackward(kernel) => Box::new(*kernel),
         Kernel::GeluForward(kernel) => Box::new(*kernel),
         Kernel::JoinWeights(kernel) => Box::new(*kernel),
@@ -114,6 +117,10 @@ impl Backend for ReferenceBackend {
 
     fn threads(&self) -> usize {
         1
+    }
+
+    fn precisions(&self) -> Vec<Precision> {
+        vec![Precision::F32, Precision::Bf16, Precision::F16, Precision::F64]
     }
 
     fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<Prepared, EngineError> {

@@ -1,19 +1,35 @@
 //! Stochastic gradient descent with momentum and weight decay.
 
+use super::loss_scale::read;
 use super::{Reference, Tensor, Tile, unexpected_operands};
 use crate::ops::SgdUpdate;
 
 impl Reference for SgdUpdate {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
-        let (gradient, hyper, parameter, velocity, copy) = match operands {
-            [gradient, hyper, parameter, velocity] => (gradient, hyper, parameter, velocity, None),
-            [gradient, hyper, parameter, velocity, copy] => {
-                (gradient, hyper, parameter, velocity, Some(copy))
-            }
+        let [gradient, hyper, rest @ ..] = operands else { return Err(unexpected_operands()) };
+        let Some((scale, rest)) = rest.split_at_mut_checked(usize::from(self.scaled)) else {
+            return Err(unexpected_operands());
+        };
+        let (parameter, velocity, copy) = match rest {
+            [parameter, velocity] => (parameter, velocity, None),
+            [parameter, velocity, copy] => (parameter, velocity, Some(copy)),
             _ => return Err(unexpected_operands()),
         };
-        step(*self, hyper, |position| gradient.get(position), parameter, velocity, copy);
+        let scale = scale.first().map(read);
+        if scale.is_some_and(|scale| scale.overflow) {
+            refresh(parameter, copy);
+            return Ok(());
+        }
+        let scale = scale.map_or(1.0, |scale| scale.scale);
+        step(*self, hyper, |position| gradient.get(position) / scale, parameter, velocity, copy);
         Ok(())
+    }
+}
+
+/// Writes the copy of a parameter that is not updated.
+pub(super) fn refresh(parameter: &Tensor<'_>, copy: Option<&mut Tensor<'_>>) {
+    if let Some(copy) = copy {
+        copy.fill_with(|position| parameter.get(position));
     }
 }
 

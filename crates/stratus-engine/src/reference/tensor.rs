@@ -55,6 +55,7 @@ impl<'a> Tensor<'a> {
         match self.dtype {
             DType::F32 => widen!(DType::F32),
             DType::Bf16 => widen!(DType::Bf16),
+            DType::F16 => widen!(DType::F16),
             DType::F64 => widen!(DType::F64),
             DType::U8 | DType::I32 => widen!(self.dtype),
         }

@@ -6,7 +6,7 @@
 use stratus_engine::differentiate::differentiate;
 use stratus_engine::fuse::{Fusions, fuse_as};
 use stratus_engine::lower::lower;
-use stratus_engine::ops::SgdUpdate;
+use stratus_engine::ops::{LOSS_SCALE, LOSS_SCALE_NAME, SgdUpdate};
 use stratus_engine::plan::{Persistent, Plan, PreparedPlan};
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
@@ -46,7 +46,7 @@ pub const HYPER: [f64; 4] = [0.1, 7.0, 123.0, 456.0];
 
 /// SGD with the constants the tests use.
 pub fn sgd() -> Optimiser {
-    Optimiser::Sgd(SgdUpdate { momentum: 0.9, weight_decay: 1e-4, nesterov: false, rate: 1.0 })
+    Optimiser::Sgd(SgdUpdate { momentum: 0.9, weight_decay: 1e-4, nesterov: false, rate: 1.0, scaled: false })
 }
 
 /// Every fusion, of small maps too.
@@ -119,6 +119,7 @@ impl Probe {
                 (_, name) if name.ends_with(":gradient") => continue,
                 (_, "images") => numbers(elements, 5, 1.0),
                 (_, "hyper") => HYPER.to_vec(),
+                (_, LOSS_SCALE_NAME) => vec![0.0; LOSS_SCALE.len()],
                 (_, "labels") => (0..elements).map(|n| (n % 4) as f64).collect(),
                 (role, _) if !role.is_persistent() => continue,
                 (_, name) => {

@@ -16,7 +16,7 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::{
-    Choices, EngineError, Layout, PrepareRequest, Prepared, PreparedStep, Program, Section, Step,
+    Choices, EngineError, Layout, Precision, PrepareRequest, Prepared, PreparedStep, Program, Section, Step,
 };
 
 /// What takes no longer to measure is measured again, where it would decide against the first layout.
@@ -91,6 +91,16 @@ fn refuse_precision(backend: &OneDnn, program: &Program) -> Result<(), EngineErr
                 | K::LinearUpdate(_)
         )
     };
+    // What we have kernels of our own for has none for these types either.
+    let unknown = matches!(program.precision, Precision::F16 | Precision::F64);
+    if let Some(step) = program.steps.first().filter(|_| unknown) {
+        return Err(EngineError::Unsupported {
+            backend: "onednn".to_owned(),
+            kernel: step.kernel.name().to_owned(),
+            layer: program.layer_name(step),
+            reason: format!("it computes in f32 and bf16, not in {}", program.precision),
+        });
+    }
     let first = program.steps.iter().find(on_onednn).filter(|_| !backend.supports(program.precision));
     first.map_or(Ok(()), |step| {
         Err(EngineError::Unsupported {

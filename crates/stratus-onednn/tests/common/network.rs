@@ -20,8 +20,13 @@ use stratus_graph::{Graph, GraphBuilder, Shape, layer_file};
 pub const CLASSES: usize = 10;
 
 /// The optimiser.
-const SGD: Optimiser =
-    Optimiser::Sgd(SgdUpdate { momentum: 0.9, weight_decay: 1e-3, nesterov: false, rate: 1.0 });
+const SGD: Optimiser = Optimiser::Sgd(SgdUpdate {
+    momentum: 0.9,
+    weight_decay: 1e-3,
+    nesterov: false,
+    rate: 1.0,
+    scaled: false,
+});
 
 /// No tiles: whole batches.
 pub const WHOLE: usize = usize::MAX;

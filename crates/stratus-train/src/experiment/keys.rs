@@ -4,7 +4,7 @@
 use super::value::{Kind, Setting, Value, choices};
 
 choices! {
-    /// The number format of activations and gradients. Weights, statistics and sums are kept in f32 by either.
+    /// The number format of activations and gradients. Weights, statistics and sums are kept in f32 by all.
     Precision {
         /// bf16 where the processor has instructions for it, else f32.
         Auto = "auto",
@@ -12,6 +12,8 @@ choices! {
         F32 = "f32",
         /// bfloat16 activations and gradients, f32 master weights.
         Bf16 = "bf16",
+        /// Half-precision activations and gradients, f32 master weights, and a loss that is scaled so that small gradients are not lost. For GPUs.
+        F16 = "f16",
     }
 }
 

@@ -260,7 +260,7 @@ fn experiments() -> impl Strategy<Value = Experiment> {
     (
         (
             pick(&["constant", "step", "cosine", "one_cycle"]),
-            pick(&["f32", "bf16"]),
+            pick(&["f32", "bf16", "f16"]),
             pick(&["auto", "reference"]),
         ),
         (1..1000u64, 1..100_000usize, 0..=i64::MAX as u64, 1e-9..1e3f64, 0.0..0.999f64),

@@ -105,7 +105,11 @@ fn prepare(
     let (_, planned) = fit(&mut experiment, &graph, &opened, samples, planning, &mut warn)?;
     let compiled = planned.allocate(opened.backend.as_ref())?;
     // What was left open is now decided, and must be the same when the run is continued.
-    experiment.train.precision = if precision == Types::Bf16 { Precision::Bf16 } else { Precision::F32 };
+    experiment.train.precision = match precision {
+        Types::F16 => Precision::F16,
+        Types::Bf16 => Precision::Bf16,
+        Types::F32 | Types::F64 => Precision::F32,
+    };
     experiment.train.threads = opened.backend.threads();
     experiment.train.tile_kib = Some(opened.tile_kib(experiment.train.tile_kib));
     experiment.model.classes = Some(graph.shape(graph.output).elements());

@@ -13,15 +13,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use stratus_data::{BatchBuffer, Loader, LoaderConfig, Position};
-use stratus_engine::Clock;
+use stratus_engine::ops::{self, LOSS_SCALE, LOSS_SCALE_NAME};
 use stratus_engine::session::{Hyper, Metrics};
+use stratus_engine::{Clock, Session};
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Checkpoints, Retention, State};
 use stratus_run::csv::{CsvWriter, EpochRow, IterationRow};
 use stratus_run::layout::{EPOCHS, ITERATIONS, TIMELINE};
 use stratus_run::log::Log;
 use stratus_run::machine::{Library, Machine};
-use stratus_run::summary::{Accounted, BadSample, BadSamples, Final, Memory, Status, Summary, Time};
+use stratus_run::summary::{
+    Accounted, BadSample, BadSamples, Final, LossScale, Memory, Status, Summary, Time,
+};
 use stratus_run::timeline::{ProgramId, TimelineWriter};
 
 /// The key of [`Sums`] in a checkpoint's state.
@@ -561,11 +564,19 @@ impl<'a> Trainer<'a> {
             },
             weights_sha256: self.weights_sha256.clone(),
             resumed: sums.resumed,
+            loss_scale: loss_scale(session),
             bad_samples: (experiment.data.on_bad_sample == OnBadSample::Skip)
                 .then(|| bad_samples([&self.loader, self.evaluator.loader()])),
             ..Summary::default()
         }
     }
+}
+
+/// The scale of a loss that is scaled. What a device does not say in the end, the run has to do without.
+fn loss_scale(session: &Session) -> Option<LossScale> {
+    let numbers: [f32; LOSS_SCALE.len()] = session.read(LOSS_SCALE_NAME).ok()?.try_into().ok()?;
+    let ops::LossScale { scale, skipped, .. } = ops::LossScale::of(numbers.map(f64::from));
+    Some(LossScale { scale, skipped_iterations: skipped as u64 })
 }
 
 /// How many views of each image are measured together, where it is not the image alone.

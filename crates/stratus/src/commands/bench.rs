@@ -7,7 +7,7 @@ use crate::output::{Output, bytes, pairs, table};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use stratus_engine::reference::ReferenceBackend;
-use stratus_engine::{Choices, Precision, cases};
+use stratus_engine::{Backend, Choices, Precision, cases};
 use stratus_train::bench::data::{DataRate, data, epochs};
 use stratus_train::bench::trace::Traced;
 use stratus_train::bench::{Bench, Floor};
@@ -222,13 +222,18 @@ struct Verified {
     failures: Vec<String>,
 }
 
+/// The precisions that networks are trained in, as far as a backend has them.
+fn precisions(backend: &dyn Backend) -> Vec<Precision> {
+    backend.precisions().into_iter().filter(|&precision| precision != Precision::F64).collect()
+}
+
 fn verify(filter: Option<&str>, globals: &Globals, output: &Output) -> Result {
     let settings = Experiment::default().with_overrides(&globals.set)?.train;
     let opened = device::open(&settings)?;
     opened.warnings.iter().for_each(|warning| output.warning(warning));
     let backend = opened.backend.as_ref();
     let mut verified = Verified { library: backend.describe(), compared: 0, failures: Vec::new() };
-    for precision in [Precision::F32, Precision::Bf16] {
+    for precision in precisions(backend) {
         for case in cases::of(precision) {
             if filter.is_some_and(|filter| !case.name.contains(filter)) {
                 continue;
@@ -274,7 +279,7 @@ fn ops(filter: Option<&str>, globals: &Globals, output: &Output) -> Result {
     let opened = device::open(&settings)?;
     opened.warnings.iter().for_each(|warning| output.warning(warning));
     let mut measured = Vec::new();
-    for precision in [Precision::F32, Precision::Bf16] {
+    for precision in precisions(opened.backend.as_ref()) {
         for case in cases::benchmarks(precision) {
             if filter.is_some_and(|filter| !case.name.contains(filter)) {
                 continue;

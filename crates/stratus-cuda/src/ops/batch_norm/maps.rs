@@ -1,6 +1,6 @@
 //! How the maps of a norm lie, and how their work is shared out.
 
-use crate::ops::{Maker, Operand, int, long};
+use crate::ops::{Maker, Operand, PRECISIONS, int, long};
 use crate::processor::{Argument, Launch, Shape, Source};
 use stratus_engine::ops::{FusedPool, Parts};
 use stratus_engine::{DType, Layout};
@@ -37,8 +37,8 @@ struct Place {
 impl Place {
     fn of(operand: &Operand, first: Option<usize>) -> Result<Self, String> {
         let dtype = operand.dtype();
-        if !matches!(dtype, DType::F32 | DType::Bf16) {
-            return Err("GPUs train in f32 and bf16".to_owned());
+        if !matches!(dtype, DType::F32 | DType::Bf16 | DType::F16) {
+            return Err(PRECISIONS.to_owned());
         }
         if !operand.layout.same_bytes(&Layout::channels_last(&operand.value.shape)) {
             return Err(format!("the channels of `{}` do not lie last", operand.value.name));

@@ -290,7 +290,7 @@ pub(crate) fn prepare(
             let team = machine.team.clone();
             typed!(around.dtype(3).unwrap_or(DType::F32), E => fallible(move |o| {
                 let (logits, labels, metrics) = (o.elements(0), o.elements(1), o.elements(2));
-                let SoftmaxCrossEntropy { auxiliary, smoothing, mixed } = k;
+                let SoftmaxCrossEntropy { auxiliary, smoothing, mixed, scaled: _ } = k;
                 let loss = Loss { classes, auxiliary, smoothing, mixed, tile: o.tile() };
                 softmax_cross_entropy::<E>(&team, logits, labels, loss, metrics, o.elements(3))
             }))
@@ -469,6 +469,9 @@ pub(crate) fn prepare(
         | Kernel::LinearBackwardWeights(_)
         | Kernel::LinearUpdate(_)
         | Kernel::Reorder(_) => return Err("it runs on oneDNN".to_owned()),
+        Kernel::AdjustLossScale(_) | Kernel::FindOverflow(_) => {
+            return Err("only losses of f16 are scaled, which is for GPUs".to_owned());
+        }
     };
     Ok(PreparedStep { implementation, ..prepared })
 }
