@@ -94,6 +94,12 @@ pub trait Backend: Send + Sync {
         false
     }
 
+    /// Whether batches are best handed to it as the bytes of their pixels, which its own kernel normalises: see
+    /// [`crate::images::images_as_bytes`].
+    fn gains_from_bytes(&self) -> bool {
+        false
+    }
+
     /// Which fusions it gains from.
     fn fusions(&self) -> Fusions {
         Fusions::default()

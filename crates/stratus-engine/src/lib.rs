@@ -1,9 +1,9 @@
 //! Graph to Program to Plan to Session to Timeline.
 //!
-//! [`lower::lower`] turns a network into a [`Program`] of forward steps, [`fuse::fuse`] merges steps, [`differentiate::differentiate`] adds the
-//! backward pass, [`recompute::recompute`] trades time for memory where that is asked for, [`tile::tile`] cuts the batch into tiles where that
-//! pays, [`update::update`] adds the optimiser; all are pure and verified. A [`Backend`] chooses a kernel and layouts per step, [`Plan`] places
-//! every byte, [`Session`] allocates once and runs.
+//! [`lower::lower`] turns a network into a [`Program`] of forward steps, [`fuse::fuse`] merges steps, [`images::images_as_bytes`] has pixels come as
+//! bytes where that pays, [`differentiate::differentiate`] adds the backward pass, [`recompute::recompute`] trades time for memory where that is
+//! asked for, [`tile::tile`] cuts the batch into tiles where that pays, [`update::update`] adds the optimiser; all are pure and verified. A
+//! [`Backend`] chooses a kernel and layouts per step, [`Plan`] places every byte, [`Session`] allocates once and runs.
 
 pub mod backend;
 pub mod buffer;
@@ -14,6 +14,7 @@ pub mod differentiate;
 mod error;
 mod flow;
 pub mod fuse;
+pub mod images;
 pub mod layout;
 pub mod lower;
 pub mod memory;

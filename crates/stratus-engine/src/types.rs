@@ -17,7 +17,7 @@ pub enum DType {
     F16,
     /// IEEE double precision: gradient checks and metrics.
     F64,
-    /// Bytes: positions within a pooling window.
+    /// Bytes: pixels as they are stored, positions within a pooling window.
     U8,
     /// Class labels; negative ones are ignored.
     I32,

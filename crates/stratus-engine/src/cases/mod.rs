@@ -22,6 +22,7 @@ mod local_response_norm;
 mod loss;
 mod loss_scale;
 mod max_pool2d;
+mod pixels;
 mod relu;
 mod run;
 mod scale;
@@ -58,6 +59,7 @@ const TABLES: &[Table] = &[
     loss::TABLE,
     loss_scale::TABLE,
     max_pool2d::TABLE,
+    pixels::TABLE,
     relu::TABLE,
     scale::TABLE,
     sgd::TABLE,
@@ -92,6 +94,8 @@ pub enum Class {
     Master,
     /// Positions in a pooling window: u8.
     Index,
+    /// Pixels as they are stored: u8.
+    Pixel,
     /// Labels: i32.
     Label,
     /// Loss and counts: f64.
@@ -109,7 +113,7 @@ impl Class {
         match self {
             Self::Compute => precision.compute(),
             Self::Master => precision.master(),
-            Self::Index => DType::U8,
+            Self::Index | Self::Pixel => DType::U8,
             Self::Label => DType::I32,
             Self::Metrics | Self::Sums | Self::Hyper => DType::F64,
         }

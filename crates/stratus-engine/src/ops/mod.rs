@@ -18,6 +18,7 @@ mod local_response_norm;
 mod loss;
 mod loss_scale;
 mod max_pool2d;
+mod pixels;
 mod relu;
 mod scale;
 mod sgd;
@@ -46,6 +47,7 @@ pub use loss_scale::{
     MOST_STEPS,
 };
 pub use max_pool2d::{MaxPoolBackward, MaxPoolForward};
+pub use pixels::{MOST_CHANNELS, NormalisePixels};
 pub use relu::{ReluBackward, ReluForward};
 pub use scale::Scale;
 pub use sgd::{HYPER, SgdUpdate};
@@ -174,6 +176,7 @@ kernels!(
     LrnForward,
     MaxPoolBackward,
     MaxPoolForward,
+    NormalisePixels,
     ReluBackward,
     ReluForward,
     Scale,

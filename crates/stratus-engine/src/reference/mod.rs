@@ -20,6 +20,7 @@ mod local_response_norm;
 mod loss;
 mod loss_scale;
 mod max_pool2d;
+mod pixels;
 mod relu;
 mod scale;
 mod sgd;
@@ -88,6 +89,7 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::LrnForward(kernel) => Box::new(*kernel),
         Kernel::MaxPoolBackward(kernel) => Box::new(*kernel),
         Kernel::MaxPoolForward(kernel) => Box::new(*kernel),
+        Kernel::NormalisePixels(kernel) => Box::new(*kernel),
         Kernel::ReluBackward(kernel) => Box::new(*kernel),
         Kernel::ReluForward(kernel) => Box::new(*kernel),
         Kernel::Scale(kernel) => Box::new(*kernel),
