@@ -17,6 +17,7 @@ pub mod lanes;
 pub mod loss;
 pub mod narrow_product;
 pub mod norm;
+pub mod pixels;
 pub mod pool;
 pub mod relayout;
 pub mod rows;

@@ -13,7 +13,7 @@ impl Builder<'_> {
     /// Gives feature maps, vectors and everything fixed its layout; weights wait for their kernels.
     pub(super) fn lay_out_maps(&mut self, map_layout: &str) -> Result<(), EngineError> {
         let mut weights = vec![false; self.source.values.len()];
-        let mut stem_images = weights.clone();
+        let (mut stem_images, mut pixels) = (weights.clone(), weights.clone());
         for step in &self.source.steps {
             match &step.kernel {
                 Kernel::Conv2dForward(_)
@@ -32,6 +32,7 @@ impl Builder<'_> {
                     stem_images[step.inputs[0].0] = true;
                     weights[step.outputs[0].0] = true;
                 }
+                Kernel::NormalisePixels(_) => step.operands().for_each(|id| pixels[id.0] = true),
                 Kernel::JoinWeights(_) | Kernel::SplitGradient(_) => {
                     step.operands().for_each(|id| weights[id.0] = true);
                 }
@@ -53,6 +54,11 @@ impl Builder<'_> {
                 _ => {}
             }
         }
+        for step in self.source.steps.iter().filter(|step| matches!(step.kernel, Kernel::NormalisePixels(_)))
+        {
+            // What is made of pixels lies as they do, and as images do that come ready.
+            stem_images[step.inputs[0].0] = stem_images[step.outputs[0].0];
+        }
         for (id, value) in self.source.values.iter().enumerate() {
             if let Some(fixed) = self.request.fixed.get(&value.name).filter(|_| value.role.is_persistent()) {
                 self.layouts[id] = Some(fixed.clone());
@@ -66,7 +72,8 @@ impl Builder<'_> {
             } else if value.shape.len() == 4 {
                 let named = self.request.choices.layouts.get(&value.name).map(String::as_str);
                 let tag = if stem_images[id] { "nhwc" } else { named.unwrap_or(map_layout) };
-                let layout = self.map_layout(tag, &value.shape, value.role)?;
+                let role = if pixels[id] { Role::Images } else { value.role };
+                let layout = self.map_layout(tag, &value.shape, role)?;
                 self.choices.layouts.insert(value.name.clone(), layout.tag.clone());
                 self.layouts[id] = Some(layout);
             } else {

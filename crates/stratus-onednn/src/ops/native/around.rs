@@ -2,11 +2,12 @@
 
 use crate::native::elementwise::Machine;
 use crate::native::norm::batch::{BatchNorm, Pooling};
+use crate::native::pixels::Lines;
 use crate::native::pool::fused::Pool;
 use crate::native::pool::max::MaxPool;
 use crate::native::rows::{Geometry, Part};
 use crate::native::stem::StemKernel;
-use stratus_engine::ops::{FusedPool, Parts, Stem};
+use stratus_engine::ops::{FusedPool, MOST_CHANNELS, Parts, Stem};
 use stratus_engine::{DType, Layout, Value};
 use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
 
@@ -138,6 +139,22 @@ impl Around {
         };
         StemKernel::new(stem, batch, [height, width], lies, machine.level, machine.team.clone())
             .ok_or_else(|| format!("it has no kernel for {stem:?} of images {images:?}"))
+    }
+
+    /// Which line each pixel follows of images that lie channels last or in planes.
+    pub(super) fn lines(&self, of: [[f32; 2]; MOST_CHANNELS]) -> Result<Lines, String> {
+        let (value, layout) = self.values.first().zip(self.layouts.first()).ok_or("it reads nothing")?;
+        let &[_, channels, height, width] = &value.shape[..] else {
+            return Err(format!("`{}` is {:?}, no images", value.name, value.shape));
+        };
+        let run = if layout.is_row_major() {
+            height * width
+        } else if layout.same_bytes(&Layout::channels_last(&value.shape)) {
+            1
+        } else {
+            return Err(format!("it takes images in planes or channels last, not as {}", layout.tag));
+        };
+        Ok(Lines { of, channels: channels.max(1), run: run.max(1) })
     }
 
     /// Checks that elements correspond by their place in memory.

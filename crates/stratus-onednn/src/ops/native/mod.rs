@@ -201,6 +201,13 @@ pub(crate) fn prepare(
                 step(0, move |o| machine.relu_backward::<E>(k.ceiling, o.elements(0), o.elements(1), o.elements(2)))
             })
         }
+        Kernel::NormalisePixels(k) => {
+            around.expect_same_layout(&[0, 1])?;
+            let lines = around.lines(k.lines)?;
+            typed!(around.one_type(&[1])?, E => {
+                step(0, move |o| machine.normalise_pixels::<E>(lines, o.take(0), o.elements(1)))
+            })
+        }
         Kernel::Scale(k) => {
             around.expect_same_layout(&[0, 1])?;
             typed!(around.one_type(&[0, 1])?, E => {

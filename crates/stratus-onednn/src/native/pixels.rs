@@ -1,0 +1,80 @@
+//! From the bytes of stored pixels to the numbers that a network reads.
+
+use super::elementwise::Machine;
+use super::simd::{Element, multiversion};
+use stratus_engine::ops::MOST_CHANNELS;
+
+/// Which line each pixel's number follows.
+#[derive(Clone, Copy, Debug)]
+pub struct Lines {
+    /// Scale and offset of each channel.
+    pub of: [[f32; 2]; MOST_CHANNELS],
+    /// Channels, at least 1.
+    pub channels: usize,
+    /// Pixels of a channel that lie one behind the other, at least 1: the same again of the next channel follow.
+    pub run: usize,
+}
+
+impl Machine {
+    /// See [`stratus_engine::ops::NormalisePixels`]; `images` and `y` lie alike, without padding.
+    pub fn normalise_pixels<E: Element>(&self, lines: Lines, images: &[u8], y: &mut [E]) {
+        self.over(y, &|range, y| {
+            let first = range.start;
+            normalise(self.level, lines, first, &images[range], y);
+        });
+    }
+}
+
+multiversion! {
+    fn normalise / normalise_body [E: Element] [E] (lines: Lines, first: usize, images: &[u8], y: &mut [E])
+}
+
+/// `first` says how many pixels of the batch come before.
+#[inline(always)]
+fn normalise_body<E: Element>(lines: Lines, first: usize, images: &[u8], y: &mut [E]) {
+    let Lines { of, channels, run } = lines;
+    let (mut channel, mut left) = (first / run % channels, run - first % run);
+    let (mut images, mut y) = (images, y);
+    while !y.is_empty() {
+        let count = left.min(y.len());
+        let [scale, offset] = of[channel % MOST_CHANNELS];
+        let (pixels, others) = images.split_at(count);
+        let (numbers, rest) = y.split_at_mut(count);
+        for (number, &pixel) in numbers.iter_mut().zip(pixels) {
+            // Two roundings, as it is defined: not a fused multiply-add.
+            *number = E::store(f32::from(pixel) * scale + offset);
+        }
+        (images, y, left) = (others, rest, run);
+        channel = if channel + 1 == channels { 0 } else { channel + 1 };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::native::simd::{Bf16, Level};
+    use stratus_engine::ops::NormalisePixels;
+
+    #[test]
+    fn every_pixel_has_the_bits_of_its_channel_s_line_wherever_the_threads_are_cut() {
+        let kernel =
+            NormalisePixels { lines: [[0.0171, -2.118], [0.0123, -1.9], [0.02, 0.3], [0.004, -0.1]] };
+        let images: Vec<u8> = (0..2000).map(|i| (i * 151 % 256) as u8).collect();
+        for level in Level::all() {
+            for (channels, run) in [(1, 1), (3, 1), (4, 1), (1, 50), (2, 35), (3, 7)] {
+                let lines = Lines { of: kernel.lines, channels, run };
+                for first in [0, 1, 6, 33, 104] {
+                    let images = &images[first..];
+                    let (mut y, mut half) = (vec![f32::NAN; images.len()], vec![Bf16(0xffff); images.len()]);
+                    normalise(level, lines, first, images, &mut y);
+                    normalise(level, lines, first, images, &mut half);
+                    for (at, &pixel) in images.iter().enumerate() {
+                        let expected = kernel.of((first + at) / run % channels, pixel);
+                        assert_eq!(y[at].to_bits(), expected.to_bits(), "{channels} {run} {first} {at}");
+                        assert_eq!(half[at], Bf16::store(expected));
+                    }
+                }
+            }
+        }
+    }
+}
