@@ -88,6 +88,14 @@ impl Augment {
         self.resized_crop.is_some() || self.rotation != 0.0 || self.zoom.is_some()
     }
 
+    /// The first field that leaves parts of an image blank, which are then 0 once it is normalised: the mean, and no pixel.
+    #[must_use]
+    pub(crate) fn blanks(&self) -> Option<&'static str> {
+        let fields =
+            [("cutout", self.cutout > 0), ("rotation", self.rotation != 0.0), ("zoom", self.zoom.is_some())];
+        fields.into_iter().find_map(|(field, is_on)| is_on.then_some(field))
+    }
+
     /// What is wrong with it for images of `size` (H, W), and what to do.
     pub(crate) fn problem(&self, [height, width]: [usize; 2]) -> Option<String> {
         let Self { shift, rotation, colour, .. } = *self;

@@ -5,7 +5,7 @@
 //! function of (seed, epoch, sample); with whom, of (seed, epoch, batch).
 
 use bytemuck::Pod;
-use half::bf16;
+use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 use stratus_random::{Purpose, Stream};
 
@@ -155,6 +155,9 @@ impl Mixer {
                 match self.element {
                     Element::F32 => fade::<f32>(image, other, share),
                     Element::Bf16 => fade::<bf16>(image, other, share),
+                    Element::F16 => fade::<f16>(image, other, share),
+                    // No loader does it: in bytes, what is mixed would be rounded to a pixel.
+                    Element::U8 => fade::<u8>(image, other, share),
                 }
                 share
             }
@@ -324,6 +327,8 @@ mod tests {
                 check(samples, &images, &labels, 1e-5);
                 let (images, labels) = mixed::<bf16>(&mixer(mix, Element::Bf16, layout), samples);
                 check(samples, &images, &labels, 0.02);
+                let (images, labels) = mixed::<f16>(&mixer(mix, Element::F16, layout), samples);
+                check(samples, &images, &labels, 0.003);
             }
         }
     }

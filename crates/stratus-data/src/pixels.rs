@@ -1,6 +1,6 @@
 //! From stored pixels to the numbers a network reads: element type, layout, normalisation.
 
-use half::bf16;
+use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
 use crate::augment::{Blank, Padding, Placement, Shift};
@@ -15,6 +15,11 @@ pub enum Element {
     F32,
     /// The upper half of an `f32`, rounded to nearest even.
     Bf16,
+    /// IEEE 754 half precision, rounded to nearest even.
+    F16,
+    /// The pixel as it is, from 0 to 255: whoever reads it normalises it, by [`Normalisation::lines`]. What is no pixel but the mean cannot be one: see
+    /// [`LoaderConfig::needs_numbers`](crate::LoaderConfig::needs_numbers).
+    U8,
 }
 
 impl Element {
@@ -23,7 +28,8 @@ impl Element {
     pub fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
-            Self::Bf16 => 2,
+            Self::Bf16 | Self::F16 => 2,
+            Self::U8 => 1,
         }
     }
 }
@@ -94,8 +100,9 @@ impl Normalisation {
             && self.std.iter().all(|std| std.is_finite() && *std > 0.0)
     }
 
-    /// The same as one multiplication and one addition per pixel, the constants rounded once: `pixel * scale + offset`.
-    fn lines(&self) -> Vec<Line> {
+    /// The same as one multiplication and one addition per pixel, the constants rounded once: `pixel * scale + offset`. One for each channel.
+    #[must_use]
+    pub fn lines(&self) -> Vec<Line> {
         let line = |(mean, std): (&f32, &f32)| {
             let (mean, std) = (f64::from(*mean), f64::from(*std));
             Line { scale: (1.0 / (255.0 * std)) as f32, offset: (-mean / std) as f32 }
@@ -105,25 +112,33 @@ impl Normalisation {
 }
 
 /// What a pixel of one channel becomes.
-#[derive(Clone, Copy, Debug)]
-struct Line {
-    scale: f32,
-    offset: f32,
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Line {
+    /// What it is multiplied by.
+    pub scale: f32,
+    /// What is added to the product.
+    pub offset: f32,
 }
 
 impl Line {
     /// Multiplied, rounded, added, rounded: the same bits on every processor.
     #[inline(always)]
-    fn of(self, pixel: u8) -> f32 {
+    #[must_use]
+    pub fn of(self, pixel: u8) -> f32 {
         f32::from(pixel) * self.scale + self.offset
     }
 }
 
 /// An element of a batch.
-/// An element of a batch.
 pub(crate) trait Stored: Copy {
     /// The nearest to a finite number.
     fn store(value: f32) -> Self;
+
+    /// What a pixel becomes.
+    #[inline(always)]
+    fn of(pixel: u8, line: Line) -> Self {
+        Self::store(line.of(pixel))
+    }
 }
 
 impl Stored for f32 {
@@ -139,6 +154,40 @@ impl Stored for bf16 {
     fn store(value: f32) -> Self {
         let bits = value.to_bits();
         bf16::from_bits((bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16)
+    }
+}
+
+impl Stored for f16 {
+    /// To nearest even. All of the three cases are computed and one is chosen, without a branch, so that the loop is vectorised.
+    #[inline(always)]
+    fn store(value: f32) -> Self {
+        // 2^16: what is not less is infinite, and so becomes what is rounded up to it.
+        const INFINITE: u32 = (127 + 16) << 23;
+        // 2^-14: what is less has fewer digits. Where a number is added to it whose last digit is the last it may have, the sum is rounded there.
+        const LEAST: u32 = (127 - 14) << 23;
+        const ALIGNS: u32 = (127 - 14 + 13) << 23;
+        let bits = value.to_bits();
+        let sign = bits & 0x8000_0000;
+        let size = bits ^ sign;
+        let odd = (size >> 13) & 1;
+        let usual = size.wrapping_sub((127 - 15) << 23).wrapping_add(0xfff + odd) >> 13;
+        let small = (f32::from_bits(size) + f32::from_bits(ALIGNS)).to_bits().wrapping_sub(ALIGNS);
+        let rounded = if size < LEAST { small } else { usual };
+        let rounded = if size < INFINITE { rounded } else { 0x7c00 };
+        f16::from_bits((rounded | sign >> 16) as u16)
+    }
+}
+
+impl Stored for u8 {
+    #[inline(always)]
+    fn store(value: f32) -> Self {
+        value.round() as u8
+    }
+
+    /// Itself, whatever the line.
+    #[inline(always)]
+    fn of(pixel: u8, _line: Line) -> Self {
+        pixel
     }
 }
 
@@ -169,7 +218,7 @@ impl Pattern {
     #[inline(always)]
     fn convert_in_step<T: Stored>(&self, out: &mut [T; IN_STEP], source: &[u8; IN_STEP]) {
         for at in 0..IN_STEP {
-            out[at] = T::store(f32::from(source[at]) * self.scales[at] + self.offsets[at]);
+            out[at] = T::of(source[at], Line { scale: self.scales[at], offset: self.offsets[at] });
         }
     }
 
@@ -177,7 +226,7 @@ impl Pattern {
     fn convert_rest<T: Stored>(&self, out: &mut [T], source: &[u8]) {
         let lines = self.scales.iter().zip(&self.offsets);
         for ((out, &level), (&scale, &offset)) in out.iter_mut().zip(source).zip(lines) {
-            *out = T::store(Line { scale, offset }.of(level));
+            *out = T::of(level, Line { scale, offset });
         }
     }
 
@@ -205,7 +254,7 @@ impl Pattern {
     }
 }
 
-/// Writes normalised samples into a batch.
+/// Writes samples into a batch: normalised, or where its elements are bytes as they are.
 #[derive(Clone, Debug)]
 pub(crate) struct Converter {
     lines: Vec<Line>,
@@ -232,6 +281,8 @@ impl Converter {
         match self.element {
             Element::F32 => self.write_as::<f32>(bytemuck::pod_align_to_mut(out).1, cut, placement),
             Element::Bf16 => self.write_as::<bf16>(bytemuck::pod_align_to_mut(out).1, cut, placement),
+            Element::F16 => self.write_as::<f16>(bytemuck::pod_align_to_mut(out).1, cut, placement),
+            Element::U8 => self.write_as::<u8>(out, cut, placement),
         }
     }
 
@@ -306,7 +357,7 @@ impl Converter {
             };
             let whole = placement.shift == Shift::default();
             if !whole {
-                out.iter_mut().step_by(to_step).for_each(|out| *out = T::store(line.of(0)));
+                out.iter_mut().step_by(to_step).for_each(|out| *out = T::of(0, line));
             }
             if whole && !placement.flip {
                 convert(&mut out[..(plane - 1) * to_step + 1], to_step, source, from_step, line);
@@ -321,7 +372,7 @@ impl Converter {
                     for (out, &pixel) in
                         out.iter_mut().step_by(to_step).zip(source.iter().step_by(from_step).rev())
                     {
-                        *out = T::store(line.of(pixel));
+                        *out = T::of(pixel, line);
                     }
                 } else {
                     let source = &source[(row * width + column) * from_step..];
@@ -380,14 +431,14 @@ impl Converter {
 fn convert<T: Stored>(out: &mut [T], to_step: usize, source: &[u8], from_step: usize, line: Line) {
     match (to_step, from_step) {
         // Known steps are vectorised.
-        (1, 1) => out.iter_mut().zip(source).for_each(|(out, &pixel)| *out = T::store(line.of(pixel))),
+        (1, 1) => out.iter_mut().zip(source).for_each(|(out, &pixel)| *out = T::of(pixel, line)),
         (1, 3) => {
             let triples = source.chunks(3);
-            out.iter_mut().zip(triples).for_each(|(out, triple)| *out = T::store(line.of(triple[0])));
+            out.iter_mut().zip(triples).for_each(|(out, triple)| *out = T::of(triple[0], line));
         }
         _ => {
             let places = out.iter_mut().step_by(to_step).zip(source.iter().step_by(from_step));
-            places.for_each(|(out, &pixel)| *out = T::store(line.of(pixel)));
+            places.for_each(|(out, &pixel)| *out = T::of(pixel, line));
         }
     }
 }
@@ -451,6 +502,13 @@ mod tests {
         let mut out = vec![f32::NAN; pixels.len()];
         let converter = Converter::new(&normalisation, Element::F32, layout, shape);
         converter.write(bytemuck::cast_slice_mut(&mut out), Cut { pixels: &pixels, order, shown }, placement);
+        // What shows no pixel cannot be a byte.
+        let bytes = (shown.is_none() && placement.blank.is_none()).then(|| {
+            let mut bytes = vec![0xff; pixels.len()];
+            let converter = Converter::new(&normalisation, Element::U8, layout, shape);
+            converter.write(&mut bytes, Cut { pixels: &pixels, order, shown }, placement);
+            bytes
+        });
         for c in 0..channels {
             for y in 0..height {
                 for x in 0..width {
@@ -499,6 +557,10 @@ mod tests {
                         expected.to_bits(),
                         "{shape:?} {layout:?} {order:?} {placement:?} {c} {y} {x}"
                     );
+                    assert!(
+                        bytes.as_ref().is_none_or(|bytes| bytes[at] == pixel),
+                        "{shape:?} {layout:?} {order:?} {placement:?} {c} {y} {x} as bytes"
+                    );
                 }
             }
         }
@@ -545,21 +607,64 @@ mod tests {
         }
     }
 
-    #[test]
-    fn bf16_is_the_rounded_f32() {
-        let normalisation = Normalisation { mean: vec![0.1307], std: vec![0.3081] };
+    /// Every pixel as an element.
+    fn every_pixel<T: bytemuck::Pod>(normalisation: &Normalisation, element: Element) -> Vec<T> {
         let pixels: Vec<u8> = (0..=255).collect();
-        let mut out = vec![bf16::ZERO; 256];
-        let converter = Converter::new(&normalisation, Element::Bf16, Layout::Nhwc, [1, 16, 16]);
-        let (order, placement) = (PixelOrder::Planes, Placement::default());
-        converter.write(
-            bytemuck::cast_slice_mut(&mut out),
-            Cut { pixels: &pixels, order, shown: None },
-            &placement,
+        let mut out = vec![T::zeroed(); 256];
+        let converter = Converter::new(normalisation, element, Layout::Nhwc, [1, 16, 16]);
+        let cut = Cut { pixels: &pixels, order: PixelOrder::Planes, shown: None };
+        converter.write(bytemuck::cast_slice_mut(&mut out), cut, &Placement::default());
+        out
+    }
+
+    #[test]
+    fn narrow_elements_are_the_rounded_f32_and_bytes_the_pixels() {
+        let normalisation = Normalisation { mean: vec![0.1307], std: vec![0.3081] };
+        let line = normalisation.lines()[0];
+        let (bf16s, f16s) = (
+            every_pixel::<bf16>(&normalisation, Element::Bf16),
+            every_pixel::<f16>(&normalisation, Element::F16),
         );
-        for (pixel, value) in pixels.iter().zip(&out) {
-            assert_eq!(*value, bf16::from_f32(normalisation.lines()[0].of(*pixel)));
+        for (pixel, (bf16, f16)) in (0..=255).zip(bf16s.iter().zip(&f16s)) {
+            assert_eq!(*bf16, bf16::from_f32(line.of(pixel)));
+            assert_eq!(*f16, f16::from_f32(line.of(pixel)));
         }
+        assert_eq!(every_pixel::<u8>(&normalisation, Element::U8), (0..=255).collect::<Vec<u8>>());
+    }
+
+    /// Every f16, what lies in the middle between it and the next, and the neighbours of both; then whatever comes.
+    #[test]
+    fn f16_is_rounded_to_nearest_even() {
+        let check = |value: f32| {
+            if value.is_nan() {
+                return;
+            }
+            let (got, expected) = (<f16 as Stored>::store(value), f16::from_f32(value));
+            assert_eq!(got.to_bits(), expected.to_bits(), "{value:e}: {got:e}, not {expected:e}");
+        };
+        for bits in 0..=0xffff_u16 {
+            let value = f16::from_bits(bits).to_f32();
+            if !value.is_finite() {
+                continue;
+            }
+            // Half of the last place of an f16, also where that fades out.
+            let middle = value + f32::from_bits((value.to_bits() & 0x7f80_0000).max(103 << 23)) / 2048.0;
+            for near in [value, middle, (value + middle) / 2.0] {
+                let bits = near.to_bits();
+                [bits, bits.wrapping_add(1), bits.wrapping_sub(1)]
+                    .map(f32::from_bits)
+                    .into_iter()
+                    .for_each(check);
+            }
+        }
+        let mut bits = 1_u32;
+        for _ in 0..1_000_000 {
+            bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            check(f32::from_bits(bits));
+        }
+        [65_519.996, 65_520.0, -65_536.0, 1e38, f32::INFINITY, 2e-45, -0.0, 2.98e-8, 2.981e-8]
+            .into_iter()
+            .for_each(check);
     }
 
     #[test]

@@ -116,6 +116,19 @@ mod tests {
         let view = View { mirrored: true, down: 0, right: 0 };
         batch.write_view(view, [2, 1, 2], Layout::Nhwc, Element::Bf16, &mut out);
         assert_eq!(out.elements::<u16>(), [3, 4, 1, 2]);
+        // Bytes are moved one by one.
+        let mut batch = BatchBuffer::new(2, 18, 1, 0).unwrap();
+        batch.images.copy_from_slice(&numbers);
+        let mut out = batch.images.clone();
+        let view = View { mirrored: true, down: 1, right: 1 };
+        batch.write_view(view, [1, 3, 3], Layout::Nhwc, Element::U8, &mut out);
+        assert_eq!(*out, [4, 5, 4, 1, 2, 1, 4, 5, 4, 13, 14, 13, 10, 11, 10, 13, 14, 13]);
+        let mut pixels = BatchBuffer::new(1, 12, 1, 0).unwrap();
+        pixels.images.copy_from_slice(&numbers[..12]);
+        let mut out = pixels.images.clone();
+        let view = View { mirrored: true, ..View::default() };
+        pixels.write_view(view, [3, 2, 2], Layout::Nhwc, Element::U8, &mut out);
+        assert_eq!(*out, [3, 4, 5, 0, 1, 2, 9, 10, 11, 6, 7, 8]);
     }
 
     #[test]

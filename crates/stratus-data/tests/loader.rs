@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use half::bf16;
+use half::{bf16, f16};
 use stratus_data::buffer::{ALIGNMENT, IGNORED_LABEL};
 use stratus_data::{
     Augment, BatchBuffer, ColourJitter, DataError, Dataset, Element, LastBatch, Layout, Loader, LoaderConfig,
-    LoaderError, Mix, Normalisation, OpenOptions, Order, Orientation, PixelOrder, Position, ResizedCrop,
-    Sample, Scratch, Split, mix, open,
+    LoaderError, Mix, Normalisation, OpenOptions, Order, Orientation, Padding, PixelOrder, Position,
+    ResizedCrop, Sample, Scratch, Split, mix, open,
 };
 
 /// Samples that tell their index: pixel p of sample i is i × 31 + p.
@@ -167,6 +167,50 @@ fn layouts_and_elements_hold_the_same_values() {
                     half.images.elements::<bf16>()[sample * 60 + channel * 20 + at]
                 );
             }
+        }
+    }
+}
+
+/// Whatever is done to the images before they are normalised: whoever normalises bytes by the same lines has the same bits.
+#[test]
+fn bytes_are_what_the_others_are_made_of() {
+    let changed = Augment {
+        shift: 1,
+        flip: true,
+        colour: ColourJitter { brightness: 0.4, hue: 0.1, ..ColourJitter::default() },
+        ..Augment::default()
+    };
+    let reflected = Augment { padding: Padding::Reflect, ..changed };
+    let cropped = Augment { resized_crop: Some(ResizedCrop::default()), flip: true, ..Augment::default() };
+    let lines = Counting::new(10).normalisation().lines();
+    for augment in [Augment::default(), changed, reflected, cropped] {
+        for layout in [Layout::Nchw, Layout::Nhwc] {
+            // The last batch has rows without a sample: zeros, whatever the type.
+            let of = |element| {
+                let last = LastBatch::Keep;
+                let settings = LoaderConfig { element, layout, augment, last, epochs: Some(2), ..config(4) };
+                all(&mut loader(10, settings), 99)
+            };
+            let batches = of(Element::U8).into_iter().zip(of(Element::F32));
+            let narrow = of(Element::Bf16).into_iter().zip(of(Element::F16));
+            let mut compared = 0;
+            for ((bytes, floats), (bf16s, f16s)) in batches.zip(narrow) {
+                assert_eq!((&bytes.indices, &bytes.labels), (&floats.indices, &floats.labels));
+                assert_eq!((bytes.images.len(), f16s.images.len()), (4 * 60, 2 * 4 * 60));
+                for (at, &pixel) in bytes.images.iter().enumerate() {
+                    if at / 60 >= bytes.samples {
+                        assert_eq!((pixel, floats.images.elements::<f32>()[at]), (0, 0.0));
+                        continue;
+                    }
+                    let channel = if layout == Layout::Nhwc { at % 3 } else { at / 20 % 3 };
+                    let number = lines[channel].of(pixel);
+                    assert_eq!(floats.images.elements::<f32>()[at].to_bits(), number.to_bits());
+                    assert_eq!(bf16s.images.elements::<bf16>()[at], bf16::from_f32(number));
+                    assert_eq!(f16s.images.elements::<f16>()[at], f16::from_f32(number));
+                    compared += 1;
+                }
+            }
+            assert_eq!(compared, 2 * 10 * 60);
         }
     }
 }
@@ -418,6 +462,38 @@ fn what_cannot_work_is_refused_with_the_key() {
         (
             LoaderConfig { mix: Mix { cutmix: -1.0, ..Mix::default() }, ..config(1) },
             "mix: has cutmix -1; set 0 or a number above it, up to 10000",
+        ),
+        (
+            LoaderConfig {
+                element: Element::U8,
+                augment: Augment { cutout: 2, ..Augment::default() },
+                ..config(1)
+            },
+            "element: is u8, but augment.cutout gives parts of an image the mean, which no pixel is; leave cutout off, or set element to \
+             f32, bf16 or f16",
+        ),
+        (
+            LoaderConfig {
+                element: Element::U8,
+                augment: Augment { rotation: 5.0, ..Augment::default() },
+                ..config(1)
+            },
+            "element: is u8, but augment.rotation gives parts of an image the mean, which no pixel is; leave rotation off, or set element \
+             to f32, bf16 or f16",
+        ),
+        (
+            LoaderConfig {
+                element: Element::U8,
+                augment: Augment { zoom: Some([0.9, 1.1]), ..Augment::default() },
+                ..config(1)
+            },
+            "element: is u8, but augment.zoom gives parts of an image the mean, which no pixel is; leave zoom off, or set element to f32, \
+             bf16 or f16",
+        ),
+        (
+            LoaderConfig { element: Element::U8, mix: Mix { mixup: 0.2, ..Mix::default() }, ..config(1) },
+            "element: is u8, but mix blends or pastes normalised images, which is not done with pixels; leave mix off, or set element to \
+             f32, bf16 or f16",
         ),
         (
             LoaderConfig { last: LastBatch::Keep, ..config(usize::MAX / 2) },

@@ -63,7 +63,7 @@ pub struct LoaderConfig {
     pub skip_bad: bool,
     /// Per-channel mean and deviation; where `None`, the data set's own.
     pub normalisation: Option<Normalisation>,
-    /// The type of the images' elements.
+    /// The type of the images' elements. As [`Element::U8`] they are not normalised, and rows without a sample are zero bytes all the same.
     pub element: Element,
     /// The layout of the images.
     pub layout: Layout,
@@ -102,6 +102,21 @@ impl LoaderConfig {
             start: Position::default(),
             epochs: None,
         }
+    }
+
+    /// Why its images cannot be bytes ([`Element::U8`]), with the field that stands in the way: what it puts into them is no pixel but the mean, or
+    /// between pixels. `None` where they can.
+    #[must_use]
+    pub fn needs_numbers(&self) -> Option<String> {
+        if self.mix.is_on() {
+            return Some(
+                "mix blends or pastes normalised images, which is not done with pixels; leave mix off"
+                    .to_owned(),
+            );
+        }
+        self.augment.blanks().map(|field| {
+            format!("augment.{field} gives parts of an image the mean, which no pixel is; leave {field} off")
+        })
     }
 }
 
@@ -259,6 +274,11 @@ impl Plan {
                 dataset.name()
             );
             return wrong("mix", problem);
+        }
+        if config.element == Element::U8
+            && let Some(reason) = config.needs_numbers()
+        {
+            return wrong("element", format!("is u8, but {reason}, or set element to f32, bf16 or f16"));
         }
         let label_len = match (dataset.masks(), config.mix.is_on()) {
             (true, _) => height.checked_mul(width),
