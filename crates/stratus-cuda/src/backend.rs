@@ -252,6 +252,11 @@ impl Backend for Cuda {
         vec![Precision::F32, Precision::Bf16, Precision::F16]
     }
 
+    /// Batches are copied to it, beside what runs: that takes longer the more bytes they have.
+    fn gains_from_bytes(&self) -> bool {
+        true
+    }
+
     /// A first convolution is cheap to store where memory is fast.
     fn fusions(&self) -> Fusions {
         Fusions { stems: false, ..Fusions::default() }

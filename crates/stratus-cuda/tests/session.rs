@@ -1,4 +1,5 @@
-//! A session on an emulated GPU: what is staged beside a run is what the next run takes, and the time of a run is all given to slots.
+//! A session on an emulated GPU: what is staged beside a run is what the next run takes, images may be bytes, and the time of a run is all given to
+//! slots.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -6,29 +7,48 @@ use half::f16;
 use stratus_cuda::Cuda;
 use stratus_engine::differentiate::differentiate;
 use stratus_engine::fuse::fuse_as;
+use stratus_engine::images::images_as_bytes;
 use stratus_engine::lower::{lower, refresh};
-use stratus_engine::ops::{LOSS_SCALE_NAME, SgdUpdate};
+use stratus_engine::ops::{LOSS_SCALE_NAME, MOST_CHANNELS, NormalisePixels, SgdUpdate};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::session::{DeviceSlot, Hyper};
 use stratus_engine::update::{Optimiser, update};
-use stratus_engine::{Backend, Choices, Clock, Precision, Session};
+use stratus_engine::{Backend, Choices, Clock, DType, Precision, Role, Session};
 use stratus_graph::Graph;
 use stratus_graph::zoo::{self, Hyperparameters};
 
 const BATCH: usize = 4;
 const PIXELS: usize = 28 * 28;
 
+/// Scale and offset of each channel.
+type Lines = [[f32; 2]; MOST_CHANNELS];
+
 fn digits() -> Graph {
-    let hyper = Hyperparameters { input: [1, 28, 28], classes: 10, width: None };
+    digits_of([1, 28, 28])
+}
+
+/// The digits network for images of a shape.
+fn digits_of(input: [usize; 3]) -> Graph {
+    let hyper = Hyperparameters { input, classes: 10, width: None };
     (zoo::find("digits").unwrap().build)(&hyper).unwrap()
 }
 
 /// A training program, one that measures, and the one that copies weights, which are functions of their positions.
 fn session(backend: &dyn Backend, precision: Precision) -> Session {
-    let graph = digits();
-    let lowered = |mode| fuse_as(&lower(&graph, mode, precision, BATCH).unwrap(), backend.fusions()).unwrap();
+    session_of(backend, &digits(), precision, None)
+}
+
+/// The same of a network, where `lines` are given for images of bytes.
+fn session_of(backend: &dyn Backend, graph: &Graph, precision: Precision, lines: Option<Lines>) -> Session {
+    let lowered = |mode| {
+        let program = fuse_as(&lower(graph, mode, precision, BATCH).unwrap(), backend.fusions()).unwrap();
+        match lines {
+            Some(lines) => images_as_bytes(program, lines).unwrap(),
+            None => program,
+        }
+    };
     let sgd = SgdUpdate { momentum: 0.9, weight_decay: 0.0, nesterov: false, rate: 1.0, scaled: false };
     let train = update(&differentiate(&lowered(Mode::Train)).unwrap(), Optimiser::Sgd(sgd)).unwrap();
     let copies = refresh(&train).unwrap();
@@ -125,6 +145,64 @@ fn f16_is_trained_as_by_the_reference() {
         panic!("four numbers")
     };
     assert!(iterations > 0.0 && skipped > 0.0, "{iterations} {skipped}");
+}
+
+/// Losses of training and measuring, and the weights that are left.
+type Outcome = (Vec<u64>, Vec<u32>);
+
+/// Trains a few steps on pixels that lie channels last, staged and not, and measures in between.
+fn trained(graph: &Graph, precision: Precision, lines: Lines, as_bytes: bool) -> Outcome {
+    let backend = Cuda::emulated().unwrap();
+    assert!(backend.gains_from_bytes());
+    let mut session = session_of(&backend, graph, precision, as_bytes.then_some(lines));
+    let place = session.plan(0).external(0).unwrap();
+    assert_eq!(place.layout.tag, "nhwc");
+    let dtype = session.plan(0).program.values.iter().find(|value| value.role == Role::Images).unwrap().dtype;
+    assert_eq!(dtype, if as_bytes { DType::U8 } else { precision.compute() });
+    let (channels, count) = (graph.input_shape().0[0], place.layout.elements());
+    assert_eq!(place.bytes, count * dtype.bytes());
+    let batch = |number: usize| {
+        let mut images = vec![0; count * dtype.bytes()];
+        let kernel = NormalisePixels { lines };
+        for at in 0..count {
+            let pixel = ((at * 7919 + number * 104_729) % 256) as u8;
+            let number = if as_bytes { f64::from(pixel) } else { f64::from(kernel.of(at % channels, pixel)) };
+            dtype.store(&mut images, at, number);
+        }
+        let labels: Vec<i32> = (0..BATCH).map(|i| ((i + 3 * number) % 10) as i32).collect();
+        (images, bytemuck::cast_slice(&labels).to_vec())
+    };
+    let mut clock = Clock::disabled(session.slots(0));
+    let mut losses = Vec::new();
+    for number in 0..2 {
+        let (mut images, mut labels) = batch(number);
+        session.run(0, &mut images, &mut labels, &mut clock, 0).unwrap();
+        losses.push(session.metrics().loss.to_bits());
+        session.run(1, &mut images, &mut labels, &mut clock, 0).unwrap();
+        losses.push(session.metrics().loss.to_bits());
+        let (images, labels) = batch(10 + number);
+        session.stage(0, &images, &labels).unwrap();
+        session.run(0, &mut [], &mut [], &mut clock, 0).unwrap();
+        losses.push(session.metrics().loss.to_bits());
+    }
+    let names = graph.parameters.iter().map(|parameter| parameter.name.as_str());
+    (losses, names.flat_map(|name| session.read(name).unwrap()).map(f32::to_bits).collect())
+}
+
+/// Whether images come as bytes or as the numbers that these become: nothing that training leaves differs in a bit.
+#[test]
+fn bytes_train_to_the_same_bits() {
+    let lines = [[0.017_124_753, -2.117_904], [0.017_507, -2.035_714], [0.017_429, -1.804_444], [0.004, 0.1]];
+    // One of them has as many pixels in a batch as no vector of bf16 fits.
+    for shape in [[1, 28, 28], [3, 21, 19], [4, 20, 24]] {
+        let graph = digits_of(shape);
+        for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
+            let [bytes, numbers] = [true, false].map(|as_bytes| trained(&graph, precision, lines, as_bytes));
+            assert!(bytes == numbers, "{shape:?} {precision}: {:?} {:?}", bytes.0, numbers.0);
+            let losses: Vec<f64> = bytes.0.iter().map(|&bits| f64::from_bits(bits)).collect();
+            assert!(losses.iter().all(|loss| loss.is_finite() && *loss > 0.0), "{losses:?}");
+        }
+    }
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod local_response_norm;
 mod loss;
 mod loss_scale;
 mod max_pool2d;
+mod pixels;
 mod relu;
 mod scale;
 mod sgd;
@@ -190,6 +191,7 @@ pub(crate) fn on_gpu(kernel: &Kernel) -> &dyn OnGpu {
         Kernel::SoftmaxCrossEntropy(kernel) => kernel,
         Kernel::MaxPoolBackward(kernel) => kernel,
         Kernel::MaxPoolForward(kernel) => kernel,
+        Kernel::NormalisePixels(kernel) => kernel,
         Kernel::ReluBackward(kernel) => kernel,
         Kernel::ReluForward(kernel) => kernel,
         Kernel::Scale(kernel) => kernel,
