@@ -2,7 +2,7 @@
 
 use crate::device::Opened;
 use crate::experiment::{self, OnBadSample, OptimiserName};
-use crate::feed::{image_shape, mixing};
+use crate::feed::{Lines, image_shape, measuring_lines, mixing, training_lines};
 use crate::network::{LayerFile, Network};
 use crate::plan_cache::{self, PlanCache};
 use crate::{Experiment, TrainError};
@@ -15,6 +15,7 @@ use stratus_data::datasets::synthetic;
 use stratus_data::{Dataset, Division, OpenOptions, Split};
 use stratus_engine::differentiate::differentiate;
 use stratus_engine::fuse::fuse_as;
+use stratus_engine::images::images_as_bytes;
 use stratus_engine::lower::{lower, mix_labels, refresh, smooth_labels};
 use stratus_engine::micro_batch::micro_batches;
 use stratus_engine::ops::{Adaptive, AdaptiveUpdate, SgdUpdate};
@@ -215,7 +216,7 @@ fn optimiser(settings: &experiment::Optimiser) -> Optimiser {
     }
 }
 
-/// The programs of an experiment.
+/// The programs of an experiment that trains on `dataset`, by whose normalisation it measures too where none is set.
 ///
 /// # Errors
 /// Where the network cannot be lowered or differentiated.
@@ -223,17 +224,18 @@ pub fn programs(
     experiment: &Experiment,
     graph: &Graph,
     opened: &Opened,
-    samples: usize,
+    dataset: &dyn Dataset,
 ) -> Result<Programs, TrainError> {
     let optimisers = optimisers(&experiment.optimiser);
     let smoothing = experiment.train.label_smoothing as f32;
     let mixed = mixing(&experiment.augment).is_on();
     let precision = opened.checked_precision(experiment.train.precision)?;
+    let lines = training_lines(experiment, dataset);
     let training = |batch| -> Result<Program, TrainError> {
         let parts = parts(batch, experiment.micro_batch_size());
         let forward = smooth_labels(lower(graph, Mode::Train, precision, batch / parts)?, smoothing)?;
         let forward = if mixed { mix_labels(forward)? } else { forward };
-        let forward = fuse_as(&forward, opened.backend.fusions())?;
+        let forward = as_bytes(fuse_as(&forward, opened.backend.fusions())?, lines, opened)?;
         let alive = experiment.train.activations_kib.map_or(usize::MAX, |kib| kib << 10);
         let program = recompute(&differentiate(&forward)?, alive)?;
         let program = match experiment.train.micro_batches {
@@ -242,11 +244,11 @@ pub fn programs(
         };
         Ok(update_joined(&program, optimisers, LARGE)?)
     };
-    let rest = samples % experiment.train.batch_size;
+    let rest = dataset.len() % experiment.train.batch_size;
     let train = training(experiment.train.batch_size)?;
     Ok(Programs {
         tail: (rest > 0 && !experiment.data.drop_last).then(|| training(rest)).transpose()?,
-        evaluate: evaluation(experiment, graph, opened)?,
+        evaluate: evaluation(experiment, graph, opened, dataset)?,
         refresh: refresh(&train)?,
         train,
     })
@@ -257,12 +259,26 @@ fn parts(batch: usize, largest: usize) -> usize {
     (batch.div_ceil(largest.max(1))..batch).find(|parts| batch.is_multiple_of(*parts)).unwrap_or(batch)
 }
 
-/// The program of validation.
-fn evaluation(experiment: &Experiment, graph: &Graph, opened: &Opened) -> Result<Program, TrainError> {
+/// A forward program that takes images as bytes, where its backend gains from them and they can be had.
+fn as_bytes(program: Program, lines: Option<Lines>, opened: &Opened) -> Result<Program, TrainError> {
+    match lines.filter(|_| opened.backend.gains_from_bytes()) {
+        Some(lines) => Ok(images_as_bytes(program, lines)?),
+        None => Ok(program),
+    }
+}
+
+/// The program of validation, for images that are normalised as those of `dataset`.
+fn evaluation(
+    experiment: &Experiment,
+    graph: &Graph,
+    opened: &Opened,
+    dataset: &dyn Dataset,
+) -> Result<Program, TrainError> {
     let precision = opened.checked_precision(experiment.train.precision)?;
     let batch = experiment.validation_batch_size();
     let forward = lower(graph, Mode::Evaluate, precision, batch)?;
-    tiled(fuse_as(&forward, opened.backend.fusions())?, experiment, opened)
+    let forward = fuse_as(&forward, opened.backend.fusions())?;
+    tiled(as_bytes(forward, measuring_lines(experiment, dataset), opened)?, experiment, opened)
 }
 
 /// A program in tiles that fit this device's caches.
@@ -434,7 +450,7 @@ pub struct Evaluation {
     pub refresh: usize,
 }
 
-/// Prepares what measuring needs, and allocates the session.
+/// Prepares what measuring on `dataset` needs, and allocates the session.
 ///
 /// # Errors
 /// As [`programs`] and [`plan`], and where memory cannot be had.
@@ -442,9 +458,10 @@ pub fn compile_evaluation(
     experiment: &Experiment,
     graph: &Graph,
     opened: &Opened,
+    dataset: &dyn Dataset,
     warn: &mut dyn FnMut(&str),
 ) -> Result<Evaluation, TrainError> {
-    let program = evaluation(experiment, graph, opened)?;
+    let program = evaluation(experiment, graph, opened, dataset)?;
     let mut planner = Planner::new(opened, &Planning::Cached, warn);
     let prepared = vec![planner.prepare(&program, None)?, planner.prepare(&refresh(&program)?, None)?];
     let session = Session::of(opened.backend.as_ref(), prepared, planner.persistent)?;

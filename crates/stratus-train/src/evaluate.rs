@@ -204,7 +204,7 @@ pub fn of_run(
     let graph = network(&experiment, datasets.train.as_ref(), datasets.shape)?;
     let opened = device::open(&experiment.train)?;
     opened.warnings.iter().for_each(|warning| warn(warning));
-    let programs = programs(&experiment, &graph, &opened, datasets.train.len())?;
+    let programs = programs(&experiment, &graph, &opened, datasets.train.as_ref())?;
     // The run's own kernels give the bits that training saw; where they cannot be had here, others do.
     let recorded = stratus_run::atomic::read_json(&run.plan()).ok().map(|plans: Plans| plans.chosen());
     let repeated = recorded
@@ -247,7 +247,7 @@ pub fn of_weights(
     let opened = device::open(&experiment.train)?;
     opened.warnings.iter().for_each(|warning| warn(warning));
     let Evaluation { mut session, evaluate, refresh: copies } =
-        compile_evaluation(experiment, &graph, &opened, warn)?;
+        compile_evaluation(experiment, &graph, &opened, dataset.as_ref(), warn)?;
     weights.write_to(&mut session)?;
     refresh(&mut session, copies)?;
     let scores = Evaluator::new(experiment, &session, evaluate, dataset, shape)?.run(&mut session)?;

@@ -7,8 +7,8 @@ use stratus_data::{
     Augment, ColourJitter, Dataset, Element, LastBatch, Layout, LoaderConfig, Mix, Normalisation, Order,
     Padding, ResizedCrop, mix,
 };
-use stratus_engine::ops::{MIXED, WHOLE_SHARE};
-use stratus_engine::{DType, Plan};
+use stratus_engine::ops::{MIXED, MOST_CHANNELS, WHOLE_SHARE};
+use stratus_engine::{DType, Plan, Role};
 
 /// Channels, height and width of the images that the network gets of a data set.
 #[must_use]
@@ -27,14 +27,54 @@ pub struct Form {
 
 impl Form {
     /// As the program of a plan reads them.
-    pub(crate) fn of(plan: &Plan) -> Self {
-        let dtype = plan.program.values.iter().find(|value| value.name == "images").map(|value| value.dtype);
+    #[must_use]
+    pub fn of(plan: &Plan) -> Self {
+        let images = plan.program.find_role(Role::Images).map(|id| plan.program.value(id));
         let channels_last = plan.external(0).is_some_and(|place| place.layout.tag == "nhwc");
         Self {
-            element: if dtype == Some(DType::Bf16) { Element::Bf16 } else { Element::F32 },
+            element: match images.map(|value| value.dtype) {
+                Some(DType::U8) => Element::U8,
+                Some(DType::Bf16) => Element::Bf16,
+                Some(DType::F16) => Element::F16,
+                _ => Element::F32,
+            },
             layout: if channels_last { Layout::Nhwc } else { Layout::Nchw },
         }
     }
+}
+
+/// Scale and offset of the pixels of each channel, as a program normalises them that takes images as bytes.
+pub type Lines = [[f32; 2]; MOST_CHANNELS];
+
+/// Images as bytes.
+const BYTES: Form = Form { element: Element::U8, layout: Layout::Nhwc };
+
+/// How a program normalises the images that an experiment trains on, where they can be handed to it as bytes: where nothing that is done to them at
+/// random needs them to be normalised before.
+#[must_use]
+pub fn training_lines(experiment: &Experiment, set: &dyn Dataset) -> Option<Lines> {
+    let config = training(experiment, image_shape(experiment, set), BYTES);
+    // The row of an image that is left out holds zeros, the mean: as pixels they would be black, and batch norms would see it.
+    if config.skip_bad { None } else { lines(&config, set) }
+}
+
+/// The same of images that are measured. There a row without an image changes nothing: each sample is seen alone.
+#[must_use]
+pub fn measuring_lines(experiment: &Experiment, set: &dyn Dataset) -> Option<Lines> {
+    lines(&measuring(experiment, image_shape(experiment, set), BYTES, 1), set)
+}
+
+/// What a loader would normalise by. What it would refuse is left to it, as it says why.
+fn lines(config: &LoaderConfig, set: &dyn Dataset) -> Option<Lines> {
+    let [channels, ..] = config.shape?;
+    let normalisation = config.normalisation_of(set, channels);
+    let lines = normalisation.lines();
+    let is_possible = config.needs_numbers().is_none()
+        && channels <= MOST_CHANNELS
+        && normalisation.is_valid(channels)
+        && lines.iter().all(|line| line.scale.is_finite() && line.offset.is_finite());
+    let of = |channel: usize| lines.get(channel).map_or([0.0; 2], |line| [line.scale, line.offset]);
+    is_possible.then(|| std::array::from_fn(of))
 }
 
 /// Batches of images as they are stored, but for their size: in order, the last one however small.

@@ -3,13 +3,14 @@
 use crate::compile::{Planned, Planning, Programs, plan, programs};
 use crate::device::Opened;
 use crate::{Experiment, TrainError};
+use stratus_data::Dataset;
 use stratus_engine::recompute::live_bytes;
 use stratus_graph::Graph;
 
 /// The most plans that are made on the way to one that fits.
 const MOST_ATTEMPTS: usize = 16;
 
-/// The programs of an experiment, planned so that what they allocate fits `train.memory_limit_mib`. Where it does not, activations are made
+/// The programs of an experiment that trains on `dataset`, planned so that what they allocate fits `train.memory_limit_mib`. Where it does not, activations are made
 /// again, on the same kernels, so that the numbers are the same to the bit; how few may be alive is then written to `train.activations_kib`, by
 /// which a run that is continued has the same programs.
 ///
@@ -19,13 +20,13 @@ pub fn fit(
     experiment: &mut Experiment,
     graph: &Graph,
     opened: &Opened,
-    samples: usize,
+    dataset: &dyn Dataset,
     planning: &Planning<'_>,
     warn: &mut dyn FnMut(&str),
 ) -> Result<(Programs, Planned), TrainError> {
     let limit = experiment.train.memory_limit_mib.map_or(usize::MAX, |mib| mib << 20);
     let mut attempt = |experiment: &Experiment, planning: &Planning<'_>| {
-        let programs = programs(experiment, graph, opened, samples)?;
+        let programs = programs(experiment, graph, opened, dataset)?;
         let planned = plan(&programs, opened, planning, warn)?;
         Ok::<_, TrainError>((programs, planned))
     };

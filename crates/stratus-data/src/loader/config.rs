@@ -104,6 +104,13 @@ impl LoaderConfig {
         }
     }
 
+    /// The normalisation of the images of a data set that are given so many channels: its own, where none is set.
+    #[must_use]
+    pub fn normalisation_of(&self, dataset: &dyn Dataset, channels: usize) -> Normalisation {
+        let own = || dataset.normalisation().for_channels(channels);
+        self.normalisation.clone().unwrap_or_else(own)
+    }
+
     /// Why its images cannot be bytes ([`Element::U8`]), with the field that stands in the way: what it puts into them is no pixel but the mean, or
     /// between pixels. `None` where they can.
     #[must_use]
@@ -253,8 +260,7 @@ impl Plan {
             );
             return wrong("resize", problem);
         }
-        let own = || dataset.normalisation().for_channels(channels);
-        let normalisation = config.normalisation.clone().unwrap_or_else(own);
+        let normalisation = config.normalisation_of(dataset, channels);
         if !normalisation.is_valid(channels) {
             let problem = format!(
                 "must have a mean and a deviation above 0 for each of the {channels} channels of `{}`",

@@ -1,13 +1,14 @@
 //! Measuring what brings a network its images: the loader alone, with everything that the configuration asks of it.
 
 use crate::compile::open_any_dataset;
+use crate::device::Opened;
 use crate::feed::{self, Form};
 use crate::{Experiment, TrainError};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Instant;
 use stratus_data::{Dataset, Element, Layout, Loader, LoaderConfig, Scratch, Split};
-use stratus_engine::Precision;
+use stratus_engine::DType;
 
 /// How fast images are made ready, in images a second.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -22,8 +23,8 @@ pub struct DataRate {
     pub resident_bytes: u64,
     /// Channels, height, width of a batch's images.
     pub shape: [usize; 3],
-    /// The type of their elements.
-    pub precision: Precision,
+    /// The type of their elements, as the device takes them.
+    pub precision: DType,
     /// Threads that make them ready.
     pub workers: usize,
     /// Images of a round.
@@ -50,18 +51,18 @@ impl DataRate {
     }
 }
 
-/// Measures `rounds` rounds of at least `images` images of an experiment's training data, in channels-last batches of `precision`. In every round
+/// Measures `rounds` rounds of at least `images` images of an experiment's training data, in channels-last batches for what computes. In every round
 /// a batch or more for each worker is thrown away first, so that none was made ready before.
 ///
 /// # Errors
 /// Where the data set cannot be opened or read.
 pub fn data(
     experiment: &Experiment,
-    precision: Precision,
+    opened: &Opened,
     images: usize,
     rounds: usize,
 ) -> Result<DataRate, TrainError> {
-    let (dataset, config, mut rate) = open(experiment, precision)?;
+    let (dataset, config, mut rate) = open(experiment, opened)?;
     let batches = images.div_ceil(config.batch_size);
     rate.images = batches * config.batch_size;
     for _ in 0..rounds {
@@ -78,8 +79,8 @@ pub fn data(
 ///
 /// # Errors
 /// As [`data`].
-pub fn epochs(experiment: &Experiment, precision: Precision, rounds: usize) -> Result<DataRate, TrainError> {
-    let (dataset, mut config, mut rate) = open(experiment, precision)?;
+pub fn epochs(experiment: &Experiment, opened: &Opened, rounds: usize) -> Result<DataRate, TrainError> {
+    let (dataset, mut config, mut rate) = open(experiment, opened)?;
     for round in 0..rounds {
         config.start.epoch = round as u32;
         config.epochs = Some(config.start.epoch + 1);
@@ -105,12 +106,20 @@ pub fn epochs(experiment: &Experiment, precision: Precision, rounds: usize) -> R
 /// The training data, how its batches are made ready, and a rate without rounds.
 fn open(
     experiment: &Experiment,
-    precision: Precision,
+    opened: &Opened,
 ) -> Result<(Arc<dyn Dataset>, LoaderConfig, DataRate), TrainError> {
     let begun = Instant::now();
     let (dataset, shape) = open_any_dataset(experiment, Split::Train)?;
     let open_s = begun.elapsed().as_secs_f64();
-    let element = if precision == Precision::Bf16 { Element::Bf16 } else { Element::F32 };
+    let takes_bytes =
+        opened.backend.gains_from_bytes() && feed::training_lines(experiment, dataset.as_ref()).is_some();
+    let precision = opened.precision(experiment.train.precision).compute();
+    let (precision, element) = match precision {
+        _ if takes_bytes => (DType::U8, Element::U8),
+        DType::Bf16 => (precision, Element::Bf16),
+        DType::F16 => (precision, Element::F16),
+        _ => (DType::F32, Element::F32),
+    };
     let mut config = feed::training(experiment, shape, Form { element, layout: Layout::Nhwc });
     config.batch_size = config.batch_size.min(dataset.len());
     config.slots = config.workers + 1;

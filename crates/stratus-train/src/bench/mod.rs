@@ -97,9 +97,9 @@ impl Bench {
         let graph = network(experiment, datasets.train.as_ref(), datasets.shape)?;
         let opened = device::open(&experiment.train)?;
         opened.warnings.iter().for_each(|warning| warn(warning));
-        let samples = datasets.train.len();
         let mut fitted = experiment.clone();
-        let (_, planned) = fit(&mut fitted, &graph, &opened, samples, &Planning::Cached, warn)?;
+        let set = datasets.train.as_ref();
+        let (_, planned) = fit(&mut fitted, &graph, &opened, set, &Planning::Cached, warn)?;
         let mut compiled = planned.allocate(opened.backend.as_ref())?;
         initialise(&mut compiled.session, &graph, experiment, &datasets)?;
         state::refresh(&mut compiled.session, compiled.ids.refresh)?;

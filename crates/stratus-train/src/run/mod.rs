@@ -100,9 +100,8 @@ fn prepare(
     if damaged > 0 {
         observer.warn(&format!("damaged images are left out ({damaged}); the summary lists them"));
     }
-    let samples = datasets.train.len();
     let mut warn = |text: &str| observer.warn(text);
-    let (_, planned) = fit(&mut experiment, &graph, &opened, samples, planning, &mut warn)?;
+    let (_, planned) = fit(&mut experiment, &graph, &opened, datasets.train.as_ref(), planning, &mut warn)?;
     let compiled = planned.allocate(opened.backend.as_ref())?;
     // What was left open is now decided, and must be the same when the run is continued.
     experiment.train.precision = match precision {

@@ -108,11 +108,10 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
         What::Data { target, images, rounds, epochs: whole } => {
             let experiment = Target::find(target, globals)?.experiment(globals)?;
             let opened = device::open(&experiment.train)?;
-            let precision = opened.precision(experiment.train.precision);
             let rate = if *whole {
-                epochs(&experiment, precision, *rounds as usize)?
+                epochs(&experiment, &opened, *rounds as usize)?
             } else {
-                data(&experiment, precision, *images as usize, *rounds as usize)?
+                data(&experiment, &opened, *images as usize, *rounds as usize)?
             };
             output.result(&rate, || render_rate(&rate))
         }

@@ -65,14 +65,14 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     }
     let opened = device::open(&experiment.train)?;
     opened.warnings.iter().for_each(|warning| output.warning(warning));
-    let samples = datasets.train.len();
+    let set = datasets.train.as_ref();
     if arguments.dump == Dump::Program && experiment.train.memory_limit_mib.is_none() {
         // Nothing has to be measured for it.
-        return dump_programs(&compile::programs(&experiment, &graph, &opened, samples)?, output);
+        return dump_programs(&compile::programs(&experiment, &graph, &opened, set)?, output);
     }
     let planning = if arguments.remeasure { Planning::Remeasure } else { Planning::Cached };
     let mut warn = |text: &str| output.warning(text);
-    let (programs, planned) = fit(&mut experiment, &graph, &opened, samples, &planning, &mut warn)?;
+    let (programs, planned) = fit(&mut experiment, &graph, &opened, set, &planning, &mut warn)?;
     if arguments.dump == Dump::Program {
         return dump_programs(&programs, output);
     }

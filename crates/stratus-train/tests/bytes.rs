@@ -1,0 +1,264 @@
+//! Images as bytes: which batches a GPU is given so, and that training and measuring come to the same bits as on images that the loader normalises.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use stratus_cuda::Cuda;
+use stratus_data::{Element, Layout, Loader};
+use stratus_engine::backend::{PrepareRequest, Prepared};
+use stratus_engine::fuse::Fusions;
+use stratus_engine::ops::KernelSpec;
+use stratus_engine::plan::Persistent;
+use stratus_engine::reference::ReferenceBackend;
+use stratus_engine::session::Hyper;
+use stratus_engine::{
+    Backend, Choices, Clock, DType, Device, EngineError, Phase, Plan, Program, Role, Session,
+};
+use stratus_graph::ParameterKind;
+use stratus_train::Experiment;
+use stratus_train::compile::{self, Programs};
+use stratus_train::device::Opened;
+use stratus_train::evaluate::{Evaluator, Scores};
+use stratus_train::feed::{self, Form};
+
+/// An emulated GPU whose images the loader normalises.
+struct Normalised(Cuda);
+
+impl Backend for Normalised {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+    fn revision(&self) -> &'static str {
+        self.0.revision()
+    }
+    fn threads(&self) -> usize {
+        self.0.threads()
+    }
+    fn device(&self) -> Result<Option<Box<dyn Device>>, EngineError> {
+        self.0.device()
+    }
+    fn fusions(&self) -> Fusions {
+        self.0.fusions()
+    }
+    fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<Prepared, EngineError> {
+        self.0.prepare(program, request)
+    }
+}
+
+fn opened(backend: impl Backend + 'static) -> Opened {
+    Opened { backend: Box::new(backend), libraries: Vec::new(), fast_bf16: true, warnings: Vec::new() }
+}
+
+fn takes_bytes() -> Opened {
+    opened(Cuda::emulated().unwrap())
+}
+
+fn takes_numbers() -> Opened {
+    opened(Normalised(Cuda::emulated().unwrap()))
+}
+
+/// The digits network on a few made-up images, with other keys.
+fn experiment(keys: &[(&str, &str)]) -> Experiment {
+    let set = [
+        ("data.name", "synthetic"),
+        ("data.shape", "[3, 20, 21]"),
+        ("data.synthetic.images", "22"),
+        ("data.synthetic.validation_images", "10"),
+        ("data.synthetic.classes", "4"),
+        ("train.batch_size", "8"),
+        ("validation.batch_size", "4"),
+        ("data.drop_last", "false"),
+    ];
+    let keys: Vec<_> = set.iter().chain(keys).copied().collect();
+    Experiment::builtin("digits").unwrap().with_overrides(&keys).unwrap()
+}
+
+fn programs(experiment: &Experiment, opened: &Opened) -> Programs {
+    let datasets = compile::open_datasets(experiment).unwrap();
+    let graph = compile::network(experiment, datasets.train.as_ref(), datasets.shape).unwrap();
+    compile::programs(experiment, &graph, opened, datasets.train.as_ref()).unwrap()
+}
+
+/// The types of images that are trained on, whole batches and the last, and of those that are measured.
+fn types(experiment: &Experiment, opened: &Opened) -> [DType; 3] {
+    let programs = programs(experiment, opened);
+    let tail = programs.tail.unwrap();
+    [&programs.train, &tail, &programs.evaluate].map(|program| {
+        let images = program.value(program.find_role(Role::Images).unwrap());
+        let converts = program.steps.iter().filter(|step| step.kernel.name() == "normalise_pixels").count();
+        assert_eq!(converts > 0, images.dtype == DType::U8, "{}", program.dump());
+        images.dtype
+    })
+}
+
+#[test]
+fn what_needs_no_normalised_images_is_bytes() {
+    use DType::{Bf16, F32, U8};
+    let gpu = takes_bytes();
+    for keys in [
+        &[][..],
+        &[("data.augment.shift", "2"), ("data.augment.padding", "reflect"), ("data.augment.flip", "true")],
+        &[
+            ("data.augment.random_resized_crop", "true"),
+            ("data.augment.brightness", "0.4"),
+            ("data.augment.hue", "0.1"),
+        ],
+        &[("train.label_smoothing", "0.1"), ("train.micro_batches", "2")],
+        &[("data.mean", "[0.1, 0.2, 0.3]"), ("data.std", "[1, 1, 1]")],
+        &[("data.shape", "[4, 20, 21]")],
+        &[("train.precision", "f32")],
+    ] {
+        let experiment = experiment(keys);
+        assert_eq!(types(&experiment, &gpu), [U8; 3], "{keys:?}");
+        let own = if keys.contains(&("train.precision", "f32")) { F32 } else { Bf16 };
+        assert_eq!(types(&experiment, &takes_numbers()), [own; 3], "{keys:?}");
+    }
+    // What is no pixel but the mean, or between two; a row without an image. Nothing of that is measured.
+    for keys in [
+        ("data.augment.cutout", "4"),
+        ("data.augment.rotation", "5"),
+        ("data.augment.zoom", "[1.0, 1.2]"),
+        ("data.augment.mixup", "0.2"),
+        ("data.augment.cutmix", "1"),
+        ("data.on_bad_sample", "skip"),
+    ] {
+        assert_eq!(types(&experiment(&[keys]), &gpu), [Bf16, Bf16, U8], "{keys:?}");
+    }
+    // Too many channels, or a normalisation that the loader will refuse.
+    assert_eq!(types(&experiment(&[("data.shape", "[5, 20, 21]")]), &gpu), [Bf16; 3]);
+    let lacking = [("data.mean", "[0.1]"), ("data.std", "[1]")];
+    assert_eq!(types(&experiment(&lacking), &gpu), [Bf16; 3]);
+    // On the processor there is no way to make shorter.
+    let processor = opened(ReferenceBackend);
+    assert_eq!(types(&experiment(&[("train.precision", "f32")]), &processor), [F32; 3]);
+}
+
+/// A session that trains and measures, without a cache of plans.
+struct Trained {
+    experiment: Experiment,
+    session: Session,
+    parameters: Vec<String>,
+}
+
+impl Trained {
+    /// Its programs: 0 trains on a whole batch, 1 on the last, 2 measures.
+    fn new(experiment: &Experiment, opened: &Opened) -> Self {
+        let datasets = compile::open_datasets(experiment).unwrap();
+        let graph = compile::network(experiment, datasets.train.as_ref(), datasets.shape).unwrap();
+        let Programs { train, tail, evaluate, refresh } = programs(experiment, opened);
+        let mut persistent = Persistent::default();
+        let backend = opened.backend.as_ref();
+        let mut plan = |program: &Program| {
+            Plan::prepare(backend, program, Choices::default(), false, &mut persistent).unwrap()
+        };
+        let plans = vec![plan(&train), plan(&tail.unwrap()), plan(&evaluate), plan(&refresh)];
+        let mut session = Session::of(backend, plans, persistent).unwrap();
+        for parameter in &graph.parameters {
+            let trained = parameter.kind == ParameterKind::Trained;
+            let of = |i: usize| ((i * 37 % 101) as f32 - 50.0) / if trained { 200.0 } else { 1000.0 };
+            let offset = if parameter.name.ends_with("running_var") { 1.0 } else { 0.0 };
+            let values: Vec<f32> = (0..parameter.elements()).map(|i| of(i) + offset).collect();
+            session.write(&parameter.name, &values).unwrap();
+        }
+        let mut clock = Clock::disabled(session.slots(3));
+        session.run(3, &mut [], &mut [], &mut clock, 0).unwrap();
+        let parameters = graph.parameters.iter().map(|parameter| parameter.name.clone()).collect();
+        Self { experiment: experiment.clone(), session, parameters }
+    }
+
+    /// Trains an epoch; returns the losses.
+    fn epoch(&mut self, element: Element) -> Vec<u64> {
+        let datasets = compile::open_datasets(&self.experiment).unwrap();
+        let form = Form::of(self.session.plan(0));
+        assert_eq!(form, Form { element, layout: Layout::Nhwc });
+        assert_eq!(Form::of(self.session.plan(1)), form);
+        let config = feed::training(&self.experiment, datasets.shape, form);
+        let mut loader = Loader::new(Arc::clone(&datasets.train), config).unwrap();
+        let mut losses = Vec::new();
+        for iteration in 0..loader.batches_per_epoch() {
+            let mut batch = loader.next().unwrap().unwrap();
+            let program = usize::from(batch.samples < self.experiment.train.batch_size);
+            self.session.set_hyper(Hyper { learning_rate: 0.05, iteration, seed: 1 }).unwrap();
+            let bytes = self.session.plan(program).external(0).unwrap().bytes;
+            let labels = &mut batch.labels[..batch.samples * loader.label_len()];
+            let labels = bytemuck::cast_slice_mut(labels);
+            let mut clock = Clock::disabled(self.session.slots(program));
+            self.session.run(program, &mut batch.images[..bytes], labels, &mut clock, 0).unwrap();
+            losses.push(self.session.metrics().loss.to_bits());
+            loader.recycle(batch);
+        }
+        losses
+    }
+
+    fn measure(&mut self, element: Element) -> Scores {
+        assert_eq!(Form::of(self.session.plan(2)).element, element);
+        let datasets = compile::open_datasets(&self.experiment).unwrap();
+        let (set, shape) = (datasets.validation, datasets.shape);
+        let mut evaluator = Evaluator::new(&self.experiment, &self.session, 2, set, shape).unwrap();
+        evaluator.run(&mut self.session).unwrap()
+    }
+
+    fn weights(&self) -> Vec<u32> {
+        let all = self.parameters.iter().flat_map(|name| self.session.read(name).unwrap());
+        all.map(f32::to_bits).collect()
+    }
+}
+
+/// Images that are changed at random, an incomplete last batch, and several views of each that is measured.
+#[test]
+fn training_and_measuring_have_the_same_bits() {
+    for (precision, element) in [("f32", Element::F32), ("bf16", Element::Bf16)] {
+        let experiment = experiment(&[
+            ("train.precision", precision),
+            ("data.augment.shift", "2"),
+            ("data.augment.flip", "true"),
+            ("data.augment.brightness", "0.3"),
+            ("validation.mirror", "true"),
+            ("validation.shift", "1"),
+        ]);
+        let mut bytes = Trained::new(&experiment, &takes_bytes());
+        let mut numbers = Trained::new(&experiment, &takes_numbers());
+        let copied = |trained: &Trained| trained.session.plan(0).external(0).unwrap().bytes;
+        assert_eq!(copied(&numbers), element.bytes() * copied(&bytes));
+        let (with, without) = (bytes.epoch(Element::U8), numbers.epoch(element));
+        assert_eq!(with, without, "{precision}");
+        assert_eq!(with.len(), 3);
+        assert!(bytes.weights() == numbers.weights(), "{precision}");
+        let (with, without) = (bytes.measure(Element::U8), numbers.measure(element));
+        assert_eq!((with, with.samples), (without, 10));
+        assert!(with.loss.is_finite() && with.loss > 0.0, "{with:?}");
+    }
+}
+
+/// Their time is a row of its own.
+#[test]
+fn normalising_is_a_layer_of_reports() {
+    let programs = programs(&experiment(&[]), &takes_bytes());
+    let step = &programs.train.steps[0];
+    let (name, kind) = (programs.train.layer_name(step), programs.train.layer_kind(step));
+    assert_eq!((name.as_str(), kind.as_str(), step.phase), ("images", "normalise_pixels", Phase::Forward));
+}
+
+/// What a run writes down of its data set's normalisation gives the same programs again when it is continued.
+#[test]
+fn a_continued_run_has_the_same_programs() {
+    let first = experiment(&[]);
+    let datasets = compile::open_datasets(&first).unwrap();
+    let normalisation = datasets.train.normalisation();
+    let list = |numbers: &[f32]| {
+        format!("[{}]", numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+    };
+    let (mean, std) = (list(&normalisation.mean), list(&normalisation.std));
+    let continued = experiment(&[("data.mean", mean.as_str()), ("data.std", std.as_str())]);
+    let gpu = takes_bytes();
+    assert_eq!(programs(&first, &gpu), programs(&continued, &gpu));
+    // And from the plan that was written down, whose numbers are decimals.
+    for keys in [&[][..], &[("data.mean", "[0.485, 0.456, 0.406]"), ("data.std", "[0.229, 0.224, 0.225]")]] {
+        let train = programs(&experiment(keys), &gpu).train;
+        let written = serde_json::to_string(&train).unwrap();
+        assert_eq!(serde_json::from_str::<Program>(&written).unwrap(), train);
+    }
+}
