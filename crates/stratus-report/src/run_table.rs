@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use stratus_run::RunDir;
-use stratus_run::summary::Summary;
+use stratus_run::summary::{LossScale, Summary};
 
 use crate::text::bytes;
 use crate::{Result, status};
@@ -56,6 +56,10 @@ pub fn render(summary: &Summary, run: &RunDir) -> String {
             last.val_loss.map(|v| format!("validation {v:.4}")),
         ]),
     );
+    let of_scale = |scale: &LossScale| {
+        vec![format!("{}", scale.scale), format!("{} skipped", count(scale.skipped_iterations, "iteration"))]
+    };
+    line("loss scale", summary.loss_scale.as_ref().map(of_scale).unwrap_or_default());
     line(
         "validation",
         some([

@@ -12,7 +12,7 @@ use stratus_report::{layers, run_table};
 use stratus_run::csv::{CsvWriter, IterationRow};
 use stratus_run::layout::TIMELINE_RECORDS;
 use stratus_run::machine::{Device, Machine};
-use stratus_run::summary::{Accounted, Status, Summary, Time};
+use stratus_run::summary::{Accounted, LossScale, Status, Summary, Time};
 use stratus_run::timeline::{Phase, Program, Purpose, Slot, TimelineWriter};
 use stratus_run::{RunDir, atomic};
 
@@ -313,4 +313,11 @@ digits on mnist: completed, continued once
     );
     let text = run_table::of(&run).unwrap();
     assert_eq!(text, expected, "\n{text}");
+
+    // In f16.
+    let scale = Some(LossScale { scale: 32768.0, skipped_iterations: 1 });
+    let half = Summary { loss_scale: scale, precision: "f16".to_owned(), ..summary() };
+    half.write(&run.summary()).unwrap();
+    let text = run_table::of(&run).unwrap();
+    assert!(text.contains("\n  loss scale      32768, 1 iteration skipped\n  validation "), "{text}");
 }

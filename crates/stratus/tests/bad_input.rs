@@ -116,6 +116,20 @@ fn data_sets() {
     insta::assert_snapshot!(shown.join("\n"));
 }
 
+/// Where oneDNN computes: found before the first iteration, and before there is a run.
+#[test]
+fn a_number_format_that_a_device_has_not() {
+    let place = Place::bare();
+    symlink(root().join("data"), place.path("data")).unwrap();
+    let settings = ["--set", "train.device=onednn", "--set", "train.precision=f16"];
+    let shown = ["train", "plan"].map(|command| {
+        let arguments = [&[command, "digits"], settings.as_slice()].concat();
+        refused(&place, 2, &arguments)
+    });
+    // Not every processor has bf16.
+    insta::assert_snapshot!(shown.join("\n").replace("f32, bf16 on", "f32 on"));
+}
+
 #[test]
 fn configurations() {
     let place = Place::bare();

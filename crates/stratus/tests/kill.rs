@@ -52,11 +52,16 @@ struct Training {
 impl Training {
     /// Starts the run `name`, or continues it where it is one.
     fn begin(place: &Place, name: &str) -> Self {
+        Self::begin_with(place, name, &[])
+    }
+
+    /// The same with further settings for a new run.
+    fn begin_with(place: &Place, name: &str, more: &[&str]) -> Self {
         let run = place.path(name);
         let arguments = if run.join("experiment.toml").is_file() {
             vec!["train".to_owned(), name.to_owned()]
         } else {
-            training(name, EPOCHS, &[])
+            training(name, EPOCHS, more)
         };
         let said = place.path(&format!("{name}.said"));
         let mut command = place.command(&[]);
@@ -252,6 +257,36 @@ fn killed_again_and_again_a_run_ends_with_the_same_bits() {
         seen.kills, seen.within_epochs, seen.torn
     );
     assert!(seen.within_epochs > 0 && seen.torn > 0);
+}
+
+/// In f16 the scale of the loss, and how long it has been that, are part of what a run is continued from. Here it is too large at first.
+#[test]
+fn in_f16_the_scale_of_the_loss_is_continued_too() {
+    const SETTINGS: [&str; 7] = [
+        "train.device=reference",
+        "train.precision=f16",
+        "model.width=2",
+        "data.name=synthetic",
+        "data.synthetic.images=1024",
+        "data.synthetic.validation_images=16",
+        "train.batch_size=16",
+    ];
+    let settings = SETTINGS.map(|setting| ["--set", setting]);
+    let settings = settings.as_flattened();
+    let place = Place::new();
+    place.train("whole", EPOCHS, settings).expect(0);
+    let mut training = Training::begin_with(&place, "killed", settings);
+    assert!(training.wait_until(|run| newest(run) > 0), "{}", training.said());
+    assert!(training.kill());
+    let scale =
+        checkpoint(&place.path("killed"), newest(&place.path("killed"))).join("optimizer.safetensors");
+    assert!(fs::read(scale).unwrap().windows(12).any(|name| name == b"\"loss_scale\""));
+    place.run(&["train", "killed"]).expect(0);
+    let [whole, killed] = ["whole", "killed"].map(|name| Result::of(&place.path(name)));
+    assert_eq!(whole, killed);
+    let [whole, killed] = ["whole", "killed"].map(|name| summary(&place.path(name))["loss_scale"].clone());
+    assert_eq!(whole, killed);
+    assert!(whole["scale"].as_f64().unwrap() >= 1.0, "{whole}");
 }
 
 #[test]
