@@ -2,16 +2,17 @@
 # Checks Stratus on a machine with an NVIDIA GPU that need not have a toolchain nor a network: with programs that were built elsewhere.
 #
 #   scripts/gpu-check.sh pack FOLDER       here: builds the programs, and our kernels' machine code where NVRTC is found, into FOLDER
-#   scripts/gpu-check.sh run FOLDER PART…  there: libraries digits resume trace overhead warm_up checks networks compare; all of them where none is named
+#   scripts/gpu-check.sh run FOLDER PART…  there: libraries digits half resume trace overhead warm_up checks networks compare; all of them where none is named
 #
 # `warm_up` has PyTorch compile its networks, which takes it minutes, beside what follows: `checks` (cases, tiles and parity at the same time) and
 # `networks` (ours alone, planned for the first time). `compare` waits for it, and then measures each network and its peers in turn.
+# `half` trains digits in f16. `sanitize` runs cases under compute-sanitizer, where the machine has it; it is only run where it is named.
 # `run` prints what each part printed and a short table at the end, and fails where a part failed. OUT names a folder for raw output.
 # NETWORKS='resnet50:256 …' (name:batch) and PRECISIONS='bf16 f16' say what is packed and measured; PEERS='eager compiled'; PARITY='on_a_gpu::vgg'.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mode=${1:-} folder=${2:-}
-[ -n "$mode" ] && [ -n "$folder" ] || { sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2; }
+[ -n "$mode" ] && [ -n "$folder" ] || { sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2; }
 shift 2
 networks=${NETWORKS:-resnet50:256 resnet18:256 vgg11:128 alexnet:512 googlenet:256}
 precisions=${PRECISIONS:-bf16}
@@ -88,6 +89,23 @@ digits() {
     "$folder/stratus" train digits --set train.device=cuda --set train.epochs="${EPOCHS:-50}" --out "$out/digits"
 }
 
+half() { # the scale that was found, and how many iterations that took, stand in the table
+    "$folder/stratus" train digits --set train.device=cuda --set train.precision=f16 --set train.epochs=5 --out "$out/half"
+}
+
+sanitize() { # memory that is read or written where it should not be, or before it is; one after the other, as far as the time goes
+    command -v compute-sanitizer || return 1
+    local failed=0 tool cases
+    for tool in memcheck initcheck racecheck; do
+        for cases in ${SANITIZE:-loss_scale sgd_scaled softmax normalise_pixels batch_norm_gradients conv2d_backward_weights}; do
+            echo "== $tool $cases"
+            timeout 90 compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 3 \
+                "$folder/stratus" bench verify "$cases" --set train.device=cuda --set train.tf32=false || failed=1
+        done
+    done
+    return $failed
+}
+
 resume() { # killed in its midst and continued, against not: the weights must be the same to the bit
     local settings=(--set train.device=cuda --set train.epochs=20) pid sums
     "$folder/stratus" train digits "${settings[@]}" --out "$out/whole" >/dev/null 2>&1 || return 1
@@ -136,13 +154,15 @@ run() {
     folder=$(realpath "$folder")
     export STRATUS_CACHE=$folder/cache STRATUS_EXPECT_GPU=1 RUST_BACKTRACE=0
     checks=()
-    [ $# -gt 0 ] || set -- libraries digits resume trace overhead warm_up checks networks compare
+    [ $# -gt 0 ] || set -- libraries digits half resume trace overhead warm_up checks networks compare
     for name; do
         case $name in
         libraries) part "$name" "$folder/stratus" doctor --no-measure ;;
         cases) part "$name" timeout 120 "$folder/stratus" bench verify --set train.device=cuda --set train.tf32=false ;;
         parity) part "$name" timeout 240 "$folder/parity" "${PARITY:-on_a_gpu}" --test-threads 4 ;;
         tiles) part "$name" timeout 120 "$folder/oracle" on_a_gpu ;;
+        half) part "$name" half ;;
+        sanitize) part "$name" sanitize ;;
         resume) part "$name" resume ;;
         overhead) part "$name" synthetic overhead resnet50 256 bf16 --pairs 40 ;;
         trace) part "$name" synthetic trace vgg11 128 bf16 --runs 10 ;;
