@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod common;
+
+use common::onednn;
 use std::sync::Arc;
 use stratus_cuda::Cuda;
 use stratus_data::{Element, Layout, Loader};
@@ -12,7 +15,7 @@ use stratus_engine::plan::Persistent;
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::session::Hyper;
 use stratus_engine::{
-    Backend, Choices, Clock, DType, Device, EngineError, Phase, Plan, Program, Role, Session,
+    Backend, Choices, Clock, DType, Device, EngineError, Phase, Plan, Precision, Program, Role, Session,
 };
 use stratus_graph::ParameterKind;
 use stratus_train::Experiment;
@@ -21,10 +24,10 @@ use stratus_train::device::Opened;
 use stratus_train::evaluate::{Evaluator, Scores};
 use stratus_train::feed::{self, Form};
 
-/// An emulated GPU whose images the loader normalises.
-struct Normalised(Cuda);
+/// A backend, and whether it says that it gains from bytes.
+struct Says<B>(B, bool);
 
-impl Backend for Normalised {
+impl<B: Backend> Backend for Says<B> {
     fn name(&self) -> &'static str {
         self.0.name()
     }
@@ -37,11 +40,17 @@ impl Backend for Normalised {
     fn threads(&self) -> usize {
         self.0.threads()
     }
+    fn precisions(&self) -> Vec<Precision> {
+        self.0.precisions()
+    }
     fn device(&self) -> Result<Option<Box<dyn Device>>, EngineError> {
         self.0.device()
     }
     fn fusions(&self) -> Fusions {
         self.0.fusions()
+    }
+    fn gains_from_bytes(&self) -> bool {
+        self.1
     }
     fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<Prepared, EngineError> {
         self.0.prepare(program, request)
@@ -57,7 +66,7 @@ fn takes_bytes() -> Opened {
 }
 
 fn takes_numbers() -> Opened {
-    opened(Normalised(Cuda::emulated().unwrap()))
+    opened(Says(Cuda::emulated().unwrap(), false))
 }
 
 /// The digits network on a few made-up images, with other keys.
@@ -173,7 +182,7 @@ impl Trained {
     fn epoch(&mut self, element: Element) -> Vec<u64> {
         let datasets = compile::open_datasets(&self.experiment).unwrap();
         let form = Form::of(self.session.plan(0));
-        assert_eq!(form, Form { element, layout: Layout::Nhwc });
+        assert_eq!(form.element, element);
         assert_eq!(Form::of(self.session.plan(1)), form);
         let config = feed::training(&self.experiment, datasets.shape, form);
         let mut loader = Loader::new(Arc::clone(&datasets.train), config).unwrap();
@@ -223,6 +232,7 @@ fn training_and_measuring_have_the_same_bits() {
         let mut numbers = Trained::new(&experiment, &takes_numbers());
         let copied = |trained: &Trained| trained.session.plan(0).external(0).unwrap().bytes;
         assert_eq!(copied(&numbers), element.bytes() * copied(&bytes));
+        assert_eq!(Form::of(bytes.session.plan(0)).layout, Layout::Nhwc);
         let (with, without) = (bytes.epoch(Element::U8), numbers.epoch(element));
         assert_eq!(with, without, "{precision}");
         assert_eq!(with.len(), 3);
@@ -230,6 +240,25 @@ fn training_and_measuring_have_the_same_bits() {
         let (with, without) = (bytes.measure(Element::U8), numbers.measure(element));
         assert_eq!((with, with.samples), (without, 10));
         assert!(with.loss.is_finite() && with.loss > 0.0, "{with:?}");
+    }
+}
+
+/// Where nothing is gained from it, on the processor, it is right too: with images that a stem reads, and with others.
+#[test]
+fn on_the_processor_they_have_the_same_bits_too() {
+    let Some(found) = onednn() else { return };
+    let precisions = [("f32", Element::F32), ("bf16", Element::Bf16)];
+    let precisions = precisions.into_iter().filter(|(name, _)| *name == "f32" || found.has_fast_bf16());
+    for (precision, element) in precisions {
+        for shape in ["[1, 20, 22]", "[3, 20, 21]"] {
+            let experiment = experiment(&[("train.precision", precision), ("data.shape", shape)]);
+            let says = |bytes| opened(Says(onednn().unwrap(), bytes));
+            let mut bytes = Trained::new(&experiment, &says(true));
+            let mut numbers = Trained::new(&experiment, &says(false));
+            assert_eq!(bytes.epoch(Element::U8), numbers.epoch(element), "{precision} {shape}");
+            assert!(bytes.weights() == numbers.weights(), "{precision} {shape}");
+            assert_eq!(bytes.measure(Element::U8), numbers.measure(element));
+        }
     }
 }
 
