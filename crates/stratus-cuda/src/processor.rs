@@ -8,6 +8,10 @@ use stratus_engine::{DType, Tile, backend::Operands, backend::StepKernel};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Function(pub(crate) usize);
 
+/// The compute capability from which on blocks copy to shared memory beside what they compute, and warps multiply matrices of 16 by 16 elements: without
+/// either, most of our convolutions are none.
+pub(crate) const AMPERE: u32 = 80;
+
 /// The compute capability of the GPUs whose tensor cores take factors from shared memory by `wgmma`, and of no others.
 pub(crate) const HOPPER: u32 = 90;
 

@@ -8,11 +8,11 @@ use common::tiles_for;
 use std::path::PathBuf;
 use stratus_cuda::Cuda;
 use stratus_engine::backend::step_key;
-use stratus_engine::cases;
+use stratus_engine::cases::{self, Case};
 use stratus_engine::differentiate::differentiate;
 use stratus_engine::fuse::fuse_as;
 use stratus_engine::lower::lower;
-use stratus_engine::ops::SgdUpdate;
+use stratus_engine::ops::{KernelSpec, SgdUpdate};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::Mode;
 use stratus_engine::update::{Optimiser, update};
@@ -36,7 +36,24 @@ fn every_case_is_compiled_for_ampere() {
     compile(80, 108);
 }
 
+/// The oldest that NVRTC compiles for. Convolutions are cuDNN's there, or plain.
+#[test]
+#[ignore = "it takes minutes: `make test-all` runs it"]
+fn every_case_is_compiled_for_turing() {
+    compile(75, 40);
+}
+
+/// Of these, some that Ampere and Hopper have kernels of their own for.
+#[test]
+fn convolutions_are_compiled_for_turing() {
+    compile_some(75, 40, |case| case.kernel.name().starts_with("conv2d_backward_weights"));
+}
+
 fn compile(capability: u32, multiprocessors: u32) {
+    compile_some(capability, multiprocessors, |_| true);
+}
+
+fn compile_some(capability: u32, multiprocessors: u32, wanted: impl Fn(&Case) -> bool) {
     let backend = match Cuda::compiling(capability, multiprocessors, out()) {
         Ok(backend) => backend,
         Err(reason) if cfg!(all(target_os = "linux", target_arch = "x86_64")) => {
@@ -45,7 +62,8 @@ fn compile(capability: u32, multiprocessors: u32) {
         Err(reason) => return eprintln!("SKIPPED: {reason}"),
     };
     for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
-        for case in cases::of(precision).into_iter().chain(cases::benchmarks(precision)) {
+        let cases = cases::of(precision).into_iter().chain(cases::benchmarks(precision));
+        for case in cases.filter(&wanted) {
             let program = case.program(precision).unwrap();
             let prepare =
                 |choices| Plan::prepare(&backend, &program, choices, false, &mut Persistent::default());

@@ -11,7 +11,7 @@ use super::{Maker, OnGpu, Operand, THREADS, int, long, vector};
 use crate::ffi::cublas::Product;
 use crate::ffi::cudnn::{Pass, Problem};
 use crate::library::{Candidate, Convolve, Multiply};
-use crate::processor::{Argument, Call, Launch, Made, Source};
+use crate::processor::{AMPERE, Argument, Call, Launch, Made, Source};
 use stratus_engine::ops::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
 use stratus_graph::ops::Conv2d;
 
@@ -123,6 +123,9 @@ impl Convolution<'_> {
 
     /// Our own kernels for sums that are more exact than one f32 after the other, finished.
     fn exact(&self, problem: &Problem, maker: &Maker<'_>) -> Result<Vec<Candidate>, String> {
+        if maker.processor.capability() < AMPERE {
+            return Ok(Vec::new());
+        }
         let exact = conv_f32::candidates(self.conv, problem, self.operands, self.arguments, maker)?;
         exact.into_iter().map(|candidate| self.finished(candidate, maker)).collect()
     }
@@ -130,6 +133,12 @@ impl Convolution<'_> {
     /// Our own kernels for some convolutions, finished.
     fn own(&self, problem: &Problem, maker: &Maker<'_>) -> Result<Vec<Candidate>, String> {
         let mut own = Vec::new();
+        if let Some(depthwise) = self.depthwise(maker) {
+            own.push(self.finished(depthwise?, maker)?);
+        }
+        if maker.processor.capability() < AMPERE {
+            return Ok(own);
+        }
         if let Some(first) = First::of(self.conv, problem, self.operands) {
             let bias = self.bias.map(|(bias, _)| bias);
             own.extend(match self.pass {
@@ -137,9 +146,6 @@ impl Convolution<'_> {
                 Pass::BackwardWeights => first.gradients(self.arguments, maker)?,
                 Pass::BackwardData => Vec::new(),
             });
-        }
-        if let Some(depthwise) = self.depthwise(maker) {
-            own.push(self.finished(depthwise?, maker)?);
         }
         if self.pass == Pass::BackwardWeights {
             let (conv, operands) = (self.conv, self.operands);

@@ -34,7 +34,8 @@ pub fn tiles_for(case: &Case, capability: u32) -> impl Iterator<Item = &'static 
     let dense = matches!(&case.kernel, Kernel::Conv2dBackwardWeights(k) if k.conv.groups == 1);
     let channels = |input: usize| case.inputs.get(input).map_or(1, |input| input.shape[1]);
     let hopper = dense && capability == 90 && [0, 1].iter().all(|&input| channels(input).is_multiple_of(8));
-    TILES.into_iter().filter(move |tile| dense && (hopper || !tile.starts_with("wgmma")))
+    let warps = dense && capability >= 80;
+    TILES.into_iter().filter(move |tile| warps && (hopper || !tile.starts_with("wgmma")))
 }
 
 /// An emulation of so many multiprocessors, whose threads and blocks go forwards and backwards.
