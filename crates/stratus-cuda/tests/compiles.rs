@@ -43,6 +43,12 @@ fn every_case_is_compiled_for_turing() {
     compile(75, 40);
 }
 
+#[test]
+#[ignore = "it takes minutes: `make test-all` runs it"]
+fn every_case_is_compiled_for_blackwell() {
+    compile(120, 170);
+}
+
 /// Of these, some that Ampere and Hopper have kernels of their own for.
 #[test]
 fn convolutions_are_compiled_for_turing() {
