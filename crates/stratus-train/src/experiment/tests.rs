@@ -147,7 +147,7 @@ fn mistakes_name_place_key_and_remedy() {
         ),
         (
             "train.precision = \"fp32\"",
-            "e.toml:1: `train.precision` must be one of \"auto\", \"f32\", \"bf16\", but is \"fp32\" | did you mean \"f32\"?",
+            "e.toml:1: `train.precision` must be one of \"auto\", \"f32\", \"bf16\", \"f16\", but is \"fp32\" | did you mean \"f32\"?",
         ),
         (
             "experiment.name = \"../up\"",
