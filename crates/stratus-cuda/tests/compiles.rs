@@ -25,41 +25,51 @@ fn out() -> PathBuf {
     named.unwrap_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels"))
 }
 
+// A test for each precision: they are compiled beside each other.
 #[test]
-fn every_case_is_compiled_for_hopper() {
-    compile(90, 132);
+fn every_case_in_f32_is_compiled_for_hopper() {
+    compile(90, 132, Precision::F32, |_| true);
+}
+
+#[test]
+fn every_case_in_bf16_is_compiled_for_hopper() {
+    compile(90, 132, Precision::Bf16, |_| true);
+}
+
+#[test]
+fn every_case_in_f16_is_compiled_for_hopper() {
+    compile(90, 132, Precision::F16, |_| true);
 }
 
 #[test]
 #[ignore = "it takes minutes: `make test-all` runs it"]
 fn every_case_is_compiled_for_ampere() {
-    compile(80, 108);
+    PRECISIONS.into_iter().for_each(|precision| compile(80, 108, precision, |_| true));
 }
 
 /// The oldest that NVRTC compiles for. Convolutions are cuDNN's there, or plain.
 #[test]
 #[ignore = "it takes minutes: `make test-all` runs it"]
 fn every_case_is_compiled_for_turing() {
-    compile(75, 40);
+    PRECISIONS.into_iter().for_each(|precision| compile(75, 40, precision, |_| true));
 }
 
 #[test]
 #[ignore = "it takes minutes: `make test-all` runs it"]
 fn every_case_is_compiled_for_blackwell() {
-    compile(120, 170);
+    PRECISIONS.into_iter().for_each(|precision| compile(120, 170, precision, |_| true));
 }
 
 /// Of these, some that Ampere and Hopper have kernels of their own for.
 #[test]
 fn convolutions_are_compiled_for_turing() {
-    compile_some(75, 40, |case| case.kernel.name().starts_with("conv2d_backward_weights"));
+    let gradients = |case: &Case| case.kernel.name().starts_with("conv2d_backward_weights");
+    PRECISIONS.into_iter().for_each(|precision| compile(75, 40, precision, gradients));
 }
 
-fn compile(capability: u32, multiprocessors: u32) {
-    compile_some(capability, multiprocessors, |_| true);
-}
+const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::F16];
 
-fn compile_some(capability: u32, multiprocessors: u32, wanted: impl Fn(&Case) -> bool) {
+fn compile(capability: u32, multiprocessors: u32, precision: Precision, wanted: impl Fn(&Case) -> bool) {
     let backend = match Cuda::compiling(capability, multiprocessors, out()) {
         Ok(backend) => backend,
         Err(reason) if cfg!(all(target_os = "linux", target_arch = "x86_64")) => {
@@ -67,23 +77,19 @@ fn compile_some(capability: u32, multiprocessors: u32, wanted: impl Fn(&Case) ->
         }
         Err(reason) => return eprintln!("SKIPPED: {reason}"),
     };
-    for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
-        // What depends on sizes alone is the same in both types of 16 bits.
-        let sizes = if precision == Precision::F16 { Vec::new() } else { cases::benchmarks(precision) };
-        let cases = cases::of(precision).into_iter().chain(sizes);
-        for case in cases.filter(&wanted) {
-            let program = case.program(precision).unwrap();
-            let prepare =
-                |choices| Plan::prepare(&backend, &program, choices, false, &mut Persistent::default());
-            if let Err(error) = prepare(Choices::default()) {
-                panic!("{precision} `{}` for {capability}: {error}", case.name);
-            }
-            for tile in tiles_for(&case, capability).filter(|_| precision != Precision::F32) {
-                let key = step_key(&program, &program.steps[0]);
-                let implementations = [(key, format!("stratus:{tile}"))].into();
-                if let Err(error) = prepare(Choices { implementations, ..Choices::default() }) {
-                    panic!("{precision} `{}` by {tile} for {capability}: {error}", case.name);
-                }
+    // What depends on sizes alone is the same in both types of 16 bits.
+    let sizes = if precision == Precision::F16 { Vec::new() } else { cases::benchmarks(precision) };
+    for case in cases::of(precision).into_iter().chain(sizes).filter(wanted) {
+        let program = case.program(precision).unwrap();
+        let prepare = |choices| Plan::prepare(&backend, &program, choices, false, &mut Persistent::default());
+        if let Err(error) = prepare(Choices::default()) {
+            panic!("{precision} `{}` for {capability}: {error}", case.name);
+        }
+        for tile in tiles_for(&case, capability).filter(|_| precision != Precision::F32) {
+            let key = step_key(&program, &program.steps[0]);
+            let implementations = [(key, format!("stratus:{tile}"))].into();
+            if let Err(error) = prepare(Choices { implementations, ..Choices::default() }) {
+                panic!("{precision} `{}` by {tile} for {capability}: {error}", case.name);
             }
         }
     }

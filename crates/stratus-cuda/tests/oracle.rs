@@ -30,7 +30,7 @@ fn compare_all(precision: Precision, multiprocessors: u32) {
     compare_some(precision, multiprocessors, |_| true);
 }
 
-fn compare_some(precision: Precision, multiprocessors: u32, wanted: impl Fn(&Case) -> bool) {
+fn compare_some(precision: Precision, multiprocessors: u32, wanted: impl FnMut(&Case) -> bool) {
     let orders = [false, true].map(|backwards| Cuda::emulated_with(multiprocessors, backwards).unwrap());
     let mut failures = Vec::new();
     for case in cases_of(precision).into_iter().filter(wanted) {
@@ -59,8 +59,19 @@ fn every_case_in_bf16_on_many_multiprocessors() {
 }
 
 #[test]
+#[ignore = "the C++ compiler takes a minute for it: `make test-all` runs it"]
 fn every_case_in_f16_on_many_multiprocessors() {
     compare_all(Precision::F16, 64);
+}
+
+/// Most of a kernel is the same for both types of 16 bits. The scale of a loss is in f16 alone.
+#[test]
+fn every_third_case_in_f16_on_many_multiprocessors() {
+    let mut place = 0;
+    compare_some(Precision::F16, 64, |case| {
+        place += 1;
+        place % 3 == 0 || case.precisions == [Precision::F16]
+    });
 }
 
 /// Cases of weights' gradients that tensor cores compute: the same in both precisions of theirs.
@@ -191,9 +202,12 @@ const WITHOUT_CASE: [&str; 2] = ["add_tiles", "reorder"];
 /// On three multiprocessors, which leaves no other kernel unreached.
 #[test]
 fn every_case_reaches_every_kernel() {
-    [Precision::F32, Precision::Bf16].into_iter().for_each(|precision| compare_all(precision, 3));
-    // Of f16, what there is in no other precision.
-    compare_some(Precision::F16, 3, |case| case.precisions == [Precision::F16]);
+    std::thread::scope(|scope| {
+        scope.spawn(|| compare_all(Precision::F32, 3));
+        compare_all(Precision::Bf16, 3);
+        // Of f16, what there is in no other precision.
+        compare_some(Precision::F16, 3, |case| case.precisions == [Precision::F16]);
+    });
     // Plans take what is the fastest by estimate; here each is asked for by name.
     compare_tiles_in_emulation(3, &gradients_on_tensor_cores().collect::<Vec<_>>());
     if let Some(filter) = filter() {

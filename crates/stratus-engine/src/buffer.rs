@@ -29,7 +29,7 @@ impl AlignedBytes {
     /// # Errors
     /// Where the system has no such amount.
     pub fn zeroed(length: usize, what: &str) -> Result<Self, EngineError> {
-        let out_of_memory = || EngineError::OutOfMemory { what: what.to_owned(), bytes: length };
+        let out_of_memory = || EngineError::OutOfMemory { what: what.to_owned(), bytes: length, free: None };
         let (memory, alignment) = if length < HUGE_PAGE {
             (Memory::Heap(vec![0u8; length + ALIGNMENT]), ALIGNMENT)
         } else {

@@ -43,12 +43,14 @@ pub enum EngineError {
     #[error("the memory plan is wrong: {0}")]
     Placement(String),
     /// Memory could not be had.
-    #[error("{bytes} bytes of memory for {what} could not be allocated; take a smaller batch or free memory")]
+    #[error("there is no memory for {what}: it takes {} MiB{}", bytes.div_ceil(1 << 20), beside(*free))]
     OutOfMemory {
         /// What the memory is for.
         what: String,
         /// How much was asked for.
         bytes: usize,
+        /// How much was free, where that is known.
+        free: Option<usize>,
     },
     /// A device failed, apart from any step.
     #[error("{device} failed: {reason}")]
@@ -61,4 +63,9 @@ pub enum EngineError {
     /// A name or size that does not exist in the session.
     #[error("{0}")]
     Mismatch(String),
+}
+
+/// What is said of the memory that is free.
+fn beside(free: Option<usize>) -> String {
+    free.map_or(String::new(), |free| format!(", {} MiB are free", free >> 20))
 }

@@ -105,9 +105,16 @@ impl TrainError {
                 "an exported network needs all of its weights; --set model.classes= and model.width= change the network"
                     .to_owned(),
             ),
+            Self::Device { device: "cuda", .. } => Some(
+                "`stratus doctor` says what is missing; take what there is with --set train.device=auto".to_owned(),
+            ),
             Self::Device { .. } => {
                 Some("run `make deps`, or take what there is with --set train.device=auto".to_owned())
             }
+            Self::Engine(EngineError::OutOfMemory { .. }) => Some(
+                "have activations made again within what is free with --memory-limit SIZE, cut batches into micro-batches with --set train.micro_batches=, or take smaller ones with --set train.batch_size="
+                    .to_owned(),
+            ),
             Self::Data(DataError::UnknownDataset { .. }) => {
                 Some("choose a data set with data.name, and its folder with data.path".to_owned())
             }

@@ -116,6 +116,38 @@ fn data_sets() {
     insta::assert_snapshot!(shown.join("\n"));
 }
 
+/// A limit on addresses stands for a full memory. The plan says how much it takes, before there is an iteration.
+#[test]
+fn memory_that_cannot_be_had() {
+    let place = Place::bare();
+    let settings = [
+        "train.device=reference",
+        "data.name=synthetic",
+        "data.synthetic.images=64",
+        "data.synthetic.validation_images=1",
+        "train.batch_size=64",
+    ];
+    let settings = settings.map(|setting| ["--set", setting]);
+    let arguments = [&["train", "vgg11", "--out", "run"], settings.as_flattened()].concat();
+    let program = place.command(&arguments);
+    let mut shell = Command::new("sh");
+    // KiB, of which the threads' stacks and the program itself have a part.
+    shell
+        .args(["-c", "ulimit -v 2000000; exec \"$@\"", "sh"])
+        .arg(program.get_program())
+        .args(program.get_args());
+    let ran = common::Ran::of(shell.current_dir(place.folder.path()).output().unwrap()).expect(1);
+    let said = ran.err.lines().find(|line| line.starts_with("error:")).unwrap_or_default();
+    assert!(said.starts_with("error: there is no memory for the plan's arena: it takes "), "{}", ran.err);
+    assert!(said.ends_with(" MiB"), "{}", ran.err);
+    assert!(
+        ran.err
+            .contains("\nhint: have activations made again within what is free with --memory-limit SIZE, "),
+        "{}",
+        ran.err
+    );
+}
+
 /// Where oneDNN computes: found before the first iteration, and before there is a run.
 #[test]
 fn a_number_format_that_a_device_has_not() {

@@ -55,7 +55,7 @@ impl EmulatedDevice {
 
 impl Device for EmulatedDevice {
     fn allocate(&mut self, bytes: usize, what: &'static str) -> Result<u64, EngineError> {
-        let out_of_memory = || EngineError::OutOfMemory { what: what.to_owned(), bytes };
+        let out_of_memory = || EngineError::OutOfMemory { what: what.to_owned(), bytes, free: None };
         let padded = bytes.checked_add(ALIGNMENT).ok_or_else(out_of_memory)?;
         let memory = vec![0_u8; padded];
         let start = memory.as_ptr().align_offset(ALIGNMENT);

@@ -129,8 +129,11 @@ impl From<String> for Failure {
 
 impl Device for GpuDevice {
     fn allocate(&mut self, bytes: usize, what: &'static str) -> Result<u64, EngineError> {
-        let memory = Memory::zeroed(&self.gpu, bytes)
-            .map_err(|_| EngineError::OutOfMemory { what: format!("{what} on {}", self.gpu.name), bytes })?;
+        let memory = Memory::zeroed(&self.gpu, bytes).map_err(|_| EngineError::OutOfMemory {
+            what: format!("{what} on {}", self.gpu.name),
+            bytes,
+            free: self.gpu.free_bytes().ok(),
+        })?;
         let address = memory.address();
         self.memory.push(memory);
         Ok(address)
