@@ -97,7 +97,7 @@ sanitize() { # memory that is read or written where it should not be, or before 
     command -v compute-sanitizer || return 1
     local failed=0 tool cases
     for tool in memcheck initcheck racecheck; do
-        for cases in ${SANITIZE:-loss_scale sgd_scaled softmax normalise_pixels batch_norm_gradients conv2d_backward_weights}; do
+        for cases in ${SANITIZE:-loss_scale scaled softmax normalise_pixels batch_norm_gradients conv2d_backward_weights}; do
             echo "== $tool $cases"
             timeout 90 compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 3 \
                 "$folder/stratus" bench verify "$cases" --set train.device=cuda --set train.tf32=false || failed=1

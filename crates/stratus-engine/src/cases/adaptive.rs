@@ -1,6 +1,5 @@
 //! The steps of optimisers that give each weight a rate of its own, with and without a copy in the compute precision.
 
-use super::loss_scale::numbers as numbers_of;
 use super::{Case, Class, Fill, Table, extents};
 use crate::Role;
 use crate::ops::{Adaptive, AdaptiveUpdate, HYPER, KernelSpec};
@@ -52,18 +51,8 @@ fn kernels(shape: &[usize], update: AdaptiveUpdate, hyper: Fill, when: &str) -> 
             case.update(state, shape, Role::Momentum, numbers(least), Class::Master)
         })
     };
-    let scaled = |what: &str, overflow| {
-        let mut case = case(&format!("_scaled{what}"));
-        case.kernel = AdaptiveUpdate { scaled: true, ..update }.into();
-        case.loss_scale(numbers_of(-14.0, 5.0, overflow, 0.0)).scaled_only()
-    };
-    let skipped = scaled("_skipped", 1.0).output("copy", shape, Class::Compute);
-    vec![
-        scaled("", 0.0),
-        skipped,
-        case(""),
-        case("_with_copy").output("copy", shape, Class::Compute).mixed_only(),
-    ]
+    let [scaled, skipped] = case("").of_scaled_loss(AdaptiveUpdate { scaled: true, ..update }, shape);
+    vec![scaled, skipped, case(""), case("_with_copy").output("copy", shape, Class::Compute).mixed_only()]
 }
 
 fn numbers(low: f32) -> Fill {

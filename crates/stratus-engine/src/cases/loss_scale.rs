@@ -2,7 +2,7 @@
 
 use super::{Case, Class, Fill, Table, extents};
 use crate::Role;
-use crate::ops::{AdjustLossScale, FindOverflow, LOSS_SCALE};
+use crate::ops::{AdjustLossScale, FindOverflow, Kernel, LOSS_SCALE};
 
 pub(super) const TABLE: Table = Table { tests, benchmarks };
 
@@ -50,6 +50,17 @@ impl Case {
     pub(super) fn scaled_only(mut self) -> Self {
         self.precisions.retain(|&precision| precision == crate::Precision::F16);
         self
+    }
+
+    /// An optimiser's step as one on gradients of a scaled loss: after one iteration that was left out, and left out itself, so that nothing but the copy
+    /// is written.
+    pub(super) fn of_scaled_loss(self, kernel: impl Into<Kernel>, shape: &[usize]) -> [Self; 2] {
+        let step = Self { kernel: kernel.into(), ..self };
+        let with = |what: &str, overflow| {
+            let case = Self { name: format!("{what} {}", step.name), ..step.clone() };
+            case.loss_scale(numbers(-14.0, 5.0, overflow, 1.0)).scaled_only()
+        };
+        [with("scaled", 0.0), with("scaled skipped", 1.0).output("copy", shape, Class::Compute)]
     }
 
     /// Adds the loss scale, read.

@@ -1,6 +1,5 @@
 //! The optimiser's step, with and without a copy in the compute precision.
 
-use super::loss_scale::numbers as numbers_of;
 use super::{Case, Class, Fill, Table, extents};
 use crate::Role;
 use crate::ops::{HYPER, SgdUpdate};
@@ -36,14 +35,9 @@ fn kernels(shape: &[usize], sgd: SgdUpdate) -> Vec<Case> {
             .update("parameter", shape, Role::Parameter, numbers, Class::Master)
             .update("velocity", shape, Role::Momentum, numbers, Class::Master)
     };
-    let scaled = |what: &str, overflow| {
-        let mut case = case(&format!("sgd_scaled{what}"));
-        case.kernel = SgdUpdate { scaled: true, ..sgd }.into();
-        case.loss_scale(numbers_of(-14.0, 5.0, overflow, 7.0)).scaled_only()
-    };
-    let skipped = scaled("_skipped", 1.0).output("copy", shape, Class::Compute);
+    let [scaled, skipped] = case("sgd").of_scaled_loss(SgdUpdate { scaled: true, ..sgd }, shape);
     vec![
-        scaled("", 0.0),
+        scaled,
         skipped,
         case("sgd"),
         case("sgd_with_copy").output("copy", shape, Class::Compute).mixed_only(),
