@@ -229,7 +229,7 @@ pub fn programs(
     let optimisers = optimisers(&experiment.optimiser);
     let smoothing = experiment.train.label_smoothing as f32;
     let mixed = mixing(&experiment.augment).is_on();
-    let precision = opened.checked_precision(experiment.train.precision)?;
+    let precision = opened.precision(experiment.train.precision)?;
     let lines = training_lines(experiment, dataset);
     let training = |batch| -> Result<Program, TrainError> {
         let parts = parts(batch, experiment.micro_batch_size());
@@ -274,7 +274,7 @@ fn evaluation(
     opened: &Opened,
     dataset: &dyn Dataset,
 ) -> Result<Program, TrainError> {
-    let precision = opened.checked_precision(experiment.train.precision)?;
+    let precision = opened.precision(experiment.train.precision)?;
     let batch = experiment.validation_batch_size();
     let forward = lower(graph, Mode::Evaluate, precision, batch)?;
     let forward = fuse_as(&forward, opened.backend.fusions())?;

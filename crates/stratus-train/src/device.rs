@@ -114,12 +114,18 @@ impl Opened {
         })
     }
 
-    /// As [`Self::precision`].
+    /// The precision that a setting comes to on this device.
     ///
     /// # Errors
     /// Where nothing can be computed in it here.
-    pub fn checked_precision(&self, setting: Precision) -> Result<stratus_engine::Precision, TrainError> {
-        let precision = self.precision(setting);
+    pub fn precision(&self, setting: Precision) -> Result<stratus_engine::Precision, TrainError> {
+        let precision = match setting {
+            Precision::F32 => stratus_engine::Precision::F32,
+            Precision::Bf16 => stratus_engine::Precision::Bf16,
+            Precision::F16 => stratus_engine::Precision::F16,
+            Precision::Auto if self.fast_bf16 => stratus_engine::Precision::Bf16,
+            Precision::Auto => stratus_engine::Precision::F32,
+        };
         let possible = self.backend.precisions();
         if possible.contains(&precision) {
             return Ok(precision);
@@ -139,17 +145,5 @@ impl Opened {
             ),
             hint: hint.to_owned(),
         })
-    }
-
-    /// The precision that a setting comes to on this device.
-    #[must_use]
-    pub fn precision(&self, setting: Precision) -> stratus_engine::Precision {
-        match setting {
-            Precision::F32 => stratus_engine::Precision::F32,
-            Precision::Bf16 => stratus_engine::Precision::Bf16,
-            Precision::F16 => stratus_engine::Precision::F16,
-            Precision::Auto if self.fast_bf16 => stratus_engine::Precision::Bf16,
-            Precision::Auto => stratus_engine::Precision::F32,
-        }
     }
 }

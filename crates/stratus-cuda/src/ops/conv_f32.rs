@@ -2,7 +2,7 @@
 
 mod gather;
 
-use super::{Maker, Operand, THREADS, int, long};
+use super::{MOST_BLOCKS, MOST_BYTES_OF_SUMS, Maker, Operand, THREADS, int, long};
 use crate::ffi::cudnn::{Pass, Problem};
 use crate::library::Candidate;
 use crate::processor::{Argument, Call, Shape, Source};
@@ -36,10 +36,6 @@ const STAGES: usize = 4;
 const MEASURED: usize = 3;
 /// The least depth of a part, where there are several.
 const LEAST_DEPTH: usize = 256;
-/// What the sums of all parts may take.
-const MOST_BYTES: usize = 256 << 20;
-/// The most parts, which are blocks of a grid in its third direction.
-const MOST_PARTS: usize = 65_535;
 /// The most places between strides: each is a launch.
 const MOST_PHASES: usize = 64;
 
@@ -74,7 +70,7 @@ impl Tile {
         let tiles = self.tiles([rows, columns]);
         let of_depth = (self.of_block[0] * self.of_block[1]) as f64 / self.rate;
         let bytes = elements * size_of::<f32>();
-        let most = (depth / LEAST_DEPTH).min(MOST_BYTES / bytes.max(1)).clamp(1, MOST_PARTS);
+        let most = (depth / LEAST_DEPTH).min(MOST_BYTES_OF_SUMS / bytes.max(1)).clamp(1, MOST_BLOCKS);
         let splits = (1..=most.min(8 * multiprocessors)).map(|parts| {
             // The busiest multiprocessor's blocks; few at a time do not keep it busy.
             let blocks = (tiles * parts).div_ceil(multiprocessors) as f64;

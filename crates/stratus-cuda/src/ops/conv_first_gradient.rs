@@ -2,7 +2,8 @@
 //! put every tap together element by element.
 
 use super::conv_first::{First, KEPT, MOST_SHARED, OF_PIXEL, SHARED_OF_ALL, Tile};
-use super::{Maker, THREADS, int, is_for_tensor_cores};
+use super::conv_gradient::MOST_PIXELS;
+use super::{MOST_BYTES_OF_SUMS, Maker, THREADS, int, is_for_tensor_cores};
 use crate::library::Candidate;
 use crate::processor::{Argument, Call, Launch, Shape, Source, type_name};
 use stratus_engine::DType;
@@ -11,10 +12,6 @@ use stratus_engine::DType;
 const PIXELS: [usize; 2] = [128, 256];
 /// Warps that share out the pixels and the taps of a tile, where the taps are not for more.
 const WARPS: usize = 8;
-/// The most pixels whose products are added up on tensor cores, as in `conv_gradient.rs`.
-const MOST_PIXELS: usize = 4096;
-/// What the sums of all parts may take.
-const MOST_BYTES: usize = 256 << 20;
 
 /// How the product is cut up: see `conv_first_gradient.cu`.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +95,7 @@ impl First<'_> {
         let parts = blocks * cut.warps[1];
         let count = outputs * self.taps() * channels;
         let scratch_bytes = if parts > 1 { parts * count * size_of::<f32>() } else { 0 };
-        if scratch_bytes > MOST_BYTES {
+        if scratch_bytes > MOST_BYTES_OF_SUMS {
             return Ok(None);
         }
         let definitions = [

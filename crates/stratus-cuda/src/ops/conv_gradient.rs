@@ -1,6 +1,6 @@
 //! Gradients of the weights of convolutions by our own kernel on tensor cores: cuDNN has no fast one that keeps f32 sums of products of bf16 or f16.
 
-use super::{Maker, Operand, THREADS, int, is_for_tensor_cores};
+use super::{MOST_BLOCKS, MOST_BYTES_OF_SUMS, Maker, Operand, THREADS, int, is_for_tensor_cores};
 use crate::ffi::cudnn::Problem;
 use crate::library::Candidate;
 use crate::processor::{Argument, Call, HOPPER, Shape, Source, type_name};
@@ -55,15 +55,11 @@ const MEASURED_OF_WARPGROUPS: usize = 2;
 /// The most pixels whose products are added up on tensor cores, 16 at a time. They cut sums off instead of rounding them, by half a unit in the last
 /// place on average, which all point towards zero: after n additions a sum is too small by about n / 4 * 2^-23 of itself, so that 256 of them lose
 /// 7e-6. Parts are added up in f64.
-const MOST_PIXELS: usize = 4096;
+pub(super) const MOST_PIXELS: usize = 4096;
 /// The fewest pixels of a part, where there are several.
 const FEWEST_PIXELS: usize = 512;
-/// What the sums of all parts may take.
-const MOST_BYTES: usize = 256 << 20;
 /// What stages of warpgroups lie at a multiple of: see `hopper.cu`.
 const PATTERN: usize = 1024;
-/// The most blocks of a grid in its second and third direction.
-const MOST_BLOCKS: usize = 65_535;
 
 /// A product of outputs x columns over pixels, its pixels in parts.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -127,7 +123,7 @@ impl Tile {
         let read = rows + width / together.clamp(1, width / 64);
         let of_pixel = ((rows * width) as f64 / self.rate).max(read as f64 * 2.0 / CACHE);
         let bytes = outputs * columns * size_of::<f32>();
-        let most = (pixels / FEWEST_PIXELS).min(MOST_BYTES / bytes.max(1)).clamp(1, MOST_BLOCKS);
+        let most = (pixels / FEWEST_PIXELS).min(MOST_BYTES_OF_SUMS / bytes.max(1)).clamp(1, MOST_BLOCKS);
         let least = pixels.div_ceil(MOST_PIXELS).clamp(1, most);
         let splits = (least..=most.min(least + 8 * multiprocessors)).map(|parts| {
             let part = pixels.div_ceil(parts).next_multiple_of(self.depth);

@@ -36,6 +36,12 @@ use stratus_engine::{DType, Kernel, Layout, Value};
 /// The threads of a block, where nothing speaks for another number.
 pub(crate) const THREADS: u32 = 256;
 
+/// What the sums of all parts of a gradient may take.
+pub(crate) const MOST_BYTES_OF_SUMS: usize = 256 << 20;
+
+/// The most blocks of a grid in its second and third direction.
+pub(crate) const MOST_BLOCKS: usize = 65_535;
+
 /// A value as a step sees it: with the rows of one tile where it is run in tiles.
 #[derive(Clone, Debug)]
 pub(crate) struct Operand {

@@ -113,7 +113,7 @@ fn open(
     let open_s = begun.elapsed().as_secs_f64();
     let takes_bytes =
         opened.backend.gains_from_bytes() && feed::training_lines(experiment, dataset.as_ref()).is_some();
-    let precision = opened.precision(experiment.train.precision).compute();
+    let precision = opened.precision(experiment.train.precision)?.compute();
     let (precision, element) = match precision {
         _ if takes_bytes => (DType::U8, Element::U8),
         DType::Bf16 => (precision, Element::Bf16),

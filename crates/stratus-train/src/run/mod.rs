@@ -90,7 +90,7 @@ fn prepare(
     for warning in &opened.warnings {
         observer.warn(warning);
     }
-    let precision = opened.precision(experiment.train.precision);
+    let precision = opened.precision(experiment.train.precision)?;
     if precision == Types::Bf16 && !opened.fast_bf16 {
         observer.warn(
             "train.precision is bf16, and this processor has no instructions for it: f32 is faster here",
