@@ -24,8 +24,9 @@ compiler=$(command -v "${CC:-cc}") || without "there is no C compiler"
 library=$(mktemp -d)
 trap 'rm -rf "$library"' EXIT
 "$compiler" -O3 -mavx2 -mfma -Wall -Wextra -Werror -shared -fPIC -o "$library/emulate.so" scripts/amx/emulate.c
-tests=$(${CARGO:-cargo} test -p stratus-onednn --lib --locked --no-run --message-format=json 2> "$library/log" |
-    sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1) || { cat "$library/log" >&2; exit 1; }
+# Of the whole workspace, as `make test` has built it: of one crate alone, its dependencies would have other features and be compiled again.
+tests=$(${CARGO:-cargo} test --workspace --lib --locked --no-run --message-format=json 2> "$library/log" |
+    sed -n '/"name":"stratus_onednn"/s/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1) || { cat "$library/log" >&2; exit 1; }
 [ -x "$tests" ] || { cat "$library/log" >&2; echo "no tests were built" >&2; exit 1; }
 cd crates/stratus-onednn
 STRATUS_EMULATED_AMX=1 LD_PRELOAD="$library/emulate.so" "$tests" --nocapture native::conv::panel native::conv::tap_gradient 2>&1 | tee "$library/log"

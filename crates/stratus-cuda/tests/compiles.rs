@@ -25,10 +25,15 @@ fn out() -> PathBuf {
     named.unwrap_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels"))
 }
 
-// A test for each precision: they are compiled beside each other.
+// Tests of their own, which are compiled beside each other: one for each precision, and for convolutions in f32, which take as long as all the rest.
 #[test]
-fn every_case_in_f32_is_compiled_for_hopper() {
-    compile(90, 132, Precision::F32, |_| true);
+fn every_convolution_in_f32_is_compiled_for_hopper() {
+    compile(90, 132, Precision::F32, is_convolution);
+}
+
+#[test]
+fn every_other_case_in_f32_is_compiled_for_hopper() {
+    compile(90, 132, Precision::F32, |case| !is_convolution(case));
 }
 
 #[test]
@@ -65,6 +70,10 @@ fn every_case_is_compiled_for_blackwell() {
 fn convolutions_are_compiled_for_turing() {
     let gradients = |case: &Case| case.kernel.name().starts_with("conv2d_backward_weights");
     PRECISIONS.into_iter().for_each(|precision| compile(75, 40, precision, gradients));
+}
+
+fn is_convolution(case: &Case) -> bool {
+    case.kernel.name().starts_with("conv2d")
 }
 
 const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::F16];

@@ -1,7 +1,7 @@
 //! Antialiased resizing of images of bytes, by `fast_image_resize`.
 //!
-//! A crate of its own because the library's loops are generic: they are compiled into whoever calls them, again for its tests, and make half of
-//! what a crate of data sets and their transforms would have to compile each time.
+//! A crate of its own because the library's loops are generic: they are compiled into whoever calls them, again for its unit tests, and make half
+//! of what a crate of data sets and their transforms would have to compile each time. For the same reason its own tests are not among its units.
 
 use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::{U8, U8x3};
@@ -66,40 +66,5 @@ impl Resizer {
             .use_alpha(false)
             .crop(part.left, part.top, part.width, part.height);
         self.0.resize_typed(&source, &mut out, &options).map_err(|error| error.to_string())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const WHOLE: Part = Part { left: 0.0, top: 0.0, width: 4.0, height: 2.0 };
-
-    #[test]
-    fn half_the_size_is_the_mean_of_neighbours_and_colours_stay_apart() {
-        let grey = [10, 30, 50, 70, 20, 40, 60, 80];
-        let mut out = [0; 2];
-        Resizer::default().resize(1, &grey, [2, 4], WHOLE, &mut out, [1, 2]).unwrap();
-        // Columns' means are 15, 35, 55, 75; of a triangle of two pixels to each side the weights are 3, 3 and 1, and 0: 205/7 and 425/7.
-        assert_eq!(out, [29, 61]);
-        let colours = grey.map(|value| [value, 255 - value, 7]).concat();
-        let mut out = [0; 6];
-        Resizer::default().resize(3, &colours, [2, 4], WHOLE, &mut out, [1, 2]).unwrap();
-        assert_eq!(out, [29, 226, 7, 61, 194, 7]);
-    }
-
-    #[test]
-    fn what_cannot_be_is_refused() {
-        let mut resizer = Resizer::default();
-        let mut out = [0; 2];
-        let refused = |result: Result<(), String>| result.unwrap_err();
-        assert_eq!(
-            refused(resizer.resize(2, &[0; 16], [2, 4], WHOLE, &mut out, [1, 1])),
-            "its 2 channels lie side by side, and only 1 or 3 can"
-        );
-        assert!(!refused(resizer.resize(1, &[0; 7], [2, 4], WHOLE, &mut out, [1, 2])).is_empty());
-        assert!(!refused(resizer.resize(1, &[0; 8], [2, 4], WHOLE, &mut out, [2, 2])).is_empty());
-        let beyond = Part { left: 2.0, ..WHOLE };
-        assert!(!refused(resizer.resize(1, &[0; 8], [2, 4], beyond, &mut out, [1, 2])).is_empty());
     }
 }

@@ -1,0 +1,235 @@
+//! Where the pixels of a sample land in its batch.
+
+use half::{bf16, f16};
+
+use super::stored::{IN_STEP, Pattern, Stored};
+use super::{Element, Layout, Line, Normalisation, PixelOrder};
+use crate::augment::{Blank, Padding, Placement, Shift};
+use crate::frame::Cut;
+
+/// Writes samples into a batch: normalised, or where its elements are bytes as they are.
+#[derive(Clone, Debug)]
+pub(crate) struct Converter {
+    lines: Vec<Line>,
+    pattern: Option<Pattern>,
+    element: Element,
+    layout: Layout,
+    shape: [usize; 3],
+}
+
+impl Converter {
+    /// `normalisation` must be valid for the `shape` (C, H, W).
+    pub(crate) fn new(
+        normalisation: &Normalisation,
+        element: Element,
+        layout: Layout,
+        shape: [usize; 3],
+    ) -> Self {
+        let lines = normalisation.lines();
+        Self { pattern: Pattern::new(&lines), lines, element, layout, shape }
+    }
+
+    /// Writes one sample: pixels of the shape, placed as told, to `out`, a sample's bytes in a batch, aligned for its elements.
+    pub(crate) fn write(&self, out: &mut [u8], cut: Cut<'_>, placement: &Placement) {
+        match self.element {
+            Element::F32 => self.write_as::<f32>(bytemuck::pod_align_to_mut(out).1, cut, placement),
+            Element::Bf16 => self.write_as::<bf16>(bytemuck::pod_align_to_mut(out).1, cut, placement),
+            Element::F16 => self.write_as::<f16>(bytemuck::pod_align_to_mut(out).1, cut, placement),
+            Element::U8 => self.write_as::<u8>(out, cut, placement),
+        }
+    }
+
+    /// Output (c, y, x) becomes `lines[c]` of the pixel (c, y + shift.rows, x + shift.columns) of the image, mirrored where it shall be;
+    /// of 0, or of what the image mirrored in its edge has there, where there is none; and 0 where the pixel shows nothing or it is blank.
+    fn write_as<T: Stored>(&self, out: &mut [T], cut: Cut<'_>, placement: &Placement) {
+        match (self.layout, cut.order, &self.pattern, self.lines.len()) {
+            (Layout::Nhwc, PixelOrder::Interleaved, Some(pattern), 3) => {
+                self.place_pixels::<T, 3>(pattern, out, cut.pixels, placement);
+            }
+            (Layout::Nhwc, PixelOrder::Interleaved, Some(pattern), 1) => {
+                self.place_pixels::<T, 1>(pattern, out, cut.pixels, placement);
+            }
+            _ => self.place_channels(out, cut.pixels, cut.order, placement),
+        }
+        if let Some(shown) = cut.shown {
+            self.blank_hidden(out, shown, placement);
+        }
+        if placement.padding == Padding::Reflect {
+            self.reflect(out, placement.shift);
+        }
+        if let Some(Blank { rows, columns }) = placement.blank {
+            (rows[0]..rows[1]).for_each(|row| self.blank(out, row, columns));
+        }
+    }
+
+    /// Pixel by pixel, where their channels lie side by side in both.
+    fn place_pixels<T: Stored, const CHANNELS: usize>(
+        &self,
+        pattern: &Pattern,
+        out: &mut [T],
+        pixels: &[u8],
+        placement: &Placement,
+    ) {
+        let [_, height, width] = self.shape;
+        if placement.shift != Shift::default() {
+            out.chunks_mut(IN_STEP).for_each(|out| pattern.convert_rest(out, &[0; IN_STEP]));
+        } else if !placement.flip {
+            return pattern.convert(out, pixels);
+        }
+        for Run { to, row, column, count } in visible_runs(height, width, placement.shift) {
+            let out = &mut out[to * CHANNELS..(to + count) * CHANNELS];
+            // The run's last pixel is the first of what it mirrors.
+            let first = row * width + if placement.flip { width - column - count } else { column };
+            let source = &pixels[first * CHANNELS..(first + count) * CHANNELS];
+            if placement.flip {
+                pattern.convert_mirrored::<T, CHANNELS>(out, source);
+            } else {
+                pattern.convert(out, source);
+            }
+        }
+    }
+
+    /// Channel by channel.
+    fn place_channels<T: Stored>(
+        &self,
+        out: &mut [T],
+        pixels: &[u8],
+        order: PixelOrder,
+        placement: &Placement,
+    ) {
+        let [channels, height, width] = self.shape;
+        let plane = height * width;
+        for (channel, &line) in self.lines.iter().enumerate() {
+            let (source, from_step) = match order {
+                PixelOrder::Planes => (&pixels[channel * plane..], 1),
+                PixelOrder::Interleaved => (&pixels[channel..], channels),
+            };
+            let (out, to_step) = match self.layout {
+                Layout::Nchw => (&mut out[channel * plane..(channel + 1) * plane], 1),
+                Layout::Nhwc => (&mut out[channel..], channels),
+            };
+            let whole = placement.shift == Shift::default();
+            if !whole {
+                out.iter_mut().step_by(to_step).for_each(|out| *out = T::of(0, line));
+            }
+            if whole && !placement.flip {
+                convert(&mut out[..(plane - 1) * to_step + 1], to_step, source, from_step, line);
+                continue;
+            }
+            for Run { to, row, column, count } in visible_runs(height, width, placement.shift) {
+                let out = &mut out[to * to_step..(to + count - 1) * to_step + 1];
+                if placement.flip {
+                    // The run's last pixel is the first of what it mirrors.
+                    let first = row * width + width - column - count;
+                    let source = &source[first * from_step..(first + count - 1) * from_step + 1];
+                    for (out, &pixel) in
+                        out.iter_mut().step_by(to_step).zip(source.iter().step_by(from_step).rev())
+                    {
+                        *out = T::of(pixel, line);
+                    }
+                } else {
+                    let source = &source[(row * width + column) * from_step..];
+                    convert(out, to_step, source, from_step, line);
+                }
+            }
+        }
+    }
+
+    /// Fills what a shift uncovers with the reflection of what it leaves visible.
+    fn reflect<T: Stored>(&self, out: &mut [T], shift: Shift) {
+        let [channels, height, width] = self.shape;
+        let pixel = match self.layout {
+            Layout::Nchw => 1,
+            Layout::Nhwc => channels,
+        };
+        let (top, _, rows) = overlap(height, shift.rows);
+        for plane in out.chunks_exact_mut(height * width * pixel) {
+            let visible = &mut plane[top * width * pixel..(top + rows) * width * pixel];
+            for line in visible.chunks_exact_mut(width * pixel) {
+                copy_reflected(line, pixel, width, shift.columns);
+            }
+            copy_reflected(plane, width * pixel, height, shift.rows);
+        }
+    }
+
+    /// Blanks the pixels of the output that show nothing: those outside the `shown` columns of their row, wherever they are placed.
+    fn blank_hidden<T: Stored>(&self, out: &mut [T], shown: &[[usize; 2]], placement: &Placement) {
+        let [_, height, width] = self.shape;
+        for Run { to, row, column, count } in visible_runs(height, width, placement.shift) {
+            let [first, end] = shown[row];
+            let [first, end] = if placement.flip { [width - end, width - first] } else { [first, end] };
+            // Within the run, which takes its pixels from `column` on.
+            let [first, end] = [first, end].map(|at| at.saturating_sub(column).min(count));
+            let (out_row, out_column) = (to / width, to % width);
+            self.blank(out, out_row, [out_column, out_column + first]);
+            self.blank(out, out_row, [out_column + end, out_column + count]);
+        }
+    }
+
+    /// Writes 0, the mean, to some columns of a row.
+    fn blank<T: Stored>(&self, out: &mut [T], row: usize, [first, end]: [usize; 2]) {
+        let [channels, height, width] = self.shape;
+        let [first, end] = [first, end].map(|column| row * width + column);
+        match self.layout {
+            Layout::Nhwc => out[first * channels..end * channels].fill(T::store(0.0)),
+            Layout::Nchw => {
+                let planes = out.chunks_exact_mut(height * width);
+                planes.for_each(|plane| plane[first..end].fill(T::store(0.0)));
+            }
+        }
+    }
+}
+
+/// `out[i × to_step] = line(source[i × from_step])` for every such place in `out`.
+fn convert<T: Stored>(out: &mut [T], to_step: usize, source: &[u8], from_step: usize, line: Line) {
+    match (to_step, from_step) {
+        // Known steps are vectorised.
+        (1, 1) => out.iter_mut().zip(source).for_each(|(out, &pixel)| *out = T::of(pixel, line)),
+        (1, 3) => {
+            let triples = source.chunks(3);
+            out.iter_mut().zip(triples).for_each(|(out, triple)| *out = T::of(triple[0], line));
+        }
+        _ => {
+            let places = out.iter_mut().step_by(to_step).zip(source.iter().step_by(from_step));
+            places.for_each(|(out, &pixel)| *out = T::of(pixel, line));
+        }
+    }
+}
+
+/// A run of pixels that a shift leaves visible: where it begins in the output's plane, where in the input, and its length.
+struct Run {
+    to: usize,
+    row: usize,
+    column: usize,
+    count: usize,
+}
+
+fn visible_runs(height: usize, width: usize, shift: Shift) -> impl Iterator<Item = Run> {
+    let (to_column, from_column, count) = overlap(width, shift.columns);
+    let (to_row, from_row, lines) = overlap(height, shift.rows);
+    let lines = if count == 0 { 0 } else { lines };
+    (0..lines).map(move |line| Run {
+        to: (to_row + line) * width + to_column,
+        row: from_row + line,
+        column: from_column,
+        count,
+    })
+}
+
+/// Of `count` chunks of `len` elements, copies those that a shift by `by` leaves visible to the places on the other side of the edge.
+fn copy_reflected<T: Copy>(values: &mut [T], len: usize, count: usize, by: i32) {
+    let (first, _, visible) = overlap(count, by);
+    let last = first + visible - 1;
+    let uncovered =
+        (0..first).map(|at| (at, 2 * first - at)).chain((last + 1..count).map(|at| (at, 2 * last - at)));
+    for (to, from) in uncovered {
+        values.copy_within(from * len..(from + 1) * len, to * len);
+    }
+}
+
+/// Along an axis of `length`, output i takes input i + `by`: first output, first input and how many there are.
+fn overlap(length: usize, by: i32) -> (usize, usize, usize) {
+    let distance = (by.unsigned_abs() as usize).min(length);
+    let (to, from) = if by < 0 { (distance, 0) } else { (0, distance) };
+    (to, from, length - distance)
+}

@@ -1,0 +1,130 @@
+//! The elements of a batch, and pixels made into them: one by one, and many in step.
+
+use half::{bf16, f16};
+
+use super::Line;
+
+/// An element of a batch.
+pub(crate) trait Stored: Copy {
+    /// The nearest to a finite number.
+    fn store(value: f32) -> Self;
+
+    /// What a pixel becomes.
+    #[inline(always)]
+    fn of(pixel: u8, line: Line) -> Self {
+        Self::store(line.of(pixel))
+    }
+}
+
+impl Stored for f32 {
+    #[inline(always)]
+    fn store(value: f32) -> Self {
+        value
+    }
+}
+
+impl Stored for bf16 {
+    /// To nearest even; the value is finite, so that no case needs to be told apart and the loop is vectorised.
+    #[inline(always)]
+    fn store(value: f32) -> Self {
+        let bits = value.to_bits();
+        bf16::from_bits((bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16)
+    }
+}
+
+impl Stored for f16 {
+    /// To nearest even. All of the three cases are computed and one is chosen, without a branch, so that the loop is vectorised.
+    #[inline(always)]
+    fn store(value: f32) -> Self {
+        // 2^16: what is not less is infinite, and so becomes what is rounded up to it.
+        const INFINITE: u32 = (127 + 16) << 23;
+        // 2^-14: what is less has fewer digits. Where a number is added to it whose last digit is the last it may have, the sum is rounded there.
+        const LEAST: u32 = (127 - 14) << 23;
+        const ALIGNS: u32 = (127 - 14 + 13) << 23;
+        let bits = value.to_bits();
+        let sign = bits & 0x8000_0000;
+        let size = bits ^ sign;
+        let odd = (size >> 13) & 1;
+        let usual = size.wrapping_sub((127 - 15) << 23).wrapping_add(0xfff + odd) >> 13;
+        let small = (f32::from_bits(size) + f32::from_bits(ALIGNS)).to_bits().wrapping_sub(ALIGNS);
+        let rounded = if size < LEAST { small } else { usual };
+        let rounded = if size < INFINITE { rounded } else { 0x7c00 };
+        f16::from_bits((rounded | sign >> 16) as u16)
+    }
+}
+
+impl Stored for u8 {
+    #[inline(always)]
+    fn store(value: f32) -> Self {
+        value.round() as u8
+    }
+
+    /// Itself, whatever the line.
+    #[inline(always)]
+    fn of(pixel: u8, _line: Line) -> Self {
+        pixel
+    }
+}
+
+/// Numbers that are converted in step: a whole number of vectors, and of pixels of 1 or 3 channels.
+pub(super) const IN_STEP: usize = 48;
+
+/// The lines of pixels whose channels lie side by side, one after the other.
+#[derive(Clone, Debug)]
+pub(super) struct Pattern {
+    scales: [f32; IN_STEP],
+    offsets: [f32; IN_STEP],
+}
+
+impl Pattern {
+    /// None where a pixel's channels do not come round.
+    pub(super) fn new(lines: &[Line]) -> Option<Self> {
+        if lines.is_empty() || !IN_STEP.is_multiple_of(lines.len()) {
+            return None;
+        }
+        let line = |at: usize| lines[at % lines.len()];
+        Some(Self {
+            scales: std::array::from_fn(|at| line(at).scale),
+            offsets: std::array::from_fn(|at| line(at).offset),
+        })
+    }
+
+    /// Converts so many numbers, of which the first belongs to the first channel.
+    #[inline(always)]
+    fn convert_in_step<T: Stored>(&self, out: &mut [T; IN_STEP], source: &[u8; IN_STEP]) {
+        for at in 0..IN_STEP {
+            out[at] = T::of(source[at], Line { scale: self.scales[at], offset: self.offsets[at] });
+        }
+    }
+
+    /// Converts fewer.
+    pub(super) fn convert_rest<T: Stored>(&self, out: &mut [T], source: &[u8]) {
+        let lines = self.scales.iter().zip(&self.offsets);
+        for ((out, &level), (&scale, &offset)) in out.iter_mut().zip(source).zip(lines) {
+            *out = T::of(level, Line { scale, offset });
+        }
+    }
+
+    /// Whole pixels, in their order.
+    pub(super) fn convert<T: Stored>(&self, out: &mut [T], source: &[u8]) {
+        let (out, out_rest) = out.as_chunks_mut::<IN_STEP>();
+        let (source, source_rest) = source.as_chunks::<IN_STEP>();
+        out.iter_mut().zip(source).for_each(|(out, source)| self.convert_in_step(out, source));
+        self.convert_rest(out_rest, source_rest);
+    }
+
+    /// Whole pixels of `CHANNELS`, the last one first.
+    pub(super) fn convert_mirrored<T: Stored, const CHANNELS: usize>(&self, out: &mut [T], source: &[u8]) {
+        let mut mirrored = [0; IN_STEP];
+        let mut parts = source.rchunks(IN_STEP);
+        for out in out.chunks_mut(IN_STEP) {
+            let part = parts.next().unwrap_or_default().as_chunks::<CHANNELS>().0;
+            let places = mirrored.as_chunks_mut::<CHANNELS>().0;
+            places.iter_mut().zip(part.iter().rev()).for_each(|(place, pixel)| *place = *pixel);
+            match out.try_into() {
+                Ok(out) => self.convert_in_step(out, &mirrored),
+                Err(_) => self.convert_rest(out, &mirrored),
+            }
+        }
+    }
+}
