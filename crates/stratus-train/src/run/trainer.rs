@@ -1,10 +1,10 @@
 //! The loop.
 
-use super::records::{BOOKKEEPING, CHECKPOINT, DATA_WAIT, FIRST_STEP, Sums, spread, timeline_program};
+mod summary;
+
+use super::records::{BOOKKEEPING, CHECKPOINT, DATA_WAIT, FIRST_STEP, Sums, timeline_program};
 use super::{JPEG, Options, Prepared};
-use crate::compile::Compiled;
 use crate::evaluate::{Evaluator, Scores, view_count};
-use crate::experiment::OnBadSample;
 use crate::feed::{self, Form};
 use crate::state::Snapshot;
 use crate::{EpochResult, Experiment, Observer, Schedule, Standing, TrainError};
@@ -13,26 +13,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use stratus_data::{BatchBuffer, Loader, LoaderConfig, Position};
-use stratus_engine::ops::{self, LOSS_SCALE, LOSS_SCALE_NAME};
+use stratus_engine::Clock;
 use stratus_engine::session::{Hyper, Metrics};
-use stratus_engine::{Clock, Session};
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Checkpoints, Retention, State};
 use stratus_run::csv::{CsvWriter, EpochRow, IterationRow};
 use stratus_run::layout::{EPOCHS, ITERATIONS, TIMELINE};
 use stratus_run::log::Log;
 use stratus_run::machine::{Library, Machine};
-use stratus_run::summary::{
-    Accounted, BadSample, BadSamples, Final, LossScale, Memory, Status, Summary, Time,
-};
+use stratus_run::summary::{Final, Status, Summary};
 use stratus_run::timeline::{ProgramId, TimelineWriter};
 
 /// The key of [`Sums`] in a checkpoint's state.
 const SUMS: &str = "sums";
 /// Batches that are read ahead.
 const PREFETCH: usize = 4;
-/// How many samples that were left out a summary lists.
-const BAD_SAMPLES_LISTED: usize = 1000;
 /// Seconds between two looks of a live reader at the files.
 const FLUSH_S: f64 = 1.0;
 
@@ -522,80 +517,9 @@ impl<'a> Trainer<'a> {
         summary.write(&self.run.summary())?;
         Ok(summary)
     }
-
-    fn summary(&self, status: Status) -> Summary {
-        let (experiment, sums) = (&self.prepared.experiment, &self.sums);
-        let Compiled { session, plans, .. } = &self.prepared.compiled;
-        let on_device = session.device_bytes().map(|bytes| bytes as u64);
-        let arena = if on_device.is_some() { 0 } else { plans.arena_bytes as u64 };
-        let planned = arena
-            + self.loader.bytes()
-            + self.evaluator.bytes()
-            + self.prepared.datasets.train.resident_bytes()
-            + self.prepared.datasets.validation.resident_bytes();
-        Summary {
-            status,
-            experiment: experiment.name().to_owned(),
-            model: self.prepared.graph.name.clone(),
-            dataset: experiment.data.name.clone(),
-            device: self.prepared.opened.backend.name().to_owned(),
-            threads: u32::try_from(self.prepared.opened.backend.threads()).unwrap_or(u32::MAX),
-            precision: self.prepared.compiled.plans.train.program.precision.to_string(),
-            batch_size: experiment.train.batch_size as u64,
-            epochs: u32::try_from(self.iteration / self.loader.batches_per_epoch().max(1))
-                .unwrap_or(u32::MAX),
-            iterations: self.iteration,
-            images_per_second: spread(&self.rates),
-            time: Time {
-                total_s: self.elapsed_s(),
-                startup_s: sums.startup_s,
-                train_s: sums.iteration_s - sums.data_wait_s - sums.checkpoint_in_iterations_s,
-                validation_s: sums.validation_s,
-                data_wait_s: sums.data_wait_s,
-                checkpoint_s: sums.checkpoint_s + sums.checkpoint_in_iterations_s,
-            },
-            accounting: Accounted::new(sums.iteration_s, sums.attributed_s),
-            last: self.last,
-            memory: Memory {
-                planned_peak_bytes: Some(planned),
-                measured_peak_rss_bytes: stratus_run::machine::peak_rss_bytes(),
-                planned_device_bytes: on_device,
-                device_peak_bytes: self.prepared.opened.backend.device_bytes(),
-            },
-            weights_sha256: self.weights_sha256.clone(),
-            resumed: sums.resumed,
-            loss_scale: loss_scale(session),
-            bad_samples: (experiment.data.on_bad_sample == OnBadSample::Skip)
-                .then(|| bad_samples([&self.loader, self.evaluator.loader()])),
-            ..Summary::default()
-        }
-    }
-}
-
-/// The scale of a loss that is scaled. What a device does not say in the end, the run has to do without.
-fn loss_scale(session: &Session) -> Option<LossScale> {
-    let numbers: [f32; LOSS_SCALE.len()] = session.read(LOSS_SCALE_NAME).ok()?.try_into().ok()?;
-    let ops::LossScale { scale, skipped, .. } = ops::LossScale::of(numbers.map(f64::from));
-    Some(LossScale { scale, skipped_iterations: skipped as u64 })
 }
 
 /// How many views of each image are measured together, where it is not the image alone.
 fn views(experiment: &Experiment) -> Option<u64> {
     Some(view_count(experiment) as u64).filter(|&views| views > 1)
-}
-
-/// The samples of these loaders' data sets that cannot be decoded: those found when they were opened, and those met since.
-fn bad_samples(loaders: [&Loader; 2]) -> BadSamples {
-    let mut bad = BadSamples::default();
-    for loader in loaders {
-        let mut all = loader.skipped();
-        all.extend(loader.dataset().damaged().iter().cloned());
-        bad.count += all.len() as u64;
-        let room = BAD_SAMPLES_LISTED.saturating_sub(bad.listed.len());
-        bad.listed.extend(all.into_iter().take(room).map(|(index, problem)| BadSample {
-            sample: loader.dataset().sample_name(index as usize),
-            problem,
-        }));
-    }
-    bad
 }
