@@ -110,6 +110,7 @@ fn data_sets() {
     with(IMAGES, Some(b"<html>not found</html>"));
     let place = Place::bare();
     shown.push(refused_training(&place, 1, &["--set", "data.path=nowhere"]));
+    shown.push(refused_training(&place, 1, &["--set", "data.path=nowhere", "--set", "data.name=folder"]));
     fs::write(place.path("file"), "").unwrap();
     shown.push(refused_training(&place, 1, &["--set", "data.path=file"]));
     shown.push(refused_training(&place, 2, &["--set", "data.name=mnits"]));

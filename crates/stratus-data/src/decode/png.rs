@@ -14,7 +14,15 @@ pub(super) fn open(file: &[u8], changes: Transformations) -> Result<Reader<Curso
     decoder.set_transformations(changes);
     decoder.set_ignore_text_chunk(true);
     decoder.set_ignore_iccp_chunk(true);
-    decoder.read_info().map_err(|error| format!("not a PNG that can be decoded: {error}"))
+    let reader = decoder.read_info().map_err(|error| format!("not a PNG that can be decoded: {error}"))?;
+    // Colours are three bytes each (PNG, third edition, 11.2.2); the library takes the last one to be whole.
+    match &reader.info().palette {
+        Some(palette) if !palette.len().is_multiple_of(3) => Err(format!(
+            "not a PNG that can be decoded: a palette of {} bytes, and a colour has 3",
+            palette.len()
+        )),
+        _ => Ok(reader),
+    }
 }
 
 fn begin(file: &[u8]) -> Result<Reader<Cursor<&[u8]>>, String> {

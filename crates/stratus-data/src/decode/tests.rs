@@ -233,3 +233,30 @@ proptest! {
         }
     }
 }
+
+/// The PNG with a palette of so many bytes.
+fn with_palette(file: &[u8], bytes: usize) -> Vec<u8> {
+    let at = file.windows(4).position(|kind| kind == b"PLTE").unwrap();
+    let length = u32::from_be_bytes(file[at - 4..at].try_into().unwrap()) as usize;
+    let chunk: Vec<u8> = b"PLTE".iter().chain(file[at + 4..].iter().cycle().take(bytes)).copied().collect();
+    let length_now = u32::try_from(bytes).unwrap().to_be_bytes();
+    let sum = crc32fast::hash(&chunk).to_be_bytes();
+    [&file[..at - 4], &length_now, &chunk, &sum, &file[at + 4 + length + 4..]].concat()
+}
+
+#[test]
+fn a_palette_has_whole_colours() {
+    let file = fixture("palette.png");
+    for bytes in 1..=50 {
+        let damaged = with_palette(&file, bytes);
+        for mut images in decoders() {
+            let decoded = images.decode(&damaged, &mut Vec::new());
+            let labels = decode_labels(&damaged, &mut Vec::new());
+            assert_eq!(
+                (decoded.is_ok(), labels.is_ok()),
+                (bytes % 3 == 0, bytes % 3 == 0),
+                "{bytes}: {decoded:?}, {labels:?}"
+            );
+        }
+    }
+}
