@@ -31,6 +31,12 @@ pub enum DataError {
         /// The known name that looks most like it, if one does.
         nearest: Option<String>,
     },
+    /// The folder, or the archive, that should hold the data set is not there.
+    #[error("{}: nothing is there; name the folder that holds the data set", .root.display())]
+    MissingRoot {
+        /// What was named.
+        root: PathBuf,
+    },
     /// A file that the data set needs is not there.
     #[error(
         "{}: neither `{file}` nor `{file}.gz` is there, and the {split} split of `{dataset}` needs it; \

@@ -118,7 +118,7 @@ impl TrainError {
             Self::Data(DataError::UnknownDataset { .. }) => {
                 Some("choose a data set with data.name, and its folder with data.path".to_owned())
             }
-            Self::Data(DataError::Unreadable { cause, .. }) if cause.kind() == std::io::ErrorKind::NotFound => Some(
+            Self::Data(DataError::MissingRoot { .. }) => Some(
                 "say where the images are with --set data.path=FOLDER, or have some made up with --set data.name=synthetic"
                     .to_owned(),
             ),

@@ -111,6 +111,10 @@ fn data_sets() {
     let place = Place::bare();
     shown.push(refused_training(&place, 1, &["--set", "data.path=nowhere"]));
     shown.push(refused_training(&place, 1, &["--set", "data.path=nowhere", "--set", "data.name=folder"]));
+    // A list that is missing is not the folder.
+    fs::create_dir_all(place.path("folder/train/a")).unwrap();
+    let list = ["--set", "data.path=folder", "--set", "data.name=folder", "--set", "data.classes=nowhere"];
+    shown.push(refused_training(&place, 1, &list));
     fs::write(place.path("file"), "").unwrap();
     shown.push(refused_training(&place, 1, &["--set", "data.path=file"]));
     shown.push(refused_training(&place, 2, &["--set", "data.name=mnits"]));

@@ -17,6 +17,7 @@ pub mod synthetic;
 pub(crate) use self::files::read_list;
 
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -470,7 +471,14 @@ pub fn open(
             key,
             problem: format!("`{name}` comes in parts of its own; leave the key out"),
         }),
-        _ => (entry.open)(root, split, options),
+        _ => (entry.open)(root, split, options).map_err(|error| match error {
+            DataError::Unreadable { path, cause }
+                if path == root && cause.kind() == io::ErrorKind::NotFound =>
+            {
+                DataError::MissingRoot { root: path }
+            }
+            other => other,
+        }),
     }
 }
 
