@@ -1,5 +1,5 @@
 //! Vectorised kernels of our own for what oneDNN has not, does not fuse, or does slowly: convolution of few channels, of small maps on tiles of bf16,
-//! of dense 3×3 kernels by minimal filtering ([`conv`]), batch norm with ReLU and pooling and local response normalisation ([`norm`]), pooling alone
+//! of dense 3×3 kernels by minimal filtering ([`conv`]), batch norm, with ReLU and pooling behind it, and local response normalisation ([`norm`]), pooling alone
 //! ([`pool`]), the stem of a network ([`stem`]), loss, optimiser and what lies between.
 //!
 //! They run on the library's own OpenMP threads ([`threads`]; two pools would fight for the same cores) and are compiled three times over, for
@@ -12,10 +12,10 @@ pub mod concat;
 pub mod conv;
 pub mod dropout;
 pub mod elementwise;
+pub mod few_outputs;
 pub mod gelu;
 pub mod lanes;
 pub mod loss;
-pub mod narrow_product;
 pub mod norm;
 pub mod pixels;
 pub mod pool;

@@ -3,14 +3,14 @@
 use super::linear::{Around, rows_first};
 use super::{Candidate, Maker, Own, Run, own_name};
 use crate::ffi::{DataType, Desc, arg};
+use crate::native::few_outputs::FewOutputsProduct;
 use crate::native::lanes::LaneElement;
-use crate::native::narrow_product::NarrowProduct;
 use crate::native::simd::Bf16;
 use stratus_engine::{Operands, StepKernel};
 
 #[derive(Clone)]
 struct Narrow {
-    product: NarrowProduct,
+    product: FewOutputsProduct,
     dtype: DataType,
 }
 
@@ -21,7 +21,9 @@ pub(crate) fn backward_data(
     weights: Option<&Desc>,
 ) -> Result<Option<Candidate>, String> {
     let Some([batch, outputs, inputs]) = around.matrices()? else { return Ok(None) };
-    let Some(product) = NarrowProduct::new(batch, outputs, inputs, maker.machine) else { return Ok(None) };
+    let Some(product) = FewOutputsProduct::new(batch, outputs, inputs, maker.machine) else {
+        return Ok(None);
+    };
     let takes = rows_first(&around.weight_shape);
     let name = own_name("", maker.machine, weights, &takes)?;
     let weights = maker.context.strided(&takes.shape, around.compute, &takes.strides)?;

@@ -4,9 +4,9 @@
 //! over short stretches and are added up in `f64`.
 
 use super::loops::{affine, affine_add, moments};
-use crate::native::pool::fused::{self, Pool};
+use super::pooled::disjoint::{self, Pool};
+use super::pooled::overlapping;
 use crate::native::pool::max::MaxPool;
-use crate::native::pool::overlapping;
 use crate::native::rows::{Geometry, Part, repeat};
 use crate::native::simd::{Bf16, Element, Level};
 use crate::native::threads::{MAX_THREADS, Team, cut};
@@ -117,7 +117,7 @@ impl BatchNorm {
     /// Bytes of one thread's stage, where the norm is pooled.
     fn stage_bytes(&self) -> usize {
         match &self.pool {
-            Some(Pooling::Apart(pool)) => fused::stage_bytes(pool, &self.geometry, self.dtype.bytes()),
+            Some(Pooling::Apart(pool)) => disjoint::stage_bytes(pool, &self.geometry, self.dtype.bytes()),
             Some(Pooling::Overlapping(pool)) => overlapping::stage_bytes(pool),
             None => 0,
         }
@@ -364,7 +364,7 @@ impl BatchNorm {
         let geometry = &self.geometry;
         if let Some(Pooling::Apart(pool)) = &self.pool {
             // With a pool both types are one.
-            fused::forward::<Y>(self, pool, bytemuck::cast_slice(x), [scale, shift], y, index, stages);
+            disjoint::forward::<Y>(self, pool, bytemuck::cast_slice(x), [scale, shift], y, index, stages);
             return;
         }
         let (period, threads) = (self.period(), self.team.threads());

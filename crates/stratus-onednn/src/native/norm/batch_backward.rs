@@ -1,11 +1,11 @@
-//! The gradients of batch norm with ReLU: sums over the batch, then the gradient of its input. pooled variants are in [`fused`].
+//! The gradients of batch norm with ReLU: sums over the batch, then the gradient of its input. pooled variants are in [`super::pooled`].
 //!
 //! Floor: each of the two reads map and gradient once, the second writes one map; the pooled forms read the pooled gradient.
 
 use super::batch::{BatchNorm, Pooling, Scratch, Sums, by_types, flush_length};
 use super::loops::{cut_and_sum, gradient, gradient_sums};
+use super::pooled::{disjoint, overlapping};
 use crate::native::lanes::LaneElement;
-use crate::native::pool::{fused, overlapping};
 use crate::native::rows::repeat;
 use crate::native::simd::{Bf16, Element};
 use crate::native::threads::{MAX_THREADS, cut, pairs};
@@ -141,7 +141,7 @@ impl BatchNorm {
                 sums,
                 stages,
                 &|thread| pool.thread_strips(geometry, threads, thread),
-                &|strips, sums| fused::reduce_gradients(self, pool, strips, x, dy, index, means, sums),
+                &|strips, sums| disjoint::reduce_gradients(self, pool, strips, x, dy, index, means, sums),
             );
             return totals;
         }
@@ -262,7 +262,7 @@ impl BatchNorm {
         let (padded, period, threads) = (geometry.padded(), self.period(), self.team.threads());
         if let Some(Pooling::Apart(pool)) = &self.pool {
             // As above.
-            fused::backward::<Y>(self, pool, cast_slice(x), dy, index, constants, dx, stages);
+            disjoint::backward::<Y>(self, pool, cast_slice(x), dy, index, constants, dx, stages);
             return;
         }
         for (constant, repeated) in

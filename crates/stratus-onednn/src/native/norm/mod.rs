@@ -4,3 +4,4 @@ pub mod batch;
 mod batch_backward;
 pub mod local_response;
 pub(crate) mod loops;
+pub mod pooled;

@@ -1,6 +1,6 @@
 //! Max-pooling alone, with any window, stride and padding.
 
-use super::fused::{CUT, clear_padding, load, numbers};
+use super::index::{CUT, clear_padding, load, numbers};
 use super::ordered::Ordered;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::rows::Geometry;
@@ -12,14 +12,14 @@ use stratus_graph::ops::MaxPool2d;
 /// A pooling as the kernels need it. Input and output have the same channels in the same groups.
 #[derive(Clone, Debug)]
 pub struct MaxPool {
-    pub(super) input: Geometry,
-    pub(super) output: Geometry,
+    pub(crate) input: Geometry,
+    pub(crate) output: Geometry,
     /// Rows of the window, and positions along one.
-    pub(super) height: usize,
-    pub(super) width: usize,
+    pub(crate) height: usize,
+    pub(crate) width: usize,
     strides: [usize; 2],
     /// What each window covers, by axis and output: divisions are made once.
-    pub(super) covers: [Vec<Cover>; 2],
+    pub(crate) covers: [Vec<Cover>; 2],
     /// The windows that each position lies in, by axis and position.
     windows: [Vec<Windows>; 2],
     /// Whether no gradient passes where the result is not positive.
@@ -30,13 +30,13 @@ pub struct MaxPool {
 
 /// What a window covers of an axis.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cover {
+pub(crate) struct Cover {
     /// The first position.
-    pub(super) first: usize,
+    pub(crate) first: usize,
     /// The tap that falls on it.
-    pub(super) tap: usize,
+    pub(crate) tap: usize,
     /// How many positions.
-    pub(super) count: usize,
+    pub(crate) count: usize,
 }
 
 /// The windows of an axis that a position lies in.
@@ -96,7 +96,7 @@ impl MaxPool {
     }
 
     /// The rows of a plane of the input that a row of the output sees.
-    pub(super) fn rows_of(&self, row: usize) -> Range<usize> {
+    pub(crate) fn rows_of(&self, row: usize) -> Range<usize> {
         let cover = self.covers[0][row];
         cover.first..cover.first + cover.count
     }
@@ -166,7 +166,7 @@ impl MaxPool {
     }
 
     /// One row of the input's gradient, counted over all planes, in single precision. Asks meanwhile for what is read and written with it.
-    pub(super) fn gather<E: LaneElement>(
+    pub(crate) fn gather<E: LaneElement>(
         &self,
         row: usize,
         dy: &[E],

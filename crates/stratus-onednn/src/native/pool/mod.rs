@@ -1,8 +1,6 @@
-//! Pooling: alone ([`max`], [`average`]), and the largest behind batch norm and ReLU ([`fused`], [`overlapping`]).
+//! Pooling that is a step of its own; fused behind batch norm it is in [`crate::native::norm::pooled`].
 
 pub mod average;
-pub mod fused;
+pub(crate) mod index;
 pub mod max;
-mod ordered;
-pub mod overlapping;
-mod pairs;
+pub(crate) mod ordered;

@@ -2,8 +2,8 @@
 
 use crate::native::elementwise::Machine;
 use crate::native::norm::batch::{BatchNorm, Pooling};
+use crate::native::norm::pooled::disjoint::Pool;
 use crate::native::pixels::Lines;
-use crate::native::pool::fused::Pool;
 use crate::native::pool::max::MaxPool;
 use crate::native::rows::{Geometry, Part};
 use crate::native::stem::StemKernel;

@@ -1,9 +1,9 @@
 //! The forward pass and the gradient of the input, which is a convolution of the output's gradient by the weights turned half around.
 
+use super::int16::{CHUNK, Columns, Words, chunks, keep, round_row};
 use super::product::{Left, PANEL, ROWS, Right, product};
 use super::transform::output_plane;
 use super::weights::transform_weights;
-use super::words::{CHUNK, Columns, Words, chunks, keep, round_row};
 use super::{
     APART, Grid, NOWHERE, POINTS, Pixels, REACH, block, filled, matrices, outputs, panels, patch_plane,
     sixteen, store, taps,

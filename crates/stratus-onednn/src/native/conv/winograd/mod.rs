@@ -5,21 +5,21 @@
 //! a product, and the products back to coefficients ([`transform`]). Over channels, the products at each of the 6×6 points are a product of matrices.
 //! The gradient of the weights is the same with the gradients of the outputs as taps, and the weights as outputs.
 //!
-//! All sums are in f32, whatever maps are stored as, but those of products of whole numbers, where maps of bf16 are content with these ([`words`]).
+//! All sums are in f32, whatever maps are stored as, but those of products of whole numbers, where maps of bf16 are content with these ([`int16`]).
 
 mod conv;
 mod gradient;
+mod int16;
 mod product;
 mod sums;
 #[cfg(test)]
 mod tests;
 mod transform;
 mod weights;
-mod words;
 
 pub use conv::{Pass, WinogradConv};
 pub use gradient::WinogradGradient;
-pub use words::Words;
+pub use int16::Words;
 
 use crate::native::lanes::{LANES, LaneElement, Lanes};
 use crate::native::simd::{LINE, ask_for};

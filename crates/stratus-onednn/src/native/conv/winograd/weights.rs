@@ -1,9 +1,9 @@
 //! Weights at the points, as the products of [`WinogradConv`] have them.
 
 use super::conv::{Pass, WinogradConv};
+use super::int16::{CHUNK, chunks, keep, round_filters};
 use super::product::PANEL;
 use super::transform::filter_plane;
-use super::words::{CHUNK, chunks, keep, round_filters};
 use super::{POINTS, REACH, store};
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 

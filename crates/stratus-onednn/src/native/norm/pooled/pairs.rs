@@ -1,7 +1,7 @@
-//! The gradient behind [`super::fused`] for maps of eight channels and windows of 2×2: a row of a window, two pixels of eight channels, fills a
+//! The gradient behind [`super::disjoint`] for maps of eight channels and windows of 2×2: a row of a window, two pixels of eight channels, fills a
 //! register of sixteen, where a pixel alone would leave half of it empty. (The other loops gain nothing by it: their selections are short.)
 
-use super::fused::{load, numbers};
+use crate::native::pool::index::{load, numbers};
 use crate::native::simd::Element;
 
 /// Channels of a pixel.

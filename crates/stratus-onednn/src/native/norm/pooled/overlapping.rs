@@ -4,12 +4,12 @@
 //! A thread normalises each row once, as keys that have the order of the numbers ([`Ordered`]), into as many rows as a window is high; backward, it
 //! gathers a row of the gradient, in single precision, which its reader then finds in the nearest caches.
 
-use super::fused::{CUT, clear_padding};
-use super::max::MaxPool;
-use super::ordered::Ordered;
 use crate::native::lanes::LaneElement;
 use crate::native::norm::batch::{BatchNorm, Sums, flush_length};
 use crate::native::norm::loops::{gradient, gradient_sums};
+use crate::native::pool::index::{CUT, clear_padding};
+use crate::native::pool::max::MaxPool;
+use crate::native::pool::ordered::Ordered;
 use crate::native::simd::{Element, ask_for_later, multiversion, prefetch_ahead};
 use crate::native::threads::{MAX_THREADS, cut, split};
 use bytemuck::cast_slice_mut;

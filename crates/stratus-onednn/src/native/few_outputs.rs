@@ -15,14 +15,14 @@ const ROWS: usize = 4;
 
 /// `y = a b`, all in row-major order: `a` is `[rows, terms]`, `b` is `[terms, columns]`.
 #[derive(Clone)]
-pub struct NarrowProduct {
+pub struct FewOutputsProduct {
     rows: usize,
     terms: usize,
     columns: usize,
     machine: Machine,
 }
 
-impl NarrowProduct {
+impl FewOutputsProduct {
     /// The product of matrices of these sizes; `None` where another kernel has to make it.
     #[must_use]
     pub fn new(rows: usize, terms: usize, columns: usize, machine: &Machine) -> Option<Self> {

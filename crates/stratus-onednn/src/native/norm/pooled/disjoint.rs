@@ -4,28 +4,17 @@
 
 use super::pairs;
 use crate::native::norm::batch::{BatchNorm, Sums};
+use crate::native::pool::index::{CUT, clear_padding, load, numbers};
 use crate::native::rows::Geometry;
 use crate::native::simd::{Element, multiversion, prefetch, stream};
 use crate::native::threads::{MAX_THREADS, cut, split};
 use std::ops::Range;
-use stratus_engine::ops::FusedPool;
 
 /// Non-overlapping windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
     /// Window `[vertical, horizontal]`.
     pub window: [usize; 2],
-}
-
-/// What `index` holds where no gradient passes.
-pub(super) const CUT: u8 = FusedPool::CUT;
-
-/// Zeroes what a map of indices holds where channels are padding. `index` is pixels of one channel group.
-pub(crate) fn clear_padding(geometry: &Geometry, group: usize, index: &mut [u8]) {
-    let filled = geometry.channels - (group * geometry.width).min(geometry.channels);
-    if filled < geometry.width {
-        index.chunks_exact_mut(geometry.width).for_each(|pixel| pixel[filled..].fill(0));
-    }
 }
 
 impl Pool {
@@ -183,21 +172,9 @@ fn elements<E: Element>(bytes: &mut [u8]) -> &mut [E] {
 }
 
 #[inline(always)]
-pub(crate) fn load<E: Element, const K: usize>(from: &[E], at: usize) -> [f32; K] {
-    let from = &from[at..at + K];
-    std::array::from_fn(|lane| from[lane].load())
-}
-
-#[inline(always)]
 fn lanes<const K: usize>(from: &[f32], at: usize) -> [f32; K] {
     let from = &from[at..at + K];
     std::array::from_fn(|lane| from[lane])
-}
-
-#[inline(always)]
-pub(crate) fn numbers<const K: usize>(from: &[u8], at: usize) -> [u32; K] {
-    let from = &from[at..at + K];
-    std::array::from_fn(|lane| u32::from(from[lane]))
 }
 
 multiversion! {
