@@ -1,8 +1,9 @@
-//! Where the time of an iteration goes: every layer, forward, backward and update; the loss, layout changes, copies,
-//! waiting for data, communication, bookkeeping, checkpoints; and what nothing accounts for.
+//! Where the time of an iteration goes: every layer, forward, backward and update; the loss, layout changes,
+//! copies, waiting for data, communication, bookkeeping, checkpoints; and what nothing accounts for.
 //!
-//! Sums are kept in whole nanoseconds, so the rows of an [`Accounting`] add up to the wall time exactly. Medians are
-//! those of each row by itself, over the iterations it takes part in, and add up to nothing in particular.
+//! Sums are kept in whole nanoseconds, so the rows of an [`Accounting`] add up to the wall time exactly.
+//! Medians are those of each row by itself, over the iterations it takes part in, and add up to nothing in
+//! particular.
 
 mod render;
 

@@ -36,7 +36,7 @@ pub struct Experiment {
     pub unexplained_s: Option<f64>,
 }
 
-/// Wall seconds of the iterations up to a quarter, half, three quarters and all of them, the first ones left out.
+/// Wall seconds after a quarter, half, three quarters and all of the iterations; the first ones are skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Progress {
     /// Iterations recorded.

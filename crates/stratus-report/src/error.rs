@@ -14,7 +14,10 @@ pub enum Error {
     #[error(transparent)]
     Run(#[from] stratus_run::Error),
     /// The report cannot be written, or a file not be read.
-    #[error("cannot {action} {}: {source}; check that it exists, that this user may use it, and the disk's space", path.display())]
+    #[error(
+        "cannot {action} {}: {source}; check that it exists, that this user may use it, and the disk's space",
+        path.display()
+    )]
     Io {
         /// What was attempted.
         action: &'static str,

@@ -25,8 +25,8 @@ pub fn write_file(run: &RunDir, path: &Path) -> Result<u64> {
 
 /// Writes a run's `layers.csv` to `out`, of which errors say that it is `path`; gives the number of rows.
 ///
-/// A row holds a layer, or several whose steps are fused, joined by `+`; microseconds, exact to the nanosecond. It
-/// streams: memory is that of one iteration.
+/// A row holds a layer, or several whose steps are fused, joined by `+`; microseconds, exact to the
+/// nanosecond. It streams: memory is that of one iteration.
 pub fn write(run: &RunDir, out: &mut impl Write, path: &Path) -> Result<u64> {
     let mut reader = TimelineReader::open(&run.timeline())?;
     let mut rows = Rows::default();

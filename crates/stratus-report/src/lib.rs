@@ -18,7 +18,7 @@ mod text;
 
 pub use error::{Error, Result};
 
-/// How many first iterations a report skips where nothing else is asked for: 5 %, at least two, but never all.
+/// How many first iterations a report skips by default: 5 %, at least two, never all.
 ///
 /// They pay for what happens once: pages touched first, caches, frequencies, threads that start.
 #[must_use]

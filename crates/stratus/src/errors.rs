@@ -125,7 +125,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Later lines stand under the first; control characters, which may come from file names, are shown, not obeyed.
+/// Later lines are aligned under the first. Control characters, which may come from file names, are escaped.
 fn indented(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
     for c in text.trim_end().chars() {

@@ -1,7 +1,7 @@
 //! The command line: the only crate that prints, parses arguments and decides exit codes.
 //!
-//! Arguments ([`cli`]) → a command ([`commands`], a file each) → what it found, printed by [`output`]. Results go to
-//! standard output, everything else to standard error.
+//! Arguments ([`cli`]) → a command ([`commands`], a file each) → what it found, printed by [`output`].
+//! Results go to standard output, everything else to standard error.
 
 pub mod cli;
 pub mod commands;

@@ -1,4 +1,4 @@
-//! How training shows that it goes on: a bar on a terminal, plain lines elsewhere, nothing where asked to be quiet.
+//! Progress of a training: a bar on a terminal, plain lines in a pipe, nothing with `--quiet`.
 
 use crate::output::Output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -133,7 +133,7 @@ fn epoch_line(result: &EpochResult) -> String {
     )
 }
 
-/// How long the rest takes at the pace since the first iteration that was seen; validation and checkpoints included.
+/// Estimated time left, at the pace since the first iteration seen; validation and checkpoints included.
 fn remaining(standing: &Standing, first: u64, elapsed: Duration) -> Option<Duration> {
     let done = standing.iteration.saturating_sub(first);
     if done == 0 {

@@ -6,8 +6,8 @@ use signal_hook::flag;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Makes SIGINT and SIGTERM set the returned flag. A second SIGINT ends the process at once with exit code 75: a run
-/// directory can be continued from wherever its writer stopped.
+/// Makes SIGINT and SIGTERM set the returned flag. A second SIGINT ends the process at once with exit code
+/// 75: a run directory can be continued from wherever its writer stopped.
 ///
 /// # Errors
 /// Where the system refuses to register the handlers.
@@ -15,7 +15,7 @@ pub fn stop_flag() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let refused =
         |error: std::io::Error| Failure::failed(format!("cannot register signal handlers: {error}"));
-    // Handlers run in the order of registration: the one that ends the process sees the flag of the signal before.
+    // Handlers run in order of registration: the exiting one sees the flag that the previous signal set.
     flag::register_conditional_shutdown(SIGINT, i32::from(INTERRUPTED), Arc::clone(&stop))
         .map_err(refused)?;
     for signal in [SIGINT, SIGTERM] {

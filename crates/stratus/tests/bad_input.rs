@@ -1,8 +1,8 @@
 //! What is refused before the first iteration: the message, the exit code, and that nothing is left behind.
 //!
-//! Where a disk fills up while a run is written is tested in `kill.rs`; shapes that fit no layer, which no data set of today
-//! leads to, where networks are built; labels and images of different number, which the checksums find first, in
-//! `stratus-data`.
+//! Where a disk fills up while a run is written is tested in `kill.rs`; shapes that fit no layer, which no
+//! data set of today leads to, where networks are built; labels and images of different number, which the
+//! checksums find first, in `stratus-data`.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
@@ -98,7 +98,8 @@ fn data_sets() {
     let middle = corrupt.len() / 2;
     corrupt[middle..middle + 64].fill(0xff);
     with(LABELS, Some(&corrupt));
-    // One label more than is there, one less than there are images, labels of other images, images for labels.
+    // One label more than is there, one less than there are images, labels of other images, images for
+    // labels.
     let mut plain = vec![0, 0, 8, 1, 0, 0, 0xea, 0x61];
     plain.resize(8 + 60_000, 3);
     with("train-labels-idx1-ubyte", Some(&plain));
@@ -121,7 +122,8 @@ fn data_sets() {
     insta::assert_snapshot!(shown.join("\n"));
 }
 
-/// A limit on addresses stands for a full memory. The plan says how much it takes, before there is an iteration.
+/// A limit on addresses stands for a full memory. The plan says how much it takes, before there is an
+/// iteration.
 #[test]
 fn memory_that_cannot_be_had() {
     let place = Place::bare();

@@ -188,7 +188,8 @@ fn keys_are_explained() {
     assert!(list.starts_with("digits\nalexnet\n") && list.ends_with("\nmobilenet_v2\n"), "{list}");
 }
 
-/// `docs/configuration.md` is what the keys say; `stratus config keys --markdown > docs/configuration.md` mends it.
+/// `docs/configuration.md` is what the keys say; `stratus config keys --markdown > docs/configuration.md`
+/// mends it.
 #[test]
 fn the_reference_page_is_current() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");

@@ -1,4 +1,5 @@
-//! Layer files and weights from outside, as their users meet them: trained, measured, exported, continued without them.
+//! Layer files and weights from outside, as their users meet them: trained, measured, exported, continued
+//! without them.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
@@ -11,7 +12,8 @@ use std::path::Path;
 use std::sync::OnceLock;
 use stratus_run::checkpoint::{Checkpoints, Tensor, read_safetensors};
 
-/// A network for the images below, with everything that fine-tuning touches: batch norm, dropout, an auxiliary classifier.
+/// A network for the images below, with everything that fine-tuning touches: batch norm, dropout, an
+/// auxiliary classifier.
 const NET: &str = r#"
 name = "tiny"
 input = [1, 12, 12]
@@ -102,7 +104,8 @@ fn arguments<'a>(command: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
     command.iter().copied().chain(settings).collect()
 }
 
-/// A folder with a run `first` of the network, and one `second` that began with its weights and froze its stem.
+/// A folder with a run `first` of the network, and one `second` that began with its weights and froze its
+/// stem.
 struct Tuned {
     place: Place,
     first: Ran,
@@ -197,7 +200,8 @@ fn a_run_begins_with_the_weights_of_another() {
     let log = fs::read_to_string(run.join("log.txt")).unwrap();
     let sha256 = sources["weights"]["sha256"].as_str().unwrap();
     assert!(log.contains(&format!("begins with {file}, sha256 {sha256}\n")), "{log}");
-    // The first checkpoint is what it began with; the frozen stem stays, statistics included, and the rest does not.
+    // The first checkpoint is what it began with; the frozen stem stays, statistics included, and the rest
+    // does not.
     let (before, after) = (weights(&place.path("first")), weights(&run));
     let start = Checkpoints::new(run.join("checkpoints")).load(0).unwrap();
     for tensor in before.iter().filter(|tensor| !tensor.name.ends_with("num_batches_tracked")) {
@@ -280,14 +284,15 @@ fn what_is_exported_measures_as_the_run_does() {
     assert_eq!(fs::read(place.path("again")).unwrap(), fs::read(place.path("digits.safetensors")).unwrap());
 }
 
-/// A first layer whose weights are made from the images: what it makes of them is not correlated and has variance 1, it stays when it is frozen, and
-/// who has no images is told.
+/// A first layer whose weights are made from the images: what it makes of them is not correlated and has
+/// variance 1, it stays when it is frozen, and who has no images is told.
 #[test]
 fn a_first_layer_whitens_the_images() {
     let place = Place::bare();
     write_data(&place.path("data"));
-    let net = "name = \"white\"\ninput = [1, 12, 12]\n[[layer]]\nname = \"stem\"\nop = \"conv2d\"\nout_channels = 8\nkernel = 2\n\
-               bias = false\nweight_init = \"whitening\"\n[[layer]]\nname = \"gelu\"\nop = \"gelu\"\n[[layer]]\nname = \"flatten\"\n\
+    let net = "name = \"white\"\ninput = [1, 12, 12]\n[[layer]]\nname = \"stem\"\nop = \"conv2d\"\n\
+               out_channels = 8\nkernel = 2\nbias = false\nweight_init = \"whitening\"\n[[layer]]\nname = \"gelu\"\nop = \"gelu\"\n\
+               [[layer]]\nname = \"flatten\"\n\
                op = \"flatten\"\n[[layer]]\nname = \"fc\"\nop = \"linear\"\nout_features = 10\n";
     fs::write(place.path("white.toml"), net).unwrap();
     let settings = ["train.epochs=1", "model.freeze=stem", "data.mean=[0.25]", "data.std=[0.5]"];
@@ -336,7 +341,8 @@ fn a_first_layer_whitens_the_images() {
     assert!(self::weights(&place.path("again")).contains(stem));
 }
 
-/// Every optimiser trains, and continues from a checkpoint to the bits it has without: what it remembers, and where it is, are in there.
+/// Every optimiser trains, and continues from a checkpoint to the bits it has without: what it remembers, and
+/// where it is, are in there.
 #[test]
 fn every_optimiser_learns_and_continues() {
     let Tuned { place, .. } = tuned();

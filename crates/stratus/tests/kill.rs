@@ -1,6 +1,8 @@
-//! Whatever ends a run, it continues, and ends with the same bits as if nothing had happened. Real processes, really killed.
+//! Whatever ends a run, it continues, and ends with the same bits as if nothing had happened. Real processes,
+//! really killed.
 //!
-//! `STRATUS_KILLS=100 cargo test --release -p stratus --test kill` kills a hundred times; without it, [`KILLS`] times.
+//! `STRATUS_KILLS=100 cargo test --release -p stratus --test kill` kills a hundred times; without it,
+//! [`KILLS`] times.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
@@ -75,7 +77,8 @@ impl Training {
         said
     }
 
-    /// Waits until something holds; false where the process ended before, which it may only do at the end of training.
+    /// Waits until something holds; false where the process ended before, which it may only do at the end of
+    /// training.
     fn wait_until(&mut self, mut holds: impl FnMut(&Path) -> bool) -> bool {
         let begun = Instant::now();
         while !holds(&self.run) {
@@ -259,7 +262,8 @@ fn killed_again_and_again_a_run_ends_with_the_same_bits() {
     assert!(seen.within_epochs > 0 && seen.torn > 0);
 }
 
-/// In f16 the scale of the loss, and how long it has been that, are part of what a run is continued from. Here it is too large at first.
+/// In f16 the scale of the loss, and how long it has been that, are part of what a run is continued from.
+/// Here it is too large at first.
 #[test]
 fn in_f16_the_scale_of_the_loss_is_continued_too() {
     const SETTINGS: [&str; 7] = [
@@ -302,7 +306,8 @@ fn asked_to_stop_a_run_saves_its_state_and_continues() {
     assert_eq!(
         refused.err,
         format!(
-            "error: run is in use by another process (pid {pid}); wait for it to end or stop it, or start a new run\n"
+            "error: run is in use by another process (pid {pid}); wait for it to end or stop it, \
+             or start a new run\n"
         )
     );
     place.run(&["collect", "run"]).expect(0);
@@ -393,7 +398,8 @@ fn damaged_checkpoints_are_passed_over() {
     File::options().write(true).open(&optimizer).unwrap().set_len(length / 2).unwrap();
     let ran = place.run(&["train", "run"]).expect(0);
     let warning = format!(
-        "warning: checkpoint run/checkpoints/{:010} is damaged and left aside: optimizer.safetensors: it has {} bytes instead of {length}\n",
+        "warning: checkpoint run/checkpoints/{:010} is damaged and left aside: optimizer.safetensors: \
+         it has {} bytes instead of {length}\n",
         all[1],
         length / 2
     );
@@ -408,7 +414,8 @@ impl Training {
     fn stop_after_checkpoints_of_a_new_start(mut self) -> String {
         let replaced = |run: &Path| {
             let all = checkpoints(run);
-            // In this order: one of before that is removed in between is gone when it is looked for, and one that is gone never comes back.
+            // In this order: one of before that is removed in between is gone when it is looked for, and one
+            // that is gone never comes back.
             let is_its_own = |folder: PathBuf| !folder.join(OF_BEFORE).exists() && folder.exists();
             all.len() == 2 && all.iter().all(|&iteration| is_its_own(checkpoint(run, iteration)))
         };
@@ -426,8 +433,9 @@ fn flip_a_bit(path: &Path) {
     fs::write(path, bytes).unwrap();
 }
 
-/// A limit on the size of files stands for a full disk: it needs no rights, and takes the same way through the program.
-/// That a disk without space is called by its name is tested with `/dev/full`, where the system has it.
+/// A limit on the size of files stands for a full disk: it needs no rights, and takes the same way through
+/// the program. That a disk without space is called by its name is tested with `/dev/full`, where the system
+/// has it.
 #[test]
 fn where_nothing_can_be_written_nothing_is_lost() {
     let place = Place::new();
@@ -447,7 +455,8 @@ fn where_nothing_can_be_written_nothing_is_lost() {
         }
         Ran::of(shell.current_dir(place.folder.path()).stdin(Stdio::null()).output().unwrap())
     };
-    // 30 or 60 KB, as the shell counts: less than the weights have. The signal that comes with the limit would be a kill.
+    // 30 or 60 KB, as the shell counts: less than the weights have. The signal that comes with the limit
+    // would be a kill.
     let ran = limited("trap '' XFSZ; ulimit -f 60; exec \"$@\"").expect(1);
     assert!(ran.err.contains("error: cannot write run/checkpoints/."), "{}", ran.err);
     let remedy = "the file-size limit was reached: raise it (ulimit -f), then continue the run\n";
@@ -463,7 +472,8 @@ fn where_nothing_can_be_written_nothing_is_lost() {
         let ran = place.run(&["train", "run"]).expect(1);
         assert_eq!(
             ran.err,
-            "error: cannot write run/log.txt: No space left on device (os error 28); free space on this file system, \
+            "error: cannot write run/log.txt: No space left on device (os error 28); \
+             free space on this file system, \
              then continue the run: what was saved before is intact\n"
         );
         fs::rename(run.join("log.kept"), &log).unwrap();

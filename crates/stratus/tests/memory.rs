@@ -80,7 +80,8 @@ fn a_run_in_less_memory_has_the_same_bits_also_when_it_is_killed() {
     );
 }
 
-/// Micro-batches, asked for explicitly: less memory, the last batch of an epoch in parts too, and the same bits each time.
+/// Micro-batches, asked for explicitly: less memory, the last batch of an epoch in parts too, and the same
+/// bits each time.
 #[test]
 fn a_run_in_micro_batches_needs_less_and_repeats_its_bits() {
     let place = Place::bare();

@@ -1,4 +1,5 @@
-//! Networks to ONNX and back on the command line. What onnxruntime makes of the files is `scripts/check-onnx.sh`'s to say.
+//! Networks to ONNX and back on the command line. What onnxruntime makes of the files is
+//! `scripts/check-onnx.sh`'s to say.
 
 #![allow(clippy::unwrap_used)]
 
@@ -40,7 +41,8 @@ fn a_run_goes_to_onnx_and_comes_back() {
     assert_eq!(ran.err, "");
     assert!(
         ran.out.ends_with(
-            "Train it:    stratus train EXPERIMENT.toml --set model.name=net/digits.toml --weights net/digits.safetensors\n"
+            "Train it:    stratus train EXPERIMENT.toml --set model.name=net/digits.toml \
+             --weights net/digits.safetensors\n"
         ),
         "{}",
         ran.out

@@ -1,5 +1,5 @@
-//! What a run leaves behind is what others rely on: every file with its columns and keys, numbers that agree with each
-//! other, and the same bits wherever they should be the same.
+//! What a run leaves behind is what others rely on: every file with its columns and keys, numbers that agree
+//! with each other, and the same bits wherever they should be the same.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
@@ -185,7 +185,8 @@ fn time_is_conserved() {
     assert_eq!(sum, wall);
     let counted = accounting["iterations"].as_u64().unwrap() + accounting["skipped"].as_u64().unwrap();
     assert_eq!(counted, PER_EPOCH as u64);
-    // Nothing is counted twice. An iteration's end and its last stamp are two looks at the clock, so a little goes either way.
+    // Nothing is counted twice. An iteration's end and its last stamp are two looks at the clock, so a little
+    // goes either way.
     assert!(ns(&accounting["unattributed"]) > -wall / 1000, "{accounting}");
 
     // All iterations of the table, its own rows and the summary say the same.

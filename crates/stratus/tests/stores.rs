@@ -1,5 +1,5 @@
-//! Packing into a store of objects and training from it, while its server is killed: a real OpenStack Swift, which speaks S3, on this machine
-//! (`scripts/store-servers.sh`). `make test-all` runs this.
+//! Packing into a store of objects and training from it, while its server is killed: a real OpenStack Swift,
+//! which speaks S3, on this machine (`scripts/store-servers.sh`). `make test-all` runs this.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]

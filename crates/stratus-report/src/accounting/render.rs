@@ -33,7 +33,8 @@ fn table(out: &mut String, accounting: &Accounting, rows: Option<usize>) -> std:
     let [forward, backward, update, total, median] = ["forward", "backward", "update", "total", "median"];
     writeln!(
         out,
-        "{:<NAME$} {:<KIND$}{forward:>NUMBER$} {backward:>NUMBER$} {update:>NUMBER$} {total:>NUMBER$} {median:>NUMBER$}  share",
+        "{:<NAME$} {:<KIND$}{forward:>NUMBER$} {backward:>NUMBER$} {update:>NUMBER$} \
+         {total:>NUMBER$} {median:>NUMBER$}  share",
         "layer", "kind"
     )?;
     let shown = longest(layers, rows.unwrap_or(usize::MAX));

@@ -54,8 +54,8 @@ pub enum What {
         /// Rounds; after none the data set has been opened, and nothing else
         #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(..=10_000))]
         rounds: u32,
-        /// Every round is an epoch, from its beginning on, and nothing is read before the first: what is waited for where data come from
-        /// elsewhere
+        /// Make each round a whole epoch, with nothing read ahead before the first: what a training waits for
+        /// where the data come from a server
         #[arg(long, conflicts_with = "images")]
         epochs: bool,
     },
@@ -73,7 +73,8 @@ pub enum What {
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         runs: u32,
     },
-    /// The operation cases that the tests use, compared with the reference backend: whether this machine computes what it should
+    /// Run the operation cases of the tests and compare with the reference backend: does this machine compute
+    /// what it should?
     Verify {
         /// Only the cases whose name contains this
         filter: Option<String>,
@@ -174,7 +175,8 @@ fn render_rate(rate: &DataRate) -> String {
     }
     let jpeg = rate.jpeg.as_ref().map(|library| format!("; JPEG by {library}")).unwrap_or_default();
     format!(
-        "{opened}\n{images} images a round, {channels} × {height} × {width} {precision}, {workers} worker{}; {}{jpeg}\n{}",
+        "{opened}\n{images} images a round, {channels} × {height} × {width} {precision}, \
+         {workers} worker{}; {}{jpeg}\n{}",
         if *workers == 1 { "" } else { "s" },
         if rate.decoded.is_empty() { "whole epochs" } else { "decoding alone on one thread" },
         table(&rows)
@@ -197,7 +199,8 @@ fn render_floor(floor: &Floor) -> String {
         ]
     }));
     format!(
-        "{} {} batch {}, {}\n{}\nkernels alone {:.3} ms, whole step {:.3} ms: {:.1} % of the floor's speed, {:.0} images/s\n",
+        "{} {} batch {}, {}\n{}\nkernels alone {:.3} ms, whole step {:.3} ms: {:.1} % of the floor's speed, \
+         {:.0} images/s\n",
         floor.network,
         floor.precision,
         floor.batch,

@@ -94,7 +94,8 @@ fn cuda() -> LibraryReport {
             format!("{} cannot be loaded: no NVIDIA GPU can be used", missing.join(", "))
         }
         (false, _) => format!(
-            "{there}; {} cannot be loaded, without which no NVIDIA GPU can be used; {} names folders that hold them",
+            "{there}; {} cannot be loaded, without which no NVIDIA GPU can be used; \
+             {} names folders that hold them",
             missing.join(", "),
             stratus_cuda::ENVIRONMENT
         ),
@@ -119,7 +120,8 @@ fn jpeg() -> LibraryReport {
             version: None,
             path: None,
             note: Some(format!(
-                "{reason}; JPEG files are decoded by {}, and take a third longer to become batches; run `make deps`",
+                "{reason}; JPEG files are decoded by {}, and take a third longer to become batches; \
+                 run `make deps`",
                 JpegLibrary::Zune
             )),
         },

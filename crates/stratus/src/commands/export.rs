@@ -31,7 +31,8 @@ pub struct ExportArguments {
     /// Write the weights as a safetensors file with torchvision's keys; a file of that name is replaced
     #[arg(long, value_name = "FILE.safetensors")]
     pub safetensors: Option<PathBuf>,
-    /// A file of weights, safetensors or a PyTorch state dict; without it a run's own, else first values by train.seed
+    /// Weights to export: safetensors or a PyTorch state dict; default: the run's own, else the initial values
+    /// of train.seed
     #[arg(long, value_name = "FILE")]
     pub weights: Option<PathBuf>,
     /// The checkpoint of the run after this many iterations; without it the newest good one
@@ -140,14 +141,16 @@ fn find(
     }
     let seed = Experiment::default().with_overrides(&globals.set)?.train.seed;
     output.warning(&format!(
-        "{} is exported with the first values of seed {seed}: it was never trained. --weights takes a file of weights",
+        "{} is exported with the initial values of seed {seed}: it was never trained. \
+         --weights takes a file of weights",
         graph.name
     ));
     let weights = stratus_train::weights::initial(&graph, seed)?;
     Ok((graph, weights, format!("first values of seed {seed}")))
 }
 
-/// A file's weights: all that inference needs must be in it, or, where weights alone are written, all that the network has.
+/// The weights of a file. It must hold every tensor that inference needs; where weights alone are written,
+/// every tensor of the network.
 fn read(arguments: &ExportArguments, path: &Path, graph: &Graph, output: &Output) -> Result<Vec<Tensor>> {
     let warn = &mut |text: &str| output.warning(text);
     if arguments.safetensors.is_some() {

@@ -18,7 +18,8 @@ pub struct ImportArguments {
     /// The ONNX model
     #[arg(value_name = "FILE.onnx")]
     pub file: PathBuf,
-    /// A folder, for files named like the model, or a layer file, whose weights go beside it; files of these names are replaced
+    /// A folder (files are named after the model) or a layer file (its weights go beside it); existing files
+    /// are replaced
     #[arg(short, long, value_name = "FOLDER|FILE.toml")]
     pub out: PathBuf,
     /// How large images are, for models that leave it open
@@ -104,7 +105,8 @@ fn text_of(report: &Report, layers: &Path, weights: &Path) -> String {
         (report.weights.clone(), bytes(report.weights_bytes)),
     ]);
     format!(
-        "{made}\nLook at it:  stratus model show {0}\nTrain it:    stratus train EXPERIMENT.toml --set model.name={0} --weights {1}\n",
+        "{made}\nLook at it:  stratus model show {0}\n\
+         Train it:    stratus train EXPERIMENT.toml --set model.name={0} --weights {1}\n",
         layers.display(),
         weights.display()
     )

@@ -1,5 +1,5 @@
-//! How fast this machine is at best, measured in about two seconds: memory bandwidth by a triad over arrays that no
-//! cache holds, arithmetic by whoever can ask the fastest kernels.
+//! This machine's peaks, measured in about two seconds: memory bandwidth by a triad over arrays larger than
+//! every cache, arithmetic by the backend's largest matrix product.
 
 use super::Survey;
 use serde::Serialize;
@@ -73,8 +73,8 @@ pub fn measure(machine: &Survey, sources: &[ComputeSource]) -> Peaks {
     Peaks { threads, memory_gb_per_second, compute }
 }
 
-/// Elements of each of the triad's three f32 arrays: four times the last cache, but together at most a quarter of the
-/// memory and 4 GiB.
+/// Elements of each of the triad's three f32 arrays: four times the last-level cache; together at most a
+/// quarter of the memory, and at most 4 GiB.
 fn triad_elements(machine: &Survey) -> usize {
     let wanted = caches::last_level(&machine.machine.cpu.caches).unwrap_or(32 << 20).saturating_mul(4);
     let most = machine.usable_memory().map_or(256 << 20, |usable| (usable / 4).min(4 << 30)) / 3;

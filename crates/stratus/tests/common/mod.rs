@@ -1,4 +1,5 @@
-//! What the tests of the built program share: real processes on the real digits, each test in a folder of its own.
+//! What the tests of the built program share: real processes on the real digits, each test in a folder of its
+//! own.
 
 #![allow(clippy::unwrap_used, dead_code)] // Each test file uses a part of it.
 
@@ -8,7 +9,8 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use tempfile::TempDir;
 
-/// What every training of these tests is told beside its epochs. 58 whole batches and a smaller one make an epoch.
+/// What every training of these tests is told beside its epochs. 58 whole batches and a smaller one make an
+/// epoch.
 pub const SETTINGS: &[&str] = &["train.batch_size=1024", "checkpoint.every_seconds=0.05"];
 /// Iterations of an epoch of [`SETTINGS`].
 pub const PER_EPOCH: usize = 59;
@@ -124,7 +126,8 @@ fn program(cache: &Path) -> Command {
     command
 }
 
-/// The folder of the plans of [`SETTINGS`], measured where they are not known yet. It stays from one test run to the next.
+/// The folder of the plans of [`SETTINGS`], measured where they are not known yet. It stays from one test run
+/// to the next.
 fn measured() -> &'static Path {
     static MEASURED: OnceLock<PathBuf> = OnceLock::new();
     MEASURED.get_or_init(|| {
@@ -144,7 +147,8 @@ pub fn summary(run: &Path) -> serde_json::Value {
     serde_json::from_slice(&fs::read(run.join("summary.json")).unwrap()).unwrap()
 }
 
-/// The rows of a CSV file without what depends on the clock: columns in seconds. A last line without its end is left out.
+/// The rows of a CSV file without what depends on the clock: columns in seconds. A last line without its end
+/// is left out.
 pub fn rows(path: &Path, header: &str) -> Vec<String> {
     let text = fs::read_to_string(path).unwrap();
     let mut lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(str::trim_end);

@@ -1,4 +1,4 @@
-//! `stratus data fetch`: a published data set's files are brought to a folder and checked.
+//! `stratus data fetch` downloads a published data set's files into a folder and checks them.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

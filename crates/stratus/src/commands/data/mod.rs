@@ -39,7 +39,8 @@ pub enum Action {
         #[arg(long, value_name = "DIR")]
         path: Option<PathBuf>,
     },
-    /// Decode every image and mask of a data set and list what is wrong: damage, missing labels, empty classes
+    /// Decode every image and mask of a data set and list what is wrong: damage, missing labels, empty
+    /// classes
     Check {
         /// The data set, like mnist
         name: String,
@@ -47,7 +48,8 @@ pub enum Action {
         #[arg(long, value_name = "DIR")]
         path: Option<PathBuf>,
     },
-    /// Pack a data set into tar shards with an index, which are read from front to back, from disk or from far away
+    /// Pack a data set into tar shards (WebDataset) with an index, for fast sequential reading from disk or
+    /// from a store
     Shard(shard::ShardArguments),
     /// Count a data set's images and classes, and measure its channels and sizes; weights for rare classes
     Stats {

@@ -14,7 +14,7 @@ pub(super) struct Part {
     pub set: Box<dyn Dataset>,
 }
 
-/// Opens what there is to train on, to validate with, and to test with where that is another part and has labels.
+/// Opens the training and validation parts, and the test part where it is separate and has labels.
 pub(super) fn parts(
     name: &str,
     folder: &Path,

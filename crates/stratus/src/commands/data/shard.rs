@@ -25,7 +25,8 @@ pub struct ShardArguments {
     #[arg(long, value_name = "NAME", default_value = "folder")]
     name: String,
     /// Most MiB of a shard
-    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    #[arg(long, value_name = "MIB", default_value_t = 256)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     shard_mib: u64,
     /// Decides the order of the images in the shards
     #[arg(long, default_value_t = 1)]

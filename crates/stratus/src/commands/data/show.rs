@@ -21,7 +21,8 @@ use crate::output::Output;
 
 /// Samples of a batch: enough that workers share the work.
 const BATCH: usize = 8;
-/// The most pixels of all samples that are shown: they are kept until the sheet is drawn, half a gigabyte with their masks.
+/// The most pixels of all samples together: they are held until the sheet is drawn (half a gigabyte with
+/// their masks).
 const MOST_PIXELS: usize = 1 << 26;
 
 /// Arguments of `stratus data show`.
@@ -38,7 +39,7 @@ pub struct ShowArguments {
     /// The epoch whose first samples to show, counted from 0
     #[arg(long, default_value_t = 0)]
     pub epoch: u32,
-    /// The part: train, validation or test. What is trained on is shuffled and changed at random, as training does
+    /// The part: train, validation or test. Training samples are shuffled and augmented as training would
     #[arg(long, default_value = "train", value_parser = split)]
     pub split: Split,
     /// The PNG file to write
@@ -104,8 +105,8 @@ pub(super) fn show(
     })
 }
 
-/// A row of a batch in `f32` and NHWC, as its image was before it was normalised. Below an image with a mask stands its file, below others their
-/// class.
+/// The image of one row of a batch (`f32`, NHWC) with its normalisation undone. Its caption is its file where
+/// it has a mask, else its class.
 fn tile(loader: &Loader, batch: &BatchBuffer, row: usize, normalisation: &Normalisation) -> Tile {
     let [channels, height, width] = loader.shape();
     let values = height * width * channels;

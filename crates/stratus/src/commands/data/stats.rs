@@ -1,4 +1,4 @@
-//! `stratus data stats`: class frequencies and weights, mean and deviation of the channels, sizes of the images.
+//! `stratus data stats`: class frequencies and weights, mean and standard deviation per channel, image sizes.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! `stratus data sync`: the images of some classes are brought from elsewhere, as far as they are missing.
+//! `stratus data sync` copies the images of chosen classes from a remote folder; what is there already is kept.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -16,7 +16,8 @@ use crate::output::{Output, bytes, pairs};
 /// Arguments of `stratus data sync`.
 #[derive(Args, Debug)]
 pub struct SyncArguments {
-    /// Where the images are, train/<class>/<image> and so on: an address like sftp://user@host/photographs, or a folder
+    /// The remote folder with train/<class>/<image> and so on: an address like
+    /// sftp://user@host/photographs, or a local folder
     #[arg(value_name = "SRC")]
     source: String,
     /// The folder to bring them to
@@ -31,7 +32,8 @@ struct Done {
     kept: usize,
 }
 
-/// Brings the classes that `data.classes` lists, and of each as many training images as `data.images_per_class` says; without them all.
+/// Copies the classes listed by `data.classes` (default: all), and of each `data.images_per_class` training
+/// images (default: all).
 pub(super) fn bring(arguments: &SyncArguments, options: &OpenOptions, output: &Output) -> Result {
     let SyncArguments { source, target } = arguments;
     let store =
@@ -50,7 +52,7 @@ pub(super) fn bring(arguments: &SyncArguments, options: &OpenOptions, output: &O
         sync(&store, target, &wanted, &mut progress).map_err(data_failure)?;
     output.result(&Done { files, bytes: length, kept }, || {
         pairs(&[
-            ("brought".to_owned(), format!("{files} files, {}", bytes(length))),
+            ("copied".to_owned(), format!("{files} files, {}", bytes(length))),
             ("were there".to_owned(), format!("{kept} files")),
         ])
     })
