@@ -1,6 +1,8 @@
 # shellcheck shell=bash
-# What the benchmarks of this folder share; they source it. It goes to the root of the checkout and builds Stratus; stores of objects take long
-# to compile, and only who says FEATURES=all gets them.
+# What the benchmarks of this folder share; they source it. It goes to the root of the checkout and builds
+# Stratus: with FEATURES=all with object stores, which take long to compile. What is printed is plain text:
+# titles behind `==`, commands behind `$`. docs/benchmarks/README.md says where it goes and how the pages
+# are made of it.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ "${FEATURES:-}" = all ]; then
@@ -11,34 +13,27 @@ fi
 stratus=${CARGO_TARGET_DIR:-target}/release/stratus
 stratus() { "$stratus" "$@"; }
 
-show() { # command…: the command and what it prints, as a code block
-    echo '```'
+show() { # command…: the command and what it prints
     echo "\$ $*"
     "$@" 2>&1
-    echo '```'
     echo
 }
 
-head_of_page() { # title: the page's first lines, and the machine
-    echo "# $1, $(date -u +%Y-%m-%d)"
+head_of_page() { # title: the first lines, and the machine
+    echo "$1, $(date -u +'%Y-%m-%d %H:%M') UTC"
+    echo "scripts/$(basename "$0"), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
     echo
-    echo "Made by \`scripts/$(basename "$0")\` at $(date -u +%H:%M) UTC, commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)."
-    echo
-    echo "## Machine"
+    echo "== Machine"
     echo
     show stratus doctor
     rustc --version | sed 's/^/Built with /'
     echo
 }
 
-peers() { # what the command in PEERS prints, as a code block; nothing without it
+peers() { # what the command in PEERS prints; nothing without it
     if [ -n "${PEERS:-}" ]; then
-        echo "Peers:"
-        echo
-        echo '```'
         # A peer that has not every network must not end what is measured.
         bash -c "$PEERS" 2>/dev/null || echo "(the last peer ended with $?)"
-        echo '```'
         echo
     fi
 }

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Measures what brings a network its images on this machine, one core, beside libjpeg-turbo and torchvision, and prints a Markdown page with every
-# command and its raw output.
+# Measures what brings a network its images on this machine, one core, beside libjpeg-turbo and torchvision,
+# and prints every command and its raw output.
 #
-#   PYTHON=/path/to/python scripts/benchmark-data.sh FOLDER > docs/benchmarks/<date>-data.md
+#   PYTHON=/path/to/python scripts/benchmark-data.sh FOLDER > docs/benchmarks/raw/data.txt
 #
-# FOLDER holds `<class>/<image>`, JPEG; PYTHON has torch and torchvision; libturbojpeg is installed. Rounds of the two are taken in turn: compare
-# the medians of the same page. Nothing else should run.
+# FOLDER holds `<class>/<image>`, JPEG; PYTHON has torch and torchvision; libturbojpeg is installed. Rounds
+# of the two are taken in turn: compare the medians of the same page. Nothing else should run.
 set -euo pipefail
 folder=$(realpath "$1")
 # shellcheck source=scripts/benchmark-common.sh
@@ -20,13 +20,11 @@ head_of_page "From JPEG files to batches"
 echo "One core (\`taskset -c $core\`), $(find -L "$folder" -type f | wc -l) files: random resized crop of 224×224, mirrored, normalised; bf16, channels last."
 echo
 for round in $(seq "${ROUNDS:-5}"); do
-    echo "## Round $round"
+    echo "== Round $round"
     echo
-    echo '```'
     echo "\$ scripts/benchmark-data-peers.py FOLDER --rounds 1"
     taskset -c "$core" "${PYTHON:-python3}" scripts/benchmark-data-peers.py "$folder" --rounds 1
     echo "\$ stratus bench data resnet50 --rounds 1 --set data.path=FOLDER --set train.batch_size=50"
     taskset -c "$core" "$stratus" bench data resnet50 --rounds 1 --set data.path="$layout" --set train.batch_size=50 2>&1
-    echo '```'
     echo
 done

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Measures what it takes to open large data sets, seconds and memory, and prints a Markdown page with every command and its raw output: an index of
-# 1.3 million samples in shards, and COCO's annotations of 118,287 images.
+# Measures what it takes to open large data sets, seconds and memory, and prints every command and its raw
+# output: an index of 1.3 million samples in shards, and COCO's annotations of 118,287 images.
 #
-#   scripts/benchmark-index.sh > docs/benchmarks/<date>-index.md
+#   scripts/benchmark-index.sh > docs/benchmarks/raw/data-index.txt
 #
-# Both are made up, in the sizes and the form of the real ones; nothing of them is decoded. ROUNDS (3) of each.
+# Both are made up, in the sizes and the form of the real ones; nothing of them is decoded. ROUNDS (3) of
+# each.
 set -euo pipefail
 # shellcheck source=scripts/benchmark-common.sh
 source "$(dirname "$0")/benchmark-common.sh"
@@ -76,13 +77,11 @@ opened() { # data set, its path, setting…
 section() { # title, data set, its path below the work folder, setting…
     local title=$1 name=$2 path=$3
     shift 3
-    echo "## $title"
+    echo "== $title"
     echo
-    echo '```'
     echo "\$ /usr/bin/time -f '%M KB resident at most, %e s in all' stratus bench data resnet18 --rounds 0 --set train.device=reference" \
         "--set data.name=$name --set data.path=$path $*"
     opened "$name" "$work/$path" "$@"
-    echo '```'
     echo
 }
 

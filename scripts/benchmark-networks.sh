@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Measures training steps of the classification networks on this machine and prints a Markdown page with every command and its raw output.
+# Measures training steps of the classification networks on this machine and prints every command and its
+# raw output.
 #
-#   scripts/benchmark-networks.sh > docs/benchmarks/<date>-networks.md
+#   scripts/benchmark-networks.sh > docs/benchmarks/raw/networks.txt
 #   PEERS='command that prints a peer of $NETWORK as JSON lines' NETWORKS='alexnet:64 resnet18:32' ROUNDS=1 PRECISIONS=bf16 scripts/benchmark-networks.sh > …
 #
-# A network is `name:batch size`. Peers and Stratus are measured in turn, in the same hour: compare medians. Nothing else should run. Images are
-# made up (1000 classes, 224×224), so that nothing has to be fetched and no decoding is measured.
+# A network is `name:batch size`. Peers and Stratus are measured in turn, in the same hour: compare medians.
+# Nothing else should run. Images are made up (1000 classes, 224×224), so that nothing has to be fetched and
+# no decoding is measured.
 set -euo pipefail
 # shellcheck source=scripts/benchmark-common.sh
 source "$(dirname "$0")/benchmark-common.sh"
@@ -15,7 +17,7 @@ head_of_page "Training steps of classification networks"
 for round in $(seq "${ROUNDS:-3}"); do
     for entry in $networks; do
         network=${entry%:*} batch=${entry#*:}
-        echo "## Round $round, $network, batch $batch"
+        echo "== Round $round, $network, batch $batch"
         echo
         NETWORK=$network peers
         for precision in ${PRECISIONS:-f32 bf16}; do

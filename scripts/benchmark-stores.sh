@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Measures training from shards that lie in an S3 store and in OpenStack Swift beside shards on the local disk, and prints a Markdown page with
-# every command and its raw output.
+# Measures training from shards that lie in an S3 store and in OpenStack Swift beside shards on the local
+# disk, and prints every command and its raw output.
 #
-#   scripts/benchmark-stores.sh FOLDER > docs/benchmarks/<date>-stores.md
+#   scripts/benchmark-stores.sh FOLDER > docs/benchmarks/raw/stores.txt
 #
-# FOLDER holds `<class>/<image>`, JPEG; each image becomes COPIES samples (20) in shards of SHARD_MIB (16). The server is a real Swift on this
-# machine, which speaks S3 too (`scripts/store-servers.sh install`): it takes part of the processors that are measured, so what it took is
-# shown. Every run starts with an empty cache. ROUNDS (5) of the three places are taken in turn, and TRAIN_ROUNDS (3) of training: compare
-# the medians of the same page. Nothing else should run.
+# FOLDER holds `<class>/<image>`, JPEG; each image becomes COPIES samples (20) in shards of SHARD_MIB (16).
+# The server is a real Swift on this machine, which speaks S3 too (`scripts/store-servers.sh install`): it
+# takes part of the processors that are measured, so what it took is shown. Every run starts with an empty
+# cache. ROUNDS (5) of the three places are taken in turn, and TRAIN_ROUNDS (3) of training: compare the
+# medians of the same page. Nothing else should run.
 set -euo pipefail
 folder=$(realpath "$1")
 FEATURES=all
@@ -78,35 +79,29 @@ places() { # what, what of the output is shown, command…: for each place in tu
 
 head_of_page "Training from stores of objects"
 for place in "${!names[@]}"; do
-    echo '```'
     echo "\$ stratus data shard SET ${addresses[$place]//"$work/"/} --shard-mib ${SHARD_MIB:-16}"
     measured "${names[$place]}" . stratus data shard "$work/set" "${addresses[$place]}" --shard-mib "${SHARD_MIB:-16}"
-    echo '```'
     echo
 done
 settings=(--set data.name=shards --set data.path=PLACE --set data.cache=EMPTY --set train.batch_size=32)
-echo "## Epochs of the loader alone"
+echo "== Epochs of the loader alone"
 echo
 echo "Shards that are shuffled among each other must all be there before the first batch: 8 by default, and 2."
 echo
 for round in $(seq "${ROUNDS:-5}"); do
-    echo '```'
     for together in 8 2; do
         echo "\$ stratus bench data resnet18 --epochs --rounds 1 --set data.shuffle_shards=$together ${settings[*]}"
         places "$together, round $round" '^(round|1) ' stratus bench data resnet18 --epochs --rounds 1 --set data.shuffle_shards="$together"
     done
-    echo '```'
     echo
 done
-echo "## Training"
+echo "== Training"
 echo
 # So that the plans are there.
 stratus plan resnet18 --set data.name=shards --set data.path="$work/shards" --set train.batch_size=32 > /dev/null 2>&1
 for round in $(seq "${TRAIN_ROUNDS:-3}"); do
-    echo '```'
     echo "\$ stratus train resnet18 --quiet --set train.epochs=1 --set schedule.name=constant ${settings[*]}"
     places "training, round $round" '^ +(images/s|seconds) ' \
         stratus train resnet18 --quiet --out "$work/run" --set train.epochs=1 --set schedule.name=constant
-    echo '```'
     echo
 done

@@ -2,7 +2,7 @@
 //!
 //! Numbers below 1e-38 cost a processor a hundred times as much as others and change no training. They are met all the same: in AlexNet's first
 //! iterations in f32 the library's gradients of the weights took up to ten times as long as with numbers of ordinary size, and no longer than
-//! those once denormals were zero (docs/benchmarks/2026-11-22-denormals.md). Our own code, and Rust, count on the ordinary rules: they hold
+//! those once denormals were zero (docs/benchmarks/kernels.md). Our own code, and Rust, count on the ordinary rules: they hold
 //! everywhere but in the library.
 //!
 //! Threads inherit the rules from the one that starts them, so those that the library starts have its rules, as has every one behind

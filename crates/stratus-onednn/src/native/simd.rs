@@ -141,7 +141,7 @@ impl Element for Bf16 {
 pub const LINE: usize = 64;
 
 /// How far ahead a map is asked for, so that enough of its lines are on their way at a time. On a Zen 5 in a virtual machine two threads read 43 GB/s by what
-/// the processor foresees by itself where 80 to 90 could be had, and 2 to 16 KiB ahead brought them (docs/benchmarks/2026-11-25-memory.md).
+/// the processor foresees by itself where 80 to 90 could be had, and 2 to 16 KiB ahead brought them (docs/benchmarks/kernels.md).
 const AHEAD_BYTES: usize = 4096;
 
 /// Asks for what lies [`AHEAD_BYTES`] behind the end of `near`: for a kernel that walks a map from front to back, stretch by stretch.

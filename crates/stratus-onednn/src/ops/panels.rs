@@ -130,7 +130,7 @@ fn fastest(maker: &Maker<'_>, around: &Around<'_>) -> Option<Unit> {
 }
 
 /// AMX alone. Without it the library's forward passes and gradients of inputs run at what the processor has; only its gradients of weights fall behind
-/// (docs/benchmarks/2026-11-22-bf16-gradients.md, and for one tap 2026-11-25-zen5.md).
+/// (docs/benchmarks/kernels.md).
 fn amx(maker: &Maker<'_>, around: &Around<'_>) -> Option<Unit> {
     fastest(maker, around).filter(|unit| matches!(unit, Unit::Amx(_)))
 }

@@ -16,7 +16,7 @@ struct Moved {
 /// The same numbers in another layout, another type, or both. The bits are the same whoever moves them.
 ///
 /// What can be transposed in registers is ours: the library moves the weights of large fully connected layers at 11 to 25 GB/s, where our own kernel takes
-/// from a sixth to three quarters of the time (docs/benchmarks/2026-11-25-memory.md).
+/// from a sixth to three quarters of the time (docs/benchmarks/kernels.md).
 pub(crate) fn transfer(
     maker: &Maker<'_>,
     [from, to]: [&Desc; 2],
@@ -36,7 +36,7 @@ pub(crate) fn transfer(
 }
 
 /// Whether the library would compute the place of every element by itself: 44 ms for the 663,552 weights of AlexNet's features.6, where our own
-/// kernel takes 0.3 (docs/benchmarks/2026-11-21-networks.md, 2026-11-22-networks.md).
+/// kernel takes 0.3 (docs/benchmarks/kernels.md).
 fn is_slow(implementation: &str) -> bool {
     implementation == "simple:any" || is_fallback(implementation)
 }

@@ -11,7 +11,7 @@ use stratus_engine::ops::SgdUpdate;
 use stratus_engine::{Layout, Operands, StepKernel};
 
 /// The bytes of gradient that are made at once: so few stay in the caches until they are used, and with fewer rows the library takes no AMX (73
-/// instead of 43 ms for AlexNet's classifier.1, docs/benchmarks/2026-11-22-amx.md).
+/// instead of 43 ms for AlexNet's classifier.1, docs/benchmarks/kernels.md).
 const BLOCK: usize = 1 << 22;
 
 /// The gradient as `[O, N] [N, I]`, or transposed as `[I, N] [N, O]`, and what it is used for.

@@ -66,7 +66,7 @@ impl Drop for Registers {
 
 impl Registers {
     /// See [`Tiles::multiply_add`](super::Tiles::multiply_add). The block behind `sums` is likely to be next and is asked for meanwhile: sums of 512 by
-    /// 512 channels are in no cache nearer than the third (docs/benchmarks/2026-11-22-amx.md).
+    /// 512 channels are in no cache nearer than the third (docs/benchmarks/kernels.md).
     ///
     /// # Safety
     /// Every half of a factor has `count` tiles, and there is at least one.

@@ -18,7 +18,7 @@ use stratus_graph::ops::Conv2d;
 const FEWEST: usize = 48;
 
 /// Floats of transformed weights that do not come to the caches in time by themselves: a convolution takes 7 to 17 % less time when 18 MB of them are
-/// asked for, 2 % more when 5 MB are (docs/benchmarks/2026-11-25-filter-weights.md).
+/// asked for, 2 % more when 5 MB are (docs/benchmarks/kernels.md).
 const FAR: usize = 1 << 21;
 
 /// What is made.

@@ -8,7 +8,7 @@
 //!
 //! What a core writes costs another one much to read, more where they share no cache. Where channels are few, so that there is little to add for what
 //! is read, an even number of threads is two groups, which share nothing but the maps: each makes the values at half of the points, with some of the
-//! work done twice, and the sums for these (docs/benchmarks/2026-11-23-whole-numbers.md).
+//! work done twice, and the sums for these (docs/benchmarks/kernels.md).
 
 use super::product::PANEL;
 use super::sums::{add_products, finish_filters, make_filters};

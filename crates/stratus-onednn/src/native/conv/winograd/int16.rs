@@ -3,7 +3,7 @@
 //! Values at the points, rounded to bf16, make results that are off by 1 % of their norm, six times as far as maps of bf16 round. As whole numbers
 //! below 4096 in units of the largest that is summed over, they have the bits where the sums need them: results are off by 0.15 % where maps are
 //! normal deviates, by 0.5 % where one pixel in ten thousand is two hundred times as large as the others; storing them as bf16 rounds by 0.17 %
-//! (docs/benchmarks/2026-11-23-whole-numbers.md).
+//! (docs/benchmarks/kernels.md).
 //!
 //! Every tile has a unit for each point, and every filter one for each point and for as many terms as are summed as whole numbers. Neighbouring terms
 //! lie together, as VPDPWSSD takes them: to each of 16 sums of 32 bits it adds two products of 16 bits (Intel, "Intel 64 and IA-32 architectures software
