@@ -3,9 +3,9 @@
 use crate::ffi::{Argument, Which};
 use crate::ffi::{Context, DataType, Desc, Kernel as Primitive, Runtime, arg};
 use crate::library::{self, NotFound};
-use crate::native::elementwise::Machine;
+use crate::native::elementwise::CpuContext;
 use crate::native::simd::Level;
-use crate::native::threads::Team;
+use crate::native::threads::ThreadTeam;
 use crate::prepare;
 use crate::prepare::measure::Known;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use stratus_engine::{
 /// oneDNN and our own kernels on its threads.
 pub struct OneDnn {
     pub(crate) context: Context,
-    pub(crate) machine: Machine,
+    pub(crate) cpu: CpuContext,
     /// A layout as plain data cannot make a descriptor again where it is blocked: the library's own is kept.
     known: Mutex<HashMap<(Layout, i32), Desc>>,
     /// What kernels took at plan time.
@@ -36,15 +36,10 @@ impl OneDnn {
     }
 
     fn with(context: Context, threads: usize) -> Self {
-        let team = Team::of(&context, threads);
+        let team = ThreadTeam::of(&context, threads);
         team.adopt();
         let level = Level::detect(context.allows());
-        Self {
-            context,
-            machine: Machine { team, level },
-            known: Mutex::default(),
-            measured: Known::default(),
-        }
+        Self { context, cpu: CpuContext { team, level }, known: Mutex::default(), measured: Known::default() }
     }
 
     /// `major.minor.patch`.
@@ -64,7 +59,7 @@ impl OneDnn {
     #[must_use]
     pub fn note(&self) -> Option<String> {
         match self.context.version().runtime {
-            Runtime::OpenMp if self.machine.team.is_shared() => None,
+            Runtime::OpenMp if self.cpu.team.is_shared() => None,
             Runtime::Sequential => Some("this build runs on one thread; install one with OpenMP".to_owned()),
             _ => Some(
                 "this build brings no OpenMP: batch norm, loss and optimiser run on one thread; install one with OpenMP"
@@ -96,7 +91,7 @@ impl OneDnn {
         const SIZE: usize = 1536;
         let dtype = DataType::of(dtype)?;
         let run = || -> Result<f64, String> {
-            self.machine.team.adopt();
+            self.cpu.team.adopt();
             let shape = [SIZE, SIZE];
             let plain = self.context.strided(&shape, dtype, &[SIZE, 1])?;
             let any = self.context.any(&shape, dtype)?;
@@ -162,7 +157,7 @@ impl Backend for OneDnn {
     }
 
     fn threads(&self) -> usize {
-        self.machine.team.threads()
+        self.cpu.team.threads()
     }
 
     fn precisions(&self) -> Vec<Precision> {
@@ -174,7 +169,7 @@ impl Backend for OneDnn {
     }
 
     fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<Prepared, EngineError> {
-        self.machine.team.adopt();
+        self.cpu.team.adopt();
         prepare::prepare(self, program, request)
     }
 }

@@ -1,6 +1,6 @@
 //! Optimisers that give each weight a rate of its own.
 
-use super::elementwise::{Machine, STATES, convert};
+use super::elementwise::{CpuContext, STATES, convert};
 use super::simd::{Bf16, multiversion};
 use stratus_engine::ops::{Adaptive, AdaptiveUpdate};
 
@@ -64,7 +64,7 @@ impl Rates {
     }
 }
 
-impl Machine {
+impl CpuContext {
     /// See [`AdaptiveUpdate`]; `hyper` is what [`stratus_engine::ops::HYPER`] says. States that the rule has not are empty, and so is `copy` where there
     /// is none.
     pub fn adaptive(

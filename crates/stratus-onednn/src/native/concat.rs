@@ -2,7 +2,7 @@
 
 use super::rows::Geometry;
 use super::simd::Element;
-use super::threads::{Team, cut};
+use super::threads::{ThreadTeam, cut};
 use std::ops::Range;
 use stratus_engine::backend::MAX_OPERANDS;
 
@@ -27,7 +27,7 @@ pub struct Concat {
     /// The result's geometry.
     pub to: Geometry,
     /// Threads.
-    pub team: Team,
+    pub team: ThreadTeam,
 }
 
 impl Concat {

@@ -3,7 +3,7 @@
 //! Elements are numbered in row-major order whatever the layout. Where that is the order in memory, a block's four words decide over four
 //! neighbours; elsewhere (channels are neighbours, and their numbers a whole image apart) every element takes one word of a block of its own.
 
-use super::elementwise::Machine;
+use super::elementwise::CpuContext;
 use super::rows::Geometry;
 use super::simd::{Element, multiversion};
 use super::threads::cut;
@@ -15,7 +15,7 @@ const LANES: usize = 16;
 
 /// What a step drops.
 #[derive(Clone, Debug)]
-pub struct Drop {
+pub struct DropoutMask {
     /// Which elements.
     pub mask: Mask,
     /// What the others are multiplied by.
@@ -26,36 +26,36 @@ pub struct Drop {
 
 /// `y` is `x * scale`, or 0 where the mask drops the element. Without a geometry the order in memory is row-major.
 pub fn dropout<A: Element, B: Element>(
-    machine: &Machine,
-    drop: &Drop,
+    cpu: &CpuContext,
+    drop: &DropoutMask,
     geometry: Option<&Geometry>,
     x: &[A],
     y: &mut [B],
 ) {
     let Some(geometry) = geometry else {
-        machine.over(y, &|range, y| {
+        cpu.over(y, &|range, y| {
             let first = drop.first + range.start as u64;
-            in_order(machine.level, drop, first, &x[range], y);
+            in_order(cpu.level, drop, first, &x[range], y);
         });
         return;
     };
-    let threads = machine.team.threads();
+    let threads = cpu.team.threads();
     let rows = |thread| geometry.thread_rows(threads, thread);
     let row = geometry.row_elements();
     let mut parts = cut(y, (0..threads).map(|thread| rows(thread).len() * row));
-    machine.team.run_parts(&mut parts[..threads], &|thread, y| {
+    cpu.team.run_parts(&mut parts[..threads], &|thread, y| {
         let rows = rows(thread);
-        map_rows(machine.level, drop, geometry, rows.clone(), &x[rows.start * row..rows.end * row], y);
+        map_rows(cpu.level, drop, geometry, rows.clone(), &x[rows.start * row..rows.end * row], y);
     });
 }
 
 multiversion! {
-    fn in_order / in_order_body [A: Element, B: Element] [A, B] (drop: &Drop, first: u64, x: &[A], y: &mut [B])
+    fn in_order / in_order_body [A: Element, B: Element] [A, B] (drop: &DropoutMask, first: u64, x: &[A], y: &mut [B])
 }
 
 /// Elements from number `first` on, side by side in memory.
 #[inline(always)]
-fn in_order_body<A: Element, B: Element>(drop: &Drop, first: u64, x: &[A], y: &mut [B]) {
+fn in_order_body<A: Element, B: Element>(drop: &DropoutMask, first: u64, x: &[A], y: &mut [B]) {
     let mut position = 0;
     while position < y.len() {
         let number = first + position as u64;
@@ -80,14 +80,14 @@ fn in_order_body<A: Element, B: Element>(drop: &Drop, first: u64, x: &[A], y: &m
 
 multiversion! {
     fn map_rows / map_rows_body [A: Element, B: Element] [A, B] (
-        drop: &Drop, geometry: &Geometry, rows: Range<usize>, x: &[A], y: &mut [B],
+        drop: &DropoutMask, geometry: &Geometry, rows: Range<usize>, x: &[A], y: &mut [B],
     )
 }
 
 /// Pixel rows of a map, counted over all planes.
 #[inline(always)]
 fn map_rows_body<A: Element, B: Element>(
-    drop: &Drop,
+    drop: &DropoutMask,
     geometry: &Geometry,
     rows: Range<usize>,
     x: &[A],

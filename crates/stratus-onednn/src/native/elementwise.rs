@@ -1,7 +1,7 @@
 //! Kernels that walk their operands once: rectifiers, sums, the optimiser, conversion, accumulation.
 
 use super::simd::{Bf16, Element, Level, multiversion};
-use super::threads::{MAX_THREADS, Team, cut, split};
+use super::threads::{MAX_THREADS, ThreadTeam, cut, split};
 use stratus_engine::ops::SgdUpdate;
 
 /// Below this many elements, waking the team costs more than it saves.
@@ -15,14 +15,14 @@ type Part<'a> = (&'a mut [f32], [&'a mut [f32]; STATES], &'a mut [Bf16]);
 
 /// Where and with what instructions to run.
 #[derive(Clone)]
-pub struct Machine {
+pub struct CpuContext {
     /// Threads.
-    pub team: Team,
-    /// Instructions.
+    pub team: ThreadTeam,
+    /// Isa.
     pub level: Level,
 }
 
-impl Machine {
+impl CpuContext {
     /// Calls `body(range, piece of y)` for every thread's range of `0..y.len()`.
     pub(super) fn over<T: Send>(
         &self,

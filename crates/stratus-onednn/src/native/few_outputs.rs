@@ -3,7 +3,7 @@
 //! General kernels pack both matrices and keep sums of `f32` between passes. Over a few terms there is nothing to keep: each element of the
 //! result is made in a register and written once.
 
-use super::elementwise::Machine;
+use super::elementwise::CpuContext;
 use super::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use super::threads::{cut, split};
 
@@ -19,26 +19,26 @@ pub struct FewOutputsProduct {
     rows: usize,
     terms: usize,
     columns: usize,
-    machine: Machine,
+    cpu: CpuContext,
 }
 
 impl FewOutputsProduct {
     /// The product of matrices of these sizes; `None` where another kernel has to make it.
     #[must_use]
-    pub fn new(rows: usize, terms: usize, columns: usize, machine: &Machine) -> Option<Self> {
+    pub fn new(rows: usize, terms: usize, columns: usize, cpu: &CpuContext) -> Option<Self> {
         let suits = (1..=MOST_TERMS).contains(&terms) && columns >= LANES;
-        suits.then(|| Self { rows, terms, columns, machine: machine.clone() })
+        suits.then(|| Self { rows, terms, columns, cpu: cpu.clone() })
     }
 
     /// Makes it.
     pub fn run<E: LaneElement>(&self, a: &[E], b: &[E], y: &mut [E]) {
-        let threads = self.machine.team.threads();
+        let threads = self.cpu.team.threads();
         let rows = |thread: usize| split(self.rows, threads, thread);
         let mut parts = cut(y, (0..threads).map(|thread| rows(thread).len() * self.columns));
-        self.machine.team.run_parts(&mut parts[..threads], &|thread, y| {
+        self.cpu.team.run_parts(&mut parts[..threads], &|thread, y| {
             let rows = rows(thread);
             let a = &a[rows.start * self.terms..rows.end * self.terms];
-            product(self.machine.level, a, b, [self.terms, self.columns], y);
+            product(self.cpu.level, a, b, [self.terms, self.columns], y);
         });
     }
 }

@@ -1,9 +1,9 @@
 //! The Gaussian error linear unit.
 
-use super::elementwise::Machine;
+use super::elementwise::CpuContext;
 use super::simd::{Element, multiversion};
 
-impl Machine {
+impl CpuContext {
     /// `y = x * P(z <= x)` for `z` of the standard normal distribution; NaN passes.
     pub fn gelu<A: Element, B: Element>(&self, x: &[A], y: &mut [B]) {
         self.over(y, &|range, y| gelu(self.level, &x[range], y));

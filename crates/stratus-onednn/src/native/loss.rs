@@ -1,7 +1,7 @@
 //! Softmax cross-entropy with metrics and gradient: small next to the network, so it is written plainly, one row at a time.
 
 use super::simd::Element;
-use super::threads::{MAX_THREADS, Team, cut, split};
+use super::threads::{MAX_THREADS, ThreadTeam, cut, split};
 use stratus_engine::backend::Tile;
 use stratus_engine::ops::{MIXED, WHOLE_SHARE};
 
@@ -37,7 +37,7 @@ pub struct Loss {
 /// # Errors
 /// Where a label is not one of the classes, or a share no share, naming the sample.
 pub fn softmax_cross_entropy<E: Element>(
-    team: &Team,
+    team: &ThreadTeam,
     logits: &[f32],
     labels: &[i32],
     loss: Loss,
@@ -186,7 +186,7 @@ mod tests {
     fn loss(logits: &[f32], labels: &[i32]) -> Result<([f64; 4], Vec<f32>), String> {
         let (mut metrics, mut gradient) = ([f64::NAN; 4], vec![f32::NAN; logits.len()]);
         let of = Loss { classes: 3, auxiliary: None, smoothing: 0.0, mixed: false, tile: Tile::WHOLE };
-        softmax_cross_entropy(&Team::single(), logits, labels, of, &mut metrics, &mut gradient)?;
+        softmax_cross_entropy(&ThreadTeam::single(), logits, labels, of, &mut metrics, &mut gradient)?;
         Ok((metrics, gradient))
     }
 
@@ -201,7 +201,7 @@ mod tests {
         let loss = |labels: &[i32]| {
             let of = Loss { classes: 3, auxiliary: None, smoothing: 0.0, mixed: true, tile: Tile::WHOLE };
             let (mut metrics, mut gradient) = ([0.0; 4], [f32::NAN; 6]);
-            softmax_cross_entropy(&Team::single(), &[0.0; 6], labels, of, &mut metrics, &mut gradient)?;
+            softmax_cross_entropy(&ThreadTeam::single(), &[0.0; 6], labels, of, &mut metrics, &mut gradient)?;
             Ok::<_, String>((metrics[1], gradient))
         };
         let wrong = |label: [i32; 3]| loss(&[&[0, 1, 5], &label[..]].concat()).unwrap_err();
@@ -224,7 +224,7 @@ mod tests {
         for label in [[0, 1, WHOLE_SHARE], [1, 0, 0]] {
             let mut metrics = [0.0; 4];
             let logits = [f32::NEG_INFINITY, 1.0, 1.0];
-            softmax_cross_entropy::<f32>(&Team::single(), &logits, &label, of, &mut metrics, &mut [])
+            softmax_cross_entropy::<f32>(&ThreadTeam::single(), &logits, &label, of, &mut metrics, &mut [])
                 .unwrap();
             assert!((metrics[0] - 2f64.ln()).abs() < 1e-6, "{metrics:?}");
         }

@@ -1,12 +1,12 @@
 //! From the bytes of stored pixels to the numbers that a network reads.
 
-use super::elementwise::Machine;
+use super::elementwise::CpuContext;
 use super::simd::{Element, multiversion};
 use stratus_engine::ops::MOST_CHANNELS;
 
 /// Which line each pixel's number follows.
 #[derive(Clone, Copy, Debug)]
-pub struct Lines {
+pub struct ScaleShift {
     /// Scale and offset of each channel.
     pub of: [[f32; 2]; MOST_CHANNELS],
     /// Channels, at least 1.
@@ -15,9 +15,9 @@ pub struct Lines {
     pub run: usize,
 }
 
-impl Machine {
+impl CpuContext {
     /// See [`stratus_engine::ops::NormalisePixels`]; `images` and `y` lie alike, without padding.
-    pub fn normalise_pixels<E: Element>(&self, lines: Lines, images: &[u8], y: &mut [E]) {
+    pub fn normalise_pixels<E: Element>(&self, lines: ScaleShift, images: &[u8], y: &mut [E]) {
         self.over(y, &|range, y| {
             let first = range.start;
             normalise(self.level, lines, first, &images[range], y);
@@ -26,13 +26,13 @@ impl Machine {
 }
 
 multiversion! {
-    fn normalise / normalise_body [E: Element] [E] (lines: Lines, first: usize, images: &[u8], y: &mut [E])
+    fn normalise / normalise_body [E: Element] [E] (lines: ScaleShift, first: usize, images: &[u8], y: &mut [E])
 }
 
 /// `first` says how many pixels of the batch come before.
 #[inline(always)]
-fn normalise_body<E: Element>(lines: Lines, first: usize, images: &[u8], y: &mut [E]) {
-    let Lines { of, channels, run } = lines;
+fn normalise_body<E: Element>(lines: ScaleShift, first: usize, images: &[u8], y: &mut [E]) {
+    let ScaleShift { of, channels, run } = lines;
     let (mut channel, mut left) = (first / run % channels, run - first % run);
     let (mut images, mut y) = (images, y);
     while !y.is_empty() {
@@ -62,7 +62,7 @@ mod tests {
         let images: Vec<u8> = (0..2000).map(|i| (i * 151 % 256) as u8).collect();
         for level in Level::all() {
             for (channels, run) in [(1, 1), (3, 1), (4, 1), (1, 50), (2, 35), (3, 7)] {
-                let lines = Lines { of: kernel.lines, channels, run };
+                let lines = ScaleShift { of: kernel.lines, channels, run };
                 for first in [0, 1, 6, 33, 104] {
                     let images = &images[first..];
                     let (mut y, mut half) = (vec![f32::NAN; images.len()], vec![Bf16(0xffff); images.len()]);

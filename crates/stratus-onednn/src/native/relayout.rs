@@ -6,9 +6,9 @@
 #[cfg(target_arch = "x86_64")]
 mod transposed;
 
-use super::elementwise::Machine;
+use super::elementwise::CpuContext;
 use super::lanes::LaneElement;
-use super::simd::{Instructions, multiversion};
+use super::simd::{Isa, multiversion};
 use super::threads::{cut, split};
 use std::ops::Range;
 use stratus_engine::Layout;
@@ -43,7 +43,7 @@ pub struct Relayout {
     /// Whether the target has elements that are padding.
     pads: bool,
     elements: usize,
-    machine: Machine,
+    cpu: CpuContext,
 }
 
 /// How the elements of a tile are brought, but for those at its end that are less than a run.
@@ -72,7 +72,7 @@ fn places(layout: &Layout, dimension: usize) -> Vec<usize> {
 impl Relayout {
     /// The way from one layout to another of the same shape; `None` where another kernel has to go it.
     #[must_use]
-    pub fn new(from: &Layout, to: &Layout, machine: &Machine) -> Option<Self> {
+    pub fn new(from: &Layout, to: &Layout, cpu: &CpuContext) -> Option<Self> {
         let shape = &to.shape;
         if from.shape != *shape || !(2..=MOST).contains(&shape.len()) || shape.contains(&0) {
             return None;
@@ -86,7 +86,7 @@ impl Relayout {
         let of_runs = by_extent.iter().copied().find(in_runs);
         let (way, tiled) = match (of_runs, transposed(&places, &by_extent)) {
             (Some(inner), _) => (Way::Runs, [if inner == first { second } else { first }, inner]),
-            (None, Some(transposed)) if machine.level.instructions() == Instructions::Avx512 => transposed,
+            (None, Some(transposed)) if cpu.level.isa() == Isa::Avx512 => transposed,
             _ if innermost == Some(first) => (Way::Each, [second, first]),
             _ if innermost != Some(second) && from.strides[first] == 1 => (Way::Each, [second, first]),
             _ => (Way::Each, [first, second]),
@@ -100,8 +100,8 @@ impl Relayout {
             stretch = [to.padded[outermost], to.elements()];
         }
         let pads = to.elements() != shape.iter().product::<usize>();
-        let (shape, elements, machine) = (shape.clone(), to.elements(), machine.clone());
-        Some(Self { shape, places, tiled, way, outermost, stretch, pads, elements, machine })
+        let (shape, elements, cpu) = (shape.clone(), to.elements(), cpu.clone());
+        Some(Self { shape, places, tiled, way, outermost, stretch, pads, elements, cpu })
     }
 
     /// Whether squares of numbers are transposed in registers.
@@ -112,11 +112,11 @@ impl Relayout {
 
     /// Goes it.
     pub fn run<X: LaneElement, Y: LaneElement>(&self, x: &[X], y: &mut [Y]) {
-        let threads = self.machine.team.threads();
+        let threads = self.cpu.team.threads();
         let [indices, elements] = self.stretch;
         let stretches = |thread| split(self.elements / elements, threads, thread);
         let mut parts = cut(y, (0..threads).map(|thread| stretches(thread).len() * elements));
-        self.machine.team.run_parts(&mut parts[..threads], &|thread, y| {
+        self.cpu.team.run_parts(&mut parts[..threads], &|thread, y| {
             if self.pads {
                 y.fill(Y::store(0.0));
             }
@@ -164,7 +164,7 @@ impl Relayout {
                     from -= rows[0][0] + columns[0][0];
                     to -= rows[1][0] + columns[1][0];
                     let tile = Tile { rows, columns, from, to, first };
-                    let level = self.machine.level;
+                    let level = self.cpu.level;
                     match way {
                         Way::Each | Way::Runs => bring(level, &tile, way == Way::Runs, x, y),
                         // Nobody goes this way on another processor.
@@ -273,7 +273,7 @@ fn bring_body<X: LaneElement, Y: LaneElement>(tile: &Tile<'_>, runs: bool, x: &[
 mod tests {
     use super::*;
     use crate::native::simd::{Bf16, Level};
-    use crate::native::threads::Team;
+    use crate::native::threads::ThreadTeam;
     use proptest::prelude::*;
 
     /// A layout of a shape: its dimensions in some order, outermost first, and inner blocks.
@@ -308,8 +308,8 @@ mod tests {
         let mut expected = vec![0.0; to.elements()];
         to.for_each(&to.shape, |at, plain| expected[at] = number(plain));
         for level in Level::all() {
-            let machine = Machine { team: Team::in_turn(threads), level };
-            let relayout = Relayout::new(from, to, &machine).unwrap();
+            let cpu = CpuContext { team: ThreadTeam::in_turn(threads), level };
+            let relayout = Relayout::new(from, to, &cpu).unwrap();
             let mut y = vec![Y::store(f32::NAN); to.elements()];
             relayout.run(&x, &mut y);
             let y: Vec<f32> = y.iter().map(|y| y.load()).collect();
@@ -348,9 +348,9 @@ mod tests {
         for shape in [[64, 48], [300, 272], [70, 530]] {
             for (to, way) in targets(&shape) {
                 let from = Layout::plain(&shape);
-                let machine = Machine { team: Team::single(), level: Level::detect([true, true]) };
-                if machine.level.instructions() == Instructions::Avx512 {
-                    assert_eq!(Relayout::new(&from, &to, &machine).unwrap().way, way, "{to:?}");
+                let cpu = CpuContext { team: ThreadTeam::single(), level: Level::detect([true, true]) };
+                if cpu.level.isa() == Isa::Avx512 {
+                    assert_eq!(Relayout::new(&from, &to, &cpu).unwrap().way, way, "{to:?}");
                 }
                 for threads in [1, 2, 3] {
                     check::<f32, f32>(&from, &to, threads);
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn shapes_must_be_equal() {
-        let team = Machine { team: Team::single(), level: Level::detect([true, true]) };
+        let team = CpuContext { team: ThreadTeam::single(), level: Level::detect([true, true]) };
         assert!(Relayout::new(&Layout::plain(&[2, 3]), &Layout::plain(&[3, 2]), &team).is_none());
     }
 }

@@ -102,7 +102,7 @@ impl Geometry {
 
 /// Where a feature map lies that is part of another: some of its channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct ChannelSlice {
     part: Geometry,
     whole: Geometry,
     /// The first of its channel groups in the whole.
@@ -111,7 +111,7 @@ pub struct Part {
     within: usize,
 }
 
-impl Part {
+impl ChannelSlice {
     /// A map for itself.
     #[must_use]
     pub fn all_of(map: Geometry) -> Self {
@@ -255,7 +255,7 @@ mod tests {
             let mut first = 0;
             for channels in widths {
                 let part = geometry(channels);
-                let place = Part::of(whole, first, part).unwrap();
+                let place = ChannelSlice::of(whole, first, part).unwrap();
                 first += channels;
                 for threads in [1, 2, 7] {
                     let shares: Vec<usize> = place.shares(threads).collect();
@@ -282,11 +282,11 @@ mod tests {
 
     #[test]
     fn a_part_that_shares_a_block_is_refused() {
-        assert_eq!(Part::of(in_blocks(48), 8, in_blocks(16)), None);
-        assert_eq!(Part::of(in_blocks(48), 16, in_blocks(5)), None);
-        assert_eq!(Part::of(in_blocks(48), 16, channels_last(32)), None);
-        assert_eq!(Part::of(in_blocks(5), 0, channels_last(5)), None);
-        assert_eq!(Part::of(channels_last(48), 40, channels_last(16)), None);
-        assert!(Part::of(channels_last(48), 40, channels_last(8)).is_some());
+        assert_eq!(ChannelSlice::of(in_blocks(48), 8, in_blocks(16)), None);
+        assert_eq!(ChannelSlice::of(in_blocks(48), 16, in_blocks(5)), None);
+        assert_eq!(ChannelSlice::of(in_blocks(48), 16, channels_last(32)), None);
+        assert_eq!(ChannelSlice::of(in_blocks(5), 0, channels_last(5)), None);
+        assert_eq!(ChannelSlice::of(channels_last(48), 40, channels_last(16)), None);
+        assert!(ChannelSlice::of(channels_last(48), 40, channels_last(8)).is_some());
     }
 }

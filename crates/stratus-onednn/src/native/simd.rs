@@ -2,7 +2,7 @@
 
 /// The instructions that kernels are compiled for, least first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Instructions {
+pub enum Isa {
     /// Whatever the compiler's target has.
     Baseline,
     /// AVX2 and FMA.
@@ -11,22 +11,22 @@ pub enum Instructions {
     Avx512,
 }
 
-/// Instructions that the processor was seen to have: a value of this type is the proof.
+/// Isa that the processor was seen to have: a value of this type is the proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Level(Instructions);
+pub struct Level(Isa);
 
 impl Level {
     /// Everything that the processor has, least first.
     #[must_use]
     pub fn all() -> Vec<Self> {
-        let mut levels = vec![Self(Instructions::Baseline)];
+        let mut levels = vec![Self(Isa::Baseline)];
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::is_x86_feature_detected as has;
             if has!("avx2") && has!("fma") {
-                levels.push(Self(Instructions::Avx2));
+                levels.push(Self(Isa::Avx2));
                 if has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512dq") {
-                    levels.push(Self(Instructions::Avx512));
+                    levels.push(Self(Isa::Avx512));
                 }
             }
         }
@@ -37,16 +37,16 @@ impl Level {
     #[must_use]
     pub fn detect([avx2, avx512]: [bool; 2]) -> Self {
         let permitted = |level: &Self| match level.0 {
-            Instructions::Baseline => true,
-            Instructions::Avx2 => avx2,
-            Instructions::Avx512 => avx512,
+            Isa::Baseline => true,
+            Isa::Avx2 => avx2,
+            Isa::Avx512 => avx512,
         };
-        Self::all().into_iter().filter(permitted).max().unwrap_or(Self(Instructions::Baseline))
+        Self::all().into_iter().filter(permitted).max().unwrap_or(Self(Isa::Baseline))
     }
 
     /// The instructions.
     #[must_use]
-    pub fn instructions(self) -> Instructions {
+    pub fn isa(self) -> Isa {
         self.0
     }
 
@@ -54,9 +54,9 @@ impl Level {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self.0 {
-            Instructions::Baseline => "baseline",
-            Instructions::Avx2 => "avx2",
-            Instructions::Avx512 => "avx512",
+            Isa::Baseline => "baseline",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
         }
     }
 }
@@ -77,13 +77,13 @@ macro_rules! multiversion {
                 fn avx2<$($bounds)*>($($argument: $type),*) {
                     $body::<$($generics)*>($($argument),*);
                 }
-                use $crate::native::simd::Instructions;
-                match level.instructions() {
+                use $crate::native::simd::Isa;
+                match level.isa() {
                     // SAFETY: the level is the proof that the processor has these instructions.
-                    Instructions::Avx512 => return unsafe { avx512::<$($generics)*>($($argument),*) },
+                    Isa::Avx512 => return unsafe { avx512::<$($generics)*>($($argument),*) },
                     // SAFETY: as above.
-                    Instructions::Avx2 => return unsafe { avx2::<$($generics)*>($($argument),*) },
-                    Instructions::Baseline => {}
+                    Isa::Avx2 => return unsafe { avx2::<$($generics)*>($($argument),*) },
+                    Isa::Baseline => {}
                 }
             }
             let _ = level;
@@ -209,7 +209,7 @@ pub fn ask_for<E: Element>(map: &[E], at: usize) {
 pub fn stream<E: Element>(level: Level, from: &[E], to: &mut [E]) {
     assert_eq!(from.len(), to.len(), "a copy of another length");
     #[cfg(target_arch = "x86_64")]
-    if level.instructions() == Instructions::Avx512 {
+    if level.isa() == Isa::Avx512 {
         let (from, to): (&[u8], &mut [u8]) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to));
         // SAFETY: the level is the proof of AVX-512; both slices have the same length.
         unsafe { stream_avx512(from, to) };
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn what_the_library_may_not_use_we_do_not() {
         assert_eq!(Level::detect([false, false]).name(), "baseline");
-        assert!(Level::detect([true, false]).instructions() <= Instructions::Avx2);
+        assert!(Level::detect([true, false]).isa() <= Isa::Avx2);
         assert_eq!(Some(Level::detect([true, true])), Level::all().into_iter().max());
     }
 

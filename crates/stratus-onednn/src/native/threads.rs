@@ -17,7 +17,7 @@ pub const MAX_THREADS: usize = 64;
 
 /// The threads that kernels run on.
 #[derive(Clone)]
-pub struct Team {
+pub struct ThreadTeam {
     threads: usize,
     openmp: Option<OpenMp>,
 }
@@ -41,7 +41,7 @@ struct Job<'a> {
 }
 
 unsafe extern "C" fn run_job(data: *mut c_void) {
-    // SAFETY: `data` is the job that `Team::run` keeps alive until the parallel region ends.
+    // SAFETY: `data` is the job that `ThreadTeam::run` keeps alive until the parallel region ends.
     let job = unsafe { &*data.cast::<Job<'_>>() };
     // SAFETY: queries without arguments.
     let (thread, size) = unsafe { ((job.thread_number)() as usize, (job.team_size)() as usize) };
@@ -54,13 +54,13 @@ unsafe extern "C" fn run_job(data: *mut c_void) {
     }
 }
 
-impl std::fmt::Debug for Team {
+impl std::fmt::Debug for ThreadTeam {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Team of {}", self.threads)
+        write!(f, "a team of {} threads", self.threads)
     }
 }
 
-impl Team {
+impl ThreadTeam {
     /// The team of `context`'s OpenMP run time; `threads` 0 takes as many as the run time offers.
     ///
     /// GNU's interface (`GOMP_parallel`) is also exported by LLVM's and Intel's run times.
@@ -145,7 +145,7 @@ impl Team {
         }
     }
 
-    /// As [`Team::run`], with thread `t` alone holding `parts[t]`.
+    /// As [`ThreadTeam::run`], with thread `t` alone holding `parts[t]`.
     ///
     /// # Panics
     /// Where there are fewer parts than threads, or `body` panics.
@@ -160,7 +160,7 @@ impl Team {
         });
     }
 
-    /// As [`Team::run_parts`] for work so small that waking the team would cost more: parts are done one after another.
+    /// As [`ThreadTeam::run_parts`] for work so small that waking the team would cost more: parts are done one after another.
     pub fn run_serially<P>(&self, parts: &mut [P], body: &(dyn Fn(usize, &mut P) + Sync)) {
         for (thread, part) in parts.iter_mut().enumerate() {
             body(thread, part);
@@ -177,7 +177,7 @@ impl<P> Parts<P> {
     }
 }
 
-// SAFETY: only handed to `Team::run_parts`, where every element is touched by one thread; `P: Send` there.
+// SAFETY: only handed to `ThreadTeam::run_parts`, where every element is touched by one thread; `P: Send` there.
 unsafe impl<P: Send> Sync for Parts<P> {}
 
 /// Cuts `slice` into consecutive pieces of the given lengths, one per thread.
@@ -223,17 +223,17 @@ pub fn groups(threads: usize, parts: usize) -> [usize; 2] {
 mod tests {
     use super::*;
 
-    fn teams() -> Vec<Team> {
-        let mut teams = vec![Team::single()];
+    fn teams() -> Vec<ThreadTeam> {
+        let mut teams = vec![ThreadTeam::single()];
         match crate::library::find() {
-            Ok(context) => teams.extend((1..=5).map(|threads| Team::of(&context, threads))),
+            Ok(context) => teams.extend((1..=5).map(|threads| ThreadTeam::of(&context, threads))),
             Err(error) => eprintln!("SKIPPED for teams of more than one thread: {error}"),
         }
         teams
     }
 
     /// Runs a body that notes which threads it was called for; returns how often each was.
-    fn calls(team: &Team) -> Vec<u32> {
+    fn calls(team: &ThreadTeam) -> Vec<u32> {
         let mut calls = vec![0u32; team.threads()];
         team.run_parts(&mut calls, &|_, count| *count += 1);
         calls

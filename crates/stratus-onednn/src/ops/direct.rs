@@ -52,11 +52,11 @@ fn candidate(
     weights: Option<&Desc>,
 ) -> Result<Option<Candidate>, String> {
     let Some((batch, input)) = around.channels_last()? else { return Ok(None) };
-    let machine = maker.machine;
-    let conv = DirectConv::new(around.conv, batch, input, machine.level, machine.team.clone());
+    let cpu = maker.cpu;
+    let conv = DirectConv::new(around.conv, batch, input, cpu.level, cpu.team.clone());
     let Some(conv) = conv else { return Ok(None) };
     let plain = Layout::plain(&around.conv.weight_shape());
-    let name = own_name("", machine, weights, &plain)?;
+    let name = own_name("", cpu, weights, &plain)?;
     let forward = matches!(pass, Pass::Forward { .. });
     // Gradients are f32, whatever the maps are.
     let weights_type = if forward { around.compute } else { DataType::F32 };

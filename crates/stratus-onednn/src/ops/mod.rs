@@ -26,8 +26,8 @@ pub(crate) use transfer::transfer;
 pub(crate) use update::linear as linear_update;
 
 use crate::ffi::{Argument, Attributes, Context, DataType, Desc, Kernel, PrimitiveDesc, Which, arg};
-use crate::native::elementwise::Machine;
-use crate::native::threads::Team;
+use crate::native::elementwise::CpuContext;
+use crate::native::threads::ThreadTeam;
 use stratus_engine::{Kernel as Step, Layout, Operands, StepKernel};
 use stratus_graph::ops::{Conv2d, Linear};
 
@@ -62,7 +62,7 @@ pub(crate) trait Own {
 
 impl Candidate {
     /// Makes the kernel.
-    pub fn build(&self, team: &Team) -> Result<Box<dyn StepKernel>, String> {
+    pub fn build(&self, team: &ThreadTeam) -> Result<Box<dyn StepKernel>, String> {
         let arguments =
             || self.operands.iter().map(|(arg, desc)| Argument { arg: *arg, desc }).collect::<Vec<_>>();
         Ok(match &self.run {
@@ -95,7 +95,7 @@ impl Candidate {
 /// A oneDNN primitive as a step.
 pub(crate) struct Primitive {
     kernel: Kernel,
-    team: Team,
+    team: ThreadTeam,
 }
 
 impl StepKernel for Primitive {
@@ -175,13 +175,13 @@ const OWN: &str = "stratus:";
 /// is how they lie where that is decided.
 pub(crate) fn own_name(
     family: &str,
-    machine: &Machine,
+    cpu: &CpuContext,
     lies: Option<&Desc>,
     takes: &Layout,
 ) -> Result<String, String> {
     let lies = lies.map(Desc::layout).transpose()?;
     let as_they_lie = lies.is_none_or(|lies| lies.same_bytes(takes));
-    Ok(format!("{OWN}{family}{}{}", machine.level.name(), if as_they_lie { "" } else { REORDERED }))
+    Ok(format!("{OWN}{family}{}{}", cpu.level.name(), if as_they_lie { "" } else { REORDERED }))
 }
 
 /// How many implementations of one primitive are looked at.
@@ -283,7 +283,7 @@ pub(crate) struct Maker<'a> {
     /// The library.
     pub context: &'a Context,
     /// What our own kernels run on.
-    pub machine: &'a Machine,
+    pub cpu: &'a CpuContext,
     /// Scratchpad by the caller, nothing fused.
     pub plain: Attributes,
     /// The same with a rectified result.

@@ -21,11 +21,11 @@ pub(crate) fn backward_data(
     weights: Option<&Desc>,
 ) -> Result<Option<Candidate>, String> {
     let Some([batch, outputs, inputs]) = around.matrices()? else { return Ok(None) };
-    let Some(product) = FewOutputsProduct::new(batch, outputs, inputs, maker.machine) else {
+    let Some(product) = FewOutputsProduct::new(batch, outputs, inputs, maker.cpu) else {
         return Ok(None);
     };
     let takes = rows_first(&around.weight_shape);
-    let name = own_name("", maker.machine, weights, &takes)?;
+    let name = own_name("", maker.cpu, weights, &takes)?;
     let weights = maker.context.strided(&takes.shape, around.compute, &takes.strides)?;
     let operands = vec![
         (arg::DIFF_DST, around.y.duplicate()?),

@@ -5,7 +5,7 @@ use super::linear::{Around, rows_first};
 use super::{Candidate, Maker, Own, REORDERED, Run, is_fallback};
 use crate::ffi::{Argument, DataType, Desc, Kernel, PrimitiveDesc, arg};
 use crate::native::simd::{Bf16, Element};
-use crate::native::threads::Team;
+use crate::native::threads::ThreadTeam;
 use stratus_engine::{Layout, Operands, StepKernel};
 
 /// A product of two matrices with a result in f32.
@@ -47,7 +47,7 @@ impl Product {
 struct Outer {
     product: Product,
     transposed: bool,
-    team: Team,
+    team: ThreadTeam,
     bias: bool,
     dtype: DataType,
 }
@@ -55,7 +55,7 @@ struct Outer {
 struct OuterKernel {
     product: Kernel,
     transposed: bool,
-    team: Team,
+    team: ThreadTeam,
     bias: bool,
     dtype: DataType,
 }
@@ -105,7 +105,7 @@ pub(crate) fn backward_weights(
     if bias {
         operands.push((arg::DIFF_BIAS, maker.context.strided(&[outputs], DataType::F32, &[1])?));
     }
-    let team = maker.machine.team.clone();
+    let team = maker.cpu.team.clone();
     let outer = Outer { product, transposed, team, bias, dtype: around.compute };
     Ok(Some(Candidate { name, run: Run::Own(Box::new(outer)), operands }))
 }

@@ -4,11 +4,11 @@
 use super::conv2d::{Around, bias as bias_of};
 use super::{Candidate, Maker, OWN, Own, Run};
 use crate::ffi::{DataType, Desc, arg};
-use crate::native::conv::panel_gradient::{Multiply, WeightGradient};
-use crate::native::conv::panels::{PanelConv, Task};
+use crate::native::conv::panel_gradient::{PanelArithmetic, PanelGradient};
+use crate::native::conv::panels::{ConvProblem, PanelConv};
 use crate::native::conv::tap_gradient::TapGradient;
-use crate::native::conv::tiles::{Avx512Bf16, Avx512F32, Unit};
-use crate::native::conv::window_gradient::{Products, WindowGradient};
+use crate::native::conv::tiles::{Avx512Bf16, Avx512F32, MatrixUnit};
+use crate::native::conv::window_gradient::{WindowArithmetic, WindowGradient};
 use std::sync::Arc;
 use stratus_engine::{Layout, Operands, StepKernel};
 
@@ -42,7 +42,7 @@ macro_rules! gradient_with_bias {
     )*};
 }
 
-gradient_with_bias!(WeightGradient on Multiply, WindowGradient on Products);
+gradient_with_bias!(PanelGradient on PanelArithmetic, WindowGradient on WindowArithmetic);
 
 impl Gradient for TapGradient {
     fn scratch_bytes(&self) -> usize {
@@ -68,7 +68,7 @@ pub(crate) fn forward(
     weights: Option<&Desc>,
 ) -> Result<Option<Candidate>, String> {
     let Some(unit) = amx(maker, around) else { return Ok(None) };
-    let make = |task: Task<'_>| Some(Pass::Forward { conv: PanelConv::forward(task)?, relu });
+    let make = |problem: ConvProblem<'_>| Some(Pass::Forward { conv: PanelConv::forward(problem)?, relu });
     candidate(maker, around, weights, around.compute, unit, unit.name(), &make)
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn backward_data(
     weights: Option<&Desc>,
 ) -> Result<Option<Candidate>, String> {
     let Some(unit) = amx(maker, around) else { return Ok(None) };
-    let make = |task: Task<'_>| Some(Pass::BackwardData(PanelConv::backward(task)?));
+    let make = |problem: ConvProblem<'_>| Some(Pass::BackwardData(PanelConv::backward(problem)?));
     candidate(maker, around, weights, around.compute, unit, unit.name(), &make)
 }
 
@@ -91,21 +91,21 @@ pub(crate) fn backward_weights(
 ) -> Result<Vec<Candidate>, String> {
     let mut candidates = Vec::new();
     if around.compute == DataType::F32 {
-        let Some(unit) = Avx512F32::of(maker.machine.level) else { return Ok(candidates) };
-        let level = maker.machine.level.name();
+        let Some(unit) = Avx512F32::of(maker.cpu.level) else { return Ok(candidates) };
+        let level = maker.cpu.level.name();
         let [panels, window] = ["panels", "window"].map(|family| format!("{family}:{level}"));
-        candidates.extend(gradient(maker, around, weights, unit, &panels, WeightGradient::new)?);
+        candidates.extend(gradient(maker, around, weights, unit, &panels, PanelGradient::new)?);
         candidates.extend(gradient(maker, around, weights, unit, &window, WindowGradient::new)?);
         return Ok(candidates);
     }
     let Some(unit) = fastest(maker, around) else { return Ok(candidates) };
-    candidates.extend(gradient(maker, around, weights, unit, unit.name(), WeightGradient::new)?);
+    candidates.extend(gradient(maker, around, weights, unit, unit.name(), PanelGradient::new)?);
     if let Some(unit) = amx(maker, around) {
         let name = format!("{}:taps", unit.name());
         candidates.extend(gradient(maker, around, weights, unit, &name, TapGradient::new)?);
     }
     if let Some(unit) = Avx512Bf16::of(maker.context) {
-        let name = format!("window:{}", Unit::Avx512(unit).name());
+        let name = format!("window:{}", MatrixUnit::Avx512(unit).name());
         candidates.extend(gradient(maker, around, weights, unit, &name, WindowGradient::new)?);
     }
     Ok(candidates)
@@ -118,21 +118,21 @@ fn gradient<U: Copy, G: Gradient + 'static>(
     weights: Option<&Desc>,
     unit: U,
     name: &str,
-    make: fn(Task<'_, U>) -> Option<G>,
+    make: fn(ConvProblem<'_, U>) -> Option<G>,
 ) -> Result<Option<Candidate>, String> {
-    let pass = |task: Task<'_, U>| Some(Pass::BackwardWeights(Arc::new(make(task)?)));
+    let pass = |problem: ConvProblem<'_, U>| Some(Pass::BackwardWeights(Arc::new(make(problem)?)));
     candidate(maker, around, weights, DataType::F32, unit, name, &pass)
 }
 
 /// What multiplies bf16: the slower units are of no use beside the fastest.
-fn fastest(maker: &Maker<'_>, around: &Around<'_>) -> Option<Unit> {
-    (around.compute == DataType::Bf16).then(|| Unit::all(maker.context).next()).flatten()
+fn fastest(maker: &Maker<'_>, around: &Around<'_>) -> Option<MatrixUnit> {
+    (around.compute == DataType::Bf16).then(|| MatrixUnit::all(maker.context).next()).flatten()
 }
 
 /// AMX alone. Without it the library's forward passes and gradients of inputs run at what the processor has; only its gradients of weights fall behind
 /// (docs/benchmarks/kernels.md).
-fn amx(maker: &Maker<'_>, around: &Around<'_>) -> Option<Unit> {
-    fastest(maker, around).filter(|unit| matches!(unit, Unit::Amx(_)))
+fn amx(maker: &Maker<'_>, around: &Around<'_>) -> Option<MatrixUnit> {
+    fastest(maker, around).filter(|unit| matches!(unit, MatrixUnit::Amx(_)))
 }
 
 /// `dtype` is the type of the weights, or of their gradient. They are taken, or made, as they lie.
@@ -143,14 +143,14 @@ fn candidate<U>(
     dtype: DataType,
     unit: U,
     name: &str,
-    make: &dyn Fn(Task<'_, U>) -> Option<Pass>,
+    make: &dyn Fn(ConvProblem<'_, U>) -> Option<Pass>,
 ) -> Result<Option<Candidate>, String> {
     let Some((batch, input)) = around.channels_last()? else { return Ok(None) };
     let conv = around.conv;
     let plain = Layout::plain(&conv.weight_shape());
     let lie = weights.map(Desc::layout).transpose()?.unwrap_or_else(|| plain.clone());
-    let task = Task { conv, batch, input, weights: &lie, unit, machine: maker.machine };
-    let Some(pass) = make(task) else { return Ok(None) };
+    let problem = ConvProblem { conv, batch, input, weights: &lie, unit, cpu: maker.cpu };
+    let Some(pass) = make(problem) else { return Ok(None) };
     let weights = match weights {
         Some(weights) => weights.duplicate()?,
         None => maker.context.strided(&plain.shape, dtype, &plain.strides)?,

@@ -25,10 +25,10 @@ pub(crate) fn transfer(
     let operands = vec![(arg::SRC, from.duplicate()?), (arg::DST, to.duplicate()?)];
     let library = maker.context.reorder(from, to, &maker.plain);
     let slow = library.as_ref().map_or(true, |desc| is_slow(&desc.implementation()));
-    if let Some(relayout) = Relayout::new(&from.layout()?, &to.layout()?, maker.machine)
+    if let Some(relayout) = Relayout::new(&from.layout()?, &to.layout()?, maker.cpu)
         && (slow || relayout.transposes())
     {
-        let name = format!("{OWN}{}", maker.machine.level.name());
+        let name = format!("{OWN}{}", maker.cpu.level.name());
         return Ok(Candidate { name, operands, run: Run::Own(Box::new(Moved { relayout, dtypes })) });
     }
     let desc = library?;

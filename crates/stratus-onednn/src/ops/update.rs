@@ -5,7 +5,7 @@ use super::linear::{Around, rows_first};
 use super::outer::{Product, by_columns, sum_rows};
 use super::{Candidate, Maker, Own, Run};
 use crate::ffi::{DataType, Kernel, arg};
-use crate::native::elementwise::{Machine, Rates};
+use crate::native::elementwise::{CpuContext, Rates};
 use crate::native::simd::{Bf16, Element};
 use stratus_engine::ops::SgdUpdate;
 use stratus_engine::{Layout, Operands, StepKernel};
@@ -34,7 +34,7 @@ struct How {
     bias: bool,
     copied: bool,
     sgd: SgdUpdate,
-    machine: Machine,
+    cpu: CpuContext,
     dtype: DataType,
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn linear(
         bias: around.bias,
         copied,
         sgd,
-        machine: maker.machine.clone(),
+        cpu: maker.cpu.clone(),
         dtype: around.compute,
     };
     let update = Update { products, how };
@@ -136,7 +136,7 @@ impl UpdateKernel {
             else {
                 return Err("there is no product for its rows".to_owned());
             };
-            self.how.machine.team.adopt();
+            self.how.cpu.team.adopt();
             // Its columns, without what lies between them.
             let range = start * size_of::<E>()..(start + count) * size_of::<E>();
             let columns_of_block =
@@ -147,7 +147,7 @@ impl UpdateKernel {
             let range = start * columns..(start + count) * columns;
             let copy = if self.how.copied { &mut copy[range.clone()] } else { &mut [] };
             let gradient = bytemuck::cast_slice(made);
-            self.how.machine.sgd(rates, gradient, &mut parameter[range.clone()], &mut velocity[range], copy);
+            self.how.cpu.sgd(rates, gradient, &mut parameter[range.clone()], &mut velocity[range], copy);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 use super::conv2d::{Around, bias, hint, is_hazardous, weight_shape, window};
 use super::{Candidate, Maker, Own, Run, is_fallback, transfer};
 use crate::ffi::{Argument, DataType, Desc, Kernel, PrimitiveDesc, Propagation, Which, arg};
-use crate::native::threads::Team;
+use crate::native::threads::ThreadTeam;
 use stratus_engine::backend::Tile;
 use stratus_engine::{Layout, Operands, StepKernel};
 
@@ -35,13 +35,13 @@ impl Operand {
 struct Wide {
     desc: PrimitiveDesc,
     operands: Vec<Operand>,
-    team: Team,
+    team: ThreadTeam,
 }
 
 struct WideKernel {
     kernel: Kernel,
     operands: Vec<MovedOperand>,
-    team: Team,
+    team: ThreadTeam,
 }
 
 /// What an [`Operand`] is while running.
@@ -187,7 +187,7 @@ impl<'a> WideMaker<'a> {
             of_step.insert(at, (arg, bias));
         }
         let name = format!("{PREFIX}{}", desc.implementation());
-        let wide = Wide { desc, operands, team: self.maker.machine.team.clone() };
+        let wide = Wide { desc, operands, team: self.maker.cpu.team.clone() };
         Ok(Some(Candidate { name, run: Run::Own(Box::new(wide)), operands: of_step }))
     }
 }

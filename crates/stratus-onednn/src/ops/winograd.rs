@@ -3,9 +3,9 @@
 use super::conv2d::{Around, bias as bias_of};
 use super::{Candidate, Maker, Own, Run, own_name};
 use crate::ffi::{DataType, Desc, arg};
-use crate::native::conv::winograd::{Pass, WinogradConv, WinogradGradient, Words};
+use crate::native::conv::winograd::{Int16Products, Pass, WinogradConv, WinogradGradient};
 use crate::native::lanes::LaneElement;
-use crate::native::simd::{Bf16, Instructions};
+use crate::native::simd::{Bf16, Isa};
 use stratus_engine::{Layout, Operands, StepKernel};
 
 /// Names of the ways: with products of floats, and of whole numbers, for maps of bf16.
@@ -54,8 +54,8 @@ fn conv(
 ) -> Result<Vec<Candidate>, String> {
     let Some((batch, input)) = worth_a_try(maker, around)? else { return Ok(Vec::new()) };
     let bias = around.conv.bias && pass == Pass::Forward;
-    let candidate = |family: &str, words: Option<Words>| {
-        let conv = WinogradConv::new(around.conv, pass, batch, input, words, maker.machine);
+    let candidate = |family: &str, words: Option<Int16Products>| {
+        let conv = WinogradConv::new(around.conv, pass, batch, input, words, maker.cpu);
         let Some(conv) = conv else { return Ok(None) };
         let (name, lie) = plain_weights(maker, around, family, around.compute, weights)?;
         let (x, y) = (around.x.duplicate()?, around.y.duplicate()?);
@@ -70,7 +70,7 @@ fn conv(
         Ok::<_, String>(Some(Candidate { name, run: Run::Own(Box::new(own)), operands }))
     };
     let wanted = around.compute == DataType::Bf16 && maker.context.has_vnni();
-    let words = Words::detect(maker.machine.level).filter(|_| wanted);
+    let words = Int16Products::detect(maker.cpu.level).filter(|_| wanted);
     let on_words = words.map(|words| candidate(ON_WORDS, Some(words))).transpose()?.flatten();
     Ok(candidate(ON_FLOATS, None)?.into_iter().chain(on_words).collect())
 }
@@ -82,7 +82,7 @@ pub(super) fn backward_weights(
     weights: Option<&Desc>,
 ) -> Result<Option<Candidate>, String> {
     let Some((batch, input)) = worth_a_try(maker, around)? else { return Ok(None) };
-    let Some(gradient) = WinogradGradient::new(around.conv, batch, input, maker.machine) else {
+    let Some(gradient) = WinogradGradient::new(around.conv, batch, input, maker.cpu) else {
         return Ok(None);
     };
     let (name, lie) = plain_weights(maker, around, ON_FLOATS, DataType::F32, weights)?;
@@ -97,7 +97,7 @@ pub(super) fn backward_weights(
 /// which has maps of bf16, multiplies faster than they save.
 fn worth_a_try(maker: &Maker<'_>, around: &Around<'_>) -> Result<Option<(usize, [usize; 2])>, String> {
     let on_tiles = around.compute == DataType::Bf16 && maker.context.has_amx();
-    if on_tiles || maker.machine.level.instructions() != Instructions::Avx512 {
+    if on_tiles || maker.cpu.level.isa() != Isa::Avx512 {
         return Ok(None);
     }
     around.channels_last()
@@ -112,7 +112,7 @@ fn plain_weights(
     weights: Option<&Desc>,
 ) -> Result<(String, Desc), String> {
     let plain = Layout::plain(&around.conv.weight_shape());
-    let name = own_name(family, maker.machine, weights, &plain)?;
+    let name = own_name(family, maker.cpu, weights, &plain)?;
     Ok((name, maker.context.strided(&plain.shape, dtype, &plain.strides)?))
 }
 

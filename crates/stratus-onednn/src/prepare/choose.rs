@@ -94,7 +94,7 @@ impl Builder<'_> {
         Ok(PreparedStep {
             implementation: candidate.name.clone(),
             scratch_bytes: candidate.scratch_bytes(),
-            kernel: candidate.build(&self.backend.machine.team)?,
+            kernel: candidate.build(&self.backend.cpu.team)?,
         })
     }
 
@@ -104,7 +104,7 @@ impl Builder<'_> {
         step: &Step,
         candidates: &[Candidate],
     ) -> Result<Vec<Duration>, String> {
-        let team = &self.backend.machine.team;
+        let team = &self.backend.cpu.team;
         let on_tiles = |candidate: &Candidate| !candidate.is_own() && runs_on_tiles(&candidate.name);
         let tiles = fills_tiles(&step.kernel) && candidates.iter().any(on_tiles);
         let unrolls = is_convolution(&step.kernel);

@@ -201,10 +201,9 @@ impl<'a> Builder<'a> {
         bench: &'a mut Bench,
         map_layout: &str,
     ) -> Result<Self, EngineError> {
-        let (context, machine) = (&backend.context, &backend.machine);
+        let (context, cpu) = (&backend.context, &backend.cpu);
         let attributes = |relu| context.attributes(relu).map_err(unprepared);
-        let maker =
-            Maker { context, machine, plain: attributes(false)?, relu: attributes(true)?, wanted: None };
+        let maker = Maker { context, cpu, plain: attributes(false)?, relu: attributes(true)?, wanted: None };
         let mut program = source.clone();
         program.steps.clear();
         program.sections.clear();

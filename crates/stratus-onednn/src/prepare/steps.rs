@@ -440,10 +440,10 @@ impl Builder<'_> {
         let around: Vec<_> =
             operands.iter().map(|(value, layout)| (&value.shape, value.dtype, layout)).collect();
         let key = key(&format!("{:?} {around:?}", step.kernel));
-        let kernel = ops::native(&self.backend.machine, &step, operands.clone())?;
+        let kernel = ops::native(&self.backend.cpu, &step, operands.clone())?;
         if measure {
             sizes.push(kernel.scratch_bytes);
-            let measured = ops::native(&self.backend.machine, &step, operands)?.kernel;
+            let measured = ops::native(&self.backend.cpu, &step, operands)?.kernel;
             self.time +=
                 self.bench.time(&self.backend.measured, key, Contender { kernel: measured, sizes })?
                     * self.tiles as u32;

@@ -8,8 +8,8 @@
 use super::direct_forward::forward_rows;
 use super::direct_gradient::gradient_rows;
 use crate::native::lanes::{LANES, LaneElement, Lanes};
-use crate::native::simd::{Element, Instructions, Level};
-use crate::native::threads::{MAX_THREADS, Team, cut, split};
+use crate::native::simd::{Element, Isa, Level};
+use crate::native::threads::{MAX_THREADS, ThreadTeam, cut, split};
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
 
@@ -51,7 +51,7 @@ pub struct DirectConv {
     /// [`Self::row_stretches`].
     stretches: Vec<Stretch>,
     level: Level,
-    team: Team,
+    team: ThreadTeam,
 }
 
 /// Pixels of one channel and remainder that a row of input fills in.
@@ -90,7 +90,13 @@ impl<'a> Ring<'a> {
 impl DirectConv {
     /// The convolution of a batch of `input` sized maps; `None` where another kernel has to do it.
     #[must_use]
-    pub fn new(conv: &Conv2d, batch: usize, input: [usize; 2], level: Level, team: Team) -> Option<Self> {
+    pub fn new(
+        conv: &Conv2d,
+        batch: usize,
+        input: [usize; 2],
+        level: Level,
+        team: ThreadTeam,
+    ) -> Option<Self> {
         let output = conv.output_size(input).ok()?;
         let taps = conv.in_channels.checked_mul(conv.kernel[0])?.checked_mul(conv.kernel[1])?;
         let suits = conv.groups == 1
@@ -138,7 +144,7 @@ impl DirectConv {
 
     /// Whether registers are as wide and as many as AVX-512's.
     pub(crate) fn is_wide(&self) -> bool {
-        self.level.instructions() == Instructions::Avx512
+        self.level.isa() == Isa::Avx512
     }
 
     pub(crate) fn taps(&self) -> usize {

@@ -55,7 +55,7 @@ fn check(conv: &Conv2d, batch: usize, input: [usize; 2]) {
     let bias_gradient: Vec<f32> =
         (0..bias.len()).map(|o| y.iter().skip(o).step_by(bias.len()).sum()).collect();
     for level in Level::all() {
-        let Some(direct) = DirectConv::new(conv, batch, input, level, Team::single()) else {
+        let Some(direct) = DirectConv::new(conv, batch, input, level, ThreadTeam::single()) else {
             panic!("{conv:?} is refused")
         };
         // What lies in scratch means nothing.
@@ -107,7 +107,7 @@ fn every_level_computes_the_definition() {
 fn what_it_cannot_do_is_left_to_others() {
     let refused = |conv: Conv2d, input| {
         let level = Level::detect([true, true]);
-        assert!(DirectConv::new(&conv, 1, input, level, Team::single()).is_none(), "{conv:?}");
+        assert!(DirectConv::new(&conv, 1, input, level, ThreadTeam::single()).is_none(), "{conv:?}");
     };
     refused(Conv2d::new(1, 12, 3, 1, 1), [8, 8]);
     refused(Conv2d::new(64, 64, 3, 1, 1), [8, 8]);

@@ -12,14 +12,14 @@
 mod multiply;
 mod pack;
 
-pub use multiply::Multiply;
+pub use multiply::PanelArithmetic;
 
-use super::panels::Task;
+use super::panels::ConvProblem;
 use super::taps::Axis;
 use super::tiles::{BLOCK, ROWS, STEPS, SUMS};
-use crate::native::elementwise::Machine;
+use crate::native::elementwise::CpuContext;
 use crate::native::relayout::Relayout;
-use crate::native::simd::{Instructions, ask_for_later};
+use crate::native::simd::{Isa, ask_for_later};
 use crate::native::threads::{MAX_THREADS, cut, groups, piece, split};
 use std::ops::Range;
 use stratus_engine::Layout;
@@ -39,7 +39,7 @@ const SMALL: usize = 1 << 20;
 
 /// The gradient of the weights of one convolution.
 #[derive(Clone)]
-pub struct WeightGradient<U> {
+pub struct PanelGradient<U> {
     channels: usize,
     filters: usize,
     batch: usize,
@@ -52,7 +52,7 @@ pub struct WeightGradient<U> {
     /// From the sums to the gradient.
     gather: Relayout,
     unit: U,
-    machine: Machine,
+    cpu: CpuContext,
 }
 
 /// Part of the batch.
@@ -107,11 +107,11 @@ struct Share<'a> {
     x: &'a mut [f32],
 }
 
-impl<U: Multiply> WeightGradient<U> {
-    /// The gradient of the weights, to lie as the task says; `None` where another kernel has to make it.
+impl<U: PanelArithmetic> PanelGradient<U> {
+    /// The gradient of the weights, to lie as the problem says; `None` where another kernel has to make it.
     #[must_use]
-    pub fn new(task: Task<'_, U>) -> Option<Self> {
-        let Task { conv, batch, input, weights: takes, unit, machine } = task;
+    pub fn new(problem: ConvProblem<'_, U>) -> Option<Self> {
+        let ConvProblem { conv, batch, input, weights: takes, unit, cpu } = problem;
         conv.output_size(input).ok()?;
         let (batch, input) =
             if sees_one_pixel(conv) { in_whole_tiles::<U>(batch, input) } else { (batch, input) };
@@ -119,7 +119,7 @@ impl<U: Multiply> WeightGradient<U> {
         let suits = conv.groups == 1
             && conv.in_channels >= ROWS
             && conv.out_channels >= ROWS
-            && machine.level.instructions() == Instructions::Avx512
+            && cpu.level.isa() == Isa::Avx512
             && conv.kernel[0] <= MOST_ROWS
             && takes.shape == conv.weight_shape();
         if !suits || batch == 0 {
@@ -159,10 +159,10 @@ impl<U: Multiply> WeightGradient<U> {
             batch,
             axes,
             chunk,
-            groups: groups(machine.team.threads(), if small { 1 } else { blocks[0] }),
-            gather: Relayout::new(&sums, takes, machine)?,
+            groups: groups(cpu.team.threads(), if small { 1 } else { blocks[0] }),
+            gather: Relayout::new(&sums, takes, cpu)?,
             unit,
-            machine: machine.clone(),
+            cpu: cpu.clone(),
         })
     }
 
@@ -253,7 +253,7 @@ impl<U: Multiply> WeightGradient<U> {
         self.add_up(x, dy, !db.is_empty(), sums, rest);
         let (first, others) = sums.split_at_mut(all);
         for other in others.chunks_exact(all) {
-            self.machine.accumulate(other, first);
+            self.cpu.accumulate(other, first);
         }
         self.gather.run(first, dw);
         self.bias(rest, db);
@@ -285,7 +285,7 @@ impl<U: Multiply> WeightGradient<U> {
         let mut shares = self.cut(sums, scratch);
         let threads = self.groups[0] * self.groups[1];
         let chunks: usize = self.chunks().iter().product();
-        self.machine.team.run_parts(&mut shares[..threads], &|thread, share| {
+        self.cpu.team.run_parts(&mut shares[..threads], &|thread, share| {
             share.sums.fill(0.0);
             share.bias.fill(0.0);
             let filters = self.filters_of(thread);
@@ -417,7 +417,7 @@ fn sees_one_pixel(conv: &Conv2d) -> bool {
 }
 
 /// The pixels of all images as one image, of rows that leave no term of a tile empty, where that is possible.
-fn in_whole_tiles<U: Multiply>(batch: usize, [height, width]: [usize; 2]) -> (usize, [usize; 2]) {
+fn in_whole_tiles<U: PanelArithmetic>(batch: usize, [height, width]: [usize; 2]) -> (usize, [usize; 2]) {
     let pixels = batch * height * width;
     let widths = std::iter::successors(Some(U::TERMS), |width| Some(width / 2));
     let mut widths = widths.take_while(|&width| width >= U::GROUP);

@@ -3,14 +3,14 @@
 use super::*;
 use crate::library;
 use crate::native::conv::direct::tests::{each_product, numbers};
-use crate::native::conv::tiles::{Avx512F32, TERMS, TILE, Unit};
+use crate::native::conv::tiles::{Avx512F32, MatrixUnit, TERMS, TILE};
 use crate::native::simd::{Bf16, Element, Level};
-use crate::native::threads::Team;
+use crate::native::threads::ThreadTeam;
 use stratus_graph::ops::Conv2d;
 
 /// All that multiplies tiles here; without any these tests check nothing, and say so.
-pub fn units() -> Vec<Unit> {
-    let units: Vec<Unit> = library::find().iter().flat_map(Unit::all).collect();
+pub fn units() -> Vec<MatrixUnit> {
+    let units: Vec<MatrixUnit> = library::find().iter().flat_map(MatrixUnit::all).collect();
     if units.is_empty() {
         eprintln!("SKIPPED: no bf16");
     }
@@ -54,16 +54,15 @@ fn check_all(conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layout) {
     floats().into_iter().for_each(|unit| check(unit, conv, batch, input, takes));
 }
 
-fn check<U: Multiply>(unit: U, conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layout) {
+fn check<U: PanelArithmetic>(unit: U, conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layout) {
     let (maps, expected) = maps_and_gradient(conv, batch, input, takes);
     let filters = conv.out_channels;
     let bias: Vec<f32> = (0..filters).map(|o| maps[1].iter().skip(o).step_by(filters).sum()).collect();
     let [x, dy] = rounded(&maps);
     for threads in 1..=4 {
-        let machine = Machine { team: Team::in_turn(threads), level: Level::detect([true, true]) };
+        let cpu = CpuContext { team: ThreadTeam::in_turn(threads), level: Level::detect([true, true]) };
         let gradient =
-            WeightGradient::new(Task { conv, batch, input, weights: takes, unit, machine: &machine })
-                .unwrap();
+            PanelGradient::new(ConvProblem { conv, batch, input, weights: takes, unit, cpu: &cpu }).unwrap();
         // What lies in scratch means nothing.
         let mut scratch = vec![f32::NAN; gradient.scratch_bytes() / 4];
         let (mut dw, mut db) = (vec![f32::NAN; takes.elements()], vec![f32::NAN; filters]);
@@ -151,15 +150,15 @@ fn the_gradient_lies_as_it_is_wanted() {
 #[test]
 fn what_it_cannot_do_is_left_to_others() {
     let refused = |conv: Conv2d, input, level| {
-        let machine = Machine { team: Team::single(), level };
+        let cpu = CpuContext { team: ThreadTeam::single(), level };
         let takes = Layout::plain(&conv.weight_shape());
         for unit in units() {
-            let task = Task { conv: &conv, batch: 1, input, weights: &takes, unit, machine: &machine };
-            assert!(WeightGradient::new(task).is_none(), "{conv:?}");
+            let problem = ConvProblem { conv: &conv, batch: 1, input, weights: &takes, unit, cpu: &cpu };
+            assert!(PanelGradient::new(problem).is_none(), "{conv:?}");
         }
         if let Some(unit) = floats() {
-            let task = Task { conv: &conv, batch: 1, input, weights: &takes, unit, machine: &machine };
-            assert!(WeightGradient::new(task).is_none(), "{conv:?}");
+            let problem = ConvProblem { conv: &conv, batch: 1, input, weights: &takes, unit, cpu: &cpu };
+            assert!(PanelGradient::new(problem).is_none(), "{conv:?}");
         }
     };
     let [most, less] = [[true, true], [true, false]].map(Level::detect);
@@ -178,9 +177,9 @@ fn rows_and_pairs_hold_the_same_gradient() {
         let takes = Layout::plain(&conv.weight_shape());
         let (maps, _) = maps_and_gradient(&conv, batch, input, &takes);
         let [_, dy] = rounded(&maps);
-        let machine = Machine { team: Team::single(), level: Level::detect([true, true]) };
-        let task = Task { conv: &conv, batch, input, weights: &takes, unit, machine: &machine };
-        let gradient = WeightGradient::new(task).unwrap();
+        let cpu = CpuContext { team: ThreadTeam::single(), level: Level::detect([true, true]) };
+        let problem = ConvProblem { conv: &conv, batch, input, weights: &takes, unit, cpu: &cpu };
+        let gradient = PanelGradient::new(problem).unwrap();
         let filters = 0..gradient.blocks()[0];
         let [of_bias, of_dy, _] = gradient.scratch(filters.len());
         for number in 0..gradient.chunks().iter().product() {
@@ -192,7 +191,7 @@ fn rows_and_pairs_hold_the_same_gradient() {
                 gradient.pack_output_by_filters(&chunk, &filters, &dy, &mut in_rows, Some(&mut row_sums));
                 gradient.pack_output_by_terms(&chunk, &filters, &dy, &mut in_pairs, Some(&mut pair_sums));
             }
-            let panel = WeightGradient::<Unit>::output_panel(chunk.terms);
+            let panel = PanelGradient::<MatrixUnit>::output_panel(chunk.terms);
             for half in 0..2 * filters.len() {
                 for term in 0..chunk.terms.next_multiple_of(TERMS) {
                     let tile = half * panel + term / TERMS * TILE;

@@ -8,11 +8,11 @@
 //! The gradient of the input is such a convolution of the output's gradient, one for each remainder of the pixels by the stride.
 
 use super::taps::Axis;
-use super::tiles::{BLOCK, GAP, ROWS, SUMS, Steps, TERMS, TILE, Unit, load, mask};
-use crate::native::elementwise::Machine;
+use super::tiles::{BLOCK, GAP, MatrixUnit, ROWS, SUMS, Steps, TERMS, TILE, load, mask};
+use crate::native::elementwise::CpuContext;
 use crate::native::lanes::{self, LANES, Lanes};
 use crate::native::relayout::Relayout;
-use crate::native::simd::{Bf16, Instructions};
+use crate::native::simd::{Bf16, Isa};
 use crate::native::threads::{cut, groups, piece, split};
 use std::arch::x86_64::_mm512_storeu_si512;
 use std::ops::Range;
@@ -27,7 +27,7 @@ const SMALL: usize = 1 << 19;
 
 /// What a kernel is wanted for.
 #[derive(Clone, Copy)]
-pub struct Task<'a, U = Unit> {
+pub struct ConvProblem<'a, U = MatrixUnit> {
     /// Attributes.
     pub conv: &'a Conv2d,
     /// Images.
@@ -39,7 +39,7 @@ pub struct Task<'a, U = Unit> {
     /// What multiplies.
     pub unit: U,
     /// Where to run.
-    pub machine: &'a Machine,
+    pub cpu: &'a CpuContext,
 }
 
 /// A convolution, or the gradient of its input.
@@ -58,8 +58,8 @@ pub struct PanelConv {
     weights: usize,
     /// Elements of the tiles for 32 channels of the result.
     block: usize,
-    unit: Unit,
-    machine: Machine,
+    unit: MatrixUnit,
+    cpu: CpuContext,
 }
 
 /// What the pixels of a result have in common that lie a stride apart.
@@ -176,38 +176,38 @@ struct Finish<'a> {
 impl PanelConv {
     /// A convolution; `None` where another kernel has to do it.
     #[must_use]
-    pub fn forward(task: Task<'_>) -> Option<Self> {
-        let (conv, input) = (task.conv, task.input);
+    pub fn forward(problem: ConvProblem<'_>) -> Option<Self> {
+        let (conv, input) = (problem.conv, problem.input);
         let output = conv.output_size(input).ok()?;
         let axis = |axis: usize| Axis::forward(conv, axis, [input[axis], output[axis]]);
-        Self::new(task, [1, 0], [input, output], vec![[axis(0), axis(1)]])
+        Self::new(problem, [1, 0], [input, output], vec![[axis(0), axis(1)]])
     }
 
     /// The gradient of a convolution's input; `None` where another kernel has to make it.
     #[must_use]
-    pub fn backward(task: Task<'_>) -> Option<Self> {
-        let (conv, input) = (task.conv, task.input);
+    pub fn backward(problem: ConvProblem<'_>) -> Option<Self> {
+        let (conv, input) = (problem.conv, problem.input);
         let output = conv.output_size(input).ok()?;
         let axis = |axis: usize, first: usize| Axis::backward(conv, axis, [input[axis], output[axis]], first);
         let firsts = (0..conv.stride[0]).flat_map(|y| (0..conv.stride[1]).map(move |x| [y, x]));
         let phases = firsts.map(|[y, x]| [axis(0, y), axis(1, x)]).collect();
-        Self::new(task, [0, 1], [output, input], phases)
+        Self::new(problem, [0, 1], [output, input], phases)
     }
 
     /// `dimensions` are those of the weights that are summed over and that are made.
     fn new(
-        task: Task<'_>,
+        problem: ConvProblem<'_>,
         dimensions: [usize; 2],
         maps: [[usize; 2]; 2],
         axes: Vec<[Axis; 2]>,
     ) -> Option<Self> {
-        let Task { conv, batch, weights, unit, machine, .. } = task;
+        let ConvProblem { conv, batch, weights, unit, cpu, .. } = problem;
         let shape = conv.weight_shape();
         let channels = dimensions.map(|dimension| shape[dimension]);
         let suits = conv.groups == 1
             && batch > 0
             && channels.iter().all(|&channels| channels >= ROWS)
-            && machine.level.instructions() == Instructions::Avx512
+            && cpu.level.isa() == Isa::Avx512
             && weights.shape == shape;
         if !suits {
             return None;
@@ -224,12 +224,12 @@ impl PanelConv {
         let blocks = vec![(of_made, 2), (of_terms, ROWS), (of_made, ROWS), (of_terms, 2)];
         let tiles = Layout { tag: "tiles".to_owned(), shape: weights.shape.clone(), padded, strides, blocks };
         let small = tiles.elements() * size_of::<Bf16>() <= SMALL;
-        let groups = groups(machine.team.threads(), if small { 1 } else { made });
+        let groups = groups(cpu.team.threads(), if small { 1 } else { made });
         let axes = axes.into_iter().filter(|axes| axes.iter().all(|axis| axis.count > 0));
         let phases = axes.map(|[y, x]| Phase::new(y, x, batch, [terms, columns, groups[1]])).collect();
-        let (gather, weights) = (Relayout::new(weights, &tiles, machine)?, tiles.elements());
-        let machine = machine.clone();
-        Some(Self { channels, batch, phases, groups, maps, gather, weights, block, unit, machine })
+        let (gather, weights) = (Relayout::new(weights, &tiles, cpu)?, tiles.elements());
+        let cpu = cpu.clone();
+        Some(Self { channels, batch, phases, groups, maps, gather, weights, block, unit, cpu })
     }
 
     /// Elements of a thread's panels.
@@ -260,7 +260,7 @@ impl PanelConv {
         let y = Map { start: y.as_mut_ptr(), elements: y.len() };
         let threads = self.groups[0] * self.groups[1];
         let mut parts = cut(scratch, (0..threads).map(|_| self.panels()));
-        self.machine.team.run_parts(&mut parts[..threads], &|thread, panels| {
+        self.cpu.team.run_parts(&mut parts[..threads], &|thread, panels| {
             let channels = split(self.channels[1].div_ceil(BLOCK), self.groups[0], thread % self.groups[0]);
             let finish = Finish { bias, relu };
             // SAFETY: the level is the proof of AVX-512 (`new`). Threads of the same group by chunks make different channels, those of different

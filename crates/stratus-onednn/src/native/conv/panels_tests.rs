@@ -4,14 +4,14 @@ use super::*;
 use crate::native::conv::direct::tests::{each_product, numbers};
 use crate::native::conv::panel_gradient::tests::{cases, units};
 use crate::native::simd::{Element, Level};
-use crate::native::threads::Team;
+use crate::native::threads::ThreadTeam;
 
 fn bf16(values: &[f32]) -> Vec<Bf16> {
     values.iter().map(|&value| Bf16::store(value)).collect()
 }
 
 /// Both passes, against the definition: all sums are exact until they are rounded to bf16.
-fn check(unit: Unit, conv: &Conv2d, batch: usize, input: [usize; 2], lie: &Layout) {
+fn check(unit: MatrixUnit, conv: &Conv2d, batch: usize, input: [usize; 2], lie: &Layout) {
     let [height, width] = conv.output_size(input).unwrap();
     let x = numbers(batch * input[0] * input[1] * conv.in_channels, 1);
     let dy = numbers(batch * height * width * conv.out_channels, 2);
@@ -27,8 +27,8 @@ fn check(unit: Unit, conv: &Conv2d, batch: usize, input: [usize; 2], lie: &Layou
     lie.for_each(&lie.shape, |at, from| weights[at] = plain[from]);
     let [x, dy, weights] = [&x, &dy, &weights].map(|values| bf16(values));
     for threads in 1..=4 {
-        let machine = Machine { team: Team::in_turn(threads), level: Level::detect([true, true]) };
-        let task = Task { conv, batch, input, weights: lie, unit, machine: &machine };
+        let cpu = CpuContext { team: ThreadTeam::in_turn(threads), level: Level::detect([true, true]) };
+        let problem = ConvProblem { conv, batch, input, weights: lie, unit, cpu: &cpu };
         let run = |kernel: &PanelConv, from: &[Bf16], bias: &[f32], relu: bool, expected: &[f32]| {
             // What lies in scratch means nothing.
             let mut scratch = vec![Bf16::store(f32::NAN); kernel.scratch_bytes() / 2];
@@ -38,12 +38,12 @@ fn check(unit: Unit, conv: &Conv2d, batch: usize, input: [usize; 2], lie: &Layou
             let expected = bf16(&expected.iter().map(|value| value.max(floor)).collect::<Vec<_>>());
             assert!(got == expected, "{conv:?} {input:?} {threads} threads {:?}", kernel.channels);
         };
-        let forward = PanelConv::forward(task).unwrap();
+        let forward = PanelConv::forward(problem).unwrap();
         run(&forward, &x, &bias, false, &y);
         run(&forward, &x, &bias, true, &y);
         let without: Vec<f32> = y.iter().enumerate().map(|(at, y)| y - bias[at % bias.len()]).collect();
         run(&forward, &x, &[], false, &without);
-        run(&PanelConv::backward(task).unwrap(), &dy, &[], false, &dx);
+        run(&PanelConv::backward(problem).unwrap(), &dy, &[], false, &dx);
     }
 }
 
@@ -75,12 +75,12 @@ fn maps_larger_than_a_chunk_and_weights_larger_than_a_cache() {
 #[test]
 fn what_it_cannot_do_is_left_to_others() {
     let refused = |conv: Conv2d, input, level| {
-        let machine = Machine { team: Team::single(), level };
+        let cpu = CpuContext { team: ThreadTeam::single(), level };
         let weights = Layout::plain(&conv.weight_shape());
         for unit in units() {
-            let task = Task { conv: &conv, batch: 1, input, weights: &weights, unit, machine: &machine };
-            assert!(PanelConv::forward(task).is_none(), "{conv:?}");
-            assert!(PanelConv::backward(task).is_none(), "{conv:?}");
+            let problem = ConvProblem { conv: &conv, batch: 1, input, weights: &weights, unit, cpu: &cpu };
+            assert!(PanelConv::forward(problem).is_none(), "{conv:?}");
+            assert!(PanelConv::backward(problem).is_none(), "{conv:?}");
         }
     };
     let [most, less] = [[true, true], [true, false]].map(Level::detect);

@@ -7,12 +7,12 @@
 //!
 //! Outputs that are border count too, with a gradient of zero.
 
-use super::panels::Task;
+use super::panels::ConvProblem;
 use super::tiles::amx::{Amx, Registers};
-use super::tiles::{ROWS, TERMS, TILE, TILE_SUMS, Unit};
-use crate::native::elementwise::Machine;
+use super::tiles::{MatrixUnit, ROWS, TERMS, TILE, TILE_SUMS};
+use crate::native::elementwise::CpuContext;
 use crate::native::lanes::transpose;
-use crate::native::simd::{Bf16, Instructions};
+use crate::native::simd::{Bf16, Isa};
 use crate::native::threads::{MAX_THREADS, cut, piece, split};
 use std::arch::x86_64::{
     _mm256_loadu_si256, _mm512_castsi256_si512, _mm512_inserti64x4, _mm512_loadu_si512,
@@ -44,7 +44,7 @@ pub struct TapGradient {
     /// Where each weight's gradient goes, and which sum it is.
     gather: Vec<[usize; 2]>,
     amx: Amx,
-    machine: Machine,
+    cpu: CpuContext,
 }
 
 /// What a thread works with.
@@ -61,11 +61,11 @@ struct Band {
 }
 
 impl TapGradient {
-    /// The gradient of the weights, to lie as the task says; `None` where another kernel has to make it.
+    /// The gradient of the weights, to lie as the problem says; `None` where another kernel has to make it.
     #[must_use]
-    pub fn new(task: Task<'_>) -> Option<Self> {
-        let Task { conv, batch, input, weights: takes, unit, machine } = task;
-        let Unit::Amx(amx) = unit else { return None };
+    pub fn new(problem: ConvProblem<'_>) -> Option<Self> {
+        let ConvProblem { conv, batch, input, weights: takes, unit, cpu } = problem;
+        let MatrixUnit::Amx(amx) = unit else { return None };
         let output = conv.output_size(input).ok()?;
         let [rows, columns] = conv.kernel;
         let channels = conv.in_channels;
@@ -75,7 +75,7 @@ impl TapGradient {
             && !conv.bias
             && (channels == ROWS || channels == ROWS / 2)
             && conv.out_channels.is_multiple_of(ROWS)
-            && machine.level.instructions() == Instructions::Avx512
+            && cpu.level.isa() == Isa::Avx512
             && takes.shape == conv.weight_shape();
         if !suits {
             return None;
@@ -111,7 +111,7 @@ impl TapGradient {
             taps,
             gather,
             amx,
-            machine: machine.clone(),
+            cpu: cpu.clone(),
         })
     }
 
@@ -150,7 +150,7 @@ impl TapGradient {
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
         let memory = self.parts().iter().sum::<usize>() * size_of::<Bf16>();
-        self.machine.team.threads() * (self.sums() * size_of::<f32>() + memory)
+        self.cpu.team.threads() * (self.sums() * size_of::<f32>() + memory)
     }
 
     /// Makes the gradient.
@@ -158,7 +158,7 @@ impl TapGradient {
         let elements = |[height, width]: [usize; 2], channels| self.batch * height * width * channels;
         let expected = [elements(self.input, self.channels), elements(self.output, self.filters)];
         assert_eq!([x.len(), dy.len()], expected, "maps of another size");
-        let threads = self.machine.team.threads();
+        let threads = self.cpu.team.threads();
         let (sums, memory) = scratch.split_at_mut(threads * self.sums());
         let each = self.parts().iter().sum::<usize>() / 2;
         let mut all_sums = cut(&mut sums[..], (0..threads).map(|_| self.sums()));
@@ -168,7 +168,7 @@ impl TapGradient {
             memory: std::mem::take(&mut all_memory[thread]),
         });
         let bands = self.output[0].div_ceil(self.band);
-        self.machine.team.run_parts(&mut shares[..threads], &|thread, share| {
+        self.cpu.team.run_parts(&mut shares[..threads], &|thread, share| {
             share.sums.fill(0.0);
             // Borders are zero, and stay so.
             share.memory.fill(0.0);

@@ -3,26 +3,26 @@
 use super::*;
 use crate::native::conv::panel_gradient::tests::{maps_and_gradient, rounded, units};
 use crate::native::simd::Level;
-use crate::native::threads::Team;
+use crate::native::threads::ThreadTeam;
 use stratus_engine::Layout;
 use stratus_graph::ops::Conv2d;
 
 /// The tile registers; without them these tests check nothing, and say so.
-fn amx() -> Option<Unit> {
-    let found = units().into_iter().find(|unit| matches!(unit, Unit::Amx(_)));
+fn amx() -> Option<MatrixUnit> {
+    let found = units().into_iter().find(|unit| matches!(unit, MatrixUnit::Amx(_)));
     if found.is_none() {
         eprintln!("SKIPPED: no AMX");
     }
     found
 }
 
-fn check(unit: Unit, conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layout) {
+fn check(unit: MatrixUnit, conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layout) {
     let (maps, expected) = maps_and_gradient(conv, batch, input, takes);
     let [x, dy] = rounded(&maps);
     for threads in 1..=4 {
-        let machine = Machine { team: Team::in_turn(threads), level: Level::detect([true, true]) };
-        let task = Task { conv, batch, input, weights: takes, unit, machine: &machine };
-        let gradient = TapGradient::new(task).unwrap();
+        let cpu = CpuContext { team: ThreadTeam::in_turn(threads), level: Level::detect([true, true]) };
+        let problem = ConvProblem { conv, batch, input, weights: takes, unit, cpu: &cpu };
+        let gradient = TapGradient::new(problem).unwrap();
         // What lies in scratch means nothing.
         let mut scratch = vec![f32::NAN; gradient.scratch_bytes() / 4];
         let mut dw = vec![0.0; takes.elements()];
@@ -61,10 +61,11 @@ fn every_shape_follows_the_definition() {
 fn what_it_cannot_do_is_left_to_others() {
     let Some(unit) = amx() else { return };
     let refused = |conv: Conv2d, level| {
-        let machine = Machine { team: Team::single(), level };
+        let cpu = CpuContext { team: ThreadTeam::single(), level };
         let weights = Layout::plain(&conv.weight_shape());
-        let task = Task { conv: &conv, batch: 1, input: [8, 8], weights: &weights, unit, machine: &machine };
-        assert!(TapGradient::new(task).is_none(), "{conv:?}");
+        let problem =
+            ConvProblem { conv: &conv, batch: 1, input: [8, 8], weights: &weights, unit, cpu: &cpu };
+        assert!(TapGradient::new(problem).is_none(), "{conv:?}");
     };
     let [most, less] = [[true, true], [true, false]].map(Level::detect);
     refused(Conv2d::new(12, 16, 3, 1, 1), most);

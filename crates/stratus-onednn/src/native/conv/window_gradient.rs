@@ -14,12 +14,12 @@
 mod block;
 mod lanes;
 
-pub use lanes::Products;
+pub use lanes::WindowArithmetic;
 
-use super::panels::Task;
-use crate::native::elementwise::Machine;
+use super::panels::ConvProblem;
+use crate::native::elementwise::CpuContext;
 use crate::native::relayout::Relayout;
-use crate::native::simd::Instructions;
+use crate::native::simd::Isa;
 use crate::native::threads::{MAX_THREADS, cut, piece, split};
 use std::ops::Range;
 use stratus_engine::Layout;
@@ -64,7 +64,7 @@ pub struct WindowGradient<U> {
     /// From the sums to the gradient.
     gather: Relayout,
     unit: U,
-    machine: Machine,
+    cpu: CpuContext,
 }
 
 /// What a thread works with.
@@ -87,11 +87,11 @@ pub struct Band {
     rows: Range<usize>,
 }
 
-impl<U: Products> WindowGradient<U> {
-    /// The gradient of the weights, to lie as the task says; `None` where another kernel has to make it.
+impl<U: WindowArithmetic> WindowGradient<U> {
+    /// The gradient of the weights, to lie as the problem says; `None` where another kernel has to make it.
     #[must_use]
-    pub fn new(task: Task<'_, U>) -> Option<Self> {
-        let Task { conv, batch, input, weights: takes, unit, machine } = task;
+    pub fn new(problem: ConvProblem<'_, U>) -> Option<Self> {
+        let ConvProblem { conv, batch, input, weights: takes, unit, cpu } = problem;
         let output = conv.output_size(input).ok()?;
         let window = conv.in_channels.checked_mul(conv.kernel[0])?.checked_mul(conv.kernel[1])?;
         let registers = window.div_ceil(LANES);
@@ -100,7 +100,7 @@ impl<U: Products> WindowGradient<U> {
             && conv.in_channels < MOST_CHANNELS
             && registers <= MOST_REGISTERS
             && conv.out_channels.is_multiple_of(TALLEST)
-            && machine.level.instructions() == Instructions::Avx512
+            && cpu.level.isa() == Isa::Avx512
             && takes.shape == conv.weight_shape();
         if !suits || batch == 0 || output.contains(&0) {
             return None;
@@ -129,9 +129,9 @@ impl<U: Products> WindowGradient<U> {
             strips,
             rows,
             columns: 1,
-            gather: Relayout::new(&sums, takes, machine)?,
+            gather: Relayout::new(&sums, takes, cpu)?,
             unit,
-            machine: machine.clone(),
+            cpu: cpu.clone(),
         };
         let of_column =
             (gradient.seen(rows) * gradient.stretch() + rows * gradient.filters) * size_of::<f32>();
@@ -181,7 +181,7 @@ impl<U: Products> WindowGradient<U> {
     /// Bytes of scratch.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
-        self.machine.team.threads() * self.parts().iter().sum::<usize>() * size_of::<f32>()
+        self.cpu.team.threads() * self.parts().iter().sum::<usize>() * size_of::<f32>()
     }
 
     /// Makes the gradients of weights and bias; `db` is empty where there is no bias.
@@ -200,7 +200,7 @@ impl<U: Products> WindowGradient<U> {
         let expected = [elements(self.input, self.channels), elements(self.output, self.filters)];
         assert_eq!([x.len(), dy.len()], expected, "maps of another size");
         assert!(db.is_empty() || db.len() == self.filters, "a gradient of the bias of another size");
-        let threads = self.machine.team.threads();
+        let threads = self.cpu.team.threads();
         let of_thread = self.parts().iter().sum::<usize>();
         let bands = self.output[0].div_ceil(self.rows);
         let mut shares = cut(scratch, (0..threads).map(|_| of_thread));
@@ -208,7 +208,7 @@ impl<U: Products> WindowGradient<U> {
             image: number / bands,
             rows: piece(number % bands, self.rows, self.output[0]),
         };
-        self.machine.team.run_parts(&mut shares[..threads], &|thread, scratch| {
+        self.cpu.team.run_parts(&mut shares[..threads], &|thread, scratch| {
             let mut share = self.share(scratch);
             share.sums.fill(0.0);
             share.bias.fill(0.0);

@@ -5,7 +5,7 @@ use crate::library;
 use crate::native::conv::panel_gradient::tests::{maps_and_gradient, rounded};
 use crate::native::conv::tiles::{Avx512Bf16, Avx512F32};
 use crate::native::simd::Level;
-use crate::native::threads::Team;
+use crate::native::threads::ThreadTeam;
 use stratus_graph::ops::Conv2d;
 
 /// Checks what multiplies bf16 and `f32` here; says where there is none.
@@ -20,15 +20,15 @@ fn check_all(conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layout) {
     }
 }
 
-fn check<U: Products>(unit: U, conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layout) {
+fn check<U: WindowArithmetic>(unit: U, conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layout) {
     let (maps, expected) = maps_and_gradient(conv, batch, input, takes);
     let filters = conv.out_channels;
     let bias: Vec<f32> = (0..filters).map(|o| maps[1].iter().skip(o).step_by(filters).sum()).collect();
     let [x, dy] = rounded(&maps);
     for threads in 1..=4 {
-        let machine = Machine { team: Team::in_turn(threads), level: Level::detect([true, true]) };
-        let task = Task { conv, batch, input, weights: takes, unit, machine: &machine };
-        let gradient = WindowGradient::new(task).unwrap();
+        let cpu = CpuContext { team: ThreadTeam::in_turn(threads), level: Level::detect([true, true]) };
+        let problem = ConvProblem { conv, batch, input, weights: takes, unit, cpu: &cpu };
+        let gradient = WindowGradient::new(problem).unwrap();
         // What lies in scratch means nothing.
         let mut scratch = vec![f32::NAN; gradient.scratch_bytes() / 4];
         let (mut dw, mut db) = (vec![f32::NAN; takes.elements()], vec![f32::NAN; filters]);
@@ -96,10 +96,10 @@ fn what_it_cannot_do_is_left_to_others() {
         return;
     };
     let refused = |conv: Conv2d, batch, input, level| {
-        let machine = Machine { team: Team::single(), level };
+        let cpu = CpuContext { team: ThreadTeam::single(), level };
         let weights = Layout::plain(&conv.weight_shape());
-        let task = Task { conv: &conv, batch, input, weights: &weights, unit, machine: &machine };
-        assert!(WindowGradient::new(task).is_none(), "{conv:?}");
+        let problem = ConvProblem { conv: &conv, batch, input, weights: &weights, unit, cpu: &cpu };
+        assert!(WindowGradient::new(problem).is_none(), "{conv:?}");
     };
     let [most, less] = [[true, true], [true, false]].map(Level::detect);
     let dense = Conv2d::new(3, 16, 3, 1, 1);

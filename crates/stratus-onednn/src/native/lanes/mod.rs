@@ -147,13 +147,13 @@ macro_rules! with_lanes {
                     // SAFETY: as above.
                     unsafe { $body::<lanes::Avx2, E>($($argument),*) };
                 }
-                use $crate::native::simd::Instructions;
-                match level.instructions() {
+                use $crate::native::simd::Isa;
+                match level.isa() {
                     // SAFETY: the level is the proof that the processor has these instructions.
-                    Instructions::Avx512 => return unsafe { avx512::<E>($($argument),*) },
+                    Isa::Avx512 => return unsafe { avx512::<E>($($argument),*) },
                     // SAFETY: as above.
-                    Instructions::Avx2 => return unsafe { avx2::<E>($($argument),*) },
-                    Instructions::Baseline => {}
+                    Isa::Avx2 => return unsafe { avx2::<E>($($argument),*) },
+                    Isa::Baseline => {}
                 }
             }
             let _ = level;

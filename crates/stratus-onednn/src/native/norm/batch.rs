@@ -4,12 +4,12 @@
 //! over short stretches and are added up in `f64`.
 
 use super::loops::{affine, affine_add, moments};
-use super::pooled::disjoint::{self, Pool};
+use super::pooled::disjoint::{self, DisjointPool};
 use super::pooled::overlapping;
 use crate::native::pool::max::MaxPool;
-use crate::native::rows::{Geometry, Part, repeat};
+use crate::native::rows::{ChannelSlice, Geometry, repeat};
 use crate::native::simd::{Bf16, Element, Level};
-use crate::native::threads::{MAX_THREADS, Team, cut};
+use crate::native::threads::{MAX_THREADS, ThreadTeam, cut};
 use stratus_engine::DType;
 use stratus_engine::backend::Tile;
 
@@ -19,9 +19,9 @@ pub struct BatchNorm {
     /// The geometry of the map that it normalises.
     pub geometry: Geometry,
     /// Where that map lies, and its gradient: by itself, or part of a larger map. With a pool, and where something is added, it is by itself.
-    pub from: Part,
+    pub input: ChannelSlice,
     /// Where the result lies, or its gradient.
-    pub place: Part,
+    pub output: ChannelSlice,
     /// Added to the variance.
     pub epsilon: f32,
     /// The share of the new batch in the running statistics.
@@ -33,18 +33,18 @@ pub struct BatchNorm {
     /// Element type of the map.
     pub dtype: DType,
     /// Element type of the result and of all gradients: the map's, or bf16 behind a map of `f32`. With a pool it is the map's.
-    pub behind: DType,
-    /// Instructions.
+    pub output_dtype: DType,
+    /// Isa.
     pub level: Level,
     /// Threads.
-    pub team: Team,
+    pub team: ThreadTeam,
 }
 
 /// The pooling behind a norm.
 #[derive(Clone, Debug)]
 pub enum Pooling {
     /// By windows that neither overlap nor reach beyond the image.
-    Apart(Pool),
+    Disjoint(DisjointPool),
     /// By any others.
     Overlapping(Box<MaxPool>),
 }
@@ -67,7 +67,7 @@ const CONSTANTS: usize = 4;
 /// Calls `$call` with the types of the map and of what comes behind it.
 macro_rules! by_types {
     ($norm:expr, $x:ident, $y:ident => $call:expr) => {
-        match ($norm.dtype, $norm.behind) {
+        match ($norm.dtype, $norm.output_dtype) {
             (DType::Bf16, _) => {
                 type $x = Bf16;
                 type $y = Bf16;
@@ -101,23 +101,23 @@ impl BatchNorm {
 
     /// How many channels' constants are repeated, and sums kept.
     pub(crate) fn period(&self) -> usize {
-        let dense = self.from.is_dense() && self.place.is_dense();
+        let dense = self.input.is_dense() && self.output.is_dense();
         if dense { self.geometry.period() } else { self.geometry.width }
     }
 
-    /// Cuts a range of pixel rows as [`Part::stretches`] does, without other rows between them in any map.
+    /// Cuts a range of pixel rows as [`ChannelSlice::stretches`] does, without other rows between them in any map.
     pub(crate) fn stretches(
         &self,
         rows: std::ops::Range<usize>,
     ) -> impl Iterator<Item = (usize, std::ops::Range<usize>)> + use<> {
-        let cut = if self.from.is_grouped() { &self.from } else { &self.place };
+        let cut = if self.input.is_grouped() { &self.input } else { &self.output };
         cut.stretches(rows)
     }
 
     /// Bytes of one thread's stage, where the norm is pooled.
     fn stage_bytes(&self) -> usize {
         match &self.pool {
-            Some(Pooling::Apart(pool)) => disjoint::stage_bytes(pool, &self.geometry, self.dtype.bytes()),
+            Some(Pooling::Disjoint(pool)) => disjoint::stage_bytes(pool, &self.geometry, self.dtype.bytes()),
             Some(Pooling::Overlapping(pool)) => overlapping::stage_bytes(pool),
             None => 0,
         }
@@ -253,7 +253,7 @@ impl BatchNorm {
         stages: &mut [u8],
     ) {
         let geometry = &self.geometry;
-        let (from, period) = (&self.from, self.period());
+        let (from, period) = (&self.input, self.period());
         // Sums are taken about a number near the mean: the variance does not suffer where a channel's mean is large.
         let pivot = &mut constants[..geometry.padded()];
         row_means(from, x, pivot);
@@ -362,7 +362,7 @@ impl BatchNorm {
         stages: &mut [u8],
     ) {
         let geometry = &self.geometry;
-        if let Some(Pooling::Apart(pool)) = &self.pool {
+        if let Some(Pooling::Disjoint(pool)) = &self.pool {
             // With a pool both types are one.
             disjoint::forward::<Y>(self, pool, bytemuck::cast_slice(x), [scale, shift], y, index, stages);
             return;
@@ -378,7 +378,7 @@ impl BatchNorm {
             overlapping::forward::<Y>(self, pool, x, [scales, shifts], y, index, stages);
             return;
         }
-        let (from, place) = (&self.from, &self.place);
+        let (from, place) = (&self.input, &self.output);
         let steps = [from.step(period), place.step(period)];
         let mut parts = cut(y, place.shares(threads));
         self.team.run_parts(&mut parts[..threads], &|thread, part| {
@@ -413,7 +413,7 @@ pub(crate) fn settle(
 
 /// Sets `means` to the mean of each channel over the middle row of the first image of the map that lies in `x`: near the channel's own mean, and a
 /// function of the input alone.
-fn row_means<E: Element>(from: &Part, x: &[E], means: &mut [f32]) {
+fn row_means<E: Element>(from: &ChannelSlice, x: &[E], means: &mut [f32]) {
     let geometry = from.part();
     for (group, means) in means.chunks_exact_mut(geometry.width).enumerate() {
         means.fill(0.0);

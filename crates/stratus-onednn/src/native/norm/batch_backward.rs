@@ -133,7 +133,7 @@ impl BatchNorm {
         let means = &mut rest[..padded];
         means.fill(0.0);
         means[..geometry.channels].copy_from_slice(&mean[..geometry.channels]);
-        if let Some(Pooling::Apart(pool)) = &self.pool {
+        if let Some(Pooling::Disjoint(pool)) = &self.pool {
             // With a pool both types are one.
             let x: &[Y] = cast_slice(x);
             self.reduce(
@@ -150,7 +150,7 @@ impl BatchNorm {
         {
             repeat(geometry, period, constant, repeated);
         }
-        let (repeated, from, place) = (&*repeated, &self.from, &self.place);
+        let (repeated, from, place) = (&*repeated, &self.input, &self.output);
         if let Some(Pooling::Overlapping(pool)) = &self.pool {
             let x: &[Y] = cast_slice(x);
             let each = geometry.groups * period;
@@ -260,7 +260,7 @@ impl BatchNorm {
     ) {
         let geometry = &self.geometry;
         let (padded, period, threads) = (geometry.padded(), self.period(), self.team.threads());
-        if let Some(Pooling::Apart(pool)) = &self.pool {
+        if let Some(Pooling::Disjoint(pool)) = &self.pool {
             // As above.
             disjoint::backward::<Y>(self, pool, cast_slice(x), dy, index, constants, dx, stages);
             return;
@@ -270,7 +270,7 @@ impl BatchNorm {
         {
             repeat(geometry, period, constant, repeated);
         }
-        let (repeated, from, place) = (&*repeated, &self.from, &self.place);
+        let (repeated, from, place) = (&*repeated, &self.input, &self.output);
         if let Some(Pooling::Overlapping(pool)) = &self.pool {
             let each = geometry.groups * period;
             let c = [0, 1, 2, 3].map(|i| &repeated[i * each..(i + 1) * each]);

@@ -1,8 +1,8 @@
 //! What the case tables do not reach: instructions, means far from zero.
 
 use super::*;
-use crate::native::rows::{Geometry, Part};
-use crate::native::threads::Team;
+use crate::native::rows::{ChannelSlice, Geometry};
+use crate::native::threads::ThreadTeam;
 use stratus_engine::Layout;
 use stratus_engine::ops::FusedPool;
 use stratus_graph::ops::MaxPool2d;
@@ -10,25 +10,25 @@ use stratus_graph::ops::MaxPool2d;
 fn norm(shape: &[usize; 4], level: Level, pool: Option<FusedPool>) -> BatchNorm {
     let channels_last = |shape: &[usize; 4]| Geometry::of(shape, &Layout::channels_last(shape)).unwrap();
     let geometry = channels_last(shape);
-    let (epsilon, momentum, dtype, team) = (1e-5, 0.1, DType::F32, Team::single());
-    let [from, place] = [Part::all_of(geometry); 2];
+    let (epsilon, momentum, dtype, team) = (1e-5, 0.1, DType::F32, ThreadTeam::single());
+    let [input, output] = [ChannelSlice::all_of(geometry); 2];
     let pool = pool.map(|fused| match fused.overlapping {
         Some(pool) => {
             let pooled = channels_last(&fused.output_shape(*shape));
             Pooling::Overlapping(Box::new(MaxPool::new(&pool, geometry, pooled, level, team.clone())))
         }
-        None => Pooling::Apart(Pool { window: fused.window }),
+        None => Pooling::Disjoint(DisjointPool { window: fused.window }),
     });
     BatchNorm {
         geometry,
-        from,
-        place,
+        input,
+        output,
         epsilon,
         momentum,
         relu: true,
         pool,
         dtype,
-        behind: dtype,
+        output_dtype: dtype,
         level,
         team,
     }

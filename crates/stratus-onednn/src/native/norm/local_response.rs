@@ -5,7 +5,7 @@
 
 use crate::native::rows::Geometry;
 use crate::native::simd::{Element, Level, multiversion};
-use crate::native::threads::{MAX_THREADS, Team, cut, split};
+use crate::native::threads::{MAX_THREADS, ThreadTeam, cut, split};
 use stratus_graph::ops::LocalResponseNorm;
 
 /// A normalisation as the kernels need it.
@@ -19,7 +19,7 @@ pub struct Lrn {
     k: f32,
     beta: f32,
     level: Level,
-    team: Team,
+    team: ThreadTeam,
 }
 
 /// What is done with a part of a map: its first element, its pixels, itself, and a thread's scratch.
@@ -52,7 +52,7 @@ impl<'a> Pixel<'a> {
 impl Lrn {
     /// The normalisation of maps of a geometry.
     #[must_use]
-    pub fn new(norm: &LocalResponseNorm, geometry: Geometry, level: Level, team: Team) -> Self {
+    pub fn new(norm: &LocalResponseNorm, geometry: Geometry, level: Level, team: ThreadTeam) -> Self {
         let reach = [norm.size / 2, (norm.size - 1) / 2].map(|reach| reach.min(geometry.channels));
         let weight = (f64::from(norm.alpha) / norm.size as f64) as f32;
         Self { geometry, reach, weight, k: norm.k, beta: norm.beta, level, team }
@@ -233,7 +233,7 @@ mod tests {
     fn both(level: Level, [groups, width]: [usize; 2], beta: f32) -> [Vec<f32>; 2] {
         let geometry = Geometry { planes: 2 * groups, height: 3, row: 2, width, groups, channels: 20 };
         let norm = LocalResponseNorm { size: 5, alpha: 2.0, beta, k: 1.0 };
-        let lrn = Lrn::new(&norm, geometry, level, Team::single());
+        let lrn = Lrn::new(&norm, geometry, level, ThreadTeam::single());
         let count = geometry.planes * geometry.plane_elements();
         let number = |seed: usize| move |i: usize| ((i * 37 + seed) % 101) as f32 / 50.0 - 1.0;
         let (x, dy): (Vec<f32>, Vec<f32>) =

@@ -4,7 +4,7 @@
 
 use crate::native::rows::Geometry;
 use crate::native::simd::{Element, Level, multiversion};
-use crate::native::threads::{Team, cut, split};
+use crate::native::threads::{ThreadTeam, cut, split};
 use std::ops::Range;
 use stratus_engine::ops::{Averages, Stretch};
 
@@ -16,7 +16,7 @@ pub struct AvgPool {
     vertical: Axis,
     horizontal: Axis,
     level: Level,
-    team: Team,
+    team: ThreadTeam,
 }
 
 /// Which positions of an axis go with which.
@@ -66,7 +66,13 @@ macro_rules! by_width {
 impl AvgPool {
     /// The pooling of maps of these geometries.
     #[must_use]
-    pub fn new(averages: &Averages, input: Geometry, output: Geometry, level: Level, team: Team) -> Self {
+    pub fn new(
+        averages: &Averages,
+        input: Geometry,
+        output: Geometry,
+        level: Level,
+        team: ThreadTeam,
+    ) -> Self {
         let vertical = Axis::new(averages, 0, output.height, input.height);
         let horizontal = Axis::new(averages, 1, output.row, input.row);
         Self { input, output, vertical, horizontal, level, team }
@@ -199,7 +205,7 @@ mod tests {
             ] {
                 let (input, output) = (geometry(5, 7), geometry(to[0], to[1]));
                 let both = |level| {
-                    let pool = AvgPool::new(&averages, input, output, level, Team::single());
+                    let pool = AvgPool::new(&averages, input, output, level, ThreadTeam::single());
                     let x: Vec<f32> =
                         (0..2 * input.plane_elements()).map(|i| (i * 37 % 101) as f32 / 50.0 - 1.0).collect();
                     let (mut y, mut dx) =

@@ -5,7 +5,7 @@ use super::ordered::Ordered;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::rows::Geometry;
 use crate::native::simd::{Element, Level, ask_for_later, multiversion};
-use crate::native::threads::{MAX_THREADS, Team, cut, split};
+use crate::native::threads::{MAX_THREADS, ThreadTeam, cut, split};
 use std::ops::Range;
 use stratus_graph::ops::MaxPool2d;
 
@@ -25,7 +25,7 @@ pub struct MaxPool {
     /// Whether no gradient passes where the result is not positive.
     cut: bool,
     level: Level,
-    team: Team,
+    team: ThreadTeam,
 }
 
 /// What a window covers of an axis.
@@ -53,7 +53,7 @@ struct Windows {
 impl MaxPool {
     /// The pooling of maps of a geometry.
     #[must_use]
-    pub fn new(pool: &MaxPool2d, input: Geometry, output: Geometry, level: Level, team: Team) -> Self {
+    pub fn new(pool: &MaxPool2d, input: Geometry, output: Geometry, level: Level, team: ThreadTeam) -> Self {
         let extents = [(input.height, output.height), (input.row, output.row)];
         let covers = |axis: usize| {
             let (kernel, stride, padding) = (pool.kernel[axis], pool.stride[axis], pool.padding[axis]);

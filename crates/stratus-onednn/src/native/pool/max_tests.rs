@@ -61,7 +61,8 @@ fn check<E: Ordered + LaneElement>(pool: MaxPool2d, shape: [usize; 4], values: &
     }
     let dy: Vec<E> = (0..outputs).map(|at| E::store(dy(at))).collect();
     for level in Level::all() {
-        let pool = MaxPool::new(&pool, geometry(&shape), geometry(&y_shape), level, Team::in_turn(threads));
+        let pool =
+            MaxPool::new(&pool, geometry(&shape), geometry(&y_shape), level, ThreadTeam::in_turn(threads));
         let (mut y, mut index, mut dx) =
             (vec![E::store(7.0); outputs], vec![9; outputs], vec![E::store(7.0); x.len()]);
         pool.forward(&x, &mut y, &mut index);

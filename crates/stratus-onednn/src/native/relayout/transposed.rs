@@ -2,7 +2,7 @@
 
 use super::{RUN, Tile};
 use crate::native::lanes::{Avx512, LANES, LaneElement, Lanes};
-use crate::native::simd::{Instructions, Level, ask_for_later};
+use crate::native::simd::{Isa, Level, ask_for_later};
 
 const _: () = assert!(RUN == LANES);
 
@@ -22,7 +22,7 @@ pub(super) fn bring<X: LaneElement, Y: LaneElement>(
         // SAFETY: the function has the instructions.
         unsafe { body::<Avx512, X, Y>(tile, pairs, x, y) }
     }
-    assert_eq!(level.instructions(), Instructions::Avx512, "the way of another processor");
+    assert_eq!(level.isa(), Isa::Avx512, "the way of another processor");
     // SAFETY: the level is the proof that the processor has these instructions.
     unsafe { avx512(tile, pairs, x, y) }
 }

@@ -6,7 +6,7 @@
 
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::simd::{Element, Level};
-use crate::native::threads::{MAX_THREADS, Team, cut, split};
+use crate::native::threads::{MAX_THREADS, ThreadTeam, cut, split};
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
 
@@ -37,13 +37,19 @@ pub struct Correlation {
     /// Output rows of a band.
     band: usize,
     level: Level,
-    team: Team,
+    team: ThreadTeam,
 }
 
 impl Correlation {
     /// The correlation of a batch of `input` sized images; `None` where the convolution strides or is dilated.
     #[must_use]
-    pub fn new(conv: &Conv2d, batch: usize, input: [usize; 2], level: Level, team: Team) -> Option<Self> {
+    pub fn new(
+        conv: &Conv2d,
+        batch: usize,
+        input: [usize; 2],
+        level: Level,
+        team: ThreadTeam,
+    ) -> Option<Self> {
         let output = conv.output_size(input).ok()?;
         if conv.stride != [1, 1] || conv.dilation != [1, 1] || conv.groups != 1 {
             return None;

@@ -14,7 +14,7 @@ use crate::native::conv::direct_gradient::{GradientRows, add_rows};
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::rows::Geometry;
 use crate::native::simd::Level;
-use crate::native::threads::{MAX_THREADS, Team, cut, split};
+use crate::native::threads::{MAX_THREADS, ThreadTeam, cut, split};
 use std::ops::Range;
 use stratus_engine::backend::Tile;
 use stratus_engine::ops::Stem;
@@ -40,7 +40,7 @@ pub struct StemKernel {
     /// How the pooled map lies.
     pooled: Geometry,
     level: Level,
-    team: Team,
+    team: ThreadTeam,
 }
 
 /// What one thread pools.
@@ -60,7 +60,7 @@ impl StemKernel {
         input: [usize; 2],
         pooled: Geometry,
         level: Level,
-        team: Team,
+        team: ThreadTeam,
     ) -> Option<Self> {
         let output = stem.conv.output_size(input).ok()?;
         if !pooled.width.is_multiple_of(CHANNELS) {

@@ -9,7 +9,14 @@ use stratus_graph::ops::{BatchNorm2d, Conv2d};
 type Results = (Vec<f32>, Vec<f64>, Vec<f32>, Vec<u8>, Vec<f32>);
 
 /// Whole numbers, and nothing that is divided: sums are exact, in whatever order.
-fn results(conv: Conv2d, batch: usize, input: [usize; 2], blocks: bool, level: Level, team: Team) -> Results {
+fn results(
+    conv: Conv2d,
+    batch: usize,
+    input: [usize; 2],
+    blocks: bool,
+    level: Level,
+    team: ThreadTeam,
+) -> Results {
     let channels = conv.out_channels;
     let stem = Stem::new(conv, BatchNorm2d::new(channels), true, Stem::POOL).unwrap();
     let [height, width] = conv.output_size(input).unwrap();
@@ -78,11 +85,11 @@ fn every_level_and_any_number_of_threads_computes_the_same() {
         (dense(3, 16, 1, 0), 5, [4, 3]),
     ] {
         for blocks in [false, true] {
-            let expected = results(conv, batch, input, blocks, Level::all()[0], Team::in_turn(1));
+            let expected = results(conv, batch, input, blocks, Level::all()[0], ThreadTeam::in_turn(1));
             assert!(expected.2.iter().any(|y| *y > 0.0) && expected.3.contains(&3));
             for level in Level::all() {
                 for threads in 1..=4 {
-                    let got = results(conv, batch, input, blocks, level, Team::in_turn(threads));
+                    let got = results(conv, batch, input, blocks, level, ThreadTeam::in_turn(threads));
                     assert_eq!(got, expected, "{level:?} {threads} threads {conv:?} {input:?} {blocks}");
                 }
             }

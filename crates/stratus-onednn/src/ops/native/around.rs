@@ -1,11 +1,11 @@
 //! The operands of a step on our own kernels, and what is made from how they lie.
 
-use crate::native::elementwise::Machine;
+use crate::native::elementwise::CpuContext;
 use crate::native::norm::batch::{BatchNorm, Pooling};
-use crate::native::norm::pooled::disjoint::Pool;
-use crate::native::pixels::Lines;
+use crate::native::norm::pooled::disjoint::DisjointPool;
+use crate::native::pixels::ScaleShift;
 use crate::native::pool::max::MaxPool;
-use crate::native::rows::{Geometry, Part};
+use crate::native::rows::{ChannelSlice, Geometry};
 use crate::native::stem::StemKernel;
 use stratus_engine::ops::{FusedPool, MOST_CHANNELS, Parts, Stem};
 use stratus_engine::{DType, Layout, Value};
@@ -77,16 +77,16 @@ impl Around {
         position: usize,
         norm: &BatchNorm2d,
         parts: Parts,
-    ) -> Result<[Part; 2], String> {
+    ) -> Result<[ChannelSlice; 2], String> {
         if parts == Parts::default() {
-            return Ok([Part::all_of(self.geometry(0)?); 2]);
+            return Ok([ChannelSlice::all_of(self.geometry(0)?); 2]);
         }
         let is_like_input = |&at: &usize| at != position && self.values[at].shape.len() == 4;
         self.expect_same_layout(&(0..self.values.len()).filter(is_like_input).collect::<Vec<_>>())?;
         let own = self.own_geometry(0)?.with_channels(norm.channels);
         let place = |at: usize, first: Option<usize>| {
             let first = first.unwrap_or(0);
-            Part::of(self.own_geometry(at)?, first, own).ok_or_else(|| {
+            ChannelSlice::of(self.own_geometry(at)?, first, own).ok_or_else(|| {
                 let tag = self.layouts.get(at).map_or("nothing", |layout| layout.tag.as_str());
                 format!("our kernels do not reach the channels from {first} on of a map that lies as {tag}")
             })
@@ -97,20 +97,20 @@ impl Around {
     /// A batch norm before what the operand at `position` is, or is the gradient of: rectified, pooled or part of a larger map.
     pub(super) fn norm_before(
         &self,
-        machine: &Machine,
+        cpu: &CpuContext,
         position: usize,
         (norm, relu): (&BatchNorm2d, bool),
         (pool, parts): (Option<FusedPool>, Parts),
         dtypes: [DType; 2],
     ) -> Result<BatchNorm, String> {
         let pool = pool.map(|pool| Ok::<_, String>((pool, self.geometry(position)?))).transpose()?;
-        batch_norm(machine, self.places(position, norm, parts)?, norm, relu, pool, dtypes)
+        batch_norm(cpu, self.places(position, norm, parts)?, norm, relu, pool, dtypes)
     }
 
     /// The kernels of a stem, whose operands begin with images and weight; its pooled map is at `pooled`, where it has one.
     pub(super) fn stem(
         &self,
-        machine: &Machine,
+        cpu: &CpuContext,
         stem: Stem,
         pooled: Option<usize>,
     ) -> Result<StemKernel, String> {
@@ -137,12 +137,12 @@ impl Around {
             }
             None => Geometry::of(&shape, &Layout::channels_last(&shape)).ok_or("it pools nothing")?,
         };
-        StemKernel::new(stem, batch, [height, width], lies, machine.level, machine.team.clone())
+        StemKernel::new(stem, batch, [height, width], lies, cpu.level, cpu.team.clone())
             .ok_or_else(|| format!("it has no kernel for {stem:?} of images {images:?}"))
     }
 
     /// Which line each pixel follows of images that lie channels last or in planes.
-    pub(super) fn lines(&self, of: [[f32; 2]; MOST_CHANNELS]) -> Result<Lines, String> {
+    pub(super) fn lines(&self, of: [[f32; 2]; MOST_CHANNELS]) -> Result<ScaleShift, String> {
         let (value, layout) = self.values.first().zip(self.layouts.first()).ok_or("it reads nothing")?;
         let &[_, channels, height, width] = &value.shape[..] else {
             return Err(format!("`{}` is {:?}, no images", value.name, value.shape));
@@ -154,7 +154,7 @@ impl Around {
         } else {
             return Err(format!("it takes images in planes or channels last, not as {}", layout.tag));
         };
-        Ok(Lines { of, channels: channels.max(1), run: run.max(1) })
+        Ok(ScaleShift { of, channels: channels.max(1), run: run.max(1) })
     }
 
     /// Checks that elements correspond by their place in memory.
@@ -169,35 +169,35 @@ impl Around {
 
 /// A batch norm of the map that lies at the first place, with its result at the second.
 pub(super) fn batch_norm(
-    machine: &Machine,
-    [from, place]: [Part; 2],
+    cpu: &CpuContext,
+    [input, output]: [ChannelSlice; 2],
     norm: &BatchNorm2d,
     relu: bool,
     pool: Option<(FusedPool, Geometry)>,
-    [dtype, behind]: [DType; 2],
+    [dtype, output_dtype]: [DType; 2],
 ) -> Result<BatchNorm, String> {
     let pool = pool.map(|(FusedPool { window, overlapping }, pooled)| match overlapping {
-        Some(pool) => Pooling::Overlapping(Box::new(max_pool(machine, &pool, from.part(), pooled))),
-        None => Pooling::Apart(Pool { window }),
+        Some(pool) => Pooling::Overlapping(Box::new(max_pool(cpu, &pool, input.part(), pooled))),
+        None => Pooling::Disjoint(DisjointPool { window }),
     });
-    if pool.is_some() && dtype != behind {
-        return Err(format!("there is no kernel that pools {dtype} into {behind}"));
+    if pool.is_some() && dtype != output_dtype {
+        return Err(format!("there is no kernel that pools {dtype} into {output_dtype}"));
     }
     Ok(BatchNorm {
-        geometry: from.part(),
-        from,
-        place,
+        geometry: input.part(),
+        input,
+        output,
         epsilon: norm.epsilon,
         momentum: norm.momentum,
         relu,
         pool,
         dtype,
-        behind,
-        level: machine.level,
-        team: machine.team.clone(),
+        output_dtype,
+        level: cpu.level,
+        team: cpu.team.clone(),
     })
 }
 
-pub(super) fn max_pool(machine: &Machine, pool: &MaxPool2d, input: Geometry, output: Geometry) -> MaxPool {
-    MaxPool::new(pool, input, output, machine.level, machine.team.clone())
+pub(super) fn max_pool(cpu: &CpuContext, pool: &MaxPool2d, input: Geometry, output: Geometry) -> MaxPool {
+    MaxPool::new(pool, input, output, cpu.level, cpu.team.clone())
 }

@@ -3,8 +3,8 @@
 mod around;
 
 use crate::native::concat::{Concat, Piece};
-use crate::native::dropout::{Drop, dropout};
-use crate::native::elementwise::{Machine, Rates};
+use crate::native::dropout::{DropoutMask, dropout};
+use crate::native::elementwise::{CpuContext, Rates};
 use crate::native::loss::{Loss, softmax_cross_entropy};
 use crate::native::norm::local_response::Lrn;
 use crate::native::pool::average::AvgPool;
@@ -57,19 +57,19 @@ macro_rules! typed {
 
 /// The kernel of a step that oneDNN does not run; `operands` are as the step sees them.
 pub(crate) fn prepare(
-    machine: &Machine,
+    cpu: &CpuContext,
     of: &Step,
     operands: Vec<(Value, Layout)>,
 ) -> Result<PreparedStep, String> {
     let (values, layouts) = operands.into_iter().unzip();
     let around = Around { values, layouts };
-    let implementation = format!("{OWN}{}", machine.level.name());
-    let machine = machine.clone();
+    let implementation = format!("{OWN}{}", cpu.level.name());
+    let cpu = cpu.clone();
     let prepared = match of.kernel.clone() {
         Kernel::BatchNormStatistics(k) => {
             let dtype = around.norm_types(&[])?;
             let norm = batch_norm(
-                &machine,
+                &cpu,
                 around.places(0, &k.norm, Parts { x: k.part, y: k.part })?,
                 &k.norm,
                 false,
@@ -85,7 +85,7 @@ pub(crate) fn prepare(
         }
         Kernel::BatchNormApply(k) => {
             let dtype = around.norm_types(&[5])?;
-            let norm = around.norm_before(&machine, 5, (&k.norm, k.relu), (k.pool, k.parts), dtype)?;
+            let norm = around.norm_before(&cpu, 5, (&k.norm, k.relu), (k.pool, k.parts), dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let x = o.take(0);
                 let parameters = [o.elements(1), o.elements(2), o.elements(3), o.elements(4)].map(|s| &*s);
@@ -98,14 +98,8 @@ pub(crate) fn prepare(
         Kernel::BatchNormAddApply(k) => {
             around.expect_same_layout(&[0, 5, 6])?;
             let dtype = around.norm_types(&[5, 6])?;
-            let norm = batch_norm(
-                &machine,
-                around.places(0, &k.norm, Parts::default())?,
-                &k.norm,
-                k.relu,
-                None,
-                dtype,
-            )?;
+            let norm =
+                batch_norm(&cpu, around.places(0, &k.norm, Parts::default())?, &k.norm, k.relu, None, dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let maps = [&*o.take(0), o.take(5)];
                 let parameters = [o.elements(1), o.elements(2), o.elements(3), o.elements(4)].map(|s| &*s);
@@ -119,7 +113,7 @@ pub(crate) fn prepare(
             around.expect_same_layout(&maps)?;
             let dtype = around.one_type(&maps)?;
             let norm = batch_norm(
-                &machine,
+                &cpu,
                 around.places(0, &k.norm, Parts::default())?,
                 &k.norm,
                 true,
@@ -138,7 +132,7 @@ pub(crate) fn prepare(
         Kernel::BatchNormInference(k) => {
             let dtype = around.norm_types(&[5])?;
             let indexed = of.outputs.len() > 1;
-            let norm = around.norm_before(&machine, 5, (&k.norm, k.relu), (k.pool, k.parts), dtype)?;
+            let norm = around.norm_before(&cpu, 5, (&k.norm, k.relu), (k.pool, k.parts), dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let x = o.take(0);
                 let parameters = [o.elements(1), o.elements(2), o.elements(3), o.elements(4)].map(|s| &*s);
@@ -150,7 +144,7 @@ pub(crate) fn prepare(
         Kernel::BatchNormInferenceBackward(k) => {
             let result = if k.pool.is_some() { 7 } else { 6 };
             let dtype = around.norm_types(&[1, result])?;
-            let norm = around.norm_before(&machine, 1, (&k.norm, k.relu), (k.pool, k.parts), dtype)?;
+            let norm = around.norm_before(&cpu, 1, (&k.norm, k.relu), (k.pool, k.parts), dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let (x, dy) = (o.take(0), o.take(1));
                 let parameters = [o.elements(2), o.elements(3), o.elements(4), o.elements(5)].map(|s| &*s);
@@ -161,7 +155,7 @@ pub(crate) fn prepare(
         Kernel::BatchNormGradients(k) => {
             let first = if k.pool.is_some() { 7 } else { 6 };
             let dtype = around.norm_types(&[1])?;
-            let norm = around.norm_before(&machine, 1, (&k.norm, k.relu), (k.pool, k.parts), dtype)?;
+            let norm = around.norm_before(&cpu, 1, (&k.norm, k.relu), (k.pool, k.parts), dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let (x, dy) = (o.take(0), o.take(1));
                 let parameters = [o.elements(2), o.elements(3), o.elements(4), o.elements(5)].map(|s| &*s);
@@ -173,7 +167,7 @@ pub(crate) fn prepare(
         Kernel::BatchNormBackwardData(k) => {
             let result = if k.pool.is_some() { 9 } else { 8 };
             let dtype = around.norm_types(&[1, result])?;
-            let norm = around.norm_before(&machine, 1, (&k.norm, k.relu), (k.pool, k.parts), dtype)?;
+            let norm = around.norm_before(&cpu, 1, (&k.norm, k.relu), (k.pool, k.parts), dtype)?;
             step(norm.scratch_bytes(), move |o| {
                 let (x, dy) = (o.take(0), o.take(1));
                 let parameters = [o.elements(2), o.elements(3), o.elements(4), o.elements(5)].map(|s| &*s);
@@ -188,30 +182,30 @@ pub(crate) fn prepare(
             match (around.dtype(0), around.dtype(1)) {
                 // Behind a linear layer, whose results have the master precision.
                 (Some(DType::F32), Some(DType::Bf16)) => {
-                    step(0, move |o| machine.relu::<f32, Bf16>(k.ceiling, o.elements(0), o.elements(1)))
+                    step(0, move |o| cpu.relu::<f32, Bf16>(k.ceiling, o.elements(0), o.elements(1)))
                 }
                 _ => typed!(around.one_type(&[0, 1])?, E => {
-                    step(0, move |o| machine.relu::<E, E>(k.ceiling, o.elements(0), o.elements(1)))
+                    step(0, move |o| cpu.relu::<E, E>(k.ceiling, o.elements(0), o.elements(1)))
                 }),
             }
         }
         Kernel::ReluBackward(k) => {
             around.expect_same_layout(&[0, 1, 2])?;
             typed!(around.one_type(&[0, 1, 2])?, E => {
-                step(0, move |o| machine.relu_backward::<E>(k.ceiling, o.elements(0), o.elements(1), o.elements(2)))
+                step(0, move |o| cpu.relu_backward::<E>(k.ceiling, o.elements(0), o.elements(1), o.elements(2)))
             })
         }
         Kernel::NormalisePixels(k) => {
             around.expect_same_layout(&[0, 1])?;
             let lines = around.lines(k.lines)?;
             typed!(around.one_type(&[1])?, E => {
-                step(0, move |o| machine.normalise_pixels::<E>(lines, o.take(0), o.elements(1)))
+                step(0, move |o| cpu.normalise_pixels::<E>(lines, o.take(0), o.elements(1)))
             })
         }
         Kernel::Scale(k) => {
             around.expect_same_layout(&[0, 1])?;
             typed!(around.one_type(&[0, 1])?, E => {
-                step(0, move |o| machine.scale::<E>(k.factor, o.elements(0), o.elements(1)))
+                step(0, move |o| cpu.scale::<E>(k.factor, o.elements(0), o.elements(1)))
             })
         }
         Kernel::GeluForward(_) => {
@@ -219,10 +213,10 @@ pub(crate) fn prepare(
             match (around.dtype(0), around.dtype(1)) {
                 // Behind a linear layer, whose results have the master precision.
                 (Some(DType::F32), Some(DType::Bf16)) => {
-                    step(0, move |o| machine.gelu::<f32, Bf16>(o.elements(0), o.elements(1)))
+                    step(0, move |o| cpu.gelu::<f32, Bf16>(o.elements(0), o.elements(1)))
                 }
                 _ => typed!(around.one_type(&[0, 1])?, E => {
-                    step(0, move |o| machine.gelu::<E, E>(o.elements(0), o.elements(1)))
+                    step(0, move |o| cpu.gelu::<E, E>(o.elements(0), o.elements(1)))
                 }),
             }
         }
@@ -230,51 +224,51 @@ pub(crate) fn prepare(
             around.expect_same_layout(&[0, 1, 2])?;
             match (around.dtype(0), around.one_type(&[1, 2])?) {
                 (Some(DType::F32), DType::Bf16) => step(0, move |o| {
-                    machine.gelu_backward::<f32, Bf16>(o.elements(0), o.elements(1), o.elements(2));
+                    cpu.gelu_backward::<f32, Bf16>(o.elements(0), o.elements(1), o.elements(2));
                 }),
                 _ => typed!(around.one_type(&[0, 1, 2])?, E => {
-                    step(0, move |o| machine.gelu_backward::<E, E>(o.elements(0), o.elements(1), o.elements(2)))
+                    step(0, move |o| cpu.gelu_backward::<E, E>(o.elements(0), o.elements(1), o.elements(2)))
                 }),
             }
         }
         Kernel::AddTiles(_) => {
             around.expect_same_layout(&[0, 1])?;
             typed!(around.one_type(&[0, 1])?, E => {
-                step(0, move |o| machine.add_tile::<E>(o.tile().is_first_of_all(), o.elements(0), o.elements(1)))
+                step(0, move |o| cpu.add_tile::<E>(o.tile().is_first_of_all(), o.elements(0), o.elements(1)))
             })
         }
         Kernel::Accumulate(_) => {
             around.expect_same_layout(&[0, 1])?;
             typed!(around.one_type(&[0, 1])?, E => {
-                step(0, move |o| machine.accumulate::<E>(o.elements(0), o.elements(1)))
+                step(0, move |o| cpu.accumulate::<E>(o.elements(0), o.elements(1)))
             })
         }
         Kernel::MaxPoolForward(k) => {
-            let pool = max_pool(&machine, &k.pool, around.geometry(0)?, around.geometry(1)?).cutting(k.cut);
+            let pool = max_pool(&cpu, &k.pool, around.geometry(0)?, around.geometry(1)?).cutting(k.cut);
             typed!(around.one_type(&[0, 1])?, E => {
                 step(0, move |o| pool.forward::<E>(o.elements(0), o.elements(1), o.take(2)))
             })
         }
         Kernel::MaxPoolBackward(k) => {
-            let pool = max_pool(&machine, &k.pool, around.geometry(2)?, around.geometry(0)?);
+            let pool = max_pool(&cpu, &k.pool, around.geometry(2)?, around.geometry(0)?);
             typed!(around.one_type(&[0, 2])?, E => {
                 step(0, move |o| pool.backward::<E>(o.elements(0), o.take(1), o.elements(2)))
             })
         }
         Kernel::AvgPoolForward(k) => {
-            let pool = avg_pool(&machine, &k.averages, around.geometry(0)?, around.geometry(1)?);
+            let pool = avg_pool(&cpu, &k.averages, around.geometry(0)?, around.geometry(1)?);
             typed!(around.one_type(&[0, 1])?, E => {
                 step(0, move |o| pool.forward::<E>(o.elements(0), o.elements(1)))
             })
         }
         Kernel::AvgPoolBackward(k) => {
-            let pool = avg_pool(&machine, &k.averages, around.geometry(1)?, around.geometry(0)?);
+            let pool = avg_pool(&cpu, &k.averages, around.geometry(1)?, around.geometry(0)?);
             typed!(around.one_type(&[0, 1])?, E => {
                 step(0, move |o| pool.backward::<E>(o.elements(0), o.elements(1)))
             })
         }
         Kernel::LrnForward(k) => {
-            let norm = Lrn::new(&k.norm, around.geometry(0)?, machine.level, machine.team.clone());
+            let norm = Lrn::new(&k.norm, around.geometry(0)?, cpu.level, cpu.team.clone());
             typed!(around.one_type(&[0, 1])?, E => {
                 step(norm.scratch_bytes(), move |o| {
                     norm.forward::<E>(o.elements(0), o.elements(1), o.elements(2));
@@ -282,7 +276,7 @@ pub(crate) fn prepare(
             })
         }
         Kernel::LrnBackward(k) => {
-            let norm = Lrn::new(&k.norm, around.geometry(0)?, machine.level, machine.team.clone());
+            let norm = Lrn::new(&k.norm, around.geometry(0)?, cpu.level, cpu.team.clone());
             typed!(around.one_type(&[0, 1, 2])?, E => {
                 step(norm.scratch_bytes(), move |o| {
                     norm.backward::<E>(o.elements(0), o.elements(1), o.elements(2), o.elements(3));
@@ -294,7 +288,7 @@ pub(crate) fn prepare(
             if around.dtype(0) != Some(DType::F32) {
                 return Err("its logits are not f32".to_owned());
             }
-            let team = machine.team.clone();
+            let team = cpu.team.clone();
             typed!(around.dtype(3).unwrap_or(DType::F32), E => fallible(move |o| {
                 let (logits, labels, metrics) = (o.elements(0), o.elements(1), o.elements(2));
                 let SoftmaxCrossEntropy { auxiliary, smoothing, mixed, scaled: _ } = k;
@@ -310,7 +304,7 @@ pub(crate) fn prepare(
             }
             step(0, move |o| {
                 let rates = Rates::of(sgd, o.elements(1));
-                machine.sgd(rates, o.elements(0), o.elements(2), o.elements(3), o.elements(4));
+                cpu.sgd(rates, o.elements(0), o.elements(2), o.elements(3), o.elements(4));
             })
         }
         Kernel::AdaptiveUpdate(update) => {
@@ -327,20 +321,20 @@ pub(crate) fn prepare(
                 let second = if states > 1 { o.elements(first + 1) } else { &mut [] };
                 let states = [o.elements(first), second];
                 let (hyper, gradient, parameter) = (o.elements(1), o.elements(0), o.elements(2));
-                machine.adaptive(update, hyper, gradient, parameter, states, o.elements(copy));
+                cpu.adaptive(update, hyper, gradient, parameter, states, o.elements(copy));
             })
         }
         Kernel::Convert(_) => {
             around.expect_same_layout(&[0, 1])?;
             match (around.dtype(0), around.dtype(1)) {
                 (Some(DType::F32), Some(DType::Bf16)) => {
-                    step(0, move |o| machine.convert::<f32, Bf16>(o.elements(0), o.elements(1)))
+                    step(0, move |o| cpu.convert::<f32, Bf16>(o.elements(0), o.elements(1)))
                 }
                 (Some(DType::Bf16), Some(DType::F32)) => {
-                    step(0, move |o| machine.convert::<Bf16, f32>(o.elements(0), o.elements(1)))
+                    step(0, move |o| cpu.convert::<Bf16, f32>(o.elements(0), o.elements(1)))
                 }
                 _ => typed!(around.one_type(&[0, 1])?, E => {
-                    step(0, move |o| machine.convert::<E, E>(o.elements(0), o.elements(1)))
+                    step(0, move |o| cpu.convert::<E, E>(o.elements(0), o.elements(1)))
                 }),
             }
         }
@@ -354,12 +348,12 @@ pub(crate) fn prepare(
                 (DType::F32, Some(DType::Bf16)) => step(0, move |o| {
                     let a = &*o.elements::<f32>(0);
                     let b = if both { &*o.elements(1) } else { a };
-                    machine.add::<f32, Bf16>(k.relu, a, b, o.elements(result));
+                    cpu.add::<f32, Bf16>(k.relu, a, b, o.elements(result));
                 }),
                 _ => typed!(around.one_type(&[0, result])?, E => step(0, move |o| {
                     let a = &*o.elements::<E>(0);
                     let b = if both { &*o.elements(1) } else { a };
-                    machine.add::<E, E>(k.relu, a, b, o.elements(result));
+                    cpu.add::<E, E>(k.relu, a, b, o.elements(result));
                 })),
             }
         }
@@ -372,7 +366,7 @@ pub(crate) fn prepare(
                 pieces.push(Piece { from, first: 0, at, channels: from.channels });
                 at += from.channels;
             }
-            let concat = Concat { pieces, to: around.own_geometry(inputs)?, team: machine.team.clone() };
+            let concat = Concat { pieces, to: around.own_geometry(inputs)?, team: cpu.team.clone() };
             typed!(around.one_type(&(0..=inputs).collect::<Vec<_>>())?, E => step(0, move |o| {
                 let y = o.elements::<E>(inputs);
                 let sources = std::array::from_fn(|position| &*o.elements::<E>(position));
@@ -382,7 +376,7 @@ pub(crate) fn prepare(
         Kernel::ConcatBackward(k) => {
             let (from, to) = (around.own_geometry(0)?, around.own_geometry(1)?);
             let pieces = vec![Piece { from, first: k.first, at: 0, channels: to.channels }];
-            let concat = Concat { pieces, to, team: machine.team.clone() };
+            let concat = Concat { pieces, to, team: cpu.team.clone() };
             typed!(around.one_type(&[0, 1])?, E => step(0, move |o| {
                 let y = o.elements::<E>(1);
                 let sources = std::array::from_fn(|position| &*o.elements::<E>(position));
@@ -396,22 +390,22 @@ pub(crate) fn prepare(
             let geometry = if row_major { None } else { Some(around.own_geometry(0)?) };
             let drop = move |o: &mut Operands<'_>| {
                 let (mask, first) = (k.mask(o.elements(1)), (o.tile().in_batch() * elements) as u64);
-                Drop { mask, scale, first }
+                DropoutMask { mask, scale, first }
             };
             match (around.dtype(0), around.dtype(2)) {
                 // Behind a linear layer, whose results have the master precision.
                 (Some(DType::F32), Some(DType::Bf16)) => step(0, move |o| {
                     let drop = drop(o);
-                    dropout::<f32, Bf16>(&machine, &drop, geometry.as_ref(), o.elements(0), o.elements(2));
+                    dropout::<f32, Bf16>(&cpu, &drop, geometry.as_ref(), o.elements(0), o.elements(2));
                 }),
                 _ => typed!(around.one_type(&[0, 2])?, E => step(0, move |o| {
                     let drop = drop(o);
-                    dropout::<E, E>(&machine, &drop, geometry.as_ref(), o.elements(0), o.elements(2));
+                    dropout::<E, E>(&cpu, &drop, geometry.as_ref(), o.elements(0), o.elements(2));
                 })),
             }
         }
         Kernel::StemStatistics(k) => {
-            let stem = around.stem(&machine, k.stem, None)?;
+            let stem = around.stem(&cpu, k.stem, None)?;
             typed!(around.one_type(&[0, 1])?, E => step(stem.statistics_scratch_bytes(), move |o| {
                 let images = [&*o.elements::<E>(0), o.elements(1)];
                 let running = [o.elements(2), o.elements(3)];
@@ -420,7 +414,7 @@ pub(crate) fn prepare(
             }))
         }
         Kernel::StemApply(k) => {
-            let stem = around.stem(&machine, k.stem, Some(6))?;
+            let stem = around.stem(&cpu, k.stem, Some(6))?;
             typed!(around.one_type(&[0, 1, 6])?, E => step(stem.apply_scratch_bytes(), move |o| {
                 let images = [&*o.elements::<E>(0), o.elements(1)];
                 let parameters = [o.elements(2), o.elements(3), o.elements(4)].map(|s| &*s);
@@ -428,7 +422,7 @@ pub(crate) fn prepare(
             }))
         }
         Kernel::StemInference(k) => {
-            let stem = around.stem(&machine, k.stem, Some(6))?;
+            let stem = around.stem(&cpu, k.stem, Some(6))?;
             typed!(around.one_type(&[0, 1, 6])?, E => step(stem.apply_scratch_bytes(), move |o| {
                 let images = [&*o.elements::<E>(0), o.elements(1)];
                 let parameters = [o.elements(2), o.elements(3), o.elements(4)].map(|s| &*s);
@@ -436,7 +430,7 @@ pub(crate) fn prepare(
             }))
         }
         Kernel::StemGradients(k) => {
-            let stem = around.stem(&machine, k.stem, Some(2))?;
+            let stem = around.stem(&cpu, k.stem, Some(2))?;
             typed!(around.one_type(&[0, 1, 2])?, E => step(stem.gradients_scratch_bytes(), move |o| {
                 let maps = [&*o.elements::<E>(0), o.elements(1), o.elements(2)];
                 let parameters = [o.elements(3), o.elements(4), o.elements(5)].map(|s| &*s);
@@ -455,7 +449,7 @@ pub(crate) fn prepare(
                 let mut first = 0;
                 for position in 0..weights {
                     let weight = o.elements::<E>(position);
-                    machine.copy(weight, &mut joined[first..first + weight.len()]);
+                    cpu.copy(weight, &mut joined[first..first + weight.len()]);
                     first += weight.len();
                 }
             }))
@@ -465,7 +459,7 @@ pub(crate) fn prepare(
             let first = own.elements() / own.shape[0].max(1) * k.first;
             typed!(around.one_type(&[0, 1])?, E => step(0, move |o| {
                 let (joined, own) = (o.elements::<E>(0), o.elements::<E>(1));
-                machine.copy(&joined[first..first + own.len()], own);
+                cpu.copy(&joined[first..first + own.len()], own);
             }))
         }
         Kernel::Conv2dForward(_)
@@ -488,6 +482,6 @@ fn index_at<'a>(position: usize, pool: Option<FusedPool>, operands: &mut Operand
     if pool.is_some() { operands.take(position) } else { <&mut [u8]>::default() }
 }
 
-fn avg_pool(machine: &Machine, averages: &Averages, input: Geometry, output: Geometry) -> AvgPool {
-    AvgPool::new(averages, input, output, machine.level, machine.team.clone())
+fn avg_pool(cpu: &CpuContext, averages: &Averages, input: Geometry, output: Geometry) -> AvgPool {
+    AvgPool::new(averages, input, output, cpu.level, cpu.team.clone())
 }

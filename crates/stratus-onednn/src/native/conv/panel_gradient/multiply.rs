@@ -1,13 +1,13 @@
 //! What multiplies panels, and how it takes them to lie.
 
 use super::pack::{Panels, add_pairs};
-use super::{Chunk, Range, WeightGradient};
-use crate::native::conv::tiles::{Avx512F32, ROWS, SUMS, Tiles, Unit};
+use super::{Chunk, PanelGradient, Range};
+use crate::native::conv::tiles::{Avx512F32, MatrixUnit, ROWS, SUMS, Tiles};
 use crate::native::simd::{Bf16, Element};
 use std::arch::x86_64::{__m512i, _mm512_add_ps, _mm512_castsi512_ps, _mm512_loadu_ps, _mm512_storeu_ps};
 
 /// A way to multiply panels of one type of elements: a value of this type is the proof that the processor has it.
-pub trait Multiply: Copy + Send + Sync + 'static {
+pub trait PanelArithmetic: Copy + Send + Sync + 'static {
     /// What maps and panels are made of.
     type Element: Element;
 
@@ -45,7 +45,7 @@ pub trait Multiply: Copy + Send + Sync + 'static {
     /// AVX-512 must be there.
     unsafe fn pack_output(
         self,
-        gradient: &WeightGradient<Self>,
+        gradient: &PanelGradient<Self>,
         chunk: &Chunk,
         filters: &Range<usize>,
         dy: &[Self::Element],
@@ -75,7 +75,7 @@ pub trait Multiply: Copy + Send + Sync + 'static {
     unsafe fn add_up(row: __m512i, sums: &mut [f32; ROWS]);
 }
 
-impl Multiply for Unit {
+impl PanelArithmetic for MatrixUnit {
     type Element = Bf16;
     type Ready = Tiles;
 
@@ -101,7 +101,7 @@ impl Multiply for Unit {
 
     unsafe fn pack_output(
         self,
-        gradient: &WeightGradient<Self>,
+        gradient: &PanelGradient<Self>,
         chunk: &Chunk,
         filters: &Range<usize>,
         dy: &[Bf16],
@@ -137,7 +137,7 @@ impl Multiply for Unit {
     }
 }
 
-impl Multiply for Avx512F32 {
+impl PanelArithmetic for Avx512F32 {
     type Element = f32;
     type Ready = Self;
 

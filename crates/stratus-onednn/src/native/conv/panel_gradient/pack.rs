@@ -1,7 +1,7 @@
 //! Bringing maps into panels.
 
-use super::{BLOCK, Chunk, Multiply, ROWS, Range, WeightGradient};
-use crate::native::conv::tiles::{TERMS, TILE, Unit, load, mask};
+use super::{BLOCK, Chunk, PanelArithmetic, PanelGradient, ROWS, Range};
+use crate::native::conv::tiles::{MatrixUnit, TERMS, TILE, load, mask};
 use crate::native::lanes::transpose;
 use crate::native::simd::{Bf16, Element};
 use std::arch::x86_64::{
@@ -144,7 +144,7 @@ impl<E: Element> Panels<'_, E> {
 /// AVX-512 must be there; all channels of the pixels lie within the map.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn put_row<U: Multiply>(
+unsafe fn put_row<U: PanelArithmetic>(
     map: &Panels<'_, U::Element>,
     blocks: &Range<usize>,
     pixel: impl Fn(usize) -> Option<usize>,
@@ -162,7 +162,7 @@ unsafe fn put_row<U: Multiply>(
     }
 }
 
-impl WeightGradient<Unit> {
+impl PanelGradient<MatrixUnit> {
     /// Brings a chunk of the output's gradient into panels of 16 filters: tiles of a row per filter, 32 terms long. Adds to the sums of the bias,
     /// 16 per filter. For tile registers.
     ///
@@ -218,7 +218,7 @@ impl WeightGradient<Unit> {
     }
 }
 
-impl<U: Multiply> WeightGradient<U> {
+impl<U: PanelArithmetic> PanelGradient<U> {
     /// Brings a chunk of the output's gradient into panels of 16 filters as [`Self::pack_input`] does it: a row per pair of terms, or per term, filter by
     /// filter. Adds to the sums of the bias, those of all filters for each of 16 rows.
     ///

@@ -6,7 +6,7 @@
 
 use super::{Places, ROWS, SUMS, TERMS, TILE, TILE_SUMS};
 use crate::ffi::Context;
-use crate::native::simd::{Bf16, Element, Instructions, Level, ask_for};
+use crate::native::simd::{Bf16, Element, Isa, Level, ask_for};
 use std::arch::x86_64::{
     __m512, __m512bh, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
     _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
@@ -65,7 +65,7 @@ impl Avx512F32 {
     /// The proof, where the level is one.
     #[must_use]
     pub fn of(level: Level) -> Option<Self> {
-        (level.instructions() == Instructions::Avx512).then_some(Self(()))
+        (level.isa() == Isa::Avx512).then_some(Self(()))
     }
 
     /// `sums += a b` as [`Tiles::multiply_add`](super::Tiles::multiply_add) has it, where both factors have a row of 16 `f32` for each term.

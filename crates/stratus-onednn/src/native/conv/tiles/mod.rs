@@ -37,14 +37,14 @@ pub const GAP: usize = TERMS;
 
 /// What multiplies tiles: a value of this type is the proof that the processor has it and this process may use it.
 #[derive(Clone, Copy, Debug)]
-pub enum Unit {
+pub enum MatrixUnit {
     /// Tile registers.
     Amx(Amx),
     /// The dot products of pairs of AVX-512.
     Avx512(Avx512Bf16),
 }
 
-impl Unit {
+impl MatrixUnit {
     /// All that there are, the fastest first; the library's settings restrict them.
     pub fn all(context: &Context) -> impl Iterator<Item = Self> {
         let amx = Amx::of(context).map(Self::Amx);

@@ -1,6 +1,6 @@
 //! What a block of the output gives to the sums: its windows and gradients are laid out, then multiplied.
 
-use super::lanes::{Products, TWO, TwoRegisters};
+use super::lanes::{TWO, TwoRegisters, WindowArithmetic};
 use super::{Band, LANES, Range, Share, TALLEST, WindowGradient};
 use crate::native::simd::{Element, LINE, ask_for};
 use std::arch::x86_64::{
@@ -13,7 +13,7 @@ use std::arch::x86_64::{
 /// # Safety
 /// The processor must have what `U` proves.
 #[inline(always)]
-pub unsafe fn add_band<U: Products>(
+pub unsafe fn add_band<U: WindowArithmetic>(
     of: &WindowGradient<U>,
     band: &Band,
     next: Option<&Band>,
@@ -66,7 +66,7 @@ struct Ahead<'a, E> {
 }
 
 impl<'a, E: Element> Ahead<'a, E> {
-    fn new<U: Products<Element = E>>(
+    fn new<U: WindowArithmetic<Element = E>>(
         of: &WindowGradient<U>,
         block: Option<(&Band, Range<usize>)>,
         dy: &'a [E],
@@ -100,7 +100,7 @@ impl<'a, E: Element> Ahead<'a, E> {
 /// # Safety
 /// As [`add_band`].
 #[inline(always)]
-unsafe fn lay_out_windows<U: Products>(
+unsafe fn lay_out_windows<U: WindowArithmetic>(
     of: &WindowGradient<U>,
     band: &Band,
     groups: Range<usize>,
@@ -127,7 +127,7 @@ unsafe fn lay_out_windows<U: Products>(
 /// # Safety
 /// As [`add_band`].
 #[inline(always)]
-unsafe fn lay_out_gradients<U: Products>(
+unsafe fn lay_out_gradients<U: WindowArithmetic>(
     of: &WindowGradient<U>,
     band: &Band,
     groups: Range<usize>,
@@ -156,7 +156,7 @@ unsafe fn lay_out_gradients<U: Products>(
 /// # Safety
 /// As [`add_band`].
 #[inline(always)]
-unsafe fn add_bias<U: Products>(gradients: &[f32], bias: &mut [f32]) {
+unsafe fn add_bias<U: WindowArithmetic>(gradients: &[f32], bias: &mut [f32]) {
     let filters = bias.len();
     for (register, bias) in bias.chunks_mut(LANES).enumerate() {
         let mut lanes = [0.0; LANES];
@@ -179,7 +179,7 @@ unsafe fn add_bias<U: Products>(gradients: &[f32], bias: &mut [f32]) {
 /// # Safety
 /// As [`add_band`].
 #[inline(always)]
-unsafe fn add_strip<U: Products, const TALL: usize, const WIDE: usize>(
+unsafe fn add_strip<U: WindowArithmetic, const TALL: usize, const WIDE: usize>(
     of: &WindowGradient<U>,
     [groups, rows]: [usize; 2],
     windows: &[f32],
@@ -233,12 +233,12 @@ unsafe fn add_strip<U: Products, const TALL: usize, const WIDE: usize>(
     }
 }
 
-/// Writes `to.len()` lanes, the last of which are `rest`; see [`Products::pair`].
+/// Writes `to.len()` lanes, the last of which are `rest`; see [`WindowArithmetic::pair`].
 ///
 /// # Safety
 /// As there.
 #[inline(always)]
-unsafe fn pair<U: Products>(
+unsafe fn pair<U: WindowArithmetic>(
     first: *const U::Element,
     second: Option<*const U::Element>,
     to: &mut [f32],

@@ -12,7 +12,7 @@ use std::arch::x86_64::{
 };
 
 /// A way to multiply maps of one type of elements: a value of this type is the proof that the processor has it.
-pub trait Products: Copy + Send + Sync + 'static {
+pub trait WindowArithmetic: Copy + Send + Sync + 'static {
     /// What maps are made of.
     type Element: Element;
 
@@ -78,7 +78,7 @@ impl TwoRegisters {
 /// Lanes of two registers.
 pub const TWO: usize = 2 * LANES;
 
-impl Products for Avx512Bf16 {
+impl WindowArithmetic for Avx512Bf16 {
     type Element = Bf16;
 
     fn add_band(
@@ -156,7 +156,7 @@ impl Products for Avx512Bf16 {
     }
 }
 
-impl Products for Avx512F32 {
+impl WindowArithmetic for Avx512F32 {
     type Element = f32;
 
     fn add_band(

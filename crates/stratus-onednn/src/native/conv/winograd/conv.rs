@@ -1,6 +1,6 @@
 //! The forward pass and the gradient of the input, which is a convolution of the output's gradient by the weights turned half around.
 
-use super::int16::{CHUNK, Columns, Words, chunks, keep, round_row};
+use super::int16::{CHUNK, Columns, Int16Products, chunks, keep, round_row};
 use super::product::{Left, PANEL, ROWS, Right, product};
 use super::transform::output_plane;
 use super::weights::transform_weights;
@@ -8,7 +8,7 @@ use super::{
     APART, Grid, NOWHERE, POINTS, Pixels, REACH, block, filled, matrices, outputs, panels, patch_plane,
     sixteen, store, taps,
 };
-use crate::native::elementwise::Machine;
+use crate::native::elementwise::CpuContext;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::threads::{MAX_THREADS, cut, pairs, split};
 use std::ops::Range;
@@ -40,8 +40,8 @@ pub struct WinogradConv {
     /// Tiles that go through the caches at a time.
     block: usize,
     /// What multiplies, where that is not floats.
-    pub(super) words: Option<Words>,
-    machine: Machine,
+    pub(super) words: Option<Int16Products>,
+    cpu: CpuContext,
 }
 
 /// Floats that a thread works in while a block of tiles goes through.
@@ -80,8 +80,8 @@ impl WinogradConv {
         pass: Pass,
         batch: usize,
         input: [usize; 2],
-        words: Option<Words>,
-        machine: &Machine,
+        words: Option<Int16Products>,
+        cpu: &CpuContext,
     ) -> Option<Self> {
         let taps = taps(conv)?;
         let output = conv.output_size(input).ok()?;
@@ -93,11 +93,11 @@ impl WinogradConv {
             }
         };
         let grid = Grid::new(taps, batch, maps, before);
-        let tiles = grid.tiles_of(machine.team.threads());
+        let tiles = grid.tiles_of(cpu.team.threads());
         let of_patch = if words.is_some() { size_of::<i16>() } else { size_of::<f32>() };
         let [terms, columns] = channels.map(filled);
         let block = block(terms * of_patch + columns * size_of::<f32>(), tiles, FEWEST);
-        grid.pays().then(|| Self { pass, channels, grid, block, words, machine: machine.clone() })
+        grid.pays().then(|| Self { pass, channels, grid, block, words, cpu: cpu.clone() })
     }
 
     /// Rows and columns of the weights' matrices: the channels and what fills their last registers.
@@ -128,7 +128,7 @@ impl WinogradConv {
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
         let of_weights = panels(self.channels[1]) * self.panel_floats();
-        (of_weights + self.machine.team.threads() * self.room().floats()) * size_of::<f32>()
+        (of_weights + self.cpu.team.threads() * self.room().floats()) * size_of::<f32>()
     }
 
     /// Makes `y` of `x`: the sum of `bias`, which is empty where there is none, and of the convolution, rectified where `relu` says so.
@@ -144,7 +144,7 @@ impl WinogradConv {
         y: &mut [E],
         scratch: &mut [f32],
     ) {
-        let Self { channels, grid, machine, .. } = self;
+        let Self { channels, grid, cpu, .. } = self;
         let pixels = |map: usize| grid.batch * grid.maps[map].iter().product::<usize>();
         assert_eq!([x.len(), y.len()], [0, 1].map(|map| pixels(map) * channels[map]), "maps of another size");
         assert_eq!(
@@ -153,7 +153,7 @@ impl WinogradConv {
             "weights of another size"
         );
         assert!(bias.is_empty() || bias.len() == channels[1], "a bias of another size");
-        let (team, level) = (&machine.team, machine.level);
+        let (team, level) = (&cpu.team, cpu.level);
         let threads = team.threads();
         let (panels, of_panel, room) = (panels(channels[1]), self.panel_floats(), self.room());
         let (transformed, scratch) = scratch.split_at_mut(panels * of_panel);

@@ -14,7 +14,7 @@ use super::product::PANEL;
 use super::sums::{add_products, finish_filters, make_filters};
 use super::transform::filter_plane;
 use super::{Grid, POINTS, REACH, filled, load_column, outputs, panels, patch_plane, sixteen, store, taps};
-use crate::native::elementwise::Machine;
+use crate::native::elementwise::CpuContext;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::threads::{MAX_THREADS, cut, pairs, piece, split};
 use std::ops::Range;
@@ -48,7 +48,7 @@ pub struct WinogradGradient {
     pub(super) depth: usize,
     /// Whether all tiles are one part of one block, for one group of threads.
     at_once: bool,
-    machine: Machine,
+    cpu: CpuContext,
 }
 
 /// Tiles of a block.
@@ -72,13 +72,13 @@ type Transformed<'a> = (&'a mut [f32], &'a mut [f32], &'a mut [f32]);
 impl WinogradGradient {
     /// For `batch` images of height and width `input`; none where another kernel has to do it.
     #[must_use]
-    pub fn new(conv: &Conv2d, batch: usize, input: [usize; 2], machine: &Machine) -> Option<Self> {
+    pub fn new(conv: &Conv2d, batch: usize, input: [usize; 2], cpu: &CpuContext) -> Option<Self> {
         let taps = taps(conv)?;
         let output = conv.output_size(input).ok()?;
         let grid = Grid::new(taps, batch, [input, output], conv.padding_before);
         let channels = [conv.in_channels, conv.out_channels];
         let registers = channels.map(|channels| channels.div_ceil(LANES));
-        let threads = machine.team.threads();
+        let threads = cpu.team.threads();
         let few = channels[0] * channels[1] <= FEW;
         let groups = if few && threads.is_multiple_of(2) { 2 } else { 1 };
         let parts = (threads / groups).div_ceil(registers[0].min(registers[1]));
@@ -86,7 +86,7 @@ impl WinogradGradient {
         let blocks = tiles.div_ceil(parts * DEEPEST).max(1);
         let depth = tiles.div_ceil(blocks * parts);
         let at_once = tiles <= depth && [parts, groups] == [1; 2];
-        grid.pays().then(|| Self { channels, grid, groups, parts, depth, at_once, machine: machine.clone() })
+        grid.pays().then(|| Self { channels, grid, groups, parts, depth, at_once, cpu: cpu.clone() })
     }
 
     pub(super) fn registers(&self) -> [usize; 2] {
@@ -115,7 +115,7 @@ impl WinogradGradient {
 
     /// Threads of a group.
     fn members(&self) -> usize {
-        self.machine.team.threads() / self.groups
+        self.cpu.team.threads() / self.groups
     }
 
     /// The registers, over all parts, that a thread transforms of a map of so many.
@@ -141,7 +141,7 @@ impl WinogradGradient {
         let [of_x, of_dy] = self.registers().map(|registers| self.parts * registers);
         let strips = self.groups * self.strip();
         let sums = if self.at_once {
-            self.machine.team.threads() * SUMS_AT_ONCE
+            self.cpu.team.threads() * SUMS_AT_ONCE
         } else {
             self.panels() * filled(self.channels[0]) * PANEL
         };
@@ -166,7 +166,7 @@ impl WinogradGradient {
         db: &mut [f32],
         scratch: &mut [f32],
     ) {
-        let Self { channels, grid, machine, .. } = self;
+        let Self { channels, grid, cpu, .. } = self;
         let pixels = |map: usize| grid.batch * grid.maps[map].iter().product::<usize>();
         assert_eq!(
             [x.len(), dy.len()],
@@ -175,7 +175,7 @@ impl WinogradGradient {
         );
         assert_eq!(dw.len(), grid.taps * grid.taps * channels[0] * channels[1], "a gradient of another size");
         assert!(db.is_empty() || db.len() == channels[1], "a gradient of the bias of another size");
-        let (team, level) = (&machine.team, machine.level);
+        let (team, level) = (&cpu.team, cpu.level);
         let threads = team.threads();
         let [of_x, of_dy, of_sums, of_bias] = self.floats();
         let (patches, rest) = scratch.split_at_mut(of_x);
@@ -246,7 +246,7 @@ impl WinogradGradient {
         let share = |threads: Range<usize>, registers: usize, of_register: usize| {
             threads.map(move |thread| self.transforms(registers, thread).len() * of_register)
         };
-        let all = 0..self.machine.team.threads();
+        let all = 0..self.cpu.team.threads();
         let patches = cut(patches, share(all.clone(), of_x, strip));
         let maps = patches.into_iter().zip(cut(gradients, share(all, of_dy, strip)));
         let bias = cut(bias, share(0..self.members(), of_dy, LANES));

@@ -27,7 +27,7 @@ const LEAST: f32 = 1.3e-35;
 
 /// What multiplies.
 #[derive(Clone, Copy, Debug)]
-pub enum Words {
+pub enum Int16Products {
     /// The dot products of AVX-512 VNNI.
     #[cfg(target_arch = "x86_64")]
     Vnni(Vnni),
@@ -53,13 +53,13 @@ pub struct Columns<'a> {
     pub next: &'a [i16],
 }
 
-impl Words {
+impl Int16Products {
     /// Where the processor has an instruction for it that `level` permits.
     #[must_use]
     pub fn detect(level: Level) -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
         {
-            let permitted = level.instructions() == crate::native::simd::Instructions::Avx512;
+            let permitted = level.isa() == crate::native::simd::Isa::Avx512;
             if permitted && std::arch::is_x86_feature_detected!("avx512vnni") {
                 return Some(Self::Vnni(Vnni(())));
             }
@@ -113,7 +113,7 @@ pub const fn chunks(terms: usize) -> usize {
     terms.div_ceil(CHUNK)
 }
 
-/// As [`Words::product`]: the same bits.
+/// As [`Int16Products::product`]: the same bits.
 #[cfg(test)]
 fn portable(left: &[i16], of_rows: &[f32], right: Columns<'_>, to: &mut [f32], stride: usize, terms: usize) {
     for (row, of_row) in of_rows.iter().enumerate() {
@@ -144,7 +144,7 @@ mod vnni {
     };
 
     /// # Safety
-    /// AVX-512 VNNI must be there; the sizes are those that [`Words::product`](super::Words::product) asks for, with `WIDE` registers of columns.
+    /// AVX-512 VNNI must be there; the sizes are those that [`Int16Products::product`](super::Int16Products::product) asks for, with `WIDE` registers of columns.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     pub unsafe fn product<const WIDE: usize>(
         left: &[i16],
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn every_way_has_the_same_bits() {
-        let Some(best) = Words::detect(Level::detect([true, true])) else {
+        let Some(best) = Int16Products::detect(Level::detect([true, true])) else {
             println!("not run: this processor has no instruction for it");
             return;
         };
@@ -384,7 +384,7 @@ mod tests {
                 let of_right =
                     Columns { words: &right, units: &units[1], registers: columns / LANES, next: &[] };
                 best.product(&left, &units[0], of_right, &mut got, 40, terms);
-                Words::Portable.product(&left, &units[0], of_right, &mut expected, 40, terms);
+                Int16Products::Portable.product(&left, &units[0], of_right, &mut expected, 40, terms);
                 for (at, (got, expected)) in got.iter().zip(&expected).enumerate() {
                     let outside = at % 40 >= columns;
                     let same = got.to_bits() == expected.to_bits() && (outside || !got.is_nan());

@@ -19,7 +19,7 @@ mod weights;
 
 pub use conv::{Pass, WinogradConv};
 pub use gradient::WinogradGradient;
-pub use int16::Words;
+pub use int16::Int16Products;
 
 use crate::native::lanes::{LANES, LaneElement, Lanes};
 use crate::native::simd::{LINE, ask_for};

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::native::conv::direct::tests::{each_product, numbers};
-use crate::native::elementwise::Machine;
+use crate::native::elementwise::CpuContext;
 use crate::native::simd::{Bf16, Element, Level};
-use crate::native::threads::Team;
+use crate::native::threads::ThreadTeam;
 
 /// How far from the definition results of whole numbers may be, relative to the norm of all.
 const TOLERANCE: f32 = 3e-6;
@@ -12,8 +12,8 @@ const TOLERANCE: f32 = 3e-6;
 /// The same of products of numbers rounded to 13 bits: as far as storing maps in bf16 may be.
 const WORDS_TOLERANCE: f32 = 2e-3;
 
-fn machines() -> Vec<Machine> {
-    let of = |threads, level| Machine { team: Team::in_turn(threads), level };
+fn cpus() -> Vec<CpuContext> {
+    let of = |threads, level| CpuContext { team: ThreadTeam::in_turn(threads), level };
     let most = Level::detect([true, true]);
     let levels = Level::all().into_iter().map(|level| of(2, level));
     levels.chain([1, 3, 4].map(|threads| of(threads, most))).collect()
@@ -50,14 +50,14 @@ fn check<E: LaneElement + PartialEq>(conv: &Conv2d, batch: usize, input: [usize;
     let db: Vec<f32> = (0..filters).map(|o| dy.iter().skip(o).step_by(filters).sum()).collect();
     let with_bias: Vec<f32> = y.iter().enumerate().map(|(at, y)| (y + bias[at % filters]).max(0.0)).collect();
     let (x, dy, weights) = (elements::<E>(&x), elements::<E>(&dy), elements::<E>(&weights));
-    for machine in machines() {
-        let what = format!("{conv:?} {batch} {input:?} {:?} {:?}", machine.level, machine.team);
+    for cpu in cpus() {
+        let what = format!("{conv:?} {batch} {input:?} {:?} {:?}", cpu.level, cpu.team);
         // What lies in scratch, or where the result comes, means nothing.
         let unset = |count: usize| vec![E::store(f32::NAN); count];
         let scratch = |bytes: usize| vec![f32::NAN; bytes / 4];
         let run = |pass, from: &[E], bias: &[f32], expected: &[f32]| {
-            let on = |words: Option<Words>| {
-                let kernel = WinogradConv::new(conv, pass, batch, input, words, &machine).unwrap();
+            let on = |words: Option<Int16Products>| {
+                let kernel = WinogradConv::new(conv, pass, batch, input, words, &cpu).unwrap();
                 let mut got = unset(expected.len());
                 let relu = !bias.is_empty();
                 kernel.run(from, &weights, bias, relu, &mut got, &mut scratch(kernel.scratch_bytes()));
@@ -71,15 +71,15 @@ fn check<E: LaneElement + PartialEq>(conv: &Conv2d, batch: usize, input: [usize;
                 got
             };
             on(None);
-            let one_by_one = on(Some(Words::Portable));
-            if let Some(words) = Words::detect(machine.level) {
+            let one_by_one = on(Some(Int16Products::Portable));
+            if let Some(words) = Int16Products::detect(cpu.level) {
                 assert!(on(Some(words)) == one_by_one, "{what} {pass:?}: other bits");
             }
         };
         run(Pass::Forward, &x, &[], &y);
         run(Pass::Forward, &x, &bias, &with_bias);
         run(Pass::BackwardData, &dy, &[], &dx);
-        let gradient = WinogradGradient::new(conv, batch, input, &machine).unwrap();
+        let gradient = WinogradGradient::new(conv, batch, input, &cpu).unwrap();
         let (mut got, mut got_bias) = (vec![f32::NAN; dw.len()], vec![f32::NAN; filters]);
         gradient.run(&x, &dy, &mut got, &mut got_bias, &mut scratch(gradient.scratch_bytes()));
         assert_close(&got, &dw, TOLERANCE, &what);
@@ -120,19 +120,19 @@ fn every_pass_follows_the_definition() {
 #[test]
 fn weights_that_are_asked_for() {
     let conv = Conv2d::new(360, 352, 3, 1, 1);
-    let machine = Machine { team: Team::single(), level: Level::detect([true, true]) };
+    let cpu = CpuContext { team: ThreadTeam::single(), level: Level::detect([true, true]) };
     let x: Vec<Bf16> = elements(&numbers(36 * conv.in_channels, 1));
     let weights: Vec<Bf16> = elements(&numbers(conv.weight_shape().iter().product(), 2));
-    let of = |words: Option<Words>| {
-        let kernel = WinogradConv::new(&conv, Pass::Forward, 1, [6, 6], words, &machine).unwrap();
+    let of = |words: Option<Int16Products>| {
+        let kernel = WinogradConv::new(&conv, Pass::Forward, 1, [6, 6], words, &cpu).unwrap();
         let mut y = vec![Bf16::store(f32::NAN); 36 * conv.out_channels];
         kernel.run(&x, &weights, &[], false, &mut y, &mut vec![f32::NAN; kernel.scratch_bytes() / 4]);
         y
     };
     let expected: Vec<f32> = of(None).iter().map(|y| y.load()).collect();
-    let one_by_one = of(Some(Words::Portable));
+    let one_by_one = of(Some(Int16Products::Portable));
     assert_close(&one_by_one, &expected, TOLERANCE + 2e-3 + WORDS_TOLERANCE, "words");
-    if let Some(words) = Words::detect(machine.level) {
+    if let Some(words) = Int16Products::detect(cpu.level) {
         assert!(of(Some(words)) == one_by_one, "other bits");
     }
 }
@@ -143,15 +143,14 @@ fn units_of_patches_of_every_kind() {
     let conv = Conv2d::new(16, 16, 3, 1, 1);
     let weights: Vec<Bf16> = elements(&vec![1.0; conv.weight_shape().iter().product()]);
     let [height, width] = [12, 12];
-    let machine = Machine { team: Team::single(), level: Level::detect([true, true]) };
+    let cpu = CpuContext { team: ThreadTeam::single(), level: Level::detect([true, true]) };
     let pixel = |at: usize| at / 16;
     for (value, expected) in [(0.0, 0.0), (1e-36, 0.0), (1e-30, 1e-30), (-1e37, -1e37), (f32::NAN, f32::NAN)]
     {
         let x: Vec<Bf16> =
             (0..height * width * 16).map(|at| Bf16::store(if at == 0 { value } else { 0.0 })).collect();
-        let words = Words::detect(machine.level).unwrap_or(Words::Portable);
-        let kernel =
-            WinogradConv::new(&conv, Pass::Forward, 1, [height, width], Some(words), &machine).unwrap();
+        let words = Int16Products::detect(cpu.level).unwrap_or(Int16Products::Portable);
+        let kernel = WinogradConv::new(&conv, Pass::Forward, 1, [height, width], Some(words), &cpu).unwrap();
         let mut y = vec![Bf16::store(f32::NAN); x.len()];
         kernel.run(&x, &weights, &[], false, &mut y, &mut vec![f32::NAN; kernel.scratch_bytes() / 4]);
         for (at, y) in y.iter().enumerate() {
@@ -186,7 +185,7 @@ fn all_tiles_at_once() {
 
 #[test]
 fn what_it_cannot_do_is_left_to_others() {
-    let machine = Machine { team: Team::single(), level: Level::detect([true, true]) };
+    let cpu = CpuContext { team: ThreadTeam::single(), level: Level::detect([true, true]) };
     let dense = Conv2d::new(32, 32, 3, 1, 1);
     for (conv, input) in [
         (Conv2d { groups: 2, ..dense }, [8, 8]),
@@ -201,8 +200,8 @@ fn what_it_cannot_do_is_left_to_others() {
         (dense, [1, 9]),
     ] {
         for pass in [Pass::Forward, Pass::BackwardData] {
-            assert!(WinogradConv::new(&conv, pass, 1, input, None, &machine).is_none(), "{conv:?} {input:?}");
+            assert!(WinogradConv::new(&conv, pass, 1, input, None, &cpu).is_none(), "{conv:?} {input:?}");
         }
-        assert!(WinogradGradient::new(&conv, 1, input, &machine).is_none(), "{conv:?} {input:?}");
+        assert!(WinogradGradient::new(&conv, 1, input, &cpu).is_none(), "{conv:?} {input:?}");
     }
 }

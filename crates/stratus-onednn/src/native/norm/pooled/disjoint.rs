@@ -12,12 +12,12 @@ use std::ops::Range;
 
 /// Non-overlapping windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pool {
+pub struct DisjointPool {
     /// Window `[vertical, horizontal]`.
     pub window: [usize; 2],
 }
 
-impl Pool {
+impl DisjointPool {
     fn strips(&self, geometry: &Geometry) -> usize {
         geometry.height / self.window[0]
     }
@@ -57,7 +57,7 @@ const LARGEST_STAGE: usize = 24 << 10;
 const LARGE_MAP: usize = 16 << 20;
 
 /// Bytes of one thread's stage, of a strip's input and its gradient; none where the map stays in the caches, or a strip is too long.
-pub(crate) fn stage_bytes(pool: &Pool, geometry: &Geometry, element_bytes: usize) -> usize {
+pub(crate) fn stage_bytes(pool: &DisjointPool, geometry: &Geometry, element_bytes: usize) -> usize {
     let strips = 2 * pool.strip_elements(geometry) * element_bytes;
     let map = geometry.planes * geometry.height * geometry.row_elements() * element_bytes;
     if map >= LARGE_MAP && strips <= LARGEST_STAGE { strips.next_multiple_of(64) } else { 0 }
@@ -87,7 +87,7 @@ struct Strip {
 }
 
 impl Strip {
-    fn new(norm: &BatchNorm, pool: &Pool) -> Self {
+    fn new(norm: &BatchNorm, pool: &DisjointPool) -> Self {
         let geometry = &norm.geometry;
         Self {
             window: pool.window,
@@ -130,7 +130,7 @@ fn staged<'a, E: Element>(map: &'a [E], strip: Range<usize>, stage: &'a mut [E])
 /// `y = max over the window of scale * x + shift`, rectified; `index` may be empty.
 pub(crate) fn forward<E: Element>(
     norm: &BatchNorm,
-    pool: &Pool,
+    pool: &DisjointPool,
     x: &[E],
     [scale, shift]: [&[f32]; 2],
     y: &mut [E],
@@ -247,7 +247,7 @@ fn pool_strip_body<E: Element, const K: usize, const W: usize>(
 #[allow(clippy::too_many_arguments)] // The operands of the step, and the sums.
 pub(crate) fn reduce_gradients<E: Element>(
     norm: &BatchNorm,
-    pool: &Pool,
+    pool: &DisjointPool,
     strips: Range<usize>,
     x: &[E],
     dy: &[E],
@@ -343,7 +343,7 @@ fn reduce_strip_body<E: Element, const K: usize, const W: usize>(
 #[allow(clippy::too_many_arguments)] // The operands of the step, and its stages.
 pub(crate) fn backward<E: Element>(
     norm: &BatchNorm,
-    pool: &Pool,
+    pool: &DisjointPool,
     x: &[E],
     dy: &[E],
     index: &[u8],
