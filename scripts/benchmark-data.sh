@@ -17,7 +17,8 @@ ln -s "$folder" "$layout/val"
 core=$(($(nproc) - 1))
 
 head_of_page "From JPEG files to batches"
-echo "One core (\`taskset -c $core\`), $(find -L "$folder" -type f | wc -l) files: random resized crop of 224×224, mirrored, normalised; bf16, channels last."
+echo "One core (\`taskset -c $core\`), $(find -L "$folder" -type f | wc -l) files:"
+echo "random resized crop of 224×224, mirrored, normalised; bf16, channels last."
 echo
 for round in $(seq "${ROUNDS:-5}"); do
     echo "== Round $round"
@@ -25,6 +26,7 @@ for round in $(seq "${ROUNDS:-5}"); do
     echo "\$ scripts/benchmark-data-peers.py FOLDER --rounds 1"
     taskset -c "$core" "${PYTHON:-python3}" scripts/benchmark-data-peers.py "$folder" --rounds 1
     echo "\$ stratus bench data resnet50 --rounds 1 --set data.path=FOLDER --set train.batch_size=50"
-    taskset -c "$core" "$stratus" bench data resnet50 --rounds 1 --set data.path="$layout" --set train.batch_size=50 2>&1
+    taskset -c "$core" "$stratus" bench data resnet50 --rounds 1 --set data.path="$layout" \
+        --set train.batch_size=50 2>&1
     echo
 done

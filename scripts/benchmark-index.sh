@@ -29,11 +29,13 @@ def shard(name, samples):
         os.truncate(file.fileno(), (at + 2) * 512)
     labels = [draw.randrange(1000) for _ in range(samples)]
     digest = f"{draw.getrandbits(256):064x}"
-    return {"name": name, "bytes": (at + 2) * 512, "sha256": digest, "labels": labels, "images": images, "masks": []}
+    return {"name": name, "bytes": (at + 2) * 512, "sha256": digest,
+        "labels": labels, "images": images, "masks": []}
 
 os.makedirs(f"{work}/shards")
 index = {
-    "format": "stratus-shards", "version": 1, "source": "folder", "classes": [f"n{number:08}" for number in range(1000)], "shape": None,
+    "format": "stratus-shards", "version": 1, "source": "folder",
+    "classes": [f"n{number:08}" for number in range(1000)], "shape": None,
     "normalisation": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}, "masks": False,
     "splits": {"train": [shard(f"train-{number:06}.tar", 2300) for number in range(566)]},
 }
@@ -50,19 +52,23 @@ os.makedirs(f"{work}/coco/train2017")
 with open(f"{work}/coco/annotations/instances_train2017.json", "w") as file:
     file.write('{"info": {"year": 2017}, "licenses": [], "images": [')
     file.write(", ".join(json.dumps({
-        "license": 3, "file_name": f"{4 * number:012}.jpg", "coco_url": f"http://images.example/train2017/{4 * number:012}.jpg",
-        "height": 480, "width": 640, "date_captured": "2013-11-14 11:18:45", "flickr_url": f"http://farm.example/{number:010}_z.jpg",
+        "license": 3, "file_name": f"{4 * number:012}.jpg",
+        "coco_url": f"http://images.example/train2017/{4 * number:012}.jpg",
+        "height": 480, "width": 640, "date_captured": "2013-11-14 11:18:45",
+        "flickr_url": f"http://farm.example/{number:010}_z.jpg",
         "id": 4 * number}) for number in range(images)))
     file.write('], "annotations": [')
     for number in range(annotations):
         one = {"segmentation": [outline()], "area": round(draw.expovariate(1 / 9000), 5), "iscrowd": 0,
             "image_id": 4 * (number if number < images else draw.randrange(images)),
-            "bbox": [round(draw.uniform(0, 300), 2) for _ in range(4)], "category_id": draw.randrange(1, 81), "id": number}
+            "bbox": [round(draw.uniform(0, 300), 2) for _ in range(4)],
+            "category_id": draw.randrange(1, 81), "id": number}
         if number >= images and number % 86 == 85:
             one["iscrowd"] = 1
             one["segmentation"] = {"counts": [307200 // 8] * 8, "size": [480, 640]}
         file.write((", " if number else "") + json.dumps(one))
-    file.write('], "categories": ' + json.dumps([{"supercategory": "thing", "id": id, "name": f"thing {id}"} for id in range(1, 81)]) + "}")
+    categories = [{"supercategory": "thing", "id": id, "name": f"thing {id}"} for id in range(1, 81)]
+    file.write('], "categories": ' + json.dumps(categories) + "}")
 PYTHON
 
 opened() { # data set, its path, setting…
@@ -70,7 +76,8 @@ opened() { # data set, its path, setting…
     shift 2
     for _ in $(seq "${ROUNDS:-3}"); do
         /usr/bin/time -f '%M KB resident at most, %e s in all' \
-            "$stratus" bench data resnet18 --rounds 0 --set train.device=reference --set data.name="$name" --set data.path="$path" "$@" 2>&1
+            "$stratus" bench data resnet18 --rounds 0 --set train.device=reference \
+            --set data.name="$name" --set data.path="$path" "$@" 2>&1
     done
 }
 
@@ -79,7 +86,8 @@ section() { # title, data set, its path below the work folder, setting…
     shift 3
     echo "== $title"
     echo
-    echo "\$ /usr/bin/time -f '%M KB resident at most, %e s in all' stratus bench data resnet18 --rounds 0 --set train.device=reference" \
+    echo "\$ /usr/bin/time -f '%M KB resident at most, %e s in all' stratus bench data resnet18" \
+        "--rounds 0 --set train.device=reference" \
         "--set data.name=$name --set data.path=$path $*"
     opened "$name" "$work/$path" "$@"
     echo
@@ -88,5 +96,6 @@ section() { # title, data set, its path below the work folder, setting…
 head_of_page "Opening large data sets"
 section "An index of 1.3 million samples, $(stat -c %s "$work/shards/index.json") bytes" shards shards
 annotations=$(stat -c %s "$work/coco/annotations/instances_train2017.json")
-section "COCO's masks: annotations of $annotations bytes, 860,001 in 118,287 images" coco coco --set data.verify=false
+section "COCO's masks: annotations of $annotations bytes, 860,001 in 118,287 images" coco coco \
+    --set data.verify=false
 section "COCO's labels, of the same file" coco_labels coco --set data.verify=false

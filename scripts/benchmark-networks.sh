@@ -3,7 +3,8 @@
 # raw output.
 #
 #   scripts/benchmark-networks.sh > docs/benchmarks/raw/networks.txt
-#   PEERS='command that prints a peer of $NETWORK as JSON lines' NETWORKS='alexnet:64 resnet18:32' ROUNDS=1 PRECISIONS=bf16 scripts/benchmark-networks.sh > …
+#   PEERS='command that prints a peer of $NETWORK as JSON lines' NETWORKS='alexnet:64 resnet18:32' ROUNDS=1 \
+#       PRECISIONS=bf16 scripts/benchmark-networks.sh > …
 #
 # A network is `name:batch size`. Peers and Stratus are measured in turn, in the same hour: compare medians.
 # Nothing else should run. Images are made up (1000 classes, 224×224), so that nothing has to be fetched and
@@ -21,7 +22,8 @@ for round in $(seq "${ROUNDS:-3}"); do
         echo
         NETWORK=$network peers
         for precision in ${PRECISIONS:-f32 bf16}; do
-            show stratus bench kernels "$network" --rounds "${STEPS:-5}" --set data.name=synthetic --set data.synthetic.classes=1000 \
+            show stratus bench kernels "$network" --rounds "${STEPS:-5}" --set data.name=synthetic \
+                --set data.synthetic.classes=1000 \
                 --set train.batch_size="$batch" --set train.precision=$precision
         done
     done

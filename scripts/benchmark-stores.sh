@@ -21,7 +21,8 @@ bash scripts/store-servers.sh start "$node"
 
 server=http://127.0.0.1:$(cat "$node/port")
 export ST_AUTH=$server/auth/v1.0 ST_USER=test:tester ST_KEY=testing
-export AWS_ENDPOINT_URL=$server AWS_REGION=us-east-1 AWS_ACCESS_KEY_ID=test:tester AWS_SECRET_ACCESS_KEY=testing AWS_EC2_METADATA_DISABLED=true
+export AWS_ENDPOINT_URL=$server AWS_REGION=us-east-1 AWS_EC2_METADATA_DISABLED=true
+export AWS_ACCESS_KEY_ID=test:tester AWS_SECRET_ACCESS_KEY=testing
 python3 - "$ST_AUTH" <<'PYTHON'
 import sys
 from urllib.request import Request, urlopen
@@ -63,7 +64,8 @@ measured() {
     grep -E "$shown" <<< "$output" | sed "s|^|$label: |"
     awk -v label="$label" -v began="$began" -v ended="$EPOCHREALTIME" -v hertz="$(getconf CLK_TCK)" \
         -v ticks=$(($(server_ticks) - before)) \
-        '{ printf "%s: %.1f s; processor time: stratus %.1f s, servers %.1f s\n", label, ended - began, $1 + $2, ticks / hertz }' "$work/time"
+        '{ printf "%s: %.1f s; processor time: stratus %.1f s, servers %.1f s\n",
+            label, ended - began, $1 + $2, ticks / hertz }' "$work/time"
 }
 
 places() { # what, what of the output is shown, command…: for each place in turn, from an empty cache
@@ -72,7 +74,8 @@ places() { # what, what of the output is shown, command…: for each place in tu
     for place in "${!names[@]}"; do
         rm -rf "$work/cache" "$work/run"
         sync
-        measured "$what, ${names[$place]}" "$shown" "$@" --set data.name=shards --set data.path="${addresses[$place]}" \
+        measured "$what, ${names[$place]}" "$shown" "$@" \
+            --set data.name=shards --set data.path="${addresses[$place]}" \
             --set data.cache="$work/cache" --set train.batch_size=32
     done
 }
@@ -80,25 +83,28 @@ places() { # what, what of the output is shown, command…: for each place in tu
 head_of_page "Training from stores of objects"
 for place in "${!names[@]}"; do
     echo "\$ stratus data shard SET ${addresses[$place]//"$work/"/} --shard-mib ${SHARD_MIB:-16}"
-    measured "${names[$place]}" . stratus data shard "$work/set" "${addresses[$place]}" --shard-mib "${SHARD_MIB:-16}"
+    measured "${names[$place]}" . \
+        stratus data shard "$work/set" "${addresses[$place]}" --shard-mib "${SHARD_MIB:-16}"
     echo
 done
 settings=(--set data.name=shards --set data.path=PLACE --set data.cache=EMPTY --set train.batch_size=32)
 echo "== Epochs of the loader alone"
 echo
-echo "Shards that are shuffled among each other must all be there before the first batch: 8 by default, and 2."
+echo "The shards of a window must all be there before the first batch: 8 by default, and 2."
 echo
 for round in $(seq "${ROUNDS:-5}"); do
     for together in 8 2; do
-        echo "\$ stratus bench data resnet18 --epochs --rounds 1 --set data.shuffle_shards=$together ${settings[*]}"
-        places "$together, round $round" '^(round|1) ' stratus bench data resnet18 --epochs --rounds 1 --set data.shuffle_shards="$together"
+        loader=(stratus bench data resnet18 --epochs --rounds 1 --set data.shuffle_shards="$together")
+        echo "\$ ${loader[*]} ${settings[*]}"
+        places "$together, round $round" '^(round|1) ' "${loader[@]}"
     done
     echo
 done
 echo "== Training"
 echo
 # So that the plans are there.
-stratus plan resnet18 --set data.name=shards --set data.path="$work/shards" --set train.batch_size=32 > /dev/null 2>&1
+stratus plan resnet18 --set data.name=shards --set data.path="$work/shards" --set train.batch_size=32 \
+    > /dev/null 2>&1
 for round in $(seq "${TRAIN_ROUNDS:-3}"); do
     echo "\$ stratus train resnet18 --quiet --set train.epochs=1 --set schedule.name=constant ${settings[*]}"
     places "training, round $round" '^ +(images/s|seconds) ' \
