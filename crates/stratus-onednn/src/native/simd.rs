@@ -138,7 +138,7 @@ impl Element for Bf16 {
 }
 
 /// Bytes of a line of a cache.
-pub const LINE: usize = 64;
+pub const CACHE_LINE: usize = 64;
 
 /// How far ahead a map is asked for, so that enough of its lines are on their way at a time. On a Zen 5 in a virtual machine two threads read 43 GB/s by what
 /// the processor foresees by itself where 80 to 90 could be had, and 2 to 16 KiB ahead brought them (docs/benchmarks/kernels.md).
@@ -171,7 +171,7 @@ pub fn prefetch<E>(near: &[E], distance: usize) {
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         let start = near.as_ptr_range().end.wrapping_add(distance).cast::<i8>();
-        for line in (0..size_of_val(near)).step_by(LINE) {
+        for line in (0..size_of_val(near)).step_by(CACHE_LINE) {
             // SAFETY: a hint: it reads nothing, and an address that is not mapped is ignored.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line)) };
         }
@@ -181,11 +181,11 @@ pub fn prefetch<E>(near: &[E], distance: usize) {
 
 /// Asks for all of `part` to be brought into the second cache.
 #[inline(always)]
-pub fn ask_for_later<T>(part: &[T]) {
+pub fn prefetch_l2<T>(part: &[T]) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        for line in (0..size_of_val(part)).step_by(LINE) {
+        for line in (0..size_of_val(part)).step_by(CACHE_LINE) {
             // SAFETY: a hint, as above.
             unsafe { _mm_prefetch::<_MM_HINT_T1>(part.as_ptr().cast::<i8>().wrapping_add(line)) };
         }
@@ -195,7 +195,7 @@ pub fn ask_for_later<T>(part: &[T]) {
 
 /// Asks for the line of an element to be brought into the nearest cache.
 #[inline(always)]
-pub fn ask_for<E: Element>(map: &[E], at: usize) {
+pub fn prefetch_element<E: Element>(map: &[E], at: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

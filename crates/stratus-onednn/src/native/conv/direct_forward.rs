@@ -170,7 +170,7 @@ impl<'a> Inner<'a> {
         }
         if self.relu {
             for sums in &mut sums {
-                *sums = unsafe { sums.rectify() };
+                *sums = unsafe { sums.relu() };
             }
         }
         let at = 2 * pair * self.channels + self.first_channel;

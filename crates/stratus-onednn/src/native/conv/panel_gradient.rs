@@ -19,7 +19,7 @@ use super::taps::Axis;
 use super::tiles::{BLOCK, ROWS, STEPS, SUMS};
 use crate::native::elementwise::CpuContext;
 use crate::native::relayout::Relayout;
-use crate::native::simd::{Isa, ask_for_later};
+use crate::native::simd::{Isa, prefetch_l2};
 use crate::native::threads::{MAX_THREADS, cut, groups, piece, split};
 use std::ops::Range;
 use stratus_engine::Layout;
@@ -89,10 +89,10 @@ impl<'a, E> Ahead<'a, E> {
 
     /// As much as a product of so many tiles may ask for, a line of a cache for each of its steps.
     fn take(&mut self, tiles: usize) -> &'a [E] {
-        const LINE: usize = 64;
+        const CACHE_LINE: usize = 64;
         let [first, second] = &mut self.maps;
         let from = if first.is_empty() { second } else { first };
-        let (part, rest) = from.split_at((tiles * STEPS * LINE / size_of::<E>()).min(from.len()));
+        let (part, rest) = from.split_at((tiles * STEPS * CACHE_LINE / size_of::<E>()).min(from.len()));
         *from = rest;
         part
     }
@@ -356,7 +356,7 @@ impl<U: PanelArithmetic> PanelGradient<U> {
                     .map(|half| &x[walk.start + half * walk.panel..][..walk.count * U::TILE]);
                 let next = ahead.take(walk.count);
                 let (sums, later) = sums[product..].split_at_mut(1);
-                later.first().into_iter().for_each(|later| ask_for_later(later));
+                later.first().into_iter().for_each(|later| prefetch_l2(later));
                 U::multiply_add(ready, dy.map(|half| &half[walk.from..]), x, walk.count, next, &mut sums[0]);
             }
         }

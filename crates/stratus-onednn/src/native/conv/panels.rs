@@ -400,7 +400,7 @@ impl PanelConv {
                         unsafe {
                             let bias = lanes::Avx512::load(&bias.as_chunks::<LANES>().0[half]);
                             let sum = lanes::Avx512::load(sums).add(bias);
-                            let sum = if finish.relu { sum.rectify() } else { sum };
+                            let sum = if finish.relu { sum.relu() } else { sum };
                             y.write(place + half * LANES, left.min(LANES), sum);
                         }
                     }

@@ -83,13 +83,13 @@ unsafe impl Lanes for Avx2 {
         unsafe { Self(_mm256_add_ps(self.0, other.0), _mm256_add_ps(self.1, other.1)) }
     }
     #[inline(always)]
-    unsafe fn rectify(self) -> Self {
+    unsafe fn relu(self) -> Self {
         unsafe {
             Self(_mm256_max_ps(_mm256_setzero_ps(), self.0), _mm256_max_ps(_mm256_setzero_ps(), self.1))
         }
     }
     #[inline(always)]
-    unsafe fn larger(self, other: Self) -> Self {
+    unsafe fn maximum(self, other: Self) -> Self {
         unsafe {
             let nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(self.0, self.0);
             let first = _mm256_blendv_ps(_mm256_max_ps(self.0, other.0), self.0, nan);
@@ -98,7 +98,7 @@ unsafe impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn larger_magnitude(self, other: Self) -> Self {
+    unsafe fn maximum_magnitude(self, other: Self) -> Self {
         unsafe {
             let larger = |own, other| {
                 let [own, other] = [own, other].map(|half| _mm256_castps_si256(half));
@@ -109,7 +109,7 @@ unsafe impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn where_equal(self, other: Self, yes: Self, no: Self) -> Self {
+    unsafe fn select_equal(self, other: Self, yes: Self, no: Self) -> Self {
         unsafe {
             Self(
                 _mm256_blendv_ps(no.0, yes.0, _mm256_cmp_ps::<_CMP_EQ_OQ>(self.0, other.0)),
@@ -118,7 +118,7 @@ unsafe impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn where_not_positive(self, yes: Self, no: Self) -> Self {
+    unsafe fn select_not_positive(self, yes: Self, no: Self) -> Self {
         unsafe {
             let zero = _mm256_setzero_ps();
             Self(
@@ -128,7 +128,7 @@ unsafe impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn add_where(self, other: Self, bytes: &[u8; LANES], byte: u8) -> Self {
+    unsafe fn add_where_byte(self, other: Self, bytes: &[u8; LANES], byte: u8) -> Self {
         unsafe {
             let bytes = _mm_loadu_si128(bytes.as_ptr().cast());
             let equal = _mm_cmpeq_epi8(bytes, _mm_set1_epi8(byte.cast_signed()));
@@ -141,15 +141,15 @@ unsafe impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn first_halves(self, other: Self) -> Self {
+    unsafe fn low_halves(self, other: Self) -> Self {
         Self(self.0, other.0)
     }
     #[inline(always)]
-    unsafe fn second_halves(self, other: Self) -> Self {
+    unsafe fn high_halves(self, other: Self) -> Self {
         Self(self.1, other.1)
     }
     #[inline(always)]
-    unsafe fn load_bytes(from: &[u8; LANES]) -> Self {
+    unsafe fn load_u8(from: &[u8; LANES]) -> Self {
         unsafe {
             let bytes = _mm_loadu_si128(from.as_ptr().cast());
             let second = _mm_unpackhi_epi64(bytes, bytes);
@@ -160,7 +160,7 @@ unsafe impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn store_bytes(self, to: &mut [u8; LANES]) {
+    unsafe fn store_u8(self, to: &mut [u8; LANES]) {
         unsafe {
             // Packing interleaves the halves of its operands: 64 bits of each in turn.
             let words = _mm256_packus_epi32(_mm256_cvttps_epi32(self.0), _mm256_cvttps_epi32(self.1));
@@ -170,7 +170,7 @@ unsafe impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn store_words(self, to: &mut [i16; LANES]) {
+    unsafe fn store_i16(self, to: &mut [i16; LANES]) {
         unsafe {
             // Packing interleaves the halves of its operands: 64 bits of each in turn.
             let words = _mm256_packs_epi32(_mm256_cvtps_epi32(self.0), _mm256_cvtps_epi32(self.1));
@@ -179,7 +179,7 @@ unsafe impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn store_word_pairs(self, other: Self, to: &mut [[i16; 2]; LANES]) {
+    unsafe fn store_i16_pairs(self, other: Self, to: &mut [[i16; 2]; LANES]) {
         unsafe {
             for (half, [first, second]) in [[self.0, other.0], [self.1, other.1]].into_iter().enumerate() {
                 let second = _mm256_slli_epi32::<16>(_mm256_cvtps_epi32(second));

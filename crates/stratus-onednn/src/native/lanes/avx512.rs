@@ -67,19 +67,19 @@ unsafe impl Lanes for Avx512 {
         Self(unsafe { _mm512_add_ps(self.0, other.0) })
     }
     #[inline(always)]
-    unsafe fn rectify(self) -> Self {
+    unsafe fn relu(self) -> Self {
         // Of a NaN and another number, the instruction returns the second.
         Self(unsafe { _mm512_max_ps(_mm512_setzero_ps(), self.0) })
     }
     #[inline(always)]
-    unsafe fn larger(self, other: Self) -> Self {
+    unsafe fn maximum(self, other: Self) -> Self {
         unsafe {
             let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self.0, self.0);
             Self(_mm512_mask_mov_ps(_mm512_max_ps(self.0, other.0), nan, self.0))
         }
     }
     #[inline(always)]
-    unsafe fn larger_magnitude(self, other: Self) -> Self {
+    unsafe fn maximum_magnitude(self, other: Self) -> Self {
         unsafe {
             let [own, other] = [self, other].map(|of| _mm512_castps_si512(of.0));
             let magnitude = _mm512_and_si512(other, _mm512_set1_epi32(i32::MAX));
@@ -87,21 +87,21 @@ unsafe impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn where_equal(self, other: Self, yes: Self, no: Self) -> Self {
+    unsafe fn select_equal(self, other: Self, yes: Self, no: Self) -> Self {
         unsafe {
             let equal = _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(self.0, other.0);
             Self(_mm512_mask_mov_ps(no.0, equal, yes.0))
         }
     }
     #[inline(always)]
-    unsafe fn where_not_positive(self, yes: Self, no: Self) -> Self {
+    unsafe fn select_not_positive(self, yes: Self, no: Self) -> Self {
         unsafe {
             let cut = _mm512_cmp_ps_mask::<_CMP_LE_OQ>(self.0, _mm512_setzero_ps());
             Self(_mm512_mask_mov_ps(no.0, cut, yes.0))
         }
     }
     #[inline(always)]
-    unsafe fn add_where(self, other: Self, bytes: &[u8; LANES], byte: u8) -> Self {
+    unsafe fn add_where_byte(self, other: Self, bytes: &[u8; LANES], byte: u8) -> Self {
         unsafe {
             let bytes = _mm_loadu_si128(bytes.as_ptr().cast());
             let equal = _mm_cmpeq_epi8_mask(bytes, _mm_set1_epi8(byte.cast_signed()));
@@ -109,33 +109,33 @@ unsafe impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn first_halves(self, other: Self) -> Self {
+    unsafe fn low_halves(self, other: Self) -> Self {
         Self(unsafe { _mm512_shuffle_f32x4::<0b01_00_01_00>(self.0, other.0) })
     }
     #[inline(always)]
-    unsafe fn second_halves(self, other: Self) -> Self {
+    unsafe fn high_halves(self, other: Self) -> Self {
         Self(unsafe { _mm512_shuffle_f32x4::<0b11_10_11_10>(self.0, other.0) })
     }
     #[inline(always)]
-    unsafe fn load_bytes(from: &[u8; LANES]) -> Self {
+    unsafe fn load_u8(from: &[u8; LANES]) -> Self {
         unsafe { Self(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast())))) }
     }
     #[inline(always)]
-    unsafe fn store_bytes(self, to: &mut [u8; LANES]) {
+    unsafe fn store_u8(self, to: &mut [u8; LANES]) {
         unsafe {
             let bytes = _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(self.0));
             _mm_storeu_si128(to.as_mut_ptr().cast(), bytes);
         }
     }
     #[inline(always)]
-    unsafe fn store_words(self, to: &mut [i16; LANES]) {
+    unsafe fn store_i16(self, to: &mut [i16; LANES]) {
         unsafe {
             let words = _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(self.0));
             _mm256_storeu_si256(to.as_mut_ptr().cast(), words);
         }
     }
     #[inline(always)]
-    unsafe fn store_word_pairs(self, other: Self, to: &mut [[i16; 2]; LANES]) {
+    unsafe fn store_i16_pairs(self, other: Self, to: &mut [[i16; 2]; LANES]) {
         unsafe {
             let [first, second] = [self, other].map(|of| _mm512_cvtps_epi32(of.0));
             let second = _mm512_slli_epi32::<16>(second);

@@ -51,29 +51,29 @@ pub unsafe trait Lanes: Copy {
     /// The sum.
     unsafe fn add(self, other: Self) -> Self;
     /// `max(self, 0)`; NaN passes.
-    unsafe fn rectify(self) -> Self;
+    unsafe fn relu(self) -> Self;
     /// The larger; NaN passes.
-    unsafe fn larger(self, other: Self) -> Self;
+    unsafe fn maximum(self, other: Self) -> Self;
     /// The larger of this, which is not negative, and the other's magnitude; NaN passes.
-    unsafe fn larger_magnitude(self, other: Self) -> Self;
+    unsafe fn maximum_magnitude(self, other: Self) -> Self;
     /// `yes` where both are equal, `no` elsewhere.
-    unsafe fn where_equal(self, other: Self, yes: Self, no: Self) -> Self;
+    unsafe fn select_equal(self, other: Self, yes: Self, no: Self) -> Self;
     /// `yes` where it is at most 0, `no` elsewhere, also for NaN.
-    unsafe fn where_not_positive(self, yes: Self, no: Self) -> Self;
+    unsafe fn select_not_positive(self, yes: Self, no: Self) -> Self;
     /// The sum where the byte is `byte`, itself elsewhere.
-    unsafe fn add_where(self, other: Self, bytes: &[u8; LANES], byte: u8) -> Self;
+    unsafe fn add_where_byte(self, other: Self, bytes: &[u8; LANES], byte: u8) -> Self;
     /// The first half, and that of `other`.
-    unsafe fn first_halves(self, other: Self) -> Self;
+    unsafe fn low_halves(self, other: Self) -> Self;
     /// The second half, and that of `other`.
-    unsafe fn second_halves(self, other: Self) -> Self;
+    unsafe fn high_halves(self, other: Self) -> Self;
     /// Whole numbers from memory.
-    unsafe fn load_bytes(from: &[u8; LANES]) -> Self;
+    unsafe fn load_u8(from: &[u8; LANES]) -> Self;
     /// Whole numbers below 256 to memory.
-    unsafe fn store_bytes(self, to: &mut [u8; LANES]);
+    unsafe fn store_u8(self, to: &mut [u8; LANES]);
     /// The nearest whole numbers, below 32,768, to memory; what NaN becomes means nothing.
-    unsafe fn store_words(self, to: &mut [i16; LANES]);
+    unsafe fn store_i16(self, to: &mut [i16; LANES]);
     /// The same, with the other's between them.
-    unsafe fn store_word_pairs(self, other: Self, to: &mut [[i16; 2]; LANES]);
+    unsafe fn store_i16_pairs(self, other: Self, to: &mut [[i16; 2]; LANES]);
     /// Rows as columns: lane `j` of row `i` becomes lane `i` of row `j`.
     #[inline(always)]
     unsafe fn transpose(rows: [Self; LANES]) -> [Self; LANES] {

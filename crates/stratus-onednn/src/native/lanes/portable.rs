@@ -47,18 +47,18 @@ unsafe impl Lanes for Portable {
         Self(std::array::from_fn(|lane| self.0[lane] + other.0[lane]))
     }
     #[inline(always)]
-    unsafe fn rectify(self) -> Self {
+    unsafe fn relu(self) -> Self {
         Self(self.0.map(|value| if value < 0.0 { 0.0 } else { value }))
     }
     #[inline(always)]
-    unsafe fn larger(self, other: Self) -> Self {
+    unsafe fn maximum(self, other: Self) -> Self {
         Self(std::array::from_fn(|lane| {
             let (a, b) = (self.0[lane], other.0[lane]);
             if a > b || a.is_nan() { a } else { b }
         }))
     }
     #[inline(always)]
-    unsafe fn larger_magnitude(self, other: Self) -> Self {
+    unsafe fn maximum_magnitude(self, other: Self) -> Self {
         // Bits of magnitudes are ordered as they are, those of NaN behind all others.
         Self(std::array::from_fn(|lane| {
             let bits = [self, other].map(|of| of.0[lane].abs().to_bits());
@@ -66,39 +66,39 @@ unsafe impl Lanes for Portable {
         }))
     }
     #[inline(always)]
-    unsafe fn where_equal(self, other: Self, yes: Self, no: Self) -> Self {
+    unsafe fn select_equal(self, other: Self, yes: Self, no: Self) -> Self {
         Self(std::array::from_fn(|lane| if self.0[lane] == other.0[lane] { yes.0[lane] } else { no.0[lane] }))
     }
     #[inline(always)]
-    unsafe fn where_not_positive(self, yes: Self, no: Self) -> Self {
+    unsafe fn select_not_positive(self, yes: Self, no: Self) -> Self {
         Self(std::array::from_fn(|lane| if self.0[lane] <= 0.0 { yes.0[lane] } else { no.0[lane] }))
     }
     #[inline(always)]
-    unsafe fn add_where(self, other: Self, bytes: &[u8; LANES], byte: u8) -> Self {
+    unsafe fn add_where_byte(self, other: Self, bytes: &[u8; LANES], byte: u8) -> Self {
         Self(std::array::from_fn(|lane| self.0[lane] + if bytes[lane] == byte { other.0[lane] } else { 0.0 }))
     }
     #[inline(always)]
-    unsafe fn first_halves(self, other: Self) -> Self {
+    unsafe fn low_halves(self, other: Self) -> Self {
         Self(std::array::from_fn(|lane| if lane < HALF { self.0[lane] } else { other.0[lane - HALF] }))
     }
     #[inline(always)]
-    unsafe fn second_halves(self, other: Self) -> Self {
+    unsafe fn high_halves(self, other: Self) -> Self {
         Self(std::array::from_fn(|lane| if lane < HALF { self.0[lane + HALF] } else { other.0[lane] }))
     }
     #[inline(always)]
-    unsafe fn load_bytes(from: &[u8; LANES]) -> Self {
+    unsafe fn load_u8(from: &[u8; LANES]) -> Self {
         Self(from.map(f32::from))
     }
     #[inline(always)]
-    unsafe fn store_bytes(self, to: &mut [u8; LANES]) {
+    unsafe fn store_u8(self, to: &mut [u8; LANES]) {
         *to = self.0.map(|value| value as u8);
     }
     #[inline(always)]
-    unsafe fn store_words(self, to: &mut [i16; LANES]) {
+    unsafe fn store_i16(self, to: &mut [i16; LANES]) {
         *to = self.0.map(|value| value.round_ties_even() as i16);
     }
     #[inline(always)]
-    unsafe fn store_word_pairs(self, other: Self, to: &mut [[i16; 2]; LANES]) {
+    unsafe fn store_i16_pairs(self, other: Self, to: &mut [[i16; 2]; LANES]) {
         *to = std::array::from_fn(|lane| [self, other].map(|of| of.0[lane].round_ties_even() as i16));
     }
 }

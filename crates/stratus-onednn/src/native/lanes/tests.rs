@@ -18,7 +18,7 @@ unsafe fn exercise_body<V: Lanes, E: LaneElement>(
         let (x, by) = (E::load_lanes::<V>(x), V::load(by));
         let product = x.multiply_add(by, V::splat(0.0));
         product.add(V::load(sums)).store(sums);
-        E::store_lanes(product.rectify(), y);
+        E::store_lanes(product.relu(), y);
         product.store_half(half);
     }
 }
@@ -75,16 +75,16 @@ unsafe fn choose_body<V: Lanes, E: LaneElement>(
     unsafe {
         let (a, b) = (E::load_lanes::<V>(a), E::load_lanes::<V>(b));
         let (one, two) = (V::splat(1.0), V::splat(2.0));
-        E::store_lanes(a.larger(b), &mut got[0]);
-        E::store_lanes(a.where_equal(b, one, two), &mut got[1]);
-        E::store_lanes(a.where_not_positive(one, two), &mut got[2]);
-        E::store_lanes(a.first_halves(b), &mut got[3]);
-        E::store_lanes(a.second_halves(b), &mut got[4]);
-        let numbers = V::load_bytes(bytes);
+        E::store_lanes(a.maximum(b), &mut got[0]);
+        E::store_lanes(a.select_equal(b, one, two), &mut got[1]);
+        E::store_lanes(a.select_not_positive(one, two), &mut got[2]);
+        E::store_lanes(a.low_halves(b), &mut got[3]);
+        E::store_lanes(a.high_halves(b), &mut got[4]);
+        let numbers = V::load_u8(bytes);
         E::store_lanes(numbers, &mut got[5]);
-        E::store_lanes(a.add_where(b, bytes, bytes[LANES / 3]), &mut got[6]);
+        E::store_lanes(a.add_where_byte(b, bytes, bytes[LANES / 3]), &mut got[6]);
         a.store_repeated(repeated);
-        numbers.add(one).store_bytes(bytes);
+        numbers.add(one).store_u8(bytes);
     }
 }
 
@@ -156,9 +156,9 @@ unsafe fn round_body<V: Lanes, E: LaneElement>(
     // SAFETY: the caller's.
     unsafe {
         let (a, b) = (E::load_lanes::<V>(a), E::load_lanes::<V>(b));
-        V::splat(0.5).larger_magnitude(a).larger_magnitude(b).store(larger);
-        a.store_words(words);
-        a.store_word_pairs(b, pairs);
+        V::splat(0.5).maximum_magnitude(a).maximum_magnitude(b).store(larger);
+        a.store_i16(words);
+        a.store_i16_pairs(b, pairs);
     }
 }
 

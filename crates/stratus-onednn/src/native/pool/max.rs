@@ -4,7 +4,7 @@ use super::index::{CUT, clear_padding, load, numbers};
 use super::ordered::Ordered;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::rows::Geometry;
-use crate::native::simd::{Element, Level, ask_for_later, multiversion};
+use crate::native::simd::{Element, Level, multiversion, prefetch_l2};
 use crate::native::threads::{MAX_THREADS, ThreadTeam, cut, split};
 use std::ops::Range;
 use stratus_graph::ops::MaxPool2d;
@@ -214,9 +214,7 @@ fn pool_row_body<E: Ordered, const K: usize>(
         let to = column * width;
         for row in coming.clone() {
             let pixels = columns.first..(columns.first + pool.strides[1]).min(input_row);
-            ask_for_later(
-                &x[(row * input_row + pixels.start) * width..(row * input_row + pixels.end) * width],
-            );
+            prefetch_l2(&x[(row * input_row + pixels.start) * width..(row * input_row + pixels.end) * width]);
         }
         for block in (0..width).step_by(K) {
             let number = |i: usize, j: usize| E::number((rows.tap + i) * pool.width + columns.tap + j);
@@ -358,12 +356,12 @@ unsafe fn gather_pixels<V: Lanes, E: LaneElement, D: LaneElement>(
     for (columns, dx) in pool.windows[1].iter().zip(dx.chunks_exact_mut(registers)) {
         if let (Some(row), true) = (coming, columns.first < columns.end) {
             let at = (row * pool.output.row + columns.end - 1) * registers;
-            ask_for_later(&dy[at..at + registers]);
-            ask_for_later(&index[at..at + registers]);
+            prefetch_l2(&dy[at..at + registers]);
+            prefetch_l2(&index[at..at + registers]);
         }
         for map in &mut beside {
             let (pixel, rest) = map.split_at(pool.input.width.min(map.len()));
-            ask_for_later(pixel);
+            prefetch_l2(pixel);
             *map = rest;
         }
         let (fours, rest) = dx.as_chunks_mut::<4>();
@@ -412,7 +410,7 @@ unsafe fn gather<V: Lanes, E: LaneElement, D: LaneElement, const COUNT: usize>(
                 let (dy, index) = (&dy[at..at + COUNT], &index[at..at + COUNT]);
                 for register in 0..COUNT {
                     let gradient = E::load_lanes::<V>(&dy[register]);
-                    sums[register] = sums[register].add_where(gradient, &index[register], number);
+                    sums[register] = sums[register].add_where_byte(gradient, &index[register], number);
                 }
             }
         }

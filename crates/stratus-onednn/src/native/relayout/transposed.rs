@@ -2,7 +2,7 @@
 
 use super::{RUN, Tile};
 use crate::native::lanes::{Avx512, LANES, LaneElement, Lanes};
-use crate::native::simd::{Isa, Level, ask_for_later};
+use crate::native::simd::{Isa, Level, prefetch_l2};
 
 const _: () = assert!(RUN == LANES);
 
@@ -44,7 +44,7 @@ unsafe fn body<V: Lanes, X: LaneElement, Y: LaneElement>(tile: &Tile<'_>, pairs:
                     *row = X::load_lanes(run(&x[at..at + RUN]));
                     // The tile that comes next.
                     let ahead = at + columns[0].len();
-                    ask_for_later(x.get(ahead..=ahead).unwrap_or(&[]));
+                    prefetch_l2(x.get(ahead..=ahead).unwrap_or(&[]));
                 }
                 let square = V::transpose(square);
                 let at = to + to_rows[0];

@@ -387,15 +387,15 @@ unsafe fn pool_strip<V: Lanes, E: LaneElement>(
         unsafe {
             let [a, b] = [V::load(&first[window]), V::load(&first[other])];
             let [c, d] = [V::load(&second[window]), V::load(&second[other])];
-            let values = [a.first_halves(b), a.second_halves(b), c.first_halves(d), c.second_halves(d)];
-            let mut best = values[0].larger(values[1]).larger(values[2].larger(values[3]));
+            let values = [a.low_halves(b), a.high_halves(b), c.low_halves(d), c.high_halves(d)];
+            let mut best = values[0].maximum(values[1]).maximum(values[2].maximum(values[3]));
             let mut winner = numbers[3];
             for number in (0..3).rev() {
-                winner = values[number].where_equal(best, numbers[number], winner);
+                winner = values[number].select_equal(best, numbers[number], winner);
             }
             if stem.stem.relu {
-                winner = best.where_not_positive(cut, winner);
-                best = best.rectify();
+                winner = best.select_not_positive(cut, winner);
+                best = best.relu();
             }
             let at = window * width;
             if width == CHANNELS
@@ -404,13 +404,13 @@ unsafe fn pool_strip<V: Lanes, E: LaneElement>(
             {
                 E::store_lanes(best, y);
                 if let Some(index) = index.get_mut(at..).and_then(|index| index.first_chunk_mut()) {
-                    winner.store_bytes(index);
+                    winner.store_u8(index);
                 }
                 continue;
             }
             let (mut stored, mut bytes) = ([E::store(0.0); LANES], [0; LANES]);
             E::store_lanes(best, &mut stored);
-            winner.store_bytes(&mut bytes);
+            winner.store_u8(&mut bytes);
             for (half, window) in (window..=other).enumerate() {
                 let (at, from) = (window * width, half * CHANNELS);
                 y[at..at + CHANNELS].copy_from_slice(&stored[from..from + CHANNELS]);
@@ -449,7 +449,7 @@ impl<E: LaneElement> GradientRows for Pooled<'_, E> {
                 && let Some(dy) = self.dy[at..].first_chunk()
                 && let Some(index) = self.index[at..].first_chunk()
             {
-                unsafe { (E::load_lanes::<V>(dy), V::load_bytes(index)) }
+                unsafe { (E::load_lanes::<V>(dy), V::load_u8(index)) }
             } else {
                 let (mut dy, mut index) = ([E::store(0.0); LANES], [0; LANES]);
                 for half in 0..2.min(windows - window) {
@@ -457,12 +457,12 @@ impl<E: LaneElement> GradientRows for Pooled<'_, E> {
                     dy[to..to + CHANNELS].copy_from_slice(&self.dy[from..from + CHANNELS]);
                     index[to..to + CHANNELS].copy_from_slice(&self.index[from..from + CHANNELS]);
                 }
-                unsafe { (E::load_lanes::<V>(&dy), V::load_bytes(&index)) }
+                unsafe { (E::load_lanes::<V>(&dy), V::load_u8(&index)) }
             };
             unsafe {
-                let left = index.where_equal(numbers[0], dy, zero);
-                let right = index.where_equal(numbers[1], dy, zero);
-                let pairs = [left.first_halves(right), left.second_halves(right)];
+                let left = index.select_equal(numbers[0], dy, zero);
+                let right = index.select_equal(numbers[1], dy, zero);
+                let pairs = [left.low_halves(right), left.high_halves(right)];
                 for (pair, to) in pairs.into_iter().zip(&mut to[window..windows.min(window + 2)]) {
                     total = total.add(pair);
                     pair.store(to);

@@ -6,7 +6,7 @@
 
 use super::{Places, ROWS, SUMS, TERMS, TILE, TILE_SUMS};
 use crate::ffi::Context;
-use crate::native::simd::{Bf16, Element, Isa, Level, ask_for};
+use crate::native::simd::{Bf16, Element, Isa, Level, prefetch_element};
 use std::arch::x86_64::{
     __m512, __m512bh, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
     _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
@@ -146,7 +146,7 @@ unsafe fn walk<E: Element>(
             let mut strip = load(rows);
             for at in (0..count * ROWS * line).step_by(line) {
                 if next < ahead.len() {
-                    ask_for(ahead, next);
+                    prefetch_element(ahead, next);
                     next += line;
                 }
                 add(a.add(at), b.map(|half| half.as_ptr().add(at)), &mut strip);

@@ -2,7 +2,7 @@
 
 use super::lanes::{TWO, TwoRegisters, WindowArithmetic};
 use super::{Band, LANES, Range, Share, TALLEST, WindowGradient};
-use crate::native::simd::{Element, LINE, ask_for};
+use crate::native::simd::{CACHE_LINE, Element, prefetch_element};
 use std::arch::x86_64::{
     _mm512_add_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_setzero_ps,
     _mm512_setzero_si512, _mm512_storeu_ps,
@@ -78,7 +78,7 @@ impl<'a, E: Element> Ahead<'a, E> {
         let first = (band.image * of.output[0] + band.rows.start) * apart;
         let columns = groups.start * U::GROUP..(groups.end * U::GROUP).min(of.output[1]);
         let row = columns.len() * of.filters;
-        let lines = (row * size_of::<E>()).div_ceil(LINE);
+        let lines = (row * size_of::<E>()).div_ceil(CACHE_LINE);
         let all = lines * band.rows.len();
         let part = all.div_ceil(of.strips * (of.filters / of.tall()));
         Self { dy: &dy[first + columns.start * of.filters..], row, apart, lines: [lines, all], next: 0, part }
@@ -88,8 +88,8 @@ impl<'a, E: Element> Ahead<'a, E> {
     fn ask(&mut self) {
         let [of_row, all] = self.lines;
         for line in self.next..(self.next + self.part).min(all) {
-            let within = (line % of_row * (LINE / size_of::<E>())).min(self.row);
-            ask_for(self.dy, line / of_row * self.apart + within);
+            let within = (line % of_row * (CACHE_LINE / size_of::<E>())).min(self.row);
+            prefetch_element(self.dy, line / of_row * self.apart + within);
         }
         self.next += self.part;
     }

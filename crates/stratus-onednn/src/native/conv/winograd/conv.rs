@@ -1,12 +1,24 @@
-//! The forward pass and the gradient of the input, which is a convolution of the output's gradient by the weights turned half around.
+//! The forward pass, and the data gradient: a convolution of `dy` with the weights rotated by 180°.
+//!
+//! Weights are transformed first, threads dividing the panels of columns. Then each thread takes rows of
+//! tiles, in blocks that fit its L2 cache:
+//!
+//! ```text
+//! per tile of the block    patches[36][tile, K]  = Bᵀ d B        K: channels summed over, padded to 16
+//! per point and panel      products[36][tile, O] = patches × weights[panel][36][K, 32]
+//! per tile                 y = Aᵀ products A + bias, rectified
+//! ```
+//!
+//! Threads write disjoint rows of pixels. The inner loop is that of [`product`], or of
+//! [`int16`](super::int16).
 
-use super::int16::{CHUNK, Columns, Int16Products, chunks, keep, round_row};
-use super::product::{Left, PANEL, ROWS, Right, product};
-use super::transform::output_plane;
+use super::int16::{Int16Products, K_CHUNK, RightColumns, chunks, quantise_row, stage};
+use super::product::{LeftMatrix, PANEL, ROWS, RightPanel, product};
+use super::transform::output_transform;
 use super::weights::transform_weights;
 use super::{
-    APART, Grid, NOWHERE, POINTS, Pixels, REACH, block, filled, matrices, outputs, panels, patch_plane,
-    sixteen, store, taps,
+    ALPHA, MATRIX_GAP, OUTSIDE, POINTS, PixelOffsets, TileGrid, all_points_floats, kernel_edge, lanes_at,
+    load_input_transform, output_edge, padded, panel_count, store_points, tiles_per_block,
 };
 use crate::native::elementwise::CpuContext;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
@@ -14,76 +26,77 @@ use crate::native::threads::{MAX_THREADS, cut, pairs, split};
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
 
-/// The fewest tiles of a block.
-const FEWEST: usize = 48;
+/// Tiles of a block, at least about: the transformed weights are read once per block.
+const MIN_BLOCK_TILES: usize = 48;
 
-/// Floats of transformed weights that do not come to the caches in time by themselves: a convolution takes 7 to 17 % less time when 18 MB of them are
-/// asked for, 2 % more when 5 MB are (docs/benchmarks/kernels.md).
-const FAR: usize = 1 << 21;
+/// Floats of transformed weights from which on they are prefetched, as the hardware prefetcher does not keep
+/// up: a convolution takes 7 to 17 % less time where 18 MB of weights are prefetched, 2 % more where 5 MB are
+/// (docs/benchmarks/kernels.md).
+const PREFETCHED_WEIGHTS: usize = 1 << 21;
 
-/// What is made.
+/// Which of the two passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
     /// The output.
     Forward,
-    /// The gradient of the input.
+    /// The data gradient.
     BackwardData,
 }
 
-/// A convolution, or the gradient of its input, of maps that lie channels last by weights that lie plainly.
+/// A convolution, or its data gradient, of maps `[N, H, W, C]` with weights `[O, I, H, W]`.
 #[derive(Clone)]
 pub struct WinogradConv {
     pub(super) pass: Pass,
-    /// Channels that are summed over, and those of the result.
+    /// Channels that are summed over, and channels of the result.
     pub(super) channels: [usize; 2],
-    pub(super) grid: Grid,
-    /// Tiles that go through the caches at a time.
+    pub(super) grid: TileGrid,
+    /// Tiles of a block.
     block: usize,
-    /// What multiplies, where that is not floats.
-    pub(super) words: Option<Int16Products>,
+    /// Products of 13-bit integers instead of floats.
+    pub(super) int16: Option<Int16Products>,
     cpu: CpuContext,
 }
 
-/// Floats that a thread works in while a block of tiles goes through.
+/// Floats of each part of a thread's scratch.
 #[derive(Clone, Copy)]
-struct Room {
-    /// The block's patches, at all points; of whole numbers two in a float.
+struct ThreadScratch {
+    /// Transformed patches of a block, `[36][tiles, K]`; two integers a float.
     patches: usize,
-    /// Their units.
-    units: usize,
-    /// The products.
+    /// Quantisation scales of the patches, `[36][tiles]`.
+    scales: usize,
+    /// Products of a block, `[36][tiles, O]`.
     products: usize,
-    /// What is rounded next: a row of patches, or a chunk of sixteen filters.
-    strip: usize,
+    /// Values before they are quantised: all channels of a tile, or a chunk of the terms of sixteen filters.
+    staging: usize,
 }
 
-impl Room {
+impl ThreadScratch {
     fn floats(self) -> usize {
-        self.patches + self.units + self.products + self.strip
+        self.patches + self.scales + self.products + self.staging
     }
 }
 
-/// What is done to a result before it is stored.
+/// What happens to a result before it is stored.
 #[derive(Clone, Copy)]
-struct Finish<'a> {
+struct Epilogue<'a> {
     /// Empty where there is none.
     bias: &'a [f32],
     relu: bool,
 }
 
 impl WinogradConv {
-    /// For `batch` images of height and width `input`, with products of whole numbers where something is given that multiplies them; none where another
-    /// kernel has to do it.
+    /// `None` where another kernel has to do it. `batch` images of `input` = `[H, W]`; with products of
+    /// integers if `int16` is given.
     #[must_use]
     pub fn new(
         conv: &Conv2d,
         pass: Pass,
         batch: usize,
         input: [usize; 2],
-        words: Option<Int16Products>,
+        int16: Option<Int16Products>,
         cpu: &CpuContext,
     ) -> Option<Self> {
-        let taps = taps(conv)?;
+        let taps = kernel_edge(conv)?;
         let output = conv.output_size(input).ok()?;
         let (channels, maps, before) = match pass {
             Pass::Forward => ([conv.in_channels, conv.out_channels], [input, output], conv.padding_before),
@@ -92,46 +105,51 @@ impl WinogradConv {
                 ([conv.out_channels, conv.in_channels], [output, input], before)
             }
         };
-        let grid = Grid::new(taps, batch, maps, before);
-        let tiles = grid.tiles_of(cpu.team.threads());
-        let of_patch = if words.is_some() { size_of::<i16>() } else { size_of::<f32>() };
-        let [terms, columns] = channels.map(filled);
-        let block = block(terms * of_patch + columns * size_of::<f32>(), tiles, FEWEST);
-        grid.pays().then(|| Self { pass, channels, grid, block, words, cpu: cpu.clone() })
+        let grid = TileGrid::new(taps, batch, maps, before);
+        let tiles = grid.tiles_per_thread(cpu.team.threads());
+        let bytes_of_patch = if int16.is_some() { size_of::<i16>() } else { size_of::<f32>() };
+        let [terms, columns] = channels.map(padded);
+        let block =
+            tiles_per_block(terms * bytes_of_patch + columns * size_of::<f32>(), tiles, MIN_BLOCK_TILES);
+        grid.is_profitable().then(|| Self { pass, channels, grid, block, int16, cpu: cpu.clone() })
     }
 
-    /// Rows and columns of the weights' matrices: the channels and what fills their last registers.
-    pub(super) fn matrix(&self) -> [usize; 2] {
-        self.channels.map(filled)
+    /// K and O: the channels, padded to whole registers.
+    pub(super) fn padded_channels(&self) -> [usize; 2] {
+        self.channels.map(padded)
     }
 
-    /// Floats of a panel of the transformed weights; of whole numbers two are in one, and there is one for each of their units.
+    /// Floats of a panel of the transformed weights, `[36][K, 32]`; of integers two a float, followed by
+    /// their scales, `[36][chunks of K][32]`.
     fn panel_floats(&self) -> usize {
-        let terms = self.matrix()[0];
+        let terms = self.padded_channels()[0];
         let floats = POINTS * terms * PANEL;
-        if self.words.is_some() { floats / 2 + POINTS * chunks(terms) * PANEL } else { floats }
+        if self.int16.is_some() { floats / 2 + POINTS * chunks(terms) * PANEL } else { floats }
     }
 
-    fn room(&self) -> Room {
-        let [patches, products] = self.matrix().map(|channels| matrices(self.block, channels));
-        match self.words {
+    fn thread_scratch(&self) -> ThreadScratch {
+        let [patches, products] =
+            self.padded_channels().map(|channels| all_points_floats(self.block, channels));
+        match self.int16 {
             Some(_) => {
-                let terms = self.matrix()[0];
-                let strip = POINTS * terms.max(terms.min(CHUNK) * LANES);
-                Room { patches: patches / 2, units: POINTS * self.block, products, strip }
+                let terms = self.padded_channels()[0];
+                let staging = POINTS * terms.max(terms.min(K_CHUNK) * LANES);
+                ThreadScratch { patches: patches / 2, scales: POINTS * self.block, products, staging }
             }
-            None => Room { patches, units: 0, products, strip: 0 },
+            None => ThreadScratch { patches, scales: 0, products, staging: 0 },
         }
     }
 
     /// Bytes of scratch.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
-        let of_weights = panels(self.channels[1]) * self.panel_floats();
-        (of_weights + self.cpu.team.threads() * self.room().floats()) * size_of::<f32>()
+        let weight_floats = panel_count(self.channels[1]) * self.panel_floats();
+        (weight_floats + self.cpu.team.threads() * self.thread_scratch().floats()) * size_of::<f32>()
     }
 
-    /// Makes `y` of `x`: the sum of `bias`, which is empty where there is none, and of the convolution, rectified where `relu` says so.
+    /// `y = x * weights + bias`, rectified where `relu`; `bias` may be empty.
+    ///
+    /// # Panics Where a map or the weights have another size.
     ///
     /// # Panics
     /// Where a map or the weights have another size.
@@ -155,28 +173,29 @@ impl WinogradConv {
         assert!(bias.is_empty() || bias.len() == channels[1], "a bias of another size");
         let (team, level) = (&cpu.team, cpu.level);
         let threads = team.threads();
-        let (panels, of_panel, room) = (panels(channels[1]), self.panel_floats(), self.room());
-        let (transformed, scratch) = scratch.split_at_mut(panels * of_panel);
+        let (panels, panel_floats, sizes) =
+            (panel_count(channels[1]), self.panel_floats(), self.thread_scratch());
+        let (transformed, scratch) = scratch.split_at_mut(panels * panel_floats);
         let share = |thread| split(panels, threads, thread);
-        let shares = cut(transformed, (0..threads).map(|thread| share(thread).len() * of_panel));
-        let mut parts = pairs(shares, cut(scratch, (0..threads).map(|_| room.floats())));
+        let shares = cut(transformed, (0..threads).map(|thread| share(thread).len() * panel_floats));
+        let mut parts = pairs(shares, cut(scratch, (0..threads).map(|_| sizes.floats())));
         team.run_parts(&mut parts, &|thread, (to, scratch)| {
-            for (panel, to) in share(thread).zip(to.chunks_exact_mut(of_panel)) {
-                transform_weights(level, self, weights, panel, to, &mut scratch[..room.strip]);
+            for (panel, to) in share(thread).zip(to.chunks_exact_mut(panel_floats)) {
+                transform_weights(level, self, weights, panel, to, &mut scratch[..sizes.staging]);
             }
         });
         let transformed = &*transformed;
-        let rows = |thread| split(grid.rows(), threads, thread);
+        let rows = |thread| split(grid.tile_rows(), threads, thread);
         let end = |thread: usize| {
-            if thread == threads { y.len() } else { grid.pixels_before(rows(thread).start) * channels[1] }
+            if thread == threads { y.len() } else { grid.pixels_before_row(rows(thread).start) * channels[1] }
         };
         let lengths: [usize; MAX_THREADS] =
             std::array::from_fn(|thread| if thread < threads { end(thread + 1) - end(thread) } else { 0 });
         let shares = cut(y, lengths.into_iter().take(threads));
-        let mut parts = pairs(shares, cut(scratch, (0..threads).map(|_| room.floats())));
-        let finish = Finish { bias, relu };
+        let mut parts = pairs(shares, cut(scratch, (0..threads).map(|_| sizes.floats())));
+        let epilogue = Epilogue { bias, relu };
         team.run_parts(&mut parts, &|thread, (y, scratch)| {
-            run_rows(level, self, rows(thread), x, transformed, finish, y, scratch);
+            run_rows(level, self, rows(thread), x, transformed, epilogue, y, scratch);
         });
     }
 }
@@ -187,13 +206,13 @@ with_lanes! {
         rows: Range<usize>,
         x: &[E],
         weights: &[f32],
-        finish: Finish<'_>,
+        epilogue: Epilogue<'_>,
         y: &mut [E],
         scratch: &mut [f32],
     )
 }
 
-/// Makes rows of tiles, of which `y` is the pixels.
+/// Makes rows of tiles, whose pixels are `y`.
 ///
 /// # Safety
 /// Of [`Lanes`].
@@ -204,16 +223,16 @@ unsafe fn run_rows_body<V: Lanes, E: LaneElement>(
     rows: Range<usize>,
     x: &[E],
     weights: &[f32],
-    finish: Finish<'_>,
+    epilogue: Epilogue<'_>,
     y: &mut [E],
     scratch: &mut [f32],
 ) {
     // SAFETY: the caller's.
     unsafe {
         if conv.grid.taps == 5 {
-            run_tiles::<V, E, { outputs(5) }>(conv, rows, x, weights, finish, y, scratch);
+            run_tiles::<V, E, { output_edge(5) }>(conv, rows, x, weights, epilogue, y, scratch);
         } else {
-            run_tiles::<V, E, { outputs(3) }>(conv, rows, x, weights, finish, y, scratch);
+            run_tiles::<V, E, { output_edge(3) }>(conv, rows, x, weights, epilogue, y, scratch);
         }
     }
 }
@@ -226,119 +245,126 @@ unsafe fn run_tiles<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
     rows: Range<usize>,
     x: &[E],
     weights: &[f32],
-    finish: Finish<'_>,
+    epilogue: Epilogue<'_>,
     y: &mut [E],
     scratch: &mut [f32],
 ) {
-    let WinogradConv { grid, channels, block, words, .. } = conv;
-    let [terms, columns] = conv.matrix();
-    let before = grid.pixels_before(rows.start);
+    let WinogradConv { grid, channels, block, int16, .. } = conv;
+    let [terms, columns] = conv.padded_channels();
+    let before = grid.pixels_before_row(rows.start);
     let tiles = rows.start * grid.tiles[1]..rows.end * grid.tiles[1];
-    let (room, of_panel) = (conv.room(), conv.panel_floats());
-    let (patches, rest) = scratch.split_at_mut(room.patches);
-    let (units, rest) = rest.split_at_mut(room.units);
-    let (products, strip) = rest.split_at_mut(room.products);
+    let (sizes, panel_floats) = (conv.thread_scratch(), conv.panel_floats());
+    let (patches, rest) = scratch.split_at_mut(sizes.patches);
+    let (scales, rest) = rest.split_at_mut(sizes.scales);
+    let (products, staging) = rest.split_at_mut(sizes.products);
     for first in tiles.clone().step_by(*block) {
         let count = (*block).min(tiles.end - first);
         let rows = count.next_multiple_of(ROWS);
-        let size = |channels: usize| rows * channels + APART;
-        let pixels = |row: usize| grid.patch(grid.place(first + row), channels[0]);
+        let size = |channels: usize| rows * channels + MATRIX_GAP;
+        let pixels = |row: usize| grid.input_pixels(grid.position(first + row), channels[0]);
         let mut next = pixels(0);
         for row in 0..rows {
             let patch = next;
-            // Rows that no tile is left for: what they hold means nothing, but must not be slow to multiply by.
-            next = if row + 1 < count { pixels(row + 1) } else { Pixels::none() };
+            // Rows beyond the last tile: their contents do not matter, but denormal numbers would slow the
+            // products down.
+            next = if row + 1 < count { pixels(row + 1) } else { PixelOffsets::outside() };
             // SAFETY: the caller's; pixels lie within the map, and the matrices have so many rows.
             unsafe {
                 for channel in (0..terms).step_by(LANES) {
-                    next.ask_for(x, channel);
-                    let plane = patch_plane::<V, E, 0, REACH>(x, &patch, [channels[0], channel]);
-                    if words.is_none() {
-                        store(plane, patches, row * terms + channel, size(terms));
+                    next.prefetch(x, channel);
+                    let plane = load_input_transform::<V, E, 0, ALPHA>(x, &patch, [channels[0], channel]);
+                    if int16.is_none() {
+                        store_points(plane, patches, row * terms + channel, size(terms));
                     } else {
-                        keep(plane, strip, channel / LANES);
+                        stage(plane, staging, channel / LANES);
                     }
                 }
-                if words.is_some() {
+                if int16.is_some() {
                     let to = bytemuck::cast_slice_mut(patches);
                     let at = |point: usize| point * size(terms) + row * terms;
-                    round_row::<V>(strip, terms / LANES, to, at, units, |point| point * rows + row);
+                    quantise_row::<V>(staging, terms / LANES, to, at, scales, |point| point * rows + row);
                 }
             }
         }
         for point in 0..POINTS {
             let to = &mut products[point * size(columns)..][..rows * columns];
-            for panel in 0..panels(columns) {
-                let right = &weights[panel * of_panel..][..of_panel];
+            for panel in 0..panel_count(columns) {
+                let right = &weights[panel * panel_floats..][..panel_floats];
                 let to = &mut to[panel * PANEL..];
                 let registers = (columns - panel * PANEL).min(PANEL) / LANES;
-                if let Some(words) = words {
+                if let Some(int16) = int16 {
                     let split = POINTS * terms * PANEL / 2;
                     let at = |panel: usize, point: usize| {
-                        let panel: &[i16] = bytemuck::cast_slice(&weights[panel * of_panel..][..split]);
+                        let panel: &[i16] = bytemuck::cast_slice(&weights[panel * panel_floats..][..split]);
                         &panel[point * terms * PANEL..][..terms * PANEL]
                     };
-                    let next = if weights.len() < FAR {
+                    let next = if weights.len() < PREFETCHED_WEIGHTS {
                         &[]
-                    } else if panel + 1 < panels(columns) {
+                    } else if panel + 1 < panel_count(columns) {
                         at(panel + 1, point)
                     } else if point + 1 < POINTS {
                         at(0, point + 1)
                     } else {
                         &[]
                     };
-                    let of_units = chunks(terms) * PANEL;
-                    let of_columns = &right[split + point * of_units..][..of_units];
-                    let right = Columns { words: at(panel, point), units: of_columns, registers, next };
+                    let scales_per_point = chunks(terms) * PANEL;
+                    let column_scales = &right[split + point * scales_per_point..][..scales_per_point];
+                    let right = RightColumns {
+                        values: at(panel, point),
+                        scales: column_scales,
+                        registers,
+                        prefetch: next,
+                    };
                     let left = &bytemuck::cast_slice(patches)[point * size(terms)..][..rows * terms];
-                    words.product(left, &units[point * rows..][..rows], right, to, columns, terms);
+                    int16.product(left, &scales[point * rows..][..rows], right, to, columns, terms);
                     continue;
                 }
                 let elements = &patches[point * size(terms)..][..rows * terms];
-                let left = Left { elements, apart: [terms, 1] };
+                let left = LeftMatrix { elements, strides: [terms, 1] };
                 let right = &right[point * terms * PANEL..][..terms * PANEL];
                 // SAFETY: the caller's.
                 unsafe {
                     if registers == 1 {
-                        let right = Right { registers: [right], apart: PANEL };
+                        let right = RightPanel { registers: [right], stride: PANEL };
                         product::<V, 1>(left, right, to, columns, [rows, terms], false);
                     } else {
-                        let right = Right { registers: [right, &right[LANES..]], apart: PANEL };
+                        let right = RightPanel { registers: [right, &right[LANES..]], stride: PANEL };
                         product::<V, 2>(left, right, to, columns, [rows, terms], false);
                     }
                 };
             }
         }
         for row in 0..count {
-            let outputs = grid.outputs::<OUTPUTS>(grid.place(first + row), channels[1]);
+            let outputs = grid.output_pixels::<OUTPUTS>(grid.position(first + row), channels[1]);
             for channel in (0..columns).step_by(LANES) {
-                // SAFETY: the caller's; the matrices have so many rows, and the pixels of these rows of tiles lie within `y`.
+                // SAFETY: the caller's; the matrices have `count` rows at least, and `y` has the pixels of
+                // these rows of tiles.
                 unsafe {
-                    let mut plane = [[V::splat(0.0); REACH]; REACH];
+                    let mut plane = [[V::splat(0.0); ALPHA]; ALPHA];
                     for (point, value) in plane.as_flattened_mut().iter_mut().enumerate() {
-                        *value = V::load(sixteen(products, point * size(columns) + row * columns + channel));
+                        *value = V::load(lanes_at(products, point * size(columns) + row * columns + channel));
                     }
-                    let there = LANES.min(channels[1] - channel);
+                    let present = LANES.min(channels[1] - channel);
                     let mut bias = [0.0; LANES];
-                    if let Some(of_channels) = finish.bias.get(channel..channel + there) {
-                        bias[..there].copy_from_slice(of_channels);
+                    if let Some(bias_lanes) = epilogue.bias.get(channel..channel + present) {
+                        bias[..present].copy_from_slice(bias_lanes);
                     }
                     let bias = V::load(&bias);
-                    let results: [[V; OUTPUTS]; OUTPUTS] = output_plane(plane);
-                    for (result, &at) in results.as_flattened().iter().zip(outputs.starts.as_flattened()) {
-                        if at == NOWHERE {
+                    let results: [[V; OUTPUTS]; OUTPUTS] = output_transform(plane);
+                    for (result, &at) in results.as_flattened().iter().zip(outputs.offsets.as_flattened()) {
+                        if at == OUTSIDE {
                             continue;
                         }
                         let at = at - before * channels[1] + channel;
                         let result = result.add(bias);
-                        let result = if finish.relu { result.rectify() } else { result };
-                        debug_assert!(at + there <= y.len());
-                        if there == LANES {
+                        let result = if epilogue.relu { result.relu() } else { result };
+                        debug_assert!(at + present <= y.len());
+                        if present == LANES {
                             E::store_lanes(result, &mut *y.as_mut_ptr().add(at).cast());
                         } else {
                             let mut part = [E::store(0.0); LANES];
                             E::store_lanes(result, &mut part);
-                            y[at..][..there].copy_from_slice(&part[..there]);
+                            y[at..][..present].copy_from_slice(&part[..present]);
                         }
                     }
                 }

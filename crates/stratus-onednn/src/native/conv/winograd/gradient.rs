@@ -1,149 +1,173 @@
-//! The gradient of the weights, and of the bias.
+//! The gradients of the weights and of the bias.
 //!
-//! The sums at all points are as large as the weights, and a quarter of that again as often: they do not stay in a core's caches. So threads work
-//! on the same block of tiles, and each has sums of its own for it, which it reads and writes one behind the other.
+//! ```text
+//! per block of tiles   transform   patches[36][in / 16][tile, 16],  gradients[36][out / 16][tile, 16]
+//!                      multiply    sums[36][panel][in, 32] += patchesᵀ × gradients
+//! at the end           dw = Aᵀ sums A,   db = Σ dy
+//! ```
 //!
-//! Where all tiles are one block, there is nothing to add to: the sums of some channels at all points are made one after another, and are the gradient's
-//! taps before they leave the caches.
+//! The sums take 36/r² times the bytes of the weights and do not stay in L2. So a block is not divided among
+//! threads by tiles, which would need sums per thread; all threads work on the same block, transform some
+//! registers of channels each, and after a barrier accumulate panels of their own, which they read and write
+//! in order. A panel's product reads `128 * 16 * 4` bytes of patches and twice that of gradients from L1 per
+//! `16 * 32` sums.
 //!
-//! What a core writes costs another one much to read, more where they share no cache. Where channels are few, so that there is little to add for what
-//! is read, an even number of threads is two groups, which share nothing but the maps: each makes the values at half of the points, with some of the
-//! work done twice, and the sums for these (docs/benchmarks/kernels.md).
+//! - If all tiles fit one block (late layers: many channels, few pixels), nothing is accumulated: the sums of
+//!   sixteen by 32 channels at all points are made, transformed to taps and stored while they are in L1.
+//! - Reading what another core wrote is expensive, more so across caches. With few channels there is little
+//!   to compute per value read; then an even number of threads forms two groups, each of which transforms and
+//!   multiplies 18 of the 36 points. Some work of the transforms is done twice, but groups share only the
+//!   maps (docs/benchmarks/kernels.md).
 
 use super::product::PANEL;
-use super::sums::{add_products, finish_filters, make_filters};
-use super::transform::filter_plane;
-use super::{Grid, POINTS, REACH, filled, load_column, outputs, panels, patch_plane, sixteen, store, taps};
+use super::sums::{accumulate_block, single_block_filters, store_filters};
+use super::transform::filter_transform;
+use super::{
+    ALPHA, POINTS, TileGrid, kernel_edge, lanes_at, load_input_transform, load_tile_column, output_edge,
+    padded, panel_count, store_points,
+};
 use crate::native::elementwise::CpuContext;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::threads::{MAX_THREADS, cut, pairs, piece, split};
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
 
-/// The most tiles of a part: a panel of the output's gradient, and a register of the input's patches, then stay in a core's first cache.
-const DEEPEST: usize = 128;
+/// Tiles of a part, at most: a panel of gradients and a register of patches then stay in L1.
+const MAX_DEPTH: usize = 128;
 
-/// The most pairs of channels that two groups of threads are faster for than one.
-const FEW: usize = 256 * 256;
+/// Up to this many pairs of channels two groups of threads are faster than one.
+const MAX_PAIRS_FOR_TWO_GROUPS: usize = 256 * 256;
 
-/// How many tiles before they are transformed pixels are asked for.
-const AHEAD: usize = 4;
+/// Tiles by which pixels are prefetched ahead of their transform.
+const TILES_AHEAD: usize = 4;
 
-/// Sums at all points of a panel of the output's channels and a register of the input's.
-const SUMS_AT_ONCE: usize = POINTS * LANES * PANEL;
+/// Sums of sixteen input channels by a panel of output channels at all points.
+const SINGLE_BLOCK_SUMS: usize = POINTS * LANES * PANEL;
 
-/// Registers that are transformed together: in bf16 two fill a line of a cache.
-const TOGETHER: usize = 2;
+/// Registers of channels transformed together: two of bf16 are a cache line.
+const REGISTERS_PER_PASS: usize = 2;
 
-/// The gradient of a convolution's weights and bias, from maps that lie channels last; the weights' lies plainly.
+/// The gradients of weights `[O, I, H, W]` and bias, from maps `[N, H, W, C]`.
 #[derive(Clone)]
 pub struct WinogradGradient {
-    /// Of input and output.
+    /// Channels of input and output.
     pub(super) channels: [usize; 2],
-    pub(super) grid: Grid,
-    /// Groups of threads, which share the rows of points out.
+    pub(super) grid: TileGrid,
+    /// Groups of threads, 1 or 2: each has its share of the points.
     pub(super) groups: usize,
-    /// Parts of a block, of which threads of a group transform registers of channels, and the most tiles of a part.
+    /// Parts of a block; threads divide (part, register) pairs among themselves.
     pub(super) parts: usize,
+    /// Tiles of a part.
     pub(super) depth: usize,
-    /// Whether all tiles are one part of one block, for one group of threads.
-    at_once: bool,
+    /// All tiles are one part of one block, of one group of threads.
+    single_block: bool,
     cpu: CpuContext,
 }
 
-/// Tiles of a block.
+/// A block of tiles.
 #[derive(Clone, Copy)]
 pub(super) struct Block {
     pub(super) first: usize,
     pub(super) count: usize,
 }
 
-/// Registers of a part of a block that a thread transforms together.
-struct Run {
+/// Registers of one part of a block that a thread transforms together.
+struct TransformRun {
     tiles: Range<usize>,
     registers: Range<usize>,
-    /// The number of the first one among all that the thread transforms.
-    at: usize,
+    /// The first one's position among the thread's registers.
+    position: usize,
 }
 
-/// What a thread writes of a block: registers of the input's patches and of the output's gradient at all points, and sums for the bias.
+/// What a thread writes of a block: registers of patches and of gradients at all its points, and sums of `dy`
+/// for the bias.
 type Transformed<'a> = (&'a mut [f32], &'a mut [f32], &'a mut [f32]);
 
 impl WinogradGradient {
-    /// For `batch` images of height and width `input`; none where another kernel has to do it.
+    /// `None` where another kernel has to do it. `batch` images of `input` = `[H, W]`.
     #[must_use]
     pub fn new(conv: &Conv2d, batch: usize, input: [usize; 2], cpu: &CpuContext) -> Option<Self> {
-        let taps = taps(conv)?;
+        let taps = kernel_edge(conv)?;
         let output = conv.output_size(input).ok()?;
-        let grid = Grid::new(taps, batch, [input, output], conv.padding_before);
+        let grid = TileGrid::new(taps, batch, [input, output], conv.padding_before);
         let channels = [conv.in_channels, conv.out_channels];
         let registers = channels.map(|channels| channels.div_ceil(LANES));
         let threads = cpu.team.threads();
-        let few = channels[0] * channels[1] <= FEW;
+        let few = channels[0] * channels[1] <= MAX_PAIRS_FOR_TWO_GROUPS;
         let groups = if few && threads.is_multiple_of(2) { 2 } else { 1 };
         let parts = (threads / groups).div_ceil(registers[0].min(registers[1]));
-        let tiles = grid.rows() * grid.tiles[1];
-        let blocks = tiles.div_ceil(parts * DEEPEST).max(1);
+        let tiles = grid.tile_rows() * grid.tiles[1];
+        let blocks = tiles.div_ceil(parts * MAX_DEPTH).max(1);
         let depth = tiles.div_ceil(blocks * parts);
-        let at_once = tiles <= depth && [parts, groups] == [1; 2];
-        grid.pays().then(|| Self { channels, grid, groups, parts, depth, at_once, cpu: cpu.clone() })
+        let single_block = tiles <= depth && [parts, groups] == [1; 2];
+        grid.is_profitable().then(|| Self {
+            channels,
+            grid,
+            groups,
+            parts,
+            depth,
+            single_block,
+            cpu: cpu.clone(),
+        })
     }
 
+    /// Registers of channels of input and output.
     pub(super) fn registers(&self) -> [usize; 2] {
         self.channels.map(|channels| channels.div_ceil(LANES))
     }
 
-    /// Floats between neighbouring points of a register: an odd number of lines of a cache, so that they do not fall on the same places.
-    pub(super) fn apart(&self) -> usize {
+    /// Floats from a point of a register to the next: an odd number of cache lines, so that points do not
+    /// share cache sets.
+    pub(super) fn point_stride(&self) -> usize {
         (self.depth | 1) * LANES
     }
 
-    /// Floats of a register at a group's points.
-    pub(super) fn strip(&self) -> usize {
-        POINTS / self.groups * self.apart()
+    /// Floats from a register to the next: a group's points.
+    pub(super) fn register_stride(&self) -> usize {
+        POINTS / self.groups * self.point_stride()
     }
 
-    /// What so many tiles, sixteen floats each, have of a register of channels at a point, where all tiles are one part.
-    pub(super) fn strip_of<'a>(
+    /// A register at a point, `floats` of it; for a single block.
+    pub(super) fn tiles_at<'a>(
         &self,
         map: &'a [f32],
         register: usize,
         [point, floats]: [usize; 2],
     ) -> &'a [f32] {
-        &map[register * self.strip() + point * self.apart()..][..floats]
+        &map[register * self.register_stride() + point * self.point_stride()..][..floats]
     }
 
     /// Threads of a group.
-    fn members(&self) -> usize {
+    fn threads_per_group(&self) -> usize {
         self.cpu.team.threads() / self.groups
     }
 
-    /// The registers, over all parts, that a thread transforms of a map of so many.
-    fn transforms(&self, registers: usize, thread: usize) -> Range<usize> {
-        split(self.parts * registers, self.members(), thread % self.members())
+    /// The registers that a thread transforms, of `registers` per part, counted over all parts.
+    fn registers_of_thread(&self, registers: usize, thread: usize) -> Range<usize> {
+        split(self.parts * registers, self.threads_per_group(), thread % self.threads_per_group())
     }
 
     /// Panels of the sums, over all points.
     fn panels(&self) -> usize {
-        POINTS * panels(self.channels[1])
+        POINTS * panel_count(self.channels[1])
     }
 
-    /// Those that a thread adds to.
-    fn adds_to(&self, thread: usize) -> Range<usize> {
-        let (members, of_group) = (self.members(), self.panels() / self.groups);
-        let Range { start, end } = split(of_group, members, thread % members);
-        let first = thread / members * of_group;
+    /// The panels of the sums that a thread accumulates.
+    fn panels_of_thread(&self, thread: usize) -> Range<usize> {
+        let (members, group_panels) = (self.threads_per_group(), self.panels() / self.groups);
+        let Range { start, end } = split(group_panels, members, thread % members);
+        let first = thread / members * group_panels;
         first + start..first + end
     }
 
-    /// Floats of the input's patches, of the output's gradient, of the sums and of those for the bias.
-    fn floats(&self) -> [usize; 4] {
+    /// Floats of scratch: patches, gradients, sums, sums for the bias.
+    fn scratch_floats(&self) -> [usize; 4] {
         let [of_x, of_dy] = self.registers().map(|registers| self.parts * registers);
-        let strips = self.groups * self.strip();
-        let sums = if self.at_once {
-            self.cpu.team.threads() * SUMS_AT_ONCE
+        let strips = self.groups * self.register_stride();
+        let sums = if self.single_block {
+            self.cpu.team.threads() * SINGLE_BLOCK_SUMS
         } else {
-            self.panels() * filled(self.channels[0]) * PANEL
+            self.panels() * padded(self.channels[0]) * PANEL
         };
         [of_x * strips, of_dy * strips, sums, of_dy * LANES]
     }
@@ -151,10 +175,12 @@ impl WinogradGradient {
     /// Bytes of scratch.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
-        self.floats().iter().sum::<usize>() * size_of::<f32>()
+        self.scratch_floats().iter().sum::<usize>() * size_of::<f32>()
     }
 
-    /// Makes the gradients `dw` and `db`, which is empty where none is wanted, from the input and the gradient of the output.
+    /// Makes `dw` and `db`; `db` may be empty.
+    ///
+    /// # Panics Where a map or a gradient has another size.
     ///
     /// # Panics
     /// Where a map or a gradient has another size.
@@ -177,79 +203,80 @@ impl WinogradGradient {
         assert!(db.is_empty() || db.len() == channels[1], "a gradient of the bias of another size");
         let (team, level) = (&cpu.team, cpu.level);
         let threads = team.threads();
-        let [of_x, of_dy, of_sums, of_bias] = self.floats();
+        let [of_x, of_dy, sum_floats, bias_floats] = self.scratch_floats();
         let (patches, rest) = scratch.split_at_mut(of_x);
         let (gradients, rest) = rest.split_at_mut(of_dy);
-        let (sums, rest) = rest.split_at_mut(of_sums);
-        let bias = &mut rest[..of_bias];
+        let (sums, rest) = rest.split_at_mut(sum_floats);
+        let bias = &mut rest[..bias_floats];
         bias.fill(0.0);
-        let tiles = grid.rows() * grid.tiles[1];
+        let tiles = grid.tile_rows() * grid.tiles[1];
         for first in (0..tiles).step_by(self.parts * self.depth) {
             let block = Block { first, count: (self.parts * self.depth).min(tiles - first) };
-            let mut parts = self.share_out(patches, gradients, bias);
+            let mut parts = self.split_scratch(patches, gradients, bias);
             team.run_parts(&mut parts, &|thread, (patches, gradients, bias)| {
                 transform(level, self, block, thread, x, dy, patches, gradients, bias);
             });
-            if self.at_once {
+            if self.single_block {
                 break;
             }
-            let of_panel = filled(channels[0]) * PANEL;
-            let mut parts = cut(sums, (0..threads).map(|thread| self.adds_to(thread).len() * of_panel));
+            let panel_floats = padded(channels[0]) * PANEL;
+            let mut parts =
+                cut(sums, (0..threads).map(|thread| self.panels_of_thread(thread).len() * panel_floats));
             let (patches, gradients) = (&*patches, &*gradients);
             team.run_parts(&mut parts, &|thread, sums| {
-                for (panel, sums) in self.adds_to(thread).zip(sums.chunks_exact_mut(of_panel)) {
-                    // The functions for every instruction set are generic in what maps are made of.
-                    add_products::<f32>(level, self, block, panel, patches, gradients, sums);
+                for (panel, sums) in self.panels_of_thread(thread).zip(sums.chunks_exact_mut(panel_floats)) {
+                    // `with_lanes!` functions have an element type; this one reads none.
+                    accumulate_block::<f32>(level, self, block, panel, patches, gradients, sums);
                 }
             });
         }
-        for (part, bias) in bias.chunks_exact(filled(channels[1])).enumerate() {
+        for (part, bias) in bias.chunks_exact(padded(channels[1])).enumerate() {
             for (db, sum) in db.iter_mut().zip(bias) {
                 *db = if part == 0 { *sum } else { *db + sum };
             }
         }
-        // A panel of filters is shared out as a whole where its sums are.
-        let (of_share, shares) =
-            if self.at_once { (PANEL, panels(channels[1])) } else { (LANES, self.registers()[1]) };
-        let of_filter = channels[0] * grid.taps * grid.taps;
+        // A single block is divided by panels of filters, the other case by registers.
+        let (share_filters, shares) =
+            if self.single_block { (PANEL, panel_count(channels[1])) } else { (LANES, self.registers()[1]) };
+        let filter_floats = channels[0] * grid.taps * grid.taps;
         let share = |thread| split(shares, threads, thread);
         let filters = |thread| {
             let Range { start, end } = share(thread);
-            (end * of_share).min(channels[1]) - (start * of_share).min(channels[1])
+            (end * share_filters).min(channels[1]) - (start * share_filters).min(channels[1])
         };
-        let shares_of_dw = cut(dw, (0..threads).map(|thread| filters(thread) * of_filter));
-        if self.at_once {
+        let shares_of_dw = cut(dw, (0..threads).map(|thread| filters(thread) * filter_floats));
+        if self.single_block {
             let (patches, gradients) = (&*patches, &*gradients);
-            let mut parts = pairs(cut(sums, (0..threads).map(|_| SUMS_AT_ONCE)), shares_of_dw);
+            let mut parts = pairs(cut(sums, (0..threads).map(|_| SINGLE_BLOCK_SUMS)), shares_of_dw);
             team.run_parts(&mut parts, &|thread, (sums, dw)| {
-                make_filters::<f32>(level, self, tiles, share(thread), patches, gradients, sums, dw);
+                single_block_filters::<f32>(level, self, tiles, share(thread), patches, gradients, sums, dw);
             });
             return;
         }
         let (sums, mut parts) = (&*sums, shares_of_dw);
         team.run_parts(&mut parts, &|thread, dw| {
-            for (register, dw) in share(thread).zip(dw.chunks_mut(LANES * of_filter)) {
-                finish_filters::<f32>(level, self, register * LANES, sums, dw);
+            for (register, dw) in share(thread).zip(dw.chunks_mut(LANES * filter_floats)) {
+                store_filters::<f32>(level, self, register * LANES, sums, dw);
             }
         });
     }
 
-    /// What each thread transforms.
-    fn share_out<'a>(
+    /// Divides scratch by what each thread transforms.
+    fn split_scratch<'a>(
         &self,
         patches: &'a mut [f32],
         gradients: &'a mut [f32],
         bias: &'a mut [f32],
     ) -> [Transformed<'a>; MAX_THREADS] {
-        let strip = self.strip();
+        let strip = self.register_stride();
         let [of_x, of_dy] = self.registers();
-        let share = |threads: Range<usize>, registers: usize, of_register: usize| {
-            threads.map(move |thread| self.transforms(registers, thread).len() * of_register)
+        let share = |threads: Range<usize>, registers: usize, register_floats: usize| {
+            threads.map(move |thread| self.registers_of_thread(registers, thread).len() * register_floats)
         };
         let all = 0..self.cpu.team.threads();
         let patches = cut(patches, share(all.clone(), of_x, strip));
         let maps = patches.into_iter().zip(cut(gradients, share(all, of_dy, strip)));
-        let bias = cut(bias, share(0..self.members(), of_dy, LANES));
+        let bias = cut(bias, share(0..self.threads_per_group(), of_dy, LANES));
         let mut parts: [Transformed<'a>; MAX_THREADS] = std::array::from_fn(|_| Default::default());
         for (part, ((x, dy), bias)) in parts.iter_mut().zip(maps.zip(bias)) {
             *part = (x, dy, bias);
@@ -257,16 +284,21 @@ impl WinogradGradient {
         parts
     }
 
-    /// What a thread transforms of a block of a map of so many registers.
-    fn runs(&self, block: Block, registers: usize, thread: usize) -> impl Iterator<Item = Run> + use<'_> {
-        let Range { start, end } = self.transforms(registers, thread);
+    /// A thread's share of a block, of a map with `registers` of channels.
+    fn transform_runs(
+        &self,
+        block: Block,
+        registers: usize,
+        thread: usize,
+    ) -> impl Iterator<Item = TransformRun> + use<'_> {
+        let Range { start, end } = self.registers_of_thread(registers, thread);
         (0..self.parts).flat_map(move |part| {
             let first = part * registers;
             let [from, to] = [start.max(first), end.min(first + registers)];
-            (from..to).step_by(TOGETHER).map(move |at| Run {
+            (from..to).step_by(REGISTERS_PER_PASS).map(move |at| TransformRun {
                 tiles: piece(part, self.depth, block.count),
-                registers: at - first..(at + TOGETHER).min(to) - first,
-                at: at - start,
+                registers: at - first..(at + REGISTERS_PER_PASS).min(to) - first,
+                position: at - start,
             })
         })
     }
@@ -274,7 +306,7 @@ impl WinogradGradient {
 
 with_lanes! {
     fn transform / transform_body(
-        of: &WinogradGradient,
+        kernel: &WinogradGradient,
         block: Block,
         thread: usize,
         x: &[E],
@@ -285,14 +317,14 @@ with_lanes! {
     )
 }
 
-/// Brings a thread's registers of a block to values at the points, and adds to their sums for the bias.
+/// Transforms a thread's registers of a block, and adds to its sums for the bias.
 ///
 /// # Safety
 /// Of [`Lanes`].
 #[inline(always)]
 #[allow(clippy::too_many_arguments)] // Of `with_lanes`: slices and constants, not structures of them.
 unsafe fn transform_body<V: Lanes, E: LaneElement>(
-    of: &WinogradGradient,
+    kernel: &WinogradGradient,
     block: Block,
     thread: usize,
     x: &[E],
@@ -301,27 +333,27 @@ unsafe fn transform_body<V: Lanes, E: LaneElement>(
     gradients: &mut [f32],
     bias: &mut [f32],
 ) {
-    const HALF: usize = REACH / 2;
+    const HALF: usize = ALPHA / 2;
     // SAFETY: the caller's.
     unsafe {
-        match (of.grid.taps, of.groups, thread / of.members()) {
-            (5, 1, _) => transform_maps::<V, E, { outputs(5) }, 0, REACH>(
-                of, block, thread, x, dy, patches, gradients, bias,
+        match (kernel.grid.taps, kernel.groups, thread / kernel.threads_per_group()) {
+            (5, 1, _) => transform_maps::<V, E, { output_edge(5) }, 0, ALPHA>(
+                kernel, block, thread, x, dy, patches, gradients, bias,
             ),
-            (5, _, 0) => transform_maps::<V, E, { outputs(5) }, 0, HALF>(
-                of, block, thread, x, dy, patches, gradients, bias,
+            (5, _, 0) => transform_maps::<V, E, { output_edge(5) }, 0, HALF>(
+                kernel, block, thread, x, dy, patches, gradients, bias,
             ),
-            (5, _, _) => transform_maps::<V, E, { outputs(5) }, HALF, HALF>(
-                of, block, thread, x, dy, patches, gradients, bias,
+            (5, _, _) => transform_maps::<V, E, { output_edge(5) }, HALF, HALF>(
+                kernel, block, thread, x, dy, patches, gradients, bias,
             ),
-            (_, 1, _) => transform_maps::<V, E, { outputs(3) }, 0, REACH>(
-                of, block, thread, x, dy, patches, gradients, bias,
+            (_, 1, _) => transform_maps::<V, E, { output_edge(3) }, 0, ALPHA>(
+                kernel, block, thread, x, dy, patches, gradients, bias,
             ),
-            (_, _, 0) => transform_maps::<V, E, { outputs(3) }, 0, HALF>(
-                of, block, thread, x, dy, patches, gradients, bias,
+            (_, _, 0) => transform_maps::<V, E, { output_edge(3) }, 0, HALF>(
+                kernel, block, thread, x, dy, patches, gradients, bias,
             ),
-            _ => transform_maps::<V, E, { outputs(3) }, HALF, HALF>(
-                of, block, thread, x, dy, patches, gradients, bias,
+            _ => transform_maps::<V, E, { output_edge(3) }, HALF, HALF>(
+                kernel, block, thread, x, dy, patches, gradients, bias,
             ),
         }
     }
@@ -338,7 +370,7 @@ unsafe fn transform_maps<
     const FIRST: usize,
     const ROWS: usize,
 >(
-    of: &WinogradGradient,
+    kernel: &WinogradGradient,
     block: Block,
     thread: usize,
     x: &[E],
@@ -347,53 +379,58 @@ unsafe fn transform_maps<
     gradients: &mut [f32],
     bias: &mut [f32],
 ) {
-    let WinogradGradient { grid, channels: [inputs, outputs], .. } = of;
-    let [of_x, of_dy] = of.registers();
-    let (apart, strip) = (of.apart(), of.strip());
-    for run in of.runs(block, of_x, thread) {
-        let pixels = |tile: usize| grid.patch(grid.place(block.first + tile.min(run.tiles.end - 1)), *inputs);
-        let mut coming: [_; AHEAD] = std::array::from_fn(|ahead| pixels(run.tiles.start + ahead));
+    let WinogradGradient { grid, channels: [inputs, outputs], .. } = kernel;
+    let [of_x, of_dy] = kernel.registers();
+    let (point_stride, strip) = (kernel.point_stride(), kernel.register_stride());
+    for run in kernel.transform_runs(block, of_x, thread) {
+        let pixels = |tile: usize| {
+            grid.input_pixels(grid.position(block.first + tile.min(run.tiles.end - 1)), *inputs)
+        };
+        let mut upcoming: [_; TILES_AHEAD] = std::array::from_fn(|ahead| pixels(run.tiles.start + ahead));
         for (row, tile) in run.tiles.clone().enumerate() {
-            let patch = std::mem::replace(&mut coming[row % AHEAD], pixels(tile + AHEAD));
-            for (at, register) in (run.at..).zip(run.registers.clone()) {
-                coming[row % AHEAD].ask_for(x, register * LANES);
-                // SAFETY: the caller's; pixels lie within the map, and the thread has a strip for each of its registers.
+            let patch = std::mem::replace(&mut upcoming[row % TILES_AHEAD], pixels(tile + TILES_AHEAD));
+            for (at, register) in (run.position..).zip(run.registers.clone()) {
+                upcoming[row % TILES_AHEAD].prefetch(x, register * LANES);
+                // SAFETY: the caller's; pixels that are inside are elements of the map, and the thread has
+                // room for each of its registers.
                 unsafe {
-                    let plane = patch_plane::<V, E, FIRST, ROWS>(x, &patch, [*inputs, register * LANES]);
-                    store(plane, patches, at * strip + row * LANES, apart);
+                    let plane =
+                        load_input_transform::<V, E, FIRST, ROWS>(x, &patch, [*inputs, register * LANES]);
+                    store_points(plane, patches, at * strip + row * LANES, point_stride);
                 }
             }
         }
     }
-    for run in of.runs(block, of_dy, thread) {
+    for run in kernel.transform_runs(block, of_dy, thread) {
         let pixels = |tile: usize| {
-            grid.outputs::<OUTPUTS>(grid.place(block.first + tile.min(run.tiles.end - 1)), *outputs)
+            grid.output_pixels::<OUTPUTS>(grid.position(block.first + tile.min(run.tiles.end - 1)), *outputs)
         };
-        let mut coming: [_; AHEAD] = std::array::from_fn(|ahead| pixels(run.tiles.start + ahead));
+        let mut upcoming: [_; TILES_AHEAD] = std::array::from_fn(|ahead| pixels(run.tiles.start + ahead));
         for (row, tile) in run.tiles.clone().enumerate() {
-            let there = std::mem::replace(&mut coming[row % AHEAD], pixels(tile + AHEAD));
-            for (at, register) in (run.at..).zip(run.registers.clone()) {
-                coming[row % AHEAD].ask_for(dy, register * LANES);
+            let tile_pixels = std::mem::replace(&mut upcoming[row % TILES_AHEAD], pixels(tile + TILES_AHEAD));
+            for (at, register) in (run.position..).zip(run.registers.clone()) {
+                upcoming[row % TILES_AHEAD].prefetch(dy, register * LANES);
                 // SAFETY: as above.
                 unsafe {
                     let mut taps = [[V::splat(0.0); OUTPUTS]; OUTPUTS];
                     for column in 0..OUTPUTS {
-                        let values = load_column(dy, &there, column, [*outputs, register * LANES]);
+                        let values = load_tile_column(dy, &tile_pixels, column, [*outputs, register * LANES]);
                         for (row, value) in taps.iter_mut().zip(values) {
                             let row: &mut [V; OUTPUTS] = row;
                             row[column] = value;
                         }
                     }
                     if FIRST == 0 {
-                        // A tile first: the sum over a map is longer than floats can add up one by one.
+                        // Summed per tile first: sums over whole maps are too long for plain `f32`
+                        // accumulation.
                         let mut sum = V::splat(0.0);
                         for tap in taps.as_flattened() {
                             sum = sum.add(*tap);
                         }
-                        sum.add(V::load(sixteen(bias, at * LANES))).store(sixteen(bias, at * LANES));
+                        sum.add(V::load(lanes_at(bias, at * LANES))).store(lanes_at(bias, at * LANES));
                     }
-                    let plane = filter_plane::<V, OUTPUTS, FIRST, ROWS>(taps);
-                    store(plane, gradients, at * strip + row * LANES, apart);
+                    let plane = filter_transform::<V, OUTPUTS, FIRST, ROWS>(taps);
+                    store_points(plane, gradients, at * strip + row * LANES, point_stride);
                 }
             }
         }

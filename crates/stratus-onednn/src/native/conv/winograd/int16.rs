@@ -1,60 +1,67 @@
-//! Products of matrices of whole numbers of 13 bits: as exact as maps of bf16 need, and twice as fast as those of floats.
+//! Products of quantised matrices: 13-bit integers with `f32` scales, accumulated in int32 by VNNI. As
+//! accurate as bf16 maps need, and twice as fast as `f32`.
 //!
-//! Values at the points, rounded to bf16, make results that are off by 1 % of their norm, six times as far as maps of bf16 round. As whole numbers
-//! below 4096 in units of the largest that is summed over, they have the bits where the sums need them: results are off by 0.15 % where maps are
-//! normal deviates, by 0.5 % where one pixel in ten thousand is two hundred times as large as the others; storing them as bf16 rounds by 0.17 %
-//! (docs/benchmarks/kernels.md).
+//! ```text
+//! left [rows, K]: a scale per row (tile and point)      right [K, 32]: a scale per column and chunk of K
+//! to[r, c] = row_scale[r] * Σ_chunk column_scale[chunk, c] * Σ_k∈chunk left[r, k] * right[k, c]
+//!                                                            └── int32, cannot overflow: 128 · 4095² < 2³¹
+//! ```
 //!
-//! Every tile has a unit for each point, and every filter one for each point and for as many terms as are summed as whole numbers. Neighbouring terms
-//! lie together, as VPDPWSSD takes them: to each of 16 sums of 32 bits it adds two products of 16 bits (Intel, "Intel 64 and IA-32 architectures software
-//! developer's manual", volume 2).
+//! Scales are symmetric, `max |value| / 4095`. Rounding the transformed values to bf16 instead would put
+//! results off by 1 % of their norm, six times as much as storing maps in bf16 does (0.17 %). With 13-bit
+//! integers it is 0.15 % for normally distributed maps, 0.5 % where one pixel in ten thousand is two hundred
+//! times as large as the others (docs/benchmarks/kernels.md).
+//!
+//! VPDPWSSD adds two products of int16 to each of 16 int32 (Intel, "Intel 64 and IA-32 architectures software
+//! developer's manual", volume 2): neighbouring terms are packed in pairs. Eight rows by two registers of
+//! sums fill 16 registers, as with `f32`, but each instruction takes two terms.
 
 use super::product::{PANEL, ROWS};
-use super::{POINTS, REACH, store};
+use super::{ALPHA, POINTS, store_points};
 use crate::native::lanes::{LANES, Lanes};
 use crate::native::simd::Level;
 
-/// The largest number.
-const MOST: f32 = 4095.0;
+/// The largest quantised magnitude.
+const MAX_QUANTISED: f32 = 4095.0;
 
-/// Terms that sums of 32 bits hold, whatever they are. The columns of the right matrix have units of their own for each such chunk.
-pub const CHUNK: usize = 128;
+/// Terms that an int32 sum holds whatever they are.
+pub const K_CHUNK: usize = 128;
 
-const _: () = assert!(CHUNK as f64 * (MOST as f64) * (MOST as f64) <= i32::MAX as f64);
+const _: () = assert!(K_CHUNK as f64 * (MAX_QUANTISED as f64) * (MAX_QUANTISED as f64) <= i32::MAX as f64);
 
-/// What is smaller than this everywhere counts as zero: its unit has no inverse.
-const LEAST: f32 = 1.3e-35;
+/// Where all magnitudes are below this they count as zero: the inverse of the scale would be infinite.
+const MIN_MAGNITUDE: f32 = 1.3e-35;
 
-/// What multiplies.
+/// How such products are computed.
 #[derive(Clone, Copy, Debug)]
 pub enum Int16Products {
-    /// The dot products of AVX-512 VNNI.
+    /// By VPDPWSSD.
     #[cfg(target_arch = "x86_64")]
     Vnni(Vnni),
-    /// One number at a time, to see the others by.
+    /// One by one, as the reference for tests.
     #[cfg(test)]
     Portable,
 }
 
-/// The instruction, which the processor has: a value of this type is the proof.
+/// Proof that the processor has AVX-512 VNNI.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
 pub struct Vnni(());
 
-/// Columns of the right matrix, one register of them or two.
+/// One or two registers of columns of the right matrix.
 #[derive(Clone, Copy, Debug)]
-pub struct Columns<'a> {
-    /// Pairs of neighbouring terms of [`PANEL`] columns, of which the first are meant.
-    pub words: &'a [i16],
-    /// Their units: [`PANEL`] for each chunk of terms.
-    pub units: &'a [f32],
+pub struct RightColumns<'a> {
+    /// A panel, `[K / 2, 32, 2]`; only the first `registers` of columns are read.
+    pub values: &'a [i16],
+    /// Its scales, `[chunks of K, 32]`.
+    pub scales: &'a [f32],
     pub registers: usize,
-    /// What will be multiplied by next, which is asked for meanwhile; empty where it is not worth it.
-    pub next: &'a [i16],
+    /// The panel that comes next, prefetched meanwhile; may be empty.
+    pub prefetch: &'a [i16],
 }
 
 impl Int16Products {
-    /// Where the processor has an instruction for it that `level` permits.
+    /// Where the processor has VNNI and `level` permits it.
     #[must_use]
     pub fn detect(level: Level) -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
@@ -68,27 +75,29 @@ impl Int16Products {
         None
     }
 
-    /// `to = left * right`, in the units of the rows of the one, as many as `of_rows` is long, and the columns of the other. Rows of `left` are `terms`
-    /// long, those of `to` begin `stride` elements apart.
+    /// `to = left * right`, scaled back. `left` is `[row_scales.len(), terms]`; rows of `to` are `stride`
+    /// elements apart.
+    ///
+    /// # Panics Where a matrix has another size.
     ///
     /// # Panics
     /// Where a matrix has another size.
     pub fn product(
         self,
         left: &[i16],
-        of_rows: &[f32],
-        right: Columns<'_>,
+        row_scales: &[f32],
+        right: RightColumns<'_>,
         to: &mut [f32],
         stride: usize,
         terms: usize,
     ) {
-        let rows = of_rows.len();
+        let rows = row_scales.len();
         assert!(
             rows.is_multiple_of(ROWS)
                 && terms.is_multiple_of(2)
                 && left.len() >= rows * terms
-                && right.words.len() >= terms * PANEL
-                && right.units.len() >= chunks(terms) * PANEL
+                && right.values.len() >= terms * PANEL
+                && right.scales.len() >= chunks(terms) * PANEL
                 && (1..=PANEL / LANES).contains(&right.registers)
                 && to.len() >= rows.saturating_sub(1) * stride + right.registers * LANES,
             "matrices of other sizes"
@@ -97,36 +106,43 @@ impl Int16Products {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the value is the proof of the instructions, the sizes were just seen.
             Self::Vnni(_) if right.registers == 2 => unsafe {
-                vnni::product::<2>(left, of_rows, right, to, stride, terms);
+                vnni::product::<2>(left, row_scales, right, to, stride, terms);
             },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            Self::Vnni(_) => unsafe { vnni::product::<1>(left, of_rows, right, to, stride, terms) },
+            Self::Vnni(_) => unsafe { vnni::product::<1>(left, row_scales, right, to, stride, terms) },
             #[cfg(test)]
-            Self::Portable => portable(left, of_rows, right, to, stride, terms),
+            Self::Portable => portable(left, row_scales, right, to, stride, terms),
         }
     }
 }
 
-/// How many chunks have so many terms.
+/// Chunks of `terms`.
 pub const fn chunks(terms: usize) -> usize {
-    terms.div_ceil(CHUNK)
+    terms.div_ceil(K_CHUNK)
 }
 
 /// As [`Int16Products::product`]: the same bits.
 #[cfg(test)]
-fn portable(left: &[i16], of_rows: &[f32], right: Columns<'_>, to: &mut [f32], stride: usize, terms: usize) {
-    for (row, of_row) in of_rows.iter().enumerate() {
+fn portable(
+    left: &[i16],
+    row_scales: &[f32],
+    right: RightColumns<'_>,
+    to: &mut [f32],
+    stride: usize,
+    terms: usize,
+) {
+    for (row, row_scale) in row_scales.iter().enumerate() {
         for column in 0..right.registers * LANES {
             let to = &mut to[row * stride + column];
-            for first in (0..terms).step_by(CHUNK) {
+            for first in (0..terms).step_by(K_CHUNK) {
                 let mut sum = 0;
-                for term in first..(first + CHUNK).min(terms) {
-                    let right = right.words[(term / 2 * PANEL + column) * 2 + term % 2];
+                for term in first..(first + K_CHUNK).min(terms) {
+                    let right = right.values[(term / 2 * PANEL + column) * 2 + term % 2];
                     sum += i32::from(left[row * terms + term]) * i32::from(right);
                 }
-                let of_column = right.units[first / CHUNK * PANEL + column];
-                let sum = sum as f32 * of_column * of_row;
+                let column_scale = right.scales[first / K_CHUNK * PANEL + column];
+                let sum = sum as f32 * column_scale * row_scale;
                 *to = if first == 0 { sum } else { *to + sum };
             }
         }
@@ -135,8 +151,8 @@ fn portable(left: &[i16], of_rows: &[f32], right: Columns<'_>, to: &mut [f32], s
 
 #[cfg(target_arch = "x86_64")]
 mod vnni {
-    use super::{CHUNK, Columns, LANES, PANEL, ROWS, chunks};
-    use crate::native::simd::ask_for_later;
+    use super::{K_CHUNK, LANES, PANEL, ROWS, RightColumns, chunks};
+    use crate::native::simd::prefetch_l2;
     use std::arch::asm;
     use std::arch::x86_64::{
         __m512i, _mm512_add_ps, _mm512_cvtepi32_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mul_ps,
@@ -144,37 +160,39 @@ mod vnni {
     };
 
     /// # Safety
-    /// AVX-512 VNNI must be there; the sizes are those that [`Int16Products::product`](super::Int16Products::product) asks for, with `WIDE` registers of columns.
+    /// AVX-512 VNNI; sizes as [`Int16Products::product`](super::Int16Products::product) asserts them, with
+    /// `WIDE` registers of columns.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     pub unsafe fn product<const WIDE: usize>(
         left: &[i16],
-        of_rows: &[f32],
-        right: Columns<'_>,
+        row_scales: &[f32],
+        right: RightColumns<'_>,
         to: &mut [f32],
         stride: usize,
         terms: usize,
     ) {
-        let steps = of_rows.len() / ROWS * chunks(terms);
-        let mut next = right.next.chunks(right.next.len().div_ceil(steps.max(1)).max(1));
-        for row in (0..of_rows.len()).step_by(ROWS) {
-            for first in (0..terms).step_by(CHUNK) {
-                let count = CHUNK.min(terms - first);
-                ask_for_later(next.next().unwrap_or_default());
+        let steps = row_scales.len() / ROWS * chunks(terms);
+        let mut next = right.prefetch.chunks(right.prefetch.len().div_ceil(steps.max(1)).max(1));
+        for row in (0..row_scales.len()).step_by(ROWS) {
+            for first in (0..terms).step_by(K_CHUNK) {
+                let count = K_CHUNK.min(terms - first);
+                prefetch_l2(next.next().unwrap_or_default());
                 // SAFETY: the caller's: rows, columns and terms lie within the matrices.
                 unsafe {
                     let left = left.as_ptr().add(row * terms + first);
-                    let of_columns = right.units.as_ptr().add(first / CHUNK * PANEL);
-                    let right = right.words.as_ptr().add(first * PANEL);
-                    let units = [of_rows.as_ptr().add(row), of_columns];
+                    let column_scales = right.scales.as_ptr().add(first / K_CHUNK * PANEL);
+                    let right = right.values.as_ptr().add(first * PANEL);
+                    let scales = [row_scales.as_ptr().add(row), column_scales];
                     let to = to.as_mut_ptr().add(row * stride);
-                    tile::<WIDE>(left, right, units, to, stride, [terms, count], first > 0);
+                    tile::<WIDE>(left, right, scales, to, stride, [terms, count], first > 0);
                 }
             }
         }
     }
 
-    /// `sum` and the products of two pairs, in each of its numbers. The intrinsic becomes two instructions, a product and a sum, which end sooner where
-    /// sums wait for each other; here sixteen of them do not, and one instruction is 1.3 times as fast.
+    /// VPDPWSSD. The intrinsic would be compiled to a multiplication and an addition, whose latency is
+    /// shorter where sums wait for each other; sixteen independent sums do not, and one instruction is 1.3
+    /// times as fast.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     fn add_products(mut sum: __m512i, left: __m512i, right: __m512i) -> __m512i {
@@ -191,7 +209,7 @@ mod vnni {
         sum
     }
 
-    /// Sums of [`ROWS`] rows over `count` terms; rows of `left` lie `apart` from each other.
+    /// The sums of [`ROWS`] rows over `count` terms; rows of `left` are `row_stride` apart.
     ///
     /// # Safety
     /// As above.
@@ -200,10 +218,10 @@ mod vnni {
     unsafe fn tile<const WIDE: usize>(
         left: *const i16,
         right: *const i16,
-        [of_rows, of_columns]: [*const f32; 2],
+        [row_scales, column_scales]: [*const f32; 2],
         to: *mut f32,
         stride: usize,
-        [apart, count]: [usize; 2],
+        [row_stride, count]: [usize; 2],
         add: bool,
     ) {
         let mut sums = [[_mm512_setzero_si512(); WIDE]; ROWS];
@@ -215,7 +233,7 @@ mod vnni {
                     *factor = _mm512_loadu_si512(right.add(term * PANEL + part * 2 * LANES).cast());
                 }
                 for (row, sums) in sums.iter_mut().enumerate() {
-                    let pair = left.add(row * apart + term).cast::<i32>().read_unaligned();
+                    let pair = left.add(row * row_stride + term).cast::<i32>().read_unaligned();
                     let pair = _mm512_set1_epi32(pair);
                     for (sum, factor) in sums.iter_mut().zip(factors) {
                         *sum = add_products(*sum, pair, factor);
@@ -223,10 +241,11 @@ mod vnni {
                 }
             }
             for (row, sums) in sums.iter().enumerate() {
-                let of_row = _mm512_set1_ps(*of_rows.add(row));
+                let row_scale = _mm512_set1_ps(*row_scales.add(row));
                 for (part, sum) in sums.iter().enumerate() {
-                    let of_column = _mm512_loadu_ps(of_columns.add(part * LANES));
-                    let mut sum = _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(*sum), of_column), of_row);
+                    let column_scale = _mm512_loadu_ps(column_scales.add(part * LANES));
+                    let mut sum =
+                        _mm512_mul_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(*sum), column_scale), row_scale);
                     let at = to.add(row * stride + part * LANES);
                     if add {
                         sum = _mm512_add_ps(_mm512_loadu_ps(at), sum);
@@ -238,116 +257,119 @@ mod vnni {
     }
 }
 
-/// The unit of numbers of which the largest is `largest`, and its inverse. Where that is infinite or no number, no product is a number.
-fn unit(largest: f32) -> [f32; 2] {
-    if largest < LEAST { [0.0; 2] } else { [largest / MOST, MOST / largest] }
+/// The quantisation scale for magnitudes up to `largest`, and its inverse. NaN and infinity make the products
+/// NaN.
+fn scale_and_inverse(largest: f32) -> [f32; 2] {
+    if largest < MIN_MAGNITUDE { [0.0; 2] } else { [largest / MAX_QUANTISED, MAX_QUANTISED / largest] }
 }
 
-/// Keeps values at all points, to be rounded when the largest are known: the `at`th in `strip`.
+/// Stores a transformed tile as the `at`th in `staging`, to be quantised once the largest magnitudes are
+/// known.
 ///
 /// # Safety
-/// Of [`Lanes`]; `strip` is long enough.
+/// Of [`Lanes`]; `staging` is long enough.
 #[inline(always)]
-pub unsafe fn keep<V: Lanes>(plane: [[V; REACH]; REACH], strip: &mut [f32], at: usize) {
+pub unsafe fn stage<V: Lanes>(plane: [[V; ALPHA]; ALPHA], staging: &mut [f32], at: usize) {
     // SAFETY: the caller's.
-    unsafe { store(plane, strip, at * POINTS * LANES, LANES) };
+    unsafe { store_points(plane, staging, at * POINTS * LANES, LANES) };
 }
 
-/// What was kept as the `at`th, at a point.
+/// Point `point` of the `at`th tile in `staging`.
 ///
 /// # Safety
-/// Of [`Lanes`]; it lies within `strip`.
+/// Of [`Lanes`]; it is within `staging`.
 #[inline(always)]
-unsafe fn kept<V: Lanes>(strip: &[f32], at: usize, point: usize) -> V {
+unsafe fn staged<V: Lanes>(staging: &[f32], at: usize, point: usize) -> V {
     let from = (at * POINTS + point) * LANES;
-    debug_assert!(from + LANES <= strip.len());
+    debug_assert!(from + LANES <= staging.len());
     // SAFETY: the caller's.
-    unsafe { V::load(&*strip.as_ptr().add(from).cast()) }
+    unsafe { V::load(&*staging.as_ptr().add(from).cast()) }
 }
 
-/// The largest magnitudes of the first `count` that were kept, lane by lane, at a point.
+/// The largest magnitudes of the first `count` staged tiles at a point, per lane.
 ///
 /// # Safety
-/// Of [`Lanes`]; there are so many in `strip`.
+/// Of [`Lanes`]; `count` are staged.
 #[inline(always)]
-unsafe fn largest<V: Lanes>(strip: &[f32], count: usize, point: usize) -> [f32; LANES] {
+unsafe fn max_magnitudes<V: Lanes>(staging: &[f32], count: usize, point: usize) -> [f32; LANES] {
     let mut lanes = [0.0; LANES];
     // SAFETY: the caller's.
     unsafe {
         let mut largest = V::splat(0.0);
         for at in 0..count {
-            largest = largest.larger_magnitude(kept(strip, at, point));
+            largest = largest.maximum_magnitude(staged(staging, at, point));
         }
         largest.store(&mut lanes);
     }
     lanes
 }
 
-/// Registers of a row as whole numbers: those of a point go to `words` from `to(point)` on, their unit to `units[of(point)]`.
+/// Quantises the staged channels of a tile: those of a point go to `quantised[value_offset(point)..]`, their
+/// scale to `scales[scale_offset(point)]`.
 ///
 /// # Safety
-/// Of [`Lanes`]; there are so many registers in `strip`, and room for what is written.
+/// Of [`Lanes`]; `registers` are staged, and the results have room.
 #[inline(always)]
-pub unsafe fn round_row<V: Lanes>(
-    strip: &[f32],
+pub unsafe fn quantise_row<V: Lanes>(
+    staging: &[f32],
     registers: usize,
-    words: &mut [i16],
-    to: impl Fn(usize) -> usize,
-    units: &mut [f32],
-    of: impl Fn(usize) -> usize,
+    quantised: &mut [i16],
+    value_offset: impl Fn(usize) -> usize,
+    scales: &mut [f32],
+    scale_offset: impl Fn(usize) -> usize,
 ) {
     let mut most = [0.0; POINTS];
     for (point, most) in most.iter_mut().enumerate() {
         // SAFETY: the caller's.
-        let lanes = unsafe { largest::<V>(strip, registers, point) }.map(f32::to_bits);
-        // Bits of magnitudes are ordered as they are, those of what is no number behind all others.
+        let lanes = unsafe { max_magnitudes::<V>(staging, registers, point) }.map(f32::to_bits);
+        // The bits of non-negative floats are ordered as the floats, NaN last.
         *most = f32::from_bits(lanes.into_iter().max().unwrap_or(0));
     }
-    // All at once: divisions take long, many of them hardly longer.
-    let inverses = most.map(|most| unit(most)[1]);
+    // All divisions together: their latency is long, their throughput is not bad.
+    let inverses = most.map(|most| scale_and_inverse(most)[1]);
     for point in 0..POINTS {
-        units[of(point)] = unit(most[point])[0];
+        scales[scale_offset(point)] = scale_and_inverse(most[point])[0];
         // SAFETY: the caller's.
         unsafe {
             let inverse = V::splat(inverses[point]);
             for register in 0..registers {
-                let value = kept::<V>(strip, register, point).multiply_add(inverse, V::splat(0.0));
-                let at = to(point) + register * LANES;
-                debug_assert!(at + LANES <= words.len());
-                value.store_words(&mut *words.as_mut_ptr().add(at).cast());
+                let value = staged::<V>(staging, register, point).multiply_add(inverse, V::splat(0.0));
+                let at = value_offset(point) + register * LANES;
+                debug_assert!(at + LANES <= quantised.len());
+                value.store_i16(&mut *quantised.as_mut_ptr().add(at).cast());
             }
         }
     }
 }
 
-/// A chunk of the terms of sixteen filters as pairs of whole numbers: those of a point and a pair go to `words` from `to(point, pair)` on, the filters'
-/// units to `units` from `of(point)` on.
+/// Quantises staged terms of sixteen filters, in pairs: a pair of terms at a point goes to
+/// `quantised[value_offset(point, pair)..]`, the filters' scales to `scales[scale_offset(point)..]`.
 ///
 /// # Safety
-/// Of [`Lanes`]; there are so many terms in `strip`, and room for what is written.
+/// Of [`Lanes`]; `terms` are staged, and the results have room.
 #[inline(always)]
-pub unsafe fn round_filters<V: Lanes>(
-    strip: &[f32],
+pub unsafe fn quantise_filters<V: Lanes>(
+    staging: &[f32],
     terms: usize,
-    words: &mut [i16],
-    to: impl Fn(usize, usize) -> usize,
-    units: &mut [f32],
-    of: impl Fn(usize) -> usize,
+    quantised: &mut [i16],
+    value_offset: impl Fn(usize, usize) -> usize,
+    scales: &mut [f32],
+    scale_offset: impl Fn(usize) -> usize,
 ) {
     for point in 0..POINTS {
         // SAFETY: the caller's.
         unsafe {
-            let mut inverse = largest::<V>(strip, terms, point);
-            for (inverse, to) in inverse.iter_mut().zip(&mut units[of(point)..][..LANES]) {
-                [*to, *inverse] = unit(*inverse);
+            let mut inverse = max_magnitudes::<V>(staging, terms, point);
+            for (inverse, to) in inverse.iter_mut().zip(&mut scales[scale_offset(point)..][..LANES]) {
+                [*to, *inverse] = scale_and_inverse(*inverse);
             }
             let inverse = V::load(&inverse);
             for pair in 0..terms / 2 {
-                let first = kept::<V>(strip, 2 * pair, point).multiply_add(inverse, V::splat(0.0));
-                let second = kept::<V>(strip, 2 * pair + 1, point).multiply_add(inverse, V::splat(0.0));
-                let at = to(point, pair);
-                debug_assert!(at + 2 * LANES <= words.len());
-                first.store_word_pairs(second, &mut *words.as_mut_ptr().add(at).cast());
+                let first = staged::<V>(staging, 2 * pair, point).multiply_add(inverse, V::splat(0.0));
+                let second = staged::<V>(staging, 2 * pair + 1, point).multiply_add(inverse, V::splat(0.0));
+                let at = value_offset(point, pair);
+                debug_assert!(at + 2 * LANES <= quantised.len());
+                first.store_i16_pairs(second, &mut *quantised.as_mut_ptr().add(at).cast());
             }
         }
     }
@@ -377,14 +399,18 @@ mod tests {
         for (rows, columns, terms) in [(8, 16, 2), (16, 32, 16), (8, 32, 128), (24, 16, 160), (8, 32, 400)] {
             for extreme in [false, true] {
                 let [left, right] =
-                    [rows * terms, terms * PANEL].map(|count| words(count, MOST as i16, extreme));
-                let units = [rows, chunks(terms) * PANEL]
+                    [rows * terms, terms * PANEL].map(|count| words(count, MAX_QUANTISED as i16, extreme));
+                let scales = [rows, chunks(terms) * PANEL]
                     .map(|count| (1..=count).map(|at| 0.1 / at as f32).collect::<Vec<_>>());
                 let [mut got, mut expected] = [0; 2].map(|_| vec![f32::NAN; rows * 40]);
-                let of_right =
-                    Columns { words: &right, units: &units[1], registers: columns / LANES, next: &[] };
-                best.product(&left, &units[0], of_right, &mut got, 40, terms);
-                Int16Products::Portable.product(&left, &units[0], of_right, &mut expected, 40, terms);
+                let of_right = RightColumns {
+                    values: &right,
+                    scales: &scales[1],
+                    registers: columns / LANES,
+                    prefetch: &[],
+                };
+                best.product(&left, &scales[0], of_right, &mut got, 40, terms);
+                Int16Products::Portable.product(&left, &scales[0], of_right, &mut expected, 40, terms);
                 for (at, (got, expected)) in got.iter().zip(&expected).enumerate() {
                     let outside = at % 40 >= columns;
                     let same = got.to_bits() == expected.to_bits() && (outside || !got.is_nan());
@@ -393,8 +419,8 @@ mod tests {
                 // Whole numbers, without a unit: nothing overflows.
                 let product = |t: usize| i64::from(left[t]) * i64::from(right[t / 2 * PANEL * 2 + t % 2]);
                 let of_chunk = |chunk: usize| {
-                    let sum: i64 = (chunk * CHUNK..terms.min((chunk + 1) * CHUNK)).map(product).sum();
-                    sum as f64 * f64::from(units[1][chunk * PANEL]) * f64::from(units[0][0])
+                    let sum: i64 = (chunk * K_CHUNK..terms.min((chunk + 1) * K_CHUNK)).map(product).sum();
+                    sum as f64 * f64::from(scales[1][chunk * PANEL]) * f64::from(scales[0][0])
                 };
                 let expected: f64 = (0..chunks(terms)).map(of_chunk).sum();
                 assert!(
@@ -408,10 +434,10 @@ mod tests {
 
     #[test]
     fn units_of_what_is_too_small_or_no_number() {
-        assert_eq!(unit(0.0), [0.0; 2]);
-        assert_eq!(unit(1e-36), [0.0; 2]);
-        assert_eq!(unit(4095.0), [1.0; 2]);
-        assert!(unit(LEAST)[1].is_finite() && unit(f32::MAX)[1] > 0.0);
-        assert!(unit(f32::NAN)[0].is_nan() && unit(f32::INFINITY)[0].is_infinite());
+        assert_eq!(scale_and_inverse(0.0), [0.0; 2]);
+        assert_eq!(scale_and_inverse(1e-36), [0.0; 2]);
+        assert_eq!(scale_and_inverse(4095.0), [1.0; 2]);
+        assert!(scale_and_inverse(MIN_MAGNITUDE)[1].is_finite() && scale_and_inverse(f32::MAX)[1] > 0.0);
+        assert!(scale_and_inverse(f32::NAN)[0].is_nan() && scale_and_inverse(f32::INFINITY)[0].is_infinite());
     }
 }

@@ -1,11 +1,32 @@
-//! Dense 3×3 and 5×5 convolution by minimal filtering (Winograd, "Arithmetic complexity of computations", 1980; for networks: Lavin and Gray, "Fast
-//! algorithms for convolutional neural networks", 2015): 36 multiplications for 4×4 outputs instead of 144, or for 2×2 outputs instead of 100.
+//! Dense 3×3 and 5×5 convolution by minimal filtering, F(m×m, r×r) with `m + r - 1 = 6`.
 //!
-//! A 6×6 patch of the input and the taps are polynomials' coefficients; both are brought to their values at six points, where a convolution is
-//! a product, and the products back to coefficients ([`transform`]). Over channels, the products at each of the 6×6 points are a product of matrices.
-//! The gradient of the weights is the same with the gradients of the outputs as taps, and the weights as outputs.
+//! Sources: Winograd, "Arithmetic complexity of computations", 1980; for networks Lavin and Gray, "Fast
+//! algorithms for convolutional neural networks", 2015 (arXiv:1509.09308). In their notation:
 //!
-//! All sums are in f32, whatever maps are stored as, but those of products of whole numbers, where maps of bf16 are content with these ([`int16`]).
+//! ```text
+//! α = m + r - 1 = 6      r = 3: m = 4, 36 products instead of 144
+//!                        r = 5: m = 2, 36 products instead of 100
+//!
+//! Y = Aᵀ [ (G g Gᵀ) ⊙ (Bᵀ d B) ] A        d: 6×6 patch    g: r×r taps    Y: m×m outputs
+//! ```
+//!
+//! The products ⊙ are summed over channels: for each of the 36 points one product of matrices.
+//!
+//! ```text
+//!                   d               g                       Y    product at each point
+//! forward           patches of x    weights                 y    [tiles, in] × [in, out]
+//! data gradient     patches of dy   weights, rotated 180°   dx   [tiles, out] × [out, in]
+//! weight gradient   patches of x    tiles of dy             dw   [in, tiles] × [tiles, out]
+//! ```
+//!
+//! The first two are in [`conv`], the third in [`gradient`].
+//!
+//! Maps are `[N, H, W, C]`, weights `[O, I, H, W]`. The transforms ([`transform`]) work on sixteen channels
+//! at a time. Products are of `f32` whatever the maps are stored as ([`product`]), or of 13-bit integers
+//! where the maps are bf16 and the processor has VNNI ([`int16`]).
+//!
+//! Tiles pass through in blocks: transformed patches and products of a block, 36 values of every channel for
+//! each tile, stay in the core's L2 cache, so that memory sees the maps once, as with a direct convolution.
 
 mod conv;
 mod gradient;
@@ -22,95 +43,102 @@ pub use gradient::WinogradGradient;
 pub use int16::Int16Products;
 
 use crate::native::lanes::{LANES, LaneElement, Lanes};
-use crate::native::simd::{LINE, ask_for};
+use crate::native::simd::{CACHE_LINE, prefetch_element};
 use product::{PANEL, ROWS};
 use stratus_graph::ops::Conv2d;
-use transform::input_line;
+use transform::input_transform_1d;
 
-/// Edge of the input that outputs which are made together depend on, and the number of points along one dimension.
-const REACH: usize = 6;
-/// Points of the plane.
-const POINTS: usize = REACH * REACH;
+/// Edge of a transformed tile: α = m + r - 1 in Lavin and Gray.
+const ALPHA: usize = 6;
+/// Values of a transformed tile, the points at which products are taken.
+const POINTS: usize = ALPHA * ALPHA;
 
-/// Elements by which the matrices of neighbouring points are set apart: one behind the other they would fall on the same places of a cache.
-const APART: usize = LANES;
+/// Elements between the matrices of neighbouring points. Without a gap their strides are powers of two and
+/// all 36 map to the same cache sets.
+const MATRIX_GAP: usize = LANES;
 
-/// What goes through the caches at a time.
+/// How the maps of a pass are divided into tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Grid {
-    /// Edge of the kernel.
+struct TileGrid {
+    /// Edge of the kernel: r.
     taps: usize,
     batch: usize,
-    /// Height and width of the map that is cut into patches, and of the one that is cut into outputs.
+    /// `[H, W]` of the map that patches are taken from, and of the one that tiles of outputs are taken from.
     maps: [[usize; 2]; 2],
-    /// Padding `[top, left]` of the first.
-    before: [usize; 2],
-    /// Outputs of an image, downwards and across.
+    /// Padding `[top, left]` of the first map.
+    padding: [usize; 2],
+    /// Tiles of an image, vertically and horizontally.
     tiles: [usize; 2],
 }
 
-/// The place of outputs that are made together.
+/// Where a tile lies in the batch.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct TilePosition {
     image: usize,
-    /// Of the first output, row and column.
-    first: [usize; 2],
+    /// Row and column of its first output.
+    origin: [usize; 2],
 }
 
-impl Grid {
-    fn new(taps: usize, batch: usize, maps: [[usize; 2]; 2], before: [usize; 2]) -> Self {
-        Self { taps, batch, maps, before, tiles: maps[1].map(|edge| edge.div_ceil(outputs(taps))) }
+impl TileGrid {
+    fn new(taps: usize, batch: usize, maps: [[usize; 2]; 2], padding: [usize; 2]) -> Self {
+        Self { taps, batch, maps, padding, tiles: maps[1].map(|edge| edge.div_ceil(output_edge(taps))) }
     }
 
-    /// Whether the points are fewer than the products that they replace, by more than their transformation costs.
-    fn pays(&self) -> bool {
+    /// Whether 36 products per tile, half as much again for the transforms, are fewer than the r² products
+    /// per output that they replace. (Tiles at the border may be mostly outside.)
+    fn is_profitable(&self) -> bool {
         let [made, points] = [self.maps[1].iter().product::<usize>() * self.taps * self.taps, POINTS];
         self.batch > 0 && self.tiles.iter().product::<usize>() * points * 3 <= made * 2
     }
 
-    /// Rows of tiles, over all images.
-    fn rows(&self) -> usize {
+    /// Rows of tiles in the batch: what threads divide among themselves.
+    fn tile_rows(&self) -> usize {
         self.batch * self.tiles[0]
     }
 
-    /// The most tiles that one of `threads` has, which share rows of them out.
-    fn tiles_of(&self, threads: usize) -> usize {
-        self.rows().div_ceil(threads) * self.tiles[1]
+    /// Tiles of the thread that has the most.
+    fn tiles_per_thread(&self, threads: usize) -> usize {
+        self.tile_rows().div_ceil(threads) * self.tiles[1]
     }
 
-    /// The pixels of the second map that lie before row `row` of tiles.
-    fn pixels_before(&self, row: usize) -> usize {
+    /// Pixels of the second map before tile row `row`.
+    fn pixels_before_row(&self, row: usize) -> usize {
         let (image, row) = (row / self.tiles[0], row % self.tiles[0]);
         let [height, width] = self.maps[1];
-        (image * height + row * outputs(self.taps)) * width
+        (image * height + row * output_edge(self.taps)) * width
     }
 
-    /// Where a tile lies, counted over all rows of tiles.
-    fn place(&self, tile: usize) -> Place {
+    /// The position of tile number `tile` of the batch.
+    fn position(&self, tile: usize) -> TilePosition {
         let (row, column) = (tile / self.tiles[1], tile % self.tiles[1]);
-        let first = [row % self.tiles[0], column].map(|tile| tile * outputs(self.taps));
-        Place { image: row / self.tiles[0], first }
+        let first = [row % self.tiles[0], column].map(|tile| tile * output_edge(self.taps));
+        TilePosition { image: row / self.tiles[0], origin: first }
     }
 
-    /// The patch of a tile in the first map, which has so many channels.
-    fn patch(&self, place: Place, channels: usize) -> Pixels<REACH> {
-        let first = [0, 1].map(|axis| place.first[axis].cast_signed() - self.before[axis].cast_signed());
-        Pixels::new(self.maps[0], channels, place.image, first)
+    /// The 6×6 patch of a tile in the first map, `[N, H, W, channels]`.
+    fn input_pixels(&self, position: TilePosition, channels: usize) -> PixelOffsets<ALPHA> {
+        let first = [0, 1].map(|axis| position.origin[axis].cast_signed() - self.padding[axis].cast_signed());
+        PixelOffsets::new(self.maps[0], channels, position.image, first)
     }
 
-    /// A tile's outputs in the second map, which has so many channels.
-    fn outputs<const OUTPUTS: usize>(&self, place: Place, channels: usize) -> Pixels<OUTPUTS> {
-        Pixels::new(self.maps[1], channels, place.image, place.first.map(usize::cast_signed))
+    /// The m×m outputs of a tile in the second map, `[N, H, W, channels]`.
+    fn output_pixels<const OUTPUTS: usize>(
+        &self,
+        position: TilePosition,
+        channels: usize,
+    ) -> PixelOffsets<OUTPUTS> {
+        PixelOffsets::new(self.maps[1], channels, position.image, position.origin.map(usize::cast_signed))
     }
 }
 
-/// Edge of the outputs that are made together by a kernel of this edge.
-const fn outputs(taps: usize) -> usize {
-    REACH + 1 - taps
+/// Edge of a tile of outputs: m = α + 1 - r.
+const fn output_edge(taps: usize) -> usize {
+    ALPHA + 1 - taps
 }
 
-/// Edge of the kernel of a convolution that this is for: dense, 3×3 or 5×5, of channels that waste little of their registers.
-fn taps(conv: &Conv2d) -> Option<usize> {
+/// r where minimal filtering applies: dense, 3×3 or 5×5, without stride or dilation, of channels that fill
+/// their registers (the last one at least by half).
+fn kernel_edge(conv: &Conv2d) -> Option<usize> {
     let taps = conv.kernel[0];
     let suits = conv.kernel[1] == taps
         && (taps == 3 || taps == 5)
@@ -124,101 +152,102 @@ fn taps(conv: &Conv2d) -> Option<usize> {
     suits.then_some(taps)
 }
 
-/// Elements of a matrix of `rows` for every point, `columns` wide.
-fn matrices(rows: usize, columns: usize) -> usize {
-    POINTS * (rows * columns + APART)
+/// Elements of 36 matrices of `[rows, columns]` with their gaps.
+fn all_points_floats(rows: usize, columns: usize) -> usize {
+    POINTS * (rows * columns + MATRIX_GAP)
 }
 
-/// Bytes of a block's matrices that stay in a core's second cache.
-const CACHE: usize = 3 << 18;
+/// Bytes of the matrices of a block: they share a core's L2 cache with the weights that pass by.
+const L2_BYTES: usize = 3 << 18;
 
-/// Tiles of a block, of all that a thread has: about as many as the cache holds the matrices of, which have so many bytes for a tile and a point,
-/// and not many fewer than `fewest`, so that what is read for every block is read for something.
-fn block(bytes: usize, tiles: usize, fewest: usize) -> usize {
-    const MOST: usize = 192;
-    let fit = (CACHE / (POINTS * bytes)).clamp(fewest, MOST);
+/// Tiles of a block, of the `tiles` that a thread has: as many as fit the L2 cache (one tile takes
+/// `bytes_per_tile` at every point), but about `fewest` at least, since the transformed weights are read once
+/// per block.
+fn tiles_per_block(bytes_per_tile: usize, tiles: usize, fewest: usize) -> usize {
+    const MAX_BLOCK_TILES: usize = 192;
+    let fit = (L2_BYTES / (POINTS * bytes_per_tile)).clamp(fewest, MAX_BLOCK_TILES);
     let blocks = ((tiles + fit / 2) / fit).max(1);
     tiles.max(1).div_ceil(blocks).next_multiple_of(ROWS)
 }
 
-/// Channels and what fills their last register.
-fn filled(channels: usize) -> usize {
+/// Channels, the last register filled up.
+fn padded(channels: usize) -> usize {
     channels.next_multiple_of(LANES)
 }
 
-/// How many panels hold so many columns.
-fn panels(columns: usize) -> usize {
+/// Panels of a matrix of `columns`.
+fn panel_count(columns: usize) -> usize {
     columns.div_ceil(PANEL)
 }
 
-/// Stands for a pixel that is not there.
-const NOWHERE: usize = usize::MAX;
+/// In place of an offset: the pixel is outside of the map.
+const OUTSIDE: usize = usize::MAX;
 
-/// Pixels of a tile.
+/// Where the pixels of a tile are in memory.
 #[derive(Clone, Copy, Debug)]
-struct Pixels<const EDGE: usize> {
-    /// Where the channels of each begin in the map, or [`NOWHERE`].
-    starts: [[usize; EDGE]; EDGE],
-    /// Whether all are there.
-    whole: bool,
+struct PixelOffsets<const EDGE: usize> {
+    /// Offset of each pixel's first channel, or [`OUTSIDE`].
+    offsets: [[usize; EDGE]; EDGE],
+    /// Whether no pixel is outside.
+    all_inside: bool,
 }
 
-impl<const EDGE: usize> Pixels<EDGE> {
-    /// Those of an image in a map of this height, width and number of channels; `first` is the row and column of the first.
+impl<const EDGE: usize> PixelOffsets<EDGE> {
+    /// Of an image in a map `[N, height, width, channels]`; `first` is the row and column of the first pixel.
     #[inline(always)]
     fn new([height, width]: [usize; 2], channels: usize, image: usize, first: [isize; 2]) -> Self {
-        // What lies before the map is, as a number without a sign, far behind it.
+        // Negative coordinates become huge unsigned ones, so that one comparison covers both borders.
         let [top, left] = first.map(isize::cast_unsigned);
         let fits = |first: usize, edge: usize| first < edge && first + EDGE <= edge;
-        let mut starts = [[NOWHERE; EDGE]; EDGE];
+        let mut offsets = [[OUTSIDE; EDGE]; EDGE];
         if fits(top, height) && fits(left, width) {
-            // Most tiles: nothing is to be asked of each pixel.
+            // The common case: no test per pixel.
             let start = ((image * height + top) * width + left) * channels;
-            for (row, starts) in starts.iter_mut().enumerate() {
-                for (column, at) in starts.iter_mut().enumerate() {
+            for (row, offsets) in offsets.iter_mut().enumerate() {
+                for (column, at) in offsets.iter_mut().enumerate() {
                     *at = start + (row * width + column) * channels;
                 }
             }
-            return Self { starts, whole: true };
+            return Self { offsets, all_inside: true };
         }
-        for (row, starts) in starts.iter_mut().enumerate() {
+        for (row, offsets) in offsets.iter_mut().enumerate() {
             let y = top.wrapping_add(row);
             let pixels = (image * height).wrapping_add(y).wrapping_mul(width);
-            for (column, start) in starts.iter_mut().enumerate() {
+            for (column, start) in offsets.iter_mut().enumerate() {
                 let x = left.wrapping_add(column);
                 let at = pixels.wrapping_add(x).wrapping_mul(channels);
-                *start = if (y < height) & (x < width) { at } else { NOWHERE };
+                *start = if (y < height) & (x < width) { at } else { OUTSIDE };
             }
         }
-        Self { starts, whole: false }
+        Self { offsets, all_inside: false }
     }
 
-    /// None of them.
-    fn none() -> Self {
-        Self { starts: [[NOWHERE; EDGE]; EDGE], whole: false }
+    /// No pixel is inside.
+    fn outside() -> Self {
+        Self { offsets: [[OUTSIDE; EDGE]; EDGE], all_inside: false }
     }
 
-    /// Asks for sixteen channels of each, from `from` on, where these begin a line of a cache: maps are larger than the caches, and a tile's pixels are
-    /// too far from each other for what the processor foresees by itself.
+    /// Prefetches the cache line of channels `from..` of each pixel, if one begins there. Pixels of a tile
+    /// are too far apart for the hardware prefetcher.
     #[inline(always)]
-    fn ask_for<E: LaneElement>(&self, map: &[E], from: usize) {
-        if (from * size_of::<E>()).is_multiple_of(LINE) {
-            for start in self.starts.as_flattened() {
-                let start = if *start == NOWHERE { 0 } else { *start };
-                ask_for(map, start + from);
+    fn prefetch<E: LaneElement>(&self, map: &[E], from: usize) {
+        if (from * size_of::<E>()).is_multiple_of(CACHE_LINE) {
+            for start in self.offsets.as_flattened() {
+                let start = if *start == OUTSIDE { 0 } else { *start };
+                prefetch_element(map, start + from);
             }
         }
     }
 }
 
-/// Sixteen channels, from `from` on of `channels`, of a column of a tile's pixels; zero where there is no pixel or channel.
+/// Channels `from..from + 16` of one column of a tile's pixels; zero outside of the map and beyond the last
+/// channel.
 ///
-/// # Safety
-/// Of [`Lanes`]; the pixels' channels lie within `map`.
+/// # Safety Of [`Lanes`]; pixels that are inside have `channels` elements in `map`.
 #[inline(always)]
-unsafe fn load_column<V: Lanes, E: LaneElement, const EDGE: usize>(
+unsafe fn load_tile_column<V: Lanes, E: LaneElement, const EDGE: usize>(
     map: &[E],
-    pixels: &Pixels<EDGE>,
+    pixels: &PixelOffsets<EDGE>,
     column: usize,
     [channels, from]: [usize; 2],
 ) -> [V; EDGE] {
@@ -227,75 +256,73 @@ unsafe fn load_column<V: Lanes, E: LaneElement, const EDGE: usize>(
     // SAFETY: the caller's.
     unsafe {
         let mut values = [V::splat(0.0); EDGE];
-        for (value, starts) in values.iter_mut().zip(&pixels.starts) {
-            let start = starts[column];
+        for (value, offsets) in values.iter_mut().zip(&pixels.offsets) {
+            let start = offsets[column];
             if count < LANES {
                 let mut part = zeros;
-                if start != NOWHERE {
+                if start != OUTSIDE {
                     part[..count].copy_from_slice(&map[start + from..][..count]);
                 }
                 *value = E::load_lanes(&part);
                 continue;
             }
-            let there = pixels.whole || start != NOWHERE;
-            debug_assert!(!there || start + from + LANES <= map.len());
+            let present = pixels.all_inside || start != OUTSIDE;
+            debug_assert!(!present || start + from + LANES <= map.len());
             let at = map.as_ptr().wrapping_add(start.wrapping_add(from)).cast::<[E; LANES]>();
-            *value = E::load_lanes(if there { &*at } else { &zeros });
+            *value = E::load_lanes(if present { &*at } else { &zeros });
         }
         values
     }
 }
 
-/// A patch of the input as values at points: at `ROWS` rows of them, from row `FIRST` on. Columns first: of rows that are not wanted nothing else is
-/// made.
+/// Bᵀ d B of a patch of sixteen channels: rows `FIRST..FIRST + ROWS` of it. Columns are transformed first, so
+/// that rows that are not wanted cost no second pass.
 ///
 /// # Safety
 /// As [`load_column`].
 #[inline(always)]
-unsafe fn patch_plane<V: Lanes, E: LaneElement, const FIRST: usize, const ROWS: usize>(
+unsafe fn load_input_transform<V: Lanes, E: LaneElement, const FIRST: usize, const ROWS: usize>(
     map: &[E],
-    pixels: &Pixels<REACH>,
+    pixels: &PixelOffsets<ALPHA>,
     channels: [usize; 2],
-) -> [[V; REACH]; ROWS] {
+) -> [[V; ALPHA]; ROWS] {
     // SAFETY: the caller's.
     unsafe {
-        let mut plane = [[V::splat(0.0); REACH]; ROWS];
-        for column in 0..REACH {
-            let line = input_line(load_column(map, pixels, column, channels));
+        let mut plane = [[V::splat(0.0); ALPHA]; ROWS];
+        for column in 0..ALPHA {
+            let line = input_transform_1d(load_tile_column(map, pixels, column, channels));
             for (row, value) in plane.iter_mut().zip(line.into_iter().skip(FIRST)) {
                 row[column] = value;
             }
         }
         for row in &mut plane {
-            *row = input_line(*row);
+            *row = input_transform_1d(*row);
         }
         plane
     }
 }
 
-/// Stores the values at points, those of neighbouring ones `apart` floats from each other.
+/// Stores a transformed tile, sixteen channels at each point; points are `stride` floats apart.
 ///
-/// # Safety
-/// Of [`Lanes`]; they lie within `to`.
+/// # Safety Of [`Lanes`]; all points are within `to`.
 #[inline(always)]
-unsafe fn store<V: Lanes, const ROWS: usize>(
-    plane: [[V; REACH]; ROWS],
+unsafe fn store_points<V: Lanes, const ROWS: usize>(
+    plane: [[V; ALPHA]; ROWS],
     to: &mut [f32],
     at: usize,
-    apart: usize,
+    stride: usize,
 ) {
     for (point, value) in plane.as_flattened().iter().enumerate() {
         // SAFETY: the caller's.
-        unsafe { value.store(sixteen(to, at + point * apart)) };
+        unsafe { value.store(lanes_at(to, at + point * stride)) };
     }
 }
 
-/// Where sixteen floats are written.
+/// Sixteen floats from `at` on.
 ///
-/// # Safety
-/// They lie within `to`.
+/// # Safety They are within `to`.
 #[inline(always)]
-unsafe fn sixteen(to: &mut [f32], at: usize) -> &mut [f32; LANES] {
+unsafe fn lanes_at(to: &mut [f32], at: usize) -> &mut [f32; LANES] {
     debug_assert!(at + LANES <= to.len());
     // SAFETY: the caller's.
     unsafe { &mut *to.as_mut_ptr().add(at).cast::<[f32; LANES]>() }

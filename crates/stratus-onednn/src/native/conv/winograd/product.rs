@@ -1,53 +1,60 @@
-//! A product of matrices of floats: as many rows and columns at a time as have their sums in registers.
+//! A product of `f32` matrices whose sums stay in registers: eight rows by one or two registers of sixteen
+//! columns.
+//!
+//! With AVX-512 the 8×2 sums fill 16 of 32 registers; each term is 2 loads of the right matrix and 8
+//! broadcasts of the left one for 16 multiply-adds. The right matrix is packed in panels of 32 columns, `[K,
+//! 32]`, so that it is read in order.
 
 use crate::native::lanes::{LANES, Lanes};
 
-/// Rows of which the sums are in registers.
+/// Rows whose sums are in registers.
 pub const ROWS: usize = 8;
-/// Columns that lie together.
+/// Columns of a panel.
 pub const PANEL: usize = 2 * LANES;
 
-/// The left matrix: the element of row `r` and column `k` lies at `r * apart[0] + k * apart[1]`.
+/// The left matrix: element `[r, k]` is at `r * strides[0] + k * strides[1]`.
 #[derive(Clone, Copy)]
-pub struct Left<'a> {
+pub struct LeftMatrix<'a> {
     pub elements: &'a [f32],
-    pub apart: [usize; 2],
+    pub strides: [usize; 2],
 }
 
-/// Columns of the right matrix, a register of them each: the elements of row `k` begin at `k * apart`.
+/// One panel of the right matrix, or its first half: a slice per register of columns, whose row `k` begins at
+/// `k * stride`.
 #[derive(Clone, Copy)]
-pub struct Right<'a, const WIDE: usize> {
+pub struct RightPanel<'a, const WIDE: usize> {
     pub registers: [&'a [f32]; WIDE],
-    pub apart: usize,
+    pub stride: usize,
 }
 
-/// `to (+)= left * right`, for `rows` rows, a multiple of [`ROWS`], and sums over `terms` products. The rows of `to` begin `stride` elements apart.
+/// `to = left * right`, or `to += left * right` where `add`: `rows`, a multiple of [`ROWS`], sums over
+/// `terms`. Rows of `to` are `stride` elements apart.
 ///
 /// # Safety
 /// Of [`Lanes`].
 #[inline(always)]
 pub unsafe fn product<V: Lanes, const WIDE: usize>(
-    left: Left<'_>,
-    right: Right<'_, WIDE>,
+    left: LeftMatrix<'_>,
+    right: RightPanel<'_, WIDE>,
     to: &mut [f32],
     stride: usize,
     [rows, terms]: [usize; 2],
     add: bool,
 ) {
     let last = |count: usize| count.saturating_sub(1);
-    let end = last(rows) * left.apart[0] + last(terms) * left.apart[1];
+    let end = last(rows) * left.strides[0] + last(terms) * left.strides[1];
     assert!(
         rows.is_multiple_of(ROWS)
             && left.elements.len() > end
-            && right.registers.iter().all(|register| register.len() >= last(terms) * right.apart + LANES)
+            && right.registers.iter().all(|register| register.len() >= last(terms) * right.stride + LANES)
             && to.len() >= last(rows) * stride + WIDE * LANES,
         "matrices of other sizes"
     );
     for row in (0..rows).step_by(ROWS) {
         // SAFETY: the rows and columns lie within the matrices, as was asserted.
         unsafe {
-            let from = left.elements.as_ptr().add(row * left.apart[0]);
-            tile::<V, WIDE>(from, left.apart, right, to.as_mut_ptr().add(row * stride), stride, terms, add);
+            let from = left.elements.as_ptr().add(row * left.strides[0]);
+            tile::<V, WIDE>(from, left.strides, right, to.as_mut_ptr().add(row * stride), stride, terms, add);
         }
     }
 }
@@ -57,8 +64,8 @@ pub unsafe fn product<V: Lanes, const WIDE: usize>(
 #[inline(always)]
 unsafe fn tile<V: Lanes, const WIDE: usize>(
     left: *const f32,
-    apart: [usize; 2],
-    right: Right<'_, WIDE>,
+    strides: [usize; 2],
+    right: RightPanel<'_, WIDE>,
     to: *mut f32,
     stride: usize,
     terms: usize,
@@ -78,10 +85,10 @@ unsafe fn tile<V: Lanes, const WIDE: usize>(
         for term in 0..terms {
             let mut factors = [V::splat(0.0); WIDE];
             for (factor, register) in factors.iter_mut().zip(right.registers) {
-                *factor = V::load(&*register.as_ptr().add(term * right.apart).cast());
+                *factor = V::load(&*register.as_ptr().add(term * right.stride).cast());
             }
             for (row, sums) in sums.iter_mut().enumerate() {
-                let value = V::splat(*left.add(row * apart[0] + term * apart[1]));
+                let value = V::splat(*left.add(row * strides[0] + term * strides[1]));
                 for (sum, factor) in sums.iter_mut().zip(factors) {
                     *sum = value.multiply_add(factor, *sum);
                 }

@@ -1,16 +1,16 @@
-//! Products of [`WinogradGradient`]: their sums over tiles, and the taps that these are.
+//! The products of [`WinogradGradient`], and the taps that their sums become.
 
 use super::gradient::{Block, WinogradGradient};
-use super::product::{Left, PANEL, Right, product};
-use super::transform::output_plane;
-use super::{POINTS, REACH, filled, panels};
+use super::product::{LeftMatrix, PANEL, RightPanel, product};
+use super::transform::output_transform;
+use super::{ALPHA, POINTS, padded, panel_count};
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::threads::piece;
 use std::ops::Range;
 
 with_lanes! {
-    pub(super) fn add_products / add_products_body(
-        of: &WinogradGradient,
+    pub(super) fn accumulate_block / accumulate_block_body(
+        kernel: &WinogradGradient,
         block: Block,
         panel: usize,
         patches: &[f32],
@@ -19,96 +19,97 @@ with_lanes! {
     )
 }
 
-/// Adds a block up, at a point and for a panel of the output's channels.
+/// Adds a block to the sums of one panel: sums `[in, 32]` of a point and 32 output channels.
 ///
 /// # Safety
 /// Of [`Lanes`].
 #[inline(always)]
-unsafe fn add_products_body<V: Lanes, E: LaneElement>(
-    of: &WinogradGradient,
+unsafe fn accumulate_block_body<V: Lanes, E: LaneElement>(
+    kernel: &WinogradGradient,
     block: Block,
     panel: usize,
     patches: &[f32],
     gradients: &[f32],
     sums: &mut [f32],
 ) {
-    let [of_x, of_dy] = of.registers();
-    let (point, panel) = (panel / panels(of.channels[1]), panel % panels(of.channels[1]));
-    let points = POINTS / of.groups;
+    let [of_x, of_dy] = kernel.registers();
+    let (point, panel) = (panel / panel_count(kernel.channels[1]), panel % panel_count(kernel.channels[1]));
+    let points = POINTS / kernel.groups;
     let (group, point) = (point / points, point % points);
-    for part in 0..of.parts {
-        let terms = piece(part, of.depth, block.count).len();
+    for part in 0..kernel.parts {
+        let terms = piece(part, kernel.depth, block.count).len();
         if terms == 0 {
             break;
         }
         let add = block.first + part > 0;
         let at = |of_map: usize, register: usize| {
-            ((group * of.parts + part) * of_map + register) * of.strip() + point * of.apart()
+            ((group * kernel.parts + part) * of_map + register) * kernel.register_stride()
+                + point * kernel.point_stride()
         };
-        let of_panel =
+        let panel_register =
             |register: usize| &gradients[at(of_dy, panel * PANEL / LANES + register)..][..terms * LANES];
         for (register, sums) in sums.chunks_exact_mut(LANES * PANEL).enumerate() {
             let elements = &patches[at(of_x, register)..][..terms * LANES];
             // SAFETY: the caller's.
-            unsafe { panel_product::<V>(of, panel, elements, of_panel, sums, add) };
+            unsafe { panel_product::<V>(kernel, panel, elements, panel_register, sums, add) };
         }
     }
 }
 
-/// The sums of a register of the input's channels and of a panel of the output's, over the tiles in `elements`; `of_panel` gives these of each of the
-/// panel's registers.
+/// `sums[16, 32] (+)= elementsᵀ × gradients` over tiles: `elements` is a register of patches, `[tiles, 16]`;
+/// `panel_register(0)` and `(1)` are the panel's registers of gradients.
 ///
 /// # Safety
 /// Of [`Lanes`].
 #[inline(always)]
 unsafe fn panel_product<'a, V: Lanes>(
-    of: &WinogradGradient,
+    kernel: &WinogradGradient,
     panel: usize,
     elements: &[f32],
-    of_panel: impl Fn(usize) -> &'a [f32],
+    panel_register: impl Fn(usize) -> &'a [f32],
     sums: &mut [f32],
     add: bool,
 ) {
-    let left = Left { elements, apart: [1, LANES] };
+    let left = LeftMatrix { elements, strides: [1, LANES] };
     let extents = [LANES, elements.len() / LANES];
     // SAFETY: the caller's.
     unsafe {
-        if (panel + 1) * PANEL > filled(of.channels[1]) {
-            let right = Right { registers: [of_panel(0)], apart: LANES };
+        if (panel + 1) * PANEL > padded(kernel.channels[1]) {
+            let right = RightPanel { registers: [panel_register(0)], stride: LANES };
             product::<V, 1>(left, right, sums, PANEL, extents, add);
         } else {
-            let right = Right { registers: [of_panel(0), of_panel(1)], apart: LANES };
+            let right = RightPanel { registers: [panel_register(0), panel_register(1)], stride: LANES };
             product::<V, 2>(left, right, sums, PANEL, extents, add);
         }
     }
 }
 
 with_lanes! {
-    pub(super) fn finish_filters / finish_filters_body(
-        of: &WinogradGradient,
+    pub(super) fn store_filters / store_filters_body(
+        kernel: &WinogradGradient,
         filter: usize,
         sums: &[f32],
         dw: &mut [E],
     )
 }
 
-/// Brings the sums of sixteen filters, from `filter` on, to their taps.
+/// Transforms the sums of filters `filter..filter + 16` to their taps.
 ///
 /// # Safety
 /// Of [`Lanes`].
 #[inline(always)]
-unsafe fn finish_filters_body<V: Lanes, E: LaneElement>(
-    of: &WinogradGradient,
+unsafe fn store_filters_body<V: Lanes, E: LaneElement>(
+    kernel: &WinogradGradient,
     filter: usize,
     sums: &[f32],
     dw: &mut [E],
 ) {
     // SAFETY: the caller's.
     unsafe {
-        if of.grid.taps == 5 {
-            finish::<V, E, 5>(of, filter, sums, dw);
+        if kernel.grid.taps == 5 {
+            store_taps::<V, E, 5>(kernel, filter, sums, dw);
         } else {
-            finish::<V, E, 3>(of, filter, sums, dw);
+            store_taps::<V, E, 3>(kernel, filter, sums, dw);
         }
     }
 }
@@ -116,45 +117,45 @@ unsafe fn finish_filters_body<V: Lanes, E: LaneElement>(
 /// # Safety
 /// Of [`Lanes`].
 #[inline(always)]
-unsafe fn finish<V: Lanes, E: LaneElement, const TAPS: usize>(
-    of: &WinogradGradient,
+unsafe fn store_taps<V: Lanes, E: LaneElement, const TAPS: usize>(
+    kernel: &WinogradGradient,
     filter: usize,
     sums: &[f32],
     dw: &mut [E],
 ) {
-    let [inputs, outputs] = of.channels;
+    let [inputs, outputs] = kernel.channels;
     for first in (0..inputs).step_by(LANES) {
-        let at = (filter / PANEL * filled(inputs) + first) * PANEL + filter % PANEL;
-        let apart = panels(outputs) * filled(inputs) * PANEL;
+        let at = (filter / PANEL * padded(inputs) + first) * PANEL + filter % PANEL;
+        let point_stride = panel_count(outputs) * padded(inputs) * PANEL;
         // SAFETY: the caller's; there are sums for every point, panel and channel of the input.
-        unsafe { finish_block::<V, E, TAPS>(&sums[at..], apart, [inputs, first], dw) };
+        unsafe { store_square::<V, E, TAPS>(&sums[at..], point_stride, [inputs, first], dw) };
     }
 }
 
-/// Brings the sums of sixteen filters and of sixteen channels of the input, from `first` on of `inputs`, to taps. Those of points are `apart` floats
-/// from each other, those of channels a panel.
+/// Transforms the sums of sixteen filters by input channels `first..first + 16` of `inputs` to taps. Points
+/// are `point_stride` floats apart, channels a panel.
 ///
 /// # Safety
 /// Of [`Lanes`]; there are sums for every point and channel.
 #[inline(always)]
-unsafe fn finish_block<V: Lanes, E: LaneElement, const TAPS: usize>(
+unsafe fn store_square<V: Lanes, E: LaneElement, const TAPS: usize>(
     sums: &[f32],
-    apart: usize,
+    point_stride: usize,
     [inputs, first]: [usize; 2],
     dw: &mut [E],
 ) {
-    // Filters lie far apart: what is written of each is collected first.
+    // Filters are far apart in `dw`: taps are collected, then written filter by filter.
     let mut filters = [[[[0.0; TAPS]; TAPS]; LANES]; LANES];
     for input in 0..LANES {
         // SAFETY: the caller's.
         unsafe {
-            let mut plane = [[V::splat(0.0); REACH]; REACH];
+            let mut plane = [[V::splat(0.0); ALPHA]; ALPHA];
             for (point, value) in plane.as_flattened_mut().iter_mut().enumerate() {
-                let at = point * apart + input * PANEL;
+                let at = point * point_stride + input * PANEL;
                 debug_assert!(at + LANES <= sums.len());
                 *value = V::load(&*sums.as_ptr().add(at).cast());
             }
-            let taps: [[V; TAPS]; TAPS] = output_plane(plane);
+            let taps: [[V; TAPS]; TAPS] = output_transform(plane);
             for (tap, values) in taps.as_flattened().iter().enumerate() {
                 let mut lanes = [0.0; LANES];
                 values.store(&mut lanes);
@@ -164,9 +165,9 @@ unsafe fn finish_block<V: Lanes, E: LaneElement, const TAPS: usize>(
             }
         }
     }
-    let there = LANES.min(inputs - first);
+    let present = LANES.min(inputs - first);
     for (filter, dw) in filters.iter().zip(dw.chunks_exact_mut(inputs * TAPS * TAPS)) {
-        let to = &mut dw[first * TAPS * TAPS..][..there * TAPS * TAPS];
+        let to = &mut dw[first * TAPS * TAPS..][..present * TAPS * TAPS];
         for (to, value) in to.iter_mut().zip(filter.as_flattened().as_flattened()) {
             *to = E::store(*value);
         }
@@ -174,8 +175,8 @@ unsafe fn finish_block<V: Lanes, E: LaneElement, const TAPS: usize>(
 }
 
 with_lanes! {
-    pub(super) fn make_filters / make_filters_body(
-        of: &WinogradGradient,
+    pub(super) fn single_block_filters / single_block_filters_body(
+        kernel: &WinogradGradient,
         tiles: usize,
         share: Range<usize>,
         patches: &[f32],
@@ -185,14 +186,14 @@ with_lanes! {
     )
 }
 
-/// Makes the gradients of a share of the panels of filters, of all tiles at once.
+/// Makes a thread's share of the panels of filters where all tiles are one block.
 ///
 /// # Safety
 /// Of [`Lanes`].
 #[inline(always)]
 #[allow(clippy::too_many_arguments)] // Of `with_lanes`: slices and constants, not structures of them.
-unsafe fn make_filters_body<V: Lanes, E: LaneElement>(
-    of: &WinogradGradient,
+unsafe fn single_block_filters_body<V: Lanes, E: LaneElement>(
+    kernel: &WinogradGradient,
     tiles: usize,
     share: Range<usize>,
     patches: &[f32],
@@ -202,10 +203,10 @@ unsafe fn make_filters_body<V: Lanes, E: LaneElement>(
 ) {
     // SAFETY: the caller's.
     unsafe {
-        if of.grid.taps == 5 {
-            make::<V, E, 5>(of, tiles, share, patches, gradients, sums, dw);
+        if kernel.grid.taps == 5 {
+            single_block::<V, E, 5>(kernel, tiles, share, patches, gradients, sums, dw);
         } else {
-            make::<V, E, 3>(of, tiles, share, patches, gradients, sums, dw);
+            single_block::<V, E, 3>(kernel, tiles, share, patches, gradients, sums, dw);
         }
     }
 }
@@ -213,8 +214,8 @@ unsafe fn make_filters_body<V: Lanes, E: LaneElement>(
 /// # Safety
 /// Of [`Lanes`].
 #[inline(always)]
-unsafe fn make<V: Lanes, E: LaneElement, const TAPS: usize>(
-    of: &WinogradGradient,
+unsafe fn single_block<V: Lanes, E: LaneElement, const TAPS: usize>(
+    kernel: &WinogradGradient,
     tiles: usize,
     share: Range<usize>,
     patches: &[f32],
@@ -222,21 +223,22 @@ unsafe fn make<V: Lanes, E: LaneElement, const TAPS: usize>(
     sums: &mut [f32],
     dw: &mut [E],
 ) {
-    let inputs = of.channels[0];
-    let of_filter = inputs * TAPS * TAPS;
-    for (panel, dw) in share.zip(dw.chunks_mut(PANEL * of_filter)) {
-        for register in 0..of.registers()[0] {
+    let inputs = kernel.channels[0];
+    let filter_elements = inputs * TAPS * TAPS;
+    for (panel, dw) in share.zip(dw.chunks_mut(PANEL * filter_elements)) {
+        for register in 0..kernel.registers()[0] {
             for (point, sums) in sums.chunks_exact_mut(LANES * PANEL).enumerate() {
                 let strip = [point, tiles * LANES];
-                let elements = of.strip_of(patches, register, strip);
-                let of_panel = |half: usize| of.strip_of(gradients, panel * PANEL / LANES + half, strip);
+                let elements = kernel.tiles_at(patches, register, strip);
+                let panel_register =
+                    |half: usize| kernel.tiles_at(gradients, panel * PANEL / LANES + half, strip);
                 // SAFETY: the caller's.
-                unsafe { panel_product::<V>(of, panel, elements, of_panel, sums, false) };
+                unsafe { panel_product::<V>(kernel, panel, elements, panel_register, sums, false) };
             }
-            for (half, dw) in dw.chunks_mut(LANES * of_filter).enumerate() {
-                let (sums, apart) = (&sums[half * LANES..], LANES * PANEL);
+            for (half, dw) in dw.chunks_mut(LANES * filter_elements).enumerate() {
+                let (sums, point_stride) = (&sums[half * LANES..], LANES * PANEL);
                 // SAFETY: the caller's; there are sums for every point and channel.
-                unsafe { finish_block::<V, E, TAPS>(sums, apart, [inputs, register * LANES], dw) };
+                unsafe { store_square::<V, E, TAPS>(sums, point_stride, [inputs, register * LANES], dw) };
             }
         }
     }

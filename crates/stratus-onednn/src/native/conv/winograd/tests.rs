@@ -1,4 +1,5 @@
-//! What the case tables do not reach: blocks and groups of threads of every kind, every instruction set, and what lies in scratch.
+//! What the case tables do not reach: blocks and groups of threads of every kind, every instruction set,
+//! uninitialised scratch.
 
 use super::*;
 use crate::native::conv::direct::tests::{each_product, numbers};
@@ -6,11 +7,11 @@ use crate::native::elementwise::CpuContext;
 use crate::native::simd::{Bf16, Element, Level};
 use crate::native::threads::ThreadTeam;
 
-/// How far from the definition results of whole numbers may be, relative to the norm of all.
+/// How far results of small integers may be from the definition, relative to the norm of all.
 const TOLERANCE: f32 = 3e-6;
 
-/// The same of products of numbers rounded to 13 bits: as far as storing maps in bf16 may be.
-const WORDS_TOLERANCE: f32 = 2e-3;
+/// The same of 13-bit products: about what storing maps in bf16 costs.
+const INT16_TOLERANCE: f32 = 2e-3;
 
 fn cpus() -> Vec<CpuContext> {
     let of = |threads, level| CpuContext { team: ThreadTeam::in_turn(threads), level };
@@ -23,14 +24,14 @@ fn elements<E: LaneElement>(values: &[f32]) -> Vec<E> {
     values.iter().map(|&value| E::store(value)).collect()
 }
 
-/// `within` is how far a result may be from the expected one, relative to the norm of all.
+/// `within`: the largest distance, relative to the norm of `expected`.
 fn assert_close<E: LaneElement>(got: &[E], expected: &[f32], within: f32, what: &str) {
     let norm = |values: &mut dyn Iterator<Item = f32>| {
         values.map(|value| f64::from(value) * f64::from(value)).sum::<f64>().sqrt()
     };
-    let apart = norm(&mut got.iter().zip(expected).map(|(got, expected)| got.load() - expected));
+    let distance = norm(&mut got.iter().zip(expected).map(|(got, expected)| got.load() - expected));
     let whole = norm(&mut expected.iter().copied());
-    assert!(apart <= f64::from(within) * whole, "{what}: {apart:e} of {whole:e}");
+    assert!(distance <= f64::from(within) * whole, "{what}: {distance:e} of {whole:e}");
 }
 
 /// All passes against the definition.
@@ -52,28 +53,28 @@ fn check<E: LaneElement + PartialEq>(conv: &Conv2d, batch: usize, input: [usize;
     let (x, dy, weights) = (elements::<E>(&x), elements::<E>(&dy), elements::<E>(&weights));
     for cpu in cpus() {
         let what = format!("{conv:?} {batch} {input:?} {:?} {:?}", cpu.level, cpu.team);
-        // What lies in scratch, or where the result comes, means nothing.
+        // Scratch and results begin as NaN: nothing may depend on what they held.
         let unset = |count: usize| vec![E::store(f32::NAN); count];
         let scratch = |bytes: usize| vec![f32::NAN; bytes / 4];
         let run = |pass, from: &[E], bias: &[f32], expected: &[f32]| {
-            let on = |words: Option<Int16Products>| {
-                let kernel = WinogradConv::new(conv, pass, batch, input, words, &cpu).unwrap();
+            let on = |int16: Option<Int16Products>| {
+                let kernel = WinogradConv::new(conv, pass, batch, input, int16, &cpu).unwrap();
                 let mut got = unset(expected.len());
                 let relu = !bias.is_empty();
                 kernel.run(from, &weights, bias, relu, &mut got, &mut scratch(kernel.scratch_bytes()));
-                let of_words = if words.is_some() { WORDS_TOLERANCE } else { 0.0 };
+                let quantisation = if int16.is_some() { INT16_TOLERANCE } else { 0.0 };
                 assert_close(
                     &got,
                     expected,
-                    TOLERANCE + rounding + of_words,
-                    &format!("{what} {pass:?} {words:?}"),
+                    TOLERANCE + rounding + quantisation,
+                    &format!("{what} {pass:?} {int16:?}"),
                 );
                 got
             };
             on(None);
             let one_by_one = on(Some(Int16Products::Portable));
-            if let Some(words) = Int16Products::detect(cpu.level) {
-                assert!(on(Some(words)) == one_by_one, "{what} {pass:?}: other bits");
+            if let Some(int16) = Int16Products::detect(cpu.level) {
+                assert!(on(Some(int16)) == one_by_one, "{what} {pass:?}: other bits");
             }
         };
         run(Pass::Forward, &x, &[], &y);
@@ -84,9 +85,9 @@ fn check<E: LaneElement + PartialEq>(conv: &Conv2d, batch: usize, input: [usize;
         gradient.run(&x, &dy, &mut got, &mut got_bias, &mut scratch(gradient.scratch_bytes()));
         assert_close(&got, &dw, TOLERANCE, &what);
         assert_eq!(got_bias, db, "{what}");
-        let mut again = vec![f32::NAN; dw.len()];
-        gradient.run(&x, &dy, &mut again, &mut [], &mut scratch(gradient.scratch_bytes()));
-        assert!(got == again, "{what}: other bits without a bias");
+        let mut without_bias = vec![f32::NAN; dw.len()];
+        gradient.run(&x, &dy, &mut without_bias, &mut [], &mut scratch(gradient.scratch_bytes()));
+        assert!(got == without_bias, "{what}: other bits without a bias");
     }
 }
 
@@ -116,30 +117,30 @@ fn every_pass_follows_the_definition() {
     }
 }
 
-/// So many weights that they are asked for before they are multiplied by; of channels that do not fill a chunk.
+/// So many weights that they are prefetched; of channels that do not fill a chunk.
 #[test]
-fn weights_that_are_asked_for() {
+fn prefetched_weights() {
     let conv = Conv2d::new(360, 352, 3, 1, 1);
     let cpu = CpuContext { team: ThreadTeam::single(), level: Level::detect([true, true]) };
     let x: Vec<Bf16> = elements(&numbers(36 * conv.in_channels, 1));
     let weights: Vec<Bf16> = elements(&numbers(conv.weight_shape().iter().product(), 2));
-    let of = |words: Option<Int16Products>| {
-        let kernel = WinogradConv::new(&conv, Pass::Forward, 1, [6, 6], words, &cpu).unwrap();
+    let of = |int16: Option<Int16Products>| {
+        let kernel = WinogradConv::new(&conv, Pass::Forward, 1, [6, 6], int16, &cpu).unwrap();
         let mut y = vec![Bf16::store(f32::NAN); 36 * conv.out_channels];
         kernel.run(&x, &weights, &[], false, &mut y, &mut vec![f32::NAN; kernel.scratch_bytes() / 4]);
         y
     };
     let expected: Vec<f32> = of(None).iter().map(|y| y.load()).collect();
     let one_by_one = of(Some(Int16Products::Portable));
-    assert_close(&one_by_one, &expected, TOLERANCE + 2e-3 + WORDS_TOLERANCE, "words");
-    if let Some(words) = Int16Products::detect(cpu.level) {
-        assert!(of(Some(words)) == one_by_one, "other bits");
+    assert_close(&one_by_one, &expected, TOLERANCE + 2e-3 + INT16_TOLERANCE, "int16");
+    if let Some(int16) = Int16Products::detect(cpu.level) {
+        assert!(of(Some(int16)) == one_by_one, "other bits");
     }
 }
 
-/// Patches without anything, of tiny numbers, and with what is no number: it stays where it reaches.
+/// Patches of zeros, of tiny numbers, and with NaN, which stays within reach of its tile.
 #[test]
-fn units_of_patches_of_every_kind() {
+fn scales_of_patches_of_every_kind() {
     let conv = Conv2d::new(16, 16, 3, 1, 1);
     let weights: Vec<Bf16> = elements(&vec![1.0; conv.weight_shape().iter().product()]);
     let [height, width] = [12, 12];
@@ -149,15 +150,15 @@ fn units_of_patches_of_every_kind() {
     {
         let x: Vec<Bf16> =
             (0..height * width * 16).map(|at| Bf16::store(if at == 0 { value } else { 0.0 })).collect();
-        let words = Int16Products::detect(cpu.level).unwrap_or(Int16Products::Portable);
-        let kernel = WinogradConv::new(&conv, Pass::Forward, 1, [height, width], Some(words), &cpu).unwrap();
+        let int16 = Int16Products::detect(cpu.level).unwrap_or(Int16Products::Portable);
+        let kernel = WinogradConv::new(&conv, Pass::Forward, 1, [height, width], Some(int16), &cpu).unwrap();
         let mut y = vec![Bf16::store(f32::NAN); x.len()];
         kernel.run(&x, &weights, &[], false, &mut y, &mut vec![f32::NAN; kernel.scratch_bytes() / 4]);
         for (at, y) in y.iter().enumerate() {
             let (row, column) = (pixel(at) / width, pixel(at) % width);
             let y = y.load();
             match (row.max(column), expected.is_nan()) {
-                // Its tile, all of it where it is no number.
+                // Its tile; all of it where it is NaN.
                 (0..=1, true) => assert!(y.is_nan(), "{row} {column}: {y}"),
                 (0..=1, false) => {
                     assert!((y - expected).abs() <= 1e-2 * expected.abs(), "{row} {column}: {y}");

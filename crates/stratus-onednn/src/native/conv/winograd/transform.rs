@@ -1,28 +1,41 @@
-//! From coefficients to values at the points, and back.
+//! The transforms of minimal filtering: Bᵀ d B of patches, G g Gᵀ of filters, Aᵀ m A of products.
 //!
-//! The points are 0, ±5/8, ±3/2 and infinity: with them the result of a sum over 256 channels is off by 1.2e-6 of its norm, that of the usual 0, ±1,
-//! ±2 and infinity by 2.5e-6, and one that is added up in order by 0.6e-6.
+//! They evaluate and interpolate polynomials at the points 0, ±p, ±q, ∞ with p = 5/8 and q = 3/2. The choice
+//! of points decides the rounding error: of a sum over 256 channels it is 1.2e-6 of the result's norm here,
+//! 2.5e-6 with the usual 0, ±1, ±2, ∞, and 0.6e-6 for a plain sum in order.
+//!
+//! ```text
+//!       ⎡p²q²    0  -(p²+q²)    0    1  0⎤          ⎡1/(p²q²)  0   0  ⎤  P = 1/(2p²(p²-q²))
+//!       ⎢  0  -pq²    -q²       p    1  0⎥          ⎢    P    pP  p²P ⎥  Q = 1/(2q²(q²-p²))
+//!  Bᵀ = ⎢  0   pq²    -q²      -p    1  0⎥      G = ⎢    P   -pP  p²P ⎥
+//!       ⎢  0  -p²q    -p²       q    1  0⎥          ⎢    Q    qQ  q²Q ⎥   (r = 3; further columns
+//!       ⎢  0   p²q    -p²      -q    1  0⎥          ⎢    Q   -qQ  q²Q ⎥    are further powers)
+//!       ⎣  0  p²q²     0   -(p²+q²)  0  1⎦          ⎣    0     0   1  ⎦
+//!
+//! Aᵀ row k = [ 0^k   p^k  (-p)^k   q^k  (-q)^k   1 if k = m-1 else 0 ]
+//! ```
 
-use super::REACH;
+use super::ALPHA;
 use crate::native::lanes::Lanes;
 
-/// The points beside 0 and infinity are plus and minus these.
+/// The points beside 0 and ∞ are ±p and ±q.
 const P: f32 = 0.625;
 const Q: f32 = 1.5;
 const P2: f32 = P * P;
 const Q2: f32 = Q * Q;
 
-/// Six coefficients of the input as values at the points.
+/// Bᵀ d.
 ///
 /// # Safety
 /// Of [`Lanes`]; likewise below.
 #[inline(always)]
-pub(super) unsafe fn input_line<V: Lanes>(d: [V; REACH]) -> [V; REACH] {
+pub(super) unsafe fn input_transform_1d<V: Lanes>(d: [V; ALPHA]) -> [V; ALPHA] {
     // SAFETY: the caller's.
     unsafe {
         let c = |value: f32| V::splat(value);
         let (both, sum) = (c(P2 * Q2), c(-(P2 + Q2)));
-        // Odd parts have their factor at once, so that only sums are left to make: other units of the processor do these.
+        // The factors of the odd parts are in them already, so that the butterflies are additions, which
+        // other units execute.
         let odd_p = d[1].multiply_add(c(-Q2 * P), d[3].multiply_add(c(P), c(0.0)));
         let odd_q = d[1].multiply_add(c(-P2 * Q), d[3].multiply_add(c(Q), c(0.0)));
         let (even_p, even_q) = (d[2].multiply_add(c(-Q2), d[4]), d[2].multiply_add(c(-P2), d[4]));
@@ -37,12 +50,12 @@ pub(super) unsafe fn input_line<V: Lanes>(d: [V; REACH]) -> [V; REACH] {
     }
 }
 
-/// Taps, two to five, as values at the points, divided by what the input's lack.
+/// G g of two to five taps; the normalisation of the interpolation is in it.
 ///
 /// # Safety
 /// Of [`Lanes`].
 #[inline(always)]
-unsafe fn filter_line<V: Lanes, const COUNT: usize>(g: [V; COUNT]) -> [V; REACH] {
+unsafe fn filter_transform_1d<V: Lanes, const COUNT: usize>(g: [V; COUNT]) -> [V; ALPHA] {
     const OF_P: f32 = 1.0 / (2.0 * P2 * (P2 - Q2));
     const OF_Q: f32 = 1.0 / (2.0 * Q2 * (Q2 - P2));
     // SAFETY: the caller's.
@@ -76,12 +89,12 @@ unsafe fn filter_line<V: Lanes, const COUNT: usize>(g: [V; COUNT]) -> [V; REACH]
     }
 }
 
-/// Products at the points as outputs, two to five.
+/// Aᵀ m, two to five outputs.
 ///
 /// # Safety
 /// Of [`Lanes`].
 #[inline(always)]
-unsafe fn output_line<V: Lanes, const COUNT: usize>(m: [V; REACH]) -> [V; COUNT] {
+unsafe fn output_transform_1d<V: Lanes, const COUNT: usize>(m: [V; ALPHA]) -> [V; COUNT] {
     // SAFETY: the caller's.
     unsafe {
         let c = |value: f32| V::splat(value);
@@ -103,7 +116,6 @@ unsafe fn output_line<V: Lanes, const COUNT: usize>(m: [V; REACH]) -> [V; COUNT]
     }
 }
 
-/// A column of a plane.
 #[inline(always)]
 fn column_of<V: Lanes, const HEIGHT: usize, const WIDTH: usize>(
     rows: &[[V; WIDTH]; HEIGHT],
@@ -116,49 +128,49 @@ fn column_of<V: Lanes, const HEIGHT: usize, const WIDTH: usize>(
     values
 }
 
-/// Taps as values at the points of the plane: at `ROWS` rows of them, from row `FIRST` on.
+/// Rows `FIRST..FIRST + ROWS` of G g Gᵀ.
 ///
 /// # Safety
 /// Of [`Lanes`]; likewise below.
 #[inline(always)]
-pub(super) unsafe fn filter_plane<V: Lanes, const COUNT: usize, const FIRST: usize, const ROWS: usize>(
+pub(super) unsafe fn filter_transform<V: Lanes, const COUNT: usize, const FIRST: usize, const ROWS: usize>(
     g: [[V; COUNT]; COUNT],
-) -> [[V; REACH]; ROWS] {
+) -> [[V; ALPHA]; ROWS] {
     // SAFETY: the caller's.
     unsafe {
-        // Columns first: of rows that are not wanted nothing else is made.
+        // Columns first: rows that are not wanted cost no second pass.
         let mut rows = [[g[0][0]; COUNT]; ROWS];
         for column in 0..COUNT {
-            let line = filter_line(column_of(&g, column));
+            let line = filter_transform_1d(column_of(&g, column));
             for (row, value) in rows.iter_mut().zip(line.into_iter().skip(FIRST)) {
                 row[column] = value;
             }
         }
-        let mut plane = [[g[0][0]; REACH]; ROWS];
+        let mut plane = [[g[0][0]; ALPHA]; ROWS];
         for (to, row) in plane.iter_mut().zip(rows) {
-            *to = filter_line(row);
+            *to = filter_transform_1d(row);
         }
         plane
     }
 }
 
-/// Products at all points as outputs.
+/// Aᵀ m A.
 ///
 /// # Safety
 /// Of [`Lanes`].
 #[inline(always)]
-pub(super) unsafe fn output_plane<V: Lanes, const COUNT: usize>(
-    m: [[V; REACH]; REACH],
+pub(super) unsafe fn output_transform<V: Lanes, const COUNT: usize>(
+    m: [[V; ALPHA]; ALPHA],
 ) -> [[V; COUNT]; COUNT] {
     // SAFETY: the caller's.
     unsafe {
-        let mut rows = [[m[0][0]; COUNT]; REACH];
+        let mut rows = [[m[0][0]; COUNT]; ALPHA];
         for (row, m) in rows.iter_mut().zip(m) {
-            *row = output_line(m);
+            *row = output_transform_1d(m);
         }
         let mut plane = [[m[0][0]; COUNT]; COUNT];
         for column in 0..COUNT {
-            let line: [V; COUNT] = output_line(column_of(&rows, column));
+            let line: [V; COUNT] = output_transform_1d(column_of(&rows, column));
             for (row, value) in plane.iter_mut().zip(line) {
                 row[column] = value;
             }

@@ -1,10 +1,10 @@
-//! Weights at the points, as the products of [`WinogradConv`] have them.
+//! The weights of [`WinogradConv`], transformed and packed in panels of 32 columns.
 
 use super::conv::{Pass, WinogradConv};
-use super::int16::{CHUNK, chunks, keep, round_filters};
+use super::int16::{K_CHUNK, chunks, quantise_filters, stage};
 use super::product::PANEL;
-use super::transform::filter_plane;
-use super::{POINTS, REACH, store};
+use super::transform::filter_transform;
+use super::{ALPHA, POINTS, store_points};
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 
 with_lanes! {
@@ -13,11 +13,12 @@ with_lanes! {
         weights: &[E],
         panel: usize,
         to: &mut [f32],
-        strip: &mut [f32],
+        staging: &mut [f32],
     )
 }
 
-/// Brings a panel of the weights to values at the points. Of whole numbers two are in a float, and their units are behind all of them.
+/// Packs panel `panel`: `[36][K, 32]` floats, or as many integers in pairs of terms, `[36][K / 2, 32, 2]`,
+/// followed by their scales, `[36][chunks of K][32]`.
 ///
 /// # Safety
 /// Of [`Lanes`].
@@ -27,14 +28,14 @@ unsafe fn transform_weights_body<V: Lanes, E: LaneElement>(
     weights: &[E],
     panel: usize,
     to: &mut [f32],
-    strip: &mut [f32],
+    staging: &mut [f32],
 ) {
     // SAFETY: the caller's.
     unsafe {
         if conv.grid.taps == 5 {
-            transform::<V, E, 5>(conv, weights, panel, to, strip);
+            transform::<V, E, 5>(conv, weights, panel, to, staging);
         } else {
-            transform::<V, E, 3>(conv, weights, panel, to, strip);
+            transform::<V, E, 3>(conv, weights, panel, to, staging);
         }
     }
 }
@@ -47,86 +48,99 @@ unsafe fn transform<V: Lanes, E: LaneElement, const TAPS: usize>(
     weights: &[E],
     panel: usize,
     to: &mut [f32],
-    strip: &mut [f32],
+    staging: &mut [f32],
 ) {
-    let [terms, columns] = conv.matrix();
-    let of_columns = conv.channels[1];
+    let [terms, columns] = conv.padded_channels();
+    let column_channels = conv.channels[1];
     for part in 0..PANEL / LANES {
         let column = panel * PANEL + part * LANES;
         if column >= columns {
             break;
         }
-        let columns = [column, LANES.min(of_columns - column)];
+        let columns = [column, LANES.min(column_channels - column)];
         for term in 0..terms {
             // SAFETY: the caller's.
-            let filter = unsafe { taps_of::<V, E, TAPS>(conv, weights, term, columns) };
+            let filter = unsafe { load_taps::<V, E, TAPS>(conv, weights, term, columns) };
             // SAFETY: the caller's; a panel has `PANEL` floats for every point and term.
             unsafe {
-                let plane = filter_plane::<V, TAPS, 0, REACH>(filter);
-                if conv.words.is_none() {
-                    store(plane, to, term * PANEL + part * LANES, terms * PANEL);
+                let plane = filter_transform::<V, TAPS, 0, ALPHA>(filter);
+                if conv.int16.is_none() {
+                    store_points(plane, to, term * PANEL + part * LANES, terms * PANEL);
                 } else {
-                    keep(plane, strip, term % CHUNK);
+                    stage(plane, staging, term % K_CHUNK);
                 }
             }
-            let (chunk, kept) = (term / CHUNK, term % CHUNK + 1);
-            if conv.words.is_some() && (kept == CHUNK || term + 1 == terms) {
-                let (words, units) = to.split_at_mut(POINTS * terms * PANEL / 2);
-                let words = bytemuck::cast_slice_mut(words);
-                let first = chunk * CHUNK / 2;
-                let at = |point: usize, pair: usize| {
+            let (chunk, staged_terms) = (term / K_CHUNK, term % K_CHUNK + 1);
+            if conv.int16.is_some() && (staged_terms == K_CHUNK || term + 1 == terms) {
+                let (quantised, scales) = to.split_at_mut(POINTS * terms * PANEL / 2);
+                let quantised = bytemuck::cast_slice_mut(quantised);
+                let first = chunk * K_CHUNK / 2;
+                let value_offset = |point: usize, pair: usize| {
                     ((point * terms / 2 + first + pair) * PANEL + part * LANES) * 2
                 };
-                let of = |point: usize| (point * chunks(terms) + chunk) * PANEL + part * LANES;
-                // SAFETY: the caller's; a panel has `PANEL` pairs for every point and two terms, and as many units for every point and chunk.
-                unsafe { round_filters::<V>(strip, kept, words, at, units, of) };
+                let scale_offset = |point: usize| (point * chunks(terms) + chunk) * PANEL + part * LANES;
+                // SAFETY: the caller's; a panel has `PANEL` pairs per point and two terms, and `PANEL` scales
+                // per point and chunk.
+                unsafe {
+                    quantise_filters::<V>(
+                        staging,
+                        staged_terms,
+                        quantised,
+                        value_offset,
+                        scales,
+                        scale_offset,
+                    )
+                };
             }
         }
     }
 }
 
-/// The taps of some columns at a term, zero where the weights have none of them. The columns are sixteen from the first on, or as many as there are.
+/// The taps of sixteen columns at a term, `present` of which exist; rotated by 180° for the data gradient.
+/// Zero beyond the channels.
 ///
 /// # Safety
 /// Of [`Lanes`].
 #[inline(always)]
-unsafe fn taps_of<V: Lanes, E: LaneElement, const TAPS: usize>(
+unsafe fn load_taps<V: Lanes, E: LaneElement, const TAPS: usize>(
     conv: &WinogradConv,
     weights: &[E],
     term: usize,
-    [column, there]: [usize; 2],
+    [column, present]: [usize; 2],
 ) -> [[V; TAPS]; TAPS] {
-    let [of_terms, of_columns] = conv.channels;
+    let [term_channels, column_channels] = conv.channels;
     let taps = TAPS * TAPS;
-    // The weights are `[out, in, row, column]`, whichever of the two is summed over.
-    let [first, apart] = match conv.pass {
-        Pass::Forward => [column * of_terms + term, of_terms],
-        Pass::BackwardData => [term * of_columns + column, 1],
+    // Weights are `[O, I, H, W]`; the terms are `I` in the forward pass, `O` in the data gradient.
+    let [first, column_stride] = match conv.pass {
+        Pass::Forward => [column * term_channels + term, term_channels],
+        Pass::BackwardData => [term * column_channels + column, 1],
     }
     .map(|filters| filters * taps);
     // SAFETY: the caller's; what is read lies within the weights.
     let mut filter = unsafe {
         let mut filter = [[V::splat(0.0); TAPS]; TAPS];
-        if term >= of_terms {
+        if term >= term_channels {
             return filter;
         }
         let to = filter.as_flattened_mut();
-        if there == LANES && first + (LANES - 1) * apart + taps.max(LANES) <= weights.len() {
-            // Sixteen taps of each column, of which some may be of the next, read across; the last sixteen where they are more.
-            let across = |from: usize| {
-                let at = |column: usize| weights.as_ptr().add(first + column * apart + from);
+        if present == LANES && first + (LANES - 1) * column_stride + taps.max(LANES) <= weights.len() {
+            // Sixteen consecutive weights of each column (some may be those of the next one), transposed. Of
+            // 25 taps, the second sixteen overlap the first.
+            let transposed = |from: usize| {
+                let at = |column: usize| weights.as_ptr().add(first + column * column_stride + from);
                 V::transpose(std::array::from_fn(|column| E::load_lanes(&*at(column).cast())))
             };
             for from in (0..taps).step_by(LANES).map(|from| from.min(taps.saturating_sub(LANES))) {
-                for (to, value) in to[from..].iter_mut().zip(across(from)) {
+                for (to, value) in to[from..].iter_mut().zip(transposed(from)) {
                     *to = value;
                 }
             }
         } else {
             for (tap, value) in to.iter_mut().enumerate() {
-                let weight = |column: usize| weights[first + column * apart + tap].load();
-                *value =
-                    V::load(&std::array::from_fn(|column| if column < there { weight(column) } else { 0.0 }));
+                let weight = |column: usize| weights[first + column * column_stride + tap].load();
+                *value = V::load(&std::array::from_fn(
+                    |column| if column < present { weight(column) } else { 0.0 },
+                ));
             }
         }
         filter

@@ -10,7 +10,7 @@ use crate::native::norm::loops::{gradient, gradient_sums};
 use crate::native::pool::index::{CUT, clear_padding};
 use crate::native::pool::max::MaxPool;
 use crate::native::pool::ordered::Ordered;
-use crate::native::simd::{Element, ask_for_later, multiversion, prefetch_ahead};
+use crate::native::simd::{Element, multiversion, prefetch_ahead, prefetch_l2};
 use crate::native::threads::{MAX_THREADS, cut, split};
 use bytemuck::cast_slice_mut;
 use std::ops::Range;
@@ -125,7 +125,7 @@ fn pool_keys_body<E: Element, const K: usize>(
     let share = coming.len().div_ceil(pool.output.row.max(1));
     for (column, columns) in pool.covers[1].iter().enumerate() {
         let (part, rest) = coming.split_at(share.min(coming.len()));
-        ask_for_later(part);
+        prefetch_l2(part);
         coming = rest;
         for block in (0..width).step_by(K) {
             let number = |i: usize, j: usize| f32::number((rows.tap + i) * pool.width + columns.tap + j);
