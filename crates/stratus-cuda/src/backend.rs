@@ -1,11 +1,11 @@
-//! The backend: what compiles and runs kernels, and the device that a session's memory lies on.
+//! The backend: a GPU with its libraries, or in tests the emulation of one.
 
 use crate::ffi::cupti::Cupti;
 use crate::ffi::driver::{self, Gpu};
 use crate::ffi::libraries::{self, Library};
 use crate::ffi::{cudnn, nvrtc};
 use crate::gpu::{GpuDevice, GpuProcessor};
-use crate::library::Library as Libraries;
+use crate::gpu_libraries::GpuLibraries;
 use crate::prepare;
 use crate::processor::Processor;
 use std::path::PathBuf;
@@ -14,55 +14,56 @@ use stratus_engine::device::Tracer;
 use stratus_engine::fuse::Fusions;
 use stratus_engine::{Backend, Device, EngineError, Precision, PrepareRequest, Prepared, Program};
 
-/// A GPU, or in tests the emulation of one.
+/// The CUDA backend: one GPU, or in tests the emulation of one.
 pub struct Cuda {
     pub(crate) processor: Arc<dyn Processor>,
-    pub(crate) library: Option<Libraries>,
+    pub(crate) libraries: Option<GpuLibraries>,
     machine: Machine,
-    /// Bytes of its memory that were free when it had been opened.
-    free_at_first: usize,
+    /// Bytes of its memory that were free when it was opened.
+    initially_free: usize,
 }
 
-/// What is behind the processor.
+/// Where the processor runs kernels.
 enum Machine {
     Gpu(Arc<Gpu>),
     #[cfg(feature = "emulation")]
     Emulated,
     #[cfg(feature = "emulation")]
-    Compiling,
+    CompileOnly,
 }
 
-/// How a GPU is used.
+/// Which GPU is used, and how.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Its number, from 0.
+    /// The GPU's number, from 0.
     pub ordinal: u32,
-    /// Whether f32 may be rounded to TF32 where it is multiplied: eleven bits of the fraction instead of 24, and many times as fast.
+    /// Whether factors in f32 may be rounded to TF32, which has 11 bits of precision instead of 24 and is
+    /// many times as fast.
     pub tf32: bool,
-    /// Where compiled kernels are kept from process to process.
+    /// The folder that caches compiled kernels; without one, every process compiles its own.
     pub cache: Option<PathBuf>,
 }
 
-/// Why there is no GPU to be had.
+/// No GPU can be used.
 #[derive(Debug, thiserror::Error)]
 #[error("no NVIDIA GPU can be used: {reason}")]
 pub struct NotFound {
-    /// What is lacking, or what the driver said.
+    /// The missing library, or the driver's message.
     pub reason: String,
 }
 
-/// A library that a GPU is used through.
+/// A library that the backend loads at run time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// What people call it.
+pub struct LibraryVersion {
+    /// Its common name, such as `cuDNN`.
     pub name: &'static str,
-    /// Its version, where it is there.
+    /// Its version; `None` where the library was not found, empty where only a GPU could tell.
     pub version: Option<String>,
 }
 
-/// What was found of all that a GPU is used through, and the GPUs.
+/// The libraries that were found, and a line for each GPU: name, compute capability, memory in MiB.
 #[must_use]
-pub fn survey() -> (Vec<Found>, Vec<String>) {
+pub fn survey() -> (Vec<LibraryVersion>, Vec<String>) {
     let version = |library: Library| -> Option<String> {
         if !library.is_there() {
             return None;
@@ -70,13 +71,14 @@ pub fn survey() -> (Vec<Found>, Vec<String>) {
         match library {
             Library::Driver => driver::driver().ok().map(|(version, _)| format!("for CUDA {version}")),
             Library::Nvrtc => nvrtc::version().ok(),
-            // Its version is asked of a handle, which takes a GPU.
+            // Only a handle knows the version, and a handle takes a GPU.
             Library::Cublas => Some(String::new()),
             Library::Cudnn => Some(cudnn::version()),
         }
     };
-    let found =
-        Library::ALL.map(|library| Found { name: library.name(), version: version(library) }).to_vec();
+    let found = Library::ALL
+        .map(|library| LibraryVersion { name: library.name(), version: version(library) })
+        .to_vec();
     let count = if Library::Driver.is_there() { driver::driver().map_or(0, |(_, count)| count) } else { 0 };
     let gpus = (0..count).filter_map(|ordinal| Gpu::open(ordinal).ok()).map(|gpu| describe(&gpu)).collect();
     (found, gpus)
@@ -91,83 +93,84 @@ impl Cuda {
     /// Opens a GPU.
     ///
     /// # Errors
-    /// Where a library is lacking, or there is no such GPU.
+    /// Where a library is missing or too old, or there is no such GPU.
     pub fn open(settings: &Settings) -> Result<Self, NotFound> {
         let not_found = |reason: String| NotFound { reason };
-        let lacking: Vec<&str> =
+        let missing: Vec<&str> =
             Library::ALL.iter().filter(|library| !library.is_there()).map(|library| library.name()).collect();
-        if !lacking.is_empty() {
+        if !missing.is_empty() {
             return Err(not_found(format!(
                 "{} cannot be loaded; {} names folders that hold libraries",
-                lacking.join(", "),
+                missing.join(", "),
                 libraries::ENVIRONMENT
             )));
         }
         let gpu = Gpu::open(settings.ordinal).map_err(not_found)?;
         let processor = GpuProcessor::new(&gpu, settings.cache.clone()).map_err(not_found)?;
-        let library = Libraries::new(&gpu, settings.tf32).map_err(not_found)?;
-        let free_at_first = gpu.free_bytes().map_err(not_found)?;
+        let libraries = GpuLibraries::new(&gpu, settings.tf32).map_err(not_found)?;
+        let initially_free = gpu.free_bytes().map_err(not_found)?;
         Ok(Self {
             processor: Arc::new(processor),
-            library: Some(library),
+            libraries: Some(libraries),
             machine: Machine::Gpu(gpu),
-            free_at_first,
+            initially_free,
         })
     }
 
-    /// The names of the libraries and their versions.
+    /// The libraries by name, with their versions. The emulation has none.
     #[must_use]
     pub fn libraries(&self) -> Vec<(&'static str, String)> {
-        let Some(library) = &self.library else { return Vec::new() };
-        let of = |version: Result<String, String>| version.unwrap_or_else(|_| "unknown".to_owned());
+        let Some(libraries) = &self.libraries else { return Vec::new() };
+        let or_unknown = |version: Result<String, String>| version.unwrap_or_else(|_| "unknown".to_owned());
         vec![
-            ("cuda", of(driver::driver().map(|(version, _)| version))),
-            ("nvrtc", of(nvrtc::version())),
-            ("cublas", of(library.cublas.version())),
-            ("cudnn", of(Ok(cudnn::version()))),
+            ("cuda", or_unknown(driver::driver().map(|(version, _)| version))),
+            ("nvrtc", or_unknown(nvrtc::version())),
+            ("cublas", or_unknown(libraries.cublas.version())),
+            ("cudnn", or_unknown(Ok(cudnn::version()))),
         ]
     }
 
-    /// Whether it multiplies bf16 as such: from compute capability 8.0 on.
+    /// Whether it multiplies bf16 natively: from compute capability 8.0 on.
     #[must_use]
     pub fn has_bf16(&self) -> bool {
         match &self.machine {
             Machine::Gpu(gpu) => gpu.capability[0] >= 8,
             #[cfg(feature = "emulation")]
-            Machine::Emulated | Machine::Compiling => true,
+            Machine::Emulated | Machine::CompileOnly => true,
         }
     }
 
-    /// Compiles what plans need for a compute capability (90 for 9.0), and keeps it in a folder; there is nothing to run it on.
+    /// A backend that compiles the kernels of plans into the folder `cache`, and runs nothing. `capability`
+    /// is the compute capability, as 90 for 9.0.
     ///
     /// # Errors
-    /// Where there is no NVRTC.
+    /// Where NVRTC cannot be loaded.
     #[cfg(feature = "emulation")]
-    pub fn compiling(capability: u32, multiprocessors: u32, cache: PathBuf) -> Result<Self, String> {
+    pub fn compile_only(capability: u32, multiprocessors: u32, cache: PathBuf) -> Result<Self, String> {
         if !Library::Nvrtc.is_there() {
             return Err("NVRTC cannot be loaded".to_owned());
         }
         let compiler = crate::gpu::Compiler::new(capability, Some(cache))?;
-        let processor = crate::emulation::Compiling::new(compiler, multiprocessors);
+        let processor = crate::emulation::CompileOnly::new(compiler, multiprocessors);
         Ok(Self {
             processor: Arc::new(processor),
-            library: None,
-            machine: Machine::Compiling,
-            free_at_first: 0,
+            libraries: None,
+            machine: Machine::CompileOnly,
+            initially_free: 0,
         })
     }
 
-    /// Our kernels on this machine's processor, compiled by its C++ compiler.
+    /// The emulation of a GPU: native kernels on this machine's CPU, compiled by its C++ compiler.
     ///
     /// # Errors
     /// Where there is no C++ compiler.
     #[cfg(feature = "emulation")]
     pub fn emulated() -> Result<Self, String> {
-        // Few: loops over a grid take more than one turn.
+        // So few that grid-stride loops take more than one turn.
         Self::emulated_with(4, false)
     }
 
-    /// The same with some number of multiprocessors, its threads and blocks in order or backwards.
+    /// The same with a number of multiprocessors, whose blocks and threads run in order or `backwards`.
     ///
     /// # Errors
     /// Where there is no C++ compiler.
@@ -176,9 +179,9 @@ impl Cuda {
         let emulation = crate::emulation::Emulation::with(multiprocessors, backwards)?;
         Ok(Self {
             processor: Arc::new(emulation),
-            library: None,
+            libraries: None,
             machine: Machine::Emulated,
-            free_at_first: 0,
+            initially_free: 0,
         })
     }
 }
@@ -191,8 +194,11 @@ impl Backend for Cuda {
     fn describe(&self) -> String {
         match &self.machine {
             Machine::Gpu(gpu) => {
-                let tf32 =
-                    if self.library.as_ref().is_some_and(|library| library.tf32) { ", TF32" } else { "" };
+                let tf32 = if self.libraries.as_ref().is_some_and(|libraries| libraries.tf32) {
+                    ", TF32"
+                } else {
+                    ""
+                };
                 let [major, minor] = gpu.capability;
                 let libraries = self.libraries();
                 let libraries = libraries.iter().map(|(name, version)| format!("{name} {version}"));
@@ -202,7 +208,7 @@ impl Backend for Cuda {
             #[cfg(feature = "emulation")]
             Machine::Emulated => "emulated".to_owned(),
             #[cfg(feature = "emulation")]
-            Machine::Compiling => "compiling".to_owned(),
+            Machine::CompileOnly => "compiling".to_owned(),
         }
     }
 
@@ -223,7 +229,7 @@ impl Backend for Cuda {
             #[cfg(feature = "emulation")]
             Machine::Emulated => Ok(Some(Box::new(crate::emulation::EmulatedDevice::default()))),
             #[cfg(feature = "emulation")]
-            Machine::Compiling => Err(EngineError::Device {
+            Machine::CompileOnly => Err(EngineError::Device {
                 device: "a compiler".to_owned(),
                 reason: "it runs nothing".to_owned(),
             }),
@@ -234,17 +240,19 @@ impl Backend for Cuda {
         match &self.machine {
             Machine::Gpu(gpu) => Ok(Box::new(Cupti::start(gpu)?)),
             #[cfg(feature = "emulation")]
-            Machine::Emulated | Machine::Compiling => Err("there is no GPU that could be traced".to_owned()),
+            Machine::Emulated | Machine::CompileOnly => {
+                Err("there is no GPU that could be traced".to_owned())
+            }
         }
     }
 
     fn device_bytes(&self) -> Option<u64> {
         match &self.machine {
             Machine::Gpu(gpu) => {
-                gpu.free_bytes().ok().map(|free| self.free_at_first.saturating_sub(free) as u64)
+                gpu.free_bytes().ok().map(|free| self.initially_free.saturating_sub(free) as u64)
             }
             #[cfg(feature = "emulation")]
-            Machine::Emulated | Machine::Compiling => None,
+            Machine::Emulated | Machine::CompileOnly => None,
         }
     }
 
@@ -252,12 +260,12 @@ impl Backend for Cuda {
         vec![Precision::F32, Precision::Bf16, Precision::F16]
     }
 
-    /// Batches are copied to it, beside what runs: that takes longer the more bytes they have.
+    /// Copying a batch to the GPU takes as long as it has bytes.
     fn gains_from_bytes(&self) -> bool {
         true
     }
 
-    /// A first convolution is cheap to store where memory is fast.
+    /// GPU memory is fast enough to store the output of a first convolution, so stems are not fused.
     fn fusions(&self) -> Fusions {
         Fusions { stems: false, ..Fusions::default() }
     }

@@ -1,28 +1,30 @@
-//! The emulation of a GPU, for tests: our kernels compiled by the system's C++ compiler, their threads one after the other on the processor.
+//! The emulation of a GPU, for tests: native kernels compiled by the system's C++ compiler, whose threads run
+//! one after the other on the CPU, as fibers that switch at barriers and warp instructions
+//! (`source/emulate.h`).
 //!
-//! It finds what is wrong with a kernel's arithmetic, addresses and barriers; how fast a kernel is, and what only concurrency shows, it does not.
+//! It finds errors of arithmetic, addresses and barriers. It finds neither races nor slow kernels.
 
-mod compiling;
+mod compile_only;
 mod device;
-mod library;
+mod kernel;
 
-pub(crate) use compiling::Compiling;
+pub(crate) use compile_only::CompileOnly;
 pub(crate) use device::EmulatedDevice;
 
 use crate::Cuda;
 use crate::processor::{Function, HOPPER, Processor, Shape, Source};
-use library::Kernel;
+use kernel::Kernel;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
-/// The most threads of a block, and the most bytes of shared memory that a block of an H100 has.
+/// The most threads and the most bytes of shared memory of a block, as on an H100.
 const MOST_THREADS: u64 = 1024;
 const MOST_SHARED: u32 = 227 << 10;
 
-/// What was launched in this process: files and kernels.
+/// The kernels that this process has launched: files and names.
 static LAUNCHED: Mutex<BTreeSet<(&str, String)>> = Mutex::new(BTreeSet::new());
 
-/// Kernels that were compiled and loaded.
+/// The emulated GPU, with the kernels loaded so far.
 pub(crate) struct Emulation {
     multiprocessors: u32,
     backwards: bool,
@@ -31,14 +33,17 @@ pub(crate) struct Emulation {
 
 #[derive(Default)]
 struct Kernels {
-    known: HashMap<(Source, String), Function>,
+    functions: HashMap<(Source, String), Function>,
     loaded: Vec<Kernel>,
 }
 
 impl Emulation {
-    /// An emulation with some multiprocessors, whose blocks and threads run in order or backwards.
+    /// An emulation with a number of multiprocessors, whose blocks and threads run in order or `backwards`.
+    ///
+    /// # Errors
+    /// Where there is no C++ compiler.
     pub fn with(multiprocessors: u32, backwards: bool) -> Result<Self, String> {
-        library::check_compiler()?;
+        kernel::check_compiler()?;
         Ok(Self { multiprocessors, backwards, kernels: Mutex::default() })
     }
 }
@@ -47,13 +52,13 @@ impl Processor for Emulation {
     fn function(&self, source: &Source, name: &str) -> Result<Function, String> {
         let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (source.clone(), name.to_owned());
-        if let Some(&function) = kernels.known.get(&key) {
+        if let Some(&function) = kernels.functions.get(&key) {
             return Ok(function);
         }
         let kernel = Kernel::load(source, name)?;
         let function = Function(kernels.loaded.len());
         kernels.loaded.push(kernel);
-        kernels.known.insert(key, function);
+        kernels.functions.insert(key, function);
         Ok(function)
     }
 
@@ -66,13 +71,13 @@ impl Processor for Emulation {
             return Err(format!("a block of {:?} threads with {} bytes", shape.block, shape.shared));
         }
         let kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
-        let kernel = kernels.loaded.get(function.0).ok_or("a kernel that was not compiled")?;
+        let kernel = kernels.loaded.get(function.0).ok_or("the kernel was not compiled")?;
         let launched = (kernel.file, kernel.name.clone());
         LAUNCHED.lock().unwrap_or_else(PoisonError::into_inner).insert(launched);
         kernel.run(shape, arguments, self.backwards).map_err(|error| format!("`{}`: {error}", kernel.name))
     }
 
-    /// That of the GPU whose functions it has.
+    /// Kernels for Hopper are emulated too.
     fn capability(&self) -> u32 {
         HOPPER
     }
@@ -83,7 +88,8 @@ impl Processor for Emulation {
 }
 
 impl Cuda {
-    /// Which kernels this process has launched in emulations: the files of `source/` without ending, and names.
+    /// The kernels that this process has launched in emulations: files of `source/` without extension, and
+    /// names.
     #[must_use]
     pub fn launched_in_emulation() -> BTreeSet<(&'static str, String)> {
         LAUNCHED.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -1,9 +1,10 @@
-//! How values lie: feature maps and kernels of convolutions channels last, the weights of a linear layer behind a feature map as that lies.
+//! The layout of every value: channels last for feature maps and filters; the weight of a linear layer that
+//! reads a feature map `[C, H, W]` has its columns in the order of that map in memory, `[H, W, C]`.
 
 use std::collections::HashMap;
 use stratus_engine::{EngineError, Kernel, Layout, PrepareRequest, Program, ValueId};
 
-/// A layout for every value of a program.
+/// Lays out every value of a program; persistent values that `request` fixes keep their layout.
 pub(crate) fn lay_out(program: &Program, request: &PrepareRequest) -> Result<Vec<Layout>, EngineError> {
     let mut layouts: Vec<Layout> =
         program.values.iter().map(|value| Layout::channels_last(&value.shape)).collect();
@@ -19,7 +20,8 @@ pub(crate) fn lay_out(program: &Program, request: &PrepareRequest) -> Result<Vec
     Ok(layouts)
 }
 
-/// The weights of linear layers that read feature maps of more than one pixel, and all that is added to them or kept for them.
+/// The weights of linear layers that read feature maps of more than one pixel, with their gradients, copies
+/// and optimiser states.
 fn weights_of_maps(program: &Program) -> HashMap<ValueId, Layout> {
     let mut found: HashMap<ValueId, Layout> = HashMap::new();
     for step in &program.steps {
@@ -39,11 +41,12 @@ fn weights_of_maps(program: &Program) -> HashMap<ValueId, Layout> {
     if found.is_empty() {
         return found;
     }
-    // What is combined element by element lies alike: copies, gradients, sums of tiles, velocities.
+    // Values that an elementwise kernel combines have one layout: copies, gradients, sums of tiles,
+    // velocities.
     loop {
         let before = found.len();
         for step in &program.steps {
-            let alike = matches!(
+            let elementwise = matches!(
                 step.kernel,
                 Kernel::Convert(_)
                     | Kernel::Accumulate(_)
@@ -53,7 +56,7 @@ fn weights_of_maps(program: &Program) -> HashMap<ValueId, Layout> {
                     | Kernel::LinearUpdate(_)
             );
             let Some(layout) =
-                alike.then(|| step.operands().find_map(|id| found.get(&id).cloned())).flatten()
+                elementwise.then(|| step.operands().find_map(|id| found.get(&id).cloned())).flatten()
             else {
                 continue;
             };

@@ -1,16 +1,20 @@
-//! From steps to calls.
+//! Prepares a program for a GPU: a layout for every value, and for every step the calls that it enqueues.
 
 use crate::backend::Cuda;
 use crate::layouts::lay_out;
-use crate::ops::{Maker, Operand, PRECISIONS, on_gpu};
-use crate::processor::{CudaStep, Made};
+use crate::ops::{KernelBuilder, Operand, PRECISIONS, on_gpu};
+use crate::processor::{CudaStep, Implementation};
 use stratus_engine::backend::step_key;
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::{
     Choices, EngineError, Kernel, Precision, PrepareRequest, Prepared, PreparedStep, Program,
 };
 
-/// Prepares a program: a layout for each value, and for each step what it enqueues.
+/// Prepares a program. Implementations that `request` names are taken; others are measured where it allows
+/// that.
+///
+/// # Errors
+/// Where a step cannot be run on a GPU, with its layer and the reason.
 pub(crate) fn prepare(
     backend: &Cuda,
     program: &Program,
@@ -43,30 +47,30 @@ pub(crate) fn prepare(
             return Err(unsupported(PRECISIONS.to_owned()));
         }
         let key = step_key(program, step);
-        let maker = Maker {
+        let builder = KernelBuilder {
             processor: &backend.processor,
-            library: backend.library.as_ref(),
-            wanted: request.choices.implementations.get(&key).map(String::as_str),
+            libraries: backend.libraries.as_ref(),
+            requested: request.choices.implementations.get(&key).map(String::as_str),
             measure: request.measure,
         };
         let counts = [step.inputs.len(), step.updates.len(), step.outputs.len()];
-        let made = on_gpu(&step.kernel).make(&operands, counts, &maker).map_err(unsupported)?;
-        let Made { implementation, calls, scratch_bytes } = made;
-        if maker.library.is_some() && is_chosen(&step.kernel) {
-            choices.implementations.insert(key, implementation.clone());
+        let implementation = on_gpu(&step.kernel).build(&operands, counts, &builder).map_err(unsupported)?;
+        let Implementation { name, calls, scratch_bytes } = implementation;
+        if builder.libraries.is_some() && has_choice(&step.kernel) {
+            choices.implementations.insert(key, name.clone());
         }
-        // A step without scratch has no operand for it: what would ask for its address gets 0.
+        // A step without scratch has no operand at this position: its address reads as 0.
         let kernel = Box::new(CudaStep { calls, scratch: operands.len() });
-        steps.push(PreparedStep { implementation, scratch_bytes, kernel });
+        steps.push(PreparedStep { implementation: name, scratch_bytes, kernel });
     }
-    if let Some(library) = &backend.library {
-        library.clear_room();
+    if let Some(libraries) = &backend.libraries {
+        libraries.release_measuring_memory();
     }
     Ok(Prepared { program: program.clone(), layouts, steps, choices })
 }
 
 /// Whether a kernel has several implementations to choose from.
-fn is_chosen(kernel: &Kernel) -> bool {
+fn has_choice(kernel: &Kernel) -> bool {
     matches!(
         kernel,
         Kernel::Conv2dForward(_) | Kernel::Conv2dBackwardData(_) | Kernel::Conv2dBackwardWeights(_)

@@ -1,63 +1,64 @@
-//! What runs kernels: a GPU, or in tests the emulation of one.
+//! Kernels, launches and steps, and the [`Processor`] that runs them: a GPU, or in tests the emulation of
+//! one.
 
 use std::fmt::Display;
 use std::sync::Arc;
 use stratus_engine::{DType, Tile, backend::Operands, backend::StepKernel};
 
-/// A kernel that was compiled. It is valid as long as the [`Processor`] that compiled it.
+/// A compiled kernel, valid as long as the [`Processor`] that compiled it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Function(pub(crate) usize);
 
-/// The compute capability from which on blocks copy to shared memory beside what they compute, and warps multiply matrices of 16 by 16 elements: without
-/// either, most of our convolutions are none.
+/// Compute capability 8.0, which brings asynchronous copies to shared memory (`cp.async`) and bf16 on tensor
+/// cores. Most native convolutions need both.
 pub(crate) const AMPERE: u32 = 80;
 
-/// The compute capability of the GPUs whose tensor cores take factors from shared memory by `wgmma`, and of no others.
+/// Compute capability 9.0, the only one with `wgmma`: tensor cores that read factors from shared memory.
 pub(crate) const HOPPER: u32 = 90;
 
-/// A file of CUDA C and what it is compiled for.
+/// A file of CUDA C with the definitions that it is compiled with.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
-    /// Its name: a file of `source/` without its ending.
+    /// The name of a file of `source/`, without its extension.
     pub file: &'static str,
-    /// What is defined before it: names and values.
+    /// Macros defined before its text: names and values.
     pub definitions: Vec<(&'static str, String)>,
 }
 
 impl Source {
-    /// A file for elements of a type: `T` is the type, `VECTOR` how many of them a thread takes at a time.
+    /// A file for elements of type `T`, of which a thread loads `VECTOR` at once.
     #[must_use]
     pub fn of(file: &'static str, dtype: DType, vector: usize) -> Self {
         let definitions = vec![("T", type_name(dtype).to_owned()), ("VECTOR", vector.to_string())];
         Self { file, definitions }
     }
 
-    /// The same with another definition.
+    /// Adds a definition.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Display) -> Self {
         self.definitions.push((name, format!("{value}")));
         self
     }
 
-    /// What it is compiled for, where the GPU's compute capability is this one, as 90 for 9.0.
+    /// The target of NVRTC for a compute capability (90 for 9.0): `sm_90`, or `sm_90a` for a file that uses
+    /// what only that GPU has.
     #[must_use]
     pub fn architecture(&self, capability: u32) -> String {
-        // What only one GPU has is left out for the others unless it is asked for.
-        let own = if capability == HOPPER && crate::source::is_for_hopper(self.file) { "a" } else { "" };
-        format!("sm_{capability}{own}")
+        let suffix = if capability == HOPPER && crate::source::is_for_hopper(self.file) { "a" } else { "" };
+        format!("sm_{capability}{suffix}")
     }
 
-    /// The whole text, definitions and common part included.
+    /// The whole text: `common.cu`, the definitions, the file.
     #[must_use]
     pub fn text(&self) -> String {
         let defined = self.definitions.iter().map(|(name, value)| format!("#define {name} {value}\n"));
         let common = crate::source::text("common").unwrap_or_default();
-        let own = crate::source::text(self.file).unwrap_or_default();
-        format!("{common}{}{own}", defined.collect::<String>())
+        let file = crate::source::text(self.file).unwrap_or_default();
+        format!("{common}{}{file}", defined.collect::<String>())
     }
 }
 
-/// What a type is called in our CUDA C.
+/// A type's name in CUDA C, as `common.cu` defines it.
 #[must_use]
 pub(crate) fn type_name(dtype: DType) -> &'static str {
     match dtype {
@@ -70,59 +71,59 @@ pub(crate) fn type_name(dtype: DType) -> &'static str {
     }
 }
 
-/// Blocks and threads of a launch.
+/// The shape of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Blocks.
+    /// Blocks in x, y and z.
     pub grid: [u32; 3],
-    /// Threads of a block.
+    /// Threads of a block in x, y and z.
     pub block: [u32; 3],
-    /// Bytes of shared memory that are asked for at the launch.
+    /// Bytes of dynamic shared memory of a block.
     pub shared: u32,
 }
 
-/// Bytes of shared memory that a launch may ask for without further ado.
-const SHARED_OF_ALL: u32 = 48 << 10;
+/// The most bytes of dynamic shared memory that a kernel has without [`Processor::allow_shared`].
+const SHARED_BY_DEFAULT: u32 = 48 << 10;
 
-/// Compiles kernels and launches them, in the order in which it is told to.
+/// Compiles kernels and launches them in the order of the calls.
 pub trait Processor: Send + Sync {
-    /// Compiles a file, unless that was done before, and finds a kernel of it.
+    /// Compiles a file, unless that was done before, and looks up one of its kernels.
     ///
     /// # Errors
-    /// What the compiler said.
+    /// The compiler's messages.
     fn function(&self, source: &Source, name: &str) -> Result<Function, String>;
 
-    /// Lets a kernel be launched with more shared memory than every GPU has for a block.
+    /// Allows a kernel more than 48 KiB of dynamic shared memory: `bytes` per block.
     ///
     /// # Errors
-    /// What the driver said.
+    /// The driver's message.
     fn allow_shared(&self, _function: Function, _bytes: u32) -> Result<(), String> {
         Ok(())
     }
 
-    /// Launches a kernel. Each of `arguments` is a parameter in the first bytes of its word.
+    /// Launches a kernel. Each of `arguments` is a word that holds a parameter in its first bytes.
     ///
     /// # Errors
-    /// What the driver said.
+    /// The driver's message.
     fn launch(&self, function: Function, shape: Shape, arguments: &mut [u64]) -> Result<(), String>;
 
-    /// What kernels are compiled for, as 90 for compute capability 9.0.
+    /// The compute capability that kernels are compiled for, as 90 for 9.0.
     fn capability(&self) -> u32;
 
-    /// How many blocks run at the same time at least: kernels that share out work make about that many or a multiple.
+    /// Multiprocessors of the GPU. Launches have about as many blocks, or a multiple.
     fn multiprocessors(&self) -> u32;
 }
 
-/// A parameter of a kernel.
+/// A parameter of a kernel. Addresses and tiles are known only when the step runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Argument {
     /// The address of an operand.
     Operand(usize),
-    /// The address of an operand, so many bytes on.
-    Inside(usize, usize),
-    /// The address of the scratch, so many bytes on.
+    /// The address of an operand plus this many bytes.
+    OperandOffset(usize, usize),
+    /// The address of the scratch plus this many bytes.
     Scratch(usize),
-    /// No address.
+    /// A null pointer.
     Null,
     /// `int`.
     Int(i32),
@@ -136,10 +137,10 @@ pub enum Argument {
     IsFirstTile,
     /// `int`: 1 for the last tile of a micro-batch, else 0.
     IsLastTile,
-    /// `int`: 1 where nothing of the whole batch was run before, else 0.
+    /// `int`: 1 for the first tile of the first micro-batch, else 0.
     IsFirstOfAll,
-    /// `long long`: the tile's place in the whole batch, times this many.
-    PlaceInBatch(i64),
+    /// `long long`: the number of tiles before this one in the whole batch, times this number.
+    BatchOffset(i64),
     /// `int`: the number of micro-batches.
     MicroBatches,
     /// `int`: the number of tiles of a micro-batch.
@@ -147,13 +148,13 @@ pub enum Argument {
 }
 
 impl Argument {
-    /// Its word for operands that lie where they do.
+    /// Its value for operands at these addresses; `scratch` is the position of the scratch among them.
     pub(crate) fn word(self, operands: &Operands<'_>, scratch: usize) -> u64 {
         let tile: Tile = operands.tile();
         let flag = |is: bool| u64::from(is);
         match self {
             Self::Operand(position) => operands.address(position),
-            Self::Inside(position, bytes) => operands.address(position) + bytes as u64,
+            Self::OperandOffset(position, bytes) => operands.address(position) + bytes as u64,
             Self::Scratch(bytes) => operands.address(scratch) + bytes as u64,
             Self::Null => 0,
             Self::Int(value) => u64::from(value as u32),
@@ -163,14 +164,14 @@ impl Argument {
             Self::IsFirstTile => flag(tile.is_first()),
             Self::IsLastTile => flag(tile.is_last()),
             Self::IsFirstOfAll => flag(tile.is_first_of_all()),
-            Self::PlaceInBatch(times) => (tile.in_batch() as i64 * times) as u64,
+            Self::BatchOffset(times) => (tile.in_batch() as i64 * times) as u64,
             Self::MicroBatches => tile.micro_batches as u64,
             Self::Tiles => tile.count as u64,
         }
     }
 }
 
-/// A kernel with its parameters.
+/// A launch of a kernel: its shape and its parameters.
 pub struct Launch {
     processor: Arc<dyn Processor>,
     function: Function,
@@ -180,10 +181,10 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// A launch of a kernel of a source.
+    /// Compiles the kernel `name` of a source and makes a launch of it.
     ///
     /// # Errors
-    /// What the compiler said.
+    /// The compiler's messages.
     pub fn new(
         processor: &Arc<dyn Processor>,
         source: &Source,
@@ -192,7 +193,7 @@ impl Launch {
         arguments: Vec<Argument>,
     ) -> Result<Self, String> {
         let function = processor.function(source, name)?;
-        if shape.shared > SHARED_OF_ALL {
+        if shape.shared > SHARED_BY_DEFAULT {
             processor.allow_shared(function, shape.shared)?;
         }
         let words = vec![0; arguments.len()];
@@ -202,7 +203,7 @@ impl Launch {
     /// Enqueues it; `scratch` is the position of the scratch among the operands.
     ///
     /// # Errors
-    /// What the driver said.
+    /// The driver's message.
     pub fn run(&mut self, operands: &Operands<'_>, scratch: usize) -> Result<(), String> {
         for (word, argument) in self.words.iter_mut().zip(&self.arguments) {
             *word = argument.word(operands, scratch);
@@ -211,12 +212,12 @@ impl Launch {
     }
 }
 
-/// Something that a step enqueues.
+/// Work that a step enqueues: a launch, or a call of a library.
 pub trait Call: Send {
-    /// Enqueues it.
+    /// Enqueues it; `scratch` is the position of the scratch among the operands.
     ///
     /// # Errors
-    /// What the library said.
+    /// The library's message.
     fn enqueue(&mut self, operands: &Operands<'_>, scratch: usize) -> Result<(), String>;
 }
 
@@ -226,46 +227,47 @@ impl Call for Launch {
     }
 }
 
-/// What another step is made of, on operands of this one.
-pub(crate) struct Elsewhere {
+/// A call of another step, on operands of this one.
+pub(crate) struct NestedCall {
     pub call: Box<dyn Call>,
-    /// What the other step's operands are here, in their order.
+    /// The other step's operands in its order, as arguments of this one.
     pub operands: Vec<Argument>,
 }
 
-impl Call for Elsewhere {
+impl Call for NestedCall {
     fn enqueue(&mut self, operands: &Operands<'_>, scratch: usize) -> Result<(), String> {
-        let mut there = Operands::new(operands.tile());
+        let mut nested = Operands::new(operands.tile());
         for (position, argument) in self.operands.iter().enumerate() {
-            there.set_address(position, argument.word(operands, scratch));
+            nested.set_address(position, argument.word(operands, scratch));
         }
-        self.call.enqueue(&there, self.operands.len())
+        self.call.enqueue(&nested, self.operands.len())
     }
 }
 
-/// What a step is made of: calls in order, and the scratch that they share.
-pub struct Made {
-    /// What it is called in plans.
-    pub implementation: String,
+/// A way to compute a step: calls in order, and the scratch that they share.
+pub struct Implementation {
+    /// Its name in plans: `cublas`, the one that cuDNN gives a configuration, or `stratus:…` for native
+    /// kernels.
+    pub name: String,
     /// Enqueued one after the other.
     pub calls: Vec<Box<dyn Call>>,
     /// Bytes of scratch.
     pub scratch_bytes: usize,
 }
 
-impl Made {
-    /// Kernels of our own.
+impl Implementation {
+    /// An implementation by native kernels; `name` is what follows `stratus:` in plans.
     #[must_use]
-    pub fn of(implementation: &str, launches: Vec<Launch>, scratch_bytes: usize) -> Self {
+    pub fn native(name: &str, launches: Vec<Launch>, scratch_bytes: usize) -> Self {
         let calls = launches.into_iter().map(|launch| Box::new(launch) as Box<dyn Call>).collect();
-        Self { implementation: format!("stratus:{implementation}"), calls, scratch_bytes }
+        Self { name: format!("stratus:{name}"), calls, scratch_bytes }
     }
 }
 
 /// A step as the session runs it.
 pub(crate) struct CudaStep {
     pub(crate) calls: Vec<Box<dyn Call>>,
-    /// The position of the scratch: behind the operands.
+    /// The position of the scratch: after the operands.
     pub(crate) scratch: usize,
 }
 

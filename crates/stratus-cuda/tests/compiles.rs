@@ -1,4 +1,5 @@
-//! NVRTC compiles every kernel that the cases need, for the GPUs that we build for. It takes the library, and no GPU.
+//! NVRTC compiles every kernel of the case tables, for the GPUs that are supported. Needs the library, but no
+//! GPU.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,13 +20,15 @@ use stratus_engine::update::{Optimiser, update};
 use stratus_engine::{Backend, Choices, Precision};
 use stratus_graph::zoo;
 
-/// `STRATUS_KERNELS_OUT` keeps the machine code: a folder that `STRATUS_CACHE/kernels` may be on a machine with a GPU.
+/// The folder of the machine code: `STRATUS_KERNELS_OUT`, which may then be `STRATUS_CACHE/kernels` on a
+/// machine with a GPU.
 fn out() -> PathBuf {
     let named = std::env::var_os("STRATUS_KERNELS_OUT").map(PathBuf::from);
     named.unwrap_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels"))
 }
 
-// Tests of their own, which are compiled beside each other: one for each precision, and for convolutions in f32, which take as long as all the rest.
+// Separate tests, which run in parallel: one per precision, and one for convolutions in f32, which take as
+// long as all others.
 #[test]
 fn every_convolution_in_f32_is_compiled_for_hopper() {
     compile(90, 132, Precision::F32, is_convolution);
@@ -52,7 +55,7 @@ fn every_case_is_compiled_for_ampere() {
     PRECISIONS.into_iter().for_each(|precision| compile(80, 108, precision, |_| true));
 }
 
-/// The oldest that NVRTC compiles for. Convolutions are cuDNN's there, or plain.
+/// The oldest GPU that NVRTC compiles for. Its convolutions are cuDNN's, depthwise or plain.
 #[test]
 #[ignore = "it takes minutes: `make test-all` runs it"]
 fn every_case_is_compiled_for_turing() {
@@ -65,7 +68,7 @@ fn every_case_is_compiled_for_blackwell() {
     PRECISIONS.into_iter().for_each(|precision| compile(120, 170, precision, |_| true));
 }
 
-/// Of these, some that Ampere and Hopper have kernels of their own for.
+/// Some of these, which Ampere and Hopper have special kernels for.
 #[test]
 fn convolutions_are_compiled_for_turing() {
     let gradients = |case: &Case| case.kernel.name().starts_with("conv2d_backward_weights");
@@ -79,14 +82,14 @@ fn is_convolution(case: &Case) -> bool {
 const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::F16];
 
 fn compile(capability: u32, multiprocessors: u32, precision: Precision, wanted: impl Fn(&Case) -> bool) {
-    let backend = match Cuda::compiling(capability, multiprocessors, out()) {
+    let backend = match Cuda::compile_only(capability, multiprocessors, out()) {
         Ok(backend) => backend,
         Err(reason) if cfg!(all(target_os = "linux", target_arch = "x86_64")) => {
             panic!("run `make deps` first, which installs NVRTC under .deps: {reason}")
         }
         Err(reason) => return eprintln!("SKIPPED: {reason}"),
     };
-    // What depends on sizes alone is the same in both types of 16 bits.
+    // Kernels that depend on sizes alone are the same in f16 and bf16.
     let sizes = if precision == Precision::F16 { Vec::new() } else { cases::benchmarks(precision) };
     for case in cases::of(precision).into_iter().chain(sizes).filter(wanted) {
         let program = case.program(precision).unwrap();
@@ -104,12 +107,12 @@ fn compile(capability: u32, multiprocessors: u32, precision: Precision, wanted: 
     }
 }
 
-/// What the training of whole networks takes: `STRATUS_KERNELS_FOR='resnet50:256 vgg11:128:f16'` names networks, batches and where it is not bf16 the
-/// precision, whose kernels are then ready where they are trained.
+/// Compiles the kernels that train whole networks: `STRATUS_KERNELS_FOR='resnet50:256 vgg11:128:f16'` is a
+/// list of network, batch size and, unless that is bf16, precision.
 #[test]
 fn whole_networks_are_compiled() {
     let named = std::env::var("STRATUS_KERNELS_FOR").unwrap_or_else(|_| "digits:64 digits:64:f16".to_owned());
-    let backend = match Cuda::compiling(90, 132, out()) {
+    let backend = match Cuda::compile_only(90, 132, out()) {
         Ok(backend) => backend,
         Err(reason) => return eprintln!("SKIPPED: {reason}"),
     };
@@ -127,7 +130,7 @@ fn whole_networks_are_compiled() {
         let backward = differentiate(&fuse_as(&forward, backend.fusions()).unwrap()).unwrap();
         let sgd = SgdUpdate { momentum: 0.9, weight_decay: 1e-4, nesterov: false, rate: 1.0, scaled: false };
         let program = update(&backward, Optimiser::Sgd(sgd)).unwrap();
-        // As for measuring: whatever could be taken is compiled.
+        // As for measuring: every candidate is compiled.
         Plan::prepare(&backend, &program, Choices::default(), true, &mut Persistent::default()).unwrap();
     }
 }

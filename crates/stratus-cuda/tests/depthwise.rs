@@ -1,5 +1,5 @@
-//! Depthwise convolutions beyond those of the case tables, on an emulated GPU: other kernels, strides and paddings, and maps so large that a thread goes
-//! down several rows.
+//! Depthwise convolutions beyond those of the case tables, on an emulated GPU: other kernels, strides and
+//! paddings, and maps so large that a thread has several rows.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,7 +12,7 @@ use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::{Choices, Precision};
 use stratus_graph::ops::Conv2d;
 
-/// Compares all three kernels in all precisions, on so many multiprocessors.
+/// Compares all three passes in all precisions, on this many multiprocessors.
 fn check(conv: Conv2d, batch: usize, size: [usize; 2], multiprocessors: usize) {
     let cuda = Cuda::emulated_with(multiprocessors as u32, false).unwrap();
     for case in kernels(conv, batch, size) {
@@ -30,7 +30,7 @@ fn check(conv: Conv2d, batch: usize, size: [usize; 2], multiprocessors: usize) {
     );
 }
 
-/// So many channels, a square kernel.
+/// A convolution of this many channels, with a square kernel.
 fn square(channels: usize, kernel: usize, stride: usize, padding: usize) -> Conv2d {
     Conv2d { groups: channels, ..Conv2d::new(channels, channels, kernel, stride, padding) }
 }

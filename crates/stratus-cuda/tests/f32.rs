@@ -1,4 +1,4 @@
-//! Our f32 convolutions on an emulated GPU: every tile asked for by its name, sums in parts, and how exact sums are.
+//! The native f32 convolutions on an emulated GPU: every tile by name, split sums, and the error of sums.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,7 +12,7 @@ use stratus_graph::ops::Conv2d;
 
 const TILES: [&str; 5] = ["128x128", "128x64", "64x64", "128x32", "32x128"];
 
-/// Runs a case by every tile on some multiprocessors.
+/// Runs a case by every tile, on a number of multiprocessors.
 fn check(case: &Case, multiprocessors: u32) {
     let (orders, expected) = (emulated(multiprocessors), reference(case, Precision::F32));
     for tile in TILES {
@@ -22,7 +22,7 @@ fn check(case: &Case, multiprocessors: u32) {
     }
 }
 
-/// Plans take what is the fastest by estimate; here each is asked for by name.
+/// Plans take the fastest tile by estimate; here each is requested by name.
 #[test]
 fn every_tile_follows_the_reference() {
     let dense = |case: &Case| match &case.kernel {
@@ -34,7 +34,7 @@ fn every_tile_follows_the_reference() {
     cases::of(Precision::F32).iter().filter(|case| dense(case)).for_each(|case| check(case, 3));
 }
 
-/// Several tiles on either side, the last of them not filled, and depths of several runs.
+/// Several tiles along both sides, the last of them partly filled, and depths of several runs.
 #[test]
 fn products_of_several_tiles() {
     for conv in [Conv2d::new(136, 140, 3, 1, 1), Conv2d::new(131, 133, 3, 2, 1)] {
@@ -42,7 +42,7 @@ fn products_of_several_tiles() {
     }
 }
 
-/// On many multiprocessors, where few tiles would leave most of them idle.
+/// On many multiprocessors, which few tiles would leave idle without split-K.
 #[test]
 fn products_in_parts() {
     let before = Cuda::launched_in_emulation().contains(&("conv_f32", "add_exactly".to_owned()));
@@ -60,7 +60,8 @@ fn products_in_parts() {
     assert!(before || reached, "nothing was added up");
 }
 
-/// The error of sums of thousands, relative to the norm: one f32 after the other would be off by 1e-6.
+/// The error of sums of thousands of products, relative to the norm: sequential f32 sums would be off by
+/// 1e-6.
 #[test]
 fn long_sums_are_exact() {
     const MOST: f64 = 2e-7;

@@ -1,6 +1,7 @@
-//! Every case of the case tables against the reference backend, on an emulated GPU, where our plain kernels stand in for cuDNN and cuBLAS.
+//! Every case of the case tables against the reference backend, on an emulated GPU, where plain native
+//! kernels replace cuDNN and cuBLAS.
 //!
-//! CASES restricts a run to the cases whose name or kernel contains it.
+//! The environment variable CASES restricts a run to the cases whose name or kernel contains it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,7 +15,7 @@ use stratus_engine::cases::{self, Case};
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::{Choices, EngineError, Kernel, Precision};
 
-/// What the cases are restricted to.
+/// The restriction of cases.
 fn filter() -> Option<String> {
     std::env::var("CASES").ok().filter(|filter| !filter.is_empty())
 }
@@ -25,7 +26,8 @@ fn cases_of(precision: Precision) -> Vec<Case> {
     cases::of(precision).into_iter().filter(wanted).collect()
 }
 
-/// Compares all cases on some numbers of multiprocessors, forwards and backwards: the same bits, whatever the order of threads and blocks.
+/// Compares all cases on several numbers of multiprocessors, forwards and backwards: the same bits, whatever
+/// the order of threads and blocks.
 fn compare_all(precision: Precision, multiprocessors: u32) {
     compare_some(precision, multiprocessors, |_| true);
 }
@@ -64,7 +66,7 @@ fn every_case_in_f16_on_many_multiprocessors() {
     compare_all(Precision::F16, 64);
 }
 
-/// Most of a kernel is the same for both types of 16 bits. The scale of a loss is in f16 alone.
+/// Most of a kernel is the same for f16 and bf16. Only f16 has a loss scale.
 #[test]
 fn every_third_case_in_f16_on_many_multiprocessors() {
     let mut place = 0;
@@ -74,13 +76,13 @@ fn every_third_case_in_f16_on_many_multiprocessors() {
     });
 }
 
-/// Cases of weights' gradients that tensor cores compute: the same in both precisions of theirs.
+/// Cases of weight gradients for tensor cores: the same in bf16 and f16.
 fn gradients_on_tensor_cores() -> impl Iterator<Item = Case> {
     let dense = |case: &Case| matches!(&case.kernel, Kernel::Conv2dBackwardWeights(k) if k.conv.groups == 1);
     cases_of(Precision::Bf16).into_iter().filter(dense)
 }
 
-/// The GPU of this machine twice, where there is one. `STRATUS_EXPECT_GPU` says that there must be.
+/// The GPU of this machine, opened twice, where there is one. With `STRATUS_EXPECT_GPU` there must be one.
 fn gpu() -> Option<[Cuda; 2]> {
     let open = || Cuda::open(&Settings::default());
     match open().and_then(|first| Ok([first, open()?])) {
@@ -94,7 +96,7 @@ fn gpu() -> Option<[Cuda; 2]> {
 }
 
 fn compare_tiles(orders: &[Cuda; 2], cases: &[Case], precision: Precision) {
-    // The emulation has all that a Hopper GPU has.
+    // The emulation emulates a Hopper GPU.
     let device = orders[0].describe();
     let hopper = device == "emulated" || device.contains("compute capability 9.0");
     let capability = if hopper { 90 } else { 80 };
@@ -110,8 +112,8 @@ fn compare_tiles(orders: &[Cuda; 2], cases: &[Case], precision: Precision) {
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// The same on the emulation: all cases in bf16, and in f16 as many as take every tile and load elements in every way. What multiplies is all that is
-/// not the same, and the emulation takes its time.
+/// The same on the emulation, which is slow: all cases in bf16; in f16, where only the products differ,
+/// enough to cover every tile and every way to load elements.
 fn compare_tiles_in_emulation(multiprocessors: u32, cases: &[Case]) {
     let orders = emulated(multiprocessors);
     compare_tiles(&orders, cases, Precision::Bf16);
@@ -133,7 +135,7 @@ fn on_a_gpu_every_tile_follows_the_reference() {
     }
 }
 
-/// Where there are pixels enough for several parts.
+/// Pixels enough for several parts.
 fn gradients_in_parts() -> Vec<Case> {
     const PIXELS: usize = 1100;
     let mut cases: Vec<Case> = Vec::new();
@@ -157,7 +159,7 @@ fn tensor_cores_add_up_parts() {
     compare_tiles_in_emulation(64, &gradients_in_parts());
 }
 
-/// Where the taps of 64 channels stand side by side.
+/// Taps of the same 64 channels in one tile.
 fn gradients_of_many_channels() -> Vec<Case> {
     let mut cases = Vec::new();
     for mut case in gradients_on_tensor_cores() {
@@ -196,19 +198,19 @@ fn double_precision_is_refused() {
     assert!(failures.is_empty(), "{} are not refused:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// What no case reaches: sums of tiles, and maps that are to lie in another way. The units have tests of these.
+/// Kernels that no case reaches, sums of tiles and changes of layout: unit tests cover them.
 const WITHOUT_CASE: [&str; 2] = ["add_tiles", "reorder"];
 
-/// On three multiprocessors, which leaves no other kernel unreached.
+/// On three multiprocessors, where every other kernel is reached.
 #[test]
 fn every_case_reaches_every_kernel() {
     std::thread::scope(|scope| {
         scope.spawn(|| compare_all(Precision::F32, 3));
         compare_all(Precision::Bf16, 3);
-        // Of f16, what there is in no other precision.
+        // Of f16, the kernels that other precisions do not have.
         compare_some(Precision::F16, 3, |case| case.precisions == [Precision::F16]);
     });
-    // Plans take what is the fastest by estimate; here each is asked for by name.
+    // Plans take the fastest tile by estimate; here each is requested by name.
     compare_tiles_in_emulation(3, &gradients_on_tensor_cores().collect::<Vec<_>>());
     if let Some(filter) = filter() {
         eprintln!("SKIPPED: CASES={filter} reaches not all");

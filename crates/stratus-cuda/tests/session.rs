@@ -1,5 +1,5 @@
-//! A session on an emulated GPU: what is staged beside a run is what the next run takes, images may be bytes, and the time of a run is all given to
-//! slots.
+//! A session on an emulated GPU: inputs staged during a run are those of the next run, images may be bytes,
+//! and the whole time of a run is attributed to slots.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -35,12 +35,13 @@ fn digits_of(input: [usize; 3]) -> Graph {
     (zoo::find("digits").unwrap().build)(&hyper).unwrap()
 }
 
-/// A training program, one that measures, and the one that copies weights, which are functions of their positions.
+/// A training program, an evaluation program and the one that copies weights. Weights are functions of their
+/// index.
 fn session(backend: &dyn Backend, precision: Precision) -> Session {
     session_of(backend, &digits(), precision, None)
 }
 
-/// The same of a network, where `lines` are given for images of bytes.
+/// The same for a network; with `lines`, its images are bytes.
 fn session_of(backend: &dyn Backend, graph: &Graph, precision: Precision, lines: Option<Lines>) -> Session {
     let lowered = |mode| {
         let program = fuse_as(&lower(graph, mode, precision, BATCH).unwrap(), backend.fusions()).unwrap();
@@ -105,7 +106,7 @@ fn a_staged_batch_is_the_next_run_s() {
         staging.stage(0, &images, &labels).unwrap();
         staging.finish(&mut clock, None).unwrap();
         losses[1].push(staging.metrics().loss);
-        // Something else is measured meanwhile; what is staged stays.
+        // An evaluation in between; the staged batch stays.
         let (mut others, mut theirs) = batch(40 + number);
         staging.run(1, &mut others, &mut theirs, &mut clock, 0).unwrap();
         assert!(staging.stage(0, &images, &labels).unwrap_err().to_string().contains("staged already"));
@@ -118,7 +119,8 @@ fn a_staged_batch_is_the_next_run_s() {
     assert!(staging.stage(0, &[], &[]).unwrap_err().to_string().contains("the program takes"));
 }
 
-/// From a scale at which gradients overflow to one at which they do not: both leave out the same iterations, and go on alike.
+/// From a loss scale at which gradients overflow to one at which they do not: both runs skip the same
+/// iterations, and have the same weights.
 #[test]
 fn f16_is_trained_as_by_the_reference() {
     let backend = Cuda::emulated().unwrap();
@@ -126,7 +128,7 @@ fn f16_is_trained_as_by_the_reference() {
         [&backend as &dyn Backend, &ReferenceBackend].map(|backend| session(backend, Precision::F16));
     for session in &mut sessions {
         session.write(LOSS_SCALE_NAME, &[4.0, 0.0, 0.0, 0.0]).unwrap();
-        // Small, so that what rounding makes of them does not grow.
+        // Small, so that rounding errors do not grow.
         session.set_hyper(Hyper { learning_rate: 0.002, iteration: 0, seed: 1 }).unwrap();
     }
     for number in 0..6 {
@@ -147,10 +149,10 @@ fn f16_is_trained_as_by_the_reference() {
     assert!(iterations > 0.0 && skipped > 0.0, "{iterations} {skipped}");
 }
 
-/// Losses of training and measuring, and the weights that are left.
+/// The losses of training and evaluation, and the final weights.
 type Outcome = (Vec<u64>, Vec<u32>);
 
-/// Trains a few steps on pixels that lie channels last, staged and not, and measures in between.
+/// Trains a few steps on channels-last pixels, staged and not, with an evaluation in between.
 fn trained(graph: &Graph, precision: Precision, lines: Lines, as_bytes: bool) -> Outcome {
     let backend = Cuda::emulated().unwrap();
     assert!(backend.gains_from_bytes());
@@ -189,11 +191,11 @@ fn trained(graph: &Graph, precision: Precision, lines: Lines, as_bytes: bool) ->
     (losses, names.flat_map(|name| session.read(name).unwrap()).map(f32::to_bits).collect())
 }
 
-/// Whether images come as bytes or as the numbers that these become: nothing that training leaves differs in a bit.
+/// Images as bytes and the numbers that these are normalised to train to the same bits.
 #[test]
 fn bytes_train_to_the_same_bits() {
     let lines = [[0.017_124_753, -2.117_904], [0.017_507, -2.035_714], [0.017_429, -1.804_444], [0.004, 0.1]];
-    // One of them has as many pixels in a batch as no vector of bf16 fits.
+    // One shape has a number of pixels per batch that no vector of bf16 divides.
     for shape in [[1, 28, 28], [3, 21, 19], [4, 20, 24]] {
         let graph = digits_of(shape);
         for precision in [Precision::F32, Precision::Bf16, Precision::F16] {

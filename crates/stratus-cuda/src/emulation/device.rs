@@ -1,17 +1,18 @@
-//! The memory of the emulated GPU: the process's own. Work that is put into its queue is done at once.
+//! The device of the emulation: its memory is the process's, and work runs at once where a GPU would enqueue
+//! it.
 
 use std::time::Instant;
 use stratus_engine::EngineError;
 use stratus_engine::device::{Device, DeviceTime, Marks, Run};
 
-/// What addresses are multiples of.
+/// Alignment of allocations in bytes.
 const ALIGNMENT: usize = 256;
 
-/// Memory for the emulation's kernels.
+/// The emulated GPU's memory, and the times of its last run.
 #[derive(Default)]
 pub(crate) struct EmulatedDevice {
     allocations: Vec<Allocation>,
-    /// What the last run took: its copies, and its marks' slots.
+    /// Nanoseconds of the last run: of its copies, and of each slot.
     copies: u64,
     times: Vec<(usize, u64)>,
 }
@@ -31,7 +32,7 @@ impl Allocation {
         self.memory[self.start..].as_ptr().expose_provenance() as u64
     }
 
-    /// Where an area begins in its memory, if it lies in there.
+    /// The index in `memory` of a range of addresses, if that is in this allocation.
     fn position(&self, address: u64, bytes: usize) -> Option<usize> {
         let inside = usize::try_from(address.checked_sub(self.address())?).ok()?;
         (inside.checked_add(bytes)? <= self.bytes).then_some(self.start + inside)
@@ -44,12 +45,12 @@ impl EmulatedDevice {
         if bytes.is_empty() { Ok(()) } else { self.write(address, bytes) }
     }
 
-    /// The allocation that an area lies in, and where.
+    /// The allocation that contains a range of addresses, and the index there.
     fn find(&self, address: u64, bytes: usize) -> Result<(usize, usize), EngineError> {
-        let mut places = self.allocations.iter().enumerate();
-        places
+        let mut allocations = self.allocations.iter().enumerate();
+        allocations
             .find_map(|(number, allocation)| Some((number, allocation.position(address, bytes)?)))
-            .ok_or_else(|| failed(format!("no memory has {bytes} bytes at {address:#x}")))
+            .ok_or_else(|| failed(format!("no allocation has {bytes} bytes at {address:#x}")))
     }
 }
 

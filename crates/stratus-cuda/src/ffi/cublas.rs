@@ -9,30 +9,33 @@ use std::ptr;
 use std::sync::Arc;
 use stratus_engine::DType;
 
-/// What the library may use for itself; set, so that it allocates nothing in a queue that is being recorded, and gives the same bits every time.
+/// Bytes of workspace. With a workspace of ours, the library allocates nothing while a stream is being
+/// captured, and results have the same bits every time.
 const WORKSPACE: usize = 32 << 20;
 
-/// The library, on a GPU's queue.
+/// A handle of cuBLAS on a GPU's stream.
 pub(crate) struct Cublas {
     gpu: Arc<Gpu>,
     handle: cublasHandle_t,
     _workspace: Memory,
 }
 
-// SAFETY: the handle is used by one thread at a time: a session's, or the planner's before there is a session.
+// SAFETY: the handle is used by one thread at a time: a session's, or the planner's before there is a
+// session.
 unsafe impl Send for Cublas {}
 // SAFETY: as above.
 unsafe impl Sync for Cublas {}
 
-/// A row-major product `C [rows, columns] = A [rows, depth] * B [depth, columns]`; each factor may be given transposed.
+/// A row-major product `C [rows, columns] = A [rows, depth] · B [depth, columns]`; each factor may be
+/// transposed in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Product {
     pub rows: usize,
     pub columns: usize,
     pub depth: usize,
-    /// Whether A lies as `[depth, rows]`.
+    /// Whether A is stored as `[depth, rows]`.
     pub a_transposed: bool,
-    /// Whether B lies as `[columns, depth]`.
+    /// Whether B is stored as `[columns, depth]`.
     pub b_transposed: bool,
     /// The types of A and B, and of C.
     pub types: [DType; 2],
@@ -62,7 +65,10 @@ impl Cublas {
         Ok(format!("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100))
     }
 
-    /// Puts a product into the queue.
+    /// Enqueues a product of the matrices at these addresses.
+    ///
+    /// # Errors
+    /// For types that are not multiplied, extents above 2^31, or with the library's message.
     pub fn multiply(&self, product: &Product, a: u64, b: u64, c: u64) -> Result<(), String> {
         self.gpu.adopt()?;
         let Product { rows, columns, depth, a_transposed, b_transposed, types, tf32 } = *product;
@@ -71,7 +77,7 @@ impl Cublas {
         let operation = |transposed| {
             if transposed { cublasOperation_t::CUBLAS_OP_T } else { cublasOperation_t::CUBLAS_OP_N }
         };
-        let of = |dtype| match dtype {
+        let data_type = |dtype| match dtype {
             DType::F32 => Ok(cudaDataType_t::CUDA_R_32F),
             DType::Bf16 => Ok(cudaDataType_t::CUDA_R_16BF),
             DType::F16 => Ok(cudaDataType_t::CUDA_R_16F),
@@ -82,7 +88,7 @@ impl Cublas {
             DType::F32 => cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
             _ => cublasComputeType_t::CUBLAS_COMPUTE_32F,
         };
-        // Parts of a sum that were stored in f16 could be infinite where the sum is not.
+        // Partial sums stored in f16 may overflow where the whole sum does not.
         let math = match types[1] {
             DType::F16 => cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION,
             _ => cublasMath_t::CUBLAS_DEFAULT_MATH,
@@ -90,10 +96,12 @@ impl Cublas {
         // SAFETY: the handle lives.
         check(unsafe { sys::cublasSetMathMode(self.handle, math) })?;
         let (one, zero) = (1.0_f32, 0.0_f32);
-        // The library counts columns first: seen so, a row-major matrix is its transpose, and C' = B' A'.
+        // The library is column-major: it sees a row-major matrix as its transpose, so it computes Cᵀ = Bᵀ
+        // Aᵀ.
         let lda = int(if a_transposed { rows } else { depth })?;
         let ldb = int(if b_transposed { depth } else { columns })?;
-        // SAFETY: the operands of a step are as large as its shapes say, and lie on this GPU; the scalars are read before the call returns.
+        // SAFETY: the operands of a step are on this GPU and as large as its shapes say; the scalars are read
+        // before the call returns.
         check(unsafe {
             sys::cublasGemmEx(
                 self.handle,
@@ -104,14 +112,14 @@ impl Cublas {
                 int(depth)?,
                 (&raw const one).cast(),
                 b as *const _,
-                of(types[0])?,
+                data_type(types[0])?,
                 ldb,
                 a as *const _,
-                of(types[0])?,
+                data_type(types[0])?,
                 lda,
                 (&raw const zero).cast(),
                 c as *mut _,
-                of(types[1])?,
+                data_type(types[1])?,
                 int(columns)?,
                 compute,
                 cublasGemmAlgo_t::CUBLAS_GEMM_DFALT,
@@ -123,7 +131,7 @@ impl Cublas {
 impl Drop for Cublas {
     fn drop(&mut self) {
         if self.gpu.wait().is_ok() {
-            // SAFETY: it was created and is destroyed once, when nothing in the queue uses it.
+            // SAFETY: it was created and is destroyed once, when no work of the stream uses it.
             let _ = unsafe { sys::cublasDestroy_v2(self.handle) };
         }
     }

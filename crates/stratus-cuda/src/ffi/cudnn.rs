@@ -1,7 +1,7 @@
-//! cuDNN: convolutions by its graph API, which has the kernels that the older functions have not.
+//! cuDNN: convolutions by its graph API, which has more kernels than the older functions.
 //!
-//! A convolution is described as a graph of one operation; the library names configurations of engines that can run it, best first as it believes;
-//! each becomes a plan, which is run on addresses.
+//! A convolution is a graph of one operation. The library's heuristics name configurations of engines that
+//! can run it, the best by estimate first. Each becomes a plan, which is executed on addresses.
 
 use super::driver::Gpu;
 use cudarc::cudnn::sys::{
@@ -14,34 +14,35 @@ use std::ptr;
 use std::sync::Arc;
 use stratus_engine::DType;
 
-/// What the library notes of an engine.
+/// The numerical notes of an engine (`cudnnBackendNumericalNote_t`).
 mod note {
     /// It multiplies on tensor cores: f32 is rounded to TF32.
     pub const TENSOR_CORE: u32 = 0;
-    /// It rounds its inputs.
+    /// It rounds its inputs to a narrower type.
     pub const DOWN_CONVERT_INPUTS: u32 = 1;
-    /// It adds in less than f32.
+    /// It accumulates in less than f32.
     pub const REDUCED_PRECISION_REDUCTION: u32 = 2;
-    /// By Fourier transforms.
+    /// It uses Fourier transforms.
     pub const FFT: u32 = 3;
-    /// Another run may give other bits.
+    /// Another run may give different bits.
     pub const NONDETERMINISTIC: u32 = 4;
-    /// By minimal filtering.
+    /// It uses Winograd's minimal filtering.
     pub const WINOGRAD: u32 = 5;
 }
 
-/// The library, on a GPU's queue.
+/// A handle of cuDNN on a GPU's stream.
 pub(crate) struct Cudnn {
     gpu: Arc<Gpu>,
     handle: cudnnHandle_t,
 }
 
-// SAFETY: the handle is used by one thread at a time: a session's, or the planner's before there is a session.
+// SAFETY: the handle is used by one thread at a time: a session's, or the planner's before there is a
+// session.
 unsafe impl Send for Cudnn {}
 // SAFETY: as above.
 unsafe impl Sync for Cudnn {}
 
-/// Which of a convolution's three products.
+/// A pass of a convolution: the output, or the gradient of the input or of the weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Pass {
     Forward,
@@ -49,7 +50,7 @@ pub(crate) enum Pass {
     BackwardWeights,
 }
 
-/// A convolution of maps that lie channels last.
+/// A convolution of maps that are laid out channels last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Problem {
     pub pass: Pass,
@@ -69,10 +70,10 @@ pub(crate) struct Problem {
     pub tf32: bool,
 }
 
-/// What the names of plans begin with.
+/// The prefix of the names of plans.
 const PREFIX: &str = "cudnn:";
 
-/// What identifies the operands in a graph.
+/// The operands' identifiers in a graph: x, weight, y.
 const UIDS: [i64; 3] = [1, 2, 3];
 
 impl Cudnn {
@@ -87,8 +88,12 @@ impl Cudnn {
         Ok(Self { gpu: Arc::clone(gpu), handle })
     }
 
-    /// The plans of a convolution that give the same bits every time and round no more than is allowed, best first as the library believes: at most
-    /// `most`, none that needs more than `workspace` bytes for itself. Where `only` is given, the one of that name, if there is one.
+    /// The plans of a convolution, the best by the library's estimate first: at most `most`, all
+    /// deterministic, none that rounds more than `problem` allows or needs more than `workspace` bytes. With
+    /// `only`, just the plan of that name.
+    ///
+    /// # Errors
+    /// Why there is none.
     pub fn plans(
         self: &Arc<Self>,
         problem: &Problem,
@@ -136,12 +141,13 @@ impl Cudnn {
         let notes =
             engine.get_codes(Name::CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, Type::CUDNN_TYPE_NUMERICAL_NOTE)?;
         let exact = problem.types[0] == DType::F32 && !problem.tf32;
-        // Transforms add inputs up and round the sums to their type: such of f16 may be infinite where no result is.
-        let narrow = problem.types[0] == DType::F16;
+        // Transforms round sums of inputs to the inputs' type: in f16 these may overflow where no result
+        // does.
+        let may_overflow = problem.types[0] == DType::F16;
         let refused = |note: &u32| match *note {
             note::NONDETERMINISTIC | note::REDUCED_PRECISION_REDUCTION => true,
             note::TENSOR_CORE | note::DOWN_CONVERT_INPUTS => exact,
-            note::WINOGRAD | note::FFT => exact || narrow,
+            note::WINOGRAD | note::FFT => exact || may_overflow,
             _ => false,
         };
         if notes.iter().any(refused) {
@@ -238,7 +244,7 @@ impl Cudnn {
 impl Drop for Cudnn {
     fn drop(&mut self) {
         if self.gpu.wait().is_ok() {
-            // SAFETY: it was created and is destroyed once, when nothing in the queue uses it.
+            // SAFETY: it was created and is destroyed once, when no work of the stream uses it.
             let _ = unsafe { sys::cudnnDestroy(self.handle) };
         }
     }
@@ -257,12 +263,12 @@ pub(crate) struct ConvolutionPlan {
     plan: Descriptor,
     /// The engine and its knobs.
     pub name: String,
-    /// Bytes that it needs for itself.
+    /// Bytes of workspace.
     pub workspace: usize,
 }
 
 impl ConvolutionPlan {
-    /// Puts it into the queue, on the addresses of x, weight and y (or of their gradients) and of its workspace.
+    /// Enqueues it on the addresses of x, weight and y (or of their gradients) and of its workspace.
     pub fn enqueue(&self, addresses: [u64; 3], workspace: u64) -> Result<(), String> {
         self.cudnn.gpu.adopt()?;
         let pack = Descriptor::new(Kind::CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)?;
@@ -272,25 +278,25 @@ impl ConvolutionPlan {
         let workspace = [workspace as *mut c_void];
         pack.set(Name::CUDNN_ATTR_VARIANT_PACK_WORKSPACE, Type::CUDNN_TYPE_VOID_PTR, &workspace)?;
         pack.finish()?;
-        // SAFETY: plan and pack are finished; the operands of a step are as large as its shapes say and lie on this GPU, the workspace is as large as
-        // the plan asked for.
+        // SAFETY: plan and pack are finished; the operands of a step are on this GPU and as large as its
+        // shapes say, and the workspace is as large as the plan asked for.
         check(unsafe { sys::cudnnBackendExecute(self.cudnn.handle, self.plan.0, pack.0) })
     }
 }
 
-/// What the library suggests for a graph.
+/// The configurations that the library's heuristics suggest for a graph.
 fn configurations(graph: &Descriptor, mode: Mode) -> Result<Vec<Descriptor>, String> {
     let heuristics = Descriptor::new(Kind::CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)?;
     heuristics.set_descriptors(Name::CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, &[graph])?;
     heuristics.set(Name::CUDNN_ATTR_ENGINEHEUR_MODE, Type::CUDNN_TYPE_HEUR_MODE, &[mode])?;
-    // Where an engine of the mode is lacking altogether, finishing says so: then there is nothing to suggest.
+    // Finishing fails where the mode has no engine at all.
     if heuristics.finish().is_err() {
         return Ok(Vec::new());
     }
     heuristics.descriptors(Name::CUDNN_ATTR_ENGINEHEUR_RESULTS, Kind::CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)
 }
 
-/// The knobs of a configuration, and where they stand.
+/// The knobs of a configuration: pairs of type and value.
 fn knobs(config: &Descriptor) -> Result<Vec<[i64; 2]>, String> {
     let choices = config
         .descriptors(Name::CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, Kind::CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR)?;
@@ -302,7 +308,7 @@ fn knobs(config: &Descriptor) -> Result<Vec<[i64; 2]>, String> {
     choices.iter().map(read).collect()
 }
 
-/// A tensor that lies channels last.
+/// A tensor `[N, C, H, W]` that is laid out channels last.
 fn tensor(uid: i64, [n, c, h, w]: [usize; 4], dtype: DType) -> Result<Descriptor, String> {
     let dtype = match dtype {
         DType::F32 => cudnnDataType_t::CUDNN_DATA_FLOAT,
@@ -339,7 +345,7 @@ impl Descriptor {
     /// Sets an attribute; `E` is the C type of `of`.
     fn set<E: Copy>(&self, name: Name, of: Type, values: &[E]) -> Result<(), String> {
         let count = values.len() as i64;
-        // SAFETY: there are as many values as are said, of the type that the attribute has; the library copies them.
+        // SAFETY: `values` holds `count` values of the attribute's type; the library copies them.
         let status =
             unsafe { sys::cudnnBackendSetAttribute(self.0, name, of, count, values.as_ptr().cast()) };
         check(status).map_err(|reason| format!("{name:?}: {reason}"))
@@ -359,13 +365,13 @@ impl Descriptor {
         check(unsafe { sys::cudnnBackendFinalize(self.0) })
     }
 
-    /// Reads an attribute into `values`; returns how many it has, or wrote.
+    /// Reads an attribute into `values`; returns how many there are, or were written.
     fn get<E: Copy>(&self, name: Name, of: Type, values: &mut [E]) -> Result<usize, String> {
         let mut count = 0_i64;
-        let room = values.len() as i64;
+        let capacity = values.len() as i64;
         let to: *mut c_void = if values.is_empty() { ptr::null_mut() } else { values.as_mut_ptr().cast() };
-        // SAFETY: there is room for as many values as are said, of the type that the attribute has.
-        let status = unsafe { sys::cudnnBackendGetAttribute(self.0, name, of, room, &raw mut count, to) };
+        // SAFETY: `values` has room for `capacity` values of the attribute's type.
+        let status = unsafe { sys::cudnnBackendGetAttribute(self.0, name, of, capacity, &raw mut count, to) };
         check(status).map_err(|reason| format!("{name:?}: {reason}"))?;
         Ok(usize::try_from(count).unwrap_or(0))
     }
@@ -393,10 +399,10 @@ impl Descriptor {
     fn descriptors(&self, name: Name, kind: Kind) -> Result<Vec<Self>, String> {
         let none: &mut [cudnnBackendDescriptor_t] = &mut [];
         let count = self.get(name, Type::CUDNN_TYPE_BACKEND_DESCRIPTOR, none)?;
-        let mut made = (0..count).map(|_| Self::new(kind)).collect::<Result<Vec<_>, _>>()?;
-        let filled = self.get_descriptors(name, &made.iter().collect::<Vec<_>>())?;
-        made.truncate(filled);
-        Ok(made)
+        let mut descriptors = (0..count).map(|_| Self::new(kind)).collect::<Result<Vec<_>, _>>()?;
+        let filled = self.get_descriptors(name, &descriptors.iter().collect::<Vec<_>>())?;
+        descriptors.truncate(filled);
+        Ok(descriptors)
     }
 }
 
@@ -412,7 +418,7 @@ fn check(status: cudnnStatus_t) -> Result<(), String> {
         return Ok(());
     }
     let mut text: [c_char; 256] = [0; 256];
-    // SAFETY: the buffer has as many bytes as are said; the library ends the text with a zero byte.
+    // SAFETY: the buffer has this many bytes; the library ends the text with a zero byte.
     let text = unsafe {
         sys::cudnnGetLastErrorString(text.as_mut_ptr(), text.len());
         text[text.len() - 1] = 0;

@@ -1,6 +1,7 @@
-//! CUPTI: when each kernel began and ended, as NVIDIA's own tools see it. It is not needed to train; what we measure is compared with it.
+//! CUPTI: the start and end of each kernel as NVIDIA's own tools see them. Training does not need it; `bench
+//! trace` compares our times with it.
 //!
-//! Records come through buffers that the library asks for and gives back, on a thread of its own.
+//! The library asks for buffers and returns them with records, on a thread of its own.
 
 use super::driver::Gpu;
 use libloading::Library;
@@ -16,15 +17,16 @@ type Next = unsafe extern "C" fn(*mut u8, usize, *mut *mut u8) -> i32;
 
 /// `CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL`.
 const KERNELS: u32 = 10;
-/// Where the record of a kernel has its start and its end, in nanoseconds: so it is in every version of the record since CUDA 8.
+/// Offsets of start and end, in nanoseconds, in the record of a kernel: the same in every version since CUDA
+/// 8.
 const START: usize = 16;
 const END: usize = 24;
 const BUFFER: usize = 8 << 20;
 const ALIGNMENT: usize = 8;
 
-/// What was recorded: the library calls functions, which can hold nothing.
+/// The records. Static, as the library's callbacks take no context.
 static SPANS: Mutex<Vec<KernelSpan>> = Mutex::new(Vec::new());
-/// The function that walks a buffer.
+/// The function that iterates over the records of a buffer.
 static NEXT: Mutex<Option<Next>> = Mutex::new(None);
 
 fn buffer_layout() -> Option<Layout> {
@@ -45,8 +47,8 @@ unsafe extern "C" fn complete(_: *mut std::ffi::c_void, _: u32, buffer: *mut u8,
     let next = *NEXT.lock().unwrap_or_else(PoisonError::into_inner);
     let mut spans = SPANS.lock().unwrap_or_else(PoisonError::into_inner);
     let mut record = std::ptr::null_mut();
-    // SAFETY: the buffer is one of ours with `valid` bytes of records, which the library walks; each begins with its kind, and that of a kernel
-    // has its times where the constants say.
+    // SAFETY: the buffer is one of ours with `valid` bytes of records, over which the library iterates. Each
+    // begins with its kind; that of a kernel has its times at the offsets above.
     unsafe {
         while let Some(next) = next
             && next(buffer, valid, &raw mut record) == 0
@@ -75,7 +77,8 @@ impl Cupti {
             .ok_or("CUPTI cannot be loaded")?;
         let cupti = Self { gpu: Arc::clone(gpu), library };
         gpu.adopt()?;
-        // SAFETY: the functions have these types in every version of the library; the callbacks live as long as the process.
+        // SAFETY: the functions have these types in every version of the library; the callbacks are functions
+        // of the program.
         unsafe {
             let next: Next = *cupti.find(b"cuptiActivityGetNextRecord\0")?;
             *NEXT.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);

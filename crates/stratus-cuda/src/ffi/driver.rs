@@ -1,4 +1,5 @@
-//! The CUDA driver: a GPU with one queue, memory, compiled code, marks in the queue, and queues that are recorded once and launched again.
+//! The CUDA driver: a GPU with its streams, memory, modules, events, and CUDA graphs that are captured once
+//! and launched again.
 
 use cudarc::driver::sys::{
     self, CUcontext, CUdevice, CUdevice_attribute, CUevent, CUfunction, CUgraph, CUgraphExec, CUmodule,
@@ -8,7 +9,7 @@ use std::ffi::{CStr, CString};
 use std::ptr;
 use std::sync::Arc;
 
-/// What a result says, where it is not success.
+/// Turns a result into an error that begins with `what`.
 fn check(what: &str, result: CUresult) -> Result<(), String> {
     if result == CUresult::CUDA_SUCCESS {
         return Ok(());
@@ -25,35 +26,35 @@ fn check(what: &str, result: CUresult) -> Result<(), String> {
     Err(format!("{what}: {text}"))
 }
 
-/// A GPU and its queue.
+/// A GPU and its streams.
 pub(crate) struct Gpu {
     device: CUdevice,
     context: CUcontext,
     stream: CUstream,
-    /// A second queue, for copies beside the first.
-    beside: CUstream,
+    /// The stream of the copies of inputs, which run at the same time as kernels.
+    copy_stream: CUstream,
     /// Its name.
     pub name: String,
     /// `[major, minor]`.
     pub capability: [u32; 2],
     /// How many multiprocessors it has.
     pub multiprocessors: u32,
-    /// Bytes of its memory.
+    /// Bytes of memory.
     pub memory: usize,
 }
 
-// SAFETY: the driver's handles may be used from every thread; each call first makes the context that of the thread.
+// SAFETY: the driver's handles may be used from every thread; each call first makes the context current.
 unsafe impl Send for Gpu {}
 // SAFETY: as above; the driver locks what it must.
 unsafe impl Sync for Gpu {}
 
-/// The oldest CUDA that a driver may be for: it brings the newest of the functions that are called here.
+/// The oldest CUDA version of a driver that has every function called here.
 const LEAST: [u32; 2] = [12, 8];
 
 /// The driver's version as `major.minor` of the newest CUDA that it runs, and how many GPUs there are.
 ///
 /// # Errors
-/// What the driver said.
+/// The driver's message.
 pub(crate) fn driver() -> Result<(String, u32), String> {
     let (mut version, mut count) = (0, 0);
     // SAFETY: the first function that is called, with the one value that it takes; the pointers are to ints.
@@ -69,39 +70,41 @@ impl Gpu {
     /// The GPU of a number, from 0.
     ///
     /// # Errors
-    /// What the driver said.
+    /// The driver's message.
     pub fn open(ordinal: u32) -> Result<Arc<Self>, String> {
         let (version, count) = driver()?;
         let numbers: Vec<u32> = version.split('.').filter_map(|part| part.parse().ok()).collect();
         if numbers[..] < LEAST[..] {
             let [major, minor] = LEAST;
-            return Err(format!(
-                "the driver is for CUDA {version}, the least that is used is {major}.{minor}"
-            ));
+            return Err(format!("the driver is for CUDA {version}; {major}.{minor} or newer is needed"));
         }
         if ordinal >= count {
-            return Err(format!("there are {count} GPUs, none has the number {ordinal}"));
+            return Err(format!("there are {count} GPUs, and none has the number {ordinal}"));
         }
         let mut device = 0;
         let mut name = [0_u8; 128];
-        let (mut context, mut stream, mut beside) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+        let (mut context, mut stream, mut copy_stream) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
         let mut memory = 0;
-        // SAFETY: the driver was started; every pointer is to a value of the type that the function writes, `name` has as many bytes as are said.
+        // SAFETY: the driver was started; every pointer is to a value of the type that the function writes;
+        // `name` has `length` bytes.
         unsafe {
-            check("a GPU cannot be had", sys::cuDeviceGet(&raw mut device, ordinal.cast_signed()))?;
+            check("the GPU cannot be opened", sys::cuDeviceGet(&raw mut device, ordinal.cast_signed()))?;
             let length = name.len() as i32;
-            check("a GPU has no name", sys::cuDeviceGetName(name.as_mut_ptr().cast(), length, device))?;
-            check("a GPU has no memory", sys::cuDeviceTotalMem_v2(&raw mut memory, device))?;
-            check("a GPU has no context", sys::cuDevicePrimaryCtxRetain(&raw mut context, device))?;
-            check("a context cannot be used", sys::cuCtxSetCurrent(context))?;
+            check(
+                "the GPU's name cannot be read",
+                sys::cuDeviceGetName(name.as_mut_ptr().cast(), length, device),
+            )?;
+            check("the GPU's memory cannot be read", sys::cuDeviceTotalMem_v2(&raw mut memory, device))?;
+            check("the GPU has no context", sys::cuDevicePrimaryCtxRetain(&raw mut context, device))?;
+            check("the context cannot be used", sys::cuCtxSetCurrent(context))?;
             let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
-            check("a GPU has no queue", sys::cuStreamCreate(&raw mut stream, flags))?;
-            check("a GPU has no second queue", sys::cuStreamCreate(&raw mut beside, flags))?;
+            check("no stream can be created", sys::cuStreamCreate(&raw mut stream, flags))?;
+            check("no second stream can be created", sys::cuStreamCreate(&raw mut copy_stream, flags))?;
         }
         let attribute = |which: CUdevice_attribute| -> Result<u32, String> {
             let mut value = 0;
             // SAFETY: the pointer is to an int.
-            check("a GPU lacks an attribute", unsafe {
+            check("an attribute of the GPU cannot be read", unsafe {
                 sys::cuDeviceGetAttribute(&raw mut value, which, device)
             })?;
             Ok(value.unsigned_abs())
@@ -112,47 +115,49 @@ impl Gpu {
             attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         ];
         let multiprocessors = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-        Ok(Arc::new(Self { device, context, stream, beside, name, capability, multiprocessors, memory }))
+        Ok(Arc::new(Self { device, context, stream, copy_stream, name, capability, multiprocessors, memory }))
     }
 
-    /// Makes the GPU that of the calling thread.
+    /// Makes the GPU's context current in the calling thread.
     pub fn adopt(&self) -> Result<(), String> {
         // SAFETY: the context is retained as long as `self` lives.
-        check("a context cannot be used", unsafe { sys::cuCtxSetCurrent(self.context) })
+        check("the context cannot be used", unsafe { sys::cuCtxSetCurrent(self.context) })
     }
 
-    /// The queue, for the libraries.
+    /// The stream, for the libraries.
     pub fn stream(&self) -> CUstream {
         self.stream
     }
 
-    /// Waits until the queue is empty.
+    /// Waits until the stream is empty.
     pub fn wait(&self) -> Result<(), String> {
         self.adopt()?;
         // SAFETY: the stream lives as long as `self`.
         check("the GPU stopped", unsafe { sys::cuStreamSynchronize(self.stream) })
     }
 
-    /// Bytes of memory that are free.
+    /// Bytes of free memory.
     pub fn free_bytes(&self) -> Result<usize, String> {
         self.adopt()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: both are numbers.
-        check("a GPU has no memory", unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) })?;
+        check("the free memory cannot be read", unsafe {
+            sys::cuMemGetInfo_v2(&raw mut free, &raw mut total)
+        })?;
         Ok(free)
     }
 
-    /// Lets a kernel be launched with so many bytes of shared memory.
+    /// Allows a kernel this many bytes of dynamic shared memory per block.
     pub fn allow_shared(&self, function: usize, bytes: u32) -> Result<(), String> {
         self.adopt()?;
         let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the function belongs to a module that lives as long as the processor that launches.
-        check("a kernel cannot have so much shared memory", unsafe {
+        check("a kernel cannot have this much shared memory", unsafe {
             sys::cuFuncSetAttribute(function as CUfunction, attribute, bytes.cast_signed())
         })
     }
 
-    /// Launches a kernel; `arguments` point to its parameters.
+    /// Launches a kernel. Each of `arguments` holds a parameter in its first bytes.
     pub fn launch(
         &self,
         function: usize,
@@ -169,8 +174,9 @@ impl Gpu {
             *pointer = ptr::from_mut(argument).cast();
         }
         let crate::processor::Shape { grid, block, shared } = shape;
-        // SAFETY: the function belongs to a module that lives as long as the processor that launches; every parameter is in the first bytes of a word
-        // of eight, as wide as the widest parameter of our kernels; the driver copies them before it returns.
+        // SAFETY: the function belongs to a module that lives as long as the processor that launches. Every
+        // parameter is in the first bytes of a word, which is as wide as the widest one; the driver copies
+        // them before it returns.
         check("a kernel cannot be launched", unsafe {
             sys::cuLaunchKernel(
                 function as CUfunction,
@@ -191,17 +197,18 @@ impl Gpu {
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        // SAFETY: stream and context were made by `open` and are given back once. Nothing can be done where that fails.
+        // SAFETY: streams and context were made by `open` and are released once. Nothing can be done where
+        // that fails.
         unsafe {
             let _ = sys::cuCtxSetCurrent(self.context);
             let _ = sys::cuStreamDestroy_v2(self.stream);
-            let _ = sys::cuStreamDestroy_v2(self.beside);
+            let _ = sys::cuStreamDestroy_v2(self.copy_stream);
             let _ = sys::cuDevicePrimaryCtxRelease_v2(self.device);
         }
     }
 }
 
-/// Memory of a GPU.
+/// An allocation of GPU memory.
 pub(crate) struct Memory {
     gpu: Arc<Gpu>,
     address: u64,
@@ -209,25 +216,25 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Zeros.
+    /// Memory filled with zeros.
     pub fn zeroed(gpu: &Arc<Gpu>, bytes: usize) -> Result<Self, String> {
         Self::filled(gpu, bytes, 0)
     }
 
-    /// Bytes that are all the same. Of none nothing is allocated.
+    /// Memory filled with a byte. With 0 `bytes`, nothing is allocated and the address is 0.
     pub fn filled(gpu: &Arc<Gpu>, bytes: usize, byte: u8) -> Result<Self, String> {
         let mut memory = Self { gpu: Arc::clone(gpu), address: 0, bytes };
         if bytes > 0 {
             gpu.adopt()?;
-            // SAFETY: the pointer is to an address; what is then filled is what was allocated.
+            // SAFETY: the pointer is to an address; exactly the allocation is filled.
             unsafe {
-                check("there is no memory", sys::cuMemAlloc_v2(&raw mut memory.address, bytes))?;
+                check("no memory can be allocated", sys::cuMemAlloc_v2(&raw mut memory.address, bytes))?;
                 check(
                     "memory cannot be filled",
                     sys::cuMemsetD8Async(memory.address, byte, bytes, gpu.stream),
                 )?;
             }
-            // The second queue may write to it next.
+            // The copy stream may write to it next.
             gpu.wait()?;
         }
         Ok(memory)
@@ -241,32 +248,33 @@ impl Memory {
         self.bytes
     }
 
-    /// Checks that a range lies in it.
+    /// Checks that a range is in it.
     fn expect(&self, address: u64, bytes: usize) -> Result<(), String> {
         let inside = address >= self.address && address + bytes as u64 <= self.address + self.bytes as u64;
-        if inside { Ok(()) } else { Err("a copy would go beyond its memory".to_owned()) }
+        if inside { Ok(()) } else { Err("a copy would exceed its memory".to_owned()) }
     }
 
-    /// Whether an address lies in it.
-    pub fn holds(&self, address: u64) -> bool {
+    /// Whether an address is in it.
+    pub fn contains(&self, address: u64) -> bool {
         address >= self.address && address < self.address + self.bytes as u64
     }
 
-    /// Copies bytes to an address in it, behind what is in the queue; they may be changed at once.
+    /// Copies bytes to an address in it, after all work of the stream. `from` may be reused at once.
     pub fn write(&self, address: u64, from: &[u8]) -> Result<(), String> {
         self.expect(address, from.len())?;
         self.gpu.adopt()?;
-        // SAFETY: the range lies in this memory. From memory that is not page-locked the driver has copied all bytes when it returns.
+        // SAFETY: the range is in this memory. The driver returns after it has read memory that is not
+        // page-locked.
         check("bytes cannot be copied to the GPU", unsafe {
             sys::cuMemcpyHtoDAsync_v2(address, from.as_ptr().cast(), from.len(), self.gpu.stream)
         })
     }
 
-    /// Waits for the queue and copies bytes of an address in it.
+    /// Waits for the stream and copies bytes from an address in it.
     pub fn read(&self, address: u64, to: &mut [u8]) -> Result<(), String> {
         self.expect(address, to.len())?;
         self.gpu.adopt()?;
-        // SAFETY: the range lies in this memory; `to` is not given back before the queue is empty.
+        // SAFETY: the range is in this memory; `to` is borrowed until the stream is empty.
         check("bytes cannot be copied from the GPU", unsafe {
             sys::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), address, to.len(), self.gpu.stream)
         })?;
@@ -277,30 +285,30 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.address != 0 && self.gpu.wait().is_ok() {
-            // SAFETY: it was allocated and is freed once, when nothing in the queue uses it.
+            // SAFETY: it was allocated and is freed once, when no work of the stream uses it.
             let _ = unsafe { sys::cuMemFree_v2(self.address) };
         }
     }
 }
 
-/// Memory of the process that the GPU reads by itself: page-locked.
+/// Page-locked memory of the process, which the GPU can read directly.
 pub(crate) struct Pinned {
     gpu: Arc<Gpu>,
     pointer: *mut u8,
     bytes: usize,
-    /// When the last copy from it had been made.
+    /// Reached when the last copy from it is complete.
     copied: Event,
     copying: bool,
 }
 
-// SAFETY: it belongs to no thread.
+// SAFETY: it may be used from every thread.
 unsafe impl Send for Pinned {}
 
 impl Pinned {
     pub fn new(gpu: &Arc<Gpu>, bytes: usize) -> Result<Self, String> {
         let copied = Event::new(gpu)?;
         let mut pointer = ptr::null_mut();
-        // SAFETY: the pointer is to a pointer; at least a byte is asked for.
+        // SAFETY: the pointer is to a pointer; at least one byte is allocated.
         check("no memory can be page-locked", unsafe {
             sys::cuMemHostAlloc(&raw mut pointer, bytes.max(1), 0)
         })?;
@@ -311,7 +319,7 @@ impl Pinned {
         self.bytes
     }
 
-    /// Takes bytes over and begins to copy them to an address in `to`, in the second queue.
+    /// Copies bytes into this memory and begins to copy them to an address in `to`, in the copy stream.
     pub fn send(&mut self, from: &[u8], to: &Memory, address: u64) -> Result<(), String> {
         to.expect(address, from.len())?;
         if from.len() > self.bytes {
@@ -319,31 +327,35 @@ impl Pinned {
         }
         self.gpu.adopt()?;
         if self.copying {
-            // What was taken over before must be gone.
+            // The previous copy from this memory must be complete.
             self.copied.wait()?;
         }
-        // SAFETY: the memory has `bytes` bytes, which nothing else uses: the last copy from it has been made.
+        // SAFETY: the memory has `bytes` bytes, which nothing else uses: the previous copy from it is
+        // complete.
         unsafe { std::slice::from_raw_parts_mut(self.pointer, from.len()) }.copy_from_slice(from);
-        // SAFETY: source and target are as large as that; the source is changed and freed only when the copy has been made.
+        // SAFETY: source and target have `from.len()` bytes; the source is changed and freed only after the
+        // copy.
         check("bytes cannot be copied to the GPU", unsafe {
-            sys::cuMemcpyHtoDAsync_v2(address, self.pointer.cast(), from.len(), self.gpu.beside)
+            sys::cuMemcpyHtoDAsync_v2(address, self.pointer.cast(), from.len(), self.gpu.copy_stream)
         })?;
         // SAFETY: both live.
-        check("a mark cannot be set", unsafe {
-            sys::cuEventRecordWithFlags(self.copied.event, self.gpu.beside, 0)
+        check("an event cannot be recorded", unsafe {
+            sys::cuEventRecordWithFlags(self.copied.event, self.gpu.copy_stream, 0)
         })?;
         self.copying = true;
         Ok(())
     }
 
-    /// Has the first queue wait for the last copy.
+    /// Lets the stream wait for the last copy.
     pub fn await_copy(&self) -> Result<(), String> {
         if !self.copying {
             return Ok(());
         }
         self.gpu.adopt()?;
         // SAFETY: both live.
-        check("a queue cannot wait", unsafe { sys::cuStreamWaitEvent(self.gpu.stream, self.copied.event, 0) })
+        check("the stream cannot wait", unsafe {
+            sys::cuStreamWaitEvent(self.gpu.stream, self.copied.event, 0)
+        })
     }
 }
 
@@ -356,7 +368,7 @@ impl Drop for Pinned {
     }
 }
 
-/// Compiled code.
+/// A loaded module of machine code.
 pub(crate) struct Module {
     gpu: Arc<Gpu>,
     module: CUmodule,
@@ -371,14 +383,14 @@ impl Module {
     pub fn load(gpu: &Arc<Gpu>, code: &[u8]) -> Result<Self, String> {
         gpu.adopt()?;
         let mut module = ptr::null_mut();
-        // SAFETY: `code` is a whole cubin, which says its own length.
+        // SAFETY: `code` is a whole cubin, which contains its own length.
         check("compiled code cannot be loaded", unsafe {
             sys::cuModuleLoadData(&raw mut module, code.as_ptr().cast())
         })?;
         Ok(Self { gpu: Arc::clone(gpu), module })
     }
 
-    /// A kernel of it.
+    /// A kernel, by its name.
     pub fn function(&self, name: &str) -> Result<usize, String> {
         let text = CString::new(name).map_err(|_| "a kernel's name holds a zero byte".to_owned())?;
         let mut function = ptr::null_mut();
@@ -394,13 +406,13 @@ impl Module {
 impl Drop for Module {
     fn drop(&mut self) {
         if self.gpu.wait().is_ok() {
-            // SAFETY: it was loaded and is unloaded once, when nothing in the queue uses it.
+            // SAFETY: it was loaded and is unloaded once, when no work of the stream uses it.
             let _ = unsafe { sys::cuModuleUnload(self.module) };
         }
     }
 }
 
-/// A mark in the queue: when it was reached.
+/// An event of a stream, which notes when it was reached.
 pub(crate) struct Event {
     gpu: Arc<Gpu>,
     event: CUevent,
@@ -413,17 +425,17 @@ impl Event {
     pub fn new(gpu: &Arc<Gpu>) -> Result<Self, String> {
         gpu.adopt()?;
         let mut event = ptr::null_mut();
-        // SAFETY: the pointer is to an event; 0 asks for one that looks at the time.
-        check("a mark cannot be made", unsafe { sys::cuEventCreate(&raw mut event, 0) })?;
+        // SAFETY: the pointer is to an event; 0 asks for an event with a time.
+        check("an event cannot be created", unsafe { sys::cuEventCreate(&raw mut event, 0) })?;
         Ok(Self { gpu: Arc::clone(gpu), event })
     }
 
-    /// Puts it into the queue. In a queue that is being recorded it becomes a part of the recording.
-    pub fn record(&self, recording: bool) -> Result<(), String> {
+    /// Records it in the stream; while the stream is being captured, as a node of the graph.
+    pub fn record(&self, capturing: bool) -> Result<(), String> {
         use sys::CUevent_record_flags_enum::{CU_EVENT_RECORD_DEFAULT, CU_EVENT_RECORD_EXTERNAL};
-        let flags = if recording { CU_EVENT_RECORD_EXTERNAL } else { CU_EVENT_RECORD_DEFAULT };
+        let flags = if capturing { CU_EVENT_RECORD_EXTERNAL } else { CU_EVENT_RECORD_DEFAULT };
         // SAFETY: event and stream live; the flag is one of the two.
-        check("a mark cannot be set", unsafe {
+        check("an event cannot be recorded", unsafe {
             sys::cuEventRecordWithFlags(self.event, self.gpu.stream, flags as u32)
         })
     }
@@ -435,11 +447,11 @@ impl Event {
         check("the GPU stopped", unsafe { sys::cuEventSynchronize(self.event) })
     }
 
-    /// Nanoseconds from an earlier one to this one; both were reached.
+    /// Nanoseconds from an earlier event to this one; both must have been reached.
     pub fn since(&self, earlier: &Self) -> Result<u64, String> {
         let mut milliseconds = 0.0_f32;
         // SAFETY: both events live, the pointer is to a float.
-        check("a mark was not reached", unsafe {
+        check("an event was not reached", unsafe {
             sys::cuEventElapsedTime_v2(&raw mut milliseconds, earlier.event, self.event)
         })?;
         Ok((f64::from(milliseconds) * 1e6).round() as u64)
@@ -455,51 +467,53 @@ impl Drop for Event {
     }
 }
 
-/// A part of the queue that was recorded.
-pub(crate) struct Recording {
+/// A captured CUDA graph.
+pub(crate) struct CapturedGraph {
     gpu: Arc<Gpu>,
     graph: CUgraph,
     executable: CUgraphExec,
 }
 
 // SAFETY: as for `Gpu`.
-unsafe impl Send for Recording {}
+unsafe impl Send for CapturedGraph {}
 
-impl Recording {
-    /// Records what `enqueue` puts into the queue; nothing of it is run.
+impl CapturedGraph {
+    /// Captures what `enqueue` enqueues; nothing of it runs.
+    ///
+    /// # Errors
+    /// That of `enqueue`, or the driver's message.
     pub fn of<E: From<String>>(gpu: &Arc<Gpu>, enqueue: impl FnOnce() -> Result<(), E>) -> Result<Self, E> {
         gpu.adopt()?;
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        // SAFETY: the stream lives and is not being recorded: recordings are made here alone, and end below.
-        check("a queue cannot be recorded", unsafe { sys::cuStreamBeginCapture_v2(gpu.stream, mode) })?;
+        // SAFETY: the stream lives and is not being captured: captures begin only here, and end below.
+        check("the stream cannot be captured", unsafe { sys::cuStreamBeginCapture_v2(gpu.stream, mode) })?;
         let enqueued = enqueue();
-        let mut recording =
-            Self { gpu: Arc::clone(gpu), graph: ptr::null_mut(), executable: ptr::null_mut() };
-        // SAFETY: the stream is being recorded; the pointer is to a graph.
-        let ended = unsafe { sys::cuStreamEndCapture(gpu.stream, &raw mut recording.graph) };
+        let mut captured = Self { gpu: Arc::clone(gpu), graph: ptr::null_mut(), executable: ptr::null_mut() };
+        // SAFETY: the stream is being captured; the pointer is to a graph.
+        let ended = unsafe { sys::cuStreamEndCapture(gpu.stream, &raw mut captured.graph) };
         enqueued?;
-        check("a queue was not recorded", ended)?;
+        check("the stream was not captured", ended)?;
         // SAFETY: the graph was made by the capture.
-        check("a recorded queue cannot be launched", unsafe {
-            sys::cuGraphInstantiateWithFlags(&raw mut recording.executable, recording.graph, 0)
+        check("the captured graph cannot be instantiated", unsafe {
+            sys::cuGraphInstantiateWithFlags(&raw mut captured.executable, captured.graph, 0)
         })?;
-        Ok(recording)
+        Ok(captured)
     }
 
-    /// Puts it into the queue.
+    /// Enqueues the whole graph.
     pub fn launch(&self) -> Result<(), String> {
         self.gpu.adopt()?;
         // SAFETY: both live.
-        check("a recorded queue was not launched", unsafe {
+        check("the captured graph cannot be launched", unsafe {
             sys::cuGraphLaunch(self.executable, self.gpu.stream)
         })
     }
 }
 
-impl Drop for Recording {
+impl Drop for CapturedGraph {
     fn drop(&mut self) {
         if self.gpu.wait().is_ok() {
-            // SAFETY: what was made is destroyed once, when nothing in the queue uses it.
+            // SAFETY: what was created is destroyed once, when no work of the stream uses it.
             unsafe {
                 if !self.executable.is_null() {
                     let _ = sys::cuGraphExecDestroy(self.executable);

@@ -1,11 +1,12 @@
 //! Finding the libraries.
 //!
-//! cudarc looks for them on the system's search path alone. Many machines have them elsewhere, most often in a Python environment: what is found
-//! there is loaded before, and the loader then knows it by its name.
+//! cudarc only uses the system's search path. Many machines have the libraries elsewhere, most often in a
+//! Python environment: these are loaded first, after which the dynamic loader finds them by name.
 
 use std::path::{Path, PathBuf};
 
-/// Names folders that hold the libraries, as `PATH` does; looked at before everything else.
+/// The environment variable that names folders with the libraries, separated as in `PATH`; searched instead
+/// of all others.
 pub const ENVIRONMENT: &str = "STRATUS_CUDA";
 
 /// A library that is loaded at run time.
@@ -13,11 +14,11 @@ pub const ENVIRONMENT: &str = "STRATUS_CUDA";
 pub enum Library {
     /// The driver: `libcuda.so.1`.
     Driver,
-    /// The compiler.
+    /// The compiler: `libnvrtc.so.*`.
     Nvrtc,
-    /// Matrix products.
+    /// Matrix products: `libcublas.so.*`.
     Cublas,
-    /// Convolutions.
+    /// Convolutions: `libcudnn.so.9`.
     Cudnn,
 }
 
@@ -25,7 +26,7 @@ impl Library {
     /// All of them, in the order in which they are looked for.
     pub const ALL: [Self; 4] = [Self::Driver, Self::Nvrtc, Self::Cublas, Self::Cudnn];
 
-    /// What people call it.
+    /// Its common name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -36,11 +37,11 @@ impl Library {
         }
     }
 
-    /// What its files' names begin with, newest first; what it needs itself comes before it.
+    /// How its files' names begin, newest first; its own dependencies come before it.
     fn files(self) -> &'static [&'static [&'static str]] {
         match self {
             Self::Driver => &[],
-            // The compiler asks for its other half by name, with a minor version in it.
+            // NVRTC loads its builtins by a name that includes the minor version.
             Self::Nvrtc => &[&["libnvrtc-builtins.so."], &["libnvrtc.so.13", "libnvrtc.so.12"]],
             Self::Cublas => {
                 &[&["libcublasLt.so.13", "libcublasLt.so.12"], &["libcublas.so.13", "libcublas.so.12"]]
@@ -53,7 +54,8 @@ impl Library {
     #[must_use]
     pub fn is_there(self) -> bool {
         preload();
-        // SAFETY: the functions open the library and look at nothing in it; its initialisers are those that any use of it would run.
+        // SAFETY: the functions only open the library; its initialisers are those that any use of it would
+        // run.
         unsafe {
             match self {
                 Self::Driver => cudarc::driver::sys::is_culib_present(),
@@ -65,19 +67,20 @@ impl Library {
     }
 }
 
-/// The folders that are looked at before the system's search path: those of [`ENVIRONMENT`] alone where it is set; CUDA's own; those of conda and of
-/// the Python environment at hand; `.deps/nvrtc/lib` above the program and the working folder.
+/// The folders that are searched before the system's search path. Where [`ENVIRONMENT`] is set, only its
+/// folders; else CUDA's own, those of conda and of the active Python environment, and `.deps/nvrtc/lib` in
+/// the ancestors of the program and of the working folder.
 #[must_use]
 pub fn folders() -> Vec<PathBuf> {
-    let of = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
     if let Some(named) = std::env::var_os(ENVIRONMENT) {
         return std::env::split_paths(&named).collect();
     }
     let mut folders = Vec::new();
-    folders.extend(["CUDA_HOME", "CUDA_PATH"].iter().filter_map(|name| Some(of(name)?.join("lib64"))));
+    folders.extend(["CUDA_HOME", "CUDA_PATH"].iter().filter_map(|name| Some(variable(name)?.join("lib64"))));
     folders.push(PathBuf::from("/usr/local/cuda/lib64"));
-    folders.extend(of("CONDA_PREFIX").map(|prefix| prefix.join("lib")));
-    for environment in ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|name| of(name)) {
+    folders.extend(variable("CONDA_PREFIX").map(|prefix| prefix.join("lib")));
+    for environment in ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|name| variable(name)) {
         // `lib/python3.12/site-packages/nvidia/cudnn/lib`
         let pythons = entries(&environment.join("lib")).filter(|path| names(path, "python3"));
         for python in pythons {
@@ -85,7 +88,7 @@ pub fn folders() -> Vec<PathBuf> {
             folders.extend(packages.map(|package| package.join("lib")).filter(|folder| folder.is_dir()));
         }
     }
-    // Where `make deps` puts the compiler, last: what came with the driver's CUDA knows its GPU.
+    // Where `make deps` puts NVRTC comes last: one that came with the driver's CUDA knows the GPU better.
     let program = std::env::current_exe().ok();
     let working = std::env::current_dir().ok();
     for folder in program.iter().chain(&working).flat_map(|path| path.ancestors()) {
@@ -123,8 +126,8 @@ fn preload() {
                 folders.iter().flat_map(move |folder| entries(folder).filter(move |path| names(path, name)))
             });
             for path in paths.filter(|path| path.is_file()) {
-                // SAFETY: the initialisers of NVIDIA's libraries are what any use of them would run; the library stays loaded to the end, as the
-                // handle is forgotten.
+                // SAFETY: the initialisers of NVIDIA's libraries are what any use of them would run. The
+                // handle is forgotten, so the library is never unloaded.
                 if let Ok(library) = unsafe { Opened::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) } {
                     std::mem::forget(library);
                     break;
@@ -134,7 +137,7 @@ fn preload() {
     });
 }
 
-/// Elsewhere they are found by the system's search path alone.
+/// On other systems only the search path is used.
 #[cfg(not(unix))]
 fn preload() {}
 

@@ -1,7 +1,9 @@
-//! The CUDA driver, NVRTC, cuDNN and cuBLAS, loaded at run time through cudarc's declarations: none of them is needed to build.
+//! The CUDA driver, NVRTC, cuDNN and cuBLAS, loaded at run time through cudarc's declarations: none of them
+//! is needed to build.
 //!
-//! Everything here is wrapped in types that release what they hold and keep alive what they need. All work of a GPU goes into one queue (stream).
-#![allow(unsafe_code)] // The one room for calls into the libraries; each block says why it is sound.
+//! Each handle is wrapped in a type that releases it and keeps alive what it needs. All work of a GPU goes
+//! into one stream, but for the copies of inputs, which have a second one.
+#![allow(unsafe_code)] // Calls into the libraries; each block says why it is sound.
 
 pub(crate) mod cublas;
 pub(crate) mod cudnn;

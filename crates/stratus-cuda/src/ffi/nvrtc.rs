@@ -1,4 +1,4 @@
-//! NVRTC: CUDA C to machine code.
+//! NVRTC: compiles CUDA C to machine code.
 
 use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
 use std::ffi::{CString, c_char};
@@ -7,7 +7,7 @@ use std::ptr;
 /// `major.minor`.
 ///
 /// # Errors
-/// What the library said.
+/// The library's message.
 pub(crate) fn version() -> Result<String, String> {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: both point to ints.
@@ -19,15 +19,15 @@ struct Program(nvrtcProgram);
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // SAFETY: it was created and is destroyed once. That it cannot be destroyed leaves memory behind, no more.
+        // SAFETY: it was created and is destroyed once. A failure leaks memory, no more.
         let _ = unsafe { sys::nvrtcDestroyProgram(&raw mut self.0) };
     }
 }
 
-/// Compiles a text for an architecture, as `sm_90`; returns the machine code.
+/// Compiles a text for an architecture, as `sm_90`, to machine code (a cubin). `name` stands in messages.
 ///
 /// # Errors
-/// What the compiler said of the text.
+/// The compiler's messages.
 pub(crate) fn compile(text: &str, name: &str, architecture: &str) -> Result<Vec<u8>, String> {
     let text = c_string(text)?;
     let file = c_string(name)?;

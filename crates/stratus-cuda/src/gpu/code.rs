@@ -1,30 +1,38 @@
-//! The machine code of our kernels, kept from process to process.
+//! Compiles native kernels to machine code, with a cache on disk.
 
 use crate::ffi::nvrtc;
 use crate::processor::Source;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
-/// Compiles our kernels for one compute capability.
+/// Compiles native kernels for one compute capability.
 pub(crate) struct Compiler {
     /// As 90 for 9.0.
     capability: u32,
-    /// The library's version, which the machine code depends on.
+    /// NVRTC's version, which the machine code depends on.
     version: String,
+    /// The folder of `FILE-HASH.cubin` files, where code is cached.
     cache: Option<PathBuf>,
 }
 
 impl Compiler {
+    /// A compiler for a compute capability, as 90 for 9.0.
+    ///
+    /// # Errors
+    /// NVRTC's message.
     pub fn new(capability: u32, cache: Option<PathBuf>) -> Result<Self, String> {
         Ok(Self { capability, version: nvrtc::version()?, cache })
     }
 
-    /// What it compiles for.
+    /// The compute capability that it compiles for.
     pub fn capability(&self) -> u32 {
         self.capability
     }
 
-    /// The machine code of a source, and whether it was kept from before: such may be damaged.
+    /// The machine code of a source, and whether it comes from the cache, where it may be damaged.
+    ///
+    /// # Errors
+    /// The compiler's messages.
     pub fn code(&self, source: &Source) -> Result<(Vec<u8>, bool), String> {
         let text = source.text();
         match self.file(source, &text).and_then(|path| std::fs::read(path).ok()) {
@@ -33,7 +41,10 @@ impl Compiler {
         }
     }
 
-    /// Compiles a source, whatever was kept.
+    /// Compiles a source without a look into the cache, and caches the result.
+    ///
+    /// # Errors
+    /// The compiler's messages.
     pub fn compile(&self, source: &Source) -> Result<Vec<u8>, String> {
         self.compile_text(source, &source.text())
     }
@@ -41,8 +52,8 @@ impl Compiler {
     fn compile_text(&self, source: &Source, text: &str) -> Result<Vec<u8>, String> {
         let code = nvrtc::compile(text, source.file, &source.architecture(self.capability))?;
         if let Some(path) = self.file(source, text) {
-            // A cache is a cache: without it the next process compiles again.
-            let _ = keep(&path, &code);
+            // Where nothing can be cached, the next process compiles again.
+            let _ = write_atomically(&path, &code);
         }
         Ok(code)
     }
@@ -56,7 +67,7 @@ impl Compiler {
 }
 
 /// Writes a file so that a reader never sees half of it.
-fn keep(path: &Path, code: &[u8]) -> std::io::Result<()> {
+fn write_atomically(path: &Path, code: &[u8]) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }

@@ -1,55 +1,66 @@
 //! The memory of a session on a GPU, and the running of its programs.
 //!
-//! The first run of a program puts its steps into the queue one by one, so that the libraries load what they need; the second one records them, and from
-//! then on the recording is launched as a whole: what a step costs the processor no longer counts. Between steps stand marks, which tell when they were
-//! reached and do not hold the queue up.
+//! ```text
+//! run 1   enqueues the steps one by one, so that the libraries load their kernels
+//! run 2   captures the steps as a CUDA graph, and launches it
+//! run 3…  launches the graph as a whole, so that the host's time per step no longer counts
+//! ```
 //!
-//! What a library does for the first time may be nothing that can be recorded. Then the steps are put into the queue once more one by one, which leaves
-//! less to be done for the first time, and the next run is recorded.
+//! An event before the first step and one after each step give the times of steps, without holding the stream
+//! up.
+//!
+//! Initialisation inside a library may not be captured. Where a capture fails, that run enqueues its steps
+//! one by one, which completes more of the initialisation, and the next run captures again.
 
-use crate::ffi::driver::{Event, Gpu, Memory, Pinned, Recording};
+use crate::ffi::driver::{CapturedGraph, Event, Gpu, Memory, Pinned};
 use std::collections::HashMap;
 use std::sync::Arc;
 use stratus_engine::device::{DeviceTime, Marks, Run};
 use stratus_engine::{Device, EngineError};
 
-/// A GPU that a session has its memory on.
+/// The GPU that a session runs on.
 pub(crate) struct GpuDevice {
     gpu: Arc<Gpu>,
     memory: Vec<Memory>,
-    programs: HashMap<Key, Program>,
-    /// Before and behind the copies of the inputs, or the wait for them.
+    programs: HashMap<GraphKey, ProgramState>,
+    /// Before and after the copies of the inputs, or the wait for them.
     copies: [Event; 2],
-    /// What inputs are copied through: for each buffer images and labels.
+    /// Page-locked memory that inputs are copied through: `[buffer][images, labels]`.
     pinned: [[Option<Pinned>; 2]; 2],
-    launched: Option<Key>,
+    /// The run that was launched last.
+    launched: Option<GraphKey>,
 }
 
-/// What a recording was made for.
+/// What a CUDA graph is captured for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Key {
+struct GraphKey {
     program: usize,
-    /// Which buffer it reads its inputs from.
+    /// The buffer that it reads its inputs from.
     buffer: usize,
     /// Whether its steps are timed.
     timed: bool,
 }
 
-/// What is known of a program that was run.
+/// The state of a program that was run before.
 #[derive(Default)]
-struct Program {
-    /// The first mark stands before the first step, each other one behind a step.
-    marks: Vec<Event>,
+struct ProgramState {
+    /// The first event is before the first step, each other one after a step.
+    events: Vec<Event>,
+    /// The slot of each step's time.
     slots: Vec<usize>,
-    recording: Option<Recording>,
-    /// How many recordings came to nothing.
-    refused: u32,
+    graph: Option<CapturedGraph>,
+    /// Captures that failed.
+    failed_captures: u32,
 }
 
-/// How many recordings of a program may come to nothing before that is an error.
-const MOST_REFUSED: u32 = 3;
+/// Failed captures of a program before the next failure is an error.
+const MOST_FAILED_CAPTURES: u32 = 3;
 
 impl GpuDevice {
+    /// A device without memory yet.
+    ///
+    /// # Errors
+    /// The driver's message.
     pub fn new(gpu: &Arc<Gpu>) -> Result<Self, String> {
         let copies = [Event::new(gpu)?, Event::new(gpu)?];
         Ok(Self {
@@ -66,7 +77,7 @@ impl GpuDevice {
         EngineError::Device { device: self.gpu.name.clone(), reason }
     }
 
-    /// Begins to copy bytes to the device, beside the queue.
+    /// Begins to copy bytes to the device, in the copy stream.
     fn send(&mut self, buffer: usize, slot: usize, address: u64, bytes: &[u8]) -> Result<(), EngineError> {
         let failed = |reason: String| EngineError::Device { device: self.gpu.name.clone(), reason };
         let pinned = &mut self.pinned[buffer][slot];
@@ -74,43 +85,44 @@ impl GpuDevice {
             *pinned = Some(Pinned::new(&self.gpu, bytes.len()).map_err(failed)?);
         }
         let Some(pinned) = pinned else { return Ok(()) };
-        let memory = holding(&self.memory, address).map_err(failed)?;
+        let memory = containing(&self.memory, address).map_err(failed)?;
         pinned.send(bytes, memory, address).map_err(failed)
     }
 }
 
-/// The memory that an address lies in.
-fn holding(memory: &[Memory], address: u64) -> Result<&Memory, String> {
-    let found = memory.iter().find(|memory| memory.holds(address));
-    found.ok_or_else(|| "an address lies in no memory of the session".to_owned())
+/// The allocation that contains an address.
+fn containing(memory: &[Memory], address: u64) -> Result<&Memory, String> {
+    let found = memory.iter().find(|memory| memory.contains(address));
+    found.ok_or_else(|| "an address is in no allocation of the session".to_owned())
 }
 
-/// Sets marks behind steps, or none where no time is asked for.
-struct Setter<'a> {
+/// Records the events between steps, where steps are timed.
+struct EventRecorder<'a> {
     gpu: &'a Arc<Gpu>,
-    program: &'a mut Program,
+    program: &'a mut ProgramState,
+    /// The next event of `program`.
     next: usize,
     timed: bool,
-    recording: bool,
+    capturing: bool,
 }
 
-impl Setter<'_> {
-    fn set(&mut self) -> Result<(), String> {
+impl EventRecorder<'_> {
+    fn record(&mut self) -> Result<(), String> {
         if !self.timed {
             return Ok(());
         }
-        if self.next == self.program.marks.len() {
-            self.program.marks.push(Event::new(self.gpu)?);
+        if self.next == self.program.events.len() {
+            self.program.events.push(Event::new(self.gpu)?);
         }
-        self.program.marks[self.next].record(self.recording)?;
+        self.program.events[self.next].record(self.capturing)?;
         self.next += 1;
         Ok(())
     }
 }
 
-impl Marks for Setter<'_> {
+impl Marks for EventRecorder<'_> {
     fn mark(&mut self, slot: usize) -> Result<(), EngineError> {
-        self.set().map_err(|reason| EngineError::Device { device: self.gpu.name.clone(), reason })?;
+        self.record().map_err(|reason| EngineError::Device { device: self.gpu.name.clone(), reason })?;
         if self.timed {
             self.program.slots.push(slot);
         }
@@ -118,12 +130,12 @@ impl Marks for Setter<'_> {
     }
 }
 
-/// An error on its way out of a recording.
-struct Failure(EngineError);
+/// An error during a capture.
+struct CaptureError(EngineError);
 
-impl From<String> for Failure {
+impl From<String> for CaptureError {
     fn from(reason: String) -> Self {
-        Self(EngineError::Device { device: "the GPU's queue".to_owned(), reason })
+        Self(EngineError::Device { device: "the GPU's stream".to_owned(), reason })
     }
 }
 
@@ -143,7 +155,7 @@ impl Device for GpuDevice {
         if bytes.is_empty() {
             return Ok(());
         }
-        holding(&self.memory, address)
+        containing(&self.memory, address)
             .and_then(|memory| memory.write(address, bytes))
             .map_err(|reason| self.failed(reason))
     }
@@ -152,7 +164,7 @@ impl Device for GpuDevice {
         if bytes.is_empty() {
             return Ok(());
         }
-        holding(&self.memory, address)
+        containing(&self.memory, address)
             .and_then(|memory| memory.read(address, bytes))
             .map_err(|reason| self.failed(reason))
     }
@@ -173,9 +185,9 @@ impl Device for GpuDevice {
         if timed {
             self.copies[0].record(false).map_err(failed)?;
         }
-        let given = inputs.iter().any(|(_, bytes)| !bytes.is_empty());
+        let has_inputs = inputs.iter().any(|(_, bytes)| !bytes.is_empty());
         self.stage(buffer, inputs)?;
-        if given || is_staged {
+        if has_inputs || is_staged {
             for pinned in self.pinned[buffer].iter().flatten() {
                 pinned.await_copy().map_err(failed)?;
             }
@@ -183,34 +195,36 @@ impl Device for GpuDevice {
         if timed {
             self.copies[1].record(false).map_err(failed)?;
         }
-        let key = Key { program, buffer, timed };
+        let key = GraphKey { program, buffer, timed };
         let first = !self.programs.contains_key(&key);
-        let known = self.programs.entry(key).or_default();
-        if known.recording.is_none() {
-            let mut put = |known: &mut Program, recording: bool| {
-                known.slots.clear();
-                let mut setter = Setter { gpu: &gpu, program: known, next: 0, timed, recording };
-                setter.set()?;
-                enqueue(&mut setter).map_err(Failure)
+        let state = self.programs.entry(key).or_default();
+        if state.graph.is_none() {
+            let mut enqueue_steps = |state: &mut ProgramState, capturing: bool| {
+                state.slots.clear();
+                let mut events = EventRecorder { gpu: &gpu, program: state, next: 0, timed, capturing };
+                events.record()?;
+                enqueue(&mut events).map_err(CaptureError)
             };
-            let recording = match first {
+            let graph = match first {
                 true => None,
-                false => match Recording::of(&gpu, || put(known, true)) {
-                    Ok(recording) => Some(recording),
-                    Err(Failure(error)) if known.refused == MOST_REFUSED => return Err(error),
+                false => match CapturedGraph::of(&gpu, || enqueue_steps(state, true)) {
+                    Ok(graph) => Some(graph),
+                    Err(CaptureError(error)) if state.failed_captures == MOST_FAILED_CAPTURES => {
+                        return Err(error);
+                    }
                     Err(_) => {
-                        known.refused += 1;
+                        state.failed_captures += 1;
                         None
                     }
                 },
             };
-            match recording {
-                Some(recording) => known.recording = Some(recording),
-                None => put(known, false).map_err(|Failure(error)| error)?,
+            match graph {
+                Some(graph) => state.graph = Some(graph),
+                None => enqueue_steps(state, false).map_err(|CaptureError(error)| error)?,
             }
         }
-        if let Some(recording) = &known.recording {
-            recording.launch().map_err(failed)?;
+        if let Some(graph) = &state.graph {
+            graph.launch().map_err(failed)?;
         }
         self.launched = Some(key);
         Ok(())
@@ -222,8 +236,8 @@ impl Device for GpuDevice {
         let Some(key) = self.launched.take().filter(|key| key.timed) else {
             return Ok(DeviceTime::default());
         };
-        let Some(known) = self.programs.get(&key) else { return Ok(DeviceTime::default()) };
-        for (pair, &slot) in known.marks.windows(2).zip(&known.slots) {
+        let Some(state) = self.programs.get(&key) else { return Ok(DeviceTime::default()) };
+        for (pair, &slot) in state.events.windows(2).zip(&state.slots) {
             time(slot, pair[1].since(&pair[0]).map_err(failed)?);
         }
         Ok(DeviceTime { copies: self.copies[1].since(&self.copies[0]).map_err(failed)? })

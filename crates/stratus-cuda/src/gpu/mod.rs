@@ -1,4 +1,5 @@
-//! A GPU as what compiles and launches our kernels, and as the device that a session runs on.
+//! A GPU as the processor that compiles and launches native kernels, and as the device that a session runs
+//! on.
 
 mod code;
 mod device;

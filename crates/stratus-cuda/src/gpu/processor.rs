@@ -1,4 +1,4 @@
-//! Compiles our kernels for a GPU and launches them there.
+//! Compiles native kernels for a GPU and launches them there.
 
 use super::code::Compiler;
 use crate::ffi::driver::{Gpu, Module};
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The machine code of our kernels on a GPU.
+/// A GPU as a processor, with the modules loaded so far.
 pub(crate) struct GpuProcessor {
     gpu: Arc<Gpu>,
     compiler: Compiler,
@@ -15,16 +15,21 @@ pub(crate) struct GpuProcessor {
 }
 
 impl GpuProcessor {
+    /// A processor for a GPU; compiled kernels are cached in the folder `cache`.
+    ///
+    /// # Errors
+    /// NVRTC's message.
     pub fn new(gpu: &Arc<Gpu>, cache: Option<PathBuf>) -> Result<Self, String> {
         let [major, minor] = gpu.capability;
         let compiler = Compiler::new(10 * major + minor, cache)?;
         Ok(Self { gpu: Arc::clone(gpu), compiler, modules: Mutex::default() })
     }
 
+    /// Loads the module of a source. One from the cache that does not load is compiled anew.
     fn load(&self, source: &Source) -> Result<Module, String> {
-        let (code, kept) = self.compiler.code(source)?;
+        let (code, cached) = self.compiler.code(source)?;
         match Module::load(&self.gpu, &code) {
-            Err(_) if kept => Module::load(&self.gpu, &self.compiler.compile(source)?),
+            Err(_) if cached => Module::load(&self.gpu, &self.compiler.compile(source)?),
             loaded => loaded,
         }
     }
@@ -37,7 +42,7 @@ impl Processor for GpuProcessor {
             let module = self.load(source)?;
             modules.insert(source.clone(), module);
         }
-        let module = modules.get(source).ok_or("compiled code was lost")?;
+        let module = modules.get(source).ok_or("a loaded module is missing")?;
         module.function(name).map(Function)
     }
 

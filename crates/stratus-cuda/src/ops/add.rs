@@ -1,15 +1,20 @@
 //! The sum of two values, where it could not be fused.
 
-use super::convert::{alike, check_types, elementwise};
-use super::{Maker, OnGpu, Operand, long};
-use crate::processor::{Argument, Made};
+use super::convert::{check_types, common_element_count, elementwise};
+use super::{KernelBuilder, OnGpu, Operand, long};
+use crate::processor::{Argument, Implementation};
 use stratus_engine::ops::AddForward;
 
 impl OnGpu for AddForward {
-    fn make(&self, operands: &[Operand], counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         check_types(operands)?;
-        let count = alike(operands)?;
-        // With one input both are the same.
+        let count = common_element_count(operands)?;
+        // With one input, both summands are the same.
         let (second, y) = (counts[0] - 1, counts[0]);
         let (source, vector) =
             elementwise(operands[0].dtype(), operands[second].dtype(), operands[y].dtype(), count);
@@ -17,6 +22,10 @@ impl OnGpu for AddForward {
         let relu = Argument::Int(i32::from(self.relu));
         let arguments = addresses.into_iter().chain([long(count), relu]).collect();
         let name = if self.relu { "add_relu" } else { "add" };
-        Ok(Made::of(name, vec![maker.spread(&source, "add", count / vector, arguments)?], 0))
+        Ok(Implementation::native(
+            name,
+            vec![builder.grid_stride(&source, "add", count / vector, arguments)?],
+            0,
+        ))
     }
 }

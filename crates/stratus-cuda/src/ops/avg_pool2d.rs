@@ -1,29 +1,29 @@
-//! Average-pooling, over windows and to a given size.
+//! Average-pooling, over windows and to a given size (adaptive).
 
 use super::max_pool2d::{Sizes, Windows};
-use super::{Maker, OnGpu, Operand, int};
-use crate::processor::{Argument, Made, Shape};
+use super::{KernelBuilder, OnGpu, Operand, int};
+use crate::processor::{Argument, Implementation, Shape};
 use stratus_engine::ops::{Averages, AvgPoolBackward, AvgPoolForward};
 
-/// Vectors of channels that a block averages over whole maps, and its threads for each.
-const WHOLE: [u32; 2] = [32, 8];
+/// Threads of a block that averages whole maps: along the vectors of channels and along the pixels.
+const WHOLE_MAP_THREADS: [u32; 2] = [32, 8];
 
-/// The windows, and whether there are bins in their place and whether padding counts.
+/// The windows; whether they are bins of adaptive pooling, and whether padding counts.
 fn windows(averages: &Averages) -> (Windows, Option<[bool; 2]>) {
     match averages {
         Averages::Windows(pool) => (
             Windows { kernel: pool.kernel, stride: pool.stride, padding: pool.padding },
             Some([false, pool.count_include_pad]),
         ),
-        // Bins follow from the sizes alone.
+        // The kernel computes bins from the sizes.
         Averages::Bins(_) => {
             (Windows { kernel: [1; 2], stride: [1; 2], padding: [0; 2] }, Some([true, false]))
         }
     }
 }
 
-/// By how much the sum over a map is divided, where one output averages all of it.
-fn whole(averages: &Averages, sizes: &Sizes) -> Option<usize> {
+/// The divisor of the sum over a whole map, where one output averages all of it.
+fn whole_map_divisor(averages: &Averages, sizes: &Sizes) -> Option<usize> {
     let [vertical, horizontal] = [0, 1].map(|axis| averages.stretch(axis, 0, sizes.image[axis]));
     let is_whole = sizes.pooled == [1, 1]
         && vertical.pixels == (0..sizes.image[0])
@@ -32,37 +32,51 @@ fn whole(averages: &Averages, sizes: &Sizes) -> Option<usize> {
 }
 
 impl OnGpu for AvgPoolForward {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let (x, y) = (&operands[0], &operands[1]);
         let sizes = Sizes::of(x, y)?;
         let (windows, kind) = windows(&self.averages);
         let (items, source) = sizes.items(sizes.pooled, x, windows, kind);
         let mut arguments = vec![Argument::Operand(0), Argument::Operand(1)];
         let pixels = sizes.image.iter().product();
-        let launch = if let Some(divisor) = whole(&self.averages, &sizes).filter(|_| pixels > 1) {
-            let chunks = sizes.groups().div_ceil(WHOLE[0] as usize);
+        let launch = if let Some(divisor) = whole_map_divisor(&self.averages, &sizes).filter(|_| pixels > 1) {
+            let chunks = sizes.groups().div_ceil(WHOLE_MAP_THREADS[0] as usize);
             let share = Argument::Float((1.0 / divisor as f64) as f32);
             arguments.extend([int(sizes.groups())?, int(chunks)?, int(pixels)?, share]);
             let grid = u32::try_from(sizes.batch * chunks).map_err(|error| error.to_string())?;
-            let shape = Shape { grid: [grid, 1, 1], block: [WHOLE[0], WHOLE[1], 1], shared: 0 };
-            maker.launch(&source, "avg_pool_whole", shape, arguments)?
+            let shape = Shape {
+                grid: [grid, 1, 1],
+                block: [WHOLE_MAP_THREADS[0], WHOLE_MAP_THREADS[1], 1],
+                shared: 0,
+            };
+            builder.launch(&source, "avg_pool_whole", shape, arguments)?
         } else {
             arguments.extend(sizes.arguments(items)?);
-            maker.spread(&source, "avg_pool_forward", items, arguments)?
+            builder.grid_stride(&source, "avg_pool_forward", items, arguments)?
         };
-        Ok(Made::of("avg_pool", vec![launch], 0))
+        Ok(Implementation::native("avg_pool", vec![launch], 0))
     }
 }
 
 impl OnGpu for AvgPoolBackward {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let (dy, dx) = (&operands[0], &operands[1]);
         let sizes = Sizes::of(dx, dy)?;
         let (windows, kind) = windows(&self.averages);
         let (items, source) = sizes.items(sizes.image, dx, windows, kind);
         let mut arguments = vec![Argument::Operand(0), Argument::Operand(1)];
         arguments.extend(sizes.arguments(items)?);
-        let launch = maker.spread(&source, "avg_pool_backward", items, arguments)?;
-        Ok(Made::of("avg_pool_backward", vec![launch], 0))
+        let launch = builder.grid_stride(&source, "avg_pool_backward", items, arguments)?;
+        Ok(Implementation::native("avg_pool_backward", vec![launch], 0))
     }
 }

@@ -1,104 +1,127 @@
-//! Batch normalisation, alone or with the rectifier and the pooling behind it.
+//! Batch normalisation, alone or fused with the ReLU and the max-pooling after it.
 //!
-//! Kernels are bound by memory: each goes through its maps once. Sums over the batch are taken in two launches, see `source/batch_norm_sums.cu`.
+//! Kernels are bound by memory: each reads its maps once. A sum over the batch takes two launches, see
+//! `source/batch_norm_sums.cu`.
 
 mod maps;
 
-pub(super) use maps::{Maps, Shares};
+pub(super) use maps::{Maps, PartialSums};
 
-use super::{Maker, OnGpu, Operand};
-use crate::processor::{Argument, Launch, Made, Source};
+use super::{KernelBuilder, OnGpu, Operand};
+use crate::processor::{Argument, Implementation, Launch, Source};
 use stratus_engine::ops::{
     BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference,
     BatchNormInferenceBackward, BatchNormStatistics, FusedPool, KernelSpec, Parts,
 };
 use stratus_graph::ops::BatchNorm2d;
 
-/// What kernels take for epsilon where the inverse deviation itself is given.
-pub(super) const GIVEN: Argument = Argument::Float(-1.0);
+/// The epsilon that tells kernels that they get inverse deviations, not variances.
+pub(super) const INVERSE_DEVIATION_GIVEN: Argument = Argument::Float(-1.0);
 
-/// The operands from `first` on, so many of them.
+/// The addresses of `count` operands from `first` on.
 pub(super) fn addresses(first: usize, count: usize) -> impl Iterator<Item = Argument> {
     (first..first + count).map(Argument::Operand)
 }
 
-/// Adds up the shares of the sums that the gradients of the parameters are; `results` is the position of the first of these.
-pub(super) fn settle_gradients(
+/// Adds up the partial sums of the parameters' gradients; `results` is the position of the first of these
+/// gradients.
+pub(super) fn reduce_gradients(
     source: &Source,
-    shares: &Shares,
+    partial_sums: &PartialSums,
     inverse_deviation: usize,
     results: usize,
-    maker: &Maker<'_>,
+    builder: &KernelBuilder<'_>,
 ) -> Result<Launch, String> {
-    let mut arguments = shares.arguments.to_vec();
+    let mut arguments = partial_sums.arguments.to_vec();
     arguments.extend([Argument::Operand(inverse_deviation), Argument::IsFirstTile, Argument::IsLastTile]);
     arguments.extend(addresses(results, 3));
-    maker.launch(source, "batch_norm_settle_gradients", shares.shape, arguments)
+    builder.launch(source, "batch_norm_settle_gradients", partial_sums.shape, arguments)
 }
 
-/// Writes a normalised map, `(x, weight, bias, mean, spread) -> y, index?`.
+/// Writes a normalised map: `(x, weight, bias, mean, variance or inverse deviation) -> y, index?`.
 fn apply(
     (relu, pool, parts): (bool, Option<FusedPool>, Parts),
     channels: usize,
     epsilon: Argument,
     operands: &[Operand],
-    maker: &Maker<'_>,
+    builder: &KernelBuilder<'_>,
 ) -> Result<Launch, String> {
     let maps = Maps::new(channels, parts, &operands[0], &operands[5])?;
     let mut arguments = vec![maps.like_x(0), maps.like_y(5)];
     let Some(pool) = pool else {
         arguments.extend(addresses(1, 4).chain([epsilon]).chain(maps.extents()?));
-        let shape = maps.pass(maps.pixels_of_x(), maker);
-        return maker.launch(&maps.source("batch_norm", relu), "batch_norm_apply", shape, arguments);
+        let shape = maps.pass(maps.pixels_of_x(), builder);
+        return builder.launch(&maps.source("batch_norm", relu), "batch_norm_apply", shape, arguments);
     };
     let rows = maps.pixels_of_y();
     arguments.push(if operands.len() > 6 { Argument::Operand(6) } else { Argument::Null });
     arguments.extend(addresses(1, 4).chain([epsilon]).chain(maps.extents_of_pool(rows)?));
     let source = maps.source_of_pool(pool, relu);
-    maker.launch(&source, "batch_norm_pool_apply", maps.pass(rows, maker), arguments)
+    builder.launch(&source, "batch_norm_pool_apply", maps.pass(rows, builder), arguments)
 }
 
 impl OnGpu for BatchNormStatistics {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let BatchNorm2d { channels, epsilon, momentum } = self.norm;
         let parts = Parts { x: self.part, y: self.part };
         let maps = Maps::new(channels, parts, &operands[0], &operands[0])?;
         let (source, rows) = (maps.source("batch_norm_sums", false), maps.pixels_of_x());
         let [count, width, stride, _] = maps.extents()?;
         let arguments = vec![maps.like_x(0), count, width, stride];
-        let (launch, shares) = maps.sums((&source, "batch_norm_statistics"), rows, arguments, maker)?;
+        let (launch, partial_sums) =
+            maps.sums((&source, "batch_norm_statistics"), rows, arguments, builder)?;
         let numbers = [epsilon, momentum].map(|number| Argument::Double(f64::from(number)));
-        let mut arguments = shares.arguments.to_vec();
+        let mut arguments = partial_sums.arguments.to_vec();
         arguments.extend([Argument::Double(rows as f64), Argument::IsFirstTile, Argument::IsLastTile]);
         arguments.extend(numbers.into_iter().chain(addresses(1, 5)));
-        let settle = maker.launch(&source, "batch_norm_settle", shares.shape, arguments)?;
-        Ok(Made::of(self.name(), vec![launch, settle], shares.bytes))
+        let reduce = builder.launch(&source, "batch_norm_settle", partial_sums.shape, arguments)?;
+        Ok(Implementation::native(self.name(), vec![launch, reduce], partial_sums.bytes))
     }
 }
 
 impl OnGpu for BatchNormApply {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
-        let behind = (self.relu, self.pool, self.parts);
-        let launch = apply(behind, self.norm.channels, GIVEN, operands, maker)?;
-        Ok(Made::of(self.name(), vec![launch], 0))
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
+        let fused = (self.relu, self.pool, self.parts);
+        let launch = apply(fused, self.norm.channels, INVERSE_DEVIATION_GIVEN, operands, builder)?;
+        Ok(Implementation::native(self.name(), vec![launch], 0))
     }
 }
 
 impl OnGpu for BatchNormInference {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
-        let behind = (self.relu, self.pool, self.parts);
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
+        let fused = (self.relu, self.pool, self.parts);
         let epsilon = Argument::Float(self.norm.epsilon);
-        let launch = apply(behind, self.norm.channels, epsilon, operands, maker)?;
-        Ok(Made::of(self.name(), vec![launch], 0))
+        let launch = apply(fused, self.norm.channels, epsilon, operands, builder)?;
+        Ok(Implementation::native(self.name(), vec![launch], 0))
     }
 }
 
 impl OnGpu for BatchNormGradients {
-    fn make(&self, operands: &[Operand], counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let maps = Maps::new(self.norm.channels, self.parts, &operands[0], &operands[1])?;
         let source = maps.source("batch_norm_sums", self.relu);
         let mut arguments = vec![maps.like_x(0), maps.like_y(1)];
-        let (launch, shares) = if let Some(pool) = self.pool {
+        let (launch, partial_sums) = if let Some(pool) = self.pool {
             let FusedPool { window, .. } = pool;
             let overlap = pool.pool().stride[0] < window[0] || pool.pool().stride[1] < window[1];
             let (rows, name) = match overlap {
@@ -108,18 +131,23 @@ impl OnGpu for BatchNormGradients {
             arguments.extend([Argument::Operand(6), Argument::Operand(4)]);
             arguments.extend(maps.extents_of_pool(rows)?);
             let source = maps.source_of_pool(pool, self.relu);
-            maps.sums((&source, name), rows, arguments, maker)?
+            maps.sums((&source, name), rows, arguments, builder)?
         } else {
             arguments.extend(addresses(2, 4).chain(maps.extents()?));
-            maps.sums((&source, "batch_norm_gradients"), maps.pixels_of_x(), arguments, maker)?
+            maps.sums((&source, "batch_norm_gradients"), maps.pixels_of_x(), arguments, builder)?
         };
-        let settle = settle_gradients(&source, &shares, 5, counts[0], maker)?;
-        Ok(Made::of(self.name(), vec![launch, settle], shares.bytes))
+        let reduce = reduce_gradients(&source, &partial_sums, 5, counts[0], builder)?;
+        Ok(Implementation::native(self.name(), vec![launch, reduce], partial_sums.bytes))
     }
 }
 
 impl OnGpu for BatchNormBackwardData {
-    fn make(&self, operands: &[Operand], counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let maps = Maps::new(self.norm.channels, self.parts, &operands[0], &operands[1])?;
         let (rows, dx) = (maps.pixels_of_x(), counts[0]);
         let mut arguments = vec![maps.like_x(0), maps.like_y(1)];
@@ -133,33 +161,38 @@ impl OnGpu for BatchNormBackwardData {
         };
         arguments.push(gradient_at(&maps, dx, operands)?);
         arguments.extend(addresses(2, 6).chain([Argument::Tiles]).chain(extents));
-        let launch = maker.launch(&source, name, maps.pass(rows, maker), arguments)?;
-        Ok(Made::of(self.name(), vec![launch], 0))
+        let launch = builder.launch(&source, name, maps.pass(rows, builder), arguments)?;
+        Ok(Implementation::native(self.name(), vec![launch], 0))
     }
 }
 
 impl OnGpu for BatchNormInferenceBackward {
-    fn make(&self, operands: &[Operand], counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let maps = Maps::new(self.norm.channels, self.parts, &operands[0], &operands[1])?;
         let (rows, dx) = (maps.pixels_of_x(), gradient_at(&maps, counts[0], operands)?);
         let channels = addresses(2, 4).chain([Argument::Float(self.norm.epsilon)]);
-        let shape = maps.pass(rows, maker);
+        let shape = maps.pass(rows, builder);
         let launch = if let Some(pool) = self.pool {
             let mut arguments = vec![maps.like_y(1), Argument::Operand(6), dx];
             arguments.extend(channels.chain(maps.extents_of_pool(rows)?));
             let source = maps.source_of_pool(pool, self.relu);
-            maker.launch(&source, "batch_norm_pool_inference_backward", shape, arguments)?
+            builder.launch(&source, "batch_norm_pool_inference_backward", shape, arguments)?
         } else {
             let mut arguments = vec![maps.like_x(0), maps.like_y(1), dx];
             arguments.extend(channels.chain(maps.extents()?));
             let source = maps.source("batch_norm", self.relu);
-            maker.launch(&source, "batch_norm_inference_backward", shape, arguments)?
+            builder.launch(&source, "batch_norm_inference_backward", shape, arguments)?
         };
-        Ok(Made::of(self.name(), vec![launch], 0))
+        Ok(Implementation::native(self.name(), vec![launch], 0))
     }
 }
 
-/// The gradient of `x`, which lies as that does but has the type of the result's gradient.
+/// The gradient of `x`, with the layout of `x` and the type of the result's gradient.
 fn gradient_at(maps: &Maps, position: usize, operands: &[Operand]) -> Result<Argument, String> {
     let (dx, dy) = (&operands[position], &operands[1]);
     if dx.dtype() != dy.dtype() {

@@ -1,34 +1,47 @@
-//! Convolutions: by cuDNN, where there is one tap alone as matrix products by cuBLAS too, by our own kernels where those do better, and where nothing else
-//! applies by our own plain ones. The fastest is found by measuring, bias and rectifier included.
+//! Convolutions. The candidates, of which the fastest is found by measuring, bias and ReLU included:
+//!
+//! | implementation | where |
+//! |---|---|
+//! | cuDNN | everywhere: its best configurations that are deterministic and precise enough |
+//! | `cublas` | 1×1 convolutions, as matrix products |
+//! | `stratus:f32:…` (`f32.rs`) | f32 without TF32, sums more exact than cuDNN's |
+//! | `stratus:depthwise` (`depthwise.rs`) | one filter per channel |
+//! | `stratus:first:…` (`first_layer.rs`, `first_layer_gradient.rs`) | at most four channels, bf16 or f16 |
+//! | `stratus:tensor:…`, `stratus:wgmma:…` (`weight_gradient.rs`) | f32 weight gradients, bf16 or f16 maps |
+//! | `stratus:plain` | where nothing else applies, and in the emulation |
 
-use super::conv_f32;
-use super::conv_first::First;
-use super::conv_gradient;
+mod depthwise;
+mod f32;
+mod first_layer;
+mod first_layer_gradient;
+mod weight_gradient;
+
+use self::depthwise::Depthwise;
+use self::first_layer::FirstLayer;
 use super::convert::check_types;
-use super::depthwise::Depthwise;
 use super::linear::sum_rows;
-use super::{Maker, OnGpu, Operand, THREADS, int, long, vector};
+use super::{KernelBuilder, OnGpu, Operand, THREADS, int, long, vector};
 use crate::ffi::cublas::Product;
 use crate::ffi::cudnn::{Pass, Problem};
-use crate::library::{Candidate, Convolve, Multiply};
-use crate::processor::{AMPERE, Argument, Call, Launch, Made, Source};
+use crate::gpu_libraries::{ConvolutionCall, MatmulCall};
+use crate::processor::{AMPERE, Argument, Call, Implementation, Launch, Source};
 use stratus_engine::ops::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
 use stratus_graph::ops::Conv2d;
 
-/// How many configurations of cuDNN are looked at, and what each may need for itself.
+/// The most configurations of cuDNN that are measured, and the most bytes of workspace of each.
 const PLANS: usize = 6;
 const WORKSPACE: usize = 1 << 30;
 
-/// What our own kernel for any convolution is called.
+/// The name of the native kernel that computes any convolution, a thread per output element.
 const PLAIN: &str = "stratus:plain";
 
-/// A convolution's product with its operands: input, weight, output, or the gradient of one of them.
+/// One pass of a convolution, with its operands: input, weight, output, or the gradient of one of them.
 struct Convolution<'a> {
     conv: &'a Conv2d,
     pass: Pass,
     operands: [&'a Operand; 3],
     arguments: [Argument; 3],
-    /// What a forward one ends with.
+    /// Bias and ReLU, which only the forward pass has.
     bias: Option<(Argument, &'a Operand)>,
     relu: bool,
 }
@@ -36,15 +49,15 @@ struct Convolution<'a> {
 impl Convolution<'_> {
     fn problem(&self, tf32: bool) -> Result<Problem, String> {
         let [x, weight, y] = self.operands;
-        let of = |operand: &Operand| {
+        let shape = |operand: &Operand| {
             operand.value.shape.as_slice().try_into().map_err(|_| "a map has four dimensions")
         };
         let Conv2d { padding_before, padding_after, stride, dilation, .. } = *self.conv;
         Ok(Problem {
             pass: self.pass,
-            x: of(x)?,
-            weight: of(weight)?,
-            y: of(y)?,
+            x: shape(x)?,
+            weight: shape(weight)?,
+            y: shape(y)?,
             padding_before,
             padding_after,
             stride,
@@ -54,7 +67,14 @@ impl Convolution<'_> {
         })
     }
 
-    /// The product as one of matrices, where there is one tap at every pixel.
+    /// The pass of a 1×1 convolution as a matrix product over `P = N·H·W` pixels, with K outputs and C
+    /// channels:
+    ///
+    /// ```text
+    /// forward           y [P, K] = x [P, C] · wᵀ [C, K]
+    /// data gradient    dx [P, C] = dy [P, K] · w [K, C]
+    /// weight gradient  dw [K, C] = dyᵀ [K, P] · x [P, C]
+    /// ```
     fn product(&self, problem: &Problem) -> Option<(Product, [Argument; 3])> {
         if !self.conv.is_pointwise() {
             return None;
@@ -79,16 +99,16 @@ impl Convolution<'_> {
         })
     }
 
-    /// Our own kernel.
-    fn plain(&self, maker: &Maker<'_>) -> Result<Candidate, String> {
+    /// The plain native kernel.
+    fn plain(&self, builder: &KernelBuilder<'_>) -> Result<Implementation, String> {
         let problem = self.problem(false)?;
-        let (name, [first, second, made], count) = match self.pass {
+        let (name, [first, second, result], count) = match self.pass {
             Pass::Forward => ("conv_forward", [0, 1, 2], self.operands[2].elements()),
             Pass::BackwardData => ("conv_backward_data", [2, 1, 0], self.operands[0].elements()),
             Pass::BackwardWeights => ("conv_backward_weights", [0, 2, 1], self.operands[1].elements()),
         };
         let source = Source::of("conv", self.operands[first].dtype(), 1).with("RELU", 0);
-        let mut arguments = [first, second, made].map(|of| self.arguments[of]).to_vec();
+        let mut arguments = [first, second, result].map(|operand| self.arguments[operand]).to_vec();
         arguments.push(long(count));
         if self.pass == Pass::BackwardWeights {
             arguments.push(long(problem.x[0]));
@@ -99,139 +119,157 @@ impl Convolution<'_> {
         for number in numbers.into_iter().chain(pairs).chain([groups]) {
             arguments.push(int(number)?);
         }
-        let launch = maker.spread(&source, name, count, arguments)?;
-        Ok(Candidate { name: PLAIN.to_owned(), calls: vec![Box::new(launch)], scratch_bytes: 0 })
+        let launch = builder.grid_stride(&source, name, count, arguments)?;
+        Ok(Implementation { name: PLAIN.to_owned(), calls: vec![Box::new(launch)], scratch_bytes: 0 })
     }
 
-    /// Our own kernel for a convolution in each channel, where this is one.
-    fn depthwise(&self, maker: &Maker<'_>) -> Option<Result<Candidate, String>> {
+    /// The depthwise kernel, where this is a depthwise convolution that it computes.
+    fn depthwise(&self, builder: &KernelBuilder<'_>) -> Option<Result<Implementation, String>> {
         let problem = self.problem(false).ok()?;
         let depthwise = Depthwise::of(self.conv, problem, self.operands)?;
-        Some(depthwise.candidate(self.arguments, maker))
+        Some(depthwise.candidate(self.arguments, builder))
     }
 
-    /// The same with bias and rectifier behind it, where there are any.
-    fn finished(&self, mut candidate: Candidate, maker: &Maker<'_>) -> Result<Candidate, String> {
+    /// Appends bias and ReLU to a candidate, where there are any.
+    fn with_bias_and_relu(
+        &self,
+        mut candidate: Implementation,
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let y = (self.arguments[2], self.operands[2]);
         if let Some((bias, _)) = self.bias {
-            candidate.calls.push(Box::new(add_bias(bias, y, self.relu, maker)?));
+            candidate.calls.push(Box::new(add_bias(bias, y, self.relu, builder)?));
         } else if self.relu {
-            candidate.calls.push(Box::new(rectify(y, maker)?));
+            candidate.calls.push(Box::new(apply_relu(y, builder)?));
         }
         Ok(candidate)
     }
 
-    /// Our own kernels for sums that are more exact than one f32 after the other, finished.
-    fn exact(&self, problem: &Problem, maker: &Maker<'_>) -> Result<Vec<Candidate>, String> {
-        if maker.processor.capability() < AMPERE {
+    /// The native f32 kernels, with bias and ReLU.
+    fn f32_candidates(
+        &self,
+        problem: &Problem,
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Vec<Implementation>, String> {
+        if builder.processor.capability() < AMPERE {
             return Ok(Vec::new());
         }
-        let exact = conv_f32::candidates(self.conv, problem, self.operands, self.arguments, maker)?;
-        exact.into_iter().map(|candidate| self.finished(candidate, maker)).collect()
+        let candidates = f32::candidates(self.conv, problem, self.operands, self.arguments, builder)?;
+        candidates.into_iter().map(|candidate| self.with_bias_and_relu(candidate, builder)).collect()
     }
 
-    /// Our own kernels for some convolutions, finished.
-    fn own(&self, problem: &Problem, maker: &Maker<'_>) -> Result<Vec<Candidate>, String> {
-        let mut own = Vec::new();
-        if let Some(depthwise) = self.depthwise(maker) {
-            own.push(self.finished(depthwise?, maker)?);
+    /// The native kernels for special convolutions, with bias and ReLU.
+    fn special_candidates(
+        &self,
+        problem: &Problem,
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Vec<Implementation>, String> {
+        let mut candidates = Vec::new();
+        if let Some(depthwise) = self.depthwise(builder) {
+            candidates.push(self.with_bias_and_relu(depthwise?, builder)?);
         }
-        if maker.processor.capability() < AMPERE {
-            return Ok(own);
+        if builder.processor.capability() < AMPERE {
+            return Ok(candidates);
         }
-        if let Some(first) = First::of(self.conv, problem, self.operands) {
+        if let Some(first) = FirstLayer::of(self.conv, problem, self.operands) {
             let bias = self.bias.map(|(bias, _)| bias);
-            own.extend(match self.pass {
-                Pass::Forward => first.candidates(self.arguments, bias, self.relu, maker)?,
-                Pass::BackwardWeights => first.gradients(self.arguments, maker)?,
+            candidates.extend(match self.pass {
+                Pass::Forward => first.candidates(self.arguments, bias, self.relu, builder)?,
+                Pass::BackwardWeights => first.gradients(self.arguments, builder)?,
                 Pass::BackwardData => Vec::new(),
             });
         }
         if self.pass == Pass::BackwardWeights {
             let (conv, operands) = (self.conv, self.operands);
-            own.extend(conv_gradient::candidates(conv, problem, operands, self.arguments, maker)?);
+            candidates.extend(weight_gradient::candidates(conv, problem, operands, self.arguments, builder)?);
         }
-        Ok(own)
+        Ok(candidates)
     }
 
-    fn make(&self, maker: &Maker<'_>) -> Result<Candidate, String> {
+    fn build(&self, builder: &KernelBuilder<'_>) -> Result<Implementation, String> {
         check_types(self.operands)?;
-        let plain = || self.finished(self.plain(maker)?, maker);
-        let problem = self.problem(maker.library.is_some_and(|library| library.tf32))?;
-        let exact = self.exact(&problem, maker)?;
-        let own = self.own(&problem, maker)?;
-        let Some(library) = maker.library else {
-            let wanted = |candidate: &Candidate| maker.wanted.is_none_or(|name| candidate.name == name);
-            return exact.into_iter().chain(own).find(wanted).map_or_else(plain, Ok);
+        let plain = || self.with_bias_and_relu(self.plain(builder)?, builder);
+        let problem = self.problem(builder.libraries.is_some_and(|libraries| libraries.tf32))?;
+        let mut candidates = self.f32_candidates(&problem, builder)?;
+        let special = self.special_candidates(&problem, builder)?;
+        let Some(libraries) = builder.libraries else {
+            let requested =
+                |candidate: &Implementation| builder.requested.is_none_or(|name| candidate.name == name);
+            return candidates.into_iter().chain(special).find(requested).map_or_else(plain, Ok);
         };
-        if maker.wanted == Some(PLAIN) {
+        if builder.requested == Some(PLAIN) {
             return plain();
         }
-        let mut candidates = exact;
         if let Some((product, operands)) = self.product(&problem) {
-            let call = Multiply { cublas: library.cublas.clone(), product, operands };
+            let call = MatmulCall { cublas: libraries.cublas.clone(), product, operands };
             let calls: Vec<Box<dyn Call>> = vec![Box::new(call)];
-            let candidate = Candidate { name: "cublas".to_owned(), calls, scratch_bytes: 0 };
-            candidates.push(self.finished(candidate, maker)?);
+            let candidate = Implementation { name: "cublas".to_owned(), calls, scratch_bytes: 0 };
+            candidates.push(self.with_bias_and_relu(candidate, builder)?);
         }
-        candidates.extend(own);
-        // What the library has no kernel for, ours does: its reason is of use to nobody.
-        let known = library.known(&problem, maker.asked());
-        let plans = library.cudnn.plans(&problem, PLANS, WORKSPACE, known.as_deref()).unwrap_or_default();
+        candidates.extend(special);
+        let name = libraries.chosen_name(&problem, builder.choice());
+        // Where cuDNN has no plan, a native kernel computes it: its error would help nobody.
+        let plans = libraries.cudnn.plans(&problem, PLANS, WORKSPACE, name.as_deref()).unwrap_or_default();
         for plan in plans {
-            let candidate = Candidate {
+            let candidate = Implementation {
                 name: plan.name.clone(),
                 scratch_bytes: plan.workspace,
-                calls: vec![Box::new(Convolve { plan, operands: self.arguments, workspace: 0 })],
+                calls: vec![Box::new(ConvolutionCall { plan, operands: self.arguments, workspace: 0 })],
             };
-            candidates.push(self.finished(candidate, maker)?);
+            candidates.push(self.with_bias_and_relu(candidate, builder)?);
         }
         if candidates.is_empty() {
             candidates.push(plain()?);
         }
         let operands = self.arguments.into_iter().zip(self.operands).chain(self.bias);
-        let places = operands.map(|(argument, operand)| {
+        let sizes = operands.map(|(argument, operand)| {
             let position = match argument {
                 Argument::Operand(position) => position,
                 _ => 0,
             };
             (position, operand.layout.bytes(operand.dtype()))
         });
-        match library.choose(&problem, candidates, places, maker.asked()) {
-            // What was found and does not run is as good as nothing; what was asked for by name is another matter.
-            Err(_) if maker.wanted.is_none() => plain(),
+        match libraries.choose(&problem, candidates, sizes, builder.choice()) {
+            // Where no candidate runs, the plain kernel does; but a request by name fails.
+            Err(_) if builder.requested.is_none() => plain(),
             chosen => chosen,
         }
     }
 }
 
-/// Bias and rectifier behind a convolution or a matrix product, in place.
+/// Adds a bias `[C]` to the map or matrix `y` in place, with the ReLU where `relu`. `y` comes with its
+/// argument.
 pub(super) fn add_bias(
     bias: Argument,
     y: (Argument, &Operand),
     relu: bool,
-    maker: &Maker<'_>,
+    builder: &KernelBuilder<'_>,
 ) -> Result<Launch, String> {
     let (argument, y) = y;
     let columns = y.value.shape.get(1).copied().unwrap_or(1);
     let count = y.elements();
     let vector = vector(&[y.dtype()], &[columns]);
     let source = Source::of("conv", y.dtype(), vector).with("RELU", u8::from(relu));
-    maker.spread(&source, "add_bias", count / vector, vec![bias, argument, long(count), int(columns)?])
+    builder.grid_stride(&source, "add_bias", count / vector, vec![bias, argument, long(count), int(columns)?])
 }
 
-/// The rectifier behind a convolution without bias, in place.
-fn rectify(y: (Argument, &Operand), maker: &Maker<'_>) -> Result<Launch, String> {
+/// The ReLU after a convolution without bias, in place.
+fn apply_relu(y: (Argument, &Operand), builder: &KernelBuilder<'_>) -> Result<Launch, String> {
     let (argument, y) = y;
     let count = y.elements();
     let vector = vector(&[y.dtype()], &[count]);
     let source = Source::of("elementwise", y.dtype(), vector);
     let arguments = vec![argument, argument, long(count), Argument::Float(f32::NAN)];
-    maker.spread(&source, "relu_forward", count / vector, arguments)
+    builder.grid_stride(&source, "relu_forward", count / vector, arguments)
 }
 
 impl OnGpu for Conv2dForward {
-    fn make(&self, operands: &[Operand], counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let y = counts[0];
         let convolution = Convolution {
             conv: &self.conv,
@@ -241,12 +279,17 @@ impl OnGpu for Conv2dForward {
             bias: self.conv.bias.then(|| (Argument::Operand(2), &operands[2])),
             relu: self.relu,
         };
-        Ok(convolution.make(maker)?.into())
+        convolution.build(builder)
     }
 }
 
 impl OnGpu for Conv2dBackwardData {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let convolution = Convolution {
             conv: &self.conv,
             pass: Pass::BackwardData,
@@ -255,12 +298,17 @@ impl OnGpu for Conv2dBackwardData {
             bias: None,
             relu: false,
         };
-        Ok(convolution.make(maker)?.into())
+        convolution.build(builder)
     }
 }
 
 impl OnGpu for Conv2dBackwardWeights {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let convolution = Convolution {
             conv: &self.conv,
             pass: Pass::BackwardWeights,
@@ -269,17 +317,17 @@ impl OnGpu for Conv2dBackwardWeights {
             bias: None,
             relu: false,
         };
-        let mut made = convolution.make(maker)?;
+        let mut implementation = convolution.build(builder)?;
         if self.conv.bias {
-            let sums = sum_rows(&operands[1], [1, 3], made.scratch_bytes, maker)?;
-            made.scratch_bytes = sums.scratch_bytes;
-            made.calls.extend(sums.calls);
+            let sums = sum_rows(&operands[1], [1, 3], implementation.scratch_bytes, builder)?;
+            implementation.scratch_bytes = sums.scratch_bytes;
+            implementation.calls.extend(sums.calls);
         }
-        Ok(made.into())
+        Ok(implementation)
     }
 }
 
-/// Blocks of a kernel with a thread for each of `count`.
+/// Blocks of a kernel with a thread for each of `count` items.
 pub(super) fn blocks(count: usize) -> u32 {
     u32::try_from(count.div_ceil(THREADS as usize)).unwrap_or(u32::MAX)
 }

@@ -1,18 +1,26 @@
-//! Moving values, and what all kernels share that take elements as they lie.
+//! Conversions of types and layouts, and what all elementwise kernels share.
 
-use super::{Maker, OnGpu, Operand, check_type, long, vector};
-use crate::processor::{Argument, Made, Source, type_name};
+use super::{KernelBuilder, OnGpu, Operand, check_type, long, vector};
+use crate::processor::{Argument, Implementation, Source, type_name};
 use stratus_engine::ops::{Accumulate, AddTiles, Convert, Reorder};
 use stratus_engine::{DType, Layout};
 
-/// That a kernel can compute with what these operands hold.
+/// Checks that kernels can compute with the types of these operands.
+///
+/// # Errors
+/// For f64.
 pub(super) fn check_types<'a>(operands: impl IntoIterator<Item = &'a Operand>) -> Result<(), String> {
     operands.into_iter().try_for_each(|operand| check_type(operand.dtype()))
 }
 
-/// The number of elements, where all operands lie alike and nothing lies between: then a kernel whose elements depend on no other takes them in the
-/// order of memory.
-pub(super) fn alike<'a>(operands: impl IntoIterator<Item = &'a Operand>) -> Result<usize, String> {
+/// The number of elements of operands with one layout and no padding, which an elementwise kernel may process
+/// in the order of memory.
+///
+/// # Errors
+/// Where layouts differ or have padding.
+pub(super) fn common_element_count<'a>(
+    operands: impl IntoIterator<Item = &'a Operand>,
+) -> Result<usize, String> {
     let mut operands = operands.into_iter();
     let first = operands.next().ok_or("it has no operands")?;
     let count = first.layout.shape.iter().product();
@@ -20,12 +28,15 @@ pub(super) fn alike<'a>(operands: impl IntoIterator<Item = &'a Operand>) -> Resu
         return Err(format!("`{}` has padding", first.value.name));
     }
     match operands.find(|other| !other.layout.same_bytes(&first.layout)) {
-        Some(other) => Err(format!("`{}` and `{}` lie differently", first.value.name, other.value.name)),
+        Some(other) => {
+            Err(format!("`{}` and `{}` have different layouts", first.value.name, other.value.name))
+        }
         None => Ok(count),
     }
 }
 
-/// A file for elements of the types of a first input, a second one and an output, with as many at a time as suits `count`; returns that number too.
+/// The source of an elementwise kernel for the types of its two inputs and its output, and the elements that
+/// a thread loads at once, which divide `count`.
 pub(super) fn elementwise(first: DType, second: DType, output: DType, count: usize) -> (Source, usize) {
     let vector = vector(&[first, second, output], &[count]);
     let mut source = Source::of("elementwise", first, vector);
@@ -38,57 +49,78 @@ pub(super) fn elementwise(first: DType, second: DType, output: DType, count: usi
     (source, vector)
 }
 
-/// A kernel of elements, in one launch: the addresses of all operands, their number, and what else it takes.
+/// An elementwise kernel in one launch, with the parameters: addresses of all operands, number of elements,
+/// `more`.
 pub(super) fn map(
     name: &str,
     operands: &[Operand],
-    maker: &Maker<'_>,
+    builder: &KernelBuilder<'_>,
     more: impl IntoIterator<Item = Argument>,
-) -> Result<Made, String> {
+) -> Result<Implementation, String> {
     check_types(operands)?;
-    let count = alike(operands)?;
+    let count = common_element_count(operands)?;
     let (first, output) = (operands[0].dtype(), operands[operands.len() - 1].dtype());
     let second = if operands.len() > 2 { operands[1].dtype() } else { first };
     let (source, vector) = elementwise(first, second, output, count);
     let addresses = (0..operands.len()).map(Argument::Operand);
     let arguments = addresses.chain([long(count)]).chain(more).collect();
-    Ok(Made::of(name, vec![maker.spread(&source, name, count / vector, arguments)?], 0))
+    Ok(Implementation::native(name, vec![builder.grid_stride(&source, name, count / vector, arguments)?], 0))
 }
 
 impl OnGpu for Accumulate {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
-        map("accumulate", operands, maker, [])
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
+        map("accumulate", operands, builder, [])
     }
 }
 
 impl OnGpu for AddTiles {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
-        let (count, dtype) = (alike(operands)?, operands[0].dtype());
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
+        let (count, dtype) = (common_element_count(operands)?, operands[0].dtype());
         if operands[1].dtype() != dtype {
             return Err(format!("parts are {dtype}, their sum is {}", operands[1].dtype()));
         }
         let vector = vector(&[dtype], &[count]);
         let source = Source::of("elementwise", dtype, vector);
         let arguments = vec![Argument::Operand(0), Argument::Operand(1), long(count), Argument::IsFirstOfAll];
-        let launch = maker.spread(&source, "add_tiles", count / vector, arguments)?;
-        Ok(Made::of("add_tiles", vec![launch], 0))
+        let launch = builder.grid_stride(&source, "add_tiles", count / vector, arguments)?;
+        Ok(Implementation::native("add_tiles", vec![launch], 0))
     }
 }
 
 impl OnGpu for Convert {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
-        map("convert", operands, maker, [])
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
+        map("convert", operands, builder, [])
     }
 }
 
 impl OnGpu for Reorder {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         check_types(operands)?;
-        if alike(operands).is_ok() {
-            return map("convert", operands, maker, []);
+        if common_element_count(operands).is_ok() {
+            return map("convert", operands, builder, []);
         }
         let (x, y) = (&operands[0].layout, &operands[1].layout);
-        let (x, y) = (seen_as(x, y), seen_as(y, x));
+        let (x, y) = (viewed_as(x, y), viewed_as(y, x));
         let count: usize = y.shape.iter().product();
         if x.shape != y.shape || x.shape.len() > 4 || !x.blocks.is_empty() || !y.blocks.is_empty() {
             return Err(format!("it cannot change {} into {}", x.tag, y.tag));
@@ -96,7 +128,8 @@ impl OnGpu for Reorder {
         if x.elements() != count || y.elements() != count {
             return Err("it has padding".to_owned());
         }
-        // Outermost first as `y` nests them, so that neighbouring threads write what lies side by side.
+        // Dimensions in the order of `y`, outermost first, so that neighbouring threads write contiguous
+        // elements.
         let mut order: Vec<usize> = (0..y.shape.len()).collect();
         order.sort_by_key(|&dimension| std::cmp::Reverse(y.strides[dimension]));
         let nested = |of: &[usize], outer: usize| -> Vec<Argument> {
@@ -108,12 +141,16 @@ impl OnGpu for Reorder {
         arguments.extend(nested(&x.strides, 0));
         arguments.extend(nested(&y.strides, 0));
         let source = Source::of("elementwise", operands[0].dtype(), 1);
-        Ok(Made::of("reorder", vec![maker.spread(&source, "reorder", count, arguments)?], 0))
+        Ok(Implementation::native(
+            "reorder",
+            vec![builder.grid_stride(&source, "reorder", count, arguments)?],
+            0,
+        ))
     }
 }
 
-/// A layout over the dimensions of another: in row-major order a matrix may be seen as four-dimensional.
-fn seen_as(layout: &Layout, other: &Layout) -> Layout {
+/// A layout over the dimensions of another: a matrix in row-major order may be viewed as four-dimensional.
+fn viewed_as(layout: &Layout, other: &Layout) -> Layout {
     if layout.shape != other.shape && layout.is_row_major() {
         return Layout::plain(&other.shape);
     }
@@ -130,29 +167,30 @@ pub(super) mod tests {
     use stratus_engine::backend::{Operands, Tile};
     use stratus_engine::{Role, Value};
 
-    /// An operand that lies in some way.
+    /// An operand of a layout.
     pub fn operand(dtype: DType, shape: &[usize], layout: Layout) -> Operand {
         let (name, shape) = ("operand".to_owned(), shape.to_vec());
         Operand { value: Value { name, shape, dtype, role: Role::Buffer, per_sample: false }, layout }
     }
 
-    /// Runs a kernel on a part of the batch, given where its operands lie.
+    /// Runs a kernel on a tile of the batch, with its operands at these addresses.
     pub fn run(kernel: &dyn OnGpu, operands: &[Operand], counts: [usize; 3], addresses: &[u64], tile: Tile) {
         let processor: Arc<dyn Processor> = Arc::new(Emulation::with(4, false).unwrap());
-        let maker = Maker { processor: &processor, library: None, wanted: None, measure: false };
-        let made = kernel.make(operands, counts, &maker).unwrap();
-        let mut scratch = vec![0u64; made.scratch_bytes.div_ceil(8) + 1];
+        let builder =
+            KernelBuilder { processor: &processor, libraries: None, requested: None, measure: false };
+        let implementation = kernel.build(operands, counts, &builder).unwrap();
+        let mut scratch = vec![0u64; implementation.scratch_bytes.div_ceil(8) + 1];
         let mut at = Operands::new(tile);
         for (position, address) in addresses.iter().enumerate() {
             at.set_address(position, *address);
         }
         at.set_address(operands.len(), address(&mut scratch));
-        for mut call in made.calls {
+        for mut call in implementation.calls {
             call.enqueue(&at, operands.len()).unwrap();
         }
     }
 
-    /// Where numbers lie.
+    /// The address of a slice.
     pub fn address<T>(memory: &mut [T]) -> u64 {
         memory.as_mut_ptr() as u64
     }

@@ -1,24 +1,29 @@
-//! Dropout: masks are those of the other backends, to the last element.
+//! Dropout. Masks equal those of the other backends, element by element.
 
 use super::concat::channels_last;
-use super::convert::{alike, check_types};
-use super::{Maker, OnGpu, Operand, int, long, vector};
-use crate::processor::{Argument, Made, Source, type_name};
+use super::convert::{check_types, common_element_count};
+use super::{KernelBuilder, OnGpu, Operand, int, long, vector};
+use crate::processor::{Argument, Implementation, Source, type_name};
 use stratus_engine::ops::{Dropout, HYPER};
 
-/// Elements that a block of random words decides about.
+/// Elements per block of Philox: one random word each.
 const BLOCK: usize = 4;
 
 impl OnGpu for Dropout {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let (x, y) = (&operands[0], &operands[2]);
         check_types([x, y])?;
-        let count = alike([x, y])?;
+        let count = common_element_count([x, y])?;
         let threshold = self.mask(&[0.0; HYPER.len()]).threshold;
         let mut arguments: Vec<Argument> = (0..3).map(Argument::Operand).collect();
         let layer = [
-            // Tiles are of the same size, so that this many times the place come before one.
-            Argument::PlaceInBatch(i64::try_from(count).map_err(|error| error.to_string())?),
+            // Tiles have equal sizes: elements before this tile = tiles before it · count.
+            Argument::BatchOffset(i64::try_from(count).map_err(|error| error.to_string())?),
             Argument::Long(i64::from(self.layer)),
             Argument::Long(i64::from(threshold)),
             Argument::Float(self.scale() as f32),
@@ -30,20 +35,25 @@ impl OnGpu for Dropout {
             let vector = vector(&types, &[count]);
             arguments.push(long(count));
             arguments.extend(layer);
-            maker.spread(&source(vector), "dropout_flat", count.div_ceil(vector.max(BLOCK)), arguments)?
+            builder.grid_stride(
+                &source(vector),
+                "dropout_flat",
+                count.div_ceil(vector.max(BLOCK)),
+                arguments,
+            )?
         } else {
             let [n, c, h, w] = channels_last(x)?;
             let pixels = h * w;
-            // Several channels at a time only where no block has elements of two.
+            // Several channels at once only where no block of random words spans two channels.
             let vector = if pixels.is_multiple_of(BLOCK) { vector(&types, &[c]) } else { 1 };
             let fours = if vector > 1 { pixels / BLOCK } else { (pixels + BLOCK - 1).div_ceil(BLOCK) };
             let items = n * fours * (c / vector);
             arguments.push(int(items)?);
             arguments.extend(layer);
             arguments.extend([int(c / vector)?, int(fours)?, int(pixels)?]);
-            maker.spread(&source(vector), "dropout_maps", items, arguments)?
+            builder.grid_stride(&source(vector), "dropout_maps", items, arguments)?
         };
-        Ok(Made::of("dropout", vec![launch], 0))
+        Ok(Implementation::native("dropout", vec![launch], 0))
     }
 }
 

@@ -1,19 +1,29 @@
 //! The Gaussian error linear unit.
 
 use super::convert::map;
-use super::{Maker, OnGpu, Operand};
-use crate::processor::Made;
+use super::{KernelBuilder, OnGpu, Operand};
+use crate::processor::Implementation;
 use stratus_engine::ops::{GeluBackward, GeluForward};
 
 impl OnGpu for GeluForward {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
-        map("gelu_forward", operands, maker, [])
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
+        map("gelu_forward", operands, builder, [])
     }
 }
 
 impl OnGpu for GeluBackward {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         // The kernel's order of addresses is that of the operands: `x`, `dy`, `dx`.
-        map("gelu_backward", operands, maker, [])
+        map("gelu_backward", operands, builder, [])
     }
 }

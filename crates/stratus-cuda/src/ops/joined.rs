@@ -1,29 +1,40 @@
-//! Weights of several convolutions one behind the other: filters lie one after the other, so that all weights are one row each.
+//! Concatenated weights of several convolutions. Filters are contiguous, so each weight is one row of the
+//! concatenation.
 
-use super::concat::{channels_last, join, take_out};
+use super::concat::{channels_last, join, take_columns};
 use super::convert::check_types;
-use super::{Maker, OnGpu, Operand};
-use crate::processor::Made;
+use super::{KernelBuilder, OnGpu, Operand};
+use crate::processor::Implementation;
 use stratus_engine::ops::{JoinWeights, SplitGradient};
 
-/// The number of elements of each, all of which lie with their channels last.
+/// The number of elements of each weight; all are laid out channels last.
 fn elements(operands: &[Operand]) -> Result<Vec<usize>, String> {
     check_types(operands)?;
     operands.iter().map(|operand| Ok(channels_last(operand)?.iter().product())).collect()
 }
 
 impl OnGpu for JoinWeights {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let elements = elements(operands)?;
-        join("join_weights", operands, 1, &elements[..elements.len() - 1], maker)
+        join("join_weights", operands, 1, &elements[..elements.len() - 1], builder)
     }
 }
 
 impl OnGpu for SplitGradient {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let elements = elements(operands)?;
         let [_, filter @ ..] = operands[1].image()?;
         let before = self.first * filter.iter().product::<usize>();
-        take_out("split_gradient", operands, 1, before, [elements[0], elements[1]], maker)
+        take_columns("split_gradient", operands, 1, before, [elements[0], elements[1]], builder)
     }
 }

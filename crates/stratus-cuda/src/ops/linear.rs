@@ -1,25 +1,25 @@
-//! The fully connected layer: matrix products by cuBLAS, or where there is none by our own plain kernel.
+//! The fully connected layer: matrix products by cuBLAS, or in the emulation by a plain native kernel.
 
 use super::conv2d::{add_bias, blocks};
-use super::{Maker, OnGpu, Operand, THREADS, check_type, int, long, vector};
+use super::{KernelBuilder, OnGpu, Operand, THREADS, check_type, int, long, vector};
 use crate::ffi::cublas::Product;
-use crate::library::{Candidate, Multiply};
-use crate::processor::{Argument, Call, Made, Shape, Source, type_name};
+use crate::gpu_libraries::MatmulCall;
+use crate::processor::{Argument, Call, Implementation, Shape, Source, type_name};
 use stratus_engine::DType;
 use stratus_engine::ops::{LinearBackwardData, LinearBackwardWeights, LinearForward};
 
-/// A product of the types that its operands have.
+/// A matrix product; `operands` are A, B and the result.
 pub(super) fn multiply(
     product: Product,
     operands: [Argument; 3],
-    maker: &Maker<'_>,
-) -> Result<Candidate, String> {
+    builder: &KernelBuilder<'_>,
+) -> Result<Implementation, String> {
     product.types.into_iter().try_for_each(check_type)?;
-    if let Some(library) = maker.library {
+    if let Some(library) = builder.libraries {
         let product = Product { tf32: library.tf32, ..product };
-        let call = Multiply { cublas: library.cublas.clone(), product, operands };
+        let call = MatmulCall { cublas: library.cublas.clone(), product, operands };
         let calls: Vec<Box<dyn Call>> = vec![Box::new(call)];
-        return Ok(Candidate { name: "cublas".to_owned(), calls, scratch_bytes: 0 });
+        return Ok(Implementation { name: "cublas".to_owned(), calls, scratch_bytes: 0 });
     }
     let Product { rows, columns, depth, a_transposed, b_transposed, types, .. } = product;
     let source = Source::of("linear", types[0], 1)
@@ -27,18 +27,18 @@ pub(super) fn multiply(
         .with("A_TRANSPOSED", u8::from(a_transposed))
         .with("B_TRANSPOSED", u8::from(b_transposed));
     let arguments = operands.into_iter().chain([rows, columns, depth].map(long)).collect();
-    let launch = maker.spread(&source, "multiply", rows * columns, arguments)?;
-    Ok(Candidate { name: "stratus:plain".to_owned(), calls: vec![Box::new(launch)], scratch_bytes: 0 })
+    let launch = builder.grid_stride(&source, "multiply", rows * columns, arguments)?;
+    Ok(Implementation { name: "stratus:plain".to_owned(), calls: vec![Box::new(launch)], scratch_bytes: 0 })
 }
 
-/// The sums of the columns of a matrix, or of the channels of a map: operand `from` into the f32 operand `to`. What stands before `scratch` in the
-/// scratch is left alone.
+/// The sum of the rows of a matrix `[N, C]`, or over `N, H, W` of a map `[N, C, H, W]`: of operand `from`,
+/// into the f32 operand `to` of shape `[C]`. The first `scratch` bytes of the scratch are left alone.
 pub(super) fn sum_rows(
     x: &Operand,
     [from, to]: [usize; 2],
     scratch: usize,
-    maker: &Maker<'_>,
-) -> Result<Candidate, String> {
+    builder: &KernelBuilder<'_>,
+) -> Result<Implementation, String> {
     const WIDTH: usize = 32;
     const HEIGHT: usize = 8;
     let [n, columns, h, w] = x.image()?;
@@ -46,30 +46,35 @@ pub(super) fn sum_rows(
     let vector = vector(&[x.dtype()], &[columns]);
     let source = Source::of("conv", x.dtype(), vector).with("RELU", 0);
     let across = columns.div_ceil(WIDTH * vector);
-    // A few blocks for each multiprocessor, none with fewer rows than its threads take at a time.
-    let wanted = (4 * maker.processor.multiprocessors() as usize).div_ceil(across);
+    // A few blocks per multiprocessor, none with fewer rows than its threads load at once.
+    let wanted = (4 * builder.processor.multiprocessors() as usize).div_ceil(across);
     let parts = rows.div_ceil(4 * HEIGHT).clamp(1, wanted);
-    let place = scratch.next_multiple_of(256);
+    let offset = scratch.next_multiple_of(256);
     let extent = |count: usize| u32::try_from(count).map_err(|_| format!("{count} blocks are too many"));
     let shape = Shape {
         grid: [extent(across)?, extent(parts)?, 1],
         block: [WIDTH as u32, HEIGHT as u32, 1],
         shared: 0,
     };
-    let arguments = vec![Argument::Operand(from), Argument::Scratch(place), long(rows), int(columns)?];
-    let partial = maker.launch(&source, "sum_rows", shape, arguments)?;
+    let arguments = vec![Argument::Operand(from), Argument::Scratch(offset), long(rows), int(columns)?];
+    let partial_sums = builder.launch(&source, "sum_rows", shape, arguments)?;
     let shape = Shape { grid: [blocks(columns), 1, 1], block: [THREADS, 1, 1], shared: 0 };
-    let arguments = vec![Argument::Scratch(place), Argument::Operand(to), int(parts)?, int(columns)?];
-    let whole = maker.launch(&source, "sum_parts", shape, arguments)?;
-    Ok(Candidate {
+    let arguments = vec![Argument::Scratch(offset), Argument::Operand(to), int(parts)?, int(columns)?];
+    let sums = builder.launch(&source, "sum_parts", shape, arguments)?;
+    Ok(Implementation {
         name: "stratus:sums".to_owned(),
-        calls: vec![Box::new(partial), Box::new(whole)],
-        scratch_bytes: place + parts * columns * size_of::<f64>(),
+        calls: vec![Box::new(partial_sums), Box::new(sums)],
+        scratch_bytes: offset + parts * columns * size_of::<f64>(),
     })
 }
 
 impl OnGpu for LinearForward {
-    fn make(&self, operands: &[Operand], counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let y = counts[0];
         let product = Product {
             rows: operands[y].value.shape[0],
@@ -80,17 +85,22 @@ impl OnGpu for LinearForward {
             types: [operands[0].dtype(), operands[y].dtype()],
             tf32: false,
         };
-        let mut made = multiply(product, [0, 1, y].map(Argument::Operand), maker)?;
+        let mut implementation = multiply(product, [0, 1, y].map(Argument::Operand), builder)?;
         if self.linear.bias {
             let of_y = (Argument::Operand(y), &operands[y]);
-            made.calls.push(Box::new(add_bias(Argument::Operand(2), of_y, false, maker)?));
+            implementation.calls.push(Box::new(add_bias(Argument::Operand(2), of_y, false, builder)?));
         }
-        Ok(made.into())
+        Ok(implementation)
     }
 }
 
 impl OnGpu for LinearBackwardData {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let product = Product {
             rows: operands[0].value.shape[0],
             columns: self.linear.in_features,
@@ -100,11 +110,11 @@ impl OnGpu for LinearBackwardData {
             types: [operands[0].dtype(), operands[2].dtype()],
             tf32: false,
         };
-        Ok(multiply(product, [0, 1, 2].map(Argument::Operand), maker)?.into())
+        multiply(product, [0, 1, 2].map(Argument::Operand), builder)
     }
 }
 
-/// The product that the gradient of a weight is.
+/// The weight gradient `dw [K, C] = dyᵀ [K, N] · x [N, C]` as a matrix product.
 pub(super) fn gradient(linear: &stratus_graph::ops::Linear, x: &Operand, of_weight: DType) -> Product {
     Product {
         rows: linear.out_features,
@@ -118,14 +128,19 @@ pub(super) fn gradient(linear: &stratus_graph::ops::Linear, x: &Operand, of_weig
 }
 
 impl OnGpu for LinearBackwardWeights {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let product = gradient(&self.linear, &operands[0], operands[2].dtype());
-        let mut made = multiply(product, [1, 0, 2].map(Argument::Operand), maker)?;
+        let mut implementation = multiply(product, [1, 0, 2].map(Argument::Operand), builder)?;
         if self.linear.bias {
-            let sums = sum_rows(&operands[1], [1, 3], made.scratch_bytes, maker)?;
-            made.scratch_bytes = sums.scratch_bytes;
-            made.calls.extend(sums.calls);
+            let sums = sum_rows(&operands[1], [1, 3], implementation.scratch_bytes, builder)?;
+            implementation.scratch_bytes = sums.scratch_bytes;
+            implementation.calls.extend(sums.calls);
         }
-        Ok(made.into())
+        Ok(implementation)
     }
 }

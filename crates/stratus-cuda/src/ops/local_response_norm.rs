@@ -1,21 +1,22 @@
 //! Local response normalisation across channels.
 
-use super::{Maker, OnGpu, Operand, check_type, int, long, vector};
-use crate::processor::{Argument, Made, Source};
+use super::{KernelBuilder, OnGpu, Operand, check_type, int, long, vector};
+use crate::processor::{Argument, Implementation, Source};
 use stratus_engine::ops::{LrnBackward, LrnForward};
 use stratus_graph::ops::LocalResponseNorm;
 
-/// The most numbers that a thread holds of a map: with more, the compiler would spill them to memory.
+/// The most elements of a map that a thread holds in registers; more would spill.
 const MOST_HELD: usize = 40;
 
-/// The source for a map, whose windows reach `reach` channels to either side of a vector, and how many items there are to share out.
+/// The source for a map whose windows reach `reach` channels to either side of a vector, and the number of
+/// work items.
 fn source(norm: &LocalResponseNorm, x: &Operand, reach: usize) -> Result<(Source, usize), String> {
     let (dtype, [_, channels, ..]) = (x.dtype(), x.image()?);
     check_type(dtype)?;
     let held = |vector: usize| 2 * reach.div_ceil(vector) * vector + vector;
     let vector = vector(&[dtype], &[channels]);
-    let wide = held(vector) > MOST_HELD;
-    let vector = if wide { 1 } else { vector };
+    let exceeds_registers = held(vector) > MOST_HELD;
+    let vector = if exceeds_registers { 1 } else { vector };
     let power = if norm.beta == 0.75 {
         1
     } else if norm.beta == 0.5 {
@@ -26,20 +27,20 @@ fn source(norm: &LocalResponseNorm, x: &Operand, reach: usize) -> Result<(Source
         0
     };
     let items = x.elements() / vector;
-    // The last turn of a loop over the grid counts beyond the items: by less than as many again.
+    // Grid-stride loops count beyond the items, by less than their number.
     let index = if items < 1 << 30 { "u32" } else { "i64" };
-    // More channels than there are make no difference; sums of both must be an int.
+    // Windows end at the last channel anyway; the sum of both sides must fit an int.
     let sides = [norm.size / 2, (norm.size - 1) / 2].map(|side| side.min(channels));
     let source = Source::of("local_response_norm", dtype, vector)
         .with("BEFORE", sides[0])
         .with("AFTER", sides[1])
-        .with("WIDE", u8::from(wide))
+        .with("WIDE", u8::from(exceeds_registers))
         .with("POWER", power)
         .with("INDEX", index);
     Ok((source, items))
 }
 
-/// What both kernels are given behind the addresses.
+/// The parameters of both kernels after the addresses.
 fn numbers(norm: &LocalResponseNorm, x: &Operand) -> Result<[Argument; 5], String> {
     let [_, channels, ..] = x.image()?;
     let weight = norm.alpha / norm.size as f32;
@@ -48,22 +49,32 @@ fn numbers(norm: &LocalResponseNorm, x: &Operand) -> Result<[Argument; 5], Strin
 }
 
 impl OnGpu for LrnForward {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let (source, items) = source(&self.norm, &operands[0], self.norm.size / 2)?;
         let arguments = (0..2).map(Argument::Operand).chain(numbers(&self.norm, &operands[0])?).collect();
-        let launch = maker.spread(&source, "lrn_forward", items, arguments)?;
-        Ok(Made::of("lrn", vec![launch], 0))
+        let launch = builder.grid_stride(&source, "lrn_forward", items, arguments)?;
+        Ok(Implementation::native("lrn", vec![launch], 0))
     }
 }
 
 impl OnGpu for LrnBackward {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let norm = &self.norm;
         let (source, items) = source(norm, &operands[0], norm.size - 1)?;
         let slope = 2.0 * norm.beta * norm.alpha / norm.size as f32;
         let arguments = (0..3).map(Argument::Operand).chain(numbers(norm, &operands[0])?);
         let arguments = arguments.chain([Argument::Float(slope)]).collect();
-        let launch = maker.spread(&source, "lrn_backward", items, arguments)?;
-        Ok(Made::of("lrn_backward", vec![launch], 0))
+        let launch = builder.grid_stride(&source, "lrn_backward", items, arguments)?;
+        Ok(Implementation::native("lrn_backward", vec![launch], 0))
     }
 }

@@ -1,26 +1,32 @@
-//! Softmax and cross-entropy: samples are counted, rows of logits gone through, and what they give added up.
+//! Softmax and cross-entropy in three launches: count the labelled samples, process the rows of logits, add
+//! up their losses and ranks.
 
 use super::convert::check_types;
 use super::loss_scale::scaled;
-use super::{Maker, OnGpu, Operand, int};
-use crate::processor::{Argument, Made, Shape, Source, type_name};
+use super::{KernelBuilder, OnGpu, Operand, int};
+use crate::processor::{Argument, Implementation, Shape, Source, type_name};
 use stratus_engine::ops::{MIXED, SoftmaxCrossEntropy};
 
-/// Bytes of a sample's loss and of its rank.
+/// Bytes of a sample's loss (f64) and of its rank (int) in the scratch.
 const LOSS: usize = 8;
 const RANK: usize = 4;
 
-/// The threads of the one block that goes through all samples.
+/// Threads of the single block that sums over all samples.
 const SUMMING: u32 = 512;
 
-/// As many blocks of so many threads.
+/// `count` blocks of `threads` threads.
 fn blocks(count: u32, threads: u32) -> Shape {
     Shape { grid: [count, 1, 1], block: [threads, 1, 1], shared: 0 }
 }
 
 impl OnGpu for SoftmaxCrossEntropy {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
-        // Behind logits, labels and where there is one the scale.
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
+        // The metrics come after logits, labels and, where there is one, the scale.
         let metrics = 2 + usize::from(self.scaled);
         let of_gradient = metrics + 1;
         let (logits, gradient) = (&operands[0], operands.get(of_gradient));
@@ -28,7 +34,7 @@ impl OnGpu for SoftmaxCrossEntropy {
         let [batch, classes, ..] = logits.image()?;
         let in_rows = [0, 1, of_gradient];
         if in_rows.iter().filter_map(|&i| operands.get(i)).any(|operand| !operand.layout.is_row_major()) {
-            return Err("logits, labels or their gradient do not lie in row-major order".to_owned());
+            return Err("logits, labels or their gradient are not in row-major order".to_owned());
         }
         let samples = u32::try_from(batch).map_err(|error| error.to_string())?;
         let (ranks, counted) = (batch * LOSS, batch * (LOSS + RANK));
@@ -40,7 +46,7 @@ impl OnGpu for SoftmaxCrossEntropy {
         let flag = |is: bool| Argument::Int(i32::from(is));
 
         let arguments = vec![Argument::Operand(1), Argument::Scratch(counted), int(batch)?];
-        let count = maker.launch(&source, "count_labels", blocks(1, SUMMING), arguments)?;
+        let count = builder.launch(&source, "count_labels", blocks(1, SUMMING), arguments)?;
         let arguments = vec![
             Argument::Operand(0),
             Argument::Operand(1),
@@ -54,9 +60,10 @@ impl OnGpu for SoftmaxCrossEntropy {
             Argument::MicroBatches,
             scale,
         ];
-        // A few classes for each thread.
+        // About four classes per thread.
         let threads = classes.div_ceil(4).next_power_of_two().clamp(32, SUMMING as usize);
-        let rows = maker.launch(&source, "cross_entropy_rows", blocks(samples, threads as u32), arguments)?;
+        let rows =
+            builder.launch(&source, "cross_entropy_rows", blocks(samples, threads as u32), arguments)?;
         let arguments = vec![
             Argument::Scratch(0),
             Argument::Scratch(ranks),
@@ -67,8 +74,8 @@ impl OnGpu for SoftmaxCrossEntropy {
             flag(self.auxiliary.is_some()),
             Argument::IsFirstOfAll,
         ];
-        let sums = maker.launch(&source, "cross_entropy_sums", blocks(1, SUMMING), arguments)?;
-        Ok(Made::of("softmax_cross_entropy", vec![count, rows, sums], counted + RANK))
+        let sums = builder.launch(&source, "cross_entropy_sums", blocks(1, SUMMING), arguments)?;
+        Ok(Implementation::native("softmax_cross_entropy", vec![count, rows, sums], counted + RANK))
     }
 }
 

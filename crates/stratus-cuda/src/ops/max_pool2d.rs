@@ -2,12 +2,12 @@
 
 use super::concat::channels_last;
 use super::convert::check_types;
-use super::{Maker, OnGpu, Operand, int, long, vector};
-use crate::processor::{Argument, Made, Source};
+use super::{KernelBuilder, OnGpu, Operand, int, long, vector};
+use crate::processor::{Argument, Implementation, Source};
 use stratus_engine::ops::{MaxPoolBackward, MaxPoolForward};
 use stratus_graph::ops::MaxPool2d;
 
-/// Windows that move over an image.
+/// Pooling windows: `[vertical, horizontal]`.
 #[derive(Clone, Copy)]
 pub(super) struct Windows {
     pub kernel: [usize; 2],
@@ -15,25 +15,25 @@ pub(super) struct Windows {
     pub padding: [usize; 2],
 }
 
-/// The sizes of a pooling: of the image and of the pooled one.
+/// The sizes of a pooling: `[height, width]` of its input and of its output.
 pub(super) struct Sizes {
     pub batch: usize,
     pub channels: usize,
     pub image: [usize; 2],
     pub pooled: [usize; 2],
-    /// Channels that a thread takes.
+    /// Channels per thread.
     pub vector: usize,
 }
 
 impl Sizes {
-    /// Of a map and what it is pooled to, both with their channels last.
+    /// Of a map and its pooled map, both laid out channels last.
     pub fn of(x: &Operand, y: &Operand) -> Result<Self, String> {
         check_types([x, y])?;
         if x.dtype() != y.dtype() {
             return Err(format!("it changes {} into {}", x.dtype(), y.dtype()));
         }
         let ([batch, channels, h, w], [_, _, height, width]) = (channels_last(x)?, channels_last(y)?);
-        // Within a sample, kernels count in 31 bits.
+        // Kernels index within a sample by `int`.
         int((h * w).max(height * width) * channels)?;
         let vector = vector(&[x.dtype()], &[channels]);
         Ok(Self { batch, channels, image: [h, w], pooled: [height, width], vector })
@@ -44,7 +44,7 @@ impl Sizes {
         self.channels / self.vector
     }
 
-    /// The items of a result of `[height, width]`, and the file that counts them.
+    /// The work items of a result of `[height, width]`, a vector each, and the source for as many.
     pub fn items(
         &self,
         [height, width]: [usize; 2],
@@ -53,7 +53,7 @@ impl Sizes {
         averages: Option<[bool; 2]>,
     ) -> (usize, Source) {
         let items = self.batch * height * width * self.groups();
-        // With a margin for the step of a loop, which must not overflow.
+        // Grid-stride loops count beyond the items, which must not overflow.
         let index = if items < 1 << 31 { "u32" } else { "u64" };
         let [bins, counts_padding] = averages.unwrap_or_default().map(u8::from);
         let mut source = Source::of("pool", x.dtype(), self.vector)
@@ -68,7 +68,7 @@ impl Sizes {
         (items, source)
     }
 
-    /// What kernels take behind the addresses.
+    /// The parameters after the addresses.
     pub fn arguments(&self, items: usize) -> Result<Vec<Argument>, String> {
         let mut arguments = vec![long(items), int(self.groups())?];
         for extent in self.image.iter().chain(&self.pooled) {
@@ -83,7 +83,12 @@ fn windows(pool: &MaxPool2d) -> Windows {
 }
 
 impl OnGpu for MaxPoolForward {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let (x, y, index) = (&operands[0], &operands[1], operands.get(2));
         let sizes = Sizes::of(x, y)?;
         index.map(channels_last).transpose()?;
@@ -92,19 +97,28 @@ impl OnGpu for MaxPoolForward {
         let index = index.map_or(Argument::Null, |_| Argument::Operand(2));
         let mut arguments = vec![Argument::Operand(0), Argument::Operand(1), index];
         arguments.extend(sizes.arguments(items)?);
-        Ok(Made::of("max_pool", vec![maker.spread(&source, "max_pool_forward", items, arguments)?], 0))
+        Ok(Implementation::native(
+            "max_pool",
+            vec![builder.grid_stride(&source, "max_pool_forward", items, arguments)?],
+            0,
+        ))
     }
 }
 
 impl OnGpu for MaxPoolBackward {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let (dy, dx) = (&operands[0], &operands[2]);
         let sizes = Sizes::of(dx, dy)?;
         channels_last(&operands[1])?;
         let (items, source) = sizes.items(sizes.image, dx, windows(&self.pool), None);
         let mut arguments: Vec<Argument> = (0..3).map(Argument::Operand).collect();
         arguments.extend(sizes.arguments(items)?);
-        let launch = maker.spread(&source, "max_pool_backward", items, arguments)?;
-        Ok(Made::of("max_pool_backward", vec![launch], 0))
+        let launch = builder.grid_stride(&source, "max_pool_backward", items, arguments)?;
+        Ok(Implementation::native("max_pool_backward", vec![launch], 0))
     }
 }

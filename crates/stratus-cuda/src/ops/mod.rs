@@ -1,4 +1,7 @@
-//! What each step enqueues, a file per operation. Operands are a step's inputs, updates and outputs, in this order, with their layouts.
+//! What each step enqueues: a file per operation, named as in `stratus-engine/src/ops`. Implementations of
+//! convolutions are in `conv2d/`.
+//!
+//! Operands are a step's inputs, updates and outputs, in this order, with their layouts.
 
 mod adaptive;
 mod add;
@@ -7,12 +10,7 @@ mod batch_norm;
 mod batch_norm_add;
 mod concat;
 mod conv2d;
-mod conv_f32;
-mod conv_first;
-mod conv_first_gradient;
-mod conv_gradient;
 mod convert;
-mod depthwise;
 mod dropout;
 mod gelu;
 mod joined;
@@ -28,21 +26,21 @@ mod scale;
 mod sgd;
 mod stem;
 
-use crate::library::{Asked, Library};
-use crate::processor::{Argument, Launch, Made, Processor, Shape, Source};
+use crate::gpu_libraries::{GpuLibraries, ImplementationChoice};
+use crate::processor::{Argument, Implementation, Launch, Processor, Shape, Source};
 use std::sync::Arc;
 use stratus_engine::{DType, Kernel, Layout, Value};
 
-/// The threads of a block, where nothing speaks for another number.
+/// Threads of a block, unless a kernel says otherwise.
 pub(crate) const THREADS: u32 = 256;
 
-/// What the sums of all parts of a gradient may take.
+/// The most bytes of scratch that the partial sums of a gradient may take.
 pub(crate) const MOST_BYTES_OF_SUMS: usize = 256 << 20;
 
-/// The most blocks of a grid in its second and third direction.
+/// The most blocks of a grid in its y and z dimensions.
 pub(crate) const MOST_BLOCKS: usize = 65_535;
 
-/// A value as a step sees it: with the rows of one tile where it is run in tiles.
+/// A value as a step sees it: the samples of one tile, where the step runs in tiles.
 #[derive(Clone, Debug)]
 pub(crate) struct Operand {
     pub value: Value,
@@ -59,38 +57,44 @@ impl Operand {
         self.layout.elements()
     }
 
-    /// `[N, C, H, W]`; a matrix has maps of one pixel.
+    /// `[N, C, H, W]`; a matrix `[N, C]` counts as maps of one pixel.
+    ///
+    /// # Errors
+    /// Where the value has another rank.
     pub fn image(&self) -> Result<[usize; 4], String> {
         match self.value.shape[..] {
             [n, c, h, w] => Ok([n, c, h, w]),
             [n, c] => Ok([n, c, 1, 1]),
-            _ => Err(format!("`{}` is {:?}, no feature map", self.value.name, self.value.shape)),
+            _ => Err(format!("`{}` is {:?}: no feature map", self.value.name, self.value.shape)),
         }
     }
 }
 
-/// What makes launches.
-pub(crate) struct Maker<'a> {
+/// Builds the launches of a step.
+pub(crate) struct KernelBuilder<'a> {
     pub processor: &'a Arc<dyn Processor>,
     /// cuDNN and cuBLAS; the emulation has none.
-    pub library: Option<&'a Library>,
-    /// The implementation that the step at hand is asked for.
-    pub wanted: Option<&'a str>,
+    pub libraries: Option<&'a GpuLibraries>,
+    /// The name of the implementation that the request asks for.
+    pub requested: Option<&'a str>,
     /// Whether implementations may be measured.
     pub measure: bool,
 }
 
-impl Maker<'_> {
-    /// What is asked of a choice among implementations.
-    pub fn asked(&self) -> Asked<'_> {
-        match (self.wanted, self.measure) {
-            (Some(name), _) => Asked::For(name),
-            (None, true) => Asked::Measured,
-            (None, false) => Asked::Any,
+impl KernelBuilder<'_> {
+    /// How to choose among several implementations.
+    pub fn choice(&self) -> ImplementationChoice<'_> {
+        match (self.requested, self.measure) {
+            (Some(name), _) => ImplementationChoice::Named(name),
+            (None, true) => ImplementationChoice::Fastest,
+            (None, false) => ImplementationChoice::First,
         }
     }
 
-    /// A launch of a kernel with any shape.
+    /// Compiles a kernel and makes a launch of it with this shape.
+    ///
+    /// # Errors
+    /// The compiler's message.
     pub fn launch(
         &self,
         source: &Source,
@@ -101,9 +105,12 @@ impl Maker<'_> {
         Launch::new(self.processor, source, name, shape, arguments)
     }
 
-    /// A launch of a kernel whose threads share out `items` in a loop over the grid: as many blocks as are needed, at most a few for each
-    /// multiprocessor.
-    pub fn spread(
+    /// A launch of a kernel that processes `items` in a grid-stride loop: as many blocks as the items need,
+    /// but at most 16 per multiprocessor.
+    ///
+    /// # Errors
+    /// The compiler's message.
+    pub fn grid_stride(
         &self,
         source: &Source,
         name: &str,
@@ -117,47 +124,60 @@ impl Maker<'_> {
     }
 }
 
-/// How many elements a thread takes at a time, so that 16 bytes of the widest of `types` are moved at once and `lengths` are multiples of it; else 1.
+/// Elements that a thread loads at once: 16 bytes of the widest of `types` where all of `lengths` are
+/// multiples of that number, else 1.
 pub(crate) fn vector(types: &[DType], lengths: &[usize]) -> usize {
     let widest = types.iter().map(|dtype| dtype.bytes()).max().unwrap_or(4);
     let vector = (16 / widest.max(2)).max(1);
     if lengths.iter().all(|length| length.is_multiple_of(vector)) { vector } else { 1 }
 }
 
-/// What a GPU that cannot compute with a type says.
+/// The error of other precisions.
 pub(crate) const PRECISIONS: &str = "GPUs train in f32, bf16 and f16";
 
-/// That kernels can compute with elements of a type.
+/// Checks that kernels can compute with elements of a type.
+///
+/// # Errors
+/// For f64.
 pub(crate) fn check_type(dtype: DType) -> Result<(), String> {
     if dtype == DType::F64 { Err(PRECISIONS.to_owned()) } else { Ok(()) }
 }
 
-/// Whether tensor cores multiply elements of a type, and add up in f32.
+/// Whether tensor cores multiply elements of a type and accumulate in f32.
 pub(crate) fn is_for_tensor_cores(dtype: DType) -> bool {
     matches!(dtype, DType::Bf16 | DType::F16)
 }
 
-/// A number of elements as a parameter.
+/// A count as a parameter of type `long long`.
 pub(crate) fn long(count: usize) -> Argument {
     Argument::Long(count as i64)
 }
 
-/// A number as a parameter.
+/// A count as a parameter of type `int`.
+///
+/// # Errors
+/// From 2^31 on.
 pub(crate) fn int(count: usize) -> Result<Argument, String> {
     i32::try_from(count).map(Argument::Int).map_err(|_| format!("{count} is more than a kernel can count"))
 }
 
-/// A kernel as calls that a step enqueues.
+/// A kernel of the program that runs on a GPU.
 pub(crate) trait OnGpu {
-    /// Makes them. `operands` are inputs, updates and outputs in order, `counts` of each, their shapes checked by
+    /// Builds the calls that a step of this kernel enqueues. `operands` are inputs, updates and outputs in
+    /// this order, `counts` how many of each; their shapes were checked by
     /// [`KernelSpec::check`](stratus_engine::ops::KernelSpec::check).
     ///
     /// # Errors
-    /// Why it cannot be run.
-    fn make(&self, operands: &[Operand], counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String>;
+    /// Why it cannot run on a GPU.
+    fn build(
+        &self,
+        operands: &[Operand],
+        counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String>;
 }
 
-/// What makes the calls of a kernel.
+/// The GPU side of a kernel.
 pub(crate) fn on_gpu(kernel: &Kernel) -> &dyn OnGpu {
     match kernel {
         Kernel::AdaptiveUpdate(kernel) => kernel,

@@ -1,23 +1,28 @@
-//! From the bytes of stored pixels, channels last, to the numbers that a network reads.
+//! Normalisation of images `[N, H, W, C]` from bytes: `y = a[c] · x + b[c]`.
 
 use super::concat::channels_last;
-use super::convert::{alike, check_types};
-use super::{Maker, OnGpu, Operand, long, vector};
-use crate::processor::{Argument, Made, Source};
+use super::convert::{check_types, common_element_count};
+use super::{KernelBuilder, OnGpu, Operand, long, vector};
+use crate::processor::{Argument, Implementation, Source};
 use stratus_engine::DType;
 use stratus_engine::ops::NormalisePixels;
 
 impl OnGpu for NormalisePixels {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let (images, y) = (&operands[0], &operands[1]);
         check_types([y])?;
-        let ([_, channels, ..], count) = (channels_last(images)?, alike([images, y])?);
+        let ([_, channels, ..], count) = (channels_last(images)?, common_element_count([images, y])?);
         let vector = vector(&[DType::U8, y.dtype()], &[count]);
         let source = Source::of("pixels", y.dtype(), vector).with("CHANNELS", channels);
         let lines = self.lines.iter().flatten().map(|&number| Argument::Float(number));
         let arguments = [Argument::Operand(0), Argument::Operand(1), long(count)].into_iter().chain(lines);
-        let launch = maker.spread(&source, "normalise_pixels", count / vector, arguments.collect())?;
-        Ok(Made::of("normalise_pixels", vec![launch], 0))
+        let launch = builder.grid_stride(&source, "normalise_pixels", count / vector, arguments.collect())?;
+        Ok(Implementation::native("normalise_pixels", vec![launch], 0))
     }
 }
 
@@ -63,12 +68,16 @@ mod tests {
             let operands = [operand(DType::U8, &shape, images), operand(DType::F32, &shape, y)];
             let processor: std::sync::Arc<dyn crate::processor::Processor> =
                 std::sync::Arc::new(crate::emulation::Emulation::with(4, false).unwrap());
-            let maker = Maker { processor: &processor, library: None, wanted: None, measure: false };
-            kernel.make(&operands, [1, 0, 1], &maker).err()
+            let builder =
+                KernelBuilder { processor: &processor, libraries: None, requested: None, measure: false };
+            kernel.build(&operands, [1, 0, 1], &builder).err()
         };
         let (plain, last) = (|| Layout::plain(&shape), || Layout::channels_last(&shape));
         assert_eq!(refused([last(), last()]), None);
-        assert_eq!(refused([plain(), plain()]).as_deref(), Some("`operand` does not lie channels last"));
-        assert_eq!(refused([last(), plain()]).as_deref(), Some("`operand` and `operand` lie differently"));
+        assert_eq!(refused([plain(), plain()]).as_deref(), Some("`operand` is not laid out channels last"));
+        assert_eq!(
+            refused([last(), plain()]).as_deref(),
+            Some("`operand` and `operand` have different layouts")
+        );
     }
 }

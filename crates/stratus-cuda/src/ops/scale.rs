@@ -1,12 +1,17 @@
 //! Multiplication by a fixed number.
 
 use super::convert::map;
-use super::{Maker, OnGpu, Operand};
-use crate::processor::{Argument, Made};
+use super::{KernelBuilder, OnGpu, Operand};
+use crate::processor::{Argument, Implementation};
 use stratus_engine::ops::Scale;
 
 impl OnGpu for Scale {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
-        map("scale", operands, maker, [Argument::Float(self.factor)])
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
+        map("scale", operands, builder, [Argument::Float(self.factor)])
     }
 }

@@ -1,26 +1,26 @@
-//! Stochastic gradient descent: everything is read and written once, the copy in the compute precision with it.
+//! Stochastic gradient descent, in one pass over memory that also writes the copy in the compute precision.
 
-use super::convert::{alike, check_types};
+use super::convert::{check_types, common_element_count};
 use super::loss_scale::scaled;
-use super::{Maker, OnGpu, Operand, long, vector};
-use crate::processor::{Argument, Made, Source, type_name};
+use super::{KernelBuilder, OnGpu, Operand, long, vector};
+use crate::processor::{Argument, Implementation, Source, type_name};
 use stratus_engine::ops::SgdUpdate;
 
-/// What steps of optimisers share.
+/// What the updates of all optimisers share.
 pub(super) struct Update {
     pub source: Source,
-    /// Elements, and how many a thread takes at a time.
+    /// Elements, and how many a thread loads at once.
     pub count: usize,
     pub vector: usize,
-    /// The addresses of gradient, iteration's numbers, parameter, two states and copy; what is not there has none.
+    /// Gradient, hyperparameters of the iteration, parameter, two states and copy; null where there is none.
     pub addresses: [Argument; 6],
-    /// That of the loss's scale.
+    /// The loss scale, or null.
     pub scale: Argument,
 }
 
 impl Update {
-    /// A step of one or two states. Operands are the gradient, the iteration's numbers, the loss's scale where gradients are `scaled`, the parameter,
-    /// the states, and where it is wanted a copy.
+    /// An update with one or two states. Operands: gradient, hyperparameters of the iteration, loss scale
+    /// where gradients are scaled, parameter, states, and optionally the copy.
     pub fn of(
         file: &'static str,
         operands: &[Operand],
@@ -31,13 +31,13 @@ impl Update {
         let copy = parameter + states + 1;
         let elements = || operands[..1].iter().chain(&operands[parameter..]);
         check_types(elements())?;
-        let (count, dtype) = (alike(elements())?, operands[0].dtype());
+        let (count, dtype) = (common_element_count(elements())?, operands[0].dtype());
         if operands[parameter..copy].iter().any(|operand| operand.dtype() != dtype) {
             return Err("gradient, parameter and states have several types".to_owned());
         }
-        let of_copy = operands.get(copy).map_or(dtype, Operand::dtype);
-        let vector = vector(&[dtype, of_copy], &[count]);
-        let source = Source::of(file, dtype, vector).with("T_OUT", type_name(of_copy));
+        let copy_dtype = operands.get(copy).map_or(dtype, Operand::dtype);
+        let vector = vector(&[dtype, copy_dtype], &[count]);
+        let source = Source::of(file, dtype, vector).with("T_OUT", type_name(copy_dtype));
         let (source, scale) = scaled(source, operands, 2, is_scaled)?;
         let at = |position: usize, is_there: bool| {
             if is_there { Argument::Operand(position) } else { Argument::Null }
@@ -55,7 +55,12 @@ impl Update {
 }
 
 impl OnGpu for SgdUpdate {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let Update { source, count, vector, addresses, scale } =
             Update::of("update", operands, 1, self.scaled)?;
         let [gradient, hyper, parameter, velocity, _, copy] = addresses;
@@ -72,7 +77,7 @@ impl OnGpu for SgdUpdate {
             Argument::Int(i32::from(self.nesterov)),
             scale,
         ];
-        let launch = maker.spread(&source, "sgd_update", count / vector, arguments)?;
-        Ok(Made::of("sgd", vec![launch], 0))
+        let launch = builder.grid_stride(&source, "sgd_update", count / vector, arguments)?;
+        Ok(Implementation::native("sgd", vec![launch], 0))
     }
 }

@@ -1,14 +1,14 @@
-//! The stem. Programs for GPUs do not have it, where memory is fast enough to store the convolution's output: these kernels are there for plans that
-//! were made elsewhere, and are simple.
+//! The stem. Programs for GPUs have none, as GPU memory is fast enough to store the convolution's output.
+//! These simple kernels run plans that were made for another backend.
 
-use super::{Maker, OnGpu, Operand, THREADS, check_type, int, long};
-use crate::processor::{Argument, Launch, Made, Shape, Source};
+use super::{KernelBuilder, OnGpu, Operand, THREADS, check_type, int, long};
+use crate::processor::{Argument, Implementation, Launch, Shape, Source};
 use stratus_engine::ops::{Stem, StemApply, StemGradients, StemInference, StemStatistics};
 
-/// The places that a block has at least, where sums are taken over them.
-const PLACES_OF_BLOCK: usize = 64;
+/// The fewest output pixels of a block that sums over them.
+const PIXELS_OF_BLOCK: usize = 64;
 
-/// The source for a stem and the type of its images.
+/// The source of a stem, for the type of its images.
 fn source(stem: &Stem, images: &Operand) -> Result<Source, String> {
     check_type(images.dtype())?;
     let [pad_h, pad_w] = stem.conv.padding_before;
@@ -21,14 +21,14 @@ fn source(stem: &Stem, images: &Operand) -> Result<Source, String> {
         .with("RELU", u8::from(stem.relu)))
 }
 
-/// Sizes that kernels are given, and how many places of the convolution's output there are.
+/// Sizes as parameters of kernels, and the pixels of the convolution's output, `N · H_out · W_out`.
 struct Sizes {
     channels: Argument,
     /// Height and width of the images.
     images: [Argument; 2],
     /// Height and width of the convolution's output.
     rows_columns: [Argument; 2],
-    places: usize,
+    pixels: usize,
 }
 
 impl Sizes {
@@ -39,28 +39,34 @@ impl Sizes {
             channels: int(stem.conv.out_channels)?,
             images: [int(height)?, int(width)?],
             rows_columns: [int(rows)?, int(columns)?],
-            places: batch * rows * columns,
+            pixels: batch * rows * columns,
         })
     }
 }
 
-/// Blocks that share out places, for sums over the batch.
-fn blocks(places: usize, maker: &Maker<'_>) -> Result<u32, String> {
-    let most = 4 * maker.processor.multiprocessors() as usize;
-    u32::try_from(places.div_ceil(PLACES_OF_BLOCK).clamp(1, most)).map_err(|error| error.to_string())
+/// Blocks of a sum over `pixels` pixels of the batch.
+fn blocks(pixels: usize, builder: &KernelBuilder<'_>) -> Result<u32, String> {
+    let most = 4 * builder.processor.multiprocessors() as usize;
+    u32::try_from(pixels.div_ceil(PIXELS_OF_BLOCK).clamp(1, most)).map_err(|error| error.to_string())
 }
 
-fn line(blocks: u32) -> Shape {
+fn one_dimensional(blocks: u32) -> Shape {
     Shape { grid: [blocks, 1, 1], block: [THREADS, 1, 1], shared: 0 }
 }
 
-/// A thread for each of some items.
-fn each(items: usize) -> Result<Shape, String> {
-    u32::try_from(items.div_ceil(THREADS as usize)).map(line).map_err(|error| error.to_string())
+/// A thread per item.
+fn thread_per_item(items: usize) -> Result<Shape, String> {
+    u32::try_from(items.div_ceil(THREADS as usize)).map(one_dimensional).map_err(|error| error.to_string())
 }
 
-/// Adds the shares of blocks, which lie in the scratch, to an operand.
-fn add(source: &Source, to: usize, blocks: u32, entries: usize, maker: &Maker<'_>) -> Result<Launch, String> {
+/// Adds the partial sums of blocks, which are in the scratch, to the operand `to`.
+fn add(
+    source: &Source,
+    to: usize,
+    blocks: u32,
+    entries: usize,
+    builder: &KernelBuilder<'_>,
+) -> Result<Launch, String> {
     let arguments = vec![
         Argument::Scratch(0),
         Argument::Operand(to),
@@ -68,11 +74,17 @@ fn add(source: &Source, to: usize, blocks: u32, entries: usize, maker: &Maker<'_
         int(entries)?,
         Argument::IsFirstTile,
     ];
-    maker.launch(source, "stem_add", each(entries)?, arguments)
+    builder.launch(source, "stem_add", thread_per_item(entries)?, arguments)
 }
 
-/// The pooled map, and the winners where there is an operand for them. A negative epsilon says that the deviations are known.
-fn apply(stem: &Stem, operands: &[Operand], epsilon: f32, maker: &Maker<'_>) -> Result<Launch, String> {
+/// Writes the pooled map, and the argmax indices where there is an operand for them. A negative epsilon says
+/// that the operand holds inverse deviations instead of variances.
+fn apply(
+    stem: &Stem,
+    operands: &[Operand],
+    epsilon: f32,
+    builder: &KernelBuilder<'_>,
+) -> Result<Launch, String> {
     let (source, sizes) = (source(stem, &operands[0])?, Sizes::of(stem, &operands[0])?);
     let (y, index) = (&operands[6], operands.len() > 7);
     let [.., out_height, out_width] = y.image()?;
@@ -80,63 +92,83 @@ fn apply(stem: &Stem, operands: &[Operand], epsilon: f32, maker: &Maker<'_>) -> 
     let arguments = (0..7).map(Argument::Operand).chain([index, long(y.elements()), sizes.channels]);
     let arguments = arguments.chain(sizes.images).chain([int(out_height)?, int(out_width)?]);
     let arguments = arguments.chain([Argument::Float(epsilon)]).collect();
-    maker.spread(&source, "stem_apply", y.elements(), arguments)
+    builder.grid_stride(&source, "stem_apply", y.elements(), arguments)
 }
 
 impl OnGpu for StemApply {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
-        Ok(Made::of("stem_apply", vec![apply(&self.stem, operands, -1.0, maker)?], 0))
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
+        Ok(Implementation::native("stem_apply", vec![apply(&self.stem, operands, -1.0, builder)?], 0))
     }
 }
 
 impl OnGpu for StemInference {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
-        let launch = apply(&self.stem, operands, self.stem.norm.epsilon, maker)?;
-        Ok(Made::of("stem_inference", vec![launch], 0))
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
+        let launch = apply(&self.stem, operands, self.stem.norm.epsilon, builder)?;
+        Ok(Implementation::native("stem_inference", vec![launch], 0))
     }
 }
 
 impl OnGpu for StemStatistics {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let (stem, taps) = (&self.stem, self.stem.taps());
         let (source, sizes) = (source(stem, &operands[0])?, Sizes::of(stem, &operands[0])?);
-        let (blocks, entries) = (blocks(sizes.places, maker)?, (taps + 1) * taps);
-        let arguments = [Argument::Operand(0), Argument::Scratch(0), long(sizes.places)];
+        let (blocks, entries) = (blocks(sizes.pixels, builder)?, (taps + 1) * taps);
+        let arguments = [Argument::Operand(0), Argument::Scratch(0), long(sizes.pixels)];
         let arguments = arguments.into_iter().chain(sizes.images).chain(sizes.rows_columns).collect();
-        let correlate = maker.launch(&source, "stem_correlation", line(blocks), arguments)?;
-        let add = add(&source, 6, blocks, entries, maker)?;
+        let correlate = builder.launch(&source, "stem_correlation", one_dimensional(blocks), arguments)?;
+        let add = add(&source, 6, blocks, entries, builder)?;
         let arguments = [1, 6, 2, 3, 4, 5].map(Argument::Operand).into_iter().chain([
-            long(sizes.places),
+            long(sizes.pixels),
             sizes.channels,
             Argument::Float(stem.norm.epsilon),
             Argument::Float(stem.norm.momentum),
             Argument::Tiles,
             Argument::IsLastTile,
         ]);
-        let shape = each(stem.conv.out_channels)?;
-        let settle = maker.launch(&source, "stem_settle", shape, arguments.collect())?;
+        let shape = thread_per_item(stem.conv.out_channels)?;
+        let reduce = builder.launch(&source, "stem_settle", shape, arguments.collect())?;
         let scratch = blocks as usize * entries * size_of::<f64>();
-        Ok(Made::of("stem_statistics", vec![correlate, add, settle], scratch))
+        Ok(Implementation::native("stem_statistics", vec![correlate, add, reduce], scratch))
     }
 }
 
 impl OnGpu for StemGradients {
-    fn make(&self, operands: &[Operand], _counts: [usize; 3], maker: &Maker<'_>) -> Result<Made, String> {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let (stem, channels) = (&self.stem, self.stem.conv.out_channels);
         let (source, sizes) = (source(stem, &operands[0])?, Sizes::of(stem, &operands[0])?);
         let [batch, _, out_height, out_width] = operands[2].image()?;
         let pooled = batch * out_height * out_width;
-        let (blocks, entries) = (blocks(pooled, maker)?, channels * (stem.taps() + 1));
+        let (blocks, entries) = (blocks(pooled, builder)?, channels * (stem.taps() + 1));
         let arguments = [0, 2, 7].map(Argument::Operand).into_iter();
         let arguments = arguments.chain([Argument::Scratch(0), long(pooled), sizes.channels]);
         let arguments = arguments.chain(sizes.images).chain([int(out_height)?, int(out_width)?]).collect();
-        let multiply = maker.launch(&source, "stem_products", line(blocks), arguments)?;
-        let add = add(&source, 11, blocks, entries, maker)?;
+        let multiply = builder.launch(&source, "stem_products", one_dimensional(blocks), arguments)?;
+        let add = add(&source, 11, blocks, entries, builder)?;
         let arguments = [1, 3, 4, 5, 6, 11, 8, 9, 10].map(Argument::Operand).into_iter();
-        let arguments = arguments.chain([long(sizes.places), sizes.channels, Argument::Tiles]);
+        let arguments = arguments.chain([long(sizes.pixels), sizes.channels, Argument::Tiles]);
         let arguments = arguments.chain([Argument::IsLastTile]).collect();
-        let finish = maker.launch(&source, "stem_finish", each(channels)?, arguments)?;
+        let finish = builder.launch(&source, "stem_finish", thread_per_item(channels)?, arguments)?;
         let scratch = blocks as usize * entries * size_of::<f64>();
-        Ok(Made::of("stem_gradients", vec![multiply, add, finish], scratch))
+        Ok(Implementation::native("stem_gradients", vec![multiply, add, finish], scratch))
     }
 }

@@ -1,8 +1,13 @@
-// The steps of optimisers that give each weight a rate of its own. RULE says which.
+// Updates of the optimisers with a rate per weight; RULE chooses one. With the gradient g (of `SCALED`
+// gradients, divided by the loss scale) and decay λ:
 //
-// Threads share out the elements, VECTOR at a time. What is the same for all of them is computed once, in double precision.
-// Where gradients are SCALED they are divided by the loss's scale; where one of them overflowed, nothing is updated, and the copy is that of the
-// parameter as it is.
+//   Adam      g += λp; a = β₀a + (1-β₀)g; b = β₁b + (1-β₁)g²; p -= rate · a / (√(b · correction) + ε)
+//   AdamW     the same with p -= lr · λp in place of g += λp
+//   Adagrad   g += λp; a += g²; p -= rate · g / (√a + ε)
+//   Adadelta  g += λp; a = ρa + (1-ρ)g²; δ = √(b + ε) / √(a + ε) · g; b = ρb + (1-ρ)δ²; p -= rate · δ
+//
+// Grid-stride loop over the elements, VECTOR at a time. A thread per block computes the scalars in f64. Where
+// a scaled gradient overflowed, nothing is updated, and the copy is that of the unchanged parameter.
 
 #ifndef T_OUT
 #define T_OUT T
@@ -13,17 +18,19 @@
 #define ADAGRAD 2
 #define ADADELTA 3
 
-// Of the first and the second state, the shares `keep0` and `keep1` are kept. Adagrad has no second state.
-extern "C" __global__ void adaptive_update(const T *gradient, const double *hyper, T *parameter, T *state0, T *state1, T_OUT *copy,
-                                           i64 count, double factor, double decay, double keep0, double keep1, double epsilon,
+// `keep0` and `keep1` are the decays of the states. Adagrad has no second state.
+extern "C" __global__ void adaptive_update(const T *gradient, const double *hyper, T *parameter, T *state0,
+                                           T *state1, T_OUT *copy, i64 count, double factor, double decay,
+                                           double keep0, double keep1, double epsilon,
                                            const float *loss_scale) {
     constexpr bool is_adam = RULE == ADAM || RULE == ADAM_DECOUPLED;
     __shared__ float of_all[3];
     const LossScale scaling = read_loss_scale(loss_scale);
     if (threadIdx.x == 0) {
         // Iterations that updated nothing are no steps.
-        double learning_rate = factor * hyper[0], turn = (SCALED ? hyper[1] - scaling.skipped : hyper[1]) + 1.0;
-        // A power in double precision is as much work as many elements: one thread of a block has it.
+        double learning_rate = factor * hyper[0],
+               turn = (SCALED ? hyper[1] - scaling.skipped : hyper[1]) + 1.0;
+        // A power in f64 costs as much as many elements, so one thread of the block computes it.
         of_all[0] = (float)(is_adam ? learning_rate / (1.0 - pow(keep0, turn)) : learning_rate);
         of_all[1] = (float)(is_adam ? 1.0 / (1.0 - pow(keep1, turn)) : 1.0);
         of_all[2] = (float)(RULE == ADAM_DECOUPLED ? learning_rate * decay : decay);

@@ -1,9 +1,15 @@
-// Batch normalisation that goes through a map once: what applies it, and the gradient of its input.
+// Batch normalisation, the elementwise passes: its application (with addition or ReLU after it), and the
+// gradient of its input.
+//
+//   apply           y = relu(weight · (x - mean) · inverse_deviation + bias + a)
+//   backward data   dx = scale · dy + slope · (x - mean) + offset, see Correction
+//
+// Each reads its maps once, in rows as batch_norm_common.cu says.
 
-// ROWS rows from `row` on, so many that enough loads are under way.
+// ROWS rows from `row` on, so that enough loads are in flight.
 template <int ROWS, bool ADDS>
-__device__ __forceinline__ void apply_rows(const Affine &affine, const X *x, const T *a, T *y, i64 row, i64 x_stride,
-                                           i64 y_stride) {
+__device__ __forceinline__ void apply_rows(const Affine &affine, const X *x, const T *a, T *y, i64 row,
+                                           i64 x_stride, i64 y_stride) {
     i64 step = ROW_STEP;
     Inputs inputs[ROWS];
     Results others[ROWS];
@@ -26,8 +32,8 @@ __device__ __forceinline__ void apply_rows(const Affine &affine, const X *x, con
 
 template <bool ADDS>
 __device__ __forceinline__ void apply(const X *x, const T *a, T *y, const float *weight, const float *bias,
-                                      const float *mean, const float *spread, float epsilon, i64 rows, int channels,
-                                      i64 x_stride, i64 y_stride) {
+                                      const float *mean, const float *spread, float epsilon, i64 rows,
+                                      int channels, i64 x_stride, i64 y_stride) {
     int channel = CHANNEL;
     if (channel >= channels) return;
     const Affine affine(weight, bias, mean, spread, epsilon, channel);
@@ -40,23 +46,24 @@ __device__ __forceinline__ void apply(const X *x, const T *a, T *y, const float 
     for (; row < rows; row += step) apply_rows<1, ADDS>(affine, x, a, y, row, x_stride, y_stride);
 }
 
-extern "C" __global__ void batch_norm_apply(const X *x, T *y, const float *weight, const float *bias, const float *mean,
-                                            const float *spread, float epsilon, i64 rows, int channels, i64 x_stride,
-                                            i64 y_stride) {
+extern "C" __global__ void batch_norm_apply(const X *x, T *y, const float *weight, const float *bias,
+                                            const float *mean, const float *spread, float epsilon, i64 rows,
+                                            int channels, i64 x_stride, i64 y_stride) {
     apply<false>(x, 0, y, weight, bias, mean, spread, epsilon, rows, channels, x_stride, y_stride);
 }
 
-// `a` lies as `y` does.
-extern "C" __global__ void batch_norm_add_apply(const X *x, const T *a, T *y, const float *weight, const float *bias,
-                                                const float *mean, const float *spread, float epsilon, i64 rows,
-                                                int channels, i64 x_stride, i64 y_stride) {
+// `a` has the layout of `y`.
+extern "C" __global__ void batch_norm_add_apply(const X *x, const T *a, T *y, const float *weight,
+                                                const float *bias, const float *mean, const float *spread,
+                                                float epsilon, i64 rows, int channels, i64 x_stride,
+                                                i64 y_stride) {
     apply<true>(x, a, y, weight, bias, mean, spread, epsilon, rows, channels, x_stride, y_stride);
 }
 
-// `dx` lies as `x` does. Where the statistics are constants there is no correction.
+// `dx` has the layout of `x`. Without CORRECTS, mean and variance are constants.
 template <int ROWS, bool CORRECTS>
-__device__ __forceinline__ void backward_rows(const Affine &affine, const Correction *correction, const X *x, const T *dy,
-                                              T *dx, i64 row, i64 x_stride, i64 y_stride) {
+__device__ __forceinline__ void backward_rows(const Affine &affine, const Correction *correction, const X *x,
+                                              const T *dy, T *dx, i64 row, i64 x_stride, i64 y_stride) {
     i64 step = ROW_STEP;
     Inputs inputs[ROWS];
     Results gradients[ROWS];
@@ -73,7 +80,8 @@ __device__ __forceinline__ void backward_rows(const Affine &affine, const Correc
             float gradient = widen(gradients[r].at[i]), centred = 0.0f;
             if (CORRECTS || RELU) centred = widen(inputs[r].at[i]) - affine.mean[i];
             if (RELU && affine.of(centred, i) <= 0.0f) gradient = 0.0f;
-            values[i] = CORRECTS ? fmaf(affine.scale[i], gradient, fmaf(centred, correction->slope[i], correction->offset[i]))
+            values[i] = CORRECTS ? fmaf(affine.scale[i], gradient,
+                                        fmaf(centred, correction->slope[i], correction->offset[i]))
                                  : affine.scale[i] * gradient;
         }
         store(dx + (row + r * step) * x_stride, values);
@@ -81,8 +89,8 @@ __device__ __forceinline__ void backward_rows(const Affine &affine, const Correc
 }
 
 template <bool CORRECTS>
-__device__ __forceinline__ void backward(const Affine &affine, const Correction *correction, const X *x, const T *dy, T *dx,
-                                         i64 rows, i64 x_stride, i64 y_stride) {
+__device__ __forceinline__ void backward(const Affine &affine, const Correction *correction, const X *x,
+                                         const T *dy, T *dx, i64 rows, i64 x_stride, i64 y_stride) {
     int channel = CHANNEL;
     i64 row = FIRST_ROW, step = ROW_STEP;
     x += channel, dy += channel, dx += channel;
@@ -92,11 +100,12 @@ __device__ __forceinline__ void backward(const Affine &affine, const Correction 
         backward_rows<1, CORRECTS>(affine, correction, x, dy, dx, row, x_stride, y_stride);
 }
 
-// The means are over all tiles of the batch.
-extern "C" __global__ void batch_norm_backward_data(const X *x, const T *dy, T *dx, const float *weight, const float *bias,
-                                                    const float *mean, const float *inverse_deviation,
-                                                    const float *dweight, const float *dbias, int tiles, i64 rows,
-                                                    int channels, i64 x_stride, i64 y_stride) {
+// The sums are over all tiles of the batch.
+extern "C" __global__ void batch_norm_backward_data(const X *x, const T *dy, T *dx, const float *weight,
+                                                    const float *bias, const float *mean,
+                                                    const float *inverse_deviation, const float *dweight,
+                                                    const float *dbias, int tiles, i64 rows, int channels,
+                                                    i64 x_stride, i64 y_stride) {
     int channel = CHANNEL;
     if (channel >= channels) return;
     const Affine affine(weight, bias, mean, inverse_deviation, -1.0f, channel);
@@ -105,9 +114,9 @@ extern "C" __global__ void batch_norm_backward_data(const X *x, const T *dy, T *
 }
 
 extern "C" __global__ void batch_norm_inference_backward(const X *x, const T *dy, T *dx, const float *weight,
-                                                         const float *bias, const float *mean, const float *variance,
-                                                         float epsilon, i64 rows, int channels, i64 x_stride,
-                                                         i64 y_stride) {
+                                                         const float *bias, const float *mean,
+                                                         const float *variance, float epsilon, i64 rows,
+                                                         int channels, i64 x_stride, i64 y_stride) {
     int channel = CHANNEL;
     if (channel >= channels) return;
     const Affine affine(weight, bias, mean, variance, epsilon, channel);

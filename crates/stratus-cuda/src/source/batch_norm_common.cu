@@ -1,10 +1,13 @@
-// What the kernels of batch normalisation share. The files batch_norm*.cu follow it.
+// Shared by the kernels of batch normalisation, the files batch_norm*.cu.
 //
-// A map is rows (pixels) of channels, and may be some of the channels of a larger map: then its rows lie further apart than it is wide. A block has
-// blockDim.x threads along the channels, VECTOR channels each, and blockDim.y rows; blockIdx.x counts along the channels, blockIdx.y along the rows.
-// A thread keeps its channels while it goes on over the rows in steps of the grid, so that what belongs to a channel stays in its registers.
+// A map is a matrix [rows, channels], a row per pixel. It may be a range of channels of a larger map: then
+// the stride of its rows exceeds its width.
 //
-// T is the type of results and gradients, X that of the map that is normalised, RELU whether a rectifier follows.
+//   block    blockDim.x threads along the channels, VECTOR channels each; blockDim.y rows
+//   grid     x: along the channels; y: along the rows, in a grid-stride loop
+//   thread   the same channels for all of its rows, so that their parameters stay in registers
+//
+// T is the type of results and gradients, X that of the map that is normalised; RELU: whether a ReLU follows.
 
 #ifndef X
 #define X T
@@ -23,7 +26,7 @@ typedef Vector<T, VECTOR> Results;
 #define FIRST_ROW ((i64)blockIdx.y * blockDim.y + threadIdx.y)
 #define ROW_STEP ((i64)gridDim.y * blockDim.y)
 
-// The normalisation of a thread's channels.
+// The normalisation of a thread's channels: y = weight · (x - mean) · inverse_deviation + bias.
 struct Affine {
     float mean[VECTOR];
     float inverse_deviation[VECTOR];
@@ -31,8 +34,8 @@ struct Affine {
     float bias[VECTOR];
 
     // `spread` is the inverse deviation where epsilon is negative, else the variance.
-    __device__ __forceinline__ Affine(const float *weight, const float *biases, const float *means, const float *spread,
-                                      float epsilon, int channel) {
+    __device__ __forceinline__ Affine(const float *weight, const float *biases, const float *means,
+                                      const float *spread, float epsilon, int channel) {
         load(means + channel, mean);
         load(spread + channel, inverse_deviation);
         load(weight + channel, scale);
@@ -44,19 +47,23 @@ struct Affine {
         }
     }
 
-    // From what is left of an input without the mean. Every kernel asks here, so that the backward pass cuts off what the forward pass did.
-    __device__ __forceinline__ float of(float centred, int i) const { return fmaf(centred, scale[i], bias[i]); }
+    // The result for `centred` = x - mean. All kernels call it, so that the ReLU has the same mask forward
+    // and backward.
+    __device__ __forceinline__ float of(float centred, int i) const {
+        return fmaf(centred, scale[i], bias[i]);
+    }
 };
 
-// The gradient of the input, `scale * dy + slope * (x - mean) + offset`: without its mean and without its part along the normalised map, neither of
-// which can change the result.
-// `share` is what one element is of all that the sums are over.
+// The gradient of the input, with the sums Σ over all elements of a channel, and n of these (`share` = 1 /
+// n):
+//
+//   dx = scale · (dy - Σ dy / n - x̂ · Σ (dy · x̂) / n) = scale · dy + slope · (x - mean) + offset
 struct Correction {
     float slope[VECTOR];
     float offset[VECTOR];
 
-    __device__ __forceinline__ Correction(const Affine &affine, const float *dweight, const float *dbias, float share,
-                                          int channel) {
+    __device__ __forceinline__ Correction(const Affine &affine, const float *dweight, const float *dbias,
+                                          float share, int channel) {
         load(dweight + channel, slope);
         load(dbias + channel, offset);
 #pragma unroll
@@ -67,16 +74,17 @@ struct Correction {
     }
 };
 
-// What is not a number passes: a diverged run must show.
+// NaN passes, so that a diverged run shows.
 __device__ __forceinline__ float rectified(float value) { return RELU && value <= 0.0f ? 0.0f : value; }
 
-// Adds up over the rows of a block, in a fixed order; the threads of the first row have the sums. Every thread of the block calls it, and once.
+// Sums over the rows of a block, in a fixed order; the threads of the first row get the sums. Every thread of
+// the block calls it, once per launch.
 template <int COUNT, int MOST> __device__ __forceinline__ void sum_rows(double (&values)[COUNT]) {
     __shared__ double shared[COUNT * MOST];
     int row = threadIdx.y, own = row * blockDim.x + threadIdx.x;
     for (int rows = blockDim.y, half; rows > 1; rows = half) {
         half = (rows + 1) / 2;
-        // Where a level writes, no thread reads at another level: one barrier is enough.
+        // A level writes where no thread reads at another level: one barrier is enough.
         if (row >= half && row < rows) {
 #pragma unroll
             for (int i = 0; i < COUNT; i++) shared[i * MOST + own] = values[i];
@@ -89,10 +97,10 @@ template <int COUNT, int MOST> __device__ __forceinline__ void sum_rows(double (
     }
 }
 
-// Two sums for each of a thread's channels: the first of all of them, then the second.
+// Two sums for each of a thread's channels: the first sums of all channels, then the second.
 typedef double Sums[2 * VECTOR];
 
-// Adds up over the block and writes its share of the sums [blocks along the rows, 2, channels].
+// Sums over the block, and writes its partial sums to `shares` [blocks along the rows, 2, channels].
 __device__ __forceinline__ void write_sums(Sums &sums, int channels, double *shares) {
     sum_rows<2 * VECTOR, THREADS>(sums);
     int channel = CHANNEL;
@@ -105,10 +113,11 @@ __device__ __forceinline__ void write_sums(Sums &sums, int channels, double *sha
     }
 }
 
-// Adds `ROWS` rows of gradients and of the same times what is left of x without its mean.
+// Adds ROWS rows to the sums: of the gradients, and of the gradients times (x - mean).
 template <int ROWS>
 __device__ __forceinline__ void add_products(Sums &sums, const Inputs (&inputs)[ROWS],
-                                             const float (&gradients)[ROWS][VECTOR], const float (&mean)[VECTOR]) {
+                                             const float (&gradients)[ROWS][VECTOR],
+                                             const float (&mean)[VECTOR]) {
 #pragma unroll
     for (int i = 0; i < VECTOR; i++) {
         float sum = 0.0f, weighted = 0.0f;

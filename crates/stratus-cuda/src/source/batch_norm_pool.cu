@@ -1,21 +1,27 @@
-// Batch normalisation with max-pooling behind it: the normalised map is never written, its gradient never spread out.
+// Batch normalisation fused with the max-pooling after it. Neither the normalised map nor its gradient is
+// stored.
 //
-// The window (KERNEL), its steps (STRIDE) and the padding before the image (PADDING), vertical _H and horizontal _W, are defined; INSIDE tells that no
-// window reaches beyond the image. Rows are pixels of what a kernel writes or, for sums, of the pooled map; there are less than 2^31. An index is a
-// winner's position in its window in row order, or CUT.
+//   apply           y = maxpool(relu(norm(x))), index = the argmax in its window, row by row, or CUT
+//   gradients       dbias, dweight: sums over the argmax pixels
+//   backward data   dx, from the gradients of all windows whose argmax a pixel is
+//
+//   KERNEL, STRIDE, PADDING   of the windows, vertical _H and horizontal _W
+//   INSIDE                    no window reaches beyond the image
+//
+// Rows are pixels of the map that a kernel writes or, for sums, of the pooled map; there are fewer than 2^31.
 
 #define CUT 255
 
-// A loop over the pixels of a window, unrolled where there are few.
+// Loops over the pixels of a window are unrolled where there are few.
 #define UNROLLED_H (KERNEL_H * KERNEL_W <= 25 ? KERNEL_H : 1)
 #define UNROLLED_W (KERNEL_H * KERNEL_W <= 25 ? KERNEL_W : 1)
 
 typedef Vector<u8, VECTOR> Indices;
 
-// Calls `visit(position, x)` for every pixel of a window that lies in the image.
+// Calls `visit(position, x)` for every pixel of a window that is inside the image.
 template <typename Visit>
-__device__ __forceinline__ void visit_window(const X *x, u32 output, int channels, int height, int width, int out_height,
-                                             int out_width, Visit visit) {
+__device__ __forceinline__ void visit_window(const X *x, u32 output, int channels, int height, int width,
+                                             int out_height, int out_width, Visit visit) {
     u32 line = output / (u32)out_width, image = line / (u32)out_height;
     int top = (int)(line - image * (u32)out_height) * STRIDE_H - PADDING_H;
     int left = (int)(output - line * (u32)out_width) * STRIDE_W - PADDING_W;
@@ -32,9 +38,10 @@ __device__ __forceinline__ void visit_window(const X *x, u32 output, int channel
     }
 }
 
-extern "C" __global__ void batch_norm_pool_apply(const X *x, T *y, u8 *index, const float *weight, const float *bias,
-                                                 const float *mean, const float *spread, float epsilon, int rows,
-                                                 int channels, int height, int width, int out_height, int out_width) {
+extern "C" __global__ void batch_norm_pool_apply(const X *x, T *y, u8 *index, const float *weight,
+                                                 const float *bias, const float *mean, const float *spread,
+                                                 float epsilon, int rows, int channels, int height, int width,
+                                                 int out_height, int out_width) {
     int channel = CHANNEL;
     if (channel >= channels) return;
     const Affine affine(weight, bias, mean, spread, epsilon, channel);
@@ -48,7 +55,7 @@ extern "C" __global__ void batch_norm_pool_apply(const X *x, T *y, u8 *index, co
 #pragma unroll
                          for (int i = 0; i < VECTOR; i++) {
                              float value = affine.of(widen(inputs.at[i]) - affine.mean[i], i);
-                             // What is not a number wins, and nothing wins over it.
+                             // NaN wins, and nothing wins over it.
                              bool loses = value <= best[i] || best[i] != best[i];
                              if (winner[i] < 0 || !loses) best[i] = value, winner[i] = position;
                          }
@@ -66,9 +73,10 @@ extern "C" __global__ void batch_norm_pool_apply(const X *x, T *y, u8 *index, co
     }
 }
 
-// The sums for the gradients of the parameters: the winners alone count.
-extern "C" __global__ void batch_norm_pool_gradients(const X *x, const T *dy, const u8 *index, const float *mean, int rows,
-                                                     int channels, int height, int width, int out_height, int out_width,
+// The sums for the gradients of the parameters: only argmax pixels have a gradient.
+extern "C" __global__ void batch_norm_pool_gradients(const X *x, const T *dy, const u8 *index,
+                                                     const float *mean, int rows, int channels, int height,
+                                                     int width, int out_height, int out_width,
                                                      double *shares) {
     Sums sums = {};
     int channel = CHANNEL;
@@ -87,7 +95,8 @@ extern "C" __global__ void batch_norm_pool_gradients(const X *x, const T *dy, co
                          [&](int position, const Inputs &inputs) {
 #pragma unroll
                              for (int i = 0; i < VECTOR; i++)
-                                 if (indices.at[i] == position) winners[i] = widen(inputs.at[i]), won[i] = true;
+                                 if (indices.at[i] == position)
+                                     winners[i] = widen(inputs.at[i]), won[i] = true;
                          });
 #pragma unroll
             for (int i = 0; i < VECTOR; i++) {
@@ -100,13 +109,13 @@ extern "C" __global__ void batch_norm_pool_gradients(const X *x, const T *dy, co
     write_sums(sums, channels, shares);
 }
 
-// The most windows that a line of the image lies in.
+// The most windows that a row or column of the image is in.
 #define WINDOWS_H ((KERNEL_H + STRIDE_H - 1) / STRIDE_H)
 #define WINDOWS_W ((KERNEL_W + STRIDE_W - 1) / STRIDE_W)
 
-// The gradient that reaches a pixel of the normalised map, from all windows that it won.
-__device__ __forceinline__ void gather(float (&sums)[VECTOR], const T *dy, const u8 *index, u32 pixel, int channels,
-                                       int height, int width, int out_height, int out_width) {
+// The gradient of a pixel of the normalised map: from all windows whose argmax it is.
+__device__ __forceinline__ void gather(float (&sums)[VECTOR], const T *dy, const u8 *index, u32 pixel,
+                                       int channels, int height, int width, int out_height, int out_width) {
     u32 line = pixel / (u32)width, image = line / (u32)height;
     u32 row = line - image * (u32)height + PADDING_H, column = pixel - line * (u32)width + PADDING_W;
     i64 start = (i64)image * out_height * out_width;
@@ -118,7 +127,8 @@ __device__ __forceinline__ void gather(float (&sums)[VECTOR], const T *dy, const
         if (tap_row >= KERNEL_H || out_row < 0 || out_row >= out_height) continue;
 #pragma unroll (WINDOWS_W <= 3 ? WINDOWS_W : 1)
         for (int w = 0; w < WINDOWS_W; w++) {
-            int tap_column = (int)(column % STRIDE_W) + w * STRIDE_W, out_column = (int)(column / STRIDE_W) - w;
+            int tap_column = (int)(column % STRIDE_W) + w * STRIDE_W,
+                out_column = (int)(column / STRIDE_W) - w;
             if (tap_column >= KERNEL_W || out_column < 0 || out_column >= out_width) continue;
             i64 at = (start + (i64)out_row * out_width + out_column) * channels;
             const Results gradients = *(const Results *)(dy + at);
@@ -131,11 +141,11 @@ __device__ __forceinline__ void gather(float (&sums)[VECTOR], const T *dy, const
     }
 }
 
-// The gradients that reach ROWS pixels, and the same times what is left of x without its mean.
+// Sums over ROWS pixels of the gradient, and of the gradient times (x - mean).
 template <int ROWS>
-__device__ __forceinline__ void add_gathered(Sums &sums, const X *x, const T *dy, const u8 *index, const float (&mean)[VECTOR],
-                                             u32 row, u32 step, int channels, int height, int width, int out_height,
-                                             int out_width) {
+__device__ __forceinline__ void add_gathered(Sums &sums, const X *x, const T *dy, const u8 *index,
+                                             const float (&mean)[VECTOR], u32 row, u32 step, int channels,
+                                             int height, int width, int out_height, int out_width) {
     Inputs inputs[ROWS];
     float gradients[ROWS][VECTOR];
 #pragma unroll
@@ -146,10 +156,12 @@ __device__ __forceinline__ void add_gathered(Sums &sums, const X *x, const T *dy
     add_products<ROWS>(sums, inputs, gradients, mean);
 }
 
-// The same sums where windows overlap: every pixel of x is read once, not once for each window that it lies in. Rows are pixels of x.
-extern "C" __global__ void batch_norm_pool_gradients_gathered(const X *x, const T *dy, const u8 *index, const float *mean,
-                                                              int rows, int channels, int height, int width,
-                                                              int out_height, int out_width, double *shares) {
+// The same sums where windows overlap: every pixel of x is read once, instead of once per window. Rows are
+// pixels of x.
+extern "C" __global__ void batch_norm_pool_gradients_gathered(const X *x, const T *dy, const u8 *index,
+                                                              const float *mean, int rows, int channels,
+                                                              int height, int width, int out_height,
+                                                              int out_width, double *shares) {
     Sums sums = {};
     int channel = CHANNEL;
     if (channel < channels) {
@@ -158,19 +170,22 @@ extern "C" __global__ void batch_norm_pool_gradients_gathered(const X *x, const 
         x += channel, dy += channel, index += channel;
         i64 row = FIRST_ROW, step = ROW_STEP;
         for (; row + step < rows; row += 2 * step)
-            add_gathered<2>(sums, x, dy, index, means, (u32)row, (u32)step, channels, height, width, out_height, out_width);
+            add_gathered<2>(sums, x, dy, index, means, (u32)row, (u32)step, channels, height, width,
+                            out_height, out_width);
         if (row < rows)
-            add_gathered<1>(sums, x, dy, index, means, (u32)row, 0, channels, height, width, out_height, out_width);
+            add_gathered<1>(sums, x, dy, index, means, (u32)row, 0, channels, height, width, out_height,
+                            out_width);
     }
     write_sums(sums, channels, shares);
 }
 
-// The means are over all tiles of the batch.
+// The sums are over all tiles of the batch.
 extern "C" __global__ void batch_norm_pool_backward_data(const X *x, const T *dy, const u8 *index, T *dx,
-                                                         const float *weight, const float *bias, const float *mean,
-                                                         const float *inverse_deviation, const float *dweight,
-                                                         const float *dbias, int tiles, int rows, int channels,
-                                                         int height, int width, int out_height, int out_width) {
+                                                         const float *weight, const float *bias,
+                                                         const float *mean, const float *inverse_deviation,
+                                                         const float *dweight, const float *dbias, int tiles,
+                                                         int rows, int channels, int height, int width,
+                                                         int out_height, int out_width) {
     int channel = CHANNEL;
     if (channel >= channels) return;
     const Affine affine(weight, bias, mean, inverse_deviation, -1.0f, channel);
@@ -183,18 +198,20 @@ extern "C" __global__ void batch_norm_pool_backward_data(const X *x, const T *dy
         gather(values, dy, index, (u32)row, channels, height, width, out_height, out_width);
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) {
-            float rest = fmaf(widen(inputs.at[i]) - affine.mean[i], correction.slope[i], correction.offset[i]);
+            float rest =
+                fmaf(widen(inputs.at[i]) - affine.mean[i], correction.slope[i], correction.offset[i]);
             values[i] = fmaf(affine.scale[i], values[i], rest);
         }
         store(dx + at, values);
     }
 }
 
-// The statistics are constants.
-extern "C" __global__ void batch_norm_pool_inference_backward(const T *dy, const u8 *index, T *dx, const float *weight,
-                                                              const float *bias, const float *mean,
-                                                              const float *variance, float epsilon, int rows,
-                                                              int channels, int height, int width, int out_height,
+// Mean and variance are constants.
+extern "C" __global__ void batch_norm_pool_inference_backward(const T *dy, const u8 *index, T *dx,
+                                                              const float *weight, const float *bias,
+                                                              const float *mean, const float *variance,
+                                                              float epsilon, int rows, int channels,
+                                                              int height, int width, int out_height,
                                                               int out_width) {
     int channel = CHANNEL;
     if (channel >= channels) return;

@@ -1,10 +1,14 @@
-// The sums over the batch that batch normalisation needs: of the map forward, of its gradient backward.
+// Batch normalisation, the sums over the batch: of the map in the forward pass, of its gradient in the
+// backward pass.
 //
-// A thread adds a few rows in single precision and these in double precision, then the block its rows. What the blocks have is added by a second
-// launch, channel by channel and always in the same order.
+//   forward    mean = Σ x / n, variance = Σ (x - mean)² / n
+//   backward   dbias = Σ dy, dweight = Σ dy · (x - mean) · inverse_deviation
+//
+// Sums take two launches. In the first, a thread sums a few rows in f32 and these in f64, then the block its
+// rows; it writes `shares` [blocks, 2, channels]. The second sums these, channel by channel in a fixed order.
 
-// ROWS rows, `stride` apart. Their squares are taken around their own mean: where the mean is large against the deviations, single precision would
-// lose these otherwise.
+// ROWS rows with a stride of `stride`. Squares are taken around the mean of these rows: with a mean that is
+// large against the deviation, f32 would lose them otherwise.
 template <int ROWS> __device__ __forceinline__ void add_moments(Sums &sums, const X *x, i64 stride) {
     Inputs inputs[ROWS];
 #pragma unroll
@@ -27,8 +31,9 @@ template <int ROWS> __device__ __forceinline__ void add_moments(Sums &sums, cons
     }
 }
 
-// Sums of x and of its squares.
-extern "C" __global__ void batch_norm_statistics(const X *x, i64 rows, int channels, i64 stride, double *shares) {
+// Σ x and Σ x².
+extern "C" __global__ void batch_norm_statistics(const X *x, i64 rows, int channels, i64 stride,
+                                                 double *shares) {
     Sums sums = {};
     int channel = CHANNEL;
     if (channel < channels) {
@@ -41,8 +46,9 @@ extern "C" __global__ void batch_norm_statistics(const X *x, i64 rows, int chann
     write_sums(sums, channels, shares);
 }
 
-// The sums of what the blocks wrote for one channel; the threads of the first row have them.
-__device__ __forceinline__ void add_shares(double (&sums)[2], const double *shares, int count, int channel, int channels) {
+// The sums of the blocks' shares for a channel; the threads of the first row get them.
+__device__ __forceinline__ void add_shares(double (&sums)[2], const double *shares, int count, int channel,
+                                           int channels) {
     sums[0] = sums[1] = 0.0;
     if (channel < channels) {
 #pragma unroll 4
@@ -54,18 +60,18 @@ __device__ __forceinline__ void add_shares(double (&sums)[2], const double *shar
     sum_rows<2, 1024>(sums);
 }
 
-// From sums to statistics; a thread of the first row of its block takes a channel. Before the last tile of a batch, the inverse deviation is the number
-// of tiles so far.
-extern "C" __global__ void batch_norm_settle(const double *shares, int count, int channels, double rows, int is_first,
-                                             int is_last, double epsilon, double momentum, float *running_mean,
-                                             float *running_var, float *mean, float *inverse_deviation,
-                                             double *moments) {
+// From sums to statistics; a thread of the first row of its block has a channel. Until the last tile of a
+// batch, `inverse_deviation` holds the number of tiles so far.
+extern "C" __global__ void batch_norm_settle(const double *shares, int count, int channels, double rows,
+                                             int is_first, int is_last, double epsilon, double momentum,
+                                             float *running_mean, float *running_var, float *mean,
+                                             float *inverse_deviation, double *moments) {
     int channel = blockIdx.x * blockDim.x + threadIdx.x;
     double sums[2];
     add_shares(sums, shares, count, channel, channels);
     if (threadIdx.y != 0 || channel >= channels) return;
     double average = sums[0] / rows, squares = sums[1] - sums[0] * average, total = rows;
-    // Rounding may leave less than nothing; what is not a number stays so.
+    // Rounding may give a negative number. NaN stays.
     if (squares < 0.0) squares = 0.0;
     if (!is_first) {
         double before = rows * inverse_deviation[channel];
@@ -88,8 +94,8 @@ extern "C" __global__ void batch_norm_settle(const double *shares, int count, in
 }
 
 template <int ROWS>
-__device__ __forceinline__ void add_gradients(Sums &sums, const Affine &affine, const X *x, const T *dy, i64 row,
-                                              i64 x_stride, i64 y_stride) {
+__device__ __forceinline__ void add_gradients(Sums &sums, const Affine &affine, const X *x, const T *dy,
+                                              i64 row, i64 x_stride, i64 y_stride) {
     i64 step = ROW_STEP;
     Inputs inputs[ROWS];
     Results of_y[ROWS];
@@ -110,8 +116,9 @@ __device__ __forceinline__ void add_gradients(Sums &sums, const Affine &affine, 
     add_products<ROWS>(sums, inputs, gradients, affine.mean);
 }
 
-extern "C" __global__ void batch_norm_gradients(const X *x, const T *dy, const float *weight, const float *bias,
-                                                const float *mean, const float *inverse_deviation, i64 rows, int channels,
+extern "C" __global__ void batch_norm_gradients(const X *x, const T *dy, const float *weight,
+                                                const float *bias, const float *mean,
+                                                const float *inverse_deviation, i64 rows, int channels,
                                                 i64 x_stride, i64 y_stride, double *shares) {
     Sums sums = {};
     int channel = CHANNEL;
@@ -126,11 +133,11 @@ extern "C" __global__ void batch_norm_gradients(const X *x, const T *dy, const f
     write_sums(sums, channels, shares);
 }
 
-// The gradient of a rectified sum `y`: `part` is added to `dy` where there is one, and what the rectifier cut off is cut off, in place. What is summed
-// is what is stored: what reads it next sees the same.
+// The gradient of relu(y) for a sum `y`, in place: adds `part` to `dy`, where there is one, and clears it
+// where y <= 0. The sums are of the rounded gradients that are stored, which later steps read.
 template <int ROWS, bool ADDS>
-__device__ __forceinline__ void cut_rows(Sums &sums, const float (&mean)[VECTOR], const X *x, const T *y, const T *part,
-                                         T *dy, i64 row, i64 stride) {
+__device__ __forceinline__ void cut_rows(Sums &sums, const float (&mean)[VECTOR], const X *x, const T *y,
+                                         const T *part, T *dy, i64 row, i64 stride) {
     i64 step = ROW_STEP;
     Inputs inputs[ROWS];
     Results of_y[ROWS], parts[ROWS], of_dy[ROWS];
@@ -149,7 +156,7 @@ __device__ __forceinline__ void cut_rows(Sums &sums, const float (&mean)[VECTOR]
         for (int i = 0; i < VECTOR; i++) {
             float gradient = widen(of_dy[r].at[i]);
             if (ADDS) gradient += widen(parts[r].at[i]);
-            // Nothing passes what is not a number either.
+            // Nothing passes where y is NaN.
             if (!(widen(of_y[r].at[i]) > 0.0f)) gradient = 0.0f;
             narrow(gradient, of_dy[r].at[i]);
             gradients[r][i] = widen(of_dy[r].at[i]);
@@ -160,8 +167,8 @@ __device__ __forceinline__ void cut_rows(Sums &sums, const float (&mean)[VECTOR]
 }
 
 template <bool ADDS>
-__device__ __forceinline__ void cut(const X *x, const T *y, const T *part, T *dy, const float *means, i64 rows,
-                                    int channels, double *shares) {
+__device__ __forceinline__ void cut(const X *x, const T *y, const T *part, T *dy, const float *means,
+                                    i64 rows, int channels, double *shares) {
     Sums sums = {};
     int channel = CHANNEL;
     if (channel < channels) {
@@ -170,26 +177,29 @@ __device__ __forceinline__ void cut(const X *x, const T *y, const T *part, T *dy
         i64 row = FIRST_ROW, step = ROW_STEP;
         x += channel, y += channel, dy += channel;
         if (ADDS) part += channel;
-        for (; row + step < rows; row += 2 * step) cut_rows<2, ADDS>(sums, mean, x, y, part, dy, row, channels);
+        for (; row + step < rows; row += 2 * step)
+            cut_rows<2, ADDS>(sums, mean, x, y, part, dy, row, channels);
         if (row < rows) cut_rows<1, ADDS>(sums, mean, x, y, part, dy, row, channels);
     }
     write_sums(sums, channels, shares);
 }
 
-extern "C" __global__ void batch_norm_cut_gradients(const X *x, const T *y, T *dy, const float *mean, i64 rows,
-                                                    int channels, double *shares) {
+extern "C" __global__ void batch_norm_cut_gradients(const X *x, const T *y, T *dy, const float *mean,
+                                                    i64 rows, int channels, double *shares) {
     cut<false>(x, y, 0, dy, mean, rows, channels, shares);
 }
 
-extern "C" __global__ void batch_norm_add_cut_gradients(const X *x, const T *y, const T *part, T *dy, const float *mean,
-                                                        i64 rows, int channels, double *shares) {
+extern "C" __global__ void batch_norm_add_cut_gradients(const X *x, const T *y, const T *part, T *dy,
+                                                        const float *mean, i64 rows, int channels,
+                                                        double *shares) {
     cut<true>(x, y, part, dy, mean, rows, channels, shares);
 }
 
-// From sums to the gradients of the parameters; a thread of the first row of its block takes a channel.
+// From sums to the gradients of the parameters; a thread of the first row of its block has a channel.
 extern "C" __global__ void batch_norm_settle_gradients(const double *shares, int count, int channels,
-                                                       const float *inverse_deviation, int is_first, int is_last,
-                                                       float *dweight, float *dbias, double *totals) {
+                                                       const float *inverse_deviation, int is_first,
+                                                       int is_last, float *dweight, float *dbias,
+                                                       double *totals) {
     int channel = blockIdx.x * blockDim.x + threadIdx.x;
     double sums[2];
     add_shares(sums, shares, count, channel, channels);

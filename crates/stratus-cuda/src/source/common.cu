@@ -1,13 +1,20 @@
-// What every file begins with: types, conversions, vectors, sums over a block.
+// Types, conversions, vectors and sums over a block: the beginning of every source.
 //
-// NVRTC compiles without headers. Where EMULATED is defined, a C++ compiler has read emulate.h before, which brings what CUDA C has beyond C++.
+// NVRTC compiles without headers. The emulation defines EMULATED and provides in emulate.h what CUDA C adds
+// to C++.
 //
-// Kernels are `extern "C" __global__`, and every one of them stands once more at the end of its file in EXPORT(name).
-// Shared memory whose size is known only at the launch is had with DYNAMIC_SHARED(type, name).
+// Conventions
+//   kernels        `extern "C" __global__`, repeated as EXPORT(name) at the end of the file
+//   shared memory  of a size known at the launch: DYNAMIC_SHARED(type, name)
+//   T, VECTOR      the type of elements, and how many a thread loads at once (16 bytes, or 1 element)
+//   feature maps   channels last: [N, H, W, C] in memory; filters [K, KH, KW, C]
+//   arithmetic     in f32, with sums over many elements in f64; results are rounded to the type of the map
 
 #ifndef EMULATED
 #define EXPORT(name)
-#define DYNAMIC_SHARED(type, name) extern __shared__ __align__(16) unsigned char name##_bytes[]; type *name = (type *)name##_bytes
+#define DYNAMIC_SHARED(type, name)                                \
+    extern __shared__ __align__(16) unsigned char name##_bytes[]; \
+    type *name = (type *)name##_bytes
 #endif
 
 typedef long long i64;
@@ -16,12 +23,12 @@ typedef unsigned int u32;
 typedef unsigned short u16;
 typedef unsigned char u8;
 
-// The upper half of a float.
+// bfloat16: the upper half of a float.
 struct bf16 {
     u16 bits;
 };
 
-// A sign, five bits of exponent and ten of the fraction, as IEEE 754 has them.
+// IEEE 754 binary16: a sign, 5 bits of exponent, 10 of the fraction.
 struct f16 {
     u16 bits;
 };
@@ -39,7 +46,7 @@ __device__ __forceinline__ float widen(f16 x) {
     if (size >= 0x0f800000u)
         size |= size == 0x0f800000u ? 0x7f800000u : 0x7fc00000u;
     else
-        // A float's exponents begin 112 lower. A product is exact where the number has no leading one, too.
+        // A float's exponents begin 112 lower. The product is exact for subnormal numbers too.
         size = __float_as_uint(__uint_as_float(size) * 0x1p112f);
     return __uint_as_float(sign | size);
 #endif
@@ -47,14 +54,20 @@ __device__ __forceinline__ float widen(f16 x) {
 __device__ __forceinline__ double widen(double x) { return x; }
 
 #ifdef __CUDA_ARCH__
-// The lower and the upper one of two elements that are a word.
+// The lower and the upper of two elements in a word.
 template <typename E> __device__ __forceinline__ float widen_lower(u32 word) { return widen(E{(u16)word}); }
-template <typename E> __device__ __forceinline__ float widen_upper(u32 word) { return widen(E{(u16)(word >> 16)}); }
-template <> __device__ __forceinline__ float widen_lower<bf16>(u32 word) { return __uint_as_float(word << 16); }
-template <> __device__ __forceinline__ float widen_upper<bf16>(u32 word) { return __uint_as_float(word & 0xffff0000u); }
+template <typename E> __device__ __forceinline__ float widen_upper(u32 word) {
+    return widen(E{(u16)(word >> 16)});
+}
+template <> __device__ __forceinline__ float widen_lower<bf16>(u32 word) {
+    return __uint_as_float(word << 16);
+}
+template <> __device__ __forceinline__ float widen_upper<bf16>(u32 word) {
+    return __uint_as_float(word & 0xffff0000u);
+}
 #endif
 
-// To the nearest, to even between two; what is not a number stays one.
+// Rounds to nearest, ties to even. NaN stays NaN.
 __device__ __forceinline__ void narrow(float x, float &y) { y = x; }
 __device__ __forceinline__ void narrow(float x, double &y) { y = x; }
 __device__ __forceinline__ void narrow(double x, double &y) { y = x; }
@@ -67,7 +80,7 @@ __device__ __forceinline__ void narrow(float x, bf16 &y) {
     y.bits = is_nan ? (u16)((bits >> 16) | 0x40u) : (u16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 #endif
 }
-// What is beyond 65,504 by half a step or more is infinite.
+// Beyond 65,504 by half a unit or more: infinity.
 __device__ __forceinline__ void narrow(float x, f16 &y) {
 #ifdef __CUDA_ARCH__
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
@@ -79,7 +92,7 @@ __device__ __forceinline__ void narrow(float x, f16 &y) {
     else if (size >= 0x47800000u)
         to = 0x7c00u;
     else if (size < 0x38800000u)
-        // Less than the least number with a leading one: what remains of it beside 0.5 are the steps of 2^-24 that it is, rounded.
+        // Subnormal: added to 0.5, the number is rounded to a multiple of 2^-24.
         to = __float_as_uint(__uint_as_float(size) + 0.5f) - 0x3f000000u;
     else
         to = (size - 0x38000000u + 0xfffu + (size >> 13 & 1u)) >> 13;
@@ -87,7 +100,7 @@ __device__ __forceinline__ void narrow(float x, f16 &y) {
 #endif
 }
 
-// N elements that are read and written at once; their address is a multiple of their size.
+// N elements that are loaded and stored at once. Their address is a multiple of their size.
 template <typename E, int N> struct __align__(sizeof(E) * N) Vector {
     E at[N];
 };
@@ -99,16 +112,18 @@ template <int N, typename E> __device__ __forceinline__ void load(const E *from,
 }
 
 #ifdef __CUDA_ARCH__
-// Said outright: left to itself, the compiler stores some vectors element by element. What is stored lies in the GPU's memory, not in a block's.
+// In PTX, as the compiler splits some vector stores into elements. The address is in global memory.
 __device__ __forceinline__ void store_words(void *to, const u32 (&words)[1]) {
     asm volatile("st.global.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "r"(words[0]) : "memory");
 }
 __device__ __forceinline__ void store_words(void *to, const u32 (&words)[2]) {
-    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "r"(words[0]), "r"(words[1]) : "memory");
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "r"(words[0]),
+                 "r"(words[1])
+                 : "memory");
 }
 __device__ __forceinline__ void store_words(void *to, const u32 (&words)[4]) {
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(words[0]), "r"(words[1]), "r"(words[2]),
-                 "r"(words[3])
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
+                 "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
                  : "memory");
 }
 
@@ -119,7 +134,7 @@ template <int N> __device__ __forceinline__ void store(float *to, const float (&
     store_words(to, words);
 }
 
-// Two elements of two bytes as a word, the upper one first as the instruction has it.
+// Two elements of two bytes in a word, the upper one first as in the PTX instruction.
 #if __CUDA_ARCH__ >= 800
 template <typename E> __device__ __forceinline__ u32 narrow_pair(float high, float low);
 #define NARROW_PAIR(type)                                                                 \
@@ -158,14 +173,15 @@ template <int N, typename E> __device__ __forceinline__ void store(E *to, const 
 }
 #endif
 
-// The sum over the threads of a warp, in a fixed order; every thread has it.
+// The sum over the threads of a warp, in a fixed order. Every thread gets it.
 template <typename E> __device__ __forceinline__ E warp_sum(E value) {
 #pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffffu, value, distance);
+    for (int distance = 16; distance > 0; distance /= 2)
+        value += __shfl_xor_sync(0xffffffffu, value, distance);
     return value;
 }
 
-// The sum over a one-dimensional block of whole warps, in a fixed order; every thread has it.
+// The sum over a one-dimensional block of whole warps, in a fixed order. Every thread gets it.
 template <typename E> __device__ E block_sum(E value) {
     __shared__ E sums[32];
     value = warp_sum(value);

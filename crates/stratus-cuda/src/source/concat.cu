@@ -1,8 +1,10 @@
-// Rows of several matrices side by side become rows of one, and parts of rows are taken out: feature maps are matrices of pixels and channels.
+// Concatenation of matrices [rows, width] along their columns, and copies of ranges of columns. Feature maps
+// are matrices of pixels and channels.
 //
-// Threads share out the vectors of a matrix in the order in which they lie. Which row and column comes next is had by addition alone.
+// Grid-stride loops over the vectors of a matrix. The row and column of the next vector follow by additions,
+// without divisions.
 
-// `width` vectors of every row; rows begin `from_row` and `to_row` elements one behind the other.
+// Copies `width` vectors of every row; rows have strides of `from_row` and `to_row` elements.
 __device__ __forceinline__ void copy(const T *from, i64 from_row, T *to, i64 to_row, i64 rows, u32 width) {
     u32 item = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
     i64 row = item / width;
@@ -10,7 +12,8 @@ __device__ __forceinline__ void copy(const T *from, i64 from_row, T *to, i64 to_
     u32 rows_on = step / width, columns_on = step % width;
     while (row < rows) {
         i64 inside = (i64)column * VECTOR;
-        *(Vector<T, VECTOR> *)(to + row * to_row + inside) = *(const Vector<T, VECTOR> *)(from + row * from_row + inside);
+        *(Vector<T, VECTOR> *)(to + row * to_row + inside) =
+            *(const Vector<T, VECTOR> *)(from + row * from_row + inside);
         row += rows_on;
         column += columns_on;
         if (column >= width) {
@@ -24,15 +27,16 @@ extern "C" __global__ void copy_rows(const T *from, i64 from_row, T *to, i64 to_
     copy(from, from_row, to, to_row, rows, (u32)width);
 }
 
-// Blocks of row y of the grid copy input y. Widths are in vectors.
-extern "C" __global__ void join_rows(T *to, i64 to_row, i64 rows, const T *x0, const T *x1, const T *x2, const T *x3, const T *x4,
-                                     const T *x5, const T *x6, const T *x7, const T *x8, const T *x9, const T *x10,
-                                     const T *x11, const T *x12, const T *x13, int w0, int w1, int w2, int w3, int w4, int w5,
-                                     int w6, int w7, int w8, int w9, int w10, int w11, int w12, int w13) {
+// Blocks with blockIdx.y = y copy input y. Widths are in vectors.
+extern "C" __global__ void join_rows(T *to, i64 to_row, i64 rows, const T *x0, const T *x1, const T *x2,
+                                     const T *x3, const T *x4, const T *x5, const T *x6, const T *x7,
+                                     const T *x8, const T *x9, const T *x10, const T *x11, const T *x12,
+                                     const T *x13, int w0, int w1, int w2, int w3, int w4, int w5, int w6,
+                                     int w7, int w8, int w9, int w10, int w11, int w12, int w13) {
     const T *from = x0;
     int width = w0;
     i64 before = 0, sum = 0;
-// One after the other, without an array: that would lie in memory.
+// Without an array, which would be in local memory.
 #define CHOOSE(i)                \
     if (blockIdx.y == i) {       \
         from = x##i;             \

@@ -1,12 +1,18 @@
-// Convolutions of maps that lie channels last, written plainly: what runs where cuDNN has no kernel, and what tests compare with. A thread makes one
-// element, and adds up in double precision. `pad_h` and `pad_w` are the zeros before the first row and column.
+// Plain convolutions of any geometry, for what cuDNN has no kernel for, and for tests: a thread per element
+// of the result, with a sum in f64. x [N, H, W, C], w [K, KH, KW, C / groups], y [N, OH, OW, K].
 //
-// Behind convolutions: bias and rectifier in one pass, and the sums over rows that gradients of biases are.
+//   forward           y[n, p, q, k] = Σ_rsc x[n, p · stride - pad + r · dilation, …, c] · w[k, r, s, c]
+//   data gradient     dx[n, h, w, c] = Σ_rsk dy[n, p, q, k] · w[k, r, s, c] over the (p, q) that read (h, w)
+//                     by tap (r, s)
+//   weight gradient   dw[k, r, s, c] = Σ_npq dy[n, p, q, k] · x[n, p · stride - pad + r · dilation, …, c]
+//
+// Here too: bias and ReLU after a convolution in one pass, and the sums over rows that are gradients of
+// biases.
 
-
-#define GEOMETRY_PARAMETERS                                                                                                   \
-    int channels, int height, int width, int outputs, int out_height, int out_width, int kernel_h, int kernel_w, int pad_h,   \
-        int pad_w, int stride_h, int stride_w, int dilation_h, int dilation_w, int groups
+#define GEOMETRY_PARAMETERS                                                                             \
+    int channels, int height, int width, int outputs, int out_height, int out_width, int kernel_h,      \
+        int kernel_w, int pad_h, int pad_w, int stride_h, int stride_w, int dilation_h, int dilation_w, \
+        int groups
 
 extern "C" __global__ void conv_forward(const T *x, const T *weight, T *y, i64 count, GEOMETRY_PARAMETERS) {
     const int group_in = channels / groups, group_out = outputs / groups;
@@ -32,7 +38,8 @@ extern "C" __global__ void conv_forward(const T *x, const T *weight, T *y, i64 c
     }
 }
 
-extern "C" __global__ void conv_backward_data(const T *dy, const T *weight, T *dx, i64 count, GEOMETRY_PARAMETERS) {
+extern "C" __global__ void conv_backward_data(const T *dy, const T *weight, T *dx, i64 count,
+                                              GEOMETRY_PARAMETERS) {
     const int group_in = channels / groups, group_out = outputs / groups;
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) {
         int c = at % channels;
@@ -47,9 +54,11 @@ extern "C" __global__ void conv_backward_data(const T *dy, const T *weight, T *d
             for (int s = 0; s < kernel_w; s++) {
                 int q = w + pad_w - s * dilation_w;
                 if (q < 0 || q % stride_w != 0 || q / stride_w >= out_width) continue;
-                const T *from = dy + ((n * out_height + p / stride_h) * out_width + q / stride_w) * outputs + first;
+                const T *from =
+                    dy + ((n * out_height + p / stride_h) * out_width + q / stride_w) * outputs + first;
                 for (int o = 0; o < group_out; o++) {
-                    const T *by = weight + (((i64)(first + o) * kernel_h + r) * kernel_w + s) * group_in + c % group_in;
+                    const T *by =
+                        weight + (((i64)(first + o) * kernel_h + r) * kernel_w + s) * group_in + c % group_in;
                     sum += (double)widen(from[o]) * widen(*by);
                 }
             }
@@ -58,7 +67,8 @@ extern "C" __global__ void conv_backward_data(const T *dy, const T *weight, T *d
     }
 }
 
-extern "C" __global__ void conv_backward_weights(const T *x, const T *dy, float *dweight, i64 count, i64 batch, GEOMETRY_PARAMETERS) {
+extern "C" __global__ void conv_backward_weights(const T *x, const T *dy, float *dweight, i64 count,
+                                                 i64 batch, GEOMETRY_PARAMETERS) {
     const int group_in = channels / groups, group_out = outputs / groups;
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) {
         int c = at % group_in;
@@ -82,9 +92,10 @@ extern "C" __global__ void conv_backward_weights(const T *x, const T *dy, float 
     }
 }
 
-// Adds a bias to rows of `columns` elements, in place, and rectifies where RELU; what is not a number passes.
+// Adds a bias [columns] to rows of `columns` elements in place, with a ReLU if RELU. NaN passes.
 extern "C" __global__ void add_bias(const float *bias, T *y, i64 count, int columns) {
-    for (i64 at = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * VECTOR; at < count; at += (i64)gridDim.x * blockDim.x * VECTOR) {
+    for (i64 at = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * VECTOR; at < count;
+         at += (i64)gridDim.x * blockDim.x * VECTOR) {
         int column = at % columns;
         float v[VECTOR];
         load(y + at, v);
@@ -97,7 +108,8 @@ extern "C" __global__ void add_bias(const float *bias, T *y, i64 count, int colu
     }
 }
 
-// Sums of the columns of a matrix over `gridDim.y` parts of its rows. A block has 32 threads side by side, each with VECTOR columns, and 8 rows of them.
+// Sums over the rows of a matrix [rows, columns], in gridDim.y parts. A block has 32 threads along the
+// columns, VECTOR columns each, and 8 along the rows.
 extern "C" __global__ void sum_rows(const T *x, double *partial, i64 rows, int columns) {
     __shared__ double sums[8][32 * VECTOR];
     int column = (blockIdx.x * 32 + threadIdx.x) * VECTOR;
@@ -108,7 +120,7 @@ extern "C" __global__ void sum_rows(const T *x, double *partial, i64 rows, int c
     for (int i = 0; i < VECTOR; i++) sum[i] = 0;
     if (column < columns) {
         for (i64 row = first + threadIdx.y; row < end; row += 32) {
-            // Four rows at a time: their loads do not wait for each other.
+            // Four rows at a time, whose loads are in flight together.
             float v[4][VECTOR];
 #pragma unroll
             for (int j = 0; j < 4; j++) {

@@ -1,62 +1,79 @@
-// Convolutions of f32 maps that lie channels last, on the GPU's ordinary units, as products of matrices that are gathered while they are read: one
-// group. PASS 0 is the convolution, 1 the gradient of its input, 2 that of its weight.
+// Convolutions of f32 maps on the GPU's ordinary units as implicit GEMM, for one group: all three passes.
 //
-// Their sums are more exact than one f32 after the other: a thread adds up RUN products in f32, and runs with what their additions lose, which it keeps
-// in bf16. The error is that of RUN additions, however long the sum is.
+//   PASS          rows              columns            depth
+//   0 forward     pixels of y       outputs            (tap, channel)
+//   1 data        pixels of x       channels           (tap, output)
+//   2 weights     outputs           (tap, channel)     pixels of y
 //
-//            rows            columns        depth
-//   PASS 0   pixels of y     outputs        (tap, channel)
-//   PASS 1   pixels of x     channels       (tap, output)
-//   PASS 2   outputs         (tap, channel) pixels of y
+// Sums are more exact than f32 additions one after the other, as in cuDNN: a thread adds up runs of RUN
+// products in f32, and adds runs to the total with compensation (Kahan), keeping the lost part in bf16. The
+// error is that of RUN additions, however long the sum is.
 //
-// PASS 1 goes through the pixels of x in as many launches as there are places between strides: all pixels of one see the same taps. To it, dy is the
-// map that is gathered and x what is made.
+// PASS 1 takes one launch per phase, stride_h · stride_w of them: pixels of x with equal coordinates modulo
+// the stride meet the same taps. There `map`, which is gathered, is dy, and the result is dx.
 //
-// A block makes TILE_M x TILE_N, a thread MICRO_M x MICRO_N of it, TILE_K of the depth at a time; STAGES of these are in shared memory, all but one of
-// them on their way. The depth is cut into gridDim.z parts, which a second kernel adds up. BLOCKS run at the same time on a multiprocessor.
+//   grid     tiles of rows x columns; z: parts of the depth (split-K, summed by add_exactly)
+//   block    TILE_M x TILE_N, over the depth TILE_K at a time; BLOCKS resident per multiprocessor
+//   thread   MICRO_M x MICRO_N: as many registers for runs, as many for totals, half as many for what was
+//            lost
+//   shared   a pipeline of STAGES stages, TILE_K · (TILE_M + TILE_N) · 4 bytes each, all but one being
+//            copied; in PASS 0 and 1 a table of 16 bytes per row
 //
-// In shared memory a factor lies as in memory: with the depth in neighbouring elements ("deep") or not. Rows of a deep one have four chunks of four
-// elements, whose places are exchanged from row to row so that eight rows of a chunk lie in all banks.
-// VECTOR_A, VECTOR_B: whether chunks of the factors are 16 bytes of memory at a multiple of 16; else they are put together element by element.
+// In shared memory a factor has the order of global memory: the depth is contiguous ("deep") or not. A row of
+// a deep factor is four chunks of four elements, swizzled so that the same chunk of eight rows covers all
+// banks. VECTOR_A, VECTOR_B: chunks of the factors are aligned, and copied by cp.async; else gathered element
+// by element.
 
 const int TILE_K = 16, RUN = 64;
 const int THREADS_M = TILE_M / MICRO_M, THREADS_N = TILE_N / MICRO_N, THREADS = THREADS_M * THREADS_N;
 const int STAGE_A = TILE_M * TILE_K * 4, STAGE_B = TILE_N * TILE_K * 4, STAGE = STAGE_A + STAGE_B;
 const bool DEEP_A = PASS != 2, DEEP_B = PASS == 0;
-// Threads that load a row of a deep factor side by side, and how many rows are loaded at a time; below, the same of factors that are not deep.
+// Of deep factors: threads that load a row, and rows loaded at once. Below, the same of factors that are not
+// deep.
 const int WIDE = VECTOR_A ? 4 : 16, HIGH = THREADS / WIDE;
 const int QUADS_M = TILE_M / 4, QUADS_N = TILE_N / 4, ROWS_A = THREADS / QUADS_M, ROWS_B = THREADS / QUADS_N;
-static_assert(MICRO_M % 4 == 0 && MICRO_N % 4 == 0 && THREADS_M % 4 == 0 && THREADS_N % 8 == 0, "warps are 4 x 8 threads");
+static_assert(MICRO_M % 4 == 0 && MICRO_N % 4 == 0 && THREADS_M % 4 == 0 && THREADS_N % 8 == 0,
+              "warps are 4 x 8 threads");
 static_assert(TILE_K % ROWS_A == 0 && TILE_K % ROWS_B == 0, "threads load whole rows of a stage");
-static_assert(!DEEP_A || (TILE_M % HIGH == 0 && (!DEEP_B || TILE_N % HIGH == 0) && HIGH % 8 == 0), "threads load as much as others");
+static_assert(!DEEP_A || (TILE_M % HIGH == 0 && (!DEEP_B || TILE_N % HIGH == 0) && HIGH % 8 == 0),
+              "threads load as much as others");
 
-// What no row of a map reaches.
+// A row outside of every map.
 const int NOWHERE = -(1 << 30);
 
-// Where a chunk of a deep factor lies, in bytes.
+// The position of a chunk of a deep factor, in bytes.
 __device__ __forceinline__ int place(int row, int chunk) { return (row * 4 + (chunk ^ (row >> 1 & 3))) * 16; }
 
-// The same for a row that is `distance` after another, from that one's place: exclusive or, so that nothing need be kept for every chunk.
-__device__ __forceinline__ int place_from(int first, int distance, int chunk) { return (first ^ (chunk ^ (distance >> 1 & 3)) * 16) + distance * 64; }
+// The position in a row `distance` after another, from that one's position: by exclusive or, so that one
+// register serves all chunks.
+__device__ __forceinline__ int place_from(int first, int distance, int chunk) {
+    return (first ^ (chunk ^ (distance >> 1 & 3)) * 16) + distance * 64;
+}
 
-// A thread's row i of MICRO, of threads whose number on that side is `threads`: four that lie side by side, and further ones beyond all threads'.
-__device__ __forceinline__ int member(int own, int i, int threads) { return (own + i / 4 * threads) * 4 + i % 4; }
+// Row i of a thread's MICRO rows, of `threads` threads along that side: groups of four neighbouring rows,
+// `threads` groups from one group of a thread to its next.
+__device__ __forceinline__ int member(int own, int i, int threads) {
+    return (own + i / 4 * threads) * 4 + i % 4;
+}
 
-// The same, by its place in shared memory where the factor is deep: there threads that lie side by side read rows that do.
-__device__ __forceinline__ int member_at(int row, int threads) { return member(row % threads, row / threads, threads); }
+// The same for a row in shared memory of a deep factor, where neighbouring threads read neighbouring rows.
+__device__ __forceinline__ int member_at(int row, int threads) {
+    return member(row % threads, row / threads, threads);
+}
 
 __device__ __forceinline__ void read_four(const unsigned char *from, float (&to)[4]) {
     const float4 four = *(const float4 *)from;
     to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
 }
 
-// Where something lies in a depth of (tap, channel), the channel fastest.
+// A position in the depth (tap, channel), the channel fastest.
 struct Depth {
     int channel, w, h;
 
-    __device__ __forceinline__ Depth(int at, int channels, int taps_w) : channel(at % channels), w(at / channels % taps_w), h(at / channels / taps_w) {}
+    __device__ __forceinline__ Depth(int at, int channels, int taps_w)
+        : channel(at % channels), w(at / channels % taps_w), h(at / channels / taps_w) {}
 
-    // On by so many taps and channels.
+    // Advances by this many taps and channels.
     __device__ __forceinline__ void go_on(int by_h, int by_w, int by_channel, int channels, int taps_w) {
         channel += by_channel, w += by_w, h += by_h;
         if (channel >= channels) channel -= channels, w++;
@@ -64,12 +81,14 @@ struct Depth {
     }
 };
 
-// The product of `count` stages. `fetch` begins to load the next stage to where it is told.
-template <typename Fetch> __device__ __forceinline__ void multiply(int count, unsigned char *shared, Fetch fetch, float (&total)[MICRO_M][MICRO_N]) {
+// The product of `count` stages. `fetch` begins to load the next stage into a slot.
+template <typename Fetch>
+__device__ __forceinline__ void multiply(int count, unsigned char *shared, Fetch fetch,
+                                         float (&total)[MICRO_M][MICRO_N]) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int own_m = warp % (THREADS_M / 4) * 4 + lane / 8, own_n = warp / (THREADS_M / 4) * 8 + lane % 8;
     float run[MICRO_M][MICRO_N];
-    // What additions to the total have lost, two of them in a word.
+    // The lost parts of additions to the total: two bf16 in a word.
     u32 lost[MICRO_M][MICRO_N / 2];
 #pragma unroll
     for (int i = 0; i < MICRO_M; i++) {
@@ -83,13 +102,15 @@ template <typename Fetch> __device__ __forceinline__ void multiply(int count, un
     }
 #pragma unroll 1
     for (int stage = 0; stage < count; stage++) {
-        // This thread's copies of the stage have ended, behind the barrier those of all; and all have read what is overwritten next.
+        // This thread's copies of the stage are complete, and after the barrier those of all threads. All
+        // have also read the stage that is overwritten next.
         wait_copies<STAGES - 2>();
         __syncthreads();
         if (stage + STAGES - 1 < count) fetch((stage + STAGES - 1) % STAGES);
         commit_copies();
         const int begin = stage % STAGES * STAGE;
-        const int a = begin + (DEEP_A ? place(own_m, 0) : own_m * 16), b = begin + STAGE_A + (DEEP_B ? place(own_n, 0) : own_n * 16);
+        const int a = begin + (DEEP_A ? place(own_m, 0) : own_m * 16),
+                  b = begin + STAGE_A + (DEEP_B ? place(own_n, 0) : own_n * 16);
 #pragma unroll
         for (int chunk = 0; chunk < TILE_K / 4; chunk++) {
             float right[4][MICRO_N];
@@ -133,7 +154,8 @@ template <typename Fetch> __device__ __forceinline__ void multiply(int count, un
 #pragma unroll
                     for (int half = 0; half < 2; half++) {
                         const u32 before = half ? lost[i][j / 2] << 16 : lost[i][j / 2] & 0xffff0000u;
-                        const float more = run[i][j + half] + __uint_as_float(before), sum = total[i][j + half] + more;
+                        const float more = run[i][j + half] + __uint_as_float(before),
+                                    sum = total[i][j + half] + more;
                         left[half] = more - (sum - total[i][j + half]);
                         total[i][j + half] = sum;
                         run[i][j + half] = 0;
@@ -145,9 +167,10 @@ template <typename Fetch> __device__ __forceinline__ void multiply(int count, un
     }
 }
 
-// Writes what a thread has made. `row_of` says where a row of the tile lies, below 0 for those that are none.
+// Writes a thread's results. `row_of` gives the row of the result, or below 0 where there is none.
 template <typename RowOf>
-__device__ __forceinline__ void write(float *to, int first_column, int columns, RowOf row_of, const float (&total)[MICRO_M][MICRO_N]) {
+__device__ __forceinline__ void write(float *to, int first_column, int columns, RowOf row_of,
+                                      const float (&total)[MICRO_M][MICRO_N]) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int own_m = warp % (THREADS_M / 4) * 4 + lane / 8, own_n = warp / (THREADS_M / 4) * 8 + lane % 8;
 #pragma unroll
@@ -159,7 +182,9 @@ __device__ __forceinline__ void write(float *to, int first_column, int columns, 
             const int column = first_column + member(own_n, j, THREADS_N);
             float *at = to + (i64)row * columns + column;
             if (columns % 4 == 0) {
-                if (column < columns) *(float4 *)at = make_float4(total[i][j], total[i][j + 1], total[i][j + 2], total[i][j + 3]);
+                if (column < columns)
+                    *(float4 *)at =
+                        make_float4(total[i][j], total[i][j + 1], total[i][j + 2], total[i][j + 3]);
             } else {
 #pragma unroll
                 for (int e = 0; e < 4; e++)
@@ -170,14 +195,19 @@ __device__ __forceinline__ void write(float *to, int first_column, int columns, 
 }
 
 #if PASS < 2
-// `map` is what is gathered, of `channels`. Pixel (h, w) of the `rows_h` x `rows_w` sees tap (i, j) at (h * step_h + first_h + i * tap_h, ...), and lies at
-// (h * result_step_h + result_first_h, ...) of the result. Tap (i, j) of the `taps_h` x `taps_w` is (first_tap_h + i * next_tap_h, ...) of the kernel.
+// Passes 0 and 1. `map` [N, height, width, channels] is gathered; pixel (h, w) of rows_h x rows_w pixels per
+// image
+//   reads tap (i, j) at row h · step_h + first_h + i · tap_h of `map`, and the column alike,
+//   is written to row h · result_step_h + result_first_h of the result, and the column alike.
+// Tap (i, j) of taps_h x taps_w is row first_tap_h + i · next_tap_h of the filter, and the column alike.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-    convolve(const float *__restrict__ map, const float *__restrict__ weight, float *__restrict__ result, i64 elements, int rows, int columns, int depth,
-             int part, int channels, int height, int width, int rows_h, int rows_w, int step_h, int step_w, int first_h, int first_w, int tap_h, int tap_w,
-             int taps_h, int taps_w, int result_height, int result_width, int result_step_h, int result_step_w, int result_first_h, int result_first_w,
-             int kernel_h, int kernel_w, int first_tap_h, int first_tap_w, int next_tap_h, int next_tap_w, int move_ah, int move_aw, int move_ac, int move_bh,
-             int move_bw, int move_bc) {
+    convolve(const float *__restrict__ map, const float *__restrict__ weight, float *__restrict__ result,
+             i64 elements, int rows, int columns, int depth, int part, int channels, int height, int width,
+             int rows_h, int rows_w, int step_h, int step_w, int first_h, int first_w, int tap_h, int tap_w,
+             int taps_h, int taps_w, int result_height, int result_width, int result_step_h,
+             int result_step_w, int result_first_h, int result_first_w, int kernel_h, int kernel_w,
+             int first_tap_h, int first_tap_w, int next_tap_h, int next_tap_w, int move_ah, int move_aw,
+             int move_ac, int move_bh, int move_bw, int move_bc) {
     DYNAMIC_SHARED(unsigned char, shared);
     const SharedAddress stages = shared_address(shared);
     const int thread = threadIdx.x;
@@ -185,18 +215,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const int first_column = blockIdx.x % across * TILE_N, first_row = blockIdx.x / across * TILE_M;
     const int begin = min((int)blockIdx.z * part, depth), end = min(begin + part, depth);
 
-    // Of each row, as it lies in shared memory: its first tap's row, column and element, and its place in the result.
+    // Of each row in shared memory: row, column and offset of its first tap in `map`, and its row of the
+    // result.
     int4 *table = (int4 *)(shared + STAGES * STAGE);
     for (int i = thread; i < TILE_M; i += THREADS) {
         const int row = first_row + member_at(i, THREADS_M);
         const int w = row % rows_w, h = row / rows_w % rows_h, n = row / rows_w / rows_h;
         const int map_h = h * step_h + first_h, map_w = w * step_w + first_w;
-        const int at = ((n * result_height + h * result_step_h + result_first_h) * result_width) + w * result_step_w + result_first_w;
-        table[i] = row < rows ? make_int4(map_h, map_w, ((n * height + map_h) * width + map_w) * channels, at) : make_int4(NOWHERE, 0, 0, -1);
+        const int at = ((n * result_height + h * result_step_h + result_first_h) * result_width) +
+                       w * result_step_w + result_first_w;
+        table[i] = row < rows ? make_int4(map_h, map_w, ((n * height + map_h) * width + map_w) * channels, at)
+                              : make_int4(NOWHERE, 0, 0, -1);
     }
     __syncthreads();
 
-    // The thread's part of loading what is gathered: a chunk, or an element, of every so many rows.
+    // The thread's part of loading the gathered factor: a chunk, or an element, of every HIGH-th row.
     const int row_a = thread / WIDE, depth_a = thread % WIDE * (16 / WIDE);
     Depth a(begin + depth_a, channels, taps_w);
 #if PASS == 1
@@ -237,7 +270,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #else
 #pragma unroll
         for (int pass = 0; pass < TILE_K / ROWS_B; pass++) {
-            const int tap = (b.channel * kernel_h + first_tap_h + b.h * next_tap_h) * kernel_w + first_tap_w + b.w * next_tap_w;
+            const int tap = (b.channel * kernel_h + first_tap_h + b.h * next_tap_h) * kernel_w + first_tap_w +
+                            b.w * next_tap_w;
             const float *from = weight + (tap * columns + first_column);
             const int to = slot * STAGE + STAGE_A + (row_b + pass * ROWS_B) * TILE_N * 4;
 #if VECTOR_B
@@ -259,20 +293,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 
     float total[MICRO_M][MICRO_N];
     multiply((end - begin + TILE_K - 1) / TILE_K, shared, fetch, total);
-    write(result + blockIdx.z * elements, first_column, columns, [&](int own, int i) { return table[own + i * THREADS_M].w; }, total);
+    write(
+        result + blockIdx.z * elements, first_column, columns,
+        [&](int own, int i) { return table[own + i * THREADS_M].w; }, total);
 }
 
 EXPORT(convolve)
 #else
-// Where a column of the product lies in x, relative to a pixel's first tap: rows down, pixels right, elements on.
+// A column (tap, channel) of the im2col matrix, relative to the first tap of a pixel: rows down, pixels
+// right, and the offset in elements of x.
 struct Column {
     int h, w, at;
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-    convolve_weights(const float *__restrict__ x, const float *__restrict__ dy, float *__restrict__ sums, i64 elements, int outputs, int columns, int pixels,
-                     int part, int channels, int height, int width, int out_height, int out_width, int kernel_w, int pad_h, int pad_w, int stride_h,
-                     int stride_w, int dilation_h, int dilation_w, int move_n, int move_p, int move_q) {
+    convolve_weights(const float *__restrict__ x, const float *__restrict__ dy, float *__restrict__ sums,
+                     i64 elements, int outputs, int columns, int pixels, int part, int channels, int height,
+                     int width, int out_height, int out_width, int kernel_w, int pad_h, int pad_w,
+                     int stride_h, int stride_w, int dilation_h, int dilation_w, int move_n, int move_p,
+                     int move_q) {
     DYNAMIC_SHARED(unsigned char, shared);
     const SharedAddress stages = shared_address(shared);
     const int thread = threadIdx.x;
@@ -280,7 +319,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const int first_column = blockIdx.x % across * TILE_N, first_output = blockIdx.x / across * TILE_M;
     const int begin = min((int)blockIdx.z * part, pixels), end = min(begin + part, pixels);
 
-    const int quad_a = thread % QUADS_M, quad_b = thread % QUADS_N, row_a = thread / QUADS_M, row_b = thread / QUADS_N;
+    const int quad_a = thread % QUADS_M, quad_b = thread % QUADS_N, row_a = thread / QUADS_M,
+              row_b = thread / QUADS_N;
     Column column[VECTOR_B ? 1 : 4];
 #pragma unroll
     for (int e = 0; e < (VECTOR_B ? 1 : 4); e++) {
@@ -290,7 +330,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         column[e] = {at < columns ? h : NOWHERE, w, (h * width + w) * channels + of.channel};
     }
     int pixel_a = begin + row_a, pixel_b = begin + row_b;
-    // A pixel is q, p and n: what is the channel and the tap of a depth elsewhere.
+    // A pixel of y as a position: its column, row and image in the place of channel, tap column and tap row.
     Depth at(pixel_b, out_width, out_height);
 
     auto fetch = [&](int slot) {
@@ -314,12 +354,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         }
 #pragma unroll
         for (int pass = 0; pass < TILE_K / ROWS_B; pass++) {
-            const int tap_h = at.w * stride_h - pad_h, h = pixel_b < end ? tap_h : NOWHERE, w = at.channel * stride_w - pad_w;
+            const int tap_h = at.w * stride_h - pad_h, h = pixel_b < end ? tap_h : NOWHERE,
+                      w = at.channel * stride_w - pad_w;
             const float *tap = x + ((at.h * height + tap_h) * width + w) * channels;
             const int to = at_b + (row_b + pass * ROWS_B) * TILE_N * 4;
 #pragma unroll
             for (int e = 0; e < (VECTOR_B ? 1 : 4); e++) {
-                const bool inside = (u32)(h + column[e].h) < (u32)height && (u32)(w + column[e].w) < (u32)width;
+                const bool inside =
+                    (u32)(h + column[e].h) < (u32)height && (u32)(w + column[e].w) < (u32)width;
                 const float *from = inside ? tap + column[e].at : x;
 #if VECTOR_B
                 copy_async<false>(stages + (to + quad_b * 16), from, inside);
@@ -344,8 +386,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 EXPORT(convolve_weights)
 #endif
 
-// Adds up the parts of `count` sums. Threads with one x share the parts of a sum.
-extern "C" __global__ void __launch_bounds__(256) add_exactly(const float *partial, float *sums, int parts, i64 count) {
+// sums[i] = Σ_p partial[p][i] over `parts` parts of `count` sums, in f64 and in a fixed order. Threads of a
+// block with the same x divide the parts of a sum.
+extern "C" __global__ void __launch_bounds__(256)
+    add_exactly(const float *partial, float *sums, int parts, i64 count) {
     __shared__ double shares[256];
     const i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x;
     double sum = 0;

@@ -1,27 +1,30 @@
-// What convolutions of at most four channels share: tiles of pixels of the output, and the window of the input that such a tile sees.
+// Shared by the convolutions of at most four channels: tiles of pixels of the output, and the window of the
+// input that a tile reads.
 //
-// A tile is tile_h x tile_w pixels of one map. Its window lies in shared memory, where every pixel has four channels of 8 bytes: those that x does not
-// have are zero, as is what lies in the padding. A tap of a pixel is thus read at once, at the same distance from the pixel's first tap for all pixels.
+// A tile is tile_h x tile_w pixels of one image. Its window is in shared memory, where a pixel has four
+// channels in 8 bytes; missing channels and padding are zero. One load thus reads a whole tap, and a tap is
+// at the same distance from the first tap for all pixels.
 
-// A map of the input, its window and its tiles.
+// The sizes of the input, the output, a tile and its window.
 struct Geometry {
     int height, width, out_height, out_width;
     int stride_h, stride_w, pad_h, pad_w;
     int tile_h, tile_w, window_h, window_w;
 };
 
-// A tile: its map, and its first pixel.
+// A tile: its image, and its first pixel of the output.
 struct Tile {
     int n, row, column;
 };
 
 __device__ __forceinline__ Tile tile_at(int tile, const Geometry &of) {
-    const int across = (of.out_width + of.tile_w - 1) / of.tile_w, down = (of.out_height + of.tile_h - 1) / of.tile_h;
+    const int across = (of.out_width + of.tile_w - 1) / of.tile_w,
+              down = (of.out_height + of.tile_h - 1) / of.tile_h;
     const int strip = tile / across;
     return {strip / down, strip % down * of.tile_h, tile % across * of.tile_w};
 }
 
-// The channels of a pixel, or zeros where not `inside`.
+// The channels of a pixel, or zeros unless `inside`.
 __device__ __forceinline__ uint2 load_pixel(const T *at, bool inside) {
     uint2 pixel = make_uint2(0, 0);
     if (!inside) return pixel;
@@ -40,8 +43,9 @@ __device__ __forceinline__ uint2 load_pixel(const T *at, bool inside) {
     return pixel;
 }
 
-// Loads the window of a tile, all threads of a block together, each several pixels at a time.
-template <int THREADS> __device__ __forceinline__ void load_window(uint2 *window, const T *x, const Tile &tile, const Geometry &of) {
+// Loads the window of a tile, with all threads of a block; each loads several pixels at once.
+template <int THREADS>
+__device__ __forceinline__ void load_window(uint2 *window, const T *x, const Tile &tile, const Geometry &of) {
     const int AT_A_TIME = 8;
     const int first_h = tile.row * of.stride_h - of.pad_h, first_w = tile.column * of.stride_w - of.pad_w;
     const T *corner = x + (((i64)tile.n * of.height + first_h) * of.width + first_w) * CHANNELS;
@@ -52,8 +56,8 @@ template <int THREADS> __device__ __forceinline__ void load_window(uint2 *window
         uint2 pixel[AT_A_TIME];
 #pragma unroll
         for (int i = 0; i < AT_A_TIME; i++) {
-            const bool inside =
-                row < of.window_h && (u32)(first_h + row) < (u32)of.height && (u32)(first_w + column) < (u32)of.width;
+            const bool inside = row < of.window_h && (u32)(first_h + row) < (u32)of.height &&
+                                (u32)(first_w + column) < (u32)of.width;
             pixel[i] = load_pixel(corner + (row * of.width + column) * CHANNELS, inside);
             row += move_row;
             column += move_column;

@@ -1,37 +1,55 @@
-// The gradient of a weight of a convolution of at most four channels on tensor cores: maps of T (bf16 or f16), channels last, sums in f32, one group.
+// Weight gradient of a convolution of at most four channels on tensor cores (`mma.sync`): x, dy of T (bf16 or
+// f16), dw in f32, one group.
 //
-// It is the product dy^T * columns over all pixels of the output, where a pixel's columns are its (channel, tap) of x. The grid is parts of the tiles x
-// outputs, FRAGMENTS * 16 at a time. A block loads one tile's dy and window while it multiplies those of the one before. Its warps are WARPS_N x WARPS_K:
-// eight taps of all channels each, and a share of the tile's pixels, 16 at a time. Every share has sums of its own, as if it were a part.
+//   dw [K, KH·KW·C] = dyᵀ [K, P] · im2col(x) [P, KH·KW·C]        P = N·OH·OW pixels of the output
 //
-// Which pixel of the 16 is which row of a fragment hangs on nothing but both factors agreeing: a lane takes pixels l, l + 4, l + 8 and l + 12 for
-// l = lane % 4, so that what a warp reads of the window at once lies close together, in different banks.
+//   grid     parts of the tiles (split-K, summed by add_parts) x outputs, FRAGMENTS · 16 at a time
+//   block    one tile after the other, PIXELS pixels each: loads dy and window of a tile while it multiplies
+//            the last one
+//   warps    WARPS_N x WARPS_K: along the taps, eight each with all channels; and along the tile's pixels, 16
+//            at a time. Each of the WARPS_K has sums of its own, as a part of the split
+//   thread   FRAGMENTS · CHANNELS · 4 accumulators (registers)
+//   shared   two stages of dy (PIXELS · FRAGMENTS · 32 bytes each), a table of 8 bytes per pixel, two windows
 //
-// In shared memory a pixel of dy is a row of chunks of 8 outputs, whose places are exchanged from row to row so that 8 rows of a chunk lie in all banks.
+// The order of the 16 pixels in a fragment is free as long as both factors agree. For l = lane % 4, a lane
+// takes pixels l, l + 4, l + 8 and l + 12, so that a warp reads neighbouring pixels of the window at once,
+// from different banks.
+//
+// In shared memory a pixel of dy is a row of 16-byte chunks (8 outputs), swizzled from row to row so that the
+// same chunk of 8 rows covers all banks.
+//
+// Other kernels gather im2col(x) element by element, as three channels are no aligned chunk; this one reads
+// each pixel of x once per tile.
 
 const int THREADS = WARPS_N * WARPS_K * 32;
 const int CHUNKS = FRAGMENTS * 2;
 const int STAGE = PIXELS * CHUNKS * 16;
 static_assert((CHUNKS & (CHUNKS - 1)) == 0 && CHUNKS <= 8, "chunks are exchanged within a row");
 
-// Where a chunk lies, in bytes.
-__device__ __forceinline__ int place_of(int row, int chunk) { return (row * CHUNKS + (chunk ^ (row * CHUNKS / 8 & (CHUNKS - 1)))) * 16; }
+// The position of a chunk in a stage, in bytes.
+__device__ __forceinline__ int place_of(int row, int chunk) {
+    return (row * CHUNKS + (chunk ^ (row * CHUNKS / 8 & (CHUNKS - 1)))) * 16;
+}
 
-// Two halves of words as one, from two pixels: the lower ones, or the upper ones.
+// The lower, or the upper, halves of two words as one word.
 __device__ __forceinline__ u32 lower(u32 left, u32 right) { return __byte_perm(left, right, 0x5410); }
 __device__ __forceinline__ u32 upper(u32 left, u32 right) { return __byte_perm(left, right, 0x7632); }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-    conv_first_gradient(const T *__restrict__ x, const T *__restrict__ dy, float *__restrict__ sums, int tiles, int part, int outputs, int taps,
-                        int kernel_w, int dilation_h, int dilation_w, int height, int width, int out_height, int out_width, int stride_h, int stride_w,
-                        int pad_h, int pad_w, int tile_h, int tile_w, int window_h, int window_w) {
+    conv_first_gradient(const T *__restrict__ x, const T *__restrict__ dy, float *__restrict__ sums,
+                        int tiles, int part, int outputs, int taps, int kernel_w, int dilation_h,
+                        int dilation_w, int height, int width, int out_height, int out_width, int stride_h,
+                        int stride_w, int pad_h, int pad_w, int tile_h, int tile_w, int window_h,
+                        int window_w) {
     DYNAMIC_SHARED(unsigned char, shared);
     const SharedAddress stages = shared_address(shared);
-    // In the order in which lanes take them: where the first tap of a pixel lies in the window. In the pixels' own: where they lie in the tile.
+    // `first`: the first tap of a pixel in the window, in the order of lanes. `place`: row and column in the
+    // tile.
     int *first = (int *)(shared + 2 * STAGE);
     int *place = first + PIXELS;
     uint2 *windows = (uint2 *)(place + PIXELS);
-    const Geometry geometry = {height, width, out_height, out_width, stride_h, stride_w, pad_h, pad_w, tile_h, tile_w, window_h, window_w};
+    const Geometry geometry = {height, width, out_height, out_width, stride_h, stride_w,
+                               pad_h,  pad_w, tile_h,     tile_w,    window_h, window_w};
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const int warp_n = warp % WARPS_N, warp_k = warp / WARPS_N;
     const int first_output = blockIdx.y * FRAGMENTS * 16;
@@ -39,20 +57,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 
     for (int pixel = thread; pixel < PIXELS; pixel += THREADS) {
         const int row = pixel / tile_w, column = pixel % tile_w;
-        first[pixel / 16 * 16 + pixel % 4 * 4 + pixel % 16 / 4] = row < tile_h ? row * stride_h * window_w + column * stride_w : 0;
+        first[pixel / 16 * 16 + pixel % 4 * 4 + pixel % 16 / 4] =
+            row < tile_h ? row * stride_h * window_w + column * stride_w : 0;
         place[pixel] = row << 16 | column;
     }
     __syncthreads();
 
     auto load_stage = [&](int at, int slot) {
         const Tile tile = tile_at(at, geometry);
-        const T *corner = dy + (((i64)tile.n * out_height + tile.row) * out_width + tile.column) * outputs + first_output;
+        const T *corner =
+            dy + (((i64)tile.n * out_height + tile.row) * out_width + tile.column) * outputs + first_output;
 #pragma unroll 4
         for (int i = thread; i < PIXELS * CHUNKS; i += THREADS) {
             const int pixel = i / CHUNKS, chunk = i % CHUNKS;
             const int row = place[pixel] >> 16, column = place[pixel] & 0xffff;
-            const bool inside =
-                row < tile_h && tile.row + row < out_height && tile.column + column < out_width && first_output + chunk * 8 < outputs;
+            const bool inside = row < tile_h && tile.row + row < out_height &&
+                                tile.column + column < out_width && first_output + chunk * 8 < outputs;
             const T *from = corner + (i64)(row * out_width + column) * outputs + chunk * 8;
             copy_async<false>(stages + slot * STAGE + place_of(pixel, chunk), inside ? from : dy, inside);
         }
@@ -67,19 +87,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         for (int c = 0; c < CHANNELS; c++)
 #pragma unroll
             for (int e = 0; e < 4; e++) sum[i][c][e] = 0.0f;
-    // Which rows of fragments of dy this lane gives the addresses of: 8 pixels of 8 outputs, then of 8 more, and 8 more pixels.
+    // The rows that this lane addresses for load_transposed: matrices of 8 pixels x 8 outputs, outputs first.
     int from[FRAGMENTS];
 #pragma unroll
-    for (int i = 0; i < FRAGMENTS; i++) from[i] = place_of(lane % 8 / 2 + lane % 2 * 4 + lane / 16 * 8, 2 * i + lane / 8 % 2);
-    // This lane's tap, from a pixel's first one.
+    for (int i = 0; i < FRAGMENTS; i++)
+        from[i] = place_of(lane % 8 / 2 + lane % 2 * 4 + lane / 16 * 8, 2 * i + lane / 8 % 2);
+    // The distance of this lane's tap from the first tap of a pixel.
     const int own = warp_n * 8 + lane / 4;
-    const int distance = own < taps ? own / kernel_w * dilation_h * window_w + own % kernel_w * dilation_w : 0;
+    const int distance =
+        own < taps ? own / kernel_w * dilation_h * window_w + own % kernel_w * dilation_w : 0;
 
     const int begin = blockIdx.x * part, end = min(begin + part, tiles);
     if (begin < end) load_stage(begin, 0);
     for (int at = begin; at < end; at++) {
         const int slot = (at - begin) & 1;
-        // This thread's copies have ended, behind the barrier those of all; and all have read what is overwritten next.
+        // This thread's copies are complete, and after the barrier those of all threads. All have also read
+        // the slot that is overwritten next.
         wait_copies<0>();
         __syncthreads();
         if (at + 1 < end) load_stage(at + 1, slot ^ 1);
@@ -108,10 +131,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     for (int i = 0; i < FRAGMENTS; i++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            const int output = first_output + i * 16 + e / 2 * 8 + lane / 4, tap = warp_n * 8 + lane % 4 * 2 + e % 2;
+            const int output = first_output + i * 16 + e / 2 * 8 + lane / 4,
+                      tap = warp_n * 8 + lane % 4 * 2 + e % 2;
             if (output >= outputs || tap >= taps) continue;
 #pragma unroll
-            for (int c = 0; c < CHANNELS; c++) sums[(i64)output * columns + tap * CHANNELS + c] = sum[i][c][e];
+            for (int c = 0; c < CHANNELS; c++)
+                sums[(i64)output * columns + tap * CHANNELS + c] = sum[i][c][e];
         }
 }
 

@@ -1,37 +1,51 @@
-// The gradient of a convolution's weight on tensor cores: maps of T (bf16 or f16), channels last, sums in f32, one group.
+// Weight gradient of a convolution on tensor cores (`mma.sync`): x and dy of T (bf16 or f16), dw in f32, one
+// group.
 //
-// It is the product dy^T * columns over all pixels of the output, where a pixel's columns are what the kernel's taps see of x: (tap, channel), the
-// channel fastest, as the weight lies. The grid is columns x outputs x parts of the pixels, in tiles of TILE_N x TILE_M, of which a warp makes
-// WARP_N x WARP_M. A tile goes through its pixels TILE_K at a time; STAGES of these are in shared memory, all but one of them on their way.
-// Parts are added up by a second kernel. BLOCKS run at the same time on a multiprocessor.
+//   dw [K, KH·KW·C] = dyᵀ [K, P] · im2col(x) [P, KH·KW·C]        P = N·OH·OW pixels of the output
 //
-// In shared memory a pixel is a row of chunks of 8 elements, whose places are exchanged from row to row so that 8 rows of a chunk lie in all banks.
-// VECTOR_X, VECTOR_Y: whether chunks of x and of dy are 16 bytes of memory at a multiple of 16; else they are put together element by element.
-// CACHED: whether x goes through the first cache.
+//   x, dy    [N, H, W, C], [N, OH, OW, K]; dw [K, KH, KW, C], so that a column (tap, channel) has the channel
+//            contiguous
+//   grid     columns / TILE_N, outputs / TILE_M, parts of the pixels (split-K, summed by add_parts)
+//   block    TILE_M outputs x TILE_N columns, over its pixels TILE_K at a time; BLOCKS resident per
+//            multiprocessor
+//   warp     WARP_M x WARP_N of these, as WARP_M · WARP_N / 32 accumulators (f32 registers) per thread
+//   shared   a pipeline of STAGES stages, TILE_K · (TILE_M + TILE_N) · 2 bytes each; all but one are being
+//            copied
+//
+// In shared memory a pixel is a row of 16-byte chunks (8 elements). Chunks are swizzled from row to row, so
+// that the same chunk of 8 rows covers all banks.
+//
+//   VECTOR_X, VECTOR_Y  chunks of x and of dy are aligned, and copied by cp.async; else gathered element by
+//                       element
+//   CACHED              x is cached in L1, as neighbouring taps read the same elements
+//
+// cuDNN has no fast kernel that accumulates and stores f32 gradients of bf16 or f16 maps.
 
 const int THREADS = TILE_M / WARP_M * (TILE_N / WARP_N) * 32;
-// Eight threads load a pixel's chunks side by side.
+// Eight threads load neighbouring chunks of a pixel; ROWS pixels are loaded at once.
 const int ROWS = THREADS / 8;
 const int CHUNKS_M = TILE_M / 8, CHUNKS_N = TILE_N / 8;
 const int STAGE_M = TILE_K * TILE_M * 2, STAGE_N = TILE_K * TILE_N * 2;
 static_assert(TILE_K % ROWS == 0 && TILE_K % 16 == 0, "threads load whole rows of a stage");
-static_assert(CHUNKS_M % 4 == 0 && CHUNKS_N % 8 == 0 && WARP_M % 16 == 0 && WARP_N % 16 == 0, "tiles are of whole fragments");
+static_assert(CHUNKS_M % 4 == 0 && CHUNKS_N % 8 == 0 && WARP_M % 16 == 0 && WARP_N % 16 == 0,
+              "tiles are of whole fragments");
 
-// Where a chunk lies, in bytes.
+// The position of a chunk in a stage, in bytes.
 template <int CHUNKS> __device__ __forceinline__ int place(int row, int chunk) {
     return (row * CHUNKS + (chunk ^ (CHUNKS % 8 == 0 ? row & 7 : row >> 1 & 3))) * 16;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-    conv_gradient(const T *__restrict__ x, const T *__restrict__ dy, float *__restrict__ sums, int pixels, int part, int columns, int channels,
-                  int height, int width, int outputs, int out_height, int out_width, int kernel_w, int pad_h, int pad_w, int stride_h, int stride_w,
+    conv_gradient(const T *__restrict__ x, const T *__restrict__ dy, float *__restrict__ sums, int pixels,
+                  int part, int columns, int channels, int height, int width, int outputs, int out_height,
+                  int out_width, int kernel_w, int pad_h, int pad_w, int stride_h, int stride_w,
                   int dilation_h, int dilation_w, int move_q, int move_p, int move_n) {
     DYNAMIC_SHARED(unsigned char, shared);
     const SharedAddress stages = shared_address(shared);
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const int first_column = blockIdx.x * TILE_N, first_output = blockIdx.y * TILE_M;
 
-    // The thread's part of loading: a row of every ROWS, and there every eighth chunk.
+    // The thread's part of loading: every ROWS-th row, and every eighth chunk of it.
     const int row = thread / 8, side = thread % 8;
     const int begin = blockIdx.z * part, end = min(begin + part, pixels);
     int pixel = begin + row;
@@ -40,12 +54,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     Column column[CHUNKS_N / 8];
 #pragma unroll
     for (int i = 0; i < CHUNKS_N / 8; i++)
-        column[i] = column_of(first_column + (side + 8 * i) * 8, columns, channels, width, kernel_w, dilation_h, dilation_w);
+        column[i] = column_of(first_column + (side + 8 * i) * 8, columns, channels, width, kernel_w,
+                              dilation_h, dilation_w);
 #else
-    // The element of a chunk is the slowest, so that threads side by side read what lies side by side.
+    // [element of the chunk][chunk], so that neighbouring threads read neighbouring entries.
     int4 *table = (int4 *)(shared + STAGES * (STAGE_M + STAGE_N));
     for (int i = thread; i < TILE_N; i += THREADS) {
-        Column at = column_of(first_column + i % CHUNKS_N * 8 + i / CHUNKS_N, columns, channels, width, kernel_w, dilation_h, dilation_w);
+        Column at = column_of(first_column + i % CHUNKS_N * 8 + i / CHUNKS_N, columns, channels, width,
+                              kernel_w, dilation_h, dilation_w);
         table[i] = make_int4(at.h, at.w, at.at, 0);
     }
     __syncthreads();
@@ -57,7 +73,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         for (int pass = 0; pass < TILE_K / ROWS; pass++) {
             const int r = row + pass * ROWS;
             const bool there = pixel < end;
-            // Rows and pixels of all maps on end; before the first of them only where a tap lies in the padding.
+            // Rows and pixels of all images are contiguous. Before the first one are only taps in the
+            // padding.
             const int h = there ? p * stride_h - pad_h : NOWHERE, w = q * stride_w - pad_w;
             const T *tap = x + (i64)((n * height + p * stride_h - pad_h) * width + w) * channels;
             const T *gradient = dy + (i64)pixel * outputs + first_output;
@@ -66,7 +83,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                 const int chunk = side + 8 * i;
                 const int to = at_n + place<CHUNKS_N>(r, chunk);
 #if VECTOR_X
-                const bool inside = (u32)(h + column[i].h) < (u32)height && (u32)(w + column[i].w) < (u32)width;
+                const bool inside =
+                    (u32)(h + column[i].h) < (u32)height && (u32)(w + column[i].w) < (u32)width;
                 copy_async<CACHED>(stages + to, inside ? tap + column[i].at : x, inside);
 #else
                 u32 bits[8];
@@ -76,8 +94,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                     const bool inside = (u32)(h + at.x) < (u32)height && (u32)(w + at.y) < (u32)width;
                     bits[e] = inside ? __ldg((const u16 *)tap + at.z) : 0;
                 }
-                *(uint4 *)(shared + to) =
-                    make_uint4(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16, bits[4] | bits[5] << 16, bits[6] | bits[7] << 16);
+                *(uint4 *)(shared + to) = make_uint4(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16,
+                                                     bits[4] | bits[5] << 16, bits[6] | bits[7] << 16);
 #endif
             }
 #pragma unroll
@@ -95,11 +113,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                     const bool inside = there && first_output + chunk * 8 + e < outputs;
                     bits[e] = inside ? __ldg((const u16 *)gradient + chunk * 8 + e) : 0;
                 }
-                *(uint4 *)(shared + to) =
-                    make_uint4(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16, bits[4] | bits[5] << 16, bits[6] | bits[7] << 16);
+                *(uint4 *)(shared + to) = make_uint4(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16,
+                                                     bits[4] | bits[5] << 16, bits[6] | bits[7] << 16);
 #endif
             }
-            // On to the thread's next pixel: by ROWS, which are move_n maps, move_p rows and move_q pixels.
+            // To the thread's next pixel: ROWS pixels further, which is move_n images, move_p rows and move_q
+            // columns.
             pixel += ROWS;
             q += move_q;
             p += move_p;
@@ -109,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         }
     };
 
-    // The warp's part of the product.
+    // The warp's part of the tile.
     const int warp_m = warp % (TILE_M / WARP_M) * WARP_M, warp_n = warp / (TILE_M / WARP_M) * WARP_N;
     float sum[WARP_M / 16][WARP_N / 8][4];
 #pragma unroll
@@ -118,7 +137,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         for (int j = 0; j < WARP_N / 8; j++)
 #pragma unroll
             for (int e = 0; e < 4; e++) sum[i][j][e] = 0.0f;
-    // Which rows of fragments this lane gives the addresses of: of dy (8 outputs, 8 pixels), then 8 more outputs; of the columns the other way round.
+    // The rows that this lane addresses for load_transposed: of dy, matrices of 8 outputs x 8 pixels, outputs
+    // first; of the columns, pixels first.
     int from_m[WARP_M / 16], from_n[WARP_N / 16];
 #pragma unroll
     for (int i = 0; i < WARP_M / 16; i++)
@@ -135,7 +155,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
     int slot = 0, next = STAGES - 1;
     for (int stage = 0; stage < count; stage++) {
-        // This thread's copies of the stage have ended, behind the barrier those of all; and all have read what is overwritten next.
+        // This thread's copies of the stage are complete, and after the barrier those of all threads. All
+        // have also read the stage that is overwritten next.
         wait_copies<STAGES - 2>();
         __syncthreads();
         if (stage + STAGES - 1 < count) load_stage(next);
@@ -145,13 +166,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         for (int k = 0; k < TILE_K; k += 16) {
             u32 a[WARP_M / 16][4], b[WARP_N / 16][4];
 #pragma unroll
-            for (int i = 0; i < WARP_M / 16; i++) load_transposed(of_stage + from_m[i] + k * TILE_M * 2, a[i]);
+            for (int i = 0; i < WARP_M / 16; i++)
+                load_transposed(of_stage + from_m[i] + k * TILE_M * 2, a[i]);
 #pragma unroll
-            for (int j = 0; j < WARP_N / 16; j++) load_transposed(of_stage + from_n[j] + k * TILE_N * 2, b[j]);
+            for (int j = 0; j < WARP_N / 16; j++)
+                load_transposed(of_stage + from_n[j] + k * TILE_N * 2, b[j]);
 #pragma unroll
             for (int i = 0; i < WARP_M / 16; i++)
 #pragma unroll
-                for (int j = 0; j < WARP_N / 8; j++) multiply_add<T>(sum[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+                for (int j = 0; j < WARP_N / 8; j++)
+                    multiply_add<T>(sum[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
         }
         slot = slot + 1 == STAGES ? 0 : slot + 1;
         next = next + 1 == STAGES ? 0 : next + 1;

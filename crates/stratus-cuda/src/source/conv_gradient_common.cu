@@ -1,22 +1,26 @@
-// What the kernels for gradients of convolutions' weights share: where columns of the product lie, and the sum of its parts.
+// Shared by the weight gradient kernels: the columns of the im2col matrix, and the sum of split-K parts.
 
-// What no row of a map reaches.
+// A row outside of every map.
 const int NOWHERE = -(1 << 30);
 
-// Where a column of the product lies in x, relative to a pixel's first tap: rows down, pixels right, elements on.
+// A column (tap, channel) of the im2col matrix, relative to the first tap of a pixel: rows down, pixels
+// right, and the offset in elements of x.
 struct Column {
     int h, w, at;
 };
 
-__device__ __forceinline__ Column column_of(int column, int columns, int channels, int width, int kernel_w, int dilation_h, int dilation_w) {
+__device__ __forceinline__ Column column_of(int column, int columns, int channels, int width, int kernel_w,
+                                            int dilation_h, int dilation_w) {
     if (column >= columns) return {NOWHERE, 0, 0};
     int tap = column / channels;
     int h = tap / kernel_w * dilation_h, w = tap % kernel_w * dilation_w;
     return {h, w, (h * width + w) * channels + column % channels};
 }
 
-// Adds up the parts of `count` sums. Threads with one x share the parts of a sum.
-extern "C" __global__ void __launch_bounds__(256) add_parts(const float *partial, float *sums, int parts, int count) {
+// sums[i] = Σ_p partial[p][i] over `parts` parts of `count` sums, in f64 and in a fixed order. Threads of a
+// block with the same x divide the parts of a sum.
+extern "C" __global__ void __launch_bounds__(256)
+    add_parts(const float *partial, float *sums, int parts, int count) {
     __shared__ double shares[256];
     const int at = blockIdx.x * blockDim.x + threadIdx.x;
     double sum = 0;
@@ -31,4 +35,3 @@ extern "C" __global__ void __launch_bounds__(256) add_parts(const float *partial
         sums[at] = (float)sum;
     }
 }
-

@@ -1,13 +1,26 @@
-// Depthwise convolution of maps that lie channels last: forward, and with the taps in reverse order (REVERSED) the gradient of the input.
+// Depthwise convolution, the forward pass and (REVERSED: with the taps in reverse order) the data gradient.
+// For every channel:
 //
-// The output at `u` sums what its taps read of the input at `(u * DOWN - padding + tap * DILATION) / UP`, where that is whole: forward, DOWN is the stride
-// and UP is 1; of the gradient, UP is the stride and DOWN is 1. A thread takes VECTOR channels and PIXELS columns, a multiple of UP_W, and goes down
-// `rows` rows, a multiple of UP_H. It keeps the taps in registers, and what neighbouring outputs both read is read once. The rows that outputs one below
-// the other both read are still in the cache. First rows and columns are such that the input of the first tap is whole: they may lie before the output.
+//   y[u] = Σ_tap w[tap] · x[(u · DOWN - padding + tap · DILATION) / UP], where that index is an integer
+//
+//   forward        DOWN is the stride, UP is 1
+//   data gradient  UP is the stride, DOWN is 1
+//
+//   thread     VECTOR channels, PIXELS columns (a multiple of UP_W), and down `rows` rows (a multiple of
+//              UP_H)
+//   registers  TAPS · VECTOR weights and PIXELS · VECTOR sums; inputs that neighbouring outputs share are
+//              read once per row. Rows that outputs of several rows share come from the cache
+//   shared     none
+//   grid       threads along the channels first, so that a warp reads contiguous bytes; RESIDENT blocks per
+//              multiprocessor
+//
+// The first rows and columns may be before the output, so that the first tap's index is an integer.
+//
+// The kernel is bound by memory bandwidth, which cuDNN's depthwise kernels do not saturate.
 
 #define SPAN (((PIXELS - 1) * DOWN_W + (KERNEL_W - 1) * DILATION_W) / UP_W + 1)
 
-// Whether one of the outputs reads the `k`-th input of the span.
+// Whether an output of the thread reads input k of the span.
 __device__ constexpr bool is_read(int k) {
     for (int j = 0; j < PIXELS; j++) {
         for (int s = 0; s < KERNEL_W; s++) {
@@ -17,10 +30,11 @@ __device__ constexpr bool is_read(int k) {
     return false;
 }
 
-// `first_h` and `first_w` are the first output's place, `begin_h` and `begin_w` that of the input that its first tap reads.
+// `first_h`, `first_w`: the first output; `begin_h`, `begin_w`: the input that its first tap reads.
 extern "C" __global__ void __launch_bounds__(128, RESIDENT)
-    depthwise(const T *x, const T *weight, T *y, i64 count, int channels, int height, int width, int out_height, int out_width, int rows,
-              int parts, int groups, int first_h, int begin_h, int first_w, int begin_w) {
+    depthwise(const T *x, const T *weight, T *y, i64 count, int channels, int height, int width,
+              int out_height, int out_width, int rows, int parts, int groups, int first_h, int begin_h,
+              int first_w, int begin_w) {
     const int vectors = channels / VECTOR;
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) {
         int channel = (int)(at % vectors) * VECTOR;
@@ -37,13 +51,15 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT)
                 float some[VECTOR];
                 load(from + t * VECTOR, some);
 #pragma unroll
-                for (int i = 0; i < VECTOR; i++) taps[(t * VECTOR + i) % TAPS][(t * VECTOR + i) / TAPS] = some[i];
+                for (int i = 0; i < VECTOR; i++)
+                    taps[(t * VECTOR + i) % TAPS][(t * VECTOR + i) / TAPS] = some[i];
             }
         }
         const T *from = x + n * height * width * channels + channel;
         T *to = y + n * out_height * out_width * channels + channel;
         const int column = first_w + group * PIXELS, in_column = begin_w + group * (PIXELS * DOWN_W / UP_W);
-        const u32 step = channels * sizeof(T), at_column = in_column * step, inside = columns_inside<SPAN>(in_column, width);
+        const u32 step = channels * sizeof(T), at_column = in_column * step,
+                  inside = columns_inside<SPAN>(in_column, width);
         int row = first_h + part * rows, in_row = begin_h + part * (rows / UP_H) * DOWN_H;
         const int end = min(row + rows, out_height);
 #pragma unroll 1
@@ -55,8 +71,8 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT)
                 for (int r = 0; r < KERNEL_H; r++) {
                     if ((phase + r * DILATION_H) % UP_H != 0) continue;
                     Pixel in[SPAN];
-                    read_row(in, from, in_row + (phase + r * DILATION_H) / UP_H, height, width * step, at_column, step, inside,
-                             [](int k) { return is_read(k); });
+                    read_row(in, from, in_row + (phase + r * DILATION_H) / UP_H, height, width * step,
+                             at_column, step, inside, [](int k) { return is_read(k); });
 #pragma unroll
                     for (int s = 0; s < KERNEL_W; s++) {
                         const int t = REVERSED ? TAPS - 1 - (r * KERNEL_W + s) : r * KERNEL_W + s;
@@ -65,7 +81,8 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT)
                             const int k = j * DOWN_W + s * DILATION_W;
                             if (k % UP_W != 0) continue;
 #pragma unroll
-                            for (int i = 0; i < VECTOR; i++) sums[j][i] = fmaf(channel_of(in[k / UP_W], i), taps[t][i], sums[j][i]);
+                            for (int i = 0; i < VECTOR; i++)
+                                sums[j][i] = fmaf(channel_of(in[k / UP_W], i), taps[t][i], sums[j][i]);
                         }
                     }
                 }
@@ -74,7 +91,8 @@ extern "C" __global__ void __launch_bounds__(128, RESIDENT)
                 const u32 line = (u32)(out_row * out_width + column) * step;
 #pragma unroll
                 for (int j = 0; j < PIXELS; j++) {
-                    if (column + j >= 0 && column + j < out_width) store((T *)((char *)to + (line + j * step)), sums[j]);
+                    if (column + j >= 0 && column + j < out_width)
+                        store((T *)((char *)to + (line + j * step)), sums[j]);
                 }
             }
         }

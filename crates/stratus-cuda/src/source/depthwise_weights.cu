@@ -1,13 +1,18 @@
-// The gradient of a depthwise convolution's weight: for each channel and tap a sum over all pixels.
+// Depthwise convolution, the weight gradient. For every channel:
 //
-// A unit of work is PIXELS neighbouring outputs of a row. A block takes `share` units one after the other, and a few channels of them: threads that lie side by
-// side have VECTOR channels each, those below one another have other units. A thread keeps a sum for each tap in registers; then the block adds its
-// threads' in double precision. What the blocks have is added by a second launch, always in the same order.
+//   dw[tap] = Σ over N and the pixels u of y: dy[u] · x[u · STRIDE - padding + tap · DILATION]
+//
+//   unit     PIXELS neighbouring outputs of a row; a block processes `share` units
+//   block    x: threads along the channels, VECTOR each; y: threads along the units
+//   thread   TAPS · VECTOR sums in registers (f32), which the block sums in f64 through two tables in shared
+//            memory
+//   grid     x: along the channels; y: along the units. A second launch sums the blocks' `shares` [blocks,
+//            TAPS, C] in a fixed order
 
 #define SPAN ((PIXELS - 1) * STRIDE_W + (KERNEL_W - 1) * DILATION_W + 1)
 #define MOST_THREADS 128
 
-// Whether one of the outputs reads the `k`-th input of the span.
+// Whether an output of the unit reads input k of the span.
 __device__ constexpr bool is_read(int k) {
     for (int j = 0; j < PIXELS; j++) {
         for (int s = 0; s < KERNEL_W; s++) {
@@ -18,8 +23,8 @@ __device__ constexpr bool is_read(int k) {
 }
 
 extern "C" __global__ void __launch_bounds__(MOST_THREADS, RESIDENT)
-    depthwise_weights(const T *x, const T *dy, double *shares, int units, int share, int channels, int height, int width, int out_height,
-                      int out_width, int groups, int pad_h, int pad_w) {
+    depthwise_weights(const T *x, const T *dy, double *shares, int units, int share, int channels, int height,
+                      int width, int out_height, int out_width, int groups, int pad_h, int pad_w) {
     const int channel = (blockIdx.x * blockDim.x + threadIdx.x) * VECTOR;
     const u32 step = channels * sizeof(T);
     float sums[TAPS][VECTOR] = {};
@@ -28,18 +33,20 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, RESIDENT)
 #pragma unroll 1
         for (u32 unit = blockIdx.y * (u32)share + threadIdx.y; unit < end; unit += blockDim.y) {
             const u32 line = unit / (u32)groups, n = line / (u32)out_height;
-            const int row = (int)(line - n * (u32)out_height), column = (int)(unit - line * (u32)groups) * PIXELS;
+            const int row = (int)(line - n * (u32)out_height),
+                      column = (int)(unit - line * (u32)groups) * PIXELS;
             const int in_column = column * STRIDE_W - pad_w;
             const T *from = x + (i64)n * height * width * channels + channel;
             const u32 inside = columns_inside<SPAN>(in_column, width);
             Pixel of_y[PIXELS];
-            read_row(of_y, dy + (i64)n * out_height * out_width * channels + channel, row, out_height, out_width * step, column * step, step,
-                     columns_inside<PIXELS>(column, out_width), [](int) { return true; });
+            read_row(of_y, dy + (i64)n * out_height * out_width * channels + channel, row, out_height,
+                     out_width * step, column * step, step, columns_inside<PIXELS>(column, out_width),
+                     [](int) { return true; });
 #pragma unroll
             for (int r = 0; r < KERNEL_H; r++) {
                 Pixel in[SPAN];
-                read_row(in, from, row * STRIDE_H - pad_h + r * DILATION_H, height, width * step, in_column * step, step, inside,
-                         [](int k) { return is_read(k); });
+                read_row(in, from, row * STRIDE_H - pad_h + r * DILATION_H, height, width * step,
+                         in_column * step, step, inside, [](int k) { return is_read(k); });
 #pragma unroll
                 for (int s = 0; s < KERNEL_W; s++) {
 #pragma unroll
@@ -55,9 +62,10 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, RESIDENT)
             }
         }
     }
-    // Two tables by turns: one is written while the other may still be read.
+    // Two tables in turn: one is written while the other may still be read.
     __shared__ float tables[2][MOST_THREADS * VECTOR];
-    const int thread = threadIdx.y * blockDim.x + threadIdx.x, threads = blockDim.x * blockDim.y, across = blockDim.x * VECTOR;
+    const int thread = threadIdx.y * blockDim.x + threadIdx.x, threads = blockDim.x * blockDim.y,
+              across = blockDim.x * VECTOR;
 #pragma unroll
     for (int t = 0; t < TAPS; t++) {
         float *table = tables[t % 2];
@@ -72,8 +80,9 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, RESIDENT)
     }
 }
 
-// Adds `count` shares. A block has 32 sums side by side and 16 threads for each.
-extern "C" __global__ void __launch_bounds__(512) depthwise_weights_sum(const double *shares, float *dweight, int count, int channels) {
+// Sums `count` shares. A block has 32 sums, with 16 threads each.
+extern "C" __global__ void __launch_bounds__(512)
+    depthwise_weights_sum(const double *shares, float *dweight, int count, int channels) {
     __shared__ double sums[16][32];
     const int taps = TAPS * channels, at = blockIdx.x * 32 + threadIdx.x;
     double sum = 0;

@@ -1,7 +1,9 @@
-// Dropout: whether an element is kept is a function of the seed, the iteration, the layer and its place in row-major order in the whole batch.
+// Dropout: y = x · scale where a random word is at least `threshold`, else 0.
 //
-// Random words come in blocks of four, for four elements that follow each other in row-major order. Each thread makes whole blocks: for maps, whose
-// channels lie last, it takes four pixels of its channels, so that neighbouring threads still read what lies side by side.
+// The word is a function of seed, iteration, layer and the element's index in row-major order in the whole
+// batch, so that masks equal those of the CPU. Philox makes blocks of four words, for four consecutive
+// elements. A thread makes whole blocks: of channels-last maps, for four pixels of its channels, so that
+// neighbouring threads read neighbouring channels.
 
 #ifndef T_OUT
 #define T_OUT T
@@ -16,14 +18,15 @@ __device__ __forceinline__ Words philox(Words counter, u32 key0, u32 key1) {
 #pragma unroll
     for (int round = 0; round < 10; round++) {
         u64 first = (u64)0xD2511F53u * counter.at[0], second = (u64)0xCD9E8D57u * counter.at[2];
-        counter = {{(u32)(second >> 32) ^ counter.at[1] ^ key0, (u32)second, (u32)(first >> 32) ^ counter.at[3] ^ key1, (u32)first}};
+        counter = {{(u32)(second >> 32) ^ counter.at[1] ^ key0, (u32)second,
+                    (u32)(first >> 32) ^ counter.at[3] ^ key1, (u32)first}};
         key0 += 0x9E3779B9u;
         key1 += 0xBB67AE85u;
     }
     return counter;
 }
 
-// The words that belong to a layer in an iteration.
+// The random words of a layer in an iteration.
 struct Stream {
     u32 key0, key1, layer, low, high;
 
@@ -42,9 +45,9 @@ struct Stream {
     }
 };
 
-// Elements that lie in row-major order; `first` come before them in the batch.
-extern "C" __global__ void dropout_flat(const T *x, const double *hyper, T_OUT *y, i64 count, i64 first, i64 layer, i64 threshold,
-                                        float scale) {
+// Elements in row-major order; `first` elements of the batch come before them.
+extern "C" __global__ void dropout_flat(const T *x, const double *hyper, T_OUT *y, i64 count, i64 first,
+                                        i64 layer, i64 threshold, float scale) {
     Stream stream(hyper, (u32)layer);
     i64 thread = (i64)blockIdx.x * blockDim.x + threadIdx.x, threads = (i64)gridDim.x * blockDim.x;
 #if VECTOR >= 4
@@ -66,23 +69,25 @@ extern "C" __global__ void dropout_flat(const T *x, const double *hyper, T_OUT *
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             i64 at = block * 4 + j - first;
-            if (at >= 0 && at < count) narrow(words.at[j] >= (u32)threshold ? widen(x[at]) * scale : 0.0f, y[at]);
+            if (at >= 0 && at < count)
+                narrow(words.at[j] >= (u32)threshold ? widen(x[at]) * scale : 0.0f, y[at]);
         }
     }
 #endif
 }
 
-// Maps of `pixels` whose channels lie last. An item is VECTOR channels of `fours` stretches of pixels that share a block; only where VECTOR is 1 do
-// blocks begin anywhere in a channel.
-extern "C" __global__ void dropout_maps(const T *x, const double *hyper, T_OUT *y, int items, i64 first, i64 layer, i64 threshold,
-                                        float scale, int groups, int fours, int pixels) {
+// Channels-last maps of `pixels` pixels. An item is VECTOR channels of four pixels, a block of random words
+// per channel; an image has `fours` of these. Only where VECTOR is 1 may a channel begin within a block.
+extern "C" __global__ void dropout_maps(const T *x, const double *hyper, T_OUT *y, int items, i64 first,
+                                        i64 layer, i64 threshold, float scale, int groups, int fours,
+                                        int pixels) {
     Stream stream(hyper, (u32)layer);
     i64 channels = (i64)groups * VECTOR;
     u32 step = gridDim.x * blockDim.x;
     for (u32 item = blockIdx.x * blockDim.x + threadIdx.x; item < (u32)items; item += step) {
         u32 rest = item / (u32)groups, four = rest % (u32)fours;
         i64 n = rest / (u32)fours, channel = (i64)(item % (u32)groups) * VECTOR;
-        // The channel's first element in the batch.
+        // The index of the channel's first element in the batch.
         i64 plane = first + (n * channels + channel) * pixels;
         Words words[VECTOR];
 #pragma unroll

@@ -1,6 +1,7 @@
-// Elements that depend on no other: conversions, sums, rectifiers.
+// Elementwise kernels: conversions, sums, ReLU, GELU, changes of layout. Grid-stride loops, VECTOR elements
+// at a time.
 
-// What the second input and the output hold, where that is not what the first input does.
+// The types of the second input and of the output, where they differ from that of the first input.
 #ifndef T_OTHER
 #define T_OTHER T
 #endif
@@ -8,12 +9,12 @@
 #define T_OUT T
 #endif
 
-// Threads of a grid of any size share out `count` elements, VECTOR at a time.
+// A grid-stride loop over `count` elements, VECTOR at a time.
 #define FOR_EACH(position, count) \
     for (i64 position = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * VECTOR; position < (count); \
          position += (i64)gridDim.x * blockDim.x * VECTOR)
 
-// What is not a number passes: a diverged run must show.
+// NaN passes, so that a diverged run shows.
 extern "C" __global__ void relu_forward(const T *x, T_OUT *y, i64 count, float ceiling) {
     FOR_EACH(at, count) {
         float v[VECTOR];
@@ -62,9 +63,11 @@ extern "C" __global__ void accumulate(const T *x, T_OUT *sum, i64 count) {
 }
 
 __device__ __forceinline__ void plus(double &sum, double part) { sum += part; }
-template <typename E> __device__ __forceinline__ void plus(E &sum, E part) { narrow(widen(sum) + widen(part), sum); }
+template <typename E> __device__ __forceinline__ void plus(E &sum, E part) {
+    narrow(widen(sum) + widen(part), sum);
+}
 
-// The first part makes the sum: what lay there before is not read.
+// The first part initialises the sum.
 extern "C" __global__ void add_tiles(const T *part, T *sum, i64 count, int is_first) {
     FOR_EACH(at, count) {
         Vector<T, VECTOR> v = *(const Vector<T, VECTOR> *)(part + at);
@@ -99,7 +102,8 @@ extern "C" __global__ void scale(const T *x, T_OUT *y, i64 count, float factor) 
     }
 }
 
-// The distribution function of the standard normal distribution, as exact far out as in the middle.
+// The cumulative distribution function of the standard normal distribution; by erfc, to be exact in the tails
+// too.
 __device__ __forceinline__ float distribution(float x) { return 0.5f * erfcf(-0.70710678f * x); }
 
 extern "C" __global__ void gelu_forward(const T *x, T_OUT *y, i64 count) {
@@ -126,9 +130,10 @@ extern "C" __global__ void gelu_backward(const T *x, const T_OTHER *dy, T_OUT *d
     }
 }
 
-// A change of layout, element by element: extents and strides of four dimensions, as `y` nests them, the outermost first.
-extern "C" __global__ void reorder(const T *x, T *y, i64 count, i64 extent1, i64 extent2, i64 extent3, i64 x0, i64 x1, i64 x2,
-                                   i64 x3, i64 y0, i64 y1, i64 y2, i64 y3) {
+// A change of layout, element by element: extents and strides of four dimensions in the order of `y`,
+// outermost first.
+extern "C" __global__ void reorder(const T *x, T *y, i64 count, i64 extent1, i64 extent2, i64 extent3, i64 x0,
+                                   i64 x1, i64 x2, i64 x3, i64 y0, i64 y1, i64 y2, i64 y3) {
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) {
         i64 i3 = at % extent3, rest = at / extent3;
         i64 i2 = rest % extent2;

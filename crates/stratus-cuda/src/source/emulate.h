@@ -1,8 +1,10 @@
-// What CUDA C has beyond C++, for running kernels on the processor: one block after the other, its threads as fibers of one thread.
+// What CUDA C adds to C++, to run kernels on the CPU: one block after the other, its threads as fibers of one
+// thread.
 //
-// A thread runs until it ends or waits for others; only then is another one begun or gone on with. Kernels without barriers thus run without a
-// switch. Wrong addresses and indices end the launch with an error: the compiler checks alignment, null and bounds of arrays, and calls the functions
-// below. Threads run in order or in reverse order, so that results that hang on a missing barrier differ.
+// A thread runs until it ends or waits for others; only then another one runs. Kernels without barriers thus
+// never switch. The compiler's checks of alignment, null and array bounds call the functions below, which end
+// the launch with an error. Threads run in order or in reverse order, so that results that depend on a
+// missing barrier differ.
 
 #define EMULATED 1
 #include <setjmp.h>
@@ -32,13 +34,13 @@ namespace emulated {
 
 typedef unsigned long long Word;
 
-// What the caller passes.
+// The launch, from the caller.
 struct Launch {
     unsigned grid[3], block[3];
     unsigned shared_bytes, backwards;
     const Word *words;
     Word count;
-    // Memory for the stacks of the threads and for shared memory.
+    // Memory for the stacks of threads and for shared memory.
     unsigned char *stacks, *shared;
 };
 
@@ -50,9 +52,10 @@ enum State { UNBEGUN, READY, AT_WARP, AT_BLOCK, ENDED };
 struct Thread {
     State state;
     unsigned mask, parity;
-    // Copies that were begun and not waited for, and which group the next one is of.
+    // Copies in flight, and the group of the next one.
     unsigned copies, group;
-    // Products that were begun and not waited for, which group the next one is of, and whether tensor cores may not see copies yet: see hopper.cu.
+    // Products in flight, the group of the next one, and whether tensor cores do not see finished copies yet:
+    // see hopper.cu.
     unsigned products, product_group, unshown;
     jmp_buf at;
 };
@@ -75,12 +78,12 @@ void enter(unsigned thread) {
 }
 
 __attribute__((noinline)) void fail(const char *what, const char *file, unsigned line) {
-    snprintf(error, sizeof error, "%s at %s:%u, block (%u, %u, %u), thread (%u, %u, %u)", what, file, line, blockIdx.x, blockIdx.y, blockIdx.z,
-             threadIdx.x, threadIdx.y, threadIdx.z);
+    snprintf(error, sizeof error, "%s at %s:%u, block (%u, %u, %u), thread (%u, %u, %u)", what, file, line,
+             blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
     _longjmp(scheduler, 1);
 }
 
-// Threads of a block until all have begun: the next one begins on the stack of one that ended.
+// Starts threads of a block until all have begun: the next one starts on the stack of one that ended.
 void work() {
     const unsigned stack = free_stacks[--free_count];
     while (next_thread < count) {
@@ -109,25 +112,27 @@ __attribute__((noinline)) void go_on(unsigned thread) {
     _longjmp(threads[thread].at, 1);
 }
 
-// Ends the turn of the running thread.
+// Suspends the running thread.
 __attribute__((noinline)) void wait(State state, unsigned mask) {
     threads[current].state = state;
     threads[current].mask = mask;
     if (!_setjmp(threads[current].at)) _longjmp(scheduler, 1);
 }
 
-// The threads of a warp that a mask names and that have not ended all wait with the same mask: they are ready.
+// Whether all threads of a warp in a mask that have not ended wait with that mask: then they become ready.
 bool gather(unsigned first, unsigned mask) {
     for (unsigned lane = 0; lane < 32 && first + lane < count; lane++) {
         const Thread &thread = threads[first + lane];
-        if ((mask >> lane & 1) && thread.state != ENDED && !(thread.state == AT_WARP && thread.mask == mask)) return false;
+        if ((mask >> lane & 1) && thread.state != ENDED && !(thread.state == AT_WARP && thread.mask == mask))
+            return false;
     }
     for (unsigned lane = 0; lane < 32 && first + lane < count; lane++)
         if ((mask >> lane & 1) && threads[first + lane].state == AT_WARP) threads[first + lane].state = READY;
     return true;
 }
 
-// Goes on with a warp until its threads wait; whether any did not. Warps go on as far as they can before others do: who needs a barrier finds it missing.
+// Runs a warp until its threads wait; returns whether any ran. A warp runs as far as it can before others do,
+// so that a missing barrier shows.
 bool advance(unsigned first) {
     const unsigned lanes = count - first < 32 ? count - first : 32;
     bool any = false;
@@ -148,7 +153,8 @@ void run_block() {
     for (unsigned i = 0; i < count; i++) {
         Thread &thread = threads[i];
         thread.state = UNBEGUN;
-        thread.parity = thread.copies = thread.group = thread.products = thread.product_group = thread.unshown = 0;
+        thread.parity = thread.copies = thread.group = thread.products = thread.product_group =
+            thread.unshown = 0;
         free_stacks[i] = count - 1 - i;
     }
     free_count = count;
@@ -194,11 +200,12 @@ template <typename... P, unsigned... I> void call(void (*kernel)(P...), const Wo
     kernel(parameter<P>(words[I])...);
 }
 
-// Runs a kernel; returns what went wrong, or null.
+// Runs a kernel; returns an error message, or null.
 template <typename... P> const char *run(void (*function)(P...), const Launch *of) {
     error[0] = 0;
     if (of->count != sizeof...(P)) {
-        snprintf(error, sizeof error, "it has %u parameters and was given %llu", (unsigned)sizeof...(P), of->count);
+        snprintf(error, sizeof error, "it has %u parameters and was given %llu", (unsigned)sizeof...(P),
+                 of->count);
         return error;
     }
     launch = of;
@@ -212,18 +219,20 @@ template <typename... P> const char *run(void (*function)(P...), const Launch *o
     const Word blocks = (Word)of->grid[0] * of->grid[1] * of->grid[2];
     for (Word turn = 0; turn < blocks && !error[0]; turn++) {
         Word block = of->backwards ? blocks - 1 - turn : turn;
-        blockIdx = {(unsigned)(block % of->grid[0]), (unsigned)(block / of->grid[0] % of->grid[1]), (unsigned)(block / of->grid[0] / of->grid[1])};
+        blockIdx = {(unsigned)(block % of->grid[0]), (unsigned)(block / of->grid[0] % of->grid[1]),
+                    (unsigned)(block / of->grid[0] / of->grid[1])};
         run_block();
     }
     return error[0] ? error : nullptr;
 }
 
-// What each lane of a warp gave, where it takes part: the value of a lane.
+// The exchange of a warp: the value that another lane gave.
 template <typename E> E exchange(unsigned mask, E value, unsigned lane) {
     static_assert(sizeof(E) <= sizeof(Word), "a register is exchanged at a time");
     const unsigned self = current, other = self / 32 * 32 + lane % 32;
     const bool whole = mask == 0xffffffffu;
-    // With every lane in it, no lane is two exchanges ahead of another: two slots do. Else all wait until all have read.
+    // With all lanes, no lane is two exchanges ahead of another, so two slots suffice. Else all wait until
+    // all have read.
     const unsigned slot = whole ? threads[self].parity ^= 1 : 0;
     memcpy(&slots[slot][self], &value, sizeof value);
     wait(AT_WARP, mask);
@@ -234,7 +243,7 @@ template <typename E> E exchange(unsigned mask, E value, unsigned lane) {
 
 inline unsigned lane() { return current % 32; }
 
-// What all lanes of a whole warp gave: until the next exchange but one.
+// The values of all lanes of a whole warp, valid until the exchange after the next.
 template <typename E> const E *all_of(const E &value) {
     const unsigned self = current, slot = threads[self].parity ^= 1;
     static E wide[2][MOST_THREADS];
@@ -243,7 +252,8 @@ template <typename E> const E *all_of(const E &value) {
     return wide[slot] + self / 32 * 32;
 }
 
-// A copy is made when it is waited for: who does not wait finds numbers that are none, and so does who still reads what was there before.
+// A copy is made when it is waited for. Until then its target is NaN, so that missing waits and late reads
+// show.
 struct Copy {
     unsigned char *to;
     const void *from;
@@ -282,8 +292,9 @@ inline unsigned ballot(unsigned mask, bool vote) {
     unsigned all = 0;
     for (unsigned other = 0; other < 32; other++)
         if (mask >> other & 1) {
-            // A lane that is not there votes for nothing.
-            bool there = current / 32 * 32 + other < count && threads[current / 32 * 32 + other].state != ENDED;
+            // A missing lane votes 0.
+            bool there =
+                current / 32 * 32 + other < count && threads[current / 32 * 32 + other].state != ENDED;
             all |= (unsigned)(exchange(mask, (unsigned)vote, other) & (unsigned)there) << other;
         }
     return all;
@@ -299,7 +310,7 @@ inline int votes(bool vote) {
     return sum;
 }
 
-// Where the compiler's checks put what they found.
+// A source location of the compiler's checks.
 struct Place {
     const char *file;
     unsigned line, column;
@@ -314,9 +325,10 @@ extern "C" void __ubsan_handle_out_of_bounds(emulated::Place *place, size_t) {
     emulated::fail("an index out of bounds", place->file, place->line);
 }
 
-#define EXPORT(name)                                                                                                             \
-    extern "C" __attribute__((visibility("default"))) const char *emulated_##name(const emulated::Launch *launch) {              \
-        return emulated::run(name, launch);                                                                                      \
+#define EXPORT(name)                                                               \
+    extern "C" __attribute__((visibility("default"))) const char *emulated_##name( \
+        const emulated::Launch *launch) {                                          \
+        return emulated::run(name, launch);                                        \
     }
 #define DYNAMIC_SHARED(type, name) type *name = (type *)emulated::launch->shared
 
@@ -366,12 +378,14 @@ inline int __float2int_rn(float x) { return (int)__builtin_rintf(x); }
 inline int __float2int_rz(float x) { return (int)x; }
 
 extern "C" {
-float expf(float), exp2f(float), expm1f(float), logf(float), log2f(float), log1pf(float), sqrtf(float), powf(float, float), erff(float), erfcf(float),
-    tanhf(float), fabsf(float), fminf(float, float), fmaxf(float, float), floorf(float), ceilf(float), rintf(float), fmaf(float, float, float),
-    sinf(float), cosf(float), cbrtf(float), copysignf(float, float);
-double exp(double), exp2(double), expm1(double), log(double), log2(double), log1p(double), sqrt(double), pow(double, double), erf(double), erfc(double),
-    tanh(double), fabs(double), fmin(double, double), fmax(double, double), floor(double), ceil(double), rint(double), fma(double, double, double),
-    sin(double), cos(double), cbrt(double), copysign(double, double);
+float expf(float), exp2f(float), expm1f(float), logf(float), log2f(float), log1pf(float), sqrtf(float),
+    powf(float, float), erff(float), erfcf(float), tanhf(float), fabsf(float), fminf(float, float),
+    fmaxf(float, float), floorf(float), ceilf(float), rintf(float), fmaf(float, float, float), sinf(float),
+    cosf(float), cbrtf(float), copysignf(float, float);
+double exp(double), exp2(double), expm1(double), log(double), log2(double), log1p(double), sqrt(double),
+    pow(double, double), erf(double), erfc(double), tanh(double), fabs(double), fmin(double, double),
+    fmax(double, double), floor(double), ceil(double), rint(double), fma(double, double, double), sin(double),
+    cos(double), cbrt(double), copysign(double, double);
 }
 inline float exp(float x) { return expf(x); }
 inline float log(float x) { return logf(x); }
@@ -435,7 +449,9 @@ template <typename E> void __stcs(E *at, E value) { *at = value; }
 template <typename E> void __stcg(E *at, E value) { *at = value; }
 
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned long long)a * b >> 32; }
-inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) { return (unsigned __int128)a * b >> 64; }
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+    return (unsigned __int128)a * b >> 64;
+}
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }
 inline int __ffs(int x) { return __builtin_ffs(x); }
@@ -446,20 +462,36 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
     return result;
 }
 
-// Only of whole numbers: sums of others would hang on the order of the threads.
-#define EMULATED_ATOMICS(type)                                                                                      \
-    inline type atomicAdd(type *at, type value) { type old = *at; *at = old + value; return old; }                  \
-    inline type atomicMax(type *at, type value) { type old = *at; *at = old > value ? old : value; return old; }    \
-    inline type atomicMin(type *at, type value) { type old = *at; *at = old < value ? old : value; return old; }    \
-    inline type atomicExch(type *at, type value) { type old = *at; *at = value; return old; }
+// Only of integers: sums of floats would depend on the order of threads.
+#define EMULATED_ATOMICS(type)                     \
+    inline type atomicAdd(type *at, type value) {  \
+        type old = *at;                            \
+        *at = old + value;                         \
+        return old;                                \
+    }                                              \
+    inline type atomicMax(type *at, type value) {  \
+        type old = *at;                            \
+        *at = old > value ? old : value;           \
+        return old;                                \
+    }                                              \
+    inline type atomicMin(type *at, type value) {  \
+        type old = *at;                            \
+        *at = old < value ? old : value;           \
+        return old;                                \
+    }                                              \
+    inline type atomicExch(type *at, type value) { \
+        type old = *at;                            \
+        *at = value;                               \
+        return old;                                \
+    }
 EMULATED_ATOMICS(int)
 EMULATED_ATOMICS(unsigned)
 EMULATED_ATOMICS(unsigned long long)
 
-#define EMULATED_VECTORS(type, name, bytes)                                                                              \
-    struct __align__(2 * bytes) name##2 { type x, y; };                                                                  \
-    struct __align__(4 * bytes > 16 ? 16 : 4 * bytes) name##4 { type x, y, z, w; };                                      \
-    inline name##2 make_##name##2(type x, type y) { return {x, y}; }                                                     \
+#define EMULATED_VECTORS(type, name, bytes)                                         \
+    struct __align__(2 * bytes) name##2 { type x, y; };                             \
+    struct __align__(4 * bytes > 16 ? 16 : 4 * bytes) name##4 { type x, y, z, w; }; \
+    inline name##2 make_##name##2(type x, type y) { return {x, y}; }                \
     inline name##4 make_##name##4(type x, type y, type z, type w) { return {x, y, z, w}; }
 EMULATED_VECTORS(float, float, 4)
 EMULATED_VECTORS(double, double, 8)
@@ -468,10 +500,12 @@ EMULATED_VECTORS(unsigned, uint, 4)
 EMULATED_VECTORS(unsigned short, ushort, 2)
 EMULATED_VECTORS(unsigned char, uchar, 1)
 
-// What tensor_cores.cu has for GPUs.
+// The functions of tensor_cores.cu.
 typedef unsigned char *SharedAddress;
 inline SharedAddress shared_address(void *at) { return (SharedAddress)at; }
-template <bool KEPT> void copy_async(SharedAddress to, const void *from, bool there) { emulated::begin_copy(to, from, there); }
+template <bool KEPT> void copy_async(SharedAddress to, const void *from, bool there) {
+    emulated::begin_copy(to, from, there);
+}
 inline void commit_copies() { emulated::threads[emulated::current].group++; }
 template <int N> void wait_copies() { emulated::wait_copies(N); }
 

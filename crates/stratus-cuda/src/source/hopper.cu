@@ -1,35 +1,47 @@
-// The tensor cores of Hopper GPUs (compute capability 9.0, compiled for sm_90a): products of matrices in shared memory that four warps, a warpgroup,
-// begin together and do not wait for.
+// Tensor cores of Hopper GPUs (compute capability 9.0, compiled for sm_90a): `wgmma`, products of matrices in
+// shared memory that a warpgroup of four warps begins together and completes asynchronously.
 //
-// Both factors lie with the products' depth (k) as rows: a row of 64 elements of one k is 128 bytes, 8 rows are a pattern of 1024 bytes at a multiple of
-// 1024, in which row r has its chunks of 16 bytes exchanged: chunk c lies at c ^ r. More than 8 k follow `stride` bytes on, more than 64 elements
-// `leading` bytes on. This is the PTX ISA's canonical layout ((T,8,m),(8,k)):((1,T,LBO),(8T,SBO)) of matrices that are MN-major, swizzled by 128 bytes.
+// Both factors are stored depth-major (k rows of M or N elements). 64 elements of one k are a row of 128
+// bytes:
+//
+//   swizzle block  8 rows = 1024 bytes, aligned to 1024; row r has its 16-byte chunk c at c ^ r
+//   `stride`       bytes from one swizzle block to the next 8 k
+//   `leading`      bytes from one swizzle block to the next 64 elements
+//
+// In the PTX ISA this is the canonical layout ((T,8,m),(8,k)):((1,T,LBO),(8T,SBO)) of MN-major matrices with
+// a swizzle of 128 bytes.
 
-// The next multiple of a pattern's size, for which a launch has room.
+// The size and alignment of a swizzle block. Launches have this many bytes more, to align the first.
 const int PATTERN = 1024;
 
 #ifndef EMULATED
-__device__ __forceinline__ SharedAddress next_pattern(SharedAddress at) { return (at + PATTERN - 1) / PATTERN * PATTERN; }
+__device__ __forceinline__ SharedAddress next_pattern(SharedAddress at) {
+    return (at + PATTERN - 1) / PATTERN * PATTERN;
+}
 
-// What a factor is given as: its address, `leading` and `stride` in units of 16 bytes, and that it is swizzled by 128 bytes. To go on by a multiple of
-// PATTERN bytes, add their number / 16.
+// A matrix descriptor: address, `leading` and `stride` in units of 16 bytes, and the swizzle of 128 bytes. To
+// advance it by a multiple of PATTERN bytes, add their number / 16.
 __device__ __forceinline__ u64 factor_at(SharedAddress at, int leading, int stride) {
     return (u64)((at & 0x3ffff) >> 4) | (u64)(leading >> 4) << 16 | (u64)(stride >> 4) << 32 | 1ull << 62;
 }
 
-// What this thread's copies have written may be read by tensor cores, behind a barrier.
+// Makes this thread's copies visible to tensor cores, after the next barrier.
 __device__ __forceinline__ void show_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Before the first product, and after sums were touched.
+// Required before the first product, and after accumulators were accessed.
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
-// The products that were begun since the last call are a group.
-__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Closes a group: the products begun since the last call.
+__device__ __forceinline__ void commit_products() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
 
 // Waits for all groups but the last N.
-template <int N> __device__ __forceinline__ void wait_products() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+template <int N> __device__ __forceinline__ void wait_products() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
 
-// Keeps the compiler from moving what touches sums across this place.
+// Keeps the compiler from moving accesses to the accumulators across this point.
 template <int N> __device__ __forceinline__ void keep_sums(float (&sum)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(sum[i])::"memory");
@@ -44,18 +56,24 @@ template <int N> __device__ __forceinline__ void keep_sums(float (&sum)[N]) {
     "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define NAMES_96 NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, " \
     "%79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define NAMES_128 NAMES_96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
-    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define NAMES_128                                                                                        \
+    NAMES_96                                                                                             \
+        ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-// Adds the product of 64x16 and 16xCOLUMNS elements of E, bf16 or f16, to 64xCOLUMNS sums. Warp w of the warpgroup has rows 16 w and on: lane l in
-// sum[4 j + e] that of row l / 4 + 8 (e / 2) and column 8 j + 2 (l % 4) + e % 2.
-template <typename E, int COLUMNS> __device__ __forceinline__ void multiply_tiles(float (&sum)[COLUMNS / 2], u64 a, u64 b);
+// sum [64, COLUMNS] += a [64, 16] · b [16, COLUMNS], with elements of E (bf16 or f16). Warp w of the
+// warpgroup has rows 16 w to 16 w + 15. sum[4 j + e] of lane l is row l / 4 + 8 (e / 2), column 8 j + 2 (l %
+// 4) + e % 2.
+template <typename E, int COLUMNS>
+__device__ __forceinline__ void multiply_tiles(float (&sum)[COLUMNS / 2], u64 a, u64 b);
 
-#define MULTIPLY_TILES(type, columns, names, at_a, at_b, ...)                                                                                   \
-    template <> __device__ __forceinline__ void multiply_tiles<type, columns>(float(&sum)[columns / 2], u64 a, u64 b) {                         \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." #type "." #type " {" names "}, " at_a ", " at_b ", 1, 1, 1, 1, 1;" \
-                     : __VA_ARGS__                                                                                                              \
-                     : "l"(a), "l"(b));                                                                                                         \
+#define MULTIPLY_TILES(type, columns, names, at_a, at_b, ...)                                                \
+    template <>                                                                                              \
+    __device__ __forceinline__ void multiply_tiles<type, columns>(float (&sum)[columns / 2], u64 a, u64 b) { \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." #type "." #type " {" names      \
+                     "}, " at_a ", " at_b ", 1, 1, 1, 1, 1;"                                                 \
+                     : __VA_ARGS__                                                                           \
+                     : "l"(a), "l"(b));                                                                      \
     }
 #define MULTIPLY_TILES_OF(type)                                                             \
     MULTIPLY_TILES(type, 128, NAMES_64, "%64", "%65", SUMS_32(0), SUMS_32(32))              \
@@ -64,7 +82,8 @@ template <typename E, int COLUMNS> __device__ __forceinline__ void multiply_tile
 MULTIPLY_TILES_OF(bf16)
 MULTIPLY_TILES_OF(f16)
 #else
-// The emulation reads factors as the PTX ISA says that they lie, when they are begun and again when they are waited for: they must be the same.
+// The emulation reads factors by the layout of the PTX ISA, both when a product begins and when it is waited
+// for, and compares: a factor that changes in between is an error.
 inline SharedAddress next_pattern(SharedAddress at) {
     return emulated::launch->shared + (at - emulated::launch->shared + PATTERN - 1) / PATTERN * PATTERN;
 }
@@ -76,7 +95,7 @@ inline u64 factor_at(SharedAddress at, int leading, int stride) {
 
 namespace emulated {
 
-// A product that was begun and not waited for, and who makes it.
+// A product in flight, and the thread that began it.
 struct Product {
     u64 a, b, read;
     float *sum;
@@ -87,13 +106,17 @@ struct Product {
 const unsigned MOST_PRODUCTS = 32;
 Product products[MOST_THREADS][MOST_PRODUCTS];
 
-// An element of a factor, its place among rows or columns and its depth.
+// An element of a factor, by its row or column and its depth.
 u16 element(u64 factor, unsigned place, unsigned depth) {
-    if (factor >> 62 != 1 || (factor >> 49 & 7) != 0) fail("a factor is not swizzled by 128 bytes", "kernel", 0);
-    const u64 start = (factor & 0x3fff) << 4, leading = (factor >> 16 & 0x3fff) << 4, stride = (factor >> 32 & 0x3fff) << 4;
-    if (start % 1024 || leading % 1024 || stride % 1024) fail("a factor's pattern lies at no multiple of its size", "kernel", 0);
-    const u64 unswizzled = start + place / 64 * leading + depth / 8 * stride + depth % 8 * 128 + place % 64 * 2;
-    // Bits 7 to 9 of an address change bits 4 to 6.
+    if (factor >> 62 != 1 || (factor >> 49 & 7) != 0)
+        fail("a factor is not swizzled by 128 bytes", "kernel", 0);
+    const u64 start = (factor & 0x3fff) << 4, leading = (factor >> 16 & 0x3fff) << 4,
+              stride = (factor >> 32 & 0x3fff) << 4;
+    if (start % 1024 || leading % 1024 || stride % 1024)
+        fail("a factor's pattern lies at no multiple of its size", "kernel", 0);
+    const u64 unswizzled =
+        start + place / 64 * leading + depth / 8 * stride + depth % 8 * 128 + place % 64 * 2;
+    // The swizzle: bits 7 to 9 of an address are added to bits 4 to 6 by exclusive or.
     const u64 address = unswizzled ^ (unswizzled >> 3 & 0x70);
     if (address + 2 > launch->shared_bytes) fail("a factor lies outside shared memory", "kernel", 0);
     u16 bits;
@@ -101,7 +124,7 @@ u16 element(u64 factor, unsigned place, unsigned depth) {
     return bits;
 }
 
-// Adds this thread's part of a product, if `add`, and returns a sum over the bits that were read.
+// Adds this thread's part of a product, if `add`, and returns a checksum of the bits that were read.
 template <typename E> u64 multiply(const Product &product, bool add) {
     const unsigned warp = current / 32 % 4, lane = current % 32;
     u64 read = 0;
@@ -112,11 +135,13 @@ template <typename E> u64 multiply(const Product &product, bool add) {
     };
     for (unsigned depth = 0; depth < 16; depth++) {
         float rows[2];
-        for (unsigned half = 0; half < 2; half++) rows[half] = next(product.a, 16 * warp + lane / 4 + 8 * half, depth);
+        for (unsigned half = 0; half < 2; half++)
+            rows[half] = next(product.a, 16 * warp + lane / 4 + 8 * half, depth);
         for (unsigned j = 0; j < product.columns / 8; j++)
             for (unsigned right = 0; right < 2; right++) {
                 const float column = next(product.b, 8 * j + lane % 4 * 2 + right, depth);
-                for (unsigned half = 0; half < 2 && add; half++) product.sum[4 * j + 2 * half + right] += rows[half] * column;
+                for (unsigned half = 0; half < 2 && add; half++)
+                    product.sum[4 * j + 2 * half + right] += rows[half] * column;
             }
     }
     return read;

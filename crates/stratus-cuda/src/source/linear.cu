@@ -1,8 +1,12 @@
-// A matrix product, written plainly: what runs where there is no cuBLAS, and what tests compare with. A thread makes one element, and adds up in double
-// precision. C [rows, columns] = A [rows, depth] * B [depth, columns]; with A_TRANSPOSED A lies as [depth, rows], with B_TRANSPOSED B as [columns, depth].
+// A plain matrix product, for the emulation and tests: a thread per element of C, with a sum in f64.
+//
+//   C [rows, columns] = A [rows, depth] · B [depth, columns]
+//
+// A_TRANSPOSED: A is stored as [depth, rows]; B_TRANSPOSED: B is stored as [columns, depth].
 
 extern "C" __global__ void multiply(const T *a, const T *b, RESULT *c, i64 rows, i64 columns, i64 depth) {
-    for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < rows * columns; at += (i64)gridDim.x * blockDim.x) {
+    for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < rows * columns;
+         at += (i64)gridDim.x * blockDim.x) {
         i64 row = at / columns, column = at % columns;
         double sum = 0;
         for (i64 k = 0; k < depth; k++) {

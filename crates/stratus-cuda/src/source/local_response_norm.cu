@@ -1,15 +1,22 @@
-// Local response normalisation across channels, which lie next to each other.
+// Local response normalisation across channels (AlexNet), with s_c = k + weight · Σ x² over the window of
+// channel c:
 //
-// A thread takes VECTOR channels of a pixel. Those around that it needs besides are read with its own: whole vectors, which the threads beside it
-// read too, so that they come from the first-level cache. Where WIDE is 1 the window is too wide to be held in registers: a thread takes one
-// channel and slides its window along, in double precision, as what leaves a sum takes its rounding with it.
+//   y_c = x_c · s_c^-β
+//   dx_c = dy_c · s_c^-β - slope · x_c · Σ over the outputs o whose window contains c: dy_o · x_o · s_o^-β /
+//   s_o
 //
-// BEFORE and AFTER are the channels of a window on either side; POWER says which exponent there is a shorter way for; INDEX is an integer that counts
-// all vectors.
+// A thread has VECTOR channels of a pixel. It also loads the channels around them that it needs, as whole
+// vectors; neighbouring threads load these too, so they come from L1. With WIDE, the window is too wide for
+// registers: a thread has one channel and slides its window in f64, as what leaves the sum takes its rounding
+// error along.
+//
+//   BEFORE, AFTER  channels of a window on either side
+//   POWER          chooses a fast power for some β
+//   INDEX          an integer type that counts all vectors
 
 #define ROUNDED_UP(value) (((value) + VECTOR - 1) / VECTOR * VECTOR)
 
-// scale to the power of -beta.
+// scale^-beta.
 __device__ __forceinline__ float decay(float scale, float beta) {
 #if POWER == 1
     float root = rsqrtf(scale);
@@ -37,7 +44,8 @@ struct Scales {
         return x * x;
     }
 
-    __device__ Scales(const T *pixel, int channels, int first) : pixel(pixel), channels(channels), at(first), squares(0.0) {
+    __device__ Scales(const T *pixel, int channels, int first)
+        : pixel(pixel), channels(channels), at(first), squares(0.0) {
         for (int c = max(first - BEFORE, 0); c <= min(first + AFTER, channels - 1); c++) squares += square(c);
     }
 
@@ -49,7 +57,8 @@ struct Scales {
     }
 };
 
-extern "C" __global__ void lrn_forward(const T *x, T *y, i64 count, int channels, float k, float weight, float beta) {
+extern "C" __global__ void lrn_forward(const T *x, T *y, i64 count, int channels, float k, float weight,
+                                       float beta) {
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) {
         int c = (int)(at % channels);
         Scales scales(x + (at - c), channels, c);
@@ -57,11 +66,12 @@ extern "C" __global__ void lrn_forward(const T *x, T *y, i64 count, int channels
     }
 }
 
-extern "C" __global__ void lrn_backward(const T *x, const T *dy, T *dx, i64 count, int channels, float k, float weight, float beta, float slope) {
+extern "C" __global__ void lrn_backward(const T *x, const T *dy, T *dx, i64 count, int channels, float k,
+                                        float weight, float beta, float slope) {
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) {
         int c = (int)(at % channels);
         const T *pixel = x + (at - c), *gradient = dy + (at - c);
-        // The outputs that the channel is in the window of.
+        // The outputs whose window contains the channel.
         int first = max(c - AFTER, 0), last = min(c + BEFORE, channels - 1);
         Scales scales(pixel, channels, first);
         float own = 0.0f, others = 0.0f;
@@ -77,8 +87,10 @@ extern "C" __global__ void lrn_backward(const T *x, const T *dy, T *dx, i64 coun
 
 #else
 
-// Channels from `first - REACH` of a pixel's to as many behind the vector; zeros where there are none.
-template <int REACH> __device__ __forceinline__ void load_around(const T *at, int first, int channels, float (&to)[2 * REACH + VECTOR]) {
+// Channels `first - REACH` to `first + VECTOR + REACH` of a pixel; zeros where there are none.
+template <int REACH>
+__device__ __forceinline__ void load_around(const T *at, int first, int channels,
+                                            float (&to)[2 * REACH + VECTOR]) {
 #pragma unroll
     for (int i = 0; i < 2 * REACH + VECTOR; i += VECTOR) {
         int channel = first + i - REACH;
@@ -94,45 +106,53 @@ template <int REACH> __device__ __forceinline__ void load_around(const T *at, in
     }
 }
 
-// The scale of the channel that is at a place of an array with `N` channels.
-template <int N> __device__ __forceinline__ float scale_of(const float (&x)[N], int place, float k, float weight) {
+// The scale of the channel at index `place` of an array of N channels.
+template <int N>
+__device__ __forceinline__ float scale_of(const float (&x)[N], int place, float k, float weight) {
     float squares = 0.0f;
 #pragma unroll
     for (int i = -BEFORE; i <= AFTER; i++) squares += x[place + i] * x[place + i];
     return k + weight * squares;
 }
 
-extern "C" __global__ void lrn_forward(const T *x, T *y, i64 count, int channels, float k, float weight, float beta) {
+extern "C" __global__ void lrn_forward(const T *x, T *y, i64 count, int channels, float k, float weight,
+                                       float beta) {
     const int REACH = ROUNDED_UP(BEFORE);
     const INDEX vectors = (INDEX)(count / VECTOR), of_pixel = (INDEX)(channels / VECTOR);
-    for (INDEX item = (INDEX)blockIdx.x * blockDim.x + threadIdx.x; item < vectors; item += (INDEX)gridDim.x * blockDim.x) {
+    for (INDEX item = (INDEX)blockIdx.x * blockDim.x + threadIdx.x; item < vectors;
+         item += (INDEX)gridDim.x * blockDim.x) {
         int first = (int)(item % of_pixel) * VECTOR;
         i64 at = (i64)item * VECTOR;
         float around[2 * REACH + VECTOR], v[VECTOR];
         load_around<REACH>(x + at, first, channels, around);
 #pragma unroll
-        for (int j = 0; j < VECTOR; j++) v[j] = around[REACH + j] * decay(scale_of(around, REACH + j, k, weight), beta);
+        for (int j = 0; j < VECTOR; j++)
+            v[j] = around[REACH + j] * decay(scale_of(around, REACH + j, k, weight), beta);
         store(y + at, v);
     }
 }
 
-// Every output whose window the channel is in passes its gradient on; its own is divided as its output was, besides.
-extern "C" __global__ void lrn_backward(const T *x, const T *dy, T *dx, i64 count, int channels, float k, float weight, float beta, float slope) {
+// Every output whose window contains the channel contributes to its gradient.
+extern "C" __global__ void lrn_backward(const T *x, const T *dy, T *dx, i64 count, int channels, float k,
+                                        float weight, float beta, float slope) {
     const int REACH = ROUNDED_UP(BEFORE), FAR = ROUNDED_UP(BEFORE + AFTER);
     const INDEX vectors = (INDEX)(count / VECTOR), of_pixel = (INDEX)(channels / VECTOR);
-    for (INDEX item = (INDEX)blockIdx.x * blockDim.x + threadIdx.x; item < vectors; item += (INDEX)gridDim.x * blockDim.x) {
+    for (INDEX item = (INDEX)blockIdx.x * blockDim.x + threadIdx.x; item < vectors;
+         item += (INDEX)gridDim.x * blockDim.x) {
         int first = (int)(item % of_pixel) * VECTOR;
         i64 at = (i64)item * VECTOR;
         float around[2 * FAR + VECTOR], gradient[2 * REACH + VECTOR];
         load_around<FAR>(x + at, first, channels, around);
         load_around<REACH>(dy + at, first, channels, gradient);
-        // What each output passes on to the channels of its window, from the first output that has one of the vector in its window.
+        // The contribution of each output to the channels of its window, from the first output whose window
+        // contains a channel of the vector.
         float own[VECTOR], passed[VECTOR + BEFORE + AFTER];
 #pragma unroll
         for (int o = -AFTER; o < VECTOR + BEFORE; o++) {
-            float scale = scale_of(around, FAR + o, k, weight), part = gradient[REACH + o] * decay(scale, beta);
+            float scale = scale_of(around, FAR + o, k, weight),
+                  part = gradient[REACH + o] * decay(scale, beta);
             if (o >= 0 && o < VECTOR) own[o < 0 ? 0 : o] = part;
-            // Beside the map is no output, whatever a scale of zero would make of it.
+            // Beyond the map there is no output: a scale of zero would give NaN.
             bool is_output = first + o >= 0 && first + o < channels;
             passed[AFTER + o] = is_output ? part * around[FAR + o] / scale : 0.0f;
         }

@@ -1,17 +1,23 @@
-// Softmax and cross-entropy: the loss, hits, and the gradient of the logits.
+// Softmax and cross-entropy: the loss, the ranks of labels, and the gradient of the logits [N, classes].
 //
-// First a block counts the samples whose label counts, by whose number gradients are divided. Then a block per sample goes through its row of logits
-// three times: for the largest and the rank of the label, for the sum of exponentials, for the gradient. At last a block adds up losses and hits in
-// double precision, in the order of the samples. LABELS is the numbers of a sample's label: 1, or 3 of a mixed sample. Where it is SCALED, the
-// gradient is multiplied by the loss's scale.
+//   loss = log Σ exp(logit) - (1-s) · logit[label] - s · mean(logit)      s: label smoothing
+//   dlogit = (softmax - target) · weight / (samples · micro-batches)
+//
+//   count_labels         one block: counts the samples with a label
+//   cross_entropy_rows   a block per sample, three passes over its row of logits: maximum and rank of the
+//                        label; sum of exponentials; gradient
+//   cross_entropy_sums   one block: adds up losses and hits in f64, in a fixed order
+//
+// LABELS is the numbers of a label: 1, or 3 (label, other label, share) of a mixed sample. SCALED: the
+// gradient is multiplied by the loss scale.
 
 #ifndef T_OUT
 #define T_OUT T
 #endif
 
-// Parts of a whole share.
+// A share of 1 as an integer.
 constexpr double WHOLE = 16777216.0;
-// The rank of a sample that does not count.
+// The rank of a sample without a label.
 constexpr int NONE = -1;
 
 __device__ __forceinline__ double not_a_number() { return (double)__uint_as_float(0x7fc00000u); }
@@ -23,11 +29,12 @@ extern "C" __global__ void count_labels(const int *labels, int *counted, int bat
     if (threadIdx.x == 0) *counted = sum;
 }
 
-// The largest over a block of whole warps; what is not a number is passed over.
+// The maximum over a block of whole warps; NaN is ignored.
 __device__ __forceinline__ float block_max(float value) {
     __shared__ float largest[32];
 #pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, distance));
+    for (int distance = 16; distance > 0; distance /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, distance));
     if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = value;
     __syncthreads();
     for (u32 warp = 0; warp < blockDim.x / 32; warp++) value = fmaxf(value, largest[warp]);
@@ -35,12 +42,15 @@ __device__ __forceinline__ float block_max(float value) {
     return value;
 }
 
-// Nothing of a logit is nothing, also where that is infinite.
-__device__ __forceinline__ double part(double share, float logit) { return share > 0.0 ? share * (double)logit : 0.0; }
+// A share of 0 gives 0, even of an infinite logit.
+__device__ __forceinline__ double part(double share, float logit) {
+    return share > 0.0 ? share * (double)logit : 0.0;
+}
 
-// A block per sample. `gradient` may be missing.
-extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels, const int *counted, double *losses, int *ranks,
-                                              T_OUT *gradient, int classes, double smoothing, double weight, int micro_batches,
+// A block per sample. `gradient` may be null.
+extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels, const int *counted,
+                                              double *losses, int *ranks, T_OUT *gradient, int classes,
+                                              double smoothing, double weight, int micro_batches,
                                               const float *loss_scale) {
     i64 n = blockIdx.x;
     const LossScale scaling = read_loss_scale(loss_scale);
@@ -51,7 +61,7 @@ extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels
     double share = LABELS == 3 ? labels[n * LABELS + LABELS - 1] / WHOLE : 0.0;
     bool is_known = own < classes && other >= 0 && other < classes && share >= 0.0 && share <= 1.0;
     if (own < 0 || !is_known) {
-        // A label that no class has must show: a kernel cannot fail.
+        // A kernel cannot fail: a label without a class makes the loss NaN.
         double value = own < 0 ? 0.0 : not_a_number();
         if (threadIdx.x == 0) {
             losses[n] = value;
@@ -60,7 +70,7 @@ extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels
         for (int c = threadIdx.x; to && c < classes; c += blockDim.x) narrow((float)value, to[c]);
         return;
     }
-    // What counts as a hit.
+    // The label that counts as a hit.
     int label = share > 0.5 ? other : own;
     float of_label = widen(row[label]);
     float largest = __uint_as_float(0xff800000u);
@@ -69,7 +79,7 @@ extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels
     for (int c = threadIdx.x; c < classes; c += blockDim.x) {
         float logit = widen(row[c]);
         largest = fmaxf(largest, logit);
-        // Classes that the label's is not ahead of; what is not a number is ahead of nothing.
+        // Counts the classes that the label's logit does not exceed. NaN exceeds nothing.
         bool is_ahead = of_label > logit || (of_label == logit && label < c);
         rank += c != label && !is_ahead;
         if (smoothing > 0.0) mean += (double)logit;
@@ -77,12 +87,13 @@ extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels
     largest = block_max(largest);
     rank = block_sum(rank);
     if (smoothing > 0.0) mean = block_sum(mean) / classes;
-    // Without the own class, whose probability may be so near to 1 that nothing of the difference would be left.
+    // Without the label's class, whose probability may be so near to 1 that the difference would vanish.
     float some = 0.0f;
     for (int c = threadIdx.x; c < classes; c += blockDim.x) {
         if (c != own) some += expf(widen(row[c]) - largest);
     }
-    double others = block_sum((double)some), of_own = (double)expf(widen(row[own]) - largest), sum = others + of_own;
+    double others = block_sum((double)some), of_own = (double)expf(widen(row[own]) - largest),
+           sum = others + of_own;
     if (threadIdx.x == 0) {
         double target = part(1.0 - share, widen(row[own])) + part(share, widen(row[other]));
         double loss = log(sum) + (double)largest - (1.0 - smoothing) * target;
@@ -104,8 +115,9 @@ extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels
 }
 
 // One block.
-extern "C" __global__ void cross_entropy_sums(const double *losses, const int *ranks, double *metrics, int batch, double weight,
-                                              int micro_batches, int is_auxiliary, int is_first) {
+extern "C" __global__ void cross_entropy_sums(const double *losses, const int *ranks, double *metrics,
+                                              int batch, double weight, int micro_batches, int is_auxiliary,
+                                              int is_first) {
     double loss = 0.0;
     int counted = 0, top1 = 0, top5 = 0;
     for (int n = threadIdx.x; n < batch; n += blockDim.x) {

@@ -1,8 +1,8 @@
-// The scale of the loss: four numbers, which are how many powers of two it is above 2^FIRST_EXPONENT, the iterations since it changed, whether a
-// gradient of this iteration was not finite, and how many iterations updated nothing for that. Scale and inverse are normal numbers: to multiply by
-// them changes no digit.
+// The loss scale, four floats [exponent, iterations, overflow, skipped]: the scale is 2^(FIRST_EXPONENT +
+// exponent); `iterations` since it changed; whether a gradient of this iteration is not finite; iterations
+// that updated nothing. Scale and inverse are normal numbers, so that to multiply by them changes no digit.
 
-// Which number is where.
+// The positions of the four numbers.
 const int EXPONENT = 0, ITERATIONS = 1, OVERFLOW = 2, SKIPPED = 3;
 
 #ifndef SCALED
@@ -15,13 +15,14 @@ struct LossScale {
     float skipped;
 };
 
-// Where gradients are not SCALED, there is no address.
+// Unless SCALED, the address is null.
 __device__ __forceinline__ LossScale read_loss_scale(const float *from) {
 #if SCALED
     float numbers[4];
     load(from, numbers);
     const int exponent = FIRST_EXPONENT + (int)numbers[EXPONENT];
-    return {__uint_as_float((u32)(127 + exponent) << 23), __uint_as_float((u32)(127 - exponent) << 23), numbers[OVERFLOW] != 0.0f, numbers[SKIPPED]};
+    return {__uint_as_float((u32)(127 + exponent) << 23), __uint_as_float((u32)(127 - exponent) << 23),
+            numbers[OVERFLOW] != 0.0f, numbers[SKIPPED]};
 #else
     return {1.0f, 1.0f, false, 0.0f};
 #endif

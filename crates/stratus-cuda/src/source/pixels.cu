@@ -1,6 +1,7 @@
-// From the bytes of stored pixels to the numbers that a network reads. CHANNELS says how many numbers of a pixel lie side by side, from 1 to 4.
+// Normalisation of images [N, H, W, CHANNELS] from bytes, with CHANNELS from 1 to 4: y = x · scale[c] +
+// offset[c].
 
-// N bytes, read at once: one, or as many as fill words.
+// Loads N bytes at once: one, or whole words.
 template <int N> __device__ __forceinline__ void load_bytes(const u8 *from, float (&to)[N]) {
     if constexpr (N == 1) {
         to[0] = __uint2float_rn(*from);
@@ -11,13 +12,16 @@ template <int N> __device__ __forceinline__ void load_bytes(const u8 *from, floa
     }
 }
 
-// pixel * scale + offset, each rounded: as the process does it that reads the images, and never as one fused operation.
-extern "C" __global__ void normalise_pixels(const u8 *images, T *y, i64 count, float scale0, float offset0, float scale1, float offset1,
-                                            float scale2, float offset2, float scale3, float offset3) {
-    const float scales[4] = {scale0, scale1, scale2, scale3}, offsets[4] = {offset0, offset1, offset2, offset3};
+// Product and sum are both rounded, never fused: the same bits as on the CPU.
+extern "C" __global__ void normalise_pixels(const u8 *images, T *y, i64 count, float scale0, float offset0,
+                                            float scale1, float offset1, float scale2, float offset2,
+                                            float scale3, float offset3) {
+    const float scales[4] = {scale0, scale1, scale2, scale3},
+                offsets[4] = {offset0, offset1, offset2, offset3};
     const i64 step = (i64)gridDim.x * blockDim.x * VECTOR;
     for (i64 at = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * VECTOR; at < count; at += step) {
-        // The first element's channel, and the lines from there on: chosen by comparisons, as an index that is not known would put them into memory.
+        // Scales and offsets from the first element's channel on. Chosen by comparisons, as a dynamic index
+        // would put the array into local memory.
         const u32 first = VECTOR % CHANNELS == 0 ? 0 : (u32)(at % CHANNELS);
         float scale[CHANNELS], offset[CHANNELS];
 #pragma unroll
@@ -33,7 +37,8 @@ extern "C" __global__ void normalise_pixels(const u8 *images, T *y, i64 count, f
         float v[VECTOR];
         load_bytes(images + at, v);
 #pragma unroll
-        for (int i = 0; i < VECTOR; i++) v[i] = __fadd_rn(__fmul_rn(v[i], scale[i % CHANNELS]), offset[i % CHANNELS]);
+        for (int i = 0; i < VECTOR; i++)
+            v[i] = __fadd_rn(__fmul_rn(v[i], scale[i % CHANNELS]), offset[i % CHANNELS]);
         store(y + at, v);
     }
 }

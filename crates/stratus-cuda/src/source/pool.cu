@@ -1,17 +1,20 @@
-// Pooling of maps whose channels lie last, forward and backward, the largest and the average.
+// Pooling of maps [N, H, W, C], forward and backward: maximum and average.
 //
-// An item is VECTOR channels of a pixel of the result; threads of a grid of any size share items out, neighbours taking neighbouring channels.
-// Backward passes gather as well: a pixel asks the windows that it lies in, so that no two threads add to the same number.
-// Windows are KH x KW pixels, move by SH and SW, and hang over the border by PH and PW; or, where BINS is 1, bins cover the image.
-// INDEX counts items. Where CUT is 1, no gradient passes where what is pooled is not positive.
+//   item      VECTOR channels of a pixel of the result; grid-stride loop, neighbouring threads have
+//             neighbouring channels
+//   backward  gathers: a pixel adds up the windows that contain it, so there are no atomic additions
+//   windows   KH x KW pixels, strides SH and SW, padding PH and PW; or, with BINS, the bins of adaptive
+//             pooling
+//   INDEX     an integer type that counts all items
+//   CUT       no gradient passes where the maximum is not positive, as of a ReLU
 
 #ifndef CUT
 #define CUT 0
 #endif
 
-// What is in reach of a few loads is loaded at once.
+// Windows of few pixels are unrolled, so that their loads are in flight together.
 constexpr int TAPS = KH * KW <= 25 ? KH * KW : 1;
-// Windows that a pixel lies in, along each axis.
+// The most windows that contain a pixel, along each axis.
 constexpr int ABOVE = (KH + SH - 1) / SH, LEFT = (KW + SW - 1) / SW;
 constexpr int COVERING = ABOVE * LEFT <= 25 ? ABOVE * LEFT : 1;
 
@@ -20,7 +23,7 @@ struct Place {
     int h, w, channel;
 };
 
-// Where an item's pixel is in maps of `height` x `width` pixels of `groups` times VECTOR channels.
+// The pixel and channel of an item, in maps of `height` x `width` pixels and `groups` · VECTOR channels.
 __device__ __forceinline__ Place place(INDEX item, int groups, int height, int width) {
     Place at;
     INDEX pixel = item / (INDEX)groups, row = pixel / (INDEX)width;
@@ -35,12 +38,12 @@ __device__ __forceinline__ Place place(INDEX item, int groups, int height, int w
     for (INDEX item = (INDEX)blockIdx.x * blockDim.x + threadIdx.x; item < (INDEX)(items); \
          item += (INDEX)gridDim.x * blockDim.x)
 
-// Places outside are read at the border and then left out: loads that depend on no condition run ahead.
+// Pixels outside are read at the border and ignored: unconditional loads are issued early.
 __device__ __forceinline__ int inside(int at, int extent) { return min(max(at, 0), extent - 1); }
 
-// Of equal ones the first wins; what is not a number wins, so that a diverged run shows.
-extern "C" __global__ void max_pool_forward(const T *x, T *y, u8 *index, i64 items, int groups, int height, int width, int out_height,
-                                            int out_width) {
+// Of equal pixels the first wins. NaN wins, so that a diverged run shows.
+extern "C" __global__ void max_pool_forward(const T *x, T *y, u8 *index, i64 items, int groups, int height,
+                                            int width, int out_height, int out_width) {
     int channels = groups * VECTOR;
     FOR_EACH_ITEM(item, items) {
         Place at = place(item, groups, out_height, out_width);
@@ -82,13 +85,13 @@ extern "C" __global__ void max_pool_forward(const T *x, T *y, u8 *index, i64 ite
     }
 }
 
-extern "C" __global__ void max_pool_backward(const T *dy, const u8 *index, T *dx, i64 items, int groups, int height, int width,
-                                             int out_height, int out_width) {
+extern "C" __global__ void max_pool_backward(const T *dy, const u8 *index, T *dx, i64 items, int groups,
+                                             int height, int width, int out_height, int out_width) {
     int channels = groups * VECTOR;
     FOR_EACH_ITEM(item, items) {
         Place at = place(item, groups, height, width);
         i64 image = (i64)at.n * out_height * out_width * channels + at.channel;
-        // The last window that begins no later, and the pixel's place in it.
+        // The last window that begins no later, and the pixel's position in it.
         int bottom = (at.h + PH) / SH, right = (at.w + PW) / SW;
         int in_bottom = (at.h + PH) % SH, in_right = (at.w + PW) % SW;
         float sum[VECTOR] = {};
@@ -104,14 +107,16 @@ extern "C" __global__ void max_pool_backward(const T *dy, const u8 *index, T *dx
                 float v[VECTOR];
                 load(dy + from, v);
 #pragma unroll
-                for (int i = 0; i < VECTOR; i++) sum[i] += is_inside && winners.at[i] == kh * KW + kw ? v[i] : 0.0f;
+                for (int i = 0; i < VECTOR; i++)
+                    sum[i] += is_inside && winners.at[i] == kh * KW + kw ? v[i] : 0.0f;
             }
         }
         store(dx + (i64)item * VECTOR, sum);
     }
 }
 
-// What an output averages along an axis: pixels from `first` up to `end`, of which `count` count, zeros of the padding included where they do.
+// What an output averages along an axis: pixels `first` to `end`, divided by `count`, which may include
+// padding.
 struct Stretch {
     int first, end, count;
 };
@@ -131,13 +136,14 @@ __device__ __forceinline__ Stretch stretch(int at, int outputs, int size, int ke
     return found;
 }
 
-extern "C" __global__ void avg_pool_forward(const T *x, T *y, i64 items, int groups, int height, int width, int out_height,
-                                            int out_width) {
+extern "C" __global__ void avg_pool_forward(const T *x, T *y, i64 items, int groups, int height, int width,
+                                            int out_height, int out_width) {
     int channels = groups * VECTOR;
     FOR_EACH_ITEM(item, items) {
         Place at = place(item, groups, out_height, out_width);
         const T *image = x + (i64)at.n * height * width * channels + at.channel;
-        Stretch rows = stretch(at.h, out_height, height, KH, SH, PH), columns = stretch(at.w, out_width, width, KW, SW, PW);
+        Stretch rows = stretch(at.h, out_height, height, KH, SH, PH),
+                columns = stretch(at.w, out_width, width, KW, SW, PW);
         float sum[VECTOR] = {};
 #if BINS
         for (int row = rows.first; row < rows.end; row++) {
@@ -172,8 +178,8 @@ extern "C" __global__ void avg_pool_forward(const T *x, T *y, i64 items, int gro
     }
 }
 
-// The average of a whole map of `pixels`. A block has 32 vectors of channels of a sample, and eight threads for each of them share out the pixels:
-// there are too few outputs for a thread each to keep the memory busy.
+// The average of a whole map of `pixels` pixels. A block has 32 vectors of channels of a sample, and eight
+// threads for each, which divide the pixels: one thread per output would be too few.
 extern "C" __global__ void avg_pool_whole(const T *x, T *y, int groups, int chunks, int pixels, float share) {
     __shared__ float sums[8][VECTOR][32];
     int n = blockIdx.x / chunks, group = blockIdx.x % chunks * 32 + threadIdx.x;
@@ -203,17 +209,18 @@ extern "C" __global__ void avg_pool_whole(const T *x, T *y, int groups, int chun
     }
 }
 
-extern "C" __global__ void avg_pool_backward(const T *dy, T *dx, i64 items, int groups, int height, int width, int out_height,
-                                             int out_width) {
+extern "C" __global__ void avg_pool_backward(const T *dy, T *dx, i64 items, int groups, int height, int width,
+                                             int out_height, int out_width) {
     int channels = groups * VECTOR;
     FOR_EACH_ITEM(item, items) {
         Place at = place(item, groups, height, width);
         const T *image = dy + (i64)at.n * out_height * out_width * channels + at.channel;
         float sum[VECTOR] = {};
 #if BINS
-        // The bins that the pixel lies in: bin i begins at floor(i * size / bins) and ends before ceil((i + 1) * size / bins).
+        // The bins that contain the pixel: bin i is [floor(i · size / bins), ceil((i + 1) · size / bins)).
         int top = (int)((i64)at.h * out_height / height), left = (int)((i64)at.w * out_width / width);
-        int bottom = (int)(((i64)(at.h + 1) * out_height - 1) / height), right = (int)(((i64)(at.w + 1) * out_width - 1) / width);
+        int bottom = (int)(((i64)(at.h + 1) * out_height - 1) / height),
+            right = (int)(((i64)(at.w + 1) * out_width - 1) / width);
         for (int row = top; row <= bottom; row++) {
             float vertical = (float)stretch(row, out_height, height, KH, SH, PH).count;
             for (int column = left; column <= right; column++) {

@@ -1,28 +1,38 @@
-// The stem: a convolution of images, batch norm, rectifier and 2x2 pooling, of which the convolution's output is never stored.
+// The stem: convolution of images, batch norm, ReLU and 2x2 max-pooling, without the convolution's output in
+// memory.
 //
-// It is computed again wherever it is needed. A thread takes an output of the pooling, or an entry of a sum over the batch; blocks share out
-// the batch by ranges of places, and their sums are added in order.
+//   y = maxpool(relu(norm(conv(images))))
 //
-// IN, KH and KW are the images' channels and the size of the convolution's kernel, PAD_H and PAD_W the zeros before, RELU whether there is a
-// rectifier.
-// Taps are counted as the weights are written, channel by channel, whereas in memory the channels of a place lie next to each other.
+// Statistics and gradients follow from sums over the batch: of the images' correlation between taps, and of
+// the pooled gradient times the pixels at the argmax (`stratus-engine`'s ops/stem.rs has the algebra). The
+// convolution is recomputed wherever it is needed. A thread has an element of the pooled map, or an entry of
+// a sum; blocks divide the batch into ranges of pixels, and their sums are added up in a fixed order.
+//
+//   IN            channels of the images
+//   KH, KW        size of the filters
+//   PAD_H, PAD_W  zeros before the first row and column
+//   RELU          whether there is a ReLU
+//
+// Taps are counted (channel, row, column); in memory, filters are (row, column, channel).
 
 #define TAPS (IN * KH * KW)
 
-// The place in the memory of an output channel's weights of a tap.
+// The offset of a tap in a filter.
 __device__ __forceinline__ int in_memory(int tap) { return tap % (KH * KW) * IN + tap / (KH * KW); }
 
-// The pixel that a tap sees for the convolution's output at a row and column.
+// The pixel that a tap reads for a row and column of the convolution's output.
 __device__ __forceinline__ float seen(const T *image, int height, int width, int row, int column, int tap) {
     int h = row + tap / KW % KH - PAD_H, w = column + tap % KW - PAD_W;
     bool inside = h >= 0 && h < height && w >= 0 && w < width;
     return inside ? widen(image[((i64)h * width + w) * IN + tap / (KH * KW)]) : 0.0f;
 }
 
-// The normalised map by its winners in windows. `deviation` is the inverse deviation, or the running variance where `epsilon` is not negative.
-extern "C" __global__ void stem_apply(const T *images, const T *weight, const float *norm_weight, const float *norm_bias, const float *mean,
-                                      const float *deviation, T *y, u8 *index, i64 count, int channels, int height, int width, int out_height,
-                                      int out_width, float epsilon) {
+// The pooled map and its argmax. `deviation` is the inverse deviation or, where epsilon is not negative, the
+// running variance.
+extern "C" __global__ void stem_apply(const T *images, const T *weight, const float *norm_weight,
+                                      const float *norm_bias, const float *mean, const float *deviation, T *y,
+                                      u8 *index, i64 count, int channels, int height, int width,
+                                      int out_height, int out_width, float epsilon) {
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += (i64)gridDim.x * blockDim.x) {
         int c = (int)(at % channels);
         i64 place = at / channels;
@@ -34,11 +44,12 @@ extern "C" __global__ void stem_apply(const T *images, const T *weight, const fl
         for (int position = 0; position < 4; position++) {
             float sum = 0.0f;
             for (int tap = 0; tap < TAPS; tap++) {
-                float pixel = seen(image, height, width, 2 * row + position / 2, 2 * column + position % 2, tap);
+                float pixel =
+                    seen(image, height, width, 2 * row + position / 2, 2 * column + position % 2, tap);
                 sum += pixel * widen(weight[c * TAPS + in_memory(tap)]);
             }
             float value = norm_weight[c] * ((sum - mean[c]) * inverse) + norm_bias[c];
-            // What is not a number wins: a diverged run must show.
+            // NaN wins, so that a diverged run shows.
             if (position == 0 || !(value <= best || isnan(best))) best = value, winner = position;
         }
         bool cut = RELU && best <= 0.0f;
@@ -47,8 +58,10 @@ extern "C" __global__ void stem_apply(const T *images, const T *weight, const fl
     }
 }
 
-// A block's share of the images' correlation: entries [TAPS + 1, TAPS], of which the last row are sums. A thread takes an entry.
-extern "C" __global__ void stem_correlation(const T *images, double *shares, i64 places, int height, int width, int rows, int columns) {
+// A block's share of the correlation: entries [TAPS + 1, TAPS], the last row of which is the sums of pixels.
+// A thread per entry.
+extern "C" __global__ void stem_correlation(const T *images, double *shares, i64 places, int height,
+                                            int width, int rows, int columns) {
     const i64 begin = places * blockIdx.x / gridDim.x, end = places * (blockIdx.x + 1) / gridDim.x;
     for (int entry = threadIdx.x; entry < (TAPS + 1) * TAPS; entry += blockDim.x) {
         int j = entry / TAPS, k = entry % TAPS;
@@ -63,10 +76,11 @@ extern "C" __global__ void stem_correlation(const T *images, double *shares, i64
     }
 }
 
-// A block's share of the sums over the gradient: entries [channels, TAPS + 1], of which the last column are those of the gradient alone. Only the
-// winners of the pooling have one.
-extern "C" __global__ void stem_products(const T *images, const T *dy, const u8 *index, double *shares, i64 places, int channels, int height,
-                                         int width, int out_height, int out_width) {
+// A block's share of the sums of the gradient times pixels: entries [channels, TAPS + 1], the last column of
+// which is the sums of the gradient. Only argmax pixels have a gradient.
+extern "C" __global__ void stem_products(const T *images, const T *dy, const u8 *index, double *shares,
+                                         i64 places, int channels, int height, int width, int out_height,
+                                         int out_width) {
     const i64 begin = places * blockIdx.x / gridDim.x, end = places * (blockIdx.x + 1) / gridDim.x;
     for (int entry = threadIdx.x; entry < channels * (TAPS + 1); entry += blockDim.x) {
         int c = entry / (TAPS + 1), k = entry % (TAPS + 1);
@@ -77,14 +91,17 @@ extern "C" __global__ void stem_products(const T *images, const T *dy, const u8 
             if (winner > 3 || gradient == 0.0) continue;
             int column = (int)(place % out_width), row = (int)(place / out_width % out_height);
             const T *image = images + place / out_width / out_height * height * width * IN;
-            sum += k < TAPS ? gradient * seen(image, height, width, 2 * row + winner / 2, 2 * column + winner % 2, k) : gradient;
+            sum += k < TAPS ? gradient *
+                                  seen(image, height, width, 2 * row + winner / 2, 2 * column + winner % 2, k)
+                            : gradient;
         }
         shares[(i64)blockIdx.x * channels * (TAPS + 1) + entry] = sum;
     }
 }
 
-// Adds the blocks' shares, to what tiles before came to.
-extern "C" __global__ void stem_add(const double *shares, double *sums, int blocks, int entries, int is_first) {
+// Adds up the shares of blocks, and the sums of the tiles before.
+extern "C" __global__ void stem_add(const double *shares, double *sums, int blocks, int entries,
+                                    int is_first) {
     int entry = blockIdx.x * blockDim.x + threadIdx.x;
     if (entry >= entries) return;
     double sum = is_first ? 0.0 : sums[entry];
@@ -92,9 +109,10 @@ extern "C" __global__ void stem_add(const double *shares, double *sums, int bloc
     sums[entry] = sum;
 }
 
-// Mean and deviation of a channel from the images' correlation, with the last tile.
-extern "C" __global__ void stem_settle(const T *weight, const double *correlation, float *running_mean, float *running_var, float *mean,
-                                       float *inverse_deviation, i64 places, int channels, float epsilon, float momentum, int tiles, int is_last) {
+// With the last tile: mean and inverse deviation of a channel, from the correlation.
+extern "C" __global__ void stem_settle(const T *weight, const double *correlation, float *running_mean,
+                                       float *running_var, float *mean, float *inverse_deviation, i64 places,
+                                       int channels, float epsilon, float momentum, int tiles, int is_last) {
     int c = blockIdx.x * blockDim.x + threadIdx.x;
     if (!is_last || c >= channels) return;
     const T *w = weight + c * TAPS;
@@ -105,7 +123,7 @@ extern "C" __global__ void stem_settle(const T *weight, const double *correlatio
         for (int k = 0; k < TAPS; k++)
             squares += (double)widen(w[in_memory(j)]) * widen(w[in_memory(k)]) * correlation[j * TAPS + k];
     squares -= total * average * average;
-    // Rounding may take it below zero; what is not a number stays so.
+    // Rounding may give a negative number. NaN stays.
     if (squares < 0.0) squares = 0.0;
     double unbiased = total > 1.0 ? squares / (total - 1.0) : squares / total;
     mean[c] = (float)average;
@@ -114,15 +132,17 @@ extern "C" __global__ void stem_settle(const T *weight, const double *correlatio
     running_var[c] = (float)(running_var[c] + momentum * (unbiased - running_var[c]));
 }
 
-// The gradients of a channel's parameters from the sums over the batch, with the last tile.
-extern "C" __global__ void stem_finish(const T *weight, const float *norm_weight, const float *mean, const float *inverse_deviation,
-                                       const double *correlation, const double *sums, float *dweight, float *dnorm_weight, float *dnorm_bias,
-                                       i64 places, int channels, int tiles, int is_last) {
+// With the last tile: the gradients of a channel's parameters, from the sums over the batch.
+extern "C" __global__ void stem_finish(const T *weight, const float *norm_weight, const float *mean,
+                                       const float *inverse_deviation, const double *correlation,
+                                       const double *sums, float *dweight, float *dnorm_weight,
+                                       float *dnorm_bias, i64 places, int channels, int tiles, int is_last) {
     int c = blockIdx.x * blockDim.x + threadIdx.x;
     if (!is_last || c >= channels) return;
     const T *w = weight + c * TAPS;
     const double *products = sums + c * (TAPS + 1);
-    double average = mean[c], inverse = inverse_deviation[c], sum = products[TAPS], total = (double)places * tiles, weighted = 0.0;
+    double average = mean[c], inverse = inverse_deviation[c], sum = products[TAPS],
+           total = (double)places * tiles, weighted = 0.0;
     for (int k = 0; k < TAPS; k++) weighted += widen(w[in_memory(k)]) * products[k];
     weighted -= average * sum;
     dnorm_bias[c] = (float)sum;

@@ -1,17 +1,21 @@
-// The step of gradient descent: parameter and velocity, and where it is wanted the parameter's copy in the compute precision.
+// Stochastic gradient descent with momentum: g = dw + λp; v = μv + g; p -= rate · (nesterov ? g + μv : v). It
+// also writes the parameter's copy in the compute precision, where there is one.
 //
-// Threads share out the elements, VECTOR at a time. What the rate is, the iteration's numbers say. Where gradients are SCALED they are divided by the
-// loss's scale; where one of them overflowed, nothing is updated, and the copy is that of the parameter as it is.
+// Grid-stride loop over the elements, VECTOR at a time. SCALED gradients are divided by the loss scale; where
+// one of them overflowed, nothing is updated, and the copy is that of the unchanged parameter.
 
 #ifndef T_OUT
 #define T_OUT T
 #endif
 
-extern "C" __global__ void sgd_update(const T *gradient, const double *hyper, T *parameter, T *velocity, T_OUT *copy, i64 count,
-                                      double rate, float momentum, float decay, int nesterov, const float *loss_scale) {
-    i64 at = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * VECTOR, step = (i64)gridDim.x * blockDim.x * VECTOR;
+extern "C" __global__ void sgd_update(const T *gradient, const double *hyper, T *parameter, T *velocity,
+                                      T_OUT *copy, i64 count, double rate, float momentum, float decay,
+                                      int nesterov, const float *loss_scale) {
+    i64 at = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * VECTOR,
+        step = (i64)gridDim.x * blockDim.x * VECTOR;
     if (at >= count) return;
-    // Most parameters are so small that the time is that of one load: the rate is asked for with the first elements, and not before.
+    // Most parameters are so small that the kernel takes the time of one load: the rate is loaded together
+    // with the first elements, not before.
     float g[VECTOR], p[VECTOR], v[VECTOR];
     load(gradient + at, g);
     load(parameter + at, p);

@@ -1,4 +1,4 @@
-//! What several tests share.
+//! Shared by several tests.
 
 #![allow(dead_code, clippy::unwrap_used, reason = "no test uses all of it; a test fails by panicking")]
 
@@ -11,7 +11,7 @@ use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::{Choices, EngineError, Kernel, Precision, Role};
 use stratus_graph::ops::Conv2d;
 
-/// The tiles of the kernels that make gradients of weights on tensor cores.
+/// The tiles of the weight gradient kernels on tensor cores.
 const TILES: [&str; 14] = [
     "tensor:128x256",
     "tensor:128x128",
@@ -29,7 +29,7 @@ const TILES: [&str; 14] = [
     "wgmma:64x576:cached",
 ];
 
-/// Those that a case in bf16 or f16 can be run by on a GPU of a compute capability, as 90 for 9.0.
+/// Those that can run a case in bf16 or f16 on a GPU of a compute capability, as 90 for 9.0.
 pub fn tiles_for(case: &Case, capability: u32) -> impl Iterator<Item = &'static str> {
     let dense = matches!(&case.kernel, Kernel::Conv2dBackwardWeights(k) if k.conv.groups == 1);
     let channels = |input: usize| case.inputs.get(input).map_or(1, |input| input.shape[1]);
@@ -38,12 +38,12 @@ pub fn tiles_for(case: &Case, capability: u32) -> impl Iterator<Item = &'static 
     TILES.into_iter().filter(move |tile| warps && (hopper || !tile.starts_with("wgmma")))
 }
 
-/// An emulation of so many multiprocessors, whose threads and blocks go forwards and backwards.
+/// Two emulations with this many multiprocessors, whose threads and blocks run forwards and backwards.
 pub fn emulated(multiprocessors: u32) -> [Cuda; 2] {
     [false, true].map(|backwards| Cuda::emulated_with(multiprocessors, backwards).unwrap())
 }
 
-/// The choice of the implementation of a name for a case's step, which must be what runs.
+/// The choice of a named implementation for a case's step, which must be the one that runs.
 pub fn by_name(case: &Case, precision: Precision, name: &str, cuda: &Cuda) -> Choices {
     let program = case.program(precision).unwrap();
     let key = step_key(&program, &program.steps[0]);
@@ -54,13 +54,13 @@ pub fn by_name(case: &Case, precision: Precision, name: &str, cuda: &Cuda) -> Ch
     choices
 }
 
-/// What a case gives on the reference backend.
+/// The results of a case on the reference backend.
 pub fn reference(case: &Case, precision: Precision) -> Vec<Vec<f64>> {
     cases::run(&ReferenceBackend, case, precision, Choices::default()).unwrap()
 }
 
-/// Runs a case by the implementation of a name and compares it with what is expected; on two GPUs, or on one whose threads go forwards and on one whose go
-/// backwards, with the same bits.
+/// Runs a case by a named implementation and compares its results with the expected ones; twice, on two GPUs
+/// or on emulations that run forwards and backwards, with the same bits.
 pub fn compare_by_name(
     case: &Case,
     precision: Precision,
@@ -85,7 +85,7 @@ pub fn same_bits(got: &[Vec<f64>], again: Result<Vec<Vec<f64>>, EngineError>) ->
         None => Ok(()),
     }
 }
-/// A kernel's case, of inputs and outputs.
+/// A kernel's case, with inputs and outputs.
 fn case(kernel: impl Into<Kernel>, name: &str, inputs: [Operand; 2], output: Operand) -> Case {
     Case {
         name: name.to_owned(),
@@ -97,7 +97,7 @@ fn case(kernel: impl Into<Kernel>, name: &str, inputs: [Operand; 2], output: Ope
     }
 }
 
-/// The three kernels of a convolution.
+/// The three passes of a convolution.
 pub fn kernels(conv: Conv2d, batch: usize, size: [usize; 2]) -> [Case; 3] {
     let [height, width] = conv.output_size(size).unwrap();
     let operand = |name, shape: &[usize], class, role| {

@@ -1,47 +1,50 @@
-//! How the maps of a norm lie, and how their work is shared out.
+//! The maps of a batch norm, and how launches divide them.
 
-use crate::ops::{Maker, Operand, PRECISIONS, int, long};
+use crate::ops::{KernelBuilder, Operand, PRECISIONS, int, long};
 use crate::processor::{Argument, Launch, Shape, Source};
 use stratus_engine::ops::{FusedPool, Parts};
 use stratus_engine::{DType, Layout};
 
-/// The most threads of a block; `batch_norm_common.cu` knows it too.
+/// The most threads of a block; also in `batch_norm_common.cu`.
 const THREADS: usize = 256;
 
-/// Threads of a block along the channels, at most: with vectors of 16 bytes a warp then reads 512 bytes in a row.
+/// The most threads of a block along the channels: with vectors of 16 bytes a warp then reads 512 contiguous
+/// bytes.
 const ALONG_CHANNELS: usize = 32;
 
-/// Rows that a thread has at least, where there are so many blocks that they could have less: what belongs to its channels must be worth reading.
+/// The fewest rows of a thread, so that loading its channels' parameters pays off.
 const LEAST_ROWS: usize = 4;
 
-/// Blocks for each multiprocessor where a map is gone through once. Few run at the same time: what remains at the end is small.
+/// Blocks per multiprocessor of a pass over a map. Far more than are resident, so that all multiprocessors
+/// end at about the same time.
 const BLOCKS_OF_PASSES: usize = 16;
 
-/// Blocks for each multiprocessor where sums are taken: as many as run at the same time. Each has sums that must be added up.
+/// Blocks per multiprocessor of a sum: as many as are resident, as each has partial sums that must be added
+/// up.
 const BLOCKS_OF_SUMS: usize = 2;
 
-/// Channels and shares that a block of the second launch of a sum takes at a time.
-const SETTLING: [u32; 2] = [32, 32];
+/// Threads of a block that adds up partial sums: along the channels and along the partial sums.
+const REDUCTION_THREADS: [u32; 2] = [32, 32];
 
-/// Where the channels of a norm are in a map.
+/// The channels of a norm within a map, which may be a concatenation.
 #[derive(Clone, Copy)]
-struct Place {
+struct MapView {
     dtype: DType,
-    /// The first channel.
+    /// The norm's first channel.
     first: usize,
-    /// Elements from a pixel to the next.
+    /// Elements from a pixel to the next: the map's channels.
     stride: usize,
     image: [usize; 4],
 }
 
-impl Place {
+impl MapView {
     fn of(operand: &Operand, first: Option<usize>) -> Result<Self, String> {
         let dtype = operand.dtype();
         if !matches!(dtype, DType::F32 | DType::Bf16 | DType::F16) {
             return Err(PRECISIONS.to_owned());
         }
         if !operand.layout.same_bytes(&Layout::channels_last(&operand.value.shape)) {
-            return Err(format!("the channels of `{}` do not lie last", operand.value.name));
+            return Err(format!("`{}` is not laid out channels last", operand.value.name));
         }
         let image = operand.image()?;
         Ok(Self { dtype, first: first.unwrap_or(0), stride: image[1], image })
@@ -52,23 +55,23 @@ impl Place {
     }
 
     fn at(&self, position: usize) -> Argument {
-        Argument::Inside(position, self.first * self.dtype.bytes())
+        Argument::OperandOffset(position, self.first * self.dtype.bytes())
     }
 }
 
-/// The map that is normalised, with its gradient that lies alike, and the result, with its gradient.
+/// The input and the result of a norm. The gradient of each has the same layout.
 #[derive(Clone, Copy)]
 pub(in crate::ops) struct Maps {
     pub channels: usize,
-    x: Place,
-    y: Place,
+    x: MapView,
+    y: MapView,
     vector: usize,
 }
 
 impl Maps {
     /// Those of a norm of so many channels.
     pub fn new(channels: usize, parts: Parts, x: &Operand, y: &Operand) -> Result<Self, String> {
-        let (x, y) = (Place::of(x, parts.x)?, Place::of(y, parts.y)?);
+        let (x, y) = (MapView::of(x, parts.x)?, MapView::of(y, parts.y)?);
         let lengths = [channels, x.first, x.stride, y.first, y.stride];
         let widest = x.dtype.bytes().max(y.dtype.bytes());
         let fits = |vector: &usize| lengths.iter().all(|length| length.is_multiple_of(*vector));
@@ -86,17 +89,18 @@ impl Maps {
         self.y.pixels()
     }
 
-    /// The norm's first channel in the operand at a position, which lies as `x` does.
+    /// The norm's first channel in the operand at a position, which has the layout and type of `x`.
     pub fn like_x(&self, position: usize) -> Argument {
         self.x.at(position)
     }
 
-    /// The norm's first channel in the gradient of `x`: it lies as that does and has the type of the result.
+    /// The norm's first channel in the gradient of `x`, which has the layout of `x` and the type of the
+    /// result.
     pub fn gradient_of_x(&self, position: usize) -> Argument {
-        Place { dtype: self.y.dtype, ..self.x }.at(position)
+        MapView { dtype: self.y.dtype, ..self.x }.at(position)
     }
 
-    /// The same as of `x`, where it lies as `y` does.
+    /// The norm's first channel in the operand at a position, which has the layout and type of `y`.
     pub fn like_y(&self, position: usize) -> Argument {
         self.y.at(position)
     }
@@ -106,12 +110,13 @@ impl Maps {
         int(self.channels)
     }
 
-    /// Pixels, channels, and how far pixels lie apart in `x` and in `y`.
+    /// Pixels, channels, and the strides of pixels in `x` and in `y`.
     pub fn extents(&self) -> Result<[Argument; 4], String> {
         Ok([long(self.pixels_of_x()), self.width()?, long(self.x.stride), long(self.y.stride)])
     }
 
-    /// Pixels that threads share out, channels, and height and width of `x` and of `y`, for kernels with pooling.
+    /// The pixels that threads divide, channels, and height and width of `x` and of `y`, for kernels with
+    /// pooling.
     pub fn extents_of_pool(&self, rows: usize) -> Result<[Argument; 6], String> {
         let ([.., height, width], [.., out_height, out_width]) = (self.x.image, self.y.image);
         let mut extents = [Argument::Null; 6];
@@ -122,7 +127,7 @@ impl Maps {
         Ok(extents)
     }
 
-    /// A file for these maps.
+    /// A source file for these maps.
     pub fn source(&self, file: &'static str, relu: bool) -> Source {
         let source = Source::of(file, self.y.dtype, self.vector).with("RELU", u8::from(relu));
         if self.x.dtype == self.y.dtype {
@@ -131,7 +136,7 @@ impl Maps {
         source.with("X", crate::processor::type_name(self.x.dtype))
     }
 
-    /// The file with pooling for these maps.
+    /// The source file with pooling for these maps.
     pub fn source_of_pool(&self, pool: FusedPool, relu: bool) -> Source {
         let pool = pool.pool();
         let inside = (0..2).all(|axis| {
@@ -148,47 +153,55 @@ impl Maps {
             .with("INSIDE", u8::from(inside))
     }
 
-    /// The shape of a launch that goes through `rows` once.
-    pub fn pass(&self, rows: usize, maker: &Maker<'_>) -> Shape {
-        self.shape(rows, BLOCKS_OF_PASSES, maker)
+    /// The shape of a launch that passes over `rows` pixels once.
+    pub fn pass(&self, rows: usize, builder: &KernelBuilder<'_>) -> Shape {
+        self.shape(rows, BLOCKS_OF_PASSES, builder)
     }
 
-    fn shape(&self, rows: usize, blocks_each: usize, maker: &Maker<'_>) -> Shape {
+    fn shape(&self, rows: usize, blocks_each: usize, builder: &KernelBuilder<'_>) -> Shape {
         let threads = self.channels / self.vector;
-        // As many in every block.
+        // As many threads in every block.
         let along = threads.div_ceil(threads.div_ceil(ALONG_CHANNELS));
         let (columns, across) = (threads.div_ceil(along), THREADS / along);
-        let wanted = (blocks_each * maker.processor.multiprocessors() as usize).div_ceil(columns);
+        let wanted = (blocks_each * builder.processor.multiprocessors() as usize).div_ceil(columns);
         let needed = rows.div_ceil(across * LEAST_ROWS);
         let grid = [columns as u32, wanted.min(needed).max(1) as u32, 1];
         Shape { grid, block: [along as u32, across as u32, 1], shared: 0 }
     }
 
-    /// A launch that takes two sums over `rows` for each channel, and what another needs that adds up the shares of its blocks.
+    /// A launch that computes two sums over `rows` pixels for each channel, a partial sum per block, and what
+    /// the launch that adds these up needs.
     pub fn sums(
         &self,
         (source, name): (&Source, &str),
         rows: usize,
         mut arguments: Vec<Argument>,
-        maker: &Maker<'_>,
-    ) -> Result<(Launch, Shares), String> {
-        let shape = self.shape(rows, BLOCKS_OF_SUMS, maker);
+        builder: &KernelBuilder<'_>,
+    ) -> Result<(Launch, PartialSums), String> {
+        let shape = self.shape(rows, BLOCKS_OF_SUMS, builder);
         arguments.push(Argument::Scratch(0));
-        let launch = maker.launch(source, name, shape, arguments)?;
+        let launch = builder.launch(source, name, shape, arguments)?;
         let count = shape.grid[1] as usize;
         let bytes = count * 2 * self.channels * DType::F64.bytes();
-        let columns = self.channels.div_ceil(SETTLING[0] as usize) as u32;
-        let shape = Shape { grid: [columns, 1, 1], block: [SETTLING[0], SETTLING[1], 1], shared: 0 };
-        Ok((launch, Shares { arguments: [Argument::Scratch(0), int(count)?, self.width()?], shape, bytes }))
+        let columns = self.channels.div_ceil(REDUCTION_THREADS[0] as usize) as u32;
+        let shape = Shape {
+            grid: [columns, 1, 1],
+            block: [REDUCTION_THREADS[0], REDUCTION_THREADS[1], 1],
+            shared: 0,
+        };
+        Ok((
+            launch,
+            PartialSums { arguments: [Argument::Scratch(0), int(count)?, self.width()?], shape, bytes },
+        ))
     }
 }
 
-/// The sums that the blocks of a launch took.
-pub(in crate::ops) struct Shares {
-    /// Where they are, how many, of how many channels.
+/// The partial sums of the blocks of a launch: `[blocks, 2, channels]` in f64.
+pub(in crate::ops) struct PartialSums {
+    /// Their address, the number of blocks and of channels.
     pub arguments: [Argument; 3],
     /// The shape of the launch that adds them up.
     pub shape: Shape,
-    /// Bytes of scratch that they take.
+    /// Their bytes of scratch.
     pub bytes: usize,
 }

@@ -1,26 +1,30 @@
-//! What the kernel gathers from a map: of the input for the convolution, of the output's gradient for that of the input.
+//! Implicit GEMM of the forward pass and the data gradient: where the kernel gathers its left factor, from
+//! the input or from the gradient of the output.
+//!
+//! A data gradient of stride `s` is `s_h · s_w` products, a *phase* each: pixels of the input with equal
+//! coordinates modulo the stride meet the same taps of the kernel.
 
-use super::{Exact, TILE_K, Tile, moves, part_of};
+use super::{F32Convolution, TILE_K, Tile, moves, part_of};
 use crate::ffi::cudnn::{Pass, Problem};
-use crate::ops::{Maker, int, long};
+use crate::ops::{KernelBuilder, int, long};
 use crate::processor::{Argument, Call};
 use stratus_graph::ops::Conv2d;
 
-/// Along a side, the taps that pixels of the input see which lie at one place between strides.
+/// Along one side, the taps that the pixels of one phase meet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Taps {
-    /// The first of them, the distance of further ones, and how many there are.
+    /// The first tap, the step to the next, and their number.
     first: usize,
     next: usize,
     count: usize,
-    /// Where the first pixel's first tap lies in the output, and how far back further ones do.
+    /// The output that the first pixel's first tap belongs to, and how far back that of each further tap is.
     offset: i64,
     back: usize,
 }
 
 impl Taps {
     fn of(kernel: usize, stride: usize, dilation: usize, padding: usize, phase: usize) -> Self {
-        // Output p sees pixel p * stride - padding + tap * dilation.
+        // Output p reads pixel p * stride - padding + tap * dilation.
         let mut common = (stride, dilation);
         while common.1 > 0 {
             common = (common.1, common.0 % common.1);
@@ -42,24 +46,25 @@ impl Taps {
 pub(super) struct Gather {
     /// Channels of the map, its height and width.
     map: [usize; 3],
-    /// What is made: its channels, height and width.
+    /// Channels, height and width of the result.
     result: [usize; 3],
-    /// Of the result, pixels of a side that the launch makes, their distance, and the first.
+    /// The pixels of the result that the launch computes, along each side: their number, step and first.
     pixels: [usize; 2],
     pixel_step: [usize; 2],
     first_pixel: [usize; 2],
-    /// In the map, the distance of what these see, where the first's first tap lies, and the distance of its taps.
+    /// In the map: the step from pixel to pixel, the position of the first pixel's first tap, the step from
+    /// tap to tap.
     step: [usize; 2],
     first: [i64; 2],
     tap: [i64; 2],
-    /// Taps, and which of the kernel's they are.
+    /// The number of taps; the first of them in the kernel, and the step to the next.
     taps: [usize; 2],
     first_tap: [usize; 2],
     next_tap: [usize; 2],
 }
 
-impl Exact<'_> {
-    /// The convolution itself.
+impl F32Convolution<'_> {
+    /// The forward pass.
     pub(super) fn forward(&self) -> Gather {
         let Problem { x, y, .. } = self.problem;
         let Conv2d { kernel, stride, dilation, padding_before, .. } = *self.conv;
@@ -78,23 +83,23 @@ impl Exact<'_> {
         }
     }
 
-    /// The gradient of the input, whose pixels see other taps between strides: by where they lie there.
+    /// The data gradient, phase by phase.
     pub(super) fn phases(&self) -> Vec<Gather> {
         let Problem { x, y, .. } = self.problem;
         let Conv2d { kernel, stride, dilation, padding_before, .. } = *self.conv;
-        let places = (0..stride[0]).flat_map(|h| (0..stride[1]).map(move |w| [h, w]));
-        // A map may end before it comes to a place.
-        let places = places.filter(|place| place[0] < x[2] && place[1] < x[3]);
-        let phase = |place: [usize; 2]| {
+        let phases = (0..stride[0]).flat_map(|h| (0..stride[1]).map(move |w| [h, w]));
+        // A small map has no pixel of some phases.
+        let phases = phases.filter(|phase| phase[0] < x[2] && phase[1] < x[3]);
+        let gather = |phase: [usize; 2]| {
             let taps = [0, 1].map(|side| {
-                Taps::of(kernel[side], stride[side], dilation[side], padding_before[side], place[side])
+                Taps::of(kernel[side], stride[side], dilation[side], padding_before[side], phase[side])
             });
             Gather {
                 map: [y[1], y[2], y[3]],
                 result: [x[1], x[2], x[3]],
-                pixels: [0, 1].map(|side| (x[2 + side] - place[side]).div_ceil(stride[side])),
+                pixels: [0, 1].map(|side| (x[2 + side] - phase[side]).div_ceil(stride[side])),
                 pixel_step: stride,
-                first_pixel: place,
+                first_pixel: phase,
                 step: [1, 1],
                 first: taps.map(|taps| taps.offset),
                 tap: taps.map(|taps| -(taps.back as i64)),
@@ -103,17 +108,17 @@ impl Exact<'_> {
                 next_tap: taps.map(|taps| taps.next),
             }
         };
-        places.map(phase).collect()
+        phases.map(gather).collect()
     }
 
-    /// A launch of the kernel.
+    /// A launch of the kernel for one gather.
     pub(super) fn gather(
         &self,
         tile: &Tile,
         gather: &Gather,
         to: Argument,
         parts: usize,
-        maker: &Maker<'_>,
+        builder: &KernelBuilder<'_>,
     ) -> Result<Box<dyn Call>, String> {
         let [x, weight, y] = self.arguments;
         let map = if self.problem.pass == Pass::Forward { x } else { y };
@@ -122,7 +127,7 @@ impl Exact<'_> {
         let rows = self.problem.x[0] * gather.pixels[0] * gather.pixels[1];
         let depth = gather.taps[0] * gather.taps[1] * channels;
         let part = part_of(depth, parts);
-        // Divided by where there are none.
+        // The kernel divides by it, even where there are no taps.
         let taps_w = gather.taps[1].max(1);
         let mut arguments = vec![map, weight, to, long(self.elements())];
         for number in [rows, columns, depth, part, channels, height, width] {
@@ -148,7 +153,7 @@ impl Exact<'_> {
         for number in pairs.into_iter().flatten().chain(moves.into_iter().flatten()) {
             arguments.push(int(number)?);
         }
-        self.launch(tile, "convolve", [rows, columns], parts, arguments, maker)
+        self.launch(tile, "convolve", [rows, columns], parts, arguments, builder)
     }
 }
 
@@ -157,7 +162,7 @@ mod tests {
     use super::Taps;
 
     #[test]
-    fn every_tap_is_seen_once_and_where_it_lies() {
+    fn every_tap_is_met_once_at_its_output() {
         for (kernel, stride, dilation, padding) in
             [(3, 1, 1, 1), (3, 2, 1, 1), (1, 2, 1, 0), (2, 3, 1, 0), (3, 2, 3, 0), (5, 4, 2, 3), (7, 6, 4, 9)]
         {

@@ -1,39 +1,42 @@
-//! Depthwise convolutions, with a kernel for each channel: our own, as they are bound by memory and cuDNN's are not at their best there.
+//! Depthwise convolutions, one filter per channel, by native kernels (`source/depthwise.cu`,
+//! `source/depthwise_weights.cu`). They are bound by memory bandwidth,
+//! which cuDNN's kernels do not saturate.
 
-use super::{Maker, Operand, int, long};
 use crate::ffi::cudnn::{Pass, Problem};
-use crate::library::Candidate;
-use crate::processor::{Argument, Shape, Source};
+use crate::ops::{KernelBuilder, Operand, int, long};
+use crate::processor::{Argument, Implementation, Shape, Source};
 use stratus_engine::{DType, Layout};
 use stratus_graph::ops::Conv2d;
 
-/// Threads of a block, as in the kernels.
+/// Threads of a block; the kernels' launch bounds have the same number.
 const THREADS: usize = 128;
-/// Neighbouring outputs that a thread makes at a time, or a few more where the stride wants a multiple of it.
+/// Neighbouring outputs of a row that a thread computes at once, rounded up to a multiple of the stride.
 const PIXELS: usize = 4;
-/// What a thread can keep in registers: taps of all its channels.
+/// The most weights that a thread holds in registers: the taps of all its channels.
 const MOST_TAPS: usize = 104;
-/// What is left to others: kernels, strides and spans of inputs whose loops would be unrolled too far, and images that are larger than an offset.
+/// The largest kernel, stride and span of inputs whose loops are unrolled, and the largest image in bytes,
+/// which is addressed by an `int`.
 const MOST_KERNEL: usize = 64;
 const MOST_STRIDE: usize = 4;
 const MOST_SPAN: usize = 32;
 const MOST_BYTES: usize = i32::MAX as usize;
-/// Rows that a thread goes down at most.
+/// The most rows of a thread's column of outputs.
 const MOST_ROWS: usize = 16;
 
-/// A convolution whose kernels fit.
+/// A depthwise convolution that the kernels compute.
 pub(super) struct Depthwise<'a> {
     conv: &'a Conv2d,
     problem: Problem,
     dtype: DType,
-    /// Channels that a thread takes.
+    /// Channels per thread.
     vector: usize,
-    /// Blocks that a multiprocessor is to run at a time: the more, the fewer registers a thread has.
+    /// Resident blocks per multiprocessor: the more, the fewer registers a thread has.
     resident: usize,
 }
 
 impl<'a> Depthwise<'a> {
-    /// The convolution of such operands (input, weight, output, or a gradient in the place of one), if it is one that these kernels compute.
+    /// The convolution of these operands (input, weight, output, or a gradient in the place of one), if the
+    /// kernels compute it.
     pub fn of(conv: &'a Conv2d, problem: Problem, operands: [&Operand; 3]) -> Option<Self> {
         let channels = conv.in_channels;
         let [dtype, of_weight, of_y] = problem.types;
@@ -56,7 +59,7 @@ impl<'a> Depthwise<'a> {
             && operands
                 .iter()
                 .all(|operand| operand.layout.same_bytes(&Layout::channels_last(&operand.value.shape)));
-        // Four channels of any type: with eight of two bytes, too few threads would have room.
+        // Four channels of any type: eight, though only 16 bytes, would take too many registers.
         let vector = [4, 2, 1]
             .into_iter()
             .find(|&vector| channels.is_multiple_of(vector) && (vector == 1 || vector * taps <= MOST_TAPS));
@@ -65,11 +68,16 @@ impl<'a> Depthwise<'a> {
         Some(Self { conv, problem, dtype, vector, resident })
     }
 
-    /// Its launches on these operands.
-    pub fn candidate(&self, operands: [Argument; 3], maker: &Maker<'_>) -> Result<Candidate, String> {
+    /// The launches of its pass. The arguments are input, weight and output, or a gradient in the place of
+    /// one.
+    pub fn candidate(
+        &self,
+        operands: [Argument; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         match self.problem.pass {
-            Pass::BackwardWeights => self.backward_weights(operands, maker),
-            Pass::Forward | Pass::BackwardData => self.maps(operands, maker),
+            Pass::BackwardWeights => self.backward_weights(operands, builder),
+            Pass::Forward | Pass::BackwardData => self.maps(operands, builder),
         }
     }
 
@@ -84,8 +92,12 @@ impl<'a> Depthwise<'a> {
             .with("RESIDENT", self.resident)
     }
 
-    /// Forward, and the gradient of the input.
-    fn maps(&self, [x, weight, y]: [Argument; 3], maker: &Maker<'_>) -> Result<Candidate, String> {
+    /// The forward pass and the data gradient.
+    fn maps(
+        &self,
+        [x, weight, y]: [Argument; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let Conv2d { stride, .. } = *self.conv;
         let is_gradient = self.problem.pass == Pass::BackwardData;
         let ([from, to], [from_shape, to_shape]) = match is_gradient {
@@ -108,8 +120,8 @@ impl<'a> Depthwise<'a> {
         let (height, width) = (out_height + height, out_width + width);
         let groups = width.div_ceil(pixels);
         let abreast = batch * groups * (channels / self.vector);
-        // Long ways down, as the first rows of each are read twice; but a few blocks for all that can run at a time.
-        let wanted = 4 * self.resident * THREADS * maker.processor.multiprocessors() as usize;
+        // Long columns, as the first input rows of each are read twice; but enough for four rounds of blocks.
+        let wanted = 4 * self.resident * THREADS * builder.processor.multiprocessors() as usize;
         let rows = (abreast * height / wanted).clamp(1, MOST_ROWS);
         let parts = height.div_ceil(rows.next_multiple_of(up[0]));
         let rows = height.div_ceil(parts).next_multiple_of(up[0]);
@@ -126,8 +138,8 @@ impl<'a> Depthwise<'a> {
         }
         let blocks = extent(count.div_ceil(THREADS))?;
         let shape = Shape { grid: [blocks, 1, 1], block: [THREADS as u32, 1, 1], shared: 0 };
-        let launch = maker.launch(&source, "depthwise", shape, arguments)?;
-        Ok(Candidate { name: NAME.to_owned(), calls: vec![Box::new(launch)], scratch_bytes: 0 })
+        let launch = builder.launch(&source, "depthwise", shape, arguments)?;
+        Ok(Implementation { name: NAME.to_owned(), calls: vec![Box::new(launch)], scratch_bytes: 0 })
     }
 
     fn axis(&self, axis: usize, is_gradient: bool) -> Result<Axis, String> {
@@ -135,7 +147,7 @@ impl<'a> Depthwise<'a> {
         if !is_gradient {
             return Ok(Axis { before: 0, begin: -padding });
         }
-        // The gradient at `u` reads with its first tap, which is the last of the kernel, at `(u - padding) / stride`.
+        // With its first tap, the last of the kernel, the gradient at `u` reads `(u - padding) / stride`.
         let [taps, dilation, stride] =
             [self.conv.kernel[axis], self.conv.dilation[axis], self.conv.stride[axis]];
         let padding = int_of((taps - 1) * dilation)? - padding;
@@ -148,25 +160,25 @@ impl<'a> Depthwise<'a> {
     fn backward_weights(
         &self,
         [x, dweight, dy]: [Argument; 3],
-        maker: &Maker<'_>,
-    ) -> Result<Candidate, String> {
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
         let Conv2d { kernel, stride, padding_before, .. } = *self.conv;
         let [batch, channels, out_height, out_width] = self.problem.y;
         let taps = kernel[0] * kernel[1];
         let source =
             self.source("depthwise_weights", PIXELS).with("STRIDE_H", stride[0]).with("STRIDE_W", stride[1]);
 
-        // Blocks across the channels are alike and at most 32 threads wide.
+        // Blocks along the channels are equally wide, at most 32 threads.
         let vectors = channels / self.vector;
         let across = vectors.div_ceil(32);
         let width = vectors.div_ceil(across);
         let height = THREADS / width;
         let groups = out_width.div_ceil(PIXELS);
         let units = batch * out_height * groups;
-        let wanted = (2 * self.resident * maker.processor.multiprocessors() as usize).div_ceil(across);
-        let shares = units.div_ceil(2 * height).clamp(1, wanted.min(0xffff));
-        let share = units.div_ceil(shares).max(1);
-        let shares = units.div_ceil(share).max(1);
+        let wanted = (2 * self.resident * builder.processor.multiprocessors() as usize).div_ceil(across);
+        let parts = units.div_ceil(2 * height).clamp(1, wanted.min(0xffff));
+        let share = units.div_ceil(parts).max(1);
+        let parts = units.div_ceil(share).max(1);
 
         let sizes = [units, share, channels, self.problem.x[2], self.problem.x[3], out_height, out_width];
         let mut arguments = vec![x, dy, Argument::Scratch(0)];
@@ -174,31 +186,31 @@ impl<'a> Depthwise<'a> {
             arguments.push(int(size)?);
         }
         let shape = Shape {
-            grid: [extent(across)?, extent(shares)?, 1],
+            grid: [extent(across)?, extent(parts)?, 1],
             block: [width as u32, height as u32, 1],
             shared: 0,
         };
-        let partial = maker.launch(&source, "depthwise_weights", shape, arguments)?;
-        let arguments = vec![Argument::Scratch(0), dweight, int(shares)?, int(channels)?];
+        let partial = builder.launch(&source, "depthwise_weights", shape, arguments)?;
+        let arguments = vec![Argument::Scratch(0), dweight, int(parts)?, int(channels)?];
         let shape =
             Shape { grid: [extent((taps * channels).div_ceil(32))?, 1, 1], block: [32, 16, 1], shared: 0 };
-        let whole = maker.launch(&source, "depthwise_weights_sum", shape, arguments)?;
-        Ok(Candidate {
+        let whole = builder.launch(&source, "depthwise_weights_sum", shape, arguments)?;
+        Ok(Implementation {
             name: NAME.to_owned(),
             calls: vec![Box::new(partial), Box::new(whole)],
-            scratch_bytes: shares * taps * channels * size_of::<f64>(),
+            scratch_bytes: parts * taps * channels * size_of::<f64>(),
         })
     }
 }
 
-/// What it is called in plans.
+/// The implementation's name in plans.
 const NAME: &str = "stratus:depthwise";
 
-/// Where a map's rows or columns begin.
+/// Where columns of outputs begin along one axis.
 struct Axis {
     /// How far before the first output.
     before: usize,
-    /// What the first tap reads there.
+    /// The input that the first tap reads there.
     begin: i32,
 }
 

@@ -1,5 +1,5 @@
-//! Convolutions of at most four channels beyond those of the case tables, on an emulated GPU: as the first layers of networks are, with images and
-//! batches that are small, and with sizes that no tile divides.
+//! Convolutions of at most four channels beyond those of the case tables, on an emulated GPU: those of the
+//! first layers of networks, with small images and batches, and with sizes that no tile divides.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,14 +12,14 @@ use stratus_engine::ops::{Conv2dBackwardWeights, Conv2dForward};
 use stratus_engine::{Choices, Kernel, Precision, Role};
 use stratus_graph::ops::Conv2d;
 
-/// What tensor cores multiply.
+/// The precisions of tensor cores.
 const PRECISIONS: [Precision; 2] = [Precision::Bf16, Precision::F16];
 
-/// How the kernels share out pixels.
+/// The tilings of the kernels.
 const FORWARD: [&str; 3] = ["8x2", "4x2", "4x1"];
 const GRADIENT: [&str; 2] = ["128", "256"];
 
-/// An operand of numbers between -1 and 1.
+/// An operand with numbers between -1 and 1.
 fn operand(name: &'static str, shape: &[usize], class: Class, role: Role) -> Operand {
     Operand { name, shape: shape.to_vec(), class, role, fill: Fill::Uniform { low: -1.0, high: 1.0 } }
 }
@@ -30,7 +30,7 @@ fn case(kernel: impl Into<Kernel>, name: String, inputs: Vec<Operand>, outputs: 
     Case { name, kernel, inputs, updates: Vec::new(), outputs, precisions: PRECISIONS.to_vec() }
 }
 
-/// A convolution and the gradient of its weight.
+/// The forward pass and the weight gradient of a convolution.
 fn kernels(conv: Conv2d, relu: bool, batch: usize, size: [usize; 2]) -> [Case; 2] {
     let [height, width] = conv.output_size(size).unwrap();
     let x = operand("x", &[batch, conv.in_channels, size[0], size[1]], Class::Compute, Role::Buffer);
@@ -46,7 +46,7 @@ fn kernels(conv: Conv2d, relu: bool, batch: usize, size: [usize; 2]) -> [Case; 2
     ]
 }
 
-/// Compares a case by the kernel of a name.
+/// Compares a case by the implementation of a name.
 fn compare(case: &Case, split: &str, multiprocessors: u32) {
     let name = format!("stratus:first:{split}");
     let orders = emulated(multiprocessors);
@@ -64,7 +64,7 @@ fn check(conv: Conv2d, batch: usize, size: [usize; 2], multiprocessors: u32) {
     for relu in [false, true] {
         let [forward, _] = kernels(conv, relu, batch, size);
         for split in FORWARD {
-            // Sums of more outputs take all registers.
+            // More outputs have no room for their sums in registers.
             if split.ends_with("x1") || conv.out_channels <= 64 {
                 compare(&forward, split, multiprocessors);
             }

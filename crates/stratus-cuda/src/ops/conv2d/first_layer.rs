@@ -1,28 +1,29 @@
-//! Convolutions of at most four channels, as of a network's first layer, by our own kernel on tensor cores. Those of cuDNN read and multiply eight
-//! channels, and bias and rectifier go through the map once more.
+//! Convolutions of at most four channels, as of a network's first layer, by a native kernel on tensor cores
+//! (`source/conv_first.cu`). cuDNN's kernels read and multiply eight channels, and read the output again for
+//! bias and ReLU.
 
-use super::{Maker, Operand, int, is_for_tensor_cores};
 use crate::ffi::cudnn::Problem;
-use crate::library::Candidate;
-use crate::processor::{Argument, Shape, Source, type_name};
+use crate::ops::{KernelBuilder, Operand, int, is_for_tensor_cores};
+use crate::processor::{Argument, Implementation, Shape, Source, type_name};
 use stratus_engine::Layout;
 use stratus_graph::ops::Conv2d;
 
-/// What is left to others: more channels, outputs and taps.
+/// The largest convolution that the kernels compute.
 const MOST_CHANNELS: usize = 4;
 const MOST_OUTPUTS: usize = 128;
 const MOST_TAPS: usize = 128;
-/// Shared memory that a block of every GPU from compute capability 8.0 on may have, and a multiprocessor of an H100 has for all of its blocks, of each of
-/// which it keeps a little.
-pub(super) const MOST_SHARED: usize = 99 << 10;
-pub(super) const SHARED_OF_ALL: usize = 227 << 10;
-pub(super) const KEPT: usize = 1 << 10;
-/// All that the kernels count in `int` is less.
+/// Bytes of shared memory that a block may have on every GPU from compute capability 8.0 on.
+pub(super) const SHARED_OF_BLOCK: usize = 99 << 10;
+/// Bytes of shared memory of an H100's multiprocessor, for all of its blocks, and how many it reserves in
+/// each.
+pub(super) const SHARED_OF_MULTIPROCESSOR: usize = 227 << 10;
+pub(super) const RESERVED_OF_BLOCK: usize = 1 << 10;
+/// The kernels count in `int`: every count is below this.
 const MOST: usize = 1 << 30;
-/// Bytes of a pixel of a window.
-pub(super) const OF_PIXEL: usize = 8;
+/// Bytes of a window's pixel: four channels of two bytes.
+pub(super) const PIXEL_BYTES: usize = 8;
 
-/// How the pixels of a block are shared out: warps, and fragments of 16 pixels of each.
+/// How a block divides its pixels: among warps, each with fragments of 16 pixels.
 #[derive(Clone, Copy, Debug)]
 struct Split {
     warps: usize,
@@ -41,7 +42,8 @@ impl Split {
         self.warps * self.fragments * 16
     }
 
-    /// How many blocks run on a multiprocessor at the same time, as their registers have room: none where sums alone take too many.
+    /// Resident blocks per multiprocessor, limited by registers: 0 where the accumulators alone take too
+    /// many.
     fn blocks(self, outputs: usize) -> usize {
         match (self.fragments, outputs) {
             (1, 0..=4) | (_, 0..=2) => 24 / self.warps,
@@ -53,23 +55,24 @@ impl Split {
     }
 }
 
-/// A tile of the output's pixels and the window of the input that it sees: rows and columns.
+/// A tile of output pixels and the window of the input that it reads: rows and columns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Tile {
     pub pixels: [usize; 2],
     pub window: [usize; 2],
-    /// Tiles of all maps.
+    /// Tiles of the whole batch.
     pub count: usize,
 }
 
-/// A convolution of few channels.
-pub(super) struct First<'a> {
+/// A convolution of at most four channels.
+pub(super) struct FirstLayer<'a> {
     pub(super) conv: &'a Conv2d,
     pub(super) problem: &'a Problem,
 }
 
-impl<'a> First<'a> {
-    /// The convolution of such operands (input, weight, output, or a gradient in the place of one), if it is one that these kernels compute.
+impl<'a> FirstLayer<'a> {
+    /// The convolution of these operands (input, weight, output, or a gradient in the place of one), if the
+    /// kernels compute it.
     pub fn of(conv: &'a Conv2d, problem: &'a Problem, operands: [&Operand; 3]) -> Option<Self> {
         let Problem { x, y, .. } = problem;
         let reach = [0, 1].map(|side| conv.kernel[side].saturating_mul(conv.dilation[side]));
@@ -95,7 +98,8 @@ impl<'a> First<'a> {
         self.conv.kernel[0] * self.conv.kernel[1]
     }
 
-    /// The tile of at most so many pixels that takes the least time by estimate, in units of what a pixel takes; none where not one window has room.
+    /// The tile of at most `pixels` pixels with the least estimated time, whose window fits `room` bytes of
+    /// shared memory. A pixel of the output takes the time 1, one of the window `of_window_pixel`.
     pub fn tile(&self, pixels: usize, of_window_pixel: f64, room: usize) -> Option<Tile> {
         let Problem { y, .. } = self.problem;
         let Conv2d { kernel, stride, dilation, .. } = *self.conv;
@@ -116,11 +120,11 @@ impl<'a> First<'a> {
         };
         (1..=pixels.min(y[3]))
             .map(tile)
-            .filter(|tile| tile.window[0] * tile.window[1] * OF_PIXEL <= room)
+            .filter(|tile| tile.window[0] * tile.window[1] * PIXEL_BYTES <= room)
             .min_by(|a, b| time(a).total_cmp(&time(b)))
     }
 
-    /// What a kernel is told of taps, maps and tiles, in its order.
+    /// The kernels' parameters for taps, maps and tiles, in their order.
     pub fn geometry(&self, tile: &Tile) -> impl Iterator<Item = usize> {
         let Problem { x, y, .. } = self.problem;
         let Conv2d { kernel, stride, padding_before, dilation, .. } = *self.conv;
@@ -128,36 +132,38 @@ impl<'a> First<'a> {
         [y[1], self.taps(), kernel[1]].into_iter().chain(pairs.into_iter().flatten())
     }
 
-    /// The ways to compute the output, bias and rectifier included. `arguments` are those of the input, the weight and the output.
+    /// The candidates for the forward pass, bias and ReLU included. The arguments are input, weight and
+    /// output.
     pub fn candidates(
         &self,
         [x, weight, y]: [Argument; 3],
         bias: Option<Argument>,
         relu: bool,
-        maker: &Maker<'_>,
-    ) -> Result<Vec<Candidate>, String> {
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Vec<Implementation>, String> {
         let dtype = self.problem.types[0];
         if !is_for_tensor_cores(dtype) || self.problem.types != [dtype; 3] {
             return Ok(Vec::new());
         }
         let outputs = self.problem.y[1];
-        // Of eight each, in groups of four where there are as many.
+        // Fragments of eight outputs; more than eight fragments come in groups of four.
         let fragments = outputs.div_ceil(8);
         let fragments =
             if fragments > 8 { fragments.next_multiple_of(4) } else { fragments.next_power_of_two() };
         let steps = self.taps().div_ceil(4);
         let mut candidates = Vec::new();
-        let asked = |split: &Split| maker.wanted.is_none_or(|name| name == split.name());
-        for split in SPLITS.into_iter().filter(|split| split.blocks(fragments) > 0 && asked(split)) {
-            // Weights, biases and tables, as the kernel has them.
-            let kept = steps * fragments * 32 * 8 + steps * 4 * 4 + fragments * 8 * 4 + split.pixels() * 8;
-            // Products of a pixel, at 1300 in a clock cycle, against the half cycle of a pixel of a window.
+        let requested = |split: &Split| builder.requested.is_none_or(|name| name == split.name());
+        for split in SPLITS.into_iter().filter(|split| split.blocks(fragments) > 0 && requested(split)) {
+            // Weights, biases and tables in shared memory, as in the kernel.
+            let tables = steps * fragments * 32 * 8 + steps * 4 * 4 + fragments * 8 * 4 + split.pixels() * 8;
+            // A window's pixel takes half a clock cycle; a pixel's products are made at 1300 per cycle.
             let of_window_pixel = 0.5 / ((steps * 16 * fragments * 8) as f64 / 1300.0);
-            let Some(tile) = self.tile(split.pixels(), of_window_pixel, MOST_SHARED.saturating_sub(kept))
+            let Some(tile) =
+                self.tile(split.pixels(), of_window_pixel, SHARED_OF_BLOCK.saturating_sub(tables))
             else {
                 continue;
             };
-            let shared = kept + tile.window[0] * tile.window[1] * OF_PIXEL;
+            let shared = tables + tile.window[0] * tile.window[1] * PIXEL_BYTES;
             let blocks = split.blocks(fragments);
             let definitions = [
                 ("CHANNELS", self.problem.x[1]),
@@ -172,8 +178,8 @@ impl<'a> First<'a> {
             ];
             let definitions = definitions.map(|(name, value)| (name, value.to_string())).to_vec();
             let source = Source { file: "conv_first", definitions }.with("T", type_name(dtype));
-            let resident = blocks.min(SHARED_OF_ALL / (shared + KEPT)).max(1);
-            let grid = tile.count.min(resident * maker.processor.multiprocessors() as usize);
+            let resident = blocks.min(SHARED_OF_MULTIPROCESSOR / (shared + RESERVED_OF_BLOCK)).max(1);
+            let grid = tile.count.min(resident * builder.processor.multiprocessors() as usize);
             let extent = |count: usize| u32::try_from(count).map_err(|_| format!("{count} are too many"));
             let shape = Shape {
                 grid: [extent(grid)?, 1, 1],
@@ -184,8 +190,8 @@ impl<'a> First<'a> {
             for number in [tile.count].into_iter().chain(self.geometry(&tile)) {
                 arguments.push(int(number)?);
             }
-            let launch = maker.launch(&source, "conv_first", shape, arguments)?;
-            candidates.push(Candidate {
+            let launch = builder.launch(&source, "conv_first", shape, arguments)?;
+            candidates.push(Implementation {
                 name: split.name(),
                 calls: vec![Box::new(launch)],
                 scratch_bytes: 0,
@@ -201,7 +207,7 @@ mod tests {
     use crate::ffi::cudnn::Pass;
     use stratus_engine::DType;
 
-    /// A convolution of squares with as much padding on both sides.
+    /// Checks the tiles of square images.
     fn check(conv: Conv2d, batch: usize, size: usize, most_wasted: f64) -> Result<(), String> {
         let [height, width] = conv.output_size([size, size]).map_err(|error| error.to_string())?;
         let problem = Problem {
@@ -216,12 +222,12 @@ mod tests {
             types: [DType::Bf16; 3],
             tf32: false,
         };
-        let first = First { conv: &conv, problem: &problem };
+        let first = FirstLayer { conv: &conv, problem: &problem };
         for pixels in SPLITS.map(Split::pixels) {
             const ROOM: usize = 36 << 10;
             let tile = first.tile(pixels, 0.1, ROOM).ok_or("no tile")?;
             let [rows, columns] = tile.pixels;
-            assert!(rows * columns <= pixels && tile.window[0] * tile.window[1] * OF_PIXEL <= ROOM);
+            assert!(rows * columns <= pixels && tile.window[0] * tile.window[1] * PIXEL_BYTES <= ROOM);
             assert_eq!(tile.count, batch * height.div_ceil(rows) * width.div_ceil(columns));
             let wasted = (tile.count * pixels) as f64 / (batch * height * width) as f64;
             assert!(wasted < most_wasted, "{conv:?}: {tile:?} of {pixels}");

@@ -1,4 +1,4 @@
-//! Compiling a source to a shared library, and calling a kernel in it.
+//! Compiles a source to a shared library, and calls its kernels.
 #![allow(unsafe_code)] // Calls into what the C++ compiler made; each block says why it is sound.
 
 use crate::processor::{Shape, Source};
@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// What is put before every source.
+/// The prelude of every source.
 const EMULATE: &str = include_str!("../source/emulate.h");
 
-/// Addresses and indices are checked by functions of emulate.h, which need no library of the compiler's. Threads share one stack frame of C only by
-/// switching stacks, which checks of `longjmp` would forbid.
+/// Options of the compiler. `-fsanitize` calls functions of emulate.h instead of the compiler's library.
+/// Fibers switch stacks, which a fortified `longjmp` would forbid.
 const FLAGS: &[&str] = &[
     "-O1",
     "-std=c++17",
@@ -29,37 +29,38 @@ const FLAGS: &[&str] = &[
     "-w",
 ];
 
-/// What is linked, behind the source.
+/// Libraries that are linked.
 const LIBRARIES: &[&str] = &["-lm", "-lc", "-lgcc"];
 
-/// Bytes of a thread's stack, as emulate.h has them, and of all shared memory.
+/// Bytes of a thread's stack, as in emulate.h; the most threads of a block; bytes of shared memory.
 const STACK_BYTES: usize = 64 << 10;
 const STACKS: usize = 1024;
 const SHARED_BYTES: usize = 256 << 10;
 
-/// The lines of a compiler's message that are passed on.
-const LINES: usize = 12;
+/// The most lines of the compiler's messages in an error.
+const MESSAGE_LINES: usize = 12;
 
-/// Memory that a launch uses. There is one of it, as kernels keep what they share in static memory: one launch at a time.
-static ROOM: Mutex<Option<Room>> = Mutex::new(None);
+/// Stacks and shared memory of a launch. Only one launch runs at a time, as shared variables of kernels are
+/// static.
+static LAUNCH_MEMORY: Mutex<Option<LaunchMemory>> = Mutex::new(None);
 
-/// What a library's compilation came to.
+/// The result of compiling a library.
 type Compiled = Arc<OnceLock<Result<PathBuf, String>>>;
 
-/// What was or is being compiled, so that tests that run at the same time wait for each other.
+/// The libraries by name, compiled or being compiled: concurrent tests wait for each other.
 static COMPILED: Mutex<Option<HashMap<String, Compiled>>> = Mutex::new(None);
 
 /// 256 bytes at a multiple of 256.
 #[derive(Clone, Copy)]
 #[repr(C, align(256))]
-struct Line([u8; 256]);
+struct AlignedLine([u8; 256]);
 
-struct Room {
+struct LaunchMemory {
     stacks: Vec<u8>,
-    shared: Vec<Line>,
+    shared: Vec<AlignedLine>,
 }
 
-/// As `emulated::Launch` in emulate.h.
+/// The same as `emulated::Launch` in emulate.h.
 #[repr(C)]
 struct Launch {
     grid: [u32; 3],
@@ -72,43 +73,50 @@ struct Launch {
     shared: *mut u8,
 }
 
-/// A kernel's launcher: null, or what went wrong.
+/// A kernel's launcher. It returns null, or an error message.
 type Launcher = unsafe extern "C" fn(*const Launch) -> *const c_char;
 
-/// A kernel that was compiled and loaded.
+/// A loaded kernel.
 pub(super) struct Kernel {
     pub file: &'static str,
     pub name: String,
     launcher: Launcher,
-    /// Keeps the launcher's code where it is.
+    /// Keeps the launcher's code loaded.
     _library: Library,
 }
 
 impl Kernel {
-    /// Compiles a source unless that was done before, and finds a kernel in it.
+    /// Compiles a source, unless that was done before, and looks up a kernel.
+    ///
+    /// # Errors
+    /// The compiler's messages.
     pub fn load(source: &Source, name: &str) -> Result<Self, String> {
         Self::of_text(source, &source.text(), name)
     }
 
-    /// The same of a text that is not the source's own.
+    /// The same for a text in place of the source's own.
     fn of_text(source: &Source, text: &str, name: &str) -> Result<Self, String> {
         let path = compiled(source, text)?;
         let failed = |error: libloading::Error| format!("{}: {error}", path.display());
-        // SAFETY: the library was compiled from our sources, which run nothing when they are loaded.
+        // SAFETY: the library was compiled from our sources, which have no initialisers.
         let library = unsafe { Library::new(&path) }.map_err(failed)?;
         let symbol = format!("emulated_{name}\0");
-        // SAFETY: what EXPORT of emulate.h defines under such names is of this type, and `_library` keeps it loaded.
+        // SAFETY: EXPORT of emulate.h defines functions of this type under such names; `_library` keeps them
+        // loaded.
         let launcher = *unsafe { library.get::<Launcher>(symbol.as_bytes()) }
             .map_err(|_| format!("`{}` exports no `{name}`", source.file))?;
         Ok(Self { file: source.file, name: name.to_owned(), launcher, _library: library })
     }
 
-    /// Runs it to its end. Its addresses must be those of living memory, as on a GPU.
+    /// Runs a launch to its end. Addresses among `words` must be those of live memory, as on a GPU.
+    ///
+    /// # Errors What the emulation found: misaligned addresses, indices out of bounds, barriers that not all
+    /// threads reach.
     pub fn run(&self, shape: Shape, words: &[u64], backwards: bool) -> Result<(), String> {
-        let mut room = ROOM.lock().unwrap_or_else(PoisonError::into_inner);
-        let room = room.get_or_insert_with(|| Room {
+        let mut memory = LAUNCH_MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
+        let memory = memory.get_or_insert_with(|| LaunchMemory {
             stacks: vec![0; STACKS * STACK_BYTES],
-            shared: vec![Line([0; 256]); SHARED_BYTES / 256],
+            shared: vec![AlignedLine([0; 256]); SHARED_BYTES / 256],
         });
         let launch = Launch {
             grid: shape.grid,
@@ -117,16 +125,17 @@ impl Kernel {
             backwards: u32::from(backwards),
             words: words.as_ptr(),
             count: words.len() as u64,
-            stacks: room.stacks.as_mut_ptr(),
-            shared: room.shared.as_mut_ptr().cast(),
+            stacks: memory.stacks.as_mut_ptr(),
+            shared: memory.shared.as_mut_ptr().cast(),
         };
-        // SAFETY: `launch` and what it points to outlive the call, and the lock keeps out others. What the kernel itself does with the addresses among
-        // its words is as it is on a GPU: they are checked by no one but the tests that this module is for.
+        // SAFETY: `launch` and what it points to outlive the call, and the lock allows no other launch. As on
+        // a GPU, nothing guarantees the addresses among the words: to check them is what these tests are for.
         let error = unsafe { (self.launcher)(&raw const launch) };
         if error.is_null() {
             return Ok(());
         }
-        // SAFETY: an error is a string of the library's static memory that ends with a zero, unchanged until the next launch.
+        // SAFETY: an error is a zero-terminated string in static memory of the library, unchanged until the
+        // next launch.
         Err(unsafe { CStr::from_ptr(error) }.to_string_lossy().into_owned())
     }
 }
@@ -135,7 +144,10 @@ fn compiler() -> OsString {
     std::env::var_os("CXX").unwrap_or_else(|| "c++".into())
 }
 
-/// Whether there is a C++ compiler.
+/// Checks that there is a C++ compiler.
+///
+/// # Errors
+/// What happened when it was called.
 pub(super) fn check_compiler() -> Result<(), String> {
     static FOUND: OnceLock<Result<(), String>> = OnceLock::new();
     let find = || match Command::new(compiler()).arg("--version").output() {
@@ -146,14 +158,14 @@ pub(super) fn check_compiler() -> Result<(), String> {
     FOUND.get_or_init(find).clone()
 }
 
-/// The library of a source: from an earlier test run, or compiled now.
+/// The library of a source, compiled now or by an earlier test run.
 fn compiled(source: &Source, text: &str) -> Result<PathBuf, String> {
     let text = format!("{EMULATE}{text}");
     let mut hash = Sha256::new();
     [FLAGS, LIBRARIES].concat().iter().for_each(|flag| hash.update(flag.as_bytes()));
     hash.update(text.as_bytes());
     let name = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let own = {
+    let entry = {
         let mut all = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(all.get_or_insert_default().entry(name.clone()).or_default())
     };
@@ -163,10 +175,10 @@ fn compiled(source: &Source, text: &str) -> Result<PathBuf, String> {
             format!("{}.cu with{}: {error}", source.file, defined.collect::<String>())
         })
     };
-    own.get_or_init(compile).clone()
+    entry.get_or_init(compile).clone()
 }
 
-/// Libraries are kept beside the program that runs: where cargo puts what it builds.
+/// The folder of compiled libraries: next to the running program, within cargo's build folder.
 fn folder() -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let folder = program.parent().unwrap_or(Path::new(".")).join("emulation");
@@ -180,18 +192,20 @@ fn compile(source: &Source, text: &str, name: &str) -> Result<PathBuf, String> {
     if library.exists() {
         return Ok(library);
     }
-    // Other processes may compile the same: none may see a half.
-    let own = format!("{}-{name}.{}", source.file, std::process::id());
-    let (code, made) = (folder.join(format!("{own}.cpp")), folder.join(format!("{own}.so")));
+    // Other processes may compile the same source, and must never see half a library.
+    let unfinished = format!("{}-{name}.{}", source.file, std::process::id());
+    let (code, compiled) =
+        (folder.join(format!("{unfinished}.cpp")), folder.join(format!("{unfinished}.so")));
     std::fs::write(&code, text).map_err(|error| format!("{}: {error}", code.display()))?;
-    let run = Command::new(compiler()).args(FLAGS).arg(&code).args(LIBRARIES).arg("-o").arg(&made).output();
+    let run =
+        Command::new(compiler()).args(FLAGS).arg(&code).args(LIBRARIES).arg("-o").arg(&compiled).output();
     let output = run.map_err(|error| error.to_string())?;
     if !output.status.success() {
         let message = String::from_utf8_lossy(&output.stderr);
-        return Err(message.lines().take(LINES).collect::<Vec<_>>().join("\n"));
+        return Err(message.lines().take(MESSAGE_LINES).collect::<Vec<_>>().join("\n"));
     }
     std::fs::remove_file(&code).map_err(|error| error.to_string())?;
-    std::fs::rename(&made, &library).map_err(|error| error.to_string())?;
+    std::fs::rename(&compiled, &library).map_err(|error| error.to_string())?;
     Ok(library)
 }
 
@@ -206,13 +220,13 @@ mod tests {
     fn run(text: &str, threads: u32, words: &[u64], backwards: bool) -> Result<(), String> {
         let source = Source::of("common", DType::F32, 1);
         let text = format!("{}extern \"C\" __global__ void k{text}\nEXPORT(k)\n", source.text());
-        // Common parts stand in it twice where the file is the common one: once is enough.
+        // The text contains common.cu twice, as the file is common.cu itself: one copy is removed.
         let text = text.replacen(crate::source::text("common").unwrap_or_default(), "", 1);
         let shape = Shape { grid: [1, 1, 1], block: [threads, 1, 1], shared: 1024 };
         Kernel::of_text(&source, &text, "k")?.run(shape, words, backwards)
     }
 
-    /// Runs a kernel that writes numbers, in both orders.
+    /// Runs a kernel that writes numbers, in both orders, which must give the same.
     fn written<const N: usize>(text: &str, threads: u32) -> [i32; N] {
         let [forwards, backwards] = [false, true].map(|backwards| {
             let mut numbers = [-7; N];
@@ -237,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_exchange_what_they_have() {
+    fn lanes_exchange_values() {
         let down = "(int *to) {
             int x = threadIdx.x;
             x += __shfl_down_sync(0xffffffffu, x, 1);
@@ -255,7 +269,7 @@ mod tests {
         assert_eq!(written::<32>(parts, 32), expected);
     }
 
-    /// Runs a kernel that makes elements of others.
+    /// Runs a kernel that converts elements.
     fn converted<A: Copy, B: Copy + Default>(text: &str, from: &[A]) -> Vec<B> {
         let mut to = vec![B::default(); from.len()];
         let words = [from.as_ptr().expose_provenance(), to.as_mut_ptr().expose_provenance(), from.len()];
@@ -278,17 +292,17 @@ mod tests {
 
     #[test]
     fn the_nearest_f16_is_stored() {
-        // Every f16, what lies in the middle to the next one, and the neighbours of both: from the least to where infinity begins.
+        // Every finite f16, the midpoint to the next one, and the f32 neighbours of both.
         const INFINITY: u16 = 0x7c00;
         let mut sizes: Vec<f32> = Vec::new();
         for bits in 0..INFINITY {
-            let own = f16::from_bits(bits).to_f32();
+            let exact = f16::from_bits(bits).to_f32();
             let next = if bits + 1 == INFINITY { 65_536.0 } else { f16::from_bits(bits + 1).to_f32() };
-            let middle = own.midpoint(next);
-            sizes.extend([own.next_down().max(0.0), own, own.next_up()]);
+            let middle = exact.midpoint(next);
+            sizes.extend([exact.next_down().max(0.0), exact, exact.next_up()]);
             sizes.extend([middle.next_down(), middle, middle.next_up()]);
         }
-        // Numbers of every size and fraction, those beyond infinity and those that are none among them.
+        // Numbers of every exponent and fraction, with overflows, infinities and NaN.
         sizes.extend((0..0x8000_0000_u32).step_by(8_191).map(f32::from_bits));
         let special =
             [0x7f7f_ffff, 0x7f80_0000, 0x7f80_0001, 0x7f80_2000, 0x7fbf_ffff, 0x7fc0_0000, 0x7fff_ffff];
@@ -298,7 +312,7 @@ mod tests {
         let by_one = "(const float *from, f16 *to, i64 count) {
             for (i64 i = threadIdx.x; i < count; i += blockDim.x) narrow(from[i], to[i]);
         }";
-        // Their number is even.
+        // There is an even number of them.
         let by_two = "(const float *from, f16 *to, i64 count) {
             for (i64 i = 2 * threadIdx.x; i < count; i += 2 * blockDim.x) {
                 float v[2];
@@ -316,17 +330,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn errors_of_kernels_are_reported() {
         let mut numbers = [0_u64; 8];
         let address = numbers.as_mut_ptr().expose_provenance() as u64;
-        let told = |text: &str, words: &[u64]| run(text, 64, words, false).unwrap_err();
-        assert!(told("(int *to) { to[0] = 1; }", &[0]).contains("null"));
-        assert!(told("(int *to) { to[0] = 1; }", &[address + 2]).contains("misaligned"));
-        assert!(told("(int *to) { to[0] = 1; }", &[address, 1]).contains("1 parameters"));
-        assert!(told("(int n) { __shared__ int x[4]; x[n] = 1; }", &[4]).contains("bounds"));
-        let apart = "(int n) { if (threadIdx.x < n) __syncthreads(); else __syncwarp(); }";
-        assert!(told(apart, &[16]).contains("never come"));
-        assert!(told("(int n) { no }", &[1]).contains("error"));
-        assert_eq!(run(apart, 64, &[32], false), Ok(()));
+        let error = |text: &str, words: &[u64]| run(text, 64, words, false).unwrap_err();
+        assert!(error("(int *to) { to[0] = 1; }", &[0]).contains("null"));
+        assert!(error("(int *to) { to[0] = 1; }", &[address + 2]).contains("misaligned"));
+        assert!(error("(int *to) { to[0] = 1; }", &[address, 1]).contains("1 parameters"));
+        assert!(error("(int n) { __shared__ int x[4]; x[n] = 1; }", &[4]).contains("bounds"));
+        let divergent = "(int n) { if (threadIdx.x < n) __syncthreads(); else __syncwarp(); }";
+        assert!(error(divergent, &[16]).contains("never come"));
+        assert!(error("(int n) { no }", &[1]).contains("error"));
+        assert_eq!(run(divergent, 64, &[32], false), Ok(()));
     }
 }

@@ -1,23 +1,23 @@
-//! Convolutions in f32 by our own kernels, for all three passes: their sums are more exact than cuDNN's, which add one product after the other.
+//! Convolutions in f32 by native kernels, for all three passes (`source/conv_f32.cu`). Their sums are more
+//! exact than cuDNN's, which add one product after the other.
 
 mod gather;
 
-use super::{MOST_BLOCKS, MOST_BYTES_OF_SUMS, Maker, Operand, THREADS, int, long};
 use crate::ffi::cudnn::{Pass, Problem};
-use crate::library::Candidate;
-use crate::processor::{Argument, Call, Shape, Source};
+use crate::ops::{KernelBuilder, MOST_BLOCKS, MOST_BYTES_OF_SUMS, Operand, THREADS, int, long};
+use crate::processor::{Argument, Call, Implementation, Shape, Source};
 use stratus_engine::DType;
 use stratus_graph::ops::Conv2d;
 
-/// How the product is cut up: see `conv_f32.cu`.
+/// The tiling of the matrix product: see `conv_f32.cu`.
 #[derive(Clone, Copy, Debug)]
 struct Tile {
-    /// Rows and columns of a block, and of a thread.
+    /// `[rows, columns]` of a block, and of a thread.
     of_block: [usize; 2],
     of_thread: [usize; 2],
-    /// How many blocks run on a multiprocessor at the same time.
+    /// Resident blocks per multiprocessor.
     blocks: usize,
-    /// Products that a multiprocessor makes in a clock cycle, by estimate.
+    /// Estimated products per clock cycle of a multiprocessor.
     rate: f64,
 }
 
@@ -29,21 +29,21 @@ const TILES: [Tile; 5] = [
     Tile { of_block: [32, 128], of_thread: [8, 4], blocks: 3, rate: 70.0 },
 ];
 
-/// How deep a stage is, and how many there are.
+/// Depth of a stage of the pipeline through shared memory, and the number of stages.
 const TILE_K: usize = 16;
 const STAGES: usize = 4;
-/// How many tiles are measured: those of the least estimated time.
+/// How many tiles are measured: those with the least estimated time.
 const MEASURED: usize = 3;
-/// The least depth of a part, where there are several.
+/// The least depth of a part of a split product.
 const LEAST_DEPTH: usize = 256;
-/// The most places between strides: each is a launch.
+/// The most phases of a strided data gradient, `stride_h · stride_w`: each is a launch.
 const MOST_PHASES: usize = 64;
 
-/// A product of rows x columns over a depth, which is in parts.
+/// Split-K: the depth of a matrix product in parts, whose results a second kernel adds up.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Split {
     parts: usize,
-    /// How long it takes by estimate, in clock cycles.
+    /// Estimated time in clock cycles.
     cycles: f64,
 }
 
@@ -62,9 +62,10 @@ impl Tile {
         rows.div_ceil(self.of_block[0]) * columns.div_ceil(self.of_block[1])
     }
 
-    /// How many parts the depth is cut into: hangs on nothing but its parameters, as results do on it. `elements` are the result's.
+    /// The split of a product `[rows, columns, depth]` with the least estimated time; `elements` are the
+    /// result's. Results depend on the split to the bit, so it is a function of these parameters alone.
     fn split(&self, [rows, columns, depth]: [usize; 3], elements: usize, multiprocessors: usize) -> Split {
-        // What the memory gives all multiprocessors in a cycle; cycles to begin a block, and another kernel.
+        // Bytes per cycle from memory to all multiprocessors; cycles to begin a block, or another kernel.
         const MEMORY: f64 = 1500.0;
         const BEGIN: f64 = 1500.0;
         let tiles = self.tiles([rows, columns]);
@@ -72,7 +73,7 @@ impl Tile {
         let bytes = elements * size_of::<f32>();
         let most = (depth / LEAST_DEPTH).min(MOST_BYTES_OF_SUMS / bytes.max(1)).clamp(1, MOST_BLOCKS);
         let splits = (1..=most.min(8 * multiprocessors)).map(|parts| {
-            // The busiest multiprocessor's blocks; few at a time do not keep it busy.
+            // The blocks of the busiest multiprocessor, which too few blocks at once do not keep busy.
             let blocks = (tiles * parts).div_ceil(multiprocessors) as f64;
             let blocks = blocks.max(0.75 * self.blocks as f64);
             let sums = if parts > 1 { ((2 * parts + 1) * bytes) as f64 / MEMORY + BEGIN } else { 0.0 };
@@ -83,47 +84,47 @@ impl Tile {
     }
 }
 
-/// The depth of each of some parts but the last.
+/// The depth of every part but the last.
 fn part_of(depth: usize, parts: usize) -> usize {
     depth.div_ceil(parts).next_multiple_of(TILE_K)
 }
 
-/// The ways to compute a convolution or a gradient, the fastest by estimate first: none where the kernels do not apply. `arguments` are those of the
-/// input, the weight and the output.
+/// The candidates for a pass of a convolution, the fastest by estimate first; none where the kernels do not
+/// apply. `arguments` are the input, the weight and the output.
 pub(super) fn candidates(
     conv: &Conv2d,
     problem: &Problem,
     operands: [&Operand; 3],
     arguments: [Argument; 3],
-    maker: &Maker<'_>,
-) -> Result<Vec<Candidate>, String> {
-    let exact = operands.iter().all(|operand| operand.dtype() == DType::F32) && !problem.tf32;
-    let product = Exact { conv, problem, arguments };
-    if !exact || conv.groups != 1 || !product.is_small() {
+    builder: &KernelBuilder<'_>,
+) -> Result<Vec<Implementation>, String> {
+    let is_f32 = operands.iter().all(|operand| operand.dtype() == DType::F32) && !problem.tf32;
+    let product = F32Convolution { conv, problem, arguments };
+    if !is_f32 || conv.groups != 1 || !product.fits_int() {
         return Ok(Vec::new());
     }
-    let multiprocessors = maker.processor.multiprocessors() as usize;
+    let multiprocessors = builder.processor.multiprocessors() as usize;
     let split = |tile: Tile| (tile, tile.split(product.size(), product.elements(), multiprocessors));
     let mut tiles: Vec<(Tile, Split)> = TILES.into_iter().map(split).collect();
     tiles.sort_by(|(_, a), (_, b)| a.cycles.total_cmp(&b.cycles));
     let mut candidates = Vec::new();
     for (rank, (tile, split)) in tiles.iter().enumerate() {
-        if rank < MEASURED || maker.wanted == Some(&tile.name()) {
-            candidates.push(product.candidate(tile, split.parts, maker)?);
+        if rank < MEASURED || builder.requested == Some(&tile.name()) {
+            candidates.push(product.candidate(tile, split.parts, builder)?);
         }
     }
     Ok(candidates)
 }
 
-/// A convolution or a gradient.
-struct Exact<'a> {
+/// A pass of a convolution in f32.
+struct F32Convolution<'a> {
     conv: &'a Conv2d,
     problem: &'a Problem,
     arguments: [Argument; 3],
 }
 
-impl Exact<'_> {
-    /// Rows, columns and depth; those of the longest launch of several.
+impl F32Convolution<'_> {
+    /// `[rows, columns, depth]` of the matrix product; of its largest launch, where there are several.
     fn size(&self) -> [usize; 3] {
         let Problem { x, y, .. } = self.problem;
         let Conv2d { kernel, stride, .. } = *self.conv;
@@ -139,7 +140,7 @@ impl Exact<'_> {
         }
     }
 
-    /// Elements of what is made.
+    /// Elements of the result.
     fn elements(&self) -> usize {
         let Problem { x, weight, y, .. } = self.problem;
         match self.problem.pass {
@@ -149,8 +150,8 @@ impl Exact<'_> {
         }
     }
 
-    /// Whether all that the kernels count in `int` fits, and there are not too many launches.
-    fn is_small(&self) -> bool {
+    /// Whether every count of the kernels fits an `int`, and there are few enough launches.
+    fn fits_int(&self) -> bool {
         const MOST: usize = 1 << 30;
         let Problem { x, weight, y, .. } = self.problem;
         let Conv2d { kernel, stride, dilation, padding_before, .. } = *self.conv;
@@ -159,7 +160,7 @@ impl Exact<'_> {
             reach.saturating_add(x[2 + side]).saturating_add(y[2 + side] * stride[side])
         };
         let product = |shape: &[usize]| shape.iter().fold(1_usize, |all, &side| all.saturating_mul(side));
-        // Pixels that are gone on to beyond the last ones are fewer than those of a stage.
+        // Kernels count on beyond the last pixel, by less than two stages.
         let spare = 2 * TILE_K;
         let numbers = [
             product(&[x[0], x[1], x[2], x[3]]),
@@ -170,29 +171,34 @@ impl Exact<'_> {
         numbers.into_iter().all(|number| number > 0 && number < MOST) && product(&stride) <= MOST_PHASES
     }
 
-    fn candidate(&self, tile: &Tile, parts: usize, maker: &Maker<'_>) -> Result<Candidate, String> {
-        let place = match self.problem.pass {
+    fn candidate(
+        &self,
+        tile: &Tile,
+        parts: usize,
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
+        let position = match self.problem.pass {
             Pass::Forward => 2,
             Pass::BackwardData => 0,
             Pass::BackwardWeights => 1,
         };
-        let made = self.arguments[place];
-        let to = if parts == 1 { made } else { Argument::Scratch(0) };
+        let result = self.arguments[position];
+        let to = if parts == 1 { result } else { Argument::Scratch(0) };
         let mut calls = match self.problem.pass {
-            Pass::Forward => vec![self.gather(tile, &self.forward(), to, parts, maker)?],
+            Pass::Forward => vec![self.gather(tile, &self.forward(), to, parts, builder)?],
             Pass::BackwardData => {
                 let phases = self.phases();
-                let launches = phases.iter().map(|phase| self.gather(tile, phase, to, parts, maker));
+                let launches = phases.iter().map(|phase| self.gather(tile, phase, to, parts, builder));
                 launches.collect::<Result<_, _>>()?
             }
-            Pass::BackwardWeights => vec![self.weights(tile, to, parts, maker)?],
+            Pass::BackwardWeights => vec![self.weights(tile, to, parts, builder)?],
         };
         let mut scratch_bytes = 0;
         if parts > 1 {
             scratch_bytes = parts * self.elements() * size_of::<f32>();
-            calls.push(self.add(tile, made, parts, maker)?);
+            calls.push(self.add_parts(tile, result, parts, builder)?);
         }
-        Ok(Candidate { name: tile.name(), calls, scratch_bytes })
+        Ok(Implementation { name: tile.name(), calls, scratch_bytes })
     }
 
     fn source(&self, tile: &Tile, vectors: [bool; 2]) -> Source {
@@ -218,7 +224,8 @@ impl Exact<'_> {
         }
     }
 
-    /// The sources' vectors: of outputs and of channels where these lie side by side.
+    /// Whether both factors are loaded in vectors of four: along the channels or outputs, which are
+    /// contiguous.
     fn vectors(&self) -> [bool; 2] {
         let [channels, outputs] = [self.problem.x[1], self.problem.y[1]].map(|side| side.is_multiple_of(4));
         match self.problem.pass {
@@ -227,7 +234,7 @@ impl Exact<'_> {
         }
     }
 
-    /// A launch for a product of rows x columns.
+    /// A launch for a product `[rows, columns]`.
     fn launch(
         &self,
         tile: &Tile,
@@ -235,7 +242,7 @@ impl Exact<'_> {
         size: [usize; 2],
         parts: usize,
         arguments: Vec<Argument>,
-        maker: &Maker<'_>,
+        builder: &KernelBuilder<'_>,
     ) -> Result<Box<dyn Call>, String> {
         let [rows, columns] = tile.of_block;
         let table = if self.problem.pass == Pass::BackwardWeights { 0 } else { rows * 16 };
@@ -244,7 +251,7 @@ impl Exact<'_> {
             block: [extent(tile.threads())?, 1, 1],
             shared: extent(STAGES * TILE_K * (rows + columns) * size_of::<f32>() + table)?,
         };
-        Ok(Box::new(maker.launch(&self.source(tile, self.vectors()), name, shape, arguments)?))
+        Ok(Box::new(builder.launch(&self.source(tile, self.vectors()), name, shape, arguments)?))
     }
 
     fn weights(
@@ -252,7 +259,7 @@ impl Exact<'_> {
         tile: &Tile,
         to: Argument,
         parts: usize,
-        maker: &Maker<'_>,
+        builder: &KernelBuilder<'_>,
     ) -> Result<Box<dyn Call>, String> {
         let [x, _, y] = self.arguments;
         let Problem { x: of_x, y: of_y, .. } = self.problem;
@@ -266,19 +273,19 @@ impl Exact<'_> {
         for number in numbers {
             arguments.push(int(number)?);
         }
-        self.launch(tile, "convolve_weights", [outputs, columns], parts, arguments, maker)
+        self.launch(tile, "convolve_weights", [outputs, columns], parts, arguments, builder)
     }
 
-    /// Adds up the parts.
-    fn add(
+    /// A launch that adds up the parts.
+    fn add_parts(
         &self,
         tile: &Tile,
         to: Argument,
         parts: usize,
-        maker: &Maker<'_>,
+        builder: &KernelBuilder<'_>,
     ) -> Result<Box<dyn Call>, String> {
         let count = self.elements();
-        // Threads enough where there are few sums of many parts.
+        // Where there are few sums, each has more threads.
         let most = if count < 1 << 14 { 32 } else { 8 };
         let height = (parts / 8).next_power_of_two().clamp(1, most);
         let width = THREADS as usize / height;
@@ -288,18 +295,18 @@ impl Exact<'_> {
             shared: 0,
         };
         let arguments = vec![Argument::Scratch(0), to, int(parts)?, long(count)];
-        Ok(Box::new(maker.launch(&self.source(tile, self.vectors()), "add_exactly", shape, arguments)?))
+        Ok(Box::new(builder.launch(&self.source(tile, self.vectors()), "add_exactly", shape, arguments)?))
     }
 }
 
 impl Tile {
-    /// How many rows of a stage threads load at a time, where the depth does not lie side by side.
+    /// Rows of a stage that the threads load at once, where the depth is not contiguous.
     fn rows_at_a_time(&self) -> usize {
         self.threads() * 4 / self.of_block[1]
     }
 }
 
-/// What `by` is of the slowest, of the second and of the fastest, of which there are so many of the fastest and of the second.
+/// `by` as a mixed-radix number `[slowest, second, fastest]`, whose last two digits have these ranges.
 fn moves(by: usize, [fastest, second]: [usize; 2]) -> [usize; 3] {
     [by / fastest / second, by / fastest % second, by % fastest]
 }

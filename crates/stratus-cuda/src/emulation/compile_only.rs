@@ -1,4 +1,5 @@
-//! What compiles kernels for a GPU that is not there: to see that NVRTC takes them, and to have their machine code ready.
+//! A processor without a GPU that only compiles: to see that NVRTC accepts every kernel, and to have machine
+//! code ready for another machine.
 
 use crate::gpu::Compiler;
 use crate::processor::{Function, Processor, Shape, Source};
@@ -6,24 +7,25 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 /// Compiles each source once and runs nothing.
-pub(crate) struct Compiling {
+pub(crate) struct CompileOnly {
     compiler: Compiler,
     multiprocessors: u32,
-    done: Mutex<HashSet<Source>>,
+    compiled: Mutex<HashSet<Source>>,
 }
 
-impl Compiling {
+impl CompileOnly {
+    /// A processor that plans as for a GPU with this many multiprocessors.
     pub fn new(compiler: Compiler, multiprocessors: u32) -> Self {
-        Self { compiler, multiprocessors, done: Mutex::default() }
+        Self { compiler, multiprocessors, compiled: Mutex::default() }
     }
 }
 
-impl Processor for Compiling {
+impl Processor for CompileOnly {
     fn function(&self, source: &Source, name: &str) -> Result<Function, String> {
-        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-        if !done.contains(source) {
+        let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        if !compiled.contains(source) {
             self.compiler.code(source)?;
-            done.insert(source.clone());
+            compiled.insert(source.clone());
         }
         if !source.text().contains(&format!("EXPORT({name})")) {
             return Err(format!("there is no kernel `{name}`"));

@@ -1,0 +1,202 @@
+//! cuDNN and cuBLAS as calls of steps, and the choice among implementations of the same step.
+
+use crate::ffi::cublas::{Cublas, Product};
+use crate::ffi::cudnn::{ConvolutionPlan, Cudnn, Problem};
+use crate::ffi::driver::{Event, Gpu, Memory};
+use crate::processor::{Argument, Call, Implementation};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use stratus_engine::Tile;
+use stratus_engine::backend::Operands;
+
+/// A convolution by cuDNN.
+pub(crate) struct ConvolutionCall {
+    pub plan: ConvolutionPlan,
+    /// Input, weight, output, or their gradients.
+    pub operands: [Argument; 3],
+    /// The workspace's first byte in the scratch.
+    pub workspace: usize,
+}
+
+impl Call for ConvolutionCall {
+    fn enqueue(&mut self, operands: &Operands<'_>, scratch: usize) -> Result<(), String> {
+        let workspace = match self.plan.workspace {
+            0 => 0,
+            _ => Argument::Scratch(self.workspace).word(operands, scratch),
+        };
+        self.plan.enqueue(self.operands.map(|argument| argument.word(operands, scratch)), workspace)
+    }
+}
+
+/// A matrix product by cuBLAS.
+pub(crate) struct MatmulCall {
+    pub cublas: Arc<Cublas>,
+    pub product: Product,
+    /// A, B and the result C.
+    pub operands: [Argument; 3],
+}
+
+impl Call for MatmulCall {
+    fn enqueue(&mut self, operands: &Operands<'_>, scratch: usize) -> Result<(), String> {
+        let [a, b, c] = self.operands.map(|argument| argument.word(operands, scratch));
+        self.cublas.multiply(&self.product, a, b, c)
+    }
+}
+
+/// Which of several implementations a step gets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ImplementationChoice<'a> {
+    /// The one of this name.
+    Named(&'a str),
+    /// The fastest, by measuring.
+    Fastest,
+    /// The first of the list.
+    First,
+}
+
+/// The libraries of a GPU.
+pub(crate) struct GpuLibraries {
+    pub gpu: Arc<Gpu>,
+    pub cudnn: Arc<Cudnn>,
+    pub cublas: Arc<Cublas>,
+    /// Whether factors in f32 may be rounded to TF32.
+    pub tf32: bool,
+    /// The name of the fastest implementation of each convolution measured so far.
+    timing_cache: Mutex<HashMap<Problem, String>>,
+    /// Operands and scratch for measuring, reused from problem to problem.
+    measuring_memory: Mutex<Option<Memory>>,
+}
+
+/// Every operand begins at a multiple of this many bytes while implementations are measured.
+const ALIGNMENT: usize = 256;
+/// Timed runs of each implementation; the shortest counts.
+const TIMED_RUNS: usize = 3;
+
+impl GpuLibraries {
+    /// Opens cuDNN and cuBLAS on a GPU.
+    ///
+    /// # Errors
+    /// A library's own message.
+    pub fn new(gpu: &Arc<Gpu>, tf32: bool) -> Result<Self, String> {
+        Ok(Self {
+            gpu: Arc::clone(gpu),
+            cudnn: Arc::new(Cudnn::new(gpu)?),
+            cublas: Arc::new(Cublas::new(gpu)?),
+            tf32,
+            timing_cache: Mutex::default(),
+            measuring_memory: Mutex::default(),
+        })
+    }
+
+    /// The name of the fastest implementation, where this problem was measured before.
+    fn cached(&self, problem: &Problem) -> Option<String> {
+        self.timing_cache.lock().unwrap_or_else(PoisonError::into_inner).get(problem).cloned()
+    }
+
+    /// The name that [`Self::choose`] will arrive at, where that is certain beforehand.
+    pub fn chosen_name(&self, problem: &Problem, choice: ImplementationChoice<'_>) -> Option<String> {
+        match choice {
+            ImplementationChoice::Named(name) => Some(name.to_owned()),
+            ImplementationChoice::Fastest => self.cached(problem),
+            ImplementationChoice::First => None,
+        }
+    }
+
+    /// Chooses among `candidates`. `operands` are pairs of an operand's position and its bytes.
+    ///
+    /// # Errors
+    /// Where no candidate has the name asked for, or none runs.
+    pub fn choose(
+        &self,
+        problem: &Problem,
+        mut candidates: Vec<Implementation>,
+        operands: impl Iterator<Item = (usize, usize)>,
+        choice: ImplementationChoice<'_>,
+    ) -> Result<Implementation, String> {
+        let named = |name: &str| candidates.iter().position(|candidate| candidate.name == name);
+        let position = match choice {
+            ImplementationChoice::Named(name) => {
+                named(name).ok_or_else(|| format!("it has no implementation `{name}`"))?
+            }
+            ImplementationChoice::First => 0,
+            ImplementationChoice::Fastest => match self.cached(problem).and_then(|name| named(&name)) {
+                Some(position) => position,
+                None => {
+                    let fastest = self.fastest(&mut candidates, operands)?;
+                    let mut cache = self.timing_cache.lock().unwrap_or_else(PoisonError::into_inner);
+                    cache.insert(*problem, candidates[fastest].name.clone());
+                    fastest
+                }
+            },
+        };
+        Ok(candidates.swap_remove(position))
+    }
+
+    /// Frees the memory that implementations were measured on.
+    pub fn release_measuring_memory(&self) {
+        *self.measuring_memory.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn fastest(
+        &self,
+        candidates: &mut [Implementation],
+        operands: impl Iterator<Item = (usize, usize)>,
+    ) -> Result<usize, String> {
+        if candidates.len() == 1 {
+            return Ok(0);
+        }
+        let operands: Vec<(usize, usize)> = operands.collect();
+        let scratch = operands.iter().map(|(position, _)| position + 1).max().unwrap_or(0);
+        let mut addresses = Operands::new(Tile::WHOLE);
+        let mut bytes = 0;
+        for &(position, size) in &operands {
+            addresses.set_address(position, bytes as u64);
+            bytes += size.next_multiple_of(ALIGNMENT);
+        }
+        addresses.set_address(scratch, bytes as u64);
+        bytes += candidates.iter().map(|candidate| candidate.scratch_bytes).max().unwrap_or(0);
+        let mut memory = self.measuring_memory.lock().unwrap_or_else(PoisonError::into_inner);
+        if memory.as_ref().is_none_or(|memory| memory.bytes() < bytes) {
+            *memory = None;
+            *memory = Some(Memory::filled(&self.gpu, bytes, 0x3c)?);
+        }
+        let base = memory.as_ref().map_or(0, Memory::address);
+        for position in operands.iter().map(|&(position, _)| position).chain([scratch]) {
+            addresses.set_address(position, base + addresses.address(position));
+        }
+        let events = [Event::new(&self.gpu)?, Event::new(&self.gpu)?];
+        let mut times = vec![u64::MAX; candidates.len()];
+        let mut failure = String::new();
+        for (candidate, best) in candidates.iter_mut().zip(&mut times) {
+            for run in 0..=TIMED_RUNS {
+                let measured = self.measure(candidate, &addresses, scratch, &events);
+                match measured {
+                    // The first run loads the kernel.
+                    Ok(_) if run == 0 => {}
+                    Ok(time) => *best = time.min(*best),
+                    Err(reason) => {
+                        failure = reason;
+                        break;
+                    }
+                }
+            }
+        }
+        let fastest = (0..times.len()).min_by_key(|&candidate| times[candidate]);
+        fastest.filter(|&candidate| times[candidate] < u64::MAX).ok_or(failure)
+    }
+
+    /// Nanoseconds of one run.
+    fn measure(
+        &self,
+        candidate: &mut Implementation,
+        addresses: &Operands<'_>,
+        scratch: usize,
+        events: &[Event; 2],
+    ) -> Result<u64, String> {
+        events[0].record(false)?;
+        candidate.calls.iter_mut().try_for_each(|call| call.enqueue(addresses, scratch))?;
+        events[1].record(false)?;
+        self.gpu.wait()?;
+        events[1].since(&events[0])
+    }
+}
