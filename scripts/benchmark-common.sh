@@ -4,7 +4,7 @@
 # titles behind `==`, commands behind `$`. docs/benchmarks/README.md says where it goes and how the pages
 # are made of it.
 
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 if [ "${FEATURES:-}" = all ]; then
     cargo build --release --locked -q -p stratus
 else

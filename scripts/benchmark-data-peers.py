@@ -1,10 +1,12 @@
-"""What others make of a folder of JPEG files, one core: libjpeg-turbo decoding them whole, and torchvision's pipeline for ImageNet.
+"""Measures peers of the data pipeline on a folder of JPEG files, on one core: libjpeg-turbo, which decodes
+whole images, and torchvision's pipeline for ImageNet.
 
     python scripts/benchmark-data-peers.py FOLDER [--rounds 5]
 
-FOLDER holds `<class>/<image>`. Prints a JSON line a round: images a second of each. The pipeline is ImageFolder, RandomResizedCrop(224), RandomHorizontalFlip,
-ToTensor, Normalize, as in torchvision's references/classification; libjpeg-turbo is called through its C library (Debian: libturbojpeg0) on
-files that are in memory, into RGB. Needs torch and torchvision.
+FOLDER holds `<class>/<image>`. Prints a JSON line per round, with images per second of each. The pipeline is
+that of torchvision's references/classification: ImageFolder, RandomResizedCrop(224), RandomHorizontalFlip,
+ToTensor, Normalize. libjpeg-turbo is called by its C library (Debian: libturbojpeg0) on files in memory, into
+RGB. Needs torch and torchvision.
 """
 import argparse
 import ctypes

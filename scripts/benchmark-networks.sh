@@ -24,7 +24,7 @@ for round in $(seq "${ROUNDS:-3}"); do
         for precision in ${PRECISIONS:-f32 bf16}; do
             show stratus bench kernels "$network" --rounds "${STEPS:-5}" --set data.name=synthetic \
                 --set data.synthetic.classes=1000 \
-                --set train.batch_size="$batch" --set train.precision=$precision
+                --set train.batch_size="$batch" --set train.precision="$precision"
         done
     done
 done

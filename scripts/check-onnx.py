@@ -1,10 +1,10 @@
-"""Compares what onnxruntime makes of exported networks with what the reference backend made of them.
+"""Compares the results of onnxruntime for exported networks with those of the reference backend.
 
     python scripts/check-onnx.py STRATUS FOLDER
 
-FOLDER is what the example `zoo_outputs` of stratus-onnx wrote: for each network a layer file, its weights, and images with
-the logits they give. Each is exported by the program STRATUS and run by onnxruntime, in a batch and image by image: the
-batch's size is open. Needs numpy and onnxruntime.
+FOLDER is written by the example `zoo_outputs` of stratus-onnx: for each network a layer file, its weights,
+and images with their logits. The program STRATUS exports each network, and onnxruntime runs it in a batch and
+image by image, as the batch size is dynamic. Needs numpy and onnxruntime.
 """
 import json
 import pathlib
@@ -36,16 +36,18 @@ def main(stratus, folder):
     options.log_severity_level = 3
     for case in cases:
         model, expected = case.with_suffix(".onnx"), safetensors(case.with_suffix(".expected"))
-        subprocess.run([stratus, "--quiet", "model", "export", case, "--weights", case.with_suffix(".safetensors"),
-                        "--onnx", model], check=True, stdout=subprocess.DEVNULL)
+        weights = case.with_suffix(".safetensors")
+        export = [stratus, "--quiet", "model", "export", case, "--weights", weights, "--onnx", model]
+        subprocess.run(export, check=True, stdout=subprocess.DEVNULL)
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         (images,), (logits,) = session.get_inputs(), session.get_outputs()
-        assert (images.name, images.shape[0], logits.name, logits.shape[0]) == ("input", "batch", "output", "batch")
+        assert (images.name, images.shape[0]) == ("input", "batch")
+        assert (logits.name, logits.shape[0]) == ("output", "batch")
         batch = session.run(["output"], {"input": expected["input"]})[0]
         single = np.concatenate([session.run(None, {"input": image[None]})[0] for image in expected["input"]])
         wanted = expected["output"]
         scale = np.abs(wanted).max()
-        assert scale > 1e-3, f"{case.stem}: logits of {scale} say nothing"
+        assert scale > 1e-3, f"{case.stem}: logits of {scale} are too small to compare"
         off = max(np.abs(found - wanted).max() for found in (batch, single)) / scale
         worst = max(worst, (case.stem, off), key=lambda entry: entry[1])
         if not off <= TOLERANCE:

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Exports every network of the zoo and compares what onnxruntime makes of it with what the reference backend made.
-# onnxruntime comes into .deps/onnx-check of this checkout: pinned wheels, checked by their hashes, without root.
+# Exports every network of the zoo, and compares the results of onnxruntime with those of the reference
+# backend. onnxruntime is installed into .deps/onnx-check of this checkout: from pinned wheels, checked by
+# their hashes, without root.
 #
-#   scripts/check-onnx.sh                fails where onnxruntime cannot be had
-#   scripts/check-onnx.sh --best-effort  says so and goes on; networks that disagree fail it all the same
+#   scripts/check-onnx.sh                fails if onnxruntime cannot be installed
+#   scripts/check-onnx.sh --best-effort  only says so; networks that disagree fail all the same
 set -euo pipefail
 # shellcheck source=scripts/deps-common.sh
 source "$(dirname "$0")/deps-common.sh"
@@ -33,7 +34,8 @@ cd "$root"
 target=${CARGO_TARGET_DIR-target}
 outputs=$target/onnx-check
 cargo=${CARGO-cargo}
-# As the tests are built, which `make test` has done: for a package alone, dependencies have other features, and all would be compiled again.
+# The whole workspace, as `make test` has built it: a single package would be compiled again, as its
+# dependencies have other features.
 "$cargo" test --quiet --locked --workspace --no-run
 rm -rf "$outputs"
 "$target/debug/examples/zoo_outputs" "$outputs"

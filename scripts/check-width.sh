@@ -3,8 +3,8 @@
 #
 #   scripts/check-width.sh [PATH…]      only files under these paths; the whole tree where none is named
 #
-# A column is a character, not a byte. Not checked: fixtures and snapshots of tests, fenced blocks of raw output in
-# docs/benchmarks/, rows of Markdown tables, and lines that only a long address makes too wide.
+# A column is a character, not a byte. Not checked: fixtures and snapshots of tests, fenced blocks of raw
+# output in docs/benchmarks/, rows of Markdown tables, and lines that only a long address makes too wide.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [[ ${1:-} != -* ]] || { sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 2; }

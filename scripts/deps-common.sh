@@ -1,7 +1,8 @@
 # shellcheck shell=bash
-# What the scripts share that fetch pinned wheels into .deps of this checkout; they source it, with their arguments.
+# Shared by the scripts that install pinned wheels into .deps of this checkout; they source it with their
+# arguments.
 #
-# It reads the one option, --best-effort. The script sets `consequence`: lines that say what it means where it gives up.
+# It reads the one option, --best-effort. A script sets `consequence`: lines that say what a failure means.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 script=$(basename "$0" .sh)
@@ -33,17 +34,18 @@ need_pip() {
     python3 -m pip --version >/dev/null 2>&1 || give_up "pip is missing for python3 (install python3-pip)"
 }
 
-make_work() { # sets `work`: a folder beside what is installed, gone when the script ends
+make_work() { # sets `work`: a temporary folder on the same file system, removed at exit
     mkdir -p "$root/.deps"
     work=$(mktemp -d "$root/.deps/install.XXXXXX")
     trap 'rm -rf "$work"' EXIT
 }
 
-pinned_pip() { # command argument…: takes wheels alone, and those alone whose hash is the pinned one
-    python3 -m pip "$1" --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: "${@:2}" >&2
+pinned_pip() { # command argument…: accepts only wheels with the pinned hash
+    python3 -m pip "$1" --quiet --disable-pip-version-check --no-deps --require-hashes \
+        --only-binary=:all: "${@:2}" >&2
 }
 
-unpack() { # wheel sha256 folder member=place…: checks the hash again by ourselves, and takes the members out
+unpack() { # wheel sha256 folder member=path…: checks the hash once more, and extracts the members
     python3 - "$@" <<'PYTHON' || give_up "the wheel is not what it should be"
 import hashlib, pathlib, sys, zipfile
 
@@ -53,17 +55,17 @@ if found != expected:
     sys.exit(f"deps: {wheel} has SHA-256 {found}, expected {expected}")
 with zipfile.ZipFile(wheel) as archive:
     names = set(archive.namelist())
-    for member, place in (pair.split("=") for pair in sys.argv[4:]):
+    for member, path in (pair.split("=") for pair in sys.argv[4:]):
         if member not in names:
             sys.exit(f"deps: the wheel has no {member}")
-        file = target / place
+        file = target / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(archive.read(member))
 PYTHON
     echo "$2" > "$3/installed"
 }
 
-install_as() { # folder target: what stands at the target is always whole
+install_as() { # folder target: moves it, so that the target is always complete
     rm -rf "$2"
     mv -T "$1" "$2"
 }

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Puts libjpeg-turbo into .deps/libjpeg of this checkout: the library out of a pinned wheel of Pillow, checked by its hash, without root. The library
-# needs the C library alone, so that it does not matter which Python the wheel is for: CPython 3.12's is taken.
+# Installs libjpeg-turbo into .deps/libjpeg of this checkout: from a pinned wheel of Pillow, checked by its
+# hash, without root. The library depends on the C library alone, so the wheel may be for any Python version.
 #
-#   scripts/deps-jpeg.sh                fails where it cannot
-#   scripts/deps-jpeg.sh --best-effort  says so and goes on: Stratus also runs with a system libjpeg-turbo, or without any
+#   scripts/deps-jpeg.sh                fails if it cannot
+#   scripts/deps-jpeg.sh --best-effort  only says so: Stratus also runs with a system libjpeg-turbo, or
+#                                       without any
 set -euo pipefail
 # shellcheck source=scripts/deps-common.sh
 source "$(dirname "$0")/deps-common.sh"
@@ -16,8 +17,9 @@ target=$root/.deps/libjpeg
 stamp=$target/installed
 
 consequence=(
-    "install libjpeg-turbo with your system's packages instead (Debian: libjpeg62-turbo; Ubuntu: libjpeg-turbo8;"
-    "Homebrew: jpeg-turbo; conda-forge: libjpeg-turbo). Without it JPEG files are decoded more slowly."
+    "install libjpeg-turbo with your system's packages instead (Debian: libjpeg62-turbo; Ubuntu:"
+    "libjpeg-turbo8; Homebrew: jpeg-turbo; conda-forge: libjpeg-turbo). Without it JPEG files are decoded"
+    "more slowly."
 )
 
 if [ "$(uname -s)" != Linux ] || [ "$(uname -m)" != x86_64 ]; then

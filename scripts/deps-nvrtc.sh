@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Puts NVRTC, the compiler of CUDA C, into .deps/nvrtc of this checkout: a pinned wheel, checked by its hash, without root. It needs no GPU: tests see with
-# it that our kernels for GPUs compile. Training on a GPU takes what is installed with the driver's CUDA instead, where that is there.
+# Installs NVRTC, the compiler of CUDA C, into .deps/nvrtc of this checkout: from a pinned wheel, checked by
+# its hash, without root. It needs no GPU: tests compile the GPU kernels with it. Training on a GPU prefers
+# the NVRTC of an installed CUDA.
 #
-#   scripts/deps-nvrtc.sh                fails where it cannot
-#   scripts/deps-nvrtc.sh --best-effort  says so and goes on
+#   scripts/deps-nvrtc.sh                fails if it cannot
+#   scripts/deps-nvrtc.sh --best-effort  only says so
 set -euo pipefail
 # shellcheck source=scripts/deps-common.sh
 source "$(dirname "$0")/deps-common.sh"
@@ -14,7 +15,7 @@ sha256=ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575
 target=$root/.deps/nvrtc
 stamp=$target/installed
 
-consequence=("Without it the tests do not see whether our kernels for GPUs compile. Nothing else misses it.")
+consequence=("Without it the tests do not compile the GPU kernels. Nothing else needs it here.")
 
 if [ "$(uname -s)" != Linux ] || [ "$(uname -m)" != x86_64 ]; then
     give_up "the pinned NVRTC is built for Linux on x86-64, and this is $(uname -s) on $(uname -m)"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Puts oneDNN into .deps/onednn of this checkout: a pinned wheel, checked by its hash, without root.
+# Installs oneDNN into .deps/onednn of this checkout: from a pinned wheel, checked by its hash, without root.
 #
-#   scripts/deps.sh                fails where it cannot
-#   scripts/deps.sh --best-effort  says so and goes on: Stratus also runs with a system oneDNN 3.x, or without any
+#   scripts/deps.sh                fails if it cannot
+#   scripts/deps.sh --best-effort  only says so: Stratus also runs with a system oneDNN 3.x, or without any
 set -euo pipefail
 # shellcheck source=scripts/deps-common.sh
 source "$(dirname "$0")/deps-common.sh"
@@ -23,7 +23,7 @@ has_gomp() {
     for file in /usr/lib*/libgomp.so.1 /usr/lib/*/libgomp.so.1; do
         if [ -e "$file" ]; then return; fi
     done
-    # Where gcc keeps it, if it does: the bare name comes back when it knows none.
+    # gcc prints the path of its own, or the bare name if it has none.
     case "$(gcc -print-file-name=libgomp.so.1 2>/dev/null)" in /*) return ;; esac
     return 1
 }
@@ -47,6 +47,7 @@ pinned_pip download --platform manylinux1_x86_64 --dest "$work" --requirement "$
 
 data=onednn_cpu_gomp-$version.data/data
 unpack "$work/$wheel" "$sha256" "$work/onednn" "$data/lib/libdnnl.so.3=lib/libdnnl.so.3" \
-    "$data/share/doc/onednn/LICENSE=LICENSE" "$data/share/doc/onednn/THIRD-PARTY-PROGRAMS=THIRD-PARTY-PROGRAMS"
+    "$data/share/doc/onednn/LICENSE=LICENSE" \
+    "$data/share/doc/onednn/THIRD-PARTY-PROGRAMS=THIRD-PARTY-PROGRAMS"
 install_as "$work/onednn" "$target"
 say "oneDNN is in .deps/onednn/lib"

@@ -1,29 +1,45 @@
 #!/usr/bin/env bash
-# Checks Stratus on a machine with an NVIDIA GPU that need not have a toolchain nor a network: with programs that were built elsewhere.
+# Checks Stratus on a machine with an NVIDIA GPU that needs neither a toolchain nor a network: the programs
+# are built elsewhere.
 #
-#   scripts/gpu-check.sh pack FOLDER       here: builds the programs, and our kernels' machine code where NVRTC is found, into FOLDER
-#   scripts/gpu-check.sh run FOLDER PART…  there: libraries digits half resume trace overhead warm_up checks networks compare; all of them where none is named
+#   scripts/gpu-check.sh pack FOLDER        builds the programs into FOLDER, and with NVRTC also the machine
+#                                           code of the kernels
+#   scripts/gpu-check.sh run FOLDER [PART…] runs the parts on the machine with the GPU; without PART:
+#       libraries digits half resume trace overhead warm_up checks networks compare
 #
-# `warm_up` has PyTorch compile its networks, which takes it minutes, beside what follows: `checks` (cases, tiles and parity at the same time) and
-# `networks` (ours alone, planned for the first time). `compare` waits for it, and then measures each network and its peers in turn.
-# `half` trains digits in f16. `sanitize` runs cases under compute-sanitizer, where the machine has it; it is only run where it is named.
-# `run` prints what each part printed and a short table at the end, and fails where a part failed. OUT names a folder for raw output.
-# NETWORKS='resnet50:256 …' (name:batch) and PRECISIONS='bf16 f16' say what is packed and measured; PEERS='eager compiled'; PARITY='on_a_gpu::vgg'.
+# `run` prints the output of each part, and a table at the end; it fails if a part failed.
+#
+#   libraries  what `stratus doctor` finds         digits    trains digits
+#   half       trains digits in f16                resume    kills a run and continues it: the same weights?
+#   trace      times against those of CUPTI        overhead  the cost of taking times
+#   warm_up    lets PyTorch compile its networks, which takes minutes, while the next parts run
+#   checks     cases, tiles and parity at the same time
+#   networks   the networks by Stratus alone, planned for the first time
+#   compare    waits for warm_up, then measures each network and its peers in turn
+#   sanitize   cases under compute-sanitizer; only when named
+#
+# Environment: NETWORKS='resnet50:256 …' (name:batch) and PRECISIONS='bf16 f16' are packed and measured;
+# PEERS='eager compiled'; PARITY='on_a_gpu::vgg'; OUT is a folder for raw output.
 set -uo pipefail
-cd "$(dirname "$0")/.."
 mode=${1:-} folder=${2:-}
-[ -n "$mode" ] && [ -n "$folder" ] || { sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2; }
+[ -n "$mode" ] && [ -n "$folder" ] || { sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0"; exit 2; }
 shift 2
+absolute() { # path: as seen from the caller's folder
+    case $1 in /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac
+}
+folder=$(absolute "$folder")
+[ -z "${OUT:-}" ] || OUT=$(absolute "$OUT")
+cd "$(dirname "$0")/.." || exit
 networks=${NETWORKS:-resnet50:256 resnet18:256 vgg11:128 alexnet:512 googlenet:256}
 precisions=${PRECISIONS:-bf16}
 
-built() { # crate test: builds a test program, and says where it is
+built() { # crate test: builds a test program and prints its path
     cargo test --release --locked -q -p "$1" --test "$2" --no-run --message-format=json |
         python3 -c 'import json, sys
 for line in sys.stdin:
-    made = json.loads(line)
-    if made.get("executable") and made["target"]["name"] == sys.argv[1]:
-        print(made["executable"])' "$2"
+    message = json.loads(line)
+    if message.get("executable") and message["target"]["name"] == sys.argv[1]:
+        print(message["executable"])' "$2"
 }
 
 pack() {
@@ -39,11 +55,12 @@ pack() {
             entries+=" $network:$precision"
         done
     done
-    STRATUS_KERNELS_OUT=$PWD/$folder/cache/kernels STRATUS_KERNELS_FOR=$entries cargo test --release --locked -q -p stratus-cuda --test compiles
+    STRATUS_KERNELS_OUT=$folder/cache/kernels STRATUS_KERNELS_FOR=$entries \
+        cargo test --release --locked -q -p stratus-cuda --test compiles
     du -sh "$folder"
 }
 
-# Python's wheels of NVIDIA's libraries, where the system has none.
+# Uses the libraries in NVIDIA's Python packages, unless STRATUS_CUDA names others.
 find_libraries() {
     [ -z "${STRATUS_CUDA:-}" ] || return 0
     STRATUS_CUDA=$(python3 - <<'P' 2>/dev/null
@@ -56,57 +73,65 @@ P
 }
 
 table=()
-part() { # name command…: runs it, and notes how it ended and how long it took
-    local name=$1 begun=$SECONDS rc
+part() { # name command…: runs it, and adds its status and time to the table
+    local name=$1 begun=$SECONDS rc status=ok
     shift
     echo "## $name"
     "$@" 2>&1
     rc=$?
-    table+=("$(printf '%-24s %-10s %5d s' "$name" "$([ $rc = 0 ] && echo ok || echo "failed $rc")" $((SECONDS - begun)))")
+    [ $rc = 0 ] || status="failed $rc"
+    table+=("$(printf '%-24s %-10s %5d s' "$name" "$status" $((SECONDS - begun)))")
     return 0
 }
 
-measured() { # network batch precision: whole steps and each kernel; the raw numbers go to OUT
+measure() { # network batch precision: whole steps and each kernel; the raw numbers go to OUT
     synthetic kernels "$1" "$2" "$3" --rounds 3 --json >"$out/$1-$3.json" || return 1
     python3 - "$out/$1-$3.json" <<'P'
 import json, sys
 floor = json.load(open(sys.argv[1]))
 planned, taken = floor.get("device_bytes", [1, 1])
-print(f"{floor['network']} {floor['precision']} batch {floor['batch']}: {1e3 * floor['step_s']:.2f} ms a step, "
+print(f"{floor['network']} {floor['precision']} batch {floor['batch']}: "
+      f"{1e3 * floor['step_s']:.2f} ms a step, "
       f"{floor['images_per_second']:.0f} images/s; kernels alone {1e3 * floor['floor_s']:.2f} ms; "
       f"memory planned {planned >> 20} MiB, taken {taken >> 20} MiB ({100 * (taken / planned - 1):+.2f} %)")
 kinds = {}
 for kernel in floor["kernels"]:
     kind = kinds.setdefault(kernel["kernel"], [0, 0.0, 0.0, 0, 0])
-    for position, value in enumerate([1, kernel["within_s"], kernel["alone_s"], kernel["flops"], kernel["bytes"]]):
+    values = [1, kernel["within_s"], kernel["alone_s"], kernel["flops"], kernel["bytes"]]
+    for position, value in enumerate(values):
         kind[position] += value
 for name, (count, within, alone, flops, size) in sorted(kinds.items(), key=lambda kind: -kind[1][1])[:14]:
-    print(f"  {name:34} {count:4} {1e3 * within:9.3f} ms within {1e3 * alone:9.3f} alone {flops / within / 1e12:7.1f} TFLOP/s {size / within / 1e9:7.0f} GB/s")
+    print(f"  {name:34} {count:4} {1e3 * within:9.3f} ms within {1e3 * alone:9.3f} alone "
+          f"{flops / within / 1e12:7.1f} TFLOP/s {size / within / 1e9:7.0f} GB/s")
 P
 }
 
 digits() {
-    "$folder/stratus" train digits --set train.device=cuda --set train.epochs="${EPOCHS:-50}" --out "$out/digits"
+    "$folder/stratus" train digits --set train.device=cuda --set train.epochs="${EPOCHS:-50}" \
+        --out "$out/digits"
 }
 
-half() { # the scale that was found, and how many iterations that took, stand in the table
-    "$folder/stratus" train digits --set train.device=cuda --set train.precision=f16 --set train.epochs=5 --out "$out/half"
+half() { # the printed table has the loss scale that was found, and the iterations that took
+    "$folder/stratus" train digits --set train.device=cuda --set train.precision=f16 --set train.epochs=5 \
+        --out "$out/half"
 }
 
-sanitize() { # memory that is read or written where it should not be, or before it is; one after the other, as far as the time goes
+sanitize() { # invalid and uninitialised accesses, and races; 90 seconds for each kind of case
     command -v compute-sanitizer || return 1
     local failed=0 tool cases
+    local all="loss_scale scaled softmax normalise_pixels batch_norm_gradients conv2d_backward_weights"
     for tool in memcheck initcheck racecheck; do
-        for cases in ${SANITIZE:-loss_scale scaled softmax normalise_pixels batch_norm_gradients conv2d_backward_weights}; do
+        for cases in ${SANITIZE:-$all}; do
             echo "== $tool $cases"
             timeout 90 compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 3 \
-                "$folder/stratus" bench verify "$cases" --set train.device=cuda --set train.tf32=false || failed=1
+                "$folder/stratus" bench verify "$cases" --set train.device=cuda --set train.tf32=false \
+                || failed=1
         done
     done
     return $failed
 }
 
-resume() { # killed in its midst and continued, against not: the weights must be the same to the bit
+resume() { # a run that was killed and continued must end with the bits of one that was not
     local settings=(--set train.device=cuda --set train.epochs=20) pid sums
     "$folder/stratus" train digits "${settings[@]}" --out "$out/whole" >/dev/null 2>&1 || return 1
     "$folder/stratus" train digits "${settings[@]}" --out "$out/killed" >/dev/null 2>&1 &
@@ -126,11 +151,13 @@ for run in sys.argv[1:]:
 }
 
 synthetic() { # command network batch precision argument…
-    "$folder/stratus" bench "$1" "$2" --set train.device=cuda --set data.name=synthetic --set data.synthetic.classes=1000 \
-        --set data.synthetic.images="$3" --set data.synthetic.validation_images=1 --set train.batch_size="$3" --set train.precision="$4" "${@:5}"
+    "$folder/stratus" bench "$1" "$2" --set train.device=cuda --set data.name=synthetic \
+        --set data.synthetic.classes=1000 --set data.synthetic.images="$3" \
+        --set data.synthetic.validation_images=1 --set train.batch_size="$3" \
+        --set train.precision="$4" "${@:5}"
 }
 
-awaited() { # process log: its exit status, and what it printed
+await() { # process log: waits for it; prints its log, and has its exit status
     wait "$1"
     local rc=$?
     cat "$2"
@@ -138,27 +165,32 @@ awaited() { # process log: its exit status, and what it printed
 }
 
 peers() { # network:batch precision
-    python3 scripts/gpu-peers.py --networks "$1" --modes "${PEERS:-eager compiled}" --precisions "$2" 2>/dev/null | tee -a "$out/peers.jsonl"
+    python3 scripts/gpu-peers.py --networks "$1" --modes "${PEERS:-eager compiled}" --precisions "$2" \
+        2>/dev/null | tee -a "$out/peers.jsonl"
 }
 
-warm_up() { # what is compiled is kept on disk
+warm_up() { # PyTorch caches compiled networks on disk
     case ${PEERS:-eager compiled} in *compiled*) ;; *) return ;; esac
     for network in $networks; do
-        timeout 240 python3 scripts/gpu-peers.py --networks "$network" --modes compiled --precisions "$precisions" --steps 1 >/dev/null 2>&1 &
+        timeout 240 python3 scripts/gpu-peers.py --networks "$network" --modes compiled \
+            --precisions "$precisions" --steps 1 >/dev/null 2>&1 &
     done
 }
 
 run() {
     find_libraries
     out=${OUT:-$(mktemp -d)}
-    folder=$(realpath "$folder")
+    mkdir -p "$out"
     export STRATUS_CACHE=$folder/cache STRATUS_EXPECT_GPU=1 RUST_BACKTRACE=0
     checks=()
     [ $# -gt 0 ] || set -- libraries digits half resume trace overhead warm_up checks networks compare
     for name; do
         case $name in
         libraries) part "$name" "$folder/stratus" doctor --no-measure ;;
-        cases) part "$name" timeout 120 "$folder/stratus" bench verify --set train.device=cuda --set train.tf32=false ;;
+        cases)
+            part "$name" timeout 120 "$folder/stratus" bench verify --set train.device=cuda \
+                --set train.tf32=false
+            ;;
         parity) part "$name" timeout 240 "$folder/parity" "${PARITY:-on_a_gpu}" --test-threads 4 ;;
         tiles) part "$name" timeout 120 "$folder/oracle" on_a_gpu ;;
         half) part "$name" half ;;
@@ -174,7 +206,7 @@ run() {
                 checks+=("$check:$!")
             done
             for check in "${checks[@]}"; do
-                part "${check%:*}" awaited "${check#*:}" "$out/${check%:*}.log"
+                part "${check%:*}" await "${check#*:}" "$out/${check%:*}.log"
             done
             ;;
         compare)
@@ -182,7 +214,7 @@ run() {
             echo "## peers are compiled after $SECONDS s"
             for network in $networks; do
                 for precision in $precisions; do
-                    part "$network $precision" measured "${network%:*}" "${network#*:}" "$precision"
+                    part "$network $precision" measure "${network%:*}" "${network#*:}" "$precision"
                     part "$network peers" peers "$network" "$precision"
                 done
             done
@@ -190,7 +222,7 @@ run() {
         networks)
             for network in $networks; do
                 for precision in $precisions; do
-                    part "$network $precision" measured "${network%:*}" "${network#*:}" "$precision"
+                    part "$network $precision" measure "${network%:*}" "${network#*:}" "$precision"
                 done
             done
             ;;

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Training steps of PyTorch on a GPU: what Stratus is measured against there.
+"""Measures training steps of PyTorch on a GPU, to compare Stratus with.
 
-A step is forward under autocast, loss, backward, update by SGD with momentum (fused, gradients set to none), and reading the loss; in f16 the loss is
-scaled by `GradScaler`. The batch lies on the device; maps and weights lie channels last; cuDNN measures its algorithms first. `compiled` has the model
-compiled as a whole.
+A step is forward under autocast, loss, backward, update by SGD with momentum (fused, gradients set to none),
+and reading the loss; in f16 the loss is scaled by `GradScaler`. The batch is on the device, memory is
+channels last, and cuDNN measures its algorithms first. The mode `compiled` compiles the whole model.
 
     python3 scripts/gpu-peers.py --networks 'resnet50:256 alexnet:512' --modes 'eager compiled'
 
-Prints one JSON line for each: the median seconds of a step.
+Prints a JSON line for each network, mode and precision, with the median milliseconds of a step.
 """
 import argparse
 import json
@@ -17,7 +17,7 @@ import time
 import torch
 import torchvision
 
-# What autocast computes in; in f32 there is none.
+# The precisions of autocast, which f32 goes without.
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 ARGUMENTS = {"googlenet": {"aux_logits": False, "init_weights": False}}
 
@@ -37,7 +37,7 @@ def measure(network, batch, mode, precision, steps):
         optimiser.zero_grad(set_to_none=True)
         with torch.autocast("cuda", dtype=DTYPES.get(precision), enabled=precision in DTYPES):
             loss = criterion(run(x), y)
-        # Where it is not enabled, nothing is scaled.
+        # Does nothing where it is not enabled.
         scaler.scale(loss).backward()
         scaler.step(optimiser)
         scaler.update()
@@ -56,14 +56,15 @@ def measure(network, batch, mode, precision, steps):
         times.append(time.perf_counter() - begun)
     seconds = statistics.median(times)
     return {
-        "peer": f"pytorch {torch.__version__} {mode}", "network": network, "precision": precision, "batch": batch,
-        "step_ms": round(1e3 * seconds, 3), "images_per_s": round(batch / seconds, 1), "warm_up_s": round(warm, 1),
-        "peak_mib": torch.cuda.max_memory_allocated() >> 20,
+        "peer": f"pytorch {torch.__version__} {mode}", "network": network, "precision": precision,
+        "batch": batch, "step_ms": round(1e3 * seconds, 3), "images_per_s": round(batch / seconds, 1),
+        "warm_up_s": round(warm, 1), "peak_mib": torch.cuda.max_memory_allocated() >> 20,
     }
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     parser.add_argument("--networks", default="resnet50:256 resnet18:256 vgg11:128 alexnet:512 googlenet:256")
     parser.add_argument("--modes", default="eager compiled")
     parser.add_argument("--precisions", default="bf16")

@@ -1,15 +1,20 @@
 #!/usr/bin/env bash
-# A real OpenStack Swift on this machine for the tests of stratus-store, which by its middleware `s3api` is an S3 server too.
+# A real OpenStack Swift on this machine for the tests of stratus-store. By its middleware `s3api` it is an
+# S3 server too.
 #
-#   store-servers.sh install          brings Swift, memcached and sshd from Debian, where they are missing (as root)
-#   store-servers.sh start FOLDER     a node with its data in FOLDER, on 127.0.0.1 alone; FOLDER/port is then the port of its proxy.
-#                                     What is already running is left alone, so that a proxy that was killed comes back at its port
-#   store-servers.sh stop FOLDER      ends it
+#   store-servers.sh install        installs Swift, memcached and sshd from Debian's packages (as root)
+#   store-servers.sh start FOLDER   starts a node on 127.0.0.1 with its data in FOLDER. FOLDER/port is the
+#                                   port of its proxy. Servers that already run go on, so that a proxy
+#                                   that was killed comes back at its port
+#   store-servers.sh stop FOLDER    ends it
 #
 # Account `test`, user `test:tester`, key `testing`, as in Swift's own examples.
 set -euo pipefail
 
-programs=(swift-proxy-server swift-account-server swift-container-server swift-object-server swift-ring-builder memcached)
+programs=(
+  swift-proxy-server swift-account-server swift-container-server swift-object-server swift-ring-builder
+  memcached
+)
 servers=(account container object proxy)
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -27,11 +32,12 @@ install() {
     return
   fi
   if [ "$(id -u)" != 0 ] || ! command -v apt-get > /dev/null; then
-    echo "store-servers: missing: $missing; install Debian's swift-proxy swift-account swift-container swift-object memcached" \
-      "openssh-server openssh-client as root, or go without: make test-all STORE_SERVERS=none" >&2
+    echo "store-servers: missing: $missing; install Debian's swift-proxy swift-account swift-container" \
+      "swift-object memcached openssh-server openssh-client as root, or go without:" \
+      "make test-all STORE_SERVERS=none" >&2
     exit 1
   fi
-  # None of their services is to run on its own: Debian asks this program before it starts one.
+  # Services must not start on installation: Debian asks this program first.
   if [ ! -e /usr/sbin/policy-rc.d ]; then
     trap 'rm -f /usr/sbin/policy-rc.d' EXIT
     printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d
@@ -40,12 +46,14 @@ install() {
   apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
     swift-proxy swift-account swift-container swift-object memcached openssh-server openssh-client > /dev/null
-  # Nor when the machine is started the next time, where it was not there before.
+  # Nor on the next boot, unless they were installed before.
   if command -v systemctl > /dev/null; then
     case $missing in *sshd*) systemctl disable ssh > /dev/null 2>&1 || true ;; esac
     case $missing in *memcached*) systemctl disable memcached > /dev/null 2>&1 || true ;; esac
     case $missing in
-      *swift-*) systemctl disable swift-proxy swift-account swift-container swift-object > /dev/null 2>&1 || true ;;
+      *swift-*)
+        systemctl disable swift-proxy swift-account swift-container swift-object > /dev/null 2>&1 || true
+        ;;
     esac
   fi
 }
@@ -61,11 +69,10 @@ PYTHON
 }
 
 configure() {
-  local folder=$1 user server port account container object proxy memcached
+  local folder=$1 user server port account container object proxy memcached pipeline
   user=$(id -un)
   mkdir -p "$folder/devices/d1" "$folder/run" "$folder/log"
-  read -r account container object proxy memcached <<< "$(free_ports 5)"
-  # Lists come in short pages, so that tests see several.
+  # Short pages of listings, so that tests meet several.
   cat > "$folder/swift.conf" <<CONF
 [swift-hash]
 swift_hash_path_suffix = stratus
@@ -73,6 +80,8 @@ swift_hash_path_prefix = stratus
 [swift-constraints]
 container_listing_limit = 100
 CONF
+  # shellcheck disable=SC2034 # by indirection, as ${!server}
+  read -r account container object proxy memcached <<< "$(free_ports 5)"
   for server in account container object; do
     port=${!server}
     # One zone, one replica: 2^4 partitions.
@@ -99,6 +108,8 @@ pipeline = $server-server
 use = egg:swift#$server
 CONF
   done
+  pipeline="catch_errors gatekeeper healthcheck cache listing_formats bulk s3api tempauth"
+  pipeline+=" copy slo dlo proxy-server"
   cat > "$folder/proxy.conf" <<CONF
 [DEFAULT]
 bind_ip = 127.0.0.1
@@ -109,7 +120,7 @@ swift_dir = $folder
 log_address = /dev/null
 
 [pipeline:main]
-pipeline = catch_errors gatekeeper healthcheck cache listing_formats bulk s3api tempauth copy slo dlo proxy-server
+pipeline = $pipeline
 
 [app:proxy-server]
 use = egg:swift#proxy
@@ -150,7 +161,7 @@ running() {
   [ -f "$1" ] && kill -0 "$(cat "$1")" 2> /dev/null
 }
 
-# What runs must not hold the caller's streams: whoever reads them to their end would wait for it.
+# Servers must not inherit the caller's streams: a reader would wait for their end.
 launch() {
   local folder=$1 name=$2
   shift 2
@@ -159,11 +170,11 @@ launch() {
   echo $! > "$folder/run/$name.pid"
 }
 
-# Whether all servers do: the proxy alone answers with 503 while those behind it start.
+# Whether all servers answer: the proxy alone answers with 503 while the others start.
 answers() {
   local folder=$1 ports
   ports=$(sed -n 's/^bind_port = //p' "$folder"/*.conf)
-  # shellcheck disable=SC2086 # one word a port
+  # shellcheck disable=SC2086 # a word per port
   python3 - "$(cat "$folder/port")" "$(cat "$folder/memcached.port")" $ports 2> /dev/null <<'PYTHON'
 import socket, sys, urllib.request
 for port in sys.argv[1:]:
@@ -202,5 +213,5 @@ case "${1-} $#" in
   'install 1') install ;;
   'start 2') mkdir -p "$2" && start "$(cd "$2" && pwd)" ;;
   'stop 2') stop "$2" ;;
-  *) sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+  *) sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac
