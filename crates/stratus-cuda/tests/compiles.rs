@@ -7,9 +7,9 @@ mod common;
 
 use common::tiles_for;
 use std::path::PathBuf;
+use stratus_conformance::{Case, cases};
 use stratus_cuda::Cuda;
 use stratus_engine::backend::step_key;
-use stratus_engine::cases::{self, Case};
 use stratus_engine::differentiate::differentiate;
 use stratus_engine::fuse::fuse_as;
 use stratus_engine::lower::lower;

@@ -7,8 +7,6 @@ mod common;
 
 use common::kernels;
 use stratus_cuda::Cuda;
-use stratus_engine::cases::{self};
-use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::{Choices, Precision};
 use stratus_graph::ops::Conv2d;
 
@@ -17,8 +15,8 @@ fn check(conv: Conv2d, batch: usize, size: [usize; 2], multiprocessors: usize) {
     let cuda = Cuda::emulated_with(multiprocessors as u32, false).unwrap();
     for case in kernels(conv, batch, size) {
         for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
-            let got = cases::run(&cuda, &case, precision, Choices::default()).unwrap();
-            let expected = cases::run(&ReferenceBackend, &case, precision, Choices::default()).unwrap();
+            let got = case.run(&cuda, precision, Choices::default()).unwrap();
+            let expected = case.expected(precision).unwrap();
             case.compare(precision, &expected, &got).unwrap();
         }
     }

@@ -4,9 +4,9 @@
 
 mod common;
 
-use common::{by_name, compare_by_name, emulated, kernels, reference};
+use common::{by_name, compare_by_name, emulated, kernels};
+use stratus_conformance::{Case, cases};
 use stratus_cuda::Cuda;
-use stratus_engine::cases::{self, Case};
 use stratus_engine::{Kernel, Precision};
 use stratus_graph::ops::Conv2d;
 
@@ -14,7 +14,7 @@ const TILES: [&str; 5] = ["128x128", "128x64", "64x64", "128x32", "32x128"];
 
 /// Runs a case by every tile, on a number of multiprocessors.
 fn check(case: &Case, multiprocessors: u32) {
-    let (orders, expected) = (emulated(multiprocessors), reference(case, Precision::F32));
+    let (orders, expected) = (emulated(multiprocessors), case.expected(Precision::F32).unwrap());
     for tile in TILES {
         let name = format!("stratus:f32:{tile}");
         let compared = compare_by_name(case, Precision::F32, &name, &expected, &orders);
@@ -69,10 +69,10 @@ fn long_sums_are_exact() {
     let weights = kernels(Conv2d::new(16, 32, 3, 1, 1), 4, [32, 32]);
     let cuda = Cuda::emulated_with(1, false).unwrap();
     for case in [&forward[0], &forward[1], &weights[2]] {
-        let expected = reference(case, Precision::F32);
+        let expected = case.expected(Precision::F32).unwrap();
         for tile in TILES {
             let choices = by_name(case, Precision::F32, &format!("stratus:f32:{tile}"), &cuda);
-            let got = cases::run(&cuda, case, Precision::F32, choices).unwrap();
+            let got = case.run(&cuda, Precision::F32, choices).unwrap();
             let squares = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>();
             let norm = squares(&mut expected[0].iter().copied());
             let error = squares(&mut got[0].iter().zip(&expected[0]).map(|(got, expected)| got - expected));

@@ -5,9 +5,9 @@
 
 mod common;
 
-use common::{compare_by_name, emulated, reference};
+use common::{compare_by_name, emulated};
+use stratus_conformance::{Case, Class, Fill, Operand};
 use stratus_cuda::Cuda;
-use stratus_engine::cases::{self, Case, Class, Fill, Operand};
 use stratus_engine::ops::{Conv2dBackwardWeights, Conv2dForward};
 use stratus_engine::{Choices, Kernel, Precision, Role};
 use stratus_graph::ops::Conv2d;
@@ -51,7 +51,7 @@ fn compare(case: &Case, split: &str, multiprocessors: u32) {
     let name = format!("stratus:first:{split}");
     let orders = emulated(multiprocessors);
     for precision in PRECISIONS {
-        let compared = compare_by_name(case, precision, &name, &reference(case, precision), &orders);
+        let compared = compare_by_name(case, precision, &name, &case.expected(precision).unwrap(), &orders);
         compared.unwrap_or_else(|error| panic!("{precision} {name} `{}`: {error}", case.name));
     }
 }
@@ -126,7 +126,7 @@ fn what_is_not_a_number_passes_the_rectifier() {
     forward.inputs[2].fill = Fill::Uniform { low: f32::NAN, high: f32::NAN };
     let cuda = Cuda::emulated().unwrap();
     for precision in PRECISIONS {
-        let got = cases::run(&cuda, &forward, precision, Choices::default()).unwrap();
+        let got = forward.run(&cuda, precision, Choices::default()).unwrap();
         assert!(got.iter().flatten().all(|y| y.is_nan()), "{precision}");
     }
     assert!(Cuda::launched_in_emulation().contains(&("conv_first", "conv_first".to_owned())));

@@ -7,13 +7,13 @@
 
 mod common;
 
-use common::{compare_by_name, emulated, reference, same_bits, tiles_for};
+use common::{compare_by_name, emulated, tiles_for};
 use std::collections::BTreeSet;
+use stratus_conformance::{Case, Suite, cases};
 use stratus_cuda::{Cuda, Settings};
 use stratus_engine::backend::Backend;
-use stratus_engine::cases::{self, Case};
 use stratus_engine::ops::KernelSpec;
-use stratus_engine::{Choices, EngineError, Kernel, Precision};
+use stratus_engine::{Kernel, Precision};
 
 /// The restriction of cases.
 fn filter() -> Option<String> {
@@ -33,21 +33,12 @@ fn compare_all(precision: Precision, multiprocessors: u32) {
 }
 
 fn compare_some(precision: Precision, multiprocessors: u32, wanted: impl FnMut(&Case) -> bool) {
-    let orders = [false, true].map(|backwards| Cuda::emulated_with(multiprocessors, backwards).unwrap());
-    let mut failures = Vec::new();
-    for case in cases_of(precision).into_iter().filter(wanted) {
-        let [got, again] =
-            orders.each_ref().map(|cuda| cases::run(cuda, &case, precision, Choices::default()));
-        let failure = match got {
-            Ok(got) => {
-                let expected = reference(&case, precision);
-                case.compare(precision, &expected, &got).and_then(|()| same_bits(&got, again)).err()
-            }
-            Err(error) => Some(error.to_string()),
-        };
-        failures.extend(failure.map(|failure| format!("{precision} `{}`: {failure}", case.name)));
+    let [forwards, backwards] = emulated(multiprocessors);
+    let cases: Vec<Case> = cases_of(precision).into_iter().filter(wanted).collect();
+    if cases.is_empty() {
+        return eprintln!("SKIPPED: CASES leaves none in {precision}");
     }
-    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+    Suite::new(&forwards).same_bits_as(&backwards).run(precision, &cases).assert_passed();
 }
 
 #[test]
@@ -102,7 +93,7 @@ fn compare_tiles(orders: &[Cuda; 2], cases: &[Case], precision: Precision) {
     let capability = if hopper { 90 } else { 80 };
     let mut failures = Vec::new();
     for case in cases {
-        let expected = reference(case, precision);
+        let expected = case.expected(precision).unwrap();
         for tile in tiles_for(case, capability) {
             let name = format!("stratus:{tile}");
             let failure = compare_by_name(case, precision, &name, &expected, orders).err();
@@ -188,14 +179,8 @@ fn tensor_cores_take_taps_of_channels_together() {
 #[test]
 fn double_precision_is_refused() {
     let cuda = Cuda::emulated().unwrap();
-    let mut failures = Vec::new();
-    for case in cases_of(Precision::F64) {
-        let result = cases::run(&cuda, &case, Precision::F64, Choices::default());
-        if !matches!(result, Err(EngineError::Unsupported { .. })) {
-            failures.push(format!("`{}`: {:?}", case.name, result.err()));
-        }
-    }
-    assert!(failures.is_empty(), "{} are not refused:\n{}", failures.len(), failures.join("\n"));
+    let suite = Suite::new(&cuda).refusing(|_, _| Some(""));
+    suite.run(Precision::F64, &cases_of(Precision::F64)).assert_passed();
 }
 
 /// Kernels that no case reaches, sums of tiles and changes of layout: unit tests cover them.

@@ -7,7 +7,6 @@
 
 pub mod backend;
 pub mod buffer;
-pub mod cases;
 pub mod clock;
 pub mod device;
 pub mod differentiate;

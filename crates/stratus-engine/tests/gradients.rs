@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Checked, HYPER, Probe, branches, check_gradient, digits, fuse, inception, numbers, residual};
-use stratus_engine::cases::{self, Case, Fill};
+use stratus_conformance::{Case, Fill, cases};
 use stratus_engine::differentiate::differentiate;
 use stratus_engine::lower::lower;
 use stratus_engine::ops::{
@@ -295,13 +295,13 @@ fn fusion_changes_neither_loss_nor_gradients() {
         assert!((a - b).abs() < 1e-13, "{a} {b}");
         for name in differentiated(&plain) {
             let gradient = format!("{name}:gradient");
-            cases::compare(&plain.read(&gradient), &fused.read(&gradient), 1e-12)
+            stratus_conformance::compare(&plain.read(&gradient), &fused.read(&gradient), 1e-12)
                 .unwrap_or_else(|problem| panic!("{gradient}: {problem}"));
         }
         let statistics = |name: &&String| name.ends_with("running_mean") || name.ends_with("running_var");
         let names: Vec<String> = graph.parameters.iter().map(|parameter| parameter.name.clone()).collect();
         for name in names.iter().filter(statistics) {
-            cases::compare(&plain.read(name), &fused.read(name), 1e-13).unwrap();
+            stratus_conformance::compare(&plain.read(name), &fused.read(name), 1e-13).unwrap();
         }
     }
 }
@@ -408,11 +408,11 @@ fn a_stem_changes_neither_loss_nor_gradients() {
         assert!((plain.loss() - fused.loss()).abs() < 1e-12);
         for name in differentiated(&plain) {
             let gradient = format!("{name}:gradient");
-            cases::compare(&plain.read(&gradient), &fused.read(&gradient), 1e-11)
+            stratus_conformance::compare(&plain.read(&gradient), &fused.read(&gradient), 1e-11)
                 .unwrap_or_else(|problem| panic!("{gradient}: {problem}"));
         }
         for name in ["layer1.1.running_mean", "layer1.1.running_var"] {
-            cases::compare(&plain.read(name), &fused.read(name), 1e-12).unwrap();
+            stratus_conformance::compare(&plain.read(name), &fused.read(name), 1e-12).unwrap();
         }
         let mut checked = Checked::default();
         for name in differentiated(&fused) {

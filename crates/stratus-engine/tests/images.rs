@@ -14,7 +14,7 @@ use stratus_engine::program::{Layer, Mode};
 use stratus_engine::recompute::{AGAIN_SUFFIX, recompute};
 use stratus_engine::tile::tile;
 use stratus_engine::update::update;
-use stratus_engine::{DType, EngineError, Phase, Precision, Program, Role, cases};
+use stratus_engine::{DType, EngineError, Phase, Precision, Program, Role};
 use stratus_graph::Graph;
 
 const BATCH: usize = 12;
@@ -138,7 +138,8 @@ fn in_tiles_the_pixels_of_a_tile_are_converted_with_it() {
             counts.push(tiled.tiles(0));
             // Other tiles add up in another order.
             for ((name, got), (_, expected)) in results(&tiled).iter().zip(&results(&whole)) {
-                cases::compare(expected, got, 1e-12).unwrap_or_else(|problem| panic!("{name}: {problem}"));
+                stratus_conformance::compare(expected, got, 1e-12)
+                    .unwrap_or_else(|problem| panic!("{name}: {problem}"));
             }
             // Behind it the whole batch is converted before the first tile.
             let behind = bytes(&whole);

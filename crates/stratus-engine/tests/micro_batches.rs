@@ -12,7 +12,7 @@ use stratus_engine::program::Mode;
 use stratus_engine::recompute::recompute;
 use stratus_engine::tile::tile;
 use stratus_engine::update::update;
-use stratus_engine::{Phase, Precision, Program, Role, cases};
+use stratus_engine::{Phase, Precision, Program, Role};
 use stratus_graph::{Graph, layer_file};
 
 const BATCH: usize = 12;
@@ -89,7 +89,7 @@ fn gradients(program: &Program) -> Vec<String> {
 }
 
 fn expect_near(expected: &[f64], got: &[f64], what: &str) {
-    cases::compare(expected, got, 1e-12).unwrap_or_else(|problem| panic!("{what}: {problem}"));
+    stratus_conformance::compare(expected, got, 1e-12).unwrap_or_else(|problem| panic!("{what}: {problem}"));
 }
 
 /// Masks too: they are drawn for a sample of the batch, whatever part it is in.

@@ -119,7 +119,7 @@ fn what_is_made_again_runs_in_tiles_too() {
         let tiled = tile(&less, 5_000, 1).unwrap();
         assert!(!tiled.sections.is_empty());
         for ((name, expected), (_, got)) in results(&whole).iter().zip(results(&tiled)) {
-            stratus_engine::cases::compare(expected, &got, 1e-12)
+            stratus_conformance::compare(expected, &got, 1e-12)
                 .unwrap_or_else(|problem| panic!("{} {name}: {problem}", graph.name));
         }
     }

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::HashSet;
+use stratus_conformance::{Case, cases};
 use stratus_engine::backend::PrepareRequest;
-use stratus_engine::cases::{self, Case};
 use stratus_engine::ops::{
     Adaptive, AdaptiveUpdate, Averages, LrnForward, MIXED, SgdUpdate, SoftmaxCrossEntropy, WHOLE_SHARE,
 };
@@ -19,7 +19,7 @@ use stratus_graph::ops::{Conv2d, LocalResponseNorm};
 const PRECISIONS: [Precision; 4] = [Precision::F32, Precision::Bf16, Precision::F16, Precision::F64];
 
 fn run(case: &Case, precision: Precision) -> Vec<Vec<f64>> {
-    cases::run(&ReferenceBackend, case, precision, Choices::default())
+    case.run(&ReferenceBackend, precision, Choices::default())
         .unwrap_or_else(|error| panic!("{} {precision}: {error}", case.name))
 }
 
@@ -421,8 +421,7 @@ fn what_is_not_row_major_is_refused() {
 #[test]
 fn measurements_are_of_the_case() {
     let case = cases::of(Precision::F32).into_iter().find(|case| case.name.starts_with("linear ")).unwrap();
-    let measured =
-        cases::bench(&ReferenceBackend, &case, Precision::F32, Choices::default(), false, 3).unwrap();
+    let measured = case.bench(&ReferenceBackend, Precision::F32, Choices::default(), false, 3).unwrap();
     assert_eq!(
         (measured.kernel, measured.implementation.as_str(), measured.runs),
         ("linear_forward", "reference", 3)
@@ -506,6 +505,6 @@ fn local_response_norm_divides_by_the_squares_around() {
         let [from, to] = ["x", "y"].map(|name| program.values.iter().position(|v| v.name == name).unwrap());
         session.write_value(0, from, &x).unwrap();
         session.run(0, &mut [], &mut [], &mut Clock::disabled(1), 0).unwrap();
-        cases::compare(&expected, &session.read_value(0, to).unwrap(), 1e-12).unwrap();
+        stratus_conformance::compare(&expected, &session.read_value(0, to).unwrap(), 1e-12).unwrap();
     }
 }

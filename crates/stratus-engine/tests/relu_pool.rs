@@ -8,7 +8,7 @@ use common::{Checked, Probe, check_gradient, fuse, numbers};
 use stratus_engine::differentiate::differentiate;
 use stratus_engine::lower::lower;
 use stratus_engine::program::Mode;
-use stratus_engine::{Kernel, Precision, Program, Role, Step, cases};
+use stratus_engine::{Kernel, Precision, Program, Role, Step};
 use stratus_graph::ops::{
     AdaptiveAvgPool2d, Add, AvgPool2d, Conv2d, Flatten, Linear, MaxPool2d, Relu, Relu6,
 };
@@ -102,7 +102,8 @@ fn loss_and_gradients_are_those_without_fusion() {
             .map(|fused| results(probe(&graph, &forward(&graph, Mode::Train, Precision::F64, fused))));
         assert!(plain.len() > 10 && plain.len() == fused.len());
         for ((name, plain), (_, fused)) in plain.iter().zip(&fused) {
-            cases::compare(plain, fused, 1e-12).unwrap_or_else(|problem| panic!("{name}: {problem}"));
+            stratus_conformance::compare(plain, fused, 1e-12)
+                .unwrap_or_else(|problem| panic!("{name}: {problem}"));
         }
     }
 }

@@ -10,7 +10,7 @@ use stratus_engine::lower::lower;
 use stratus_engine::program::Mode;
 use stratus_engine::tile::tile;
 use stratus_engine::update::update;
-use stratus_engine::{Kernel, Precision, Program, Role, Section, Session, cases};
+use stratus_engine::{Kernel, Precision, Program, Role, Section, Session};
 use stratus_graph::Graph;
 
 const BATCH: usize = 12;
@@ -46,7 +46,7 @@ fn compare_tiles(graph: &Graph, results: usize, caches: [usize; 4]) -> Vec<usize
         });
         let mut compared = 0;
         for value in values {
-            cases::compare(&expected.read(&value.name), &got.read(&value.name), 1e-12)
+            stratus_conformance::compare(&expected.read(&value.name), &got.read(&value.name), 1e-12)
                 .unwrap_or_else(|problem| panic!("{} with {cache_bytes} bytes: {problem}", value.name));
             compared += 1;
         }

@@ -6,7 +6,7 @@ mod common;
 
 use common::guarded::run;
 use common::{LAYOUTS, backend, precisions};
-use stratus_engine::cases::{self, Case};
+use stratus_conformance::{Case, cases};
 use stratus_engine::ops::Kernel;
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::{Backend, Choices, EngineError, Precision};
@@ -136,13 +136,13 @@ fn maps_that_lie_in_different_ways_are_refused_by_our_kernels() {
             let layouts = maps.iter().map(|name| ((*name).to_owned(), tag(name).to_owned())).collect();
             let choices = Choices { layouts, ..Choices::default() };
             let what = format!("`{}` with operand {position} in blocks", case.name);
-            match cases::run(&backend, &case, Precision::F32, choices) {
+            match case.run(&backend, Precision::F32, choices) {
                 Err(EngineError::Unsupported { .. }) => {}
                 Err(error) => panic!("{what}: {error}"),
                 Ok(got) => {
                     assert!(is_either, "{what}");
                     let plain = Choices::default();
-                    let expected = cases::run(&ReferenceBackend, &case, Precision::F32, plain).unwrap();
+                    let expected = case.run(&ReferenceBackend, Precision::F32, plain).unwrap();
                     case.compare(Precision::F32, &expected, &got)
                         .unwrap_or_else(|off| panic!("{what}: {off}"));
                 }

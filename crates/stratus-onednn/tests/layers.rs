@@ -6,7 +6,7 @@ mod common;
 
 use common::network::{self, CLASSES, Run, WHOLE, numbers, offered, training_program};
 use common::{LAYOUTS, backend, choices, precisions};
-use stratus_engine::cases;
+use stratus_conformance::cases;
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::recompute::AGAIN_SUFFIX;
 use stratus_engine::reference::ReferenceBackend;

@@ -6,12 +6,11 @@ mod common;
 
 use common::network::offered;
 use common::{LAYOUTS, PRECISIONS, backend, choices, precisions};
+use stratus_conformance::{Case, Report, Suite, cases};
 use stratus_engine::backend::step_key;
-use stratus_engine::cases::{self, Case};
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::plan::{Persistent, Plan};
-use stratus_engine::reference::ReferenceBackend;
-use stratus_engine::{Backend, Choices, Clock, EngineError, Kernel, Precision, Section, Session};
+use stratus_engine::{Backend, Choices, Clock, Kernel, Precision, Section, Session};
 use stratus_onednn::OneDnn;
 
 /// What the backend may refuse, and the words it does so with. Everything else runs.
@@ -34,36 +33,20 @@ fn half_and_double_precision_are_refused() {
     let Some(backend) = backend(1) else { return };
     for precision in [Precision::F16, Precision::F64] {
         assert!(!backend.precisions().contains(&precision));
-        for case in cases::of(precision) {
-            let refused = cases::run(&backend, &case, precision, Choices::default()).unwrap_err();
-            assert!(matches!(refused, EngineError::Unsupported { .. }), "`{}`: {refused}", case.name);
-        }
+        let suite = Suite::new(&backend).refusing(|_, _| Some(""));
+        suite.run(precision, &cases::of(precision)).assert_passed();
     }
 }
 
+/// The suite in every layout.
 fn compare_all(threads: usize) {
     let Some(backend) = backend(threads) else { return };
-    let mut failures = Vec::new();
-    for precision in PRECISIONS {
-        for case in cases::of(precision) {
-            let expected = cases::run(&ReferenceBackend, &case, precision, Choices::default()).unwrap();
-            for layout in LAYOUTS {
-                let got = cases::run(&backend, &case, precision, choices(&case, layout));
-                let failure = match (got, refusal(&backend, &case, precision)) {
-                    (Ok(got), None) => case.compare(precision, &expected, &got).err(),
-                    (Ok(_), Some(_)) => Some("it should be refused, and runs".to_owned()),
-                    (Err(EngineError::Unsupported { reason, .. }), Some(part)) if reason.contains(part) => {
-                        None
-                    }
-                    (Err(error), _) => Some(error.to_string()),
-                };
-                failures.extend(
-                    failure.map(|failure| format!("{precision} {layout} `{}`: {failure}", case.name)),
-                );
-            }
-        }
-    }
-    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+    let layouts = |case: &Case| LAYOUTS.map(|layout| (layout.to_owned(), choices(case, layout))).to_vec();
+    let suite = Suite::new(&backend).by(layouts);
+    let suite = suite.refusing(|case, precision| refusal(&backend, case, precision));
+    let mut report = Report::default();
+    PRECISIONS.into_iter().for_each(|precision| report.extend(suite.run(precision, &cases::of(precision))));
+    report.assert_passed();
 }
 
 #[test]
@@ -105,10 +88,8 @@ fn every_implementation_follows_the_reference() {
                     for name in offered(&backend, &program, &choices, &key) {
                         let mut choices = choices.clone();
                         choices.implementations.insert(key.clone(), name.clone());
-                        let got = cases::run(&backend, &case, precision, choices).unwrap();
-                        let expected = expected.get_or_insert_with(|| {
-                            cases::run(&ReferenceBackend, &case, precision, Choices::default()).unwrap()
-                        });
+                        let got = case.run(&backend, precision, choices).unwrap();
+                        let expected = expected.get_or_insert_with(|| case.expected(precision).unwrap());
                         case.compare(precision, expected, &got).unwrap_or_else(|failure| {
                             panic!("{precision} `{}` {layout} by {name}: {failure}", case.name)
                         });
@@ -134,13 +115,13 @@ fn maps_that_are_put_together_may_lie_in_different_ways() {
         if !matches!(case.kernel, Kernel::ConcatForward(_) | Kernel::ConcatBackward(_)) {
             continue;
         }
-        let expected = cases::run(&ReferenceBackend, &case, Precision::F32, Choices::default()).unwrap();
+        let expected = case.expected(Precision::F32).unwrap();
         for odd in 0..2 {
             let layout = |position: usize| LAYOUTS[(position + odd) % 2].to_owned();
             let names = case.operands().enumerate();
             let layouts = names.map(|(position, operand)| (operand.name.to_owned(), layout(position)));
             let choices = Choices { layouts: layouts.collect(), ..Choices::default() };
-            let got = cases::run(&backend, &case, Precision::F32, choices).unwrap();
+            let got = case.run(&backend, Precision::F32, choices).unwrap();
             case.compare(Precision::F32, &expected, &got).unwrap();
             mixed += 1;
         }
@@ -188,8 +169,8 @@ fn dropout_drops_what_the_reference_drops() {
             if !matches!(case.kernel, Kernel::Dropout(_)) {
                 continue;
             }
-            let expected = cases::run(&ReferenceBackend, &case, precision, Choices::default()).unwrap();
-            let got = cases::run(&backend, &case, precision, choices(&case, layout)).unwrap();
+            let expected = case.expected(precision).unwrap();
+            let got = case.run(&backend, precision, choices(&case, layout)).unwrap();
             let dropped = |results: &[Vec<f64>]| results[0].iter().map(|&y| y == 0.0).collect::<Vec<_>>();
             assert_eq!(dropped(&expected), dropped(&got), "{precision} {layout} `{}`", case.name);
             if case.inputs[0].shape[0] > 1 {
@@ -202,13 +183,4 @@ fn dropout_drops_what_the_reference_drops() {
         }
     }
     assert!(in_tiles > 40, "{in_tiles}");
-}
-
-#[test]
-fn double_precision_is_refused() {
-    let Some(backend) = backend(1) else { return };
-    for case in cases::of(Precision::F64) {
-        let result = cases::run(&backend, &case, Precision::F64, Choices::default());
-        assert!(matches!(result, Err(EngineError::Unsupported { .. })), "`{}`: {result:?}", case.name);
-    }
 }

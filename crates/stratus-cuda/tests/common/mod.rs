@@ -2,13 +2,12 @@
 
 #![allow(dead_code, clippy::unwrap_used, reason = "no test uses all of it; a test fails by panicking")]
 
+use stratus_conformance::{Case, Class, Fill, Operand, same_bits};
 use stratus_cuda::Cuda;
 use stratus_engine::backend::step_key;
-use stratus_engine::cases::{self, Case, Class, Fill, Operand};
 use stratus_engine::ops::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
 use stratus_engine::plan::{Persistent, Plan};
-use stratus_engine::reference::ReferenceBackend;
-use stratus_engine::{Choices, EngineError, Kernel, Precision, Role};
+use stratus_engine::{Choices, Kernel, Precision, Role};
 use stratus_graph::ops::Conv2d;
 
 /// The tiles of the weight gradient kernels on tensor cores.
@@ -54,11 +53,6 @@ pub fn by_name(case: &Case, precision: Precision, name: &str, cuda: &Cuda) -> Ch
     choices
 }
 
-/// The results of a case on the reference backend.
-pub fn reference(case: &Case, precision: Precision) -> Vec<Vec<f64>> {
-    cases::run(&ReferenceBackend, case, precision, Choices::default()).unwrap()
-}
-
 /// Runs a case by a named implementation and compares its results with the expected ones; twice, on two GPUs
 /// or on emulations that run forwards and backwards, with the same bits.
 pub fn compare_by_name(
@@ -69,22 +63,12 @@ pub fn compare_by_name(
     orders: &[Cuda; 2],
 ) -> Result<(), String> {
     let choices = by_name(case, precision, name, &orders[0]);
-    let [got, again] = orders.each_ref().map(|cuda| cases::run(cuda, case, precision, choices.clone()));
+    let [got, again] = orders.each_ref().map(|cuda| case.run(cuda, precision, choices.clone()));
     let got = got.map_err(|error| error.to_string())?;
     case.compare(precision, expected, &got)?;
-    same_bits(&got, again)
+    same_bits(&got, &again.map_err(|error| format!("backwards: {error}"))?)
 }
 
-pub fn same_bits(got: &[Vec<f64>], again: Result<Vec<Vec<f64>>, EngineError>) -> Result<(), String> {
-    let again = again.map_err(|error| format!("backwards: {error}"))?;
-    let bits = |results: &[Vec<f64>]| -> Vec<u64> { results.iter().flatten().map(|x| x.to_bits()).collect() };
-    let (got, again) = (bits(got), bits(&again));
-    match got.iter().zip(&again).position(|(got, again)| got != again) {
-        Some(position) => Err(format!("result {position} hangs on the order of the threads")),
-        None if got.len() != again.len() => Err("another number of results".to_owned()),
-        None => Ok(()),
-    }
-}
 /// A kernel's case, with inputs and outputs.
 fn case(kernel: impl Into<Kernel>, name: &str, inputs: [Operand; 2], output: Operand) -> Case {
     Case {

@@ -1,8 +1,8 @@
 //! Running a case with every operand, scratch included, between two canaries.
 
 use super::choices;
+use stratus_conformance::Case;
 use stratus_engine::backend::{MAX_OPERANDS, PrepareRequest, Tile};
-use stratus_engine::cases::Case;
 use stratus_engine::{AlignedBytes, Backend, Operands, Precision};
 
 /// Canary bytes on each side of an operand: more than a kernel that miscounts channels runs over by.

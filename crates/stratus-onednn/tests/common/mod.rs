@@ -5,7 +5,7 @@
 pub mod guarded;
 pub mod network;
 
-use stratus_engine::cases::Case;
+use stratus_conformance::Case;
 use stratus_engine::{Choices, Precision};
 use stratus_onednn::OneDnn;
 

@@ -6,8 +6,8 @@ use crate::errors::{Failure, Result};
 use crate::output::{Output, bytes, pairs, table};
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use stratus_engine::reference::ReferenceBackend;
-use stratus_engine::{Backend, Choices, Precision, cases};
+use stratus_conformance::{Case, Suite, cases};
+use stratus_engine::{Backend, Choices, Precision};
 use stratus_train::bench::data::{DataRate, data, epochs};
 use stratus_train::bench::trace::Traced;
 use stratus_train::bench::{Bench, Floor};
@@ -236,18 +236,11 @@ fn verify(filter: Option<&str>, globals: &Globals, output: &Output) -> Result {
     let backend = opened.backend.as_ref();
     let mut verified = Verified { library: backend.describe(), compared: 0, failures: Vec::new() };
     for precision in precisions(backend) {
-        for case in cases::of(precision) {
-            if filter.is_some_and(|filter| !case.name.contains(filter)) {
-                continue;
-            }
-            verified.compared += 1;
-            let expected = cases::run(&ReferenceBackend, &case, precision, Choices::default())?;
-            let failure = match cases::run(backend, &case, precision, Choices::default()) {
-                Ok(got) => case.compare(precision, &expected, &got).err(),
-                Err(error) => Some(format!("case `{}` {precision}: {error}", case.name)),
-            };
-            verified.failures.extend(failure);
-        }
+        let wanted = |case: &Case| filter.is_none_or(|filter| case.name.contains(filter));
+        let cases: Vec<Case> = cases::of(precision).into_iter().filter(wanted).collect();
+        let report = Suite::new(backend).run(precision, &cases);
+        verified.compared += report.compared;
+        verified.failures.extend(report.failures);
     }
     if verified.compared == 0 {
         return Err(Failure::usage(format!("no case's name contains `{}`", filter.unwrap_or_default())));
@@ -286,8 +279,7 @@ fn ops(filter: Option<&str>, globals: &Globals, output: &Output) -> Result {
             if filter.is_some_and(|filter| !case.name.contains(filter)) {
                 continue;
             }
-            let result =
-                cases::bench(opened.backend.as_ref(), &case, precision, Choices::default(), true, RUNS)?;
+            let result = case.bench(opened.backend.as_ref(), precision, Choices::default(), true, RUNS)?;
             measured.push(Measured {
                 gflops: result.gigaflops(),
                 gb_per_second: result.gigabytes(),

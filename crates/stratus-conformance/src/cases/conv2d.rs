@@ -1,0 +1,172 @@
+//! Convolutions: every attribute, and channel counts around the widths of vector registers.
+
+use super::{Case, Class, Table, extents};
+use stratus_engine::ops::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
+use stratus_graph::ops::Conv2d;
+
+pub(super) const TABLE: Table = Table { tests, benchmarks };
+
+/// What is convolved: attributes, batch, height and width.
+type Geometry = (Conv2d, usize, [usize; 2]);
+
+fn tests() -> Vec<Case> {
+    let dense = Conv2d::new;
+    let bias = |conv| Conv2d { bias: true, ..conv };
+    let grouped = |conv, groups| Conv2d { groups, ..conv };
+    let geometries: Vec<Geometry> = vec![
+        // The digits network.
+        (dense(1, 8, 3, 1, 1), 2, [28, 28]),
+        (dense(8, 16, 3, 1, 1), 2, [14, 14]),
+        (dense(16, 32, 3, 1, 1), 2, [7, 7]),
+        // Channels around the vector widths.
+        (bias(dense(1, 1, 3, 1, 1)), 1, [5, 5]),
+        (bias(dense(3, 17, 3, 1, 1)), 2, [9, 11]),
+        (dense(3, 64, 7, 2, 3), 1, [23, 21]),
+        (bias(dense(17, 33, 3, 1, 1)), 3, [6, 5]),
+        (dense(33, 16, 3, 2, 1), 2, [7, 8]),
+        (dense(32, 32, 3, 1, 1), 1, [8, 8]),
+        // One tap, and one pixel.
+        (bias(dense(16, 32, 1, 1, 0)), 2, [5, 7]),
+        (dense(8, 24, 1, 2, 0), 2, [9, 9]),
+        (bias(dense(3, 5, 1, 2, 0)), 1, [4, 6]),
+        (dense(64, 16, 1, 1, 0), 1, [1, 1]),
+        (bias(dense(4, 4, 3, 1, 1)), 1, [1, 1]),
+        (dense(2, 3, 5, 5, 2), 1, [1, 1]),
+        // Even and large kernels, strides larger than the kernel, kernels as large as the image.
+        (dense(4, 8, 2, 2, 0), 2, [8, 8]),
+        (dense(4, 6, 4, 2, 1), 2, [8, 10]),
+        (dense(3, 8, 2, 3, 0), 1, [11, 11]),
+        (bias(dense(6, 10, 5, 1, 0)), 2, [5, 5]),
+        // Everything asymmetric.
+        (
+            Conv2d {
+                kernel: [3, 5],
+                stride: [2, 1],
+                padding_before: [0, 2],
+                padding_after: [1, 3],
+                ..bias(dense(5, 7, 3, 1, 0))
+            },
+            2,
+            [8, 9],
+        ),
+        (
+            Conv2d { kernel: [1, 7], padding_before: [0, 3], padding_after: [0, 3], ..dense(8, 8, 1, 1, 0) },
+            1,
+            [6, 9],
+        ),
+        (Conv2d { padding_before: [0, 0], padding_after: [1, 1], ..dense(16, 16, 3, 2, 0) }, 1, [8, 8]),
+        // Dilated.
+        (Conv2d { dilation: [2, 2], ..dense(8, 8, 3, 1, 2) }, 2, [9, 9]),
+        (
+            Conv2d {
+                dilation: [1, 3],
+                padding_before: [1, 0],
+                padding_after: [0, 4],
+                ..bias(dense(4, 6, 3, 2, 0))
+            },
+            1,
+            [7, 12],
+        ),
+        // Dense 3x3 of whole registers of channels, over edges of every kind.
+        (bias(dense(16, 48, 3, 1, 1)), 2, [7, 9]),
+        (
+            Conv2d { padding_before: [2, 0], padding_after: [0, 1], ..bias(dense(48, 16, 3, 1, 0)) },
+            3,
+            [6, 13],
+        ),
+        // Grouped and depthwise.
+        (grouped(dense(8, 12, 3, 1, 1), 4), 2, [6, 6]),
+        (grouped(bias(dense(32, 32, 3, 2, 1)), 2), 1, [7, 7]),
+        (grouped(dense(16, 16, 3, 1, 1), 16), 2, [8, 8]),
+        (grouped(bias(dense(33, 33, 3, 2, 1)), 33), 1, [6, 7]),
+        (grouped(dense(3, 6, 3, 1, 1), 3), 1, [5, 5]),
+        (grouped(Conv2d { dilation: [2, 2], ..dense(8, 8, 3, 1, 2) }, 8), 1, [6, 6]),
+        // Groups whose channels fill no block: of an odd number, of one pixel, of ResNeXt's few.
+        (grouped(dense(10, 6, 3, 1, 1), 2), 1, [5, 4]),
+        (grouped(bias(dense(6, 4, 1, 1, 0)), 2), 3, [1, 1]),
+        (grouped(dense(64, 64, 3, 1, 1), 32), 1, [5, 5]),
+        (grouped(dense(128, 128, 3, 2, 1), 32), 1, [4, 5]),
+        (grouped(dense(34, 34, 5, 1, 2), 2), 1, [4, 4]),
+        (grouped(dense(96, 64, 5, 1, 2), 2), 1, [5, 5]),
+        // Dense 3x3 of channels that do not fill their last register, either way.
+        (bias(dense(24, 40, 3, 1, 1)), 2, [7, 9]),
+        // So many pixels that sums over them are taken in parts.
+        (dense(8, 16, 3, 1, 1), 3, [28, 28]),
+        // Dense 5x5 of whole registers of channels, over edges of every kind.
+        (bias(dense(32, 16, 5, 1, 2)), 2, [7, 9]),
+        (
+            Conv2d { padding_before: [4, 0], padding_after: [0, 3], ..bias(dense(16, 48, 5, 1, 0)) },
+            3,
+            [6, 13],
+        ),
+    ];
+    // MobileNet's: around the blocks of 16 channels, with either stride.
+    let depthwise = [5, 16, 17, 32, 96].into_iter().flat_map(|channels| {
+        [1, 2].map(|stride| (grouped(dense(channels, channels, 3, stride, 1), channels), 2, [9, 8]))
+    });
+    let geometries = geometries.into_iter().chain(depthwise);
+    geometries.enumerate().flat_map(|(row, geometry)| kernels(geometry, row % 2 == 0)).collect()
+}
+
+fn benchmarks() -> Vec<Case> {
+    let dense = Conv2d::new;
+    let geometries: Vec<Geometry> = vec![
+        (dense(1, 8, 3, 1, 1), 64, [28, 28]),
+        (dense(8, 16, 3, 1, 1), 64, [14, 14]),
+        (dense(16, 32, 3, 1, 1), 64, [7, 7]),
+        (dense(64, 64, 3, 1, 1), 16, [56, 56]),
+        (dense(256, 64, 1, 1, 0), 16, [56, 56]),
+        (dense(128, 128, 3, 2, 1), 16, [56, 56]),
+        (dense(512, 512, 3, 1, 1), 16, [7, 7]),
+        (Conv2d { groups: 96, ..dense(96, 96, 3, 1, 1) }, 16, [56, 56]),
+        (Conv2d { groups: 96, ..dense(96, 96, 3, 2, 1) }, 16, [112, 112]),
+        (Conv2d { groups: 32, ..dense(128, 128, 3, 1, 1) }, 16, [56, 56]),
+    ];
+    geometries.into_iter().flat_map(|geometry| kernels(geometry, false)).collect()
+}
+
+/// The kernels of a convolution; the forward one also rectified where `relu`.
+fn kernels((conv, batch, size): Geometry, relu: bool) -> Vec<Case> {
+    let Ok([height, width]) = conv.output_size(size) else { return Vec::new() };
+    let x = [batch, conv.in_channels, size[0], size[1]];
+    let y = [batch, conv.out_channels, height, width];
+    let weight = conv.weight_shape();
+    let name = |kernel: &str| {
+        let mut name = format!("{kernel} {} * {} stride {:?}", extents(&x), extents(&weight), conv.stride);
+        if conv.padding_before != [0, 0] || conv.padding_after != [0, 0] {
+            name += &format!(" padding {:?} {:?}", conv.padding_before, conv.padding_after);
+        }
+        if conv.dilation != [1, 1] {
+            name += &format!(" dilation {:?}", conv.dilation);
+        }
+        if conv.groups > 1 {
+            name += &format!(" groups {}", conv.groups);
+        }
+        name + if conv.bias { " bias" } else { "" }
+    };
+    let forward = |relu: bool| {
+        let kernel = if relu { "conv2d_relu" } else { "conv2d" };
+        let mut case = Case::new(name(kernel), Conv2dForward { conv, relu })
+            .input("x", &x, Class::Compute)
+            .parameter("weight", &weight, Class::Compute);
+        if conv.bias {
+            case = case.parameter("bias", &[conv.out_channels], Class::Master);
+        }
+        case.output("y", &y, Class::Compute)
+    };
+    let data = Case::new(name("conv2d_backward_data"), Conv2dBackwardData { conv })
+        .input("dy", &y, Class::Compute)
+        .parameter("weight", &weight, Class::Compute)
+        .output("dx", &x, Class::Compute);
+    let mut weights = Case::new(name("conv2d_backward_weights"), Conv2dBackwardWeights { conv })
+        .input("x", &x, Class::Compute)
+        .input("dy", &y, Class::Compute)
+        .output("dweight", &weight, Class::Master);
+    if conv.bias {
+        weights = weights.output("dbias", &[conv.out_channels], Class::Master);
+    }
+    let mut cases = vec![forward(false)];
+    cases.extend(relu.then(|| forward(true)));
+    cases.extend([data, weights]);
+    cases
+}

@@ -1,0 +1,81 @@
+//! The cases, a table per operation: small ones of every kind for tests, those of real networks for benchmarks.
+//! A new operation is a file here and a line in `TABLES`.
+
+mod adaptive;
+mod add;
+mod avg_pool2d;
+mod batch_norm;
+mod batch_norm_add;
+mod concat;
+mod conv2d;
+mod convert;
+mod dropout;
+mod gelu;
+mod joined;
+mod linear;
+mod local_response_norm;
+mod loss;
+mod loss_scale;
+mod max_pool2d;
+mod pixels;
+mod relu;
+mod scale;
+mod sgd;
+mod stem;
+
+use crate::{Case, Class, Fill, Operand};
+use stratus_engine::Precision;
+
+/// An operation's cases: small ones of every kind for tests, real ones for benchmarks.
+struct Table {
+    tests: fn() -> Vec<Case>,
+    benchmarks: fn() -> Vec<Case>,
+}
+
+const TABLES: &[Table] = &[
+    adaptive::TABLE,
+    add::TABLE,
+    avg_pool2d::TABLE,
+    batch_norm::TABLE,
+    batch_norm_add::TABLE,
+    concat::TABLE,
+    conv2d::TABLE,
+    convert::TABLE,
+    dropout::TABLE,
+    gelu::TABLE,
+    joined::TABLE,
+    linear::TABLE,
+    local_response_norm::TABLE,
+    loss::TABLE,
+    loss_scale::TABLE,
+    max_pool2d::TABLE,
+    pixels::TABLE,
+    relu::TABLE,
+    scale::TABLE,
+    sgd::TABLE,
+    stem::TABLE,
+];
+
+/// Every test case. Not all run in every precision: see [`Case::precisions`] and [`of`].
+#[must_use]
+pub fn all() -> Vec<Case> {
+    TABLES.iter().flat_map(|table| (table.tests)()).collect()
+}
+
+/// Every test case of a precision.
+#[must_use]
+pub fn of(precision: Precision) -> Vec<Case> {
+    all().into_iter().filter(|case| case.precisions.contains(&precision)).collect()
+}
+
+/// Kernels at the sizes of real networks, for micro-benchmarks, in a precision.
+#[must_use]
+pub fn benchmarks(precision: Precision) -> Vec<Case> {
+    let cases = TABLES.iter().flat_map(|table| (table.benchmarks)());
+    cases.filter(|case| case.precisions.contains(&precision)).collect()
+}
+
+/// `4x3x5x5` of a shape, for names.
+fn extents(shape: &[usize]) -> String {
+    shape.iter().map(usize::to_string).collect::<Vec<_>>().join("x")
+}

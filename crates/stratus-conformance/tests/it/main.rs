@@ -1,0 +1,5 @@
+//! The suite's own tests.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod faults;
