@@ -5,8 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// The environment variable that names folders with the libraries, separated as in `PATH`; searched instead
-/// of all others.
+/// The environment variable that names folders with the libraries, separated as in `PATH`. It replaces the
+/// folders that are searched by default; the system's search path comes after them.
 pub const ENVIRONMENT: &str = "STRATUS_CUDA";
 
 /// A library that is loaded at run time.

@@ -85,16 +85,16 @@ impl Convolution<'_> {
         let product = |[rows, columns, depth]: [usize; 3], [a_transposed, b_transposed]: [bool; 2], types| {
             Product { rows, columns, depth, a_transposed, b_transposed, types, tf32: problem.tf32 }
         };
-        let [of_x, of_weight, of_y] = problem.types;
+        let [x_dtype, weight_dtype, y_dtype] = problem.types;
         Some(match self.pass {
             Pass::Forward => {
-                (product([pixels, outputs, inputs], [false, true], [of_x, of_y]), [x, weight, y])
+                (product([pixels, outputs, inputs], [false, true], [x_dtype, y_dtype]), [x, weight, y])
             }
             Pass::BackwardData => {
-                (product([pixels, inputs, outputs], [false, false], [of_y, of_x]), [y, weight, x])
+                (product([pixels, inputs, outputs], [false, false], [y_dtype, x_dtype]), [y, weight, x])
             }
             Pass::BackwardWeights => {
-                (product([outputs, inputs, pixels], [true, false], [of_x, of_weight]), [y, x, weight])
+                (product([outputs, inputs, pixels], [true, false], [x_dtype, weight_dtype]), [y, x, weight])
             }
         })
     }

@@ -233,10 +233,10 @@ pub(super) mod tests {
             let operands =
                 [operand(DType::F32, &shape, from.clone()), operand(DType::F32, &shape, to.clone())];
             run(&Reorder, &operands, [1, 0, 1], &[address(&mut x), address(&mut y)], Tile::WHOLE);
-            let (mut of_x, mut of_y) = (vec![0.0; 120], vec![0.0; 120]);
-            from.for_each(&shape, |offset, plain| of_x[plain] = x[offset]);
-            to.for_each(&shape, |offset, plain| of_y[plain] = y[offset]);
-            assert_eq!(of_x, of_y);
+            let (mut x_plain, mut y_plain) = (vec![0.0; 120], vec![0.0; 120]);
+            from.for_each(&shape, |offset, plain| x_plain[plain] = x[offset]);
+            to.for_each(&shape, |offset, plain| y_plain[plain] = y[offset]);
+            assert_eq!(x_plain, y_plain);
         }
     }
 }

@@ -87,8 +87,8 @@ impl OnGpu for LinearForward {
         };
         let mut implementation = multiply(product, [0, 1, y].map(Argument::Operand), builder)?;
         if self.linear.bias {
-            let of_y = (Argument::Operand(y), &operands[y]);
-            implementation.calls.push(Box::new(add_bias(Argument::Operand(2), of_y, false, builder)?));
+            let y_operand = (Argument::Operand(y), &operands[y]);
+            implementation.calls.push(Box::new(add_bias(Argument::Operand(2), y_operand, false, builder)?));
         }
         Ok(implementation)
     }
@@ -115,14 +115,14 @@ impl OnGpu for LinearBackwardData {
 }
 
 /// The weight gradient `dw [K, C] = dyᵀ [K, N] · x [N, C]` as a matrix product.
-pub(super) fn gradient(linear: &stratus_graph::ops::Linear, x: &Operand, of_weight: DType) -> Product {
+pub(super) fn gradient(linear: &stratus_graph::ops::Linear, x: &Operand, weight_dtype: DType) -> Product {
     Product {
         rows: linear.out_features,
         columns: linear.in_features,
         depth: x.value.shape.first().copied().unwrap_or(0),
         a_transposed: true,
         b_transposed: false,
-        types: [x.dtype(), of_weight],
+        types: [x.dtype(), weight_dtype],
         tf32: false,
     }
 }

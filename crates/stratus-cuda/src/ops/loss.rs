@@ -28,11 +28,11 @@ impl OnGpu for SoftmaxCrossEntropy {
     ) -> Result<Implementation, String> {
         // The metrics come after logits, labels and, where there is one, the scale.
         let metrics = 2 + usize::from(self.scaled);
-        let of_gradient = metrics + 1;
-        let (logits, gradient) = (&operands[0], operands.get(of_gradient));
+        let gradient_position = metrics + 1;
+        let (logits, gradient) = (&operands[0], operands.get(gradient_position));
         check_types([logits].into_iter().chain(gradient))?;
         let [batch, classes, ..] = logits.image()?;
-        let in_rows = [0, 1, of_gradient];
+        let in_rows = [0, 1, gradient_position];
         if in_rows.iter().filter_map(|&i| operands.get(i)).any(|operand| !operand.layout.is_row_major()) {
             return Err("logits, labels or their gradient are not in row-major order".to_owned());
         }
@@ -53,7 +53,7 @@ impl OnGpu for SoftmaxCrossEntropy {
             Argument::Scratch(counted),
             Argument::Scratch(0),
             Argument::Scratch(ranks),
-            gradient.map_or(Argument::Null, |_| Argument::Operand(of_gradient)),
+            gradient.map_or(Argument::Null, |_| Argument::Operand(gradient_position)),
             int(classes)?,
             Argument::Double(f64::from(self.smoothing)),
             weight,
@@ -97,8 +97,8 @@ mod tests {
             [address(&mut numbers), address(&mut labels), address(&mut metrics), address(&mut gradient)];
         let loss = SoftmaxCrossEntropy::default();
         run(&loss, &operands, [2, 0, 2], &addresses, Tile::WHOLE);
-        let (whole, of_whole) = (metrics, gradient);
-        assert_eq!(whole[1], 2.0);
+        let (whole_metrics, whole_gradient) = (metrics, gradient);
+        assert_eq!(whole_metrics[1], 2.0);
         for micro_batch in 0..2 {
             run(
                 &loss,
@@ -108,8 +108,8 @@ mod tests {
                 Tile { micro_batch, micro_batches: 2, ..Tile::WHOLE },
             );
         }
-        assert_eq!(metrics, [whole[0], 4.0, 2.0 * whole[2], 2.0 * whole[3]]);
-        assert_eq!(gradient, of_whole.map(|of| of / 2.0));
+        assert_eq!(metrics, [whole_metrics[0], 4.0, 2.0 * whole_metrics[2], 2.0 * whole_metrics[3]]);
+        assert_eq!(gradient, whole_gradient.map(|value| value / 2.0));
         let mut labels = [5, -1, 70];
         let addresses = [addresses[0], address(&mut labels), addresses[2], addresses[3]];
         run(&loss, &operands, [2, 0, 2], &addresses, Tile::WHOLE);

@@ -69,7 +69,10 @@ pub(in crate::ops) struct Maps {
 }
 
 impl Maps {
-    /// Those of a norm of so many channels.
+    /// The maps of a norm of `channels` channels; `parts` are its first channels in maps that hold more.
+    ///
+    /// # Errors
+    /// For f64, or where a map is not laid out channels last.
     pub fn new(channels: usize, parts: Parts, x: &Operand, y: &Operand) -> Result<Self, String> {
         let (x, y) = (MapView::of(x, parts.x)?, MapView::of(y, parts.y)?);
         let lengths = [channels, x.first, x.stride, y.first, y.stride];

@@ -39,7 +39,7 @@ impl<'a> Depthwise<'a> {
     /// kernels compute it.
     pub fn of(conv: &'a Conv2d, problem: Problem, operands: [&Operand; 3]) -> Option<Self> {
         let channels = conv.in_channels;
-        let [dtype, of_weight, of_y] = problem.types;
+        let [dtype, weight_dtype, y_dtype] = problem.types;
         let expected = if problem.pass == Pass::BackwardWeights { DType::F32 } else { dtype };
         let [taps_h, taps_w] = conv.kernel;
         let taps = taps_h * taps_w;
@@ -49,7 +49,7 @@ impl<'a> Depthwise<'a> {
         let fits = conv.groups == channels
             && conv.out_channels == channels
             && matches!(dtype, DType::F32 | DType::Bf16 | DType::F16)
-            && [of_weight, of_y] == [expected, dtype]
+            && [weight_dtype, y_dtype] == [expected, dtype]
             && (1..=MOST_KERNEL).contains(&taps)
             && conv.stride.iter().all(|stride| (1..=MOST_STRIDE).contains(stride))
             && spans.iter().all(|&span| span <= MOST_SPAN)
@@ -119,15 +119,15 @@ impl<'a> Depthwise<'a> {
         let [height, width] = axes.each_ref().map(|axis| axis.before);
         let (height, width) = (out_height + height, out_width + width);
         let groups = width.div_ceil(pixels);
-        let abreast = batch * groups * (channels / self.vector);
+        let columns = batch * groups * (channels / self.vector);
         // Long columns, as the first input rows of each are read twice; but enough for four rounds of blocks.
         let wanted = 4 * self.resident * THREADS * builder.processor.multiprocessors() as usize;
-        let rows = (abreast * height / wanted).clamp(1, MOST_ROWS);
+        let rows = (columns * height / wanted).clamp(1, MOST_ROWS);
         let parts = height.div_ceil(rows.next_multiple_of(up[0]));
         let rows = height.div_ceil(parts).next_multiple_of(up[0]);
         let parts = height.div_ceil(rows);
 
-        let count = abreast * parts;
+        let count = columns * parts;
         let sizes = [channels, from_shape[2], from_shape[3], out_height, out_width, rows, parts, groups];
         let mut arguments = vec![from, weight, to, long(count)];
         for size in sizes {
@@ -190,14 +190,14 @@ impl<'a> Depthwise<'a> {
             block: [width as u32, height as u32, 1],
             shared: 0,
         };
-        let partial = builder.launch(&source, "depthwise_weights", shape, arguments)?;
+        let partial_sums = builder.launch(&source, "depthwise_weights", shape, arguments)?;
         let arguments = vec![Argument::Scratch(0), dweight, int(parts)?, int(channels)?];
         let shape =
             Shape { grid: [extent((taps * channels).div_ceil(32))?, 1, 1], block: [32, 16, 1], shared: 0 };
-        let whole = builder.launch(&source, "depthwise_weights_sum", shape, arguments)?;
+        let sums = builder.launch(&source, "depthwise_weights_sum", shape, arguments)?;
         Ok(Implementation {
             name: NAME.to_owned(),
-            calls: vec![Box::new(partial), Box::new(whole)],
+            calls: vec![Box::new(partial_sums), Box::new(sums)],
             scratch_bytes: parts * taps * channels * size_of::<f64>(),
         })
     }

@@ -11,22 +11,22 @@ use stratus_graph::ops::Conv2d;
 
 /// The tiling of the matrix product: see `conv_f32.cu`.
 #[derive(Clone, Copy, Debug)]
-struct Tile {
+struct BlockTile {
     /// `[rows, columns]` of a block, and of a thread.
-    of_block: [usize; 2],
-    of_thread: [usize; 2],
+    block: [usize; 2],
+    thread: [usize; 2],
     /// Resident blocks per multiprocessor.
     blocks: usize,
     /// Estimated products per clock cycle of a multiprocessor.
     rate: f64,
 }
 
-const TILES: [Tile; 5] = [
-    Tile { of_block: [128, 128], of_thread: [8, 8], blocks: 1, rate: 95.0 },
-    Tile { of_block: [128, 64], of_thread: [8, 8], blocks: 2, rate: 90.0 },
-    Tile { of_block: [64, 64], of_thread: [8, 4], blocks: 3, rate: 75.0 },
-    Tile { of_block: [128, 32], of_thread: [8, 4], blocks: 3, rate: 70.0 },
-    Tile { of_block: [32, 128], of_thread: [8, 4], blocks: 3, rate: 70.0 },
+const TILES: [BlockTile; 5] = [
+    BlockTile { block: [128, 128], thread: [8, 8], blocks: 1, rate: 95.0 },
+    BlockTile { block: [128, 64], thread: [8, 8], blocks: 2, rate: 90.0 },
+    BlockTile { block: [64, 64], thread: [8, 4], blocks: 3, rate: 75.0 },
+    BlockTile { block: [128, 32], thread: [8, 4], blocks: 3, rate: 70.0 },
+    BlockTile { block: [32, 128], thread: [8, 4], blocks: 3, rate: 70.0 },
 ];
 
 /// Depth of a stage of the pipeline through shared memory, and the number of stages.
@@ -41,35 +41,35 @@ const MOST_PHASES: usize = 64;
 
 /// Split-K: the depth of a matrix product in parts, whose results a second kernel adds up.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Split {
+struct SplitK {
     parts: usize,
     /// Estimated time in clock cycles.
     cycles: f64,
 }
 
-impl Tile {
+impl BlockTile {
     fn threads(&self) -> usize {
-        let threads = |side: usize| self.of_block[side] / self.of_thread[side];
+        let threads = |side: usize| self.block[side] / self.thread[side];
         threads(0) * threads(1)
     }
 
     fn name(&self) -> String {
-        let [rows, columns] = self.of_block;
+        let [rows, columns] = self.block;
         format!("stratus:f32:{rows}x{columns}")
     }
 
     fn tiles(&self, [rows, columns]: [usize; 2]) -> usize {
-        rows.div_ceil(self.of_block[0]) * columns.div_ceil(self.of_block[1])
+        rows.div_ceil(self.block[0]) * columns.div_ceil(self.block[1])
     }
 
     /// The split of a product `[rows, columns, depth]` with the least estimated time; `elements` are the
     /// result's. Results depend on the split to the bit, so it is a function of these parameters alone.
-    fn split(&self, [rows, columns, depth]: [usize; 3], elements: usize, multiprocessors: usize) -> Split {
+    fn split(&self, [rows, columns, depth]: [usize; 3], elements: usize, multiprocessors: usize) -> SplitK {
         // Bytes per cycle from memory to all multiprocessors; cycles to begin a block, or another kernel.
         const MEMORY: f64 = 1500.0;
         const BEGIN: f64 = 1500.0;
         let tiles = self.tiles([rows, columns]);
-        let of_depth = (self.of_block[0] * self.of_block[1]) as f64 / self.rate;
+        let cycles_per_depth = (self.block[0] * self.block[1]) as f64 / self.rate;
         let bytes = elements * size_of::<f32>();
         let most = (depth / LEAST_DEPTH).min(MOST_BYTES_OF_SUMS / bytes.max(1)).clamp(1, MOST_BLOCKS);
         let splits = (1..=most.min(8 * multiprocessors)).map(|parts| {
@@ -77,10 +77,13 @@ impl Tile {
             let blocks = (tiles * parts).div_ceil(multiprocessors) as f64;
             let blocks = blocks.max(0.75 * self.blocks as f64);
             let sums = if parts > 1 { ((2 * parts + 1) * bytes) as f64 / MEMORY + BEGIN } else { 0.0 };
-            Split { parts, cycles: blocks * (part_of(depth, parts) as f64 * of_depth + BEGIN) + sums }
+            SplitK {
+                parts,
+                cycles: blocks * (part_of(depth, parts) as f64 * cycles_per_depth + BEGIN) + sums,
+            }
         });
         let fastest = splits.min_by(|a, b| a.cycles.total_cmp(&b.cycles));
-        fastest.unwrap_or(Split { parts: 1, cycles: 0.0 })
+        fastest.unwrap_or(SplitK { parts: 1, cycles: 0.0 })
     }
 }
 
@@ -104,8 +107,8 @@ pub(super) fn candidates(
         return Ok(Vec::new());
     }
     let multiprocessors = builder.processor.multiprocessors() as usize;
-    let split = |tile: Tile| (tile, tile.split(product.size(), product.elements(), multiprocessors));
-    let mut tiles: Vec<(Tile, Split)> = TILES.into_iter().map(split).collect();
+    let split = |tile: BlockTile| (tile, tile.split(product.size(), product.elements(), multiprocessors));
+    let mut tiles: Vec<(BlockTile, SplitK)> = TILES.into_iter().map(split).collect();
     tiles.sort_by(|(_, a), (_, b)| a.cycles.total_cmp(&b.cycles));
     let mut candidates = Vec::new();
     for (rank, (tile, split)) in tiles.iter().enumerate() {
@@ -173,7 +176,7 @@ impl F32Convolution<'_> {
 
     fn candidate(
         &self,
-        tile: &Tile,
+        tile: &BlockTile,
         parts: usize,
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
@@ -201,17 +204,17 @@ impl F32Convolution<'_> {
         Ok(Implementation { name: tile.name(), calls, scratch_bytes })
     }
 
-    fn source(&self, tile: &Tile, vectors: [bool; 2]) -> Source {
+    fn source(&self, tile: &BlockTile, vectors: [bool; 2]) -> Source {
         let pass = match self.problem.pass {
             Pass::Forward => 0,
             Pass::BackwardData => 1,
             Pass::BackwardWeights => 2,
         };
         let definitions = [
-            ("TILE_M", tile.of_block[0]),
-            ("TILE_N", tile.of_block[1]),
-            ("MICRO_M", tile.of_thread[0]),
-            ("MICRO_N", tile.of_thread[1]),
+            ("TILE_M", tile.block[0]),
+            ("TILE_N", tile.block[1]),
+            ("MICRO_M", tile.thread[0]),
+            ("MICRO_N", tile.thread[1]),
             ("STAGES", STAGES),
             ("BLOCKS", tile.blocks),
             ("PASS", pass),
@@ -237,14 +240,14 @@ impl F32Convolution<'_> {
     /// A launch for a product `[rows, columns]`.
     fn launch(
         &self,
-        tile: &Tile,
+        tile: &BlockTile,
         name: &str,
         size: [usize; 2],
         parts: usize,
         arguments: Vec<Argument>,
         builder: &KernelBuilder<'_>,
     ) -> Result<Box<dyn Call>, String> {
-        let [rows, columns] = tile.of_block;
+        let [rows, columns] = tile.block;
         let table = if self.problem.pass == Pass::BackwardWeights { 0 } else { rows * 16 };
         let shape = Shape {
             grid: [extent(tile.tiles(size))?, 1, extent(parts)?],
@@ -256,19 +259,21 @@ impl F32Convolution<'_> {
 
     fn weights(
         &self,
-        tile: &Tile,
+        tile: &BlockTile,
         to: Argument,
         parts: usize,
         builder: &KernelBuilder<'_>,
     ) -> Result<Box<dyn Call>, String> {
         let [x, _, y] = self.arguments;
-        let Problem { x: of_x, y: of_y, .. } = self.problem;
+        let Problem { x: x_shape, y: y_shape, .. } = self.problem;
         let Conv2d { kernel, padding_before, stride, dilation, .. } = *self.conv;
         let [outputs, columns, pixels] = self.size();
         let numbers = [outputs, columns, pixels, part_of(pixels, parts)];
-        let numbers = numbers.into_iter().chain([of_x[1], of_x[2], of_x[3], of_y[2], of_y[3], kernel[1]]);
+        let numbers = numbers
+            .into_iter()
+            .chain([x_shape[1], x_shape[2], x_shape[3], y_shape[2], y_shape[3], kernel[1]]);
         let numbers = numbers.chain([padding_before, stride, dilation].into_iter().flatten());
-        let numbers = numbers.chain(moves(tile.rows_at_a_time(), [of_y[3], of_y[2]]));
+        let numbers = numbers.chain(moves(tile.rows_at_a_time(), [y_shape[3], y_shape[2]]));
         let mut arguments = vec![x, y, to, long(self.elements())];
         for number in numbers {
             arguments.push(int(number)?);
@@ -279,7 +284,7 @@ impl F32Convolution<'_> {
     /// A launch that adds up the parts.
     fn add_parts(
         &self,
-        tile: &Tile,
+        tile: &BlockTile,
         to: Argument,
         parts: usize,
         builder: &KernelBuilder<'_>,
@@ -299,10 +304,10 @@ impl F32Convolution<'_> {
     }
 }
 
-impl Tile {
+impl BlockTile {
     /// Rows of a stage that the threads load at once, where the depth is not contiguous.
     fn rows_at_a_time(&self) -> usize {
-        self.threads() * 4 / self.of_block[1]
+        self.threads() * 4 / self.block[1]
     }
 }
 

@@ -25,15 +25,18 @@ pub(super) const PIXEL_BYTES: usize = 8;
 
 /// How a block divides its pixels: among warps, each with fragments of 16 pixels.
 #[derive(Clone, Copy, Debug)]
-struct Split {
+struct PixelTiling {
     warps: usize,
     fragments: usize,
 }
 
-const SPLITS: [Split; 3] =
-    [Split { warps: 8, fragments: 2 }, Split { warps: 4, fragments: 2 }, Split { warps: 4, fragments: 1 }];
+const TILINGS: [PixelTiling; 3] = [
+    PixelTiling { warps: 8, fragments: 2 },
+    PixelTiling { warps: 4, fragments: 2 },
+    PixelTiling { warps: 4, fragments: 1 },
+];
 
-impl Split {
+impl PixelTiling {
     fn name(self) -> String {
         format!("stratus:first:{}x{}", self.warps, self.fragments)
     }
@@ -57,7 +60,7 @@ impl Split {
 
 /// A tile of output pixels and the window of the input that it reads: rows and columns.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Tile {
+pub(super) struct PixelTile {
     pub pixels: [usize; 2],
     pub window: [usize; 2],
     /// Tiles of the whole batch.
@@ -99,8 +102,8 @@ impl<'a> FirstLayer<'a> {
     }
 
     /// The tile of at most `pixels` pixels with the least estimated time, whose window fits `room` bytes of
-    /// shared memory. A pixel of the output takes the time 1, one of the window `of_window_pixel`.
-    pub fn tile(&self, pixels: usize, of_window_pixel: f64, room: usize) -> Option<Tile> {
+    /// shared memory. A pixel of the output takes the time 1, one of the window `window_pixel_time`.
+    pub fn tile(&self, pixels: usize, window_pixel_time: f64, room: usize) -> Option<PixelTile> {
         let Problem { y, .. } = self.problem;
         let Conv2d { kernel, stride, dilation, .. } = *self.conv;
         let tile = |width: usize| {
@@ -113,10 +116,10 @@ impl<'a> FirstLayer<'a> {
             }
             let window =
                 [0, 1].map(|side| (tile[side] - 1) * stride[side] + (kernel[side] - 1) * dilation[side] + 1);
-            Tile { pixels: tile, window, count }
+            PixelTile { pixels: tile, window, count }
         };
-        let time = |tile: &Tile| {
-            tile.count as f64 * (pixels as f64 + of_window_pixel * (tile.window[0] * tile.window[1]) as f64)
+        let time = |tile: &PixelTile| {
+            tile.count as f64 * (pixels as f64 + window_pixel_time * (tile.window[0] * tile.window[1]) as f64)
         };
         (1..=pixels.min(y[3]))
             .map(tile)
@@ -125,7 +128,7 @@ impl<'a> FirstLayer<'a> {
     }
 
     /// The kernels' parameters for taps, maps and tiles, in their order.
-    pub fn geometry(&self, tile: &Tile) -> impl Iterator<Item = usize> {
+    pub fn geometry(&self, tile: &PixelTile) -> impl Iterator<Item = usize> {
         let Problem { x, y, .. } = self.problem;
         let Conv2d { kernel, stride, padding_before, dilation, .. } = *self.conv;
         let pairs = [dilation, [x[2], x[3]], [y[2], y[3]], stride, padding_before, tile.pixels, tile.window];
@@ -152,25 +155,25 @@ impl<'a> FirstLayer<'a> {
             if fragments > 8 { fragments.next_multiple_of(4) } else { fragments.next_power_of_two() };
         let steps = self.taps().div_ceil(4);
         let mut candidates = Vec::new();
-        let requested = |split: &Split| builder.requested.is_none_or(|name| name == split.name());
-        for split in SPLITS.into_iter().filter(|split| split.blocks(fragments) > 0 && requested(split)) {
+        let requested = |tiling: &PixelTiling| builder.requested.is_none_or(|name| name == tiling.name());
+        for tiling in TILINGS.into_iter().filter(|tiling| tiling.blocks(fragments) > 0 && requested(tiling)) {
             // Weights, biases and tables in shared memory, as in the kernel.
-            let tables = steps * fragments * 32 * 8 + steps * 4 * 4 + fragments * 8 * 4 + split.pixels() * 8;
+            let tables = steps * fragments * 32 * 8 + steps * 4 * 4 + fragments * 8 * 4 + tiling.pixels() * 8;
             // A window's pixel takes half a clock cycle; a pixel's products are made at 1300 per cycle.
-            let of_window_pixel = 0.5 / ((steps * 16 * fragments * 8) as f64 / 1300.0);
+            let window_pixel_time = 0.5 / ((steps * 16 * fragments * 8) as f64 / 1300.0);
             let Some(tile) =
-                self.tile(split.pixels(), of_window_pixel, SHARED_OF_BLOCK.saturating_sub(tables))
+                self.tile(tiling.pixels(), window_pixel_time, SHARED_OF_BLOCK.saturating_sub(tables))
             else {
                 continue;
             };
             let shared = tables + tile.window[0] * tile.window[1] * PIXEL_BYTES;
-            let blocks = split.blocks(fragments);
+            let blocks = tiling.blocks(fragments);
             let definitions = [
                 ("CHANNELS", self.problem.x[1]),
                 ("OUTPUTS", fragments),
                 ("STEPS", steps),
-                ("WARPS", split.warps),
-                ("FRAGMENTS", split.fragments),
+                ("WARPS", tiling.warps),
+                ("FRAGMENTS", tiling.fragments),
                 ("BLOCKS", blocks),
                 ("VECTOR", usize::from(outputs.is_multiple_of(2 * fragments.min(4)))),
                 ("BIAS", usize::from(bias.is_some())),
@@ -183,7 +186,7 @@ impl<'a> FirstLayer<'a> {
             let extent = |count: usize| u32::try_from(count).map_err(|_| format!("{count} are too many"));
             let shape = Shape {
                 grid: [extent(grid)?, 1, 1],
-                block: [extent(split.warps * 32)?, 1, 1],
+                block: [extent(tiling.warps * 32)?, 1, 1],
                 shared: extent(shared)?,
             };
             let mut arguments = vec![x, weight, bias.unwrap_or(Argument::Null), y];
@@ -192,7 +195,7 @@ impl<'a> FirstLayer<'a> {
             }
             let launch = builder.launch(&source, "conv_first", shape, arguments)?;
             candidates.push(Implementation {
-                name: split.name(),
+                name: tiling.name(),
                 calls: vec![Box::new(launch)],
                 scratch_bytes: 0,
             });
@@ -223,7 +226,7 @@ mod tests {
             tf32: false,
         };
         let first = FirstLayer { conv: &conv, problem: &problem };
-        for pixels in SPLITS.map(Split::pixels) {
+        for pixels in TILINGS.map(PixelTiling::pixels) {
             const ROOM: usize = 36 << 10;
             let tile = first.tile(pixels, 0.1, ROOM).ok_or("no tile")?;
             let [rows, columns] = tile.pixels;

@@ -3,7 +3,7 @@
 //! element by element.
 
 use super::first_layer::{
-    FirstLayer, PIXEL_BYTES, RESERVED_OF_BLOCK, SHARED_OF_BLOCK, SHARED_OF_MULTIPROCESSOR, Tile,
+    FirstLayer, PIXEL_BYTES, PixelTile, RESERVED_OF_BLOCK, SHARED_OF_BLOCK, SHARED_OF_MULTIPROCESSOR,
 };
 use super::weight_gradient::MOST_PIXELS;
 use crate::ops::{KernelBuilder, MOST_BYTES_OF_SUMS, THREADS, int, is_for_tensor_cores};
@@ -32,8 +32,8 @@ impl Tiling {
         let fragments = outputs.div_ceil(16).next_power_of_two().min(4);
         let across = taps.div_ceil(8);
         let warps = [across, (WARPS / across).max(1)];
-        let of_all = if fragments * channels > 4 { 16 } else { 24 };
-        Self { pixels, fragments, warps, blocks: (of_all / (warps[0] * warps[1])).max(1) }
+        let resident_warps = if fragments * channels > 4 { 16 } else { 24 };
+        Self { pixels, fragments, warps, blocks: (resident_warps / (warps[0] * warps[1])).max(1) }
     }
 
     fn name(&self) -> String {
@@ -90,7 +90,7 @@ impl FirstLayer<'_> {
     fn gradient(
         &self,
         tiling: &Tiling,
-        tile: &Tile,
+        tile: &PixelTile,
         [x, dweight, dy]: [Argument; 3],
         builder: &KernelBuilder<'_>,
     ) -> Result<Option<Implementation>, String> {

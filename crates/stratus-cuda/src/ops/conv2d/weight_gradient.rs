@@ -20,11 +20,11 @@ enum Instruction {
 
 /// The tiling of the matrix product: see `conv_gradient.cu`.
 #[derive(Clone, Copy, Debug)]
-struct Tile {
+struct BlockTile {
     instruction: Instruction,
     /// `[outputs, columns]` of a block, and of a warp.
-    of_block: [usize; 2],
-    of_warp: [usize; 2],
+    block: [usize; 2],
+    warp: [usize; 2],
     /// Pixels of a stage of the pipeline through shared memory, and the number of stages.
     depth: usize,
     stages: usize,
@@ -34,20 +34,20 @@ struct Tile {
     rate: f64,
 }
 
-const TILES: [Tile; 13] = [
-    Tile::mma([128, 256], [64, 64], [32, 3, 1], 1100.0),
-    Tile::mma([128, 128], [64, 32], [32, 4, 2], 900.0),
-    Tile::mma([64, 256], [64, 32], [32, 3, 2], 850.0),
-    Tile::mma([64, 192], [64, 32], [48, 3, 2], 850.0),
-    Tile::mma([128, 64], [64, 32], [32, 4, 4], 800.0),
-    Tile::mma([64, 64], [32, 32], [32, 4, 4], 650.0),
-    Tile::mma([32, 64], [32, 16], [32, 4, 6], 350.0),
-    Tile::wgmma([128, 256], 256, [64, 4, 1], 1700.0),
-    Tile::wgmma([256, 128], 128, [64, 4, 1], 1600.0),
-    Tile::wgmma([128, 192], 192, [64, 4, 1], 1700.0),
-    Tile::wgmma([128, 128], 128, [32, 6, 2], 1500.0),
-    Tile::wgmma([64, 256], 128, [32, 5, 2], 1400.0),
-    Tile::wgmma([64, 576], 192, [48, 3, 1], 1600.0),
+const TILES: [BlockTile; 13] = [
+    BlockTile::mma([128, 256], [64, 64], [32, 3, 1], 1100.0),
+    BlockTile::mma([128, 128], [64, 32], [32, 4, 2], 900.0),
+    BlockTile::mma([64, 256], [64, 32], [32, 3, 2], 850.0),
+    BlockTile::mma([64, 192], [64, 32], [48, 3, 2], 850.0),
+    BlockTile::mma([128, 64], [64, 32], [32, 4, 4], 800.0),
+    BlockTile::mma([64, 64], [32, 32], [32, 4, 4], 650.0),
+    BlockTile::mma([32, 64], [32, 16], [32, 4, 6], 350.0),
+    BlockTile::wgmma([128, 256], 256, [64, 4, 1], 1700.0),
+    BlockTile::wgmma([256, 128], 128, [64, 4, 1], 1600.0),
+    BlockTile::wgmma([128, 192], 192, [64, 4, 1], 1700.0),
+    BlockTile::wgmma([128, 128], 128, [32, 6, 2], 1500.0),
+    BlockTile::wgmma([64, 256], 128, [32, 5, 2], 1400.0),
+    BlockTile::wgmma([64, 576], 192, [48, 3, 1], 1600.0),
 ];
 
 /// How many tiles of each instruction are measured: those with the least estimated time.
@@ -65,7 +65,7 @@ const SWIZZLE_ALIGNMENT: usize = 1024;
 
 /// Split-K: the pixels of a product in parts, whose results a second kernel adds up.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Split {
+struct SplitK {
     /// Pixels of every part but the last.
     part: usize,
     parts: usize,
@@ -73,42 +73,34 @@ struct Split {
     cycles: f64,
 }
 
-impl Tile {
-    /// A tile for `mma.sync`; `[depth, stages, blocks]` as in [`Tile`].
+impl BlockTile {
+    /// A tile for `mma.sync`; `[depth, stages, blocks]` as in [`BlockTile`].
     const fn mma(
-        of_block: [usize; 2],
-        of_warp: [usize; 2],
+        block: [usize; 2],
+        warp: [usize; 2],
         [depth, stages, blocks]: [usize; 3],
         rate: f64,
     ) -> Self {
-        Self { instruction: Instruction::Mma, of_block, of_warp, depth, stages, blocks, rate }
+        Self { instruction: Instruction::Mma, block, warp, depth, stages, blocks, rate }
     }
 
     /// A tile for `wgmma`: a warpgroup has 64 outputs, 16 per warp, and this many columns.
     const fn wgmma(
-        of_block: [usize; 2],
+        block: [usize; 2],
         columns: usize,
         [depth, stages, blocks]: [usize; 3],
         rate: f64,
     ) -> Self {
-        Self {
-            instruction: Instruction::Wgmma,
-            of_block,
-            of_warp: [16, columns],
-            depth,
-            stages,
-            blocks,
-            rate,
-        }
+        Self { instruction: Instruction::Wgmma, block, warp: [16, columns], depth, stages, blocks, rate }
     }
 
     fn threads(&self) -> usize {
-        let warps = |side: usize| self.of_block[side] / self.of_warp[side];
+        let warps = |side: usize| self.block[side] / self.warp[side];
         warps(0) * warps(1) * 32
     }
 
     fn name(&self, cached: bool) -> String {
-        let [outputs, columns] = self.of_block;
+        let [outputs, columns] = self.block;
         let instruction = match self.instruction {
             Instruction::Mma => "tensor",
             Instruction::Wgmma => "wgmma",
@@ -124,16 +116,16 @@ impl Tile {
         [outputs, columns, pixels]: [usize; 3],
         together: usize,
         multiprocessors: usize,
-    ) -> Split {
+    ) -> SplitK {
         // Bytes per cycle from the L2 cache to a multiprocessor and from memory to all of them; cycles to
         // begin a block, or another kernel.
         const CACHE: f64 = 25.0;
         const MEMORY: f64 = 1500.0;
         const BEGIN: f64 = 1500.0;
-        let [rows, width] = self.of_block;
+        let [rows, width] = self.block;
         let tiles = outputs.div_ceil(rows) * columns.div_ceil(width);
         let read = rows + width / together.clamp(1, width / 64);
-        let of_pixel = ((rows * width) as f64 / self.rate).max(read as f64 * 2.0 / CACHE);
+        let cycles_per_pixel = ((rows * width) as f64 / self.rate).max(read as f64 * 2.0 / CACHE);
         let bytes = outputs * columns * size_of::<f32>();
         let most = (pixels / FEWEST_PIXELS).min(MOST_BYTES_OF_SUMS / bytes.max(1)).clamp(1, MOST_BLOCKS);
         let least = pixels.div_ceil(MOST_PIXELS).clamp(1, most);
@@ -144,10 +136,10 @@ impl Tile {
             let blocks = (tiles * parts).div_ceil(multiprocessors) as f64;
             let blocks = blocks.max(0.75 * self.blocks as f64);
             let sums = if parts > 1 { (2 * parts * bytes) as f64 / MEMORY + BEGIN } else { 0.0 };
-            Split { part, parts, cycles: blocks * (part as f64 * of_pixel + BEGIN) + sums }
+            SplitK { part, parts, cycles: blocks * (part as f64 * cycles_per_pixel + BEGIN) + sums }
         });
         let fastest = splits.min_by(|a, b| a.cycles.total_cmp(&b.cycles));
-        fastest.unwrap_or(Split { part: pixels.next_multiple_of(self.depth), parts: 1, cycles: 0.0 })
+        fastest.unwrap_or(SplitK { part: pixels.next_multiple_of(self.depth), parts: 1, cycles: 0.0 })
     }
 }
 
@@ -176,7 +168,7 @@ pub(super) fn candidates(
         }
         let together = if instruction == Instruction::Wgmma { gradient.together() } else { 1 };
         let tiles = TILES.into_iter().filter(|tile| tile.instruction == instruction);
-        let mut tiles: Vec<(Tile, Split)> =
+        let mut tiles: Vec<(BlockTile, SplitK)> =
             tiles.map(|tile| (tile, tile.split(gradient.product(), together, multiprocessors))).collect();
         tiles.sort_by(|(_, a), (_, b)| a.cycles.total_cmp(&b.cycles));
         // Unmeasured, the instruction that every GPU has is taken.
@@ -230,7 +222,7 @@ impl<'a> WeightGradient<'a> {
             x[0].saturating_mul(x[2]).saturating_mul(x[3]),
             span(0).saturating_mul(span(1)).saturating_mul(x[1]),
         ];
-        let smallest = TILES.map(|tile| tile.of_block[0]).into_iter().min().unwrap_or(1);
+        let smallest = TILES.map(|tile| tile.block[0]).into_iter().min().unwrap_or(1);
         numbers.into_iter().all(|number| number > 0 && number < MOST)
             && outputs.div_ceil(smallest) <= MOST_BLOCKS
     }
@@ -262,17 +254,17 @@ impl<'a> WeightGradient<'a> {
 
     fn candidate(
         &self,
-        tile: &Tile,
-        split: &Split,
+        tile: &BlockTile,
+        split: &SplitK,
         cached: bool,
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
         let [outputs, columns, pixels] = self.product();
-        let [rows, width] = tile.of_block;
+        let [rows, width] = tile.block;
         let mut definitions = vec![
             ("TILE_M", rows),
             ("TILE_N", width),
-            ("WARP_N", tile.of_warp[1]),
+            ("WARP_N", tile.warp[1]),
             ("TILE_K", tile.depth),
             ("STAGES", tile.stages),
             ("BLOCKS", tile.blocks),
@@ -281,7 +273,7 @@ impl<'a> WeightGradient<'a> {
         let file = match tile.instruction {
             Instruction::Mma => {
                 let mma_only = [
-                    ("WARP_M", tile.of_warp[0]),
+                    ("WARP_M", tile.warp[0]),
                     ("VECTOR_X", usize::from(self.vector_x())),
                     ("VECTOR_Y", usize::from(self.vector_y())),
                 ];
@@ -307,12 +299,14 @@ impl<'a> WeightGradient<'a> {
         };
         let [x, dweight, dy] = self.arguments;
         let sums = if split.parts == 1 { dweight } else { Argument::Scratch(0) };
-        let Problem { x: of_x, y: of_y, .. } = self.problem;
+        let Problem { x: x_shape, y: y_shape, .. } = self.problem;
         let Conv2d { kernel, padding_before, stride, dilation, .. } = *self.conv;
         // The step from a thread's pixel to its next: columns, rows, images.
         let ahead = tile.threads() / 8;
-        let moves = [ahead % of_y[3], ahead / of_y[3] % of_y[2], ahead / of_y[3] / of_y[2]];
-        let numbers = [pixels, split.part, columns, of_x[1], of_x[2], of_x[3], outputs, of_y[2], of_y[3]];
+        let moves = [ahead % y_shape[3], ahead / y_shape[3] % y_shape[2], ahead / y_shape[3] / y_shape[2]];
+        let numbers = [
+            pixels, split.part, columns, x_shape[1], x_shape[2], x_shape[3], outputs, y_shape[2], y_shape[3],
+        ];
         let numbers = numbers.into_iter().chain([kernel[1]]);
         let numbers = numbers.chain([padding_before, stride, dilation].into_iter().flatten()).chain(moves);
         let mut arguments = vec![x, dy, sums];

@@ -4,7 +4,7 @@
 //! A data gradient of stride `s` is `s_h · s_w` products, a *phase* each: pixels of the input with equal
 //! coordinates modulo the stride meet the same taps of the kernel.
 
-use super::{F32Convolution, TILE_K, Tile, moves, part_of};
+use super::{BlockTile, F32Convolution, TILE_K, moves, part_of};
 use crate::ffi::cudnn::{Pass, Problem};
 use crate::ops::{KernelBuilder, int, long};
 use crate::processor::{Argument, Call};
@@ -114,7 +114,7 @@ impl F32Convolution<'_> {
     /// A launch of the kernel for one gather.
     pub(super) fn gather(
         &self,
-        tile: &Tile,
+        tile: &BlockTile,
         gather: &Gather,
         to: Argument,
         parts: usize,
