@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use stratus_base::did_you_mean;
 use stratus_store::StoreError;
 use thiserror::Error;
 
@@ -14,7 +15,7 @@ use crate::idx::IdxError;
 #[non_exhaustive]
 pub enum DataError {
     /// No data set has this name.
-    #[error("there is no data set `{name}`{}; known: {}", suggest(.nearest.as_deref()), .known.join(", "))]
+    #[error("there is no data set `{name}`{}; known: {}", did_you_mean(.nearest.as_deref()), .known.join(", "))]
     UnknownDataset {
         /// The name that was asked for.
         name: String,
@@ -24,7 +25,7 @@ pub enum DataError {
         known: Vec<String>,
     },
     /// No part of a data set has this name.
-    #[error("there is no split `{name}`{}; known: train, validation, test", suggest(.nearest.as_deref()))]
+    #[error("there is no split `{name}`{}; known: train, validation, test", did_you_mean(.nearest.as_deref()))]
     UnknownSplit {
         /// The name that was asked for.
         name: String,
@@ -292,53 +293,4 @@ fn list_of(samples: &[(String, String)], count: usize) -> String {
         text.push_str(&format!("\n  and {} more; `stratus data check` lists all", count - samples.len()));
     }
     text
-}
-
-fn suggest(nearest: Option<&str>) -> String {
-    nearest.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default()
-}
-
-/// The name of `known` that `name` was probably meant to be: at most a third of its letters are different, added, dropped or swapped.
-pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    let name = name.to_lowercase();
-    known
-        .into_iter()
-        .map(|candidate| (edits(&name, candidate), candidate))
-        .filter(|(distance, candidate)| *distance <= (candidate.chars().count() / 3).max(1))
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, candidate)| candidate.to_owned())
-}
-
-/// Optimal string alignment distance: insertions, deletions, substitutions and swaps of neighbours.
-fn edits(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(64).collect(), b.chars().take(64).collect());
-    let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
-    for i in 1..=a.len() {
-        let mut row = vec![i];
-        for j in 1..=b.len() {
-            let substituted = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut best = substituted.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                best = best.min(rows[i - 2][j - 2] + 1);
-            }
-            row.push(best);
-        }
-        rows.push(row);
-    }
-    rows[a.len()][b.len()]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nearest_forgives_small_slips_only() {
-        let known = ["mnist", "cifar10", "cifar100"];
-        assert_eq!(nearest("mnsit", known).as_deref(), Some("mnist"));
-        assert_eq!(nearest("MNIST", known).as_deref(), Some("mnist"));
-        assert_eq!(nearest("cifar-10", known).as_deref(), Some("cifar10"));
-        assert_eq!(nearest("imagenet", known), None);
-        assert_eq!(nearest("", known), None);
-    }
 }

@@ -11,15 +11,14 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use flate2::bufread::MultiGzDecoder;
-use sha2::{Digest, Sha256};
 use thiserror::Error;
 use ureq::Agent;
 use ureq::http::{Response, StatusCode, header};
 
 use self::unpack::unpack;
-use crate::checksum::hex;
 use crate::datasets::{self, PublishedFile};
 use crate::error::DataError;
+use stratus_base::checksum::sha256_of_reader;
 
 /// How often a mirror is asked again after a connection broke or a continued download turned out wrong.
 const TRIES_PER_MIRROR: usize = 4;
@@ -448,23 +447,11 @@ fn sync_directory(directory: &Path) {
     }
 }
 
-/// SHA-256 of a source that must have exactly `bytes` bytes; no more than one beyond them is read.
+/// SHA-256 of a source that must have exactly `bytes` bytes; at most one byte more is read.
 fn digest(source: impl Read, bytes: u64) -> io::Result<String> {
-    let mut source = source.take(bytes + 1);
-    let (mut hasher, mut block, mut read) = (Sha256::new(), vec![0; 1 << 16], 0);
-    loop {
-        match source.read(&mut block) {
-            Ok(0) => break,
-            Ok(count) => {
-                hasher.update(&block[..count]);
-                read += count as u64;
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
+    let (read, sha256) = sha256_of_reader(source.take(bytes + 1))?;
     if read == bytes {
-        return Ok(hex(&hasher.finalize()));
+        return Ok(sha256);
     }
     let more = if read > bytes { "more than" } else { "not" };
     Err(io::Error::new(io::ErrorKind::InvalidData, format!("it has {more} {bytes} bytes")))

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use flate2::bufread::MultiGzDecoder;
 use thiserror::Error;
 
-use crate::checksum::sha256_hex;
+use stratus_base::checksum::sha256_hex;
 
 /// Files larger than this, packed or unpacked, are refused: 4 GiB.
 pub const MAX_BYTES: u64 = 4 << 30;

@@ -10,7 +10,6 @@
 mod affine;
 pub mod augment;
 pub mod buffer;
-pub mod checksum;
 pub mod colour;
 pub mod contact_sheet;
 pub mod datasets;
@@ -32,7 +31,7 @@ mod torchvision_tests;
 mod view;
 
 pub use augment::{Augment, Padding, Placement, ResizedCrop, Shift};
-pub use buffer::{AlignedBytes, BatchBuffer};
+pub use buffer::BatchBuffer;
 pub use colour::ColourJitter;
 pub use datasets::{Dataset, Division, OpenOptions, Sample, Scratch, Split, Wanted, open};
 pub use decode::{ImageDecoder, JpegLibrary};

@@ -23,7 +23,7 @@ use self::config::Plan;
 pub use self::config::{LastBatch, LoaderConfig, LoaderError, Order, Position};
 use self::order::Visits;
 use crate::augment::Augment;
-use crate::buffer::{AlignedBytes, BatchBuffer, IGNORED_LABEL};
+use crate::buffer::{BatchBuffer, IGNORED_LABEL};
 use crate::colour::Picture;
 use crate::datasets::{Dataset, IGNORED_PIXEL, Sample, Scratch};
 use crate::decode::JpegLibrary;
@@ -32,6 +32,7 @@ use crate::frame::{Cut, Framer, Framing, Orientation, Region};
 use crate::mask::{MaskWriter, StoredMask, greatest_class};
 use crate::mix::Mixer;
 use crate::pixels::{Converter, PixelOrder};
+use stratus_base::AlignedBytes;
 
 /// Pixels a worker gathers before it converts them: within the first-level cache.
 const STAGED_BYTES: usize = 16 << 10;

@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 use stratus_random::{Purpose, Stream};
 
 use crate::augment::Blank;
-use crate::buffer::{AlignedBytes, IGNORED_LABEL};
+use crate::buffer::IGNORED_LABEL;
 use crate::pixels::{Element, Layout, Stored};
+use stratus_base::AlignedBytes;
 
 /// Labels of a sample that may be mixed: its class, another, and the other's share in parts of [`WHOLE`].
 pub const LABELS: usize = 3;
@@ -121,7 +122,7 @@ impl Mixer {
         let bytes = images.len() / samples;
         if last.len() != bytes {
             // As large as an image that is there: there is memory for one more.
-            *last = AlignedBytes::zeroed(bytes).unwrap_or_default();
+            *last = AlignedBytes::zeroed(bytes, "the last image").unwrap_or_default();
         }
         last.copy_from_slice(&images[end * bytes..]);
         let last_class = labels[end];
@@ -282,7 +283,7 @@ mod tests {
 
     /// Images of one value each, 0, 1, 2, and so on; sample 2 has no class.
     fn mixed<T: Stored + Pod + Into<f32>>(mixer: &Mixer, samples: usize) -> (Vec<f32>, Vec<i32>) {
-        let mut images = AlignedBytes::zeroed(samples * 24 * size_of::<T>()).unwrap();
+        let mut images = AlignedBytes::zeroed(samples * 24 * size_of::<T>(), "a test").unwrap();
         for (at, value) in images.elements_mut::<T>().iter_mut().enumerate() {
             *value = T::store((at / 24) as f32);
         }

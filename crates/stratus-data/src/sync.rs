@@ -14,7 +14,9 @@ use std::thread;
 use stratus_store::{Entry, Store};
 
 use crate::datasets::read_list;
-use crate::error::{DataError, nearest};
+use stratus_base::{did_you_mean, nearest};
+
+use crate::error::DataError;
 
 /// The folders that hold classes.
 const SPLITS: [&str; 4] = ["train", "val", "validation", "test"];
@@ -183,8 +185,7 @@ fn no_such_class(store: &Store, class: &str) -> Result<DataError, DataError> {
     let listed = store.list(&format!("{}/", SPLITS[0]))?;
     let known: BTreeSet<&str> =
         listed.iter().filter_map(|file| parts(file).map(|[_, class, _]| class)).collect();
-    let hint = nearest(class, known.iter().copied());
-    let hint = hint.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default();
+    let hint = did_you_mean(nearest(class, known.iter().copied()));
     Ok(DataError::NoSuchClass { origin: store.address().to_owned(), class: class.to_owned(), hint })
 }
 

@@ -11,7 +11,7 @@ use std::thread;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use stratus_data::checksum::sha256_hex;
+use stratus_base::checksum::sha256_hex;
 use stratus_data::datasets::{PublishedFile, UnpackedFile};
 use stratus_data::fetch::fetch_files;
 use stratus_data::{FetchError, FetchReport, Progress, fetch};

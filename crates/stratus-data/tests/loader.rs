@@ -10,7 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use half::{bf16, f16};
-use stratus_data::buffer::{ALIGNMENT, IGNORED_LABEL};
+use stratus_base::ALIGNMENT;
+use stratus_data::buffer::IGNORED_LABEL;
 use stratus_data::{
     Augment, BatchBuffer, ColourJitter, DataError, Dataset, Element, LastBatch, Layout, Loader, LoaderConfig,
     LoaderError, Mix, Normalisation, OpenOptions, Order, Orientation, Padding, PixelOrder, Position,
@@ -343,7 +344,7 @@ fn a_buffer_of_another_loader_or_with_other_memory_does_no_harm() {
     one.recycle(two.next().unwrap().unwrap());
     let mut buffer = one.next().unwrap().unwrap();
     assert_eq!(buffer.labels.len(), 2);
-    buffer.images = stratus_data::AlignedBytes::default();
+    buffer.images = stratus_base::AlignedBytes::default();
     one.recycle(buffer);
     assert_eq!(
         one.next().unwrap_err().to_string(),

@@ -133,7 +133,7 @@ impl Arena {
         const ARENA: &str = "the plan's arena";
         let Some(mut device) = device else { return Ok(Self::Host(AlignedBytes::zeroed(bytes, ARENA)?)) };
         let address = device.allocate(bytes, ARENA)?;
-        let mut buffer = || {
+        let mut buffer = || -> Result<_, EngineError> {
             let images = device.allocate(inputs[0], "a batch of images")?;
             Ok([images, device.allocate(inputs[1], "a batch of labels")?])
         };

@@ -1,5 +1,7 @@
 //! What can go wrong between a graph and its execution.
 
+use stratus_base::OutOfMemory;
+
 /// An error of the engine. Each names the pass or the layer.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -63,6 +65,12 @@ pub enum EngineError {
     /// A name or size that does not exist in the session.
     #[error("{0}")]
     Mismatch(String),
+}
+
+impl From<OutOfMemory> for EngineError {
+    fn from(OutOfMemory { what, bytes }: OutOfMemory) -> Self {
+        Self::OutOfMemory { what, bytes, free: None }
+    }
 }
 
 /// What is said of the memory that is free.

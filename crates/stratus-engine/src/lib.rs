@@ -6,7 +6,6 @@
 //! [`Backend`] chooses a kernel and layouts per step, [`Plan`] places every byte, [`Session`] allocates once and runs.
 
 pub mod backend;
-pub mod buffer;
 pub mod clock;
 pub mod device;
 pub mod differentiate;
@@ -29,7 +28,6 @@ mod types;
 pub mod update;
 
 pub use backend::{Backend, Choices, Operands, PrepareRequest, Prepared, PreparedStep, StepKernel, Tile};
-pub use buffer::AlignedBytes;
 pub use clock::Clock;
 pub use device::Device;
 pub use error::EngineError;
@@ -38,4 +36,5 @@ pub use ops::Kernel;
 pub use plan::{Plan, PlannedStep};
 pub use program::{Phase, Program, Role, Section, Step, Value, ValueId};
 pub use session::Session;
+pub use stratus_base::AlignedBytes;
 pub use types::{DType, Precision};

@@ -4,7 +4,7 @@
 //! the lowest offset where it overlaps nothing that is alive at the same time.
 
 use crate::EngineError;
-use crate::buffer::ALIGNMENT;
+use stratus_base::ALIGNMENT;
 
 /// A block of bytes and the steps during which it holds something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

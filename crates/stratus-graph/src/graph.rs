@@ -2,10 +2,10 @@
 
 use crate::ops::{Initialisation, Op, Operation, ParameterKind};
 use crate::shape::limited;
-use crate::suggest::nearest;
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
+use stratus_base::{did_you_mean, nearest};
 
 macro_rules! index {
     ($name:ident, $doc:literal) => {
@@ -125,7 +125,7 @@ pub enum GraphError {
         need: String,
     },
     /// No layer of that name, and none whose name begins with it.
-    #[error("network `{network}` has no layer `{layer}`{}", suggestion.as_ref().map(|s| format!(", did you mean `{s}`?")).unwrap_or_default())]
+    #[error("network `{network}` has no layer `{layer}`{}", did_you_mean(suggestion.as_deref()))]
     UnknownLayer {
         /// The network's name.
         network: String,
@@ -135,7 +135,7 @@ pub enum GraphError {
         suggestion: Option<String>,
     },
     /// No network of that name.
-    #[error("there is no network `{name}`{}; known are {known}", suggestion.as_ref().map(|s| format!(", did you mean `{s}`?")).unwrap_or_default())]
+    #[error("there is no network `{name}`{}; known are {known}", did_you_mean(suggestion.as_deref()))]
     Unknown {
         /// What was asked for.
         name: String,

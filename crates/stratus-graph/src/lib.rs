@@ -8,7 +8,6 @@ mod graph;
 pub mod layer_file;
 pub mod ops;
 mod shape;
-pub mod suggest;
 pub mod zoo;
 
 pub use builder::GraphBuilder;

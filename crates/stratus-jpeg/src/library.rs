@@ -1,7 +1,9 @@
 //! Finding the library.
 
 use crate::ffi::{Library, LoadError};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use stratus_base::library::LibrarySearch;
+pub use stratus_base::library::NotFound;
 
 /// Names one library file, or a folder that holds it; looked at before everything else.
 pub const ENVIRONMENT: &str = "STRATUS_LIBJPEG";
@@ -13,55 +15,24 @@ pub const FILES: [&str; 2] = ["libjpeg.62.dylib", "libjpeg.8.dylib"];
 #[cfg(not(target_os = "macos"))]
 pub const FILES: [&str; 2] = ["libjpeg.so.62", "libjpeg.so.8"];
 
-/// Where libjpeg-turbo was looked for and what was found there.
-#[derive(Debug, thiserror::Error)]
-#[error("no usable libjpeg-turbo was found; looked at {}", tried.join("; "))]
-pub struct NotFound {
-    /// Each place with the reason why it would not do.
-    pub tried: Vec<String>,
-}
+const SEARCH: LibrarySearch = LibrarySearch {
+    name: "libjpeg-turbo",
+    environment: ENVIRONMENT,
+    files: &FILES,
+    dependency_folder: ".deps/libjpeg/lib",
+    homebrew_folder: "/opt/homebrew/opt/jpeg-turbo/lib",
+};
 
-/// The places, in the order they are tried: [`ENVIRONMENT`] alone where it is set; `.deps/libjpeg/lib` (where `make deps` puts it) in the
-/// folders above the program, in the working folder and in those above it; conda; the system's own search path; Homebrew.
+/// The paths, in the order in which they are tried: see [`LibrarySearch::candidates`].
 #[must_use]
 pub fn candidates() -> Vec<PathBuf> {
-    if let Some(named) = std::env::var_os(ENVIRONMENT).map(PathBuf::from) {
-        return if named.is_dir() { FILES.map(|file| named.join(file)).to_vec() } else { vec![named] };
-    }
-    let mut paths = Vec::new();
-    let program = std::env::current_exe().ok();
-    let above = program.iter().flat_map(|path| path.ancestors().skip(1));
-    let working = std::env::current_dir().ok();
-    for folder in above.chain(working.iter().flat_map(|path| path.ancestors())) {
-        let path = folder.join(".deps/libjpeg/lib").join(FILES[0]);
-        if path.exists() && !paths.contains(&path) {
-            paths.push(path);
-        }
-    }
-    if let Some(prefix) = std::env::var_os("CONDA_PREFIX") {
-        paths.extend(FILES.map(|file| Path::new(&prefix).join("lib").join(file)));
-    }
-    paths.extend(FILES.map(PathBuf::from));
-    if cfg!(target_os = "macos") {
-        paths.extend(FILES.map(|file| Path::new("/opt/homebrew/opt/jpeg-turbo/lib").join(file)));
-    }
-    paths
+    SEARCH.candidates()
 }
 
-/// Loads the first library that will do.
+/// Loads the first library that can be used.
 ///
 /// # Errors
-/// Every place with its reason, where none will.
+/// Every path with its reason, where none can be used.
 pub fn find() -> Result<Library, NotFound> {
-    let mut tried = Vec::new();
-    for path in candidates() {
-        match Library::load(&path) {
-            Ok(library) => return Ok(library),
-            Err(LoadError::Open { path, .. }) if path.components().count() == 1 => {
-                tried.push(format!("{} on the system's library path (not there)", path.display()));
-            }
-            Err(error) => tried.push(error.to_string()),
-        }
-    }
-    Err(NotFound { tried })
+    SEARCH.load_first(Library::load, |error| matches!(error, LoadError::Open { .. }))
 }

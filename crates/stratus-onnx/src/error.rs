@@ -2,7 +2,8 @@
 
 use std::fmt::{self, Write};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use stratus_base::FileError;
 use stratus_graph::GraphError;
 
 /// A result with this crate's error.
@@ -10,19 +11,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Refused nodes that are listed one by one.
 const LISTED: usize = 40;
-/// The longest name that is shown, in characters.
-const LONGEST_NAME: usize = 120;
 
 /// An error about one ONNX file: which, what is wrong, what to do.
-#[derive(Debug, thiserror::Error)]
-#[error("{}: {problem}", path.display())]
-pub struct Error {
-    /// The file.
-    pub path: PathBuf,
-    /// What is wrong with it.
-    #[source]
-    pub problem: Problem,
-}
+pub type Error = FileError<Problem>;
 
 /// What is wrong with an ONNX file.
 #[derive(Debug, thiserror::Error)]
@@ -108,17 +99,8 @@ impl Problem {
     }
 
     pub(crate) fn at(self, path: &Path) -> Error {
-        Error { path: path.to_path_buf(), problem: self }
+        FileError::new(path, self)
     }
-}
-
-/// A name of a file's own, fit for a terminal: without control characters and not longer than a line.
-pub(crate) fn printable(text: &str) -> String {
-    let mut out: String = text.chars().flat_map(char::escape_debug).take(LONGEST_NAME).collect();
-    if out.chars().count() == LONGEST_NAME {
-        out.push('…');
-    }
-    out
 }
 
 /// Why a network cannot be written.

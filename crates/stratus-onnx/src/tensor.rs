@@ -1,11 +1,12 @@
 //! The values of tensors: of whatever type and wherever they lie, in the model or in a file beside it.
 
-use crate::error::{Parsed, Problem, printable};
+use crate::error::{Parsed, Problem};
 use crate::proto;
 use half::{bf16, f16};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
+use stratus_base::printable;
 
 /// `TensorProto.DataType`.
 mod kind {

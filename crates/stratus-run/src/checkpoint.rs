@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use stratus_base::checksum::{hex, sha256_hex};
 
 pub use state::{Best, State};
 pub use stratus_weights::{Tensor, TensorRef, Values, write_safetensors};
@@ -254,7 +255,7 @@ impl Checkpoints {
                     format!("it has {} bytes instead of {}", bytes.len(), entry.bytes),
                 ));
             }
-            if hex(&Sha256::digest(&bytes)) != entry.sha256 {
+            if sha256_hex([bytes.as_slice()]) != entry.sha256 {
                 return Err(damaged(&file, "its SHA-256 is not the recorded one"));
             }
             Ok(bytes)
@@ -372,15 +373,6 @@ fn reason(error: &Error) -> String {
         }
         other => other.to_string(),
     }
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        // A string takes every write.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 #[cfg(test)]

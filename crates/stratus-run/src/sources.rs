@@ -2,13 +2,11 @@
 //! layer file is copied.
 
 use std::fs::File;
-use std::io::{self, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
+use stratus_base::checksum::{sha256_hex, sha256_of_reader};
 
-use crate::checkpoint::hex;
 use crate::{Error, Result, atomic};
 
 /// The content of `sources.json`. Every key is always written; what a run did without is `null`.
@@ -47,30 +45,16 @@ impl Sources {
 impl Source {
     /// A file's length and checksum; it is read once, in pieces.
     pub fn of_file(path: &Path) -> Result<Self> {
-        let mut file = File::open(path).map_err(Error::io("open", path))?;
-        let mut hasher = Hasher(Sha256::new());
-        let bytes = io::copy(&mut file, &mut hasher).map_err(Error::io("read", path))?;
-        Ok(Self { path: path.display().to_string(), bytes, sha256: hex(&hasher.0.finalize()) })
+        let file = File::open(path).map_err(Error::io("open", path))?;
+        let (bytes, sha256) = sha256_of_reader(file).map_err(Error::io("read", path))?;
+        Ok(Self { path: path.display().to_string(), bytes, sha256 })
     }
 
     /// The same of a file that was read.
     #[must_use]
     pub fn of_bytes(path: &Path, bytes: &[u8]) -> Self {
-        let sha256 = hex(&Sha256::digest(bytes));
+        let sha256 = sha256_hex([bytes]);
         Self { path: path.display().to_string(), bytes: bytes.len() as u64, sha256 }
-    }
-}
-
-struct Hasher(Sha256);
-
-impl Write for Hasher {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.update(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

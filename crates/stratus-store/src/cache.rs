@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
+use stratus_base::checksum::{hex, sha256_of_reader};
 
 use crate::error::disk;
 use crate::local::sync_folder;
@@ -275,25 +276,9 @@ fn key(wanted: &Wanted<'_>) -> String {
 /// SHA-256 of a file, from its beginning: 64 lower-case hexadecimal digits.
 fn digest(file: &mut File) -> io::Result<String> {
     file.rewind()?;
-    let (mut hasher, mut block) = (Sha256::new(), vec![0; 1 << 16]);
-    loop {
-        match file.read(&mut block) {
-            Ok(0) => break,
-            Ok(count) => hasher.update(&block[..count]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
+    let (_, sha256) = sha256_of_reader(&mut *file)?;
     file.rewind()?;
-    Ok(hex(&hasher.finalize()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .flat_map(|byte| [byte >> 4, byte & 15])
-        .filter_map(|digit| char::from_digit(digit.into(), 16))
-        .collect()
+    Ok(sha256)
 }
 
 fn wrong_checksum(file: String, found: &str, expected: &str) -> StoreError {

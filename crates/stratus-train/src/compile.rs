@@ -7,10 +7,10 @@ use crate::network::{LayerFile, Network};
 use crate::plan_cache::{self, PlanCache};
 use crate::{Experiment, TrainError};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use stratus_base::checksum::sha256_hex;
 use stratus_data::datasets::synthetic;
 use stratus_data::{Dataset, Division, OpenOptions, Split};
 use stratus_engine::differentiate::differentiate;
@@ -307,7 +307,7 @@ impl Plans {
     #[must_use]
     pub fn hash(&self) -> String {
         let text = serde_json::to_vec(self).unwrap_or_default();
-        Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect()
+        sha256_hex([text.as_slice()])
     }
 }
 

@@ -13,8 +13,9 @@ use crate::weights::{Pretrained, Use};
 use crate::{Experiment, TrainError};
 use std::path::Path;
 use std::sync::Arc;
+use stratus_base::AlignedBytes;
 use stratus_data::buffer::IGNORED_LABEL;
-use stratus_data::{AlignedBytes, Dataset, Loader, Split, View};
+use stratus_data::{Dataset, Loader, Split, View};
 use stratus_engine::{Clock, Program, Session};
 use stratus_run::RunDir;
 use stratus_run::sources::Source;
@@ -77,7 +78,7 @@ impl Several {
             configuration(problem, "leave them out")
         })?;
         let bytes = program.batch * channels * height * width * form.element.bytes();
-        let images = AlignedBytes::zeroed(bytes).map_err(|_| {
+        let images = AlignedBytes::zeroed(bytes, "a view of a batch").map_err(|_| {
             configuration(
                 format!("there is no memory for {bytes} bytes of images"),
                 "set a smaller validation.batch_size",

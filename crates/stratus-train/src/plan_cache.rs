@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;
+use stratus_base::checksum::hex;
 use stratus_engine::{Backend, Choices, Program};
 
 /// Names the folder of the cache; without it `$XDG_CACHE_HOME/stratus` or `~/.cache/stratus`.
@@ -47,7 +48,7 @@ impl PlanCache {
             hash.update(part.as_bytes());
             hash.update([0]);
         }
-        let name: String = hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let name = hex(&hash.finalize()[..16]);
         Some(self.folder.as_ref()?.join(format!("{}-{name}.json", program.network)))
     }
 

@@ -1,21 +1,15 @@
 //! What can be wrong with a weights file, and what to do about it.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use stratus_base::FileError;
 
 /// A result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error about one weights file: which, what is wrong, what to do.
-#[derive(Debug, thiserror::Error)]
-#[error("{}: {problem}", path.display())]
-pub struct Error {
-    /// The file.
-    pub path: PathBuf,
-    /// What is wrong with it.
-    #[source]
-    pub problem: Problem,
-}
+pub type Error = FileError<Problem>;
 
 /// What is wrong with a weights file. The message ends with what to do.
 #[derive(Debug, thiserror::Error)]
@@ -86,16 +80,6 @@ impl Problem {
     }
 
     pub(crate) fn at(self, path: &Path) -> Error {
-        Error { path: path.to_path_buf(), problem: self }
+        FileError::new(path, self)
     }
-}
-
-/// Text of a file's own, fit for a terminal: without control characters and not longer than a line.
-pub(crate) fn printable(text: &str) -> String {
-    const LONGEST: usize = 120;
-    let mut out: String = text.chars().flat_map(char::escape_debug).take(LONGEST).collect();
-    if out.chars().count() == LONGEST {
-        out.push('…');
-    }
-    out
 }

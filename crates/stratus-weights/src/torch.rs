@@ -13,9 +13,10 @@ use std::ops::Range;
 use rawzip::{CompressionMethod, MAX_CENTRAL_DIRECTORY_RECORD_SIZE, ZipLocator};
 
 use crate::NamedTensor;
-use crate::error::{Parsed, Problem, printable};
+use crate::error::{Parsed, Problem};
 use crate::file::{Contents, Format};
 use crate::source::Source;
+use stratus_base::printable;
 
 /// Entries of an archive that are listed: a storage each and a few more.
 const ENTRY_LIMIT: usize = 1 << 17;

@@ -9,6 +9,7 @@ use std::ffi::{CStr, OsString, c_char};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use stratus_base::checksum::hex;
 
 /// The prelude of every source.
 const EMULATE: &str = include_str!("../source/emulate.h");
@@ -164,7 +165,7 @@ fn compiled(source: &Source, text: &str) -> Result<PathBuf, String> {
     let mut hash = Sha256::new();
     [FLAGS, LIBRARIES].concat().iter().for_each(|flag| hash.update(flag.as_bytes()));
     hash.update(text.as_bytes());
-    let name = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let name = hex(&hash.finalize());
     let entry = {
         let mut all = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(all.get_or_insert_default().entry(name.clone()).or_default())

@@ -4,6 +4,7 @@
 //! Python environment: these are loaded first, after which the dynamic loader finds them by name.
 
 use std::path::{Path, PathBuf};
+use stratus_base::library::below_ancestors;
 
 /// The environment variable that names folders with the libraries, separated as in `PATH`. It replaces the
 /// folders that are searched by default; the system's search path comes after them.
@@ -89,14 +90,7 @@ pub fn folders() -> Vec<PathBuf> {
         }
     }
     // Where `make deps` puts NVRTC comes last: one that came with the driver's CUDA knows the GPU better.
-    let program = std::env::current_exe().ok();
-    let working = std::env::current_dir().ok();
-    for folder in program.iter().chain(&working).flat_map(|path| path.ancestors()) {
-        let local = folder.join(".deps/nvrtc/lib");
-        if local.is_dir() && !folders.contains(&local) {
-            folders.push(local);
-        }
-    }
+    folders.extend(below_ancestors(Path::new(".deps/nvrtc/lib")));
     folders
 }
 

@@ -4,6 +4,7 @@ use crate::ffi::nvrtc;
 use crate::processor::Source;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
+use stratus_base::checksum::hex;
 
 /// Compiles native kernels for one compute capability.
 pub(crate) struct Compiler {
@@ -60,8 +61,7 @@ impl Compiler {
 
     fn file(&self, source: &Source, text: &str) -> Option<PathBuf> {
         let key = format!("{} {}\n{text}", self.version, source.architecture(self.capability));
-        let sum: String =
-            Sha256::digest(key.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let sum = hex(&Sha256::digest(key.as_bytes())[..16]);
         Some(self.cache.as_ref()?.join(format!("{}-{sum}.cubin", source.file)))
     }
 }

@@ -9,10 +9,10 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::{Dataset, DatasetEntry, OpenOptions, PublishedFile, Sample, Scratch, Split, UnpackedFile};
-use crate::checksum::sha256_hex;
 use crate::error::DataError;
 use crate::frame::Orientation;
 use crate::pixels::{Normalisation, PixelOrder};
+use stratus_base::checksum::sha256_hex;
 
 const SHAPE: [usize; 3] = [3, 32, 32];
 const PIXELS: usize = 3 * 32 * 32;

@@ -18,7 +18,9 @@ use super::{
     refuse_damaged,
 };
 use crate::decode::Decoded;
-use crate::error::{DataError, nearest};
+use stratus_base::{did_you_mean, nearest};
+
+use crate::error::DataError;
 use crate::parallel;
 use crate::pixels::{Normalisation, PixelOrder};
 
@@ -149,8 +151,7 @@ fn listed_classes(path: &Path, known: &[String]) -> Result<Vec<String>, DataErro
             continue;
         }
         if known.binary_search_by(|known| known.as_str().cmp(class)).is_err() {
-            let hint = nearest(class, known.iter().map(String::as_str));
-            let hint = hint.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default();
+            let hint = did_you_mean(nearest(class, known.iter().map(String::as_str)));
             return wrong(format!("line {}: there is no class `{class}` to train on{hint}", number + 1));
         }
         if !seen.insert(class) {

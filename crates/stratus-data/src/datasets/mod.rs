@@ -26,7 +26,9 @@ use serde::{Deserialize, Serialize};
 use stratus_store::Patience;
 
 use crate::decode::ImageDecoder;
-use crate::error::{DataError, nearest};
+use stratus_base::nearest;
+
+use crate::error::DataError;
 use crate::frame::{Orientation, Region};
 use crate::pixels::{Normalisation, PixelOrder};
 
@@ -289,7 +291,7 @@ impl FromStr for Split {
     fn from_str(name: &str) -> Result<Self, DataError> {
         Self::ALL.into_iter().find(|split| split.name() == name).ok_or_else(|| DataError::UnknownSplit {
             name: name.to_owned(),
-            nearest: nearest(name, Self::ALL.map(Self::name)),
+            nearest: nearest(name, Self::ALL.map(Self::name)).map(str::to_owned),
         })
     }
 }
@@ -444,7 +446,7 @@ pub struct UnpackedFile<'a> {
 pub fn entry(name: &str) -> Result<&'static DatasetEntry, DataError> {
     REGISTRY.iter().copied().find(|entry| entry.name == name).ok_or_else(|| DataError::UnknownDataset {
         name: name.to_owned(),
-        nearest: nearest(name, REGISTRY.iter().map(|entry| entry.name)),
+        nearest: nearest(name, REGISTRY.iter().map(|entry| entry.name)).map(str::to_owned),
         known: REGISTRY.iter().map(|entry| entry.name.to_owned()).collect(),
     })
 }

@@ -9,8 +9,8 @@ use sha2::{Digest, Sha256};
 use tar::Archive;
 
 use super::{FetchError, disk, open_part, restart, sync_directory};
-use crate::checksum::hex;
 use crate::datasets::UnpackedFile;
+use stratus_base::checksum::hex;
 
 /// What an archive may hold beside its members: headers, texts.
 const SLACK: u64 = 64 << 20;

@@ -7,16 +7,14 @@ use std::num::NonZero;
 use std::path::Path;
 use std::thread;
 
-use sha2::{Digest, Sha256};
-
 use super::archive::{Member, ReadAt, each_file};
 use super::index::{INDEX_FILE, Index, Place, Shard};
 use super::{EXTENSION, MOST_CLASSES, UNFINISHED, is_shard_name, split_of};
-use crate::checksum::hex;
 use crate::datasets::Scratch;
 use crate::decode::LARGEST_FILE;
 use crate::error::DataError;
 use crate::pixels::Normalisation;
+use stratus_base::checksum::sha256_of_reader;
 
 /// The most bytes of a `.cls` file.
 const LARGEST_CLASS: u64 = 32;
@@ -167,19 +165,7 @@ fn listed<'a>(problems: impl Iterator<Item = &'a Problem>) -> Vec<(String, Strin
 /// Length and SHA-256 of a file.
 pub(crate) fn digest(path: &Path) -> Result<(u64, String), DataError> {
     let unreadable = |cause| DataError::Unreadable { path: path.to_owned(), cause };
-    let mut file = File::open(path).map_err(unreadable)?;
-    let (mut hasher, mut block, mut bytes) = (Sha256::new(), vec![0; 1 << 18], 0);
-    loop {
-        match file.read(&mut block) {
-            Ok(0) => return Ok((bytes, hex(&hasher.finalize()))),
-            Ok(count) => {
-                hasher.update(&block[..count]);
-                bytes += count as u64;
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(unreadable(error)),
-        }
-    }
+    sha256_of_reader(File::open(path).map_err(unreadable)?).map_err(unreadable)
 }
 
 /// The shards in a folder, by name.

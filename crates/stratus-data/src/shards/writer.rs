@@ -16,12 +16,12 @@ use super::archive::BLOCK;
 use super::index::{Index, Place, Shard};
 use super::png::encode;
 use super::target::Target;
-use crate::checksum::hex;
 use crate::datasets::{self, Dataset, OpenOptions, Sample, Scratch, Split};
 use crate::decode;
 use crate::error::DataError;
 use crate::frame::Orientation;
 use crate::pixels::PixelOrder;
+use stratus_base::checksum::hex;
 
 /// What stands at an archive's end.
 const END: [u8; 2 * BLOCK as usize] = [0; 2 * BLOCK as usize];

@@ -12,10 +12,10 @@ pub(crate) use write::Written;
 pub use write::write;
 
 use crate::ops::DECLARATIONS;
-use crate::suggest::nearest;
 use crate::{Graph, GraphBuilder, GraphError, Initialisation, Op, Shape, TensorId};
 use std::collections::HashMap;
 use std::fmt;
+use stratus_base::{did_you_mean, nearest};
 use toml::{Table, Value};
 
 /// The longest text that is read, in bytes.
@@ -44,7 +44,7 @@ pub enum LayerFileError {
         most: usize,
     },
     /// A key that nothing reads.
-    #[error("{place}: there is no key `{key}`{}; known are {known}", hint(suggestion.as_deref()))]
+    #[error("{place}: there is no key `{key}`{}; known are {known}", did_you_mean(suggestion.as_deref()))]
     UnknownKey {
         /// The file or the layer.
         place: Place,
@@ -56,7 +56,7 @@ pub enum LayerFileError {
         known: String,
     },
     /// An operation that does not exist.
-    #[error("{place}: there is no operation `{op}`{}; known are {known}", hint(suggestion.as_deref()))]
+    #[error("{place}: there is no operation `{op}`{}; known are {known}", did_you_mean(suggestion.as_deref()))]
     UnknownOperation {
         /// The layer.
         place: Place,
@@ -86,7 +86,7 @@ pub enum LayerFileError {
         need: String,
     },
     /// A layer is read that is not there yet.
-    #[error("{place}: no layer before it is named `{input}`{}", hint(suggestion.as_deref()))]
+    #[error("{place}: no layer before it is named `{input}`{}", did_you_mean(suggestion.as_deref()))]
     UnknownInput {
         /// The layer that reads, or the file.
         place: Place,
@@ -164,10 +164,6 @@ impl Place {
             suggestion: nearest(input, names).map(str::to_owned),
         }
     }
-}
-
-fn hint(suggestion: Option<&str>) -> String {
-    suggestion.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default()
 }
 
 /// What was written, cut to what fits in a message.

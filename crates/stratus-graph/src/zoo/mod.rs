@@ -9,8 +9,8 @@ mod resnet;
 mod vgg;
 
 use crate::ops::{BatchNorm2d, Conv2d};
-use crate::suggest::nearest;
 use crate::{Graph, GraphBuilder, GraphError, Initialisation, Op, Shape, TensorId};
+use stratus_base::nearest;
 
 /// What a network can be asked to be.
 #[derive(Clone, Debug, PartialEq, Eq)]

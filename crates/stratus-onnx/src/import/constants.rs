@@ -1,9 +1,9 @@
 //! What does not depend on the images: numbers that layers are made with, and shapes, whose first extent is the open batch.
 
 use super::{Extent, Importer, Refusal, Taken, Value};
-use crate::error::printable;
 use crate::proto::Node;
 use crate::tensor::{self, Constant, Elements};
+use stratus_base::printable;
 
 /// The most numbers of a shape that is computed.
 const LONGEST_SHAPE: usize = 64;

@@ -2,10 +2,10 @@
 
 use super::constants::per_image;
 use super::{Importer, LARGEST, Made, Order, Pad, Refusal, Taken, Value};
-use crate::error::printable;
 use crate::export::bins;
 use crate::proto::Node;
 use crate::tensor::Constant;
+use stratus_base::printable;
 use stratus_graph::ops::{
     AdaptiveAvgPool2d, BatchNorm2d, Concat, Conv2d, Dropout, Flatten, Gelu, Linear, LocalResponseNorm, Relu,
     Relu6,

@@ -10,12 +10,13 @@ mod layers;
 mod names;
 mod pooling;
 
-use crate::error::{Parsed, Problem, Refused, printable};
+use crate::error::{Parsed, Problem, Refused};
 use crate::proto::{self, Node, ValueInfo, is_onnx};
 use crate::tensor::{self, Constant};
 use names::Names;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use stratus_base::printable;
 use stratus_graph::{Graph, GraphBuilder, Op, Operation, Shape};
 use stratus_weights::{Tensor, Values};
 

@@ -2,9 +2,9 @@
 
 use super::layers::pair;
 use super::{Importer, LARGEST, Made, Order, Taken, Value};
-use crate::error::printable;
 use crate::export::{ADAPTIVE, even};
 use crate::proto::Node;
+use stratus_base::printable;
 use stratus_graph::ops::{AdaptiveAvgPool2d, AvgPool2d, MaxPool2d};
 
 /// Pixels `[top, left]` and `[bottom, right]`.

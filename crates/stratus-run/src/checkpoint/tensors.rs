@@ -2,9 +2,8 @@
 
 use safetensors::{Dtype, SafeTensors};
 use sha2::{Digest, Sha256};
+use stratus_base::checksum::hex;
 use stratus_weights::{Tensor, TensorRef, Values};
-
-use super::hex;
 
 /// The SHA-256, in hexadecimal, that stands for a set of weights.
 ///

@@ -16,7 +16,7 @@ pub use keys::{
     Augment, Checkpoint, Data, Device, Experiment, KEYS, Key, Limit, Model, Naming, OnBadSample, Optimiser,
     OptimiserName, Padding, Precision, ScheduleName, ScheduleSettings, Synthetic, Train, Validation,
 };
-pub use stratus_graph::suggest::nearest;
+pub use stratus_base::nearest;
 pub use value::{Kind, Value};
 
 use parse::Entry;

@@ -5,7 +5,7 @@ use super::keys::{KEYS, Key};
 use super::value::{Kind, Value};
 use std::ops::Range;
 use std::path::Path;
-use stratus_graph::suggest::nearest;
+use stratus_base::nearest;
 use toml::de::{DeTable, DeValue};
 
 /// A key, the value given to it, and where.

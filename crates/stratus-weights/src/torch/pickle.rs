@@ -13,7 +13,8 @@ mod op;
 use std::collections::HashMap;
 
 use crate::Dtype;
-use crate::error::{Parsed, Problem, printable};
+use crate::error::{Parsed, Problem};
+use stratus_base::printable;
 
 /// Objects of a pickle. A state dict needs about 25 a tensor.
 const OBJECT_LIMIT: usize = 1 << 20;

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use super::pickle::{Id, Object, Objects, View};
-use crate::error::{Parsed, Problem, printable};
+use crate::error::{Parsed, Problem};
+use stratus_base::printable;
 
 /// Keys that training programs put a state dict under.
 const WRAPPERS: [&str; 3] = ["state_dict", "model", "model_state_dict"];

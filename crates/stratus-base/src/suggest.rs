@@ -1,7 +1,7 @@
-//! The name that was probably meant.
+//! Suggestions for misspelt names.
 
-/// The candidate nearest to what was written, or `None` where nothing is near. A candidate whose last part, behind a dot, is what
-/// was written, or is one mistake away from it, counts as near whatever section it stands in.
+/// The candidate nearest to what was written, upper case or not, or `None` where none is near: more than a third of the letters would
+/// have to change. In dotted names (`section.key`) a last part that is right, or one mistake away, is near in any section.
 #[must_use]
 pub fn nearest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let length = written.chars().count();
@@ -9,13 +9,15 @@ pub fn nearest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>)
         // No name is that long, and a distance costs the product of both lengths.
         return None;
     }
+    let written = &written.to_lowercase();
     let allowed = (length / 3).clamp(1, 4);
     let last = |name: &str| name.rsplit('.').next().unwrap_or(name).to_owned();
     candidates
         .into_iter()
         .filter_map(|candidate| {
-            let whole = edit_distance(written, candidate);
-            let part = edit_distance(&last(written), &last(candidate));
+            let lower = candidate.to_lowercase();
+            let whole = edit_distance(written, &lower);
+            let part = edit_distance(&last(written), &last(&lower));
             let near_part = candidate.contains('.') && part <= 1 && last(written).chars().count() >= 3;
             (whole <= allowed || near_part).then_some((
                 if near_part { whole.min(part + 1) } else { whole },
@@ -25,6 +27,12 @@ pub fn nearest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>)
         })
         .min_by_key(|(distance, whole, _)| (*distance, *whole))
         .map(|(_, _, candidate)| candidate)
+}
+
+/// The end of a message that suggests a name: ", did you mean `name`?", or nothing.
+#[must_use]
+pub fn did_you_mean(suggestion: Option<&str>) -> String {
+    suggestion.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default()
 }
 
 /// Insertions, deletions, replacements and swaps of neighbours between two texts (optimal string alignment).
@@ -74,5 +82,15 @@ mod tests {
         assert_eq!(nearest(&"train.epochs".repeat(10), keys), None);
         assert_eq!(nearest("x", ["f32", "bf16"]), None);
         assert_eq!(nearest("fp32", ["f32", "bf16"]), Some("f32"));
+    }
+
+    #[test]
+    fn nearest_forgives_small_slips_only() {
+        let known = ["mnist", "cifar10", "cifar100"];
+        assert_eq!(nearest("mnsit", known), Some("mnist"));
+        assert_eq!(nearest("MNIST", known), Some("mnist"));
+        assert_eq!(nearest("cifar-10", known), Some("cifar10"));
+        assert_eq!(nearest("imagenet", known), None);
+        assert_eq!(nearest("", known), None);
     }
 }

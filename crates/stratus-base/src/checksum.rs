@@ -1,0 +1,59 @@
+//! SHA-256 in the hexadecimal form in which checksums are published.
+
+use std::fmt::Write;
+use std::io::{self, Read};
+
+use sha2::{Digest, Sha256};
+
+/// Two lower-case hexadecimal digits a byte.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        // Writing into a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// SHA-256 of the concatenation of `parts`: 64 lower-case hexadecimal digits.
+#[must_use]
+pub fn sha256_hex<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
+    let mut hasher = Sha256::new();
+    for part in parts {
+        hasher.update(part);
+    }
+    hex(&hasher.finalize())
+}
+
+/// Reads `source` to its end: its length in bytes, and its SHA-256 as 64 lower-case hexadecimal digits.
+///
+/// # Errors
+/// `source` cannot be read.
+pub fn sha256_of_reader(mut source: impl Read) -> io::Result<(u64, String)> {
+    let (mut hasher, mut block, mut length) = (Sha256::new(), vec![0; 1 << 16], 0);
+    loop {
+        match source.read(&mut block) {
+            Ok(0) => return Ok((length, hex(&hasher.finalize()))),
+            Ok(count) => {
+                hasher.update(&block[..count]);
+                length += count as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// FIPS 180-2, appendix B.1.
+    #[test]
+    fn known_answer() {
+        let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(sha256_hex([b"abc".as_slice()]), expected);
+        assert_eq!(sha256_hex([b"a".as_slice(), b"", b"bc"]), expected);
+        assert_eq!(sha256_of_reader(b"abc".as_slice()).unwrap(), (3, expected.to_owned()));
+    }
+}

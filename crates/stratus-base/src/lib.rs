@@ -1,0 +1,12 @@
+//! What crates of every layer need and none of them is the place for: memory aligned for vector units, checksums, errors about a file,
+//! text for a terminal, suggestions for misspelt names, the search for C libraries.
+
+mod aligned;
+pub mod checksum;
+mod file_error;
+pub mod library;
+mod suggest;
+
+pub use aligned::{ALIGNMENT, AlignedBytes, OutOfMemory};
+pub use file_error::{FileError, printable};
+pub use suggest::{did_you_mean, nearest};
