@@ -5,10 +5,12 @@ use std::ops::{Deref, DerefMut};
 use bytemuck::Pod;
 use memmap2::MmapMut;
 
-/// The alignment of every buffer and of every value in an arena, in bytes: a cache line, and the widest vector register.
+/// The alignment of every buffer and of every value in an arena, in bytes: a cache line, and the widest
+/// vector register.
 pub const ALIGNMENT: usize = 64;
 
-/// The size of a huge page in bytes. Buffers of at least this size ask for huge pages, which spare address translations.
+/// The size of a huge page in bytes. Buffers of at least this size ask for huge pages, which spare address
+/// translations.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// The system has not enough memory.
@@ -86,7 +88,8 @@ impl AlignedBytes {
         &mut all[self.start..self.start + self.length]
     }
 
-    /// The bytes as elements of a type whose alignment is at most [`ALIGNMENT`]. An incomplete last element is left out.
+    /// The bytes as elements of a type whose alignment is at most [`ALIGNMENT`]. An incomplete last element
+    /// is left out.
     #[must_use]
     pub fn elements<T: Pod>(&self) -> &[T] {
         bytemuck::pod_align_to(self.as_slice()).1

@@ -29,8 +29,9 @@ pub struct NotFound {
 }
 
 impl LibrarySearch {
-    /// The paths, in the order in which they are tried: only those of the environment variable where it is set; else the dependency
-    /// folder (see [`below_ancestors`]), conda, the system's search path (a bare file name), Homebrew.
+    /// The paths, in the order in which they are tried: only those of the environment variable where it is
+    /// set; else the dependency folder (see [`below_ancestors`]), conda, the system's search path (a bare
+    /// file name), Homebrew.
     #[must_use]
     pub fn candidates(&self) -> Vec<PathBuf> {
         let in_folder = |folder: &Path| self.files.iter().map(|file| folder.join(file)).collect::<Vec<_>>();
@@ -51,7 +52,8 @@ impl LibrarySearch {
         paths
     }
 
-    /// Loads the first candidate that `load` accepts. `is_absent` says whether an error means that there is no such file.
+    /// Loads the first candidate that `load` accepts. `is_absent` says whether an error means that there is
+    /// no such file.
     ///
     /// # Errors
     /// Every path with its reason, where none can be used.
@@ -74,7 +76,8 @@ impl LibrarySearch {
     }
 }
 
-/// `relative` where it exists: in the folders above the running program, in the working folder, in the folders above that.
+/// `relative` where it exists: in the folders above the running program, in the working folder, in the
+/// folders above that.
 #[must_use]
 pub fn below_ancestors(relative: &Path) -> Vec<PathBuf> {
     let program = std::env::current_exe().ok();

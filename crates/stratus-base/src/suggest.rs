@@ -1,7 +1,8 @@
 //! Suggestions for misspelt names.
 
-/// The candidate nearest to what was written, upper case or not, or `None` where none is near: more than a third of the letters would
-/// have to change. In dotted names (`section.key`) a last part that is right, or one mistake away, is near in any section.
+/// The candidate nearest to what was written, upper case or not, or `None` where none is near: more than a
+/// third of the letters would have to change. In dotted names (`section.key`) a last part that is right, or
+/// one mistake away, is near in any section.
 #[must_use]
 pub fn nearest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let length = written.chars().count();

@@ -1,16 +1,18 @@
-//! Images rotated and zoomed: one affine map from the pixels of a sample to places in the upright image, and one interpolation.
+//! Images rotated and zoomed: one affine map from the pixels of a sample to places in the upright image, and
+//! one interpolation.
 //!
-//! A pixel covers the square from its number to the next; its centre is half a pixel further. A pixel of the sample whose centre falls into the
-//! image takes the four pixels around that place by their distance, those beyond the image's edge being the edge's; any other pixel shows
-//! nothing. Masks take the pixel that the place falls into. Both ask the same map, so that they agree on what is shown.
+//! A pixel covers the square from its number to the next; its centre is half a pixel further. A pixel of the
+//! sample whose centre falls into the image takes the four pixels around that place by their distance, those
+//! beyond the image's edge being the edge's; any other pixel shows nothing. Masks take the pixel that the
+//! place falls into. Both ask the same map, so that they agree on what is shown.
 
 use crate::datasets::Sample;
 use crate::error::DataError;
 use crate::frame::{Framer, Places, Window, resize_planes};
 use crate::pixels::PixelOrder;
 
-/// The distance of neighbouring pixels of the sample, in pixels of the image, from which on the image is first shrunk over all of its pixels:
-/// the four around a place would leave out too many.
+/// The distance of neighbouring pixels of the sample, in pixels of the image, from which on the image is
+/// first shrunk over all of its pixels: the four around a place would leave out too many.
 const SPARSE: f64 = 1.5;
 /// What a neighbour's share is counted in, as a power of two.
 const SHARE_BITS: u32 = 10;
@@ -25,8 +27,8 @@ pub(crate) struct Turn {
 impl Turn {
     /// By an angle in degrees.
     pub(crate) fn new(degrees: f64) -> Self {
-        // Libraries differ in the last bit of a sine. Rounding makes them one, and is off by less than a thousandth of a pixel
-        // over a million pixels.
+        // Libraries differ in the last bit of a sine. Rounding makes them one, and is off by less than a
+        // thousandth of a pixel over a million pixels.
         let rounded = |number: f64| (number * f64::from(1 << 30)).round() / f64::from(1 << 30);
         let (sine, cosine) = degrees.to_radians().sin_cos();
         Self { sine: rounded(sine), cosine: rounded(cosine) }
@@ -70,7 +72,8 @@ impl Affine {
         is_inside(place, size).then(|| place.map(|at| at as usize))
     }
 
-    /// Rows and columns of an image of `size`, first and behind the last, that samples of the `wanted` size show; with `margins` around them.
+    /// Rows and columns of an image of `size`, first and behind the last, that samples of the `wanted` size
+    /// show; with `margins` around them.
     fn bounds(&self, wanted: [usize; 2], margins: [f64; 2], size: [usize; 2]) -> [[usize; 2]; 2] {
         let [last_row, last_column] = wanted.map(|length| length - 1);
         let corners =
@@ -90,8 +93,8 @@ fn is_inside([row, column]: [f64; 2], [rows, columns]: [usize; 2]) -> bool {
 }
 
 impl Framer {
-    /// Writes what a turned window of a sample shows to `resized`, upright, in the sample's channels and order, and to `shown` which columns
-    /// of each row show something.
+    /// Writes what a turned window of a sample shows to `resized`, upright, in the sample's channels and
+    /// order, and to `shown` which columns of each row show something.
     pub(crate) fn warp(
         &mut self,
         sample: &Sample<'_>,

@@ -1,14 +1,17 @@
-//! Augmentation: functions of (seed, epoch, sample), so that it is the same on any thread and after any resume.
+//! Augmentation: functions of (seed, epoch, sample), so that it is the same on any thread and after any
+//! resume.
 //!
 //! An image is changed in three steps, always in this order:
 //!
-//! 1. A view: a [`Window`](crate::frame::Window) says which part of the stored image becomes the sample, and where images are rotated or
-//!    zoomed, a rotation about the window's middle. Cutting, resizing, zooming and rotating are one interpolation.
+//! 1. A view: a [`Window`](crate::frame::Window) says which part of the stored image becomes the sample, and
+//!    where images are rotated or zoomed, a rotation about the window's middle. Cutting, resizing, zooming
+//!    and rotating are one interpolation.
 //! 2. The colours of the sample's 8-bit pixels change ([`ColourJitter`]).
-//! 3. A [`Placement`] says where each of the sample's pixels goes: it is mirrored, then shifted, then partly blanked while it is normalised and
-//!    written to the batch.
+//! 3. A [`Placement`] says where each of the sample's pixels goes: it is mirrored, then shifted, then partly
+//!    blanked while it is normalised and written to the batch.
 //!
-//! View and placement are geometry alone, drawn once per sample: a mask beside the image takes the same two, without interpolation.
+//! View and placement are geometry alone, drawn once per sample: a mask beside the image takes the same two,
+//! without interpolation.
 
 use serde::{Deserialize, Serialize};
 use stratus_random::{Purpose, Stream};
@@ -21,26 +24,31 @@ const FURTHEST: f64 = 16.0;
 /// What is changed at random in every epoch. By default nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Augment {
-    /// Pad by this many pixels on every side, then crop the original size at a random place: a translation, uniform over
-    /// `-shift..=shift` along both axes; 0 is off.
+    /// Pad by this many pixels on every side, then crop the original size at a random place: a translation,
+    /// uniform over `-shift..=shift` along both axes; 0 is off.
     pub shift: u16,
     /// What the padding shows.
     pub padding: Padding,
     /// Mirror every other image, left to right.
     pub flip: bool,
-    /// With `flip`: which half is mirrored is drawn once, and the halves change in every epoch, so that two epochs show every image both ways
-    /// (K. Jordan: "94% on CIFAR-10 in 3.29 seconds on a single GPU", 2024).
+    /// With `flip`: which half is mirrored is drawn once, and the halves change in every epoch, so that two
+    /// epochs show every image both ways (K. Jordan: "94% on CIFAR-10 in 3.29 seconds on a single GPU",
+    /// 2024).
     pub alternate_flip: bool,
-    /// The side of the square that is blanked to the mean at a random place (DeVries and Taylor, 2017), in pixels; 0 is off.
+    /// The side of the square that is blanked to the mean at a random place (DeVries and Taylor, 2017), in
+    /// pixels; 0 is off.
     pub cutout: u16,
     /// Cut a random part out of the stored image and resize it.
     pub resized_crop: Option<ResizedCrop>,
-    /// Cut the part out at a random place instead of the middle: every whole pixel of the resized image is equally likely.
+    /// Cut the part out at a random place instead of the middle: every whole pixel of the resized image is
+    /// equally likely.
     pub random_crop: bool,
-    /// Rotate about the middle by an angle uniform over ± this many degrees; 0 is off. What the image does not reach gets the mean.
+    /// Rotate about the middle by an angle uniform over ± this many degrees; 0 is off. What the image does
+    /// not reach gets the mean.
     pub rotation: f64,
-    /// The least and the greatest factor to enlarge by, about the middle or with `random_crop` about a random place; uniform between
-    /// them. Below 1 more of the image is shown, and what it does not reach gets the mean.
+    /// The least and the greatest factor to enlarge by, about the middle or with `random_crop` about a random
+    /// place; uniform between them. Below 1 more of the image is shown, and what it does not reach gets the
+    /// mean.
     pub zoom: Option<[f64; 2]>,
     /// Change the colours.
     pub colour: ColourJitter,
@@ -57,7 +65,8 @@ pub enum Padding {
     Reflect,
 }
 
-/// A part of random area and aspect ratio at a random place (Szegedy et al., "Going deeper with convolutions", 2015).
+/// A part of random area and aspect ratio at a random place (Szegedy et al., "Going deeper with
+/// convolutions", 2015).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResizedCrop {
     /// The least and the greatest share of the image's area, 0 to 1.
@@ -88,7 +97,8 @@ impl Augment {
         self.resized_crop.is_some() || self.rotation != 0.0 || self.zoom.is_some()
     }
 
-    /// The first field that leaves parts of an image blank, which are then 0 once it is normalised: the mean, and no pixel.
+    /// The first field that leaves parts of an image blank, which are then 0 once it is normalised: the mean,
+    /// and no pixel.
     #[must_use]
     pub(crate) fn blanks(&self) -> Option<&'static str> {
         let fields =
@@ -182,7 +192,8 @@ pub struct Placement {
     pub flip: bool,
     /// Moved.
     pub shift: Shift,
-    /// What is shown where the shift leaves nothing. A reflection needs shifts that leave more than half of each axis.
+    /// What is shown where the shift leaves nothing. A reflection needs shifts that leave more than half of
+    /// each axis.
     pub padding: Padding,
     /// Blanked, after all else.
     pub blank: Option<Blank>,

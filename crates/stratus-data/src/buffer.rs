@@ -5,11 +5,13 @@ use stratus_base::{ALIGNMENT, AlignedBytes, OutOfMemory};
 /// A batch, as a [`Loader`](crate::Loader) fills it.
 #[derive(Clone, Debug)]
 pub struct BatchBuffer {
-    /// Images of the loader's element type and layout: batch size × C × H × W elements. Rows from `samples` on are zero bytes.
+    /// Images of the loader's element type and layout: batch size × C × H × W elements. Rows from `samples`
+    /// on are zero bytes.
     pub images: AlignedBytes,
-    /// Classes: batch size × [`label_len`](crate::Loader::label_len) numbers, one for a sample, or where samples have masks one for each
-    /// of its pixels, H × W, row-major. [`IGNORED_LABEL`] are all numbers of the rows from `samples` on and of samples that cannot be
-    /// decoded, and of a mask those pixels that belong to no class or show nothing of the stored image.
+    /// Classes: batch size × [`label_len`](crate::Loader::label_len) numbers, one for a sample, or where
+    /// samples have masks one for each of its pixels, H × W, row-major. [`IGNORED_LABEL`] are all numbers of
+    /// the rows from `samples` on and of samples that cannot be decoded, and of a mask those pixels that
+    /// belong to no class or show nothing of the stored image.
     pub labels: Vec<i32>,
     /// The index of each sample in the data set: `samples` numbers.
     pub indices: Vec<u32>,
@@ -27,7 +29,8 @@ pub struct BatchBuffer {
 pub const IGNORED_LABEL: i32 = -1;
 
 impl BatchBuffer {
-    /// A buffer of `batch_size` samples, which together have `image_bytes` bytes of images and `label_count` labels.
+    /// A buffer of `batch_size` samples, which together have `image_bytes` bytes of images and `label_count`
+    /// labels.
     pub(crate) fn new(
         batch_size: usize,
         image_bytes: usize,

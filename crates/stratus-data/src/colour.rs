@@ -1,7 +1,8 @@
 //! Brightness, contrast, saturation and hue, changed at random: torchvision's `ColorJitter` on 8-bit pixels.
 //!
-//! Each is defined as there, and what it gives is cut down to a whole level. Products and sums are rounded one by one, in `f32`, and hues are
-//! integers: the bits are the same everywhere. The four follow each other in an order of their own for every image.
+//! Each is defined as there, and what it gives is cut down to a whole level. Products and sums are rounded
+//! one by one, in `f32`, and hues are integers: the bits are the same everywhere. The four follow each other
+//! in an order of their own for every image.
 
 use serde::{Deserialize, Serialize};
 use stratus_random::{Purpose, Stream};
@@ -21,7 +22,8 @@ pub struct ColourJitter {
     pub brightness: f64,
     /// The distance of pixels from the image's mean grey is multiplied by such a factor.
     pub contrast: f64,
-    /// The distance of pixels from their own grey is multiplied by such a factor. Images of three channels only.
+    /// The distance of pixels from their own grey is multiplied by such a factor. Images of three channels
+    /// only.
     pub saturation: f64,
     /// Hues move by a share of the circle uniform in [-x, x], at most a half. Images of three channels only.
     pub hue: f64,
@@ -170,7 +172,8 @@ fn grey(colour: [u8; 3]) -> u8 {
     (0.2989 * red + 0.587 * green + 0.114 * blue) as u8
 }
 
-/// torchvision's `adjust_hue`: the same saturation and value (greatest level), the hue moved by a share of the circle, in 65,536ths.
+/// torchvision's `adjust_hue`: the same saturation and value (greatest level), the hue moved by a share of
+/// the circle, in 65,536ths.
 fn turned(colour: [u8; 3], share: i64) -> [u8; 3] {
     let [red, green, blue] = colour.map(i64::from);
     let most = red.max(green).max(blue);

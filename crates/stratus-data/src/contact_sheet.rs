@@ -25,7 +25,8 @@ const SHAPE: f64 = 1.5;
 pub struct Tile {
     /// Red, green and blue of every pixel, row-major: height × width × 3.
     pub pixels: Vec<u8>,
-    /// The class of every pixel, row-major, [`IGNORED_LABEL`] where it has none; it is laid over the pixels in the class's colour.
+    /// The class of every pixel, row-major, [`IGNORED_LABEL`] where it has none; it is laid over the pixels
+    /// in the class's colour.
     pub mask: Option<Vec<i32>>,
     /// What stands below it.
     pub caption: String,
@@ -42,7 +43,8 @@ pub struct Picture {
     pub width: usize,
 }
 
-/// Draws tiles of `size` (H, W) in rows from the left, below a title. Where tiles have masks, a legend names the classes that are met.
+/// Draws tiles of `size` (H, W) in rows from the left, below a title. Where tiles have masks, a legend names
+/// the classes that are met.
 #[must_use]
 pub fn contact_sheet(
     title: &str,
@@ -118,7 +120,8 @@ impl Zoom {
 }
 
 impl Tile {
-    /// The colour of a pixel that is shown: the mean of the image's, with half of the class's, or a dark stripe where there is none.
+    /// The colour of a pixel that is shown: the mean of the image's, with half of the class's, or a dark
+    /// stripe where there is none.
     fn colour(&self, [y, x]: [usize; 2], [height, width]: [usize; 2], zoom: Zoom) -> [u8; 3] {
         let (rows, columns) = (zoom.source(y, height), zoom.source(x, width));
         let count = rows.len() * columns.len();
@@ -228,7 +231,8 @@ impl Picture {
         }
     }
 
-    /// Writes a line from (row, column) on, each pixel of a letter `size` wide and high; what is wider than `room` ends in dots.
+    /// Writes a line from (row, column) on, each pixel of a letter `size` wide and high; what is wider than
+    /// `room` ends in dots.
     fn write(&mut self, line: &str, [top, left]: [usize; 2], size: usize, room: usize) {
         let fit = room / (font::ADVANCE * size);
         let letters = line.chars().count();

@@ -1,10 +1,12 @@
-//! From the bytes of an image file to pixels: JPEG and PNG, told apart by how they begin and not by their names.
+//! From the bytes of an image file to pixels: JPEG and PNG, told apart by how they begin and not by their
+//! names.
 //!
-//! Pixels come interleaved, in one channel or in red, green and blue: CMYK is converted, palettes are looked up, 16 bits are cut to 8,
-//! transparency is dropped. What EXIF says of the orientation is passed on.
+//! Pixels come interleaved, in one channel or in red, green and blue: CMYK is converted, palettes are looked
+//! up, 16 bits are cut to 8, transparency is dropped. What EXIF says of the orientation is passed on.
 //!
-//! A file that ends too early, or is known to be damaged, is an error and not half an image. The libraries allocate memory of their own for each
-//! image (tables, and rows of coefficients); file and pixels lie in memory that is used again.
+//! A file that ends too early, or is known to be damaged, is an error and not half an image. The libraries
+//! allocate memory of their own for each image (tables, and rows of coefficients); file and pixels lie in
+//! memory that is used again.
 
 mod exif;
 mod jpeg;
@@ -98,9 +100,10 @@ impl ImageDecoder {
         }
     }
 
-    /// Decodes a region of an image file, or more: the one that `wanted` says of the image that is described to it. `pixels` becomes the
-    /// image's rows from the first to the region's last at least; what they hold outside of the region is undefined. Damage further down may
-    /// go unseen. The file is the same afterwards.
+    /// Decodes a region of an image file, or more: the one that `wanted` says of the image that is described
+    /// to it. `pixels` becomes the image's rows from the first to the region's last at least; what they hold
+    /// outside of the region is undefined. Damage further down may go unseen. The file is the same
+    /// afterwards.
     pub(crate) fn decode_region(
         &mut self,
         file: &mut [u8],
@@ -118,8 +121,8 @@ impl ImageDecoder {
         &mut self.jpeg
     }
 
-    /// Whether an image file of `bytes` looks whole by its beginning and its end, decoding it where they cannot tell; gives the stored
-    /// image's height and width.
+    /// Whether an image file of `bytes` looks whole by its beginning and its end, decoding it where they
+    /// cannot tell; gives the stored image's height and width.
     pub(crate) fn probe(
         &mut self,
         read_at: ReadAt<'_>,
@@ -141,8 +144,9 @@ impl ImageDecoder {
         Ok([height, width])
     }
 
-    /// Height and width of the stored image where a file of `bytes` looks whole by its beginning, `head`, and its end, `tail`: a header that
-    /// can be decoded, and the mark of the end. `None` where they cannot tell, and the whole must be decoded.
+    /// Height and width of the stored image where a file of `bytes` looks whole by its beginning, `head`, and
+    /// its end, `tail`: a header that can be decoded, and the mark of the end. `None` where they cannot tell,
+    /// and the whole must be decoded.
     fn looks_whole(&mut self, head: &[u8], tail: &[u8], bytes: usize) -> Result<Option<[usize; 2]>, String> {
         let (size, ends) = match Format::of(head)? {
             Format::Jpeg => (self.jpeg.header(head), jpeg::ends(head, tail, bytes)),

@@ -1,4 +1,5 @@
-//! What can be wrong with a data set. Every message names the file, what was expected and found, and what to do.
+//! What can be wrong with a data set. Every message names the file, what was expected and found, and what to
+//! do.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,7 +1,9 @@
-//! Bringing published files to a directory: mirrors in turn, interrupted downloads continued, checksums verified.
+//! Bringing published files to a directory: mirrors in turn, interrupted downloads continued, checksums
+//! verified.
 //!
-//! A download grows in `<name>.part` beside its place and is renamed once it is whole, right and on disk; what lies under the final
-//! name is therefore always complete. A second process that fetches the same file at the same time is told so.
+//! A download grows in `<name>.part` beside its place and is renamed once it is whole, right and on disk;
+//! what lies under the final name is therefore always complete. A second process that fetches the same file
+//! at the same time is told so.
 
 mod unpack;
 
@@ -154,11 +156,13 @@ pub struct FetchReport {
     pub files: Vec<FetchedFile>,
 }
 
-/// Brings the published files of data set `name` into `directory`, which is made if need be. Files that are right stay as they are.
+/// Brings the published files of data set `name` into `directory`, which is made if need be. Files that are
+/// right stay as they are.
 ///
 /// # Errors
 ///
-/// [`FetchError`]: unknown name, a directory that cannot be written, a file that no mirror gives (with each mirror's cause).
+/// [`FetchError`]: unknown name, a directory that cannot be written, a file that no mirror gives (with each
+/// mirror's cause).
 pub fn fetch(
     name: &str,
     directory: &Path,
@@ -425,7 +429,8 @@ fn open_part(path: &Path) -> Result<File, FetchError> {
         .open(path)
         .map_err(disk(path, "cannot be opened for writing"))?;
     match part.try_lock() {
-        // The process that held it has just put it in place, and what is locked is no longer the partial file.
+        // The process that held it has just put it in place, and what is locked is no longer the partial
+        // file.
         Ok(()) if !path.exists() => Err(FetchError::Busy { path: path.to_owned() }),
         Ok(()) => Ok(part),
         Err(TryLockError::WouldBlock) => Err(FetchError::Busy { path: path.to_owned() }),
@@ -440,7 +445,8 @@ fn restart(part: &mut File) -> io::Result<u64> {
     Ok(0)
 }
 
-/// Makes the rename durable. Not every file system lets a directory be synced; the file itself is on disk already.
+/// Makes the rename durable. Not every file system lets a directory be synced; the file itself is on disk
+/// already.
 fn sync_directory(directory: &Path) {
     if let Ok(directory) = File::open(directory) {
         let _ = directory.sync_all();
@@ -463,7 +469,8 @@ fn range_start<T>(response: &Response<T>) -> Option<u64> {
     range.strip_prefix("bytes ")?.split_once('-')?.0.trim().parse().ok()
 }
 
-/// A length that is announced must be the published one: what would be refused in the end is not received first.
+/// A length that is announced must be the published one: what would be refused in the end is not received
+/// first.
 fn expect_length<T>(response: &Response<T>, total: u64) -> Result<(), Refusal> {
     let announced = response.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     match announced.and_then(|value| value.parse::<u64>().ok()) {

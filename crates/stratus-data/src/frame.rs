@@ -1,7 +1,9 @@
-//! From a stored image of any size to a sample of the wanted shape: which part of it, resized, upright, in the wanted channels.
+//! From a stored image of any size to a sample of the wanted shape: which part of it, resized, upright, in
+//! the wanted channels.
 //!
-//! The part is a [`Window`], drawn once per sample (see [`Augment`]). Images are resized by the bilinear filter over all
-//! pixels that it covers (antialiased), as Pillow does. Where images are also rotated or zoomed, both are one map with the window (`affine`).
+//! The part is a [`Window`], drawn once per sample (see [`Augment`]). Images are resized by the bilinear
+//! filter over all pixels that it covers (antialiased), as Pillow does. Where images are also rotated or
+//! zoomed, both are one map with the window (`affine`).
 
 use std::ops::Range;
 
@@ -19,8 +21,9 @@ const TRIES: usize = 10;
 
 /// How a stored image is to be turned so that it is upright.
 ///
-/// Row y and column x of the upright image are row y and column x of the stored one, or with `transpose` row x and column y; counted
-/// from the last where `flip_rows` or `flip_columns`, which speak of the stored image.
+/// Row y and column x of the upright image are row y and column x of the stored one, or with `transpose` row
+/// x and column y; counted from the last where `flip_rows` or `flip_columns`, which speak of the stored
+/// image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Orientation {
     /// Rows and columns are exchanged.
@@ -54,7 +57,8 @@ impl Orientation {
     }
 }
 
-/// Where the pixels of an upright image lie in the stored one: at `first`, and so many further for each row and column.
+/// Where the pixels of an upright image lie in the stored one: at `first`, and so many further for each row
+/// and column.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places {
     first: usize,
@@ -212,7 +216,8 @@ impl Framing {
         }
     }
 
-    /// The part of an upright image of `size` (H, W) that becomes `sample` in `epoch`, shown `zoom` times as large as without.
+    /// The part of an upright image of `size` (H, W) that becomes `sample` in `epoch`, shown `zoom` times as
+    /// large as without.
     fn window(&self, size: [usize; 2], zoom: f64, epoch: u32, sample: u32) -> Window {
         if let Some(crop) = self.random
             && let Some(window) = self.random_part(crop, size, epoch, sample)
@@ -270,8 +275,8 @@ impl Framing {
     }
 }
 
-/// Cuts windows out of images; keeps its memory between images. The library that resizes allocates two small tables of coefficients for
-/// each.
+/// Cuts windows out of images; keeps its memory between images. The library that resizes allocates two small
+/// tables of coefficients for each.
 #[derive(Debug, Default)]
 pub(crate) struct Framer {
     pub(crate) resizer: Resizer,
@@ -292,7 +297,8 @@ pub(crate) struct Framer {
 pub(crate) struct Cut<'a> {
     pub pixels: &'a [u8],
     pub order: PixelOrder,
-    /// Where some show nothing of the image: of every row the first column that does and the one behind the last.
+    /// Where some show nothing of the image: of every row the first column that does and the one behind the
+    /// last.
     pub shown: Option<&'a [[usize; 2]]>,
 }
 
@@ -337,7 +343,8 @@ impl Framer {
     }
 }
 
-/// Resizes a part of a stored image to a size, in the same channels and order. Of its pixels those that the part needs must be there.
+/// Resizes a part of a stored image to a size, in the same channels and order. Of its pixels those that the
+/// part needs must be there.
 pub(crate) fn resize_planes(
     resizer: &mut Resizer,
     sample: &Sample<'_>,

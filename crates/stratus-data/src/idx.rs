@@ -1,10 +1,10 @@
 //! The idx format of MNIST: a magic number, dimensions, then elements in row-major order; gzipped or not.
 //!
-//! Magic: two zero bytes, the element type, the number of dimensions; then each dimension as a big-endian u32.
-//! (Y. LeCun, C. Cortes, C. Burges: "The MNIST database of handwritten digits", section "File formats".)
+//! Magic: two zero bytes, the element type, the number of dimensions; then each dimension as a big-endian
+//! u32. (Y. LeCun, C. Cortes, C. Burges: "The MNIST database of handwritten digits", section "File formats".)
 //!
-//! A file is trusted in nothing: sizes are checked before memory is reserved, what is reserved is bounded by what the file could
-//! possibly hold, and any bytes at all give a value or an error, never a panic.
+//! A file is trusted in nothing: sizes are checked before memory is reserved, what is reserved is bounded by
+//! what the file could possibly hold, and any bytes at all give a value or an error, never a panic.
 
 use std::fmt;
 use std::fs;
@@ -19,7 +19,8 @@ use stratus_base::checksum::sha256_hex;
 /// Files larger than this, packed or unpacked, are refused: 4 GiB.
 pub const MAX_BYTES: u64 = 4 << 30;
 
-/// DEFLATE cannot expand its input further than this (RFC 1951: 258 bytes from 2 bits, less the block's overhead).
+/// DEFLATE cannot expand its input further than this (RFC 1951: 258 bytes from 2 bits, less the block's
+/// overhead).
 const MAX_EXPANSION: u64 = 1032;
 
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
@@ -87,12 +88,14 @@ pub struct Idx {
     pub element: IdxElement,
     /// The dimensions, outermost first.
     pub dimensions: Vec<usize>,
-    /// The elements in row-major order, big-endian as in the file: the product of the dimensions × the bytes of an element.
+    /// The elements in row-major order, big-endian as in the file: the product of the dimensions × the bytes
+    /// of an element.
     pub data: Vec<u8>,
 }
 
 impl Idx {
-    /// SHA-256 of the file, unpacked, in hexadecimal. The header is a function of type and dimensions, so it need not be kept.
+    /// SHA-256 of the file, unpacked, in hexadecimal. The header is a function of type and dimensions, so it
+    /// need not be kept.
     #[must_use]
     pub fn sha256(&self) -> String {
         sha256_hex([header(self.element, &self.dimensions).as_slice(), &self.data])
@@ -216,7 +219,8 @@ pub fn read(path: &Path, expected: Expectation) -> Result<Idx, IdxError> {
 ///
 /// # Errors
 ///
-/// [`IdxError`]: not idx, not of the type and number of dimensions expected, too large, shorter or longer than declared, damaged gzip.
+/// [`IdxError`]: not idx, not of the type and number of dimensions expected, too large, shorter or longer
+/// than declared, damaged gzip.
 pub fn parse(bytes: &[u8], path: &Path, expected: Expectation) -> Result<Idx, IdxError> {
     if bytes.starts_with(&GZIP_MAGIC) {
         let bound = (bytes.len() as u64).saturating_mul(MAX_EXPANSION);
@@ -295,7 +299,8 @@ impl<R: Read> Parser<'_, R> {
     fn take(&mut self, header_bytes: u64, data_bytes: u64) -> Result<Vec<u8>, IdxError> {
         let expected = header_bytes + data_bytes;
         let mut data = Vec::new();
-        // What the source cannot hold is not reserved: the file is truncated, and reading it finds out how far it goes.
+        // What the source cannot hold is not reserved: the file is truncated, and reading it finds out how
+        // far it goes.
         let reserved = data_bytes.min(self.bound);
         let memory = |bytes| IdxError::Memory { path: self.path.to_owned(), bytes };
         data.try_reserve_exact(usize::try_from(reserved).map_err(|_| memory(reserved))?)

@@ -1,11 +1,13 @@
 //! Data sets, decoding, augmentation, fetching and the prefetching loader.
 //!
-//! A [`Dataset`] answers one question: what are the pixels and the label of sample `i`, as they are stored? Everything else is built on
-//! that, for every data set alike: [`Loader`] cuts samples to size, changes them at random and gathers them into reusable batch buffers on
-//! worker threads, [`fetch`](mod@fetch) brings published files to a directory, [`stats`] counts. A new data
-//! set is one file under `datasets/` and one line in [`datasets::REGISTRY`].
+//! A [`Dataset`] answers one question: what are the pixels and the label of sample `i`, as they are stored?
+//! Everything else is built on that, for every data set alike: [`Loader`] cuts samples to size, changes them
+//! at random and gathers them into reusable batch buffers on worker threads, [`fetch`](mod@fetch) brings
+//! published files to a directory, [`stats`] counts. A new data set is one file under `datasets/` and one
+//! line in [`datasets::REGISTRY`].
 //!
-//! What a batch holds is a function of (seed, epoch, batch), never of the number of workers or of where a run was resumed.
+//! What a batch holds is a function of (seed, epoch, batch), never of the number of workers or of where a run
+//! was resumed.
 
 mod affine;
 pub mod augment;

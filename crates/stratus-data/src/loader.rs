@@ -1,13 +1,15 @@
-//! The prefetching loader: worker threads fill a fixed number of batch buffers, the consumer receives them in order.
+//! The prefetching loader: worker threads fill a fixed number of batch buffers, the consumer receives them in
+//! order.
 //!
 //! ```text
 //!            ┌── recycle ◀── consumer ◀── next ──┐
 //!   free buffers ──▶ worker: assign, fill ──▶ ready, by sequence number
 //! ```
 //!
-//! A worker first takes a free buffer, then the next batch's number, so that every number given out has its buffer and the oldest is
-//! always being worked on: whatever the number of workers and slots, nothing waits in a circle. Memory is what the slots hold; where
-//! the consumer is slow, the workers find no free buffer and sleep. What a batch holds depends on (seed, epoch, batch) alone.
+//! A worker first takes a free buffer, then the next batch's number, so that every number given out has its
+//! buffer and the oldest is always being worked on: whatever the number of workers and slots, nothing waits
+//! in a circle. Memory is what the slots hold; where the consumer is slow, the workers find no free buffer
+//! and sleep. What a batch holds depends on (seed, epoch, batch) alone.
 
 mod config;
 mod order;
@@ -37,7 +39,8 @@ use stratus_base::AlignedBytes;
 /// Pixels a worker gathers before it converts them: within the first-level cache.
 const STAGED_BYTES: usize = 16 << 10;
 
-/// Delivers the batches of a data set in order, prepared ahead on worker threads. Dropping it ends the threads.
+/// Delivers the batches of a data set in order, prepared ahead on worker threads. Dropping it ends the
+/// threads.
 #[derive(Debug)]
 pub struct Loader {
     shared: Arc<Shared>,
@@ -64,7 +67,8 @@ struct Shared {
     /// Distinguishes this loader's buffers from another's.
     id: u64,
     sample_bytes: usize,
-    /// Labels of a sample: 1, or where samples are mixed their classes and shares, or with masks one for each pixel.
+    /// Labels of a sample: 1, or where samples are mixed their classes and shares, or with masks one for each
+    /// pixel.
     label_len: usize,
     batches_per_epoch: u64,
     /// The number of batches from the start to the end; the sequence numbers are those below it.
@@ -77,7 +81,8 @@ struct Shared {
     sequencer: Mutex<Sequencer>,
 }
 
-/// Where the buffers are. At any time the batches given out and not delivered are at most `slots` consecutive ones.
+/// Where the buffers are. At any time the batches given out and not delivered are at most `slots` consecutive
+/// ones.
 struct Ring {
     free: Vec<BatchBuffer>,
     /// Batch s is at s modulo the number of slots.
@@ -162,12 +167,13 @@ impl Loader {
         Ok(loader)
     }
 
-    /// Waits for the next batch and gives it; `None` after the last epoch. Hand it back with [`recycle`](Self::recycle).
+    /// Waits for the next batch and gives it; `None` after the last epoch. Hand it back with
+    /// [`recycle`](Self::recycle).
     ///
     /// # Errors
     ///
-    /// The first batch that could not be read gives its error; from then on [`LoaderError::Stopped`]. [`LoaderError::Withheld`]
-    /// where the consumer itself holds all buffers, which ends nothing.
+    /// The first batch that could not be read gives its error; from then on [`LoaderError::Stopped`].
+    /// [`LoaderError::Withheld`] where the consumer itself holds all buffers, which ends nothing.
     #[allow(
         clippy::should_implement_trait,
         reason = "an iterator would own its batches; these are lent and handed back"
@@ -246,14 +252,15 @@ impl Loader {
         self.shared.shape
     }
 
-    /// Labels of a sample in a batch: 1, or where samples are mixed [`mix::LABELS`](crate::mix::LABELS), or H × W, one for each pixel, where
-    /// the data set has masks.
+    /// Labels of a sample in a batch: 1, or where samples are mixed [`mix::LABELS`](crate::mix::LABELS), or H
+    /// × W, one for each pixel, where the data set has masks.
     #[must_use]
     pub fn label_len(&self) -> usize {
         self.shared.label_len
     }
 
-    /// The samples that were met so far and could not be decoded, with what is wrong; empty where that ends the loader.
+    /// The samples that were met so far and could not be decoded, with what is wrong; empty where that ends
+    /// the loader.
     #[must_use]
     pub fn skipped(&self) -> BTreeMap<u32, String> {
         lock(&self.shared.skipped).clone()
@@ -265,8 +272,8 @@ impl Loader {
         self.shared.jpeg.get()
     }
 
-    /// Bytes of memory held by all buffers, wherever they are, and by the order of the epoch; without the data set's own
-    /// and the few samples each worker has at hand.
+    /// Bytes of memory held by all buffers, wherever they are, and by the order of the epoch; without the
+    /// data set's own and the few samples each worker has at hand.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let Shared { config, sample_bytes, label_len, .. } = self.shared.as_ref();
@@ -410,7 +417,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Samples lie anywhere in memory. Copying a few at a time keeps many more cache misses under way than converting does.
+    /// Samples lie anywhere in memory. Copying a few at a time keeps many more cache misses under way than
+    /// converting does.
     fn fill_gathered(
         &self,
         images: &mut [u8],
@@ -452,7 +460,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Reads, cuts and places one sample and its label or mask; false where it cannot be decoded and is skipped.
+    /// Reads, cuts and places one sample and its label or mask; false where it cannot be decoded and is
+    /// skipped.
     fn fill_one(
         &self,
         image: &mut [u8],
@@ -505,7 +514,8 @@ impl Shared {
         }
     }
 
-    /// The mask of a sample of a data set that has them, if it is of its image's size and names only classes that there are.
+    /// The mask of a sample of a data set that has them, if it is of its image's size and names only classes
+    /// that there are.
     fn mask_of<'a>(&self, sample: &Sample<'a>, index: u32) -> Result<Option<StoredMask<'a>>, DataError> {
         if !self.dataset.masks() {
             return Ok(None);
@@ -545,7 +555,8 @@ struct Desk {
     scratch: Scratch,
     framer: Framer,
     mask_writer: MaskWriter,
-    /// The pixels of a few samples, or of one whose colours change, and their orders; no order where there is no sample.
+    /// The pixels of a few samples, or of one whose colours change, and their orders; no order where there is
+    /// no sample.
     staged: Vec<u8>,
     orders: Vec<Option<PixelOrder>>,
     /// An image as it was before it was mixed.

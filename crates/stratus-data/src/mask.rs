@@ -1,7 +1,9 @@
-//! From a stored mask to the labels of a batch: the class of every pixel, by the same window and placement as the image beside it.
+//! From a stored mask to the labels of a batch: the class of every pixel, by the same window and placement as
+//! the image beside it.
 //!
-//! A pixel of the batch takes the class of the one pixel of the stored mask that its centre falls into, so that no class appears that was not
-//! there. Where the image shows nothing of the stored one, the pixel has no class. A blank square hides a part of the image, not of its mask.
+//! A pixel of the batch takes the class of the one pixel of the stored mask that its centre falls into, so
+//! that no class appears that was not there. Where the image shows nothing of the stored one, the pixel has
+//! no class. A blank square hides a part of the image, not of its mask.
 
 use crate::affine::Affine;
 use crate::augment::{Padding, Placement};
@@ -23,7 +25,8 @@ pub(crate) struct StoredMask<'a> {
 /// Writes masks into batches; keeps its memory between them.
 #[derive(Debug, Default)]
 pub(crate) struct MaskWriter {
-    /// The rows and columns of the sample that those of the batch show, by the placement; none where they show nothing.
+    /// The rows and columns of the sample that those of the batch show, by the placement; none where they
+    /// show nothing.
     rows: Vec<Option<usize>>,
     columns: Vec<Option<usize>>,
 }
@@ -91,9 +94,11 @@ fn moved(at: usize, by: i32, length: usize, padding: Padding) -> Option<usize> {
     usize::try_from(place).ok().filter(|&place| place < length)
 }
 
-/// The pixel that the centre of pixel `at` of `count` falls into, where these cover `length` of the `stored` pixels, from `first` on.
+/// The pixel that the centre of pixel `at` of `count` falls into, where these cover `length` of the `stored`
+/// pixels, from `first` on.
 ///
-/// As Pillow's `NEAREST` and torchvision's `NEAREST_EXACT`, but that a centre between two pixels always falls into the second.
+/// As Pillow's `NEAREST` and torchvision's `NEAREST_EXACT`, but that a centre between two pixels always falls
+/// into the second.
 fn nearest(at: usize, count: usize, first: f64, length: f64, stored: usize) -> usize {
     let centre = first + (2 * at + 1) as f64 * length / (2 * count) as f64;
     (centre as usize).min(stored - 1)
@@ -153,7 +158,8 @@ mod tests {
         assert_eq!(turned, [3, 13, -1, 2, 12, 22, 1, 11, 21, 0, 10, 20]);
         let half = written(Orientation::from_exif(3), WHOLE, [3, 4], Placement::default());
         assert_eq!(half, [-1, 22, 21, 20, 13, 12, 11, 10, 3, 2, 1, 0]);
-        // The upper right quarter of what is upright by orientation 6: the stored mask's left columns of its upper rows.
+        // The upper right quarter of what is upright by orientation 6: the stored mask's left columns of its
+        // upper rows.
         let window = Window { top: 0.0, left: 1.0, height: 2.0, width: 2.0 };
         let corner = written(Orientation::from_exif(6), window, [2, 2], Placement::default());
         assert_eq!(corner, [10, 0, 11, 1]);

@@ -1,8 +1,9 @@
 //! Mixing: images of a batch blended with each other or pasted into each other, and their classes with them.
 //!
-//! A sample is mixed with the one before it in its batch, the first with the last: shuffling makes that a random one. It happens last, on
-//! normalised images, each changed at random as [`augment`](crate::augment) says, and with what they were before either was mixed. How is a
-//! function of (seed, epoch, sample); with whom, of (seed, epoch, batch).
+//! A sample is mixed with the one before it in its batch, the first with the last: shuffling makes that a
+//! random one. It happens last, on normalised images, each changed at random as [`augment`](crate::augment)
+//! says, and with what they were before either was mixed. How is a function of (seed, epoch, sample); with
+//! whom, of (seed, epoch, batch).
 
 use bytemuck::Pod;
 use half::{bf16, f16};
@@ -23,14 +24,16 @@ pub const WHOLE: i32 = 1 << 24;
 /// The largest parameter of a beta distribution: from here on every share is one half.
 const LARGEST: f64 = 1e4;
 
-/// How images are mixed. By default not at all. Where both kinds are on, each sample has one of them, with equal chances.
+/// How images are mixed. By default not at all. Where both kinds are on, each sample has one of them, with
+/// equal chances.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mix {
-    /// Blend every pixel; the other image's share is drawn from the beta distribution with both parameters this one (Zhang et al., "mixup: beyond
-    /// empirical risk minimization", 2018). 0 is off.
+    /// Blend every pixel; the other image's share is drawn from the beta distribution with both parameters
+    /// this one (Zhang et al., "mixup: beyond empirical risk minimization", 2018). 0 is off.
     pub mixup: f64,
-    /// Paste a rectangle of the other image in its place; its area is drawn like that share, its middle is anywhere, and what of it lies in the image
-    /// is the share (Yun et al., "`CutMix`: regularization strategy to train strong classifiers with localizable features", 2019). 0 is off.
+    /// Paste a rectangle of the other image in its place; its area is drawn like that share, its middle is
+    /// anywhere, and what of it lies in the image is the share (Yun et al., "`CutMix`: regularization
+    /// strategy to train strong classifiers with localizable features", 2019). 0 is off.
     pub cutmix: f64,
     /// The share of samples that are mixed.
     pub of_samples: f64,
@@ -107,8 +110,9 @@ pub(crate) struct Mixer {
 }
 
 impl Mixer {
-    /// Mixes the samples of a batch. `labels` are [`LABELS`] for each: on the way in, the first of all are their classes, one for each, and the rest
-    /// is not read. A sample without a class stays alone, and nothing is mixed with it. `last` is memory for one image.
+    /// Mixes the samples of a batch. `labels` are [`LABELS`] for each: on the way in, the first of all are
+    /// their classes, one for each, and the rest is not read. A sample without a class stays alone, and
+    /// nothing is mixed with it. `last` is memory for one image.
     pub(crate) fn mix(
         &self,
         images: &mut [u8],
@@ -126,8 +130,8 @@ impl Mixer {
         }
         last.copy_from_slice(&images[end * bytes..]);
         let last_class = labels[end];
-        // From the last to the first, so that each finds the one before it as it was: its image, and its class, which lies before the labels that
-        // are written.
+        // From the last to the first, so that each finds the one before it as it was: its image, and its
+        // class, which lies before the labels that are written.
         for (sample, &index) in indices.iter().enumerate().rev() {
             let (before, from) = images.split_at_mut(sample * bytes);
             let (other_image, other_class) = match sample.checked_sub(1) {

@@ -4,8 +4,8 @@ use std::convert::Infallible;
 use std::num::NonZero;
 use std::thread;
 
-/// Calls `each` with every index below `len`, on `threads` threads. Every thread has a state of its own; the states are given back, and which
-/// index went into which of them is nothing to rely on.
+/// Calls `each` with every index below `len`, on `threads` threads. Every thread has a state of its own; the
+/// states are given back, and which index went into which of them is nothing to rely on.
 ///
 /// # Errors
 ///

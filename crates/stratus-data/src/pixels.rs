@@ -21,7 +21,8 @@ pub enum Element {
     Bf16,
     /// IEEE 754 half precision, rounded to nearest even.
     F16,
-    /// The pixel as it is, from 0 to 255: whoever reads it normalises it, by [`Normalisation::lines`]. What is no pixel but the mean cannot be one: see
+    /// The pixel as it is, from 0 to 255: whoever reads it normalises it, by [`Normalisation::lines`]. What
+    /// is no pixel but the mean cannot be one: see
     /// [`LoaderConfig::needs_numbers`](crate::LoaderConfig::needs_numbers).
     U8,
 }
@@ -38,7 +39,8 @@ impl Element {
     }
 }
 
-/// The order of a batch's elements in memory, outermost dimension first. With one channel both are the same bytes.
+/// The order of a batch's elements in memory, outermost dimension first. With one channel both are the same
+/// bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layout {
@@ -59,8 +61,8 @@ pub enum PixelOrder {
     Interleaved,
 }
 
-/// Per channel, what is subtracted from and then divides a pixel that was scaled to 0…1: `(x / 255 - mean) / std`, computed as
-/// `x * scale + offset` in `f32`.
+/// Per channel, what is subtracted from and then divides a pixel that was scaled to 0…1: `(x / 255 - mean) /
+/// std`, computed as `x * scale + offset` in `f32`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Normalisation {
     /// One mean per channel.
@@ -82,7 +84,8 @@ impl Normalisation {
         Self { mean: vec![0.485, 0.456, 0.406], std: vec![0.229, 0.224, 0.225] }
     }
 
-    /// The same for images of another number of channels: one channel's numbers for all, or the means of several for one.
+    /// The same for images of another number of channels: one channel's numbers for all, or the means of
+    /// several for one.
     #[must_use]
     pub fn for_channels(&self, channels: usize) -> Self {
         let spread = |numbers: &[f32]| {
@@ -104,7 +107,8 @@ impl Normalisation {
             && self.std.iter().all(|std| std.is_finite() && *std > 0.0)
     }
 
-    /// The same as one multiplication and one addition per pixel, the constants rounded once: `pixel * scale + offset`. One for each channel.
+    /// The same as one multiplication and one addition per pixel, the constants rounded once: `pixel * scale
+    /// + offset`. One for each channel.
     #[must_use]
     pub fn lines(&self) -> Vec<Line> {
         let line = |(mean, std): (&f32, &f32)| {

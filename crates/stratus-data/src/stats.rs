@@ -1,5 +1,5 @@
-//! What a data set looks like in numbers: how often each class is met, mean and deviation of the pixels, sizes of the images; samples that
-//! cannot be read, or say nothing.
+//! What a data set looks like in numbers: how often each class is met, mean and deviation of the pixels,
+//! sizes of the images; samples that cannot be read, or say nothing.
 
 use serde::Serialize;
 
@@ -17,8 +17,8 @@ pub struct Survey {
     pub samples_per_class: Vec<u64>,
     /// What the masks hold, where there are any.
     pub masks: Option<MaskCounts>,
-    /// Mean and standard deviation of every channel over all pixels, of values scaled to 0…1; `None` where no sample can be read. Grey images
-    /// among coloured ones count for every channel.
+    /// Mean and standard deviation of every channel over all pixels, of values scaled to 0…1; `None` where no
+    /// sample can be read. Grey images among coloured ones count for every channel.
     pub channels: Option<Normalisation>,
     /// The upright images' sizes; `None` where no sample can be read.
     pub sizes: Option<Sizes>,
@@ -56,10 +56,11 @@ impl Survey {
         (0..self.samples_per_class.len()).filter(|&class| self.samples_per_class[class] == 0)
     }
 
-    /// The weights of classes that make up for some being rarer than others: the median of all classes' frequencies divided by the class's own
-    /// (Eigen and Fergus, "Predicting depth, surface normals and semantic labels with a common multi-scale convolutional architecture", 2015).
-    /// A class's frequency is the share of its pixels among those of the samples that have it; without masks, of its samples among all. `None`
-    /// for classes that are not met, which have no part in the median.
+    /// The weights of classes that make up for some being rarer than others: the median of all classes'
+    /// frequencies divided by the class's own (Eigen and Fergus, "Predicting depth, surface normals and
+    /// semantic labels with a common multi-scale convolutional architecture", 2015). A class's frequency is
+    /// the share of its pixels among those of the samples that have it; without masks, of its samples among
+    /// all. `None` for classes that are not met, which have no part in the median.
     #[must_use]
     pub fn median_frequency_weights(&self) -> Vec<Option<f64>> {
         let (counts, totals) = match &self.masks {
@@ -79,7 +80,8 @@ impl Survey {
     }
 }
 
-/// Reads every sample, on `threads` threads. All sums are exact integers: the result depends on nothing but the samples.
+/// Reads every sample, on `threads` threads. All sums are exact integers: the result depends on nothing but
+/// the samples.
 ///
 /// # Errors
 ///

@@ -1,7 +1,8 @@
 //! Bringing an image folder, or some of its classes, from a store to this machine: only what is missing.
 //!
-//! The layout is that of the data set `folder`: `train/<class>/<image>`, `val/<class>/<image>`. A file that is there with the length that the store
-//! tells is kept; a file on its way has another name until it is whole. Nothing is removed.
+//! The layout is that of the data set `folder`: `train/<class>/<image>`, `val/<class>/<image>`. A file that
+//! is there with the length that the store tells is kept; a file on its way has another name until it is
+//! whole. Nothing is removed.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
@@ -59,13 +60,13 @@ pub fn class_list(path: &Path) -> Result<Vec<String>, DataError> {
     Ok(classes)
 }
 
-/// Brings what is missing from `store` to the folder `target`. `progress` is told files and bytes brought so far, and how many of each are missing
-/// in all.
+/// Brings what is missing from `store` to the folder `target`. `progress` is told files and bytes brought so
+/// far, and how many of each are missing in all.
 ///
 /// # Errors
 ///
-/// [`DataError`]: the store cannot be read; there is no such class, or nothing of the layout; a file cannot be written. What was brought until
-/// then stays.
+/// [`DataError`]: the store cannot be read; there is no such class, or nothing of the layout; a file cannot
+/// be written. What was brought until then stays.
 pub fn sync(
     store: &Store,
     target: &Path,

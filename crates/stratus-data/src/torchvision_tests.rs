@@ -1,5 +1,5 @@
-//! Resizing, rotating, zooming and changing colours against what torchvision and Pillow make of the same picture and mask
-//! (scripts/fixtures/transforms.py).
+//! Resizing, rotating, zooming and changing colours against what torchvision and Pillow make of the same
+//! picture and mask (scripts/fixtures/transforms.py).
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,8 @@ const SIZE: [usize; 2] = [40, 56];
 const WHOLE: Window = Window { top: 0.0, left: 0.0, height: 40.0, width: 56.0 };
 /// Height and width of what the whole is resized to.
 const RESIZED: [[usize; 2]; 3] = [[23, 31], [7, 50], [90, 61]];
-/// As above of the mask: no centre falls between two pixels, where Pillow's sums may come down on either side.
+/// As above of the mask: no centre falls between two pixels, where Pillow's sums may come down on either
+/// side.
 const NEAREST: [[usize; 2]; 3] = [[16, 32], [48, 16], [96, 64]];
 /// A part that begins and ends between pixels, and what it is resized to.
 const PART: (Window, [usize; 2]) = (Window { top: 3.5, left: 5.25, height: 32.75, width: 42.5 }, [20, 24]);
@@ -34,7 +35,8 @@ fn planes(pixels: &[u8]) -> Vec<u8> {
     (0..3).flat_map(|channel| pixels.iter().skip(channel).step_by(3)).copied().collect()
 }
 
-/// The picture as the framer cuts it, pixel by pixel or plane by plane, and which columns of its rows show something.
+/// The picture as the framer cuts it, pixel by pixel or plane by plane, and which columns of its rows show
+/// something.
 fn cut(view: View, wanted: [usize; 2], order: PixelOrder) -> (Vec<u8>, Vec<[usize; 2]>) {
     let picture = fixture("picture");
     let pixels = if order == PixelOrder::Planes { planes(&picture) } else { picture };
@@ -111,8 +113,8 @@ fn turned_images_and_masks_are_torchvisions() {
     }
 }
 
-/// Sums are cut down to whole levels: where one is nearly a whole level, ours and torchvision's may fall on either side, as the mean grey and
-/// hues are not summed in the same order.
+/// Sums are cut down to whole levels: where one is nearly a whole level, ours and torchvision's may fall on
+/// either side, as the mean grey and hues are not summed in the same order.
 #[test]
 fn colours_are_torchvisions() {
     for (name, change) in [

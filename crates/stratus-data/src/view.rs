@@ -15,8 +15,9 @@ pub struct View {
 }
 
 impl View {
-    /// The views that images are measured on: as they are and, where `shift` is not 0, moved so far towards each of the four corners; each of these
-    /// mirrored too, where that is asked for. The first is the image itself.
+    /// The views that images are measured on: as they are and, where `shift` is not 0, moved so far towards
+    /// each of the four corners; each of these mirrored too, where that is asked for. The first is the image
+    /// itself.
     #[must_use]
     pub fn all(mirror: bool, shift: usize) -> Vec<Self> {
         let by = shift.cast_signed();
@@ -31,8 +32,9 @@ impl View {
 }
 
 impl BatchBuffer {
-    /// Writes what every image shows in a view to `out`, as long as [`Self::images`]: images of this shape (C, H, W), as their loader has written them.
-    /// What a shift uncovers shows the image mirrored in its outermost row and column, which are not repeated. Masks stay as they are.
+    /// Writes what every image shows in a view to `out`, as long as [`Self::images`]: images of this shape
+    /// (C, H, W), as their loader has written them. What a shift uncovers shows the image mirrored in its
+    /// outermost row and column, which are not repeated. Masks stay as they are.
     ///
     /// A shift must be less than the images' height and width.
     pub fn write_view(

@@ -1,4 +1,5 @@
-//! Data in COCO's format: outlines of every form become masks, in the order that is promised; what cannot be is refused.
+//! Data in COCO's format: outlines of every form become masks, in the order that is promised; what cannot be
+//! is refused.
 
 #![allow(clippy::unwrap_used, reason = "a helper that unwraps is a failing test")]
 
@@ -145,7 +146,8 @@ fn annotations_that_cannot_be_are_refused() {
     assert!(refuse().contains("EOF"), "{}", refuse());
 }
 
-/// Areas by the file, not by the outlines: the cup of the second image is larger than one part of the table, and not than both.
+/// Areas by the file, not by the outlines: the cup of the second image is larger than one part of the table,
+/// and not than both.
 fn labelled() -> Value {
     let mut document = document();
     let annotations = document["annotations"].as_array_mut().unwrap();

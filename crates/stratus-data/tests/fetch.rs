@@ -1,4 +1,5 @@
-//! Fetching, against a small HTTP server on the loopback interface. Each mirror is a path of it with a behaviour of its own.
+//! Fetching, against a small HTTP server on the loopback interface. Each mirror is a path of it with a
+//! behaviour of its own.
 
 #![allow(clippy::unwrap_used, reason = "a helper that unwraps is a failing test")]
 

@@ -1,4 +1,5 @@
-//! Folders and archives of image files: layout, classes, damage, and that the loader's batches depend on nothing but seed and place.
+//! Folders and archives of image files: layout, classes, damage, and that the loader's batches depend on
+//! nothing but seed and place.
 
 #![allow(clippy::unwrap_used, reason = "a helper that unwraps is a failing test")]
 
@@ -204,7 +205,8 @@ fn all(set: &Arc<dyn Dataset>, config: LoaderConfig) -> Vec<BatchBuffer> {
     batches
 }
 
-/// Every augmentation at once, from files and from an archive: the same bytes for any number of workers and wherever a run is resumed.
+/// Every augmentation at once, from files and from an archive: the same bytes for any number of workers and
+/// wherever a run is resumed.
 #[test]
 fn workers_and_resuming_change_nothing() {
     let directory = tempfile::tempdir().unwrap();

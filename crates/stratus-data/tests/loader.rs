@@ -172,7 +172,8 @@ fn layouts_and_elements_hold_the_same_values() {
     }
 }
 
-/// Whatever is done to the images before they are normalised: whoever normalises bytes by the same lines has the same bits.
+/// Whatever is done to the images before they are normalised: whoever normalises bytes by the same lines has
+/// the same bits.
 #[test]
 fn bytes_are_what_the_others_are_made_of() {
     let changed = Augment {
@@ -265,7 +266,8 @@ fn workers_slots_and_resuming_change_nothing() {
     }
 }
 
-/// A mixed batch has the same samples, each with its class and another sample's; the rows of an incomplete batch stay empty.
+/// A mixed batch has the same samples, each with its class and another sample's; the rows of an incomplete
+/// batch stay empty.
 #[test]
 fn mixed_samples_have_two_classes_and_their_shares() {
     let base = LoaderConfig { last: LastBatch::Keep, epochs: Some(2), ..config(8) };
@@ -308,7 +310,8 @@ fn resuming_reads_nothing_that_was_read() {
     assert_eq!(dataset.reads.load(Ordering::Relaxed), 5);
 }
 
-/// Back-pressure: without a consumer the workers fill the slots and no more; the same buffers circulate for ever.
+/// Back-pressure: without a consumer the workers fill the slots and no more; the same buffers circulate for
+/// ever.
 #[test]
 fn memory_is_what_the_slots_hold() {
     let dataset = Arc::new(Counting::new(64));

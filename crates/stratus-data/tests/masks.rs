@@ -1,4 +1,5 @@
-//! Masks through the loader: they show the same part as their images, moved alike; bad ones are found; nothing depends on the workers.
+//! Masks through the loader: they show the same part as their images, moved alike; bad ones are found;
+//! nothing depends on the workers.
 
 #![allow(clippy::unwrap_used, reason = "a helper that unwraps is a failing test")]
 
@@ -144,9 +145,9 @@ fn all(set: Blocks, config: LoaderConfig) -> Vec<BatchBuffer> {
     batches
 }
 
-/// Image and mask agree at every pixel of a batch that is not near the border of a block or of the image, beyond which another block may
-/// begin: a border is blurred in the image, and sharp in the mask. Returns how many were compared, and how many were blank though they
-/// have a class.
+/// Image and mask agree at every pixel of a batch that is not near the border of a block or of the image,
+/// beyond which another block may begin: a border is blurred in the image, and sharp in the mask. Returns how
+/// many were compared, and how many were blank though they have a class.
 fn compare(batch: &BatchBuffer, [_, height, width]: [usize; 3]) -> (usize, usize) {
     const NEAR: usize = 3;
     let (mut compared, mut blank) = (0, 0);
@@ -244,7 +245,8 @@ proptest! {
                 zoom: zoomed.then_some([0.7, 1.4]),
                 ..Augment::default()
             },
-            // So many that enough of them have pixels that are even all around, however they are turned and shifted.
+            // So many that enough of them have pixels that are even all around, however they are turned and
+            // shifted.
             epochs: Some(4),
             ..config(8)
         };
@@ -260,7 +262,8 @@ proptest! {
     }
 }
 
-/// Images of the batch's size are not interpolated: every pixel has its block's colour, also beside a reflecting edge.
+/// Images of the batch's size are not interpolated: every pixel has its block's colour, also beside a
+/// reflecting edge.
 #[test]
 fn images_and_masks_are_mirrored_in_the_same_edge() {
     let augment = Augment { shift: 14, padding: Padding::Reflect, flip: true, ..Augment::default() };

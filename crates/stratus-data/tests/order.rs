@@ -1,4 +1,5 @@
-//! The order of samples that lie in groups: windows of groups, every sample once, the same whatever the workers and wherever resumed.
+//! The order of samples that lie in groups: windows of groups, every sample once, the same whatever the
+//! workers and wherever resumed.
 
 #![allow(clippy::unwrap_used, reason = "a helper that unwraps is a failing test")]
 
@@ -12,7 +13,8 @@ use stratus_data::{
     PixelOrder, Position, Sample, Scratch,
 };
 
-/// Groups of 3, 5, 3, 5, … samples that note what is expected of them, and refuse what is read and was not announced.
+/// Groups of 3, 5, 3, 5, … samples that note what is expected of them, and refuse what is read and was not
+/// announced.
 struct Grouped {
     firsts: Vec<u32>,
     len: usize,
@@ -115,7 +117,8 @@ fn every_sample_comes_once_an_epoch_and_windows_one_after_the_other() {
         let epochs = epochs(&batches(&set, config(7)));
         for (epoch, order) in epochs.iter().enumerate() {
             assert_eq!(order.iter().collect::<HashSet<_>>().len(), set.len);
-            // Cut at the windows' ends, each part is all samples of so many groups; the first epoch's begin narrow.
+            // Cut at the windows' ends, each part is all samples of so many groups; the first epoch's begin
+            // narrow.
             let (mut at, mut seen) = (0, HashSet::new());
             while at < order.len() {
                 let narrow = epoch == 0 && window < groups;
@@ -207,7 +210,8 @@ fn what_comes_next_is_told_in_its_order() {
         visited.push(groups);
     }
     let told = set.told.lock().unwrap();
-    // The first two windows, of one group each, then those of this epoch and the next, each pair in its window's order.
+    // The first two windows, of one group each, then those of this epoch and the next, each pair in its
+    // window's order.
     let sorted = |groups: &[u32]| {
         let mut pairs: Vec<Vec<u32>> = groups.chunks(2).map(<[u32]>::to_vec).collect();
         pairs.iter_mut().for_each(|pair| pair.sort_unstable());

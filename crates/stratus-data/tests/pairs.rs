@@ -1,4 +1,5 @@
-//! Data sets of image files with a label image each: CamVid in both its layouts, Cityscapes; what is wrong with them is told.
+//! Data sets of image files with a label image each: CamVid in both its layouts, Cityscapes; what is wrong
+//! with them is told.
 
 #![allow(clippy::unwrap_used, reason = "a helper that unwraps is a failing test")]
 
@@ -228,7 +229,8 @@ fn cityscapes_is_read_by_its_folders() {
     );
 }
 
-/// Pixels and images of each class, whatever the number of threads; what cannot be read, or says nothing, is told and counts for nothing.
+/// Pixels and images of each class, whatever the number of threads; what cannot be read, or says nothing, is
+/// told and counts for nothing.
 #[test]
 fn masks_are_counted() {
     let directory = tempfile::tempdir().unwrap();

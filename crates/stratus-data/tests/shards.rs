@@ -1,4 +1,5 @@
-//! Packing data sets into shards and reading them: nothing is lost, the same input gives the same bytes, and what is damaged is found.
+//! Packing data sets into shards and reading them: nothing is lost, the same input gives the same bytes, and
+//! what is damaged is found.
 
 #![allow(clippy::unwrap_used, reason = "a helper that unwraps is a failing test")]
 

@@ -1,4 +1,5 @@
-//! Shards behind an address: the same batches as from a folder, whatever the server and the cache do, and clear errors where it stays away.
+//! Shards behind an address: the same batches as from a folder, whatever the server and the cache do, and
+//! clear errors where it stays away.
 
 #![allow(clippy::unwrap_used, reason = "a helper that unwraps is a failing test")]
 
@@ -283,8 +284,8 @@ fn a_slow_server_that_is_killed_and_started_again_changes_nothing() {
     assert_same(&expected, &found);
 }
 
-/// What the files of a cache come to at one moment. A listing takes some time, in which one file may go and another come: it is believed where the next
-/// one is the same.
+/// What the files of a cache come to at one moment. A listing takes some time, in which one file may go and
+/// another come: it is believed where the next one is the same.
 fn bytes_of(cache: &Path) -> u64 {
     let listing = || -> BTreeMap<OsString, u64> {
         let entries = fs::read_dir(cache).unwrap().map(Result::unwrap);

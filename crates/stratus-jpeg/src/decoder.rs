@@ -2,8 +2,8 @@
 
 use crate::ffi::{ColourSpace, Library, Place, Session};
 
-/// Pixels around a window that are decoded too: where colours are stored at half the resolution, those between two stored ones are made of both,
-/// and at the edge of what is decoded of one alone.
+/// Pixels around a window that are decoded too: where colours are stored at half the resolution, those
+/// between two stored ones are made of both, and at the edge of what is decoded of one alone.
 const MARGIN: usize = 4;
 /// The least columns that are decoded, so that a narrow window is treated as the image is.
 const NARROWEST: usize = 32;
@@ -142,11 +142,12 @@ impl Decoder {
         self.read_header(&mut session)
     }
 
-    /// Decodes the window that `wanted` asks for of the image that is described to it. `pixels` becomes the image's rows from the first
-    /// to the window's last; the window's pixels are in their places, and what any others hold is undefined.
+    /// Decodes the window that `wanted` asks for of the image that is described to it. `pixels` becomes the
+    /// image's rows from the first to the window's last; the window's pixels are in their places, and what
+    /// any others hold is undefined.
     ///
-    /// What is wrong with the file below the window is not noticed, nor that it ends there. What is wrong above and in it is an error,
-    /// except bytes between segments that belong to none.
+    /// What is wrong with the file below the window is not noticed, nor that it ends there. What is wrong
+    /// above and in it is an error, except bytes between segments that belong to none.
     ///
     /// # Errors
     /// [`DecodeError`].

@@ -1,5 +1,6 @@
-//! Writes every network of the zoo at a small size, and one of the operations that none of them has, into a folder: its layer file, weights, images,
-//! and what the reference backend makes of them. `scripts/check-onnx.sh` compares that with what onnxruntime makes of the exported networks.
+//! Writes every network of the zoo at a small size, and one of the operations that none of them has, into a
+//! folder: its layer file, weights, images, and what the reference backend makes of them.
+//! `scripts/check-onnx.sh` compares that with what onnxruntime makes of the exported networks.
 //!
 //!     cargo run -p stratus-onnx --example zoo_outputs FOLDER
 

@@ -32,13 +32,16 @@ const FLOAT: i64 = 1;
 /// What a node's `doc_string` says whose layer ONNX has no operator for and another one computes.
 pub(crate) const ADAPTIVE: &str = "adaptive_avg_pool2d";
 
-/// Writes `graph` in inference form with `weights` under their keys, streaming: nothing of the weights' size is held in memory.
+/// Writes `graph` in inference form with `weights` under their keys, streaming: nothing of the weights' size
+/// is held in memory.
 ///
-/// The input is called [`INPUT`], the output [`OUTPUT`]; their first dimension, `batch`, may be of any size. Initialisers are called as the
-/// parameters are, nodes as the layers. Weights that the network has no parameter for are left out.
+/// The input is called [`INPUT`], the output [`OUTPUT`]; their first dimension, `batch`, may be of any size.
+/// Initialisers are called as the parameters are, nodes as the layers. Weights that the network has no
+/// parameter for are left out.
 ///
 /// # Errors
-/// Where a parameter is missing or of another shape, a layer has no form in ONNX, or `out` cannot be written to.
+/// Where a parameter is missing or of another shape, a layer has no form in ONNX, or `out` cannot be written
+/// to.
 pub fn write(out: &mut dyn Write, graph: &Graph, weights: &[TensorRef<'_>]) -> Result<(), WriteError> {
     let graph = graph.for_inference();
     let weights = parameters(&graph, weights)?;
@@ -271,8 +274,8 @@ impl<'a> Export<'a> {
         self.push(&node.name, operator, doc, &inputs, &output, &attributes);
     }
 
-    /// ONNX may count a last window that PyTorch drops, or refuse one that it takes: where the rules differ, padding behind the
-    /// image says how many windows there are. Padding never wins.
+    /// ONNX may count a last window that PyTorch drops, or refuse one that it takes: where the rules differ,
+    /// padding behind the image says how many windows there are. Padding never wins.
     fn max_pool(&self, op: &MaxPool2d, node: &Node) -> Attributes {
         let [input, output] = [node.inputs[0], node.output].map(|id| self.graph.shape(id));
         let MaxPool2d { kernel, stride, padding, ceil_mode } = *op;

@@ -51,7 +51,8 @@ impl Model {
         Ok(Self { path: path.to_owned(), bytes, folder: Some(folder.to_owned()) })
     }
 
-    /// The same of a file that is in memory already; `path` is what errors call it. Weights in other files are refused.
+    /// The same of a file that is in memory already; `path` is what errors call it. Weights in other files
+    /// are refused.
     #[must_use]
     pub fn from_bytes(path: impl AsRef<Path>, bytes: Vec<u8>) -> Self {
         Self { path: path.as_ref().to_owned(), bytes, folder: None }
@@ -60,7 +61,8 @@ impl Model {
     /// The network that the model computes, with its weights.
     ///
     /// # Errors
-    /// Where the file is damaged, or is no network of the operations that layers compute: every node that is in the way is listed.
+    /// Where the file is damaged, or is no network of the operations that layers compute: every node that is
+    /// in the way is listed.
     pub fn import(&self, options: &Options) -> Result<Imported> {
         proto::Model::read(&self.bytes)
             .and_then(|model| import(&model, self.folder.as_deref(), options))

@@ -1,4 +1,5 @@
-//! ONNX's messages, as far as networks need them; field numbers are those of `onnx.proto3`. Everything borrows from the file.
+//! ONNX's messages, as far as networks need them; field numbers are those of `onnx.proto3`. Everything
+//! borrows from the file.
 
 use crate::error::{Parsed, Problem};
 use crate::wire::{Fields, Value};

@@ -60,7 +60,8 @@ impl Constant {
         }
     }
 
-    /// With its dimensions in another order, as the operator `Transpose` has it; none where `order` is none of its dimensions.
+    /// With its dimensions in another order, as the operator `Transpose` has it; none where `order` is none
+    /// of its dimensions.
     pub fn transposed(&self, order: &[usize]) -> Option<Self> {
         let mut sorted = order.to_vec();
         sorted.sort_unstable();
@@ -190,8 +191,8 @@ pub(crate) fn read(tensor: &proto::Tensor<'_>, folder: Option<&Path>) -> Parsed<
     Ok(Constant { shape, elements: elements_found })
 }
 
-/// The bytes of a tensor that lie in a file beside the model: in the model's own folder, whatever the entry says, and no more
-/// than that file has.
+/// The bytes of a tensor that lie in a file beside the model: in the model's own folder, whatever the entry
+/// says, and no more than that file has.
 fn external(tensor: &proto::Tensor<'_>, wanted: usize, folder: Option<&Path>) -> Parsed<Vec<u8>> {
     let name = printable(tensor.name);
     let entry = |key: &str| tensor.external.iter().find(|(found, _)| *found == key).map(|(_, value)| *value);
@@ -229,7 +230,8 @@ fn external(tensor: &proto::Tensor<'_>, wanted: usize, folder: Option<&Path>) ->
     Ok(bytes)
 }
 
-/// The path of a plain file name in a folder, if that is what it is: not a way out of the folder, be it by a link.
+/// The path of a plain file name in a folder, if that is what it is: not a way out of the folder, be it by a
+/// link.
 fn beside(folder: &Path, location: &str) -> Option<PathBuf> {
     let mut components = Path::new(location).components();
     let plain = matches!((components.next(), components.next()), (Some(Component::Normal(_)), None));

@@ -1,7 +1,8 @@
-//! The protobuf wire format: fields out of bytes and bytes out of fields. <https://protobuf.dev/programming-guides/encoding/>
+//! The protobuf wire format: fields out of bytes and bytes out of fields.
+//! <https://protobuf.dev/programming-guides/encoding/>
 //!
-//! A message is read field by field and borrows from the file. Messages within messages are bytes until somebody reads them: nothing here
-//! recurses, and no depth of nesting is deep.
+//! A message is read field by field and borrows from the file. Messages within messages are bytes until
+//! somebody reads them: nothing here recurses, and no depth of nesting is deep.
 
 use crate::error::{Parsed, Problem};
 

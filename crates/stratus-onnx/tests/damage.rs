@@ -1,4 +1,5 @@
-//! Damaged and hostile files: a network or an error, never a panic, never memory far beyond the file's own size.
+//! Damaged and hostile files: a network or an error, never a panic, never memory far beyond the file's own
+//! size.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

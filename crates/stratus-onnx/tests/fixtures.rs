@@ -1,5 +1,5 @@
-//! Models that other programs wrote, made by `scripts/fixtures/onnx_models.py`: what they become, and that it computes what
-//! onnxruntime computes.
+//! Models that other programs wrote, made by `scripts/fixtures/onnx_models.py`: what they become, and that it
+//! computes what onnxruntime computes.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,8 +1,9 @@
 //! Counter-based random numbers: every draw is a function of (seed, purpose, indices).
 //!
-//! There is no generator state to save or to share: shuffling epoch 7 or augmenting sample 12,345 gives the same numbers whatever
-//! ran before, on whichever thread, resumed or not. The function is Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random
-//! numbers: as easy as 1, 2, 3", SC 2011), which GPUs compute as readily as CPUs.
+//! There is no generator state to save or to share: shuffling epoch 7 or augmenting sample 12,345 gives the
+//! same numbers whatever ran before, on whichever thread, resumed or not. The function is Philox4x32-10
+//! (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011), which GPUs compute
+//! as readily as CPUs.
 
 /// What a number is drawn for. Two purposes never share a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,7 +62,8 @@ pub fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
 
 /// The sequence of numbers that belongs to one (seed, purpose, index, subindex).
 ///
-/// `index` and `subindex` are what the purpose says: an epoch, a sample, a parameter's position. Up to 2^32 blocks of four words each.
+/// `index` and `subindex` are what the purpose says: an epoch, a sample, a parameter's position. Up to 2^32
+/// blocks of four words each.
 #[derive(Clone, Debug)]
 pub struct Stream {
     key: [u32; 2],
@@ -74,7 +76,8 @@ impl Stream {
     /// The sequence of (seed, purpose, index, subindex), from its first number.
     #[must_use]
     pub fn new(seed: u64, purpose: Purpose, index: u64, subindex: u32) -> Self {
-        // The purpose and the seed are mixed by a block of their own, so that neighbouring seeds share nothing.
+        // The purpose and the seed are mixed by a block of their own, so that neighbouring seeds share
+        // nothing.
         let mixed =
             philox([seed as u32, (seed >> 32) as u32, purpose as u32, subindex], [0x5354_5241, 0x5455_5300]);
         let key = [mixed[0] ^ mixed[2], mixed[1] ^ mixed[3]];
@@ -99,8 +102,8 @@ impl Stream {
         philox([position, self.counter[1], self.counter[2], self.counter[3]], self.key)
     }
 
-    /// [`Stream::block`] at several places at once: word `w` of the block at `positions[l]` is `[w][l]`. Inlined, so that a caller that is compiled
-    /// for vectors computes all places in step.
+    /// [`Stream::block`] at several places at once: word `w` of the block at `positions[l]` is `[w][l]`.
+    /// Inlined, so that a caller that is compiled for vectors computes all places in step.
     #[must_use]
     #[inline(always)]
     pub fn blocks<const L: usize>(&self, positions: [u32; L]) -> [[u32; L]; 4] {
@@ -138,7 +141,8 @@ impl Stream {
         low + (high - low) * self.uniform()
     }
 
-    /// Uniform over 0..bound without bias (Lemire, "Fast random integer generation in an interval", 2019). 0 where `bound` is 0.
+    /// Uniform over 0..bound without bias (Lemire, "Fast random integer generation in an interval", 2019). 0
+    /// where `bound` is 0.
     pub fn below(&mut self, bound: u32) -> u32 {
         loop {
             let product = u64::from(self.next_u32()) * u64::from(bound);
@@ -160,10 +164,12 @@ impl Stream {
         (radius * (std::f64::consts::TAU * f64::from(self.uniform())).cos()) as f32
     }
 
-    /// The logarithm of a number with the gamma distribution of this shape, above 0, and scale 1 (Marsaglia and Tsang, "A simple method for
-    /// generating gamma variables", 2000). Its logarithm, since of small shapes most numbers are too small for an `f64`.
+    /// The logarithm of a number with the gamma distribution of this shape, above 0, and scale 1 (Marsaglia
+    /// and Tsang, "A simple method for generating gamma variables", 2000). Its logarithm, since of small
+    /// shapes most numbers are too small for an `f64`.
     fn ln_gamma(&mut self, shape: f64) -> f64 {
-        // The method is for shapes from 1 on; a smaller one is a power of a uniform number times the next larger.
+        // The method is for shapes from 1 on; a smaller one is a power of a uniform number times the next
+        // larger.
         let (shape, less) =
             if shape < 1.0 { (shape + 1.0, self.positive().ln() / shape) } else { (shape, 0.0) };
         let d = shape - 1.0 / 3.0;
@@ -180,8 +186,8 @@ impl Stream {
         }
     }
 
-    /// A number of the beta distribution whose two parameters are both `shape`, above 0: symmetric about ½, uniform where `shape` is 1, and
-    /// near 0 or 1 where it is small.
+    /// A number of the beta distribution whose two parameters are both `shape`, above 0: symmetric about ½,
+    /// uniform where `shape` is 1, and near 0 or 1 where it is small.
     pub fn beta(&mut self, shape: f64) -> f64 {
         let (a, b) = (self.ln_gamma(shape), self.ln_gamma(shape));
         1.0 / (1.0 + (b - a).exp())

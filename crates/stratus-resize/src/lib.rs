@@ -1,7 +1,8 @@
 //! Antialiased resizing of images of bytes, by `fast_image_resize`.
 //!
-//! A crate of its own because the library's loops are generic: they are compiled into whoever calls them, again for its unit tests, and make half
-//! of what a crate of data sets and their transforms would have to compile each time. For the same reason its own tests are not among its units.
+//! A crate of its own because the library's loops are generic: they are compiled into whoever calls them,
+//! again for its unit tests, and make half of what a crate of data sets and their transforms would have to
+//! compile each time. For the same reason its own tests are not among its units.
 
 use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::{U8, U8x3};
@@ -25,12 +26,13 @@ pub struct Part {
 pub struct Resizer(Library);
 
 impl Resizer {
-    /// Resizes a part of the image in `source`, `[height, width]` pixels of `channels` bytes in row-major order, into `out`, an image of `[rows,
-    /// columns]` such pixels: by a triangle over neighbouring pixels as wide as what becomes one pixel (bilinear, antialiased).
+    /// Resizes a part of the image in `source`, `[height, width]` pixels of `channels` bytes in row-major
+    /// order, into `out`, an image of `[rows, columns]` such pixels: by a triangle over neighbouring pixels
+    /// as wide as what becomes one pixel (bilinear, antialiased).
     ///
     /// # Errors
-    /// Where pixels have neither 1 nor 3 channels, a buffer is too short for its image, a side is longer than 2³² pixels, or the part does not lie
-    /// within the image.
+    /// Where pixels have neither 1 nor 3 channels, a buffer is too short for its image, a side is longer than
+    /// 2³² pixels, or the part does not lie within the image.
     pub fn resize(
         &mut self,
         channels: usize,
@@ -47,7 +49,8 @@ impl Resizer {
         }
     }
 
-    /// Generic over the pixel: the library's own choice between all its kinds would compile them all, for two that are used.
+    /// Generic over the pixel: the library's own choice between all its kinds would compile them all, for two
+    /// that are used.
     fn typed<P: PixelTrait>(
         &mut self,
         source: &[u8],

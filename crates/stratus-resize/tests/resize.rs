@@ -11,7 +11,8 @@ fn half_the_size_is_the_mean_of_neighbours_and_colours_stay_apart() {
     let grey = [10, 30, 50, 70, 20, 40, 60, 80];
     let mut out = [0; 2];
     Resizer::default().resize(1, &grey, [2, 4], WHOLE, &mut out, [1, 2]).unwrap();
-    // Columns' means are 15, 35, 55, 75; of a triangle of two pixels to each side the weights are 3, 3 and 1, and 0: 205/7 and 425/7.
+    // Columns' means are 15, 35, 55, 75; of a triangle of two pixels to each side the weights are 3, 3 and 1,
+    // and 0: 205/7 and 425/7.
     assert_eq!(out, [29, 61]);
     let colours = grey.map(|value| [value, 255 - value, 7]).concat();
     let mut out = [0; 6];

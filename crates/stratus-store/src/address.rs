@@ -57,7 +57,8 @@ pub(crate) enum Service {
     Swift,
 }
 
-/// Whether `text` begins with a scheme this crate knows, as `s3://` is; everything else is a path on this machine.
+/// Whether `text` begins with a scheme this crate knows, as `s3://` is; everything else is a path on this
+/// machine.
 #[must_use]
 pub fn is_address(text: &str) -> bool {
     scheme(text).is_some_and(|scheme| SCHEMES.contains(&scheme.as_str()))

@@ -1,14 +1,16 @@
 //! A folder of copies of stores' files, whole and checked, of which as many are kept as fit a bound.
 //!
-//! Any number of threads and processes use the same folder at once. Every file has three names, all beginning with a digest of its
-//! address, path and checksum:
+//! Any number of threads and processes use the same folder at once. Every file has three names, all beginning
+//! with a digest of its address, path and checksum:
 //!
 //! - `<key>.about` says how large it is and which version of it was begun; it is there before the other two.
-//! - `<key>.part` grows. Whoever holds its lock downloads it, all others wait for the lock. An interrupted one is gone on with.
+//! - `<key>.part` grows. Whoever holds its lock downloads it, all others wait for the lock. An interrupted
+//!   one is gone on with.
 //! - `<key>` is whole: the `.part`, checked, synced and renamed.
 //!
-//! A [`CachedFile`] holds a shared lock on the whole file; what nobody has locked may be deleted, the one that was not used for the longest
-//! time first. The operating system lets locks go when a process dies, however it dies.
+//! A [`CachedFile`] holds a shared lock on the whole file; what nobody has locked may be deleted, the one
+//! that was not used for the longest time first. The operating system lets locks go when a process dies,
+//! however it dies.
 
 mod room;
 
@@ -89,16 +91,18 @@ impl Cache {
         &self.folder
     }
 
-    /// The file `path` of `store` as one of this machine: the copy that is there, or a new one. A file that must have `expected_bytes`
-    /// bytes or the checksum `sha256` (64 hexadecimal digits) and has not is refused. A file of a store on this machine is not copied.
-    /// A copy is not compared with the store again, but where its size is not the expected one.
+    /// The file `path` of `store` as one of this machine: the copy that is there, or a new one. A file that
+    /// must have `expected_bytes` bytes or the checksum `sha256` (64 hexadecimal digits) and has not is
+    /// refused. A file of a store on this machine is not copied. A copy is not compared with the store again,
+    /// but where its size is not the expected one.
     ///
-    /// Where another thread or process is downloading the file, it is waited for; where files in use take up the room, until one is let go,
-    /// but no longer than the store's patience.
+    /// Where another thread or process is downloading the file, it is waited for; where files in use take up
+    /// the room, until one is let go, but no longer than the store's patience.
     ///
     /// # Errors
     ///
-    /// [`StoreError`]: as [`Store::download`]; the content is another than the expected one; there is no room; the disk fails.
+    /// [`StoreError`]: as [`Store::download`]; the content is another than the expected one; there is no
+    /// room; the disk fails.
     pub fn fetch(
         &self,
         store: &Store,
@@ -253,7 +257,8 @@ fn read_about(place: &Path) -> Option<About> {
     Some(About { bytes: bytes.parse().ok()?, version })
 }
 
-/// One line: the size, and the version where there is one. Written beside and renamed, so that it is never half there.
+/// One line: the size, and the version where there is one. Written beside and renamed, so that it is never
+/// half there.
 fn write_about(place: &Path, about: &About) -> Result<(), StoreError> {
     let path = place.with_extension(ABOUT);
     let beside = place.with_extension("about.new");

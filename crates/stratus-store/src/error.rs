@@ -1,4 +1,5 @@
-//! What can be wrong with a store. Every message names the file by its address, says what happened and what to do; none holds a secret.
+//! What can be wrong with a store. Every message names the file by its address, says what happened and what
+//! to do; none holds a secret.
 
 use std::io;
 use std::path::PathBuf;

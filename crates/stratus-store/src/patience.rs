@@ -3,13 +3,15 @@
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long a host is tried that never answered: its name may be wrong, and whoever mistyped it should know soon.
+/// How long a host is tried that never answered: its name may be wrong, and whoever mistyped it should know
+/// soon.
 pub(crate) const FIRST_CONTACT: Duration = Duration::from_secs(30);
 
 /// How long a server may be silent, and for how long failures are borne.
 ///
-/// Times between two tries double from `first_wait` to `longest_wait`, and each is shortened by a random part of up to a half, so that many
-/// clients of a server that comes back do not ask all at once. A server that says how long it wants to be left alone is, for up to `silence`.
+/// Times between two tries double from `first_wait` to `longest_wait`, and each is shortened by a random part
+/// of up to a half, so that many clients of a server that comes back do not ask all at once. A server that
+/// says how long it wants to be left alone is, for up to `silence`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
     /// A try ends when nothing came for so long. The longest time that a server's wish for peace is granted.
@@ -95,15 +97,16 @@ impl Struggle {
     }
 }
 
-/// From 0 to 1, by the clock: it must differ between processes, and nothing that is computed may depend on it.
+/// From 0 to 1, by the clock: it must differ between processes, and nothing that is computed may depend on
+/// it.
 fn jitter() -> f64 {
     let nanos =
         SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
     f64::from(nanos / 1000 % 1000) / 1000.0
 }
 
-/// How long an answer asks to be left alone (`Retry-After`, RFC 9110, section 10.2.3): in seconds, or until a moment; zero where that is past or
-/// not to be understood.
+/// How long an answer asks to be left alone (`Retry-After`, RFC 9110, section 10.2.3): in seconds, or until a
+/// moment; zero where that is past or not to be understood.
 pub(crate) fn asked_wait(retry_after: &str, now: SystemTime) -> Duration {
     let text = retry_after.trim();
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -122,7 +125,8 @@ mod tests {
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         let asked = |text: &str, now| asked_wait(text, at(now)).as_secs();
         assert_eq!([asked("120", 5), asked(" 0 ", 5), asked(&"9".repeat(30), 5)], [120, 0, u64::MAX]);
-        // The example of RFC 9110 in its three forms, and what `date -d` says of a leap day and of the days around a turn of the year.
+        // The example of RFC 9110 in its three forms, and what `date -d` says of a leap day and of the days
+        // around a turn of the year.
         for (text, seconds) in [
             ("Sun, 06 Nov 1994 08:49:37 GMT", 784_111_777_u64),
             ("Sunday, 06-Nov-94 08:49:37 GMT", 784_111_777),

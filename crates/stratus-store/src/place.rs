@@ -1,4 +1,5 @@
-//! What every kind of store must be able to do. An implementation tries each thing once; trying again is [`Store`](crate::Store)'s.
+//! What every kind of store must be able to do. An implementation tries each thing once; trying again is
+//! [`Store`](crate::Store)'s.
 
 use std::io::{self, Read};
 
@@ -24,7 +25,8 @@ pub(crate) trait Place: Send + Sync {
 pub(crate) struct About {
     /// Its size.
     pub(crate) bytes: u64,
-    /// Differs when the content does, where the store has such a thing (an ETag, the time of the last change).
+    /// Differs when the content does, where the store has such a thing (an ETag, the time of the last
+    /// change).
     pub(crate) version: Option<String>,
 }
 

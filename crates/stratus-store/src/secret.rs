@@ -1,7 +1,7 @@
 //! Keeping secrets out of what is shown.
 //!
-//! Servers repeat in their error pages what they were sent, and libraries put whole URLs into their messages. Whatever comes from outside
-//! goes through [`Secrets::hide`] before it becomes part of an error.
+//! Servers repeat in their error pages what they were sent, and libraries put whole URLs into their messages.
+//! Whatever comes from outside goes through [`Secrets::hide`] before it becomes part of an error.
 
 use std::env;
 use std::fmt;
@@ -61,7 +61,8 @@ impl Secrets {
         }
     }
 
-    /// `text` on one line, without secrets and without the query strings of URLs, cut to what is worth showing.
+    /// `text` on one line, without secrets and without the query strings of URLs, cut to what is worth
+    /// showing.
     pub(crate) fn hide(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for secret in &self.0 {

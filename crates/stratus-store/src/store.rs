@@ -24,7 +24,8 @@ const BLOCK: usize = 1 << 18;
 /// How many redirects of a web server are followed.
 const MOST_REDIRECTS: u32 = 10;
 
-/// A folder of files somewhere: on this machine or behind an address. Cloning is cheap and gives the same folder.
+/// A folder of files somewhere: on this machine or behind an address. Cloning is cheap and gives the same
+/// folder.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
@@ -55,17 +56,19 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
-    /// The folder at `address`: a path, `file:///path`, `https://host/path`, or `s3://bucket/prefix`, and likewise `az://` (Azure Blob),
-    /// `gs://` (Google Cloud Storage), `swift://` (OpenStack Swift), or `sftp://user@host:port/path` (`~/` at its beginning is the home folder).
-    /// Nothing is asked of the other side yet.
+    /// The folder at `address`: a path, `file:///path`, `https://host/path`, or `s3://bucket/prefix`, and
+    /// likewise `az://` (Azure Blob), `gs://` (Google Cloud Storage), `swift://` (OpenStack Swift), or
+    /// `sftp://user@host:port/path` (`~/` at its beginning is the home folder). Nothing is asked of the other
+    /// side yet.
     ///
-    /// What follows a `?` in a web address is a secret, and part of every request. All other credentials come from the environment
-    /// variables and files that each service's own tools use; behind `sftp://` the system's `ssh` signs in, or the program that
-    /// `STRATUS_SSH` names.
+    /// What follows a `?` in a web address is a secret, and part of every request. All other credentials come
+    /// from the environment variables and files that each service's own tools use; behind `sftp://` the
+    /// system's `ssh` signs in, or the program that `STRATUS_SSH` names.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Address`] where it is none; [`StoreError::Disk`] where a folder of this machine is not there.
+    /// [`StoreError::Address`] where it is none; [`StoreError::Disk`] where a folder of this machine is not
+    /// there.
     pub fn open(address: &str) -> Result<Self, StoreError> {
         Self::open_with(address, Patience::default())
     }
@@ -126,11 +129,13 @@ impl Store {
         }
     }
 
-    /// Every file whose path begins with `prefix`, in folders of folders too, sorted by path. `""` lists all, `train/` a folder.
+    /// Every file whose path begins with `prefix`, in folders of folders too, sorted by path. `""` lists all,
+    /// `train/` a folder.
     ///
     /// # Errors
     ///
-    /// [`StoreError`]: the store cannot be reached or cannot be listed; a file has a name that would lead out of the store.
+    /// [`StoreError`]: the store cannot be reached or cannot be listed; a file has a name that would lead out
+    /// of the store.
     pub fn list(&self, prefix: &str) -> Result<Vec<Entry>, StoreError> {
         let folder = prefix.strip_suffix('/').unwrap_or(prefix);
         if !prefix.is_empty() {
@@ -215,12 +220,13 @@ impl Store {
         })
     }
 
-    /// Copies a file to `to` in pieces, and returns its size. Where the connection breaks, it goes on at the byte it had reached.
-    /// `progress` is told the bytes copied so far.
+    /// Copies a file to `to` in pieces, and returns its size. Where the connection breaks, it goes on at the
+    /// byte it had reached. `progress` is told the bytes copied so far.
     ///
     /// # Errors
     ///
-    /// [`StoreError`]: there is no such file, it may not be read, patience is at its end, it changed while it was read, `to` failed.
+    /// [`StoreError`]: there is no such file, it may not be read, patience is at its end, it changed while it
+    /// was read, `to` failed.
     pub fn download(
         &self,
         path: &str,
@@ -232,7 +238,8 @@ impl Store {
         Ok(about.bytes)
     }
 
-    /// Stores the `bytes` bytes that `from` has as a file, whole or not at all; one that is there is replaced.
+    /// Stores the `bytes` bytes that `from` has as a file, whole or not at all; one that is there is
+    /// replaced.
     ///
     /// # Errors
     ///
@@ -261,7 +268,8 @@ impl Store {
         self.about(path)?.ok_or_else(|| StoreError::NotFound { file: self.file(path) })
     }
 
-    /// The bytes of a file from `done` on, all that `about` announced. `progress` is told the bytes done so far.
+    /// The bytes of a file from `done` on, all that `about` announced. `progress` is told the bytes done so
+    /// far.
     pub(crate) fn copy(
         &self,
         path: &str,

@@ -1,8 +1,9 @@
 //! One request over HTTP, tried until it is answered or patience is at its end.
 //!
-//! Every store behind HTTP sends through here: what may work in a while (no connection, 429, 5xx) is sent again with growing
-//! waits, or when the server wants it to be (`Retry-After`), everything else is the caller's to judge. An answer's body is read by the
-//! caller, and breaks in its hands; going on is the business of [`Store`](crate::Store).
+//! Every store behind HTTP sends through here: what may work in a while (no connection, 429, 5xx) is sent
+//! again with growing waits, or when the server wants it to be (`Retry-After`), everything else is the
+//! caller's to judge. An answer's body is read by the caller, and breaks in its hands; going on is the
+//! business of [`Store`](crate::Store).
 
 use std::fmt;
 use std::io::{self, Read};
@@ -100,7 +101,8 @@ impl Web {
         &self.secrets
     }
 
-    /// Sends `request` until it is answered with something that does not change by waiting. Its body is sent again each time.
+    /// Sends `request` until it is answered with something that does not change by waiting. Its body is sent
+    /// again each time.
     pub(crate) fn send(&self, request: &Request<Vec<u8>>) -> Result<Answer, Trouble> {
         let mut secrets = self.secrets.clone();
         add_secrets_of(request, &mut secrets);
@@ -183,7 +185,8 @@ impl Answer {
     }
 }
 
-/// The body of a good answer as it comes, or as much of it as was asked for; that of an error page read and cleaned.
+/// The body of a good answer as it comes, or as much of it as was asked for; that of an error page read and
+/// cleaned.
 fn answer(
     request: &Request<Vec<u8>>,
     response: Response<Body>,

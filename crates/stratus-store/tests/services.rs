@@ -1,5 +1,6 @@
-//! Services that store objects, played by a server on the loopback interface: how they are asked, who signs in where, and what is shown of
-//! their refusals. Credentials are environment variables, so each test runs in a process of its own: this program again.
+//! Services that store objects, played by a server on the loopback interface: how they are asked, who signs
+//! in where, and what is shown of their refusals. Credentials are environment variables, so each test runs in
+//! a process of its own: this program again.
 
 #![allow(clippy::unwrap_used, reason = "a helper that unwraps is a failing test")]
 

@@ -1,6 +1,7 @@
 //! A real `sshd` on this machine, which the test starts and kills. `make test-all` runs this.
 //!
-//! What `ssh` is to be run is an environment variable, so the client runs in processes of its own: this program again.
+//! What `ssh` is to be run is an environment variable, so the client runs in processes of its own: this
+//! program again.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a helper that unwraps is a failing test")]

@@ -1,6 +1,8 @@
-//! A real OpenStack Swift, which also speaks S3, on this machine: `scripts/store-servers.sh` starts it. `make test-all` runs this.
+//! A real OpenStack Swift, which also speaks S3, on this machine: `scripts/store-servers.sh` starts it. `make
+//! test-all` runs this.
 //!
-//! Credentials are environment variables, so what needs them runs in processes of its own: this program again, with one test.
+//! Credentials are environment variables, so what needs them runs in processes of its own: this program
+//! again, with one test.
 
 #![allow(clippy::unwrap_used, reason = "a helper that unwraps is a failing test")]
 

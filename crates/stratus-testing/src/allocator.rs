@@ -1,4 +1,5 @@
-//! The system's allocator, watched: for tests that a hot loop allocates nothing, or that a hostile file asks for no memory beyond its size.
+//! The system's allocator, watched: for tests that a hot loop allocates nothing, or that a hostile file asks
+//! for no memory beyond its size.
 
 #![allow(unsafe_code, reason = "a global allocator is an unsafe trait; this one only looks and hands on")]
 
@@ -34,7 +35,8 @@ fn note(bytes: usize) {
     LARGEST.fetch_max(bytes, Ordering::Relaxed);
 }
 
-// SAFETY: every call is handed on unchanged to the system's allocator; noting it touches no memory of the caller.
+// SAFETY: every call is handed on unchanged to the system's allocator; noting it touches no memory of the
+// caller.
 unsafe impl GlobalAlloc for Watching {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size());

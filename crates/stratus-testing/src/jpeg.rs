@@ -1,4 +1,5 @@
-//! JPEG files of any sampling and order of scans, without an encoder: their coefficients are drawn, not computed (ITU-T T.81).
+//! JPEG files of any sampling and order of scans, without an encoder: their coefficients are drawn, not
+//! computed (ITU-T T.81).
 
 /// What a file is to be.
 #[derive(Clone, Debug)]
@@ -13,7 +14,8 @@ pub struct Sketch {
     pub scans: Scans,
     /// Minimum coded units between restart markers, 0 for none.
     pub restart: u16,
-    /// What Adobe's segment says of the colours: 0 that they are RGB or CMYK, 1 YCbCr, 2 YCCK; without it grey or YCbCr or CMYK.
+    /// What Adobe's segment says of the colours: 0 that they are RGB or CMYK, 1 YCbCr, 2 YCCK; without it
+    /// grey or YCbCr or CMYK.
     pub adobe: Option<u8>,
     /// What is drawn follows from it.
     pub seed: u64,

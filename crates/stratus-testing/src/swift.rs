@@ -1,5 +1,5 @@
-//! A real OpenStack Swift, which speaks S3 too, on this machine: `scripts/store-servers.sh` starts and stops it. What goes wrong panics: it is
-//! the test that fails.
+//! A real OpenStack Swift, which speaks S3 too, on this machine: `scripts/store-servers.sh` starts and stops
+//! it. What goes wrong panics: it is the test that fails.
 
 #![allow(clippy::unwrap_used, reason = "a helper that unwraps is a failing test")]
 
@@ -17,7 +17,8 @@ pub const KEY: &str = "testing";
 
 const USER: &str = "test:tester";
 
-/// Whether there are no servers on this machine, and whoever started the tests says that this is known. `test` is then named where it is seen.
+/// Whether there are no servers on this machine, and whoever started the tests says that this is known.
+/// `test` is then named where it is seen.
 #[must_use]
 pub fn is_left_out(test: &str) -> bool {
     let left_out = env::var("STRATUS_STORE_SERVERS").is_ok_and(|servers| servers == "none");
@@ -107,7 +108,8 @@ pub fn start(folder: &Path) {
     script("start", folder);
 }
 
-/// Kills a server of the node in `folder` as it stands: `proxy`, which clients speak to, or another of its `run/*.pid`.
+/// Kills a server of the node in `folder` as it stands: `proxy`, which clients speak to, or another of its
+/// `run/*.pid`.
 pub fn kill(folder: &Path, server: &str) {
     let number = fs::read_to_string(folder.join(format!("run/{server}.pid"))).unwrap();
     let kill = |signal| Command::new("kill").args([signal, number.trim()]).stderr(Stdio::null()).status();

@@ -349,7 +349,8 @@ fn contents(source: &Source) -> Parsed<Contents> {
     if start.starts_with(b"PK\x03\x04") {
         return torch::read(source);
     }
-    // The ninth byte of safetensors opens the header; told first, for the eight before are a number and may be any.
+    // The ninth byte of safetensors opens the header; told first, for the eight before are a number and may
+    // be any.
     if start.get(8) == Some(&b'{') {
         return safetensors::read(source);
     }

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-/// What becomes of each tensor of a file and of a network. Lists are in the order of the network, then of the file.
+/// What becomes of each tensor of a file and of a network. Lists are in the order of the network, then of the
+/// file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Matching {
     /// In both, of one shape: these load.
@@ -11,8 +12,8 @@ pub struct Matching {
     pub missing: Vec<String>,
     /// In the file, not in the network: these are left out.
     pub unexpected: Vec<String>,
-    /// In both, of different shapes, as the last layer is when the number of classes differs: these keep their initial
-    /// values.
+    /// In both, of different shapes, as the last layer is when the number of classes differs: these keep
+    /// their initial values.
     pub mismatched: Vec<Mismatch>,
 }
 
@@ -29,7 +30,8 @@ pub struct Mismatch {
 
 /// Matches tensors by name and shape. Both sides are names, such as torchvision's, with shapes.
 ///
-/// `num_batches_tracked` is passed over on both sides: PyTorch counts batches there, and nothing is computed from it.
+/// `num_batches_tracked` is passed over on both sides: PyTorch counts batches there, and nothing is computed
+/// from it.
 pub fn match_tensors<'a>(
     file: impl IntoIterator<Item = (&'a str, &'a [usize])>,
     wanted: impl IntoIterator<Item = (&'a str, &'a [usize])>,

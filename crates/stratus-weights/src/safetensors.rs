@@ -1,4 +1,5 @@
-//! Reading safetensors: a length, a JSON header, the values. <https://github.com/huggingface/safetensors#format>
+//! Reading safetensors: a length, a JSON header, the values.
+//! <https://github.com/huggingface/safetensors#format>
 
 use ::safetensors::Dtype as Kind;
 use ::safetensors::tensor::Metadata;

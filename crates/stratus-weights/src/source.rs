@@ -53,7 +53,8 @@ impl ReaderAt for Source {
     }
 }
 
-/// An empty vector with room for `count` elements: a failed reservation is an error, not the end of the process.
+/// An empty vector with room for `count` elements: a failed reservation is an error, not the end of the
+/// process.
 pub(crate) fn reserve<T>(count: u64) -> Parsed<Vec<T>> {
     let mut values = Vec::new();
     usize::try_from(count)

@@ -1,4 +1,5 @@
-//! Named tensors in memory, and the writing of safetensors files. <https://github.com/huggingface/safetensors#format>
+//! Named tensors in memory, and the writing of safetensors files.
+//! <https://github.com/huggingface/safetensors#format>
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -42,7 +43,8 @@ pub struct TensorRef<'a> {
 pub enum ValuesRef<'a> {
     /// 32-bit floating point.
     F32(&'a [f32]),
-    /// 32-bit floating point, somewhere else: read when they are written, so that no copy of them is ever whole.
+    /// 32-bit floating point, somewhere else: read when they are written, so that no copy of them is ever
+    /// whole.
     Elsewhere(&'a dyn Elsewhere),
     /// 64-bit integers.
     I64(&'a [i64]),
@@ -53,7 +55,8 @@ pub trait Elsewhere: fmt::Debug {
     /// How many there are.
     fn count(&self) -> usize;
 
-    /// Copies out as many as `out` holds, from `first` on, in row-major order; no more are asked for than there are.
+    /// Copies out as many as `out` holds, from `first` on, in row-major order; no more are asked for than
+    /// there are.
     fn read(&self, first: usize, out: &mut [f32]);
 }
 
@@ -149,10 +152,12 @@ fn pieces<T: Copy, const N: usize, E>(
 
 /// Writes tensors in the safetensors format, streaming: nothing of their size is held in memory.
 ///
-/// `metadata` is the file's `__metadata__`; `format` is set to `pt` where it is not given, as readers of PyTorch ask for it.
+/// `metadata` is the file's `__metadata__`; `format` is set to `pt` where it is not given, as readers of
+/// PyTorch ask for it.
 ///
 /// # Errors
-/// What `out` gives. Names that repeat, or a shape that does not give the number of values, are [`io::ErrorKind::InvalidInput`].
+/// What `out` gives. Names that repeat, or a shape that does not give the number of values, are
+/// [`io::ErrorKind::InvalidInput`].
 pub fn write_safetensors(
     out: &mut dyn Write,
     tensors: &[TensorRef<'_>],

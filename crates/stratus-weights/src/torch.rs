@@ -1,8 +1,8 @@
-//! What `torch.save` writes since PyTorch 1.6: a zip archive of a pickle, `data.pkl`, and a file for each storage,
-//! `data/<key>`, in one folder. <https://docs.pytorch.org/docs/stable/notes/serialization.html>
+//! What `torch.save` writes since PyTorch 1.6: a zip archive of a pickle, `data.pkl`, and a file for each
+//! storage, `data/<key>`, in one folder. <https://docs.pytorch.org/docs/stable/notes/serialization.html>
 //!
-//! PyTorch stores entries without compression and aligned, so a tensor is a range of the file. The archive's checksums
-//! are not looked at: PyTorch can be told to leave them out.
+//! PyTorch stores entries without compression and aligned, so a tensor is a range of the file. The archive's
+//! checksums are not looked at: PyTorch can be told to leave them out.
 
 mod pickle;
 mod state_dict;

@@ -60,7 +60,8 @@ fn what_is_off_is_drawn_as_nothing() {
 
 #[test]
 fn the_mean_is_that_of_what_is_shown() {
-    // A row of 100 and 200 beside pixels that show nothing: their mean is 150, and a contrast of 0 leaves only it.
+    // A row of 100 and 200 beside pixels that show nothing: their mean is 150, and a contrast of 0 leaves
+    // only it.
     let shown = [[1, 3]];
     for order in [PixelOrder::Planes, PixelOrder::Interleaved] {
         let mut pixels = [0, 100, 200, 0];

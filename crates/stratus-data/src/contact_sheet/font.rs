@@ -1,4 +1,5 @@
-//! Letters of 5×8 pixels, as they are drawn in `font.txt`: 16 in a row, from the space to the tilde, and a box for all others.
+//! Letters of 5×8 pixels, as they are drawn in `font.txt`: 16 in a row, from the space to the tilde, and a
+//! box for all others.
 
 /// From one letter to the next.
 pub(super) const ADVANCE: usize = 6;

@@ -1,14 +1,17 @@
 //! CamVid: 701 frames of driving through Cambridge, a class for every pixel.
 //!
-//! G. J. Brostow, J. Fauqueur, R. Cipolla: "Semantic object classes in video: a high-definition ground truth database", 2009. Its 32 classes
-//! are reduced to the 11 that V. Badrinarayanan, A. Kendall and R. Cipolla ("SegNet", 2017) and most others train on. Two layouts are read:
+//! G. J. Brostow, J. Fauqueur, R. Cipolla: "Semantic object classes in video: a high-definition ground truth
+//! database", 2009. Its 32 classes are reduced to the 11 that V. Badrinarayanan, A. Kendall and R. Cipolla
+//! ("SegNet", 2017) and most others train on. Two layouts are read:
 //!
-//! - lists of pairs, `train.txt`, `val.txt`, `test.txt`, a line `train/x.png trainannot/x.png` each, with label images of 0 to 10 and 11 for
-//!   void. A path from the root of somebody's file system counts by its last folder and file.
-//! - the original files, `701_StillsRaw_full/x.png` and `LabeledApproved_full/x_L.png`, whose labels are 32 colours; without lists they are
-//!   split 60/20/20.
+//! - lists of pairs, `train.txt`, `val.txt`, `test.txt`, a line `train/x.png trainannot/x.png` each, with
+//!   label images of 0 to 10 and 11 for void. A path from the root of somebody's file system counts by its
+//!   last folder and file.
+//! - the original files, `701_StillsRaw_full/x.png` and `LabeledApproved_full/x_L.png`, whose labels are 32
+//!   colours; without lists they are split 60/20/20.
 //!
-//! What a label image is, its file says: colours where it is stored in red, green and blue, values where it is grey or has a palette.
+//! What a label image is, its file says: colours where it is stored in red, green and blue, values where it
+//! is grey or has a palette.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -51,7 +54,8 @@ static CODING: Coding = Coding {
     colours: &COLOURS,
 };
 
-/// The 32 colours of the original label images: the data set's own table, and the class that each is reduced to.
+/// The 32 colours of the original label images: the data set's own table, and the class that each is reduced
+/// to.
 const COLOURS: [([u8; 3], u8); 32] = [
     // Sky.
     ([128, 128, 128], 0),
@@ -182,7 +186,8 @@ fn listed_pairs(list: &Path) -> Result<Vec<Pair>, DataError> {
     Ok(pairs)
 }
 
-/// A listed path, below the data set's folder. One that begins at a root is that of the machine that the list was written on.
+/// A listed path, below the data set's folder. One that begins at a root is that of the machine that the list
+/// was written on.
 fn listed_path(word: &str) -> Option<&str> {
     let path = if word.starts_with('/') {
         let (folders, _) = word.rsplit_once('/')?;

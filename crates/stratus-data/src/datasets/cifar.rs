@@ -1,8 +1,9 @@
-//! CIFAR-10 and CIFAR-100 (Krizhevsky, "Learning multiple layers of features from tiny images", 2009) in their binary form: records of one
-//! label (CIFAR-100: the coarse one, then the fine one) and 3,072 pixels in planes of red, green and blue.
+//! CIFAR-10 and CIFAR-100 (Krizhevsky, "Learning multiple layers of features from tiny images", 2009) in
+//! their binary form: records of one label (CIFAR-100: the coarse one, then the fine one) and 3,072 pixels in
+//! planes of red, green and blue.
 //!
-//! The checksums of the archives are those that TensorFlow Datasets lists (`url_checksums/cifar10.txt`, `cifar100.txt`), those of the files
-//! in them those of torchvision's port to Ruby.
+//! The checksums of the archives are those that TensorFlow Datasets lists (`url_checksums/cifar10.txt`,
+//! `cifar100.txt`), those of the files in them those of torchvision's port to Ruby.
 
 use std::fs::File;
 use std::io::Read;

@@ -1,8 +1,9 @@
-//! Cityscapes: street scenes of 50 cities with a class for every pixel, reduced to the 19 that are trained on and measured.
+//! Cityscapes: street scenes of 50 cities with a class for every pixel, reduced to the 19 that are trained on
+//! and measured.
 //!
-//! M. Cordts et al.: "The Cityscapes dataset for semantic urban scene understanding", 2016. The layout is that of its archives:
-//! `leftImg8bit/<split>/<city>/<id>_leftImg8bit.png` and `gtFine/<split>/<city>/<id>_gtFine_labelIds.png`. The test split's labels are not
-//! published.
+//! M. Cordts et al.: "The Cityscapes dataset for semantic urban scene understanding", 2016. The layout is
+//! that of its archives: `leftImg8bit/<split>/<city>/<id>_leftImg8bit.png` and
+//! `gtFine/<split>/<city>/<id>_gtFine_labelIds.png`. The test split's labels are not published.
 
 use std::path::Path;
 
@@ -52,7 +53,8 @@ static CODING: Coding = Coding {
 };
 
 const NONE: u8 = IGNORED_PIXEL;
-/// The training class of ids 0 to 33: `trainId` of the table that its authors publish (cityscapesScripts, `labels.py`).
+/// The training class of ids 0 to 33: `trainId` of the table that its authors publish (cityscapesScripts,
+/// `labels.py`).
 const TRAINING_CLASSES: [u8; 34] = [
     // unlabeled, ego vehicle, rectification border, out of roi, static, dynamic, ground
     NONE, NONE, NONE, NONE, NONE, NONE, NONE, //

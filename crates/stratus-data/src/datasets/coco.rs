@@ -1,17 +1,22 @@
-//! COCO: photographs of everyday scenes whose objects are outlined; a class for every pixel is made of the outlines.
+//! COCO: photographs of everyday scenes whose objects are outlined; a class for every pixel is made of the
+//! outlines.
 //!
-//! T.-Y. Lin et al.: "Microsoft COCO: common objects in context", 2014. The layout is that of its archives: `annotations/instances_<part>.json`
-//! and the images in `<part>/` or `images/<part>/`; the parts are called `train…` and `val…` or `test…`, and of several (2014, 2017) the last
-//! by name is taken. Other data with annotations of this format are read too.
+//! T.-Y. Lin et al.: "Microsoft COCO: common objects in context", 2014. The layout is that of its archives:
+//! `annotations/instances_<part>.json` and the images in `<part>/` or `images/<part>/`; the parts are called
+//! `train…` and `val…` or `test…`, and of several (2014, 2017) the last by name is taken. Other data with
+//! annotations of this format are read too.
 //!
-//! Class 0 is the background, what no outline covers; the categories follow by their ids without gaps. Where outlines overlap, the smaller
-//! object is painted over the larger. Regions marked `iscrowd` are drawn roughly around many objects: neither is each pixel in them of the
-//! class nor of the background, so that losses and measures pass over what is left of them when the single objects are painted, as COCO's own
-//! evaluation does. A pixel belongs to a polygon where its middle is inside by the even-odd rule; the polygons of an annotation are joined.
+//! Class 0 is the background, what no outline covers; the categories follow by their ids without gaps. Where
+//! outlines overlap, the smaller object is painted over the larger. Regions marked `iscrowd` are drawn
+//! roughly around many objects: neither is each pixel in them of the class nor of the background, so that
+//! losses and measures pass over what is left of them when the single objects are painted, as COCO's own
+//! evaluation does. A pixel belongs to a polygon where its middle is inside by the even-odd rule; the
+//! polygons of an annotation are joined.
 //!
-//! `coco_labels` is the same photographs with one class each, for networks that give one answer for an image: the category whose objects cover
-//! the largest part of it by the annotations' `area`, crowds left out; of two that cover as much, the first. Classes are the categories by
-//! their ids, from 0. An image without an object that counts has no class and is as one that is damaged.
+//! `coco_labels` is the same photographs with one class each, for networks that give one answer for an image:
+//! the category whose objects cover the largest part of it by the annotations' `area`, crowds left out; of
+//! two that cover as much, the first. Classes are the categories by their ids, from 0. An image without an
+//! object that counts has no class and is as one that is damaged.
 
 mod annotations;
 mod shapes;
@@ -58,12 +63,13 @@ struct Coco {
 }
 
 impl Coco {
-    /// Opens a split. Every file's beginning and end, and the size of its image, are looked at, unless `options.verify` is off.
+    /// Opens a split. Every file's beginning and end, and the size of its image, are looked at, unless
+    /// `options.verify` is off.
     ///
     /// # Errors
     ///
-    /// [`DataError`]: nothing of this layout is there; annotations that cannot be; images that are damaged or have no class, all counted and
-    /// the first listed.
+    /// [`DataError`]: nothing of this layout is there; annotations that cannot be; images that are damaged or
+    /// have no class, all counted and the first listed.
     fn open(
         entry: &DatasetEntry,
         target: Target,

@@ -57,8 +57,9 @@ pub(super) fn encoded(scratch: &mut Scratch) -> Result<Option<&[u8]>, String> {
     Ok(Some(&scratch.encoded))
 }
 
-/// The image in the file `scratch.path`, or of its pixels those of `region`. What belongs to it is `annotate`'s: given the image's stored size, it
-/// returns a label, or [`IGNORED`] where it has made a mask in `scratch`.
+/// The image in the file `scratch.path`, or of its pixels those of `region`. What belongs to it is
+/// `annotate`'s: given the image's stored size, it returns a label, or [`IGNORED`] where it has made a mask
+/// in `scratch`.
 pub(super) fn sample<'a>(
     scratch: &'a mut Scratch,
     region: Option<Wanted<'_>>,
@@ -117,14 +118,16 @@ pub(crate) fn read_list(path: &Path) -> Result<String, DataError> {
     fs::read_to_string(path).map_err(unreadable)
 }
 
-/// The path of a file below a data set's folder, as lists and indices name it: `/` between its parts, none of which leads elsewhere.
+/// The path of a file below a data set's folder, as lists and indices name it: `/` between its parts, none of
+/// which leads elsewhere.
 pub(super) fn is_below(path: &str) -> bool {
     !path.is_empty()
         && !path.contains('\\')
         && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// The names in a folder that are not hidden and that `wanted` takes, sorted. What a link leads to counts as the link.
+/// The names in a folder that are not hidden and that `wanted` takes, sorted. What a link leads to counts as
+/// the link.
 pub(super) fn names_in(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>, DataError> {
     let unreadable = |cause| DataError::Unreadable { path: folder.to_owned(), cause };
     let mut names = Vec::new();

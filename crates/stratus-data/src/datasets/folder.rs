@@ -1,9 +1,10 @@
-//! Folders of image files, as ImageNet has them: `train/<class>/<image>` and `val/<class>/<image>` (or `validation/`, `test/`), JPEG or
-//! PNG, on disk or in one tar archive, which is read in place.
+//! Folders of image files, as ImageNet has them: `train/<class>/<image>` and `val/<class>/<image>` (or
+//! `validation/`, `test/`), JPEG or PNG, on disk or in one tar archive, which is read in place.
 //!
-//! Only the index is in memory: names, and for an archive where each file lies. Images are read and decoded by the loader's threads.
-//! Classes are the training folders by name, or those that a list names, in its order; the other split has the same. A folder that is not
-//! divided, `<class>/<image>` or `train/<class>/<image>`, can be by lists or by a seed ([`Division`]).
+//! Only the index is in memory: names, and for an archive where each file lies. Images are read and decoded
+//! by the loader's threads. Classes are the training folders by name, or those that a list names, in its
+//! order; the other split has the same. A folder that is not divided, `<class>/<image>` or
+//! `train/<class>/<image>`, can be by lists or by a seed ([`Division`]).
 
 mod division;
 mod index;
@@ -48,7 +49,8 @@ impl Folder {
     ///
     /// # Errors
     ///
-    /// [`DataError`]: nothing of this layout is there; a class without images; damaged images, all counted and the first listed.
+    /// [`DataError`]: nothing of this layout is there; a class without images; damaged images, all counted
+    /// and the first listed.
     pub fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Self, DataError> {
         let mut store = Store::open(root)?;
         let given = options.division == Division::Given;

@@ -1,7 +1,8 @@
 //! MNIST: 60,000 + 10,000 handwritten digits of 28×28 grey pixels, kept in memory as they are stored.
 //!
-//! Y. LeCun, L. Bottou, Y. Bengio, P. Haffner: "Gradient-based learning applied to document recognition", 1998. With
-//! `data.verify = false`, other data in the same four files and format are read too, of any image size.
+//! Y. LeCun, L. Bottou, Y. Bengio, P. Haffner: "Gradient-based learning applied to document recognition",
+//! 1998. With `data.verify = false`, other data in the same four files and format are read too, of any image
+//! size.
 
 use std::path::{Path, PathBuf};
 
@@ -91,13 +92,15 @@ pub struct Mnist {
 }
 
 impl Mnist {
-    /// Opens the training files or, for both other splits, the test files in `root`, each packed (`.gz`) or not.
+    /// Opens the training files or, for both other splits, the test files in `root`, each packed (`.gz`) or
+    /// not.
     ///
     /// The checksums are those of the unpacked content, so files that were packed anew pass.
     ///
     /// # Errors
     ///
-    /// [`DataError`]: a file is missing, damaged, or (with `options.verify`) not the published one; images and labels do not match.
+    /// [`DataError`]: a file is missing, damaged, or (with `options.verify`) not the published one; images
+    /// and labels do not match.
     pub fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Self, DataError> {
         let (images, labels) = match split {
             Split::Train => (TRAIN_IMAGES, TRAIN_LABELS),

@@ -55,8 +55,8 @@ pub type Wanted<'a> = &'a dyn Fn([usize; 3], Orientation) -> Region;
 
 /// A labelled collection of images.
 ///
-/// Samples are read by index, in any order and from several threads at once: from memory, or decoded by the thread that reads. They come
-/// as they are stored; the loader cuts, resizes and places them.
+/// Samples are read by index, in any order and from several threads at once: from memory, or decoded by the
+/// thread that reads. They come as they are stored; the loader cuts, resizes and places them.
 pub trait Dataset: Send + Sync {
     /// The name in the registry.
     fn name(&self) -> &str;
@@ -99,9 +99,9 @@ pub trait Dataset: Send + Sync {
     /// [`DataError::NoSuchSample`], and what reading and decoding may give.
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError>;
 
-    /// Sample `index` as by [`read`](Self::read), but of its pixels maybe only those of the region that is `wanted`. The rows below it
-    /// may be missing, and what pixels outside of it hold is undefined. Where that saves work, what is wrong with the rest may not be
-    /// noticed.
+    /// Sample `index` as by [`read`](Self::read), but of its pixels maybe only those of the region that is
+    /// `wanted`. The rows below it may be missing, and what pixels outside of it hold is undefined. Where
+    /// that saves work, what is wrong with the rest may not be noticed.
     ///
     /// # Errors
     ///
@@ -116,8 +116,8 @@ pub trait Dataset: Send + Sync {
         self.read(index, scratch)
     }
 
-    /// The file of sample `index` as it is stored, JPEG or PNG, in `scratch`; `None` where samples are no files. It is not decoded, and may be
-    /// damaged.
+    /// The file of sample `index` as it is stored, JPEG or PNG, in `scratch`; `None` where samples are no
+    /// files. It is not decoded, and may be damaged.
     ///
     /// # Errors
     ///
@@ -132,19 +132,20 @@ pub trait Dataset: Send + Sync {
         None
     }
 
-    /// Says which groups samples will be read from: `now` in any order, among each other, and behind them `next`, in this order. What is in
-    /// neither will not be read for a long time. Must return at once.
+    /// Says which groups samples will be read from: `now` in any order, among each other, and behind them
+    /// `next`, in this order. What is in neither will not be read for a long time. Must return at once.
     fn expect(&self, now: &[u32], next: &[u32]) {
         let _ = (now, next);
     }
 
-    /// Samples that were found damaged when the data set was opened, and that [`read`](Self::read) refuses: index and reason, in order.
+    /// Samples that were found damaged when the data set was opened, and that [`read`](Self::read) refuses:
+    /// index and reason, in order.
     fn damaged(&self) -> &[(u32, String)] {
         &[]
     }
 
-    /// Reads the files whose checksums are known and were not compared when the data set was opened, and gives those that differ: file and
-    /// problem.
+    /// Reads the files whose checksums are known and were not compared when the data set was opened, and
+    /// gives those that differ: file and problem.
     ///
     /// # Errors
     ///
@@ -165,8 +166,8 @@ pub trait Dataset: Send + Sync {
     fn resident_bytes(&self) -> u64;
 }
 
-/// Samples that lie together, as in files that are large or far away. The order of an epoch is then a permutation of the groups, and within
-/// windows of it one of the samples.
+/// Samples that lie together, as in files that are large or far away. The order of an epoch is then a
+/// permutation of the groups, and within windows of it one of the samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Groups<'a> {
     /// The first sample of each group, in order, from 0; none is empty.
@@ -178,7 +179,8 @@ pub struct Groups<'a> {
 /// One sample, as it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample<'a> {
-    /// Pixels 0 to 255, row-major, contiguous; from [`read_region`](Dataset::read_region) maybe the first rows only, then interleaved.
+    /// Pixels 0 to 255, row-major, contiguous; from [`read_region`](Dataset::read_region) maybe the first
+    /// rows only, then interleaved.
     pub pixels: &'a [u8],
     /// Channels, height, width.
     pub shape: [usize; 3],
@@ -188,8 +190,8 @@ pub struct Sample<'a> {
     pub orientation: Orientation,
     /// The class; of an image with a mask [`IGNORED`].
     pub label: u32,
-    /// The class of every pixel, row-major, of the stored image's height and width, [`IGNORED_PIXEL`] where a pixel has none; for data sets
-    /// with [`masks`](Dataset::masks).
+    /// The class of every pixel, row-major, of the stored image's height and width, [`IGNORED_PIXEL`] where a
+    /// pixel has none; for data sets with [`masks`](Dataset::masks).
     pub mask: Option<&'a [u8]>,
 }
 
@@ -206,7 +208,8 @@ impl Sample<'_> {
         if self.orientation.transpose { [width, height] } else { [height, width] }
     }
 
-    /// Checks that there are as many pixels as the shape says, and that the shape is the data set's where it has one.
+    /// Checks that there are as many pixels as the shape says, and that the shape is the data set's where it
+    /// has one.
     ///
     /// # Errors
     ///
@@ -302,7 +305,8 @@ pub enum Division {
     /// As the data set comes: by its own folders or lists.
     #[default]
     Given,
-    /// 60 % to train on, 20 % to validate and 20 % to test with, in a folder of each class; a function of this seed and the files' names.
+    /// 60 % to train on, 20 % to validate and 20 % to test with, in a folder of each class; a function of
+    /// this seed and the files' names.
     Seeded(u64),
     /// By files that list them: for training, validation, and where there is a third for testing.
     Listed(Vec<PathBuf>),
@@ -338,8 +342,8 @@ fn refuse_damaged(set: &dyn Dataset, split: Split) -> Result<(), DataError> {
 /// How a data set is opened. Each takes what concerns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Whether content that is not the published one, or samples whose beginning and end are not those of an image, are an error.
-    /// Default: true.
+    /// Whether content that is not the published one, or samples whose beginning and end are not those of an
+    /// image, are an error. Default: true.
     pub verify: bool,
     /// Whether damaged samples are kept as [`Dataset::damaged`] instead of being an error. Default: false.
     pub skip_damaged: bool,
@@ -430,7 +434,8 @@ pub struct PublishedFile<'a> {
 /// What a published file holds once unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnpackedFile<'a> {
-    /// The name in the data set's directory; for a member of an archive the path there, `/` between its parts.
+    /// The name in the data set's directory; for a member of an archive the path there, `/` between its
+    /// parts.
     pub name: &'a str,
     /// Its length in bytes.
     pub bytes: u64,
@@ -455,7 +460,8 @@ pub fn entry(name: &str) -> Result<&'static DatasetEntry, DataError> {
 ///
 /// # Errors
 ///
-/// [`DataError`]: unknown name, missing or damaged files, and with `options.verify` content that is not the published one.
+/// [`DataError`]: unknown name, missing or damaged files, and with `options.verify` content that is not the
+/// published one.
 pub fn open(
     name: &str,
     root: &Path,

@@ -1,7 +1,7 @@
 //! Image files, each with a label image of its size beside it: what CamVid and Cityscapes are made of.
 //!
-//! In memory are the paths alone. Both files are read and decoded by the loader's threads; label images become masks by a table of the data
-//! set ([`Coding`]).
+//! In memory are the paths alone. Both files are read and decoded by the loader's threads; label images
+//! become masks by a table of the data set ([`Coding`]).
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,8 @@ pub(super) struct Coding {
     pub name: &'static str,
     /// The classes' names.
     pub classes: &'static [&'static str],
-    /// The class of each value of a grey label image or of one with a palette, [`IGNORED_PIXEL`] or [`NO_VALUE`].
+    /// The class of each value of a grey label image or of one with a palette, [`IGNORED_PIXEL`] or
+    /// [`NO_VALUE`].
     pub values: [u8; 256],
     /// Which values there are, for messages.
     pub values_text: &'static str,
@@ -85,7 +86,8 @@ pub(super) struct PairedFiles {
 }
 
 impl PairedFiles {
-    /// Opens the pairs. Unless `options.verify` is off, every image's beginning and end are looked at, and every label image is decoded.
+    /// Opens the pairs. Unless `options.verify` is off, every image's beginning and end are looked at, and
+    /// every label image is decoded.
     pub(super) fn open(
         coding: &'static Coding,
         root: &Path,

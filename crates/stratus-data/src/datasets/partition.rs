@@ -7,9 +7,10 @@ use super::Split;
 
 /// The samples of a part, in ascending order, of as many as `names` gives.
 ///
-/// Every sample draws a number from the seed and its name; by that number they stand in line, and the parts are cut off it. Where a sample
-/// goes depends on nothing else but how many stand before it, so that another folder, order of files or machine changes nothing, and a few
-/// more files move few. The training part is rounded up: it is the last to be without a sample.
+/// Every sample draws a number from the seed and its name; by that number they stand in line, and the parts
+/// are cut off it. Where a sample goes depends on nothing else but how many stand before it, so that another
+/// folder, order of files or machine changes nothing, and a few more files move few. The training part is
+/// rounded up: it is the last to be without a sample.
 pub(super) fn part_of<'a>(
     seed: u64,
     split: Split,
@@ -20,7 +21,8 @@ pub(super) fn part_of<'a>(
         .map(|(name, index)| {
             let digest = Sha256::digest(name.as_bytes());
             let number = digest.iter().take(8).fold(0u64, |all, &byte| all << 8 | u64::from(byte));
-            // 128 bits: names that draw the same are not met; if they were, they would stand in the order they came in.
+            // 128 bits: names that draw the same are not met; if they were, they would stand in the order
+            // they came in.
             (Stream::new(seed, Purpose::Split, number, 0).block(0), index)
         })
         .collect();

@@ -1,5 +1,5 @@
-//! Tar shards: see [`crate::shards`]. Samples are read from the shards in place, or where these lie elsewhere from their copies; only
-//! the index is in memory.
+//! Tar shards: see [`crate::shards`]. Samples are read from the shards in place, or where these lie elsewhere
+//! from their copies; only the index is in memory.
 
 use std::path::Path;
 
@@ -40,13 +40,14 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// Opens a split: by the index, with which the shards' lengths are compared, or where there is none by all shards' headers. Every
-    /// image's beginning and end are then looked at, unless `options.verify` is off.
+    /// Opens a split: by the index, with which the shards' lengths are compared, or where there is none by
+    /// all shards' headers. Every image's beginning and end are then looked at, unless `options.verify` is
+    /// off.
     ///
     /// # Errors
     ///
-    /// [`DataError`]: there are no shards of this split; shards that are not what the index says; damaged samples, all counted and the first
-    /// listed.
+    /// [`DataError`]: there are no shards of this split; shards that are not what the index says; damaged
+    /// samples, all counted and the first listed.
     pub fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Self, DataError> {
         let home = Home::of(root, options.patience())?;
         let root = home.shown();
@@ -108,7 +109,8 @@ impl Shards {
         Ok(set)
     }
 
-    /// Compares the shards' lengths with the index; where damaged samples are skipped, gives those that lie beyond a shard's end.
+    /// Compares the shards' lengths with the index; where damaged samples are skipped, gives those that lie
+    /// beyond a shard's end.
     fn compare_lengths(&self, root: &Path, options: &OpenOptions) -> Result<Vec<Problem>, DataError> {
         let (mut wrong, mut beyond) = (Vec::new(), Vec::new());
         let lengths = self.source.lengths()?.unwrap_or_default();

@@ -1,7 +1,9 @@
-//! Made-up images of any shape: every network can be trained and measured without files, at the same small cost for every image.
+//! Made-up images of any shape: every network can be trained and measured without files, at the same small
+//! cost for every image.
 //!
-//! A pixel is a pattern that belongs to its class, at a strength that differs from image to image, and noise; a function of (seed,
-//! sample) alone. The pattern is coarse, so that it survives pooling, and a network learns it.
+//! A pixel is a pattern that belongs to its class, at a strength that differs from image to image, and noise;
+//! a function of (seed, sample) alone. The pattern is coarse, so that it survives pooling, and a network
+//! learns it.
 
 use stratus_random::{Purpose, Stream};
 
@@ -13,7 +15,8 @@ use crate::pixels::{Normalisation, PixelOrder};
 const NAME: &str = "synthetic";
 /// A pattern has so many cells along either side and each channel.
 const CELLS: usize = 4;
-/// Words of noise, which every image reads from another place: drawing it anew would cost more than small networks do.
+/// Words of noise, which every image reads from another place: drawing it anew would cost more than small
+/// networks do.
 const NOISE: usize = 1 << 16;
 /// The most bytes of an image: what a batch's own limits would refuse later, refused here.
 const LARGEST: usize = 1 << 30;

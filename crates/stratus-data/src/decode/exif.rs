@@ -5,7 +5,8 @@ use crate::frame::Orientation;
 const ORIENTATION: u16 = 0x0112;
 const SHORT: u16 = 3;
 
-/// The orientation that a block of EXIF gives; upright where it gives none, or is damaged: a photograph is not worth less for its notes.
+/// The orientation that a block of EXIF gives; upright where it gives none, or is damaged: a photograph is
+/// not worth less for its notes.
 pub(super) fn orientation(exif: &[u8]) -> Orientation {
     Orientation::from_exif(value(exif).unwrap_or(1))
 }

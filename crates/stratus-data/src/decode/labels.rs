@@ -1,5 +1,5 @@
-//! Label images: PNG files whose pixels are classes, not light. What is stored is given as it is, without looking up palettes or spreading
-//! few bits over eight.
+//! Label images: PNG files whose pixels are classes, not light. What is stored is given as it is, without
+//! looking up palettes or spreading few bits over eight.
 
 use png::{BitDepth, ColorType, Transformations};
 
@@ -76,8 +76,8 @@ pub(crate) fn decode_classes(file: &[u8], out: &mut Vec<u8>) -> Result<[usize; 2
     }
 }
 
-/// Makes a byte of each pixel of 1, 2 or 4 bits, which stand from the highest on in rows of whole bytes. From the back: what is read is
-/// never behind what is written.
+/// Makes a byte of each pixel of 1, 2 or 4 bits, which stand from the highest on in rows of whole bytes. From
+/// the back: what is read is never behind what is written.
 fn unpack(pixels: &mut [u8], height: usize, width: usize, bits: usize) {
     let row_bytes = (width * bits).div_ceil(8);
     for y in (0..height).rev() {

@@ -24,7 +24,8 @@ fn fixture(name: &str) -> Vec<u8> {
     fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/images").join(name)).unwrap()
 }
 
-/// With each library for JPEG files. Where libjpeg-turbo has a place in the repository it must be there: nothing is skipped in silence.
+/// With each library for JPEG files. Where libjpeg-turbo has a place in the repository it must be there:
+/// nothing is skipped in silence.
 fn decoders() -> Vec<ImageDecoder> {
     let mut libraries = vec![JpegLibrary::Zune];
     match stratus_jpeg::find() {

@@ -1,4 +1,5 @@
-//! Taking the listed files out of a gzipped tar archive. Nothing else in it is written, whatever it is called.
+//! Taking the listed files out of a gzipped tar archive. Nothing else in it is written, whatever it is
+//! called.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
@@ -88,7 +89,8 @@ fn write_member(
     Ok(())
 }
 
-/// The member's place; the folders to it are made, and none may be a link, which would lead out of the directory.
+/// The member's place; the folders to it are made, and none may be a link, which would lead out of the
+/// directory.
 fn member_path(directory: &Path, member: &UnpackedFile<'_>) -> Result<PathBuf, FetchError> {
     let mut path = directory.to_owned();
     let mut parts = member.name.split('/').peekable();

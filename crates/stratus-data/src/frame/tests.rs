@@ -19,7 +19,8 @@ fn sample(pixels: &[u8], shape: [usize; 3], order: PixelOrder, orientation: Orie
 /// An "F": no two of its eight orientations look alike. Stored so that the EXIF orientation makes it upright.
 fn letter(exif: u16) -> (Vec<u8>, [usize; 2]) {
     let upright = [[1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 0, 0]];
-    // Row 0 of the stored image is which side of the upright one, and column 0 which (EXIF 2.3, section 4.6.4 A).
+    // Row 0 of the stored image is which side of the upright one, and column 0 which (EXIF 2.3, section 4.6.4
+    // A).
     let (rows, columns) = (4, 3);
     let upright_at = |y: usize, x: usize| upright[y][x];
     let (height, width) = if exif >= 5 { (columns, rows) } else { (rows, columns) };
@@ -127,7 +128,8 @@ fn random_parts_have_the_asked_area_and_ratio() {
         ratios.push((width / height).ln());
     }
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-    // Uniform from 0.08 to 1, less those parts above 0.75 that are too long: (0.278 + 0.099) / (0.67 + 0.119) by integration.
+    // Uniform from 0.08 to 1, less those parts above 0.75 that are too long: (0.278 + 0.099) / (0.67 + 0.119)
+    // by integration.
     assert!((mean(&areas) - 0.478).abs() < 0.005, "{}", mean(&areas));
     assert!(mean(&ratios).abs() < 0.01, "{}", mean(&ratios));
     assert!(areas.iter().all(|area| (0.079..=1.0).contains(area)));

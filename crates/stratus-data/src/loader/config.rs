@@ -50,20 +50,23 @@ pub struct LoaderConfig {
     pub order: Order,
     /// The seed of order and augmentation.
     pub seed: u64,
-    /// The shape (C, H, W) of the images of a batch; where `None`, that of the stored ones, which must then all have one.
+    /// The shape (C, H, W) of the images of a batch; where `None`, that of the stored ones, which must then
+    /// all have one.
     pub shape: Option<[usize; 3]>,
-    /// The shorter side, in pixels, that a stored image is resized to before its middle is cut out; where `None`, the greatest part of the
-    /// wanted aspect ratio is.
+    /// The shorter side, in pixels, that a stored image is resized to before its middle is cut out; where
+    /// `None`, the greatest part of the wanted aspect ratio is.
     pub resize: Option<usize>,
     /// Random changes; none by default.
     pub augment: Augment,
     /// How samples are mixed with each other; not by default.
     pub mix: Mix,
-    /// Whether samples that cannot be decoded are delivered as rows without a sample instead of ending the loader.
+    /// Whether samples that cannot be decoded are delivered as rows without a sample instead of ending the
+    /// loader.
     pub skip_bad: bool,
     /// Per-channel mean and deviation; where `None`, the data set's own.
     pub normalisation: Option<Normalisation>,
-    /// The type of the images' elements. As [`Element::U8`] they are not normalised, and rows without a sample are zero bytes all the same.
+    /// The type of the images' elements. As [`Element::U8`] they are not normalised, and rows without a
+    /// sample are zero bytes all the same.
     pub element: Element,
     /// The layout of the images.
     pub layout: Layout,
@@ -80,8 +83,8 @@ pub struct LoaderConfig {
 }
 
 impl LoaderConfig {
-    /// Batches of `batch_size` shuffled samples in `f32` and NCHW without augmentation, from the beginning, without end; one worker
-    /// and three slots: one batch in use, one ready, one being filled.
+    /// Batches of `batch_size` shuffled samples in `f32` and NCHW without augmentation, from the beginning,
+    /// without end; one worker and three slots: one batch in use, one ready, one being filled.
     #[must_use]
     pub fn new(batch_size: usize) -> Self {
         Self {
@@ -104,15 +107,16 @@ impl LoaderConfig {
         }
     }
 
-    /// The normalisation of the images of a data set that are given so many channels: its own, where none is set.
+    /// The normalisation of the images of a data set that are given so many channels: its own, where none is
+    /// set.
     #[must_use]
     pub fn normalisation_of(&self, dataset: &dyn Dataset, channels: usize) -> Normalisation {
         let own = || dataset.normalisation().for_channels(channels);
         self.normalisation.clone().unwrap_or_else(own)
     }
 
-    /// Why its images cannot be bytes ([`Element::U8`]), with the field that stands in the way: what it puts into them is no pixel but the mean, or
-    /// between pixels. `None` where they can.
+    /// Why its images cannot be bytes ([`Element::U8`]), with the field that stands in the way: what it puts
+    /// into them is no pixel but the mean, or between pixels. `None` where they can.
     #[must_use]
     pub fn needs_numbers(&self) -> Option<String> {
         if self.mix.is_on() {
@@ -293,7 +297,8 @@ impl Plan {
         };
         let sample_bytes =
             [channels, height, width].into_iter().try_fold(config.element.bytes(), usize::checked_mul);
-        // How much a batch has of what a sample has `each` of, `bytes` long, where the slots hold less than half of all addresses of it.
+        // How much a batch has of what a sample has `each` of, `bytes` long, where the slots hold less than
+        // half of all addresses of it.
         let of_batch = |each: Option<usize>, bytes: usize| {
             let count = each?.checked_mul(config.batch_size)?;
             let total = count.checked_mul(bytes)?.checked_mul(config.slots)?;

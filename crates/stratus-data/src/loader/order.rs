@@ -1,12 +1,14 @@
 //! The order in which epochs visit the samples, and what of it a data set is told.
 //!
-//! A data set whose samples lie in groups (see [`Groups`]) is not shuffled as a whole: its groups are, and then the samples of so many
-//! consecutive groups among each other, a window. All is a function of (seed, epoch, groups, window). The data set hears which
-//! groups the batches that are being filled come from, and which come next.
+//! A data set whose samples lie in groups (see [`Groups`]) is not shuffled as a whole: its groups are, and
+//! then the samples of so many consecutive groups among each other, a window. All is a function of (seed,
+//! epoch, groups, window). The data set hears which groups the batches that are being filled come from, and
+//! which come next.
 //!
-//! All groups of a window must be there before its first batch. Of later windows they come while the one before is visited; that nobody waits
-//! long before a run's first batch, the first epoch begins with narrow windows, each as wide as all before it together. Where a window holds
-//! all groups, they are all shuffled among each other from the beginning.
+//! All groups of a window must be there before its first batch. Of later windows they come while the one
+//! before is visited; that nobody waits long before a run's first batch, the first epoch begins with narrow
+//! windows, each as wide as all before it together. Where a window holds all groups, they are all shuffled
+//! among each other from the beginning.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -182,12 +184,14 @@ impl Visits {
     pub(super) fn bytes(dataset: &dyn Dataset, kind: Order) -> u64 {
         let samples = if kind == Order::Shuffled { dataset.len() } else { 0 };
         let groups = dataset.groups().map_or(0, |groups| groups.firsts.len());
-        // Each group in this epoch's order, in what is told of this and the next, and maybe a window of its own.
+        // Each group in this epoch's order, in what is told of this and the next, and maybe a window of its
+        // own.
         (4 * samples + (16 + size_of::<Window>()) * groups) as u64
     }
 }
 
-/// The number of the stream that shuffles an epoch's first window; 0 shuffles samples that lie in no groups, 1 groups.
+/// The number of the stream that shuffles an epoch's first window; 0 shuffles samples that lie in no groups,
+/// 1 groups.
 const FIRST_WINDOW: u32 = 2;
 
 /// Groups of a window that so many others lie before; as they are stored they are visited one at a time.

@@ -29,7 +29,8 @@ impl Converter {
         Self { pattern: Pattern::new(&lines), lines, element, layout, shape }
     }
 
-    /// Writes one sample: pixels of the shape, placed as told, to `out`, a sample's bytes in a batch, aligned for its elements.
+    /// Writes one sample: pixels of the shape, placed as told, to `out`, a sample's bytes in a batch, aligned
+    /// for its elements.
     pub(crate) fn write(&self, out: &mut [u8], cut: Cut<'_>, placement: &Placement) {
         match self.element {
             Element::F32 => self.write_as::<f32>(bytemuck::pod_align_to_mut(out).1, cut, placement),
@@ -39,8 +40,9 @@ impl Converter {
         }
     }
 
-    /// Output (c, y, x) becomes `lines[c]` of the pixel (c, y + shift.rows, x + shift.columns) of the image, mirrored where it shall be;
-    /// of 0, or of what the image mirrored in its edge has there, where there is none; and 0 where the pixel shows nothing or it is blank.
+    /// Output (c, y, x) becomes `lines[c]` of the pixel (c, y + shift.rows, x + shift.columns) of the image,
+    /// mirrored where it shall be; of 0, or of what the image mirrored in its edge has there, where there is
+    /// none; and 0 where the pixel shows nothing or it is blank.
     fn write_as<T: Stored>(&self, out: &mut [T], cut: Cut<'_>, placement: &Placement) {
         match (self.layout, cut.order, &self.pattern, self.lines.len()) {
             (Layout::Nhwc, PixelOrder::Interleaved, Some(pattern), 3) => {
@@ -152,7 +154,8 @@ impl Converter {
         }
     }
 
-    /// Blanks the pixels of the output that show nothing: those outside the `shown` columns of their row, wherever they are placed.
+    /// Blanks the pixels of the output that show nothing: those outside the `shown` columns of their row,
+    /// wherever they are placed.
     fn blank_hidden<T: Stored>(&self, out: &mut [T], shown: &[[usize; 2]], placement: &Placement) {
         let [_, height, width] = self.shape;
         for Run { to, row, column, count } in visible_runs(height, width, placement.shift) {
@@ -196,7 +199,8 @@ fn convert<T: Stored>(out: &mut [T], to_step: usize, source: &[u8], from_step: u
     }
 }
 
-/// A run of pixels that a shift leaves visible: where it begins in the output's plane, where in the input, and its length.
+/// A run of pixels that a shift leaves visible: where it begins in the output's plane, where in the input,
+/// and its length.
 struct Run {
     to: usize,
     row: usize,
@@ -216,7 +220,8 @@ fn visible_runs(height: usize, width: usize, shift: Shift) -> impl Iterator<Item
     })
 }
 
-/// Of `count` chunks of `len` elements, copies those that a shift by `by` leaves visible to the places on the other side of the edge.
+/// Of `count` chunks of `len` elements, copies those that a shift by `by` leaves visible to the places on the
+/// other side of the edge.
 fn copy_reflected<T: Copy>(values: &mut [T], len: usize, count: usize, by: i32) {
     let (first, _, visible) = overlap(count, by);
     let last = first + visible - 1;
@@ -227,7 +232,8 @@ fn copy_reflected<T: Copy>(values: &mut [T], len: usize, count: usize, by: i32) 
     }
 }
 
-/// Along an axis of `length`, output i takes input i + `by`: first output, first input and how many there are.
+/// Along an axis of `length`, output i takes input i + `by`: first output, first input and how many there
+/// are.
 fn overlap(length: usize, by: i32) -> (usize, usize, usize) {
     let distance = (by.unsigned_abs() as usize).min(length);
     let (to, from) = if by < 0 { (distance, 0) } else { (0, distance) };

@@ -24,7 +24,8 @@ impl Stored for f32 {
 }
 
 impl Stored for bf16 {
-    /// To nearest even; the value is finite, so that no case needs to be told apart and the loop is vectorised.
+    /// To nearest even; the value is finite, so that no case needs to be told apart and the loop is
+    /// vectorised.
     #[inline(always)]
     fn store(value: f32) -> Self {
         let bits = value.to_bits();
@@ -33,12 +34,14 @@ impl Stored for bf16 {
 }
 
 impl Stored for f16 {
-    /// To nearest even. All of the three cases are computed and one is chosen, without a branch, so that the loop is vectorised.
+    /// To nearest even. All of the three cases are computed and one is chosen, without a branch, so that the
+    /// loop is vectorised.
     #[inline(always)]
     fn store(value: f32) -> Self {
         // 2^16: what is not less is infinite, and so becomes what is rounded up to it.
         const INFINITE: u32 = (127 + 16) << 23;
-        // 2^-14: what is less has fewer digits. Where a number is added to it whose last digit is the last it may have, the sum is rounded there.
+        // 2^-14: what is less has fewer digits. Where a number is added to it whose last digit is the last it
+        // may have, the sum is rounded there.
         const LEAST: u32 = (127 - 14) << 23;
         const ALIGNS: u32 = (127 - 14 + 13) << 23;
         let bits = value.to_bits();

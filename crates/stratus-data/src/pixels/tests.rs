@@ -154,7 +154,8 @@ fn narrow_elements_are_the_rounded_f32_and_bytes_the_pixels() {
     assert_eq!(every_pixel::<u8>(&normalisation, Element::U8), (0..=255).collect::<Vec<u8>>());
 }
 
-/// Every f16, what lies in the middle between it and the next, and the neighbours of both; then whatever comes.
+/// Every f16, what lies in the middle between it and the next, and the neighbours of both; then whatever
+/// comes.
 #[test]
 fn f16_is_rounded_to_nearest_even() {
     let check = |value: f32| {

@@ -1,6 +1,7 @@
 //! The files of a tar archive, header by header, without reading what they hold.
 //!
-//! Archives come from anywhere: names and extensions have limits, and nothing is allocated that a header alone asks for.
+//! Archives come from anywhere: names and extensions have limits, and nothing is allocated that a header
+//! alone asks for.
 
 use std::io;
 

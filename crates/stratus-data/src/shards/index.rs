@@ -7,8 +7,8 @@
 //!                        "images": [[1, 1913], [7, 2304]], "masks": []}]}}
 //! ```
 //!
-//! `labels` are the samples' classes in the shard's order; `images` and `masks` say of each where its file lies: 512-byte blocks before it,
-//! and bytes. Data sets with masks have no labels.
+//! `labels` are the samples' classes in the shard's order; `images` and `masks` say of each where its file
+//! lies: 512-byte blocks before it, and bytes. Data sets with masks have no labels.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
@@ -76,7 +76,8 @@ impl Place {
         u64::from(self.0) * BLOCK
     }
 
-    /// The place of `bytes` bytes at `offset`; `None` for a file or a shard too large for an index: 4 GiB, 2 TiB.
+    /// The place of `bytes` bytes at `offset`; `None` for a file or a shard too large for an index: 4 GiB, 2
+    /// TiB.
     pub(super) fn new(offset: u64, bytes: u64) -> Option<Self> {
         Some(Self(u32::try_from(offset / BLOCK).ok()?, u32::try_from(bytes).ok()?))
     }

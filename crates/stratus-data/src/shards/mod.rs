@@ -1,12 +1,14 @@
-//! Tar shards, the WebDataset layout: a data set in a few large files that are read from front to back, or from far away.
+//! Tar shards, the WebDataset layout: a data set in a few large files that are read from front to back, or
+//! from far away.
 //!
-//! A shard is a plain tar archive. A sample is its consecutive members of one name up to the first dot: `000123.jpg` or `000123.png`, the
-//! image; `000123.cls`, the class as a number in decimal digits; or in place of it `000123.seg.png`, a class for every pixel. The splits are
-//! told apart by the shards' names: `train-000000.tar`, `val-000000.tar`.
+//! A shard is a plain tar archive. A sample is its consecutive members of one name up to the first dot:
+//! `000123.jpg` or `000123.png`, the image; `000123.cls`, the class as a number in decimal digits; or in
+//! place of it `000123.seg.png`, a class for every pixel. The splits are told apart by the shards' names:
+//! `train-000000.tar`, `val-000000.tar`.
 //!
-//! [`pack`] writes shards and `index.json` beside them: checksums, labels, and where each sample lies, so that a data set of a million
-//! samples opens without a look into any shard. Shards without an index are read through once, header by header.
-//! The layout: <https://github.com/webdataset/webdataset>.
+//! [`pack`] writes shards and `index.json` beside them: checksums, labels, and where each sample lies, so
+//! that a data set of a million samples opens without a look into any shard. Shards without an index are read
+//! through once, header by header. The layout: <https://github.com/webdataset/webdataset>.
 
 mod archive;
 mod index;
@@ -42,7 +44,8 @@ pub(crate) fn split_names(split: Split) -> &'static [&'static str] {
     }
 }
 
-/// The split that a shard's name speaks of: the first of its words that is one, `train` of `imagenet1k-train-0000.tar`.
+/// The split that a shard's name speaks of: the first of its words that is one, `train` of
+/// `imagenet1k-train-0000.tar`.
 fn split_of(shard: &str) -> Option<&'static str> {
     let words = shard.strip_suffix(EXTENSION)?.split(['-', '_', '.']);
     let known = ["train", "val", "validation", "test"];

@@ -1,4 +1,5 @@
-//! PNG files that shards are given: images that were not files before, and masks, whose grey values are the classes.
+//! PNG files that shards are given: images that were not files before, and masks, whose grey values are the
+//! classes.
 
 use ::png::{BitDepth, ColorType, Encoder};
 

@@ -1,8 +1,9 @@
 //! Shards that lie elsewhere: fetched into a bounded cache before they are needed, and read there.
 //!
-//! Two threads fetch what [`expect`](Remote::expect) announced, in its order: first the shards that batches are being made of, then as many
-//! behind them as a window holds, where the cache has room. Whoever reads a sample whose shard is not there yet waits for it. Copies that batches are
-//! being made of are held, so that the cache does not give them up; the samples are the same whatever the cache did.
+//! Two threads fetch what [`expect`](Remote::expect) announced, in its order: first the shards that batches
+//! are being made of, then as many behind them as a window holds, where the cache has room. Whoever reads a
+//! sample whose shard is not there yet waits for it. Copies that batches are being made of are held, so that
+//! the cache does not give them up; the samples are the same whatever the cache did.
 
 use std::collections::HashSet;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -70,9 +71,11 @@ struct State {
 }
 
 impl Remote {
-    /// The shards of a split, in a cache of at most `cache_bytes`. While training, `window` of them are read among each other.
+    /// The shards of a split, in a cache of at most `cache_bytes`. While training, `window` of them are read
+    /// among each other.
     ///
-    /// What is trained on gets three quarters of the cache, what is measured on the rest: neither can keep the other waiting.
+    /// What is trained on gets three quarters of the cache, what is measured on the rest: neither can keep
+    /// the other waiting.
     ///
     /// # Errors
     ///
@@ -214,7 +217,8 @@ impl Shared {
         }
     }
 
-    /// The shard to fetch next: the first that is read now, or of those behind them the first, where there is room for it too.
+    /// The shard to fetch next: the first that is read now, or of those behind them the first, where there is
+    /// room for it too.
     fn choose(&self, state: &State) -> Option<u32> {
         let is_missing = |shard: &u32| {
             !state.under_way.contains(shard)
@@ -285,7 +289,8 @@ impl Shared {
         held.chain(&state.under_way).map(|&shard| self.bytes(shard)).sum()
     }
 
-    /// Lets go of copies until there is room for those under way: first of what nobody reads now, then of what was used longest ago.
+    /// Lets go of copies until there is room for those under way: first of what nobody reads now, then of
+    /// what was used longest ago.
     fn let_go(&self, state: &mut State) {
         let most = MOST_HELD.max(state.now.len());
         while !state.held.is_empty() && (self.taken(state) > self.most_bytes || state.held.len() >= most) {

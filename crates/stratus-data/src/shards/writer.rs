@@ -1,7 +1,7 @@
 //! Packing a data set into shards: the same data set, options and seed give the same bytes.
 //!
-//! Files are copied as they are; what is no file becomes a PNG. While packing goes on a mark lies in the folder, and the index is written
-//! last: what was interrupted is seen to be, and is begun anew.
+//! Files are copied as they are; what is no file becomes a PNG. While packing goes on a mark lies in the
+//! folder, and the index is written last: what was interrupted is seen to be, and is begun anew.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -31,7 +31,8 @@ const END: [u8; 2 * BLOCK as usize] = [0; 2 * BLOCK as usize];
 pub struct PackOptions {
     /// Bytes that a shard has at most, unless a single sample has more.
     pub shard_bytes: u64,
-    /// The seed of the order of the samples, so that a shard does not hold a single class; where `None`, the data set's own order.
+    /// The seed of the order of the samples, so that a shard does not hold a single class; where `None`, the
+    /// data set's own order.
     pub shuffle: Option<u64>,
     /// Whether shards that are there already are replaced.
     pub overwrite: bool,
@@ -107,7 +108,8 @@ pub fn open_parts(name: &str, root: &Path, options: &OpenOptions) -> Result<Vec<
     Ok(parts)
 }
 
-/// Whether two parts are one, opened twice: what a data set is published in two parts gives its second for two splits.
+/// Whether two parts are one, opened twice: what a data set is published in two parts gives its second for
+/// two splits.
 fn is_same(a: &dyn Dataset, b: &dyn Dataset) -> Result<bool, DataError> {
     if a.len() != b.len() || a.sample_name(0) != b.sample_name(0) {
         return Ok(false);
@@ -124,7 +126,8 @@ fn is_same(a: &dyn Dataset, b: &dyn Dataset) -> Result<bool, DataError> {
     }
 }
 
-/// Packs a data set's parts into shards in `root`, a folder, which is made, or the address of a store, and writes the index.
+/// Packs a data set's parts into shards in `root`, a folder, which is made, or the address of a store, and
+/// writes the index.
 ///
 /// # Errors
 ///

@@ -1,7 +1,8 @@
-//! What Stratus uses of libjpeg: its functions as pointers found in the loaded library, and the beginning of its structures.
+//! What Stratus uses of libjpeg: its functions as pointers found in the loaded library, and the beginning of
+//! its structures.
 //!
-//! The layouts are those of `jpeglib.h` on 64-bit Linux and macOS. Interfaces 62, 70 and 80 differ in `jpeg_decompress_struct` only behind
-//! what is declared here.
+//! The layouts are those of `jpeglib.h` on 64-bit Linux and macOS. Interfaces 62, 70 and 80 differ in
+//! `jpeg_decompress_struct` only behind what is declared here.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uchar, c_uint, c_ulong, c_void};
 use std::fs::File;
@@ -167,7 +168,8 @@ macro_rules! functions {
             fn resolve(library: &libloading::Library, path: &Path) -> Result<Self, LoadError> {
                 $(
                     let symbol = concat!(stringify!($name), "\0");
-                    // SAFETY: the symbol's type is the one that `jpeglib.h` declares, the same in all of its versions.
+                    // SAFETY: the symbol's type is the one that `jpeglib.h` declares, the same in all of its
+                    // versions.
                     let $name = *unsafe { library.get(symbol.as_bytes()) }
                         .map_err(|_| LoadError::Symbol { path: path.to_owned(), symbol: stringify!($name) })?;
                 )*
@@ -217,8 +219,8 @@ pub(super) struct Interface {
     pub harmless: [Option<c_int>; HARMLESS.len()],
 }
 
-/// How the warnings begin that say nothing about the pixels: bytes between segments that belong to none, which cameras leave there; versions
-/// of notes; parameters of a scan that only progressive files have.
+/// How the warnings begin that say nothing about the pixels: bytes between segments that belong to none,
+/// which cameras leave there; versions of notes; parameters of a scan that only progressive files have.
 const HARMLESS: [&str; 4] = [
     "Corrupt JPEG data: %u extraneous bytes before marker",
     "Warning: unknown JFIF revision number",
@@ -236,8 +238,8 @@ impl Library {
             let found = "its layouts are known on 64-bit Linux and macOS".to_owned();
             return Err(LoadError::Interface { path: path.to_owned(), found });
         }
-        // SAFETY: loading runs the library's initialisers. The path is one of the documented places or named by the user, who trusts it
-        // as they trust any library on their search path.
+        // SAFETY: loading runs the library's initialisers. The path is one of the documented places or named
+        // by the user, who trusts it as they trust any library on their search path.
         let library = unsafe { libloading::Library::new(path) }
             .map_err(|error| LoadError::Open { path: path.to_owned(), reason: error.to_string() })?;
         let functions = Functions::resolve(&library, path)?;
@@ -296,7 +298,8 @@ impl std::fmt::Debug for Library {
     }
 }
 
-/// The codes of the harmless warnings, which differ from one version to the next, by the library's table of texts.
+/// The codes of the harmless warnings, which differ from one version to the next, by the library's table of
+/// texts.
 fn harmless(functions: &Functions) -> [Option<c_int>; HARMLESS.len()] {
     let errors = session::standard_errors(functions);
     HARMLESS.map(|text| {

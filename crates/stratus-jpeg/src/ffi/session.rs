@@ -1,7 +1,8 @@
 //! Decoding one file: a decompression object from its making to its end.
 //!
-//! Every file has an object of its own, in memory that is used again. An object that is reused keeps the last file's tables, and a file without
-//! some would be decoded with another's; to make one takes a thousandth of what decoding takes.
+//! Every file has an object of its own, in memory that is used again. An object that is reused keeps the last
+//! file's tables, and a file without some would be decoded with another's; to make one takes a thousandth of
+//! what decoding takes.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_ulong};
 use std::marker::PhantomData;
@@ -10,7 +11,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::raw::{Decompress, ErrorManager, Functions, Interface, LARGEST_STRUCT, Library, ProgressManager};
 
-/// The most scans of a file: those who write them use about ten, and every one costs a walk over the whole image.
+/// The most scans of a file: those who write them use about ten, and every one costs a walk over the whole
+/// image.
 const MOST_SCANS: c_int = 100;
 /// The most rows that are asked for at once; the library gives one to four.
 const ROWS_AT_ONCE: usize = 8;
@@ -99,7 +101,8 @@ pub(crate) struct Session<'a> {
 struct Abandoned;
 
 impl<'a> Session<'a> {
-    /// Begins to read a file; its header is the next. The library's arrays for a whole image take `memory` bytes at most.
+    /// Begins to read a file; its header is the next. The library's arrays for a whole image take `memory`
+    /// bytes at most.
     pub(crate) fn begin(
         library: &'a Library,
         place: &'a mut Place,
@@ -113,7 +116,8 @@ impl<'a> Session<'a> {
         session.call(|functions, object| unsafe {
             (functions.jpeg_CreateDecompress)(object, version, bytes);
         })?;
-        // SAFETY: the object is made, with a memory manager; the progress monitor is borrowed for as long as the object lives.
+        // SAFETY: the object is made, with a memory manager; the progress monitor is borrowed for as long as
+        // the object lives.
         unsafe {
             (*session.object).progress = &raw mut (*place).progress;
             (*(*session.object).mem).max_memory_to_use = c_long::try_from(memory).unwrap_or(c_long::MAX);
@@ -127,8 +131,9 @@ impl<'a> Session<'a> {
 
     /// An object that is not made yet, but told where errors go.
     fn on(functions: &'a Functions, place: *mut Place) -> Self {
-        // SAFETY: the place is borrowed for `'a`, by the caller; what is not written yet is written here before it is read: the error manager by
-        // the library's function for it, and the object by zeros, which are null pointers and numbers.
+        // SAFETY: the place is borrowed for `'a`, by the caller; what is not written yet is written here
+        // before it is read: the error manager by the library's function for it, and the object by zeros,
+        // which are null pointers and numbers.
         unsafe {
             let object: *mut Decompress = (&raw mut (*place).object).cast();
             object.cast::<[u64; LARGEST_STRUCT / 8]>().write([0; LARGEST_STRUCT / 8]);
@@ -181,8 +186,8 @@ impl<'a> Session<'a> {
         ColourSpace::of(unsafe { (*self.object).jpeg_color_space })
     }
 
-    /// Begins to decode, to pixels with these colours; gives the bytes of one. Files whose scans each hold a part of every row are read to
-    /// their end.
+    /// Begins to decode, to pixels with these colours; gives the bytes of one. Files whose scans each hold a
+    /// part of every row are read to their end.
     pub(crate) fn start(&mut self, colours: ColourSpace) -> Result<usize, String> {
         // SAFETY: as in `size`. Smoothing would guess what scans that are missing hold, from the neighbours.
         unsafe {
@@ -196,10 +201,12 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Leaves out what is left and right of some columns, but for a few; gives the first column and how many of them rows have.
+    /// Leaves out what is left and right of some columns, but for a few; gives the first column and how many
+    /// of them rows have.
     pub(crate) fn crop(&mut self, first: usize, columns: usize) -> Result<(usize, usize), String> {
         let (mut offset, mut width) = (first as u32, columns as u32);
-        // SAFETY: decoding has begun, or the library says that it has not; both numbers are there for the call to change.
+        // SAFETY: decoding has begun, or the library says that it has not; both numbers are there for the
+        // call to change.
         self.call(|functions, object| unsafe {
             (functions.jpeg_crop_scanline)(object, &raw mut offset, &raw mut width);
         })?;
@@ -275,7 +282,8 @@ pub(super) fn interface(functions: &Functions) -> Option<(c_int, usize)> {
         let mut place = Place::with(unknown);
         let place: *mut Place = &raw mut place;
         let mut session = Session::on(functions, place);
-        // SAFETY: the object's memory knows where errors go, and the library looks at version and bytes before it touches more.
+        // SAFETY: the object's memory knows where errors go, and the library looks at version and bytes
+        // before it touches more.
         let made = session.call(|functions, object| unsafe {
             (functions.jpeg_CreateDecompress)(object, version, 0);
         });
@@ -301,7 +309,8 @@ pub(super) fn standard_errors(functions: &Functions) -> ErrorManager {
 /// # Safety
 /// For the library to call, with an object of a [`Session`].
 unsafe extern "C-unwind" fn error_exit(object: *mut Decompress) {
-    // SAFETY: a session's object has an error manager and notes for as long as it is used; the message has the length that the header demands.
+    // SAFETY: a session's object has an error manager and notes for as long as it is used; the message has
+    // the length that the header demands.
     unsafe {
         let mut message = [0 as c_char; LONGEST_MESSAGE];
         if let Some(format) = (*(*object).err).format_message {

@@ -9,7 +9,8 @@ use stratus_testing::jpeg::{Scans, Sketch};
 
 pub const LIMITS: Limits = Limits { side: 65_500, pixels: 1 << 22 };
 
-/// Every libjpeg-turbo that is found, each once. Where one has a place in the repository it must be there: nothing is skipped in silence.
+/// Every libjpeg-turbo that is found, each once. Where one has a place in the repository it must be there:
+/// nothing is skipped in silence.
 pub fn libraries() -> Vec<Library> {
     let loaded = candidates().into_iter().map(|path| Library::load(&path));
     let (mut found, mut paths, mut refused) = (Vec::<Library>::new(), Vec::<PathBuf>::new(), Vec::new());

@@ -50,8 +50,8 @@ impl<'a> Importer<'a> {
         Ok(self.alias(node, made))
     }
 
-    /// One number multiplies every element; one for each channel, the weight and the bias of the layer before: what is left of a batch norm that was
-    /// folded.
+    /// One number multiplies every element; one for each channel, the weight and the bias of the layer
+    /// before: what is left of a batch norm that was folded.
     pub(super) fn product(&mut self, node: &'a Node<'a>) -> Taken<Value> {
         let first = usize::from(!matches!(self.value(node, 0)?, Value::Made(_)));
         let made = self.made(node, first)?;
@@ -98,7 +98,8 @@ impl<'a> Importer<'a> {
         }
     }
 
-    /// The layer whose weights may take numbers over: a convolution, linear layer or batch norm that nothing else reads.
+    /// The layer whose weights may take numbers over: a convolution, linear layer or batch norm that nothing
+    /// else reads.
     fn changeable(&mut self, made: Made) -> Taken<&mut Layer> {
         self.sole_layer(made)
             .filter(|_| !matches!(made.order, Order::Flattened(_)))

@@ -1,4 +1,5 @@
-//! What does not depend on the images: numbers that layers are made with, and shapes, whose first extent is the open batch.
+//! What does not depend on the images: numbers that layers are made with, and shapes, whose first extent is
+//! the open batch.
 
 use super::{Extent, Importer, Refusal, Taken, Value};
 use crate::proto::Node;

@@ -144,7 +144,8 @@ impl<'a> Importer<'a> {
         self.linear(node, made, weight, bias)
     }
 
-    /// A product with a weight, `[inputs, outputs]`, or one of the two that adaptive average-pooling is written as.
+    /// A product with a weight, `[inputs, outputs]`, or one of the two that adaptive average-pooling is
+    /// written as.
     fn matmul(&mut self, node: &'a Node<'a>) -> Taken<Value> {
         if matches!(self.value(node, 0)?, Value::Made(_)) && matches!(self.value(node, 1)?, Value::Made(_)) {
             return Err("it multiplies what it computes from the images with each other".into());
@@ -219,7 +220,8 @@ impl<'a> Importer<'a> {
                     format!("its weight {shape:?} does not fit {} features", channels * pixels).into()
                 );
             }
-            // The file's feature of pixel p and channel c is number p * channels + c, the layer's c * pixels + p.
+            // The file's feature of pixel p and channel c is number p * channels + c, the layer's c * pixels
+            // + p.
             let reordered = |row: &[f32]| {
                 (0..in_features).map(|i| row[i % pixels * channels + i / pixels]).collect::<Vec<_>>()
             };
@@ -489,7 +491,8 @@ fn scaled((shape, mut values): (Vec<usize>, Vec<f32>), factor: f32) -> (Vec<usiz
     (shape, values)
 }
 
-/// The share of a new batch in the running statistics: ONNX has that of the old. As a decimal of few digits where it was one.
+/// The share of a new batch in the running statistics: ONNX has that of the old. As a decimal of few digits
+/// where it was one.
 fn moved_share(kept: f32) -> f32 {
     let share = 1.0 - f64::from(kept);
     let rounded = (share * 1e6).round() / 1e6;

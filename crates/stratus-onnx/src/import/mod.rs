@@ -1,8 +1,8 @@
 //! An ONNX graph to a network: every node is a layer, a part of one, or a number that layers are made with.
 //!
-//! Nodes are walked once, in order. What does not depend on the images is computed ([`constants`]); what does becomes layers
-//! ([`layers`]), whose images may lie channels last for a while ([`Order`]), as in models from TensorFlow. A node that cannot
-//! be taken does not end the walk: all of them are named in one error.
+//! Nodes are walked once, in order. What does not depend on the images is computed ([`constants`]); what does
+//! becomes layers ([`layers`]), whose images may lie channels last for a while ([`Order`]), as in models from
+//! TensorFlow. A node that cannot be taken does not end the walk: all of them are named in one error.
 
 mod arithmetic;
 mod constants;
@@ -153,7 +153,8 @@ struct Importer<'a> {
     uses: HashMap<&'a str, usize>,
     input: Shape,
     layers: Vec<Layer>,
-    /// How many more numbers may be held. Nodes that share a weight get copies of it: a small file must not become a large network.
+    /// How many more numbers may be held. Nodes that share a weight get copies of it: a small file must not
+    /// become a large network.
     numbers: usize,
     names: Names,
     notes: Vec<String>,

@@ -1,4 +1,5 @@
-//! Padding and pooling: ONNX pads every side by itself and has two rules for the last window, layers pad both sides alike.
+//! Padding and pooling: ONNX pads every side by itself and has two rules for the last window, layers pad both
+//! sides alike.
 
 use super::layers::pair;
 use super::{Importer, LARGEST, Made, Order, Taken, Value};
@@ -11,7 +12,8 @@ use stratus_graph::ops::{AdaptiveAvgPool2d, AvgPool2d, MaxPool2d};
 type Sides = ([usize; 2], [usize; 2]);
 
 impl<'a> Importer<'a> {
-    /// The padding of a node and of the `Pad` before it. `zeros`: whether the node takes what is padded for zero.
+    /// The padding of a node and of the `Pad` before it. `zeros`: whether the node takes what is padded for
+    /// zero.
     pub(super) fn padding(
         &self,
         node: &'a Node<'a>,

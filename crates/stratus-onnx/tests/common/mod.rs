@@ -1,4 +1,5 @@
-//! What tests and the example share: every network of the zoo at a size that the reference backend computes quickly, weights, and outputs.
+//! What tests and the example share: every network of the zoo at a size that the reference backend computes
+//! quickly, weights, and outputs.
 
 #![allow(dead_code, reason = "each test crate uses a part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -17,8 +18,8 @@ use stratus_weights::{Tensor, TensorRef, Values};
 /// Images of a batch.
 pub const BATCH: usize = 2;
 
-/// A network, its width, and the height and width of the images that it is tried at. Of AlexNet and VGG one size gives adaptive
-/// pooling bins of different sizes, another bins of one size.
+/// A network, its width, and the height and width of the images that it is tried at. Of AlexNet and VGG one
+/// size gives adaptive pooling bins of different sizes, another bins of one size.
 pub const CASES: &[(&str, usize, [usize; 2])] = &[
     ("digits", 4, [28, 28]),
     ("alexnet", 8, [95, 127]),

@@ -25,8 +25,8 @@ struct Kept {
 }
 
 impl Cache {
-    /// Deletes what was not used for the longest time until the file `about` fits, and notes that it takes its room from now on. What is
-    /// in use is waited for.
+    /// Deletes what was not used for the longest time until the file `about` fits, and notes that it takes
+    /// its room from now on. What is in use is waited for.
     pub(super) fn make_room(
         &self,
         place: &Path,

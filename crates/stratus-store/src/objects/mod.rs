@@ -1,8 +1,9 @@
 //! Stores of objects: S3, Azure Blob, Google Cloud Storage and OpenStack Swift, through OpenDAL.
 //!
-//! OpenDAL knows their protocols and signatures; requests are sent by our own [`Web`], so that all stores have one TLS, one
-//! patience and one way to keep secrets. Its functions are futures, which nothing here overlaps: each is run to its end where it is
-//! called, and `tokio` is only there for the files of credentials that OpenDAL reads.
+//! OpenDAL knows their protocols and signatures; requests are sent by our own [`Web`], so that all stores
+//! have one TLS, one patience and one way to keep secrets. Its functions are futures, which nothing here
+//! overlaps: each is run to its end where it is called, and `tokio` is only there for the files of
+//! credentials that OpenDAL reads.
 
 mod services;
 mod swift;
@@ -210,7 +211,8 @@ impl Read for Content<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if self.block.is_empty() {
             let next = runtime()?.block_on(async { self.stream.next().await.transpose() });
-            // A connection that breaks, or an object that ends early: whoever reads asks again, and sees which it is.
+            // A connection that breaks, or an object that ends early: whoever reads asks again, and sees
+            // which it is.
             let next = next.map_err(|error| io::Error::other(self.store.secrets.hide(error.message())))?;
             self.block = next.unwrap_or_default();
         }

@@ -1,6 +1,7 @@
 //! Which service is behind an address, and where its credentials are.
 //!
-//! Credentials come from the environment variables and files that each service's own tools use, and from nowhere else.
+//! Credentials come from the environment variables and files that each service's own tools use, and from
+//! nowhere else.
 
 use std::env;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! Signing in at OpenStack Swift.
 //!
-//! A token, and the address of the account's storage with it, comes from Keystone (version 3) or from Swift's own version 1; both are asked
-//! for when the first request is sent, and again when a token has expired. OpenDAL builds its requests for a placeholder.
+//! A token, and the address of the account's storage with it, comes from Keystone (version 3) or from Swift's
+//! own version 1; both are asked for when the first request is sent, and again when a token has expired.
+//! OpenDAL builds its requests for a placeholder.
 
 use std::sync::{Mutex, PoisonError};
 

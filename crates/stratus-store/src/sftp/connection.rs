@@ -1,7 +1,8 @@
 //! A connection to the file server at the other end of the system's `ssh`.
 //!
-//! `ssh` brings what users have set up: their configuration, agent and keys, known hosts and jump hosts. It is never allowed to ask
-//! anything. One thread reads what the server says, so that silence can be noticed; another one what `ssh` has to complain about.
+//! `ssh` brings what users have set up: their configuration, agent and keys, known hosts and jump hosts. It
+//! is never allowed to ask anything. One thread reads what the server says, so that silence can be noticed;
+//! another one what `ssh` has to complain about.
 
 use std::collections::{HashMap, HashSet};
 use std::env;
@@ -144,7 +145,8 @@ impl Connection {
         Ok(number)
     }
 
-    /// The answer to a question: its kind, and what follows the number. A status that is not good is an error.
+    /// The answer to a question: its kind, and what follows the number. A status that is not good is an
+    /// error.
     pub(super) fn wait(&mut self, number: u32) -> Result<(u8, Vec<u8>), Trouble> {
         let packet = loop {
             if let Some(packet) = self.early.remove(&number) {
@@ -213,7 +215,8 @@ impl Connection {
         self.input = None;
         let _ = self.process.kill();
         let _ = self.process.wait();
-        // Its complaints come on another pipe, a little later perhaps. A connection that is shared may keep that open.
+        // Its complaints come on another pipe, a little later perhaps. A connection that is shared may keep
+        // that open.
         let _ = self.complained.recv_timeout(COMPLAINING);
         let complaints = self.complaints.lock().unwrap_or_else(PoisonError::into_inner);
         let complaints = String::from_utf8_lossy(&complaints);

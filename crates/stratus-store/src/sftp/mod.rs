@@ -1,7 +1,8 @@
 //! A folder behind SSH.
 //!
-//! The system's `ssh` makes the connection; what goes through it is the file transfer protocol that every SSH server has. Connections are
-//! kept for the next question, and a file is asked for many blocks ahead, so that distance costs little.
+//! The system's `ssh` makes the connection; what goes through it is the file transfer protocol that every SSH
+//! server has. Connections are kept for the next question, and a file is asked for many blocks ahead, so that
+//! distance costs little.
 
 mod connection;
 mod wire;
@@ -35,7 +36,8 @@ type Named = (Vec<u8>, Attributes);
 
 pub(crate) struct Sftp {
     login: Login,
-    /// Without `/` at its end, but where it is only that; relative to the home folder where it does not begin with it.
+    /// Without `/` at its end, but where it is only that; relative to the home folder where it does not begin
+    /// with it.
     root: String,
     /// As it may be shown.
     address: String,
@@ -234,7 +236,8 @@ impl Sftp {
         for (end, _) in path.match_indices('/') {
             let folder = self.at(&path[..end]);
             match connection.call(ask::MAKE_FOLDER, |packet| packet.text(&folder).number(0)) {
-                // It is usually there already, which servers say with a status of no name; if not, what comes next says so.
+                // It is usually there already, which servers say with a status of no name; if not, what comes
+                // next says so.
                 Ok(_) | Err(Trouble::Status(..)) => {}
                 Err(trouble) => return Err(trouble),
             }
@@ -456,7 +459,8 @@ impl Content<'_> {
         let block = block.filter(|block| block.len() <= count as usize);
         let block = block.ok_or_else(|| Trouble::Hopeless("the content makes no sense".to_owned()))?;
         if block.len() < count as usize {
-            // Less than asked for, which a server may give: what was asked for behind it is not what comes next.
+            // Less than asked for, which a server may give: what was asked for behind it is not what comes
+            // next.
             for (number, ..) in std::mem::take(&mut self.asked) {
                 if let Err(trouble @ (Trouble::Broken(_) | Trouble::Hopeless(_))) = connection.wait(number) {
                     return Err(trouble);

@@ -1,4 +1,5 @@
-//! Packets of the SSH file transfer protocol, version 3 (draft-ietf-secsh-filexfer-02), which every server speaks.
+//! Packets of the SSH file transfer protocol, version 3 (draft-ietf-secsh-filexfer-02), which every server
+//! speaks.
 
 /// What is asked. The numbers are the protocol's.
 pub(super) mod ask {

@@ -1,12 +1,12 @@
 //! A reader of the part of Python's pickle that state dicts use.
 //!
 //! A pickle is a program for a machine with a stack and a memo, written down in CPython's `pickletools`:
-//! <https://docs.python.org/3/library/pickletools.html>. Python's machine can call anything that can be imported. This
-//! one has a closed list of globals, and each is a case of a match that builds plain data: nothing can be called. What
-//! is not on the list is refused by name.
+//! <https://docs.python.org/3/library/pickletools.html>. Python's machine can call anything that can be
+//! imported. This one has a closed list of globals, and each is a case of a match that builds plain data:
+//! nothing can be called. What is not on the list is refused by name.
 //!
-//! Objects live in one vector and name each other by index, so that neither depth nor cycles of a pickle become
-//! recursion here. The number of objects, the stack and the memo are limited.
+//! Objects live in one vector and name each other by index, so that neither depth nor cycles of a pickle
+//! become recursion here. The number of objects, the stack and the memo are limited.
 
 mod op;
 
@@ -431,7 +431,8 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// Sets the attributes of an object. State dicts have versions of modules there, which no tensor depends on.
+    /// Sets the attributes of an object. State dicts have versions of modules there, which no tensor depends
+    /// on.
     fn build(&mut self) -> Parsed<()> {
         self.pop()?;
         match self.top()? {

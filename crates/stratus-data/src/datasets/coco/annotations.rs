@@ -1,5 +1,5 @@
-//! Reading `instances_<split>.json`: as a stream, so that a file of half a gigabyte needs memory for its outlines alone, and those compactly,
-//! or for nothing but areas.
+//! Reading `instances_<split>.json`: as a stream, so that a file of half a gigabyte needs memory for its
+//! outlines alone, and those compactly, or for nothing but areas.
 
 use std::fmt;
 use std::fs::File;
@@ -67,7 +67,8 @@ pub(super) enum Content {
 pub(super) struct Outlines {
     /// The first region of each image, and the number of regions.
     firsts: Vec<u32>,
-    /// Of each region the class, and where its shape begins; of an image in the order in which they are painted.
+    /// Of each region the class, and where its shape begins; of an image in the order in which they are
+    /// painted.
     classes: Vec<u8>,
     places: Vec<u32>,
     shapes: Vec<u8>,

@@ -1,8 +1,9 @@
 //! The outlines of annotations, compactly, and how they are painted.
 //!
-//! COCO says where an object is by polygons, or by run lengths down the columns of its image (RLE), written out or as a short text. Here
-//! both are sequences of small numbers, coded in as few bytes as they need: 2 bytes for most coordinates, which stand as differences in
-//! 1/256 of a pixel. All arithmetic is that of integers: a pixel's class is the same on every machine.
+//! COCO says where an object is by polygons, or by run lengths down the columns of its image (RLE), written
+//! out or as a short text. Here both are sequences of small numbers, coded in as few bytes as they need: 2
+//! bytes for most coordinates, which stand as differences in 1/256 of a pixel. All arithmetic is that of
+//! integers: a pixel's class is the same on every machine.
 
 /// Units of a coordinate in a pixel.
 pub(super) const UNITS: i64 = 256;
@@ -97,8 +98,8 @@ pub(super) fn push_polygons(bytes: &mut Vec<u8>, polygons: &[Vec<[i64; 2]>]) -> 
     area
 }
 
-/// Appends a shape of runs: pixels without and with the object in turn, down the columns of an image of `size` (H, W). Gives twice its area
-/// in square units.
+/// Appends a shape of runs: pixels without and with the object in turn, down the columns of an image of
+/// `size` (H, W). Gives twice its area in square units.
 pub(super) fn push_runs(bytes: &mut Vec<u8>, size: [u64; 2], runs: &[u64]) -> Result<u64, String> {
     let pixels = size[0].checked_mul(size[1]);
     let sum = runs.iter().try_fold(0u64, |sum, &run| sum.checked_add(run));
@@ -118,8 +119,9 @@ pub(super) fn push_runs(bytes: &mut Vec<u8>, size: [u64; 2], runs: &[u64]) -> Re
     Ok(area.saturating_mul(2 * (UNITS * UNITS) as u64))
 }
 
-/// The runs of COCO's short text: 5 bits a letter from `0` on, the lowest first, a sixth says that more follow; from the third on a run is
-/// the difference to the one before the last. `None` where it is no such text.
+/// The runs of COCO's short text: 5 bits a letter from `0` on, the lowest first, a sixth says that more
+/// follow; from the third on a run is the difference to the one before the last. `None` where it is no such
+/// text.
 pub(super) fn runs_of_text(text: &str) -> Option<Vec<u64>> {
     let mut runs: Vec<u64> = Vec::new();
     let mut letters = text.bytes();
@@ -152,7 +154,8 @@ pub(super) fn size_of(shape: &[u8]) -> Option<[u64; 2]> {
     (numbers.next() == RUNS).then(|| [numbers.next(), numbers.next()])
 }
 
-/// Paints a shape onto a mask of `size` (H, W): `class` for every pixel whose middle is inside. `spare` is memory to work in.
+/// Paints a shape onto a mask of `size` (H, W): `class` for every pixel whose middle is inside. `spare` is
+/// memory to work in.
 pub(super) fn paint(shape: &[u8], class: u8, mask: &mut [u8], size: [usize; 2], spare: &mut Vec<u8>) {
     let mut numbers = Numbers(shape);
     if numbers.next() == RUNS {
@@ -194,8 +197,9 @@ fn edges(corners: impl Iterator<Item = [i64; 2]> + Clone) -> impl Iterator<Item 
     corners.clone().zip(corners.cycle().skip(1))
 }
 
-/// Paints what is inside by the even-odd rule. A middle is crossed by an edge left of it or through it, and by one that begins on its height
-/// but not by one that ends there, seen from above: polygons that share an edge share no pixel.
+/// Paints what is inside by the even-odd rule. A middle is crossed by an edge left of it or through it, and
+/// by one that begins on its height but not by one that ends there, seen from above: polygons that share an
+/// edge share no pixel.
 fn paint_polygon(
     polygon: &Corners<'_>,
     class: u8,
@@ -216,8 +220,8 @@ fn paint_polygon(
     if rows.is_empty() || columns.is_empty() {
         return;
     }
-    // Of every row where an edge crosses it: from there on inside and outside are exchanged. What lies left of the image counts for its
-    // first column, what lies right of it for none.
+    // Of every row where an edge crosses it: from there on inside and outside are exchanged. What lies left
+    // of the image counts for its first column, what lies right of it for none.
     let wide = columns.len();
     spare.clear();
     spare.resize(wide * rows.len(), 0);
@@ -227,7 +231,8 @@ fn paint_polygon(
         let tall = bottom - top;
         for row in row_of(top, height)..row_of(bottom, height) {
             let middle = row as i64 * UNITS + UNITS / 2;
-            // The crossing's place times the edge's height, and the first column whose middle is not left of it: below 2^61.
+            // The crossing's place times the edge's height, and the first column whose middle is not left of
+            // it: below 2^61.
             let crossing = top_x * tall + (middle - top) * (bottom_x - top_x);
             let column = -(UNITS / 2 * tall - crossing).div_euclid(UNITS * tall);
             let column = (column - columns.start as i64).max(0) as usize;

@@ -20,8 +20,8 @@ pub(super) fn seeded_part(index: &Index, seed: u64, split: Split) -> Vec<u32> {
     (0..index.classes().len()).flat_map(of_class).collect()
 }
 
-/// The samples that a list names, a path a line, of which the last two parts count: class and file. Every one must be there; those of other
-/// classes are passed over where not all classes are used.
+/// The samples that a list names, a path a line, of which the last two parts count: class and file. Every one
+/// must be there; those of other classes are passed over where not all classes are used.
 pub(super) fn listed_part(index: &Index, list: &Path, some_classes: bool) -> Result<Vec<u32>, DataError> {
     let text = files::read_list(list)?;
     let classes: HashMap<&str, usize> = index.classes().iter().map(String::as_str).zip(0..).collect();

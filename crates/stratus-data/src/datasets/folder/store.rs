@@ -147,7 +147,8 @@ impl Store {
         Ok(classes)
     }
 
-    /// The index of a split: of each class the first `most` files by name. Members of other splits are forgotten.
+    /// The index of a split: of each class the first `most` files by name. Members of other splits are
+    /// forgotten.
     pub(super) fn index(&mut self, split: &str, classes: &[String], most: usize) -> Result<Index, DataError> {
         let mut index = Index::new(classes.to_vec());
         match self {

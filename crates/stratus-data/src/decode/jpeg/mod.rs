@@ -1,7 +1,8 @@
-//! JPEG: by libjpeg-turbo where one is found, which decodes the window that is wanted and no more; else by zune-jpeg, a decoder without C, of
-//! which the rows below the window can be left out.
+//! JPEG: by libjpeg-turbo where one is found, which decodes the window that is wanted and no more; else by
+//! zune-jpeg, a decoder without C, of which the rows below the window can be left out.
 //!
-//! Which of them decodes is one choice for the whole process: their pixels differ by rounding, and a run's should come from one.
+//! Which of them decodes is one choice for the whole process: their pixels differ by rounding, and a run's
+//! should come from one.
 
 mod turbo;
 mod zune;
@@ -26,8 +27,8 @@ pub enum JpegLibrary {
 const NONE: &str = "none";
 
 impl JpegLibrary {
-    /// libjpeg-turbo where one is found, by [`stratus_jpeg::candidates`]; looked for once in a process. [`stratus_jpeg::ENVIRONMENT`] set to
-    /// `none` asks for zune-jpeg.
+    /// libjpeg-turbo where one is found, by [`stratus_jpeg::candidates`]; looked for once in a process.
+    /// [`stratus_jpeg::ENVIRONMENT`] set to `none` asks for zune-jpeg.
     #[must_use]
     pub fn of_process() -> &'static Self {
         static LIBRARY: OnceLock<JpegLibrary> = OnceLock::new();
@@ -129,8 +130,8 @@ impl Decoder {
     }
 }
 
-/// How the image of a file is to be turned, which must have an end: a decoder that sees its first rows alone, or makes up what is missing, does
-/// not notice.
+/// How the image of a file is to be turned, which must have an end: a decoder that sees its first rows alone,
+/// or makes up what is missing, does not notice.
 fn orientation_of_whole(file: &[u8]) -> Result<Orientation, String> {
     if !ends(file, file, file.len()) {
         return Err("the file ends before the image does".to_owned());
@@ -140,7 +141,8 @@ fn orientation_of_whole(file: &[u8]) -> Result<Orientation, String> {
     Ok(exif.map(exif::orientation).unwrap_or_default())
 }
 
-/// The segments before the entropy-coded data, up to the first scan's, SOS: marker, and what follows the length (ITU-T T.81, annex B).
+/// The segments before the entropy-coded data, up to the first scan's, SOS: marker, and what follows the
+/// length (ITU-T T.81, annex B).
 fn segments(file: &[u8]) -> impl Iterator<Item = (u8, usize, &[u8])> {
     let mut at = 2;
     std::iter::from_fn(move || {
@@ -175,8 +177,8 @@ fn first_scan(file: &[u8]) -> Option<usize> {
     segments(file).find(|(marker, ..)| *marker == SOS).map(|(_, begin, _)| begin)
 }
 
-/// Whether the mark of the end, EOI, stands in the `tail` of a file of `bytes` and behind the beginning of its first scan, which must be in
-/// its `head`. A thumbnail in front of it has such a mark too.
+/// Whether the mark of the end, EOI, stands in the `tail` of a file of `bytes` and behind the beginning of
+/// its first scan, which must be in its `head`. A thumbnail in front of it has such a mark too.
 pub(super) fn ends(head: &[u8], tail: &[u8], bytes: usize) -> bool {
     let Some(scan) = first_scan(head) else { return false };
     let behind = tail.get((scan + tail.len()).saturating_sub(bytes)..).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! By libjpeg-turbo: of the region that is wanted the pixels, of what is above and beside it the entropy codes, of what is below nothing.
+//! By libjpeg-turbo: of the region that is wanted the pixels, of what is above and beside it the entropy
+//! codes, of what is below nothing.
 
 use stratus_jpeg::{Header, Library, Limits, Window};
 

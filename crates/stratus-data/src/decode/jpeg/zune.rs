@@ -1,7 +1,8 @@
 //! By zune-jpeg, a decoder without C that uses vector instructions.
 //!
-//! It runs in strict mode, in which a file that ends too early is an error and not half an image. Where only the first rows of an image are wanted, the decoder is told that the image has no more: most files hold their rows from top to
-//! bottom, so that what is below needs no decoding.
+//! It runs in strict mode, in which a file that ends too early is an error and not half an image. Where only
+//! the first rows of an image are wanted, the decoder is told that the image has no more: most files hold
+//! their rows from top to bottom, so that what is below needs no decoding.
 
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::zune_core::bytestream::ZCursor;
@@ -34,8 +35,8 @@ pub(super) fn header(file: &[u8]) -> Result<[usize; 2], String> {
 /// Start of frame: baseline, and extended sequential, both by Huffman codes.
 const SEQUENTIAL: [u8; 2] = [0xc0, 0xc1];
 
-/// A frame whose rows are coded from top to bottom: where its height stands in the file, the height, and the rows of a row of minimum coded
-/// units.
+/// A frame whose rows are coded from top to bottom: where its height stands in the file, the height, and the
+/// rows of a row of minimum coded units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TopDown {
     height_at: usize,
@@ -48,7 +49,8 @@ fn top_down(file: &[u8]) -> Option<TopDown> {
     let mut frame = None;
     for (marker, begin, content) in segments(file) {
         match (marker, content) {
-            // Bits a sample, height, width, number of components; of each component its name, both sampling factors, and a table.
+            // Bits a sample, height, width, number of components; of each component its name, both sampling
+            // factors, and a table.
             (marker, [_, high, low, _, _, count, components @ ..]) if SEQUENTIAL.contains(&marker) => {
                 let factors = components.chunks_exact(3).map(|component| usize::from(component[1] & 15));
                 let unit = 8 * factors.max().unwrap_or(1);
@@ -78,7 +80,8 @@ pub(super) fn decode(file: &[u8], orientation: Orientation, pixels: &mut Vec<u8>
     Ok(decoded)
 }
 
-/// Decodes at least the rows down to the end of the region that `wanted` asks for; where those are not all, `file` is changed for a while.
+/// Decodes at least the rows down to the end of the region that `wanted` asks for; where those are not all,
+/// `file` is changed for a while.
 pub(super) fn decode_rows(
     file: &mut [u8],
     orientation: Orientation,
@@ -89,7 +92,8 @@ pub(super) fn decode_rows(
     let [channels, height, _] = decoded.shape;
     let rows = wanted(&decoded).rows.end;
     let shorter = top_down(file).and_then(|frame| {
-        // Colours may be stored with fewer rows than the image; what is interpolated between them looks at the next unit's.
+        // Colours may be stored with fewer rows than the image; what is interpolated between them looks at
+        // the next unit's.
         let rows = (rows.max(1).div_ceil(frame.unit) + 1) * frame.unit;
         u16::try_from(rows).ok().filter(|_| frame.height == height && rows < height).map(|rows| (frame, rows))
     });
