@@ -117,15 +117,15 @@ impl Augment {
         }
         if self.padding == Padding::Reflect && 2 * usize::from(shift) >= height.min(width) {
             return Some(format!(
-                "is a shift of up to {shift} pixels that uncovers reflections, but an image has {height}×{width}; set at most {}, or \
-                 padding to \"zero\"",
+                "is a shift of up to {shift} pixels that uncovers reflections, but an image has \
+                 {height}×{width}; set at most {}, or padding to \"zero\"",
                 (height.min(width) - 1) / 2
             ));
         }
         if let Some(ResizedCrop { scale, ratio }) = self.resized_crop.filter(|crop| !crop.is_valid()) {
             return Some(format!(
-                "has a random crop of scale {scale:?} and ratio {ratio:?}; both are a least and a greatest number, \
-                 the scale above 0 and at most 1"
+                "has a random crop of scale {scale:?} and ratio {ratio:?}; both are a least and a greatest \
+                 number, the scale above 0 and at most 1"
             ));
         }
         if self.random_crop && self.resized_crop.is_some() {
@@ -148,8 +148,8 @@ impl Augment {
         let ColourJitter { brightness, contrast, saturation, hue } = colour;
         (!colour.is_valid()).then(|| {
             format!(
-                "changes colours by brightness {brightness}, contrast {contrast}, saturation {saturation} and hue {hue}; \
-                 set the first three from 0 to 16, hue from 0 to 0.5"
+                "changes colours by brightness {brightness}, contrast {contrast}, saturation {saturation} \
+                 and hue {hue}; set the first three from 0 to 16, hue from 0 to 0.5"
             )
         })
     }

@@ -16,7 +16,10 @@ use crate::idx::IdxError;
 #[non_exhaustive]
 pub enum DataError {
     /// No data set has this name.
-    #[error("there is no data set `{name}`{}; known: {}", did_you_mean(.nearest.as_deref()), .known.join(", "))]
+    #[error(
+        "there is no data set `{name}`{}; known: {}",
+        did_you_mean(.nearest.as_deref()), .known.join(", ")
+    )]
     UnknownDataset {
         /// The name that was asked for.
         name: String,
@@ -26,7 +29,10 @@ pub enum DataError {
         known: Vec<String>,
     },
     /// No part of a data set has this name.
-    #[error("there is no split `{name}`{}; known: train, validation, test", did_you_mean(.nearest.as_deref()))]
+    #[error(
+        "there is no split `{name}`{}; known: train, validation, test",
+        did_you_mean(.nearest.as_deref())
+    )]
     UnknownSplit {
         /// The name that was asked for.
         name: String,
@@ -112,8 +118,9 @@ pub enum DataError {
     Idx(#[from] IdxError),
     /// The file is well formed but its content is not the published one.
     #[error(
-        "{}: the content is not the one published for `{dataset}`: its SHA-256 is {found}, expected {expected}; \
-         fetch the data set again, or set data.verify = false if this file is meant", .path.display()
+        "{}: the content is not the one published for `{dataset}`: its SHA-256 is {found}, expected \
+         {expected}; fetch the data set again, or set data.verify = false if this file is \
+         meant", .path.display()
     )]
     Checksum {
         /// The data set's name.
@@ -127,7 +134,8 @@ pub enum DataError {
     },
     /// Images and labels do not belong together.
     #[error(
-        "{} holds {images} images but {} holds {labels} labels; both must come from the same split of the same data set",
+        "{} holds {images} images but {} holds {labels} labels; both must come from the same split of the \
+         same data set",
         .images_path.display(), .labels_path.display()
     )]
     CountMismatch {
@@ -141,8 +149,11 @@ pub enum DataError {
         labels: usize,
     },
     /// A label names no class.
-    #[error("{origin}: sample {index} has label {label}, but labels go from 0 to {}; the file is damaged or not of this data set",
-        .classes.saturating_sub(1))]
+    #[error(
+        "{origin}: sample {index} has label {label}, but labels go from 0 to {}; the file is damaged or not \
+         of this data set",
+        .classes.saturating_sub(1)
+    )]
     LabelOutOfRange {
         /// The file, or the data set's name where the label comes from no single file.
         origin: String,
@@ -201,8 +212,8 @@ pub enum DataError {
     },
     /// Samples that cannot be decoded, found when the data set was opened.
     #[error(
-        "`{dataset}`: damaged samples in the {split} split ({count}):{}\nreplace or remove them, or set data.on_bad_sample = \"skip\" \
-         to train without them", list_of(.listed, *.count)
+        "`{dataset}`: damaged samples in the {split} split ({count}):{}\nreplace or remove them, or set \
+         data.on_bad_sample = \"skip\" to train without them", list_of(.listed, *.count)
     )]
     BadSamples {
         /// The data set's name.
@@ -216,7 +227,8 @@ pub enum DataError {
     },
     /// Shards, or samples in them, that are not what they should be.
     #[error(
-        "{}: shards that are not what they should be ({count}):{}\npack or copy them again", .path.display(), list_of(.listed, *.count)
+        "{}: shards that are not what they should be ({count}):{}\npack or copy them \
+         again", .path.display(), list_of(.listed, *.count)
     )]
     BadShards {
         /// The folder.
@@ -237,8 +249,11 @@ pub enum DataError {
         hint: String,
     },
     /// Classes have no image.
-    #[error("{}: classes without an image ({count}): {}{}; remove them, or name the classes to use with data.classes",
-        .path.display(), .listed.join(", "), if *count > .listed.len() { ", …" } else { "" })]
+    #[error(
+        "{}: classes without an image ({count}): {}{}; remove them, or name the classes to use with \
+         data.classes",
+        .path.display(), .listed.join(", "), if *count > .listed.len() { ", …" } else { "" }
+    )]
     EmptyClasses {
         /// The split's folder.
         path: PathBuf,
@@ -271,7 +286,8 @@ pub enum DataError {
     },
     /// A batch buffer came back with other memory than it was lent with.
     #[error(
-        "a batch buffer was recycled with {found} bytes of images, expected {expected}, or other labels; hand back what was lent"
+        "a batch buffer was recycled with {found} bytes of images, expected {expected}, or other labels; \
+         hand back what was lent"
     )]
     Buffer {
         /// Bytes of images it was lent with.

@@ -121,7 +121,11 @@ pub enum IdxError {
         cause: io::Error,
     },
     /// The first bytes are not those of an idx file.
-    #[error("{}: not an idx file: it begins with bytes {found:02x?}, expected 00 00 and an element type; check the path", .path.display())]
+    #[error(
+        "{}: not an idx file: it begins with bytes {found:02x?}, expected 00 00 and an element type; check \
+         the path",
+        .path.display()
+    )]
     Magic {
         /// The file.
         path: PathBuf,
@@ -129,7 +133,10 @@ pub enum IdxError {
         found: [u8; 4],
     },
     /// The elements have another type.
-    #[error("{}: holds {found}, expected {expected}; check that images and labels are not exchanged", .path.display())]
+    #[error(
+        "{}: holds {found}, expected {expected}; check that images and labels are not exchanged",
+        .path.display()
+    )]
     Element {
         /// The file.
         path: PathBuf,
@@ -139,7 +146,10 @@ pub enum IdxError {
         found: IdxElement,
     },
     /// The number of dimensions differs.
-    #[error("{}: has {found} dimensions, expected {expected}; check that images and labels are not exchanged", .path.display())]
+    #[error(
+        "{}: has {found} dimensions, expected {expected}; check that images and labels are not exchanged",
+        .path.display()
+    )]
     Dimensions {
         /// The file.
         path: PathBuf,
@@ -149,8 +159,11 @@ pub enum IdxError {
         found: u8,
     },
     /// The header declares more than is accepted.
-    #[error("{}: {what} {dimensions:?} × {element_bytes} bytes, more than the {} GiB that are accepted; the file is damaged",
-        .path.display(), MAX_BYTES >> 30)]
+    #[error(
+        "{}: {what} {dimensions:?} × {element_bytes} bytes, more than the {} GiB that are accepted; the file \
+         is damaged",
+        .path.display(), MAX_BYTES >> 30
+    )]
     TooLarge {
         /// The file.
         path: PathBuf,
@@ -188,7 +201,10 @@ pub enum IdxError {
         cause: io::Error,
     },
     /// There is not enough memory.
-    #[error("{}: {bytes} bytes of memory are needed to unpack it and are not available; free some", .path.display())]
+    #[error(
+        "{}: {bytes} bytes of memory are needed to unpack it and are not available; free some",
+        .path.display()
+    )]
     Memory {
         /// The file.
         path: PathBuf,

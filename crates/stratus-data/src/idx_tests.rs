@@ -80,17 +80,20 @@ fn defects_are_told_apart() {
         (
             "magic",
             with(0, 1),
-            "images: not an idx file: it begins with bytes [01, 00, 08, 03], expected 00 00 and an element type; check the path",
+            "images: not an idx file: it begins with bytes [01, 00, 08, 03], expected 00 00 and an element \
+             type; check the path",
         ),
         (
             "unknown type",
             with(2, 10),
-            "images: not an idx file: it begins with bytes [00, 00, 0a, 03], expected 00 00 and an element type; check the path",
+            "images: not an idx file: it begins with bytes [00, 00, 0a, 03], expected 00 00 and an element \
+             type; check the path",
         ),
         (
             "other type",
             with(2, 0x0d),
-            "images: holds 32-bit floats (0x0d), expected unsigned bytes (0x08); check that images and labels are not exchanged",
+            "images: holds 32-bit floats (0x0d), expected unsigned bytes (0x08); check that images and \
+             labels are not exchanged",
         ),
         (
             "dimensions",
@@ -100,8 +103,8 @@ fn defects_are_told_apart() {
         (
             "absurd size",
             header(IdxElement::U8, &[u32::MAX as usize; 3]),
-            "images: the header declares [4294967295, 4294967295, 4294967295] × 1 bytes, more than the 4 GiB that are accepted; \
-             the file is damaged",
+            "images: the header declares [4294967295, 4294967295, 4294967295] × 1 bytes, more than the 4 GiB \
+             that are accepted; the file is damaged",
         ),
         (
             "declares 4 GB in 16 bytes",

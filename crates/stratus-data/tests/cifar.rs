@@ -79,8 +79,8 @@ fn what_is_wrong_is_told_with_its_file() {
     let root = directory.path();
     assert_eq!(
         refused("cifar10", root, Split::Train, &any()),
-        "ROOT: `cifar-10-batches-bin/data_batch_1.bin` is not there, and the train split of `cifar10` needs it; \
-         name the directory that holds the files, or fetch `cifar10` into this one"
+        "ROOT: `cifar-10-batches-bin/data_batch_1.bin` is not there, and the train split of `cifar10` needs \
+         it; name the directory that holds the files, or fetch `cifar10` into this one"
     );
     cifar10(root, ".");
     assert_eq!(
@@ -91,12 +91,14 @@ fn what_is_wrong_is_told_with_its_file() {
     fs::write(&third, &records(&[&[1], &[2]])[..6000]).unwrap();
     assert_eq!(
         refused("cifar10", root, Split::Train, &any()),
-        "ROOT/data_batch_3.bin: has 6000 bytes, which is no whole number of records of 3073; fetch `cifar10` again"
+        "ROOT/data_batch_3.bin: has 6000 bytes, which is no whole number of records of 3073; fetch `cifar10` \
+         again"
     );
     fs::write(&third, records(&[&[1], &[10]])).unwrap();
     assert_eq!(
         refused("cifar10", root, Split::Train, &any()),
-        "ROOT/data_batch_3.bin: sample 1 has label 10, but labels go from 0 to 9; the file is damaged or not of this data set"
+        "ROOT/data_batch_3.bin: sample 1 has label 10, but labels go from 0 to 9; the file is damaged or not \
+         of this data set"
     );
     fs::write(root.join("test_batch.bin"), vec![0; 30_730_000]).unwrap();
     let message = refused("cifar10", root, Split::Test, &OpenOptions::default());

@@ -398,6 +398,7 @@ fn an_unknown_name_is_answered_with_the_nearest() {
     let error = fetch("mnits", Path::new("unused"), &mut |_| ()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "there is no data set `mnits`, did you mean `mnist`?; known: mnist, cifar10, cifar100, cifar100_coarse, folder, camvid, cityscapes, coco, coco_labels, shards, synthetic"
+        "there is no data set `mnits`, did you mean `mnist`?; known: mnist, cifar10, cifar100, \
+         cifar100_coarse, folder, camvid, cityscapes, coco, coco_labels, shards, synthetic"
     );
 }

@@ -140,7 +140,8 @@ fn what_is_missing_or_damaged_is_listed_before_anything_is_read() {
     fs::create_dir(root.join("train/bee")).unwrap();
     assert_eq!(
         refused(root, Split::Train, &OpenOptions::default()),
-        "ROOT/train: classes without an image (1): bee; remove them, or name the classes to use with data.classes"
+        "ROOT/train: classes without an image (1): bee; remove them, or name the classes to use with \
+         data.classes"
     );
     fs::remove_dir(root.join("train/bee")).unwrap();
     let whole = fs::read(fixture("colour.jpg")).unwrap();

@@ -351,8 +351,8 @@ fn a_buffer_of_another_loader_or_with_other_memory_does_no_harm() {
     one.recycle(buffer);
     assert_eq!(
         one.next().unwrap_err().to_string(),
-        "batch 1 of epoch 0: a batch buffer was recycled with 0 bytes of images, expected 480, or other labels; \
-         hand back what was lent"
+        "batch 1 of epoch 0: a batch buffer was recycled with 0 bytes of images, expected 480, or other \
+         labels; hand back what was lent"
     );
 }
 
@@ -423,11 +423,13 @@ fn what_cannot_work_is_refused_with_the_key() {
         (LoaderConfig { slots: 0, ..config(1) }, "slots: is 0, but must be at least 1"),
         (
             config(11),
-            "batch_size: is 11, but `counting` has only 10 samples, so that no batch would be whole; set at most 10",
+            "batch_size: is 11, but `counting` has only 10 samples, so that no batch would be whole; set at \
+             most 10",
         ),
         (
             LoaderConfig { normalisation: Some(Normalisation::unit(1)), ..config(1) },
-            "normalisation: must have a mean and a deviation above 0 for each of the 3 channels of `counting`",
+            "normalisation: must have a mean and a deviation above 0 for each of the 3 channels of \
+             `counting`",
         ),
         (
             LoaderConfig { augment: Augment { shift: 4, ..Augment::default() }, ..config(1) },
@@ -460,8 +462,8 @@ fn what_cannot_work_is_refused_with_the_key() {
                 },
                 ..config(1)
             },
-            "augment: changes colours by brightness 0, contrast 0, saturation 0 and hue 0.6; set the first three from 0 to 16, hue from \
-             0 to 0.5",
+            "augment: changes colours by brightness 0, contrast 0, saturation 0 and hue 0.6; set the first \
+             three from 0 to 16, hue from 0 to 0.5",
         ),
         (
             LoaderConfig { mix: Mix { cutmix: -1.0, ..Mix::default() }, ..config(1) },
@@ -473,8 +475,8 @@ fn what_cannot_work_is_refused_with_the_key() {
                 augment: Augment { cutout: 2, ..Augment::default() },
                 ..config(1)
             },
-            "element: is u8, but augment.cutout gives parts of an image the mean, which no pixel is; leave cutout off, or set element to \
-             f32, bf16 or f16",
+            "element: is u8, but augment.cutout gives parts of an image the mean, which no pixel is; leave \
+             cutout off, or set element to f32, bf16 or f16",
         ),
         (
             LoaderConfig {
@@ -482,8 +484,8 @@ fn what_cannot_work_is_refused_with_the_key() {
                 augment: Augment { rotation: 5.0, ..Augment::default() },
                 ..config(1)
             },
-            "element: is u8, but augment.rotation gives parts of an image the mean, which no pixel is; leave rotation off, or set element \
-             to f32, bf16 or f16",
+            "element: is u8, but augment.rotation gives parts of an image the mean, which no pixel is; leave \
+             rotation off, or set element to f32, bf16 or f16",
         ),
         (
             LoaderConfig {
@@ -491,13 +493,13 @@ fn what_cannot_work_is_refused_with_the_key() {
                 augment: Augment { zoom: Some([0.9, 1.1]), ..Augment::default() },
                 ..config(1)
             },
-            "element: is u8, but augment.zoom gives parts of an image the mean, which no pixel is; leave zoom off, or set element to f32, \
-             bf16 or f16",
+            "element: is u8, but augment.zoom gives parts of an image the mean, which no pixel is; leave \
+             zoom off, or set element to f32, bf16 or f16",
         ),
         (
             LoaderConfig { element: Element::U8, mix: Mix { mixup: 0.2, ..Mix::default() }, ..config(1) },
-            "element: is u8, but mix blends or pastes normalised images, which is not done with pixels; leave mix off, or set element to \
-             f32, bf16 or f16",
+            "element: is u8, but mix blends or pastes normalised images, which is not done with pixels; \
+             leave mix off, or set element to f32, bf16 or f16",
         ),
         (
             LoaderConfig { last: LastBatch::Keep, ..config(usize::MAX / 2) },

@@ -341,8 +341,8 @@ fn bad_masks_are_errors_or_rows_without_a_sample() {
         assert_eq!(
             loader.next().unwrap_err().to_string(),
             format!(
-                "batch 0 of epoch 0: blocks/2.png: {problem}; replace it, or set data.on_bad_sample = \"skip\" \
-                 to train without it"
+                "batch 0 of epoch 0: blocks/2.png: {problem}; replace it, or set data.on_bad_sample = \
+                 \"skip\" to train without it"
             )
         );
         let mut loader = Loader::new(Arc::new(set()), LoaderConfig { skip_bad: true, ..config }).unwrap();

@@ -106,7 +106,8 @@ fn what_does_not_fit_together_is_told() {
     }
     assert_eq!(
         message(&idx(&[2], &[0, 1]), &idx(&[2], &[0, 1])),
-        "train-images-idx3-ubyte: has 1 dimensions, expected 3; check that images and labels are not exchanged"
+        "train-images-idx3-ubyte: has 1 dimensions, expected 3; check that images and labels are not \
+         exchanged"
     );
 }
 
@@ -116,7 +117,7 @@ fn a_missing_file_is_named() {
     let error = Mnist::open(directory.path(), Split::Validation, &any()).unwrap_err().to_string();
     assert_eq!(
         error.strip_prefix(&directory.path().display().to_string()).unwrap(),
-        ": neither `t10k-images-idx3-ubyte` nor `t10k-images-idx3-ubyte.gz` is there, and the validation split of `mnist` \
-         needs it; name the directory that holds the files, or fetch `mnist` into this one"
+        ": neither `t10k-images-idx3-ubyte` nor `t10k-images-idx3-ubyte.gz` is there, and the validation \
+         split of `mnist` needs it; name the directory that holds the files, or fetch `mnist` into this one"
     );
 }

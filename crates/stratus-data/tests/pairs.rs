@@ -111,8 +111,8 @@ fn lists_that_cannot_be_are_refused() {
     let refuse = || refused("camvid", root, Split::Train, &OpenOptions::default());
     assert_eq!(
         refuse(),
-        "ROOT: holds neither train.txt nor 701_StillsRaw_full/; the layout is lists of pairs, or 701_StillsRaw_full/ and \
-         LabeledApproved_full/"
+        "ROOT: holds neither train.txt nor 701_StillsRaw_full/; the layout is lists of pairs, or \
+         701_StillsRaw_full/ and LabeledApproved_full/"
     );
     lists(root);
     let with = |text: &str| {
@@ -167,10 +167,12 @@ fn damaged_pairs_are_listed() {
     let expected = [
         format!("  ROOT/train/size.png: {annotated}/size.png: is 4×3, but the image is 3×4"),
         format!(
-            "  ROOT/train/range.png: {annotated}/range.png: label 12 at row 1, column 2 is out of range; labels are 0 to 10, and 11 for void"
+            "  ROOT/train/range.png: {annotated}/range.png: label 12 at row 1, column 2 is out of range; \
+             labels are 0 to 10, and 11 for void"
         ),
         format!(
-            "  ROOT/train/colour.png: {annotated}/colour.png: colour [7, 7, 7] at row 0, column 0 is no class's"
+            "  ROOT/train/colour.png: {annotated}/colour.png: colour [7, 7, 7] at row 0, column 0 is no \
+             class's"
         ),
         "  ROOT/train/image.png: neither a JPEG nor a PNG file".to_owned(),
     ];
@@ -214,7 +216,8 @@ fn cityscapes_is_read_by_its_folders() {
 
     assert_eq!(
         refused("cityscapes", root, Split::Test, &OpenOptions::default()),
-        "`cityscapes` has no labels in its test split: the labels of its test images are not published; measure on the validation split"
+        "`cityscapes` has no labels in its test split: the labels of its test images are not published; \
+         measure on the validation split"
     );
     put("train", "ulm", 0, &[34; 8]);
     let message = refused("cityscapes", root, Split::Train, &OpenOptions::default());
@@ -225,7 +228,8 @@ fn cityscapes_is_read_by_its_folders() {
     fs::remove_dir_all(root.join("gtFine/train")).unwrap();
     assert_eq!(
         refused("cityscapes", root, Split::Train, &OpenOptions::default()),
-        "ROOT: holds no folder `gtFine/train`; the layout is leftImg8bit/train/<city>/ and gtFine/train/<city>/"
+        "ROOT: holds no folder `gtFine/train`; the layout is leftImg8bit/train/<city>/ and \
+         gtFine/train/<city>/"
     );
 }
 

@@ -249,7 +249,8 @@ fn what_is_there_is_kept_and_what_was_interrupted_begun_anew() {
     let before = content(&to);
     let message = pack("folder", &from, &to, &small()).unwrap_err().to_string();
     assert!(message.ends_with(
-        "there is an `index.json` of shards already; name another folder, or replace what is there with --overwrite"
+        "there is an `index.json` of shards already; name another folder, or replace what is there with \
+         --overwrite"
     ));
     assert_eq!(content(&to), before);
     pack("folder", &from, &to, &PackOptions { shard_bytes: 1 << 20, overwrite: true, ..small() }).unwrap();
@@ -296,8 +297,8 @@ fn shards_that_differ_from_their_index_are_found() {
     assert_eq!(
         refused(&to, Split::Train),
         format!(
-            "ROOT: shards that are not what they should be (1):\n  ROOT/train-000001.tar: has {} bytes, {} in the index\npack or copy \
-             them again",
+            "ROOT: shards that are not what they should be (1):\n  ROOT/train-000001.tar: has {} bytes, {} \
+             in the index\npack or copy them again",
             whole.len() / 2,
             whole.len()
         )
@@ -345,7 +346,8 @@ fn shards_of_others_are_read_through_once() {
     let message = refused(root, Split::Train);
     assert_eq!(
         message,
-        "`shards`: damaged samples in the train split (1):\n  ROOT/mine-train-0001.tar/deep/b: has no image: no .jpg, .jpeg or .png\n\
+        "`shards`: damaged samples in the train split (1):\n  ROOT/mine-train-0001.tar/deep/b: has no image: \
+         no .jpg, .jpeg or .png\n\
          replace or remove them, or set data.on_bad_sample = \"skip\" to train without them"
     );
     let set = open("shards", root, Split::Train, &skipping()).unwrap();

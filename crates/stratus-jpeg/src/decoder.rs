@@ -86,7 +86,10 @@ pub enum DecodeError {
         said: String,
     },
     /// More pixels than the limits allow.
-    #[error("the image is {height}×{width}: more than {side} pixels a side or {pixels} in all", side = limits.side, pixels = limits.pixels)]
+    #[error(
+        "the image is {height}×{width}: more than {side} pixels a side or {pixels} in all",
+        side = limits.side, pixels = limits.pixels
+    )]
     TooLarge {
         /// Rows.
         height: usize,

@@ -217,7 +217,8 @@ fn external(tensor: &proto::Tensor<'_>, wanted: usize, folder: Option<&Path>) ->
     let size = file.metadata().map_err(Problem::io("inspect the file of its weights"))?.len();
     if length != wanted as u64 || offset.checked_add(length).is_none_or(|end| end > size) {
         return Err(Problem::damaged(format!(
-            "the tensor `{name}` wants {wanted} bytes, {length} from byte {offset} of {} are named, which has {size}",
+            "the tensor `{name}` wants {wanted} bytes, {length} from byte {offset} of {} are named, which \
+             has {size}",
             printable(location)
         )));
     }

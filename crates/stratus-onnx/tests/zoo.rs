@@ -105,23 +105,28 @@ fn small(layers: &str) -> Graph {
 #[test]
 fn layers_that_no_network_has_come_back() {
     for layers in [
-        "|name = 'c'; op = 'conv2d'; out_channels = 4; kernel = [3, 2]; padding = [2, 0]; padding_after = [0, 3]; \
-         dilation = [1, 2]; groups = 2",
+        "|name = 'c'; op = 'conv2d'; out_channels = 4; kernel = [3, 2]; padding = [2, 0]; padding_after = \
+         [0, 3]; dilation = [1, 2]; groups = 2",
         "|name = 'p'; op = 'max_pool2d'; kernel = [2, 3]; stride = 3; padding = 1; ceil_mode = true",
         "|name = 'p'; op = 'max_pool2d'; kernel = 4; stride = 4; ceil_mode = true",
-        "|name = 'p'; op = 'avg_pool2d'; kernel = [3, 4]; stride = 2; padding = [1, 2]; count_include_pad = false",
+        "|name = 'p'; op = 'avg_pool2d'; kernel = [3, 4]; stride = 2; padding = [1, 2]; count_include_pad = \
+         false",
         "|name = 'p'; op = 'avg_pool2d'; kernel = [3, 4]; stride = 2; padding = [1, 2]",
         "|name = 'p'; op = 'adaptive_avg_pool2d'; output = [7, 4]",
         "|name = 'p'; op = 'adaptive_avg_pool2d'; output = [3, 9]",
-        "|name = 'p'; op = 'adaptive_avg_pool2d'; output = [9, 20]|name = 'q'; op = 'adaptive_avg_pool2d'; output = [7, 9]",
-        "|name = 'n'; op = 'batch_norm2d'; epsilon = 0.25; momentum = 0.01|name = 'r'; op = 'relu6'|name = 'd'; op = 'dropout'; p = 0.125",
-        "|name = 'n'; op = 'batch_norm2d'|name = 'g'; op = 'gelu'|name = 'c'; op = 'conv2d'; out_channels = 3; kernel = 1|name = 'h'; \
-         op = 'gelu'",
-        "|name = 'output'; op = 'relu'|name = 'f'; op = 'flatten'|name = 'l'; op = 'linear'; \
-         out_features = 3; bias = false|name = 'n'; op = 'batch_norm2d'|name = 'a'; op = 'add'; inputs = ['l', 'n']",
-        "|name = 's'; op = 'scale'; factor = 0.17|name = 'a'; op = 'add'; inputs = ['input', 's']|name = 'f'; op = 'flatten'|name = 'l'; \
-         op = 'linear'; out_features = 3|name = 't'; op = 'scale'; factor = -0.125",
-        "|name = 'l'; op = 'local_response_norm'; size = 3; k = 2|name = 'c'; op = 'concat'; inputs = ['l', 'input', 'l']",
+        "|name = 'p'; op = 'adaptive_avg_pool2d'; output = [9, 20]|name = 'q'; op = 'adaptive_avg_pool2d'; \
+         output = [7, 9]",
+        "|name = 'n'; op = 'batch_norm2d'; epsilon = 0.25; momentum = 0.01|name = 'r'; op = 'relu6'|name = \
+         'd'; op = 'dropout'; p = 0.125",
+        "|name = 'n'; op = 'batch_norm2d'|name = 'g'; op = 'gelu'|name = 'c'; op = 'conv2d'; out_channels = \
+         3; kernel = 1|name = 'h'; op = 'gelu'",
+        "|name = 'output'; op = 'relu'|name = 'f'; op = 'flatten'|name = 'l'; op = 'linear'; out_features = \
+         3; bias = false|name = 'n'; op = 'batch_norm2d'|name = 'a'; op = 'add'; inputs = ['l', 'n']",
+        "|name = 's'; op = 'scale'; factor = 0.17|name = 'a'; op = 'add'; inputs = ['input', 's']|name = \
+         'f'; op = 'flatten'|name = 'l'; op = 'linear'; out_features = 3|name = 't'; op = 'scale'; factor = \
+         -0.125",
+        "|name = 'l'; op = 'local_response_norm'; size = 3; k = 2|name = 'c'; op = 'concat'; inputs = ['l', \
+         'input', 'l']",
     ] {
         let graph = small(layers);
         let given = weights(&graph);
@@ -135,8 +140,8 @@ fn layers_that_no_network_has_come_back() {
 #[test]
 fn what_is_nothing_is_left_out() {
     for layers in [
-        "|name = 'p'; op = 'max_pool2d'; kernel = [7, 2]; stride = 9; ceil_mode = true|name = 'f'; op = 'flatten'|name = 'l'; \
-         op = 'linear'; out_features = 3",
+        "|name = 'p'; op = 'max_pool2d'; kernel = [7, 2]; stride = 9; ceil_mode = true|name = 'f'; op = \
+         'flatten'|name = 'l'; op = 'linear'; out_features = 3",
         "|name = 'f'; op = 'flatten'|name = 'g'; op = 'flatten'|name = 'l'; op = 'linear'; out_features = 3",
     ] {
         let graph = small(layers);
@@ -151,8 +156,8 @@ fn what_is_nothing_is_left_out() {
 #[test]
 fn what_cannot_be_written_is_said() {
     let graph = small(
-        "|name = 'a'; op = 'local_response_norm'; size = 4|name = 'b'; op = 'local_response_norm'; size = 2|name = 'c'; op = 'conv2d'; \
-         out_channels = 3; kernel = 1",
+        "|name = 'a'; op = 'local_response_norm'; size = 4|name = 'b'; op = 'local_response_norm'; size = \
+         2|name = 'c'; op = 'conv2d'; out_channels = 3; kernel = 1",
     );
     let given = weights(&graph);
     let problem =

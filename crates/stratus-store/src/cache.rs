@@ -288,7 +288,8 @@ fn digest(file: &mut File) -> io::Result<String> {
 
 fn wrong_checksum(file: String, found: &str, expected: &str) -> StoreError {
     let problem = format!(
-        "its SHA-256 is {found}, expected {expected}; it is another file than the one that was meant, or damaged"
+        "its SHA-256 is {found}, expected {expected}; it is another file than the one that was meant, or \
+         damaged"
     );
     StoreError::Wrong { file, problem }
 }

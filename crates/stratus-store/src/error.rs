@@ -21,7 +21,8 @@ pub enum StoreError {
     },
     /// A path that would leave the store, or that no file can have everywhere.
     #[error(
-        "{address}: `{path}` is not a file's path in it: {problem}; a path has plain names with `/` between them"
+        "{address}: `{path}` is not a file's path in it: {problem}; a path has plain names with `/` between \
+         them"
     )]
     Path {
         /// The store.
@@ -57,7 +58,8 @@ pub enum StoreError {
     },
     /// It failed again and again.
     #[error(
-        "{file}: {cause} (tried {tries} times in {:.0} s without progress); check the network and the server, then start again",
+        "{file}: {cause} (tried {tries} times in {:.0} s without progress); check the network and the \
+         server, then start again",
         .waited.as_secs_f64()
     )]
     GaveUp {
@@ -72,7 +74,8 @@ pub enum StoreError {
     },
     /// A file is larger than whoever reads it can use.
     #[error(
-        "{file}: it has {bytes} bytes, more than the {most} that are read of such a file; is it the right one?"
+        "{file}: it has {bytes} bytes, more than the {most} that are read of such a file; is it the right \
+         one?"
     )]
     TooLarge {
         /// The file's address.
@@ -84,7 +87,8 @@ pub enum StoreError {
     },
     /// Bytes were asked for that the file does not have.
     #[error(
-        "{file}: bytes {offset} to {end} were asked for, but it has {bytes}; it was cut short, fetch or write it again"
+        "{file}: bytes {offset} to {end} were asked for, but it has {bytes}; it was cut short, fetch or \
+         write it again"
     )]
     TooShort {
         /// The file's address.
@@ -126,7 +130,8 @@ pub enum StoreError {
     },
     /// A file alone is larger than the whole cache may be.
     #[error(
-        "{file}: it has {bytes} bytes, but the cache in {} may hold {most} in all; allow it more, or make smaller files",
+        "{file}: it has {bytes} bytes, but the cache in {} may hold {most} in all; allow it more, or make \
+         smaller files",
         .folder.display()
     )]
     CacheTooSmall {
@@ -141,8 +146,8 @@ pub enum StoreError {
     },
     /// Every file in the cache is in use, and there is no room for another.
     #[error(
-        "{file}: no room for its {bytes} bytes: the cache in {} may hold {most}, and {held} are in use; allow it more, or use \
-         fewer files at a time", .folder.display()
+        "{file}: no room for its {bytes} bytes: the cache in {} may hold {most}, and {held} are in use; \
+         allow it more, or use fewer files at a time", .folder.display()
     )]
     CacheInUse {
         /// The file's address.
@@ -171,7 +176,8 @@ impl StoreError {
         Self::Wrong {
             file,
             problem: format!(
-                "what was to be stored has {found} bytes, announced were {expected}; nothing was stored, was its source changed meanwhile?"
+                "what was to be stored has {found} bytes, announced were {expected}; nothing was stored, was \
+                 its source changed meanwhile?"
             ),
         }
     }

@@ -46,7 +46,8 @@ impl Http {
     fn refused(&self, path: &str, answer: Answer) -> Failure {
         let advice = match answer.status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                "the server wants credentials: give the address with its signature (?…), or use another server"
+                "the server wants credentials: give the address with its signature (?…), or use another \
+                 server"
             }
             _ => "check the address",
         };
@@ -79,7 +80,8 @@ impl Place for Http {
                 Some(bytes) => Ok(Some(about(&answer, bytes))),
                 None => Err(StoreError::Wrong {
                     file: self.file(path),
-                    problem: "the server does not say how large it is (neither Content-Length nor Content-Range); use another server"
+                    problem: "the server does not say how large it is (neither Content-Length nor \
+                              Content-Range); use another server"
                         .to_owned(),
                 }
                 .into()),

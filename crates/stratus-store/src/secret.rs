@@ -110,7 +110,8 @@ mod tests {
             [HIDDEN; 5].join(" ")
         );
         secrets.add_query("sv=2024&sig=abc%2Bdefgh%3D");
-        let page = "<Error>\n  hunter2 hunter2-and-more\n<a href=\"https://h/p?X-Amz-Signature=1234&x=y\">abc+defgh=</a>, why?</Error>";
+        let page = "<Error>\n  hunter2 hunter2-and-more\n<a \
+                    href=\"https://h/p?X-Amz-Signature=1234&x=y\">abc+defgh=</a>, why?</Error>";
         let shown = secrets.hide(page);
         assert_eq!(shown, "<Error> [hidden] [hidden] <a href=\"https://h/p?…\">[hidden]</a>, why?</Error>");
         assert_eq!(format!("{secrets:?}"), HIDDEN);

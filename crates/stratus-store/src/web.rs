@@ -212,7 +212,8 @@ fn answer(
             if range.and_then(range_start) != Some(first) {
                 let found = secrets.hide(range.unwrap_or("none"));
                 return Err(Trouble::Never(format!(
-                    "the server sent another part than the one asked for (bytes {first}-{last}, Content-Range: {found})"
+                    "the server sent another part than the one asked for (bytes {first}-{last}, \
+                     Content-Range: {found})"
                 )));
             }
         } else {

@@ -200,7 +200,8 @@ fn google_is_asked_for_objects_and_their_sizes() {
             _ if !is_known => Reply::Status(404, "no such object".to_owned()),
             true => Reply::Serve,
             false => {
-                let about = r#"{"size":"1000","etag":"x","updated":"2026-01-01T00:00:00Z","md5Hash":"","contentType":"image/x"}"#;
+                let about = r#"{"size":"1000","etag":"x","updated":"2026-01-01T00:00:00Z",
+                    "md5Hash":"","contentType":"image/x"}"#;
                 Reply::Page("Content-Type: application/json\r\n".to_owned(), about.to_owned())
             }
         }
@@ -231,7 +232,8 @@ fn keystone_gives_tokens_and_new_ones_when_they_expire() {
                 endpoint("public", "north", "v1/AUTH_p/"),
             ];
             let catalogue = format!(
-                r#"{{"token":{{"catalog":[{{"type":"compute","endpoints":[]}},{{"type":"object-store","endpoints":[{}]}}]}}}}"#,
+                r#"{{"token":{{"catalog":[{{"type":"compute","endpoints":[]}},
+                    {{"type":"object-store","endpoints":[{}]}}]}}}}"#,
                 endpoints.join(",")
             );
             return Reply::Page(format!("X-Subject-Token: token-{}\r\n", asked.earlier), catalogue);

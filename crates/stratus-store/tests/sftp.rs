@@ -47,8 +47,10 @@ fn configure(folder: &Path) {
     fs::write(folder.join("port"), port.to_string()).unwrap();
     let shown = folder.display();
     let server = format!(
-        "Port {port}\nListenAddress 127.0.0.1\nHostKey {shown}/host\nAuthorizedKeysFile {shown}/authorized\nStrictModes no\n\
-         UsePAM no\nPasswordAuthentication no\nPermitRootLogin prohibit-password\nPidFile none\nSubsystem sftp internal-sftp\n"
+        "Port {port}\nListenAddress 127.0.0.1\nHostKey {shown}/host\nAuthorizedKeysFile \
+         {shown}/authorized\nStrictModes no\n\
+         UsePAM no\nPasswordAuthentication no\nPermitRootLogin prohibit-password\nPidFile none\nSubsystem \
+         sftp internal-sftp\n"
     );
     fs::write(folder.join("sshd_config"), server).unwrap();
     let public = fs::read_to_string(folder.join("host.pub")).unwrap();
@@ -65,8 +67,9 @@ fn configure(folder: &Path) {
     ] {
         let program = folder.join(name);
         let script = format!(
-            "#!/bin/sh\nexec ssh -F /dev/null -o IdentityFile={shown}/{user} -o IdentitiesOnly=yes -o IdentityAgent=none \
-             -o UserKnownHostsFile={shown}/{known} -o GlobalKnownHostsFile=/dev/null \"$@\"\n"
+            "#!/bin/sh\nexec ssh -F /dev/null -o IdentityFile={shown}/{user} -o IdentitiesOnly=yes \
+             -o IdentityAgent=none -o UserKnownHostsFile={shown}/{known} \
+             -o GlobalKnownHostsFile=/dev/null \"$@\"\n"
         );
         fs::write(&program, script).unwrap();
         fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();

@@ -42,12 +42,14 @@ pub enum Problem {
     Global(String),
     /// The pickle uses an instruction, or an object, that a state dict does not need.
     #[error(
-        "{0}, which no state dict needs: refused; save the tensors alone, torch.save(model.state_dict(), path)"
+        "{0}, which no state dict needs: refused; save the tensors alone, torch.save(model.state_dict(), \
+         path)"
     )]
     Refused(String),
     /// Larger than any state dict.
     #[error(
-        "there are more than {limit} {what}: refused; save the tensors alone, torch.save(model.state_dict(), path)"
+        "there are more than {limit} {what}: refused; save the tensors alone, torch.save(model.state_dict(), \
+         path)"
     )]
     Limit {
         /// What there is too much of.

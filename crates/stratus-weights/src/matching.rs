@@ -130,8 +130,8 @@ mod tests {
             &file,
             &wanted,
             "1 of the network's 4 tensors load from the file\n\
-             2 differ in shape and keep their initial values: fc.weight ([1000, 512] in the file, [10, 512] in the \
-             network), fc.bias ([1000] in the file, [10] in the network)\n\
+             2 differ in shape and keep their initial values: fc.weight ([1000, 512] in the file, [10, 512] \
+             in the network), fc.bias ([1000] in the file, [10] in the network)\n\
              1 are not in the file and keep their initial values: bn1.weight\n\
              1 of the file are not in the network and are left out: aux.fc.weight",
         );

@@ -105,7 +105,8 @@ fn types_views_and_parameters_are_read() {
         let problem = |name: &str| file.read(file.get(name).unwrap()).unwrap_err().problem.to_string();
         assert_eq!(
             problem("scalar"),
-            "tensor scalar: it is of type int64, which is no weight; float64, float32, float16 and bfloat16 are read"
+            "tensor scalar: it is of type int64, which is no weight; float64, float32, float16 and bfloat16 \
+             are read"
         );
     }
 }
@@ -131,8 +132,8 @@ fn types_of_safetensors_are_read() {
 fn code_is_refused_by_name_and_not_run() {
     assert_eq!(
         message("malicious.pth"),
-        "the file would run `posix.system` when Python opens it, which no state dict needs: refused, nothing was run; \
-         save the tensors alone, torch.save(model.state_dict(), path)"
+        "the file would run `posix.system` when Python opens it, which no state dict needs: refused, nothing \
+         was run; save the tensors alone, torch.save(model.state_dict(), path)"
     );
     assert!(
         message("whole_model.pth").starts_with("the file would run `torch.nn.modules.container.Sequential`")

@@ -83,8 +83,9 @@ proptest! {
         let stored = sample(&pixels, [1, size[0], size[1]], orientation);
         let upright = stored.upright_size().map(|length| length as f64);
         let length = [0, 1].map(|axis| upright[axis] * (1.0 - part[axis] / 2.0));
+        let start = [0, 1].map(|axis| part[axis] * (upright[axis] - length[axis]));
         let view = View {
-            window: window([part[0] * (upright[0] - length[0]), part[1] * (upright[1] - length[1])], length).zoomed(zoom),
+            window: window(start, length).zoomed(zoom),
             turn: Some(Turn::new(degrees)),
         };
         let mut framer = Framer::default();

@@ -84,7 +84,8 @@ fn hues_go_round_the_circle() {
 proptest! {
     #[test]
     fn factors_of_one_change_nothing_and_greys_have_no_hue(pixel in any::<[u8; 3]>(), share in -0.5..0.5) {
-        let same = [Change::Brightness(1.0), Change::Contrast(1.0), Change::Saturation(1.0), Change::Hue(0.0)];
+        let same =
+            [Change::Brightness(1.0), Change::Contrast(1.0), Change::Saturation(1.0), Change::Hue(0.0)];
         prop_assert_eq!(applied(&pixel, [3, 1, 1], &same), pixel);
         let grey = [pixel[0]; 3];
         prop_assert_eq!(applied(&grey, [3, 1, 1], &[Change::Hue(share)]), grey);

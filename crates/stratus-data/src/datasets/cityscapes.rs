@@ -88,7 +88,8 @@ fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Box<dyn Data
             return Err(DataError::Damaged {
                 path: root.to_owned(),
                 problem: format!(
-                    "holds no folder `{needed}/{folder}`; the layout is {IMAGES}/{folder}/<city>/ and {LABELS}/{folder}/<city>/"
+                    "holds no folder `{needed}/{folder}`; the layout is {IMAGES}/{folder}/<city>/ and \
+                     {LABELS}/{folder}/<city>/"
                 ),
             });
         }

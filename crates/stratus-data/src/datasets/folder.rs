@@ -70,7 +70,8 @@ impl Folder {
                 store.classes(&folder)?.into_iter().find(|class| classes.binary_search(class).is_err());
             if let Some(class) = unknown {
                 let problem = format!(
-                    "class `{class}` is in `{folder}` and not in `{train}`; name the classes to use with data.classes"
+                    "class `{class}` is in `{folder}` and not in `{train}`; name the classes to use with \
+                     data.classes"
                 );
                 return Err(DataError::Damaged { path: root.to_owned(), problem });
             }

@@ -499,12 +499,14 @@ mod tests {
         let message = entry("minst").unwrap_err().to_string();
         assert_eq!(
             message,
-            "there is no data set `minst`, did you mean `mnist`?; known: mnist, cifar10, cifar100, cifar100_coarse, folder, camvid, cityscapes, coco, coco_labels, shards, synthetic"
+            "there is no data set `minst`, did you mean `mnist`?; known: mnist, cifar10, cifar100, \
+             cifar100_coarse, folder, camvid, cityscapes, coco, coco_labels, shards, synthetic"
         );
         let message = entry("zzz").unwrap_err().to_string();
         assert_eq!(
             message,
-            "there is no data set `zzz`; known: mnist, cifar10, cifar100, cifar100_coarse, folder, camvid, cityscapes, coco, coco_labels, shards, synthetic"
+            "there is no data set `zzz`; known: mnist, cifar10, cifar100, cifar100_coarse, folder, camvid, \
+             cityscapes, coco, coco_labels, shards, synthetic"
         );
         let message = "trian".parse::<Split>().unwrap_err().to_string();
         assert_eq!(

@@ -59,8 +59,8 @@ impl Shards {
             }
             (None, Home::Store(_)) => {
                 let problem = format!(
-                    "holds no `{INDEX_FILE}`, without which shards are read from folders alone; write it where they are, with `stratus data \
-                     shard --index-only`"
+                    "holds no `{INDEX_FILE}`, without which shards are read from folders alone; write it \
+                     where they are, with `stratus data shard --index-only`"
                 );
                 return Err(DataError::Damaged { path: root, problem });
             }

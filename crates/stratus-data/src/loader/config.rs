@@ -152,7 +152,10 @@ pub enum LoaderError {
         cause: DataError,
     },
     /// A worker panicked.
-    #[error("batch {} of epoch {}: a loader thread panicked: {message}; this is a defect of the program", .at.batch, .at.epoch)]
+    #[error(
+        "batch {} of epoch {}: a loader thread panicked: {message}; this is a defect of the program",
+        .at.batch, .at.epoch
+    )]
     Panicked {
         /// The batch it was filling.
         at: Position,
@@ -161,7 +164,8 @@ pub enum LoaderError {
     },
     /// The consumer holds every buffer, so none can be filled.
     #[error(
-        "all {slots} buffers of the loader are in use; recycle one before asking for the next, or set more slots"
+        "all {slots} buffers of the loader are in use; recycle one before asking for the next, or set more \
+         slots"
     )]
     Withheld {
         /// The number of buffers.
@@ -172,7 +176,8 @@ pub enum LoaderError {
     Stopped,
     /// There is not enough memory for the buffers.
     #[error(
-        "{slots} buffers of {batch_size} samples need {bytes} bytes of memory, which are not available; set fewer or smaller ones"
+        "{slots} buffers of {batch_size} samples need {bytes} bytes of memory, which are not available; set \
+         fewer or smaller ones"
     )]
     Memory {
         /// Bytes of all buffers.

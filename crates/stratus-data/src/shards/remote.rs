@@ -97,8 +97,8 @@ impl Remote {
         if needed > most_bytes {
             let together = together.min(sizes.len());
             let problem = format!(
-                "is {}, of which copies of {split} shards may take {quarters}/4; {together} that are read at a time and those on their way \
-                 need {} MiB: set at least {}, or lower data.shuffle_shards",
+                "is {}, of which copies of {split} shards may take {quarters}/4; {together} that are read at \
+                 a time and those on their way need {} MiB: set at least {}, or lower data.shuffle_shards",
                 cache_bytes >> 20,
                 needed.div_ceil(1 << 20),
                 (needed * 4).div_ceil(quarters << 20),

@@ -66,7 +66,8 @@ pub(crate) fn scan(folder: &Path, verify: bool) -> Result<Scanned, DataError> {
     let names = shard_names(folder)?;
     if names.is_empty() {
         let problem = format!(
-            "holds neither `{INDEX_FILE}` nor shards named train-*{EXTENSION}, val-*{EXTENSION} or test-*{EXTENSION}"
+            "holds neither `{INDEX_FILE}` nor shards named train-*{EXTENSION}, val-*{EXTENSION} or \
+             test-*{EXTENSION}"
         );
         return Err(damaged(problem));
     }
@@ -92,7 +93,8 @@ pub(crate) fn scan(folder: &Path, verify: bool) -> Result<Scanned, DataError> {
     let whole =
         || shards.iter().flat_map(|(_, (_, samples))| samples).filter(|sample| sample.problem.is_none());
     if whole().any(|sample| sample.mask.is_some() && sample.label.is_none()) {
-        let problem = "samples have masks, and without an index nothing says how many classes there are; pack the data set with `stratus data shard`";
+        let problem = "samples have masks, and without an index nothing says how many classes there are; \
+                       pack the data set with `stratus data shard`";
         return Err(damaged(problem.to_owned()));
     }
     let classes = whole().filter_map(|sample| sample.label).max().map_or(1, |label| label + 1);

@@ -31,7 +31,11 @@ impl<'a> Importer<'a> {
             "Identity" | "Cast" => self.value(node, 0)?.clone(),
             "Gather" | "Slice" | "Concat" | "Mul" => Value::Extents(self.shape_part(node)?),
             "Squeeze" | "Unsqueeze" | "Reshape" | "Transpose" => self.moved(node)?,
-            _ => return Err("all its inputs are fixed numbers, and it is not one of the operators that are computed with them".into()),
+            _ => {
+                return Err("all its inputs are fixed numbers, and it is not one of the operators that are \
+                             computed with them"
+                    .into());
+            }
         };
         Ok(Some(value))
     }

@@ -169,7 +169,8 @@ fn explicit(node: &Node<'_>) -> Taken<Sides> {
 
 fn unlike(before: [usize; 2], after: [usize; 2], kernel: [usize; 2]) -> super::Refusal {
     format!(
-        "padded by {before:?} before and {after:?} behind, its windows {kernel:?} are not those of a pooling that pads both sides alike"
+        "padded by {before:?} before and {after:?} behind, its windows {kernel:?} are not those of a pooling \
+         that pads both sides alike"
     )
     .into()
 }

@@ -17,12 +17,16 @@ use crate::secret::Secrets;
 use crate::web::Web;
 use crate::{Patience, StoreError};
 
-const S3_ADVICE: &str = "looked for credentials in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE and ~/.aws; for the place in \
-    AWS_REGION and AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL; AWS_NO_SIGN_REQUEST=YES reads public data without credentials";
-const AZURE_ADVICE: &str = "looked for credentials in AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY or \
-    AZURE_STORAGE_SAS_TOKEN, and those of azure-identity (AZURE_CLIENT_ID …); AZURE_NO_SIGN_REQUEST=YES reads public data without";
-const GOOGLE_ADVICE: &str = "looked for credentials in GOOGLE_APPLICATION_CREDENTIALS and those of `gcloud auth application-default login`; \
-    GS_NO_SIGN_REQUEST=YES reads public data without credentials";
+const S3_ADVICE: &str = "looked for credentials in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE \
+                         and ~/.aws; for the place in \
+    AWS_REGION and AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL; AWS_NO_SIGN_REQUEST=YES reads public data \
+    without credentials";
+const AZURE_ADVICE: &str = "looked for credentials in AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT \
+                            with AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, and those of azure-identity \
+                            (AZURE_CLIENT_ID …); AZURE_NO_SIGN_REQUEST=YES reads public data without";
+const GOOGLE_ADVICE: &str = "looked for credentials in GOOGLE_APPLICATION_CREDENTIALS and those of `gcloud \
+                             auth application-default login`; GS_NO_SIGN_REQUEST=YES reads public data \
+                             without credentials";
 
 /// Variables whose values must not be shown.
 const SECRETS: [&str; 18] = [

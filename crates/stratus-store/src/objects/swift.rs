@@ -19,9 +19,11 @@ pub(super) const PLACEHOLDER: &str = "http://storage.invalid";
 /// Where OpenDAL puts the parts of large objects, in the same container.
 pub(super) const SEGMENTS: &str = ".segments/";
 
-pub(super) const ADVICE: &str = "looked for credentials in OS_STORAGE_URL and OS_AUTH_TOKEN; ST_AUTH, ST_USER and ST_KEY; OS_AUTH_URL with \
-    OS_USERNAME, OS_PASSWORD, OS_PROJECT_NAME, OS_USER_DOMAIN_NAME, OS_PROJECT_DOMAIN_NAME and OS_REGION_NAME, or with \
-    OS_APPLICATION_CREDENTIAL_ID and OS_APPLICATION_CREDENTIAL_SECRET";
+pub(super) const ADVICE: &str = "looked for credentials in OS_STORAGE_URL and OS_AUTH_TOKEN; ST_AUTH, \
+                                 ST_USER and ST_KEY; OS_AUTH_URL with OS_USERNAME, OS_PASSWORD, \
+                                 OS_PROJECT_NAME, OS_USER_DOMAIN_NAME, OS_PROJECT_DOMAIN_NAME and \
+                                 OS_REGION_NAME, or with OS_APPLICATION_CREDENTIAL_ID and \
+                                 OS_APPLICATION_CREDENTIAL_SECRET";
 
 /// The most bytes of a catalogue of services.
 const MOST_CATALOGUE: u64 = 16 << 20;
@@ -120,21 +122,22 @@ fn question() -> Result<Value, String> {
         Some(id) => json!({ "id": id }),
         None => json!({ "name": value.unwrap_or_else(|| "Default".to_owned()) }),
     };
+    let set = |name: &str, missing: &'static str| variable(&[name]).ok_or(missing);
     let user_domain = named(variable(&["OS_USER_DOMAIN_NAME"]), variable(&["OS_USER_DOMAIN_ID"]));
     if let Some(secret) = variable(&["OS_APPLICATION_CREDENTIAL_SECRET"]) {
         let credential = match variable(&["OS_APPLICATION_CREDENTIAL_ID"]) {
             Some(id) => json!({ "id": id, "secret": secret }),
             None => json!({
-                "name": variable(&["OS_APPLICATION_CREDENTIAL_NAME"]).ok_or("OS_APPLICATION_CREDENTIAL_ID is missing")?,
+                "name": set("OS_APPLICATION_CREDENTIAL_NAME", "OS_APPLICATION_CREDENTIAL_ID is missing")?,
                 "secret": secret,
-                "user": { "name": variable(&["OS_USERNAME"]).ok_or("OS_USERNAME is missing")?, "domain": user_domain },
+                "user": { "name": set("OS_USERNAME", "OS_USERNAME is missing")?, "domain": user_domain },
             }),
         };
         let identity = json!({ "methods": ["application_credential"], "application_credential": credential });
         return Ok(json!({ "auth": { "identity": identity } }));
     }
-    let user = variable(&["OS_USERNAME"]).ok_or("OS_AUTH_URL is set, but OS_USERNAME is missing")?;
-    let password = variable(&["OS_PASSWORD"]).ok_or("OS_AUTH_URL is set, but OS_PASSWORD is missing")?;
+    let user = set("OS_USERNAME", "OS_AUTH_URL is set, but OS_USERNAME is missing")?;
+    let password = set("OS_PASSWORD", "OS_AUTH_URL is set, but OS_PASSWORD is missing")?;
     let project = match (
         variable(&["OS_PROJECT_ID", "OS_TENANT_ID"]),
         variable(&["OS_PROJECT_NAME", "OS_TENANT_NAME"]),

@@ -201,7 +201,8 @@ fn send(
         }
         Reply::Later(status, wish) => {
             head = format!(
-                "HTTP/1.1 {status} Later\r\nRetry-After: {wish}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                "HTTP/1.1 {status} Later\r\nRetry-After: {wish}\r\nContent-Length: 0\r\nConnection: \
+                 close\r\n\r\n"
             );
             part = b"";
         }
