@@ -91,7 +91,7 @@ pub(crate) fn backward_weights(
 ) -> Result<Vec<Candidate>, String> {
     let mut candidates = Vec::new();
     if around.compute == DataType::F32 {
-        let Some(unit) = Avx512F32::of(maker.cpu.level) else { return Ok(candidates) };
+        let Some(unit) = Avx512F32::detect(maker.cpu.level) else { return Ok(candidates) };
         let level = maker.cpu.level.name();
         let [panels, window] = ["panels", "window"].map(|family| format!("{family}:{level}"));
         candidates.extend(gradient(maker, around, weights, unit, &panels, PanelGradient::new)?);
@@ -104,7 +104,7 @@ pub(crate) fn backward_weights(
         let name = format!("{}:taps", unit.name());
         candidates.extend(gradient(maker, around, weights, unit, &name, TapGradient::new)?);
     }
-    if let Some(unit) = Avx512Bf16::of(maker.context) {
+    if let Some(unit) = Avx512Bf16::detect(maker.context) {
         let name = format!("window:{}", MatrixUnit::Avx512(unit).name());
         candidates.extend(gradient(maker, around, weights, unit, &name, WindowGradient::new)?);
     }

@@ -1,9 +1,20 @@
-//! Convolution of maps with few input channels, such as images: forward, and the gradient of the weights.
+//! Convolution of few input channels, such as of images: forward, and the gradients of weights and bias.
 //!
-//! General kernels reduce over input channels and find one or three of them in a register made for sixteen. These reduce over taps (a tap is a
-//! pixel of the window and an input channel). The rows of input under the window are kept as `f32` with each pixel eight times over, so that
-//! two neighbouring pixels fill a register; eight output channels of two pixels are then one multiply-add per tap, forward and backward.
-//! Reading an input pixel costs as much as computing with it, whatever its type: what is left to pay is the large map, read or written once.
+//! General kernels reduce over input channels and find 1 or 3 of them in a register of 16. These reduce over
+//! taps (a tap is a window position and an input channel), with two pixels by eight output channels a
+//! register:
+//!
+//! ```text
+//! ring[row][channel][column mod stride][pixel] = x, each pixel 8 times      registers: x₀×8 | x₁×8
+//! y[2 pixels, 8 out] += ring[at tap] · w[tap][8 out, twice]                 one multiply-add per tap
+//! dw[tap][8 out, twice] += ring[at tap] · dy[2 pixels, 8 out]               both halves are added at the end
+//! ```
+//!
+//! The ring holds the rows of input under the window, as `f32`, in L1; each input row is expanded once. A
+//! multiply-add reads 64 bytes of the ring and, forward, nothing else: weights serve up to 14 pairs of
+//! pixels, sums stay in registers. What is left to pay is the large output map, written (or read) once.
+//!
+//! Threads divide the rows of output of the batch; gradients are added up in the order of the threads.
 
 use super::direct_forward::forward_rows;
 use super::direct_gradient::gradient_rows;
@@ -13,21 +24,22 @@ use crate::native::threads::{MAX_THREADS, ThreadTeam, cut, split};
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
 
-/// Output channels that are computed at once, each for two pixels: each input pixel is repeated as often.
+/// Output channels of a register, each for two pixels; input pixels are repeated as often.
 pub(crate) const CHANNELS: usize = LANES / 2;
 
-/// Taps that share what they read.
-const LONGEST_RUN: usize = 2;
+/// Taps of a run, which share loads of the ring.
+const MAX_RUN: usize = 2;
 
-/// The most taps, of fewer channels than a register holds: the stem of residual networks, 7×7 over three channels, has 147.
-const MOST_TAPS: usize = 160;
+/// Taps, at most; residual networks begin with 7×7×3 = 147. Fewer channels than a register has lanes.
+const MAX_TAPS: usize = 160;
 
-/// Rows of output for which the ring holds input, and the bytes of a ring for which it holds more than for one. A row is written in other pieces than
-/// it is read in: reading waits until what was written has left the core's store buffer, which the rows written behind it take care of.
-const MOST_AHEAD: usize = 8;
+/// Output rows whose input the ring holds, and the bytes of a ring that holds more than one row's. Rows are
+/// written in other pieces than they are read in, and a load waits until such a store has left the store
+/// buffer: rows expanded ahead give it the time.
+const MAX_ROWS_AHEAD: usize = 8;
 const RING_BYTES: usize = 24 << 10;
 
-/// A convolution of maps that lie channels last.
+/// A convolution of maps `[N, H, W, C]`.
 #[derive(Clone, Debug)]
 pub struct DirectConv {
     in_channels: usize,
@@ -38,57 +50,58 @@ pub struct DirectConv {
     batch: usize,
     input: [usize; 2],
     output: [usize; 2],
-    /// Rows of input in the ring.
+    /// Rows of the ring.
     slots: usize,
-    /// Where each column of the window comes among [`Self::columns`].
+    /// Each kernel column's position in [`Self::columns`].
     positions: Vec<usize>,
-    /// Taps that share what they read: [`Self::tap_runs`].
+    /// Lengths of the runs of taps: [`Self::tap_runs`].
     pub(super) runs: Vec<usize>,
     /// [`Self::tap_offsets`].
     offsets: Vec<usize>,
-    /// The largest of them: some row of the window lies in the last slot, whichever the first one is in.
+    /// The largest offset: some row of the window is in the last slot, whichever slot the first one is in.
     pub(super) last_offset: usize,
-    /// [`Self::row_stretches`].
-    stretches: Vec<Stretch>,
+    /// [`Self::row_segments`].
+    segments: Vec<RingSegment>,
     level: Level,
     team: ThreadTeam,
 }
 
-/// Pixels of one channel and remainder that a row of input fills in.
+/// Pixels of one channel and residue that a row of input expands to.
 #[derive(Clone, Copy, Debug)]
-struct Stretch {
-    /// Element of the row that the first one is.
+struct RingSegment {
+    /// First element in the row of input.
     from: usize,
-    /// Where it goes in a row of the ring.
+    /// First float in the row of the ring.
     to: usize,
-    /// How many there are.
+    /// Pixels.
     count: usize,
 }
 
-/// The last few rows of padded input, each pixel [`CHANNELS`] times over, one stretch per channel and remainder of the column by the stride.
+/// The last few rows of padded input, each pixel [`CHANNELS`] times; a segment per channel and residue of the
+/// column modulo the stride.
 pub(crate) struct Ring<'a> {
     rows: &'a mut [f32],
     /// The image whose rows these are.
     image: Option<usize>,
-    /// The padded row that is filled in next.
+    /// The next padded row to expand.
     next: usize,
 }
 
 impl<'a> Ring<'a> {
-    /// A ring without rows.
+    /// An empty ring.
     pub(crate) fn new(rows: &'a mut [f32]) -> Self {
         rows.fill(0.0);
         Self { rows, image: None, next: 0 }
     }
 
-    /// Its rows, for [`DirectConv::bring`]'s offsets.
+    /// Its floats, for the offsets of [`DirectConv::fill_ring`].
     pub(crate) fn rows(&self) -> &[f32] {
         self.rows
     }
 }
 
 impl DirectConv {
-    /// The convolution of a batch of `input` sized maps; `None` where another kernel has to do it.
+    /// `None` where another kernel has to do it. `batch` images of `input` = `[H, W]`.
     #[must_use]
     pub fn new(
         conv: &Conv2d,
@@ -102,7 +115,7 @@ impl DirectConv {
         let suits = conv.groups == 1
             && conv.dilation == [1, 1]
             && conv.in_channels < LANES
-            && taps <= MOST_TAPS
+            && taps <= MAX_TAPS
             && conv.out_channels.is_multiple_of(CHANNELS);
         if !suits {
             return None;
@@ -121,12 +134,12 @@ impl DirectConv {
             runs: Vec::new(),
             offsets: Vec::new(),
             last_offset: 0,
-            stretches: Vec::new(),
+            segments: Vec::new(),
             level,
             team,
         };
         let rows = RING_BYTES / (direct.row_floats() * size_of::<f32>()).max(1);
-        let ahead = (rows.saturating_sub(conv.kernel[0]) / conv.stride[0]).min(MOST_AHEAD - 1);
+        let ahead = (rows.saturating_sub(conv.kernel[0]) / conv.stride[0]).min(MAX_ROWS_AHEAD - 1);
         direct.slots += ahead * conv.stride[0];
         for (position, column) in direct.columns().into_iter().enumerate() {
             direct.positions[column] = position;
@@ -134,7 +147,7 @@ impl DirectConv {
         direct.offsets = direct.tap_offsets();
         direct.runs = direct.tap_runs();
         direct.last_offset = direct.offsets.iter().copied().max().unwrap_or(0);
-        direct.stretches = direct.row_stretches();
+        direct.segments = direct.row_segments();
         Some(direct)
     }
 
@@ -142,7 +155,7 @@ impl DirectConv {
         self.out_channels
     }
 
-    /// Whether registers are as wide and as many as AVX-512's.
+    /// Whether there are 32 registers of 16 lanes.
     pub(crate) fn is_wide(&self) -> bool {
         self.level.isa() == Isa::Avx512
     }
@@ -155,18 +168,18 @@ impl DirectConv {
         self.out_channels / CHANNELS
     }
 
-    /// Registers of a row of output, the last one half filled where the row is odd.
+    /// Pairs of pixels of an output row, the last one half empty where the row is odd.
     pub(crate) fn pairs(&self) -> usize {
         self.output[1].div_ceil(2)
     }
 
-    /// Pixels of one stretch of a padded row.
-    fn stretch(&self) -> usize {
+    /// Pixels of a segment of a padded row.
+    fn segment_pixels(&self) -> usize {
         2 * self.pairs() + (self.kernel[1] - 1) / self.stride[1]
     }
 
     fn row_floats(&self) -> usize {
-        self.in_channels * self.stride[1] * self.stretch() * CHANNELS
+        self.in_channels * self.stride[1] * self.segment_pixels() * CHANNELS
     }
 
     pub(crate) fn ring_floats(&self) -> usize {
@@ -177,12 +190,12 @@ impl DirectConv {
         self.groups() * self.taps() * LANES
     }
 
-    /// Elements of a row of output.
+    /// Elements of an output row.
     pub(crate) fn row_elements(&self) -> usize {
         self.output[1] * self.out_channels
     }
 
-    /// Floats of one thread's scratch for the gradient: the ring, a row of the output's gradient, sums.
+    /// Floats of a thread's scratch for gradients: ring, a row of `dy`, sums.
     pub(crate) fn gradient_floats(&self) -> usize {
         let row = self.groups() * self.pairs() * LANES;
         self.ring_floats() + row + self.packed_floats() + self.groups() * LANES
@@ -201,12 +214,13 @@ impl DirectConv {
         self.team.threads() * self.gradient_floats() * size_of::<f32>()
     }
 
-    /// The output rows of one thread, counted over all images.
+    /// A thread's output rows, counted over all images.
     fn thread_rows(&self, thread: usize) -> Range<usize> {
         split(self.batch * self.output[0], self.team.threads(), thread)
     }
 
-    /// `y` from `x`, weights `[O, I, H, W]` and, where there is one, a bias; rectified where `relu` (NaN passes).
+    /// `y = x * weights + bias`, rectified where `relu` (NaN passes). Weights are `[O, I, H, W]`; `bias` may
+    /// be empty.
     pub fn forward<E: LaneElement>(
         &self,
         x: &[E],
@@ -235,7 +249,7 @@ impl DirectConv {
         });
     }
 
-    /// The gradients of the weights, `[O, I, H, W]`, and of the bias where there is one, from `x` and `dy`.
+    /// The gradients of weights `[O, I, H, W]` and bias from `x` and `dy`; `bias` may be empty.
     pub fn gradients<E: LaneElement>(
         &self,
         x: &[E],
@@ -267,14 +281,14 @@ impl DirectConv {
         }
     }
 
-    /// Where a weight lies among the packed ones; taps are counted as the weights lie.
+    /// Position of a weight among the packed ones. `tap` counts as the weights are laid out.
     pub(crate) fn packed_at(&self, channel: usize, tap: usize) -> usize {
         let column = tap % self.kernel[1];
         let tap = tap - column + self.positions[column];
         (channel / CHANNELS * self.taps() + tap) * LANES + channel % CHANNELS
     }
 
-    /// Weights as registers: per group of channels and tap, twice over.
+    /// Packs weights: `[groups of 8 output channels][tap][8, twice]`.
     pub(crate) fn pack<E: Element>(&self, weights: &[E], packed: &mut [f32]) {
         for (channel, weights) in weights.chunks_exact(self.taps()).enumerate() {
             for (tap, weight) in weights.iter().enumerate() {
@@ -285,7 +299,7 @@ impl DirectConv {
         }
     }
 
-    /// Where the pixels of each tap, in their order, begin in the ring, for every slot that the window's first row may lie in.
+    /// Offset of each tap's pixels in the ring, for every slot that the window's first row may be in.
     fn tap_offsets(&self) -> Vec<usize> {
         let [height, width] = self.kernel;
         let columns = self.columns();
@@ -295,8 +309,8 @@ impl DirectConv {
                 for row in 0..height {
                     let slot = (first + row) % self.slots * self.row_floats();
                     for column in &columns[..width] {
-                        let stretch = channel * self.stride[1] + column % self.stride[1];
-                        let pixel = stretch * self.stretch() + column / self.stride[1];
+                        let segment = channel * self.stride[1] + column % self.stride[1];
+                        let pixel = segment * self.segment_pixels() + column / self.stride[1];
                         offsets.push(slot + pixel * CHANNELS);
                     }
                 }
@@ -305,7 +319,8 @@ impl DirectConv {
         offsets
     }
 
-    /// The columns of the window in the order of taps: those next to each other, as far as there are any, that see the same registers, two pixels on.
+    /// Kernel columns in the order of taps: those two pixels apart within a residue, which read the same
+    /// registers one further on, are neighbours.
     fn columns(&self) -> Vec<usize> {
         let mut columns: Vec<usize> = (0..self.kernel[1]).collect();
         columns.sort_by_key(|column| {
@@ -315,7 +330,8 @@ impl DirectConv {
         columns
     }
 
-    /// How many taps in a row see the same registers, one further on; at most [`LONGEST_RUN`] of them make a run.
+    /// Lengths of runs of taps of which each reads what the one before it reads, a register further on; at
+    /// most [`MAX_RUN`].
     fn tap_runs(&self) -> Vec<usize> {
         let mut runs: Vec<usize> = Vec::new();
         let rows = self.offsets[..self.taps()].chunks_exact(self.kernel[1]);
@@ -323,7 +339,7 @@ impl DirectConv {
             for (column, offset) in row.iter().enumerate() {
                 let follows = column > 0 && row[column - 1] + LANES == *offset;
                 match runs.last_mut() {
-                    Some(run) if follows && *run < LONGEST_RUN => *run += 1,
+                    Some(run) if follows && *run < MAX_RUN => *run += 1,
                     _ => runs.push(1),
                 }
             }
@@ -331,30 +347,30 @@ impl DirectConv {
         runs
     }
 
-    /// Where the pixels of a row of input lie in a row of the ring.
-    fn row_stretches(&self) -> Vec<Stretch> {
+    /// The segments of a row of the ring.
+    fn row_segments(&self) -> Vec<RingSegment> {
         let ([_, stride], [_, padding]) = (self.stride, self.padding);
         let each =
             (0..self.in_channels).flat_map(|channel| (0..stride).map(move |remainder| (channel, remainder)));
         each.enumerate()
             .map(|(number, (channel, remainder))| {
-                let before = padding.saturating_sub(remainder).div_ceil(stride).min(self.stretch());
+                let before = padding.saturating_sub(remainder).div_ceil(stride).min(self.segment_pixels());
                 let end = (padding + self.input[1]).saturating_sub(remainder).div_ceil(stride);
-                let count = end.clamp(before, self.stretch()) - before;
+                let count = end.clamp(before, self.segment_pixels()) - before;
                 let column = (before * stride + remainder).saturating_sub(padding);
-                let to = (number * self.stretch() + before) * CHANNELS;
-                Stretch { from: column * self.in_channels + channel, to, count }
+                let to = (number * self.segment_pixels() + before) * CHANNELS;
+                RingSegment { from: column * self.in_channels + channel, to, count }
             })
             .collect()
     }
 
-    /// Brings the rows of `x` under the window of output row `row`, counted over all images, into the ring, whose earlier rows are kept where the
-    /// window moves down an image. What no row of input covers in it stays zero. Returns where each tap's pixels begin in the ring.
+    /// Expands the rows of `x` under the window of output row `row`, counted over all images, into the ring;
+    /// rows that are in it already stay. Padding is zero. Returns each tap's offset in the ring.
     ///
     /// # Safety
     /// Of [`Lanes`].
     #[inline(always)]
-    pub(crate) unsafe fn bring<V: Lanes, E: LaneElement>(
+    pub(crate) unsafe fn fill_ring<V: Lanes, E: LaneElement>(
         &self,
         x: &[E],
         row: usize,
@@ -379,14 +395,14 @@ impl DirectConv {
                     continue;
                 };
                 let source = &image[source * elements..(source + 1) * elements];
-                for stretch in self.stretches.iter().filter(|stretch| stretch.count > 0) {
+                for segment in self.segments.iter().filter(|segment| segment.count > 0) {
                     let to: &mut [[f32; CHANNELS]] =
-                        row[stretch.to..stretch.to + stretch.count * CHANNELS].as_chunks_mut().0;
+                        row[segment.to..segment.to + segment.count * CHANNELS].as_chunks_mut().0;
                     // SAFETY: the caller's, here and below.
-                    if step == 1 && stretch.count >= LANES {
-                        unsafe { repeat::<V, E>(&source[stretch.from..][..stretch.count], to) };
+                    if step == 1 && segment.count >= LANES {
+                        unsafe { repeat::<V, E>(&source[segment.from..][..segment.count], to) };
                     } else {
-                        for (copies, pixel) in to.iter_mut().zip(source[stretch.from..].iter().step_by(step))
+                        for (copies, pixel) in to.iter_mut().zip(source[segment.from..].iter().step_by(step))
                         {
                             unsafe { V::splat(pixel.load()).store_half(copies) };
                         }
@@ -400,7 +416,8 @@ impl DirectConv {
     }
 }
 
-/// Writes pixels that lie next to each other, [`LANES`] or more of them, eight times each. The last ones are written with those before them.
+/// Writes each of [`LANES`] or more consecutive pixels eight times. The last [`LANES`] may overlap those
+/// before them.
 ///
 /// # Safety
 /// Of [`Lanes`].

@@ -1,4 +1,4 @@
-//! The rows of a direct convolution's output.
+//! The forward pass of a direct convolution, row by row.
 
 use super::direct::{CHANNELS, DirectConv, Ring};
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
@@ -6,7 +6,14 @@ use std::ops::Range;
 
 with_lanes! {
     pub(crate) fn forward_rows / forward_rows_body(
-        conv: &DirectConv, rows: Range<usize>, x: &[E], packed: &[f32], biases: &[f32], relu: bool, y: &mut [E], ring: &mut [f32],
+        conv: &DirectConv,
+        rows: Range<usize>,
+        x: &[E],
+        packed: &[f32],
+        biases: &[f32],
+        relu: bool,
+        y: &mut [E],
+        ring: &mut [f32],
     )
 }
 
@@ -27,20 +34,20 @@ unsafe fn forward_rows_body<V: Lanes, E: LaneElement>(
     let mut ring = Ring::new(ring);
     for (row, y) in rows.zip(y.chunks_exact_mut(conv.row_elements())) {
         // SAFETY: the caller's.
-        let offsets = unsafe { conv.bring::<V, E>(x, row, &mut ring) };
+        let offsets = unsafe { conv.fill_ring::<V, E>(x, row, &mut ring) };
         for group in 0..conv.groups() {
-            let place = (conv.out_channels(), group * CHANNELS);
-            let inner = Inner::new(conv, ring.rows(), offsets, [packed, biases], relu, group, place);
+            let pixel_layout = (conv.out_channels(), group * CHANNELS);
+            let kernel =
+                RowKernel::new(conv, ring.rows(), offsets, [packed, biases], relu, group, pixel_layout);
             // SAFETY: the caller's.
-            unsafe { inner.row::<V, E>(y) };
+            unsafe { kernel.run::<V, E>(y) };
         }
     }
 }
 
-/// Adds what a tap gives to the sums of `PAIRS` pairs.
+/// Adds a tap to the sums of `PAIRS` pairs of pixels.
 ///
-/// # Safety
-/// Of [`Lanes`]; as many registers lie at `from`.
+/// # Safety Of [`Lanes`]; `PAIRS` registers are readable at `from`.
 #[inline(always)]
 unsafe fn add_one<V: Lanes, const PAIRS: usize>(
     from: *const f32,
@@ -55,10 +62,10 @@ unsafe fn add_one<V: Lanes, const PAIRS: usize>(
     }
 }
 
-/// The same of two taps, the second of which sees what the first one sees a register further on: each is read once.
+/// Adds two taps, the second of which reads what the first one does a register further on: each register is
+/// loaded once.
 ///
-/// # Safety
-/// Of [`Lanes`]; one register more lies at `from`.
+/// # Safety Of [`Lanes`]; `PAIRS + 1` registers are readable at `from`.
 #[inline(always)]
 unsafe fn add_two<V: Lanes, const PAIRS: usize>(
     from: *const f32,
@@ -75,12 +82,12 @@ unsafe fn add_two<V: Lanes, const PAIRS: usize>(
     }
 }
 
-/// Eight output channels of one row.
-pub(crate) struct Inner<'a> {
+/// An output row of eight channels.
+pub(crate) struct RowKernel<'a> {
     ring: &'a [f32],
     offsets: &'a [usize],
     runs: &'a [usize],
-    /// None is larger.
+    /// The largest of the offsets.
     last_offset: usize,
     weights: &'a [[f32; LANES]],
     bias: &'a [f32; LANES],
@@ -91,8 +98,9 @@ pub(crate) struct Inner<'a> {
     pairs: usize,
 }
 
-impl<'a> Inner<'a> {
-    /// Those of `group`, by packed weights and biases, to be stored from channel `place.1` on of pixels of `place.0` channels.
+impl<'a> RowKernel<'a> {
+    /// Of group `group`; `(channels, first_channel)` are the channels of a pixel of `y`, and the first of the
+    /// eight among them.
     pub(crate) fn new(
         conv: &'a DirectConv,
         ring: &'a [f32],
@@ -102,13 +110,13 @@ impl<'a> Inner<'a> {
         group: usize,
         (channels, first_channel): (usize, usize),
     ) -> Self {
-        let of_group = conv.taps() * LANES;
+        let group_floats = conv.taps() * LANES;
         Self {
             ring,
             offsets,
             runs: &conv.runs,
             last_offset: conv.last_offset,
-            weights: packed[group * of_group..(group + 1) * of_group].as_chunks().0,
+            weights: packed[group * group_floats..(group + 1) * group_floats].as_chunks().0,
             bias: &biases.as_chunks().0[group],
             relu,
             channels,
@@ -123,12 +131,12 @@ impl<'a> Inner<'a> {
     /// # Safety
     /// Of [`Lanes`].
     #[inline(always)]
-    pub(crate) unsafe fn row<V: Lanes, E: LaneElement>(&self, y: &mut [E]) {
+    pub(crate) unsafe fn run<V: Lanes, E: LaneElement>(&self, y: &mut [E]) {
         let mut pair = 0;
         while pair < self.pairs {
             let left = self.pairs - pair;
-            // Eight multiply-adds in flight keep both units of a core busy, more save reading weights; AVX2 has registers for four pairs.
-            // SAFETY: the caller's.
+            // Eight independent sums keep both FMA units busy; more of them save loads of weights. AVX2 has
+            // registers for four pairs.
             pair += unsafe {
                 if self.wide && left >= 14 {
                     self.forward::<V, E, 14>(pair, y)
@@ -145,7 +153,7 @@ impl<'a> Inner<'a> {
         }
     }
 
-    /// Computes `PAIRS` pairs of pixels from `pair` on, and returns how many that were.
+    /// Computes `PAIRS` pairs of pixels from `pair` on, and returns `PAIRS`.
     ///
     /// # Safety
     /// Of [`Lanes`].
@@ -161,7 +169,8 @@ impl<'a> Inner<'a> {
         assert!(self.last_offset + PAIRS * LANES <= ring.len(), "a window beyond the rows that it lies on");
         let (mut offsets, mut weights) = (self.offsets, self.weights);
         for &run in self.runs {
-            // SAFETY: a run ends with a tap, of which the assertion says that as many floats follow it.
+            // SAFETY: the assertion covers `PAIRS` registers at the largest offset, and so at the last tap of
+            // every run.
             unsafe {
                 let from = ring.as_ptr().add(offsets[0]);
                 if run == 2 { add_two(from, weights, &mut sums) } else { add_one(from, weights, &mut sums) }
@@ -182,17 +191,17 @@ impl<'a> Inner<'a> {
                 unsafe { E::store_lanes(sums, y) };
             }
         } else {
-            unsafe { self.store_apart(&sums, at, y) };
+            unsafe { self.store_strided(&sums, at, y) };
         }
         PAIRS
     }
 
-    /// Stores pixels between whose eight channels lie others, or the last of which is none.
+    /// Stores pixels of more than eight channels, or of which the last one does not exist.
     ///
     /// # Safety
     /// Of [`Lanes`].
     #[inline(always)]
-    unsafe fn store_apart<V: Lanes, E: LaneElement>(&self, sums: &[V], at: usize, y: &mut [E]) {
+    unsafe fn store_strided<V: Lanes, E: LaneElement>(&self, sums: &[V], at: usize, y: &mut [E]) {
         for (number, sums) in sums.iter().enumerate() {
             let mut stored = [E::store(0.0); LANES];
             // SAFETY: the caller's.

@@ -1,11 +1,17 @@
-//! What the rows of an output's gradient give to the weights of a direct convolution.
+//! The gradients of a direct convolution's weights and bias, row by row.
 
 use super::direct::{CHANNELS, DirectConv, Ring};
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use std::ops::Range;
 
 with_lanes! {
-    pub(crate) fn gradient_rows / gradient_rows_body(conv: &DirectConv, rows: Range<usize>, x: &[E], dy: &[E], scratch: &mut [f32])
+    pub(crate) fn gradient_rows / gradient_rows_body(
+        conv: &DirectConv,
+        rows: Range<usize>,
+        x: &[E],
+        dy: &[E],
+        scratch: &mut [f32],
+    )
 }
 
 /// # Safety
@@ -22,17 +28,17 @@ unsafe fn gradient_rows_body<V: Lanes, E: LaneElement>(
     unsafe { add_rows::<V, E>(conv, rows, x, &Dense { conv, dy }, scratch) };
 }
 
-/// The output's gradient, a row at a time.
+/// `dy`, a row at a time.
 pub(crate) trait GradientRows {
-    /// Writes row `row`, counted over all images, as pairs of pixels of eight channels and returns their sum. Behind the last pixel of an odd row
-    /// comes a zero.
+    /// Writes row `row`, counted over all images, as pairs of pixels by eight channels, and returns their
+    /// sum. An odd row is followed by a pixel of zeros.
     ///
-    /// # Safety
-    /// Of [`Lanes`].
+    /// # Safety Of [`Lanes`].
     unsafe fn row<V: Lanes>(&self, row: usize, group: usize, to: &mut [[f32; LANES]]) -> V;
 }
 
-/// Adds up what rows of the output's gradient give to every tap, and the rows themselves: at the end of scratch, packed, then per group.
+/// Sums of `x · dy` of every tap, and of `dy`, over some rows: at the end of scratch, packed, then per group
+/// of channels.
 ///
 /// # Safety
 /// Of [`Lanes`].
@@ -57,7 +63,7 @@ pub(crate) unsafe fn add_rows<V: Lanes, E: LaneElement>(
     let mut ring = Ring::new(ring);
     for row in rows {
         // SAFETY: the caller's.
-        let offsets = unsafe { conv.bring::<V, E>(x, row, &mut ring) };
+        let offsets = unsafe { conv.fill_ring::<V, E>(x, row, &mut ring) };
         for (group, gradients) in gradients.chunks_exact_mut(pairs).enumerate() {
             // SAFETY: the caller's, here and below.
             let total = unsafe { gradient.row::<V>(row, group, gradients) };
@@ -82,7 +88,7 @@ pub(crate) unsafe fn add_rows<V: Lanes, E: LaneElement>(
     }
 }
 
-/// A map, channels last.
+/// A map `[N, H, W, C]`.
 struct Dense<'a, E> {
     conv: &'a DirectConv,
     dy: &'a [E],
@@ -95,9 +101,9 @@ impl<E: LaneElement> GradientRows for Dense<'_, E> {
         let dy = &self.dy[row * conv.row_elements()..(row + 1) * conv.row_elements()];
         // SAFETY: the caller's, here and below.
         let mut total = unsafe { V::splat(0.0) };
-        // Pairs whose channels lie together; the others are put together first.
-        let together = if conv.out_channels() == CHANNELS { dy.len() / LANES } else { 0 };
-        let (whole, apart) = to.split_at_mut(together);
+        // Pairs whose channels are contiguous; those of the others are gathered first.
+        let contiguous = if conv.out_channels() == CHANNELS { dy.len() / LANES } else { 0 };
+        let (whole, strided) = to.split_at_mut(contiguous);
         for (to, from) in whole.iter_mut().zip(dy.as_chunks().0) {
             unsafe {
                 let values = E::load_lanes::<V>(from);
@@ -105,8 +111,8 @@ impl<E: LaneElement> GradientRows for Dense<'_, E> {
                 total = total.add(values);
             }
         }
-        for (number, to) in apart.iter_mut().enumerate() {
-            let at = 2 * (together + number) * conv.out_channels() + group * CHANNELS;
+        for (number, to) in strided.iter_mut().enumerate() {
+            let at = 2 * (contiguous + number) * conv.out_channels() + group * CHANNELS;
             let mut gathered = [E::store(0.0); LANES];
             for (pixel, gathered) in gathered.chunks_exact_mut(CHANNELS).enumerate() {
                 let at = at + pixel * conv.out_channels();
@@ -124,7 +130,7 @@ impl<E: LaneElement> GradientRows for Dense<'_, E> {
     }
 }
 
-/// Adds what a row of the output's gradient gives to the sums of the first `TAPS` taps; returns how many those are.
+/// Adds a row of `dy` to the sums of the first `TAPS` taps, and returns `TAPS`.
 ///
 /// # Safety
 /// Of [`Lanes`].

@@ -1,8 +1,8 @@
-//! What the case tables do not reach: every level of instructions, and what lies in scratch.
+//! What the case tables do not reach: every level of instructions, uninitialised scratch.
 
 use super::*;
 
-/// Numbers whose products and sums are exact, so that the order of a sum does not matter.
+/// Small integers, whose products and sums are exact: the order of a sum does not matter.
 pub fn numbers(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {
@@ -58,7 +58,7 @@ fn check(conv: &Conv2d, batch: usize, input: [usize; 2]) {
         let Some(direct) = DirectConv::new(conv, batch, input, level, ThreadTeam::single()) else {
             panic!("{conv:?} is refused")
         };
-        // What lies in scratch means nothing.
+        // Scratch begins as NaN: nothing may depend on what it held.
         let mut scratch = vec![f32::NAN; direct.forward_scratch_bytes() / 4];
         let mut got = vec![f32::NAN; outputs];
         direct.forward(&x, &weights, &bias, false, &mut got, &mut scratch);

@@ -1,7 +1,13 @@
-//! Convolutions.
+//! Convolutions that the library has no fast kernel for. Maps are `[N, H, W, C]`.
 //!
-//! Few channels: [`direct`], and for the gradients of their weights [`window_gradient`]. Many channels of bf16 maps: [`panels`] and [`panel_gradient`] on [`tiles`], few of them [`tap_gradient`]. Dense 3×3
-//! kernels: [`winograd`].
+//! | module | pass | for |
+//! |---|---|---|
+//! | [`direct`] | all | few input channels: images |
+//! | [`window_gradient`] | weight gradient | few input channels |
+//! | [`panels`] | forward, data gradient | many channels of bf16, on AMX |
+//! | [`panel_gradient`] | weight gradient | many channels, on AMX or AVX-512 |
+//! | [`tap_gradient`] | weight gradient | 8 or 16 channels of bf16, on AMX |
+//! | [`winograd`] | all | dense 3×3 and 5×5 |
 
 pub mod direct;
 pub mod direct_forward;

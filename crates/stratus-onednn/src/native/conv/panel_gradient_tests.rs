@@ -1,4 +1,5 @@
-//! What the case tables do not reach: chunks and groups of threads of every kind, other layouts of the gradient, and what lies in scratch.
+//! What the case tables do not reach: chunks and groups of threads of every kind, other layouts of the
+//! gradient, uninitialised scratch.
 
 use super::*;
 use crate::library;
@@ -8,7 +9,7 @@ use crate::native::simd::{Bf16, Element, Level};
 use crate::native::threads::ThreadTeam;
 use stratus_graph::ops::Conv2d;
 
-/// All that multiplies tiles here; without any these tests check nothing, and say so.
+/// All bf16 units of this processor; without any, these tests check nothing and say so.
 pub fn units() -> Vec<MatrixUnit> {
     let units: Vec<MatrixUnit> = library::find().iter().flat_map(MatrixUnit::all).collect();
     if units.is_empty() {
@@ -17,29 +18,29 @@ pub fn units() -> Vec<MatrixUnit> {
     units
 }
 
-/// What multiplies `f32` here.
+/// The `f32` unit of this processor.
 fn floats() -> Option<Avx512F32> {
-    let found = Avx512F32::of(Level::detect([true, true]));
+    let found = Avx512F32::detect(Level::detect([true, true]));
     if found.is_none() {
         eprintln!("SKIPPED: no AVX-512");
     }
     found
 }
 
-/// Two maps of whole numbers, and the gradient of the weights that they make, as it lies.
+/// Two maps of small integers, and the weight gradient that they make, in a layout.
 pub fn maps_and_gradient(
     conv: &Conv2d,
     batch: usize,
     input: [usize; 2],
-    takes: &Layout,
+    layout: &Layout,
 ) -> ([Vec<f32>; 2], Vec<f32>) {
     let [height, width] = conv.output_size(input).unwrap();
     let x = numbers(batch * input[0] * input[1] * conv.in_channels, 1);
     let dy = numbers(batch * height * width * conv.out_channels, 2);
     let mut plain = vec![0.0; conv.weight_shape().iter().product()];
     each_product(conv, batch, input, |from, weight, to| plain[weight] += x[from] * dy[to]);
-    let mut gradient = vec![0.0; takes.elements()];
-    takes.for_each(&takes.shape, |at, from| gradient[at] = plain[from]);
+    let mut gradient = vec![0.0; layout.elements()];
+    layout.for_each(&layout.shape, |at, from| gradient[at] = plain[from]);
     ([x, dy], gradient)
 }
 
@@ -49,23 +50,23 @@ pub fn rounded<E: Element>(maps: &[Vec<f32>; 2]) -> [Vec<E>; 2] {
 }
 
 /// Checks every unit there is.
-fn check_all(conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layout) {
-    units().into_iter().for_each(|unit| check(unit, conv, batch, input, takes));
-    floats().into_iter().for_each(|unit| check(unit, conv, batch, input, takes));
+fn check_all(conv: &Conv2d, batch: usize, input: [usize; 2], layout: &Layout) {
+    units().into_iter().for_each(|unit| check(unit, conv, batch, input, layout));
+    floats().into_iter().for_each(|unit| check(unit, conv, batch, input, layout));
 }
 
-fn check<U: PanelArithmetic>(unit: U, conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layout) {
-    let (maps, expected) = maps_and_gradient(conv, batch, input, takes);
+fn check<U: PanelArithmetic>(unit: U, conv: &Conv2d, batch: usize, input: [usize; 2], layout: &Layout) {
+    let (maps, expected) = maps_and_gradient(conv, batch, input, layout);
     let filters = conv.out_channels;
     let bias: Vec<f32> = (0..filters).map(|o| maps[1].iter().skip(o).step_by(filters).sum()).collect();
     let [x, dy] = rounded(&maps);
     for threads in 1..=4 {
         let cpu = CpuContext { team: ThreadTeam::in_turn(threads), level: Level::detect([true, true]) };
         let gradient =
-            PanelGradient::new(ConvProblem { conv, batch, input, weights: takes, unit, cpu: &cpu }).unwrap();
-        // What lies in scratch means nothing.
+            PanelGradient::new(ConvProblem { conv, batch, input, weights: layout, unit, cpu: &cpu }).unwrap();
+        // Scratch begins as NaN: nothing may depend on what it held.
         let mut scratch = vec![f32::NAN; gradient.scratch_bytes() / 4];
-        let (mut dw, mut db) = (vec![f32::NAN; takes.elements()], vec![f32::NAN; filters]);
+        let (mut dw, mut db) = (vec![f32::NAN; layout.elements()], vec![f32::NAN; filters]);
         gradient.run(&x, &dy, &mut dw, &mut db, &mut scratch);
         assert!(dw == expected, "{conv:?} {input:?} {threads} threads");
         assert_eq!(db, bias, "{conv:?} {input:?} {threads} threads");
@@ -81,7 +82,7 @@ pub fn cases() -> Vec<(Conv2d, usize, [usize; 2])> {
         (Conv2d::new(32, 32, 3, 1, 1), 9, [4, 4]),
         (Conv2d::new(64, 96, 3, 1, 1), 5, [7, 7]),
         (Conv2d::new(16, 16, 1, 1, 0), 1, [1, 1]),
-        // One tap: pixels in rows of other lengths, and where there is none.
+        // One tap: pixels rearranged in rows of other lengths, or not where none fits.
         (Conv2d::new(40, 33, 1, 1, 0), 3, [7, 8]),
         (Conv2d::new(32, 64, 1, 1, 0), 4, [20, 20]),
         (Conv2d::new(33, 16, 1, 1, 0), 3, [7, 7]),
@@ -129,11 +130,11 @@ fn many_threads_with_sums_of_their_own_or_shared() {
     // 9 x 256 x 256 sums are more than a thread should have for itself.
     let conv = Conv2d::new(256, 256, 3, 1, 1);
     check_all(&conv, 2, [3, 3], &Layout::plain(&conv.weight_shape()));
-    assert!(conv.weight_shape().iter().product::<usize>() * 4 > SMALL);
+    assert!(conv.weight_shape().iter().product::<usize>() * 4 > PRIVATE_SUMS_BYTES);
 }
 
 #[test]
-fn the_gradient_lies_as_it_is_wanted() {
+fn the_gradient_has_the_wanted_layout() {
     let conv = Conv2d::new(32, 48, 3, 1, 1);
     // oneDNN's `Adcb64a`: filters in blocks of 64, the last one padded.
     let blocked = Layout {
@@ -151,13 +152,13 @@ fn the_gradient_lies_as_it_is_wanted() {
 fn what_it_cannot_do_is_left_to_others() {
     let refused = |conv: Conv2d, input, level| {
         let cpu = CpuContext { team: ThreadTeam::single(), level };
-        let takes = Layout::plain(&conv.weight_shape());
+        let layout = Layout::plain(&conv.weight_shape());
         for unit in units() {
-            let problem = ConvProblem { conv: &conv, batch: 1, input, weights: &takes, unit, cpu: &cpu };
+            let problem = ConvProblem { conv: &conv, batch: 1, input, weights: &layout, unit, cpu: &cpu };
             assert!(PanelGradient::new(problem).is_none(), "{conv:?}");
         }
         if let Some(unit) = floats() {
-            let problem = ConvProblem { conv: &conv, batch: 1, input, weights: &takes, unit, cpu: &cpu };
+            let problem = ConvProblem { conv: &conv, batch: 1, input, weights: &layout, unit, cpu: &cpu };
             assert!(PanelGradient::new(problem).is_none(), "{conv:?}");
         }
     };
@@ -169,19 +170,19 @@ fn what_it_cannot_do_is_left_to_others() {
     refused(Conv2d::new(32, 32, 3, 1, 1), [8, 8], less);
 }
 
-/// What packs for one unit is run here for the other too: it need not be there.
+/// Both ways of packing are compared, also the one whose unit this processor lacks.
 #[test]
 fn rows_and_pairs_hold_the_same_gradient() {
     let Some(unit) = units().pop() else { return };
     for (conv, batch, input) in cases() {
-        let takes = Layout::plain(&conv.weight_shape());
-        let (maps, _) = maps_and_gradient(&conv, batch, input, &takes);
+        let layout = Layout::plain(&conv.weight_shape());
+        let (maps, _) = maps_and_gradient(&conv, batch, input, &layout);
         let [_, dy] = rounded(&maps);
         let cpu = CpuContext { team: ThreadTeam::single(), level: Level::detect([true, true]) };
-        let problem = ConvProblem { conv: &conv, batch, input, weights: &takes, unit, cpu: &cpu };
+        let problem = ConvProblem { conv: &conv, batch, input, weights: &layout, unit, cpu: &cpu };
         let gradient = PanelGradient::new(problem).unwrap();
         let filters = 0..gradient.blocks()[0];
-        let [of_bias, of_dy, _] = gradient.scratch(filters.len());
+        let [of_bias, of_dy, _] = gradient.scratch_floats(filters.len());
         for number in 0..gradient.chunks().iter().product() {
             let chunk = gradient.chunk(number);
             let [mut in_rows, mut in_pairs] = [0; 2].map(|_| vec![Bf16(0x7fc0); 2 * of_dy]);

@@ -1,14 +1,30 @@
-//! Convolution on tiles of bf16, and the gradient of its input.
+//! Convolution of bf16 maps as matrix products on tiles, and its data gradient. Many channels; for AMX.
 //!
-//! Both are sums over taps of products of matrices, pixels by channels. Maps lie channels last: a row of a tile, 32 channels of a pixel, is there as
-//! it is wanted, but its neighbours are not where a tap reaches over an edge, or a stride leaves pixels out. So what the taps see is copied, a chunk
-//! of pixels at a time that stays in the second cache: row by row, within a row image by image, once per column of taps. A tap further down then
-//! begins so many rows further on, and products run over all taps and channels without a sum leaving its register.
+//! ```text
+//! y[pixel, out] = Σ_taps  x[pixel at tap, in] × w[in, out]       pixels: N·H·W rows, K = taps · in
+//! ```
 //!
-//! The gradient of the input is such a convolution of the output's gradient, one for each remainder of the pixels by the stride.
+//! Maps are `[N, H, W, C]`: 32 channels of a pixel are a row of a tile of `a` as they are, but at borders and
+//! with a stride neighbouring rows are not neighbouring pixels. So what the taps read is copied into panels,
+//! a chunk of pixels at a time that stays in L2:
+//!
+//! ```text
+//! panel[class][column of taps][block of 32 channels]  =  [rows of the chunk, images, output columns, 32]
+//! ```
+//!
+//! In this order a tap `shift` rows down begins `shift * row_pixels` tile rows further on, for all images at
+//! once, so rows are copied once per column of taps, not per tap. A block of 32 pixels by 32 channels is then
+//! one sum over all taps and channels ([`TileMultiplier::multiply`](super::tiles::TileMultiplier::multiply))
+//! that never leaves the registers; weights are packed in tiles beforehand.
+//!
+//! The data gradient of stride s is s² such convolutions of `dy`, one per residue of the pixels of `dx`
+//! ([`Axis::backward`]). Threads divide blocks of output channels where the weights do not fit L2, and
+//! chunks.
 
 use super::taps::Axis;
-use super::tiles::{BLOCK, GAP, MatrixUnit, ROWS, SUMS, Steps, TERMS, TILE, load, mask};
+use super::tiles::{
+    BLOCK, BLOCK_SUMS, GAP, MatrixUnit, ROWS, Steps, TERMS, TILE, channel_mask, load_channels,
+};
 use crate::native::elementwise::CpuContext;
 use crate::native::lanes::{self, LANES, Lanes};
 use crate::native::relayout::Relayout;
@@ -19,57 +35,57 @@ use std::ops::Range;
 use stratus_engine::Layout;
 use stratus_graph::ops::Conv2d;
 
-/// The bytes of input that a chunk's panels should have: they share a core's second cache with the weights of a block of filters.
-const CHUNK: usize = 3 << 19;
+/// Bytes of a chunk's panels, about: they share a core's L2 cache with the weights of a block of filters.
+const CHUNK_BYTES: usize = 3 << 19;
 
-/// Weights of this many bytes stay in a core's second cache beside the panels.
-const SMALL: usize = 1 << 19;
+/// Up to this size, all weights fit L2 beside the panels; threads then divide chunks alone.
+const SHARED_WEIGHTS_BYTES: usize = 1 << 19;
 
 /// What a kernel is wanted for.
 #[derive(Clone, Copy)]
 pub struct ConvProblem<'a, U = MatrixUnit> {
-    /// Attributes.
+    /// The convolution.
     pub conv: &'a Conv2d,
     /// Images.
     pub batch: usize,
-    /// Height and width of the input map.
+    /// `[H, W]` of the input.
     pub input: [usize; 2],
-    /// How the weights lie.
+    /// Layout of the weights, or of their gradient.
     pub weights: &'a Layout,
     /// What multiplies.
     pub unit: U,
-    /// Where to run.
+    /// Threads and instructions.
     pub cpu: &'a CpuContext,
 }
 
-/// A convolution, or the gradient of its input.
+/// A convolution, or its data gradient.
 #[derive(Clone)]
 pub struct PanelConv {
-    /// Channels that are summed over, and those of the result.
+    /// Channels that are summed over, and channels of the result.
     channels: [usize; 2],
     batch: usize,
     phases: Vec<Phase>,
-    /// Groups that threads form: each of the first kind makes some channels of the result, each of the second some chunks.
+    /// Threads form a grid: the first coordinate divides blocks of output channels, the second chunks.
     groups: [usize; 2],
-    /// Rows and columns of the map that is read, and of the one that is written.
+    /// `[H, W]` of the map that is read and of the one that is written.
     maps: [[usize; 2]; 2],
-    /// From the weights as they are given to tiles, and the elements of those.
-    gather: Relayout,
+    /// Packs the weights into tiles; the number of elements of these.
+    pack_weights: Relayout,
     weights: usize,
-    /// Elements of the tiles for 32 channels of the result.
+    /// Elements of the tiles of 32 output channels.
     block: usize,
     unit: MatrixUnit,
     cpu: CpuContext,
 }
 
-/// What the pixels of a result have in common that lie a stride apart.
+/// Pixels of the result with the same residues modulo the stride: one for a forward pass.
 #[derive(Clone, Debug)]
 struct Phase {
     y: Axis,
     x: Axis,
     /// Images and rows of a chunk.
     chunk: [usize; 2],
-    /// Every 32 channels of every tap, downwards.
+    /// Tiles of every block of 32 channels of every tap, rows of taps outermost.
     steps: Steps,
     /// Steps of one row of taps.
     steps_of_row: usize,
@@ -77,16 +93,16 @@ struct Phase {
     panels: usize,
 }
 
-/// The map that is written: every thread writes pixels, or channels of them, of its own.
-struct Map {
+/// The map that is written. Every thread writes pixels, or channels of them, of its own.
+struct OutputMap {
     start: *mut Bf16,
     elements: usize,
 }
 
 // SAFETY: threads write different elements, as `PanelConv::run` shares the work, and nothing is read.
-unsafe impl Sync for Map {}
+unsafe impl Sync for OutputMap {}
 
-impl Map {
+impl OutputMap {
     /// # Safety
     /// No other thread writes these elements; AVX-512 must be there.
     #[inline(always)]
@@ -107,67 +123,69 @@ impl Map {
 }
 
 impl Phase {
-    /// `sizes` are the blocks of channels that are summed over, the columns of a kernel, and the groups of threads that share chunks.
+    /// `blocks`: of channels that are summed over; `columns`: of the kernel; `groups`: of threads that divide
+    /// chunks.
     fn new(y: Axis, x: Axis, batch: usize, [blocks, columns, groups]: [usize; 3]) -> Self {
         let reach: usize = y.classes().map(|(_, reach)| reach + 1).sum();
-        let of_row = x.count * x.taps.len().max(1) * blocks * TERMS * size_of::<Bf16>();
-        let rows = (CHUNK / of_row).saturating_sub(reach).max(1);
+        let row_bytes = x.count * x.taps.len().max(1) * blocks * TERMS * size_of::<Bf16>();
+        let rows = (CHUNK_BYTES / row_bytes).saturating_sub(reach).max(1);
         let chunk = if rows < y.count {
             let bands = y.count.div_ceil(rows);
             [1, y.count.div_ceil(bands)]
         } else {
-            let images = (CHUNK / (of_row * (y.count + reach))).clamp(1, batch);
-            // As many chunks for every group.
+            let images = (CHUNK_BYTES / (row_bytes * (y.count + reach))).clamp(1, batch);
+            // The same number of chunks for every group.
             let chunks = batch.div_ceil(images).next_multiple_of(groups).min(batch);
             [batch.div_ceil(chunks), y.count]
         };
         let mut phase = Self { y, x, chunk, steps: Steps::default(), steps_of_row: 0, panels: 0 };
         let mut elements = Vec::new();
         for tap in 0..phase.y.taps.len() {
-            let (class, shift) = phase.y.place(tap);
+            let (class, shift) = phase.y.class_and_shift(tap);
             for column in 0..phase.x.taps.len() {
                 let number = phase.y.taps[tap].0 * columns + phase.x.taps[column].0;
                 for block in 0..blocks {
-                    let a = phase.panel(class, column, block, blocks) + shift * phase.row() * TERMS;
+                    let a =
+                        phase.panel_start(class, column, block, blocks) + shift * phase.row_pixels() * TERMS;
                     elements.push([a, (number * blocks + block) * 2 * TILE]);
                 }
             }
         }
         phase.steps_of_row = phase.x.taps.len() * blocks;
         phase.steps = Steps::new(&elements);
-        phase.panels = phase.panel(phase.y.step, 0, 0, blocks);
+        phase.panels = phase.panel_start(phase.y.input_step, 0, 0, blocks);
         phase
     }
 
-    /// Pixels of a row of a chunk.
-    fn row(&self) -> usize {
+    /// Pixels of a row of a chunk, of all its images.
+    fn row_pixels(&self) -> usize {
         self.chunk[0] * self.x.count
     }
 
-    /// Where a panel begins: what a column of taps sees of a block of channels, in the rows of one class.
-    fn panel(&self, class: usize, column: usize, block: usize, blocks: usize) -> usize {
-        let elements = |reach: usize| ((self.chunk[1] + reach) * self.row() + BLOCK) * TERMS + GAP;
+    /// Offset of the panel of a class of rows, a column of taps and a block of channels.
+    fn panel_start(&self, class: usize, column: usize, block: usize, blocks: usize) -> usize {
+        let elements = |reach: usize| ((self.chunk[1] + reach) * self.row_pixels() + BLOCK) * TERMS + GAP;
         let before = self.y.classes().filter(|other| other.0 < class);
         let before: usize = before.map(|(_, reach)| self.x.taps.len() * blocks * elements(reach)).sum();
         let here = self.y.classes().find(|other| other.0 == class).map_or(0, |(_, reach)| elements(reach));
         before + (column * blocks + block) * here
     }
 
-    /// The number of chunks of images, and of rows.
+    /// Chunks of images, and of rows.
     fn chunks(&self, batch: usize) -> [usize; 2] {
         [batch.div_ceil(self.chunk[0]), self.y.count.div_ceil(self.chunk[1])]
     }
 }
 
-/// Part of a phase.
+/// Images and rows of a phase that pass through L2 together.
 struct Chunk {
     images: Range<usize>,
     rows: Range<usize>,
 }
 
-/// The epilogue.
+/// What happens to a result before it is stored.
 #[derive(Clone, Copy)]
-struct Finish<'a> {
+struct Epilogue<'a> {
     /// Empty where there is none.
     bias: &'a [f32],
     relu: bool,
@@ -183,7 +201,7 @@ impl PanelConv {
         Self::new(problem, [1, 0], [input, output], vec![[axis(0), axis(1)]])
     }
 
-    /// The gradient of a convolution's input; `None` where another kernel has to make it.
+    /// A convolution's data gradient; `None` where another kernel has to make it.
     #[must_use]
     pub fn backward(problem: ConvProblem<'_>) -> Option<Self> {
         let (conv, input) = (problem.conv, problem.input);
@@ -194,7 +212,7 @@ impl PanelConv {
         Self::new(problem, [0, 1], [output, input], phases)
     }
 
-    /// `dimensions` are those of the weights that are summed over and that are made.
+    /// `dimensions`: which dimension of the weights `[O, I, H, W]` is summed over, and which is made.
     fn new(
         problem: ConvProblem<'_>,
         dimensions: [usize; 2],
@@ -215,21 +233,22 @@ impl PanelConv {
         let [terms, made] = channels.map(|channels| channels.div_ceil(BLOCK));
         let [rows, columns] = conv.kernel;
         let block = rows * columns * terms * 2 * TILE;
-        let [of_terms, of_made] = dimensions;
+        let [term_dimension, made_dimension] = dimensions;
         let mut padded = vec![0, 0, rows, columns];
-        (padded[of_terms], padded[of_made]) = (terms * BLOCK, made * BLOCK);
+        (padded[term_dimension], padded[made_dimension]) = (terms * BLOCK, made * BLOCK);
         let mut strides = vec![0, 0, columns * terms * 2 * TILE, terms * 2 * TILE];
-        (strides[of_terms], strides[of_made]) = (2 * TILE, block);
-        // A tile: pairs of the channels that are summed over, by 16 of those that are made.
-        let blocks = vec![(of_made, 2), (of_terms, ROWS), (of_made, ROWS), (of_terms, 2)];
+        (strides[term_dimension], strides[made_dimension]) = (2 * TILE, block);
+        // A tile: pairs of terms by 16 output channels.
+        let blocks =
+            vec![(made_dimension, 2), (term_dimension, ROWS), (made_dimension, ROWS), (term_dimension, 2)];
         let tiles = Layout { tag: "tiles".to_owned(), shape: weights.shape.clone(), padded, strides, blocks };
-        let small = tiles.elements() * size_of::<Bf16>() <= SMALL;
+        let small = tiles.elements() * size_of::<Bf16>() <= SHARED_WEIGHTS_BYTES;
         let groups = groups(cpu.team.threads(), if small { 1 } else { made });
         let axes = axes.into_iter().filter(|axes| axes.iter().all(|axis| axis.count > 0));
         let phases = axes.map(|[y, x]| Phase::new(y, x, batch, [terms, columns, groups[1]])).collect();
-        let (gather, weights) = (Relayout::new(weights, &tiles, cpu)?, tiles.elements());
+        let (pack_weights, weights) = (Relayout::new(weights, &tiles, cpu)?, tiles.elements());
         let cpu = cpu.clone();
-        Some(Self { channels, batch, phases, groups, maps, gather, weights, block, unit, cpu })
+        Some(Self { channels, batch, phases, groups, maps, pack_weights, weights, block, unit, cpu })
     }
 
     /// Elements of a thread's panels.
@@ -243,7 +262,7 @@ impl PanelConv {
         (self.weights + self.groups[0] * self.groups[1] * self.panels()) * size_of::<Bf16>()
     }
 
-    /// Does it: `y = x * weights + bias`, rectified where `relu` says so; `bias` is empty where there is none.
+    /// `y = x * weights + bias`, rectified where `relu`; `bias` may be empty.
     pub fn run(
         &self,
         x: &[Bf16],
@@ -256,71 +275,71 @@ impl PanelConv {
         let elements = |map: usize| self.batch * self.maps[map][0] * self.maps[map][1] * self.channels[map];
         assert_eq!([x.len(), y.len()], [0, 1].map(elements), "maps of another size");
         let (tiles, scratch) = scratch.split_at_mut(self.weights);
-        self.gather.run(weights, tiles);
-        let y = Map { start: y.as_mut_ptr(), elements: y.len() };
+        self.pack_weights.run(weights, tiles);
+        let y = OutputMap { start: y.as_mut_ptr(), elements: y.len() };
         let threads = self.groups[0] * self.groups[1];
         let mut parts = cut(scratch, (0..threads).map(|_| self.panels()));
         self.cpu.team.run_parts(&mut parts[..threads], &|thread, panels| {
             let channels = split(self.channels[1].div_ceil(BLOCK), self.groups[0], thread % self.groups[0]);
-            let finish = Finish { bias, relu };
-            // SAFETY: the level is the proof of AVX-512 (`new`). Threads of the same group by chunks make different channels, those of different
-            // ones different chunks: no element is written by two.
-            unsafe { self.share([x, tiles], finish, &y, panels, &channels, thread / self.groups[0]) };
+            let epilogue = Epilogue { bias, relu };
+            // SAFETY: the level is the proof of AVX-512 (`new`). Threads with the same second coordinate
+            // write different channels, others different chunks: no element is written twice.
+            unsafe { self.run_thread([x, tiles], epilogue, &y, panels, &channels, thread / self.groups[0]) };
         });
     }
 
-    /// What one thread does: some channels of some chunks.
+    /// A thread's share: some channels of some chunks.
     ///
     /// # Safety
     /// AVX-512 must be there; no other thread writes these channels of these chunks.
     #[allow(clippy::too_many_arguments)] // What is read, what is written, and which part of it.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-    unsafe fn share(
+    unsafe fn run_thread(
         &self,
         [x, weights]: [&[Bf16]; 2],
-        finish: Finish<'_>,
-        y: &Map,
+        epilogue: Epilogue<'_>,
+        y: &OutputMap,
         panels: &mut [Bf16],
         channels: &Range<usize>,
         group: usize,
     ) {
         let registers = self.unit.tiles();
-        let mut sums = [0.0; SUMS];
+        let mut sums = [0.0; BLOCK_SUMS];
         for phase in &self.phases {
-            let [of_images, bands] = phase.chunks(self.batch);
-            for number in split(of_images * bands, self.groups[1], group) {
+            let [image_chunks, bands] = phase.chunks(self.batch);
+            for number in split(image_chunks * bands, self.groups[1], group) {
                 let chunk = Chunk {
                     images: piece(number / bands, phase.chunk[0], self.batch),
                     rows: piece(number % bands, phase.chunk[1], phase.y.count),
                 };
                 // SAFETY: the caller's, here and below.
                 unsafe { self.pack(phase, &chunk, x, panels) };
-                let pixels = chunk.rows.len() * phase.row();
+                let pixels = chunk.rows.len() * phase.row_pixels();
                 for channels in channels.clone() {
                     let weights = &weights[channels * self.block..][..self.block];
                     for first in (0..pixels).step_by(BLOCK) {
                         let taps = Self::taps(phase, &chunk, first);
                         let steps = taps.start * phase.steps_of_row..taps.end * phase.steps_of_row;
-                        // Pixels that no tap sees have no panels.
-                        let seen = panels.get(first * TERMS..).unwrap_or_default();
-                        registers.multiply(seen, weights, &phase.steps, steps, &mut sums);
-                        unsafe { self.finish(phase, &chunk, first, channels, finish, &sums, y) };
+                        // A phase without taps has no panels.
+                        let panels_from = panels.get(first * TERMS..).unwrap_or_default();
+                        registers.multiply(panels_from, weights, &phase.steps, steps, &mut sums);
+                        unsafe { self.store_block(phase, &chunk, first, channels, epilogue, &sums, y) };
                     }
                 }
             }
         }
     }
 
-    /// The rows of taps that see no padding, where a block of pixels lies in one row; else all.
+    /// The rows of taps that read no padding, where all pixels of a block are in one row; all otherwise.
     fn taps(phase: &Phase, chunk: &Chunk, first: usize) -> Range<usize> {
-        if phase.row().is_multiple_of(BLOCK) {
-            phase.y.taps_inside(chunk.rows.start + first / phase.row())
+        if phase.row_pixels().is_multiple_of(BLOCK) {
+            phase.y.taps_inside(chunk.rows.start + first / phase.row_pixels())
         } else {
             0..phase.y.taps.len()
         }
     }
 
-    /// Copies what the taps see of a chunk.
+    /// Copies what the taps read of a chunk into panels.
     ///
     /// # Safety
     /// AVX-512 must be there.
@@ -330,23 +349,23 @@ impl PanelConv {
         let blocks = channels.div_ceil(BLOCK);
         for (class, reach) in phase.y.classes() {
             let from = phase.y.origin() + class.cast_signed();
-            for (column, &(_, sees)) in phase.x.taps.iter().enumerate() {
-                let first = phase.panel(class, column, 0, blocks);
-                let panel = phase.panel(class, column, 1, blocks) - first;
+            for (column, &(_, offset)) in phase.x.taps.iter().enumerate() {
+                let first = phase.panel_start(class, column, 0, blocks);
+                let panel = phase.panel_start(class, column, 1, blocks) - first;
                 let panels = &mut panels[first..][..blocks * panel];
                 for row in 0..chunk.rows.len() + reach {
-                    let y = phase.y.inside(chunk.rows.start + row, from);
+                    let y = phase.y.input_at(chunk.rows.start + row, from);
                     for (number, image) in chunk.images.clone().enumerate() {
                         let to = (row * phase.chunk[0] + number) * phase.x.count;
                         let row = y.map(|y| (image * self.maps[0][0] + y) * self.maps[0][1]);
                         for pixel in 0..phase.x.count {
                             let at =
-                                row.zip(phase.x.inside(pixel, sees)).map(|(row, x)| (row + x) * channels);
+                                row.zip(phase.x.input_at(pixel, offset)).map(|(row, x)| (row + x) * channels);
                             for (block, panel) in panels.chunks_exact_mut(panel).enumerate() {
                                 let at = at.map(|at| at + block * BLOCK);
                                 // SAFETY: channels of a pixel of the map; 64 bytes are written.
                                 unsafe {
-                                    let values = load(x, at, mask(channels, block));
+                                    let values = load_channels(x, at, channel_mask(channels, block));
                                     let to = &mut panel[(to + pixel) * TERMS..][..TERMS];
                                     _mm512_storeu_si512(to.as_mut_ptr().cast(), values);
                                 }
@@ -358,39 +377,39 @@ impl PanelConv {
         }
     }
 
-    /// Writes a block of pixels and channels.
+    /// Adds the bias to a block of 32 pixels by 32 channels, rectifies and stores it.
     ///
     /// # Safety
     /// AVX-512 must be there; no other thread writes these elements.
     #[allow(clippy::too_many_arguments)] // What is read, what is written, and where.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-    unsafe fn finish(
+    unsafe fn store_block(
         &self,
         phase: &Phase,
         chunk: &Chunk,
         first: usize,
         channels: usize,
-        finish: Finish<'_>,
-        sums: &[f32; SUMS],
-        y: &Map,
+        epilogue: Epilogue<'_>,
+        sums: &[f32; BLOCK_SUMS],
+        y: &OutputMap,
     ) {
         let channels = channels * BLOCK..self.channels[1];
         let mut bias = [0.0; BLOCK];
-        if !finish.bias.is_empty() {
-            bias.iter_mut().zip(&finish.bias[channels.clone()]).for_each(|(to, bias)| *to = *bias);
+        if !epilogue.bias.is_empty() {
+            bias.iter_mut().zip(&epilogue.bias[channels.clone()]).for_each(|(to, bias)| *to = *bias);
         }
         let mut column = first % phase.x.count;
         let mut image = first / phase.x.count % phase.chunk[0];
-        let mut row = first / phase.row();
+        let mut row = first / phase.row_pixels();
         for pixel in 0..BLOCK {
             if row >= chunk.rows.len() {
                 return;
             }
             if image < chunk.images.len() {
-                let row = phase.y.first + (chunk.rows.start + row) * phase.y.apart;
+                let row = phase.y.output_start + (chunk.rows.start + row) * phase.y.output_stride;
                 let row = (chunk.images.start + image) * self.maps[1][0] + row;
-                let place = row * self.maps[1][1] + phase.x.first + column * phase.x.apart;
-                let place = place * self.channels[1] + channels.start;
+                let at = row * self.maps[1][1] + phase.x.output_start + column * phase.x.output_stride;
+                let at = at * self.channels[1] + channels.start;
                 let tiles = &sums.as_chunks::<{ ROWS * ROWS }>().0[pixel / ROWS * 2..];
                 for (half, tile) in tiles.iter().take(2).enumerate() {
                     let left = channels.len().saturating_sub(half * LANES);
@@ -400,8 +419,8 @@ impl PanelConv {
                         unsafe {
                             let bias = lanes::Avx512::load(&bias.as_chunks::<LANES>().0[half]);
                             let sum = lanes::Avx512::load(sums).add(bias);
-                            let sum = if finish.relu { sum.relu() } else { sum };
-                            y.write(place + half * LANES, left.min(LANES), sum);
+                            let sum = if epilogue.relu { sum.relu() } else { sum };
+                            y.write(at + half * LANES, left.min(LANES), sum);
                         }
                     }
                 }

@@ -1,4 +1,5 @@
-//! What the case tables do not reach: chunks and groups of threads of every kind, weights in other layouts, and what lies in scratch.
+//! What the case tables do not reach: chunks and groups of threads of every kind, weights in other layouts,
+//! uninitialised scratch.
 
 use super::*;
 use crate::native::conv::direct::tests::{each_product, numbers};
@@ -11,7 +12,7 @@ fn bf16(values: &[f32]) -> Vec<Bf16> {
 }
 
 /// Both passes, against the definition: all sums are exact until they are rounded to bf16.
-fn check(unit: MatrixUnit, conv: &Conv2d, batch: usize, input: [usize; 2], lie: &Layout) {
+fn check(unit: MatrixUnit, conv: &Conv2d, batch: usize, input: [usize; 2], layout: &Layout) {
     let [height, width] = conv.output_size(input).unwrap();
     let x = numbers(batch * input[0] * input[1] * conv.in_channels, 1);
     let dy = numbers(batch * height * width * conv.out_channels, 2);
@@ -23,14 +24,14 @@ fn check(unit: MatrixUnit, conv: &Conv2d, batch: usize, input: [usize; 2], lie: 
         y[to] += x[from] * plain[weight];
         dx[from] += dy[to] * plain[weight];
     });
-    let mut weights = vec![0.0; lie.elements()];
-    lie.for_each(&lie.shape, |at, from| weights[at] = plain[from]);
+    let mut weights = vec![0.0; layout.elements()];
+    layout.for_each(&layout.shape, |at, from| weights[at] = plain[from]);
     let [x, dy, weights] = [&x, &dy, &weights].map(|values| bf16(values));
     for threads in 1..=4 {
         let cpu = CpuContext { team: ThreadTeam::in_turn(threads), level: Level::detect([true, true]) };
-        let problem = ConvProblem { conv, batch, input, weights: lie, unit, cpu: &cpu };
+        let problem = ConvProblem { conv, batch, input, weights: layout, unit, cpu: &cpu };
         let run = |kernel: &PanelConv, from: &[Bf16], bias: &[f32], relu: bool, expected: &[f32]| {
-            // What lies in scratch means nothing.
+            // Scratch begins as NaN: nothing may depend on what it held.
             let mut scratch = vec![Bf16::store(f32::NAN); kernel.scratch_bytes() / 2];
             let mut got = vec![Bf16::store(f32::NAN); expected.len()];
             kernel.run(from, &weights, bias, relu, &mut got, &mut scratch);
@@ -63,7 +64,7 @@ fn maps_larger_than_a_chunk_and_weights_larger_than_a_cache() {
         (Conv2d::new(256, 64, 3, 1, 1), 1, [40, 40]),
         (Conv2d::new(256, 256, 3, 2, 1), 9, [8, 8]),
         (Conv2d::new(512, 64, 3, 1, 1), 35, [4, 4]),
-        // Of every second pixel no tap sees anything: it is zero in the gradient, of however many images.
+        // No tap reads every second pixel: its gradient is zero, in however many images.
         (Conv2d::new(16, 16, 1, 2, 0), 30_000, [2, 2]),
     ] {
         for unit in units() {

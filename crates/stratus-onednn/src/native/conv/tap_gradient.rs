@@ -1,11 +1,20 @@
-//! The gradient of the weights of a convolution of few channels on AMX.
+//! Weight gradients of few channels (8 or 16) on AMX, stride 1.
 //!
-//! [`super::panel_gradient`] brings maps into panels of 32 channels, once per column of taps; with eight or sixteen channels most of what it moves is
-//! zeros. Here the images lie as they are, a border around them, pixel behind pixel: what a tap sees for 32 outputs in a row begins so many pixels
-//! further on, and the tiles of all taps are loaded from one place. A second factor's rows are pairs of pixels: each pixel is laid out with the one
-//! behind it. Of eight channels, a row then holds two pixels, and a tile two taps.
+//! [`super::panel_gradient`] packs panels of 32 channels for each column of taps, which with so few channels
+//! would be mostly zeros. Here a band of rows is packed once for all taps:
 //!
-//! Outputs that are border count too, with a gradient of zero.
+//! ```text
+//! pixels  [rows + kernel - 1][pitch][C]      pitch = Wo + kernel - 1: the border included
+//! pairs   [..][pitch][C, 2]                  each pixel interleaved with the next one: VNNI pairs
+//! dw[16 filters, tap, C] += dy[16 filters, 32 outputs] × pairs[from tap's offset: 16 rows of 2 outputs]
+//! ```
+//!
+//! Outputs are numbered with the pitch, so that what a tap reads for 32 consecutive outputs is consecutive as
+//! well, `row * pitch + column` pixels further on: tiles of all taps are loaded from the same `pairs`, at
+//! different offsets. Outputs in the border have a gradient of zero. Of 8 channels a tile row holds two
+//! pixels, and so a tile of sums two neighbouring taps.
+//!
+//! Threads divide bands; each has sums of its own, added up in the order of the threads.
 
 use super::panels::ConvProblem;
 use super::tiles::amx::{Amx, Registers};
@@ -21,13 +30,13 @@ use std::arch::x86_64::{
 };
 use std::ops::Range;
 
-/// Elements of the pairs of a band of rows: they stay in a core's second cache.
-const BAND: usize = 1 << 16;
+/// Elements of a band's pairs: they stay in a core's L2 cache.
+const BAND_ELEMENTS: usize = 1 << 16;
 
-/// The most tiles of sums: more than a first cache holds would be no gain over other kernels.
-const MOST_TILES: usize = 64;
+/// Tiles of sums, at most: with more than L1 holds, other kernels are as fast.
+const MAX_TILES: usize = 64;
 
-/// The gradient of the weights of one convolution, without stride or bias.
+/// The weight gradient of one convolution, without stride or bias.
 #[derive(Clone)]
 pub struct TapGradient {
     channels: usize,
@@ -39,32 +48,32 @@ pub struct TapGradient {
     output: [usize; 2],
     /// Output rows of a band.
     band: usize,
-    /// Where the tiles of taps begin among the pairs, in elements.
+    /// Offsets of the tiles of taps among the pairs, in elements.
     taps: Vec<usize>,
-    /// Where each weight's gradient goes, and which sum it is.
-    gather: Vec<[usize; 2]>,
+    /// For each weight, its position in the gradient and among the sums.
+    unpack: Vec<[usize; 2]>,
     amx: Amx,
     cpu: CpuContext,
 }
 
-/// What a thread works with.
+/// A thread's part of scratch.
 #[derive(Default)]
-struct Share<'a> {
+struct ThreadScratch<'a> {
     sums: &'a mut [f32],
     memory: &'a mut [f32],
 }
 
-/// Part of an image.
+/// Output rows of an image.
 struct Band {
     image: usize,
     rows: Range<usize>,
 }
 
 impl TapGradient {
-    /// The gradient of the weights, to lie as the problem says; `None` where another kernel has to make it.
+    /// The weight gradient in the layout of the problem; `None` where another kernel has to make it.
     #[must_use]
     pub fn new(problem: ConvProblem<'_>) -> Option<Self> {
-        let ConvProblem { conv, batch, input, weights: takes, unit, cpu } = problem;
+        let ConvProblem { conv, batch, input, weights: layout, unit, cpu } = problem;
         let MatrixUnit::Amx(amx) = unit else { return None };
         let output = conv.output_size(input).ok()?;
         let [rows, columns] = conv.kernel;
@@ -76,28 +85,30 @@ impl TapGradient {
             && (channels == ROWS || channels == ROWS / 2)
             && conv.out_channels.is_multiple_of(ROWS)
             && cpu.level.isa() == Isa::Avx512
-            && takes.shape == conv.weight_shape();
+            && layout.shape == conv.weight_shape();
         if !suits {
             return None;
         }
         let pitch = output[1] + columns - 1;
-        let band = (BAND / (2 * channels * pitch)).saturating_sub(rows - 1).clamp(1, output[0]);
-        // A tile has room for one tap or two next to each other.
-        let together = ROWS / channels;
-        let of_row = columns.div_ceil(together);
-        let tap = |number: usize| (number / of_row * pitch + number % of_row * together) * 2 * channels;
-        let taps: Vec<usize> = (0..rows * of_row).map(tap).collect();
+        let band = (BAND_ELEMENTS / (2 * channels * pitch)).saturating_sub(rows - 1).clamp(1, output[0]);
+        // A tile of sums holds one tap of 16 channels, or two neighbouring ones of 8.
+        let taps_per_tile = ROWS / channels;
+        let tiles_per_row = columns.div_ceil(taps_per_tile);
+        let tap = |number: usize| {
+            (number / tiles_per_row * pitch + number % tiles_per_row * taps_per_tile) * 2 * channels
+        };
+        let taps: Vec<usize> = (0..rows * tiles_per_row).map(tap).collect();
         let blocks = conv.out_channels / ROWS;
-        if taps.len() * blocks > MOST_TILES {
+        if taps.len() * blocks > MAX_TILES {
             return None;
         }
-        let mut gather = Vec::with_capacity(conv.out_channels * channels * rows * columns);
-        takes.for_each(&takes.shape, |at, from| {
+        let mut unpack = Vec::with_capacity(conv.out_channels * channels * rows * columns);
+        layout.for_each(&layout.shape, |at, from| {
             let (column, row) = (from % columns, from / columns % rows);
             let (channel, filter) = (from / (columns * rows) % channels, from / (columns * rows * channels));
-            let tile = filter / ROWS * taps.len() + row * of_row + column / together;
-            let sum = tile * TILE_SUMS + filter % ROWS * ROWS + column % together * channels + channel;
-            gather.push([at, sum]);
+            let tile = filter / ROWS * taps.len() + row * tiles_per_row + column / taps_per_tile;
+            let sum = tile * TILE_SUMS + filter % ROWS * ROWS + column % taps_per_tile * channels + channel;
+            unpack.push([at, sum]);
         });
         Some(Self {
             channels,
@@ -109,7 +120,7 @@ impl TapGradient {
             output,
             band,
             taps,
-            gather,
+            unpack,
             amx,
             cpu: cpu.clone(),
         })
@@ -130,7 +141,7 @@ impl TapGradient {
         self.filters / ROWS
     }
 
-    /// Pixels that have a place: the last tile's windows, and what is read with the last of them.
+    /// Pixels that are read: up to the windows of the last tile, and the one that follows.
     fn pixels(&self) -> usize {
         self.tiles() * TERMS + self.kernel[0] * self.pitch() + TERMS
     }
@@ -139,17 +150,17 @@ impl TapGradient {
         self.blocks() * self.taps.len() * TILE_SUMS
     }
 
-    /// Elements of a thread's pixels, pairs, gradients as they lie, and as tiles.
-    fn parts(&self) -> [usize; 4] {
+    /// bf16 elements of a thread's pixels, pairs, gradients, and gradients as tiles.
+    fn memory_elements(&self) -> [usize; 4] {
         let (pixels, outputs) = (self.pixels() * self.channels, self.tiles() * TERMS * self.filters);
-        // Of the pixels a register more is read than there are pairs of.
+        // One register more of pixels is read than pairs are made.
         [pixels + TERMS, 2 * pixels, outputs, outputs]
     }
 
     /// Bytes of scratch.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
-        let memory = self.parts().iter().sum::<usize>() * size_of::<Bf16>();
+        let memory = self.memory_elements().iter().sum::<usize>() * size_of::<Bf16>();
         self.cpu.team.threads() * (self.sums() * size_of::<f32>() + memory)
     }
 
@@ -160,24 +171,24 @@ impl TapGradient {
         assert_eq!([x.len(), dy.len()], expected, "maps of another size");
         let threads = self.cpu.team.threads();
         let (sums, memory) = scratch.split_at_mut(threads * self.sums());
-        let each = self.parts().iter().sum::<usize>() / 2;
+        let each = self.memory_elements().iter().sum::<usize>() / 2;
         let mut all_sums = cut(&mut sums[..], (0..threads).map(|_| self.sums()));
         let mut all_memory = cut(memory, (0..threads).map(|_| each));
-        let mut shares: [Share<'_>; MAX_THREADS] = std::array::from_fn(|thread| Share {
+        let mut shares: [ThreadScratch<'_>; MAX_THREADS] = std::array::from_fn(|thread| ThreadScratch {
             sums: std::mem::take(&mut all_sums[thread]),
             memory: std::mem::take(&mut all_memory[thread]),
         });
         let bands = self.output[0].div_ceil(self.band);
         self.cpu.team.run_parts(&mut shares[..threads], &|thread, share| {
             share.sums.fill(0.0);
-            // Borders are zero, and stay so.
+            // Borders are zero and are never written.
             share.memory.fill(0.0);
             let tiles = self.amx.registers();
             for number in split(self.batch * bands, threads, thread) {
                 let rows = piece(number % bands, self.band, self.output[0]);
                 let band = Band { image: number / bands, rows };
                 // SAFETY: the level is the proof of AVX-512 (`new`).
-                unsafe { self.add(&band, [x, dy], &tiles, share) };
+                unsafe { self.add_band(&band, [x, dy], &tiles, share) };
             }
         });
         let (first, others) = sums.split_at_mut(self.sums());
@@ -185,26 +196,32 @@ impl TapGradient {
             // In the order of the threads.
             first.iter_mut().zip(other).for_each(|(sum, other)| *sum += other);
         }
-        for &[at, sum] in &self.gather {
+        for &[at, sum] in &self.unpack {
             dw[at] = first[sum];
         }
     }
 
-    /// Adds what a band gives.
+    /// Adds a band's products to the thread's sums.
     ///
     /// # Safety
     /// AVX-512 must be there.
     #[target_feature(enable = "avx512f,avx512bw")]
-    unsafe fn add(&self, band: &Band, [x, dy]: [&[Bf16]; 2], tiles: &Registers, share: &mut Share<'_>) {
-        let [pixels, pairs, gradients, _] = self.parts();
+    unsafe fn add_band(
+        &self,
+        band: &Band,
+        [x, dy]: [&[Bf16]; 2],
+        tiles: &Registers,
+        share: &mut ThreadScratch<'_>,
+    ) {
+        let [pixels, pairs, gradients, _] = self.memory_elements();
         let memory: &mut [Bf16] = bytemuck::cast_slice_mut(share.memory);
         let (pixels, memory) = memory.split_at_mut(pixels);
         let (pairs, memory) = memory.split_at_mut(pairs);
         let (gradients, transposed) = memory.split_at_mut(gradients);
-        self.place(band, x, pixels);
-        self.place_gradients(band, dy, gradients);
+        self.copy_input(band, x, pixels);
+        self.copy_gradient(band, dy, gradients);
         // SAFETY: the caller's, here and below.
-        unsafe { pair(pixels, pairs, self.channels) };
+        unsafe { interleave_pairs(pixels, pairs, self.channels) };
         let count = self.tiles();
         for (block, (a, sums)) in transposed
             .chunks_exact_mut(count * TILE)
@@ -213,17 +230,17 @@ impl TapGradient {
         {
             for (tile, a) in a.chunks_exact_mut(TILE).enumerate() {
                 let from = &gradients[tile * TERMS * self.filters + block * ROWS..];
-                unsafe { as_rows(from, self.filters, a) };
+                unsafe { transpose_tile(from, self.filters, a) };
             }
             tiles.multiply_add_taps(a, pairs, &self.taps, self.channels, count, sums);
         }
     }
 
-    /// Copies the rows that a band's taps see to their places.
-    fn place(&self, band: &Band, x: &[Bf16], pixels: &mut [Bf16]) {
+    /// Copies the input rows of a band, at the pitch.
+    fn copy_input(&self, band: &Band, x: &[Bf16], pixels: &mut [Bf16]) {
         let (channels, [height, width]) = (self.channels, self.input);
-        let seen = band.rows.start..band.rows.end + self.kernel[0] - 1;
-        for (row, to) in seen.zip(pixels.chunks_exact_mut(self.pitch() * channels)) {
+        let input_rows = band.rows.start..band.rows.end + self.kernel[0] - 1;
+        for (row, to) in input_rows.zip(pixels.chunks_exact_mut(self.pitch() * channels)) {
             let to = &mut to[self.padding[1] * channels..][..width * channels];
             match row.checked_sub(self.padding[0]).filter(|&row| row < height) {
                 Some(row) => {
@@ -235,8 +252,8 @@ impl TapGradient {
         }
     }
 
-    /// Copies a band's rows of the output's gradient to their places.
-    fn place_gradients(&self, band: &Band, dy: &[Bf16], gradients: &mut [Bf16]) {
+    /// Copies a band's rows of `dy`, at the pitch.
+    fn copy_gradient(&self, band: &Band, dy: &[Bf16], gradients: &mut [Bf16]) {
         let (filters, [height, width]) = (self.filters, self.output);
         let mut rows = gradients.chunks_exact_mut(self.pitch() * filters);
         for row in band.rows.clone() {
@@ -250,12 +267,13 @@ impl TapGradient {
     }
 }
 
-/// Lays every pixel out with the one behind it, channel by channel. Behind `pixels` a register more is read.
+/// Interleaves every pixel with the next one, channel by channel. One register beyond the pixels of `pairs`
+/// is read.
 ///
 /// # Safety
 /// AVX-512 must be there.
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn pair(pixels: &[Bf16], pairs: &mut [Bf16], channels: usize) {
+unsafe fn interleave_pairs(pixels: &[Bf16], pairs: &mut [Bf16], channels: usize) {
     let order = |first: u64| {
         let lanes: [u64; 8] =
             [first, first + 1, first + 8, first + 9, first + 2, first + 3, first + 10, first + 11];
@@ -278,12 +296,13 @@ unsafe fn pair(pixels: &[Bf16], pairs: &mut [Bf16], channels: usize) {
     }
 }
 
-/// Writes sixteen filters of 32 pixels, `filters` elements apart, as a tile of a row per filter.
+/// Transposes sixteen filters of 32 pixels, which are `filters` elements apart, to a tile with a row per
+/// filter.
 ///
 /// # Safety
 /// AVX-512 must be there.
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn as_rows(from: &[Bf16], filters: usize, tile: &mut [Bf16]) {
+unsafe fn transpose_tile(from: &[Bf16], filters: usize, tile: &mut [Bf16]) {
     let interleave: [u16; TERMS] = std::array::from_fn(|i| (i / 2 + i % 2 * ROWS) as u16);
     // SAFETY: 64 bytes.
     let interleave = unsafe { _mm512_loadu_si512(interleave.as_ptr().cast()) };

@@ -1,4 +1,4 @@
-//! What the case tables do not reach: bands, other layouts of the gradient, and what lies in scratch.
+//! What the case tables do not reach: bands, other layouts of the gradient, uninitialised scratch.
 
 use super::*;
 use crate::native::conv::panel_gradient::tests::{maps_and_gradient, rounded, units};
@@ -7,7 +7,7 @@ use crate::native::threads::ThreadTeam;
 use stratus_engine::Layout;
 use stratus_graph::ops::Conv2d;
 
-/// The tile registers; without them these tests check nothing, and say so.
+/// The AMX unit; without it these tests check nothing and say so.
 fn amx() -> Option<MatrixUnit> {
     let found = units().into_iter().find(|unit| matches!(unit, MatrixUnit::Amx(_)));
     if found.is_none() {
@@ -16,16 +16,16 @@ fn amx() -> Option<MatrixUnit> {
     found
 }
 
-fn check(unit: MatrixUnit, conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layout) {
-    let (maps, expected) = maps_and_gradient(conv, batch, input, takes);
+fn check(unit: MatrixUnit, conv: &Conv2d, batch: usize, input: [usize; 2], layout: &Layout) {
+    let (maps, expected) = maps_and_gradient(conv, batch, input, layout);
     let [x, dy] = rounded(&maps);
     for threads in 1..=4 {
         let cpu = CpuContext { team: ThreadTeam::in_turn(threads), level: Level::detect([true, true]) };
-        let problem = ConvProblem { conv, batch, input, weights: takes, unit, cpu: &cpu };
+        let problem = ConvProblem { conv, batch, input, weights: layout, unit, cpu: &cpu };
         let gradient = TapGradient::new(problem).unwrap();
-        // What lies in scratch means nothing.
+        // Scratch begins as NaN: nothing may depend on what it held.
         let mut scratch = vec![f32::NAN; gradient.scratch_bytes() / 4];
-        let mut dw = vec![0.0; takes.elements()];
+        let mut dw = vec![0.0; layout.elements()];
         gradient.run(&x, &dy, &mut dw, &mut scratch);
         assert!(dw == expected, "{conv:?} {input:?} {threads} threads");
     }

@@ -1,92 +1,103 @@
-//! What a convolution's windows see along one dimension, of the input for its outputs, or of the outputs for its input.
+//! One dimension of a convolution: which inputs the taps of each output read. The data gradient is described
+//! the same way, with the roles of input and output exchanged.
+//!
+//! ```text
+//! output pixel p reads, through tap t,   input p * input_step + offset(t)      (none if outside)
+//! its result is written to               output_start + p * output_stride
+//! ```
+//!
+//! The forward pass is one such axis. A data gradient of stride s is s of them, one per residue of `dx`
+//! modulo s: their taps are those that hit the residue.
 
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
 
-/// Pixels of a result along one dimension, and what they see.
+/// Outputs along one dimension and the inputs that they read.
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// How many there are.
+    /// Outputs.
     pub count: usize,
     /// Where the first one is written.
-    pub first: usize,
-    /// How far from it the next one is written.
-    pub apart: usize,
-    /// Pixels that are read.
+    pub output_start: usize,
+    /// Distance at which the next one is written.
+    pub output_stride: usize,
+    /// Inputs.
     pub inputs: usize,
-    /// How far the next pixel sees from what this one does.
-    pub step: usize,
-    /// The number of each tap, and what it sees for the first pixel; ascending.
+    /// Distance between the inputs of neighbouring outputs.
+    pub input_step: usize,
+    /// Number and input offset of each tap; offsets ascend.
     pub taps: Vec<(usize, isize)>,
 }
 
 impl Axis {
-    /// All outputs of a convolution along dimension `axis`, and the inputs in their windows.
+    /// The outputs of a convolution along dimension `axis`, and the inputs of their windows.
     pub fn forward(conv: &Conv2d, axis: usize, [inputs, count]: [usize; 2]) -> Self {
-        let sees =
+        let offset =
             |tap: usize| (tap * conv.dilation[axis]).cast_signed() - conv.padding_before[axis].cast_signed();
-        let taps = (0..conv.kernel[axis]).map(|tap| (tap, sees(tap))).collect();
-        Self { count, first: 0, apart: 1, inputs, step: conv.stride[axis], taps }
+        let taps = (0..conv.kernel[axis]).map(|tap| (tap, offset(tap))).collect();
+        Self { count, output_start: 0, output_stride: 1, inputs, input_step: conv.stride[axis], taps }
     }
 
-    /// The pixels of the input that leave remainder `first` by the stride, and the outputs whose windows they are in.
+    /// The input pixels `first`, `first + stride`, …, and the outputs in whose windows they are.
     pub fn backward(conv: &Conv2d, axis: usize, [inputs, outputs]: [usize; 2], first: usize) -> Self {
         let stride = conv.stride[axis].cast_signed();
-        let seen_by = |tap: usize| {
+        let offset_of = |tap: usize| {
             let distance =
                 (first + conv.padding_before[axis]).cast_signed() - (tap * conv.dilation[axis]).cast_signed();
             (distance % stride == 0).then_some((tap, distance / stride))
         };
-        let taps = (0..conv.kernel[axis]).rev().filter_map(seen_by).collect();
-        let apart = conv.stride[axis];
+        let taps = (0..conv.kernel[axis]).rev().filter_map(offset_of).collect();
+        let output_stride = conv.stride[axis];
         Self {
-            count: inputs.saturating_sub(first).div_ceil(apart),
-            first,
-            apart,
+            count: inputs.saturating_sub(first).div_ceil(output_stride),
+            output_start: first,
+            output_stride,
             inputs: outputs,
-            step: 1,
+            input_step: 1,
             taps,
         }
     }
 
-    /// What the first tap sees for the first pixel.
+    /// Offset of the first tap.
     pub fn origin(&self) -> isize {
-        self.taps.first().map_or(0, |&(_, sees)| sees)
+        self.taps.first().map_or(0, |&(_, offset)| offset)
     }
 
-    /// The remainder of what a tap sees by the step, and how many steps it lies further on; both from what the first tap sees.
-    pub fn place(&self, tap: usize) -> (usize, usize) {
+    /// A tap's offset from the first tap's, modulo `input_step` (its class) and divided by it (its shift):
+    /// taps of one class read the same rows, `shift` further on.
+    pub fn class_and_shift(&self, tap: usize) -> (usize, usize) {
         let distance = (self.taps[tap].1 - self.origin()).cast_unsigned();
-        (distance % self.step, distance / self.step)
+        (distance % self.input_step, distance / self.input_step)
     }
 
-    /// The remainders that taps leave, and how many steps the last tap of each lies further on.
+    /// The classes that occur, with the largest shift of each.
     pub fn classes(&self) -> impl Iterator<Item = (usize, usize)> {
         let reach = |class| {
-            let places = (0..self.taps.len()).map(|tap| self.place(tap));
-            places.filter(|place| place.0 == class).map(|place| place.1).max()
+            let positions = (0..self.taps.len()).map(|tap| self.class_and_shift(tap));
+            positions.filter(|position| position.0 == class).map(|position| position.1).max()
         };
-        (0..self.step).filter_map(move |class| Some((class, reach(class)?)))
+        (0..self.input_step).filter_map(move |class| Some((class, reach(class)?)))
     }
 
-    /// What is seen of the input for a pixel; `None` where it is padding.
-    pub fn inside(&self, pixel: usize, from: isize) -> Option<usize> {
-        let at = usize::try_from((pixel * self.step).cast_signed() + from).ok()?;
+    /// The input of a pixel at an offset; `None` where it is padding.
+    pub fn input_at(&self, pixel: usize, from: isize) -> Option<usize> {
+        let at = usize::try_from((pixel * self.input_step).cast_signed() + from).ok()?;
         (at < self.inputs).then_some(at)
     }
 
-    /// The taps that see a pixel and no padding.
+    /// The taps through which a pixel reads no padding.
     pub fn taps_inside(&self, pixel: usize) -> Range<usize> {
-        let inside = |tap: &usize| self.inside(pixel, self.taps[*tap].1).is_some();
+        let inside = |tap: &usize| self.input_at(pixel, self.taps[*tap].1).is_some();
         let first = (0..self.taps.len()).find(inside);
         let last = (0..self.taps.len()).rev().find(inside);
         first.zip(last).map_or(0..0, |(first, last)| first..last + 1)
     }
 
-    /// The pixels for which a tap sees no padding.
+    /// The pixels that read no padding through a tap.
     pub fn pixels_inside(&self, tap: usize) -> Range<usize> {
-        let sees = self.taps[tap].1;
-        let before = |end: usize| end.saturating_add_signed(-sees).div_ceil(self.step).min(self.count);
+        let offset = self.taps[tap].1;
+        let before =
+            |end: usize| end.saturating_add_signed(-offset).div_ceil(self.input_step).min(self.count);
         before(0)..before(self.inputs)
     }
 }
@@ -96,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_way_to_ask_what_is_inside_says_the_same() {
+    fn pixels_and_taps_inside_agree() {
         let conv = |kernel, stride, padding, dilation| Conv2d {
             dilation: [dilation; 2],
             ..Conv2d::new(1, 1, kernel, stride, padding)
@@ -118,16 +129,16 @@ mod tests {
                 assert_eq!(axes[1..].iter().map(|axis| axis.count).sum::<usize>(), inputs);
                 for axis in axes {
                     for pixel in 0..axis.count {
-                        let sees = |tap: &usize| axis.inside(pixel, axis.taps[*tap].1).is_some();
-                        let taps: Vec<usize> = (0..axis.taps.len()).filter(sees).collect();
+                        let offset = |tap: &usize| axis.input_at(pixel, axis.taps[*tap].1).is_some();
+                        let taps: Vec<usize> = (0..axis.taps.len()).filter(offset).collect();
                         assert_eq!(axis.taps_inside(pixel).collect::<Vec<_>>(), taps, "{axis:?}");
                         let pixels = |tap: &usize| axis.pixels_inside(*tap).contains(&pixel);
                         assert_eq!((0..axis.taps.len()).filter(pixels).collect::<Vec<_>>(), taps, "{axis:?}");
                     }
                     for tap in 0..axis.taps.len() {
-                        let (class, shift) = axis.place(tap);
+                        let (class, shift) = axis.class_and_shift(tap);
                         assert_eq!(
-                            axis.origin() + (class + shift * axis.step).cast_signed(),
+                            axis.origin() + (class + shift * axis.input_step).cast_signed(),
                             axis.taps[tap].1
                         );
                         assert!(axis.classes().any(|(other, reach)| other == class && shift <= reach));

@@ -1,4 +1,5 @@
-//! What the case tables do not reach: bands, blocks and strips of every kind, other layouts of the gradient, and what lies in scratch.
+//! What the case tables do not reach: bands, blocks and strips of every kind, other layouts of the gradient,
+//! uninitialised scratch.
 
 use super::*;
 use crate::library;
@@ -8,30 +9,30 @@ use crate::native::simd::Level;
 use crate::native::threads::ThreadTeam;
 use stratus_graph::ops::Conv2d;
 
-/// Checks what multiplies bf16 and `f32` here; says where there is none.
-fn check_all(conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layout) {
-    match library::find().ok().and_then(|context| Avx512Bf16::of(&context)) {
-        Some(unit) => check(unit, conv, batch, input, takes),
+/// Checks bf16 and `f32` arithmetic; says where the processor has none.
+fn check_all(conv: &Conv2d, batch: usize, input: [usize; 2], layout: &Layout) {
+    match library::find().ok().and_then(|context| Avx512Bf16::detect(&context)) {
+        Some(unit) => check(unit, conv, batch, input, layout),
         None => eprintln!("SKIPPED: no bf16"),
     }
-    match Avx512F32::of(Level::detect([true, true])) {
-        Some(unit) => check(unit, conv, batch, input, takes),
+    match Avx512F32::detect(Level::detect([true, true])) {
+        Some(unit) => check(unit, conv, batch, input, layout),
         None => eprintln!("SKIPPED: no AVX-512"),
     }
 }
 
-fn check<U: WindowArithmetic>(unit: U, conv: &Conv2d, batch: usize, input: [usize; 2], takes: &Layout) {
-    let (maps, expected) = maps_and_gradient(conv, batch, input, takes);
+fn check<U: WindowArithmetic>(unit: U, conv: &Conv2d, batch: usize, input: [usize; 2], layout: &Layout) {
+    let (maps, expected) = maps_and_gradient(conv, batch, input, layout);
     let filters = conv.out_channels;
     let bias: Vec<f32> = (0..filters).map(|o| maps[1].iter().skip(o).step_by(filters).sum()).collect();
     let [x, dy] = rounded(&maps);
     for threads in 1..=4 {
         let cpu = CpuContext { team: ThreadTeam::in_turn(threads), level: Level::detect([true, true]) };
-        let problem = ConvProblem { conv, batch, input, weights: takes, unit, cpu: &cpu };
+        let problem = ConvProblem { conv, batch, input, weights: layout, unit, cpu: &cpu };
         let gradient = WindowGradient::new(problem).unwrap();
-        // What lies in scratch means nothing.
+        // Scratch begins as NaN: nothing may depend on what it held.
         let mut scratch = vec![f32::NAN; gradient.scratch_bytes() / 4];
-        let (mut dw, mut db) = (vec![f32::NAN; takes.elements()], vec![f32::NAN; filters]);
+        let (mut dw, mut db) = (vec![f32::NAN; layout.elements()], vec![f32::NAN; filters]);
         gradient.run(&x, &dy, &mut dw, &mut db, &mut scratch);
         assert!(dw == expected, "{conv:?} {input:?} {threads} threads");
         assert_eq!(db, bias, "{conv:?} {input:?} {threads} threads");
@@ -54,7 +55,7 @@ fn every_shape_follows_the_definition() {
         (Conv2d::new(6, 8, 3, 2, 1), 1, [11, 13]),
         (Conv2d::new(3, 40, 5, 1, 2), 2, [6, 6]),
         (Conv2d::new(15, 8, 5, 1, 1), 1, [8, 8]),
-        // Outputs that see nothing but padding, and input that none sees.
+        // Outputs that read nothing but padding, and input that none reads.
         (Conv2d::new(2, 8, 3, 1, 2), 2, [2, 3]),
         (Conv2d::new(3, 8, 2, 3, 0), 2, [10, 11]),
         (Conv2d { padding_before: [5, 4], padding_after: [0, 6], ..Conv2d::new(3, 8, 3, 2, 0) }, 1, [6, 5]),
@@ -75,10 +76,10 @@ fn every_shape_follows_the_definition() {
 }
 
 #[test]
-fn the_gradient_lies_as_it_is_wanted() {
+fn the_gradient_has_the_wanted_layout() {
     let conv = Conv2d::new(3, 16, 5, 2, 2);
     check_all(&conv, 2, [11, 12], &Layout::channels_last(&conv.weight_shape()));
-    // oneDNN's `ABcd16b16a`: the channels' block is padded, with zeros.
+    // oneDNN's `ABcd16b16a`: the block of channels is padded with zeros.
     let blocked = Layout {
         tag: "ABcd16b16a".to_owned(),
         shape: conv.weight_shape().to_vec(),
@@ -91,7 +92,7 @@ fn the_gradient_lies_as_it_is_wanted() {
 
 #[test]
 fn what_it_cannot_do_is_left_to_others() {
-    let Some(unit) = Avx512F32::of(Level::detect([true, true])) else {
+    let Some(unit) = Avx512F32::detect(Level::detect([true, true])) else {
         eprintln!("SKIPPED: no AVX-512");
         return;
     };

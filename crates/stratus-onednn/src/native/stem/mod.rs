@@ -9,7 +9,7 @@ use crate::native::norm::batch::settle;
 use correlation::Correlation;
 
 use crate::native::conv::direct::{CHANNELS, DirectConv, Ring};
-use crate::native::conv::direct_forward::Inner;
+use crate::native::conv::direct_forward::RowKernel;
 use crate::native::conv::direct_gradient::{GradientRows, add_rows};
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::rows::Geometry;
@@ -347,12 +347,19 @@ unsafe fn pool_images_body<V: Lanes, E: LaneElement>(
             for i in 0..WINDOW {
                 let row = image * stem.output[0] + strip * WINDOW + i;
                 // SAFETY: the caller's, here and below.
-                let offsets = unsafe { stem.conv.bring::<V, E>(x, row, &mut ring) };
+                let offsets = unsafe { stem.conv.fill_ring::<V, E>(x, row, &mut ring) };
                 for group in 0..groups {
                     let to = &mut stage[(group * WINDOW + i) * row_floats..][..row_floats];
-                    let inner =
-                        Inner::new(&stem.conv, ring.rows(), offsets, constants, false, group, (CHANNELS, 0));
-                    unsafe { inner.row::<V, f32>(to) };
+                    let kernel = RowKernel::new(
+                        &stem.conv,
+                        ring.rows(),
+                        offsets,
+                        constants,
+                        false,
+                        group,
+                        (CHANNELS, 0),
+                    );
+                    unsafe { kernel.run::<V, f32>(to) };
                 }
             }
             for (group, rows) in stage.chunks_exact(WINDOW * row_floats).enumerate() {

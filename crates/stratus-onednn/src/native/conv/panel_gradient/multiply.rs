@@ -1,45 +1,46 @@
-//! What multiplies panels, and how it takes them to lie.
+//! What multiplies panels: AMX and AVX-512 for bf16, AVX-512 for `f32`.
 
 use super::pack::{Panels, add_pairs};
 use super::{Chunk, PanelGradient, Range};
-use crate::native::conv::tiles::{Avx512F32, MatrixUnit, ROWS, SUMS, Tiles};
+use crate::native::conv::tiles::{Avx512F32, BLOCK_SUMS, MatrixUnit, ROWS, TileMultiplier};
 use crate::native::simd::{Bf16, Element};
 use std::arch::x86_64::{__m512i, _mm512_add_ps, _mm512_castsi512_ps, _mm512_loadu_ps, _mm512_storeu_ps};
 
-/// A way to multiply panels of one type of elements: a value of this type is the proof that the processor has it.
+/// Products of panels of one element type; a value is the proof that the processor has the instructions.
 pub trait PanelArithmetic: Copy + Send + Sync + 'static {
-    /// What maps and panels are made of.
+    /// Elements of maps and panels.
     type Element: Element;
 
-    /// Terms of a channel that lie next to each other in a row of a panel: as many as 32 bits hold.
+    /// Terms of a channel that are interleaved in a row of a panel: as many as 32 bits hold.
     const GROUP: usize = size_of::<f32>() / size_of::<Self::Element>();
-    /// Terms that a tile holds; elements of one of its rows, of 64 bytes.
+    /// Terms of a tile, which is also the elements of one of its 64-byte rows.
     const TERMS: usize = ROWS * Self::GROUP;
     /// Elements of a tile.
     const TILE: usize = ROWS * Self::TERMS;
-    /// Elements between two panels beyond what they hold, a line of a cache: with a power of two, lines of all of them would fall on the same few places.
+    /// Elements between panels, a cache line: at strides of a power of two, all panels would map to the same
+    /// cache sets.
     const GAP: usize = Self::TERMS;
 
-    /// A thread that is ready to multiply.
+    /// A thread that is prepared to multiply.
     type Ready;
 
-    /// Makes the calling thread ready, until what is returned is dropped.
+    /// Prepares the calling thread, until the result is dropped.
     fn ready(self) -> Self::Ready;
 
-    /// Whether the first factor has a row for each filter, and not one for each term.
+    /// Whether the first factor is row-major, a row per filter, instead of a row per (pair of) terms.
     fn takes_filters_in_rows(self) -> bool;
 
-    /// `sums += a b`, a block; see [`Tiles::multiply_add`].
+    /// `sums += a b`, a block; see [`TileMultiplier::multiply_add`].
     fn multiply_add(
         ready: &Self::Ready,
         a: [&[Self::Element]; 2],
         b: [&[Self::Element]; 2],
         count: usize,
         ahead: &[Self::Element],
-        sums: &mut [f32; SUMS],
+        sums: &mut [f32; BLOCK_SUMS],
     );
 
-    /// Brings a chunk of the output's gradient into panels, and adds to the sums of the bias.
+    /// Packs a chunk of `dy`, and adds to the sums of the bias.
     ///
     /// # Safety
     /// AVX-512 must be there.
@@ -56,11 +57,12 @@ pub trait PanelArithmetic: Copy + Send + Sync + 'static {
         unsafe { gradient.pack_output_by_terms(chunk, filters, dy, panels, bias) }
     }
 
-    /// Writes the pixels of rows of panels from `row` on, [`Self::GROUP`] for each, given by where their channels begin.
+    /// Stores pixels as rows `row..` of the panels, [`Self::GROUP`] pixels a row; a pixel is given by the
+    /// offset of its channels.
     ///
     /// # Safety
     /// AVX-512 must be there; all channels of the pixels lie within the map.
-    unsafe fn put(
+    unsafe fn store_rows(
         map: &Panels<'_, Self::Element>,
         blocks: Range<usize>,
         pixels: &[[Option<usize>; 2]],
@@ -72,14 +74,14 @@ pub trait PanelArithmetic: Copy + Send + Sync + 'static {
     ///
     /// # Safety
     /// AVX-512 must be there.
-    unsafe fn add_up(row: __m512i, sums: &mut [f32; ROWS]);
+    unsafe fn add_row(row: __m512i, sums: &mut [f32; ROWS]);
 }
 
 impl PanelArithmetic for MatrixUnit {
     type Element = Bf16;
-    type Ready = Tiles;
+    type Ready = TileMultiplier;
 
-    fn ready(self) -> Tiles {
+    fn ready(self) -> TileMultiplier {
         self.tiles()
     }
 
@@ -89,12 +91,12 @@ impl PanelArithmetic for MatrixUnit {
 
     #[inline]
     fn multiply_add(
-        ready: &Tiles,
+        ready: &TileMultiplier,
         a: [&[Bf16]; 2],
         b: [&[Bf16]; 2],
         count: usize,
         ahead: &[Bf16],
-        sums: &mut [f32; SUMS],
+        sums: &mut [f32; BLOCK_SUMS],
     ) {
         ready.multiply_add(a, b, count, ahead, sums);
     }
@@ -119,7 +121,7 @@ impl PanelArithmetic for MatrixUnit {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
-    unsafe fn put(
+    unsafe fn store_rows(
         map: &Panels<'_, Bf16>,
         blocks: Range<usize>,
         pixels: &[[Option<usize>; 2]],
@@ -127,12 +129,12 @@ impl PanelArithmetic for MatrixUnit {
         row: usize,
     ) {
         // SAFETY: the caller's.
-        unsafe { map.put_pairs(blocks, pixels, panels, row) }
+        unsafe { map.store_pairs(blocks, pixels, panels, row) }
     }
 
     #[inline]
     #[target_feature(enable = "avx512f")]
-    unsafe fn add_up(row: __m512i, sums: &mut [f32; ROWS]) {
+    unsafe fn add_row(row: __m512i, sums: &mut [f32; ROWS]) {
         add_pairs(row, sums);
     }
 }
@@ -156,14 +158,14 @@ impl PanelArithmetic for Avx512F32 {
         b: [&[f32]; 2],
         count: usize,
         ahead: &[f32],
-        sums: &mut [f32; SUMS],
+        sums: &mut [f32; BLOCK_SUMS],
     ) {
         ready.multiply_add(a, b, count, ahead, sums);
     }
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
-    unsafe fn put(
+    unsafe fn store_rows(
         map: &Panels<'_, f32>,
         blocks: Range<usize>,
         pixels: &[[Option<usize>; 2]],
@@ -171,12 +173,12 @@ impl PanelArithmetic for Avx512F32 {
         row: usize,
     ) {
         // SAFETY: the caller's.
-        unsafe { map.put_pixels(blocks, pixels, panels, row) }
+        unsafe { map.store_pixels(blocks, pixels, panels, row) }
     }
 
     #[inline]
     #[target_feature(enable = "avx512f")]
-    unsafe fn add_up(row: __m512i, sums: &mut [f32; ROWS]) {
+    unsafe fn add_row(row: __m512i, sums: &mut [f32; ROWS]) {
         // SAFETY: sixteen numbers.
         unsafe {
             let sum = _mm512_add_ps(_mm512_loadu_ps(sums.as_ptr()), _mm512_castsi512_ps(row));

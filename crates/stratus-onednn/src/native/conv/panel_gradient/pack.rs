@@ -1,7 +1,10 @@
-//! Bringing maps into panels.
+//! Packing maps into panels.
+//!
+//! A row of a panel is 64 bytes: a term's 16 channels of `f32`, or two terms' of bf16, interleaved as VNNI
+//! takes them. Packing reads each map once per chunk (`x`: once per column of taps) and writes as many bytes.
 
 use super::{BLOCK, Chunk, PanelArithmetic, PanelGradient, ROWS, Range};
-use crate::native::conv::tiles::{MatrixUnit, TERMS, TILE, load, mask};
+use crate::native::conv::tiles::{MatrixUnit, TERMS, TILE, channel_mask, load_channels};
 use crate::native::lanes::transpose;
 use crate::native::simd::{Bf16, Element};
 use std::arch::x86_64::{
@@ -11,10 +14,10 @@ use std::arch::x86_64::{
 };
 
 /// Rows of a panel that are written at once.
-const TOGETHER: usize = 16;
+const ROWS_AT_ONCE: usize = 16;
 
-/// Which elements of two registers make pairs, for the first half of both and for the second.
-const PAIRS: [[u16; BLOCK]; 2] = {
+/// Permutations that interleave two registers: their first halves, their second halves.
+const INTERLEAVE: [[u16; BLOCK]; 2] = {
     let mut pairs = [[0; BLOCK]; 2];
     let mut i = 0;
     while i < BLOCK {
@@ -25,15 +28,17 @@ const PAIRS: [[u16; BLOCK]; 2] = {
     pairs
 };
 
-/// [`PAIRS`] in registers.
+/// [`INTERLEAVE`] in registers.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn pairs() -> [__m512i; 2] {
+fn interleave() -> [__m512i; 2] {
     // SAFETY: 64 bytes each.
-    unsafe { [_mm512_loadu_si512(PAIRS[0].as_ptr().cast()), _mm512_loadu_si512(PAIRS[1].as_ptr().cast())] }
+    unsafe {
+        [_mm512_loadu_si512(INTERLEAVE[0].as_ptr().cast()), _mm512_loadu_si512(INTERLEAVE[1].as_ptr().cast())]
+    }
 }
 
-/// Adds sixteen pairs of neighbouring bf16 to as many sums.
+/// Adds sixteen pairs of bf16 to sixteen sums.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub fn add_pairs(pairs: __m512i, sums: &mut [f32; ROWS]) {
@@ -47,9 +52,9 @@ pub fn add_pairs(pairs: __m512i, sums: &mut [f32; ROWS]) {
     }
 }
 
-/// A map that is brought into panels of 16 channels, which lie so many elements apart: a row per pair of terms, or per term, channel by channel.
+/// A map that is packed into panels of 16 channels.
 pub struct Panels<'a, E> {
-    /// The map, channels last.
+    /// The map, `[N, H, W, C]`.
     pub map: &'a [E],
     /// Its channels.
     pub channels: usize,
@@ -58,29 +63,29 @@ pub struct Panels<'a, E> {
 }
 
 impl Panels<'_, Bf16> {
-    /// Writes pairs of pixels, given by where their channels begin, as the panels' rows from `row` on: so many blocks of 32 channels.
+    /// Stores pairs of pixels, given by the offsets of their channels, as rows `row..` of the panels of some
+    /// blocks of 32 channels.
     ///
-    /// # Safety
-    /// AVX-512 must be there; all channels of the pixels lie within the map.
+    /// # Safety AVX-512; all channels of the pixels are within the map.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
-    pub unsafe fn put_pairs(
+    pub unsafe fn store_pairs(
         &self,
         blocks: Range<usize>,
         pixels: &[[Option<usize>; 2]],
         panels: &mut [Bf16],
         row: usize,
     ) {
-        let [low, high] = pairs();
+        let [low, high] = interleave();
         for (number, block) in blocks.enumerate() {
-            let mask = mask(self.channels, block);
+            let mask = channel_mask(self.channels, block);
             let [left, right] = self.rows(panels, number, row..row + pixels.len());
             let to = left.chunks_exact_mut(TERMS).zip(right.chunks_exact_mut(TERMS));
             for ([first, second], (left, right)) in pixels.iter().zip(to) {
                 // SAFETY: the caller's; 64 bytes are written of either half.
                 unsafe {
-                    let first = load(self.map, first.map(|at| at + block * BLOCK), mask);
-                    let second = load(self.map, second.map(|at| at + block * BLOCK), mask);
+                    let first = load_channels(self.map, first.map(|at| at + block * BLOCK), mask);
+                    let second = load_channels(self.map, second.map(|at| at + block * BLOCK), mask);
                     let halves = [
                         _mm512_permutex2var_epi16(first, low, second),
                         _mm512_permutex2var_epi16(first, high, second),
@@ -94,13 +99,13 @@ impl Panels<'_, Bf16> {
 }
 
 impl Panels<'_, f32> {
-    /// Writes pixels, given by where their channels begin, as the panels' rows from `row` on: so many blocks of 32 channels.
+    /// Stores pixels, given by the offsets of their channels, as rows `row..` of the panels of some blocks of
+    /// 32 channels.
     ///
-    /// # Safety
-    /// AVX-512 must be there; all channels of the pixels lie within the map.
+    /// # Safety AVX-512; all channels of the pixels are within the map.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
-    pub unsafe fn put_pixels(
+    pub unsafe fn store_pixels(
         &self,
         blocks: Range<usize>,
         pixels: &[[Option<usize>; 2]],
@@ -108,7 +113,7 @@ impl Panels<'_, f32> {
         row: usize,
     ) {
         for (number, block) in blocks.enumerate() {
-            let mask = mask(self.channels, block);
+            let mask = channel_mask(self.channels, block);
             for (half, to) in self.rows(panels, number, row..row + pixels.len()).into_iter().enumerate() {
                 let mask = (mask >> (half * ROWS)) as __mmask16;
                 for ([pixel, _], to) in pixels.iter().zip(to.chunks_exact_mut(ROWS)) {
@@ -129,7 +134,7 @@ impl Panels<'_, f32> {
 }
 
 impl<E: Element> Panels<'_, E> {
-    /// Rows of the two panels of a block of channels.
+    /// Some rows of the two panels of a block.
     #[inline(always)]
     fn rows<'a>(&self, panels: &'a mut [E], block: usize, rows: Range<usize>) -> [&'a mut [E]; 2] {
         let row = size_of::<[f32; ROWS]>() / size_of::<E>();
@@ -138,33 +143,32 @@ impl<E: Element> Panels<'_, E> {
     }
 }
 
-/// Writes a row of terms as these rows of panels; `pixel` says where the channels of a column's pixel begin.
+/// Stores a row of terms as `rows` of the panels; `pixel(column)` is the offset of its channels.
 ///
-/// # Safety
-/// AVX-512 must be there; all channels of the pixels lie within the map.
+/// # Safety AVX-512; all channels of the pixels are within the map.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn put_row<U: PanelArithmetic>(
+unsafe fn pack_row<U: PanelArithmetic>(
     map: &Panels<'_, U::Element>,
     blocks: &Range<usize>,
     pixel: impl Fn(usize) -> Option<usize>,
     panels: &mut [U::Element],
     rows: Range<usize>,
 ) {
-    let mut pixels = [[None; 2]; TOGETHER];
-    for first in rows.clone().step_by(TOGETHER) {
-        let pixels = &mut pixels[..TOGETHER.min(rows.end - first)];
+    let mut pixels = [[None; 2]; ROWS_AT_ONCE];
+    for first in rows.clone().step_by(ROWS_AT_ONCE) {
+        let pixels = &mut pixels[..ROWS_AT_ONCE.min(rows.end - first)];
         for (row, pixels) in (first - rows.start..).zip(&mut *pixels) {
             *pixels = [pixel(U::GROUP * row), pixel(U::GROUP * row + 1)];
         }
         // SAFETY: the caller's.
-        unsafe { U::put(map, blocks.clone(), pixels, panels, first) };
+        unsafe { U::store_rows(map, blocks.clone(), pixels, panels, first) };
     }
 }
 
 impl PanelGradient<MatrixUnit> {
-    /// Brings a chunk of the output's gradient into panels of 16 filters: tiles of a row per filter, 32 terms long. Adds to the sums of the bias,
-    /// 16 per filter. For tile registers.
+    /// Packs a chunk of `dy` for AMX: panels of 16 filters, tiles with a row of 32 terms per filter (16×16
+    /// transposes of pairs). Adds to the sums of the bias, 16 per filter.
     ///
     /// # Safety
     /// AVX-512 must be there.
@@ -178,7 +182,7 @@ impl PanelGradient<MatrixUnit> {
         mut bias: Option<&mut [f32]>,
     ) {
         let panel = Self::output_panel(chunk.terms);
-        let [low, high] = pairs();
+        let [low, high] = interleave();
         let [height, width] = [0, 1].map(|axis| self.axes[axis].count);
         for tile in 0..chunk.terms.div_ceil(TERMS) {
             let mut pixels = [None; TERMS];
@@ -191,12 +195,12 @@ impl PanelGradient<MatrixUnit> {
                 }
             }
             for (number, block) in filters.clone().enumerate() {
-                let mask = mask(self.filters, block);
+                let mask = channel_mask(self.filters, block);
                 let mut halves = [[_mm512_setzero_si512(); ROWS]; 2];
                 for (pair, pixels) in pixels.as_chunks::<2>().0.iter().enumerate() {
                     // SAFETY: filters of a pixel of the map.
                     let [first, second] =
-                        pixels.map(|at| unsafe { load(dy, at.map(|at| at + block * BLOCK), mask) });
+                        pixels.map(|at| unsafe { load_channels(dy, at.map(|at| at + block * BLOCK), mask) });
                     halves[0][pair] = _mm512_permutex2var_epi16(first, low, second);
                     halves[1][pair] = _mm512_permutex2var_epi16(first, high, second);
                 }
@@ -219,8 +223,8 @@ impl PanelGradient<MatrixUnit> {
 }
 
 impl<U: PanelArithmetic> PanelGradient<U> {
-    /// Brings a chunk of the output's gradient into panels of 16 filters as [`Self::pack_input`] does it: a row per pair of terms, or per term, filter by
-    /// filter. Adds to the sums of the bias, those of all filters for each of 16 rows.
+    /// Packs a chunk of `dy` for AVX-512 as [`Self::pack_input`] does `x`: a row per term or pair of terms.
+    /// Adds to the sums of the bias, those of all filters for each of 16 rows.
     ///
     /// # Safety
     /// AVX-512 must be there.
@@ -243,24 +247,24 @@ impl<U: PanelArithmetic> PanelGradient<U> {
                 let rows = next..next + self.columns() / U::GROUP;
                 next = rows.end;
                 // SAFETY: filters of a pixel of the map.
-                unsafe { put_row::<U>(&map, filters, pixel, panels, rows) };
+                unsafe { pack_row::<U>(&map, filters, pixel, panels, rows) };
             }
         }
-        // What the last tile has behind the last term adds nothing.
-        // SAFETY: as above.
-        unsafe { put_row::<U>(&map, filters, |_| None, panels, next..next.next_multiple_of(ROWS)) };
+        // Zeros to the end of the last tile.
+        unsafe { pack_row::<U>(&map, filters, |_| None, panels, next..next.next_multiple_of(ROWS)) };
         let Some(bias) = &mut bias else { return };
         for (half, sums) in bias.chunks_exact_mut(ROWS * ROWS).enumerate() {
             let (sums, _) = sums.as_chunks_mut::<ROWS>();
             let rows = &panels[half * map.panel..][..next.next_multiple_of(ROWS) * U::TERMS];
             for (number, row) in rows.chunks_exact(U::TERMS).enumerate() {
                 // SAFETY: AVX-512 is there; a row has 64 bytes.
-                unsafe { U::add_up(_mm512_loadu_si512(row.as_ptr().cast()), &mut sums[number % ROWS]) };
+                unsafe { U::add_row(_mm512_loadu_si512(row.as_ptr().cast()), &mut sums[number % ROWS]) };
             }
         }
     }
 
-    /// Brings what the taps of a column see of a chunk into panels of 16 channels: a row per pair of terms, or per term, channel by channel.
+    /// Packs what one column of taps reads of a chunk: panels of 16 channels, a row per term or pair of
+    /// terms.
     ///
     /// # Safety
     /// AVX-512 must be there.
@@ -273,31 +277,31 @@ impl<U: PanelArithmetic> PanelGradient<U> {
         panels: &mut [U::Element],
     ) {
         let sizes = [chunk.images.len(), chunk.rows.len()];
-        let panel_rows_of_a_row = self.columns() / U::GROUP;
+        let row_length = self.columns() / U::GROUP;
         let [_, blocks] = self.blocks();
         let [y_axis, x_axis] = &self.axes;
-        let (_, sees) = x_axis.taps[column];
+        let (_, offset) = x_axis.taps[column];
         for (class, reach) in y_axis.classes() {
             let (start, _) = self.input_panels(sizes, class);
             let [panel_rows, panel] = self.input_panel(sizes, reach);
             let panels = &mut panels[start..][..2 * blocks * panel];
             let map = Panels { map: x, channels: self.channels, panel };
             for row in 0..chunk.rows.len() + reach {
-                let y = y_axis.inside(chunk.rows.start + row, y_axis.origin() + class.cast_signed());
+                let y = y_axis.input_at(chunk.rows.start + row, y_axis.origin() + class.cast_signed());
                 for (number, image) in chunk.images.clone().enumerate() {
-                    let first = (row * sizes[0] + number) * panel_rows_of_a_row;
+                    let first = (row * sizes[0] + number) * row_length;
                     let pixel = |x: usize| {
-                        let (y, x) = (y?, x_axis.inside(x, sees).filter(|_| x < x_axis.count)?);
+                        let (y, x) = (y?, x_axis.input_at(x, offset).filter(|_| x < x_axis.count)?);
                         Some(((image * y_axis.inputs + y) * x_axis.inputs + x) * self.channels)
                     };
                     // SAFETY: channels of a pixel of the map.
                     unsafe {
-                        put_row::<U>(&map, &(0..blocks), pixel, panels, first..first + panel_rows_of_a_row);
+                        pack_row::<U>(&map, &(0..blocks), pixel, panels, first..first + row_length);
                     };
                 }
             }
             // SAFETY: as above.
-            unsafe { put_row::<U>(&map, &(0..blocks), |_| None, panels, panel_rows..panel_rows + ROWS) };
+            unsafe { pack_row::<U>(&map, &(0..blocks), |_| None, panels, panel_rows..panel_rows + ROWS) };
         }
     }
 }

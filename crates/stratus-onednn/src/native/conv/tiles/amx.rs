@@ -1,34 +1,35 @@
-//! Products on the tile registers of AMX.
+//! Products on AMX: eight tile registers of 16 rows of 64 bytes.
 //!
-//! Intel, "Architecture instruction set extensions programming reference", chapter 3: eight registers of 16 rows of 64 bytes. One instruction adds
-//! the product of a 16×32 and a 32×16 matrix of bf16 to a 16×16 matrix of `f32`; the second factor lies in pairs of rows, so that the two numbers
-//! that are multiplied with neighbours of a row of the first are neighbours as well.
+//! TDPBF16PS adds the product of a 16×32 and a 32×16 matrix of bf16 to a 16×16 matrix of `f32`, the second
+//! factor in pairs of terms (Intel, "Architecture instruction set extensions programming reference", chapter
+//! 3). Per 2×2 block four registers hold sums and four the tiles of both factors: four loads of 1 KiB for
+//! four products.
 
-use super::{Places, ROWS, SUMS, TERMS, TILE, TILE_SUMS};
+use super::{BLOCK_SUMS, ByteOffsets, ROWS, TERMS, TILE, TILE_SUMS};
 use crate::ffi::Context;
 use crate::native::simd::Bf16;
 use std::marker::PhantomData;
 
-/// Tiles that the processor has and this process may use: a value of this type is the proof.
+/// Proof that the processor has AMX and the process may use it.
 #[derive(Clone, Copy, Debug)]
 pub struct Amx(());
 
-/// A thread's tile registers, in the shape that products need, until this is dropped.
-///
-/// Registers belong to a thread: it cannot be sent to another.
+/// The calling thread's tile registers, configured for products until this is dropped. They belong to the
+/// thread, so this is not `Send`.
 pub struct Registers(PhantomData<*mut ()>);
 
 impl Amx {
-    /// The proof, where the library uses AMX itself: it has then asked the processor, and the operating system for the registers' state, which is
-    /// given to a process as a whole.
+    /// Where the library uses AMX itself: it has then asked the processor, and the operating system for the
+    /// registers' state, which is granted to the whole process.
     #[must_use]
-    pub fn of(context: &Context) -> Option<Self> {
+    pub fn detect(context: &Context) -> Option<Self> {
         // Tests may run where the instructions are emulated (`scripts/amx/test.sh`).
         let emulated = cfg!(test) && std::env::var_os("STRATUS_EMULATED_AMX").is_some();
         (context.has_amx() || emulated).then_some(Self(()))
     }
 
-    /// Shapes the calling thread's registers. The library shapes them anew whenever it finds them otherwise than it needs them.
+    /// Configures the calling thread's registers. The library configures them anew whenever it finds another
+    /// configuration.
     #[must_use]
     pub fn registers(self) -> Registers {
         #[repr(C, align(64))]
@@ -47,9 +48,14 @@ impl Amx {
             bytes_of_a_row: std::array::from_fn(|register| each(register, 64) as u16),
             rows: std::array::from_fn(|register| each(register, ROWS) as u8),
         };
-        // SAFETY: the registers are there; the configuration is 64 bytes of the documented form, which the instruction only reads.
+        // SAFETY: AMX is there; the configuration is 64 bytes of the documented form, which the instruction
+        // only reads.
         unsafe {
-            std::arch::asm!("ldtilecfg [{}]", in(reg) &raw const configuration, options(nostack, preserves_flags));
+            std::arch::asm!(
+                "ldtilecfg [{}]",
+                in(reg) &raw const configuration,
+                options(nostack, preserves_flags)
+            );
         }
         Registers(PhantomData)
     }
@@ -57,7 +63,7 @@ impl Amx {
 
 impl Drop for Registers {
     fn drop(&mut self) {
-        // SAFETY: the registers were shaped by this thread; their contents are no longer needed.
+        // SAFETY: the registers were configured by this thread; their contents are no longer needed.
         unsafe {
             std::arch::asm!("tilerelease", options(nomem, nostack, preserves_flags));
         }
@@ -65,8 +71,9 @@ impl Drop for Registers {
 }
 
 impl Registers {
-    /// See [`Tiles::multiply_add`](super::Tiles::multiply_add). The block behind `sums` is likely to be next and is asked for meanwhile: sums of 512 by
-    /// 512 channels are in no cache nearer than the third (docs/benchmarks/kernels.md).
+    /// See [`TileMultiplier::multiply_add`](super::TileMultiplier::multiply_add). The block after `sums` is
+    /// likely to be next and is prefetched: sums of 512×512 channels do not fit L2
+    /// (docs/benchmarks/kernels.md).
     ///
     /// # Safety
     /// Every half of a factor has `count` tiles, and there is at least one.
@@ -76,10 +83,11 @@ impl Registers {
         a: [&[Bf16]; 2],
         b: [&[Bf16]; 2],
         count: usize,
-        sums: &mut [f32; SUMS],
+        sums: &mut [f32; BLOCK_SUMS],
     ) {
-        // SAFETY: `self` is the proof that this thread's registers are shaped; `count` tiles of 1 KiB each are read of every factor, four tiles of
-        // 1 KiB are read and written in `sums`. All eight registers are named as overwritten.
+        // SAFETY: `self` is the proof that this thread's registers are configured; `count` tiles of 1 KiB
+        // each are read of every factor, four tiles of 1 KiB are read and written in `sums`. All eight
+        // registers are clobbered.
         unsafe {
             std::arch::asm!(
                 "tileloadd tmm0, [{c} + {row}]",
@@ -125,14 +133,20 @@ impl Registers {
         }
     }
 
-    /// See [`Tiles::multiply`](super::Tiles::multiply). The other order of memory is that of [`Self::multiply_add`].
+    /// See [`TileMultiplier::multiply`](super::TileMultiplier::multiply).
     ///
-    /// # Safety
-    /// The factors reach behind two tiles at every place, and there is at least one place.
+    /// # Safety The factors have two tiles at every offset, and there is at least one.
     #[inline]
-    pub(super) unsafe fn multiply(&self, a: &[Bf16], b: &[Bf16], places: &[Places], sums: &mut [f32; SUMS]) {
-        // SAFETY: `self` is the proof that this thread's registers are shaped; two tiles of 1 KiB are read of either factor at every step's places,
-        // which lie within it; four tiles of 1 KiB are written in `sums`. All eight registers are named as overwritten.
+    pub(super) unsafe fn multiply(
+        &self,
+        a: &[Bf16],
+        b: &[Bf16],
+        offsets: &[ByteOffsets],
+        sums: &mut [f32; BLOCK_SUMS],
+    ) {
+        // SAFETY: `self` is the proof that this thread's registers are configured; two tiles of 1 KiB are
+        // read of either factor at every step's offsets, which are within it; four tiles of 1 KiB are written
+        // in `sums`. All eight registers are clobbered.
         unsafe {
             std::arch::asm!(
                 "tilezero tmm0",
@@ -163,8 +177,8 @@ impl Registers {
                 q = out(reg) _,
                 a = in(reg) a.as_ptr(),
                 b = in(reg) b.as_ptr(),
-                step = inout(reg) places.as_ptr() => _,
-                count = inout(reg) places.len() => _,
+                step = inout(reg) offsets.as_ptr() => _,
+                count = inout(reg) offsets.len() => _,
                 c = in(reg) sums.as_mut_ptr(),
                 row = in(reg) 64usize,
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
@@ -175,13 +189,17 @@ impl Registers {
     }
 }
 
-/// Tiles of sums that are kept in registers, beside one of either factor.
-const KEPT: usize = 6;
+/// Tiles of sums in registers, beside one tile of each factor.
+const MAX_SUMS: usize = 6;
 
 impl Registers {
-    /// Adds to each tile of `sums` the product of `a`, `count` tiles behind each other of 32 terms each, and of what lies in `pairs` from its place
-    /// in `places` on: of `channels` numbers in pairs per term, so that a row of a tile, two terms further on than the one before it, lies four times
-    /// as many elements further on.
+    /// For every tap `t`: `sums[t] += a × b(t)`, where `b(t)` begins at `pairs[offsets[t]..]` and `a` is
+    /// `count` consecutive tiles.
+    ///
+    /// `pairs` has `2 * channels` elements per term: each term's channels interleaved with the next term's. A
+    /// row of a tile is two terms after the one before it, which is `4 * channels` elements.
+    ///
+    /// # Panics Where a factor has fewer tiles.
     ///
     /// # Panics
     /// Where a factor has fewer tiles.
@@ -189,56 +207,58 @@ impl Registers {
         &self,
         a: &[Bf16],
         pairs: &[Bf16],
-        places: &[usize],
+        offsets: &[usize],
         channels: usize,
         count: usize,
         sums: &mut [f32],
     ) {
         let reach = count * TERMS * 2 * channels + TILE;
-        let enough = places.iter().all(|place| place + reach <= pairs.len());
+        let enough = offsets.iter().all(|place| place + reach <= pairs.len());
         assert!(enough && a.len() >= count * TILE, "a factor has fewer than {count} tiles");
-        assert!(sums.len() >= places.len() * TILE_SUMS, "fewer sums than places");
+        assert!(sums.len() >= offsets.len() * TILE_SUMS, "fewer sums than offsets");
         if count == 0 {
             return;
         }
-        for (places, sums) in places.chunks(KEPT).zip(sums.chunks_mut(KEPT * TILE_SUMS)) {
-            // Behind the last place, the last one is taken again, and its sums go nowhere.
+        for (offsets, sums) in offsets.chunks(MAX_SUMS).zip(sums.chunks_mut(MAX_SUMS * TILE_SUMS)) {
+            // Beyond the last tap, the last one is repeated; its sums are discarded.
             let mut spare = [0.0; TILE_SUMS];
-            let place = |number: usize| pairs[places[number.min(places.len() - 1)]..].as_ptr();
+            let place = |number: usize| pairs[offsets[number.min(offsets.len() - 1)]..].as_ptr();
             let mut to = |number: usize| match sums.get_mut(number * TILE_SUMS..) {
                 Some(sums) if sums.len() >= TILE_SUMS => sums.as_mut_ptr(),
                 _ => spare.as_mut_ptr(),
             };
-            let to: [*mut f32; KEPT] = std::array::from_fn(&mut to);
-            let from: [*const Bf16; KEPT] = std::array::from_fn(place);
-            if places.len() <= KEPT / 2 {
+            let to: [*mut f32; MAX_SUMS] = std::array::from_fn(&mut to);
+            let from: [*const Bf16; MAX_SUMS] = std::array::from_fn(place);
+            if offsets.len() <= MAX_SUMS / 2 {
                 // SAFETY: see below.
                 unsafe { self.add_three(a, from, to, channels, count) };
             } else {
-                // SAFETY: `count` tiles of 1 KiB are read of `a`, and of `pairs` from each place on: the first assertion says that they are there. Each
-                // pointer of `to` is a tile of 1 KiB: of `sums`, or the spare one where it stands for no place.
+                // SAFETY: `count` tiles of 1 KiB are read of `a`, and of `pairs` from each offset on: the
+                // first assertion says that they are there. Each pointer of `to` is a tile of 1 KiB: of
+                // `sums`, or the spare one.
                 unsafe { self.add_six(a, from, to, channels, count) };
             }
         }
     }
 }
 
-/// Defines a loop over the tiles of `a` that adds to the sums of some places: where place and sum stand in their lists, the sum's register, and that
-/// of what it is multiplied by.
-macro_rules! add_places {
+/// Defines a loop over the tiles of `a` for several taps. For each tap: byte offset of its pointers in `from`
+/// and `to`, register of its sums, register of its factor.
+macro_rules! tap_loop {
     ($name:ident, $($at:literal $sums:literal $pairs:literal),*) => {
         impl Registers {
-            /// # Safety
-            /// Of `count` tiles of `a`, and as many from each of the places on; the sums are tiles.
+            /// `count` tiles of `a`, and as many from each pointer of `from` on; each pointer of `to` is a
+            /// tile of sums.
             unsafe fn $name(
                 &self,
                 a: &[Bf16],
-                from: [*const Bf16; KEPT],
-                to: [*mut f32; KEPT],
+                from: [*const Bf16; MAX_SUMS],
+                to: [*mut f32; MAX_SUMS],
                 channels: usize,
                 count: usize,
             ) {
-                // SAFETY: the caller's; `self` is the proof that this thread's registers are shaped. All eight are named as overwritten.
+                // SAFETY: the caller's; `self` is the proof that this thread's registers are configured. All
+                // eight are clobbered.
                 unsafe {
                     std::arch::asm!(
                         $(
@@ -280,7 +300,8 @@ macro_rules! add_places {
     };
 }
 
-add_places!(add_three, 0 "tmm0" "tmm7", 8 "tmm1" "tmm5", 16 "tmm2" "tmm7");
-add_places!(
-    add_six, 0 "tmm0" "tmm7", 8 "tmm1" "tmm7", 16 "tmm2" "tmm7", 24 "tmm3" "tmm7", 32 "tmm4" "tmm7", 40 "tmm5" "tmm7"
+tap_loop!(add_three, 0 "tmm0" "tmm7", 8 "tmm1" "tmm5", 16 "tmm2" "tmm7");
+tap_loop!(
+    add_six, 0 "tmm0" "tmm7", 8 "tmm1" "tmm7", 16 "tmm2" "tmm7", 24 "tmm3" "tmm7", 32 "tmm4" "tmm7",
+    40 "tmm5" "tmm7"
 );

@@ -1,10 +1,11 @@
-//! Products on AVX-512: of pairs of bf16 on its dot products, and of `f32`.
+//! Products on AVX-512: of pairs of bf16 by VDPBF16PS, and of `f32` by multiply-adds.
 //!
-//! Intel, "Intel 64 and IA-32 architectures software developer's manual", volume 2, VDPBF16PS: to each of 16 sums it adds the products of two pairs.
-//! The sums of eight rows and 32 columns stay in sixteen registers, two more hold a pair of terms of all columns, and the pairs of the rows are
-//! broadcast from memory: ten loads for sixteen instructions. In `f32` the same is done with single terms.
+//! VDPBF16PS adds two products of bf16 to each of 16 sums (Intel, "Intel 64 and IA-32 architectures software
+//! developer's manual", volume 2). The sums of a strip of eight rows by 32 columns stay in 16 registers. A
+//! step, a pair of terms (or one of `f32`), is two loads of `b` and eight broadcasts of `a` for 16
+//! instructions.
 
-use super::{Places, ROWS, SUMS, TERMS, TILE, TILE_SUMS};
+use super::{BLOCK_SUMS, ByteOffsets, ROWS, TERMS, TILE, TILE_SUMS};
 use crate::ffi::Context;
 use crate::native::simd::{Bf16, Element, Isa, Level, prefetch_element};
 use std::arch::x86_64::{
@@ -15,21 +16,21 @@ use std::arch::x86_64::{
 /// Rows whose sums are in registers at once.
 const STRIP: usize = 8;
 
-/// Sums of a strip of rows: of the columns of both halves.
+/// The sums of a strip, by row and half of the columns.
 type Sums = [[__m512; 2]; STRIP];
 
-/// The instruction, which the processor has: a value of this type is the proof.
+/// Proof that the processor has VDPBF16PS.
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512Bf16(());
 
 impl Avx512Bf16 {
-    /// The proof, where the library uses the instruction itself.
+    /// Where the library uses the instruction itself.
     #[must_use]
-    pub fn of(context: &Context) -> Option<Self> {
+    pub fn detect(context: &Context) -> Option<Self> {
         context.has_bf16().then_some(Self(()))
     }
 
-    /// See [`Tiles::multiply_add`](super::Tiles::multiply_add).
+    /// See [`TileMultiplier::multiply_add`](super::TileMultiplier::multiply_add).
     ///
     /// # Safety
     /// Every half of a factor has `count` tiles.
@@ -40,35 +41,43 @@ impl Avx512Bf16 {
         b: [&[Bf16]; 2],
         count: usize,
         ahead: &[Bf16],
-        sums: &mut [f32; SUMS],
+        sums: &mut [f32; BLOCK_SUMS],
     ) {
         // SAFETY: `self` is the proof of the instruction; the rest is the caller's.
         unsafe { multiply_add(a, b, count, ahead, sums) }
     }
 
-    /// See [`Tiles::multiply`](super::Tiles::multiply).
+    /// See [`TileMultiplier::multiply`](super::TileMultiplier::multiply).
     ///
-    /// # Safety
-    /// The factors reach behind two tiles at every place.
+    /// The factors have two tiles at every offset.
     #[inline]
-    pub(super) unsafe fn multiply(self, a: &[Bf16], b: &[Bf16], places: &[Places], sums: &mut [f32; SUMS]) {
+    pub(super) unsafe fn multiply(
+        self,
+        a: &[Bf16],
+        b: &[Bf16],
+        offsets: &[ByteOffsets],
+        sums: &mut [f32; BLOCK_SUMS],
+    ) {
         // SAFETY: `self` is the proof of the instruction; the rest is the caller's.
-        unsafe { multiply(a, b, places, sums) }
+        unsafe { multiply(a, b, offsets, sums) }
     }
 }
 
-/// AVX-512 for products of `f32`, which the processor has: a value of this type is the proof.
+/// Proof of AVX-512, for products of `f32`.
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512F32(());
 
 impl Avx512F32 {
-    /// The proof, where the level is one.
+    /// Where the level has it.
     #[must_use]
-    pub fn of(level: Level) -> Option<Self> {
+    pub fn detect(level: Level) -> Option<Self> {
         (level.isa() == Isa::Avx512).then_some(Self(()))
     }
 
-    /// `sums += a b` as [`Tiles::multiply_add`](super::Tiles::multiply_add) has it, where both factors have a row of 16 `f32` for each term.
+    /// `sums += a b` as [`TileMultiplier::multiply_add`](super::TileMultiplier::multiply_add), of `f32`: both
+    /// factors have a row of 16 for each term.
+    ///
+    /// # Panics Where a factor has fewer than `count` tiles, of sixteen terms each.
     ///
     /// # Panics
     /// Where a factor has fewer than `count` tiles, of sixteen terms each.
@@ -79,7 +88,7 @@ impl Avx512F32 {
         b: [&[f32]; 2],
         count: usize,
         ahead: &[f32],
-        sums: &mut [f32; SUMS],
+        sums: &mut [f32; BLOCK_SUMS],
     ) {
         let enough = a.iter().chain(&b).all(|factor| factor.len() >= count * ROWS * ROWS);
         assert!(enough, "a factor has fewer than {count} tiles");
@@ -88,7 +97,7 @@ impl Avx512F32 {
     }
 }
 
-/// The first row of every strip: its half, and its number there.
+/// The first row of every strip: half of `a`, row within it.
 fn strips() -> impl Iterator<Item = (usize, usize)> {
     (0..2).flat_map(|half| (0..ROWS).step_by(STRIP).map(move |row| (half, row)))
 }
@@ -101,10 +110,10 @@ unsafe fn multiply_add(
     b: [&[Bf16]; 2],
     count: usize,
     ahead: &[Bf16],
-    sums: &mut [f32; SUMS],
+    sums: &mut [f32; BLOCK_SUMS],
 ) {
-    // SAFETY: the caller's; `walk` gives the places of a row of either factor, and of the strip in the first.
-    unsafe { walk(a, b, count, ahead, sums, |a, b, strip| add_pair(a, 2, b, strip)) }
+    // SAFETY: the caller's; the pointers are to a row of each factor, `a`'s at the strip.
+    unsafe { for_each_row(a, b, count, ahead, sums, |a, b, strip| add_pair(a, 2, b, strip)) }
 }
 
 /// # Safety
@@ -115,24 +124,24 @@ unsafe fn multiply_add_f32(
     b: [&[f32]; 2],
     count: usize,
     ahead: &[f32],
-    sums: &mut [f32; SUMS],
+    sums: &mut [f32; BLOCK_SUMS],
 ) {
     // SAFETY: as above.
-    unsafe { walk(a, b, count, ahead, sums, |a, b, strip| add_term(a, b, strip)) }
+    unsafe { for_each_row(a, b, count, ahead, sums, |a, b, strip| add_term(a, b, strip)) }
 }
 
-/// Adds to every strip of a block what `add` makes of each row of the factors' tiles: it gets where the strip's part of the first factor's row begins,
-/// and the second factor's two halves. Asks for a line of what is wanted next with each.
+/// Calls `add(a, b, sums)` for every strip of a block and every row of the factors' tiles: `a` points to the
+/// strip's part of the row, `b` to its two halves. Each call prefetches one line of `ahead`.
 ///
-/// # Safety
-/// AVX-512 must be there, and `count` tiles of every half of a factor, of rows of 64 bytes that are terms or pairs of them.
+/// # Safety AVX-512; every half of a factor has `count` tiles, of rows of 64 bytes that are terms or pairs of
+/// them.
 #[inline(always)]
-unsafe fn walk<E: Element>(
+unsafe fn for_each_row<E: Element>(
     a: [&[E]; 2],
     b: [&[E]; 2],
     count: usize,
     ahead: &[E],
-    sums: &mut [f32; SUMS],
+    sums: &mut [f32; BLOCK_SUMS],
     add: impl Fn(*const E, [*const E; 2], &mut Sums),
 ) {
     let group = size_of::<f32>() / size_of::<E>();
@@ -159,11 +168,11 @@ unsafe fn walk<E: Element>(
 /// # Safety
 /// As the method of this name.
 #[target_feature(enable = "avx512f,avx512bf16")]
-unsafe fn multiply(a: &[Bf16], b: &[Bf16], places: &[Places], sums: &mut [f32; SUMS]) {
+unsafe fn multiply(a: &[Bf16], b: &[Bf16], offsets: &[ByteOffsets], sums: &mut [f32; BLOCK_SUMS]) {
     for (half, row) in strips() {
         let rows = &mut sums[2 * half * TILE_SUMS + row * ROWS..];
         let mut strip = [[_mm512_setzero_ps(); 2]; STRIP];
-        for [from_a, from_b] in places {
+        for [from_a, from_b] in offsets {
             // SAFETY: two tiles of either factor are at these places.
             unsafe {
                 let a = a.as_ptr().byte_add(*from_a).add(half * TILE + row * TERMS);
@@ -175,10 +184,9 @@ unsafe fn multiply(a: &[Bf16], b: &[Bf16], places: &[Places], sums: &mut [f32; S
     }
 }
 
-/// Adds to a strip what one tile of its rows and two of the columns make; here a tile of the rows has one behind the other.
+/// Adds one tile of a strip's rows by two of columns; `a` is row-major.
 ///
-/// # Safety
-/// From `a` on there are the tile's rows of the strip, from either place of `b` a tile.
+/// `a` has the strip's rows of a tile, each half of `b` a tile.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
 unsafe fn add_tile(a: *const Bf16, b: [*const Bf16; 2], strip: &mut Sums) {
@@ -188,19 +196,18 @@ unsafe fn add_tile(a: *const Bf16, b: [*const Bf16; 2], strip: &mut Sums) {
     }
 }
 
-/// Adds a pair of terms: of the strip's rows, which are so many elements apart, and of the columns of both halves.
+/// Adds a pair of terms of all columns and of the strip's rows, which are `row_stride` elements apart.
 ///
-/// # Safety
-/// There are four bytes of every row, and 64 of either half of the columns.
+/// Four bytes of every row, and 64 of each half of the columns, are readable.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
-unsafe fn add_pair(a: *const Bf16, apart: usize, b: [*const Bf16; 2], strip: &mut Sums) {
+unsafe fn add_pair(a: *const Bf16, row_stride: usize, b: [*const Bf16; 2], strip: &mut Sums) {
     // SAFETY: the caller's.
     unsafe {
         let left: __m512bh = std::mem::transmute(_mm512_loadu_si512(b[0].cast()));
         let right: __m512bh = std::mem::transmute(_mm512_loadu_si512(b[1].cast()));
         for (row, sums) in strip.iter_mut().enumerate() {
-            let pair = a.add(row * apart).cast::<i32>().read_unaligned();
+            let pair = a.add(row * row_stride).cast::<i32>().read_unaligned();
             let pair: __m512bh = std::mem::transmute(_mm512_set1_epi32(pair));
             sums[0] = _mm512_dpbf16_ps(sums[0], pair, left);
             sums[1] = _mm512_dpbf16_ps(sums[1], pair, right);
@@ -208,10 +215,9 @@ unsafe fn add_pair(a: *const Bf16, apart: usize, b: [*const Bf16; 2], strip: &mu
     }
 }
 
-/// Adds a term: of the strip's rows, which are neighbours, and of the columns of both halves.
+/// Adds a term of all columns and of the strip's rows, which are neighbours.
 ///
-/// # Safety
-/// There is a number of every row, and 16 of either half of the columns.
+/// A number of every row, and 16 of each half of the columns, are readable.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn add_term(a: *const f32, b: [*const f32; 2], strip: &mut Sums) {
@@ -226,7 +232,7 @@ unsafe fn add_term(a: *const f32, b: [*const f32; 2], strip: &mut Sums) {
     }
 }
 
-/// The sums of a strip, whose tile of the left columns begins here.
+/// The sums of a strip; `rows` begins in the tile of the left columns.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn load(rows: &[f32]) -> Sums {
@@ -240,7 +246,6 @@ fn load(rows: &[f32]) -> Sums {
     strip
 }
 
-/// Writes them back.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn store(rows: &mut [f32], strip: &Sums) {

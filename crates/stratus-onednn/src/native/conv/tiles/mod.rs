@@ -1,9 +1,17 @@
-//! Products of matrices of bf16 that lie in tiles, on whatever of the processor multiplies them fastest.
+//! Products of bf16 matrices (and, for weight gradients, of `f32`) in tiles, on the fastest unit the
+//! processor has.
 //!
-//! A tile of the first factor is 16 rows of 32 terms; the second factor lies in pairs of rows, so that the two numbers that are multiplied with
-//! neighbours of a row of the first are neighbours as well: its tile is 16 pairs of terms by 16 columns. Both are 16 rows of 64 bytes, which is what
-//! AMX has registers for ([`amx`]), and a row of the second is a register of AVX-512 ([`avx512`]). The gradients of weights have their factors in
-//! tiles of `f32` too.
+//! ```text
+//! sums[16, 16] += a[16, K] × b[K, 16]        a tile of K = 32 terms of bf16, or 16 of f32
+//!
+//! a  row-major: 16 rows of 32 terms                       16 × 64 bytes  = one AMX tile register b  pairs of
+//! terms (VNNI): 16 pairs × 16 columns × 2     16 × 64 bytes  = one AMX tile register, a row of it = one
+//! AVX-512 register
+//! ```
+//!
+//! Products are computed in blocks of 32×32, 2×2 tiles, so that each tile of a factor that is loaded is used
+//! twice. [`amx`] has tile registers, [`avx512`] the dot products of pairs (VDPBF16PS) or, for `f32`,
+//! multiply-adds.
 
 pub mod amx;
 mod avx512;
@@ -15,40 +23,40 @@ pub use avx512::{Avx512Bf16, Avx512F32};
 use std::arch::x86_64::{__m512i, __mmask32, _mm512_maskz_loadu_epi16, _mm512_setzero_si512};
 use std::ops::Range;
 
-/// Rows of a tile; columns of the second factor.
+/// Rows of a tile; columns of a tile of the second factor.
 pub const ROWS: usize = 16;
-/// Terms that one tile of each factor holds.
+/// Terms of a tile of bf16.
 pub const TERMS: usize = 32;
-/// Rows and columns of a block of the result: two tiles each way, so that each tile of a factor that is loaded is used twice.
+/// Rows and columns of a block of the result: 2×2 tiles.
 pub const BLOCK: usize = 2 * ROWS;
 /// Elements of a tile of a factor.
 pub const TILE: usize = ROWS * TERMS;
 /// Elements of a tile of the result.
 pub const TILE_SUMS: usize = ROWS * ROWS;
 /// Elements of a block of the result.
-pub const SUMS: usize = BLOCK * BLOCK;
+pub const BLOCK_SUMS: usize = BLOCK * BLOCK;
 
-/// The steps that a product on AVX-512 takes for a tile: a row of it, for each strip of rows of the result.
-pub const STEPS: usize = 4 * ROWS;
+/// Steps of a product on AVX-512 per tile of terms: 16 rows of `b` for each of the four strips of eight rows
+/// of the result. Each may prefetch a cache line.
+pub const ROW_STEPS: usize = 4 * ROWS;
 
-/// Elements between two panels of tiles beyond what they hold: with a power of two, lines of all of them would fall on the same few places of a
-/// cache.
+/// Elements between panels: at strides of a power of two, all panels would map to the same cache sets.
 pub const GAP: usize = TERMS;
 
-/// What multiplies tiles: a value of this type is the proof that the processor has it and this process may use it.
+/// What multiplies tiles; a value is the proof that the processor has it and the process may use it.
 #[derive(Clone, Copy, Debug)]
 pub enum MatrixUnit {
     /// Tile registers.
     Amx(Amx),
-    /// The dot products of pairs of AVX-512.
+    /// Dot products of pairs of bf16.
     Avx512(Avx512Bf16),
 }
 
 impl MatrixUnit {
-    /// All that there are, the fastest first; the library's settings restrict them.
+    /// All that there are, the fastest first; the library's ISA settings restrict them.
     pub fn all(context: &Context) -> impl Iterator<Item = Self> {
-        let amx = Amx::of(context).map(Self::Amx);
-        let avx512 = Avx512Bf16::of(context).map(Self::Avx512);
+        let amx = Amx::detect(context).map(Self::Amx);
+        let avx512 = Avx512Bf16::detect(context).map(Self::Avx512);
         amx.into_iter().chain(avx512)
     }
 
@@ -61,50 +69,54 @@ impl MatrixUnit {
         }
     }
 
-    /// Makes the calling thread ready to multiply, until what is returned is dropped.
+    /// Prepares the calling thread to multiply, until the result is dropped.
     #[must_use]
-    pub fn tiles(self) -> Tiles {
+    pub fn tiles(self) -> TileMultiplier {
         match self {
-            Self::Amx(amx) => Tiles::Amx(amx.registers()),
-            Self::Avx512(avx512) => Tiles::Avx512(avx512),
+            Self::Amx(amx) => TileMultiplier::Amx(amx.registers()),
+            Self::Avx512(avx512) => TileMultiplier::Avx512(avx512),
         }
     }
 }
 
-/// A thread that is ready to multiply tiles.
-pub enum Tiles {
-    /// With its tile registers in shape.
+/// A thread that is prepared to multiply tiles.
+pub enum TileMultiplier {
+    /// With its tile registers configured.
     Amx(amx::Registers),
-    /// As every thread is.
+    /// Nothing to prepare.
     Avx512(Avx512Bf16),
 }
 
-/// Where two tiles of either factor lie, in bytes.
-type Places = [usize; 2];
+/// Offsets in bytes into the two factors.
+type ByteOffsets = [usize; 2];
 
-/// Where the tiles of two factors lie, step by step.
+/// Offsets of the tiles of two factors, step by step.
 #[derive(Clone, Debug, Default)]
 pub struct Steps {
-    bytes: Vec<Places>,
-    /// Bytes of each factor that all steps together need.
+    bytes: Vec<ByteOffsets>,
+    /// Bytes that the steps reach in each factor.
     reach: [usize; 2],
 }
 
 impl Steps {
-    /// Steps at these elements of the two factors.
+    /// From offsets in elements.
     #[must_use]
     pub fn new(elements: &[[usize; 2]]) -> Self {
-        let bytes: Vec<Places> = elements.iter().map(|at| at.map(|at| at * size_of::<Bf16>())).collect();
+        let bytes: Vec<ByteOffsets> = elements.iter().map(|at| at.map(|at| at * size_of::<Bf16>())).collect();
         let ends = |factor: usize| bytes.iter().map(|at| at[factor] + 2 * TILE * size_of::<Bf16>()).max();
         Self { reach: [0, 1].map(|factor| ends(factor).unwrap_or(0)), bytes }
     }
 }
 
-impl Tiles {
-    /// `sums += a b`, a block. Each factor is given as its two halves: 16 rows of `a`, 16 columns of `b`; a half is `count` tiles behind each other,
-    /// of 32 terms each. `sums` holds four tiles: the first half of `a` with both of `b`, then the second. Where
-    /// tile registers multiply, a row of `a` is one of the result; else `a` lies as `b` does, in pairs of terms.
-    /// Where the products leave time for it, what lies in `ahead` is asked for, a line in each of [`STEPS`] for a tile: it is wanted next.
+impl TileMultiplier {
+    /// `sums += a b`, a block of 32×32.
+    ///
+    /// A factor is given by halves: 16 rows of `a`, 16 columns of `b`. A half is `count` consecutive tiles,
+    /// of 32 terms each. `sums` is four tiles: first half of `a` by first and second of `b`, then the second
+    /// half of `a`. With AMX, `a` is row-major; otherwise its layout is that of `b`, pairs of terms. `ahead`
+    /// is prefetched meanwhile, up to [`ROW_STEPS`] cache lines per tile.
+    ///
+    /// # Panics Where a factor has fewer tiles.
     ///
     /// # Panics
     /// Where a factor has fewer tiles.
@@ -115,7 +127,7 @@ impl Tiles {
         b: [&[Bf16]; 2],
         count: usize,
         ahead: &[Bf16],
-        sums: &mut [f32; SUMS],
+        sums: &mut [f32; BLOCK_SUMS],
     ) {
         let enough = a.iter().chain(&b).all(|factor| factor.len() >= count * TILE);
         assert!(enough, "a factor has fewer than {count} tiles");
@@ -131,8 +143,10 @@ impl Tiles {
         }
     }
 
-    /// `sums = a b`, a block, where the factors' tiles do not lie behind each other: of every step, one of `range`, both halves of `a` lie at its first
-    /// place and both of `b` at its second.
+    /// `sums = a b`, a block, of tiles that are scattered: at each step of `range`, both halves of `a` are at
+    /// its first offset and both of `b` at its second, one tile after the other.
+    ///
+    /// # Panics Where a factor is shorter than the steps reach.
     ///
     /// # Panics
     /// Where a factor is shorter than the steps reach.
@@ -143,10 +157,10 @@ impl Tiles {
         b: &[Bf16],
         steps: &Steps,
         range: Range<usize>,
-        sums: &mut [f32; SUMS],
+        sums: &mut [f32; BLOCK_SUMS],
     ) {
-        let places = &steps.bytes[range];
-        if places.is_empty() {
+        let offsets = &steps.bytes[range];
+        if offsets.is_empty() {
             sums.fill(0.0);
             return;
         }
@@ -155,28 +169,27 @@ impl Tiles {
         // SAFETY: both conditions were just seen.
         unsafe {
             match self {
-                Self::Amx(registers) => registers.multiply(a, b, places, sums),
-                Self::Avx512(avx512) => avx512.multiply(a, b, places, sums),
+                Self::Amx(registers) => registers.multiply(a, b, offsets, sums),
+                Self::Avx512(avx512) => avx512.multiply(a, b, offsets, sums),
             }
         }
     }
 }
 
-/// The channels of a block that there are, of so many in all: a bit each.
+/// A bit for each channel of block `block` that exists, of `channels` in all.
 #[inline]
 #[must_use]
-pub fn mask(channels: usize, block: usize) -> __mmask32 {
-    let there = channels - block * BLOCK;
-    if there >= BLOCK { !0 } else { (1 << there) - 1 }
+pub fn channel_mask(channels: usize, block: usize) -> __mmask32 {
+    let present = channels - block * BLOCK;
+    if present >= BLOCK { !0 } else { (1 << present) - 1 }
 }
 
-/// The channels of a pixel, zero where there is none.
+/// The channels of `mask` of a pixel; zero where there is no pixel.
 ///
-/// # Safety
-/// AVX-512 must be there, and the map must have the elements of `mask` from `at` on.
+/// # Safety AVX-512; `map` has the elements of `mask` from `at` on.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-pub unsafe fn load(map: &[Bf16], at: Option<usize>, mask: __mmask32) -> __m512i {
+pub unsafe fn load_channels(map: &[Bf16], at: Option<usize>, mask: __mmask32) -> __m512i {
     match at {
         // SAFETY: the caller's; masked elements are not read.
         Some(at) => unsafe { _mm512_maskz_loadu_epi16(mask, map.as_ptr().add(at).cast()) },

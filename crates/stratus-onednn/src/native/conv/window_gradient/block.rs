@@ -1,140 +1,160 @@
-//! What a block of the output gives to the sums: its windows and gradients are laid out, then multiplied.
+//! A block of outputs: its windows and gradients are rearranged, then multiplied.
 
 use super::lanes::{TWO, TwoRegisters, WindowArithmetic};
-use super::{Band, LANES, Range, Share, TALLEST, WindowGradient};
+use super::{Band, LANES, MAX_STRIP_FILTERS, Range, ThreadScratch, WindowGradient};
 use crate::native::simd::{CACHE_LINE, Element, prefetch_element};
 use std::arch::x86_64::{
     _mm512_add_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_setzero_ps,
     _mm512_setzero_si512, _mm512_storeu_ps,
 };
 
-/// Adds what a band gives, block by block.
+/// Adds a band to the sums, block by block.
 ///
-/// # Safety
-/// The processor must have what `U` proves.
+/// # Safety The processor has what `U` proves.
 #[inline(always)]
 pub unsafe fn add_band<U: WindowArithmetic>(
-    of: &WindowGradient<U>,
+    kernel: &WindowGradient<U>,
     band: &Band,
     next: Option<&Band>,
     [x, dy]: [&[U::Element]; 2],
-    share: &mut Share<'_>,
+    share: &mut ThreadScratch<'_>,
 ) {
     let image: &mut [U::Element] = bytemuck::cast_slice_mut(share.image);
-    of.pad(band, x, image);
-    let block = |first: usize| first..(first + of.columns).min(of.groups());
-    for first in (0..of.groups()).step_by(of.columns) {
-        let (groups, behind) = (block(first), first + of.columns);
+    kernel.copy_padded(band, x, image);
+    let block = |first: usize| first..(first + kernel.columns).min(kernel.column_groups());
+    for first in (0..kernel.column_groups()).step_by(kernel.columns) {
+        let (groups, following) = (block(first), first + kernel.columns);
         // SAFETY: the caller's, here and below.
         unsafe {
-            lay_out_windows(of, band, groups.clone(), image, share.windows);
-            lay_out_gradients(of, band, groups.clone(), dy, share.gradients);
-            add_bias::<U>(&share.gradients[..groups.len() * band.rows.len() * of.filters], share.bias);
+            rearrange_windows(kernel, band, groups.clone(), image, share.windows);
+            rearrange_gradients(kernel, band, groups.clone(), dy, share.gradients);
+            add_bias::<U>(&share.gradients[..groups.len() * band.rows.len() * kernel.filters], share.bias);
         }
-        let coming = if behind < of.groups() { Some((band, behind)) } else { next.map(|next| (next, 0)) };
-        let mut ahead = Ahead::new(of, coming.map(|(band, first)| (band, block(first))), dy);
+        let coming = if following < kernel.column_groups() {
+            Some((band, following))
+        } else {
+            next.map(|next| (next, 0))
+        };
+        let mut ahead = UpcomingGradients::new(kernel, coming.map(|(band, first)| (band, block(first))), dy);
         let block = [groups.len(), band.rows.len()];
-        for strip in 0..of.strips {
-            let at = strip * of.wide * LANES;
+        for strip in 0..kernel.strips {
+            let at = strip * kernel.strip_registers * LANES;
             let (windows, sums) = (&share.windows[at..], &mut share.sums[at..]);
             let (gradients, ahead) = (&*share.gradients, &mut ahead);
             unsafe {
-                match of.wide {
-                    1 => add_strip::<U, TALLEST, 1>(of, block, windows, gradients, ahead, sums),
-                    2 => add_strip::<U, TALLEST, 2>(of, block, windows, gradients, ahead, sums),
-                    3 => add_strip::<U, TALLEST, 3>(of, block, windows, gradients, ahead, sums),
-                    4 => add_strip::<U, { TALLEST / 2 }, 4>(of, block, windows, gradients, ahead, sums),
-                    5 => add_strip::<U, { TALLEST / 2 }, 5>(of, block, windows, gradients, ahead, sums),
-                    _ => add_strip::<U, { TALLEST / 2 }, 6>(of, block, windows, gradients, ahead, sums),
+                match kernel.strip_registers {
+                    1 => add_strip::<U, MAX_STRIP_FILTERS, 1>(kernel, block, windows, gradients, ahead, sums),
+                    2 => add_strip::<U, MAX_STRIP_FILTERS, 2>(kernel, block, windows, gradients, ahead, sums),
+                    3 => add_strip::<U, MAX_STRIP_FILTERS, 3>(kernel, block, windows, gradients, ahead, sums),
+                    4 => add_strip::<U, { MAX_STRIP_FILTERS / 2 }, 4>(
+                        kernel, block, windows, gradients, ahead, sums,
+                    ),
+                    5 => add_strip::<U, { MAX_STRIP_FILTERS / 2 }, 5>(
+                        kernel, block, windows, gradients, ahead, sums,
+                    ),
+                    _ => add_strip::<U, { MAX_STRIP_FILTERS / 2 }, 6>(
+                        kernel, block, windows, gradients, ahead, sums,
+                    ),
                 }
             }
         }
     }
 }
 
-/// The output's gradient for the block that comes next, of which an equal part is asked for with every few filters: its rows lie too far from each
-/// other for what the processor foresees by itself.
-struct Ahead<'a, E> {
+/// The part of `dy` that the next block reads. Its rows are too far apart for the hardware prefetcher: an
+/// equal part is prefetched with every few filters.
+struct UpcomingGradients<'a, E> {
     dy: &'a [E],
-    /// Elements of a row, and from row to row.
+    /// Elements of a row of the block, and from row to row of the map.
     row: usize,
-    apart: usize,
-    /// Lines of caches in a row, and in all rows.
+    row_stride: usize,
+    /// Cache lines of a row, and of all rows.
     lines: [usize; 2],
     next: usize,
     part: usize,
 }
 
-impl<'a, E: Element> Ahead<'a, E> {
+impl<'a, E: Element> UpcomingGradients<'a, E> {
     fn new<U: WindowArithmetic<Element = E>>(
-        of: &WindowGradient<U>,
+        kernel: &WindowGradient<U>,
         block: Option<(&Band, Range<usize>)>,
         dy: &'a [E],
     ) -> Self {
-        let apart = of.output[1] * of.filters;
+        let row_stride = kernel.output[1] * kernel.filters;
         let Some((band, groups)) = block else {
-            return Self { dy: &[], row: 0, apart, lines: [0; 2], next: 0, part: 0 };
+            return Self { dy: &[], row: 0, row_stride, lines: [0; 2], next: 0, part: 0 };
         };
-        let first = (band.image * of.output[0] + band.rows.start) * apart;
-        let columns = groups.start * U::GROUP..(groups.end * U::GROUP).min(of.output[1]);
-        let row = columns.len() * of.filters;
+        let first = (band.image * kernel.output[0] + band.rows.start) * row_stride;
+        let columns =
+            groups.start * U::PIXELS_PER_LANE..(groups.end * U::PIXELS_PER_LANE).min(kernel.output[1]);
+        let row = columns.len() * kernel.filters;
         let lines = (row * size_of::<E>()).div_ceil(CACHE_LINE);
         let all = lines * band.rows.len();
-        let part = all.div_ceil(of.strips * (of.filters / of.tall()));
-        Self { dy: &dy[first + columns.start * of.filters..], row, apart, lines: [lines, all], next: 0, part }
+        let part = all.div_ceil(kernel.strips * (kernel.filters / kernel.filters_at_once()));
+        Self {
+            dy: &dy[first + columns.start * kernel.filters..],
+            row,
+            row_stride,
+            lines: [lines, all],
+            next: 0,
+            part,
+        }
     }
 
     #[inline(always)]
-    fn ask(&mut self) {
-        let [of_row, all] = self.lines;
+    fn prefetch(&mut self) {
+        let [row_lines, all] = self.lines;
         for line in self.next..(self.next + self.part).min(all) {
-            let within = (line % of_row * (CACHE_LINE / size_of::<E>())).min(self.row);
-            prefetch_element(self.dy, line / of_row * self.apart + within);
+            let within = (line % row_lines * (CACHE_LINE / size_of::<E>())).min(self.row);
+            prefetch_element(self.dy, line / row_lines * self.row_stride + within);
         }
         self.next += self.part;
     }
 }
 
-/// Lays out what groups of columns see of the rows of a band, group by group, row by row.
+/// Makes `windows[group][input row][kw · C]`.
 ///
 /// # Safety
 /// As [`add_band`].
 #[inline(always)]
-unsafe fn lay_out_windows<U: WindowArithmetic>(
-    of: &WindowGradient<U>,
+unsafe fn rearrange_windows<U: WindowArithmetic>(
+    kernel: &WindowGradient<U>,
     band: &Band,
     groups: Range<usize>,
     image: &[U::Element],
     windows: &mut [f32],
 ) {
-    let (stretch, seen) = (of.stretch(), of.seen(band.rows.len()));
-    let apart = of.stride[1] * of.channels;
-    let rest = TwoRegisters::first(stretch % TWO);
-    for (group, windows) in groups.zip(windows.chunks_exact_mut(seen * stretch)) {
-        for (row, to) in windows.chunks_exact_mut(stretch).enumerate() {
-            // All pixels of a group have a place in a padded row.
-            let row = &image[row * of.pitch() + group * U::GROUP * apart..];
-            assert!(row.len() >= (U::GROUP - 1) * apart + stretch, "a row of another length");
-            let second = (U::GROUP > 1).then(|| row.as_ptr().wrapping_add(apart));
+    let (window_row, input_rows) = (kernel.window_row(), kernel.input_rows(band.rows.len()));
+    let row_stride = kernel.stride[1] * kernel.channels;
+    let rest = TwoRegisters::first(window_row % TWO);
+    for (group, windows) in groups.zip(windows.chunks_exact_mut(input_rows * window_row)) {
+        for (row, to) in windows.chunks_exact_mut(window_row).enumerate() {
+            // Padded rows have all columns of the last group.
+            let row = &image[row * kernel.pitch() + group * U::PIXELS_PER_LANE * row_stride..];
+            assert!(
+                row.len() >= (U::PIXELS_PER_LANE - 1) * row_stride + window_row,
+                "a row of another length"
+            );
+            let second = (U::PIXELS_PER_LANE > 1).then(|| row.as_ptr().wrapping_add(row_stride));
             // SAFETY: the caller's; the assertion says that the numbers are there.
-            unsafe { pair::<U>(row.as_ptr(), second, to, rest) };
+            unsafe { interleave::<U>(row.as_ptr(), second, to, rest) };
         }
     }
 }
 
-/// Lays out the output's gradient at groups of columns, group by group, row by row.
+/// Makes `gradients[group][output row][filters]`.
 ///
 /// # Safety
 /// As [`add_band`].
 #[inline(always)]
-unsafe fn lay_out_gradients<U: WindowArithmetic>(
-    of: &WindowGradient<U>,
+unsafe fn rearrange_gradients<U: WindowArithmetic>(
+    kernel: &WindowGradient<U>,
     band: &Band,
     groups: Range<usize>,
     dy: &[U::Element],
     gradients: &mut [f32],
 ) {
-    let ([height, width], filters) = (of.output, of.filters);
+    let ([height, width], filters) = (kernel.output, kernel.filters);
     let rest = TwoRegisters::first(filters % TWO);
     for (group, gradients) in groups.zip(gradients.chunks_exact_mut(band.rows.len() * filters)) {
         for (row, to) in band.rows.clone().zip(gradients.chunks_exact_mut(filters)) {
@@ -142,16 +162,16 @@ unsafe fn lay_out_gradients<U: WindowArithmetic>(
                 let at = ((band.image * height + row) * width + x) * filters;
                 dy[at..][..filters].as_ptr()
             };
-            let column = group * U::GROUP;
-            let second = (U::GROUP > 1 && column + 1 < width).then(|| pixel(column + 1));
+            let column = group * U::PIXELS_PER_LANE;
+            let second = (U::PIXELS_PER_LANE > 1 && column + 1 < width).then(|| pixel(column + 1));
             // SAFETY: the caller's; the filters of both pixels are there.
-            unsafe { pair::<U>(pixel(column), second, to, rest) };
+            unsafe { interleave::<U>(pixel(column), second, to, rest) };
         }
     }
 }
 
-/// Adds the gradients of a block to the sums of the bias, which are those of the filters, or none. A block first: the sum over a map is longer than
-/// floats can add up one by one.
+/// Adds a block's gradients to the sums of the bias, summed per block first: sums over whole maps are too
+/// long for plain `f32` accumulation.
 ///
 /// # Safety
 /// As [`add_band`].
@@ -165,7 +185,7 @@ unsafe fn add_bias<U: WindowArithmetic>(gradients: &[f32], bias: &mut [f32]) {
             let mut sums = _mm512_setzero_ps();
             for filters in gradients.chunks_exact(filters) {
                 lanes[..bias.len()].copy_from_slice(&filters[register * LANES..][..bias.len()]);
-                sums = U::add_up(sums, _mm512_loadu_si512(lanes.as_ptr().cast()));
+                sums = U::add_lanes(sums, _mm512_loadu_si512(lanes.as_ptr().cast()));
             }
             _mm512_storeu_ps(lanes.as_mut_ptr(), sums);
         }
@@ -173,42 +193,46 @@ unsafe fn add_bias<U: WindowArithmetic>(gradients: &[f32], bias: &mut [f32]) {
     }
 }
 
-/// Adds what a block of so many groups of columns and rows gives to `WIDE` registers of every filter's window, the first of which begins where `windows`
-/// and `sums` do.
+/// Adds a block to `REGISTERS` registers of every filter's window, which begin where `windows` and `sums` do.
+///
+/// ```text
+/// sums[FILTERS][REGISTERS] += gradients[group][row][filter] · windows[group][row · stride][REGISTERS]
+/// ```
 ///
 /// # Safety
 /// As [`add_band`].
 #[inline(always)]
-unsafe fn add_strip<U: WindowArithmetic, const TALL: usize, const WIDE: usize>(
-    of: &WindowGradient<U>,
+unsafe fn add_strip<U: WindowArithmetic, const FILTERS: usize, const REGISTERS: usize>(
+    kernel: &WindowGradient<U>,
     [groups, rows]: [usize; 2],
     windows: &[f32],
     gradients: &[f32],
-    ahead: &mut Ahead<'_, U::Element>,
+    ahead: &mut UpcomingGradients<'_, U::Element>,
     sums: &mut [f32],
 ) {
-    let (filters, of_filter) = (of.filters, of.sums());
-    let (of_group, step) = (of.seen(rows) * of.stretch(), of.stride[0] * of.stretch());
-    let last = (groups - 1) * of_group + (rows - 1) * step;
+    let (filters, filter_stride) = (kernel.filters, kernel.window_sums());
+    let (group_stride, step) =
+        (kernel.input_rows(rows) * kernel.window_row(), kernel.stride[0] * kernel.window_row());
+    let last = (groups - 1) * group_stride + (rows - 1) * step;
     assert!(
-        windows.len() >= last + WIDE * LANES
+        windows.len() >= last + REGISTERS * LANES
             && gradients.len() >= groups * rows * filters
-            && sums.len() >= (filters - 1) * of_filter + WIDE * LANES
-            && filters.is_multiple_of(TALL),
+            && sums.len() >= (filters - 1) * filter_stride + REGISTERS * LANES
+            && filters.is_multiple_of(FILTERS),
         "a block of another size"
     );
-    for filter in (0..filters).step_by(TALL) {
-        ahead.ask();
+    for filter in (0..filters).step_by(FILTERS) {
+        ahead.prefetch();
         // SAFETY: the caller's; the assertion says that windows, gradients and sums reach as far.
         unsafe {
-            let to = sums.as_mut_ptr().add(filter * of_filter);
+            let to = sums.as_mut_ptr().add(filter * filter_stride);
             // Of this block alone, for the same reason as those of the bias.
-            let mut sums = [[_mm512_setzero_ps(); WIDE]; TALL];
+            let mut sums = [[_mm512_setzero_ps(); REGISTERS]; FILTERS];
             let mut gradient = gradients.as_ptr().add(filter).cast::<i32>();
             for group in 0..groups {
-                let mut window = windows.as_ptr().add(group * of_group);
+                let mut window = windows.as_ptr().add(group * group_stride);
                 for _ in 0..rows {
-                    let mut lanes = [_mm512_setzero_si512(); WIDE];
+                    let mut lanes = [_mm512_setzero_si512(); REGISTERS];
                     for (part, lanes) in lanes.iter_mut().enumerate() {
                         *lanes = _mm512_loadu_si512(window.add(part * LANES).cast());
                     }
@@ -218,14 +242,14 @@ unsafe fn add_strip<U: WindowArithmetic, const TALL: usize, const WIDE: usize>(
                             *sum = U::multiply_add(*sum, value, lanes);
                         }
                     }
-                    // Behind the last one these point nowhere, and are not read.
+                    // After the last one these point beyond the slices, and are not read.
                     window = window.wrapping_add(step);
                     gradient = gradient.wrapping_add(filters);
                 }
             }
             for (row, sums) in sums.iter().enumerate() {
                 for (part, sum) in sums.iter().enumerate() {
-                    let to = to.add(row * of_filter + part * LANES);
+                    let to = to.add(row * filter_stride + part * LANES);
                     _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), *sum));
                 }
             }
@@ -233,12 +257,11 @@ unsafe fn add_strip<U: WindowArithmetic, const TALL: usize, const WIDE: usize>(
     }
 }
 
-/// Writes `to.len()` lanes, the last of which are `rest`; see [`WindowArithmetic::pair`].
+/// Writes `to.len()` lanes; `rest` are those of the last two registers. See [`WindowArithmetic::interleave`].
 ///
-/// # Safety
 /// As there.
 #[inline(always)]
-unsafe fn pair<U: WindowArithmetic>(
+unsafe fn interleave<U: WindowArithmetic>(
     first: *const U::Element,
     second: Option<*const U::Element>,
     to: &mut [f32],
@@ -249,7 +272,7 @@ unsafe fn pair<U: WindowArithmetic>(
         let lanes = if at < whole { TwoRegisters::ALL } else { rest };
         // SAFETY: the caller's.
         unsafe {
-            U::pair(first.add(at), second.map(|second| second.add(at)), to.as_mut_ptr().add(at), lanes);
+            U::interleave(first.add(at), second.map(|second| second.add(at)), to.as_mut_ptr().add(at), lanes);
         };
     }
 }

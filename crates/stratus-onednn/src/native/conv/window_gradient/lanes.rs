@@ -1,7 +1,7 @@
-//! What is computed in lanes: of one `f32`, or of two neighbouring bf16.
+//! Arithmetic of window gradients: a lane is one `f32`, or two neighbouring outputs of bf16.
 
 use super::block::add_band;
-use super::{Band, LANES, Share, WindowGradient};
+use super::{Band, LANES, ThreadScratch, WindowGradient};
 use crate::native::conv::tiles::{Avx512Bf16, Avx512F32};
 use crate::native::simd::{Bf16, Element};
 use std::arch::x86_64::{
@@ -11,64 +11,63 @@ use std::arch::x86_64::{
     _mm512_setzero_si512, _mm512_slli_epi32,
 };
 
-/// A way to multiply maps of one type of elements: a value of this type is the proof that the processor has it.
+/// Products of maps of one element type; a value is the proof that the processor has the instructions.
 pub trait WindowArithmetic: Copy + Send + Sync + 'static {
-    /// What maps are made of.
+    /// Elements of maps.
     type Element: Element;
 
-    /// Pixels of the output that a lane holds.
-    const GROUP: usize = size_of::<f32>() / size_of::<Self::Element>();
+    /// Neighbouring output pixels of a lane.
+    const PIXELS_PER_LANE: usize = size_of::<f32>() / size_of::<Self::Element>();
 
-    /// Adds what a band gives, of the input and the output's gradient; the latter's part for the band that comes next is asked for meanwhile.
+    /// Adds a band of `x` and `dy` to the sums, and prefetches `dy` of the next band.
     fn add_band(
         self,
         gradient: &WindowGradient<Self>,
         band: &Band,
         next: Option<&Band>,
         maps: [&[Self::Element]; 2],
-        share: &mut Share<'_>,
+        share: &mut ThreadScratch<'_>,
     );
 
-    /// `sums + lanes * value`, where every lane of `value` is the same.
+    /// `sums + value * lanes`, where all lanes of `value` are the same.
     ///
-    /// # Safety
-    /// The processor must have what the type proves.
+    /// # Safety The processor has what the type proves; likewise below.
     unsafe fn multiply_add(sums: __m512, value: __m512i, lanes: __m512i) -> __m512;
 
-    /// Writes some of two registers' lanes: the numbers from `first` on, and in bf16 each with that from `second` on, zero where there is none.
+    /// Writes lanes of two registers: numbers from `first` on, in bf16 each paired with the one from `second`
+    /// on (zero where there is none).
     ///
-    /// # Safety
-    /// As above; as many numbers are there, and as many lanes at `to`.
-    unsafe fn pair(
+    /// # Safety As many numbers are readable, and as many lanes writable at `to`.
+    unsafe fn interleave(
         first: *const Self::Element,
         second: Option<*const Self::Element>,
         to: *mut f32,
         lanes: TwoRegisters,
     );
 
-    /// Adds what each lane holds to a sum.
+    /// Adds the one or two numbers of each lane to a sum.
     ///
     /// # Safety
     /// As above.
-    unsafe fn add_up(sums: __m512, lanes: __m512i) -> __m512;
+    unsafe fn add_lanes(sums: __m512, lanes: __m512i) -> __m512;
 }
 
-/// Lanes of two registers that are there, a bit each.
+/// A mask of the lanes of two registers.
 #[derive(Clone, Copy)]
 pub struct TwoRegisters([u16; 2]);
 
 impl TwoRegisters {
-    /// All of them.
+    /// All lanes.
     pub const ALL: Self = Self([!0; 2]);
 
-    /// The first of them.
+    /// The first `lanes`.
     #[inline(always)]
     pub fn first(lanes: usize) -> Self {
         let first = |lanes: usize| if lanes >= LANES { !0 } else { (1 << lanes) - 1 };
         Self([first(lanes), first(lanes.saturating_sub(LANES))])
     }
 
-    /// As many bits as both have lanes.
+    /// One mask for both registers.
     #[inline(always)]
     fn all(self) -> u32 {
         u32::from(self.0[0]) | u32::from(self.0[1]) << LANES
@@ -87,7 +86,7 @@ impl WindowArithmetic for Avx512Bf16 {
         band: &Band,
         next: Option<&Band>,
         maps: [&[Bf16]; 2],
-        share: &mut Share<'_>,
+        share: &mut ThreadScratch<'_>,
     ) {
         /// # Safety
         /// The processor must have AVX-512 and its dot products.
@@ -97,7 +96,7 @@ impl WindowArithmetic for Avx512Bf16 {
             band: &Band,
             next: Option<&Band>,
             maps: [&[Bf16]; 2],
-            share: &mut Share<'_>,
+            share: &mut ThreadScratch<'_>,
         ) {
             // SAFETY: the caller's.
             unsafe { add_band(gradient, band, next, maps, share) }
@@ -116,7 +115,7 @@ impl WindowArithmetic for Avx512Bf16 {
     }
 
     #[inline(always)]
-    unsafe fn pair(first: *const Bf16, second: Option<*const Bf16>, to: *mut f32, lanes: TwoRegisters) {
+    unsafe fn interleave(first: *const Bf16, second: Option<*const Bf16>, to: *mut f32, lanes: TwoRegisters) {
         const ORDER: [[u16; TWO]; 2] = {
             let mut order = [[0; TWO]; 2];
             let mut lane = 0;
@@ -145,7 +144,7 @@ impl WindowArithmetic for Avx512Bf16 {
     }
 
     #[inline(always)]
-    unsafe fn add_up(sums: __m512, lanes: __m512i) -> __m512 {
+    unsafe fn add_lanes(sums: __m512, lanes: __m512i) -> __m512 {
         // SAFETY: the caller's.
         unsafe {
             let odd = _mm512_and_si512(lanes, _mm512_set1_epi32(0xffff_0000_u32.cast_signed()));
@@ -165,7 +164,7 @@ impl WindowArithmetic for Avx512F32 {
         band: &Band,
         next: Option<&Band>,
         maps: [&[f32]; 2],
-        share: &mut Share<'_>,
+        share: &mut ThreadScratch<'_>,
     ) {
         /// # Safety
         /// The processor must have AVX-512.
@@ -175,7 +174,7 @@ impl WindowArithmetic for Avx512F32 {
             band: &Band,
             next: Option<&Band>,
             maps: [&[f32]; 2],
-            share: &mut Share<'_>,
+            share: &mut ThreadScratch<'_>,
         ) {
             // SAFETY: the caller's.
             unsafe { add_band(gradient, band, next, maps, share) }
@@ -191,7 +190,7 @@ impl WindowArithmetic for Avx512F32 {
     }
 
     #[inline(always)]
-    unsafe fn pair(first: *const f32, _: Option<*const f32>, to: *mut f32, lanes: TwoRegisters) {
+    unsafe fn interleave(first: *const f32, _: Option<*const f32>, to: *mut f32, lanes: TwoRegisters) {
         for (half, mask) in lanes.0.into_iter().enumerate() {
             // SAFETY: the caller's; numbers and lanes that are not there are neither read nor written.
             unsafe {
@@ -203,7 +202,7 @@ impl WindowArithmetic for Avx512F32 {
     }
 
     #[inline(always)]
-    unsafe fn add_up(sums: __m512, lanes: __m512i) -> __m512 {
+    unsafe fn add_lanes(sums: __m512, lanes: __m512i) -> __m512 {
         // SAFETY: the caller's.
         unsafe { _mm512_add_ps(sums, _mm512_castsi512_ps(lanes)) }
     }

@@ -67,7 +67,7 @@ struct TileGrid {
     maps: [[usize; 2]; 2],
     /// Padding `[top, left]` of the first map.
     padding: [usize; 2],
-    /// Tiles of an image, vertically and horizontally.
+    /// TileMultiplier of an image, vertically and horizontally.
     tiles: [usize; 2],
 }
 
@@ -85,7 +85,7 @@ impl TileGrid {
     }
 
     /// Whether 36 products per tile, half as much again for the transforms, are fewer than the r² products
-    /// per output that they replace. (Tiles at the border may be mostly outside.)
+    /// per output that they replace. (TileMultiplier at the border may be mostly outside.)
     fn is_profitable(&self) -> bool {
         let [made, points] = [self.maps[1].iter().product::<usize>() * self.taps * self.taps, POINTS];
         self.batch > 0 && self.tiles.iter().product::<usize>() * points * 3 <= made * 2
@@ -96,7 +96,7 @@ impl TileGrid {
         self.batch * self.tiles[0]
     }
 
-    /// Tiles of the thread that has the most.
+    /// TileMultiplier of the thread that has the most.
     fn tiles_per_thread(&self, threads: usize) -> usize {
         self.tile_rows().div_ceil(threads) * self.tiles[1]
     }
@@ -160,7 +160,7 @@ fn all_points_floats(rows: usize, columns: usize) -> usize {
 /// Bytes of the matrices of a block: they share a core's L2 cache with the weights that pass by.
 const L2_BYTES: usize = 3 << 18;
 
-/// Tiles of a block, of the `tiles` that a thread has: as many as fit the L2 cache (one tile takes
+/// TileMultiplier of a block, of the `tiles` that a thread has: as many as fit the L2 cache (one tile takes
 /// `bytes_per_tile` at every point), but about `fewest` at least, since the transformed weights are read once
 /// per block.
 fn tiles_per_block(bytes_per_tile: usize, tiles: usize, fewest: usize) -> usize {
