@@ -15,7 +15,8 @@ demo:
 	$(CARGO) build --release --locked -p stratus --no-default-features
 	$(STRATUS) train digits --set train.epochs=3
 
-# The libraries are a gain, not a need: without oneDNN the reference backend computes, without libjpeg-turbo JPEG files take longer.
+# The libraries are a gain, not a need: without oneDNN the reference backend computes, without libjpeg-turbo
+# JPEG files take longer.
 build:
 	@bash scripts/deps.sh --best-effort
 	@bash scripts/deps-jpeg.sh --best-effort
@@ -33,20 +34,23 @@ test:
 check-onnx:
 	@bash scripts/check-onnx.sh
 
-# The tests, and those that take minutes, optimised: a hundred kills, real servers of files. STORE_SERVERS=none goes without the
-# servers where they cannot be installed; the tests say that they were not run.
+# The tests, and those that take minutes, optimised: a hundred kills, real file servers. STORE_SERVERS=none
+# goes without the servers where they cannot be installed; the tests say that they were not run.
 test-all: test
 	@[ "$(STORE_SERVERS)" = none ] || bash scripts/store-servers.sh install
-	STRATUS_KILLS=100 STRATUS_STORE_SERVERS=$(STORE_SERVERS) $(CARGO) test --workspace --locked --release -- --include-ignored
+	STRATUS_KILLS=100 STRATUS_STORE_SERVERS=$(STORE_SERVERS) \
+		$(CARGO) test --workspace --locked --release -- --include-ignored
 
 deps:
 	@bash scripts/deps.sh
 	@bash scripts/deps-jpeg.sh
 	@bash scripts/deps-nvrtc.sh
 
+# Format, lints, and documentation without a broken link.
 check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
 # The page of configuration keys; a test fails where it is out of date.
 reference:

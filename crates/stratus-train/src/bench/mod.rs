@@ -155,7 +155,7 @@ impl Bench {
         self.compiled.session.plan(self.compiled.ids.train).program.steps.len()
     }
 
-    /// Each kernel alone and whole steps, in turn: `rounds` rounds of the best of [`BEST_OF`] of each, and the medians over the rounds. What
+    /// Each kernel alone and whole steps, in turn: `rounds` rounds of the best of five of each, and the medians over the rounds. What
     /// else the machine does slows both sides of a round alike.
     ///
     /// # Errors

@@ -25,7 +25,7 @@ pub struct TrainArguments {
     /// Begin with these weights: a safetensors file, a PyTorch state dict (.pth), or another run
     #[arg(long, value_name = "FILE|RUN")]
     pub weights: Option<String>,
-    /// Directory of the run; without it the next free number under runs/<experiment>/
+    /// Directory of the run; without it the next free number under runs/EXPERIMENT/
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Measure kernels anew instead of repeating the choices kept for this machine and network

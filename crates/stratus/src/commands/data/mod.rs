@@ -35,7 +35,7 @@ pub enum Action {
     Fetch {
         /// The data set, like mnist
         name: String,
-        /// Where to put the files; without it data/<name>
+        /// Where to put the files; without it data/NAME
         #[arg(long, value_name = "DIR")]
         path: Option<PathBuf>,
     },
@@ -44,7 +44,7 @@ pub enum Action {
     Check {
         /// The data set, like mnist
         name: String,
-        /// Where the files are; without it data/<name>
+        /// Where the files are; without it data/NAME
         #[arg(long, value_name = "DIR")]
         path: Option<PathBuf>,
     },
@@ -55,7 +55,7 @@ pub enum Action {
     Stats {
         /// The data set, like mnist
         name: String,
-        /// Where the files are; without it data/<name>
+        /// Where the files are; without it data/NAME
         #[arg(long, value_name = "DIR")]
         path: Option<PathBuf>,
     },

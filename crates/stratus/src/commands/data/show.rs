@@ -30,7 +30,7 @@ const MOST_PIXELS: usize = 1 << 26;
 pub struct ShowArguments {
     /// The data set, like mnist
     pub name: String,
-    /// Where the files are; without it data/<name>
+    /// Where the files are; without it data/NAME
     #[arg(long, value_name = "DIR")]
     pub path: Option<PathBuf>,
     /// How many samples to show
