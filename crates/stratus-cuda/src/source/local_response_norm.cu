@@ -2,8 +2,9 @@
 // channel c:
 //
 //   y_c = x_c · s_c^-β
-//   dx_c = dy_c · s_c^-β - slope · x_c · Σ over the outputs o whose window contains c: dy_o · x_o · s_o^-β /
-//   s_o
+//   dx_c = dy_c · s_c^-β - slope · x_c · Σ_o dy_o · x_o · s_o^(-β - 1)
+//
+// where o are the outputs whose window contains c, and slope = 2 · β · weight.
 //
 // A thread has VECTOR channels of a pixel. It also loads the channels around them that it needs, as whole
 // vectors; neighbouring threads load these too, so they come from L1. With WIDE, the window is too wide for

@@ -1,4 +1,4 @@
-//! Weight gradients in f32 of maps in bf16 or f16, by native kernels on tensor instruction
+//! Weight gradients in f32 of maps in bf16 or f16, by native kernels on tensor cores
 //! (`source/conv_gradient.cu`, `source/conv_gradient_hopper.cu`): cuDNN has no fast kernel for these types.
 
 use crate::ffi::cudnn::Problem;
@@ -54,7 +54,7 @@ const TILES: [BlockTile; 13] = [
 const MEASURED_MMA: usize = 3;
 const MEASURED_WGMMA: usize = 2;
 
-/// The most pixels that tensor instruction sum up, 16 per addition. They truncate sums instead of rounding
+/// The most pixels that tensor cores sum up, 16 per addition. They truncate sums instead of rounding
 /// them: each addition loses half a unit in the last place on average. After n additions a sum is too small
 /// by about n / 4 · 2^-23 of itself, which for n = 256 is 7e-6. Parts are added up in f64.
 pub(super) const MOST_PIXELS: usize = 4096;
