@@ -1,7 +1,8 @@
-//! Opening what computes.
+//! Opens the device that computes: a GPU, the CPU through oneDNN, or the reference backend.
 
-use crate::experiment::{Device, Precision, Train};
-use crate::{TrainError, plan_cache};
+use crate::TrainError;
+use crate::cache::cache_folder;
+use crate::experiment::{Device, Train};
 use std::error::Error;
 use stratus_cuda::Cuda;
 use stratus_engine::Backend;
@@ -9,47 +10,50 @@ use stratus_engine::reference::ReferenceBackend;
 use stratus_onednn::OneDnn;
 use stratus_run::machine::{Machine, caches};
 
-/// A backend and what is worth saying about it.
-pub struct Opened {
-    /// What computes.
+/// A backend that is ready to compute, and what a run has to know of it.
+pub struct OpenDevice {
+    /// The backend.
     pub backend: Box<dyn Backend>,
     /// Its libraries.
     pub libraries: Vec<LoadedLibrary>,
-    /// Whether bf16 runs on instructions of its own.
+    /// Whether it has instructions for bf16.
     pub fast_bf16: bool,
-    /// What must not be missed.
+    /// The KiB that a tile of the batch should fit: the second-level caches of all threads. 0 if the backend gains
+    /// nothing from tiles.
+    pub tile_kib: usize,
+    /// What the user must be told.
     pub warnings: Vec<String>,
 }
 
-/// A library that a backend computes with.
+/// A library that a backend has loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadedLibrary {
     /// Its name in files.
     pub name: String,
     /// Its version.
     pub version: String,
-    /// Where it was loaded from, where that is known.
+    /// Where it was loaded from; empty if that is unknown.
     pub path: String,
 }
 
 /// Opens the device of an experiment.
 ///
 /// # Errors
-/// Where the one that was asked for by name is not there.
-pub fn open(settings: &Train) -> Result<Opened, TrainError> {
+/// If `train.device` names one that cannot be used here.
+pub fn open(settings: &Train) -> Result<OpenDevice, TrainError> {
     match settings.device {
         Device::Reference => Ok(reference(Vec::new())),
         Device::Cuda => cuda(settings).map_err(|error| missing("cuda", &error)),
         Device::Onednn => onednn(settings.threads).map_err(|error| missing("onednn", &error)),
         Device::Auto => {
-            if let Ok(opened) = cuda(settings) {
-                return Ok(opened);
+            if let Ok(gpu) = cuda(settings) {
+                return Ok(gpu);
             }
             onednn(settings.threads).or_else(|error| {
                 Ok(reference(vec![format!(
-                    "{error}.\n  Training runs on the reference backend, in plain Rust: correct, and about a hundred times slower. \
-                     `make deps` installs oneDNN into this checkout (x86-64 Linux, no root needed); elsewhere install libdnnl 3.x \
-                     (Debian and Ubuntu: libdnnl-dev, Homebrew and conda: onednn)."
+                    "{error}.\n  Training runs on the reference backend, in plain Rust: correct, and about a hundred \
+                     times slower. `make deps` installs oneDNN into this checkout (x86-64 Linux, no root needed); \
+                     elsewhere install libdnnl 3.x (Debian and Ubuntu: libdnnl-dev, Homebrew and conda: onednn)."
                 )]))
             })
         }
@@ -60,90 +64,55 @@ fn missing(device: &'static str, error: &dyn Error) -> TrainError {
     TrainError::Device { device, reason: error.to_string() }
 }
 
-fn onednn(threads: usize) -> Result<Opened, stratus_onednn::NotFound> {
+fn onednn(threads: usize) -> Result<OpenDevice, stratus_onednn::NotFound> {
     let onednn = OneDnn::load(threads)?;
+    let version = onednn.version();
     let library = LoadedLibrary {
         name: "onednn".to_owned(),
-        version: onednn.version(),
+        version: version.clone(),
         path: onednn.path().display().to_string(),
     };
-    Ok(Opened {
+    let (fast_bf16, note) = (onednn.has_fast_bf16(), onednn.note());
+    Ok(OpenDevice {
         libraries: vec![library],
-        fast_bf16: onednn.has_fast_bf16(),
-        warnings: onednn
-            .note()
-            .into_iter()
-            .map(|note| format!("oneDNN {}: {note}", onednn.version()))
-            .collect(),
-        backend: Box::new(onednn),
+        fast_bf16,
+        warnings: note.into_iter().map(|note| format!("oneDNN {version}: {note}")).collect(),
+        ..OpenDevice::new(Box::new(onednn))
     })
 }
 
-fn cuda(settings: &Train) -> Result<Opened, stratus_cuda::NotFound> {
-    let cache = plan_cache::folder().map(|folder| folder.join("kernels"));
+fn cuda(settings: &Train) -> Result<OpenDevice, stratus_cuda::NotFound> {
+    let cache = cache_folder().map(|folder| folder.join("kernels"));
     let cuda = Cuda::open(&stratus_cuda::Settings { ordinal: 0, tf32: settings.tf32, cache })?;
     let libraries = cuda.libraries().into_iter().map(|(name, version)| LoadedLibrary {
         name: name.to_owned(),
         version,
         path: String::new(),
     });
-    Ok(Opened {
-        libraries: libraries.collect(),
-        fast_bf16: cuda.has_bf16(),
-        warnings: Vec::new(),
-        backend: Box::new(cuda),
-    })
+    let (libraries, fast_bf16) = (libraries.collect(), cuda.has_bf16());
+    Ok(OpenDevice { libraries, fast_bf16, ..OpenDevice::new(Box::new(cuda)) })
 }
 
-fn reference(warnings: Vec<String>) -> Opened {
-    Opened { backend: Box::new(ReferenceBackend), libraries: Vec::new(), fast_bf16: false, warnings }
+fn reference(warnings: Vec<String>) -> OpenDevice {
+    OpenDevice { warnings, ..OpenDevice::new(Box::new(ReferenceBackend)) }
 }
 
-impl Opened {
-    /// KiB that a tile of the batch is made to fit on this device: its threads' second-level caches; 0 where tiles gain nothing.
+impl OpenDevice {
+    /// A backend without libraries or fast bf16.
     #[must_use]
-    pub fn tile_kib(&self, setting: Option<usize>) -> usize {
-        // Where the system does not say: the least of today's processors.
-        const SECOND_LEVEL: u64 = 1 << 20;
-        setting.unwrap_or_else(|| {
-            if !self.backend.gains_from_tiles() {
-                return 0;
-            }
-            let cache = caches::second_level(&Machine::probe().cpu.caches).unwrap_or(SECOND_LEVEL);
-            self.backend.threads() * (cache >> 10) as usize
-        })
+    pub fn new(backend: Box<dyn Backend>) -> Self {
+        let tile_kib = tile_kib(backend.as_ref());
+        Self { backend, libraries: Vec::new(), fast_bf16: false, tile_kib, warnings: Vec::new() }
     }
+}
 
-    /// The precision that a setting comes to on this device.
-    ///
-    /// # Errors
-    /// Where nothing can be computed in it here.
-    pub fn precision(&self, setting: Precision) -> Result<stratus_engine::Precision, TrainError> {
-        let precision = match setting {
-            Precision::F32 => stratus_engine::Precision::F32,
-            Precision::Bf16 => stratus_engine::Precision::Bf16,
-            Precision::F16 => stratus_engine::Precision::F16,
-            Precision::Auto if self.fast_bf16 => stratus_engine::Precision::Bf16,
-            Precision::Auto => stratus_engine::Precision::F32,
-        };
-        let possible = self.backend.precisions();
-        if possible.contains(&precision) {
-            return Ok(precision);
-        }
-        let possible: Vec<String> = possible.iter().map(ToString::to_string).collect();
-        let hint = match precision {
-            stratus_engine::Precision::F16 => {
-                "take a GPU with --set train.device=cuda, or a number format that is possible here"
-            }
-            _ => "set train.precision to one of these",
-        };
-        Err(TrainError::Configuration {
-            problem: format!(
-                "train.precision is {precision}; {} computes in {} on this machine",
-                self.backend.name(),
-                possible.join(", ")
-            ),
-            hint: hint.to_owned(),
-        })
+/// KiB of the second-level caches of all threads of `backend`; 0 if it gains nothing from tiles.
+fn tile_kib(backend: &dyn Backend) -> usize {
+    // If the system does not say: the least of today's processors.
+    const SECOND_LEVEL: u64 = 1 << 20;
+    if !backend.gains_from_tiles() {
+        return 0;
     }
+    let cache = caches::second_level(&Machine::probe().cpu.caches).unwrap_or(SECOND_LEVEL);
+    backend.threads() * (cache >> 10) as usize
 }

@@ -1,29 +1,33 @@
-//! The experiment: configuration, loop, schedules, metrics, checkpointing, resuming.
+//! Training: from a configuration to a trained network in a run directory.
 //!
-//! [`Experiment`] says what is asked for, [`compile`] turns it into a session with its programs, [`run`] trains it in a run directory,
-//! [`evaluate`] measures weights, [`weights`] come from other programs. Who watches is an [`Observer`].
+//! ```text
+//! Experiment ──resolve──▶ Resolved ──compile──▶ CompiledRun ──run──▶ run directory
+//! what was asked          what will be done     session, plans       weights, CSV, timeline
+//! ```
+//!
+//! - [`experiment`]: the configuration. [`resolve`]: what it comes to on this data set, network and device.
+//! - [`input`]: data sets and the batches made of them. [`network`]: the graph. [`device`]: the backend.
+//! - [`compile`]: programs, plans and the session. [`weights`]: first, pretrained and saved values.
+//! - [`run`]: the training loop. [`evaluate`]: measures weights. [`bench`]: measures speed.
+//! - [`Schedule`]: the learning rate. [`Observer`]: who is told how training goes.
 
 pub mod bench;
+mod cache;
 pub mod compile;
 pub mod device;
 mod error;
 pub mod evaluate;
 pub mod experiment;
-pub mod feed;
-pub mod fit;
-mod initialise;
+pub mod input;
 pub mod network;
 mod observe;
-mod plan_cache;
+pub mod resolve;
 pub mod run;
 pub mod schedule;
-mod state;
-pub mod trained;
-mod views;
 pub mod weights;
-mod whiten;
 
 pub use error::TrainError;
 pub use experiment::{Experiment, ExperimentError};
-pub use observe::{EpochResult, Observer, Silent, Standing};
+pub use observe::{EpochResult, Observer, Silent, TrainingProgress};
+pub use resolve::Resolved;
 pub use schedule::Schedule;

@@ -1,5 +1,6 @@
 //! The network of an experiment: one of the zoo, or a layer file's.
 
+use crate::input::image_shape;
 use crate::{Experiment, TrainError};
 use std::fs::File;
 use std::io::Read;
@@ -44,11 +45,12 @@ impl LayerFile {
 }
 
 impl Network {
-    /// The network of an experiment, for images of `shape` (channels, height, width) and the data set's classes.
+    /// The network of an experiment, for a data set's images and classes.
     ///
     /// # Errors
-    /// Where there is none of that name, it cannot take such images, or layers are to be frozen that it does not have.
-    pub fn of(experiment: &Experiment, dataset: &dyn Dataset, shape: [usize; 3]) -> Result<Self, TrainError> {
+    /// If there is none of that name, it cannot take such images, or layers are to be frozen that it does not have.
+    pub fn of(experiment: &Experiment, dataset: &dyn Dataset) -> Result<Self, TrainError> {
+        let shape = image_shape(experiment, dataset);
         let network =
             Self::for_images(experiment, shape, experiment.model.classes.unwrap_or(dataset.classes()))?;
         let classes = network.graph.shape(network.graph.output).elements();

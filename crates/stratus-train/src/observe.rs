@@ -1,8 +1,8 @@
-//! What training tells whoever watches.
+//! What training reports while it runs.
 
-/// Where training stands, after an iteration.
+/// How far training has come, after an iteration.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Standing {
+pub struct TrainingProgress {
     /// The epoch, counted from 1.
     pub epoch: u64,
     /// Epochs in all.
@@ -19,7 +19,7 @@ pub struct Standing {
     pub top1: f64,
 }
 
-/// What an epoch came to.
+/// The results of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EpochResult {
     /// The epoch, counted from 1.
@@ -38,24 +38,24 @@ pub struct EpochResult {
     pub seconds: f64,
 }
 
-/// Whoever watches. Called between iterations: what it takes is booked as bookkeeping.
+/// Receives the reports. It is called between iterations; its time is booked as bookkeeping.
 pub trait Observer {
-    /// After an iteration; must be cheap and must not allocate where nothing is to be shown.
-    fn iteration(&mut self, standing: &Standing);
+    /// After an iteration. Must be cheap, and must not allocate unless there is something to show.
+    fn iteration(&mut self, progress: &TrainingProgress);
     /// After an epoch.
     fn epoch(&mut self, result: &EpochResult);
-    /// Something worth knowing.
+    /// A message.
     fn say(&mut self, text: &str);
-    /// Something that must not be missed.
+    /// A warning.
     fn warn(&mut self, text: &str);
 }
 
-/// Watches nothing.
+/// Ignores every report.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 
 impl Observer for Silent {
-    fn iteration(&mut self, _standing: &Standing) {}
+    fn iteration(&mut self, _progress: &TrainingProgress) {}
     fn epoch(&mut self, _result: &EpochResult) {}
     fn say(&mut self, _text: &str) {}
     fn warn(&mut self, _text: &str) {}

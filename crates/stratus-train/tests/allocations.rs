@@ -7,7 +7,7 @@ use std::path::Path;
 use stratus_run::machine::Machine;
 use stratus_testing::allocator::{Watching, requests};
 use stratus_train::run::{Options, start};
-use stratus_train::{EpochResult, Experiment, Observer, Standing};
+use stratus_train::{EpochResult, Experiment, Observer, TrainingProgress};
 
 #[global_allocator]
 static ALLOCATOR: Watching = Watching;
@@ -21,17 +21,17 @@ struct Watch {
 }
 
 impl Observer for Watch {
-    fn iteration(&mut self, standing: &Standing) {
+    fn iteration(&mut self, progress: &TrainingProgress) {
         let count = requests();
         if let Some((epoch, before)) = self.last
-            && epoch == standing.epoch
+            && epoch == progress.epoch
         {
             self.iterations += 1;
             if count != before {
-                self.allocations.push((standing.iteration, count - before));
+                self.allocations.push((progress.iteration, count - before));
             }
         }
-        self.last = Some((standing.epoch, requests()));
+        self.last = Some((progress.epoch, requests()));
     }
 
     fn epoch(&mut self, _result: &EpochResult) {}
@@ -53,7 +53,7 @@ fn iterations_allocate_nothing() {
     let experiment = Experiment::builtin("digits").unwrap().with_overrides(&set).unwrap();
     let options = Options { out: Some(folder.path().join("run")), ..Options::default() };
     let mut watch = Watch::default();
-    let finished = start(experiment, &options, Machine::probe(), &mut watch).unwrap();
+    let finished = start(&experiment, &options, Machine::probe(), &mut watch).unwrap();
     // 15 iterations an epoch, the last of them a smaller batch with a program of its own.
     assert_eq!(finished.summary.iterations, 30);
     assert_eq!(watch.iterations, 28);

@@ -5,7 +5,7 @@
 mod common;
 
 use common::onednn;
-use std::sync::Arc;
+use std::path::Path;
 use stratus_cuda::Cuda;
 use stratus_data::{Element, Layout, Loader};
 use stratus_engine::backend::{PrepareRequest, Prepared};
@@ -17,12 +17,13 @@ use stratus_engine::session::Hyper;
 use stratus_engine::{
     Backend, Choices, Clock, DType, Device, EngineError, Phase, Plan, Precision, Program, Role, Session,
 };
-use stratus_graph::ParameterKind;
-use stratus_train::Experiment;
+use stratus_graph::{Graph, ParameterKind};
 use stratus_train::compile::{self, Programs};
-use stratus_train::device::Opened;
+use stratus_train::device::OpenDevice;
 use stratus_train::evaluate::{Evaluator, Scores};
-use stratus_train::feed::{self, Form};
+use stratus_train::input::{BatchFormat, Datasets, open_datasets};
+use stratus_train::network::Network;
+use stratus_train::{Experiment, Resolved};
 
 /// A backend, and whether it says that it gains from bytes.
 struct Says<B>(B, bool);
@@ -57,15 +58,15 @@ impl<B: Backend> Backend for Says<B> {
     }
 }
 
-fn opened(backend: impl Backend + 'static) -> Opened {
-    Opened { backend: Box::new(backend), libraries: Vec::new(), fast_bf16: true, warnings: Vec::new() }
+fn opened(backend: impl Backend + 'static) -> OpenDevice {
+    OpenDevice { fast_bf16: true, ..OpenDevice::new(Box::new(backend)) }
 }
 
-fn takes_bytes() -> Opened {
+fn takes_bytes() -> OpenDevice {
     opened(Cuda::emulated().unwrap())
 }
 
-fn takes_numbers() -> Opened {
+fn takes_numbers() -> OpenDevice {
     opened(Says(Cuda::emulated().unwrap(), false))
 }
 
@@ -85,15 +86,20 @@ fn experiment(keys: &[(&str, &str)]) -> Experiment {
     Experiment::builtin("digits").unwrap().with_overrides(&keys).unwrap()
 }
 
-fn programs(experiment: &Experiment, opened: &Opened) -> Programs {
-    let datasets = compile::open_datasets(experiment).unwrap();
-    let graph = compile::network(experiment, datasets.train.as_ref(), datasets.shape).unwrap();
-    compile::programs(experiment, &graph, opened, datasets.train.as_ref()).unwrap()
+fn resolve(experiment: &Experiment, device: &OpenDevice) -> (Resolved, Graph) {
+    let train = open_datasets(experiment).unwrap().train;
+    let graph = Network::of(experiment, train.as_ref()).unwrap().graph;
+    (Resolved::new(experiment, train.as_ref(), &graph, device).unwrap(), graph)
+}
+
+fn programs(experiment: &Experiment, device: &OpenDevice) -> Programs {
+    let (resolved, graph) = resolve(experiment, device);
+    compile::programs(&resolved, &graph, device).unwrap()
 }
 
 /// The types of images that are trained on, whole batches and the last, and of those that are measured.
-fn types(experiment: &Experiment, opened: &Opened) -> [DType; 3] {
-    let programs = programs(experiment, opened);
+fn types(experiment: &Experiment, device: &OpenDevice) -> [DType; 3] {
+    let programs = programs(experiment, device);
     let tail = programs.tail.unwrap();
     [&programs.train, &tail, &programs.evaluate].map(|program| {
         let images = program.value(program.find_role(Role::Images).unwrap());
@@ -147,19 +153,18 @@ fn what_needs_no_normalised_images_is_bytes() {
 
 /// A session that trains and measures, without a cache of plans.
 struct Trained {
-    experiment: Experiment,
+    resolved: Resolved,
     session: Session,
     parameters: Vec<String>,
 }
 
 impl Trained {
     /// Its programs: 0 trains on a whole batch, 1 on the last, 2 measures.
-    fn new(experiment: &Experiment, opened: &Opened) -> Self {
-        let datasets = compile::open_datasets(experiment).unwrap();
-        let graph = compile::network(experiment, datasets.train.as_ref(), datasets.shape).unwrap();
-        let Programs { train, tail, evaluate, refresh } = programs(experiment, opened);
+    fn new(experiment: &Experiment, device: &OpenDevice) -> Self {
+        let (resolved, graph) = resolve(experiment, device);
+        let Programs { train, tail, evaluate, refresh } = programs(experiment, device);
         let mut persistent = Persistent::default();
-        let backend = opened.backend.as_ref();
+        let backend = device.backend.as_ref();
         let mut plan = |program: &Program| {
             Plan::prepare(backend, program, Choices::default(), false, &mut persistent).unwrap()
         };
@@ -175,21 +180,20 @@ impl Trained {
         let mut clock = Clock::disabled(session.slots(3));
         session.run(3, &mut [], &mut [], &mut clock, 0).unwrap();
         let parameters = graph.parameters.iter().map(|parameter| parameter.name.clone()).collect();
-        Self { experiment: experiment.clone(), session, parameters }
+        Self { resolved, session, parameters }
     }
 
     /// Trains an epoch; returns the losses.
     fn epoch(&mut self, element: Element) -> Vec<u64> {
-        let datasets = compile::open_datasets(&self.experiment).unwrap();
-        let form = Form::of(self.session.plan(0));
-        assert_eq!(form.element, element);
-        assert_eq!(Form::of(self.session.plan(1)), form);
-        let config = feed::training(&self.experiment, datasets.shape, form);
-        let mut loader = Loader::new(Arc::clone(&datasets.train), config).unwrap();
+        let Datasets { train, .. } = open_datasets(self.resolved.settings()).unwrap();
+        let format = BatchFormat::of(self.session.plan(0));
+        assert_eq!(format.element, element);
+        assert_eq!(BatchFormat::of(self.session.plan(1)), format);
+        let mut loader = Loader::new(train, self.resolved.input().training(format)).unwrap();
         let mut losses = Vec::new();
         for iteration in 0..loader.batches_per_epoch() {
             let mut batch = loader.next().unwrap().unwrap();
-            let program = usize::from(batch.samples < self.experiment.train.batch_size);
+            let program = usize::from(batch.samples < self.resolved.settings().train.batch_size);
             self.session.set_hyper(Hyper { learning_rate: 0.05, iteration, seed: 1 }).unwrap();
             let bytes = self.session.plan(program).external(0).unwrap().bytes;
             let labels = &mut batch.labels[..batch.samples * loader.label_len()];
@@ -203,10 +207,9 @@ impl Trained {
     }
 
     fn measure(&mut self, element: Element) -> Scores {
-        assert_eq!(Form::of(self.session.plan(2)).element, element);
-        let datasets = compile::open_datasets(&self.experiment).unwrap();
-        let (set, shape) = (datasets.validation, datasets.shape);
-        let mut evaluator = Evaluator::new(&self.experiment, &self.session, 2, set, shape).unwrap();
+        assert_eq!(BatchFormat::of(self.session.plan(2)).element, element);
+        let Datasets { validation, .. } = open_datasets(self.resolved.settings()).unwrap();
+        let mut evaluator = Evaluator::new(&self.resolved, &self.session, 2, validation).unwrap();
         evaluator.run(&mut self.session).unwrap()
     }
 
@@ -232,7 +235,7 @@ fn training_and_measuring_have_the_same_bits() {
         let mut numbers = Trained::new(&experiment, &takes_numbers());
         let copied = |trained: &Trained| trained.session.plan(0).external(0).unwrap().bytes;
         assert_eq!(copied(&numbers), element.bytes() * copied(&bytes));
-        assert_eq!(Form::of(bytes.session.plan(0)).layout, Layout::Nhwc);
+        assert_eq!(BatchFormat::of(bytes.session.plan(0)).layout, Layout::Nhwc);
         let (with, without) = (bytes.epoch(Element::U8), numbers.epoch(element));
         assert_eq!(with, without, "{precision}");
         assert_eq!(with.len(), 3);
@@ -271,18 +274,13 @@ fn normalising_is_a_layer_of_reports() {
     assert_eq!((name.as_str(), kind.as_str(), step.phase), ("images", "normalise_pixels", Phase::Forward));
 }
 
-/// What a run writes down of its data set's normalisation gives the same programs again when it is continued.
+/// The `experiment.toml` of a run gives the same programs when the run is continued.
 #[test]
 fn a_continued_run_has_the_same_programs() {
     let first = experiment(&[]);
-    let datasets = compile::open_datasets(&first).unwrap();
-    let normalisation = datasets.train.normalisation();
-    let list = |numbers: &[f32]| {
-        format!("[{}]", numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
-    };
-    let (mean, std) = (list(&normalisation.mean), list(&normalisation.std));
-    let continued = experiment(&[("data.mean", mean.as_str()), ("data.std", std.as_str())]);
     let gpu = takes_bytes();
+    let recorded = resolve(&first, &gpu).0.to_toml();
+    let continued = Experiment::from_toml(&recorded, Path::new("experiment.toml")).unwrap();
     assert_eq!(programs(&first, &gpu), programs(&continued, &gpu));
     // And from the plan that was written down, whose numbers are decimals.
     for keys in [&[][..], &[("data.mean", "[0.485, 0.456, 0.406]"), ("data.std", "[0.229, 0.224, 0.225]")]] {

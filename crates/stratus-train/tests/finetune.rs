@@ -23,7 +23,7 @@ use stratus_engine::{Backend, Choices, Phase, Precision, Program, Role, Session}
 use stratus_graph::zoo::{self, Hyperparameters};
 use stratus_graph::{Graph, ParameterKind};
 use stratus_run::checkpoint::{Tensor, Values};
-use stratus_train::weights::{Pretrained, Use};
+use stratus_train::weights::{Pretrained, WeightsUse};
 use stratus_weights::WeightsFile;
 
 #[derive(Deserialize)]
@@ -67,7 +67,8 @@ fn graph(fixture: &Fixture, classes: usize) -> Graph {
 /// A session of one program with the weights of the file, and its inputs: the batch of the fixture.
 fn session(backend: &dyn Backend, fixture: &Fixture, graph: &Graph, program: &Program) -> (Session, Inputs) {
     let mut session = common::session(backend, program, Choices::default());
-    let weights = Pretrained::open(&file("resnet18_narrow.pth"), graph, Use::Measuring, &mut |_| ()).unwrap();
+    let weights =
+        Pretrained::open(&file("resnet18_narrow.pth"), graph, WeightsUse::Measuring, &mut |_| ()).unwrap();
     assert_eq!(weights.begins_anew(), None);
     weights.write_to(&mut session).unwrap();
     session.set_hyper(Hyper { learning_rate: fixture.learning_rate, iteration: 0, seed: 0 }).unwrap();
@@ -175,7 +176,7 @@ fn gradients_pass_frozen_layers_as_in_pytorch() {
     }
 }
 
-fn refused(graph: &Graph, purpose: Use) -> (String, String) {
+fn refused(graph: &Graph, purpose: WeightsUse) -> (String, String) {
     let error = Pretrained::open(&file("resnet18_narrow.pth"), graph, purpose, &mut |_| ()).unwrap_err();
     assert!(error.is_usage());
     (error.to_string().replace(file("").to_str().unwrap(), ""), error.hint().unwrap())
@@ -186,7 +187,7 @@ fn a_classifier_for_other_classes_begins_anew() {
     let fixture = load();
     let graph = graph(&fixture, 7);
     let path = file("resnet18_narrow.pth");
-    let weights = Pretrained::open(&path, &graph, Use::Training, &mut |_| ()).unwrap();
+    let weights = Pretrained::open(&path, &graph, WeightsUse::Training, &mut |_| ()).unwrap();
     let expected = format!("fc begins anew: {} has 10 classes, the network 7", path.display());
     assert_eq!(weights.begins_anew(), Some(expected.as_str()));
     // The new classifier is that of the seed, the rest the file's.
@@ -201,7 +202,7 @@ fn a_classifier_for_other_classes_begins_anew() {
             assert_eq!(*values, first.read(first.get(&tensor.name).unwrap()).unwrap(), "{}", tensor.name);
         }
     }
-    let (problem, hint) = refused(&graph, Use::Measuring);
+    let (problem, hint) = refused(&graph, WeightsUse::Measuring);
     assert_eq!(
         problem,
         "resnet18_narrow.pth: 100 of the 102 tensors of network `resnet18` fit\n\
@@ -219,14 +220,14 @@ fn what_does_not_fit_is_listed_to_the_last_tensor() {
         (zoo::find(name).unwrap().build)(&hyper).unwrap()
     };
     // Another network, another width: nothing begins anew that could have been meant otherwise.
-    let (problem, _) = refused(&network("resnet34", fixture.width), Use::Training);
+    let (problem, _) = refused(&network("resnet34", fixture.width), WeightsUse::Training);
     let lines: Vec<&str> = problem.lines().collect();
     assert_eq!(lines[0], "resnet18_narrow.pth: 100 of the 182 tensors of network `resnet34` fit");
     assert_eq!(lines.len(), 1 + 80);
     assert!(lines.iter().all(|line| !line.contains("`fc.")), "{problem}");
-    let (problem, _) = refused(&network("resnet18", 8), Use::Training);
+    let (problem, _) = refused(&network("resnet18", 8), WeightsUse::Training);
     assert!(problem.contains("`fc.weight` is [10, 32] in the file and [7, 64] in the network"), "{problem}");
-    let (problem, hint) = refused(&network("alexnet", 4), Use::Training);
+    let (problem, hint) = refused(&network("alexnet", 4), WeightsUse::Training);
     assert!(problem.contains("\n`features.0.weight` [4, 3, 11, 11] is not in the file"), "{problem}");
     assert!(problem.contains("\n`layer4.1.bn2.running_var` [32] is not in the network"), "{problem}");
     assert_eq!(hint, "these are the weights of another network; model.name chooses it");
@@ -237,7 +238,7 @@ fn a_misspelt_tensor_is_answered_with_the_one_that_was_meant() {
     let fixture = load();
     let mut graph = graph(&fixture, fixture.classes);
     graph.parameters[0].name = "conv_1.weight".to_owned();
-    let (problem, hint) = refused(&graph, Use::Training);
+    let (problem, hint) = refused(&graph, WeightsUse::Training);
     assert_eq!(
         problem,
         "resnet18_narrow.pth: 101 of the 102 tensors of network `resnet18` fit\n\
@@ -262,7 +263,7 @@ fn auxiliary_classifiers_begin_anew_with_the_other() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("googlenet.safetensors");
     write(&path, &stratus_train::weights::initial(&network(12), 1).unwrap());
-    let weights = Pretrained::open(&path, &network(5), Use::Training, &mut |_| ()).unwrap();
+    let weights = Pretrained::open(&path, &network(5), WeightsUse::Training, &mut |_| ()).unwrap();
     let expected =
         format!("fc, aux1.fc2, aux2.fc2 begin anew: {} has 12 classes, the network 5", path.display());
     assert_eq!(weights.begins_anew(), Some(expected.as_str()));
@@ -281,13 +282,15 @@ fn inference_needs_no_auxiliary_classifiers() {
         Pretrained::open(&path, &graph, purpose, &mut |_| ())
     };
     // The auxiliary classifiers are known, another tensor is not.
-    assert_eq!(open(&tensors, Use::Inference).unwrap().left_out(), 0);
+    assert_eq!(open(&tensors, WeightsUse::Inference).unwrap().left_out(), 0);
     tensors.push(Tensor { name: "other.weight".to_owned(), shape: vec![1], values: Values::F32(vec![0.0]) });
-    assert_eq!(open(&tensors, Use::Inference).unwrap().left_out(), 1);
+    assert_eq!(open(&tensors, WeightsUse::Inference).unwrap().left_out(), 1);
     tensors.retain(|tensor| !tensor.name.starts_with("aux") && tensor.name != "other.weight");
     assert_eq!(tensors.len(), needed);
-    assert!(open(&tensors, Use::Measuring).unwrap_err().to_string().contains("`aux1.fc2.weight` [5, "));
-    let weights = open(&tensors, Use::Inference).unwrap();
+    assert!(
+        open(&tensors, WeightsUse::Measuring).unwrap_err().to_string().contains("`aux1.fc2.weight` [5, ")
+    );
+    let weights = open(&tensors, WeightsUse::Inference).unwrap();
     // All values are the file's: the seed is another.
     let mut read = weights.tensors(&graph.for_inference(), 2).unwrap();
     read.sort_by(|a, b| a.name.cmp(&b.name));
@@ -295,7 +298,7 @@ fn inference_needs_no_auxiliary_classifiers() {
     assert!(read == tensors);
 
     tensors.retain(|tensor| tensor.name != "fc.bias");
-    let error = open(&tensors, Use::Inference).unwrap_err();
+    let error = open(&tensors, WeightsUse::Inference).unwrap_err();
     let begins = format!("{} does not fit googlenet: ", path.display());
     assert!(error.to_string().starts_with(&begins) && !error.is_usage(), "{error}");
     assert!(
@@ -315,7 +318,7 @@ fn what_is_no_number_is_refused() {
         values[5] = f32::NAN;
     }
     write(&path, &tensors);
-    let weights = Pretrained::open(&path, &graph, Use::Measuring, &mut |_| ()).unwrap();
+    let weights = Pretrained::open(&path, &graph, WeightsUse::Measuring, &mut |_| ()).unwrap();
     let error = weights.tensors(&graph, 1).unwrap_err().to_string();
     assert_eq!(error, format!("{}: its `conv1.weight` holds NaN", path.display()));
 }

@@ -4,7 +4,7 @@ use crate::output::Output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
-use stratus_train::{EpochResult, Observer, Standing};
+use stratus_train::{EpochResult, Observer, TrainingProgress};
 
 /// Between two changes of the bar.
 const REDRAW: Duration = Duration::from_millis(200);
@@ -36,18 +36,18 @@ impl Progress {
     }
 
     /// After an iteration; cheap where it is not yet time to show anything.
-    fn show(&mut self, standing: &Standing) {
-        let first = *self.first.get_or_insert(standing.iteration);
+    fn show(&mut self, progress: &TrainingProgress) {
+        let first = *self.first.get_or_insert(progress.iteration);
         let pause = if self.bar.is_some() { REDRAW } else { LINE };
         if self.output.quiet() || self.shown.elapsed() < pause {
             return;
         }
         self.shown = Instant::now();
-        let line = standing_line(standing, remaining(standing, first, self.begun.elapsed()));
+        let line = progress_line(progress, remaining(progress, first, self.begun.elapsed()));
         match &self.bar {
             Some(bar) => {
-                bar.set_length(standing.iterations);
-                bar.set_position(standing.iteration);
+                bar.set_length(progress.iterations);
+                bar.set_position(progress.iteration);
                 bar.set_message(line);
             }
             None => self.output.message(&line),
@@ -73,8 +73,8 @@ impl Progress {
 }
 
 impl Observer for Progress {
-    fn iteration(&mut self, standing: &Standing) {
-        self.show(standing);
+    fn iteration(&mut self, progress: &TrainingProgress) {
+        self.show(progress);
     }
 
     /// A line that stays.
@@ -104,17 +104,17 @@ impl Drop for Progress {
     }
 }
 
-fn standing_line(standing: &Standing, remaining: Option<Duration>) -> String {
+fn progress_line(progress: &TrainingProgress, remaining: Option<Duration>) -> String {
     let left = remaining.map_or_else(|| "?".to_owned(), clock);
     format!(
         "epoch {}/{}  {}/{}  {:.0} img/s  loss {:.4}  top-1 {:.2} %  {left} left",
-        standing.epoch,
-        standing.epochs,
-        standing.iteration,
-        standing.iterations,
-        standing.images_per_second,
-        standing.loss,
-        standing.top1 * 100.0
+        progress.epoch,
+        progress.epochs,
+        progress.iteration,
+        progress.iterations,
+        progress.images_per_second,
+        progress.loss,
+        progress.top1 * 100.0
     )
 }
 
@@ -134,12 +134,12 @@ fn epoch_line(result: &EpochResult) -> String {
 }
 
 /// Estimated time left, at the pace since the first iteration seen; validation and checkpoints included.
-fn remaining(standing: &Standing, first: u64, elapsed: Duration) -> Option<Duration> {
-    let done = standing.iteration.saturating_sub(first);
+fn remaining(progress: &TrainingProgress, first: u64, elapsed: Duration) -> Option<Duration> {
+    let done = progress.iteration.saturating_sub(first);
     if done == 0 {
         return None;
     }
-    let left = standing.iterations.saturating_sub(standing.iteration);
+    let left = progress.iterations.saturating_sub(progress.iteration);
     Duration::try_from_secs_f64(elapsed.as_secs_f64() * left as f64 / done as f64).ok()
 }
 
@@ -152,11 +152,13 @@ fn clock(duration: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{EpochResult, Observer, Progress, Standing, clock, epoch_line, remaining, standing_line};
+    use super::{
+        EpochResult, Observer, Progress, TrainingProgress, clock, epoch_line, progress_line, remaining,
+    };
     use crate::output::Output;
     use std::time::Duration;
 
-    const STANDING: Standing = Standing {
+    const PROGRESS: TrainingProgress = TrainingProgress {
         epoch: 2,
         epochs: 50,
         iteration: 60,
@@ -168,13 +170,13 @@ mod tests {
 
     #[test]
     fn a_line_tells_where_training_stands() {
-        let left = remaining(&STANDING, 10, Duration::from_secs(5));
+        let left = remaining(&PROGRESS, 10, Duration::from_secs(5));
         assert_eq!(left, Some(Duration::from_secs(289)));
         assert_eq!(
-            standing_line(&STANDING, left),
+            progress_line(&PROGRESS, left),
             "epoch 2/50  60/2950  41234 img/s  loss 0.1235  top-1 96.54 %  4:49 left"
         );
-        assert_eq!(remaining(&STANDING, 60, Duration::from_secs(5)), None);
+        assert_eq!(remaining(&PROGRESS, 60, Duration::from_secs(5)), None);
     }
 
     #[test]
@@ -204,7 +206,11 @@ mod tests {
     #[test]
     fn numbers_that_are_none_do_not_panic() {
         let mut progress = Progress::new(Output::new(false, true));
-        progress.iteration(&Standing { loss: f64::NAN, images_per_second: f64::INFINITY, ..STANDING });
-        assert!(standing_line(&Standing { loss: f64::NAN, ..STANDING }, None).contains("? left"));
+        progress.iteration(&TrainingProgress {
+            loss: f64::NAN,
+            images_per_second: f64::INFINITY,
+            ..PROGRESS
+        });
+        assert!(progress_line(&TrainingProgress { loss: f64::NAN, ..PROGRESS }, None).contains("? left"));
     }
 }

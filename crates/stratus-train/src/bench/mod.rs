@@ -1,13 +1,15 @@
 //! Measuring a network's training step: whole, kernel by kernel, with and without stamps; and what brings it its images.
 
-pub mod data;
+pub mod data_rate;
 pub mod trace;
 
-use crate::compile::{Compiled, Planning, network, open_datasets};
-use crate::feed::{self, Form};
-use crate::fit::fit;
-use crate::initialise::initialise;
-use crate::{Experiment, TrainError, device, state};
+use crate::compile::{CompiledRun, FittedRun, KernelSelection, fit};
+use crate::input::{BatchFormat, open_datasets};
+use crate::network::Network;
+use crate::resolve::Resolved;
+use crate::weights::initialise::initialise;
+use crate::weights::session_state;
+use crate::{Experiment, TrainError, device};
 use serde::Serialize;
 use std::time::Instant;
 use stratus_data::{BatchBuffer, Loader};
@@ -17,7 +19,7 @@ use stratus_engine::{Backend, Clock, Phase};
 
 /// A session with first weights and a real batch, which is trained on again and again.
 pub struct Bench {
-    compiled: Compiled,
+    compiled: CompiledRun,
     batch: BatchBuffer,
     backend: Box<dyn Backend>,
     /// Whether the batch lies on the device.
@@ -94,15 +96,15 @@ impl Bench {
     /// As starting a run.
     pub fn new(experiment: &Experiment, warn: &mut dyn FnMut(&str)) -> Result<Self, TrainError> {
         let datasets = open_datasets(experiment)?;
-        let graph = network(experiment, datasets.train.as_ref(), datasets.shape)?;
-        let opened = device::open(&experiment.train)?;
-        opened.warnings.iter().for_each(|warning| warn(warning));
-        let mut fitted = experiment.clone();
-        let set = datasets.train.as_ref();
-        let (_, planned) = fit(&mut fitted, &graph, &opened, set, &Planning::Cached, warn)?;
-        let mut compiled = planned.allocate(opened.backend.as_ref())?;
-        initialise(&mut compiled.session, &graph, experiment, &datasets)?;
-        state::refresh(&mut compiled.session, compiled.ids.refresh)?;
+        let graph = Network::of(experiment, datasets.train.as_ref())?.graph;
+        let device = device::open(&experiment.train)?;
+        device.warnings.iter().for_each(|warning| warn(warning));
+        let resolved = Resolved::new(experiment, datasets.train.as_ref(), &graph, &device)?;
+        let FittedRun { resolved, planned, .. } =
+            fit(resolved, &graph, &device, &KernelSelection::Cached, warn)?;
+        let mut compiled = planned.allocate(device.backend.as_ref())?;
+        initialise(&mut compiled.session, &graph, &resolved, &datasets.train)?;
+        session_state::refresh(&mut compiled.session, compiled.ids.refresh)?;
         // So small a rate that the weights stay what they are: every step does the same work.
         compiled.session.set_hyper(Hyper {
             learning_rate: 1e-12,
@@ -110,10 +112,10 @@ impl Bench {
             seed: experiment.train.seed,
         })?;
         let plan = compiled.session.plan(compiled.ids.train);
-        let config = feed::training(experiment, datasets.shape, Form::of(plan));
+        let config = resolved.input().training(BatchFormat::of(plan));
         let batch = Loader::new(datasets.train, config)?.next()?;
         let batch = batch.ok_or(TrainError::Loader(stratus_data::LoaderError::Stopped))?;
-        Ok(Self { compiled, batch, backend: opened.backend, resident: false })
+        Ok(Self { compiled, batch, backend: device.backend, resident: false })
     }
 
     fn step(&mut self, clock: &mut Clock) -> Result<f64, TrainError> {

@@ -179,14 +179,15 @@ impl Experiment {
         self.train.batch_size / self.train.micro_batches.max(1)
     }
 
-    /// The experiment with every key set whose value follows from others.
+    /// The experiment with those keys set that follow from other keys. What follows from data set, network and device,
+    /// [`Resolved`](crate::resolve::Resolved) has too.
     #[must_use]
-    pub fn resolved(&self) -> Self {
-        let mut resolved = self.clone();
-        resolved.experiment.name = Some(self.name().to_owned());
-        resolved.data.path = Some(self.data_path().to_string_lossy().into_owned());
-        resolved.validation.batch_size = Some(self.validation_batch_size());
-        resolved
+    pub fn completed(&self) -> Self {
+        let mut completed = self.clone();
+        completed.experiment.name = Some(self.name().to_owned());
+        completed.data.path = Some(self.data_path().to_string_lossy().into_owned());
+        completed.validation.batch_size = Some(self.validation_batch_size());
+        completed
     }
 
     /// Every key with its value; `None` where it is unset.
@@ -198,7 +199,7 @@ impl Experiment {
     pub fn to_toml(&self) -> String {
         let mut text = String::new();
         let mut open = "";
-        for (key, value) in self.resolved().entries() {
+        for (key, value) in self.completed().entries() {
             let (section, name) = key.split();
             if section != open {
                 let gap = if open.is_empty() { "" } else { "\n" };
@@ -348,7 +349,7 @@ impl Experiment {
 impl Serialize for Experiment {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(KEYS.len()))?;
-        for (key, value) in self.resolved().entries() {
+        for (key, value) in self.completed().entries() {
             map.serialize_entry(key.name, &value)?;
         }
         map.end()

@@ -85,7 +85,7 @@ fn an_address_of_data_stays_as_it_was_written() {
     for address in ["s3://bucket/some//prefix/", "https://host:8080/packed/../x"] {
         let experiment = Experiment::default().with_overrides(&[("data.path", address)]).unwrap();
         assert_eq!(experiment.data_path().to_str(), Some(address));
-        assert_eq!(experiment.resolved().data.path.as_deref(), Some(address));
+        assert_eq!(experiment.completed().data.path.as_deref(), Some(address));
     }
 }
 
@@ -299,7 +299,7 @@ proptest! {
     #[test]
     fn what_is_written_reads_back(experiment in experiments()) {
         let text = experiment.to_toml();
-        prop_assert_eq!(parse(&text).unwrap(), experiment.resolved(), "{}", text);
+        prop_assert_eq!(parse(&text).unwrap(), experiment.completed(), "{}", text);
     }
 
     #[test]

@@ -3,31 +3,30 @@
 mod records;
 mod trainer;
 
-use crate::compile::{Compiled, Datasets, Planning, Plans, open_datasets};
-use crate::device::{self, LoadedLibrary, Opened};
-use crate::experiment::Precision;
-use crate::fit::fit;
-use crate::initialise::initialise;
+use crate::compile::{CompiledRun, FittedRun, KernelSelection, Plans, fit};
+use crate::device::{self, LoadedLibrary, OpenDevice};
+use crate::input::{Datasets, open_datasets};
 use crate::network::{LayerFile, Network};
-use crate::state::Snapshot;
-use crate::weights::{Pretrained, Use};
-use crate::{Experiment, Observer, TrainError, state};
+use crate::resolve::Resolved;
+use crate::weights::initialise::initialise;
+use crate::weights::session_state::{self, Snapshot};
+use crate::weights::{Pretrained, WeightsUse};
+use crate::{Experiment, Observer, TrainError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 use stratus_data::{JpegLibrary, Position};
-use stratus_engine::{Plan, Precision as Types};
+use stratus_engine::{Plan, Precision};
 use stratus_graph::Graph;
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Checkpoints, Retention, State};
-use stratus_run::layout::NETWORK;
 use stratus_run::lock::Lock;
 use stratus_run::log::Log;
 use stratus_run::machine::{Library, Machine};
 use stratus_run::sources::{Source, Sources};
 use stratus_run::summary::{Status, Summary};
-use trainer::{Feed, Trainer};
+use trainer::{Loaders, Trainer};
 
 /// How to run.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +41,7 @@ pub struct Options {
 
 /// A run that has come to its end or to a stop.
 #[derive(Debug)]
-pub struct Finished {
+pub struct RunOutcome {
     /// Its directory.
     pub run: RunDir,
     /// Its summary.
@@ -52,85 +51,69 @@ pub struct Finished {
 }
 
 /// Everything that is needed before the first iteration.
-struct Prepared {
-    experiment: Experiment,
+struct RunSetup {
+    resolved: Resolved,
     datasets: Datasets,
     graph: Graph,
     layer_file: Option<LayerFile>,
-    /// What the weights begin with, where that is asked for.
+    /// The weights of `model.weights`, if the run is new.
     pretrained: Option<Pretrained>,
-    opened: Opened,
-    compiled: Compiled,
+    device: OpenDevice,
+    compiled: CompiledRun,
 }
 
-/// The key of what decodes JPEG files among a checkpoint's libraries.
+/// The key of the JPEG decoder among a checkpoint's libraries.
 const JPEG: &str = "jpeg";
 
-/// Whether a run begins, so that its first weights are needed, or continues.
+/// Whether a run has no checkpoint yet, so that its first weights are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Beginning {
-    First,
+enum RunStart {
+    New,
     Continued,
 }
 
-fn prepare(
-    mut experiment: Experiment,
-    beginning: Beginning,
-    planning: &Planning<'_>,
-    observer: &mut dyn Observer,
-) -> Result<Prepared, TrainError> {
-    let datasets = open_datasets(&experiment)?;
-    let Network { graph, layer_file } = Network::of(&experiment, datasets.train.as_ref(), datasets.shape)?;
-    let weights = experiment.model.weights.as_deref().filter(|_| beginning == Beginning::First);
-    let mut warn = |text: &str| observer.warn(text);
-    let pretrained = weights
-        .map(|path| Pretrained::open(Path::new(path), &graph, Use::Training, &mut warn))
-        .transpose()?;
-    let opened = device::open(&experiment.train)?;
-    for warning in &opened.warnings {
-        observer.warn(warning);
+impl RunSetup {
+    fn new(
+        experiment: &Experiment,
+        start: RunStart,
+        selection: &KernelSelection<'_>,
+        observer: &mut dyn Observer,
+    ) -> Result<Self, TrainError> {
+        let datasets = open_datasets(experiment)?;
+        let train = datasets.train.as_ref();
+        let Network { graph, layer_file } = Network::of(experiment, train)?;
+        let mut warn = |text: &str| observer.warn(text);
+        let weights = experiment.model.weights.as_deref().filter(|_| start == RunStart::New);
+        let pretrained = weights
+            .map(|path| Pretrained::open(Path::new(path), &graph, WeightsUse::Training, &mut warn))
+            .transpose()?;
+        let device = device::open(&experiment.train)?;
+        device.warnings.iter().for_each(|warning| warn(warning));
+        let resolved = Resolved::new(experiment, train, &graph, &device)?;
+        if resolved.precision() == Precision::Bf16 && !device.fast_bf16 {
+            warn(
+                "train.precision is bf16, and this processor has no instructions for it: f32 is faster here",
+            );
+        }
+        let damaged = train.damaged().len() + datasets.validation.damaged().len();
+        if damaged > 0 {
+            warn(&format!("damaged images are left out ({damaged}); the summary lists them"));
+        }
+        let FittedRun { resolved, planned, .. } = fit(resolved, &graph, &device, selection, &mut warn)?;
+        let compiled = planned.allocate(device.backend.as_ref())?;
+        Ok(Self { resolved, datasets, graph, layer_file, pretrained, device, compiled })
     }
-    let precision = opened.precision(experiment.train.precision)?;
-    if precision == Types::Bf16 && !opened.fast_bf16 {
-        observer.warn(
-            "train.precision is bf16, and this processor has no instructions for it: f32 is faster here",
-        );
-    }
-    let damaged = datasets.train.damaged().len() + datasets.validation.damaged().len();
-    if damaged > 0 {
-        observer.warn(&format!("damaged images are left out ({damaged}); the summary lists them"));
-    }
-    let mut warn = |text: &str| observer.warn(text);
-    let (_, planned) = fit(&mut experiment, &graph, &opened, datasets.train.as_ref(), planning, &mut warn)?;
-    let compiled = planned.allocate(opened.backend.as_ref())?;
-    // What was left open is now decided, and must be the same when the run is continued.
-    experiment.train.precision = match precision {
-        Types::F16 => Precision::F16,
-        Types::Bf16 => Precision::Bf16,
-        Types::F32 | Types::F64 => Precision::F32,
-    };
-    experiment.train.threads = opened.backend.threads();
-    experiment.train.tile_kib = Some(opened.tile_kib(experiment.train.tile_kib));
-    experiment.model.classes = Some(graph.shape(graph.output).elements());
-    experiment.data.shape = Some(datasets.shape.to_vec());
-    let normalisation = datasets.train.normalisation().for_channels(datasets.shape[0]);
-    let numbers = |values: &[f32]| Some(values.iter().map(|&value| round_trip(value)).collect());
-    experiment.data.mean = experiment.data.mean.clone().or_else(|| numbers(&normalisation.mean));
-    experiment.data.std = experiment.data.std.clone().or_else(|| numbers(&normalisation.std));
-    Ok(Prepared { experiment, datasets, graph, layer_file, pretrained, opened, compiled })
-}
 
-impl Prepared {
     /// Sets the first weights; says where they come from.
     fn first_weights(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        let Compiled { session, ids, .. } = &mut self.compiled;
-        initialise(session, &self.graph, &self.experiment, &self.datasets)?;
+        let CompiledRun { session, ids, .. } = &mut self.compiled;
+        initialise(session, &self.graph, &self.resolved, &self.datasets.train)?;
         if let Some(pretrained) = &self.pretrained {
             pretrained.write_to(session)?;
             observer.say(&format!("weights of {}", pretrained.source().path));
             pretrained.begins_anew().into_iter().for_each(|layers| observer.say(layers));
         }
-        state::refresh(session, ids.refresh)
+        session_state::refresh(session, ids.refresh)
     }
 
     /// The files from outside that the run begins with.
@@ -144,11 +127,11 @@ impl Prepared {
     /// What a checkpoint records beside tensors and positions, whenever it is written.
     fn state(&self) -> State {
         State {
-            seed: self.experiment.train.seed,
-            threads: u32::try_from(self.opened.backend.threads()).unwrap_or(u32::MAX),
-            device: self.opened.backend.name().to_owned(),
+            seed: self.resolved.settings().train.seed,
+            threads: u32::try_from(self.device.backend.threads()).unwrap_or(u32::MAX),
+            device: self.device.backend.name().to_owned(),
             libraries: self
-                .opened
+                .device
                 .libraries
                 .iter()
                 .map(|library| (library.name.clone(), library.version.clone()))
@@ -187,68 +170,57 @@ impl Prepared {
     }
 }
 
-/// The shortest decimal that reads as the same `f32`, as an `f64`: 0.1307, not 0.13070000708.
-fn round_trip(value: f32) -> f64 {
-    value.to_string().parse().unwrap_or(f64::from(value))
-}
-
 /// Starts a run.
 ///
 /// # Errors
 /// Configuration, data, device, memory or disk, before the first iteration; later, what stopped it.
 pub fn start(
-    experiment: Experiment,
+    experiment: &Experiment,
     options: &Options,
     mut machine: Machine,
     observer: &mut dyn Observer,
-) -> Result<Finished, TrainError> {
+) -> Result<RunOutcome, TrainError> {
     let begun = Instant::now();
     let runs = Path::new("runs").join(experiment.name());
     RunDir::check_new(options.out.as_deref().unwrap_or(&runs.join("new")))?;
-    let planning = if options.remeasure { Planning::Remeasure } else { Planning::Cached };
-    let mut prepared = prepare(experiment, Beginning::First, &planning, observer)?;
-    prepared.first_weights(observer)?;
-    let feed = Feed::new(&prepared, Position::default())?;
+    let selection = if options.remeasure { KernelSelection::Remeasure } else { KernelSelection::Cached };
+    let mut setup = RunSetup::new(experiment, RunStart::New, &selection, observer)?;
+    setup.first_weights(observer)?;
+    let loaders = Loaders::new(&setup, Position::default())?;
     // From here on the disk is written to.
     let run = match &options.out {
         Some(out) => RunDir::create_at(out)?,
-        None => RunDir::create(Path::new("runs"), prepared.experiment.name())?,
+        None => RunDir::create(Path::new("runs"), experiment.name())?,
     };
     let lock = run.lock()?;
     run.prepare()?;
-    for LoadedLibrary { name, version, path } in prepared.opened.libraries.clone() {
+    for LoadedLibrary { name, version, path } in setup.device.libraries.clone() {
         machine.libraries.insert(name, Library { version, path });
     }
     machine.write(&run.machine())?;
-    stratus_run::atomic::write_json(&run.plan(), &prepared.compiled.plans)?;
-    prepared.keep_sources(&run)?;
-    let mut recorded = prepared.experiment.clone();
-    if prepared.layer_file.is_some() {
-        // The copy, beside the configuration.
-        recorded.experiment.name = Some(recorded.name().to_owned());
-        recorded.model.name = NETWORK.to_owned();
-    }
+    stratus_run::atomic::write_json(&run.plan(), &setup.compiled.plans)?;
+    setup.keep_sources(&run)?;
     // The last, since it makes the directory a run: whoever continues it finds the others.
-    stratus_run::atomic::write(&run.experiment(), recorded.to_toml().as_bytes())?;
+    stratus_run::atomic::write(&run.experiment(), setup.resolved.to_toml().as_bytes())?;
     let mut log = Log::open(&run.log())?;
-    log.say(&format!("started on {}", prepared.opened.backend.describe()))?;
-    prepared.say_sources(&mut log)?;
+    log.say(&format!("started on {}", setup.device.backend.describe()))?;
+    setup.say_sources(&mut log)?;
     observer.say(&format!(
         "{} on {}: {}, {}",
-        prepared.graph.name,
-        prepared.experiment.data.name,
-        prepared.opened.backend.describe(),
-        prepared.compiled.plans.train.program.precision
+        setup.graph.name,
+        setup.resolved.settings().data.name,
+        setup.device.backend.describe(),
+        setup.compiled.plans.train.program.precision
     ));
     observer.say(&format!("run directory {}", run.path().display()));
-    train(prepared, feed, run, lock, log, None, options, begun, observer)
+    train(setup, loaders, run, lock, log, None, options, begun, observer)
 }
 
 /// Continues a run from its newest good checkpoint.
 ///
 /// # Errors
 /// Where it is no run, another process holds it, or as [`start`].
-pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Result<Finished, TrainError> {
+pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Result<RunOutcome, TrainError> {
     let begun = Instant::now();
     let run = RunDir::open(path)?;
     let lock = run.lock()?;
@@ -267,37 +239,37 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
         && summary.iterations == checkpoint.state.iteration
     {
         observer.say(&format!("{} is complete: nothing is left to train", run.path().display()));
-        return Ok(Finished { run, summary, interrupted: false });
+        return Ok(RunOutcome { run, summary, interrupted: false });
     }
     let recorded: Option<Plans> = stratus_run::atomic::read_json(&run.plan()).ok();
-    let chosen = recorded.as_ref().map(Plans::chosen);
-    let planning = match &chosen {
-        Some(chosen) if !options.remeasure => Planning::Repeat(chosen),
-        _ => Planning::Cached,
+    let choices = recorded.as_ref().map(Plans::choices);
+    let selection = match &choices {
+        Some(choices) if !options.remeasure => KernelSelection::Repeat(choices),
+        _ => KernelSelection::Cached,
     };
-    let beginning = if recovery.checkpoint.is_some() { Beginning::Continued } else { Beginning::First };
-    let mut prepared = match prepare(experiment.clone(), beginning, &planning, observer) {
-        Err(TrainError::Engine(error)) if matches!(planning, Planning::Repeat(_)) => {
+    let start = if recovery.checkpoint.is_some() { RunStart::Continued } else { RunStart::New };
+    let mut setup = match RunSetup::new(&experiment, start, &selection, observer) {
+        Err(TrainError::Engine(error)) if matches!(selection, KernelSelection::Repeat(_)) => {
             observer.warn(&format!("the plan of this run cannot be repeated here ({error})"));
-            prepare(experiment, beginning, &Planning::Cached, observer)?
+            RunSetup::new(&experiment, start, &KernelSelection::Cached, observer)?
         }
         other => other?,
     };
-    expect_sources(&run, &prepared.sources())?;
-    if recorded.as_ref() != Some(&prepared.compiled.plans) {
+    expect_sources(&run, &setup.sources())?;
+    if recorded.as_ref() != Some(&setup.compiled.plans) {
         let recorded = recorded.map_or("nothing".to_owned(), |plans| kernels(&plans.train));
         let text = format!(
             "this run continues with another plan: it was planned for {recorded}, and runs now on {}. Its results are as good, and \
              not the same bits as without the interruption",
-            kernels(&prepared.compiled.plans.train)
+            kernels(&setup.compiled.plans.train)
         );
         observer.warn(&text);
         log.say(&text)?;
-        stratus_run::atomic::write_json(&run.plan(), &prepared.compiled.plans)?;
+        stratus_run::atomic::write_json(&run.plan(), &setup.compiled.plans)?;
     }
     match &recovery.checkpoint {
         Some(checkpoint) => {
-            state::restore(&mut prepared.compiled, checkpoint, true)?;
+            session_state::restore(&mut setup.compiled, checkpoint, true)?;
             if let Some(text) = other_decoder(&checkpoint.state, JpegLibrary::of_process()) {
                 observer.warn(&text);
                 log.say(&text)?;
@@ -307,7 +279,7 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
             observer.say(&format!("{}: {text}", run.path().display()));
         }
         None => {
-            prepared.first_weights(observer)?;
+            setup.first_weights(observer)?;
             if recovery.damaged.is_empty() {
                 let text = "there is no checkpoint yet: training begins at the first iteration";
                 log.say(text)?;
@@ -323,8 +295,8 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
     let position = state
         .as_ref()
         .map_or(Position::default(), |state| Position { epoch: state.epoch, batch: state.batch });
-    let feed = Feed::new(&prepared, position)?;
-    train(prepared, feed, run, lock, log, state, options, begun, observer)
+    let loaders = Loaders::new(&setup, position)?;
+    train(setup, loaders, run, lock, log, state, options, begun, observer)
 }
 
 /// The kernels that a plan was made for.
@@ -366,8 +338,8 @@ fn expect_sources(run: &RunDir, sources: &Sources) -> Result<(), TrainError> {
 
 #[allow(clippy::too_many_arguments)] // The two ways into a run meet here, each with all that it found.
 fn train(
-    prepared: Prepared,
-    feed: Feed,
+    setup: RunSetup,
+    loaders: Loaders,
     run: RunDir,
     lock: Lock,
     log: Log,
@@ -375,8 +347,8 @@ fn train(
     options: &Options,
     begun: Instant,
     observer: &mut dyn Observer,
-) -> Result<Finished, TrainError> {
-    let mut trainer = Trainer::new(prepared, feed, &run, log, state, options, begun)?;
+) -> Result<RunOutcome, TrainError> {
+    let mut trainer = Trainer::new(setup, loaders, &run, log, state, options, begun)?;
     let outcome = trainer.run(observer);
     let (summary, interrupted) = match outcome {
         Ok(interrupted) => {
@@ -390,7 +362,7 @@ fn train(
     };
     drop(trainer);
     drop(lock);
-    Ok(Finished { run, summary, interrupted })
+    Ok(RunOutcome { run, summary, interrupted })
 }
 
 #[cfg(test)]

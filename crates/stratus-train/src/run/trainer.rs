@@ -3,11 +3,12 @@
 mod summary;
 
 use super::records::{BOOKKEEPING, CHECKPOINT, DATA_WAIT, FIRST_STEP, Sums, timeline_program};
-use super::{JPEG, Options, Prepared};
-use crate::evaluate::{Evaluator, Scores, view_count};
-use crate::feed::{self, Form};
-use crate::state::Snapshot;
-use crate::{EpochResult, Experiment, Observer, Schedule, Standing, TrainError};
+use super::{JPEG, Options, RunSetup};
+use crate::evaluate::{Evaluator, Scores};
+use crate::input::BatchFormat;
+use crate::resolve::Resolved;
+use crate::weights::session_state::Snapshot;
+use crate::{EpochResult, Observer, Schedule, TrainError, TrainingProgress};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,32 +32,26 @@ const PREFETCH: usize = 4;
 /// Seconds between two looks of a live reader at the files.
 const FLUSH_S: f64 = 1.0;
 
-/// What reads the data, already reading.
-pub(super) struct Feed {
-    loader: Loader,
+/// The readers of training and validation data, already reading.
+pub(super) struct Loaders {
+    train: Loader,
     evaluator: Evaluator,
 }
 
-impl Feed {
-    /// Begins to read what a run needs next.
-    pub fn new(prepared: &Prepared, start: Position) -> Result<Self, TrainError> {
-        let Prepared { experiment, datasets, .. } = prepared;
-        let plan = prepared.compiled.session.plan(prepared.compiled.ids.train);
+impl Loaders {
+    /// Begins to read from `start` on.
+    pub fn new(setup: &RunSetup, start: Position) -> Result<Self, TrainError> {
+        let RunSetup { resolved, datasets, compiled, .. } = setup;
+        let (session, ids) = (&compiled.session, compiled.ids);
         let config = LoaderConfig {
             slots: PREFETCH,
             start,
-            epochs: Some(u32::try_from(experiment.train.epochs).unwrap_or(u32::MAX)),
-            ..feed::training(experiment, datasets.shape, Form::of(plan))
+            epochs: Some(u32::try_from(resolved.settings().train.epochs).unwrap_or(u32::MAX)),
+            ..resolved.input().training(BatchFormat::of(session.plan(ids.train)))
         };
         Ok(Self {
-            loader: Loader::new(Arc::clone(&datasets.train), config)?,
-            evaluator: Evaluator::new(
-                experiment,
-                &prepared.compiled.session,
-                prepared.compiled.ids.evaluate,
-                Arc::clone(&datasets.validation),
-                datasets.shape,
-            )?,
+            train: Loader::new(Arc::clone(&datasets.train), config)?,
+            evaluator: Evaluator::new(resolved, session, ids.evaluate, Arc::clone(&datasets.validation))?,
         })
     }
 }
@@ -82,7 +77,7 @@ impl Batch {
 
 /// A run between its start and its end.
 pub(super) struct Trainer<'a> {
-    prepared: Prepared,
+    setup: RunSetup,
     run: &'a RunDir,
     log: Log,
     stop: Arc<AtomicBool>,
@@ -119,15 +114,15 @@ pub(super) struct Trainer<'a> {
 
 impl<'a> Trainer<'a> {
     pub fn new(
-        prepared: Prepared,
-        feed: Feed,
+        setup: RunSetup,
+        loaders: Loaders,
         run: &'a RunDir,
         log: Log,
         state: Option<State>,
         options: &Options,
         begun: Instant,
     ) -> Result<Self, TrainError> {
-        let experiment = &prepared.experiment;
+        let settings = setup.resolved.settings();
         let resumed = state.as_ref().map_or(0, |state| state.resumed + 1);
         let state = state.unwrap_or_default();
         let mut sums: Sums = state
@@ -136,23 +131,23 @@ impl<'a> Trainer<'a> {
             .and_then(|value| serde_json::from_value(value.clone()).ok())
             .unwrap_or_default();
         sums.resumed = resumed;
-        let Feed { loader, evaluator } = feed;
+        let Loaders { train: loader, evaluator } = loaders;
         let position = |name: &str| state.positions.get(name).copied().unwrap_or(0);
         let rows = CsvWriter::resume_at(&run.iterations(), position(ITERATIONS))?;
         let epochs = CsvWriter::resume_at(&run.epochs(), position(EPOCHS))?;
         let mut timeline = TimelineWriter::resume_at(&run.timeline(), position(TIMELINE))?;
-        let (session, ids) = (&prepared.compiled.session, prepared.compiled.ids);
+        let (session, ids) = (&setup.compiled.session, setup.compiled.ids);
         let timeline_train = timeline.declare(&timeline_program("train", session, ids.train))?;
         let timeline_tail = ids
             .tail
             .map(|tail| timeline.declare(&timeline_program("train_tail", session, tail)))
             .transpose()?;
         let slots = session.slots(ids.train).max(ids.tail.map_or(0, |tail| session.slots(tail)));
-        let total = loader.batches_per_epoch() * experiment.train.epochs;
+        let total = loader.batches_per_epoch() * settings.train.epochs;
         let mut rates = Vec::with_capacity(usize::try_from(total).unwrap_or(0).min(1 << 24));
         let samples = |iteration: u64| {
             let per_epoch = loader.batches_per_epoch();
-            let batch = experiment.train.batch_size as u64;
+            let batch = settings.train.batch_size as u64;
             let left = loader.samples_per_epoch() - (iteration - 1) % per_epoch * batch;
             left.min(batch)
         };
@@ -166,9 +161,9 @@ impl<'a> Trainer<'a> {
                 val_loss: row.val_loss,
                 val_top1: row.val_top1,
                 val_top5: row.val_top5,
-                val_views: row.val_top1.and_then(|_| views(experiment)),
+                val_views: row.val_top1.and_then(|_| averaged_views(&setup.resolved)),
             });
-        let schedule = Schedule::of(experiment);
+        let schedule = setup.resolved.schedule();
         let now = Instant::now();
         Ok(Self {
             checkpoints: Checkpoints::new(run.checkpoints()),
@@ -177,7 +172,7 @@ impl<'a> Trainer<'a> {
             weights_sha256: Some(state.weights_sha256).filter(|sum| !sum.is_empty()),
             iteration: state.iteration,
             earlier_s: sums.elapsed_s,
-            prepared,
+            setup,
             run,
             log,
             begun,
@@ -207,7 +202,7 @@ impl<'a> Trainer<'a> {
         self.summary(Status::Running).write(&self.run.summary())?;
         self.restart_clock();
         let per_epoch = self.loader.batches_per_epoch();
-        let total = self.prepared.experiment.train.epochs * per_epoch;
+        let total = self.setup.resolved.settings().train.epochs * per_epoch;
         let mut epoch_begun = self.sums.elapsed_s;
         while self.iteration < total {
             let epoch = self.iterate(per_epoch, total, observer)?;
@@ -245,11 +240,11 @@ impl<'a> Trainer<'a> {
         let epoch = u64::from(batch.epoch) + 1;
         let rate = self.schedule.learning_rate(self.iteration, per_epoch, total);
         let (program, timeline) = self.program_of(&batch);
-        let session = &mut self.prepared.compiled.session;
+        let session = &mut self.setup.compiled.session;
         session.set_hyper(Hyper {
             learning_rate: rate as f32,
             iteration: self.iteration,
-            seed: self.prepared.experiment.train.seed,
+            seed: self.setup.resolved.settings().train.seed,
         })?;
         if batch.is_staged {
             session.launch(program, &mut [], &mut [], &mut self.clock, FIRST_STEP)?;
@@ -267,7 +262,7 @@ impl<'a> Trainer<'a> {
         } else {
             None
         };
-        let session = &mut self.prepared.compiled.session;
+        let session = &mut self.setup.compiled.session;
         session.finish(&mut self.clock, waited)?;
         let metrics = session.metrics();
         self.clock.stamp(BOOKKEEPING);
@@ -284,9 +279,9 @@ impl<'a> Trainer<'a> {
         self.record(epoch, rate, metrics, timeline, FIRST_STEP + slots)?;
         let images_per_second = self.rates.last().map_or(0.0, |&rate| f64::from(rate));
         let (counted, right) = (self.sums.samples.max(1.0), self.sums.top1);
-        observer.iteration(&Standing {
+        observer.iteration(&TrainingProgress {
             epoch,
-            epochs: self.prepared.experiment.train.epochs,
+            epochs: self.setup.resolved.settings().train.epochs,
             iteration: self.iteration,
             iterations: total,
             images_per_second,
@@ -313,7 +308,7 @@ impl<'a> Trainer<'a> {
     fn stage_next(&mut self) -> Result<(), TrainError> {
         let mut batch = self.next_batch()?;
         let (program, _) = self.program_of(&batch);
-        let session = &mut self.prepared.compiled.session;
+        let session = &mut self.setup.compiled.session;
         let image_bytes = session.plan(program).external(0).map_or(0, |place| place.bytes);
         let (images, labels) = batch.of(image_bytes, self.loader.label_len());
         session.stage(program, images, labels)?;
@@ -326,8 +321,8 @@ impl<'a> Trainer<'a> {
 
     /// What a batch is trained by: an epoch's last one may be smaller.
     fn program_of(&self, batch: &Batch) -> (usize, ProgramId) {
-        let ids = self.prepared.compiled.ids;
-        let whole = batch.samples == self.prepared.experiment.train.batch_size;
+        let ids = self.setup.compiled.ids;
+        let whole = batch.samples == self.setup.resolved.settings().train.batch_size;
         match (whole, ids.tail, self.timeline_tail) {
             (false, Some(program), Some(timeline)) => (program, timeline),
             _ => (ids.train, self.timeline_train),
@@ -385,23 +380,22 @@ impl<'a> Trainer<'a> {
         epoch_begun: &mut f64,
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
-        let experiment = &self.prepared.experiment;
-        let due =
-            epoch.is_multiple_of(experiment.validation.every_epochs) || epoch == experiment.train.epochs;
+        let settings = self.setup.resolved.settings();
+        let due = epoch.is_multiple_of(settings.validation.every_epochs) || epoch == settings.train.epochs;
+        let epochs = settings.train.epochs;
         let validation_begun = Instant::now();
-        let scores = if due { Some(self.evaluator.run(&mut self.prepared.compiled.session)?) } else { None };
+        let scores = if due { Some(self.evaluator.run(&mut self.setup.compiled.session)?) } else { None };
         let validation_s = validation_begun.elapsed().as_secs_f64();
         self.sums.validation_s += validation_s;
         let samples = self.sums.samples.max(1.0);
         let (train_loss, train_top1) = (self.sums.loss / samples, self.sums.top1 / samples);
-        let epochs = experiment.train.epochs;
         if let Some(Scores { loss, top1, top5, .. }) = scores {
             self.last = Final {
                 train_loss: Some(train_loss),
                 val_loss: Some(loss),
                 val_top1: Some(top1),
                 val_top5: Some(top5),
-                val_views: views(experiment),
+                val_views: averaged_views(&self.setup.resolved),
             };
         } else {
             self.last.train_loss = Some(train_loss);
@@ -451,7 +445,7 @@ impl<'a> Trainer<'a> {
     }
 
     fn checkpoint_is_due(&self) -> bool {
-        let every = self.prepared.experiment.checkpoint.every_seconds;
+        let every = self.setup.resolved.settings().checkpoint.every_seconds;
         every > 0.0 && self.saved.elapsed().as_secs_f64() >= every
     }
 
@@ -462,8 +456,7 @@ impl<'a> Trainer<'a> {
         self.timeline.sync()?;
         self.sums.elapsed_s = self.elapsed_s();
         let jpeg = self.jpeg_library()?;
-        let experiment = &self.prepared.experiment;
-        let snapshot = Snapshot::new(&self.prepared.compiled, &self.prepared.graph, self.iteration)?;
+        let snapshot = Snapshot::new(&self.setup.compiled, &self.setup.graph, self.iteration)?;
         let positions = BTreeMap::from([
             (ITERATIONS.to_owned(), self.rows.position()),
             (EPOCHS.to_owned(), self.epochs.position()),
@@ -475,13 +468,14 @@ impl<'a> Trainer<'a> {
             batch,
             positions,
             resumed: self.sums.resumed,
-            ..self.prepared.state()
+            ..self.setup.state()
         };
         state.extra.insert(SUMS.to_owned(), serde_json::to_value(self.sums).unwrap_or_default());
         // Where only other files came since it was continued, the run still has results of what decoded them before.
         let jpeg = jpeg.or_else(|| self.jpeg_before.clone());
         state.libraries.extend(jpeg.map(|library| (JPEG.to_owned(), library)));
-        let retention = Retention { last: experiment.checkpoint.keep, ..Retention::default() };
+        let retention =
+            Retention { last: self.setup.resolved.settings().checkpoint.keep, ..Retention::default() };
         let saved = self.checkpoints.save(&state, &snapshot.weights(), &snapshot.optimiser(), &retention)?;
         if let Some(problem) = saved.not_pruned {
             self.log.say(&format!("an old checkpoint could not be removed: {problem}"))?;
@@ -519,7 +513,7 @@ impl<'a> Trainer<'a> {
     }
 }
 
-/// How many views of each image are measured together, where it is not the image alone.
-fn views(experiment: &Experiment) -> Option<u64> {
-    Some(view_count(experiment) as u64).filter(|&views| views > 1)
+/// How many views of each image are averaged; `None` if it is the image alone.
+fn averaged_views(resolved: &Resolved) -> Option<u64> {
+    Some(resolved.views().len() as u64).filter(|&views| views > 1)
 }

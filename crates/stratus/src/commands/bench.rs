@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use stratus_conformance::{Case, Suite, cases};
 use stratus_engine::{Backend, Choices, Precision};
-use stratus_train::bench::data::{DataRate, data, epochs};
+use stratus_train::bench::data_rate::{DataRate, data, epochs};
 use stratus_train::bench::trace::Traced;
 use stratus_train::bench::{Bench, Floor};
 use stratus_train::device;
@@ -108,11 +108,11 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
         }
         What::Data { target, images, rounds, epochs: whole } => {
             let experiment = Target::find(target, globals)?.experiment(globals)?;
-            let opened = device::open(&experiment.train)?;
+            let device = device::open(&experiment.train)?;
             let rate = if *whole {
-                epochs(&experiment, &opened, *rounds as usize)?
+                epochs(&experiment, &device, *rounds as usize)?
             } else {
-                data(&experiment, &opened, *images as usize, *rounds as usize)?
+                data(&experiment, &device, *images as usize, *rounds as usize)?
             };
             output.result(&rate, || render_rate(&rate))
         }
@@ -231,9 +231,9 @@ fn precisions(backend: &dyn Backend) -> Vec<Precision> {
 
 fn verify(filter: Option<&str>, globals: &Globals, output: &Output) -> Result {
     let settings = Experiment::default().with_overrides(&globals.set)?.train;
-    let opened = device::open(&settings)?;
-    opened.warnings.iter().for_each(|warning| output.warning(warning));
-    let backend = opened.backend.as_ref();
+    let device = device::open(&settings)?;
+    device.warnings.iter().for_each(|warning| output.warning(warning));
+    let backend = device.backend.as_ref();
     let mut verified = Verified { library: backend.describe(), compared: 0, failures: Vec::new() };
     for precision in precisions(backend) {
         let wanted = |case: &Case| filter.is_none_or(|filter| case.name.contains(filter));
@@ -271,15 +271,15 @@ struct Measured {
 fn ops(filter: Option<&str>, globals: &Globals, output: &Output) -> Result {
     const RUNS: usize = 10;
     let settings = Experiment::default().with_overrides(&globals.set)?.train;
-    let opened = device::open(&settings)?;
-    opened.warnings.iter().for_each(|warning| output.warning(warning));
+    let device = device::open(&settings)?;
+    device.warnings.iter().for_each(|warning| output.warning(warning));
     let mut measured = Vec::new();
-    for precision in precisions(opened.backend.as_ref()) {
+    for precision in precisions(device.backend.as_ref()) {
         for case in cases::benchmarks(precision) {
             if filter.is_some_and(|filter| !case.name.contains(filter)) {
                 continue;
             }
-            let result = case.bench(opened.backend.as_ref(), precision, Choices::default(), true, RUNS)?;
+            let result = case.bench(device.backend.as_ref(), precision, Choices::default(), true, RUNS)?;
             measured.push(Measured {
                 gflops: result.gigaflops(),
                 gb_per_second: result.gigabytes(),

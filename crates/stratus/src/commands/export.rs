@@ -10,8 +10,7 @@ use std::path::{Path, PathBuf};
 use stratus_graph::Graph;
 use stratus_run::{RunDir, atomic};
 use stratus_train::experiment::Experiment;
-use stratus_train::trained;
-use stratus_train::weights::{Pretrained, Use};
+use stratus_train::weights::{Pretrained, WeightsUse, trained_network};
 use stratus_weights::{Tensor, TensorRef};
 
 /// Arguments of `stratus model export`.
@@ -115,7 +114,7 @@ fn find(
             return Err(Failure::usage("--set cannot be given to a run that is exported")
                 .hint("a run keeps its configuration"));
         }
-        let trained = trained::of_run(path, arguments.checkpoint, &mut |text| output.warning(text))?;
+        let trained = trained_network(path, arguments.checkpoint, &mut |text| output.warning(text))?;
         return match &arguments.weights {
             Some(file) => {
                 let weights = read(arguments, file, &trained.graph, output)?;
@@ -154,9 +153,9 @@ fn find(
 fn read(arguments: &ExportArguments, path: &Path, graph: &Graph, output: &Output) -> Result<Vec<Tensor>> {
     let warn = &mut |text: &str| output.warning(text);
     if arguments.safetensors.is_some() {
-        return Ok(Pretrained::open(path, graph, Use::Measuring, warn)?.tensors(graph, 0)?);
+        return Ok(Pretrained::open(path, graph, WeightsUse::Measuring, warn)?.tensors(graph, 0)?);
     }
-    let weights = Pretrained::open(path, graph, Use::Inference, warn)?;
+    let weights = Pretrained::open(path, graph, WeightsUse::Inference, warn)?;
     let left_out = weights.left_out();
     if left_out > 0 {
         output.message(&format!(

@@ -11,9 +11,10 @@ use std::fmt::Write;
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::{Plan, Program};
 use stratus_graph::Graph;
-use stratus_train::compile::{self, Planning, Plans, Programs};
-use stratus_train::device;
-use stratus_train::fit::fit;
+use stratus_train::compile::{self, FittedRun, KernelSelection, Plans, Programs};
+use stratus_train::input::open_datasets;
+use stratus_train::network::Network;
+use stratus_train::{Resolved, device};
 
 /// Arguments of `stratus plan`.
 #[derive(Args, Debug)]
@@ -58,25 +59,25 @@ enum Report<'a> {
 pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Result {
     let mut experiment = Target::find(&arguments.target, globals)?.experiment(globals)?;
     arguments.memory.apply(&mut experiment);
-    let datasets = compile::open_datasets(&experiment)?;
-    let graph = compile::network(&experiment, datasets.train.as_ref(), datasets.shape)?;
+    let dataset = open_datasets(&experiment)?.train;
+    let graph = Network::of(&experiment, dataset.as_ref())?.graph;
     if arguments.dump == Dump::Graph {
         return output.result(&Report::Graph(&graph), || super::model::layers(&graph));
     }
-    let opened = device::open(&experiment.train)?;
-    opened.warnings.iter().for_each(|warning| output.warning(warning));
-    let set = datasets.train.as_ref();
+    let device = device::open(&experiment.train)?;
+    device.warnings.iter().for_each(|warning| output.warning(warning));
+    let resolved = Resolved::new(&experiment, dataset.as_ref(), &graph, &device)?;
     if arguments.dump == Dump::Program && experiment.train.memory_limit_mib.is_none() {
         // Nothing has to be measured for it.
-        return dump_programs(&compile::programs(&experiment, &graph, &opened, set)?, output);
+        return dump_programs(&compile::programs(&resolved, &graph, &device)?, output);
     }
-    let planning = if arguments.remeasure { Planning::Remeasure } else { Planning::Cached };
+    let selection = if arguments.remeasure { KernelSelection::Remeasure } else { KernelSelection::Cached };
     let mut warn = |text: &str| output.warning(text);
-    let (programs, planned) = fit(&mut experiment, &graph, &opened, set, &planning, &mut warn)?;
+    let FittedRun { programs, planned, .. } = compile::fit(resolved, &graph, &device, &selection, &mut warn)?;
     if arguments.dump == Dump::Program {
         return dump_programs(&programs, output);
     }
-    let compiled = planned.allocate(opened.backend.as_ref())?;
+    let compiled = planned.allocate(device.backend.as_ref())?;
     output.result(&Report::Plans(&compiled.plans), || {
         let plans = &compiled.plans;
         format!(

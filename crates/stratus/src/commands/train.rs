@@ -59,7 +59,7 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
                 experiment.model.weights = Some(super::weights::setting(weights)?);
             }
             arguments.memory.apply(&mut experiment);
-            run::start(*experiment, &options, Survey::of_this_machine().machine, &mut progress)?
+            run::start(&experiment, &options, Survey::of_this_machine().machine, &mut progress)?
         }
         Target::Run(path) => {
             let flags = [

@@ -2,7 +2,7 @@
 
 use super::super::records::spread;
 use super::Trainer;
-use crate::compile::Compiled;
+use crate::compile::CompiledRun;
 use crate::experiment::OnBadSample;
 use stratus_data::Loader;
 use stratus_engine::Session;
@@ -15,24 +15,24 @@ const BAD_SAMPLES_LISTED: usize = 1000;
 impl Trainer<'_> {
     /// The summary of what was done so far.
     pub(super) fn summary(&self, status: Status) -> Summary {
-        let (experiment, sums) = (&self.prepared.experiment, &self.sums);
-        let Compiled { session, plans, .. } = &self.prepared.compiled;
+        let (settings, sums) = (self.setup.resolved.settings(), &self.sums);
+        let CompiledRun { session, plans, .. } = &self.setup.compiled;
         let on_device = session.device_bytes().map(|bytes| bytes as u64);
         let arena = if on_device.is_some() { 0 } else { plans.arena_bytes as u64 };
         let planned = arena
             + self.loader.bytes()
             + self.evaluator.bytes()
-            + self.prepared.datasets.train.resident_bytes()
-            + self.prepared.datasets.validation.resident_bytes();
+            + self.setup.datasets.train.resident_bytes()
+            + self.setup.datasets.validation.resident_bytes();
         Summary {
             status,
-            experiment: experiment.name().to_owned(),
-            model: self.prepared.graph.name.clone(),
-            dataset: experiment.data.name.clone(),
-            device: self.prepared.opened.backend.name().to_owned(),
-            threads: u32::try_from(self.prepared.opened.backend.threads()).unwrap_or(u32::MAX),
-            precision: self.prepared.compiled.plans.train.program.precision.to_string(),
-            batch_size: experiment.train.batch_size as u64,
+            experiment: settings.name().to_owned(),
+            model: self.setup.graph.name.clone(),
+            dataset: settings.data.name.clone(),
+            device: self.setup.device.backend.name().to_owned(),
+            threads: u32::try_from(self.setup.device.backend.threads()).unwrap_or(u32::MAX),
+            precision: self.setup.compiled.plans.train.program.precision.to_string(),
+            batch_size: settings.train.batch_size as u64,
             epochs: u32::try_from(self.iteration / self.loader.batches_per_epoch().max(1))
                 .unwrap_or(u32::MAX),
             iterations: self.iteration,
@@ -51,12 +51,12 @@ impl Trainer<'_> {
                 planned_peak_bytes: Some(planned),
                 measured_peak_rss_bytes: stratus_run::machine::peak_rss_bytes(),
                 planned_device_bytes: on_device,
-                device_peak_bytes: self.prepared.opened.backend.device_bytes(),
+                device_peak_bytes: self.setup.device.backend.device_bytes(),
             },
             weights_sha256: self.weights_sha256.clone(),
             resumed: sums.resumed,
             loss_scale: loss_scale(session),
-            bad_samples: (experiment.data.on_bad_sample == OnBadSample::Skip)
+            bad_samples: (settings.data.on_bad_sample == OnBadSample::Skip)
                 .then(|| bad_samples([&self.loader, self.evaluator.loader()])),
             ..Summary::default()
         }

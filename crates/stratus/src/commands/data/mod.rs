@@ -16,7 +16,7 @@ use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};
 use stratus_data::{DataError, OpenOptions};
 use stratus_train::Experiment;
-use stratus_train::compile::open_options;
+use stratus_train::input::open_options;
 
 /// Arguments of `stratus data`.
 #[derive(Args, Debug)]

@@ -11,8 +11,7 @@ use stratus_data::{
     BatchBuffer, DataError, Dataset, Element, LastBatch, Layout, Loader, LoaderConfig, Normalisation,
     Position, Split, mix, open,
 };
-use stratus_train::compile::open_options;
-use stratus_train::feed::{self, Form, image_shape};
+use stratus_train::input::{BatchFormat, InputPipeline, open_options};
 use stratus_train::{Experiment, TrainError};
 
 use super::data_failure;
@@ -66,17 +65,18 @@ pub(super) fn show(
     name.clone_into(&mut experiment.data.name);
     let set = open(name, folder, *split, &open_options(&experiment)).map_err(data_failure)?;
     let set: Arc<dyn Dataset> = Arc::from(set);
-    let shape @ [channels, height, width] = image_shape(&experiment, set.as_ref());
+    let input = InputPipeline::new(&experiment, set.as_ref());
+    let [_, height, width] = input.shape;
     let count = set.len().min(*count as usize);
     let most = (MOST_PIXELS / (height * width).max(1)).max(1);
     if count > most {
         let problem = format!("{count} images of {height}×{width} are too many for a picture");
         return Err(Failure::usage(problem).hint(format!("show at most {most}: --count {most}")));
     }
-    let form = Form { element: Element::F32, layout: Layout::Nhwc };
+    let format = BatchFormat { element: Element::F32, layout: Layout::Nhwc };
     let config = match split {
-        Split::Train => feed::training(&experiment, shape, form),
-        _ => feed::measuring(&experiment, shape, form, BATCH),
+        Split::Train => input.training(format),
+        _ => input.measuring(format, BATCH),
     };
     let config = LoaderConfig {
         batch_size: BATCH.min(count),
@@ -85,14 +85,12 @@ pub(super) fn show(
         epochs: Some(epoch.saturating_add(1)),
         ..config
     };
-    let own = || set.normalisation().for_channels(channels);
-    let normalisation = config.normalisation.clone().unwrap_or_else(own);
     let mut loader = Loader::new(Arc::clone(&set), config).map_err(TrainError::from)?;
     let mut tiles = Vec::new();
     while tiles.len() < count {
         let Some(batch) = loader.next().map_err(TrainError::from)? else { break };
         let rows = 0..batch.samples.min(count - tiles.len());
-        tiles.extend(rows.map(|row| tile(&loader, &batch, row, &normalisation)));
+        tiles.extend(rows.map(|row| tile(&loader, &batch, row, &input.normalisation)));
         loader.recycle(batch);
     }
     let title = format!("{name}, {split}, epoch {epoch}");

@@ -1,22 +1,22 @@
-//! Measuring on several views of each image: their probabilities are averaged (Krizhevsky et al., "ImageNet classification with deep convolutional
-//! neural networks", 2012, section 4.1, which averages over ten).
+//! Averages the probabilities of several views of each image (Krizhevsky et al., "ImageNet classification with deep
+//! convolutional neural networks", 2012, section 4.1, which averages over ten).
 
 use stratus_engine::session::Metrics;
 use stratus_engine::{EngineError, Kernel, Program, Session, ValueId};
 
-/// What a network says of the views of a batch's images.
+/// The network's outputs for the views of a batch's images.
 #[derive(Debug)]
-pub(crate) struct Views {
+pub(super) struct ViewAverage {
     /// The program's value that holds the logits, and their classes.
     logits: ValueId,
     classes: usize,
-    /// Of each view so far the logarithm of the probability of each sample and class.
+    /// Log probabilities `[sample, class]` of each view so far.
     views: Vec<Vec<f64>>,
 }
 
-impl Views {
-    /// Of a program that measures; `None` where it ends with nothing that makes probabilities.
-    pub(crate) fn of(program: &Program) -> Option<Self> {
+impl ViewAverage {
+    /// For an evaluation program; `None` if its loss is no softmax.
+    pub(super) fn of(program: &Program) -> Option<Self> {
         let loss = program
             .steps
             .iter()
@@ -26,16 +26,16 @@ impl Views {
         Some(Self { logits, classes, views: Vec::new() })
     }
 
-    /// Begins with other images.
-    pub(crate) fn clear(&mut self) {
+    /// Begins with the next batch.
+    pub(super) fn clear(&mut self) {
         self.views.clear();
     }
 
-    /// Takes what the program has just said of one more view of its images.
+    /// Adds the outputs of the program's last run: those for one more view.
     ///
     /// # Errors
-    /// What a device said.
-    pub(crate) fn add(&mut self, session: &Session, program: usize) -> Result<(), EngineError> {
+    /// If the device fails.
+    pub(super) fn add(&mut self, session: &Session, program: usize) -> Result<(), EngineError> {
         self.add_logits(session.read_value(program, self.logits.0)?);
         Ok(())
     }
@@ -49,9 +49,9 @@ impl Views {
         self.views.push(view);
     }
 
-    /// What the averages are worth: hits as the engine counts them, the loss without smoothing. Negative labels do not count; the engine has refused
-    /// those of classes that there are not.
-    pub(crate) fn metrics(&self, labels: &[i32]) -> Metrics {
+    /// Metrics of the averaged probabilities: hits as the engine counts them, the loss without label smoothing. Negative
+    /// labels do not count; the engine has refused those above the number of classes.
+    pub(super) fn metrics(&self, labels: &[i32]) -> Metrics {
         let mut metrics = Metrics::default();
         let (mut scores, mut of_views) = (vec![0.0; self.classes], Vec::with_capacity(self.views.len()));
         for (sample, &label) in labels.iter().enumerate() {
@@ -64,7 +64,7 @@ impl Views {
             let own = scores[label];
             metrics.samples += 1.0;
             metrics.loss += (self.views.len() as f64).ln() - own;
-            // Classes that the label's is not ahead of; what is no number is ahead of nothing.
+            // The rank counts the classes that the label's is not ahead of; NaN is ahead of nothing.
             let ahead = |class: usize| own > scores[class] || (own == scores[class] && label < class);
             let rank = (0..self.classes).filter(|&class| class != label && !ahead(class)).count();
             metrics.top1 += f64::from(u8::from(rank < 1));
@@ -75,14 +75,14 @@ impl Views {
     }
 }
 
-/// The logarithm of the sum of numbers of which these are the logarithms: the same bits in whichever order they come.
+/// `log(sum(exp(x)))`; sorted first, so that the bits do not depend on the order of views.
 fn log_of_sum(logarithms: &mut [f64]) -> f64 {
     logarithms.sort_unstable_by(f64::total_cmp);
     match logarithms.last() {
         Some(&largest) if largest > f64::NEG_INFINITY => {
             largest + logarithms.iter().map(|logarithm| (logarithm - largest).exp()).sum::<f64>().ln()
         }
-        // The sum of nothing, or of zeros; or not a number, which the largest is then too.
+        // Zero probability in every view, or NaN.
         Some(&largest) => largest,
         None => f64::NEG_INFINITY,
     }
@@ -93,8 +93,8 @@ mod tests {
     use super::*;
     use stratus_data::buffer::IGNORED_LABEL;
 
-    fn views(classes: usize, all: &[&[f64]]) -> Views {
-        let mut views = Views { logits: ValueId(0), classes, views: Vec::new() };
+    fn views(classes: usize, all: &[&[f64]]) -> ViewAverage {
+        let mut views = ViewAverage { logits: ValueId(0), classes, views: Vec::new() };
         all.iter().for_each(|logits| views.add_logits(logits.to_vec()));
         views
     }

@@ -1,46 +1,48 @@
-//! First weights that whiten the images: the principal components of their patches, scaled to equal variance, each with both signs.
+//! First weights that whiten the images: the principal components of their patches, scaled to equal variance, each with
+//! both signs.
 
-use crate::feed::{Form, measuring};
-use crate::{Experiment, TrainError};
+use crate::TrainError;
+use crate::input::{BatchFormat, InputPipeline};
 use std::sync::Arc;
 use stratus_data::buffer::IGNORED_LABEL;
 use stratus_data::{Dataset, Element, Layout, Loader, LoaderConfig, Order};
 use stratus_graph::Parameter;
 
-/// Products of a patch's values that are summed: as many patches are read as this allows, or all there are.
+/// The most products of two values of a patch that are summed: it limits how many patches are read.
 const PRODUCTS: u64 = 1_000_000_000;
 
-/// Images in a batch that is read.
+/// Images per batch.
 const BATCH: usize = 64;
 
-/// Added to the variance of each component, whose unit is the normalised images': it keeps components that the images hardly have, such as
-/// fine patterns of colour that compression has removed, from becoming noise (K. Jordan's value, 2024).
+/// Added to the variance of each component, in units of the normalised images. Without it, components of hardly any
+/// variance, such as fine colour patterns that compression has removed, would become amplified noise (K. Jordan's
+/// value, 2024).
 const EPSILON: f64 = 5e-4;
 
 /// Sweeps of the Jacobi method; it converges quadratically, after 6 to 10 in practice.
 const SWEEPS: usize = 50;
 
-/// The first values of `weight`, `[out, in, kernel height, kernel width]`: component after component by falling variance, then their negatives.
+/// The first values of `weight`, `[out, in, kernel height, kernel width]`: the components by falling variance, then their
+/// negatives.
 ///
-/// The patches are those of the training images in the order of the first epoch, unchanged but for their size.
+/// The patches are those of the training images in the order of the first epoch, resized and not augmented.
 ///
 /// # Errors
-/// Where the images cannot be read.
+/// If the images cannot be read.
 pub(crate) fn filters(
     weight: &Parameter,
-    experiment: &Experiment,
+    input: &InputPipeline,
     dataset: &Arc<dyn Dataset>,
-    shape: [usize; 3],
 ) -> Result<Vec<f32>, TrainError> {
     let kernel = [weight.shape[2], weight.shape[3]];
-    let mut patches = Patches::new(shape, kernel);
+    let mut patches = Patches::new(input.shape, kernel);
     let size = patches.size() as u64;
     let most = (PRODUCTS / (size * size)).max(64 * size);
-    let form = Form { element: Element::F32, layout: Layout::Nchw };
+    let format = BatchFormat { element: Element::F32, layout: Layout::Nchw };
     let config = LoaderConfig {
         order: Order::Shuffled,
         epochs: Some(1),
-        ..measuring(experiment, shape, form, BATCH.min(dataset.len()))
+        ..input.measuring(format, BATCH.min(dataset.len()))
     };
     let mut loader = Loader::new(Arc::clone(dataset), config)?;
     let labels = loader.label_len();
@@ -48,7 +50,7 @@ pub(crate) fn filters(
         && let Some(batch) = loader.next()?
     {
         let images: &[f32] = bytemuck::cast_slice(&batch.images);
-        let images = images.chunks_exact(shape.iter().product());
+        let images = images.chunks_exact(input.shape.iter().product());
         let readable = |labels: &[i32]| labels.iter().any(|&label| label != IGNORED_LABEL);
         for (image, labels) in images.zip(batch.labels.chunks_exact(labels)).take(batch.samples) {
             // A row without a sample has zeros for an image.

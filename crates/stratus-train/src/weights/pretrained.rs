@@ -1,8 +1,7 @@
-//! Weights from outside: a network begins with those of a safetensors file, a PyTorch state dict or another run.
+//! Pretrained weights: those of a safetensors file, a PyTorch state dict or another run.
 
+use super::{initialise, load_checkpoint};
 use crate::TrainError;
-use crate::initialise;
-use crate::trained::checkpoint;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use stratus_base::nearest;
@@ -15,7 +14,7 @@ use stratus_weights::{Matching, Mismatch, WeightsFile};
 
 /// What a file's weights are for: it says how they have to fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
+pub enum WeightsUse {
     /// The file and the network have the same tensors; a classifier for another number of classes begins anew, with those of the auxiliary
     /// outputs.
     Training,
@@ -44,11 +43,11 @@ impl Pretrained {
     pub fn open(
         path: &Path,
         graph: &Graph,
-        purpose: Use,
+        purpose: WeightsUse,
         warn: &mut dyn FnMut(&str),
     ) -> Result<Self, TrainError> {
         let path = if path.is_dir() {
-            checkpoint(&RunDir::open(path)?, None, warn)?.path.join(WEIGHTS)
+            load_checkpoint(&RunDir::open(path)?, None, warn)?.path.join(WEIGHTS)
         } else {
             path.to_owned()
         };
@@ -57,9 +56,9 @@ impl Pretrained {
             file.matching(graph.parameters.iter().map(|p| (p.name.as_str(), p.shape.as_slice())))
         };
         let (matching, left_out, anew) = match purpose {
-            Use::Training | Use::Measuring => {
+            WeightsUse::Training | WeightsUse::Measuring => {
                 let mut matching = fit(graph);
-                let trains = purpose == Use::Training;
+                let trains = purpose == WeightsUse::Training;
                 let anew = if trains { begins_anew(graph, &mut matching, &path) } else { None };
                 if !matching.is_complete() || !matching.unexpected.is_empty() {
                     return Err(TrainError::WeightsDoNotFit {
@@ -70,7 +69,7 @@ impl Pretrained {
                 }
                 (matching, 0, anew)
             }
-            Use::Inference => {
+            WeightsUse::Inference => {
                 let matching = fit(&graph.for_inference());
                 if !matching.is_complete() {
                     let (network, problem) = (graph.name.clone(), matching.summary());

@@ -1,27 +1,30 @@
-//! First values of parameters: a function of (seed, position of the parameter), in row-major order of its PyTorch shape, and where they whiten the
-//! images of those.
+//! First values of parameters: a function of (seed, position of the parameter), in row-major order of its PyTorch
+//! shape; of a whitening layer, a function of the training images too.
 
-use crate::compile::Datasets;
-use crate::{Experiment, TrainError, whiten};
+use super::whiten;
+use crate::TrainError;
+use crate::resolve::Resolved;
+use std::sync::Arc;
+use stratus_data::Dataset;
 use stratus_engine::Session;
 use stratus_graph::{Graph, Initialisation, Parameter};
 use stratus_random::{Purpose, Stream};
 
-/// Sets every parameter and buffer of `graph` to its first values.
+/// Sets every parameter and buffer of `graph` to its first values. `dataset` is the training set.
 ///
 /// # Errors
-/// The engine's, and the data's where values depend on it.
+/// If the session cannot be written to, or a whitening layer's images cannot be read.
 pub(crate) fn initialise(
     session: &mut Session,
     graph: &Graph,
-    experiment: &Experiment,
-    datasets: &Datasets,
+    resolved: &Resolved,
+    dataset: &Arc<dyn Dataset>,
 ) -> Result<(), TrainError> {
     for (position, parameter) in graph.parameters.iter().enumerate() {
         let values = if parameter.initialisation == Initialisation::Whitening {
-            whiten::filters(parameter, experiment, &datasets.train, datasets.shape)?
+            whiten::filters(parameter, resolved.input(), dataset)?
         } else {
-            values(parameter, position, experiment.train.seed)?
+            values(parameter, position, resolved.settings().train.seed)?
         };
         session.write(&parameter.name, &values)?;
     }
@@ -31,7 +34,7 @@ pub(crate) fn initialise(
 /// The first values of the parameter at `position` of its network.
 ///
 /// # Errors
-/// Where they depend on images.
+/// If they depend on images.
 pub(crate) fn values(parameter: &Parameter, position: usize, seed: u64) -> Result<Vec<f32>, TrainError> {
     let mut stream = Stream::new(seed, Purpose::Initialise, position as u64, 0);
     let mut uniform = |bound: f32| stream.uniform_between(-bound, bound);

@@ -1,8 +1,8 @@
 //! Measuring what brings a network its images: the loader alone, with everything that the configuration asks of it.
 
-use crate::compile::open_any_dataset;
-use crate::device::Opened;
-use crate::feed::{self, Form};
+use crate::device::OpenDevice;
+use crate::input::{BatchFormat, InputPipeline, open_any_dataset};
+use crate::resolve::precision;
 use crate::{Experiment, TrainError};
 use serde::Serialize;
 use std::sync::Arc;
@@ -58,11 +58,11 @@ impl DataRate {
 /// Where the data set cannot be opened or read.
 pub fn data(
     experiment: &Experiment,
-    opened: &Opened,
+    device: &OpenDevice,
     images: usize,
     rounds: usize,
 ) -> Result<DataRate, TrainError> {
-    let (dataset, config, mut rate) = open(experiment, opened)?;
+    let (dataset, config, mut rate) = open(experiment, device)?;
     let batches = images.div_ceil(config.batch_size);
     rate.images = batches * config.batch_size;
     for _ in 0..rounds {
@@ -79,8 +79,8 @@ pub fn data(
 ///
 /// # Errors
 /// As [`data`].
-pub fn epochs(experiment: &Experiment, opened: &Opened, rounds: usize) -> Result<DataRate, TrainError> {
-    let (dataset, mut config, mut rate) = open(experiment, opened)?;
+pub fn epochs(experiment: &Experiment, device: &OpenDevice, rounds: usize) -> Result<DataRate, TrainError> {
+    let (dataset, mut config, mut rate) = open(experiment, device)?;
     for round in 0..rounds {
         config.start.epoch = round as u32;
         config.epochs = Some(config.start.epoch + 1);
@@ -106,21 +106,21 @@ pub fn epochs(experiment: &Experiment, opened: &Opened, rounds: usize) -> Result
 /// The training data, how its batches are made ready, and a rate without rounds.
 fn open(
     experiment: &Experiment,
-    opened: &Opened,
+    device: &OpenDevice,
 ) -> Result<(Arc<dyn Dataset>, LoaderConfig, DataRate), TrainError> {
     let begun = Instant::now();
-    let (dataset, shape) = open_any_dataset(experiment, Split::Train)?;
+    let dataset = open_any_dataset(experiment, Split::Train)?;
+    let input = InputPipeline::new(experiment, dataset.as_ref());
     let open_s = begun.elapsed().as_secs_f64();
-    let takes_bytes =
-        opened.backend.gains_from_bytes() && feed::training_lines(experiment, dataset.as_ref()).is_some();
-    let precision = opened.precision(experiment.train.precision)?.compute();
+    let takes_bytes = device.backend.gains_from_bytes() && input.training_scale_shift().is_some();
+    let precision = precision(experiment.train.precision, device)?.compute();
     let (precision, element) = match precision {
         _ if takes_bytes => (DType::U8, Element::U8),
         DType::Bf16 => (precision, Element::Bf16),
         DType::F16 => (precision, Element::F16),
         _ => (DType::F32, Element::F32),
     };
-    let mut config = feed::training(experiment, shape, Form { element, layout: Layout::Nhwc });
+    let mut config = input.training(BatchFormat { element, layout: Layout::Nhwc });
     config.batch_size = config.batch_size.min(dataset.len());
     config.slots = config.workers + 1;
     let rate = DataRate {
@@ -128,7 +128,7 @@ fn open(
         samples: dataset.len(),
         open_s,
         resident_bytes: dataset.resident_bytes(),
-        shape,
+        shape: input.shape,
         precision,
         workers: config.workers,
         images: 0,

@@ -1,4 +1,4 @@
-//! A run's network and what it has learnt, without its data: for those who take it elsewhere.
+//! The network and weights of a run, without its data: for export.
 
 use crate::network::Network;
 use crate::{Experiment, TrainError};
@@ -9,27 +9,27 @@ use stratus_run::checkpoint::{Checkpoint, Checkpoints};
 
 /// A run's network and one of its checkpoints.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Trained {
+pub struct TrainedNetwork {
     /// The network as it was trained, auxiliary outputs included.
     pub graph: Graph,
     /// Its weights, and where the run stood.
     pub checkpoint: Checkpoint,
 }
 
-/// The network of a run with its newest good checkpoint, or that after `iteration` iterations. The data set is not needed: what images and
-/// classes there were stands in the run's configuration.
+/// The network of a run with its newest good checkpoint, or that after `iteration` iterations. The data set is not
+/// needed: the run's configuration records image shape and classes.
 ///
 /// # Errors
-/// Where the run, its configuration or its checkpoint cannot be read.
-pub fn of_run(
+/// If the run, its configuration or its checkpoint cannot be read.
+pub fn trained_network(
     path: &Path,
     iteration: Option<u64>,
     warn: &mut dyn FnMut(&str),
-) -> Result<Trained, TrainError> {
+) -> Result<TrainedNetwork, TrainError> {
     let run = RunDir::open(path)?;
     let experiment = Experiment::load(&run.experiment())?;
-    let checkpoint = checkpoint(&run, iteration, warn)?;
-    // Decided and written down when the run began, whatever its experiment left out.
+    let checkpoint = load_checkpoint(&run, iteration, warn)?;
+    // A run records both when it begins.
     let (Some(shape), Some(classes)) = (experiment.shape(), experiment.model.classes) else {
         return Err(TrainError::Configuration {
             problem: format!("{} has no data.shape or no model.classes", run.experiment().display()),
@@ -37,14 +37,14 @@ pub fn of_run(
         });
     };
     let graph = Network::for_images(&experiment, shape, classes)?.graph;
-    Ok(Trained { graph, checkpoint })
+    Ok(TrainedNetwork { graph, checkpoint })
 }
 
 /// A run's newest good checkpoint, or that after `iteration` iterations.
 ///
 /// # Errors
-/// Where there is none, or it cannot be read.
-pub(crate) fn checkpoint(
+/// If there is none, or it cannot be read.
+pub(crate) fn load_checkpoint(
     run: &RunDir,
     iteration: Option<u64>,
     warn: &mut dyn FnMut(&str),

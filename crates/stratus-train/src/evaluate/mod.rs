@@ -1,15 +1,16 @@
 //! Measuring weights on a data set.
 
+mod views;
+
 use crate::compile::{
-    Compiled, Evaluation, Planning, Plans, compile_evaluation, network, open_dataset, open_datasets, plan,
-    programs,
+    CompiledRun, EvaluationSession, KernelSelection, Plans, compile_evaluation, plan, programs,
 };
 use crate::device;
-use crate::feed::{self, Form};
-use crate::state::{refresh, restore};
-use crate::trained::checkpoint;
-use crate::views::Views;
-use crate::weights::{Pretrained, Use};
+use crate::input::{BatchFormat, Datasets, open_dataset, open_datasets};
+use crate::network::Network;
+use crate::resolve::{Resolved, validation_views};
+use crate::weights::session_state::{refresh, restore};
+use crate::weights::{Pretrained, WeightsUse, load_checkpoint};
 use crate::{Experiment, TrainError};
 use std::path::Path;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use stratus_data::{Dataset, Loader, Split, View};
 use stratus_engine::{Clock, Program, Session};
 use stratus_run::RunDir;
 use stratus_run::sources::Source;
+use views::ViewAverage;
 
 /// Means over a data set. Accuracies are fractions, 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
@@ -33,99 +35,88 @@ pub struct Scores {
     pub top5: f64,
 }
 
-/// Measures on one data set, again and again; the first batches are ready when it is asked.
+/// Measures a session's weights on one data set, as often as is wanted. The loader reads ahead.
 pub struct Evaluator {
     program: usize,
     loader: Loader,
     clock: Clock,
-    several: Option<Several>,
+    multi_view: Option<MultiView>,
 }
 
-/// How several views of each image are measured together.
-struct Several {
+/// Measures several views of each image together.
+struct MultiView {
     shape: [usize; 3],
-    form: Form,
+    format: BatchFormat,
     /// The first one is the image as it is.
     views: Vec<View>,
-    said: Views,
+    average: ViewAverage,
     /// A batch's images in one of the views.
     images: AlignedBytes,
 }
 
-impl Several {
-    /// `None` where images are measured as they are.
-    fn new(
-        experiment: &Experiment,
-        program: &Program,
-        shape: [usize; 3],
-        form: Form,
-    ) -> Result<Option<Self>, TrainError> {
-        let [mirror, shift] = VIEWS;
-        let views = views(experiment);
+impl MultiView {
+    /// `None` if each image is measured as it is.
+    fn new(resolved: &Resolved, program: &Program, format: BatchFormat) -> Result<Option<Self>, TrainError> {
+        let [mirror, shift] = VIEW_KEYS;
+        let views = resolved.views();
         let configuration =
             |problem: String, hint: &str| TrainError::Configuration { problem, hint: hint.to_owned() };
         if views.len() == 1 {
             return Ok(None);
         }
-        let [channels, height, width] = shape;
-        if experiment.validation.shift >= height.min(width) {
-            let problem =
-                format!("{shift} is {}, but an image has {height}×{width}", experiment.validation.shift);
+        let shape @ [channels, height, width] = resolved.input().shape;
+        let shifted = resolved.settings().validation.shift;
+        if shifted >= height.min(width) {
+            let problem = format!("{shift} is {shifted}, but an image has {height}×{width}");
             return Err(configuration(problem, "shift by less than the images' height and width"));
         }
-        let said = Views::of(program).ok_or_else(|| {
+        let average = ViewAverage::of(program).ok_or_else(|| {
             let problem = format!("{mirror}, {shift}: the network makes no probabilities to be averaged");
             configuration(problem, "leave them out")
         })?;
-        let bytes = program.batch * channels * height * width * form.element.bytes();
+        let bytes = program.batch * channels * height * width * format.element.bytes();
         let images = AlignedBytes::zeroed(bytes, "a view of a batch").map_err(|_| {
             configuration(
                 format!("there is no memory for {bytes} bytes of images"),
                 "set a smaller validation.batch_size",
             )
         })?;
-        Ok(Some(Self { shape, form, views, said, images }))
+        Ok(Some(Self { shape, format, views, average, images }))
     }
 }
 
 /// The keys that ask for several views.
-const VIEWS: [&str; 2] = ["validation.mirror", "validation.shift"];
-
-/// The views of each image that an experiment measures on.
-fn views(experiment: &Experiment) -> Vec<View> {
-    View::all(experiment.validation.mirror, experiment.validation.shift)
-}
+const VIEW_KEYS: [&str; 2] = ["validation.mirror", "validation.shift"];
 
 /// How many views of each image an experiment measures on.
 #[must_use]
 pub fn view_count(experiment: &Experiment) -> usize {
-    views(experiment).len()
+    validation_views(experiment).len()
 }
 
 impl Evaluator {
-    /// Starts reading `dataset` in order, as images of `shape`, for the program of `session` that measures.
+    /// Starts reading `dataset` in order, for the program of `session` that measures.
     ///
     /// # Errors
-    /// Where the loader cannot be started.
+    /// If the loader cannot be started.
     pub fn new(
-        experiment: &Experiment,
+        resolved: &Resolved,
         session: &Session,
         program: usize,
         dataset: Arc<dyn Dataset>,
-        shape: [usize; 3],
     ) -> Result<Self, TrainError> {
         let plan = session.plan(program);
-        let form = Form::of(plan);
-        let config = feed::measuring(experiment, shape, form, plan.program.batch);
+        let format = BatchFormat::of(plan);
+        let config = resolved.input().measuring(format, plan.program.batch);
         let clock = Clock::disabled(session.slots(program));
-        let several = Several::new(experiment, &plan.program, shape, form)?;
-        Ok(Self { program, loader: Loader::new(dataset, config)?, clock, several })
+        let multi_view = MultiView::new(resolved, &plan.program, format)?;
+        Ok(Self { program, loader: Loader::new(dataset, config)?, clock, multi_view })
     }
 
     /// Bytes of the loader's batches.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.loader.bytes() + self.several.as_ref().map_or(0, |several| several.images.len() as u64)
+        self.loader.bytes() + self.multi_view.as_ref().map_or(0, |multi_view| multi_view.images.len() as u64)
     }
 
     /// The reader of the validation data.
@@ -145,18 +136,18 @@ impl Evaluator {
             debug_assert!(batch.labels[batch.samples..].iter().all(|&label| label == IGNORED_LABEL));
             let labels = bytemuck::cast_slice_mut(&mut batch.labels);
             session.run(self.program, &mut batch.images, labels, &mut self.clock, 0)?;
-            let metrics = match &mut self.several {
+            let metrics = match &mut self.multi_view {
                 None => session.metrics(),
-                Some(Several { shape, form, views, said, images }) => {
-                    said.clear();
-                    said.add(session, self.program)?;
+                Some(MultiView { shape, format, views, average, images }) => {
+                    average.clear();
+                    average.add(session, self.program)?;
                     for view in &views[1..] {
-                        batch.write_view(*view, *shape, form.layout, form.element, images);
+                        batch.write_view(*view, *shape, format.layout, format.element, images);
                         let labels = bytemuck::cast_slice_mut(&mut batch.labels);
                         session.run(self.program, images, labels, &mut self.clock, 0)?;
-                        said.add(session, self.program)?;
+                        average.add(session, self.program)?;
                     }
-                    said.metrics(&batch.labels)
+                    average.metrics(&batch.labels)
                 }
             };
             scores.loss += metrics.loss * metrics.samples;
@@ -177,7 +168,7 @@ impl Evaluator {
 
 /// A run's weights, measured.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Evaluated {
+pub struct RunEvaluation {
     /// Iterations that the weights were trained for.
     pub iteration: u64,
     /// Their checksum.
@@ -197,36 +188,36 @@ pub fn of_run(
     iteration: Option<u64>,
     overrides: &[(String, String)],
     warn: &mut dyn FnMut(&str),
-) -> Result<Evaluated, TrainError> {
+) -> Result<RunEvaluation, TrainError> {
     let run = RunDir::open(path)?;
     let experiment = Experiment::load(&run.experiment())?.with_overrides(overrides)?;
-    let checkpoint = checkpoint(&run, iteration, warn)?;
-    let datasets = open_datasets(&experiment)?;
-    let graph = network(&experiment, datasets.train.as_ref(), datasets.shape)?;
-    let opened = device::open(&experiment.train)?;
-    opened.warnings.iter().for_each(|warning| warn(warning));
-    let programs = programs(&experiment, &graph, &opened, datasets.train.as_ref())?;
-    // The run's own kernels give the bits that training saw; where they cannot be had here, others do.
-    let recorded = stratus_run::atomic::read_json(&run.plan()).ok().map(|plans: Plans| plans.chosen());
+    let checkpoint = load_checkpoint(&run, iteration, warn)?;
+    let Datasets { train, validation } = open_datasets(&experiment)?;
+    let graph = Network::of(&experiment, train.as_ref())?.graph;
+    let device = device::open(&experiment.train)?;
+    device.warnings.iter().for_each(|warning| warn(warning));
+    let resolved = Resolved::new(&experiment, train.as_ref(), &graph, &device)?;
+    let programs = programs(&resolved, &graph, &device)?;
+    // The run's own kernels give the bits that training saw; if they are not to be had here, others do.
+    let recorded = stratus_run::atomic::read_json(&run.plan()).ok().map(|plans: Plans| plans.choices());
     let repeated = recorded
         .as_ref()
-        .and_then(|chosen| plan(&programs, &opened, &Planning::Repeat(chosen), &mut *warn).ok());
+        .and_then(|choices| plan(&programs, &device, &KernelSelection::Repeat(choices), &mut *warn).ok());
     let planned = match repeated {
         Some(planned) => planned,
-        None => plan(&programs, &opened, &Planning::Cached, warn)?,
+        None => plan(&programs, &device, &KernelSelection::Cached, warn)?,
     };
-    let mut compiled = planned.allocate(opened.backend.as_ref())?;
+    let mut compiled = planned.allocate(device.backend.as_ref())?;
     restore(&mut compiled, &checkpoint, false)?;
-    let Compiled { session, ids, .. } = &mut compiled;
-    let scores = Evaluator::new(&experiment, session, ids.evaluate, datasets.validation, datasets.shape)?
-        .run(session)?;
+    let CompiledRun { session, ids, .. } = &mut compiled;
+    let scores = Evaluator::new(&resolved, session, ids.evaluate, validation)?.run(session)?;
     let (iteration, weights_sha256) = (checkpoint.state.iteration, checkpoint.state.weights_sha256);
-    Ok(Evaluated { iteration, weights_sha256, views: view_count(&experiment), scores })
+    Ok(RunEvaluation { iteration, weights_sha256, views: resolved.views().len(), scores })
 }
 
 /// Weights of a file, measured.
 #[derive(Clone, Debug, PartialEq)]
-pub struct EvaluatedFile {
+pub struct WeightsEvaluation {
     /// The file.
     pub weights: Source,
     /// What came out.
@@ -241,16 +232,17 @@ pub fn of_weights(
     experiment: &Experiment,
     weights: &Path,
     warn: &mut dyn FnMut(&str),
-) -> Result<EvaluatedFile, TrainError> {
-    let (dataset, shape) = open_dataset(experiment, Split::Validation)?;
-    let graph = network(experiment, dataset.as_ref(), shape)?;
-    let weights = Pretrained::open(weights, &graph, Use::Measuring, warn)?;
-    let opened = device::open(&experiment.train)?;
-    opened.warnings.iter().for_each(|warning| warn(warning));
-    let Evaluation { mut session, evaluate, refresh: copies } =
-        compile_evaluation(experiment, &graph, &opened, dataset.as_ref(), warn)?;
+) -> Result<WeightsEvaluation, TrainError> {
+    let dataset = open_dataset(experiment, Split::Validation)?;
+    let graph = Network::of(experiment, dataset.as_ref())?.graph;
+    let weights = Pretrained::open(weights, &graph, WeightsUse::Measuring, warn)?;
+    let device = device::open(&experiment.train)?;
+    device.warnings.iter().for_each(|warning| warn(warning));
+    let resolved = Resolved::new(experiment, dataset.as_ref(), &graph, &device)?;
+    let EvaluationSession { mut session, evaluate, refresh: copies } =
+        compile_evaluation(&resolved, &graph, &device, warn)?;
     weights.write_to(&mut session)?;
     refresh(&mut session, copies)?;
-    let scores = Evaluator::new(experiment, &session, evaluate, dataset, shape)?.run(&mut session)?;
-    Ok(EvaluatedFile { weights: weights.source().clone(), scores })
+    let scores = Evaluator::new(&resolved, &session, evaluate, dataset)?.run(&mut session)?;
+    Ok(WeightsEvaluation { weights: weights.source().clone(), scores })
 }

@@ -1,36 +1,25 @@
-//! What was chosen by measuring, kept per machine, library, build of our kernels and program: the same experiment, run again from scratch,
-//! has the same plan and so the same bits.
+//! The cache of measured kernel choices, per processor, library, build of the native kernels and program: an experiment
+//! that is run again from scratch has the same plan, and so the same bits.
 
+use crate::cache::cache_folder;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;
 use stratus_base::checksum::hex;
 use stratus_engine::{Backend, Choices, Program};
 
-/// Names the folder of the cache; without it `$XDG_CACHE_HOME/stratus` or `~/.cache/stratus`.
-pub const ENVIRONMENT: &str = "STRATUS_CACHE";
-
 /// One program's entry.
 #[derive(Debug, Serialize, Deserialize)]
 struct Entry {
-    /// What the choices were made for, readable.
+    /// What the choices were made for, for a human reader.
     network: String,
     library: String,
     cpu: String,
     choices: Choices,
 }
 
-/// The folder of what can be made again; none where nothing says where that is.
-pub(crate) fn folder() -> Option<PathBuf> {
-    std::env::var_os(ENVIRONMENT).map(PathBuf::from).or_else(|| {
-        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-        let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-        cache.or_else(home).map(|cache| cache.join("stratus"))
-    })
-}
-
-/// The cache of this machine, or none where there is no place for it.
-pub(crate) struct PlanCache {
+/// The cache of this machine; it stays empty if there is no folder for it.
+pub(super) struct PlanCache {
     folder: Option<PathBuf>,
     cpu: String,
 }
@@ -38,7 +27,7 @@ pub(crate) struct PlanCache {
 impl PlanCache {
     pub fn of_this_machine() -> Self {
         let machine = stratus_run::machine::Machine::probe();
-        Self { folder: folder().map(|folder| folder.join("plans")), cpu: machine.cpu.model }
+        Self { folder: cache_folder().map(|folder| folder.join("plans")), cpu: machine.cpu.model }
     }
 
     fn path(&self, backend: &dyn Backend, program: &Program) -> Option<PathBuf> {
@@ -52,13 +41,13 @@ impl PlanCache {
         Some(self.folder.as_ref()?.join(format!("{}-{name}.json", program.network)))
     }
 
-    /// What was chosen before, where anything was.
+    /// The choices for a program, if it was measured before.
     pub fn load(&self, backend: &dyn Backend, program: &Program) -> Option<Choices> {
         let text = std::fs::read(self.path(backend, program)?).ok()?;
         serde_json::from_slice::<Entry>(&text).ok().map(|entry| entry.choices)
     }
 
-    /// Keeps what was chosen. A cache that cannot be written is only slower: the reason is returned for a warning.
+    /// Stores choices. An error is a warning's text: without the cache, planning only takes longer.
     pub fn store(&self, backend: &dyn Backend, program: &Program, choices: &Choices) -> Result<(), String> {
         let Some(path) = self.path(backend, program) else { return Ok(()) };
         let entry = Entry {

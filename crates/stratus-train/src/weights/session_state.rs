@@ -1,8 +1,8 @@
 //! The state of a session as tensors of a checkpoint, and back.
 
+use super::batches_tracked;
 use crate::TrainError;
-use crate::compile::Compiled;
-use crate::weights::batches_tracked;
+use crate::compile::CompiledRun;
 use stratus_engine::session::View;
 use stratus_engine::update::MOMENTUM_SUFFIX;
 use stratus_engine::{Clock, Role, Session};
@@ -10,11 +10,11 @@ use stratus_graph::Graph;
 use stratus_run::checkpoint::{Checkpoint, Tensor, TensorRef, Values};
 use stratus_weights::{Elsewhere, ValuesRef};
 
-/// Everything that outlives an iteration, in PyTorch's names and shapes, where it lies: of large networks a copy would be most of the memory
-/// that training takes.
+/// Everything that outlives an iteration, under PyTorch's names and in its shapes. The values stay in the session: a copy
+/// could double the memory of a large network.
 pub(crate) struct Snapshot<'a> {
     values: Vec<Persistent<'a>>,
-    /// PyTorch's `num_batches_tracked` of each batch norm: the iterations that it was trained.
+    /// PyTorch's `num_batches_tracked` of each batch norm: the iterations it was trained for.
     tracked: Vec<Tensor>,
 }
 
@@ -38,7 +38,7 @@ impl Elsewhere for Persistent<'_> {
 }
 
 impl<'a> Snapshot<'a> {
-    pub fn new(compiled: &'a Compiled, graph: &Graph, iterations: u64) -> Result<Self, TrainError> {
+    pub fn new(compiled: &'a CompiledRun, graph: &Graph, iterations: u64) -> Result<Self, TrainError> {
         let session = &compiled.session;
         let value = |(name, shape, role)| Ok(Persistent { name, shape, role, view: session.view(name)? });
         let values = session.state().map(value).collect::<Result<_, TrainError>>()?;
@@ -51,7 +51,7 @@ impl<'a> Snapshot<'a> {
         weights.map(|value| value.tensor(value.name)).chain(self.tracked.iter().map(Tensor::as_ref)).collect()
     }
 
-    /// What the optimiser remembers: velocities by the names of their parameters, the rest by its own.
+    /// The optimiser's state: velocities under the names of their parameters, the rest under its own.
     pub fn optimiser(&self) -> Vec<TensorRef<'_>> {
         let velocities = self.values.iter().filter(|value| value.role == Role::Momentum);
         velocities.map(|value| value.tensor(value.name.trim_end_matches(MOMENTUM_SUFFIX))).collect()
@@ -64,9 +64,9 @@ impl Persistent<'_> {
     }
 }
 
-/// Sets everything that a checkpoint holds; with `optimiser`, also what that remembers.
+/// Sets everything that a checkpoint holds; the optimiser's state only with `optimiser`.
 pub(crate) fn restore(
-    compiled: &mut Compiled,
+    compiled: &mut CompiledRun,
     checkpoint: &Checkpoint,
     optimiser: bool,
 ) -> Result<(), TrainError> {
@@ -100,7 +100,7 @@ pub(crate) fn restore(
     refresh(&mut compiled.session, compiled.ids.refresh)
 }
 
-/// Brings the copies that kernels read up to date with their masters; `program` is the one that does it.
+/// Runs `program`, which copies the f32 master weights to the bf16 or f16 weights that kernels read.
 pub(crate) fn refresh(session: &mut Session, program: usize) -> Result<(), TrainError> {
     let mut clock = Clock::disabled(session.slots(program));
     Ok(session.run(program, &mut [], &mut [], &mut clock, 0)?)

@@ -1,0 +1,15 @@
+//! The folder of what can be made again: plans, compiled kernels, copies of data shards.
+
+use std::path::PathBuf;
+
+/// Names the cache folder; without it, `$XDG_CACHE_HOME/stratus` or `~/.cache/stratus`.
+const ENVIRONMENT: &str = "STRATUS_CACHE";
+
+/// The cache folder; `None` if the environment names none.
+pub(crate) fn cache_folder() -> Option<PathBuf> {
+    std::env::var_os(ENVIRONMENT).map(PathBuf::from).or_else(|| {
+        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+        let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+        cache.or_else(home).map(|cache| cache.join("stratus"))
+    })
+}

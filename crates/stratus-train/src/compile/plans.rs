@@ -1,0 +1,245 @@
+//! The plans of a run: each program with its kernels, over one arena; and the session that is allocated for them.
+
+use super::plan_cache::PlanCache;
+use super::programs::{Programs, evaluation_program};
+use crate::TrainError;
+use crate::device::OpenDevice;
+use crate::resolve::Resolved;
+use serde::{Deserialize, Serialize};
+use stratus_base::checksum::sha256_hex;
+use stratus_engine::lower::refresh;
+use stratus_engine::plan::{Persistent, PreparedPlan};
+use stratus_engine::recompute::AGAIN_SUFFIX;
+use stratus_engine::{Backend, Choices, Plan, Program, Session};
+use stratus_graph::Graph;
+
+/// The plans of a run: the content of `plan.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plans {
+    /// Bytes allocated: persistent values, and the transient ones of the largest program.
+    pub arena_bytes: usize,
+    /// A whole batch.
+    pub train: Plan,
+    /// The smaller last batch of an epoch.
+    pub tail: Option<Plan>,
+    /// Validation.
+    pub evaluate: Plan,
+    /// Brings copies of weights up to date.
+    pub refresh: Plan,
+}
+
+impl Plans {
+    /// A SHA-256 in hexadecimal by which the plans of two runs are compared.
+    #[must_use]
+    pub fn hash(&self) -> String {
+        let text = serde_json::to_vec(self).unwrap_or_default();
+        sha256_hex([text.as_slice()])
+    }
+
+    /// The kernels and layouts of each program.
+    #[must_use]
+    pub fn choices(&self) -> KernelChoices {
+        KernelChoices {
+            train: self.train.choices.clone(),
+            tail: self.tail.as_ref().map(|tail| tail.choices.clone()),
+            evaluate: self.evaluate.choices.clone(),
+            refresh: self.refresh.choices.clone(),
+        }
+    }
+}
+
+/// The kernels and layouts that were measured to be the fastest, per program of a run.
+pub struct KernelChoices {
+    train: Choices,
+    tail: Option<Choices>,
+    evaluate: Choices,
+    refresh: Choices,
+}
+
+/// Where a plan's kernels come from.
+pub enum KernelSelection<'a> {
+    /// This machine's cache of plans; what is not there is measured and put there.
+    Cached,
+    /// Measured in any case, and put into the cache.
+    Remeasure,
+    /// The kernels of earlier plans of these programs, so that the results have the same bits. Those plans may have
+    /// recomputed other activations, or none.
+    Repeat(&'a KernelChoices),
+}
+
+/// Which program of the session is which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProgramIds {
+    /// A whole batch.
+    pub train: usize,
+    /// The smaller last batch of an epoch.
+    pub tail: Option<usize>,
+    /// Validation.
+    pub evaluate: usize,
+    /// Brings copies of weights up to date.
+    pub refresh: usize,
+}
+
+/// A run's programs, planned; nothing is allocated yet.
+pub struct PlannedRun {
+    prepared: Vec<PreparedPlan>,
+    persistent: Persistent,
+    ids: ProgramIds,
+}
+
+/// A run's session, ready to be given weights.
+pub struct CompiledRun {
+    /// The session.
+    pub session: Session,
+    /// Its programs.
+    pub ids: ProgramIds,
+    /// Their plans.
+    pub plans: Plans,
+}
+
+impl PlannedRun {
+    /// Bytes that the session will allocate.
+    #[must_use]
+    pub fn arena_bytes(&self) -> usize {
+        let transient = self.prepared.iter().map(|prepared| prepared.plan.transient_bytes).max();
+        self.persistent.bytes + transient.unwrap_or(0)
+    }
+
+    /// The kernels and layouts of each program.
+    #[must_use]
+    pub fn choices(&self) -> KernelChoices {
+        let of = |id: usize| self.prepared[id].plan.choices.clone();
+        let ProgramIds { train, tail, evaluate, refresh } = self.ids;
+        KernelChoices { train: of(train), tail: tail.map(of), evaluate: of(evaluate), refresh: of(refresh) }
+    }
+
+    /// Allocates the session, in the memory of the backend that the plans were made for.
+    ///
+    /// # Errors
+    /// If there is not enough memory.
+    pub fn allocate(self, backend: &dyn Backend) -> Result<CompiledRun, TrainError> {
+        let ids = self.ids;
+        let session = Session::of(backend, self.prepared, self.persistent)?;
+        let plan = |id: usize| session.plan(id).clone();
+        let plans = Plans {
+            arena_bytes: session.arena_bytes(),
+            train: plan(ids.train),
+            tail: ids.tail.map(plan),
+            evaluate: plan(ids.evaluate),
+            refresh: plan(ids.refresh),
+        };
+        Ok(CompiledRun { session, ids, plans })
+    }
+}
+
+/// Plans every program of a run.
+///
+/// # Errors
+/// If no kernel can run a step, or the kernels to repeat are not to be had here.
+pub fn plan(
+    programs: &Programs,
+    device: &OpenDevice,
+    selection: &KernelSelection<'_>,
+    warn: &mut dyn FnMut(&str),
+) -> Result<PlannedRun, TrainError> {
+    let recorded = match selection {
+        KernelSelection::Repeat(choices) => Some(*choices),
+        _ => None,
+    };
+    let mut planner = Planner::new(device, selection, warn);
+    let train = planner.prepare(&programs.train, recorded.map(|choices| &choices.train))?;
+    let tail = match &programs.tail {
+        Some(tail) => Some(planner.prepare(tail, recorded.and_then(|choices| choices.tail.as_ref()))?),
+        None => None,
+    };
+    let evaluate = planner.prepare(&programs.evaluate, recorded.map(|choices| &choices.evaluate))?;
+    let refresh = planner.prepare(&programs.refresh, recorded.map(|choices| &choices.refresh))?;
+    let first = usize::from(tail.is_some());
+    let ids =
+        ProgramIds { train: 0, tail: tail.is_some().then_some(1), evaluate: first + 1, refresh: first + 2 };
+    let prepared = [Some(train), tail, Some(evaluate), Some(refresh)].into_iter().flatten().collect();
+    Ok(PlannedRun { prepared, persistent: planner.persistent, ids })
+}
+
+/// A session that measures weights and trains nothing.
+pub struct EvaluationSession {
+    /// The session.
+    pub session: Session,
+    /// The program that measures.
+    pub evaluate: usize,
+    /// The program that brings copies of weights up to date.
+    pub refresh: usize,
+}
+
+/// Plans and allocates what measuring needs.
+///
+/// # Errors
+/// As [`plan`] and [`PlannedRun::allocate`], and if the network cannot be lowered.
+pub fn compile_evaluation(
+    resolved: &Resolved,
+    graph: &Graph,
+    device: &OpenDevice,
+    warn: &mut dyn FnMut(&str),
+) -> Result<EvaluationSession, TrainError> {
+    let program = evaluation_program(resolved, graph, device)?;
+    let mut planner = Planner::new(device, &KernelSelection::Cached, warn);
+    let prepared = vec![planner.prepare(&program, None)?, planner.prepare(&refresh(&program)?, None)?];
+    let session = Session::of(device.backend.as_ref(), prepared, planner.persistent)?;
+    Ok(EvaluationSession { session, evaluate: 0, refresh: 1 })
+}
+
+/// Plans one program after the other over the same persistent values.
+struct Planner<'a> {
+    backend: &'a dyn Backend,
+    cache: PlanCache,
+    selection: &'a KernelSelection<'a>,
+    persistent: Persistent,
+    warn: &'a mut dyn FnMut(&str),
+}
+
+impl<'a> Planner<'a> {
+    fn new(
+        device: &'a OpenDevice,
+        selection: &'a KernelSelection<'a>,
+        warn: &'a mut dyn FnMut(&str),
+    ) -> Self {
+        let (backend, cache) = (device.backend.as_ref(), PlanCache::of_this_machine());
+        Self { backend, cache, selection, persistent: Persistent::default(), warn }
+    }
+
+    /// Plans a program; `recorded` are the choices to repeat, if any are recorded for it.
+    fn prepare(&mut self, program: &Program, recorded: Option<&Choices>) -> Result<PreparedPlan, TrainError> {
+        let known = match self.selection {
+            KernelSelection::Repeat(_) => recorded.map(|choices| with_recomputed(program, choices)),
+            KernelSelection::Cached => self.cache.load(self.backend, program),
+            KernelSelection::Remeasure => None,
+        };
+        if let Some(choices) = known {
+            match Plan::prepare(self.backend, program, choices, false, &mut self.persistent) {
+                Ok(plan) => return Ok(plan),
+                Err(error) if matches!(self.selection, KernelSelection::Repeat(_)) => {
+                    return Err(error.into());
+                }
+                // A cache entry that cannot be used is measured again.
+                Err(_) => {}
+            }
+        }
+        let plan = Plan::prepare(self.backend, program, Choices::default(), true, &mut self.persistent)?;
+        if let Err(problem) = self.cache.store(self.backend, program, &plan.plan.choices) {
+            (self.warn)(&problem);
+        }
+        Ok(plan)
+    }
+}
+
+/// Choices for a program that may recompute activations: a recomputed one has the layout of the first.
+fn with_recomputed(program: &Program, choices: &Choices) -> Choices {
+    let mut choices = choices.clone();
+    for value in &program.values {
+        let first = value.name.trim_end_matches(AGAIN_SUFFIX);
+        if let Some(layout) = choices.layouts.get(first).cloned() {
+            choices.layouts.insert(value.name.clone(), layout);
+        }
+    }
+    choices
+}

@@ -1,0 +1,110 @@
+//! The programs of a run: the network lowered, fused, differentiated and tiled, before a backend sees it.
+
+use super::optimiser::optimisers;
+use crate::TrainError;
+use crate::device::OpenDevice;
+use crate::input::ScaleShift;
+use crate::resolve::Resolved;
+use stratus_engine::Program;
+use stratus_engine::differentiate::differentiate;
+use stratus_engine::fuse::fuse_as;
+use stratus_engine::images::images_as_bytes;
+use stratus_engine::lower::{lower, mix_labels, refresh, smooth_labels};
+use stratus_engine::micro_batch::micro_batches;
+use stratus_engine::program::Mode;
+use stratus_engine::recompute::recompute;
+use stratus_engine::tile::tile;
+use stratus_engine::update::{LARGE, update_joined};
+use stratus_graph::Graph;
+
+/// Kernels share a tile's samples out among threads and blocks: with fewer than this they lose more than caches give.
+const MIN_TILE_SAMPLES: usize = 32;
+
+/// The programs of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Programs {
+    /// A whole batch: forward, backward, update.
+    pub train: Program,
+    /// The smaller last batch of an epoch, if there is one.
+    pub tail: Option<Program>,
+    /// Validation.
+    pub evaluate: Program,
+    /// Brings the bf16 or f16 copies of weights up to date; has no steps in f32.
+    pub refresh: Program,
+}
+
+/// The programs of a resolved experiment.
+///
+/// # Errors
+/// If the network cannot be lowered or differentiated.
+pub fn programs(resolved: &Resolved, graph: &Graph, device: &OpenDevice) -> Result<Programs, TrainError> {
+    let settings = resolved.settings();
+    let train = training_program(resolved, graph, device, settings.train.batch_size)?;
+    let tail = resolved.tail_batch().map(|batch| training_program(resolved, graph, device, batch));
+    Ok(Programs {
+        tail: tail.transpose()?,
+        evaluate: evaluation_program(resolved, graph, device)?,
+        refresh: refresh(&train)?,
+        train,
+    })
+}
+
+/// Forward, backward and update for a batch of `batch` samples.
+fn training_program(
+    resolved: &Resolved,
+    graph: &Graph,
+    device: &OpenDevice,
+    batch: usize,
+) -> Result<Program, TrainError> {
+    let settings = resolved.settings();
+    let parts = equal_parts(batch, settings.micro_batch_size());
+    let forward = lower(graph, Mode::Train, resolved.precision(), batch / parts)?;
+    let forward = smooth_labels(forward, settings.train.label_smoothing as f32)?;
+    let forward = if resolved.input().mixes() { mix_labels(forward)? } else { forward };
+    let forward = fuse_as(&forward, device.backend.fusions())?;
+    let forward = read_bytes(forward, resolved.input().training_scale_shift(), device)?;
+    let program = recompute(&differentiate(&forward)?, resolved.activations_limit())?;
+    let program = match settings.train.micro_batches {
+        0 | 1 => tiled(program, resolved)?,
+        _ => micro_batches(&program, parts)?,
+    };
+    Ok(update_joined(&program, optimisers(&settings.optimiser), LARGE)?)
+}
+
+/// Forward and loss for validation.
+pub(super) fn evaluation_program(
+    resolved: &Resolved,
+    graph: &Graph,
+    device: &OpenDevice,
+) -> Result<Program, TrainError> {
+    let forward = lower(graph, Mode::Evaluate, resolved.precision(), resolved.validation_batch())?;
+    let forward = fuse_as(&forward, device.backend.fusions())?;
+    let forward = read_bytes(forward, resolved.input().measuring_scale_shift(), device)?;
+    tiled(forward, resolved)
+}
+
+/// The fewest equal parts of a batch that have at most `most` samples each. The last batch of an epoch may have another
+/// size than the others, so that their number of micro-batches does not divide it.
+fn equal_parts(batch: usize, most: usize) -> usize {
+    (batch.div_ceil(most.max(1))..batch).find(|parts| batch.is_multiple_of(*parts)).unwrap_or(batch)
+}
+
+/// Has a forward program read images as bytes and normalise them itself, if its backend gains from that.
+fn read_bytes(
+    program: Program,
+    scale_shift: Option<ScaleShift>,
+    device: &OpenDevice,
+) -> Result<Program, TrainError> {
+    match scale_shift.filter(|_| device.backend.gains_from_bytes()) {
+        Some(scale_shift) => Ok(images_as_bytes(program, scale_shift)?),
+        None => Ok(program),
+    }
+}
+
+/// Cuts the batch into tiles that fit the device's caches.
+fn tiled(program: Program, resolved: &Resolved) -> Result<Program, TrainError> {
+    match resolved.tile_bytes() {
+        0 => Ok(program),
+        bytes => Ok(tile(&program, bytes, MIN_TILE_SAMPLES)?),
+    }
+}

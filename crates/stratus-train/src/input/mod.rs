@@ -1,0 +1,12 @@
+//! The images of an experiment: opening its data sets, and how the loader makes batches of them.
+//!
+//! ```text
+//! data.path ──open──▶ Dataset ──InputPipeline──▶ LoaderConfig ──▶ batches
+//! ```
+
+mod datasets;
+mod pipeline;
+
+pub use datasets::{Datasets, open_any_dataset, open_dataset, open_datasets, open_options};
+pub(crate) use pipeline::image_shape;
+pub use pipeline::{BatchFormat, InputPipeline, ScaleShift};

@@ -1,0 +1,12 @@
+//! The weights of a network: first values, those of files and other runs, and the state of a session in a checkpoint.
+
+pub(crate) mod initialise;
+mod pretrained;
+pub(crate) mod session_state;
+mod trained;
+mod whiten;
+
+pub(crate) use pretrained::batches_tracked;
+pub use pretrained::{Pretrained, WeightsUse, initial};
+pub(crate) use trained::load_checkpoint;
+pub use trained::{TrainedNetwork, trained_network};
