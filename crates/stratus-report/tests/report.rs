@@ -12,7 +12,7 @@ use stratus_report::{layers, run_table};
 use stratus_run::csv::{CsvWriter, IterationRow};
 use stratus_run::layout::TIMELINE_RECORDS;
 use stratus_run::machine::{Device, Machine};
-use stratus_run::summary::{Accounted, LossScale, Status, Summary, Time};
+use stratus_run::summary::{LossScale, Status, Summary, Time, TimeAccount};
 use stratus_run::timeline::{Phase, Program, Purpose, Slot, TimelineWriter};
 use stratus_run::{RunDir, atomic};
 
@@ -226,7 +226,7 @@ fn summary() -> Summary {
             data_wait_s: 1.5,
             checkpoint_s: 0.5,
         },
-        accounting: Accounted::new(6.0, 5.997),
+        accounting: TimeAccount::new(6.0, 5.997),
         weights_sha256: Some("ab12".into()),
         resumed: 1,
         ..Default::default()

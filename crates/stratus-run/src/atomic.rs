@@ -1,8 +1,9 @@
 //! Replacing a file so that a reader, or the next process, sees the old content or the new, never a mixture.
 //!
-//! The bytes go to a temporary file in the same folder, are synced, and take the name by a rename; the folder is synced
-//! last, so that the rename too survives a power cut. A killed writer leaves a temporary file behind, which [`clean`]
-//! removes: it may only be called by the holder of the run's lock, since a living writer's file looks the same.
+//! The bytes go to a temporary file in the same folder, are synced, and take the name by a rename; the folder
+//! is synced last, so that the rename too survives a power cut. A killed writer leaves a temporary file
+//! behind, which [`clean`] removes: it may only be called by the holder of the run's lock, since a living
+//! writer's file looks the same.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};

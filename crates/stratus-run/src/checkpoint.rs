@@ -4,13 +4,16 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `weights.safetensors` | parameters and running statistics under torchvision's names: f32, OIHW; `num_batches_tracked` as i64 |
+//! | `weights.safetensors` | parameters and running statistics under torchvision's names |
 //! | `optimizer.safetensors` | the optimiser's tensors, named by the caller |
-//! | `state.json` | [`State`]: where the run stands |
+//! | `state.json` | [`State`]: position in training, libraries, totals |
 //! | `manifest.json` | length and SHA-256 of the three above |
 //!
-//! A checkpoint is written into a temporary folder, synced and renamed: it is there whole or not at all, and the one
-//! before it stays until the new one is safe. Loading takes the newest that verifies and says which did not and why.
+//! Weights are f32 (kernels OIHW), `num_batches_tracked` is i64.
+//!
+//! A checkpoint is written into a temporary folder, synced and renamed, so that it is complete or absent; the
+//! one before it stays until the new one is safe. Loading takes the newest that verifies, and reports which
+//! did not and why.
 
 mod state;
 mod tensors;
@@ -41,7 +44,7 @@ pub const STATE: &str = "state.json";
 pub const MANIFEST: &str = "manifest.json";
 
 const VERSION: u32 = 1;
-/// No `state.json` or `manifest.json` is longer: a longer one is not read.
+/// The longest `state.json` or `manifest.json` that is read.
 const JSON_LIMIT: u64 = 64 << 20;
 
 /// The length and checksum of each file of a checkpoint.
@@ -74,7 +77,7 @@ impl Default for Retention {
 
 /// What [`Checkpoints::save`] has done.
 #[derive(Debug)]
-pub struct Saved {
+pub struct SavedCheckpoint {
     /// The checkpoint's folder.
     pub path: PathBuf,
     /// The checksum of the weights, see [`weights_sha256`].
@@ -90,7 +93,7 @@ pub struct Saved {
 pub struct Checkpoint {
     /// Its folder.
     pub path: PathBuf,
-    /// Where the run stands.
+    /// The state of the run.
     pub state: State,
     /// Parameters and running statistics, by name.
     pub weights: Vec<Tensor>,
@@ -100,7 +103,7 @@ pub struct Checkpoint {
 
 /// A checkpoint that was passed over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Damage {
+pub struct DamagedCheckpoint {
     /// Its folder.
     pub path: PathBuf,
     /// What is wrong with it.
@@ -113,7 +116,7 @@ pub struct Recovery {
     /// The newest checkpoint that verifies; none if there is no such.
     pub checkpoint: Option<Checkpoint>,
     /// Newer ones that do not, newest first.
-    pub damaged: Vec<Damage>,
+    pub damaged: Vec<DamagedCheckpoint>,
 }
 
 /// The checkpoints of a run.
@@ -154,15 +157,16 @@ impl Checkpoints {
 
     /// Saves a checkpoint of `state.iteration`, then removes those that need not stay.
     ///
-    /// `state.weights_sha256` is filled in. Checkpoints of later iterations go too: the run went back behind them, since
-    /// they were damaged or because the user chose to. If saving fails, what was there before is as it was.
+    /// `state.weights_sha256` is filled in. Checkpoints of later iterations are removed too: the run went
+    /// back behind them, as they were damaged or the user chose to. If saving fails, older checkpoints are
+    /// untouched.
     pub fn save(
         &self,
         state: &State,
         weights: &[TensorRef<'_>],
         optimizer: &[TensorRef<'_>],
         retention: &Retention,
-    ) -> Result<Saved> {
+    ) -> Result<SavedCheckpoint> {
         fs::create_dir_all(&self.folder).map_err(Error::io("create the folder", &self.folder))?;
         let path = self.path(state.iteration);
         let temporary = atomic::temporary_path(&path)?;
@@ -179,7 +183,7 @@ impl Checkpoints {
             }
         };
         let not_pruned = self.prune(state.iteration, retention).err();
-        Ok(Saved { path, weights_sha256, bytes, not_pruned })
+        Ok(SavedCheckpoint { path, weights_sha256, bytes, not_pruned })
     }
 
     /// Gives the finished folder its name.
@@ -204,7 +208,7 @@ impl Checkpoints {
         older.skip(retention.last.max(1) - 1).chain(later).try_for_each(|&iteration| self.remove(iteration))
     }
 
-    /// Removes every checkpoint: those of a start that was killed are none of the run that is started anew in its directory.
+    /// Removes every checkpoint: for a run that starts anew in a directory where an earlier start was killed.
     pub fn remove_all(&self) -> Result<()> {
         self.list()?.into_iter().try_for_each(|iteration| self.remove(iteration))
     }
@@ -219,7 +223,8 @@ impl Checkpoints {
 
     /// Loads the newest checkpoint that verifies.
     ///
-    /// Fails only where files cannot be read for lack of permission: going back would then lose work for no reason.
+    /// Fails only if permission to read is missing: going back to an older one would then lose work for no
+    /// reason.
     pub fn load_latest(&self) -> Result<Recovery> {
         let mut damaged = Vec::new();
         for &iteration in self.list()?.iter().rev() {
@@ -230,7 +235,9 @@ impl Checkpoints {
                 {
                     return Err(Error::Io { action, path, source });
                 }
-                Err(error) => damaged.push(Damage { path: self.path(iteration), reason: reason(&error) }),
+                Err(error) => {
+                    damaged.push(DamagedCheckpoint { path: self.path(iteration), reason: reason(&error) })
+                }
             }
         }
         Ok(Recovery { checkpoint: None, damaged })

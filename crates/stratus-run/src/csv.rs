@@ -1,14 +1,15 @@
 //! `iterations.csv` and `epochs.csv`: written row by row, cut back on resume, readable while they grow.
 //!
-//! Losses, accuracies and learning rates are printed as the shortest decimal that reads back as the same bits, so equal
-//! runs give equal text; times in seconds have six decimals. A value that does not exist (no validation) is an empty field.
+//! Losses, accuracies and learning rates are written as the shortest decimal that reads back as the same
+//! bits, so that equal runs have equal text. Times in seconds have six decimals. A value that does not exist
+//! (no validation) is an empty field.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
-use crate::grow::Growing;
+use crate::append::AppendFile;
 use crate::{Error, Result};
 
 const REMEDY: &str = "restore it from a copy, or remove the line";
@@ -46,7 +47,7 @@ pub struct IterationRow {
     pub unattributed_s: f64,
 }
 
-/// A row of `epochs.csv`. Accuracies are fractions, 0 to 1; a validation that did not take place leaves its fields empty.
+/// A row of `epochs.csv`. Accuracies are fractions, 0 to 1; without a validation its fields are empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EpochRow {
     /// The epoch, counted from 1.
@@ -69,7 +70,7 @@ pub struct EpochRow {
     pub elapsed_s: f64,
 }
 
-/// Prints nothing where there is no value, and otherwise the shortest decimal of the same bits.
+/// Prints the shortest decimal with the same bits, or nothing for `None`.
 struct Shortest(Option<f64>);
 
 impl std::fmt::Display for Shortest {
@@ -169,17 +170,17 @@ impl Fields<'_> {
     }
 }
 
-/// Appends rows. Nothing is allocated for a row; rows reach the file when 32 KiB have gathered, or at a flush.
+/// Appends rows. No row allocates memory. Rows reach the file when 32 KiB have gathered, or at a flush.
 #[derive(Debug)]
 pub struct CsvWriter<R> {
-    file: Growing,
+    file: AppendFile,
     row: PhantomData<fn(&R)>,
 }
 
 impl<R: Row> CsvWriter<R> {
     /// Opens `path` to append to it, with the header line if it is new. A cut last line is removed.
     pub fn open(path: &Path) -> Result<Self> {
-        let mut file = Growing::open(path)?;
+        let mut file = AppendFile::open(path)?;
         let whole = whole_lines(&mut file)?;
         file.truncate_to(whole)?;
         let mut writer = Self { file, row: PhantomData };
@@ -199,7 +200,7 @@ impl<R: Row> CsvWriter<R> {
     /// Appends a row.
     pub fn append(&mut self, row: &R) -> Result<()> {
         let buffer = self.file.buffer();
-        // A vector takes every write.
+        // Writing into a Vec cannot fail.
         let _ = row.write(buffer);
         buffer.push(b'\n');
         self.file.appended()
@@ -215,7 +216,8 @@ impl<R: Row> CsvWriter<R> {
         self.file.sync()
     }
 
-    /// The file's length in bytes with all rows written; call [`CsvWriter::sync`] before a checkpoint records it.
+    /// The file's length in bytes with all rows written. Call [`CsvWriter::sync`] before a checkpoint records
+    /// it.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.file.length()
@@ -239,7 +241,7 @@ impl<R: Row> CsvWriter<R> {
 }
 
 /// The length of the file's part that ends with a line end.
-fn whole_lines(file: &mut Growing) -> Result<u64> {
+fn whole_lines(file: &mut AppendFile) -> Result<u64> {
     let path = file.path().to_path_buf();
     let mut end = file.length();
     let mut chunk = [0u8; 4096];
@@ -265,7 +267,7 @@ fn whole_lines(file: &mut Growing) -> Result<u64> {
 pub struct CsvReader<R> {
     input: BufReader<File>,
     path: PathBuf,
-    /// Where each column of the row stands in the file.
+    /// The position of each of the row's columns in the file.
     columns: Vec<usize>,
     line: Vec<u8>,
     number: u64,
@@ -298,7 +300,7 @@ impl<R: Row> CsvReader<R> {
         Ok(reader)
     }
 
-    /// Reads a line without its end into `line`; false where no whole line is left.
+    /// Reads a line without its end into `line`; false if no whole line is left.
     fn next_line(&mut self) -> Result<bool> {
         self.line.clear();
         self.input.read_until(b'\n', &mut self.line).map_err(Error::io("read", &self.path))?;
@@ -440,7 +442,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rows_come_back_with_the_same_bits(loss: u64, top1: f64, top5: Option<f64>, epoch: u32, iteration: u64) {
+        fn rows_come_back_with_the_same_bits(
+            loss: u64, top1: f64, top5: Option<f64>, epoch: u32, iteration: u64,
+        ) {
             let loss = f64::from_bits(loss);
             let written = IterationRow { epoch, iteration, loss, top1, top5, ..Default::default() };
             let mut line = Vec::new();
@@ -448,7 +452,8 @@ mod tests {
             let text = String::from_utf8(line).unwrap();
             let fields: Vec<&str> = text.split(',').collect();
             let back = IterationRow::parse(&fields).unwrap();
-            prop_assert_eq!((back.epoch, back.iteration, back.top1.to_bits()), (epoch, iteration, top1.to_bits()));
+            let bits = (back.epoch, back.iteration, back.top1.to_bits());
+            prop_assert_eq!(bits, (epoch, iteration, top1.to_bits()));
             prop_assert_eq!(back.top5.map(f64::to_bits), top5.map(f64::to_bits));
             prop_assert!(back.loss.to_bits() == loss.to_bits() || (loss.is_nan() && back.loss.is_nan()));
         }

@@ -1,4 +1,4 @@
-//! What can go wrong with a run directory, where, and what to do about it.
+//! Errors of run directories: what is wrong, where, and what to do.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,11 +29,14 @@ pub enum Error {
     Locked {
         /// The run directory.
         path: PathBuf,
-        /// The process that holds it, where the lock file says.
+        /// The process that holds it, if the lock file has its id.
         pid: Option<u32>,
     },
     /// The path is not a run directory.
-    #[error("{} is not a run directory: {missing} is missing; name a directory such as runs/digits/1", path.display())]
+    #[error(
+        "{} is not a run directory: {missing} is missing; name a directory such as runs/digits/1",
+        path.display()
+    )]
     NotARun {
         /// The path that was given.
         path: PathBuf,
@@ -41,7 +44,10 @@ pub enum Error {
         missing: &'static str,
     },
     /// The directory that a new run should use holds something already.
-    #[error("{} exists and is not empty; name another directory, or continue the run in it with its path alone", path.display())]
+    #[error(
+        "{} exists and is not empty; name another directory, or continue the run in it with its path alone",
+        path.display()
+    )]
     NotEmpty {
         /// The path that was given.
         path: PathBuf,
@@ -69,7 +75,7 @@ pub enum Error {
 impl Error {
     /// What the file system said when an action, like "write", was tried on a path.
     ///
-    /// The path is copied only where there is an error: writers call this in the hot loop.
+    /// The path is copied only on an error, since writers call this in the hot loop.
     pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { action, path: path.to_path_buf(), source }
     }
@@ -89,7 +95,7 @@ impl Error {
     }
 }
 
-/// The way out of a refusal, for those a user meets.
+/// What to do about an error that a user can resolve.
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull => {

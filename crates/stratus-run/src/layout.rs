@@ -1,4 +1,4 @@
-//! Where everything of a run stands: the one place that names its files.
+//! The layout of a run directory: the one place that names its files.
 
 use std::fs;
 use std::io;
@@ -11,15 +11,15 @@ use crate::{Error, Result, atomic};
 pub const EXPERIMENT: &str = "experiment.toml";
 /// Host, processors, memory, devices, library versions.
 pub const MACHINE: &str = "machine.json";
-/// The layer file of the network, copied, where it is none of the zoo.
+/// A copy of the layer file; none for a network of the zoo.
 pub const NETWORK: &str = "network.toml";
-/// The files from outside that the run began with, with their checksums.
+/// The files from outside that the run started from, with their checksums.
 pub const SOURCES: &str = "sources.json";
 /// The plan: steps, layers, bytes, kernels.
 pub const PLAN: &str = "plan.json";
-/// One row an iteration.
+/// One row per iteration.
 pub const ITERATIONS: &str = "iterations.csv";
-/// One row an epoch.
+/// One row per epoch.
 pub const EPOCHS: &str = "epochs.csv";
 /// The folder of the time per layer and phase of every iteration.
 pub const TIMELINE: &str = "timeline";
@@ -27,13 +27,13 @@ pub const TIMELINE: &str = "timeline";
 pub const TIMELINE_RECORDS: &str = "records.bin";
 /// The folder of checkpoints.
 pub const CHECKPOINTS: &str = "checkpoints";
-/// What came of the run.
+/// The results of the run.
 pub const SUMMARY: &str = "summary.json";
-/// What was said.
+/// The log.
 pub const LOG: &str = "log.txt";
 /// Held by the process that writes the run.
 pub const LOCK: &str = "run.lock";
-/// Time per layer of every iteration as text; written on request, not by training.
+/// Time per layer and iteration as text; written on request, not by training.
 pub const LAYERS: &str = "layers.csv";
 
 /// A run directory. Holding one grants nothing: a writer takes the [`Lock`] first.
@@ -75,8 +75,8 @@ impl RunDir {
         }
     }
 
-    /// Makes `path` itself the run directory; it must not exist, be empty, or hold no more than what a start leaves that
-    /// was killed before it wrote [`EXPERIMENT`].
+    /// Makes `path` itself the run directory. It must not exist, be empty, or hold only the files of a start
+    /// that was killed before it wrote [`EXPERIMENT`].
     pub fn create_at(path: &Path) -> Result<Self> {
         fs::create_dir_all(path).map_err(Error::io("create the folder", path))?;
         for entry in fs::read_dir(path).map_err(Error::io("read the folder", path))? {
@@ -91,7 +91,8 @@ impl RunDir {
         Ok(Self { path: path.to_path_buf() })
     }
 
-    /// Whether [`RunDir::create_at`] can make `path` a run directory, found out without leaving a trace: before anything costly is prepared.
+    /// Checks that [`RunDir::create_at`] can make `path` a run directory, and leaves no trace: for before
+    /// anything costly is prepared.
     pub fn check_new(path: &Path) -> Result<()> {
         if path.exists() {
             Self::create_at(path)?;
@@ -126,7 +127,7 @@ impl RunDir {
         Ok(runs.filter(|path| Self::is_run(path)).map(|path| Self { path }).collect())
     }
 
-    /// Takes the run for this process, and removes what killed writers left half written.
+    /// Locks the run for this process, and removes the temporary files of killed writers.
     pub fn lock(&self) -> Result<Lock> {
         let lock = Lock::acquire(&self.path)?;
         atomic::clean(&self.path)?;
@@ -148,7 +149,7 @@ impl RunDir {
         &self.path
     }
 
-    /// The number, where the directory's name is one.
+    /// The run's number; `None` if the directory's name is none.
     #[must_use]
     pub fn number(&self) -> Option<u64> {
         self.path.file_name()?.to_str()?.parse().ok()

@@ -1,7 +1,7 @@
 //! One writer at a time: an exclusive lock of the operating system on a file of the run directory.
 //!
-//! The system drops the lock when its process ends, however it ends; the file stays and means nothing by itself. It
-//! holds the writer's process id, for the message that a second writer gets.
+//! The system drops the lock when its process ends, however it ends; the file stays and means nothing by
+//! itself. It holds the writer's process id, for the message that a second writer gets.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -70,7 +70,7 @@ impl Drop for Lock {
 pub enum Holder {
     /// Nobody.
     Nobody,
-    /// A process, with its id where the lock file says.
+    /// A process, with its id if the lock file has it.
     Process(Option<u32>),
 }
 

@@ -113,7 +113,8 @@ mod tests {
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(
             text,
-            "torn\n1970-01-01T00:00:00.000Z one\n                         two\n1970-01-01T00:00:01.000Z three\n"
+            "torn\n1970-01-01T00:00:00.000Z one\n                         two\n\
+             1970-01-01T00:00:01.000Z three\n"
         );
     }
 }

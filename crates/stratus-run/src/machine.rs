@@ -1,6 +1,6 @@
 //! `machine.json`: the machine a run was computed on, and how much memory this process used.
 //!
-//! What cannot be found out stays unknown: probing never fails. On Linux it reads `/proc`, `/sys` and `/etc`.
+//! Probing never fails: what cannot be read is left unknown. On Linux it reads `/proc`, `/sys` and `/etc`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -29,9 +29,9 @@ pub struct Machine {
     pub ram_bytes: Option<u64>,
     /// Accelerators.
     pub devices: Vec<Device>,
-    /// Libraries that compute, by name.
+    /// Compute libraries, by name.
     pub libraries: BTreeMap<String, Library>,
-    /// What tells this machine from others.
+    /// What identifies this machine.
     pub identity: Identity,
     /// Measured peaks, by name with unit: `fma_gflops`, `copy_gb_per_s`, `disk_read_mb_per_s`.
     pub peaks: BTreeMap<String, f64>,
@@ -85,11 +85,11 @@ pub struct Library {
     pub path: String,
 }
 
-/// What tells a machine from others.
+/// What identifies a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Identity {
-    /// The board's UUID, or where that is closed to users, the system's installation id.
+    /// The board's UUID; if users may not read it, the system's installation id.
     pub uuid: Option<String>,
     /// The first network card's address.
     pub mac: Option<String>,
@@ -144,7 +144,7 @@ impl Machine {
     }
 }
 
-/// The most memory this process has had so far, in bytes: what `machine` and `summary` call its peak resident set.
+/// This process's peak resident set so far, in bytes.
 #[must_use]
 pub fn peak_rss_bytes() -> Option<u64> {
     kib(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
@@ -186,7 +186,7 @@ fn cpu(info: &str) -> Cpu {
     cpu
 }
 
-/// The address of the first network card; of the first other interface where no card shows.
+/// The address of the first network card; if there is none, of the first other interface.
 fn mac(root: &Path) -> Option<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(root.join("sys/class/net")).ok()?.flatten() {

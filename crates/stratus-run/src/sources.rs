@@ -1,5 +1,5 @@
-//! `sources.json`: the files from outside that a run began with. None of them is needed to continue it: weights are in its checkpoints, the
-//! layer file is copied.
+//! `sources.json`: the files from outside that a run started from. None is needed to continue it: weights are
+//! in its checkpoints, and the layer file is copied.
 
 use std::fs::File;
 use std::path::Path;
@@ -9,17 +9,17 @@ use stratus_base::checksum::{sha256_hex, sha256_of_reader};
 
 use crate::{Error, Result, atomic};
 
-/// The content of `sources.json`. Every key is always written; what a run did without is `null`.
+/// The content of `sources.json`. Every key is always written, `null` for a file that the run did not need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sources {
-    /// The file of the first weights.
+    /// The file of the initial weights.
     pub weights: Option<Source>,
     /// The layer file.
     pub network: Option<Source>,
 }
 
-/// A file as it was when the run began.
+/// A file as it was when the run started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
     /// Where it was.
@@ -31,26 +31,26 @@ pub struct Source {
 }
 
 impl Sources {
-    /// Reads the file; a run without one began with nothing from outside.
+    /// Reads `sources.json`; without one, the run started from no file.
     pub fn read(path: &Path) -> Result<Self> {
         if path.exists() { atomic::read_json(path) } else { Ok(Self::default()) }
     }
 
-    /// Replaces the file.
+    /// Replaces `sources.json`.
     pub fn write(&self, path: &Path) -> Result<()> {
         atomic::write_json(path, self)
     }
 }
 
 impl Source {
-    /// A file's length and checksum; it is read once, in pieces.
+    /// Describes a file; reads it once, in pieces.
     pub fn of_file(path: &Path) -> Result<Self> {
         let file = File::open(path).map_err(Error::io("open", path))?;
         let (bytes, sha256) = sha256_of_reader(file).map_err(Error::io("read", path))?;
         Ok(Self { path: path.display().to_string(), bytes, sha256 })
     }
 
-    /// The same of a file that was read.
+    /// Describes a file whose content is `bytes`.
     #[must_use]
     pub fn of_bytes(path: &Path, bytes: &[u8]) -> Self {
         let sha256 = sha256_hex([bytes]);

@@ -1,4 +1,4 @@
-//! `summary.json`: what came of a run, rewritten at every epoch.
+//! `summary.json`: the results of a run, rewritten after every epoch.
 
 use std::path::Path;
 
@@ -7,11 +7,11 @@ use serde_json::{Map, Value};
 
 use crate::{Result, atomic};
 
-/// How a run stands.
+/// The state of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// Training, or killed without a chance to say so: the run's lock tells which.
+    /// Training, or killed without warning: the run's lock tells which.
     #[default]
     Running,
     /// All epochs are done.
@@ -35,11 +35,12 @@ impl Status {
     }
 }
 
-/// The content of `summary.json`. Every key but `loss_scale` and `bad_samples` is always written; what is not known is `null`.
+/// The content of `summary.json`. Every key but `loss_scale` and `bad_samples` is always written, `null` if
+/// unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Summary {
-    /// How the run stands.
+    /// The state of the run.
     pub status: Status,
     /// The experiment's name.
     pub experiment: String,
@@ -47,13 +48,13 @@ pub struct Summary {
     pub model: String,
     /// The data set's name.
     pub dataset: String,
-    /// Where it was computed: `cpu`, `cuda:0`.
+    /// The device: `cpu`, `cuda:0`.
     pub device: String,
-    /// Threads that computed.
+    /// CPU threads that computed.
     pub threads: u32,
     /// `f32`, `bf16`, `f16`.
     pub precision: String,
-    /// Samples an iteration.
+    /// Samples per iteration.
     pub batch_size: u64,
     /// Epochs done.
     pub epochs: u32,
@@ -61,24 +62,24 @@ pub struct Summary {
     pub iterations: u64,
     /// Training speed.
     pub images_per_second: Spread,
-    /// Where the seconds went.
+    /// How the time was spent.
     pub time: Time,
     /// How much of the iterations is accounted for.
-    pub accounting: Accounted,
+    pub accounting: TimeAccount,
     /// The metrics at the end.
     #[serde(rename = "final")]
-    pub last: Final,
+    pub last: FinalMetrics,
     /// Bytes planned and used.
     pub memory: Memory,
     /// The checksum of the weights, see [`weights_sha256`](crate::checkpoint::weights_sha256).
     pub weights_sha256: Option<String>,
     /// How often the run was continued.
     pub resumed: u64,
-    /// How the loss is scaled; `None`, and not written, where it is not: in all precisions but f16.
+    /// Loss scaling, in f16 only; `None` is not written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<LossScale>,
-    /// Samples that could not be decoded and were left out, those met since the run was last continued; `None`, and not written, where
-    /// that is an error.
+    /// Samples that could not be decoded and were skipped, since the run was last continued; `None`, which is
+    /// not written, if `data.on_bad_sample` is `error`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bad_samples: Option<BadSamples>,
     /// Keys that this version does not know.
@@ -90,9 +91,9 @@ pub struct Summary {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LossScale {
-    /// What the loss is multiplied by at the end.
+    /// The factor on the loss, at the end.
     pub scale: f64,
-    /// Iterations that updated nothing, as a gradient was too large for the scale they tried.
+    /// Iterations without an update, as a gradient overflowed.
     pub skipped_iterations: u64,
 }
 
@@ -115,7 +116,7 @@ pub struct BadSample {
     pub problem: String,
 }
 
-/// Images a second over the iterations.
+/// Images per second over the iterations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Spread {
@@ -127,7 +128,7 @@ pub struct Spread {
     pub p90: Option<f64>,
 }
 
-/// Seconds, those before a resume included. The parts do not overlap; [`Time::unexplained_s`] is the rest.
+/// Seconds, including those before a resume. The parts do not overlap; [`Time::unexplained_s`] is the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Time {
@@ -146,7 +147,7 @@ pub struct Time {
 }
 
 impl Time {
-    /// What no part claims of the total.
+    /// The part of the total that is in no other part.
     #[must_use]
     pub fn unexplained_s(&self) -> f64 {
         let Self { total_s, startup_s, train_s, validation_s, data_wait_s, checkpoint_s } = self;
@@ -157,7 +158,7 @@ impl Time {
 /// The wall time of all iterations against what the timeline attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Accounted {
+pub struct TimeAccount {
     /// Wall seconds of the iterations.
     pub iteration_s: f64,
     /// Seconds that a slot accounts for.
@@ -166,8 +167,8 @@ pub struct Accounted {
     pub unattributed_percent: f64,
 }
 
-impl Accounted {
-    /// Of so many wall seconds in iterations, so many are attributed.
+impl TimeAccount {
+    /// From wall seconds in iterations and the seconds of them that are attributed.
     #[must_use]
     pub fn new(iteration_s: f64, attributed_s: f64) -> Self {
         let rest = if iteration_s > 0.0 { 100.0 * (iteration_s - attributed_s) / iteration_s } else { 0.0 };
@@ -178,7 +179,7 @@ impl Accounted {
 /// Metrics at the end of the last epoch. Accuracies are fractions, 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Final {
+pub struct FinalMetrics {
     /// Mean loss over the training samples of the last epoch.
     pub train_loss: Option<f64>,
     /// Mean loss over the validation samples.
@@ -187,7 +188,7 @@ pub struct Final {
     pub val_top1: Option<f64>,
     /// Top-5 accuracy on the validation samples.
     pub val_top5: Option<f64>,
-    /// Views of each image that these were measured on, their probabilities averaged; not written where it was the image alone.
+    /// Views of each image whose probabilities were averaged; not written for the image alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub val_views: Option<u64>,
 }
@@ -196,14 +197,14 @@ pub struct Final {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {
-    /// What the plan says.
+    /// The plan's bytes.
     pub planned_peak_bytes: Option<u64>,
-    /// The most the process had in memory.
+    /// The process's peak resident set.
     pub measured_peak_rss_bytes: Option<u64>,
-    /// What the plan says of the device; not written where there is none.
+    /// The plan's bytes on the device; not written without a device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub planned_device_bytes: Option<u64>,
-    /// The most it had on the device.
+    /// The peak on the device.
     pub device_peak_bytes: Option<u64>,
 }
 
@@ -235,9 +236,11 @@ mod tests {
         assert_eq!(
             keys.join("\n"),
             "accounting{attributed_s iteration_s unattributed_percent}\nbatch_size\ndataset\ndevice\nepochs\n\
-             experiment\nfinal{train_loss val_loss val_top1 val_top5}\nimages_per_second{median p10 p90}\niterations\n\
-             memory{device_peak_bytes measured_peak_rss_bytes planned_peak_bytes}\nmodel\nprecision\nresumed\nstatus\n\
-             threads\ntime{checkpoint_s data_wait_s startup_s total_s train_s validation_s}\nweights_sha256"
+             experiment\nfinal{train_loss val_loss val_top1 val_top5}\n\
+             images_per_second{median p10 p90}\niterations\n\
+             memory{device_peak_bytes measured_peak_rss_bytes planned_peak_bytes}\nmodel\nprecision\n\
+             resumed\nstatus\nthreads\n\
+             time{checkpoint_s data_wait_s startup_s total_s train_s validation_s}\nweights_sha256"
         );
         assert_eq!(value["status"], "running");
     }
@@ -252,7 +255,7 @@ mod tests {
         summary.extra.insert("later".into(), Value::from(1));
         summary.write(&path).unwrap();
         let back = Summary::read(&path).unwrap();
-        assert_eq!(back.last, Final { train_loss: None, ..summary.last });
+        assert_eq!(back.last, FinalMetrics { train_loss: None, ..summary.last });
         assert_eq!((back.status, back.resumed, &back.extra), (summary.status, 2, &summary.extra));
         std::fs::write(&path, "{}").unwrap();
         assert_eq!(Summary::read(&path).unwrap(), Summary::default());

@@ -1,19 +1,20 @@
 //! `timeline/records.bin`: the time of every slot of every iteration.
 //!
-//! A *program* is what an iteration runs: a list of *slots*, each a step or something between the steps (waiting for
-//! data, bookkeeping, …), in their order. A full batch and an epoch's smaller last batch are two programs. An iteration
-//! is one record: its program, epoch, number, wall time and the nanoseconds of each slot.
+//! A *program* is what an iteration runs: a list of *slots*, each a step or something between the steps
+//! (waiting for data, bookkeeping, …), in their order. A full batch and an epoch's smaller last batch are two
+//! programs. An iteration is one record: its program, epoch, number, wall time and the nanoseconds of each
+//! slot.
 //!
 //! The file is `STRATUSL`, the format's version (u32), and then frames, everything little-endian:
 //!
 //! ```text
 //! length of payload u32 | CRC-32 of kind and payload u32 | kind u8 | payload
-//! kind 1   a program as JSON; programs are numbered from 0 as they appear, always before their first iteration
+//! kind 1   a program as JSON; numbered from 0 in this order, each before its first iteration
 //! kind 2   an iteration: program, epoch, iteration, wall ns, then ns of each slot, each an unsigned LEB128
 //! ```
 //!
-//! A frame that is cut, or whose checksum is wrong, ends the file: a reader gives what stands before it and says how
-//! many bytes follow; a writer cuts them off. Frames of unknown kinds are passed over.
+//! A frame that is cut, or whose checksum is wrong, ends the file: a reader returns what precedes it and says
+//! how many bytes follow; a writer cuts them off. Frames of unknown kinds are skipped.
 
 mod reader;
 mod writer;
@@ -53,7 +54,7 @@ pub enum Phase {
     Layout,
     /// Copying between memories.
     Copy,
-    /// A device had nothing to do, or the process did not know yet that it had finished.
+    /// The device had nothing to do, or had finished without the process knowing yet.
     Idle,
     /// Waiting for the next batch.
     DataWait,
@@ -93,7 +94,8 @@ impl Phase {
 /// One interval of an iteration.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Slot {
-    /// The layers whose work it is: one, several where their steps are fused, none where it belongs to no layer.
+    /// The layers that it computes: one; several if their steps are fused; none for what is between the
+    /// steps.
     #[serde(default)]
     pub layers: Vec<String>,
     /// What the step does: `conv2d`, `batch_norm`, ….

@@ -30,7 +30,8 @@ fn program() -> Program {
     Program { name: "train".into(), purpose: Purpose::Train, batch_size: 1, slots: vec![slot] }
 }
 
-/// Stands for training: a weight that every iteration changes. Dies without a word before iteration `die_at` is saved.
+/// Stands for training: a weight that every iteration changes. Dies without a word before iteration `die_at`
+/// is saved.
 fn train(path: &Path, die_at: Option<u64>) {
     let run = RunDir::open(path).unwrap();
     let _lock = run.lock().unwrap();

@@ -1,4 +1,4 @@
-//! The folder of what can be made again: plans, compiled kernels, copies of data shards.
+//! The cache folder: plans, compiled kernels, copies of remote data shards. It may be deleted at any time.
 
 use std::path::PathBuf;
 

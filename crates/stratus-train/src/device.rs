@@ -18,8 +18,8 @@ pub struct OpenDevice {
     pub libraries: Vec<LoadedLibrary>,
     /// Whether it has instructions for bf16.
     pub fast_bf16: bool,
-    /// The KiB that a tile of the batch should fit: the second-level caches of all threads. 0 if the backend gains
-    /// nothing from tiles.
+    /// The KiB that a tile of the batch should fit: the second-level caches of all threads. 0 if the backend
+    /// gains nothing from tiles.
     pub tile_kib: usize,
     /// What the user must be told.
     pub warnings: Vec<String>,
@@ -51,9 +51,12 @@ pub fn open(settings: &Train) -> Result<OpenDevice, TrainError> {
             }
             onednn(settings.threads).or_else(|error| {
                 Ok(reference(vec![format!(
-                    "{error}.\n  Training runs on the reference backend, in plain Rust: correct, and about a hundred \
-                     times slower. `make deps` installs oneDNN into this checkout (x86-64 Linux, no root needed); \
-                     elsewhere install libdnnl 3.x (Debian and Ubuntu: libdnnl-dev, Homebrew and conda: onednn)."
+                    "{error}.\n  Training runs on the reference backend, in plain Rust: correct, and about a \
+                     hundred \
+                     times slower. `make deps` installs oneDNN into this checkout (x86-64 Linux, no root \
+                     needed); \
+                     elsewhere install libdnnl 3.x (Debian and Ubuntu: libdnnl-dev, Homebrew and conda: \
+                     onednn)."
                 )]))
             })
         }

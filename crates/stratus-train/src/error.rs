@@ -1,4 +1,4 @@
-//! What stops a training, and what to do about it.
+//! Errors of training and evaluation, with hints.
 
 use crate::ExperimentError;
 use std::path::PathBuf;
@@ -57,12 +57,12 @@ pub enum TrainError {
     /// The engine.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The device that was asked for is not there.
+    /// The device that was asked for cannot be used.
     #[error("train.device = \"{device}\": {reason}")]
     Device {
-        /// What was asked for.
+        /// The value of `train.device`.
         device: &'static str,
-        /// Why it cannot be had.
+        /// Why it cannot be used.
         reason: String,
     },
     /// The data set.
@@ -74,7 +74,7 @@ pub enum TrainError {
     /// The run directory.
     #[error(transparent)]
     Run(#[from] stratus_run::Error),
-    /// The loss is no number any more.
+    /// The loss is NaN or infinite.
     #[error("the loss is {loss} after iteration {iteration} (epoch {epoch}): training has diverged")]
     Diverged {
         /// The loss.
@@ -84,7 +84,7 @@ pub enum TrainError {
         /// The epoch, counted from 1.
         epoch: u64,
     },
-    /// A checkpoint that is not this run's.
+    /// A checkpoint that does not fit the run.
     #[error("checkpoint {checkpoint}: {problem}")]
     Checkpoint {
         /// Which.
@@ -95,31 +95,39 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// What to do about it, where the message does not say it.
+    /// What to do about it, if the message does not say so.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Experiment(error) => error.hint(),
             Self::Configuration { hint, .. } | Self::WeightsDoNotFit { hint, .. } => Some(hint.clone()),
             Self::WeightsIncomplete { .. } => Some(
-                "an exported network needs all of its weights; --set model.classes= and model.width= change the network"
+                "an exported network needs all of its weights; change the network with --set model.classes= \
+                 or --set \
+                 model.width="
                     .to_owned(),
             ),
             Self::Device { device: "cuda", .. } => Some(
-                "`stratus doctor` says what is missing; take what there is with --set train.device=auto".to_owned(),
+                "`stratus doctor` says what is missing; use the device that is there with --set \
+                 train.device=auto"
+                    .to_owned(),
             ),
             Self::Device { .. } => {
-                Some("run `make deps`, or take what there is with --set train.device=auto".to_owned())
+                Some("run `make deps`, or use the device that is there with --set \
+                train.device=auto".to_owned())
             }
             Self::Engine(EngineError::OutOfMemory { .. }) => Some(
-                "have activations made again within what is free with --memory-limit SIZE, cut batches into micro-batches with --set train.micro_batches=, or take smaller ones with --set train.batch_size="
+                "have activations recomputed with --memory-limit SIZE, split batches into micro-batches with \
+                 --set \
+                 train.micro_batches=, or take smaller batches with --set train.batch_size="
                     .to_owned(),
             ),
             Self::Data(DataError::UnknownDataset { .. }) => {
                 Some("choose a data set with data.name, and its folder with data.path".to_owned())
             }
             Self::Data(DataError::MissingRoot { .. }) => Some(
-                "say where the images are with --set data.path=FOLDER, or have some made up with --set data.name=synthetic"
+                "say where the images are with --set data.path=FOLDER, or use synthetic ones with --set \
+                 data.name=synthetic"
                     .to_owned(),
             ),
             Self::Loader(LoaderError::Configuration { key: "normalisation", .. }) => {
@@ -139,7 +147,7 @@ impl TrainError {
         }
     }
 
-    /// Whether it is a matter of usage or configuration: nothing was begun.
+    /// Whether it is an error of usage or configuration: nothing was started.
     #[must_use]
     pub fn is_usage(&self) -> bool {
         matches!(

@@ -14,7 +14,7 @@ use stratus_graph::{Graph, GraphError, layer_file};
 pub struct Network {
     /// Its layers, those of `model.freeze` frozen.
     pub graph: Graph,
-    /// Where it is none of the zoo.
+    /// `None` for a network of the zoo.
     pub layer_file: Option<LayerFile>,
 }
 
@@ -31,11 +31,11 @@ impl LayerFile {
     /// Reads a layer file and the network that it describes.
     ///
     /// # Errors
-    /// Where it cannot be read, or describes no network.
+    /// If it cannot be read, or describes no network.
     pub fn read(path: &Path) -> Result<(Self, Graph), TrainError> {
         let fault = |problem: String| TrainError::LayerFile { path: path.to_owned(), problem };
         let mut text = String::new();
-        // One byte more than a layer file may have: whatever the path names, no more of it is read.
+        // At most one byte more than the longest layer file, whatever the path names.
         File::open(path)
             .and_then(|file| file.take(layer_file::LONGEST as u64 + 1).read_to_string(&mut text))
             .map_err(|error| fault(error.to_string()))?;
@@ -48,7 +48,8 @@ impl Network {
     /// The network of an experiment, for a data set's images and classes.
     ///
     /// # Errors
-    /// If there is none of that name, it cannot take such images, or layers are to be frozen that it does not have.
+    /// If there is none of that name, it cannot take such images, or layers are to be frozen that it does not
+    /// have.
     pub fn of(experiment: &Experiment, dataset: &dyn Dataset) -> Result<Self, TrainError> {
         let shape = image_shape(experiment, dataset);
         let network =
@@ -74,10 +75,12 @@ impl Network {
         Ok(network)
     }
 
-    /// The network of an experiment, for images of `shape` (channels, height, width); a layer file says itself how many classes there are.
+    /// The network of an experiment, for images of `shape`, `[C, H, W]`. The classes of a layer file are its
+    /// own.
     ///
     /// # Errors
-    /// Where there is none of that name, it cannot take such images, or layers are to be frozen that it does not have.
+    /// If there is none of that name, it cannot take such images, or layers are to be frozen that it does not
+    /// have.
     pub fn for_images(
         experiment: &Experiment,
         shape: [usize; 3],
@@ -111,10 +114,10 @@ impl Network {
         Ok(Self { graph: frozen(graph, experiment)?, layer_file })
     }
 
-    /// The network of an experiment as it was published: for the images of its paper, or those that the layer file names.
+    /// The network of an experiment as published: for the images of its paper, or of the layer file.
     ///
     /// # Errors
-    /// Where there is none of that name, or it cannot be as the experiment wants it.
+    /// If there is none of that name, or it cannot be built as the experiment asks.
     pub fn as_published(experiment: &Experiment) -> Result<Self, TrainError> {
         let (graph, layer_file) = match experiment.layer_file() {
             Some(path) => {
@@ -142,7 +145,8 @@ fn frozen(mut graph: Graph, experiment: &Experiment) -> Result<Graph, TrainError
         problem: format!("model.freeze: {error}"),
         hint: match error {
             GraphError::UnknownLayer { .. } => format!(
-                "`stratus model show {}` lists the layers; `layer1` also stands for all that begin with `layer1.`",
+                "`stratus model show {}` lists the layers; `layer1` stands for all that begin with `layer1.` \
+                 too",
                 experiment.model.name
             ),
             _ => "leave the layers out that are to be trained".to_owned(),
@@ -151,7 +155,7 @@ fn frozen(mut graph: Graph, experiment: &Experiment) -> Result<Graph, TrainError
     Ok(graph)
 }
 
-/// The sizes of a layer file are those in it: keys may repeat them and change nothing.
+/// Sizes are set in a layer file alone: a key may repeat them, and is an error if it differs.
 fn fits_experiment(file: &LayerFile, graph: &Graph, experiment: &Experiment) -> Result<(), TrainError> {
     let outputs = graph.shape(graph.output).elements();
     let key = match (experiment.model.width, experiment.model.classes) {

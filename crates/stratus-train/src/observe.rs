@@ -7,15 +7,15 @@ pub struct TrainingProgress {
     pub epoch: u64,
     /// Epochs in all.
     pub epochs: u64,
-    /// Iterations done since the beginning of training.
+    /// Iterations done since the start of training.
     pub iteration: u64,
     /// Iterations in all.
     pub iterations: u64,
-    /// Images a second lately.
+    /// Recent images per second.
     pub images_per_second: f64,
-    /// The loss lately.
+    /// Mean loss over the epoch so far.
     pub loss: f64,
-    /// Share of images classified correctly lately, 0 to 1.
+    /// Share of images classified correctly in the epoch so far, 0 to 1.
     pub top1: f64,
 }
 
@@ -30,7 +30,7 @@ pub struct EpochResult {
     pub train_loss: f64,
     /// Share of training images classified correctly, 0 to 1.
     pub train_top1: f64,
-    /// Loss and share of validation images classified correctly, where they were measured.
+    /// Loss and share of validation images classified correctly, if they were measured.
     pub validation: Option<(f64, f64)>,
     /// Images a second over the epoch.
     pub images_per_second: f64,

@@ -8,8 +8,8 @@
 //! memory limit how much of the activations may be kept (`compile::fit`)
 //! ```
 //!
-//! A run's `experiment.toml` is its [`Resolved`]; resolving that again gives the same, so a continued run is the run
-//! that was interrupted.
+//! A run's `experiment.toml` is its [`Resolved`]; resolving that again gives the same, so a continued run is
+//! the run that was interrupted.
 
 use crate::device::OpenDevice;
 use crate::experiment::{self, Experiment};
@@ -20,7 +20,8 @@ use stratus_engine::Precision;
 use stratus_graph::Graph;
 use stratus_run::layout::NETWORK;
 
-/// An experiment with nothing left open: what programs, loaders and the training loop are made from. Immutable.
+/// An experiment with nothing left open: what programs, loaders and the training loop are made from.
+/// Immutable.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resolved {
     /// Every key, set to what it comes to.
@@ -31,8 +32,8 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// Resolves an experiment that trains `graph` on `dataset` with `device`. For one that only measures, `dataset` is
-    /// the data set to measure on.
+    /// Resolves an experiment that trains `graph` on `dataset` with `device`. For one that only measures,
+    /// `dataset` is the data set to measure on.
     ///
     /// # Errors
     /// If the device cannot compute in the number format that `train.precision` asks for.
@@ -112,7 +113,8 @@ impl Resolved {
         self.settings.train.memory_limit_mib.map_or(usize::MAX, |mib| mib << 20)
     }
 
-    /// Bytes of activations and gradients that may be alive at once; more are recomputed in the backward pass.
+    /// Bytes of activations and gradients that may be alive at once; more are recomputed in the backward
+    /// pass.
     #[must_use]
     pub fn activations_limit(&self) -> usize {
         self.settings.train.activations_kib.map_or(usize::MAX, |kib| kib << 10)

@@ -1,26 +1,26 @@
 //! The learning rate as a pure function of the iteration.
 //!
-//! Iterations are counted from 0 over the whole of training, so a resumed run asks the same question and gets the same
-//! answer.
+//! Iterations are counted from 0 over the whole of training, so a resumed run asks the same question and gets
+//! the same answer.
 
 use crate::experiment::{Experiment, ScheduleName};
 use std::f64::consts::PI;
 
-/// How the learning rate moves over training.
+/// How the learning rate changes during training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Schedule {
     /// Always `rate`, after the warm-up.
     Constant {
         /// The learning rate.
         rate: f64,
-        /// Epochs in which the rate first rises in a straight line.
+        /// Epochs of linear warm-up.
         warmup_epochs: f64,
     },
     /// Multiplied by `gamma` every `step_epochs` epochs.
     Step {
         /// The learning rate at the beginning.
         rate: f64,
-        /// Epochs in which the rate first rises in a straight line.
+        /// Epochs of linear warm-up.
         warmup_epochs: f64,
         /// Epochs between two steps.
         step_epochs: u64,
@@ -31,13 +31,13 @@ pub enum Schedule {
     Cosine {
         /// The learning rate after the warm-up.
         rate: f64,
-        /// Epochs in which the rate first rises in a straight line.
+        /// Epochs of linear warm-up.
         warmup_epochs: f64,
         /// The learning rate that the end of training would reach.
         final_rate: f64,
     },
-    /// Up and down along half cosines (Smith and Topin 2018, in the two-phase shape of PyTorch's `OneCycleLR`, with the
-    /// momentum left as it is). The last iteration has the lowest rate.
+    /// Up and down along half cosines (Smith and Topin 2018, in the two-phase shape of PyTorch's
+    /// `OneCycleLR`, with the momentum left as it is). The last iteration has the lowest rate.
     OneCycle {
         /// The highest learning rate.
         rate: f64,
@@ -51,7 +51,7 @@ pub enum Schedule {
 }
 
 impl Schedule {
-    /// The schedule that an experiment asks for.
+    /// The schedule of an experiment.
     pub fn of(experiment: &Experiment) -> Self {
         let settings = &experiment.schedule;
         let (rate, warmup_epochs) = (experiment.optimiser.learning_rate, settings.warmup_epochs);
@@ -105,7 +105,7 @@ impl Schedule {
     }
 }
 
-/// The share of the rate that a straight rise has reached; its first iteration is not at 0.
+/// The factor of a linear warm-up; the first iteration's is above 0.
 fn warmup(iteration: u64, per_epoch: u64, epochs: f64) -> f64 {
     let rising = epochs * per_epoch as f64;
     let done = iteration as f64 + 1.0;
@@ -238,7 +238,8 @@ mod tests {
         /// One cycle rises, then falls: never up again after it went down.
         #[test]
         fn one_cycle_has_one_peak(peak_at in 0.0..0.99f64, total in 1..400u64) {
-            let schedule = Schedule::OneCycle { rate: 1.0, peak_at, initial_divisor: 25.0, final_divisor: 1e4 };
+            let schedule =
+                Schedule::OneCycle { rate: 1.0, peak_at, initial_divisor: 25.0, final_divisor: 1e4 };
             let rates: Vec<f64> = (0..total).map(|i| schedule.learning_rate(i, 10, total)).collect();
             let mut falling = false;
             for pair in rates.windows(2) {

@@ -1,4 +1,5 @@
-//! The hot loop allocates nothing: counted by the allocator, on the training thread, over the iterations of real epochs.
+//! The hot loop allocates nothing: counted by the allocator, on the training thread, over the iterations of
+//! real epochs.
 
 // Helpers of tests are tests: a failing unwrap is a failing test.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]

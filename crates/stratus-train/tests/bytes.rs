@@ -1,4 +1,5 @@
-//! Images as bytes: which batches a GPU is given so, and that training and measuring come to the same bits as on images that the loader normalises.
+//! Images as bytes: which batches a GPU is given so, and that training and measuring come to the same bits as
+//! on images that the loader normalises.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -246,7 +247,8 @@ fn training_and_measuring_have_the_same_bits() {
     }
 }
 
-/// Where nothing is gained from it, on the processor, it is right too: with images that a stem reads, and with others.
+/// Where nothing is gained from it, on the processor, it is right too: with images that a stem reads, and
+/// with others.
 #[test]
 fn on_the_processor_they_have_the_same_bits_too() {
     let Some(found) = onednn() else { return };

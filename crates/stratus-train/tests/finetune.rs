@@ -1,4 +1,5 @@
-//! Fine-tuning against PyTorch: a state dict that `torch.save` wrote is read, measured, and trained with frozen layers.
+//! Fine-tuning against PyTorch: a state dict that `torch.save` wrote is read, measured, and trained with
+//! frozen layers.
 //!
 //! `scripts/fixtures/finetune.py` made the fixtures; `common` says how near a tensor has to be.
 

@@ -1,8 +1,10 @@
-//! Every classification network against PyTorch: logits, losses, all gradients of a step, and everything trained after five.
+//! Every classification network against PyTorch: logits, losses, all gradients of a step, and everything
+//! trained after five.
 //!
-//! The fixtures hold summaries in double precision, made by `scripts/fixtures/parity.py`, whose head gives the rule for weights and batches
-//! that is repeated here. A tensor agrees where its projections and elements are off by at most `TOLERANCE` of its norm, or by what
-//! PyTorch's own f32 is off where that is more: where a sum cancels or a rectifier turns, no two programs in f32 agree.
+//! The fixtures hold summaries in double precision, made by `scripts/fixtures/parity.py`, whose head gives
+//! the rule for weights and batches that is repeated here. A tensor agrees where its projections and elements
+//! are off by at most `TOLERANCE` of its norm, or by what PyTorch's own f32 is off where that is more: where
+//! a sum cancels or a rectifier turns, no two programs in f32 agree.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -118,7 +120,8 @@ fn program(fixture: &Fixture, graph: &Graph, tile_bytes: usize, fusions: Fusions
     update(&program, Optimiser::Sgd(sgd)).unwrap()
 }
 
-/// Has every convolution, and gradient of one, that can be run by minimal filtering run so; says how many there are.
+/// Has every convolution, and gradient of one, that can be run by minimal filtering run so; says how many
+/// there are.
 fn by_minimal_filtering(backend: &dyn Backend, program: &Program, choices: &mut Choices) -> usize {
     let is_dense = |conv: &Conv2d| conv.kernel == [3; 2] && conv.stride == [1; 2] && conv.groups == 1;
     let mut found = 0;
@@ -142,8 +145,9 @@ fn by_minimal_filtering(backend: &dyn Backend, program: &Program, choices: &mut 
     found
 }
 
-/// Trains five steps on a backend and compares.
-/// How a network trains: in tiles that fit so many bytes, in a layout of maps, fused as that says, with convolutions by minimal filtering that can be, or all by plain kernels.
+/// Trains five steps on a backend and compares. How a network trains: in tiles that fit so many bytes, in a
+/// layout of maps, fused as that says, with convolutions by minimal filtering that can be, or all by plain
+/// kernels.
 struct Way<'a> {
     tile_bytes: usize,
     layout: Option<&'a str>,
@@ -246,7 +250,8 @@ fn on_onednn(network: &str) {
     }
 }
 
-/// Convolutions by minimal filtering are only taken where they were measured to be the fastest: here all are asked for.
+/// Convolutions by minimal filtering are only taken where they were measured to be the fastest: here all are
+/// asked for.
 fn on_minimal_filtering(network: &str) {
     let Some(backend) = onednn() else { return };
     if !backend.supports(Precision::Bf16) {
@@ -296,7 +301,8 @@ fn on_cuda(network: &str) {
     trains(&backend, network, &Way { fusions: backend.fusions(), ..PLAIN });
 }
 
-/// On a GPU with our own plain convolutions, which add up in double precision: what rounding in others has to do with a network that disagrees.
+/// On a GPU with our own plain convolutions, which add up in double precision: what rounding in others has to
+/// do with a network that disagrees.
 fn on_cuda_plainly(network: &str) {
     let Some(backend) = cuda() else { return };
     trains(&backend, network, &Way { fusions: backend.fusions(), plainly: true, ..PLAIN });

@@ -289,7 +289,9 @@ fn a_library_that_is_none() {
     let why = format!("no usable oneDNN 3.x was found; looked at {}", place.path("libdnnl.so.3").display());
     assert!(ran.err.starts_with(&format!("error: train.device = \"onednn\": {why}")), "{}", ran.err);
     assert!(
-        ran.err.contains("\nhint: run `make deps`, or take what there is with --set train.device=auto\n"),
+        ran.err.contains(
+            "\nhint: run `make deps`, or use the device that is there with --set train.device=auto\n"
+        ),
         "{}",
         ran.err
     );

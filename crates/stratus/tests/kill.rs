@@ -385,7 +385,7 @@ fn damaged_checkpoints_are_passed_over() {
     }
     assert!(
         said.contains(
-            "warning: run: no checkpoint can be used: training begins again at the first iteration\n"
+            "warning: run: no checkpoint can be used: training starts over at the first iteration\n"
         ),
         "{said}"
     );

@@ -1,4 +1,4 @@
-//! Where a run stands, beside its tensors.
+//! The state of a run beside its tensors.
 
 use std::collections::BTreeMap;
 

@@ -7,9 +7,10 @@ use stratus_weights::{Tensor, TensorRef, Values};
 
 /// The SHA-256, in hexadecimal, that stands for a set of weights.
 ///
-/// It is taken over the tensors in the byte order of their names. Of each tensor go in: the name's length and the name,
-/// the type's length and the type (`F32`, `I64`), the number of extents, the extents, the number of bytes of the values,
-/// the values. Lengths, numbers and extents are u64; everything is little-endian, values row-major.
+/// It is taken over the tensors in the byte order of their names. Of each tensor go in: the name's length and
+/// the name, the type's length and the type (`F32`, `I64`), the number of extents, the extents, the number of
+/// bytes of the values, the values. Lengths, numbers and extents are u64; everything is little-endian, values
+/// row-major.
 #[must_use]
 pub fn weights_sha256(tensors: &[TensorRef<'_>]) -> String {
     let mut order: Vec<&TensorRef<'_>> = tensors.iter().collect();

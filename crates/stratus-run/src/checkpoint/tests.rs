@@ -17,7 +17,7 @@ fn tensors() -> Vec<Tensor> {
     ]
 }
 
-fn save(checkpoints: &Checkpoints, iteration: u64, retention: &Retention) -> Result<Saved> {
+fn save(checkpoints: &Checkpoints, iteration: u64, retention: &Retention) -> Result<SavedCheckpoint> {
     let owned = tensors();
     let refs: Vec<TensorRef<'_>> = owned.iter().map(Tensor::as_ref).collect();
     let state = State {
@@ -143,7 +143,8 @@ fn a_disk_that_fills_up_anywhere_leaves_the_last_checkpoint_and_no_rubbish() {
 fn a_kill_while_saving_leaves_a_folder_that_is_ignored_and_removed() {
     let (keep, checkpoints) = folder();
     save(&checkpoints, 1, &Retention::default()).unwrap();
-    // The four files appear one after another in a temporary folder: stop after each, in the middle of the next.
+    // The four files appear one after another in a temporary folder: stop after each, in the middle of the
+    // next.
     for killed_at in 0..FILES.len() {
         let left = atomic::temporary_path(&checkpoints.path(2)).unwrap();
         fs::create_dir(&left).unwrap();
@@ -189,7 +190,9 @@ fn tensors_that_cannot_be_written_are_refused_by_name() {
 
 proptest! {
     #[test]
-    fn no_change_of_a_byte_makes_loading_panic_or_succeed(file in 0usize..4, at: prop::sample::Index, flip in 1u8..) {
+    fn no_change_of_a_byte_makes_loading_panic_or_succeed(
+        file in 0usize..4, at: prop::sample::Index, flip in 1u8..,
+    ) {
         let (_keep, checkpoints) = folder();
         save(&checkpoints, 1, &Retention::default()).unwrap();
         let path = checkpoints.path(1).join(FILES[file]);
@@ -203,7 +206,9 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_the_safetensors_reader_panic(header: Vec<u8>, data: Vec<u8>, at: prop::sample::Index, byte: u8) {
+    fn no_bytes_make_the_safetensors_reader_panic(
+        header: Vec<u8>, data: Vec<u8>, at: prop::sample::Index, byte: u8,
+    ) {
         let _ = read_safetensors(&header);
         let framed = [&(header.len() as u64).to_le_bytes()[..], &header, &data].concat();
         let _ = read_safetensors(&framed);

@@ -84,13 +84,15 @@ impl TimelineReader {
         Ok(false)
     }
 
-    /// The bytes after the last whole record, once [`TimelineReader::read`] gave false: a torn write, or one under way.
+    /// The bytes after the last whole record, once [`TimelineReader::read`] gave false: a torn write, or one
+    /// under way.
     pub fn torn_bytes(&self) -> Result<u64> {
         let length = self.input.get_ref().metadata().map_err(Error::io("inspect", &self.path))?.len();
         Ok(length.saturating_sub(self.whole))
     }
 
-    /// The programs of the timeline in `folder`, with the end of each one's frame, and the end of its whole records.
+    /// The programs of the timeline in `folder`, with the end of each one's frame, and the end of its whole
+    /// records.
     pub(super) fn scan(folder: &Path) -> Result<(Vec<(Program, u64)>, u64)> {
         let mut reader = Self::open(folder)?;
         let mut ends = Vec::new();

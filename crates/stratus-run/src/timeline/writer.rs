@@ -7,14 +7,14 @@ use super::{
     FRAME_HEAD, FRAME_LIMIT, KIND_ITERATION, KIND_PROGRAM, MAGIC, PREAMBLE, Program, ProgramId,
     TimelineReader, VERSION, checksum, put,
 };
-use crate::grow::Growing;
+use crate::append::AppendFile;
 use crate::layout::TIMELINE_RECORDS;
 use crate::{Error, Result};
 
 /// Appends iterations to a run's timeline. Nothing is allocated for an iteration.
 #[derive(Debug)]
 pub struct TimelineWriter {
-    file: Growing,
+    file: AppendFile,
     /// The programs of the file, and where the frame of each ends.
     programs: Vec<(Program, u64)>,
 }
@@ -27,8 +27,8 @@ impl TimelineWriter {
         Self::open_to(folder, None)
     }
 
-    /// Opens the timeline in `folder` cut back to the `position` that a checkpoint recorded. If fewer bytes of whole
-    /// records are there, it is an error and the file stays as it is.
+    /// Opens the timeline in `folder` cut back to the `position` that a checkpoint recorded. If fewer bytes
+    /// of whole records are there, it is an error and the file stays as it is.
     pub fn resume_at(folder: &Path, position: u64) -> Result<Self> {
         Self::open_to(folder, Some(position))
     }
@@ -49,7 +49,7 @@ impl TimelineWriter {
                 "restore it from a copy, or move the timeline folder away and continue without its past",
             ));
         }
-        let mut writer = Self { file: Growing::open(&path)?, programs };
+        let mut writer = Self { file: AppendFile::open(&path)?, programs };
         writer.truncate_to(position.unwrap_or(whole))?;
         Ok(writer)
     }
@@ -104,14 +104,15 @@ impl TimelineWriter {
         self.file.sync()
     }
 
-    /// The file's length in bytes with all records written; call [`TimelineWriter::sync`] before a checkpoint records it.
+    /// The file's length in bytes with all records written; call [`TimelineWriter::sync`] before a checkpoint
+    /// records it.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.file.length()
     }
 
-    /// Cuts the file back to `position`, a value that [`TimelineWriter::position`] gave. Programs declared after it are
-    /// forgotten: declare them again.
+    /// Cuts the file back to `position`, a value that [`TimelineWriter::position`] gave. Programs declared
+    /// after it are forgotten: declare them again.
     pub fn truncate_to(&mut self, position: u64) -> Result<()> {
         let position = if position < PREAMBLE { 0 } else { position };
         self.file.truncate_to(position)?;

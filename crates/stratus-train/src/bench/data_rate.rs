@@ -1,4 +1,4 @@
-//! Measuring what brings a network its images: the loader alone, with everything that the configuration asks of it.
+//! Measures the input pipeline alone: reading, decoding, augmentation, batches.
 
 use crate::device::OpenDevice;
 use crate::input::{BatchFormat, InputPipeline, open_any_dataset};
@@ -10,7 +10,7 @@ use std::time::Instant;
 use stratus_data::{Dataset, Element, Layout, Loader, LoaderConfig, Scratch, Split};
 use stratus_engine::DType;
 
-/// How fast images are made ready, in images a second.
+/// Throughput of the input pipeline, in images per second.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DataRate {
     /// The data set.
@@ -19,25 +19,25 @@ pub struct DataRate {
     pub samples: usize,
     /// Seconds that opening it took.
     pub open_s: f64,
-    /// Bytes of memory that it then holds.
+    /// Bytes of memory that it holds once open.
     pub resident_bytes: u64,
     /// Channels, height, width of a batch's images.
     pub shape: [usize; 3],
-    /// The type of their elements, as the device takes them.
+    /// The type of their elements.
     pub precision: DType,
-    /// Threads that make them ready.
+    /// Loader threads.
     pub workers: usize,
     /// Images of a round.
     pub images: usize,
-    /// What decodes the JPEG files among them; `None` where there are none.
+    /// The JPEG decoder; `None` without JPEG files.
     pub jpeg: Option<String>,
-    /// Each round: reading and decoding whole images on one thread, nothing else. Empty where epochs were measured.
+    /// Each round: reading and decoding whole images on one thread. Empty if epochs were measured.
     pub decoded: Vec<f64>,
-    /// Each round, right after: whole batches, by all workers.
+    /// Each round, right after that: whole batches, by all workers.
     pub delivered: Vec<f64>,
-    /// Of each epoch the seconds until its first batch was there, and the rate from then on. Empty where no epochs were measured.
+    /// Seconds until each epoch's first batch. Empty unless epochs were measured.
     pub first_batch_s: Vec<f64>,
-    /// See `first_batch_s`.
+    /// Each epoch's throughput after its first batch.
     pub after_first: Vec<f64>,
 }
 
@@ -51,11 +51,11 @@ impl DataRate {
     }
 }
 
-/// Measures `rounds` rounds of at least `images` images of an experiment's training data, in channels-last batches for what computes. In every round
-/// a batch or more for each worker is thrown away first, so that none was made ready before.
+/// Measures `rounds` rounds of at least `images` training images, in NHWC batches for `device`. Each round
+/// first discards at least a batch per worker: those that were made before the clock started.
 ///
 /// # Errors
-/// Where the data set cannot be opened or read.
+/// If the data set cannot be opened or read.
 pub fn data(
     experiment: &Experiment,
     device: &OpenDevice,
@@ -74,8 +74,8 @@ pub fn data(
     Ok(rate)
 }
 
-/// Measures `rounds` epochs of an experiment's training data, each from the moment at which its loader starts: what has to come from elsewhere
-/// before the first batch is waited for, and nothing was read before the first round.
+/// Measures `rounds` epochs of training data, each from the start of its loader, so that fetching remote data
+/// is included. Nothing is read before the first round.
 ///
 /// # Errors
 /// As [`data`].
@@ -103,7 +103,7 @@ pub fn epochs(experiment: &Experiment, device: &OpenDevice, rounds: usize) -> Re
     Ok(rate)
 }
 
-/// The training data, how its batches are made ready, and a rate without rounds.
+/// The training data, its loader's configuration, and a rate without rounds.
 fn open(
     experiment: &Experiment,
     device: &OpenDevice,

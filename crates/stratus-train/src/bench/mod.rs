@@ -1,4 +1,5 @@
-//! Measuring a network's training step: whole, kernel by kernel, with and without stamps; and what brings it its images.
+//! Measures a network's training step: whole, kernel by kernel, with and without clock stamps; and its input
+//! pipeline.
 
 pub mod data_rate;
 pub mod trace;
@@ -17,32 +18,32 @@ use stratus_engine::ops::KernelSpec;
 use stratus_engine::session::Hyper;
 use stratus_engine::{Backend, Clock, Phase};
 
-/// A session with first weights and a real batch, which is trained on again and again.
+/// A session with initial weights and one batch, on which training steps are repeated.
 pub struct Bench {
     compiled: CompiledRun,
     batch: BatchBuffer,
     backend: Box<dyn Backend>,
-    /// Whether the batch lies on the device.
+    /// Whether the batch was copied to the device.
     resident: bool,
 }
 
-/// How many runs a measurement is the shortest of.
+/// Runs per measurement; the shortest counts.
 const BEST_OF: usize = 5;
 
-/// One kernel alone.
+/// The time of one kernel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KernelTime {
     /// The layers it computes.
     pub layer: String,
     /// The kernel.
     pub kernel: String,
-    /// Which part of the step it belongs to.
+    /// Its phase: forward, backward, ....
     pub phase: &'static str,
-    /// What the library calls it.
+    /// The implementation's name.
     pub implementation: String,
-    /// The time alone, in seconds: the median of the rounds' shortest.
+    /// Seconds when run alone: the median over rounds of the shortest.
     pub alone_s: f64,
-    /// The median time within whole steps, in seconds.
+    /// Seconds within whole steps: the median.
     pub within_s: f64,
     /// Floating-point operations.
     pub flops: u64,
@@ -57,35 +58,36 @@ pub struct Floor {
     pub network: String,
     /// Element type.
     pub precision: String,
-    /// Samples a step.
+    /// Samples per step.
     pub batch: usize,
     /// Library and threads.
     pub library: String,
     /// Each kernel.
     pub kernels: Vec<KernelTime>,
-    /// The sum of the kernels alone, without changes of layout: the median of the rounds.
+    /// Seconds of all kernels run alone, without layout changes: the median over rounds.
     pub floor_s: f64,
-    /// The whole step: the median of the rounds' shortest.
+    /// Seconds of a whole step: the median over rounds of the shortest.
     pub step_s: f64,
-    /// Kernels alone as a share of the whole step of the same round, in percent: the median of the rounds.
+    /// `floor_s / step_s` of the same round, in percent: the median over rounds.
     pub percent_of_floor: f64,
-    /// Images a second of the whole step.
+    /// Images per second in whole steps.
     pub images_per_second: f64,
-    /// Bytes of a device's memory that were planned, and that its driver says were taken since it was opened; `None` where there is no device.
+    /// Bytes of device memory: planned, and taken according to the driver since the device was opened. `None`
+    /// on a CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_bytes: Option<[u64; 2]>,
 }
 
-/// What stamping the clock costs.
+/// The cost of stamping the clock.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Overhead {
-    /// Pairs of steps, one with and one without stamps.
+    /// Pairs of steps, with and without stamps.
     pub pairs: u32,
     /// The median step with stamps, in seconds.
     pub stamped_s: f64,
     /// The median step without, in seconds.
     pub unstamped_s: f64,
-    /// The median over the pairs of what the stamped step took longer, in percent.
+    /// How much longer the stamped step of a pair took, in percent: the median.
     pub overhead_percent: f64,
 }
 
@@ -105,7 +107,7 @@ impl Bench {
         let mut compiled = planned.allocate(device.backend.as_ref())?;
         initialise(&mut compiled.session, &graph, &resolved, &datasets.train)?;
         session_state::refresh(&mut compiled.session, compiled.ids.refresh)?;
-        // So small a rate that the weights stay what they are: every step does the same work.
+        // A learning rate too small to change the weights: every step does the same work.
         compiled.session.set_hyper(Hyper {
             learning_rate: 1e-12,
             iteration: 0,
@@ -128,13 +130,13 @@ impl Bench {
             compiled.session.run(compiled.ids.train, &mut [], &mut [], clock, 0)?;
         } else {
             compiled.session.run(compiled.ids.train, &mut batch.images, labels, clock, 0)?;
-            // On a device the batch stays where it is now: the step is measured, not the way there.
+            // On a device the batch stays there: the step is measured, not the copy.
             *resident = !compiled.session.device_slots().is_empty();
         }
         Ok(begun.elapsed().as_secs_f64())
     }
 
-    /// The shortest of a few runs of one kernel, after one to warm up.
+    /// The shortest of [`BEST_OF`] runs of one kernel, after one to warm up.
     fn alone(&mut self, step: usize) -> Result<f64, TrainError> {
         let Self { compiled, batch, .. } = self;
         let labels: &mut [u8] = bytemuck::cast_slice_mut(&mut batch.labels);
@@ -157,11 +159,11 @@ impl Bench {
         self.compiled.session.plan(self.compiled.ids.train).program.steps.len()
     }
 
-    /// Each kernel alone and whole steps, in turn: `rounds` rounds of the best of five of each, and the medians over the rounds. What
-    /// else the machine does slows both sides of a round alike.
+    /// Compares whole steps with their kernels run alone. Both take turns, so that other load on the machine
+    /// slows them alike: `rounds` rounds, in each the shortest of five runs; then medians over rounds.
     ///
     /// # Errors
-    /// Where a kernel fails.
+    /// If a kernel fails.
     pub fn floor(&mut self, rounds: usize) -> Result<Floor, TrainError> {
         let (count, rounds) = (self.steps(), rounds.max(1));
         let mut clock = Clock::new(self.slots());
@@ -226,10 +228,10 @@ impl Bench {
         })
     }
 
-    /// Steps with and without stamps in turn, in changing order.
+    /// Compares steps with and without stamps, in alternating order.
     ///
     /// # Errors
-    /// Where a kernel fails.
+    /// If a kernel fails.
     pub fn overhead(&mut self, pairs: u32) -> Result<Overhead, TrainError> {
         let mut clocks = [Clock::new(self.slots()), Clock::disabled(self.slots())];
         for clock in &mut clocks {

@@ -1,4 +1,4 @@
-//! What we measured of each layer on a device, against what the tools of its maker saw of the kernels.
+//! Compares our times per layer on a GPU with the kernel times that the vendor's tracer (CUPTI) reports.
 
 use super::{Bench, median};
 use crate::TrainError;
@@ -8,44 +8,44 @@ use stratus_engine::{Clock, EngineError};
 
 /// A layer's steps: forward, backward, update.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct TracedLayer {
+pub struct LayerTrace {
     /// The layer.
     pub layer: String,
-    /// How many kernels ran for it.
+    /// How many kernels it ran.
     pub kernels: usize,
-    /// Seconds by the marks between steps: the median over the runs.
+    /// Seconds by our marks between steps: the median over runs.
     pub marked_s: f64,
-    /// Seconds in which one of its kernels ran, as the tool saw it: the median over the runs.
+    /// Seconds of its kernels by the tracer: the median over runs.
     pub traced_s: f64,
 }
 
-/// A network's training step, measured twice at the same time.
+/// A training step, measured by our marks and by the tracer at once.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Traced {
+pub struct StepTrace {
     /// The network.
     pub network: String,
     /// Element type.
     pub precision: String,
-    /// Samples a step.
+    /// Samples per step.
     pub batch: usize,
     /// Library and device.
     pub library: String,
-    /// Steps that were traced.
+    /// Traced steps.
     pub runs: usize,
     /// Each layer, in the order of the program.
-    pub layers: Vec<TracedLayer>,
+    pub layers: Vec<LayerTrace>,
     /// All layers by the marks, in seconds.
     pub marked_s: f64,
-    /// All kernels as the tool saw them, in seconds.
+    /// All kernels by the tracer, in seconds.
     pub traced_s: f64,
 }
 
 impl Bench {
-    /// Runs training steps, traced, and compares.
+    /// Traces training steps.
     ///
     /// # Errors
-    /// Where there is nothing to trace with, or a kernel fails.
-    pub fn trace(&mut self, runs: usize) -> Result<Traced, TrainError> {
+    /// If there is no tracer, or a kernel fails.
+    pub fn trace(&mut self, runs: usize) -> Result<StepTrace, TrainError> {
         const WARM_UP: usize = 3;
         let failed =
             |reason: String| TrainError::Engine(EngineError::Device { device: "tracing".to_owned(), reason });
@@ -82,23 +82,23 @@ impl Bench {
                 layer.0 += 1;
                 layer.2 += span.end - span.start;
             }
-            for ((kernels, ours, theirs), (of_run, marked, traced)) in seen.iter_mut().zip(run) {
+            for ((kernels, by_marks, by_tracer), (of_run, marked, traced)) in seen.iter_mut().zip(run) {
                 *kernels = of_run;
-                ours.push(marked as f64 * 1e-9);
-                theirs.push(traced as f64 * 1e-9);
+                by_marks.push(marked as f64 * 1e-9);
+                by_tracer.push(traced as f64 * 1e-9);
             }
         }
-        let layers: Vec<TracedLayer> = names
+        let layers: Vec<LayerTrace> = names
             .into_iter()
             .zip(&mut seen)
-            .map(|(layer, (kernels, ours, theirs))| TracedLayer {
+            .map(|(layer, (kernels, by_marks, by_tracer))| LayerTrace {
                 layer,
                 kernels: *kernels,
-                marked_s: median(ours),
-                traced_s: median(theirs),
+                marked_s: median(by_marks),
+                traced_s: median(by_tracer),
             })
             .collect();
-        Ok(Traced {
+        Ok(StepTrace {
             network,
             precision,
             batch,
@@ -111,7 +111,8 @@ impl Bench {
     }
 }
 
-/// Which step each kernel belongs to: that in whose time its middle lies. The two clocks are other ones; the last mark stands behind the last kernel.
+/// Assigns each kernel to the step in whose time its midpoint is. The two clocks have different origins: they
+/// are aligned at the last mark and the end of the last kernel.
 fn assign<'a>(marked: &[u64], spans: &'a [KernelSpan]) -> Vec<(usize, &'a KernelSpan)> {
     let total: u64 = marked.iter().sum();
     let Some(end) = spans.iter().map(|span| span.end).max() else { return Vec::new() };
@@ -136,7 +137,8 @@ mod tests {
     #[test]
     fn kernels_belong_to_the_step_in_whose_time_they_ran() {
         let span = |start, end| KernelSpan { start, end };
-        // Steps of 100, 50 and 200; the tool's clock stands at 1000 with the first mark. The second step has two kernels.
+        // Steps of 100, 50 and 200; the tool's clock stands at 1000 with the first mark. The second step has
+        // two kernels.
         let spans = [span(1002, 1099), span(1101, 1120), span(1121, 1148), span(1152, 1350)];
         let steps: Vec<usize> = assign(&[100, 50, 200], &spans).iter().map(|(step, _)| *step).collect();
         assert_eq!(steps, [0, 1, 1, 2]);

@@ -36,19 +36,20 @@ impl FittedRun {
 
 /// Plans a run within `train.memory_limit_mib`.
 ///
-/// Kernels are chosen for the program that keeps every activation. If that is too large, fewer activations are kept and
-/// the rest recomputed by the same kernels, so that results keep their bits:
+/// Kernels are chosen for the program that keeps every activation. If that is too large, fewer activations
+/// are kept and the rest recomputed by the same kernels, so that results keep their bits:
 ///
 /// ```text
 /// live := bytes alive at the peak
 /// repeat  live := live - (arena - limit), recompute, plan   until arena <= limit
 /// ```
 ///
-/// The arena is more than what is alive: parameters, scratch, padding and gaps are in it. So the search goes on from
-/// what each plan really takes. With [`KernelSelection::Repeat`], the limit on activations is taken as it stands.
+/// The arena is more than what is alive: parameters, scratch, padding and gaps are in it. So the search goes
+/// on from what each plan really takes. With [`KernelSelection::Repeat`], the limit on activations is taken
+/// as it stands.
 ///
 /// # Errors
-/// As [`programs`] and [`plan`]; if nothing fits the limit, it says what would.
+/// As [`programs()`] and [`plan()`]; if nothing fits the limit, it says what would.
 pub fn fit(
     resolved: Resolved,
     graph: &Graph,
@@ -86,15 +87,18 @@ fn does_not_fit(resolved: &Resolved, least: usize) -> TrainError {
     let settings = resolved.settings();
     TrainError::Configuration {
         problem: format!(
-            "train.memory_limit_mib is {}; in {} of {}, {} needs at least {} MiB, with everything recomputed that can be",
+            "train.memory_limit_mib is {}; in {} of {}, {} needs at least {} MiB, even if all activations \
+             that can be \
+             are recomputed",
             settings.train.memory_limit_mib.unwrap_or(0),
             if settings.train.micro_batches > 1 { "micro-batches" } else { "batches" },
             settings.micro_batch_size(),
             settings.model.name,
             least.div_ceil(1 << 20)
         ),
-        hint: "cut batches into micro-batches with --set train.micro_batches=, take smaller ones with --set \
-               train.batch_size=, or half the bytes with --set train.precision=bf16"
+        hint: "split batches into micro-batches with --set train.micro_batches=, take smaller ones with \
+        --set \
+               train.batch_size=, or halve their bytes with --set train.precision=bf16"
             .to_owned(),
     }
 }

@@ -7,7 +7,7 @@
 //!          engine      refresh            nothing is allocated
 //! ```
 //!
-//! [`fit`] does the first two so that what will be allocated keeps within `train.memory_limit_mib`.
+//! [`fit()`] does the first two so that what will be allocated keeps within `train.memory_limit_mib`.
 
 mod fit;
 mod optimiser;

@@ -1,5 +1,5 @@
-//! The cache of measured kernel choices, per processor, library, build of the native kernels and program: an experiment
-//! that is run again from scratch has the same plan, and so the same bits.
+//! The cache of measured kernel choices, per processor, library, build of the native kernels and program: an
+//! experiment that is run again from scratch has the same plan, and so the same bits.
 
 use crate::cache::cache_folder;
 use serde::{Deserialize, Serialize};

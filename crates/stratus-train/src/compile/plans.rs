@@ -1,4 +1,5 @@
-//! The plans of a run: each program with its kernels, over one arena; and the session that is allocated for them.
+//! The plans of a run: each program with its kernels, over one arena; and the session that is allocated for
+//! them.
 
 use super::plan_cache::PlanCache;
 use super::programs::{Programs, evaluation_program};
@@ -62,8 +63,8 @@ pub enum KernelSelection<'a> {
     Cached,
     /// Measured in any case, and put into the cache.
     Remeasure,
-    /// The kernels of earlier plans of these programs, so that the results have the same bits. Those plans may have
-    /// recomputed other activations, or none.
+    /// The kernels of earlier plans of these programs, so that the results have the same bits. Those plans
+    /// may have recomputed other activations, or none.
     Repeat(&'a KernelChoices),
 }
 
@@ -174,7 +175,7 @@ pub struct EvaluationSession {
 /// Plans and allocates what measuring needs.
 ///
 /// # Errors
-/// As [`plan`] and [`PlannedRun::allocate`], and if the network cannot be lowered.
+/// As [`plan()`] and [`PlannedRun::allocate`], and if the network cannot be lowered.
 pub fn compile_evaluation(
     resolved: &Resolved,
     graph: &Graph,

@@ -17,7 +17,8 @@ use stratus_engine::tile::tile;
 use stratus_engine::update::{LARGE, update_joined};
 use stratus_graph::Graph;
 
-/// Kernels share a tile's samples out among threads and blocks: with fewer than this they lose more than caches give.
+/// Kernels share a tile's samples out among threads and blocks: with fewer than this they lose more than
+/// caches give.
 const MIN_TILE_SAMPLES: usize = 32;
 
 /// The programs of a run.
@@ -83,8 +84,8 @@ pub(super) fn evaluation_program(
     tiled(forward, resolved)
 }
 
-/// The fewest equal parts of a batch that have at most `most` samples each. The last batch of an epoch may have another
-/// size than the others, so that their number of micro-batches does not divide it.
+/// The fewest equal parts of a batch that have at most `most` samples each. The last batch of an epoch may
+/// have another size than the others, so that their number of micro-batches does not divide it.
 fn equal_parts(batch: usize, most: usize) -> usize {
     (batch.div_ceil(most.max(1))..batch).find(|parts| batch.is_multiple_of(*parts)).unwrap_or(batch)
 }

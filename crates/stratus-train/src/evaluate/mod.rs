@@ -29,9 +29,9 @@ pub struct Scores {
     pub samples: u64,
     /// Mean loss.
     pub loss: f64,
-    /// Share whose best class is right.
+    /// Share of samples classified correctly.
     pub top1: f64,
-    /// Share whose class is among the best five.
+    /// Share whose class is among the five most probable.
     pub top5: f64,
 }
 
@@ -47,7 +47,7 @@ pub struct Evaluator {
 struct MultiView {
     shape: [usize; 3],
     format: BatchFormat,
-    /// The first one is the image as it is.
+    /// The first is the image as it is.
     views: Vec<View>,
     average: ViewAverage,
     /// A batch's images in one of the views.
@@ -124,10 +124,10 @@ impl Evaluator {
         &self.loader
     }
 
-    /// Runs the whole data set through the network as it is.
+    /// Runs the whole data set through the network.
     ///
     /// # Errors
-    /// Where data cannot be read or a kernel fails.
+    /// If data cannot be read or a kernel fails.
     pub fn run(&mut self, session: &mut Session) -> Result<Scores, TrainError> {
         let mut scores = Scores::default();
         let mut counted = 0.0;
@@ -166,23 +166,24 @@ impl Evaluator {
     }
 }
 
-/// A run's weights, measured.
+/// The results of a run's weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunEvaluation {
-    /// Iterations that the weights were trained for.
+    /// Iterations of training.
     pub iteration: u64,
     /// Their checksum.
     pub weights_sha256: String,
-    /// Views of each image that were measured together.
+    /// Views of each image that were averaged.
     pub views: usize,
-    /// What came out.
+    /// The results.
     pub scores: Scores,
 }
 
-/// Measures a run's weights on its validation images: the newest good checkpoint's, or those after `iteration` iterations.
+/// Measures a run's weights on its validation images: those of the newest good checkpoint, or of that after
+/// `iteration` iterations.
 ///
 /// # Errors
-/// Where the run, its checkpoint or its data cannot be read.
+/// If the run, its checkpoint or its data cannot be read.
 pub fn of_run(
     path: &Path,
     iteration: Option<u64>,
@@ -215,19 +216,20 @@ pub fn of_run(
     Ok(RunEvaluation { iteration, weights_sha256, views: resolved.views().len(), scores })
 }
 
-/// Weights of a file, measured.
+/// The results of a file's weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightsEvaluation {
     /// The file.
     pub weights: Source,
-    /// What came out.
+    /// The results.
     pub scores: Scores,
 }
 
-/// Measures weights on the validation images of an experiment: those of a file, or of a run directory's newest good checkpoint.
+/// Measures weights on the validation images of an experiment: a file's, or those of a run directory's newest
+/// good checkpoint.
 ///
 /// # Errors
-/// Where the weights or the data cannot be read, or do not fit the experiment's network.
+/// If the weights or the data cannot be read, or do not fit the experiment's network.
 pub fn of_weights(
     experiment: &Experiment,
     weights: &Path,

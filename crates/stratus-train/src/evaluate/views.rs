@@ -1,5 +1,5 @@
-//! Averages the probabilities of several views of each image (Krizhevsky et al., "ImageNet classification with deep
-//! convolutional neural networks", 2012, section 4.1, which averages over ten).
+//! Averages the probabilities of several views of each image (Krizhevsky et al., "ImageNet classification
+//! with deep convolutional neural networks", 2012, section 4.1, which averages over ten).
 
 use stratus_engine::session::Metrics;
 use stratus_engine::{EngineError, Kernel, Program, Session, ValueId};
@@ -49,8 +49,8 @@ impl ViewAverage {
         self.views.push(view);
     }
 
-    /// Metrics of the averaged probabilities: hits as the engine counts them, the loss without label smoothing. Negative
-    /// labels do not count; the engine has refused those above the number of classes.
+    /// Metrics of the averaged probabilities: hits as the engine counts them, the loss without label
+    /// smoothing. Negative labels do not count; the engine has refused those above the number of classes.
     pub(super) fn metrics(&self, labels: &[i32]) -> Metrics {
         let mut metrics = Metrics::default();
         let (mut scores, mut of_views) = (vec![0.0; self.classes], Vec::with_capacity(self.views.len()));
@@ -101,7 +101,8 @@ mod tests {
 
     #[test]
     fn probabilities_are_averaged() {
-        // Softmax of these: 0.8, 0.1, 0.1 and 0.2, 0.6, 0.2; then twice 0.5, 0.25, 0.25. Adding a number to all logits changes nothing.
+        // Softmax of these: 0.8, 0.1, 0.1 and 0.2, 0.6, 0.2; then twice 0.5, 0.25, 0.25. Adding a number to
+        // all logits changes nothing.
         let first = [
             0.8_f64.ln(),
             0.1_f64.ln(),
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_impossible_in_all_views_is_behind() {
+    fn what_is_impossible_in_all_views_is_not_predicted() {
         let never = [f64::NEG_INFINITY, 0.0];
         let metrics = views(2, &[&never, &never]).metrics(&[1]);
         assert_eq!([metrics.loss, metrics.top1], [0.0, 1.0]);

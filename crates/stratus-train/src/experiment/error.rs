@@ -1,13 +1,13 @@
-//! What can be wrong with a configuration. Each message names the place and the key; `hint` says what to do.
+//! Errors of a configuration. Each message names the place and the key; `hint` says what to do.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// Where a value stood.
+/// Where a value was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// In a file, at a line counted from 1 where it is known.
+    /// In a file, at a line counted from 1, if it is known.
     File {
         /// The file.
         path: PathBuf,
@@ -96,7 +96,7 @@ pub enum ExperimentError {
         /// The word that was probably meant.
         nearest: Option<&'static str>,
     },
-    /// The value breaks the key's limit.
+    /// The value is outside the key's limit.
     #[error("{origin}: `{key}` must be {allowed}, but is {found}")]
     OutOfRange {
         /// The place.

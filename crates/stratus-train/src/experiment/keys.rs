@@ -1,38 +1,38 @@
-//! Every configuration key, declared once. The table below makes the structs, the defaults, the checks, the texts of
-//! `stratus config keys`, the reference page and the suggestions for misspelt keys.
+//! Every configuration key, declared once. The table below makes the structs, the defaults, the checks, the
+//! texts of `stratus config keys`, the reference page and the suggestions for misspelt keys.
 
 use super::value::{Kind, Setting, Value, choices};
 
 choices! {
-    /// The number format of activations and gradients. Weights, statistics and sums are kept in f32 by all.
+    /// The number format of activations and gradients. Weights, statistics and sums are f32 in any case.
     Precision {
-        /// bf16 where the processor has instructions for it, else f32.
+        /// bf16 if the device has instructions for it, else f32.
         Auto = "auto",
         /// 32-bit floating point throughout.
         F32 = "f32",
         /// bfloat16 activations and gradients, f32 master weights.
         Bf16 = "bf16",
-        /// Half-precision activations and gradients, f32 master weights, and a loss that is scaled so that small gradients are not lost. For GPUs.
+        /// float16 activations and gradients, f32 master weights, dynamic loss scaling. GPUs only.
         F16 = "f16",
     }
 }
 
 choices! {
-    /// What computes.
+    /// The device that computes.
     Device {
-        /// A GPU where one can be used, else oneDNN where it is found, else the reference backend after a warning.
+        /// A GPU if one can be used, else oneDNN if it is found, else the reference backend with a warning.
         Auto = "auto",
-        /// An NVIDIA GPU, the first that the driver shows; an error where none can be used.
+        /// The first NVIDIA GPU; an error if none can be used.
         Cuda = "cuda",
-        /// The CPU through oneDNN; an error where it is not found.
+        /// The CPU through oneDNN; an error if it is not found.
         Onednn = "onednn",
-        /// The naive backend: slow, needs nothing.
+        /// The reference backend: slow, needs no library.
         Reference = "reference",
     }
 }
 
 choices! {
-    /// How weights follow their gradients.
+    /// How gradients update the weights.
     OptimiserName {
         /// Stochastic gradient descent with momentum and weight decay.
         Sgd = "sgd",
@@ -48,9 +48,9 @@ choices! {
 }
 
 choices! {
-    /// How the learning rate moves over training.
+    /// How the learning rate changes during training.
     ScheduleName {
-        /// Always the same.
+        /// Constant after the warm-up.
         Constant = "constant",
         /// Multiplied by `schedule.gamma` every `schedule.step_epochs` epochs.
         Step = "step",
@@ -62,26 +62,26 @@ choices! {
 }
 
 choices! {
-    /// What the pixels show that a shift uncovers.
+    /// What fills the pixels that a shift uncovers.
     Padding {
-        /// The background.
+        /// Black.
         Zero = "zero",
-        /// The image mirrored in its edge.
+        /// The image, mirrored at its edge.
         Reflect = "reflect",
     }
 }
 
 choices! {
-    /// What becomes of samples that cannot be decoded.
+    /// What happens if samples cannot be decoded.
     OnBadSample {
-        /// They are listed, and nothing is trained.
+        /// They are listed, and training does not start.
         Error = "error",
         /// They are left out, counted and listed in the summary.
         Skip = "skip",
     }
 }
 
-/// What a value must satisfy beyond its type. A list must satisfy it with every element.
+/// What a value must satisfy beyond its type; of a list, every element.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Limit {
     /// Nothing more.
@@ -101,7 +101,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// Whether the value keeps the limit. Numbers that are not finite never do.
+    /// Whether the value is within the limit. Numbers that are not finite never are.
     pub fn allows(self, value: &Value) -> bool {
         let keeps = |number: f64| match self {
             Limit::AtLeast(least) => number >= least,
@@ -123,7 +123,7 @@ impl Limit {
         text_keeps && value.numbers().into_iter().all(|number| number.is_finite() && keeps(number))
     }
 
-    /// The limit as it reads after "must be"; empty where there is none.
+    /// The limit as it reads after "must be"; empty if there is none.
     pub fn describe(self) -> String {
         match self {
             Limit::Any => String::new(),
@@ -148,9 +148,9 @@ pub struct Key {
     pub kind: Kind,
     /// What a value must satisfy beyond that.
     pub limit: Limit,
-    /// Whether it may stay unset.
+    /// Whether it may be unset.
     pub optional: bool,
-    /// What it means: a sentence or two.
+    /// What it means, in a few sentences.
     pub doc: &'static str,
     pub(super) get: fn(&Experiment) -> Option<Value>,
     pub(super) set: fn(&mut Experiment, &Value) -> bool,
@@ -163,7 +163,7 @@ impl Key {
         self.name.rsplit_once('.').unwrap_or(("", self.name))
     }
 
-    /// The value before any file or override; `None` for a key that is then unset.
+    /// The default value; `None` if the key is unset by default.
     pub fn default(&self) -> Option<Value> {
         (self.get)(&Experiment::default())
     }
@@ -223,125 +223,137 @@ macro_rules! settings {
 settings! {
     /// The run itself.
     experiment "experiment": Naming {
-        /// Names the folder that the runs go into, `runs/<name>/`. Not set: the network's name.
+        /// The folder of the runs, `runs/<name>/`. Not set: the network's name.
         name: Option<String> = None, Limit::FolderName;
     }
 
     /// The network.
     model "model": Model {
-        /// The network; `stratus model list` names them. Or a layer file, `net.toml`, beside the experiment file or in the working directory.
+        /// A network of `stratus model list`, or a layer file such as `net.toml`, which is looked for beside
+        /// the experiment file, then in the working directory.
         name: String = String::new(), Limit::NotEmpty;
-        /// Filters of the network's first convolution; the others scale with it. Not set: as published.
+        /// Filters of the first convolution; all others scale with it. Not set: as published.
         width: Option<usize> = None, Limit::Between(1.0, 65_536.0);
         /// Number of classes. Not set: as many as the data set has.
         classes: Option<usize> = None, Limit::Between(2.0, 1_000_000.0);
-        /// Where the weights come from at the start: a safetensors file, a PyTorch state dict (`.pth`, `.pt`) or a run directory, whose newest
-        /// checkpoint is taken. A classifier for another number of classes begins anew. Not set: every weight begins at random.
+        /// Weights to start from: a safetensors file, a PyTorch state dict (`.pth`, `.pt`), or a run
+        /// directory, whose newest checkpoint is taken. A classifier for another number of classes is
+        /// initialised anew. Not set: all weights are initialised at random.
         weights: Option<String> = None, Limit::NotEmpty;
-        /// Layers that training leaves as they are: `layer1` is the layer of that name and all that begin with `layer1.`. They have no gradient and
-        /// no update, their batch norm goes by its running statistics and leaves them, their dropout drops nothing. The name of a parameter, such as
-        /// `layer1.bn1.weight`, freezes it alone.
+        /// Layers that are not trained. `layer1` freezes the layer of that name and all whose names begin
+        /// with `layer1.`; the name of a parameter, such as `layer1.bn1.weight`, freezes that parameter.
+        /// Frozen layers get neither gradients nor updates. Their batch norms use the running statistics and
+        /// do not change them; their dropout is off.
         freeze: Vec<String> = Vec::new(), Limit::NotEmpty;
     }
 
     /// The data set and how it is read.
     data "data": Data {
-        /// The data set.
+        /// The data set; `stratus data list` names them.
         name: String = "mnist".into(), Limit::NotEmpty;
-        /// Folder with the data set's files, or for `folder` also a tar archive of one, or for `shards` also an address: `s3://bucket/folder`,
-        /// `https://host/path`. Not set: `data/<data.name>`.
+        /// The data set's folder. For `folder` it may be a tar archive of one; for `shards` also an address
+        /// such as `s3://bucket/folder` or `https://host/path`. Not set: `data/<data.name>`.
         path: Option<String> = None, Limit::NotEmpty;
-        /// Check the files against the published checksums, where the data set has some, and beginning and end of every image file;
-        /// `false` takes other data in the same format, and begins sooner.
+        /// Check files against the published checksums, if there are any, and the beginning and end of every
+        /// image file. `false` starts sooner, and accepts other data in the same format.
         verify: bool = true, Limit::Any;
-        /// Channels, height and width of the images that the network gets. Not set: those of the stored images, or where they have no common
-        /// size, or are made up, those that the network is published for.
+        /// Channels, height and width of the network's input. Not set: the shape of the stored images. If
+        /// they have several sizes, or are synthetic, the shape that the network is published for.
         shape: Option<Vec<usize>> = None, Limit::Between(1.0, 65_536.0);
-        /// Shorter side that a stored image is resized to before its middle is cut out. Not set: as much of the image is taken as fits
-        /// the shape's aspect ratio.
+        /// Resize each stored image so that its shorter side has this many pixels, then crop the centre. Not
+        /// set: the largest centre crop with the aspect ratio of `data.shape` is resized.
         resize: Option<usize> = None, Limit::Between(1.0, 65_536.0);
-        /// folder: a file that names the classes to use, one a line. Not set: all that are there.
+        /// folder: a file that names the classes to use, one per line. Not set: all classes.
         classes: Option<String> = None, Limit::NotEmpty;
-        /// folder: training images used of each class, the first by name. Not set: all.
+        /// folder: training images used per class, the first by name. Not set: all.
         images_per_class: Option<usize> = None, Limit::Between(1.0, 4e9);
-        /// shards: archives whose images are shuffled among each other. An epoch takes the archives in a random order, and so many of them at a
-        /// time; the first one, where there are more, begins with one, one, two, four, so that it need not wait for so many. Which image comes
-        /// when depends on it.
+        /// shards: how many consecutive shards are shuffled together. Each epoch visits the shards in random
+        /// order and shuffles the images within this many at a time. The first epoch begins with windows of
+        /// one, one, two and four shards, so that it starts sooner. The order of images depends on this
+        /// number.
         shuffle_shards: usize = 8, Limit::Between(1.0, 1_000_000.0);
-        /// folder, camvid: share the images out anew by this seed, 60 % to train on, 20 % to validate and 20 % to test with, in a folder of each
-        /// class. A function of the files' names. Not set: as the data set comes.
+        /// folder, camvid: split the images anew by this seed: 60 % training, 20 % validation, 20 % test,
+        /// within each class. The split is a function of the file names. Not set: the data set's own split.
         split_seed: Option<u64> = None, Limit::AtLeast(0.0);
-        /// folder, camvid: two or three files that list what is trained on, validated and tested with: a path a line, for camvid a pair of
-        /// image and label image. Not set: as the data set comes.
+        /// folder, camvid: two or three files that list the training, validation and test images: one path
+        /// per line, for camvid the image's and the label image's. Not set: the data set's own split.
         lists: Option<Vec<String>> = None, Limit::NotEmpty;
-        /// shards: folder for copies of archives that `data.path` has an address of. Not set: `data` in the folder of `STRATUS_CACHE`, or
-        /// `~/.cache/stratus/data`.
+        /// shards: the folder for local copies of remote shards. Not set: `data` in the folder that
+        /// `STRATUS_CACHE` names, or `~/.cache/stratus/data`.
         cache: Option<String> = None, Limit::NotEmpty;
-        /// shards: MiB that these copies take at most. Results do not depend on it.
+        /// shards: the most MiB of local copies. Results do not depend on it.
         cache_mib: usize = 20_480, Limit::Between(1.0, 1_073_741_824.0);
-        /// shards: seconds that a server may stay away, without a byte coming, before training ends with an error.
+        /// shards: seconds without a byte from the server after which training ends with an error.
         patience_seconds: f64 = 300.0, Limit::Between(0.0, 1e9);
-        /// What becomes of images that cannot be decoded: `error` lists them and trains nothing, `skip` leaves them out and lists them in the
-        /// summary.
+        /// What happens if images cannot be decoded: `error` lists them and does not train; `skip` leaves
+        /// them out and lists them in the summary.
         on_bad_sample: OnBadSample = OnBadSample::Error, Limit::Any;
-        /// Threads that prepare batches while others are trained on. Results do not depend on it.
+        /// Threads that decode and augment while the device trains. Results do not depend on it.
         workers: usize = 1, Limit::Between(1.0, 1024.0);
-        /// Leave out the last batch of an epoch where it is smaller than the others.
+        /// Leave out the last batch of an epoch if it is smaller than the others.
         drop_last: bool = false, Limit::Any;
-        /// What is subtracted from each channel of the pixels, scaled to 0…1. Not set: the data set's own mean.
+        /// Mean of each channel, for pixels scaled to 0…1; it is subtracted. Not set: the data set's.
         mean: Option<Vec<f64>> = None, Limit::Any;
-        /// What each channel is then divided by. Not set: the data set's own standard deviation.
+        /// Standard deviation of each channel; pixels are divided by it. Not set: the data set's.
         std: Option<Vec<f64>> = None, Limit::Above(0.0);
     }
 
-    /// Random changes to the training images, in this order whatever the order of the keys: a part is cut out, zoomed and rotated; colours
-    /// change; the result is mirrored, shifted and partly blanked; images of a batch are mixed. Masks follow all but colours and blanking.
+    /// Augmentation of the training images. Whatever the order of the keys, it is applied in this order:
+    /// crop, zoom and rotation; colour; flip, shift and cutout; mixup and cutmix. Masks are transformed with
+    /// their images, except by colour and cutout.
     augment "data.augment": Augment {
-        /// Shift each image by up to this many pixels in both directions.
+        /// Shift each image by up to this many pixels, horizontally and vertically.
         shift: usize = 0, Limit::Between(0.0, 1024.0);
-        /// What a shift uncovers: `zero` is the background, black; `reflect` the image itself, mirrored in its edge.
+        /// What fills the pixels that a shift uncovers: `zero` is black; `reflect` mirrors the image at its
+        /// edge.
         padding: Padding = Padding::Zero, Limit::Any;
-        /// Mirror every other image, left to right.
+        /// Flip each image horizontally with probability 1/2.
         flip: bool = false, Limit::Any;
-        /// flip: the two halves are drawn once and change in every epoch, so that two epochs show every image both ways.
+        /// flip: flip each image in every other epoch, so that two consecutive epochs show both orientations.
+        /// Which half of the images begins flipped is drawn once.
         alternate_flip: bool = false, Limit::Any;
-        /// Side of a square that is blanked at a random place, in pixels; 0 blanks nothing.
+        /// Side in pixels of a square that is blanked at a random position; 0: off.
         cutout: usize = 0, Limit::Between(0.0, 1024.0);
-        /// Cut a random part out of each stored image and resize it, in place of the middle.
+        /// Crop a random part of each stored image and resize it, instead of the centre crop.
         random_resized_crop: bool = false, Limit::Any;
-        /// random_resized_crop: least and greatest share of the image's area.
+        /// random_resized_crop: the smallest and the largest share of the image's area.
         scale: Vec<f64> = vec![0.08, 1.0], Limit::Between(0.0, 1.0);
-        /// random_resized_crop: least and greatest width divided by height.
+        /// random_resized_crop: the smallest and the largest ratio of width to height.
         ratio: Vec<f64> = vec![0.75, 1.3333], Limit::Above(0.0);
-        /// Take the part at a random place of the image, resized as `data.resize` says, in place of its middle.
+        /// Crop at a random position after `data.resize`, instead of the centre.
         random_crop: bool = false, Limit::Any;
-        /// Rotate each image by up to this many degrees either way. What the image does not reach gets the mean.
+        /// Rotate each image by up to this many degrees in either direction. Uncovered pixels become the
+        /// mean.
         rotation: f64 = 0.0, Limit::Between(0.0, 180.0);
-        /// Least and greatest factor that each image is enlarged by; below 1 it is shrunk, and what it does not reach gets the mean. Not
-        /// set: none is.
+        /// The smallest and the largest factor by which each image is enlarged. Below 1 it shrinks, and
+        /// uncovered pixels become the mean. Not set: no zoom.
         zoom: Option<Vec<f64>> = None, Limit::Between(0.0625, 16.0);
-        /// Multiply pixels by a factor of up to this much more or less than 1, never below 0.
+        /// Multiply pixels by a factor between 1 - b and 1 + b, at least 0.
         brightness: f64 = 0.0, Limit::Between(0.0, 16.0);
-        /// Multiply the distance of pixels from the image's mean grey by such a factor.
+        /// Multiply each pixel's difference from the image's mean grey by a factor between 1 - c and 1 + c,
+        /// at least 0.
         contrast: f64 = 0.0, Limit::Between(0.0, 16.0);
-        /// Multiply the distance of pixels from their own grey by such a factor.
+        /// Multiply each pixel's difference from its own grey by a factor between 1 - s and 1 + s, at least
+        /// 0.
         saturation: f64 = 0.0, Limit::Between(0.0, 16.0);
-        /// Move hues by up to this share of the circle either way. The four changes of colour follow each other in an order drawn for every
-        /// image.
+        /// Rotate hues by up to this share of the colour circle in either direction. The four colour changes
+        /// are applied in an order drawn for each image.
         hue: f64 = 0.0, Limit::Between(0.0, 0.5);
-        /// Blend each image with another of its batch, and their labels: the other's share comes from the beta distribution with both parameters
-        /// this one; usual are 0.1 to 1. Training accuracy then counts the class with the larger share. 0 blends nothing.
+        /// Blend each image, and its label, with another of its batch. The other's share is drawn from
+        /// Beta(a, a), where a is this value; 0.1 to 1 are usual. Training accuracy counts the class with the
+        /// larger share. 0: off.
         mixup: f64 = 0.0, Limit::Between(0.0, 10_000.0);
-        /// Paste a rectangle of another image of the batch into each, whose area comes from such a distribution; it has the share of the label that
-        /// it has of the image. Usual is 1. With `mixup` each image has one of the two. 0 pastes nothing.
+        /// Paste a rectangle of another image of the batch into each; its share of the area, drawn from
+        /// Beta(a, a), is its share of the label. 1 is usual. With `mixup` each image gets one of the two. 0:
+        /// off.
         cutmix: f64 = 0.0, Limit::Between(0.0, 10_000.0);
         /// mixup, cutmix: the share of images that are mixed.
         mixed_share: f64 = 1.0, Limit::Between(0.0, 1.0);
     }
 
-    /// The size of made-up data, `data.name = "synthetic"`.
+    /// The size of synthetic data, `data.name = "synthetic"`.
     synthetic "data.synthetic": Synthetic {
-        /// Training images of an epoch.
+        /// Training images.
         images: usize = 1280, Limit::Between(1.0, 4e9);
         /// Validation images.
         validation_images: usize = 256, Limit::Between(1.0, 4e9);
@@ -351,86 +363,94 @@ settings! {
 
     /// Training.
     train "train": Train {
-        /// How often every image is trained on.
+        /// Passes over the training images.
         epochs: u64 = 10, Limit::Between(1.0, 1e9);
         /// Images per iteration.
         batch_size: usize = 128, Limit::Between(1.0, 16_777_216.0);
-        /// Into how many equal micro-batches a batch is cut that does not fit memory otherwise: their gradients are added up, and the parameters
-        /// are updated once. A batch norm takes the statistics of each. 1: the batch is whole.
+        /// Equal micro-batches that a batch is split into, for batches that do not fit memory. Gradients are
+        /// accumulated and parameters updated once per batch. Batch norm takes the statistics of each
+        /// micro-batch. 1: no splitting.
         micro_batches: usize = 1, Limit::Between(1.0, 16_777_216.0);
-        /// Share of the training target that all classes have equally, instead of the label alone. Validation knows none.
+        /// Label smoothing: the share of the target that is spread evenly over all classes. Not used in
+        /// validation.
         label_smoothing: f64 = 0.0, Limit::From(0.0, 1.0);
-        /// Decides initial weights, order and augmentation.
+        /// Seed of initial weights, order and augmentation.
         seed: u64 = 1, Limit::AtLeast(0.0);
         /// Number format of activations and gradients.
         precision: Precision = Precision::Auto, Limit::Any;
-        /// Threads that compute; 0 takes every core. The bits of the result depend on it.
+        /// CPU threads that compute; 0: one per core. The bits of the result depend on it.
         threads: usize = 0, Limit::Between(0.0, 65_536.0);
-        /// KiB of cache that a tile of the batch is made to fit: steps that need not wait for the whole batch go through it tile by tile.
-        /// 0: every step runs on the whole batch. Not set: the caches nearest to the threads. The bits of the result depend on it.
+        /// KiB of cache that a tile of the batch should fit. Steps that do not need the whole batch at once
+        /// run tile by tile, so that activations stay in cache. 0: no tiles. Not set: the second-level caches
+        /// of all threads. The bits of the result depend on it.
         tile_kib: Option<usize> = None, Limit::Between(0.0, 1_073_741_824.0);
-        /// MiB that parameters, activations and scratch may take. Where they would take more, activations are made again in the backward pass: it
-        /// takes longer, the numbers are the same. Batches on their way and a data set in memory come on top.
+        /// The most MiB for parameters, activations and scratch. If more would be needed, activations are
+        /// recomputed in the backward pass (checkpointing): slower, with the same bits. The loader's batches
+        /// and data sets held in memory are not included. Not set: no limit.
         memory_limit_mib: Option<usize> = None, Limit::Between(1.0, 1_073_741_824.0);
-        /// KiB of activations and gradients that may be alive at once, as far as making activations again can do it. Not set: what
-        /// `train.memory_limit_mib` needs.
+        /// The most KiB of activations and gradients that are alive at once, as far as recomputation can keep
+        /// to it. Not set: as `train.memory_limit_mib` requires.
         activations_kib: Option<usize> = None, Limit::Between(0.0, 1_099_511_627_776.0);
-        /// What computes.
+        /// The device that computes.
         device: Device = Device::Auto, Limit::Any;
-        /// cuda: whether f32 may be rounded to TF32, which has ten bits behind the point, where it is multiplied. Sums are f32 either way.
+        /// cuda: allow TF32, which rounds the inputs of f32 products to 10 bits of mantissa. Sums stay in
+        /// f32.
         tf32: bool = true, Limit::Any;
     }
 
-    /// How weights follow their gradients.
+    /// How gradients update the weights.
     optimiser "optimiser": Optimiser {
-        /// The rule, as PyTorch has it.
+        /// The update rule, as PyTorch defines it.
         name: OptimiserName = OptimiserName::Sgd, Limit::Any;
-        /// The learning rate; the highest one where the schedule moves it. Usual are 0.1 to 0.01 for sgd and adagrad, 0.001 for adam and adamw,
-        /// 1 for adadelta.
+        /// The learning rate; with a schedule, its highest value. Usual: 0.01 to 0.1 for sgd and adagrad,
+        /// 0.001 for adam and adamw, 1 for adadelta.
         learning_rate: f64 = 0.01, Limit::Above(0.0);
-        /// sgd: share of the last update that the next one keeps.
+        /// sgd: momentum.
         momentum: f64 = 0.9, Limit::From(0.0, 1.0);
-        /// Added to each gradient as this times the weight; adamw: the weight loses this times the learning rate instead.
+        /// Weight decay: this times the weight is added to its gradient. adamw: the learning rate times this
+        /// times the weight is subtracted from the weight instead.
         weight_decay: f64 = 0.0, Limit::AtLeast(0.0);
-        /// What the learning rate of biases is multiplied by, batch norms' among them. Their weight decay is divided by it: they shrink like the others.
+        /// Factor on the learning rate of biases, including those of batch norm. Their weight decay is
+        /// divided by it, so that they decay as fast as weights.
         bias_rate: f64 = 1.0, Limit::Above(0.0);
-        /// sgd: take each step as if the last one had already been repeated (Nesterov's momentum).
+        /// sgd: Nesterov momentum.
         nesterov: bool = false, Limit::Any;
-        /// adam, adamw: share of the old that the gradients' mean keeps.
+        /// adam, adamw: decay rate of the running mean of gradients.
         beta1: f64 = 0.9, Limit::From(0.0, 1.0);
-        /// adam, adamw: share of the old that the mean of the gradients' squares keeps.
+        /// adam, adamw: decay rate of the running mean of squared gradients.
         beta2: f64 = 0.999, Limit::From(0.0, 1.0);
-        /// adadelta: share of the old that both means of squares keep.
+        /// adadelta: decay rate of both running means of squares.
         rho: f64 = 0.9, Limit::From(0.0, 1.0);
-        /// adam, adamw, adagrad, adadelta: added to what a step is divided by. Not set: 1e-8 for adam and adamw, 1e-10 for adagrad, 1e-6 for adadelta.
+        /// adam, adamw, adagrad, adadelta: added to the denominator of an update. Not set: PyTorch's default,
+        /// 1e-8 for adam and adamw, 1e-10 for adagrad, 1e-6 for adadelta.
         epsilon: Option<f64> = None, Limit::Above(0.0);
     }
 
-    /// How the learning rate moves over training.
+    /// How the learning rate changes during training.
     schedule "schedule": ScheduleSettings {
-        /// The shape.
+        /// The shape of the schedule.
         name: ScheduleName = ScheduleName::Constant, Limit::Any;
-        /// constant, step, cosine: epochs in which the rate first rises in a straight line; may be a fraction.
+        /// constant, step, cosine: epochs of linear warm-up; may be a fraction.
         warmup_epochs: f64 = 0.0, Limit::AtLeast(0.0);
         /// step: epochs between two steps.
         step_epochs: u64 = 10, Limit::AtLeast(1.0);
-        /// step: what the rate is multiplied by at each step.
+        /// step: factor on the learning rate at each step.
         gamma: f64 = 0.3, Limit::Between(0.0, 1.0);
-        /// cosine: the rate at the end.
+        /// cosine: the learning rate at the end.
         final_learning_rate: f64 = 0.0, Limit::AtLeast(0.0);
-        /// one_cycle: share of training in which the rate rises.
+        /// one_cycle: share of training in which the learning rate rises.
         peak_at: f64 = 0.3, Limit::From(0.0, 1.0);
-        /// one_cycle: the rate begins at the learning rate divided by this.
+        /// one_cycle: the first learning rate is the highest divided by this.
         initial_divisor: f64 = 25.0, Limit::AtLeast(1.0);
-        /// one_cycle: the rate ends at its beginning divided by this.
+        /// one_cycle: the last learning rate is the first divided by this.
         final_divisor: f64 = 1e4, Limit::AtLeast(1.0);
     }
 
     /// Saving the state of a run. A checkpoint is also written at the end of every epoch.
     checkpoint "checkpoint": Checkpoint {
-        /// Seconds between checkpoints within an epoch; 0 writes them at the end of epochs alone.
+        /// Seconds between checkpoints within an epoch; 0: only at the end of epochs.
         every_seconds: f64 = 60.0, Limit::AtLeast(0.0);
-        /// How many checkpoints stay, the newest; older ones are what a damaged one falls back to.
+        /// How many checkpoints to keep, the newest. A damaged one falls back to the one before it.
         keep: usize = 2, Limit::Between(2.0, 1_000_000.0);
     }
 
@@ -438,12 +458,13 @@ settings! {
     validation "validation": Validation {
         /// Epochs between validations; the last epoch is always validated.
         every_epochs: u64 = 1, Limit::AtLeast(1.0);
-        /// Images per validation step. Not set: `train.batch_size`, or one of `train.micro_batches`.
+        /// Images per validation step. Not set: the size of a training batch, or of a micro-batch.
         batch_size: Option<usize> = None, Limit::Between(1.0, 16_777_216.0);
-        /// Measure each image together with its mirror image: their probabilities are averaged. It takes twice as long.
+        /// Average the probabilities of each image and its mirror image. Takes twice as long.
         mirror: bool = false, Limit::Any;
-        /// Measure each image also moved by so many pixels towards each of the four corners, what is uncovered showing its reflection: the
-        /// probabilities are averaged, with `validation.mirror` those of ten views. It takes five times as long. 0: as it is alone.
+        /// Average the probabilities of each image and of four copies, shifted by this many pixels towards
+        /// each corner and reflected at the edges. With `validation.mirror` these are ten views. Takes five
+        /// times as long. 0: off.
         shift: usize = 0, Limit::Between(0.0, 1024.0);
     }
 }

@@ -1,7 +1,9 @@
-//! The configuration: TOML files, built-in experiments and `--set` overrides become one typed, checked `Experiment`.
+//! The configuration: TOML files, built-in experiments and `--set` overrides become one typed, checked
+//! `Experiment`.
 //!
-//! A file stands on top of the built-in experiment of its network where there is one, else on the defaults of
-//! [`KEYS`]; overrides stand on top of the file. What comes out is written, every key, to a run's `experiment.toml`.
+//! A file stands on top of the built-in experiment of its network if there is one, else on the defaults of
+//! [`KEYS`]; overrides stand on top of the file. What comes out is written, every key, to a run's
+//! `experiment.toml`.
 
 mod error;
 mod keys;
@@ -25,7 +27,7 @@ use serde::{Serialize, Serializer};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// The experiments that need no file: the networks of a family, and how they are trained. Each is named like its network.
+/// The built-in experiments: the networks of a family, and how to train them. Each has its network's name.
 const BUILTIN: &[(&[&str], &str)] = &[
     (&["digits"], include_str!("builtin/digits.toml")),
     (&["alexnet", "alexnet_bn", "alexnet_lrn"], include_str!("builtin/alexnet.toml")),
@@ -46,10 +48,10 @@ impl Experiment {
         BUILTIN.iter().flat_map(|(names, _)| names.iter().copied())
     }
 
-    /// The built-in experiment behind a network's name.
+    /// The built-in experiment of a network.
     ///
     /// # Errors
-    /// Where none has this name.
+    /// If none has this name.
     pub fn builtin(name: &str) -> Result<Self, ExperimentError> {
         let Some((_, text)) = BUILTIN.iter().find(|(names, _)| names.contains(&name)) else {
             return Err(ExperimentError::UnknownBuiltin {
@@ -69,7 +71,7 @@ impl Experiment {
     /// Reads an experiment file; a layer file is the experiment that trains its network with every default.
     ///
     /// # Errors
-    /// Where the file cannot be read or holds something that is not a configuration.
+    /// If the file cannot be read or holds something that is not a configuration.
     pub fn load(path: &Path) -> Result<Self, ExperimentError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ExperimentError::Read { path: path.to_owned(), source })?;
@@ -82,10 +84,11 @@ impl Experiment {
         Self::from_toml(&text, path)
     }
 
-    /// Reads the text of an experiment file; `path` is for messages, and where the files are looked for that it names.
+    /// Reads the text of an experiment file. `path` is for messages, and for files named in it, which may be
+    /// beside it.
     ///
     /// # Errors
-    /// Where the text is not a configuration.
+    /// If the text is not a configuration.
     pub fn from_toml(text: &str, path: &Path) -> Result<Self, ExperimentError> {
         let entries = parse::entries(text, path)?;
         let model = entries.iter().find_map(|entry| match (entry.key.name, &entry.value) {
@@ -106,7 +109,7 @@ impl Experiment {
         Ok(experiment)
     }
 
-    /// Lets paths lead to what lies beside the experiment file, where it is there. Other paths are those of the working directory.
+    /// Resolves paths relative to the experiment file if the file is there, else to the working directory.
     fn find_beside(&mut self, experiment: &Path) {
         let Some(folder) = experiment.parent() else { return };
         let layer_file = self.layer_file().is_some().then_some(&mut self.model.name);
@@ -118,7 +121,7 @@ impl Experiment {
         }
     }
 
-    /// The layer file that describes the network, where it is none of the zoo.
+    /// The layer file that describes the network; `None` for a network of the zoo.
     pub fn layer_file(&self) -> Option<&Path> {
         let path = Path::new(&self.model.name);
         path.extension().is_some_and(|extension| extension == "toml").then_some(path)
@@ -127,7 +130,7 @@ impl Experiment {
     /// The experiment with keys set as by `--set key=value`. An empty value unsets a key that may be unset.
     ///
     /// # Errors
-    /// Where a key is unknown or does not accept its value.
+    /// If a key is unknown or does not accept its value.
     pub fn with_overrides<K: AsRef<str>, V: AsRef<str>>(
         mut self,
         overrides: &[(K, V)],
@@ -146,7 +149,7 @@ impl Experiment {
         Ok(self)
     }
 
-    /// Names the folder of the runs.
+    /// The name of the folder of the runs.
     pub fn name(&self) -> &str {
         let network = || match self.layer_file() {
             Some(path) => path.file_stem().and_then(OsStr::to_str).unwrap_or_default(),
@@ -163,7 +166,7 @@ impl Experiment {
         }
     }
 
-    /// The shape of the images that the network gets, where it is set.
+    /// `data.shape`, `[C, H, W]`, if it is set.
     pub fn shape(&self) -> Option<[usize; 3]> {
         self.data.shape.as_deref().and_then(|shape| shape.try_into().ok())
     }
@@ -179,8 +182,8 @@ impl Experiment {
         self.train.batch_size / self.train.micro_batches.max(1)
     }
 
-    /// The experiment with those keys set that follow from other keys. What follows from data set, network and device,
-    /// [`Resolved`](crate::resolve::Resolved) has too.
+    /// The experiment with those keys set that follow from other keys. What follows from data set, network
+    /// and device, [`Resolved`](crate::resolve::Resolved) has too.
     #[must_use]
     pub fn completed(&self) -> Self {
         let mut completed = self.clone();
@@ -190,12 +193,12 @@ impl Experiment {
         completed
     }
 
-    /// Every key with its value; `None` where it is unset.
+    /// Every key with its value; `None` if it is unset.
     pub fn entries(&self) -> impl Iterator<Item = (&'static Key, Option<Value>)> + '_ {
         KEYS.iter().map(|key| (key, (key.get)(self)))
     }
 
-    /// The file that gives this experiment again, every default written out.
+    /// The experiment as a file, with every default written out.
     pub fn to_toml(&self) -> String {
         let mut text = String::new();
         let mut open = "";
@@ -247,7 +250,7 @@ impl Experiment {
         Ok(())
     }
 
-    /// What no key can check alone.
+    /// Checks what involves several keys.
     fn check(&self) -> Result<(), ExperimentError> {
         let conflict = |problem: String, hint: &str| {
             Err(ExperimentError::Conflict { origin: Origin::Resolved, problem, hint: hint.to_owned() })
@@ -288,13 +291,13 @@ impl Experiment {
             if !(2..=3).contains(&lists.len()) {
                 return conflict(
                     format!("`data.lists` names {} files", lists.len()),
-                    "name a list to train on, one to validate with, and if there is one, one to test with",
+                    "name a training list, a validation list and, if there is one, a test list",
                 );
             }
             if self.data.split_seed.is_some() {
                 return conflict(
                     "`data.lists` and `data.split_seed` are both set".to_owned(),
-                    "set one of the two: each shares the images out",
+                    "set one of the two: each splits the images",
                 );
             }
         }
@@ -302,7 +305,8 @@ impl Experiment {
         if !batch.is_multiple_of(parts) {
             return conflict(
                 format!(
-                    "`train.micro_batches` is {parts} and `train.batch_size` is {batch}, which cannot be cut into so many equal parts"
+                    "`train.micro_batches` is {parts} and `train.batch_size` is {batch}, which it does not \
+                     divide"
                 ),
                 "take a divisor of the batch size",
             );
@@ -313,14 +317,14 @@ impl Experiment {
             if range.len() != 2 || range[0] <= 0.0 || range[0] > range[1] {
                 return conflict(
                     format!("`data.augment.{key}` is {}", Value::Numbers(range.clone())),
-                    "give a least number above 0 and a greatest",
+                    "give the smallest value, above 0, and the largest",
                 );
             }
         }
         if *random_crop && *random_resized_crop {
             return conflict(
                 "`data.augment.random_crop` and `data.augment.random_resized_crop` are both true".to_owned(),
-                "set one of the two: each takes its own part",
+                "set one of the two: each crops in its own way",
             );
         }
         let (warmup, epochs) = (self.schedule.warmup_epochs, self.train.epochs);
@@ -345,7 +349,7 @@ impl Experiment {
     }
 }
 
-/// One flat object: the full key names with their values, `null` where unset.
+/// One flat object: full key names with their values, `null` if unset.
 impl Serialize for Experiment {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(KEYS.len()))?;

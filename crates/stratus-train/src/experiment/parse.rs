@@ -1,4 +1,4 @@
-//! From TOML text to keys with values, each with the line where it stood.
+//! From TOML text to keys with values, each with its line.
 
 use super::error::{ExperimentError, Origin};
 use super::keys::{KEYS, Key};
@@ -8,7 +8,7 @@ use std::path::Path;
 use stratus_base::nearest;
 use toml::de::{DeTable, DeValue};
 
-/// A key, the value given to it, and where.
+/// A key, its value, and where the value was given.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub key: &'static Key,
@@ -46,7 +46,7 @@ pub(super) fn entries(text: &str, path: &Path) -> Result<Vec<Entry>, ExperimentE
         .collect()
 }
 
-/// What a table entry turns out to hold: a value, or the name of something that no key holds.
+/// A table entry's value, or a description of something that no key can hold.
 type Found = Result<Value, &'static str>;
 
 fn collect(table: &DeTable<'_>, prefix: &str, report: &mut dyn FnMut(String, Range<usize>, Found)) {
@@ -96,7 +96,7 @@ pub(super) fn find_key(name: &str, origin: &Origin) -> Result<&'static Key, Expe
 
 /// Whether a value is of the type that a key expects.
 pub(super) fn fits(kind: Kind, value: &Value) -> bool {
-    // An empty list does not say of what.
+    // The type of an empty list is unknown.
     let is_empty_list = matches!(value, Value::Wholes(numbers) if numbers.is_empty());
     let fits = matches!(
         (kind, value),
@@ -115,7 +115,7 @@ pub(super) fn wrong_type(key: &'static Key, origin: Origin, found: String) -> Ex
     ExperimentError::WrongType { origin, key: key.name, expected: key.accepts(), found }
 }
 
-/// Whether a text describes layers, as a layer file does: an experiment has no `[[layer]]`.
+/// Whether a text is a layer file: it has `[[layer]]`, which an experiment has not.
 pub(super) fn is_layer_file(text: &str) -> bool {
     DeTable::parse(text).is_ok_and(|document| {
         document.get_ref().get("layer").is_some_and(|layer| matches!(layer.get_ref(), DeValue::Array(_)))

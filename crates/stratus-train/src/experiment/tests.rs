@@ -103,93 +103,115 @@ fn mistakes_name_place_key_and_remedy() {
         ("[weather]", "e.toml:1: unknown key `weather` | `stratus config keys` lists every key"),
         (
             "train = 3",
-            "e.toml:1: `train` is a section and holds no value itself | write a key of the section, like `train.epochs`",
+            "e.toml:1: `train` is a section and holds no value itself | write a key of the section, like \
+             `train.epochs`",
         ),
         (
             "[train]\nepochs = \"many\"",
-            "e.toml:2: `train.epochs` expects a whole number, from 1 to 1000000000, but found \"many\" | `stratus config keys train.epochs` explains the key",
+            "e.toml:2: `train.epochs` expects a whole number, from 1 to 1000000000, but found \"many\" | \
+             `stratus config keys train.epochs` explains the key",
         ),
         (
             "[train]\nepochs = 2.5",
-            "e.toml:2: `train.epochs` expects a whole number, from 1 to 1000000000, but found 2.5 | `stratus config keys train.epochs` explains the key",
+            "e.toml:2: `train.epochs` expects a whole number, from 1 to 1000000000, but found 2.5 | `stratus \
+             config keys train.epochs` explains the key",
         ),
         (
             "[train.epochs]\na = 1",
-            "e.toml:1: `train.epochs` expects a whole number, from 1 to 1000000000, but found a section | `stratus config keys train.epochs` explains the key",
+            "e.toml:1: `train.epochs` expects a whole number, from 1 to 1000000000, but found a section | \
+             `stratus config keys train.epochs` explains the key",
         ),
         (
             "train.epochs = 0",
-            "e.toml:1: `train.epochs` must be from 1 to 1000000000, but is 0 | `stratus config keys train.epochs` explains the key",
+            "e.toml:1: `train.epochs` must be from 1 to 1000000000, but is 0 | `stratus config keys \
+             train.epochs` explains the key",
         ),
         (
             "train.seed = -1",
-            "e.toml:1: `train.seed` must be at least 0, but is -1 | `stratus config keys train.seed` explains the key",
+            "e.toml:1: `train.seed` must be at least 0, but is -1 | `stratus config keys train.seed` \
+             explains the key",
         ),
         (
             "train.seed = 99999999999999999999",
-            "e.toml:1: `train.seed` expects a whole number, at least 0, but found a number too large to hold | `stratus config keys train.seed` explains the key",
+            "e.toml:1: `train.seed` expects a whole number, at least 0, but found a number too large to hold \
+             | `stratus config keys train.seed` explains the key",
         ),
         (
             "optimiser.momentum = nan",
-            "e.toml:1: `optimiser.momentum` must be at least 0 and less than 1, but is nan | `stratus config keys optimiser.momentum` explains the key",
+            "e.toml:1: `optimiser.momentum` must be at least 0 and less than 1, but is nan | `stratus config \
+             keys optimiser.momentum` explains the key",
         ),
         (
             "data.mean = [inf]",
-            "e.toml:1: `data.mean` must be a finite number, but is [inf] | `stratus config keys data.mean` explains the key",
+            "e.toml:1: `data.mean` must be a finite number, but is [inf] | `stratus config keys data.mean` \
+             explains the key",
         ),
         (
             "data.std = [0.0]",
-            "e.toml:1: `data.std` must be more than 0, but is [0.0] | `stratus config keys data.std` explains the key",
+            "e.toml:1: `data.std` must be more than 0, but is [0.0] | `stratus config keys data.std` \
+             explains the key",
         ),
         (
             "data.mean = [\"a\"]",
-            "e.toml:1: `data.mean` expects a list of numbers like [0.5, 0.25], but found [\"a\"] | `stratus config keys data.mean` explains the key",
+            "e.toml:1: `data.mean` expects a list of numbers like [0.5, 0.25], but found [\"a\"] | `stratus \
+             config keys data.mean` explains the key",
         ),
         (
             "train.precision = \"fp32\"",
-            "e.toml:1: `train.precision` must be one of \"auto\", \"f32\", \"bf16\", \"f16\", but is \"fp32\" | did you mean \"f32\"?",
+            "e.toml:1: `train.precision` must be one of \"auto\", \"f32\", \"bf16\", \"f16\", but is \
+             \"fp32\" | did you mean \"f32\"?",
         ),
         (
             "experiment.name = \"../up\"",
-            "e.toml:1: `experiment.name` must be made of letters, digits, `.`, `_` and `-`, beginning with a letter or digit, but is \"../up\" | `stratus config keys experiment.name` explains the key",
+            "e.toml:1: `experiment.name` must be made of letters, digits, `.`, `_` and `-`, beginning with a \
+             letter or digit, but is \"../up\" | `stratus config keys experiment.name` explains the key",
         ),
         ("[train]\nepochs = 3\nepochs = 4", "e.toml:3: not valid TOML: duplicate key"),
         (
             "model.freeze = [\"a\", 1]",
-            "e.toml:1: `model.freeze` expects a list of texts like [\"a\", \"b\"], but found a list of texts and of something else | `stratus config keys model.freeze` explains the key",
+            "e.toml:1: `model.freeze` expects a list of texts like [\"a\", \"b\"], but found a list of texts \
+             and of something else | `stratus config keys model.freeze` explains the key",
         ),
         (
             "model.freeze = [\"\"]",
-            "e.toml:1: `model.freeze` must be a text of at least one character, but is [\"\"] | `stratus config keys model.freeze` explains the key",
+            "e.toml:1: `model.freeze` must be a text of at least one character, but is [\"\"] | `stratus \
+             config keys model.freeze` explains the key",
         ),
         ("train.epochs = 3", "e.toml: `model.name` is not set | name the network: [model] name = \"digits\""),
         (
             "model.name = \"digits\"\ndata.mean = [0.1]\ndata.std = [1.0, 2.0]",
-            "configuration: `data.mean` has 1 channels and `data.std` has 2 | give both as many numbers as the images have channels",
+            "configuration: `data.mean` has 1 channels and `data.std` has 2 | give both as many numbers as \
+             the images have channels",
         ),
         (
             "model.name = \"n\"\ndata.augment.zoom = [2.0, 0.5]",
-            "configuration: `data.augment.zoom` is [2.0, 0.5] | give a least number above 0 and a greatest",
+            "configuration: `data.augment.zoom` is [2.0, 0.5] | give the smallest value, above 0, and the \
+             largest",
         ),
         (
             "model.name = \"n\"\ndata.augment.random_crop = true\ndata.augment.random_resized_crop = true",
-            "configuration: `data.augment.random_crop` and `data.augment.random_resized_crop` are both true | set one of the two: each takes its own part",
+            "configuration: `data.augment.random_crop` and `data.augment.random_resized_crop` are both true \
+             | set one of the two: each crops in its own way",
         ),
         (
             "model.name = \"n\"\ndata.lists = [\"a.txt\"]",
-            "configuration: `data.lists` names 1 files | name a list to train on, one to validate with, and if there is one, one to test with",
+            "configuration: `data.lists` names 1 files | name a training list, a validation list and, if \
+             there is one, a test list",
         ),
         (
             "model.name = \"n\"\ndata.lists = [\"a.txt\", \"b.txt\"]\ndata.split_seed = 1",
-            "configuration: `data.lists` and `data.split_seed` are both set | set one of the two: each shares the images out",
+            "configuration: `data.lists` and `data.split_seed` are both set | set one of the two: each \
+             splits the images",
         ),
         (
             "model.name = \"n\"\ntrain.batch_size = 64\ntrain.micro_batches = 3",
-            "configuration: `train.micro_batches` is 3 and `train.batch_size` is 64, which cannot be cut into so many equal parts | take a divisor of the batch size",
+            "configuration: `train.micro_batches` is 3 and `train.batch_size` is 64, which it does not \
+             divide | take a divisor of the batch size",
         ),
         (
             "model.name = \"n\"\nschedule.warmup_epochs = 12",
-            "configuration: `schedule.warmup_epochs` is 12 and `train.epochs` is 10 | the warm-up must end before training does",
+            "configuration: `schedule.warmup_epochs` is 12 and `train.epochs` is 10 | the warm-up must end \
+             before training does",
         ),
     ];
     for (text, expected) in cases {

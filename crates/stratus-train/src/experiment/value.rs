@@ -69,9 +69,9 @@ pub trait Setting: Sized {
     const KIND: Kind;
     /// Whether the key may stay without a value.
     const OPTIONAL: bool = false;
-    /// The value as the key's type; `None` where it is of another type.
+    /// The value as the key's type; `None` if it is of another type.
     fn from_value(value: &Value) -> Option<Self>;
-    /// The value to write down; `None` where it is not set.
+    /// The value to write; `None` if it is not set.
     fn to_value(&self) -> Option<Value>;
 }
 
@@ -128,7 +128,7 @@ impl Setting for Vec<String> {
     fn from_value(value: &Value) -> Option<Self> {
         match value {
             Value::Texts(texts) => Some(texts.clone()),
-            // An empty list does not say of what.
+            // The type of an empty list is unknown.
             Value::Wholes(wholes) if wholes.is_empty() => Some(Vec::new()),
             _ => None,
         }
@@ -212,7 +212,7 @@ macro_rules! choices {
 pub(crate) use choices;
 
 impl Value {
-    /// What a TOML value holds, or what it is called where no key can hold it.
+    /// Converts a TOML value; an error describes a value that no key can hold.
     pub(crate) fn from_toml(value: &DeValue<'_>) -> Result<Value, &'static str> {
         match value {
             DeValue::String(text) => Ok(Value::Text(text.to_string())),
@@ -252,7 +252,8 @@ impl Value {
         }
     }
 
-    /// Reads what stands after `key=` on the command line. Texts need no quotes there, lists of texts no brackets.
+    /// Reads what stands after `key=` on the command line. Texts need no quotes there, lists of texts no
+    /// brackets.
     pub(crate) fn from_argument(kind: Kind, text: &str) -> Result<Value, String> {
         let parsed = DeValue::parse(text);
         match (kind, parsed) {

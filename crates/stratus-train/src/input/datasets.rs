@@ -18,8 +18,8 @@ pub struct Datasets {
     pub validation: Arc<dyn Dataset>,
 }
 
-/// How an experiment opens its data set. Synthetic images get the shape that the network is published for, unless
-/// `data.shape` is set.
+/// How an experiment opens its data set. Synthetic images get the shape that the network is published for,
+/// unless `data.shape` is set.
 #[must_use]
 pub fn open_options(experiment: &Experiment) -> OpenOptions {
     let defaults = OpenOptions::default();

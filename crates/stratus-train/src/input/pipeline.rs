@@ -10,7 +10,7 @@ use stratus_data::{
 use stratus_engine::ops::{MIXED, MOST_CHANNELS, WHOLE_SHARE};
 use stratus_engine::{DType, Plan, Role};
 
-/// How a batch's images lie in memory.
+/// The format of a batch's images in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchFormat {
     /// The type of their elements.
@@ -43,7 +43,8 @@ impl BatchFormat {
 /// Per channel the `[scale, offset]` by which a program normalises bytes: `scale * byte + offset`.
 pub type ScaleShift = [[f32; 2]; MOST_CHANNELS];
 
-/// `[C, H, W]` of the images that the network gets: as set, or as stored, or else as the network is published for.
+/// `[C, H, W]` of the images that the network gets: as set, or as stored, or else as the network is published
+/// for.
 pub(crate) fn image_shape(experiment: &Experiment, set: &dyn Dataset) -> [usize; 3] {
     experiment.shape().or(set.sample_shape()).unwrap_or_else(|| open_options(experiment).shape)
 }
@@ -62,7 +63,8 @@ pub struct InputPipeline {
 }
 
 impl InputPipeline {
-    /// What the configuration asks for, completed by the data set: the shape of its images, its mean and deviation.
+    /// What the configuration asks for, completed by the data set: the shape of its images, its mean and
+    /// deviation.
     #[must_use]
     pub fn new(experiment: &Experiment, set: &dyn Dataset) -> Self {
         let data = &experiment.data;
@@ -116,15 +118,17 @@ impl InputPipeline {
         self.training.mix.is_on()
     }
 
-    /// How a training program normalises bytes. `None` if the loader has to: some augmentations work on normalised
-    /// pixels, and a skipped image is a row of the mean, which no byte is, and which batch norm would see.
+    /// How a training program normalises bytes. `None` if the loader has to: some augmentations work on
+    /// normalised pixels, and a skipped image is a row of the mean, which no byte is, and which batch norm
+    /// would see.
     #[must_use]
     pub fn training_scale_shift(&self) -> Option<ScaleShift> {
         let config = self.training(BatchFormat::BYTES);
         if config.skip_bad { None } else { self.scale_shift(&config) }
     }
 
-    /// How an evaluation program normalises bytes. A skipped image changes nothing there: each sample is seen alone.
+    /// How an evaluation program normalises bytes. A skipped image changes nothing there: each sample is seen
+    /// alone.
     #[must_use]
     pub fn measuring_scale_shift(&self) -> Option<ScaleShift> {
         self.scale_shift(&self.measuring(BatchFormat::BYTES, 1))

@@ -1,4 +1,4 @@
-//! A run: started or continued in its directory, trained to its end or until it is told to stop.
+//! A run: started or resumed in its directory, trained to the end or until told to stop.
 
 mod records;
 mod trainer;
@@ -31,22 +31,22 @@ use trainer::{Loaders, Trainer};
 /// How to run.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The run directory; without it the next free number under `runs/<experiment>/`.
+    /// The run directory; `None`: the next free number under `runs/<experiment>/`.
     pub out: Option<PathBuf>,
-    /// Measure kernels anew.
+    /// Measure kernels again, whatever the cache of plans holds.
     pub remeasure: bool,
-    /// Set from outside to stop after the iteration at hand, with a checkpoint.
+    /// Set from another thread to stop after the current iteration, with a checkpoint.
     pub stop: Arc<AtomicBool>,
 }
 
-/// A run that has come to its end or to a stop.
+/// How a run ended.
 #[derive(Debug)]
 pub struct RunOutcome {
     /// Its directory.
     pub run: RunDir,
     /// Its summary.
     pub summary: Summary,
-    /// Whether it can be continued.
+    /// Whether it was stopped early and can be resumed.
     pub interrupted: bool,
 }
 
@@ -104,7 +104,7 @@ impl RunSetup {
         Ok(Self { resolved, datasets, graph, layer_file, pretrained, device, compiled })
     }
 
-    /// Sets the first weights; says where they come from.
+    /// Sets the initial weights, and reports where they come from.
     fn first_weights(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let CompiledRun { session, ids, .. } = &mut self.compiled;
         initialise(session, &self.graph, &self.resolved, &self.datasets.train)?;
@@ -116,7 +116,7 @@ impl RunSetup {
         session_state::refresh(session, ids.refresh)
     }
 
-    /// The files from outside that the run begins with.
+    /// The files from outside that the run starts from.
     fn sources(&self) -> Sources {
         Sources {
             weights: self.pretrained.as_ref().map(|pretrained| pretrained.source().clone()),
@@ -124,7 +124,7 @@ impl RunSetup {
         }
     }
 
-    /// What a checkpoint records beside tensors and positions, whenever it is written.
+    /// What every checkpoint of the run records beside tensors and positions.
     fn state(&self) -> State {
         State {
             seed: self.resolved.settings().train.seed,
@@ -141,11 +141,11 @@ impl RunSetup {
         }
     }
 
-    /// Writes what the run took from outside into its directory, so that nobody needs it again: the layer file, and the weights as a checkpoint
-    /// before the first iteration.
+    /// Copies the files from outside into the run directory, so that they are not needed again: the layer
+    /// file, and the weights as the checkpoint of iteration 0.
     fn keep_sources(&self, run: &RunDir) -> Result<(), TrainError> {
         let checkpoints = Checkpoints::new(run.checkpoints());
-        // Of a start that was killed in the same directory.
+        // A start that was killed in this directory may have left some.
         checkpoints.remove_all()?;
         self.sources().write(&run.sources())?;
         if let Some(file) = &self.layer_file {
@@ -159,7 +159,7 @@ impl RunSetup {
         Ok(())
     }
 
-    /// What the run took from outside, for the log.
+    /// Logs the files from outside.
     fn say_sources(&self, log: &mut Log) -> Result<(), TrainError> {
         let Sources { weights, network } = self.sources();
         for source in [network, weights].into_iter().flatten() {
@@ -173,7 +173,7 @@ impl RunSetup {
 /// Starts a run.
 ///
 /// # Errors
-/// Configuration, data, device, memory or disk, before the first iteration; later, what stopped it.
+/// Before the first iteration: configuration, data, device, memory or disk. Later: what stopped training.
 pub fn start(
     experiment: &Experiment,
     options: &Options,
@@ -200,7 +200,7 @@ pub fn start(
     machine.write(&run.machine())?;
     stratus_run::atomic::write_json(&run.plan(), &setup.compiled.plans)?;
     setup.keep_sources(&run)?;
-    // The last, since it makes the directory a run: whoever continues it finds the others.
+    // Written last, since it makes the directory a run: all other files are there by then.
     stratus_run::atomic::write(&run.experiment(), setup.resolved.to_toml().as_bytes())?;
     let mut log = Log::open(&run.log())?;
     log.say(&format!("started on {}", setup.device.backend.describe()))?;
@@ -219,7 +219,7 @@ pub fn start(
 /// Continues a run from its newest good checkpoint.
 ///
 /// # Errors
-/// Where it is no run, another process holds it, or as [`start`].
+/// If it is no run, or another process holds it; else as [`start`].
 pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Result<RunOutcome, TrainError> {
     let begun = Instant::now();
     let run = RunDir::open(path)?;
@@ -259,8 +259,9 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
     if recorded.as_ref() != Some(&setup.compiled.plans) {
         let recorded = recorded.map_or("nothing".to_owned(), |plans| kernels(&plans.train));
         let text = format!(
-            "this run continues with another plan: it was planned for {recorded}, and runs now on {}. Its results are as good, and \
-             not the same bits as without the interruption",
+            "this run continues with another plan: it was planned for {recorded}, and runs now on {}. Its \
+             results are \
+             as good, but not the same bits as without the interruption",
             kernels(&setup.compiled.plans.train)
         );
         observer.warn(&text);
@@ -285,7 +286,7 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
                 log.say(text)?;
                 observer.say(&format!("{}: {text}", run.path().display()));
             } else {
-                let text = "no checkpoint can be used: training begins again at the first iteration";
+                let text = "no checkpoint can be used: training starts over at the first iteration";
                 log.say(text)?;
                 observer.warn(&format!("{}: {text}", run.path().display()));
             }
@@ -299,24 +300,25 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
     train(setup, loaders, run, lock, log, state, options, begun, observer)
 }
 
-/// The kernels that a plan was made for.
+/// The library and kernels that a plan was made for.
 fn kernels(plan: &Plan) -> String {
     let Plan { library, kernels, .. } = plan;
     if kernels.is_empty() { library.clone() } else { format!("{library}, kernels {kernels}") }
 }
 
-/// What to say where a run has decoded JPEG files by another library than the one that does now.
+/// A warning, if the run's JPEG files were decoded by another library than they are now.
 fn other_decoder(state: &State, library: &JpegLibrary) -> Option<String> {
     let recorded = state.libraries.get(JPEG)?;
     (*recorded != library.to_string()).then(|| {
         format!(
-            "this run continues with another decoder: its JPEG files were decoded by {recorded}, and are now by {library}. Its results are \
-             as good, and not the same bits as without the interruption"
+            "this run continues with another decoder: its JPEG files were decoded by {recorded}, and are now \
+             by \
+             {library}. Its results are as good, but not the same bits as without the interruption"
         )
     })
 }
 
-/// Checks that what a run begins with again is what it began with.
+/// Checks that the files from outside are those that the run started from.
 fn expect_sources(run: &RunDir, sources: &Sources) -> Result<(), TrainError> {
     let recorded = Sources::read(&run.sources())?;
     let pairs = [(&recorded.weights, &sources.weights), (&recorded.network, &sources.network)];
@@ -336,7 +338,7 @@ fn expect_sources(run: &RunDir, sources: &Sources) -> Result<(), TrainError> {
     Ok(())
 }
 
-#[allow(clippy::too_many_arguments)] // The two ways into a run meet here, each with all that it found.
+#[allow(clippy::too_many_arguments)] // `start` and `resume` both end here, with all that they have opened.
 fn train(
     setup: RunSetup,
     loaders: Loaders,
@@ -355,7 +357,7 @@ fn train(
             (trainer.finish(if interrupted { Status::Interrupted } else { Status::Completed })?, interrupted)
         }
         Err(error) => {
-            // The error that stopped training is the one to tell; that the summary cannot be written either adds nothing.
+            // The error that stopped training is the one to report, even if the summary cannot be written.
             let _ = trainer.finish(Status::Failed);
             return Err(error);
         }

@@ -1,4 +1,4 @@
-//! What a run remembers of itself beside its weights: sums of the epoch at hand, times, and the shape of the timeline.
+//! What a run records beside its weights: running totals, the timeline's slots, the spread of its speed.
 
 use serde::{Deserialize, Serialize};
 use stratus_engine::session::DeviceSlot;
@@ -6,51 +6,52 @@ use stratus_engine::{Phase, Session};
 use stratus_run::summary::Spread;
 use stratus_run::timeline::{self, Purpose, Slot};
 
-/// The clock's slots that belong to no step; steps follow.
+/// Slots of the clock before those of the steps: waiting for data,
 pub(super) const DATA_WAIT: usize = 0;
-/// Rows, timeline, progress.
+/// writing rows, timeline and progress,
 pub(super) const BOOKKEEPING: usize = 1;
-/// Checkpoints within an epoch.
+/// saving checkpoints within an epoch.
 pub(super) const CHECKPOINT: usize = 2;
-/// Where steps begin.
+/// The slot of the first step.
 pub(super) const FIRST_STEP: usize = 3;
 
-/// Sums that must survive an interruption, so that an epoch's row is the same as without. Kept in the checkpoint.
+/// Totals that a checkpoint keeps, so that an interrupted epoch's row is the same as without the
+/// interruption.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Sums {
-    /// Of the epoch at hand: loss times samples.
+pub(super) struct RunningTotals {
+    /// This epoch: the sum of loss times samples,
     pub loss: f64,
-    /// Right answers.
+    /// samples classified correctly,
     pub top1: f64,
-    /// Samples.
+    /// samples,
     pub samples: f64,
-    /// Seconds in iterations.
+    /// seconds in iterations.
     pub epoch_s: f64,
-    /// Of the whole run, in seconds: the time of all processes so far.
+    /// The whole run, in seconds: the time of all processes so far;
     pub elapsed_s: f64,
-    /// Before first iterations.
+    /// before the first iteration of each;
     pub startup_s: f64,
-    /// In iterations, wall.
+    /// wall time of iterations;
     pub iteration_s: f64,
-    /// Of that, attributed to a slot.
+    /// of that: attributed to a slot,
     pub attributed_s: f64,
-    /// Of that, waiting for data.
+    /// waiting for data,
     pub data_wait_s: f64,
-    /// Of that, checkpoints.
+    /// saving checkpoints;
     pub checkpoint_in_iterations_s: f64,
-    /// Checkpoints at the end of epochs.
+    /// checkpoints at the end of epochs;
     pub checkpoint_s: f64,
-    /// Validation.
+    /// validation.
     pub validation_s: f64,
-    /// How often the run was continued.
+    /// How often the run was resumed.
     pub resumed: u64,
 }
 
-/// The timeline's description of a program: the fixed slots, its steps, and what a device takes beside them.
+/// The timeline's description of a program: the fixed slots, the steps, and a device's copies and idle time.
 pub(super) fn timeline_program(name: &str, session: &Session, program: usize) -> timeline::Program {
-    let (plan, behind) = (session.plan(program), session.device_slots());
-    let device = if behind.is_empty() { "cpu" } else { plan.backend.as_str() };
+    let (plan, device_slots) = (session.plan(program), session.device_slots());
+    let device = if device_slots.is_empty() { "cpu" } else { plan.backend.as_str() };
     let fixed = |phase: timeline::Phase| Slot {
         layers: Vec::new(),
         kind: phase.name().to_owned(),
@@ -75,7 +76,7 @@ pub(super) fn timeline_program(name: &str, session: &Session, program: usize) ->
         },
         device: device.to_owned(),
     }));
-    slots.extend(behind.iter().map(|slot| match slot {
+    slots.extend(device_slots.iter().map(|slot| match slot {
         DeviceSlot::Copies => fixed(timeline::Phase::Copy),
         DeviceSlot::Idle => fixed(timeline::Phase::Idle),
     }));
@@ -83,7 +84,7 @@ pub(super) fn timeline_program(name: &str, session: &Session, program: usize) ->
     timeline::Program { name: name.to_owned(), purpose: Purpose::Train, batch_size, slots }
 }
 
-/// Median and tenths of images a second.
+/// Median, 10th and 90th percentile of images per second.
 pub(super) fn spread(rates: &[f32]) -> Spread {
     let mut sorted = rates.to_vec();
     sorted.sort_by(f32::total_cmp);
@@ -108,8 +109,8 @@ mod tests {
 
     #[test]
     fn sums_survive_json_bit_by_bit() {
-        let sums = Sums { loss: 0.1 + 0.2, top1: 1.0 / 3.0, ..Sums::default() };
-        let back: Sums = serde_json::from_value(serde_json::to_value(sums).unwrap()).unwrap();
+        let sums = RunningTotals { loss: 0.1 + 0.2, top1: 1.0 / 3.0, ..RunningTotals::default() };
+        let back: RunningTotals = serde_json::from_value(serde_json::to_value(sums).unwrap()).unwrap();
         assert_eq!(back, sums);
     }
 }

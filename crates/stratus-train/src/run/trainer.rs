@@ -1,8 +1,8 @@
-//! The loop.
+//! The training loop.
 
 mod summary;
 
-use super::records::{BOOKKEEPING, CHECKPOINT, DATA_WAIT, FIRST_STEP, Sums, timeline_program};
+use super::records::{BOOKKEEPING, CHECKPOINT, DATA_WAIT, FIRST_STEP, RunningTotals, timeline_program};
 use super::{JPEG, Options, RunSetup};
 use crate::evaluate::{Evaluator, Scores};
 use crate::input::BatchFormat;
@@ -22,14 +22,14 @@ use stratus_run::csv::{CsvWriter, EpochRow, IterationRow};
 use stratus_run::layout::{EPOCHS, ITERATIONS, TIMELINE};
 use stratus_run::log::Log;
 use stratus_run::machine::{Library, Machine};
-use stratus_run::summary::{Final, Status, Summary};
+use stratus_run::summary::{FinalMetrics, Status, Summary};
 use stratus_run::timeline::{ProgramId, TimelineWriter};
 
-/// The key of [`Sums`] in a checkpoint's state.
+/// The key of [`RunningTotals`] in a checkpoint's state.
 const SUMS: &str = "sums";
 /// Batches that are read ahead.
 const PREFETCH: usize = 4;
-/// Seconds between two looks of a live reader at the files.
+/// Seconds between flushes, for processes that read the files while training runs.
 const FLUSH_S: f64 = 1.0;
 
 /// The readers of training and validation data, already reading.
@@ -56,18 +56,18 @@ impl Loaders {
     }
 }
 
-/// A batch on its way through an iteration.
+/// A batch of an iteration.
 struct Batch {
     epoch: u32,
     samples: usize,
-    /// What holds it, unless it lies on the device.
+    /// Its buffer, until it is copied to the device or given back.
     buffer: Option<BatchBuffer>,
-    /// Whether it lies there.
+    /// Whether it was copied to the device.
     is_staged: bool,
 }
 
 impl Batch {
-    /// Its images and labels; none where its buffer was given back.
+    /// Its images and labels; empty without a buffer.
     fn of(&mut self, image_bytes: usize, label_len: usize) -> (&mut [u8], &mut [u8]) {
         let Some(buffer) = &mut self.buffer else { return (&mut [], &mut []) };
         let labels = &mut buffer.labels[..self.samples * label_len];
@@ -75,7 +75,7 @@ impl Batch {
     }
 }
 
-/// A run between its start and its end.
+/// A run in progress.
 pub(super) struct Trainer<'a> {
     setup: RunSetup,
     run: &'a RunDir,
@@ -92,23 +92,23 @@ pub(super) struct Trainer<'a> {
     timeline_tail: Option<ProgramId>,
     checkpoints: Checkpoints,
     clock: Clock,
-    /// When the last iteration ended, or training (again) began.
+    /// When the last iteration ended, or the clock was restarted.
     mark: Instant,
     saved: Instant,
     flushed: Instant,
     /// Iterations done.
     iteration: u64,
-    /// The batch that a device has fetched.
+    /// The next batch, if it was copied to the device already.
     staged: Option<Batch>,
-    sums: Sums,
+    sums: RunningTotals,
     rates: Vec<f32>,
-    last: Final,
+    last: FinalMetrics,
     weights_sha256: Option<String>,
     /// Seconds of the run before this process.
     earlier_s: f64,
-    /// What decodes JPEG files, once that is known and told.
+    /// The JPEG decoder, once it is known and logged.
     jpeg: Option<String>,
-    /// What decoded them before the run was continued, where it met any.
+    /// The JPEG decoder before the run was resumed.
     jpeg_before: Option<String>,
 }
 
@@ -125,7 +125,7 @@ impl<'a> Trainer<'a> {
         let settings = setup.resolved.settings();
         let resumed = state.as_ref().map_or(0, |state| state.resumed + 1);
         let state = state.unwrap_or_default();
-        let mut sums: Sums = state
+        let mut sums: RunningTotals = state
             .extra
             .get(SUMS)
             .and_then(|value| serde_json::from_value(value.clone()).ok())
@@ -155,14 +155,16 @@ impl<'a> Trainer<'a> {
             let seconds = row.data_s + row.train_s + row.unattributed_s;
             rates.push((samples(row.iteration) as f64 / seconds.max(1e-9)) as f32);
         }
-        let last =
-            stratus_run::csv::read::<EpochRow>(&run.epochs())?.last().map_or(Final::default(), |row| Final {
+        let last = stratus_run::csv::read::<EpochRow>(&run.epochs())?.last().map_or(
+            FinalMetrics::default(),
+            |row| FinalMetrics {
                 train_loss: Some(row.train_loss),
                 val_loss: row.val_loss,
                 val_top1: row.val_top1,
                 val_top5: row.val_top5,
                 val_views: row.val_top1.and_then(|_| averaged_views(&setup.resolved)),
-            });
+            },
+        );
         let schedule = setup.resolved.schedule();
         let now = Instant::now();
         Ok(Self {
@@ -196,7 +198,7 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// Trains to the end, or until told to stop; returns whether it was.
+    /// Trains to the end, or until told to stop; returns whether it was stopped.
     pub fn run(&mut self, observer: &mut dyn Observer) -> Result<bool, TrainError> {
         self.sums.startup_s += self.begun.elapsed().as_secs_f64();
         self.summary(Status::Running).write(&self.run.summary())?;
@@ -254,7 +256,7 @@ impl<'a> Trainer<'a> {
             session.launch(program, images, labels, &mut self.clock, FIRST_STEP)?;
         }
         let slots = session.slots(program);
-        // While a device works, the next batch goes there.
+        // While a device works, the next batch is copied to it.
         let waited = if !session.device_slots().is_empty() && self.iteration + 1 < total {
             let begun = Instant::now();
             self.stage_next()?;
@@ -266,7 +268,7 @@ impl<'a> Trainer<'a> {
         session.finish(&mut self.clock, waited)?;
         let metrics = session.metrics();
         self.clock.stamp(BOOKKEEPING);
-        // Giving the buffer back wakes a worker: what that takes is the data's.
+        // Giving the buffer back wakes a worker: that time counts as data wait.
         if let Some(buffer) = batch.buffer.take() {
             self.loader.recycle(buffer);
         }
@@ -293,7 +295,7 @@ impl<'a> Trainer<'a> {
             self.timeline.flush()?;
             self.flushed = Instant::now();
         }
-        // What recording took belongs to the next iteration: this one's numbers are written.
+        // The time of recording belongs to the next iteration, since this one's row is written.
         self.clock.stamp(BOOKKEEPING);
         Ok(epoch)
     }
@@ -304,7 +306,7 @@ impl<'a> Trainer<'a> {
         Ok(Batch { epoch: buffer.epoch, samples: buffer.samples, buffer: Some(buffer), is_staged: false })
     }
 
-    /// Has the device fetch the loader's next batch, whose buffer is then free.
+    /// Copies the loader's next batch to the device, and gives its buffer back.
     fn stage_next(&mut self) -> Result<(), TrainError> {
         let mut batch = self.next_batch()?;
         let (program, _) = self.program_of(&batch);
@@ -319,7 +321,7 @@ impl<'a> Trainer<'a> {
         Ok(())
     }
 
-    /// What a batch is trained by: an epoch's last one may be smaller.
+    /// The program for a batch: an epoch's last one may be smaller.
     fn program_of(&self, batch: &Batch) -> (usize, ProgramId) {
         let ids = self.setup.compiled.ids;
         let whole = batch.samples == self.setup.resolved.settings().train.batch_size;
@@ -329,7 +331,7 @@ impl<'a> Trainer<'a> {
         }
     }
 
-    /// Closes the books of an iteration.
+    /// Writes an iteration's row and timeline record.
     fn record(
         &mut self,
         epoch: u64,
@@ -390,7 +392,7 @@ impl<'a> Trainer<'a> {
         let samples = self.sums.samples.max(1.0);
         let (train_loss, train_top1) = (self.sums.loss / samples, self.sums.top1 / samples);
         if let Some(Scores { loss, top1, top5, .. }) = scores {
-            self.last = Final {
+            self.last = FinalMetrics {
                 train_loss: Some(train_loss),
                 val_loss: Some(loss),
                 val_top1: Some(top1),
@@ -429,7 +431,7 @@ impl<'a> Trainer<'a> {
             seconds: elapsed_s - *epoch_begun,
         });
         *epoch_begun = elapsed_s;
-        // Validation and the checkpoint have rows of their own: they belong to no iteration.
+        // Validation and checkpoint belong to no iteration.
         self.restart_clock();
         Ok(())
     }
@@ -449,7 +451,7 @@ impl<'a> Trainer<'a> {
         every > 0.0 && self.saved.elapsed().as_secs_f64() >= every
     }
 
-    /// Saves everything that is needed to go on with `batch` of `epoch`, both counted from 0.
+    /// Saves a checkpoint from which training continues with `batch` of `epoch`, both counted from 0.
     fn save(&mut self, epoch: u64, batch: u64) -> Result<(), TrainError> {
         self.rows.sync()?;
         self.epochs.sync()?;
@@ -471,7 +473,8 @@ impl<'a> Trainer<'a> {
             ..self.setup.state()
         };
         state.extra.insert(SUMS.to_owned(), serde_json::to_value(self.sums).unwrap_or_default());
-        // Where only other files came since it was continued, the run still has results of what decoded them before.
+        // If no JPEG file was read since the run was resumed, its results still depend on the earlier
+        // decoder.
         let jpeg = jpeg.or_else(|| self.jpeg_before.clone());
         state.libraries.extend(jpeg.map(|library| (JPEG.to_owned(), library)));
         let retention =
@@ -485,12 +488,13 @@ impl<'a> Trainer<'a> {
         Ok(())
     }
 
-    /// What decodes JPEG files, where there are any; the first time, log and machine are told.
+    /// The JPEG decoder, if JPEG files were read; the first time, it is logged and recorded in
+    /// `machine.json`.
     fn jpeg_library(&mut self) -> Result<Option<String>, TrainError> {
         let library = self.loader.jpeg_library().or(self.evaluator.loader().jpeg_library());
         let Some(library) = library.filter(|_| self.jpeg.is_none()) else { return Ok(self.jpeg.clone()) };
         self.log.say(&format!("JPEG files are decoded by {library}"))?;
-        // A run that is continued needs no such file.
+        // A resumed run may lack this file.
         if let Ok(mut machine) = Machine::read(&self.run.machine()) {
             let path = library.path().map(|path| path.display().to_string()).unwrap_or_default();
             let about = Library { version: library.version().to_owned(), path };
@@ -501,10 +505,10 @@ impl<'a> Trainer<'a> {
         Ok(self.jpeg.clone())
     }
 
-    /// Writes the last summary and returns it.
+    /// Writes and returns the final summary.
     pub fn finish(&mut self, status: Status) -> Result<Summary, TrainError> {
         if status == Status::Failed {
-            // What led to the failure is worth reading; where even this fails, the first error tells why.
+            // Rows up to the failure help to explain it. If flushing fails too, the first error is reported.
             let _ = self.rows.flush().and_then(|()| self.timeline.flush());
         }
         let summary = self.summary(status);

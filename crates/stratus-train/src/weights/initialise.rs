@@ -1,5 +1,5 @@
-//! First values of parameters: a function of (seed, position of the parameter), in row-major order of its PyTorch
-//! shape; of a whitening layer, a function of the training images too.
+//! First values of parameters: a function of (seed, position of the parameter), in row-major order of its
+//! PyTorch shape; of a whitening layer, a function of the training images too.
 
 use super::whiten;
 use crate::TrainError;
@@ -89,7 +89,8 @@ mod tests {
         }
     }
 
-    /// As `torch.nn.init.dirac_` of the first outputs: element (i, i, 1, 1) of a 3x3 kernel, (i, i, 1, 0) of 2x1.
+    /// As `torch.nn.init.dirac_` of the first outputs: element (i, i, 1, 1) of a 3x3 kernel, (i, i, 1, 0) of
+    /// 2x1.
     #[test]
     fn dirac_hands_inputs_on() {
         for (shape, middle) in [([5, 3, 3, 3], 4), ([2, 3, 2, 1], 1), ([3, 3, 1, 1], 0)] {

@@ -1,4 +1,5 @@
-//! The weights of a network: first values, those of files and other runs, and the state of a session in a checkpoint.
+//! The weights of a network: first values, those of files and other runs, and the state of a session in a
+//! checkpoint.
 
 pub(crate) mod initialise;
 mod pretrained;

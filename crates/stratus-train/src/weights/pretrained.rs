@@ -12,19 +12,19 @@ use stratus_run::checkpoint::{Tensor, Values, WEIGHTS};
 use stratus_run::sources::Source;
 use stratus_weights::{Matching, Mismatch, WeightsFile};
 
-/// What a file's weights are for: it says how they have to fit.
+/// What a file's weights are for, which decides how they have to fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightsUse {
-    /// The file and the network have the same tensors; a classifier for another number of classes begins anew, with those of the auxiliary
-    /// outputs.
+    /// File and network have the same tensors, except a classifier for another number of classes: it, and
+    /// those of auxiliary outputs, get initial values.
     Training,
-    /// The file and the network have the same tensors.
+    /// File and network have the same tensors.
     Measuring,
-    /// The file has all tensors of the network without its auxiliary outputs; others are left out.
+    /// The file has all tensors of the network without auxiliary outputs; it may have more.
     Inference,
 }
 
-/// Weights that fit a network. Their values are read when they are asked for.
+/// Weights that fit a network. Values are read on demand.
 #[derive(Debug)]
 pub struct Pretrained {
     file: WeightsFile,
@@ -35,11 +35,11 @@ pub struct Pretrained {
 }
 
 impl Pretrained {
-    /// Opens a file, or the newest good checkpoint of a run directory, and matches it with a network. Tensors that count batches
-    /// (`num_batches_tracked`) are passed over. Warns of newer checkpoints that are damaged.
+    /// Opens a file, or the newest good checkpoint of a run directory, and matches it with a network. Tensors
+    /// that count batches (`num_batches_tracked`) are ignored. Warns of newer checkpoints that are damaged.
     ///
     /// # Errors
-    /// Where it cannot be read, or does not fit the network as its use needs it: the tensors are named.
+    /// If it cannot be read, or does not fit the network as `purpose` requires: the tensors are listed.
     pub fn open(
         path: &Path,
         graph: &Graph,
@@ -75,7 +75,7 @@ impl Pretrained {
                     let (network, problem) = (graph.name.clone(), matching.summary());
                     return Err(TrainError::WeightsIncomplete { path, network, problem });
                 }
-                // Auxiliary outputs are trained and not needed: their weights are no news.
+                // Weights of auxiliary outputs are expected in a file, and not reported.
                 let known = |name: &String| graph.parameters.iter().any(|parameter| parameter.name == *name);
                 let left_out = matching.unexpected.iter().filter(|name| !known(name)).count();
                 (matching, left_out, None)
@@ -91,29 +91,29 @@ impl Pretrained {
         &self.source
     }
 
-    /// How many tensors of the file are none of the network's; none but for inference.
+    /// How many tensors of the file are not the network's; only for inference.
     #[must_use]
     pub fn left_out(&self) -> usize {
         self.left_out
     }
 
-    /// Which layers do not take their weights from the file, in a line.
+    /// A line that names the layers that do not take their weights from the file.
     #[must_use]
     pub fn begins_anew(&self) -> Option<&str> {
         self.anew.as_deref()
     }
 
-    /// Sets what the file and the session have; the rest stays as it is. Run the refresh program afterwards, where there is one.
+    /// Sets the tensors that file and session share. Run the refresh program afterwards.
     ///
     /// # Errors
-    /// Where the file cannot be read, or holds something that is no number.
+    /// If the file cannot be read, or holds NaN or infinity.
     pub fn write_to(&self, session: &mut Session) -> Result<(), TrainError> {
         let there: HashSet<String> = session.state().map(|(name, ..)| name.to_owned()).collect();
         let loaded = self.loaded.iter().filter(|name| there.contains(*name));
         loaded.into_iter().try_for_each(|name| Ok(session.write(name, &self.values(name)?)?))
     }
 
-    /// The tensors of a network: those of the file, and the first values of others.
+    /// The tensors of a network: the file's, and initial values for others.
     ///
     /// # Errors
     /// As [`Self::write_to`].
@@ -144,10 +144,10 @@ impl Pretrained {
     }
 }
 
-/// A network's tensors with their first values, and PyTorch's counters of batches at zero.
+/// A network's tensors with initial values, and PyTorch's `num_batches_tracked` at zero.
 ///
 /// # Errors
-/// Where some depend on the images of a training.
+/// If some depend on training images.
 pub fn initial(graph: &Graph, seed: u64) -> Result<Vec<Tensor>, TrainError> {
     let first = |(position, parameter)| Ok(tensor(parameter, initialise::values(parameter, position, seed)?));
     graph.parameters.iter().enumerate().map(first).chain(batches_tracked(graph, 0).map(Ok)).collect()
@@ -158,7 +158,7 @@ fn tensor(parameter: &Parameter, values: Vec<f32>) -> Tensor {
     Tensor { name, shape, values: Values::F32(values) }
 }
 
-/// PyTorch's `num_batches_tracked` of every batch norm: the iterations that were trained, none where it is frozen.
+/// PyTorch's `num_batches_tracked` of every batch norm: the iterations of training, 0 if it is frozen.
 pub(crate) fn batches_tracked(graph: &Graph, iterations: u64) -> impl Iterator<Item = Tensor> + '_ {
     let norms = graph.nodes.iter().filter(|node| matches!(node.op, Op::BatchNorm2d(_)));
     norms.map(move |node| {
@@ -168,23 +168,24 @@ pub(crate) fn batches_tracked(graph: &Graph, iterations: u64) -> impl Iterator<I
     })
 }
 
-/// The layers that tell classes apart: the last ones with parameters before each output, auxiliary ones included.
+/// The classifiers: the last layer with parameters before each output, auxiliary outputs included.
 fn classifiers(graph: &Graph) -> Vec<&Node> {
-    let maker = |tensor| graph.nodes.iter().find(|node| node.output == tensor);
+    let producer = |tensor| graph.nodes.iter().find(|node| node.output == tensor);
     let outputs = [graph.output].into_iter().chain(graph.auxiliary.iter().map(|auxiliary| auxiliary.output));
     outputs
         .filter_map(|output| {
-            let mut node = maker(output)?;
+            let mut node = producer(output)?;
             while node.parameters.is_empty() {
                 let [input] = node.inputs[..] else { return None };
-                node = maker(input)?;
+                node = producer(input)?;
             }
             Some(node)
         })
         .collect()
 }
 
-/// Takes the classifiers out of what does not fit, where all that differs is the number of classes; says which, in a line.
+/// If the classifiers differ only in their number of classes, removes them from the mismatches; returns a
+/// line that names them.
 fn begins_anew(graph: &Graph, matching: &mut Matching, path: &Path) -> Option<String> {
     let heads = classifiers(graph);
     let of_heads: Vec<&Parameter> =
@@ -210,10 +211,10 @@ fn begins_anew(graph: &Graph, matching: &mut Matching, path: &Path) -> Option<St
     Some(text)
 }
 
-/// Everything that does not fit, a line each.
+/// Lists everything that does not fit, one per line.
 fn differences(file: &WeightsFile, graph: &Graph, matching: &Matching) -> String {
     /// More than any network has.
-    const MOST_LINES: usize = 2000;
+    const MAX_LINES: usize = 2000;
     let shapes: HashMap<&str, &[usize]> =
         graph.parameters.iter().map(|p| (p.name.as_str(), p.shape.as_slice())).collect();
     let in_file = |name: &str| file.get(name).map(|tensor| tensor.shape.as_slice());
@@ -223,7 +224,7 @@ fn differences(file: &WeightsFile, graph: &Graph, matching: &Matching) -> String
     }
     for name in &matching.missing {
         let shape = shapes.get(name.as_str()).copied();
-        // A tensor of another shape is no misspelt one.
+        // A tensor of another shape cannot be a misspelt one.
         let alike = matching.unexpected.iter().filter(|other| in_file(other) == shape).map(String::as_str);
         let near = nearest(name, alike).map(|near| format!("; it has `{near}`, of the same shape"));
         lines.push(format!(
@@ -242,8 +243,8 @@ fn differences(file: &WeightsFile, graph: &Graph, matching: &Matching) -> String
             near.unwrap_or_default()
         ));
     }
-    let more = lines.len().saturating_sub(MOST_LINES);
-    lines.truncate(MOST_LINES);
+    let more = lines.len().saturating_sub(MAX_LINES);
+    lines.truncate(MAX_LINES);
     if more > 0 {
         lines.push(format!("and {more} more"));
     }
@@ -256,7 +257,7 @@ fn differences(file: &WeightsFile, graph: &Graph, matching: &Matching) -> String
     format!("{counts}\n{}", lines.join("\n"))
 }
 
-/// A name from a file, cut to what fits in a line.
+/// A name from a file, shortened to fit a line.
 fn shortened(name: &str) -> String {
     name.chars().take(120).collect()
 }

@@ -10,8 +10,8 @@ use stratus_graph::Graph;
 use stratus_run::checkpoint::{Checkpoint, Tensor, TensorRef, Values};
 use stratus_weights::{Elsewhere, ValuesRef};
 
-/// Everything that outlives an iteration, under PyTorch's names and in its shapes. The values stay in the session: a copy
-/// could double the memory of a large network.
+/// Everything that outlives an iteration, under PyTorch's names and in its shapes. The values stay in the
+/// session: a copy could double the memory of a large network.
 pub(crate) struct Snapshot<'a> {
     values: Vec<Persistent<'a>>,
     /// PyTorch's `num_batches_tracked` of each batch norm: the iterations it was trained for.

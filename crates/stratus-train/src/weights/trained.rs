@@ -12,12 +12,12 @@ use stratus_run::checkpoint::{Checkpoint, Checkpoints};
 pub struct TrainedNetwork {
     /// The network as it was trained, auxiliary outputs included.
     pub graph: Graph,
-    /// Its weights, and where the run stood.
+    /// Its weights and the state of the run.
     pub checkpoint: Checkpoint,
 }
 
-/// The network of a run with its newest good checkpoint, or that after `iteration` iterations. The data set is not
-/// needed: the run's configuration records image shape and classes.
+/// The network of a run with its newest good checkpoint, or that after `iteration` iterations. The data set
+/// is not needed: the run's configuration records image shape and classes.
 ///
 /// # Errors
 /// If the run, its configuration or its checkpoint cannot be read.

@@ -1,5 +1,5 @@
-//! First weights that whiten the images: the principal components of their patches, scaled to equal variance, each with
-//! both signs.
+//! First weights that whiten the images: the principal components of their patches, scaled to equal variance,
+//! each with both signs.
 
 use crate::TrainError;
 use crate::input::{BatchFormat, InputPipeline};
@@ -14,16 +14,16 @@ const PRODUCTS: u64 = 1_000_000_000;
 /// Images per batch.
 const BATCH: usize = 64;
 
-/// Added to the variance of each component, in units of the normalised images. Without it, components of hardly any
-/// variance, such as fine colour patterns that compression has removed, would become amplified noise (K. Jordan's
-/// value, 2024).
+/// Added to the variance of each component, in units of the normalised images. Without it, components of
+/// hardly any variance, such as fine colour patterns that compression has removed, would become amplified
+/// noise (K. Jordan's value, 2024).
 const EPSILON: f64 = 5e-4;
 
 /// Sweeps of the Jacobi method; it converges quadratically, after 6 to 10 in practice.
 const SWEEPS: usize = 50;
 
-/// The first values of `weight`, `[out, in, kernel height, kernel width]`: the components by falling variance, then their
-/// negatives.
+/// The first values of `weight`, `[out, in, kernel height, kernel width]`: the components by falling
+/// variance, then their negatives.
 ///
 /// The patches are those of the training images in the order of the first epoch, resized and not augmented.
 ///
@@ -53,7 +53,7 @@ pub(crate) fn filters(
         let images = images.chunks_exact(input.shape.iter().product());
         let readable = |labels: &[i32]| labels.iter().any(|&label| label != IGNORED_LABEL);
         for (image, labels) in images.zip(batch.labels.chunks_exact(labels)).take(batch.samples) {
-            // A row without a sample has zeros for an image.
+            // The row of a skipped sample is all zeros.
             if readable(labels) {
                 patches.add(image);
             }
@@ -63,14 +63,14 @@ pub(crate) fn filters(
     Ok(patches.filters())
 }
 
-/// Sums over patches, from which their covariance follows.
+/// Sums over patches, which give their covariance.
 struct Patches {
     /// Channels, height, width of an image.
     shape: [usize; 3],
     kernel: [usize; 2],
-    /// Of each value of a patch, `[channel, row, column]`.
+    /// Per value of a patch, `[channel, row, column]`.
     sums: Vec<f64>,
-    /// Of each pair of them, a square matrix of which the part above the diagonal is used.
+    /// Per pair of values, a square matrix of which the upper triangle is used.
     products: Vec<f64>,
     count: u64,
     patch: Vec<f64>,
@@ -93,7 +93,7 @@ impl Patches {
         self.sums.len()
     }
 
-    /// Takes every patch that lies within an image.
+    /// Adds every patch that lies within an image.
     fn add(&mut self, image: &[f32]) {
         let Self { shape: [channels, height, width], kernel: [rows, columns], sums, products, count, patch } =
             self;
@@ -140,8 +140,9 @@ impl Patches {
     }
 }
 
-/// Eigenvalues and unit eigenvectors of a symmetric matrix, the greatest first; of each vector the element of greatest magnitude is positive.
-/// The cyclic Jacobi method (Golub, Van Loan: "Matrix computations", section 8.5).
+/// Eigenvalues and unit eigenvectors of a symmetric matrix, largest eigenvalue first. The element of largest
+/// magnitude of each vector is positive. The cyclic Jacobi method (Golub, Van Loan: "Matrix computations",
+/// section 8.5).
 fn components(mut matrix: Vec<f64>, size: usize) -> Vec<(f64, Vec<f64>)> {
     let mut vectors = vec![0.0; size * size];
     (0..size).for_each(|i| vectors[i * size + i] = 1.0);

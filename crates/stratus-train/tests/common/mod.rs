@@ -1,5 +1,5 @@
-//! What the tests share that compare with PyTorch: the rule of the fixtures' numbers, a session that trains on them, and how near a tensor
-//! has to be. See `scripts/fixtures/parity.py`.
+//! What the tests share that compare with PyTorch: the rule of the fixtures' numbers, a session that trains
+//! on them, and how near a tensor has to be. See `scripts/fixtures/parity.py`.
 
 #![allow(dead_code, reason = "each test crate uses a part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -14,7 +14,8 @@ use stratus_onednn::OneDnn;
 /// How far a tensor may be off, relative to its norm.
 pub const TOLERANCE: f64 = 1e-4;
 
-/// How many times as far as PyTorch's own f32 a tensor may be off, where that is more: fewer operations are rounded in another order.
+/// How many times as far as PyTorch's own f32 a tensor may be off, where that is more: fewer operations are
+/// rounded in another order.
 pub const AS_PYTORCH: f64 = 4.0;
 
 #[derive(Deserialize)]
@@ -52,7 +53,8 @@ pub fn session(backend: &dyn Backend, program: &Program, choices: Choices) -> Se
     Session::of(backend, vec![plan], persistent).unwrap()
 }
 
-/// The inputs of a session's program: the batch of that name, `shape` (N, C, H, W), as the plan lays images out, and its N labels.
+/// The inputs of a session's program: the batch of that name, `shape` (N, C, H, W), as the plan lays images
+/// out, and its N labels.
 pub fn inputs(session: &Session, batch: &str, shape: &[usize; 4], labels: &[i32]) -> Inputs {
     let mut inputs = session.inputs(0).unwrap();
     let place = session.plan(0).external(0).unwrap();

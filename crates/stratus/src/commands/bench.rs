@@ -9,7 +9,7 @@ use serde::Serialize;
 use stratus_conformance::{Case, Suite, cases};
 use stratus_engine::{Backend, Choices, Precision};
 use stratus_train::bench::data_rate::{DataRate, data, epochs};
-use stratus_train::bench::trace::Traced;
+use stratus_train::bench::trace::StepTrace;
 use stratus_train::bench::{Bench, Floor};
 use stratus_train::device;
 use stratus_train::experiment::Experiment;
@@ -125,7 +125,7 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
     }
 }
 
-fn render_trace(traced: &Traced) -> String {
+fn render_trace(traced: &StepTrace) -> String {
     let row = |layer: &str, kernels: usize, marked: f64, traced: f64| {
         let off =
             if traced > 0.0 { format!("{:+.2} %", 100.0 * (marked / traced - 1.0)) } else { String::new() };
@@ -144,7 +144,7 @@ fn render_trace(traced: &Traced) -> String {
     );
     let kernels = traced.layers.iter().map(|layer| layer.kernels).sum();
     rows.push(row("all", kernels, traced.marked_s, traced.traced_s));
-    let Traced { network, precision, batch, library, runs, .. } = traced;
+    let StepTrace { network, precision, batch, library, runs, .. } = traced;
     format!("{network} {precision} batch {batch}, medians of {runs} steps, {library}\n{}", table(&rows))
 }
 

@@ -111,7 +111,7 @@ fn explain(keys: &[&Key]) -> String {
     blocks.join("\n")
 }
 
-/// The reference page.
+/// The reference page: a list item per key, its lines within 110 columns.
 pub fn reference() -> String {
     let mut text = String::from(
         "# Configuration keys\n\n\
@@ -122,21 +122,45 @@ pub fn reference() -> String {
     for key in KEYS {
         let (section, name) = key.split();
         if section != open {
-            text.push_str(&format!(
-                "\n## {section}\n\n| key | accepts | default | meaning |\n|---|---|---|---|\n"
-            ));
+            text.push_str(&format!("\n## {section}\n\n"));
             open = section;
         }
         let accepts = match key.kind {
-            Kind::Choice(words) => words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" "),
+            Kind::Choice(words) => words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(
+                ", \
+            ",
+            ),
             _ => key.accepts(),
         };
         let default = match (default(key), key.optional) {
-            (Some(value), _) => format!("`{value}`"),
-            (None, true) => "not set".to_owned(),
+            (Some(value), _) => format!("default `{value}`"),
+            (None, true) => "not set by default".to_owned(),
             (None, false) => "must be set".to_owned(),
         };
-        text.push_str(&format!("| `{name}` | {accepts} | {default} | {} |\n", key.doc.trim()));
+        push_wrapped(&mut text, "- ", &format!("**`{name}`**: {accepts}; {default}."));
+        push_wrapped(&mut text, "  ", key.doc.trim());
     }
     text
+}
+
+/// Columns of the reference page.
+const LINE: usize = 110;
+
+/// Appends lines of a list item: the first begins with `bullet`, the others are indented by two.
+fn push_wrapped(text: &mut String, bullet: &str, paragraph: &str) {
+    text.push_str(bullet);
+    let mut column = bullet.len();
+    for (position, word) in paragraph.split_whitespace().enumerate() {
+        let width = word.chars().count();
+        if column + 1 + width > LINE {
+            text.push_str("\n  ");
+            column = 2;
+        } else if position > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += width;
+    }
+    text.push('\n');
 }

@@ -1,4 +1,4 @@
-//! What the summary says of a run as it stands.
+//! The summary of a run in progress.
 
 use super::super::records::spread;
 use super::Trainer;
@@ -7,13 +7,13 @@ use crate::experiment::OnBadSample;
 use stratus_data::Loader;
 use stratus_engine::Session;
 use stratus_engine::ops::{self, LOSS_SCALE, LOSS_SCALE_NAME};
-use stratus_run::summary::{Accounted, BadSample, BadSamples, LossScale, Memory, Status, Summary, Time};
+use stratus_run::summary::{BadSample, BadSamples, LossScale, Memory, Status, Summary, Time, TimeAccount};
 
-/// How many samples that were left out it lists.
+/// The most skipped samples that it lists.
 const BAD_SAMPLES_LISTED: usize = 1000;
 
 impl Trainer<'_> {
-    /// The summary of what was done so far.
+    /// The summary up to now.
     pub(super) fn summary(&self, status: Status) -> Summary {
         let (settings, sums) = (self.setup.resolved.settings(), &self.sums);
         let CompiledRun { session, plans, .. } = &self.setup.compiled;
@@ -45,7 +45,7 @@ impl Trainer<'_> {
                 data_wait_s: sums.data_wait_s,
                 checkpoint_s: sums.checkpoint_s + sums.checkpoint_in_iterations_s,
             },
-            accounting: Accounted::new(sums.iteration_s, sums.attributed_s),
+            accounting: TimeAccount::new(sums.iteration_s, sums.attributed_s),
             last: self.last,
             memory: Memory {
                 planned_peak_bytes: Some(planned),
@@ -63,14 +63,14 @@ impl Trainer<'_> {
     }
 }
 
-/// The scale of a loss that is scaled. What a device does not say in the end, the run has to do without.
+/// The loss scale, in f16. `None` also if the device can no longer be read.
 fn loss_scale(session: &Session) -> Option<LossScale> {
     let numbers: [f32; LOSS_SCALE.len()] = session.read(LOSS_SCALE_NAME).ok()?.try_into().ok()?;
     let ops::LossScale { scale, skipped, .. } = ops::LossScale::of(numbers.map(f64::from));
     Some(LossScale { scale, skipped_iterations: skipped as u64 })
 }
 
-/// The samples of these loaders' data sets that cannot be decoded: those found when they were opened, and those met since.
+/// The samples that cannot be decoded: those found when the data sets were opened, and those met since.
 fn bad_samples(loaders: [&Loader; 2]) -> BadSamples {
     let mut bad = BadSamples::default();
     for loader in loaders {

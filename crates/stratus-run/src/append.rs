@@ -1,4 +1,4 @@
-//! A file that only grows: buffered appending whose position is known to the byte, also after a failed write.
+//! Buffered appending to a file, with a position that is known to the byte, even after a failed write.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use crate::atomic::{self, fault};
 use crate::{Error, Result};
 
-/// The buffer is written out when it holds this much. Its capacity is twice that, so that a record does not make it grow.
+/// The buffer is written out when it holds this many bytes. Its capacity is twice that, so that no record
+/// makes it reallocate.
 const FLUSH_AT: usize = 32 * 1024;
 
 #[derive(Debug)]
-pub(crate) struct Growing {
+pub(crate) struct AppendFile {
     file: File,
     path: PathBuf,
     buffer: Vec<u8>,
@@ -20,7 +21,7 @@ pub(crate) struct Growing {
     written: u64,
 }
 
-impl Growing {
+impl AppendFile {
     /// Opens `path`, creating it if absent, to append at its end.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let mut file = OpenOptions::new()
@@ -47,7 +48,7 @@ impl Growing {
         &mut self.file
     }
 
-    /// Where a record is to be put; [`Growing::appended`] must follow.
+    /// Where a record is to be put; [`AppendFile::appended`] must follow.
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.buffer
     }
@@ -56,7 +57,7 @@ impl Growing {
         if self.buffer.len() >= FLUSH_AT { self.flush() } else { Ok(()) }
     }
 
-    /// Hands everything to the operating system. After a failure it can be called again and goes on where it stopped.
+    /// Writes everything out to the operating system. After a failure it can be called again and continues.
     pub(crate) fn flush(&mut self) -> Result<()> {
         while self.drained < self.buffer.len() {
             let rest = &self.buffer[self.drained..];
@@ -75,7 +76,7 @@ impl Growing {
         Ok(())
     }
 
-    /// [`Growing::flush`], and onto the disk.
+    /// [`AppendFile::flush`], and onto the disk.
     pub(crate) fn sync(&mut self) -> Result<()> {
         self.flush()?;
         self.file.sync_data().map_err(Error::io("sync", &self.path))
@@ -103,7 +104,7 @@ impl Growing {
     }
 }
 
-impl Drop for Growing {
+impl Drop for AppendFile {
     fn drop(&mut self) {
         // Nobody is left to tell; a caller who needs to know flushes before.
         let _ = self.flush();
@@ -118,7 +119,7 @@ mod tests {
     fn a_failed_write_can_be_repeated_without_loss_or_repetition() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f");
-        let mut file = Growing::open(&path).unwrap();
+        let mut file = AppendFile::open(&path).unwrap();
         file.buffer().extend_from_slice(b"hello");
         fault::with_space(3, || file.flush()).unwrap_err();
         assert_eq!(file.length(), 5);
@@ -131,7 +132,7 @@ mod tests {
     #[test]
     fn cutting_beyond_the_end_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let mut file = Growing::open(&folder.path().join("f")).unwrap();
+        let mut file = AppendFile::open(&folder.path().join("f")).unwrap();
         file.buffer().extend_from_slice(b"hello");
         let error = file.truncate_to(6).unwrap_err().to_string();
         assert!(error.contains("5 bytes") && error.contains("counted 6"), "{error}");
