@@ -1,7 +1,17 @@
-//! Batch norm with ReLU: statistics and normalisation. Gradients are in [`super::batch_backward`], pooled variants in [`crate::native::pool`].
+//! Batch norm with ReLU: statistics and normalisation. Gradients are in [`super::batch_backward`],
+//! max-pooling fused behind it in [`super::pooled`].
 //!
-//! Floor: statistics read the map once, normalising reads it and writes one; the pooled form writes the pooled map alone. Sums run in `f32`
-//! over short stretches and are added up in `f64`.
+//! ```text
+//! statistics   mean, variance = E[x], E[(x - mean)²]            reads x once, two sums per channel
+//! apply        y = relu(scale · x + shift (+ a))                reads x (and a), writes y
+//!              scale = weight / deviation      shift = bias - mean · scale
+//! ```
+//!
+//! Bound by memory. Sums are taken about a pivot near the mean, so that a large mean costs no precision; they
+//! run in `f32` over up to [`MAX_ADDENDS`] numbers and are then added in `f64`. Tiles of a batch are combined
+//! by Chan, Golub and LeVeque's update ("Updating formulae and a pairwise algorithm for computing sample
+//! variances", 1979). Threads divide pixel rows; their sums are added up in the order of the threads.
+//! oneDNN's kernel neither fuses the sum nor pools, and takes no slice of a map.
 
 use super::loops::{affine, affine_add, moments};
 use super::pooled::disjoint::{self, DisjointPool};
@@ -16,23 +26,25 @@ use stratus_engine::backend::Tile;
 /// A batch norm as the kernels need it.
 #[derive(Clone, Debug)]
 pub struct BatchNorm {
-    /// The geometry of the map that it normalises.
+    /// The geometry of the map that is normalised.
     pub geometry: Geometry,
-    /// Where that map lies, and its gradient: by itself, or part of a larger map. With a pool, and where something is added, it is by itself.
+    /// Where the map is, and its gradient: by itself, or some channels of a larger map. With a pool, or with
+    /// an addend, it is by itself.
     pub input: ChannelSlice,
-    /// Where the result lies, or its gradient.
+    /// Where the result is, or its gradient.
     pub output: ChannelSlice,
     /// Added to the variance.
     pub epsilon: f32,
-    /// The share of the new batch in the running statistics.
+    /// The new batch's share in the running statistics.
     pub momentum: f32,
     /// Whether the result is rectified.
     pub relu: bool,
-    /// Whether the result is pooled.
+    /// The max-pooling behind ReLU.
     pub pool: Option<Pooling>,
     /// Element type of the map.
     pub dtype: DType,
-    /// Element type of the result and of all gradients: the map's, or bf16 behind a map of `f32`. With a pool it is the map's.
+    /// Element type of the result and of all gradients: that of the map, or bf16 for a map of `f32`. With a
+    /// pool it is that of the map.
     pub output_dtype: DType,
     /// Isa.
     pub level: Level,
@@ -40,19 +52,20 @@ pub struct BatchNorm {
     pub team: ThreadTeam,
 }
 
-/// The pooling behind a norm.
+/// Max-pooling behind a norm.
 #[derive(Clone, Debug)]
 pub enum Pooling {
-    /// By windows that neither overlap nor reach beyond the image.
+    /// Windows that neither overlap nor reach beyond the image.
     Disjoint(DisjointPool),
-    /// By any others.
+    /// Any others.
     Overlapping(Box<MaxPool>),
 }
 
-/// Numbers that a sum in `f32` is made of before it goes to `f64`.
-const ADDENDS: usize = 128;
+/// Numbers summed in `f32` before the sum goes to `f64`.
+const MAX_ADDENDS: usize = 128;
 
-/// The arena's scratch, cut up: per thread two sums in `f64` per channel and two in `f32` per period; shared constants.
+/// Scratch, divided: per thread two `f64` sums per channel and two `f32` sums per element of a period;
+/// constants per channel, and the same repeated over periods; stages of pooled rows.
 pub(crate) struct Scratch<'a> {
     pub totals: &'a mut [f64],
     pub sums: &'a mut [f32],
@@ -61,10 +74,10 @@ pub(crate) struct Scratch<'a> {
     pub stages: &'a mut [u8],
 }
 
-/// Per-channel constants kept in scratch: four vectors.
+/// Vectors of constants.
 const CONSTANTS: usize = 4;
 
-/// Calls `$call` with the types of the map and of what comes behind it.
+/// Calls `$call` with the element types of the map and of the result.
 macro_rules! by_types {
     ($norm:expr, $x:ident, $y:ident => $call:expr) => {
         match ($norm.dtype, $norm.output_dtype) {
@@ -99,13 +112,13 @@ impl BatchNorm {
         bytes.next_multiple_of(64) + self.stage_bytes() * threads
     }
 
-    /// How many channels' constants are repeated, and sums kept.
+    /// Elements over which constants are repeated and sums are kept.
     pub(crate) fn period(&self) -> usize {
         let dense = self.input.is_dense() && self.output.is_dense();
         if dense { self.geometry.period() } else { self.geometry.width }
     }
 
-    /// Cuts a range of pixel rows as [`ChannelSlice::stretches`] does, without other rows between them in any map.
+    /// Divides a range of pixel rows as [`ChannelSlice::stretches`] does: contiguous in both maps.
     pub(crate) fn stretches(
         &self,
         rows: std::ops::Range<usize>,
@@ -114,7 +127,7 @@ impl BatchNorm {
         cut.stretches(rows)
     }
 
-    /// Bytes of one thread's stage, where the norm is pooled.
+    /// Bytes of a thread's stage, for pooling.
     fn stage_bytes(&self) -> usize {
         match &self.pool {
             Some(Pooling::Disjoint(pool)) => disjoint::stage_bytes(pool, &self.geometry, self.dtype.bytes()),
@@ -130,7 +143,7 @@ impl BatchNorm {
         let stages = self.stage_bytes() * threads;
         let (rest, stages) = rest.split_at_mut(rest.len() - stages);
         let (constants, repeated) = rest.split_at_mut(4 * CONSTANTS * padded);
-        // The floats may end short of the stages' alignment.
+        // There may be a gap before the stages, which are aligned.
         let repeated = &mut repeated[..4 * CONSTANTS * self.geometry.groups * self.period()];
         Scratch {
             stages,
@@ -141,8 +154,8 @@ impl BatchNorm {
         }
     }
 
-    /// Sums two quantities over all pixels of each channel, on all threads; `body` adds the sums of its rows. The result is in `totals[..2 *
-    /// padded]`: first quantity per channel, then second.
+    /// Two sums per channel over all pixels, on all threads; `body` adds those of its rows. Result in
+    /// `totals[..2 * padded]`: the first quantity per channel, then the second.
     pub(crate) fn reduce(
         &self,
         totals: &mut [f64],
@@ -152,18 +165,18 @@ impl BatchNorm {
         body: &(dyn Fn(std::ops::Range<usize>, &mut Sums<'_>) + Sync),
     ) {
         let threads = self.team.threads();
-        let mut parts = self.sums_of_threads(totals, sums, stages);
+        let mut parts = self.thread_sums(totals, sums, stages);
         self.team.run_parts(&mut parts[..threads], &|thread, part| {
             if let Some(part) = part {
                 part.begin();
                 body(rows(thread), part);
             }
         });
-        self.join(totals);
+        self.add_threads(totals);
     }
 
-    /// What each thread adds up in.
-    pub(crate) fn sums_of_threads<'a>(
+    /// Each thread's sums.
+    pub(crate) fn thread_sums<'a>(
         &self,
         totals: &'a mut [f64],
         sums: &'a mut [f32],
@@ -187,8 +200,8 @@ impl BatchNorm {
         })
     }
 
-    /// Adds the threads' totals up, in the order of threads, whichever finished first. The result is in `totals[..2 * padded]`.
-    pub(crate) fn join(&self, totals: &mut [f64]) {
+    /// Adds up the threads' totals in the order of the threads, to `totals[..2 * padded]`.
+    pub(crate) fn add_threads(&self, totals: &mut [f64]) {
         let (threads, padded) = (self.team.threads(), self.geometry.padded());
         let (result, others) = totals.split_at_mut(2 * padded);
         for other in others[..(threads - 1) * 2 * padded].chunks_exact(2 * padded) {
@@ -198,7 +211,7 @@ impl BatchNorm {
         }
     }
 
-    /// The statistics of the batch, of which `x` is a tile: see [`stratus_engine::ops::BatchNormStatistics`].
+    /// Statistics of the batch, of which `x` is a tile: see [`stratus_engine::ops::BatchNormStatistics`].
     pub fn statistics(
         &self,
         x: &[u8],
@@ -211,9 +224,18 @@ impl BatchNorm {
         let Scratch { totals, sums, constants, repeated, stages } = self.scratch(scratch);
         match self.dtype {
             DType::Bf16 => {
-                self.deviations::<Bf16>(bytemuck::cast_slice(x), totals, sums, constants, repeated, stages);
+                self.deviation_sums::<Bf16>(
+                    bytemuck::cast_slice(x),
+                    totals,
+                    sums,
+                    constants,
+                    repeated,
+                    stages,
+                );
             }
-            _ => self.deviations::<f32>(bytemuck::cast_slice(x), totals, sums, constants, repeated, stages),
+            _ => {
+                self.deviation_sums::<f32>(bytemuck::cast_slice(x), totals, sums, constants, repeated, stages)
+            }
         }
         let padded = self.geometry.padded();
         let count = self.geometry.pixels() as f64;
@@ -226,11 +248,11 @@ impl BatchNorm {
             if !tile.is_first() {
                 let before = tile.index as f64 * count;
                 total += before;
-                let apart = average - means[channel];
-                average = means[channel] + apart * count / total;
-                square += squares[channel] + apart * apart * before * count / total;
+                let delta = average - means[channel];
+                average = means[channel] + delta * count / total;
+                square += squares[channel] + delta * delta * before * count / total;
             }
-            // A NaN stays one.
+            // A comparison that NaN passes.
             square = if square < 0.0 { 0.0 } else { square };
             (means[channel], squares[channel]) = (average, square);
             if !tile.is_last() {
@@ -238,12 +260,13 @@ impl BatchNorm {
             }
             let running = [&mut running_mean[channel], &mut running_variance[channel]];
             let norm = [self.epsilon, self.momentum];
-            [mean[channel], inverse_deviation[channel]] = settle([average, square, total], norm, running);
+            [mean[channel], inverse_deviation[channel]] =
+                finish_statistics([average, square, total], norm, running);
         }
     }
 
-    /// Per channel the sum of deviations from a pivot and of their squares, in `totals`; the pivots in `constants`.
-    fn deviations<E: Element>(
+    /// Σ (x - pivot) and Σ (x - pivot)² per channel, in `totals`; the pivots in `constants`.
+    fn deviation_sums<E: Element>(
         &self,
         x: &[E],
         totals: &mut [f64],
@@ -253,10 +276,9 @@ impl BatchNorm {
         stages: &mut [u8],
     ) {
         let geometry = &self.geometry;
-        let (from, period) = (&self.input, self.period());
-        // Sums are taken about a number near the mean: the variance does not suffer where a channel's mean is large.
+        let (input, period) = (&self.input, self.period());
         let pivot = &mut constants[..geometry.padded()];
-        row_means(from, x, pivot);
+        pivots_of(input, x, pivot);
         repeat(geometry, period, pivot, repeated);
         let pivots = &*repeated;
         self.reduce(
@@ -265,10 +287,10 @@ impl BatchNorm {
             stages,
             &|thread| geometry.thread_rows(self.team.threads(), thread),
             &|rows, sums| {
-                let step = from.step(period);
+                let step = input.step(period);
                 for (group, rows) in self.stretches(rows) {
                     let pivot = &pivots[group * period..][..period];
-                    for chunk in x[from.span(rows)].chunks(flush_length(step)) {
+                    for chunk in x[input.span(rows)].chunks(flush_length(step)) {
                         sums.clear();
                         moments(self.level, chunk, step, pivot, sums.first, sums.second);
                         sums.flush(group);
@@ -278,8 +300,8 @@ impl BatchNorm {
         );
     }
 
-    /// Normalises `x` by the statistics of the batch, and adds `a`, which is empty where nothing is added. `index` is empty without pooling; there is
-    /// no pooling of sums.
+    /// Normalises `x` by the statistics of the batch and adds `a`, which may be empty. `index` is empty
+    /// without pooling; sums are not pooled.
     pub fn apply(
         &self,
         [x, a]: [&[u8]; 2],
@@ -292,7 +314,7 @@ impl BatchNorm {
         self.affine([x, a], [weight, bias, mean], &factor, y, index, scratch);
     }
 
-    /// Normalises by the running statistics. `index` is empty without pooling, and where nobody asks for it.
+    /// Normalises by the running statistics. `index` is empty without pooling, or where it is not wanted.
     pub fn inference(
         &self,
         x: &[u8],
@@ -305,12 +327,12 @@ impl BatchNorm {
         self.affine([x, &[]], [weight, bias, running_mean], &factor, y, index, scratch);
     }
 
-    /// One over a channel's running standard deviation.
+    /// 1 / running standard deviation.
     pub(crate) fn running_factor(&self, running_variance: f32) -> f64 {
         1.0 / (f64::from(running_variance) + f64::from(self.epsilon)).sqrt()
     }
 
-    /// `weight * (x - mean) * factor + bias`, and `a` where it is not empty, rectified and pooled as asked.
+    /// `weight * (x - mean) * factor + bias (+ a)`, rectified and pooled as asked.
     fn affine(
         &self,
         [x, a]: [&[u8]; 2],
@@ -326,14 +348,14 @@ impl BatchNorm {
         self.scale_and_shift([weight, bias, mean], factor, [scale, shift]);
         by_types!(self, X, Y => {
             let (x, y) = (bytemuck::cast_slice(x), bytemuck::cast_slice_mut(y));
-            // What is empty lies nowhere in particular: it may not be cast.
+            // An empty slice may be misaligned.
             let a = if a.is_empty() { &[] } else { bytemuck::cast_slice(a) };
-            self.normalise::<X, Y>(x, a, [scale, shift], y, index, repeated, stages);
+            self.apply_affine::<X, Y>(x, a, [scale, shift], y, index, repeated, stages);
         });
     }
 
-    /// The constants of `scale * x + shift`; 0 where channels are padding. Forward and backward pass rectify the same pixels: both take them
-    /// from the statistics as they are stored.
+    /// `scale` and `shift` per channel, 0 for padded channels. Forward and backward compute them from the
+    /// same stored statistics, so they agree on which pixels ReLU cuts off.
     pub(crate) fn scale_and_shift(
         &self,
         [weight, bias, mean]: [&[f32]; 3],
@@ -351,7 +373,7 @@ impl BatchNorm {
 
     /// `y = scale * x + shift + a`, rectified and pooled as asked.
     #[allow(clippy::too_many_arguments)] // The operands of the step, each a slice of the arena.
-    fn normalise<X: Element, Y: Element>(
+    fn apply_affine<X: Element, Y: Element>(
         &self,
         x: &[X],
         a: &[Y],
@@ -378,15 +400,15 @@ impl BatchNorm {
             overlapping::forward::<Y>(self, pool, x, [scales, shifts], y, index, stages);
             return;
         }
-        let (from, place) = (&self.input, &self.output);
-        let steps = [from.step(period), place.step(period)];
-        let mut parts = cut(y, place.shares(threads));
+        let (input, output) = (&self.input, &self.output);
+        let steps = [input.step(period), output.step(period)];
+        let mut parts = cut(y, output.shares(threads));
         self.team.run_parts(&mut parts[..threads], &|thread, part| {
-            let first = place.share_start(threads, thread);
+            let first = output.share_start(threads, thread);
             for (group, rows) in self.stretches(geometry.thread_rows(threads, thread)) {
                 let constants = [scales, shifts].map(|c| &c[group * period..][..period]);
-                let to = &mut part[place.row_start(rows.start) - first..];
-                let from = from.span(rows);
+                let to = &mut part[output.row_start(rows.start) - first..];
+                let from = input.span(rows);
                 if a.is_empty() {
                     affine(self.level, &x[from], constants, self.relu, steps, to);
                 } else {
@@ -397,8 +419,9 @@ impl BatchNorm {
     }
 }
 
-/// A channel's mean and inverse deviation, from its average, the sum of squared deviations and the count; takes a step with its running statistics.
-pub(crate) fn settle(
+/// Mean and 1 / deviation of a channel, from its mean, sum of squared deviations and count; updates the
+/// running statistics.
+pub(crate) fn finish_statistics(
     [average, square, total]: [f64; 3],
     [epsilon, momentum]: [f32; 2],
     running: [&mut f32; 2],
@@ -411,14 +434,14 @@ pub(crate) fn settle(
     [average as f32, (1.0 / (square / total + f64::from(epsilon)).sqrt()) as f32]
 }
 
-/// Sets `means` to the mean of each channel over the middle row of the first image of the map that lies in `x`: near the channel's own mean, and a
-/// function of the input alone.
-fn row_means<E: Element>(from: &ChannelSlice, x: &[E], means: &mut [f32]) {
-    let geometry = from.part();
+/// Each channel's mean over the middle row of the first image: near the channel's mean, and a function of the
+/// input alone.
+fn pivots_of<E: Element>(input: &ChannelSlice, x: &[E], means: &mut [f32]) {
+    let geometry = input.part();
     for (group, means) in means.chunks_exact_mut(geometry.width).enumerate() {
         means.fill(0.0);
         let middle = group * geometry.height + geometry.height / 2;
-        for pixel in x[from.span(middle..middle + 1)].chunks(from.pixel_step()) {
+        for pixel in x[input.span(middle..middle + 1)].chunks(input.pixel_step()) {
             for (mean, value) in means.iter_mut().zip(pixel) {
                 *mean += value.load();
             }
@@ -427,14 +450,14 @@ fn row_means<E: Element>(from: &ChannelSlice, x: &[E], means: &mut [f32]) {
     }
 }
 
-/// One thread's sums.
+/// A thread's sums.
 pub(crate) struct Sums<'a> {
     totals: &'a mut [f64],
     /// First quantity, per element of a period.
     pub first: &'a mut [f32],
     /// Second quantity.
     pub second: &'a mut [f32],
-    /// Room for a strip.
+    /// Room for rows that are pooled.
     pub stage: &'a mut [u8],
     width: usize,
 }
@@ -451,7 +474,7 @@ impl Sums<'_> {
         self.second.fill(0.0);
     }
 
-    /// Adds the `f32` sums to the totals of a channel group.
+    /// Adds the `f32` sums to the `f64` totals of a channel group.
     pub fn flush(&mut self, group: usize) {
         let (first, second) = self.totals.split_at_mut(self.totals.len() / 2);
         for (totals, sums) in [(first, &*self.first), (second, &*self.second)] {
@@ -467,7 +490,7 @@ impl Sums<'_> {
 
 /// Elements between two flushes.
 pub(crate) fn flush_length(period: usize) -> usize {
-    period * ADDENDS
+    period * MAX_ADDENDS
 }
 
 #[cfg(test)]

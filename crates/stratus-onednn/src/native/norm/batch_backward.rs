@@ -1,9 +1,17 @@
-//! The gradients of batch norm with ReLU: sums over the batch, then the gradient of its input. pooled variants are in [`super::pooled`].
+//! The gradients of batch norm with ReLU. Pooled variants are in [`super::pooled`].
 //!
-//! Floor: each of the two reads map and gradient once, the second writes one map; the pooled forms read the pooled gradient.
+//! ```text
+//! g = dy where relu passed, else 0          dbias = Σ g       dweight = Σ g (x - mean) / deviation
+//! dx = scale · (g - (dbias + x̂ · dweight) / M)                M: pixels of a channel in the batch
+//!    = scale · g + slope · x + offset                         slope, offset per channel
+//! ```
+//!
+//! Two passes, as the sums must be complete before `dx` is made; each reads `x` and `dy`, the second writes
+//! `dx`. Where ReLU cut off is recomputed from `x`, so `y` is not read. The second pass walks backwards: its
+//! first rows are those that the caches still hold from the first pass.
 
 use super::batch::{BatchNorm, Pooling, Scratch, Sums, by_types, flush_length};
-use super::loops::{cut_and_sum, gradient, gradient_sums};
+use super::loops::{gradient, gradient_sums, mask_and_sum};
 use super::pooled::{disjoint, overlapping};
 use crate::native::lanes::LaneElement;
 use crate::native::rows::repeat;
@@ -13,11 +21,11 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use stratus_engine::DType;
 use stratus_engine::backend::Tile;
 
-/// What both kernels read, beside the map and its gradient: weight, bias, mean, inverse deviation.
+/// Weight, bias, mean, 1 / deviation.
 type Parameters<'a> = [&'a [f32]; 4];
 
 impl BatchNorm {
-    /// The gradients of weight and bias over the batch, of which `x` and `dy` are a tile: see
+    /// `dweight` and `dbias` over the batch, of which `x` and `dy` are a tile: see
     /// [`stratus_engine::ops::BatchNormGradients`]. `index` is empty without pooling.
     #[allow(clippy::too_many_arguments)] // The operands of the step, each a slice of the arena.
     pub fn gradients(
@@ -36,11 +44,11 @@ impl BatchNorm {
             self.gradient_totals::<X, Y>(cast_slice(x), cast_slice(dy), parameters, index, scratch)
         });
         let [.., inverse_deviation] = parameters;
-        self.settle_gradients(totals, inverse_deviation, [dweight, dbias], sums, tile);
+        self.finish_gradients(totals, inverse_deviation, [dweight, dbias], sums, tile);
     }
 
-    /// Adds the totals of a tile to `sums`; those of the last one become the gradients of weight and bias.
-    fn settle_gradients(
+    /// Adds the totals of a tile to `sums`, which with the last tile become the gradients.
+    fn finish_gradients(
         &self,
         totals: &[f64],
         inverse_deviation: &[f32],
@@ -63,8 +71,8 @@ impl BatchNorm {
         }
     }
 
-    /// The gradients of weight and bias where a rectified sum is behind the norm: see [`stratus_engine::ops::BatchNormAddReluGradients`]. `part` is
-    /// empty where nothing is added to `dy`.
+    /// `dweight` and `dbias` where ReLU is behind a sum, whose `dy` is masked in place: see
+    /// [`stratus_engine::ops::BatchNormAddReluGradients`]. `part` is added to `dy` first, unless it is empty.
     #[allow(clippy::too_many_arguments)] // The operands of the step, each a slice of the arena.
     pub fn gradients_behind_sum<E: Element>(
         &self,
@@ -85,7 +93,7 @@ impl BatchNorm {
         repeat(geometry, period, means, repeated);
         let means = &*repeated;
         let rows = |thread| geometry.thread_rows(threads, thread);
-        let shares = self.sums_of_threads(totals, room, stages);
+        let shares = self.thread_sums(totals, room, stages);
         let maps = cut(dy, (0..threads).map(|thread| rows(thread).len() * row));
         let mut parts: [(Option<Sums<'_>>, &mut [E]); MAX_THREADS] = pairs(shares, maps);
         self.team.run_parts(&mut parts[..threads], &|thread, (sums, dy)| {
@@ -101,20 +109,20 @@ impl BatchNorm {
                     sums.clear();
                     if part.is_empty() {
                         let maps = [x, y, &[]];
-                        cut_and_sum::<E, false>(self.level, maps, mean, dy, sums.first, sums.second);
+                        mask_and_sum::<E, false>(self.level, maps, mean, dy, sums.first, sums.second);
                     } else {
                         let maps = [x, y, &part[start..start + dy.len()]];
-                        cut_and_sum::<E, true>(self.level, maps, mean, dy, sums.first, sums.second);
+                        mask_and_sum::<E, true>(self.level, maps, mean, dy, sums.first, sums.second);
                     }
                     sums.flush(group);
                 }
             }
         });
-        self.join(totals);
-        self.settle_gradients(totals, inverse_deviation, gradients, sums, tile);
+        self.add_threads(totals);
+        self.finish_gradients(totals, inverse_deviation, gradients, sums, tile);
     }
 
-    /// Per channel the sum of the gradient behind the rectifier, and of the same times `x - mean`.
+    /// Σ g and Σ g (x - mean) per channel.
     fn gradient_totals<'a, X: Element, Y: LaneElement>(
         &self,
         x: &[X],
@@ -150,7 +158,7 @@ impl BatchNorm {
         {
             repeat(geometry, period, constant, repeated);
         }
-        let (repeated, from, place) = (&*repeated, &self.input, &self.output);
+        let (repeated, input, output) = (&*repeated, &self.input, &self.output);
         if let Some(Pooling::Overlapping(pool)) = &self.pool {
             let x: &[Y] = cast_slice(x);
             let each = geometry.groups * period;
@@ -164,12 +172,12 @@ impl BatchNorm {
             );
             return totals;
         }
-        let steps = [from.step(period), place.step(period)];
+        let steps = [input.step(period), output.step(period)];
         self.reduce(totals, sums, stages, &|thread| geometry.thread_rows(threads, thread), &|rows, sums| {
             for (group, rows) in self.stretches(rows) {
                 let c = [0, 1, 2].map(|i| &repeated[(i * geometry.groups + group) * period..][..period]);
-                let dy = dy[place.row_start(rows.start)..].chunks(flush_length(steps[1]));
-                for (x, dy) in x[from.span(rows)].chunks(flush_length(steps[0])).zip(dy) {
+                let dy = dy[output.row_start(rows.start)..].chunks(flush_length(steps[1]));
+                for (x, dy) in x[input.span(rows)].chunks(flush_length(steps[0])).zip(dy) {
                     sums.clear();
                     gradient_sums(self.level, x, dy, c, self.relu, steps, sums.first, sums.second);
                     sums.flush(group);
@@ -179,7 +187,7 @@ impl BatchNorm {
         totals
     }
 
-    /// The gradient of the input: see [`stratus_engine::ops::BatchNormBackwardData`]. `index` is empty without pooling.
+    /// `dx`: see [`stratus_engine::ops::BatchNormBackwardData`]. `index` is empty without pooling.
     #[allow(clippy::too_many_arguments)] // The operands of the step, each a slice of the arena.
     pub fn backward_data(
         &self,
@@ -204,25 +212,25 @@ impl BatchNorm {
             self.scale_and_shift([weight, bias, mean], &factor, [scale, shift]);
             slope.fill(0.0);
             offset.fill(0.0);
-            // dx = scale * g - scale / M * (dbias + xhat * dweight), as scale * g + slope * x + offset; the means are over the whole batch.
+            // See the header for slope and offset; M is of the whole batch.
             let count = (geometry.pixels() * tile.count) as f64;
             for channel in 0..geometry.channels {
                 let inverse = factor(channel);
                 let scale = f64::from(weight[channel]) * inverse;
-                let steep = -scale * inverse * f64::from(dweight[channel]) / count;
-                slope[channel] = steep as f32;
-                offset[channel] =
-                    (-scale * f64::from(dbias[channel]) / count - steep * f64::from(mean[channel])) as f32;
+                let slope_of_channel = -scale * inverse * f64::from(dweight[channel]) / count;
+                slope[channel] = slope_of_channel as f32;
+                offset[channel] = (-scale * f64::from(dbias[channel]) / count
+                    - slope_of_channel * f64::from(mean[channel])) as f32;
             }
         }
         by_types!(self, X, Y => {
             let (x, dy, dx) = (cast_slice(x), cast_slice(dy), cast_slice_mut(dx));
-            self.spread::<X, Y>(x, dy, index, constants, repeated, stages, dx);
+            self.input_gradient::<X, Y>(x, dy, index, constants, repeated, stages, dx);
         });
     }
 
-    /// The gradient of the input where the statistics are constants: see [`stratus_engine::ops::BatchNormInferenceBackward`]. `index` is empty
-    /// without pooling.
+    /// `dx` where the statistics are constants: see [`stratus_engine::ops::BatchNormInferenceBackward`].
+    /// `index` is empty without pooling.
     pub fn inference_backward(
         &self,
         x: &[u8],
@@ -238,17 +246,17 @@ impl BatchNorm {
         let (shift, rest) = rest.split_at_mut(padded);
         let factor = |channel: usize| self.running_factor(running_variance[channel]);
         self.scale_and_shift([weight, bias, running_mean], &factor, [scale, shift]);
-        // No gradient comes through statistics: there is no slope and no offset.
+        // No gradient through the statistics: slope and offset are 0.
         rest.fill(0.0);
         by_types!(self, X, Y => {
             let (x, dy, dx) = (cast_slice(x), cast_slice(dy), cast_slice_mut(dx));
-            self.spread::<X, Y>(x, dy, index, constants, repeated, stages, dx);
+            self.input_gradient::<X, Y>(x, dy, index, constants, repeated, stages, dx);
         });
     }
 
-    /// `dx = scale * g + slope * x + offset`, where `g` is the gradient behind the rectifier; `constants` holds scale, shift, slope, offset.
+    /// `dx = scale * g + slope * x + offset`; `constants` holds scale, shift, slope, offset.
     #[allow(clippy::too_many_arguments)] // As `backward_data`.
-    fn spread<X: Element, Y: LaneElement>(
+    fn input_gradient<X: Element, Y: LaneElement>(
         &self,
         x: &[X],
         dy: &[Y],
@@ -270,23 +278,23 @@ impl BatchNorm {
         {
             repeat(geometry, period, constant, repeated);
         }
-        let (repeated, from, place) = (&*repeated, &self.input, &self.output);
+        let (repeated, input, output) = (&*repeated, &self.input, &self.output);
         if let Some(Pooling::Overlapping(pool)) = &self.pool {
             let each = geometry.groups * period;
             let c = [0, 1, 2, 3].map(|i| &repeated[i * each..(i + 1) * each]);
             overlapping::backward::<Y>(self, pool, [cast_slice(x), dy], index, c, dx, stages);
             return;
         }
-        let steps = [from.step(period), place.step(period)];
-        let mut parts = cut(dx, from.shares(threads));
+        let steps = [input.step(period), output.step(period)];
+        let mut parts = cut(dx, input.shares(threads));
         self.team.run_parts(&mut parts[..threads], &|thread, part| {
-            let first = from.share_start(threads, thread);
+            let first = input.share_start(threads, thread);
             for (group, rows) in self.stretches(geometry.thread_rows(threads, thread)) {
                 let c = [0, 1, 2, 3].map(|i| &repeated[(i * geometry.groups + group) * period..][..period]);
-                let dy = &dy[place.row_start(rows.start)..];
-                let span = from.span(rows);
+                let dy = &dy[output.row_start(rows.start)..];
+                let span = input.span(rows);
                 let (x, to) = (&x[span.clone()], &mut part[span.start - first..span.end - first]);
-                // Backwards: of large maps, the caches hold what the sums were last made of.
+                // Backwards: the caches hold what the sums read last.
                 let length = flush_length(steps[0]);
                 for (number, (x, to)) in x.chunks(length).zip(to.chunks_mut(length)).enumerate().rev() {
                     let dy = &dy[number * flush_length(steps[1])..];

@@ -1,7 +1,13 @@
 //! Local response normalisation across channels.
 //!
-//! A pixel's channels are gathered into a stretch of scratch with zeros before and behind: what lies around a channel is then summed by adding
-//! as many shifted stretches as the window has channels, whatever the layout of the map.
+//! ```text
+//! scale_c = k + α/n · Σ_{c' within the window} x_{c'}²           y_c = x_c · scale_c^-β
+//! dx_c = dy_c · scale_c^-β - 2αβ/n · x_c · Σ_{c' that see c} dy_{c'} · x_{c'} · scale_{c'}^-β / scale_{c'}
+//! ```
+//!
+//! A pixel's channels are gathered into scratch with zeros on both sides; window sums are then sums of n
+//! shifted copies, whatever the layout of the map. Threads divide pixels, or images where channels are
+//! blocked.
 
 use crate::native::rows::Geometry;
 use crate::native::simd::{Element, Level, multiversion};
@@ -12,9 +18,9 @@ use stratus_graph::ops::LocalResponseNorm;
 #[derive(Clone, Debug)]
 pub struct Lrn {
     geometry: Geometry,
-    /// Channels of a window before and behind its own; no more than there are.
+    /// Channels of a window before and after its own; no more than there are.
     reach: [usize; 2],
-    /// What a sum of squares is multiplied by.
+    /// α/n.
     weight: f32,
     k: f32,
     beta: f32,
@@ -22,14 +28,14 @@ pub struct Lrn {
     team: ThreadTeam,
 }
 
-/// What is done with a part of a map: its first element, its pixels, itself, and a thread's scratch.
-type PartBody<'a, E> = dyn Fn(usize, usize, &mut [E], &mut [f32]) + Sync + 'a;
+/// Called for a share of a map: first element, pixels, the share, a thread's scratch.
+type PixelsBody<'a, E> = dyn Fn(usize, usize, &mut [E], &mut [f32]) + Sync + 'a;
 
-/// One thread's stretches for one pixel.
-struct Pixel<'a> {
-    /// Squares, or what is passed on, with zeros before and behind.
-    around: &'a mut [f32],
-    /// Their sums over the windows.
+/// A thread's scratch for one pixel.
+struct PixelScratch<'a> {
+    /// What is summed over windows, with zeros on both sides.
+    neighbours: &'a mut [f32],
+    /// Sums over the windows.
     sums: &'a mut [f32],
     /// `scale^-beta`.
     factors: &'a mut [f32],
@@ -39,13 +45,13 @@ struct Pixel<'a> {
     dy: &'a mut [f32],
 }
 
-impl<'a> Pixel<'a> {
+impl<'a> PixelScratch<'a> {
     fn new(scratch: &'a mut [f32], channels: usize) -> Self {
         let (sums, rest) = scratch.split_at_mut(channels);
         let (factors, rest) = rest.split_at_mut(channels);
         let (x, rest) = rest.split_at_mut(channels);
-        let (dy, around) = rest.split_at_mut(channels);
-        Self { around, sums, factors, x, dy }
+        let (dy, neighbours) = rest.split_at_mut(channels);
+        Self { neighbours, sums, factors, x, dy }
     }
 }
 
@@ -71,35 +77,36 @@ impl Lrn {
 
     /// `y` from `x`.
     pub fn forward<E: Element>(&self, x: &[E], y: &mut [E], scratch: &mut [f32]) {
-        self.each_part(y, scratch, &|start, pixels, y, scratch| {
+        self.for_each_share(y, scratch, &|start, pixels, y, scratch| {
             let x = &x[start..start + y.len()];
-            normalise(self.level, self, pixels, x, y, Pixel::new(scratch, self.geometry.channels));
+            normalise(self.level, self, pixels, x, y, PixelScratch::new(scratch, self.geometry.channels));
         });
     }
 
     /// `dx` from `x` and `dy`.
     pub fn backward<E: Element>(&self, x: &[E], dy: &[E], dx: &mut [E], scratch: &mut [f32]) {
-        self.each_part(dx, scratch, &|start, pixels, dx, scratch| {
+        self.for_each_share(dx, scratch, &|start, pixels, dx, scratch| {
             let (x, dy) = (&x[start..start + dx.len()], &dy[start..start + dx.len()]);
-            gradient(self.level, self, pixels, x, dy, dx, Pixel::new(scratch, self.geometry.channels));
+            gradient(self.level, self, pixels, x, dy, dx, PixelScratch::new(scratch, self.geometry.channels));
         });
     }
 
     /// Calls `body` for parts of a map that hold whole pixels, on all threads: stretches of pixels
     /// where a pixel's channels lie together, images where they are spread over planes.
-    fn each_part<E: Element>(&self, map: &mut [E], scratch: &mut [f32], body: &PartBody<'_, E>) {
+    fn for_each_share<E: Element>(&self, map: &mut [E], scratch: &mut [f32], body: &PixelsBody<'_, E>) {
         let (threads, geometry) = (self.team.threads(), &self.geometry);
         let in_plane = geometry.height * geometry.row;
-        let together = geometry.groups == 1;
-        let units = if together { geometry.planes * in_plane } else { geometry.planes / geometry.groups };
-        let unit = if together { geometry.width } else { geometry.groups * geometry.plane_elements() };
+        let channels_last = geometry.groups == 1;
+        let units =
+            if channels_last { geometry.planes * in_plane } else { geometry.planes / geometry.groups };
+        let unit = if channels_last { geometry.width } else { geometry.groups * geometry.plane_elements() };
         let mut maps = cut(map, (0..threads).map(|t| split(units, threads, t).len() * unit));
         let mut scratches = cut(scratch, (0..threads).map(|_| self.floats()));
         let mut parts: [(&mut [E], &mut [f32]); MAX_THREADS] =
             std::array::from_fn(|t| (std::mem::take(&mut maps[t]), std::mem::take(&mut scratches[t])));
         self.team.run_parts(&mut parts[..threads], &|thread, (map, scratch)| {
             let range = split(units, threads, thread);
-            if together {
+            if channels_last {
                 body(range.start * unit, range.len(), map, scratch);
                 return;
             }
@@ -111,7 +118,11 @@ impl Lrn {
 
     /// Where a pixel's channels lie in a part of some pixels: first channel, first element, how many.
     #[inline(always)]
-    fn pieces(&self, pixels: usize, pixel: usize) -> impl Iterator<Item = (usize, usize, usize)> + use<> {
+    fn channel_groups(
+        &self,
+        pixels: usize,
+        pixel: usize,
+    ) -> impl Iterator<Item = (usize, usize, usize)> + use<> {
         let Geometry { groups, width, channels, .. } = self.geometry;
         (0..groups).map(move |group| {
             let first = group * width;
@@ -121,7 +132,7 @@ impl Lrn {
 
     #[inline(always)]
     fn gather<E: Element>(&self, pixels: usize, pixel: usize, from: &[E], to: &mut [f32]) {
-        for (first, at, length) in self.pieces(pixels, pixel) {
+        for (first, at, length) in self.channel_groups(pixels, pixel) {
             for (to, from) in to[first..first + length].iter_mut().zip(&from[at..at + length]) {
                 *to = from.load();
             }
@@ -131,7 +142,7 @@ impl Lrn {
     /// Writes `value(channel)` of a pixel; padding of its blocks to zero.
     #[inline(always)]
     fn scatter<E: Element>(&self, pixels: usize, pixel: usize, to: &mut [E], value: impl Fn(usize) -> f32) {
-        for (first, at, length) in self.pieces(pixels, pixel) {
+        for (first, at, length) in self.channel_groups(pixels, pixel) {
             let (filled, padding) = to[at..at + self.geometry.width].split_at_mut(length);
             for (offset, to) in filled.iter_mut().enumerate() {
                 *to = E::store(value(first + offset));
@@ -142,10 +153,10 @@ impl Lrn {
 
     /// `sums[c]` of `window` neighbours in `around`, from `c` on.
     #[inline(always)]
-    fn sum_around(&self, around: &[f32], sums: &mut [f32]) {
-        sums.copy_from_slice(&around[..sums.len()]);
+    fn window_sums(&self, neighbours: &[f32], sums: &mut [f32]) {
+        sums.copy_from_slice(&neighbours[..sums.len()]);
         for shift in 1..=self.reach[0] + self.reach[1] {
-            for (sum, value) in sums.iter_mut().zip(&around[shift..]) {
+            for (sum, value) in sums.iter_mut().zip(&neighbours[shift..]) {
                 *sum += value;
             }
         }
@@ -153,15 +164,15 @@ impl Lrn {
 
     /// The scales of the pixel that was gathered, in `sums`, and `scale^-beta`, in `factors`.
     #[inline(always)]
-    fn scales(&self, pixel: &mut Pixel<'_>) {
-        let Pixel { around, sums, factors, x, .. } = pixel;
-        around[..self.reach[0]].fill(0.0);
-        let (squares, behind) = around[self.reach[0]..].split_at_mut(x.len());
+    fn scales(&self, pixel: &mut PixelScratch<'_>) {
+        let PixelScratch { neighbours, sums, factors, x, .. } = pixel;
+        neighbours[..self.reach[0]].fill(0.0);
+        let (squares, behind) = neighbours[self.reach[0]..].split_at_mut(x.len());
         for (square, x) in squares.iter_mut().zip(&**x) {
             *square = x * x;
         }
         behind.fill(0.0);
-        self.sum_around(around, sums);
+        self.window_sums(neighbours, sums);
         for sum in sums.iter_mut() {
             *sum = self.weight.mul_add(*sum, self.k);
         }
@@ -183,11 +194,11 @@ impl Lrn {
 }
 
 multiversion! {
-    fn normalise / normalise_body [E: Element] [E] (lrn: &Lrn, pixels: usize, x: &[E], y: &mut [E], room: Pixel<'_>)
+    fn normalise / normalise_body [E: Element] [E] (lrn: &Lrn, pixels: usize, x: &[E], y: &mut [E], room: PixelScratch<'_>)
 }
 
 #[inline(always)]
-fn normalise_body<E: Element>(lrn: &Lrn, pixels: usize, x: &[E], y: &mut [E], mut room: Pixel<'_>) {
+fn normalise_body<E: Element>(lrn: &Lrn, pixels: usize, x: &[E], y: &mut [E], mut room: PixelScratch<'_>) {
     for pixel in 0..pixels {
         lrn.gather(pixels, pixel, x, room.x);
         lrn.scales(&mut room);
@@ -198,28 +209,35 @@ fn normalise_body<E: Element>(lrn: &Lrn, pixels: usize, x: &[E], y: &mut [E], mu
 
 multiversion! {
     fn gradient / gradient_body [E: Element] [E] (
-        lrn: &Lrn, pixels: usize, x: &[E], dy: &[E], dx: &mut [E], room: Pixel<'_>,
+        lrn: &Lrn, pixels: usize, x: &[E], dy: &[E], dx: &mut [E], room: PixelScratch<'_>,
     )
 }
 
 #[inline(always)]
-fn gradient_body<E: Element>(lrn: &Lrn, pixels: usize, x: &[E], dy: &[E], dx: &mut [E], mut room: Pixel<'_>) {
+fn gradient_body<E: Element>(
+    lrn: &Lrn,
+    pixels: usize,
+    x: &[E],
+    dy: &[E],
+    dx: &mut [E],
+    mut room: PixelScratch<'_>,
+) {
     let [before, behind] = lrn.reach;
     let slope = 2.0 * lrn.beta * lrn.weight;
     for pixel in 0..pixels {
         lrn.gather(pixels, pixel, x, room.x);
         lrn.gather(pixels, pixel, dy, room.dy);
         lrn.scales(&mut room);
-        let Pixel { around, sums, factors, x, dy } = &mut room;
+        let PixelScratch { neighbours, sums, factors, x, dy } = &mut room;
         let channels = x.len();
         // Who sees a channel behind itself is seen by it before: the window the other way round.
-        around[..behind].fill(0.0);
-        around[behind + channels..][..before].fill(0.0);
-        let passed = &mut around[behind..behind + channels];
+        neighbours[..behind].fill(0.0);
+        neighbours[behind + channels..][..before].fill(0.0);
+        let passed = &mut neighbours[behind..behind + channels];
         for c in 0..channels {
             passed[c] = dy[c] * x[c] * factors[c] / sums[c];
         }
-        lrn.sum_around(around, sums);
+        lrn.window_sums(neighbours, sums);
         let (x, dy, factors, sums) = (&**x, &dy[..channels], &factors[..channels], &sums[..channels]);
         lrn.scatter(pixels, pixel, dx, |c| dy[c] * factors[c] - slope * x[c] * sums[c]);
     }

@@ -1,5 +1,7 @@
-//! The inner loops of batch norm, over rows of which a period of constants repeats. Maps that are part of a larger one have other channels between one
-//! period and the next: a step is how far apart these begin. Slices of such maps end with a period, or with what lies before the next one.
+//! The inner loops of batch norm: along pixels, with constants that repeat after a `period` of elements.
+//!
+//! A `step` is the distance from one period to the next. It is the period, unless the map is some channels of
+//! a larger one; then a period is a pixel's channels and other channels are in between.
 
 use crate::native::simd::{Element, multiversion, prefetch_step, steps_ahead};
 
@@ -9,7 +11,8 @@ multiversion! {
     )
 }
 
-/// Adds `sum (x - pivot)` and `sum (x - pivot)^2` per element of the period.
+/// Adds Σ (x - pivot) and Σ (x - pivot)² per element of the period. Four periods at a time: the sums, too
+/// many for registers, are loaded and stored a fourth as often.
 #[inline(always)]
 fn moments_body<E: Element>(x: &[E], step: usize, pivot: &[f32], first: &mut [f32], second: &mut [f32]) {
     let period = pivot.len();
@@ -53,12 +56,12 @@ fn affine_body<X: Element, Y: Element>(
 ) {
     let period = scale.len();
     let shift = &shift[..period];
-    // Compared in this sense, so that NaN passes: a diverged run must show.
+    // A comparison that NaN passes: a diverged run must show.
     let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
-    // Of a part, the processor does not foresee what comes next by itself.
-    let (is_part, ahead) = (steps[0] > period, steps_ahead::<X>(steps[0]));
+    // The hardware prefetcher does not follow a slice of a map.
+    let (is_slice, ahead) = (steps[0] > period, steps_ahead::<X>(steps[0]));
     for (x, y) in x.chunks(steps[0]).zip(y.chunks_mut(steps[1])) {
-        if is_part {
+        if is_slice {
             prefetch_step(&x[..period], ahead);
         }
         for (((x, y), a), b) in x.iter().zip(y).zip(scale).zip(shift) {
@@ -95,14 +98,14 @@ fn affine_add_body<X: Element, Y: Element>(
 }
 
 multiversion! {
-    pub(super) fn cut_and_sum / cut_and_sum_body [E: Element, const ADDS: bool] [E, ADDS] (
+    pub(super) fn mask_and_sum / mask_and_sum_body [E: Element, const ADDS: bool] [E, ADDS] (
         maps: [&[E]; 3], mean: &[f32], dy: &mut [E], first: &mut [f32], second: &mut [f32],
     )
 }
 
-/// Adds `part` to `dy` where that is asked for, cuts it off where `y` is not positive, and adds `sum dy` and `sum dy * (x - mean)`.
+/// Adds `part` to `dy` where `ADDS`, zeroes it where `y` is not positive, and adds Σ dy and Σ dy (x - mean).
 #[inline(always)]
-fn cut_and_sum_body<E: Element, const ADDS: bool>(
+fn mask_and_sum_body<E: Element, const ADDS: bool>(
     [x, y, part]: [&[E]; 3],
     mean: &[f32],
     dy: &mut [E],
@@ -118,7 +121,7 @@ fn cut_and_sum_body<E: Element, const ADDS: bool>(
         let (mean, first, second) = (&mean[..n], &mut first[..n], &mut second[..n]);
         for i in 0..n {
             let sum = if ADDS { dy[i].load() + part[i].load() } else { dy[i].load() };
-            // As it is stored: what reads it next sees the same.
+            // As it is stored: its readers see the same.
             dy[i] = E::store(if y[i].load() > 0.0 { sum } else { 0.0 });
             let g = dy[i].load();
             first[i] += g;
@@ -129,11 +132,17 @@ fn cut_and_sum_body<E: Element, const ADDS: bool>(
 
 multiversion! {
     pub(crate) fn gradient_sums / gradient_sums_body [X: Element, Y: Element] [X, Y] (
-        x: &[X], dy: &[Y], constants: [&[f32]; 3], relu: bool, steps: [usize; 2], first: &mut [f32], second: &mut [f32],
+        x: &[X],
+        dy: &[Y],
+        constants: [&[f32]; 3],
+        relu: bool,
+        steps: [usize; 2],
+        first: &mut [f32],
+        second: &mut [f32],
     )
 }
 
-/// Adds `sum g` and `sum g * (x - mean)`, where `g` is `dy` behind the rectifier.
+/// Adds Σ g and Σ g (x - mean), where `g` is `dy` masked by ReLU.
 #[inline(always)]
 fn gradient_sums_body<X: Element, Y: Element>(
     x: &[X],
@@ -149,13 +158,13 @@ fn gradient_sums_body<X: Element, Y: Element>(
     let cut = if relu { 0.0 } else { f32::NAN };
     let (shift, mean) = (&shift[..period], &mean[..period]);
     let (first, second) = (&mut first[..period], &mut second[..period]);
-    // Four at a time: the sums, which are too many for registers, are then read and written a fourth as often.
+    // Four periods at a time, as in `moments`.
     let ahead = (steps_ahead::<X>(steps[0]), steps_ahead::<Y>(steps[1]));
     let mut quads = x.chunks_exact(4 * steps[0]);
     let mut rest = dy;
     for quad in &mut quads {
-        let (four, behind) = rest.split_at(rest.len().min(4 * steps[1]));
-        rest = behind;
+        let (four, remainder) = rest.split_at(rest.len().min(4 * steps[1]));
+        rest = remainder;
         let (x, dy) = (quarters(quad, steps[0], period), quarters(four, steps[1], period));
         for (x, dy) in x.into_iter().zip(dy) {
             prefetch_step(x, ahead.0);
@@ -174,7 +183,7 @@ fn gradient_sums_body<X: Element, Y: Element>(
         }
     }
     for (x, dy) in quads.remainder().chunks(steps[0]).zip(rest.chunks(steps[1])) {
-        // One length for all, so that the inner loop needs no checks.
+        // One length for all slices: no bounds checks in the inner loop.
         let n = x.len().min(period);
         let (x, dy, scale, shift, mean) = (&x[..n], &dy[..n], &scale[..n], &shift[..n], &mean[..n]);
         for i in 0..n {
@@ -186,7 +195,7 @@ fn gradient_sums_body<X: Element, Y: Element>(
     }
 }
 
-/// Four parts of a length that begin `step` apart.
+/// Four slices of `length` that begin `step` apart.
 #[inline(always)]
 fn quarters<E>(whole: &[E], step: usize, length: usize) -> [&[E]; 4] {
     let (a, rest) = whole.split_at(step);
@@ -213,10 +222,10 @@ fn gradient_body<X: Element, G: Element, Y: Element>(
     let period = scale.len();
     // Nothing is at most NaN.
     let cut = if relu { 0.0 } else { f32::NAN };
-    let [step, of_dy] = steps;
-    let ahead = (steps_ahead::<X>(step), steps_ahead::<G>(of_dy));
-    for ((x, dy), dx) in x.chunks(step).zip(dy.chunks(of_dy)).zip(dx.chunks_mut(step)) {
-        // Of a part, other channels follow.
+    let [step, dy_step] = steps;
+    let ahead = (steps_ahead::<X>(step), steps_ahead::<G>(dy_step));
+    for ((x, dy), dx) in x.chunks(step).zip(dy.chunks(dy_step)).zip(dx.chunks_mut(step)) {
+        // Other channels follow those of a slice.
         let x = if step > period { &x[..period] } else { x };
         let n = x.len();
         let dy = &dy[..n];

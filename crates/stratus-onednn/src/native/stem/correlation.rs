@@ -1,8 +1,14 @@
-//! The correlation of images with themselves: for each two taps of a convolution the sum, over its outputs, of the product of what they see, and for
-//! each tap the sum of what it sees.
+//! The correlation of images with themselves, as the taps of a convolution of stride 1 read them:
 //!
-//! Floor: half of `taps * taps` multiply-adds per output, whatever the number of filters. Bands of rows lie as `f32` in the nearest caches, a plane per
-//! channel, and are walked once for every few pairs of taps.
+//! ```text
+//! C[t, u] = Σ x_t x_u  for u ≥ t          s[t] = Σ x_t          over all outputs of the batch
+//! ```
+//!
+//! A band of rows is copied to L1 as `f32`, a plane per channel with its border, so that what a tap reads is
+//! one contiguous range at an offset of its own. It is walked once per 3×8 pairs of taps: 24 sums in
+//! registers, 11 loads and a mask (of outputs that exist) for 24 multiply-adds. That is `taps²/2`
+//! multiply-adds per output, whatever the number of filters. Threads divide output rows; their sums, in
+//! `f64`, are added up in the order of the threads.
 
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::simd::{Element, Level};
@@ -10,20 +16,20 @@ use crate::native::threads::{MAX_THREADS, ThreadTeam, cut, split};
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
 
-/// Floats of a band: with its sums it stays in the nearest cache.
+/// Floats of a band: it stays in L1 with its sums.
 const BAND_FLOATS: usize = 6 << 10;
 
-/// Taps that are multiplied at once, with as many others as there are registers for.
-const ROWS: usize = 3;
-const COLUMNS: usize = 8;
+/// Taps by taps whose products are summed in registers at once.
+const TILE_ROWS: usize = 3;
+const TILE_COLUMNS: usize = 8;
 
-/// The most output rows of a band.
-const BAND_ROWS: usize = 64;
+/// Output rows of a band, at most.
+const MAX_BAND_ROWS: usize = 64;
 
-/// Bands that are added up in `f32` before the sums go to `f64`.
+/// Bands that are summed in `f32` before the sums go to `f64`.
 const BANDS_PER_FLUSH: usize = 8;
 
-/// The images' correlation as the taps of a convolution without stride see them.
+/// The correlation for one convolution of stride 1.
 #[derive(Clone, Debug)]
 pub struct Correlation {
     channels: usize,
@@ -32,7 +38,7 @@ pub struct Correlation {
     batch: usize,
     input: [usize; 2],
     output: [usize; 2],
-    /// Per tap, where what it sees for the first output of a band begins.
+    /// Offset in a band of what each tap reads for the first output.
     offsets: Vec<usize>,
     /// Output rows of a band.
     band: usize,
@@ -41,7 +47,7 @@ pub struct Correlation {
 }
 
 impl Correlation {
-    /// The correlation of a batch of `input` sized images; `None` where the convolution strides or is dilated.
+    /// `batch` images of `input` = `[H, W]`; `None` where the convolution has a stride, dilation or groups.
     #[must_use]
     pub fn new(
         conv: &Conv2d,
@@ -67,7 +73,7 @@ impl Correlation {
             team,
         };
         let rows = BAND_FLOATS / (correlation.channels * correlation.pitch()).max(1);
-        correlation.band = (rows + 1).saturating_sub(conv.kernel[0]).clamp(1, BAND_ROWS.min(output[0]));
+        correlation.band = (rows + 1).saturating_sub(conv.kernel[0]).clamp(1, MAX_BAND_ROWS.min(output[0]));
         let (plane, pitch) = (correlation.plane(), correlation.pitch());
         let taps = |channel| {
             let rows = (0..conv.kernel[0]).flat_map(|i| (0..conv.kernel[1]).map(move |j| (i, j)));
@@ -91,12 +97,12 @@ impl Correlation {
         (self.band + self.kernel[0] - 1) * self.pitch()
     }
 
-    /// Floats of a band, with as many zeros behind it as the last register may read.
+    /// Floats of a band, with as many zeros at its end as the last register may read.
     fn band_floats(&self) -> usize {
         (self.channels * self.plane() + LANES + self.kernel[1]).next_multiple_of(LANES)
     }
 
-    /// Registers of a band's rows of outputs.
+    /// Registers of a band's outputs.
     fn registers(&self) -> usize {
         (self.band * self.pitch()).div_ceil(LANES)
     }
@@ -106,7 +112,7 @@ impl Correlation {
         self.band_floats() + (self.registers() + self.sums()) * LANES
     }
 
-    /// Sums that a thread makes: the products of taps with those from themselves on, and the taps'.
+    /// Sums of a thread: `C[t, u]` for `u ≥ t`, then `s[t]`.
     fn sums(&self) -> usize {
         self.taps() * (self.taps() + 1) / 2 + self.taps()
     }
@@ -117,7 +123,8 @@ impl Correlation {
         self.team.threads() * (self.sums() * size_of::<f64>() + self.floats() * size_of::<f32>())
     }
 
-    /// Adds to `to`, `[taps + 1, taps]`: in the first rows the products from the diagonal on, in the last one the sums. Replaces both where `first`.
+    /// Adds to `to`, `[taps + 1, taps]`: C in its upper triangle, s in the last row. Replaces both where
+    /// `first`.
     pub fn add<E: LaneElement>(&self, images: &[E], first: bool, to: &mut [f64], scratch: &mut [u8]) {
         let (threads, sums, taps) = (self.team.threads(), self.sums(), self.taps());
         let (totals, rest) = scratch.split_at_mut(threads * sums * size_of::<f64>());
@@ -149,15 +156,15 @@ impl Correlation {
         }
     }
 
-    /// Lays out what the outputs of `rows` of an image see. What no pixel covers becomes zero.
+    /// Copies the input rows of output rows `rows` of an image, zeros in place of padding.
     #[inline(always)]
-    fn bring<E: Element>(&self, image: &[E], rows: Range<usize>, band: &mut [f32]) {
+    fn load_band<E: Element>(&self, image: &[E], rows: Range<usize>, band: &mut [f32]) {
         let [height, width] = self.input;
         let (pitch, before) = (self.pitch(), self.padding[1]);
         let count = width.min(pitch.saturating_sub(before));
         for (channel, plane) in band.chunks_exact_mut(self.plane()).take(self.channels).enumerate() {
-            let seen = rows.start..rows.end + self.kernel[0] - 1;
-            for (row, to) in seen.zip(plane.chunks_exact_mut(pitch)) {
+            let inputs = rows.start..rows.end + self.kernel[0] - 1;
+            for (row, to) in inputs.zip(plane.chunks_exact_mut(pitch)) {
                 let source = row.checked_sub(self.padding[0]).filter(|&row| row < height);
                 let Some(source) = source else {
                     to.fill(0.0);
@@ -181,7 +188,11 @@ impl Correlation {
 
 with_lanes! {
     fn correlate / correlate_body(
-        of: &Correlation, rows: Range<usize>, images: &[E], totals: &mut [f64], scratch: &mut [f32],
+        correlation: &Correlation,
+        rows: Range<usize>,
+        images: &[E],
+        totals: &mut [f64],
+        scratch: &mut [f32],
     )
 }
 
@@ -189,7 +200,7 @@ with_lanes! {
 /// Of [`Lanes`].
 #[inline(always)]
 unsafe fn correlate_body<V: Lanes, E: LaneElement>(
-    of: &Correlation,
+    correlation: &Correlation,
     rows: Range<usize>,
     images: &[E],
     totals: &mut [f64],
@@ -197,23 +208,25 @@ unsafe fn correlate_body<V: Lanes, E: LaneElement>(
 ) {
     totals.fill(0.0);
     scratch.fill(0.0);
-    let (band, rest) = scratch.split_at_mut(of.band_floats());
-    let (mask, sums) = rest.split_at_mut(of.registers() * LANES);
+    let (band, rest) = scratch.split_at_mut(correlation.band_floats());
+    let (mask, sums) = rest.split_at_mut(correlation.registers() * LANES);
     let sums: &mut [[f32; LANES]] = sums.as_chunks_mut().0;
-    let elements = of.input[0] * of.input[1] * of.channels;
+    let elements = correlation.input[0] * correlation.input[1] * correlation.channels;
     let (mut row, mut bands, mut masked) = (rows.start, 0, 0);
     while row < rows.end {
-        let (image, first) = (row / of.output[0], row % of.output[0]);
-        let count = of.band.min(of.output[0] - first).min(rows.end - row);
-        of.bring(&images[image * elements..(image + 1) * elements], first..first + count, band);
+        let (image, first) = (row / correlation.output[0], row % correlation.output[0]);
+        let count = correlation.band.min(correlation.output[0] - first).min(rows.end - row);
+        correlation.load_band(&images[image * elements..(image + 1) * elements], first..first + count, band);
         if masked != count {
-            // Behind the last output of a row, and behind the last row, lanes see pixels too.
+            // Beyond the end of an output row, and beyond the last row, lanes read pixels that no output has.
             mask.fill(0.0);
-            mask.chunks_mut(of.pitch()).take(count).for_each(|row| row[..of.output[1]].fill(1.0));
+            mask.chunks_mut(correlation.pitch())
+                .take(count)
+                .for_each(|row| row[..correlation.output[1]].fill(1.0));
             masked = count;
         }
         // SAFETY: the caller's.
-        unsafe { multiply::<V>(of, count, band, mask, sums) };
+        unsafe { multiply::<V>(correlation, count, band, mask, sums) };
         row += count;
         bands += 1;
         if bands == BANDS_PER_FLUSH || row == rows.end {
@@ -226,62 +239,62 @@ unsafe fn correlate_body<V: Lanes, E: LaneElement>(
     }
 }
 
-/// Adds the sums of a band's first `count` output rows.
+/// Adds a band's first `count` output rows to the sums.
 ///
 /// # Safety
 /// Of [`Lanes`].
 #[inline(always)]
 unsafe fn multiply<V: Lanes>(
-    of: &Correlation,
+    correlation: &Correlation,
     count: usize,
     band: &[f32],
     mask: &[f32],
     sums: &mut [[f32; LANES]],
 ) {
-    let taps = of.taps();
-    let floats = (count * of.pitch()).next_multiple_of(LANES);
+    let taps = correlation.taps();
+    let floats = (count * correlation.pitch()).next_multiple_of(LANES);
     let (products, pixels) = sums.split_at_mut(taps * (taps + 1) / 2);
-    let walk = Walk { band, mask: mask[..floats].as_chunks().0, offsets: &of.offsets };
-    for first in (0..taps).step_by(ROWS) {
-        // The first of these products also add up the taps themselves.
-        let mut pixels = Some(&mut pixels[first..taps.min(first + ROWS)]);
+    let band_taps = BandTaps { band, mask: mask[..floats].as_chunks().0, offsets: &correlation.offsets };
+    for first in (0..taps).step_by(TILE_ROWS) {
+        // The first of these also sum the taps themselves.
+        let mut pixels = Some(&mut pixels[first..taps.min(first + TILE_ROWS)]);
         let mut other = first;
         while other < taps {
             let pixels = pixels.take();
             // SAFETY: the caller's.
             other += unsafe {
                 match taps - other {
-                    1 => walk.add::<V, 1>([first, other], products, pixels),
-                    2 => walk.add::<V, 2>([first, other], products, pixels),
-                    3 => walk.add::<V, 3>([first, other], products, pixels),
-                    4 => walk.add::<V, 4>([first, other], products, pixels),
-                    5 => walk.add::<V, 5>([first, other], products, pixels),
-                    6 => walk.add::<V, 6>([first, other], products, pixels),
-                    7 => walk.add::<V, 7>([first, other], products, pixels),
-                    _ => walk.add::<V, COLUMNS>([first, other], products, pixels),
+                    1 => band_taps.add::<V, 1>([first, other], products, pixels),
+                    2 => band_taps.add::<V, 2>([first, other], products, pixels),
+                    3 => band_taps.add::<V, 3>([first, other], products, pixels),
+                    4 => band_taps.add::<V, 4>([first, other], products, pixels),
+                    5 => band_taps.add::<V, 5>([first, other], products, pixels),
+                    6 => band_taps.add::<V, 6>([first, other], products, pixels),
+                    7 => band_taps.add::<V, 7>([first, other], products, pixels),
+                    _ => band_taps.add::<V, TILE_COLUMNS>([first, other], products, pixels),
                 }
             };
         }
     }
 }
 
-/// A band, row behind row, with ones where outputs are.
-struct Walk<'a> {
+/// A band, and a mask of the outputs that exist.
+struct BandTaps<'a> {
     band: &'a [f32],
     mask: &'a [[f32; LANES]],
     offsets: &'a [usize],
 }
 
-impl Walk<'_> {
-    /// What a tap sees, register by register.
+impl BandTaps<'_> {
+    /// What a tap reads, register by register.
     #[inline(always)]
-    fn seen(&self, tap: usize) -> &[[f32; LANES]] {
+    fn inputs_of(&self, tap: usize) -> &[[f32; LANES]] {
         let at = self.offsets[tap];
         self.band[at..at + self.mask.len() * LANES].as_chunks().0
     }
 
-    /// Adds products of [`ROWS`] taps from `first` on with `OTHERS` from `other` on to the sums, and what the former see; returns how many the
-    /// latter are. Products are stored where the other tap is not an earlier one.
+    /// Adds products of [`TILE_ROWS`] taps from `first` on with `OTHERS` from `other` on, and sums of the
+    /// former where `pixels` is given; returns `OTHERS`. Only products with `other ≥ first` are stored.
     ///
     /// # Safety
     /// Of [`Lanes`].
@@ -295,34 +308,34 @@ impl Walk<'_> {
         let taps = self.offsets.len();
         // SAFETY: the caller's, here and below.
         let zero = unsafe { V::splat(0.0) };
-        let (mut totals, mut sums) = ([zero; ROWS], [[zero; OTHERS]; ROWS]);
-        let mut rows = [<&[[f32; LANES]]>::default(); ROWS];
+        let (mut totals, mut sums) = ([zero; TILE_ROWS], [[zero; OTHERS]; TILE_ROWS]);
+        let mut rows = [<&[[f32; LANES]]>::default(); TILE_ROWS];
         let mut others = [<&[[f32; LANES]]>::default(); OTHERS];
-        for (number, seen) in rows.iter_mut().enumerate() {
-            // Behind the last tap, the last one is taken again.
-            *seen = self.seen((first + number).min(taps - 1));
-            assert!(seen.len() == self.mask.len(), "rows of another length");
+        for (number, inputs) in rows.iter_mut().enumerate() {
+            // Beyond the last tap, the last one is repeated.
+            *inputs = self.inputs_of((first + number).min(taps - 1));
+            assert!(inputs.len() == self.mask.len(), "rows of another length");
         }
-        for (number, seen) in others.iter_mut().enumerate() {
-            *seen = self.seen(other + number);
-            assert!(seen.len() == self.mask.len(), "rows of another length");
+        for (number, inputs) in others.iter_mut().enumerate() {
+            *inputs = self.inputs_of(other + number);
+            assert!(inputs.len() == self.mask.len(), "rows of another length");
         }
         for (register, mask) in self.mask.iter().enumerate() {
             let mask = unsafe { V::load(mask) };
-            let mut seen = [zero; ROWS];
-            for row in 0..ROWS {
-                seen[row] = unsafe { V::load(&rows[row][register]).multiply_add(mask, zero) };
-                totals[row] = unsafe { totals[row].add(seen[row]) };
+            let mut inputs = [zero; TILE_ROWS];
+            for row in 0..TILE_ROWS {
+                inputs[row] = unsafe { V::load(&rows[row][register]).multiply_add(mask, zero) };
+                totals[row] = unsafe { totals[row].add(inputs[row]) };
             }
             for column in 0..OTHERS {
                 let other = unsafe { V::load(&others[column][register]) };
-                for row in 0..ROWS {
-                    sums[row][column] = unsafe { other.multiply_add(seen[row], sums[row][column]) };
+                for row in 0..TILE_ROWS {
+                    sums[row][column] = unsafe { other.multiply_add(inputs[row], sums[row][column]) };
                 }
             }
         }
         for (row, sums) in (first..taps).zip(sums) {
-            // Where the products of a row with itself begin.
+            // Where row `t` of the upper triangle begins.
             let start = row * taps - row * row.saturating_sub(1) / 2;
             for (column, sum) in (other..).zip(sums).filter(|(column, _)| *column >= row) {
                 let to = &mut products[start + column - row];

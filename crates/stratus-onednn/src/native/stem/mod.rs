@@ -1,11 +1,22 @@
-//! The stem of a network: convolution of images, batch norm, rectifier and 2×2 max-pooling, of which only the pooled map meets memory.
+//! The stem of a network: convolution of images, batch norm, ReLU and 2×2 max-pooling, of which only the
+//! pooled map is written to memory. The algebra is in [`stratus_engine::ops::Stem`]; in short, with `x_t`
+//! what tap `t` reads and M outputs per channel:
 //!
-//! What is computed and why: [`stratus_engine::ops::Stem`]. The convolution is that of [`crate::native::conv::direct`], whose rows here go no further than the
-//! nearest cache, already scaled and shifted: the normalisation is in its weights. The images' correlation is in [`correlation`].
+//! ```text
+//! C[t, u] = Σ x_t x_u    s[t] = Σ x_t                                  [`correlation`]
+//! mean = wᵀs / M         variance = wᵀC w / M - mean²                  without making the map
+//! y = max over 2×2 of relu(x * (w · scale) + shift)                    scale, shift folded into w and bias
+//! dw_t = scale · (Σ g x_t - (Σ g / M) s_t - (Σ g x̂ / M) Σ x̂ x_t)       g: dy at the argmax, 3 of 4 are zero
+//!        Σ x̂ x_t = ((C w)_t - mean · s_t) / deviation
+//! ```
+//!
+//! The convolution is that of [`crate::native::conv::direct`]: two rows of it stay in L1 until they are
+//! pooled. The forward pass reads the images and writes a quarter of the map; library kernels would write the
+//! map and read it three times. Threads divide images forward, rows of the convolution's output backward.
 
 mod correlation;
 
-use crate::native::norm::batch::settle;
+use crate::native::norm::batch::finish_statistics;
 use correlation::Correlation;
 
 use crate::native::conv::direct::{CHANNELS, DirectConv, Ring};
@@ -19,13 +30,13 @@ use std::ops::Range;
 use stratus_engine::backend::Tile;
 use stratus_engine::ops::Stem;
 
-/// Rows of the window.
+/// Rows of a pooling window.
 const WINDOW: usize = 2;
 
-/// What `index` holds where the rectifier cut an output off.
-const CUT: f32 = 255.0;
+/// In `index`: ReLU cut the output off, no gradient passes.
+const RELU_CUT: f32 = 255.0;
 
-/// Rows whose gradients are added up in `f32` before the sums go to `f64`.
+/// Rows whose gradients are summed in `f32` before the sums go to `f64`.
 const ROWS_PER_FLUSH: usize = 128;
 
 /// A stem as its kernels need it.
@@ -34,25 +45,26 @@ pub struct StemKernel {
     stem: Stem,
     conv: DirectConv,
     correlation: Correlation,
-    /// Rows and columns of the convolution's output.
+    /// `[H, W]` of the convolution's output.
     output: [usize; 2],
     batch: usize,
-    /// How the pooled map lies.
+    /// Layout of the pooled map.
     pooled: Geometry,
     level: Level,
     team: ThreadTeam,
 }
 
-/// What one thread pools.
+/// A thread's share of a pooling pass.
 #[derive(Default)]
-struct Share<'a, E> {
+struct ThreadShare<'a, E> {
     y: &'a mut [E],
     index: &'a mut [u8],
     scratch: &'a mut [f32],
 }
 
 impl StemKernel {
-    /// The stem of a batch of `input` sized images, channels last, with a pooled map that lies as `pooled` says; `None` where it has no kernel.
+    /// `batch` images `[N, H, W, C]` of `input` = `[H, W]`, a pooled map laid out as `pooled`; `None` where
+    /// there is no kernel for it.
     #[must_use]
     pub fn new(
         stem: Stem,
@@ -75,22 +87,22 @@ impl StemKernel {
         self.conv.taps()
     }
 
-    /// Outputs of one channel.
+    /// Outputs of a channel: M.
     fn count(&self) -> usize {
         self.batch * self.output[0] * self.output[1]
     }
 
-    /// The convolution's rows of one thread, counted over all images.
+    /// A thread's rows of the convolution's output, counted over all images.
     fn thread_rows(&self, thread: usize) -> Range<usize> {
         split(self.batch * self.output[0], self.team.threads(), thread)
     }
 
-    /// Floats of a row of the convolution's output, of one group of channels.
+    /// Floats of a row of the convolution's output, of eight channels.
     fn row_floats(&self) -> usize {
         self.conv.pairs() * LANES
     }
 
-    /// Floats of one thread's rows under a row of windows, and of the input's under these.
+    /// Floats of a thread's scratch for pooling: two rows of all channels, and the ring of input rows.
     fn strip_floats(&self) -> usize {
         WINDOW * self.conv.groups() * self.row_floats() + self.conv.ring_floats()
     }
@@ -145,12 +157,12 @@ impl StemKernel {
             let along = |tap: usize| row(tap).map(|(product, other)| product * weight(other)).sum::<f64>();
             let square = (0..taps).map(|tap| weight(tap) * along(tap)).sum::<f64>();
             let squares = square - total * average * average;
-            // A NaN stays one.
+            // A comparison that NaN passes.
             let squares = if squares < 0.0 { 0.0 } else { squares };
             let running = [&mut running_mean[channel], &mut running_variance[channel]];
             let constants = [norm.epsilon, norm.momentum];
             [mean[channel], inverse_deviation[channel]] =
-                settle([average, squares, total], constants, running);
+                finish_statistics([average, squares, total], constants, running);
         }
     }
 
@@ -208,7 +220,7 @@ impl StemKernel {
             }
         }
         let constants = [&*packed, &*shifts];
-        // A thread's part of the map, whose planes may be blocks of channels, is all of some images: rows of others' lie between its own.
+        // Threads divide images: with blocked channels, a range of rows would not be contiguous in the map.
         let images_of = |thread: usize| split(self.batch, threads, thread);
         let elements = self.pooled.plane_elements() * self.pooled.groups;
         let lengths = || (0..threads).map(|thread| images_of(thread).len() * elements);
@@ -216,7 +228,7 @@ impl StemKernel {
         let mut ys = cut(y, lengths());
         let mut indices = cut(index, lengths().map(|length| if keep { length } else { 0 }));
         let mut scratches = cut(scratch, (0..threads).map(|_| self.strip_floats()));
-        let mut shares: [Share<'_, E>; MAX_THREADS] = std::array::from_fn(|thread| Share {
+        let mut shares: [ThreadShare<'_, E>; MAX_THREADS] = std::array::from_fn(|thread| ThreadShare {
             y: std::mem::take(&mut ys[thread]),
             index: std::mem::take(&mut indices[thread]),
             scratch: std::mem::take(&mut scratches[thread]),
@@ -292,7 +304,8 @@ impl StemKernel {
         }
     }
 
-    /// Adds the sums at the end of a thread's scratch to its totals; of a register, even pixels before odd ones.
+    /// Adds the sums at the end of a thread's scratch to its totals; of a register, even pixels before odd
+    /// ones.
     fn flush(&self, scratch: &[f32], totals: &mut [f64]) {
         let taps = self.taps();
         let (_, sums) =
@@ -307,7 +320,7 @@ impl StemKernel {
         }
     }
 
-    /// Where eight channels of the pooled map's first pixel of a row lie, in the map of an image.
+    /// Offset of eight channels of the first pixel of a pooled row, in the map of an image.
     fn pooled_at(&self, row: usize, group: usize) -> usize {
         let channel = group * CHANNELS;
         let plane = channel / self.pooled.width;
@@ -317,7 +330,11 @@ impl StemKernel {
 
 with_lanes! {
     fn pool_images / pool_images_body(
-        stem: &StemKernel, images: Range<usize>, x: &[E], constants: [&[f32]; 2], share: &mut Share<'_, E>,
+        stem: &StemKernel,
+        images: Range<usize>,
+        x: &[E],
+        constants: [&[f32]; 2],
+        share: &mut ThreadShare<'_, E>,
     )
 }
 
@@ -329,7 +346,7 @@ unsafe fn pool_images_body<V: Lanes, E: LaneElement>(
     images: Range<usize>,
     x: &[E],
     constants: [&[f32]; 2],
-    share: &mut Share<'_, E>,
+    share: &mut ThreadShare<'_, E>,
 ) {
     let (groups, row_floats) = (stem.conv.groups(), stem.row_floats());
     let (stage, ring) = share.scratch.split_at_mut(WINDOW * groups * row_floats);
@@ -339,7 +356,7 @@ unsafe fn pool_images_body<V: Lanes, E: LaneElement>(
     for ((number, image), y) in images.enumerate().zip(share.y.chunks_exact_mut(elements.max(1))) {
         let index = if keep { &mut share.index[number * elements..][..elements] } else { &mut [] };
         if stem.pooled.padded() > stem.stem.conv.out_channels {
-            // Padding channels are zero.
+            // Padded channels are zero.
             y.fill(E::store(0.0));
             index.fill(0);
         }
@@ -387,8 +404,8 @@ unsafe fn pool_strip<V: Lanes, E: LaneElement>(
     let (first, second) = rows.split_at(rows.len() / WINDOW);
     // SAFETY: the caller's, here and below.
     let numbers = unsafe { [V::splat(0.0), V::splat(1.0), V::splat(2.0), V::splat(3.0)] };
-    let cut = unsafe { V::splat(CUT) };
-    // Two windows fill registers; a last one alone is done twice.
+    let cut = unsafe { V::splat(RELU_CUT) };
+    // Two windows a register; a single last one is pooled twice.
     for window in (0..windows).step_by(2) {
         let other = (window + 1).min(windows - 1);
         unsafe {
@@ -396,12 +413,12 @@ unsafe fn pool_strip<V: Lanes, E: LaneElement>(
             let [c, d] = [V::load(&second[window]), V::load(&second[other])];
             let values = [a.low_halves(b), a.high_halves(b), c.low_halves(d), c.high_halves(d)];
             let mut best = values[0].maximum(values[1]).maximum(values[2].maximum(values[3]));
-            let mut winner = numbers[3];
+            let mut argmax = numbers[3];
             for number in (0..3).rev() {
-                winner = values[number].select_equal(best, numbers[number], winner);
+                argmax = values[number].select_equal(best, numbers[number], argmax);
             }
             if stem.stem.relu {
-                winner = best.select_not_positive(cut, winner);
+                argmax = best.select_not_positive(cut, argmax);
                 best = best.relu();
             }
             let at = window * width;
@@ -411,13 +428,13 @@ unsafe fn pool_strip<V: Lanes, E: LaneElement>(
             {
                 E::store_lanes(best, y);
                 if let Some(index) = index.get_mut(at..).and_then(|index| index.first_chunk_mut()) {
-                    winner.store_u8(index);
+                    argmax.store_u8(index);
                 }
                 continue;
             }
             let (mut stored, mut bytes) = ([E::store(0.0); LANES], [0; LANES]);
             E::store_lanes(best, &mut stored);
-            winner.store_u8(&mut bytes);
+            argmax.store_u8(&mut bytes);
             for (half, window) in (window..=other).enumerate() {
                 let (at, from) = (window * width, half * CHANNELS);
                 y[at..at + CHANNELS].copy_from_slice(&stored[from..from + CHANNELS]);
@@ -429,14 +446,14 @@ unsafe fn pool_strip<V: Lanes, E: LaneElement>(
     }
 }
 
-/// The gradient behind the normalisation: the pooled one, at the winners.
-struct Pooled<'a, E> {
+/// The gradient of the normalised map: `dy` at the argmax of each window, zero elsewhere.
+struct PooledGradient<'a, E> {
     stem: &'a StemKernel,
     dy: &'a [E],
     index: &'a [u8],
 }
 
-impl<E: LaneElement> GradientRows for Pooled<'_, E> {
+impl<E: LaneElement> GradientRows for PooledGradient<'_, E> {
     #[inline(always)]
     unsafe fn row<V: Lanes>(&self, row: usize, group: usize, to: &mut [[f32; LANES]]) -> V {
         let (stem, pooled) = (self.stem, &self.stem.pooled);
@@ -476,7 +493,7 @@ impl<E: LaneElement> GradientRows for Pooled<'_, E> {
                 }
             }
         }
-        // What no window covers.
+        // Beyond the last window.
         for to in &mut to[windows..] {
             unsafe { zero.store(to) };
         }
@@ -486,7 +503,12 @@ impl<E: LaneElement> GradientRows for Pooled<'_, E> {
 
 with_lanes! {
     fn gradient_rows / gradient_rows_body(
-        stem: &StemKernel, rows: Range<usize>, x: &[E], dy: &[E], index: &[u8], scratch: &mut [f32],
+        stem: &StemKernel,
+        rows: Range<usize>,
+        x: &[E],
+        dy: &[E],
+        index: &[u8],
+        scratch: &mut [f32],
     )
 }
 
@@ -502,7 +524,7 @@ unsafe fn gradient_rows_body<V: Lanes, E: LaneElement>(
     scratch: &mut [f32],
 ) {
     // SAFETY: the caller's.
-    unsafe { add_rows::<V, E>(&stem.conv, rows, x, &Pooled { stem, dy, index }, scratch) };
+    unsafe { add_rows::<V, E>(&stem.conv, rows, x, &PooledGradient { stem, dy, index }, scratch) };
 }
 
 #[cfg(test)]

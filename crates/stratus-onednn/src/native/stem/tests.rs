@@ -1,4 +1,4 @@
-//! What the case tables do not reach: every level of instructions, blocks of channels, and what lies in scratch.
+//! What the case tables do not reach: every level of instructions, blocked channels, uninitialised scratch.
 
 use super::*;
 use crate::native::conv::direct::tests::numbers;
@@ -8,7 +8,7 @@ use stratus_graph::ops::{BatchNorm2d, Conv2d};
 /// All results of a stem's kernels.
 type Results = (Vec<f32>, Vec<f64>, Vec<f32>, Vec<u8>, Vec<f32>);
 
-/// Whole numbers, and nothing that is divided: sums are exact, in whatever order.
+/// Small integers, and nothing that is divided: sums are exact in any order.
 fn results(
     conv: Conv2d,
     batch: usize,
@@ -30,7 +30,7 @@ fn results(
     let images = numbers(batch * conv.in_channels * input[0] * input[1], 1);
     let weight = numbers(conv.weight_shape().iter().product(), 2);
     let (ones, zeros) = (vec![1.0; channels], vec![0.0; channels]);
-    // What lies in scratch means nothing.
+    // Scratch begins as NaN: nothing may depend on what it held.
     let scratch = |bytes: usize| vec![f64::NAN; bytes.div_ceil(8)];
 
     let (mut running, mut saved) = ([zeros.clone(), ones.clone()], [zeros.clone(), zeros.clone()]);
