@@ -385,8 +385,8 @@ settings! {
         /// of all threads. The bits of the result depend on it.
         tile_kib: Option<usize> = None, Limit::Between(0.0, 1_073_741_824.0);
         /// The most MiB for parameters, activations and scratch. If more would be needed, activations are
-        /// recomputed in the backward pass (checkpointing): slower, with the same bits. The loader's batches
-        /// and data sets held in memory are not included. Not set: no limit.
+        /// recomputed in the backward pass (activation checkpointing): slower, with the same bits. The
+        /// loader's batches and data sets held in memory are not included. Not set: no limit.
         memory_limit_mib: Option<usize> = None, Limit::Between(1.0, 1_073_741_824.0);
         /// The most KiB of activations and gradients that are alive at once, as far as recomputation can keep
         /// to it. Not set: as `train.memory_limit_mib` requires.
