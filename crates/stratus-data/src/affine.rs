@@ -8,7 +8,7 @@
 
 use crate::datasets::Sample;
 use crate::error::DataError;
-use crate::frame::{Framer, Places, Window, resize_planes};
+use crate::frame::{Framer, PixelIndex, Window, resize_planes};
 use crate::pixels::PixelOrder;
 
 /// The distance of neighbouring pixels of the sample, in pixels of the image, from which on the image is
@@ -130,7 +130,7 @@ impl Framer {
                 (pixels, size) = (&self.shrunk, shrunk);
             }
         }
-        let places = Places::new(sample.orientation, size);
+        let places = PixelIndex::new(sample.orientation, size);
         let available = sample.orientation.turned(size);
         let density = [0, 1].map(|axis| available[axis] as f64 / (part[axis][1] - part[axis][0]) as f64);
         // From a pixel to the next, and from a channel of it to the next.

@@ -13,6 +13,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use flate2::bufread::MultiGzDecoder;
+use stratus_base::checksum::sha256_of_reader;
 use thiserror::Error;
 use ureq::Agent;
 use ureq::http::{Response, StatusCode, header};
@@ -20,7 +21,6 @@ use ureq::http::{Response, StatusCode, header};
 use self::unpack::unpack;
 use crate::datasets::{self, PublishedFile};
 use crate::error::DataError;
-use stratus_base::checksum::sha256_of_reader;
 
 /// How often a mirror is asked again after a connection broke or a continued download turned out wrong.
 const TRIES_PER_MIRROR: usize = 4;

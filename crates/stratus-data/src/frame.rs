@@ -60,13 +60,13 @@ impl Orientation {
 /// Where the pixels of an upright image lie in the stored one: at `first`, and so many further for each row
 /// and column.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Places {
+pub(crate) struct PixelIndex {
     first: usize,
     down: isize,
     right: isize,
 }
 
-impl Places {
+impl PixelIndex {
     /// In a stored image of `size`.
     pub(crate) fn new(orientation: Orientation, [height, width]: [usize; 2]) -> Self {
         let Orientation { flip_rows, flip_columns, .. } = orientation;
@@ -294,7 +294,7 @@ pub(crate) struct Framer {
 
 /// The pixels of a sample, of the wanted shape.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cut<'a> {
+pub(crate) struct Framed<'a> {
     pub pixels: &'a [u8],
     pub order: PixelOrder,
     /// Where some show nothing of the image: of every row the first column that does and the one behind the
@@ -309,7 +309,7 @@ impl Framer {
         sample: &Sample<'a>,
         view: View,
         shape: [usize; 3],
-    ) -> Result<Cut<'a>, DataError> {
+    ) -> Result<Framed<'a>, DataError> {
         let [channels, height, width] = sample.shape;
         let [wanted_channels, wanted_height, wanted_width] = shape;
         let [rows, columns] = sample.orientation.turned([wanted_height, wanted_width]);
@@ -339,7 +339,7 @@ impl Framer {
             recolour(pixels, order, [channels, wanted_channels], plane, &mut self.recoloured)?;
             (pixels, order) = (&self.recoloured, PixelOrder::Planes);
         }
-        Ok(Cut { pixels, order, shown })
+        Ok(Framed { pixels, order, shown })
     }
 }
 
@@ -378,7 +378,7 @@ fn make_upright(
     out: &mut Vec<u8>,
 ) {
     let [rows, columns] = orientation.turned(size);
-    let stored = Places::new(orientation, size);
+    let stored = PixelIndex::new(orientation, size);
     out.clear();
     let places = (0..rows).flat_map(|y| (0..columns).map(move |x| stored.of(y, x)));
     match order {

@@ -12,9 +12,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
-use thiserror::Error;
-
 use stratus_base::checksum::sha256_hex;
+use thiserror::Error;
 
 /// Files larger than this, packed or unpacked, are refused: 4 GiB.
 pub const MAX_BYTES: u64 = 4 << 30;

@@ -35,7 +35,7 @@ mod view;
 pub use augment::{Augment, Padding, Placement, ResizedCrop, Shift};
 pub use buffer::BatchBuffer;
 pub use colour::ColourJitter;
-pub use datasets::{Dataset, Division, OpenOptions, Sample, Scratch, Split, Wanted, open};
+pub use datasets::{Dataset, OpenOptions, RegionRequest, Sample, Scratch, Split, SplitBy, open};
 pub use decode::{ImageDecoder, JpegLibrary};
 pub use error::DataError;
 pub use fetch::{FetchError, FetchReport, FetchedFile, Progress, fetch};

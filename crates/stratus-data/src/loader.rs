@@ -21,20 +21,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use stratus_base::AlignedBytes;
+
 use self::config::Plan;
 pub use self::config::{LastBatch, LoaderConfig, LoaderError, Order, Position};
-use self::order::Visits;
+use self::order::EpochOrder;
 use crate::augment::Augment;
 use crate::buffer::{BatchBuffer, IGNORED_LABEL};
 use crate::colour::Picture;
 use crate::datasets::{Dataset, IGNORED_PIXEL, Sample, Scratch};
 use crate::decode::JpegLibrary;
 use crate::error::DataError;
-use crate::frame::{Cut, Framer, Framing, Orientation, Region};
+use crate::frame::{Framed, Framer, Framing, Orientation, Region};
 use crate::mask::{MaskWriter, StoredMask, greatest_class};
 use crate::mix::Mixer;
 use crate::pixels::{Converter, PixelOrder};
-use stratus_base::AlignedBytes;
 
 /// Pixels a worker gathers before it converts them: within the first-level cache.
 const STAGED_BYTES: usize = 16 << 10;
@@ -98,7 +99,7 @@ struct Ring {
 /// Gives out batches, in order.
 struct Sequencer {
     next: u64,
-    visits: Visits,
+    visits: EpochOrder,
 }
 
 impl Loader {
@@ -126,7 +127,7 @@ impl Loader {
             stopped: false,
             failure: None,
         };
-        let visits = Visits::new(dataset.as_ref(), &config);
+        let visits = EpochOrder::new(dataset.as_ref(), &config);
         let shared = Arc::new(Shared {
             converter: Converter::new(&normalisation, config.element, config.layout, shape),
             mixer: config.mix.is_on().then_some(Mixer {
@@ -279,7 +280,7 @@ impl Loader {
         let Shared { config, sample_bytes, label_len, .. } = self.shared.as_ref();
         let batch_size = config.batch_size;
         let buffer = BatchBuffer::bytes_of(batch_size, sample_bytes * batch_size, label_len * batch_size);
-        buffer * config.slots as u64 + Visits::bytes(self.dataset(), config.order)
+        buffer * config.slots as u64 + EpochOrder::bytes(self.dataset(), config.order)
     }
 }
 
@@ -297,7 +298,7 @@ impl Drop for Loader {
 impl Shared {
     /// A worker's life.
     fn work(&self) {
-        let mut desk = Desk::default();
+        let mut worker = WorkerState::default();
         while let Some(mut buffer) = self.take_free() {
             let Some(sequence) = self.assign(&mut buffer) else {
                 let mut ring = lock(&self.ring);
@@ -306,7 +307,7 @@ impl Shared {
                 self.filled.notify_all();
                 return;
             };
-            let outcome = catch_unwind(AssertUnwindSafe(|| self.fill(&mut buffer, &mut desk)));
+            let outcome = catch_unwind(AssertUnwindSafe(|| self.fill(&mut buffer, &mut worker)));
             let mut ring = lock(&self.ring);
             ring.filling -= 1;
             let at = Position { epoch: buffer.epoch, batch: buffer.index };
@@ -374,7 +375,7 @@ impl Shared {
         Position { epoch: start.epoch.saturating_add(epochs as u32), batch: batch % self.batches_per_epoch }
     }
 
-    fn fill(&self, buffer: &mut BatchBuffer, desk: &mut Desk) -> Result<(), DataError> {
+    fn fill(&self, buffer: &mut BatchBuffer, worker: &mut WorkerState) -> Result<(), DataError> {
         let image_bytes = self.sample_bytes * self.config.batch_size;
         if buffer.images.len() != image_bytes
             || buffer.labels.len() != self.label_len * self.config.batch_size
@@ -394,24 +395,24 @@ impl Shared {
             let images = images.chunks_mut(self.sample_bytes * group);
             for ((images, labels), indices) in images.zip(labels.chunks_mut(group)).zip(indices.chunks(group))
             {
-                self.fill_gathered(images, labels, indices, *epoch, desk)?;
+                self.fill_gathered(images, labels, indices, *epoch, worker)?;
             }
         } else {
             let images = images.chunks_exact_mut(self.sample_bytes);
             let labels = labels.chunks_exact_mut(stored_labels);
             for ((image, labels), &index) in images.zip(labels).zip(indices.iter()) {
-                if !self.fill_one(image, labels, index, *epoch, desk)? {
+                if !self.fill_one(image, labels, index, *epoch, worker)? {
                     image.fill(0);
                     labels.fill(IGNORED_LABEL);
                 }
             }
         }
         if let Some(mixer) = &self.mixer {
-            mixer.mix(images, all_labels, indices, *epoch, &mut desk.last);
+            mixer.mix(images, all_labels, indices, *epoch, &mut worker.last);
         }
         no_images.fill(0);
         no_labels.fill(IGNORED_LABEL);
-        if let (None, Some(library)) = (self.jpeg.get(), desk.scratch.images.jpeg_library()) {
+        if let (None, Some(library)) = (self.jpeg.get(), worker.scratch.images.jpeg_library()) {
             self.jpeg.get_or_init(|| library.clone());
         }
         Ok(())
@@ -425,28 +426,29 @@ impl Shared {
         labels: &mut [i32],
         indices: &[u32],
         epoch: u32,
-        desk: &mut Desk,
+        worker: &mut WorkerState,
     ) -> Result<(), DataError> {
         let expected = self.shape.iter().product::<usize>();
         let [_, height, width] = self.shape;
         let Augment { colour, .. } = self.config.augment;
-        desk.staged.clear();
-        desk.orders.clear();
+        worker.staged.clear();
+        worker.orders.clear();
         for (label, &index) in labels.iter_mut().zip(indices) {
-            let read = self.dataset.read(index as usize, &mut desk.scratch);
+            let read = self.dataset.read(index as usize, &mut worker.scratch);
             let Some(sample) = self.unless_skipped(read, index)? else {
                 *label = IGNORED_LABEL;
-                desk.orders.push(None);
-                desk.staged.resize(desk.staged.len() + expected, 0);
+                worker.orders.push(None);
+                worker.staged.resize(worker.staged.len() + expected, 0);
                 continue;
             };
             sample.check(self.dataset.as_ref(), index as usize)?;
             *label = self.label_of(&sample, index)?;
-            desk.orders.push(Some(sample.order));
-            desk.staged.extend_from_slice(sample.pixels);
+            worker.orders.push(Some(sample.order));
+            worker.staged.extend_from_slice(sample.pixels);
         }
-        let samples = images.chunks_exact_mut(self.sample_bytes).zip(desk.staged.chunks_exact_mut(expected));
-        for ((image, pixels), (&index, &order)) in samples.zip(indices.iter().zip(&desk.orders)) {
+        let samples =
+            images.chunks_exact_mut(self.sample_bytes).zip(worker.staged.chunks_exact_mut(expected));
+        for ((image, pixels), (&index, &order)) in samples.zip(indices.iter().zip(&worker.orders)) {
             let Some(order) = order else {
                 image.fill(0);
                 continue;
@@ -455,7 +457,7 @@ impl Shared {
                 Picture { pixels, order, shape: self.shape, shown: None }.apply(&changes);
             }
             let placement = self.config.augment.placement(self.config.seed, epoch, index, [height, width]);
-            self.converter.write(image, Cut { pixels, order, shown: None }, &placement);
+            self.converter.write(image, Framed { pixels, order, shown: None }, &placement);
         }
         Ok(())
     }
@@ -468,14 +470,14 @@ impl Shared {
         labels: &mut [i32],
         index: u32,
         epoch: u32,
-        desk: &mut Desk,
+        worker: &mut WorkerState,
     ) -> Result<bool, DataError> {
         let [_, height, width] = self.shape;
         let region = |shape: [usize; 3], orientation| match self.dataset.masks() || self.as_stored {
             true => Region::of(shape),
             false => self.framing.region(shape, orientation, epoch, index),
         };
-        let read = self.dataset.read_region(index as usize, &mut desk.scratch, &region);
+        let read = self.dataset.read_region(index as usize, &mut worker.scratch, &region);
         let read = read.and_then(|sample| Ok((sample, self.mask_of(&sample, index)?)));
         let Some((sample, mask)) = self.unless_skipped(read, index)? else { return Ok(false) };
         let rows = region(sample.shape, sample.orientation).rows.end;
@@ -483,20 +485,20 @@ impl Shared {
         let view = self.framing.view(sample.upright_size(), epoch, index);
         let placement = self.config.augment.placement(self.config.seed, epoch, index, [height, width]);
         match mask {
-            Some(mask) => desk.mask_writer.write(labels, &mask, view, [height, width], &placement),
+            Some(mask) => worker.mask_writer.write(labels, &mask, view, [height, width], &placement),
             None => labels.fill(self.label_of(&sample, index)?),
         }
         let mut cut = if self.as_stored && sample.orientation == Orientation::default() {
-            Cut { pixels: sample.pixels, order: sample.order, shown: None }
+            Framed { pixels: sample.pixels, order: sample.order, shown: None }
         } else {
-            desk.framer.cut(&sample, view, self.shape)?
+            worker.framer.cut(&sample, view, self.shape)?
         };
         if let Some(changes) = self.config.augment.colour.changes(self.config.seed, epoch, index) {
-            let Cut { pixels, order, shown } = cut;
-            desk.staged.clear();
-            desk.staged.extend_from_slice(pixels);
-            Picture { pixels: &mut desk.staged, order, shape: self.shape, shown }.apply(&changes);
-            cut.pixels = &desk.staged;
+            let Framed { pixels, order, shown } = cut;
+            worker.staged.clear();
+            worker.staged.extend_from_slice(pixels);
+            Picture { pixels: &mut worker.staged, order, shape: self.shape, shown }.apply(&changes);
+            cut.pixels = &worker.staged;
         }
         self.converter.write(image, cut, &placement);
         Ok(true)
@@ -552,7 +554,7 @@ impl Shared {
 
 /// A worker's memory, kept between samples.
 #[derive(Debug, Default)]
-struct Desk {
+struct WorkerState {
     scratch: Scratch,
     framer: Framer,
     mask_writer: MaskWriter,

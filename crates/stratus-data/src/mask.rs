@@ -9,7 +9,7 @@ use crate::affine::Affine;
 use crate::augment::{Padding, Placement};
 use crate::buffer::IGNORED_LABEL;
 use crate::datasets::IGNORED_PIXEL;
-use crate::frame::{Orientation, Places, View, Window};
+use crate::frame::{Orientation, PixelIndex, View, Window};
 
 /// A mask as it is stored.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +49,7 @@ impl MaskWriter {
             let x = moved(x, placement.shift.columns, width, placement.padding)?;
             Some(if placement.flip { width - 1 - x } else { x })
         }));
-        let stored = Places::new(mask.orientation, mask.size);
+        let stored = PixelIndex::new(mask.orientation, mask.size);
         let upright = mask.orientation.turned(mask.size);
         let class = |[row, column]: [usize; 2]| label(mask.classes[stored.of(row, column)]);
         if let Some(turn) = view.turn {

@@ -12,7 +12,7 @@ use stratus_random::{Purpose, Stream};
 
 use crate::augment::Blank;
 use crate::buffer::IGNORED_LABEL;
-use crate::pixels::{Element, Layout, Stored};
+use crate::pixels::{BatchElement, Element, Layout};
 use stratus_base::AlignedBytes;
 
 /// Labels of a sample that may be mixed: its class, another, and the other's share in parts of [`WHOLE`].
@@ -186,7 +186,7 @@ impl Mixer {
 }
 
 /// Gives each element the share of the other's.
-fn fade<T: Stored + Pod + Into<f32>>(image: &mut [u8], other: &[u8], share: i32) {
+fn fade<T: BatchElement + Pod + Into<f32>>(image: &mut [u8], other: &[u8], share: i32) {
     let share = share as f32 / WHOLE as f32;
     let other: &[T] = bytemuck::pod_align_to(other).1;
     for (own, &other) in bytemuck::pod_align_to_mut::<_, T>(image).1.iter_mut().zip(other) {
@@ -286,7 +286,7 @@ mod tests {
     }
 
     /// Images of one value each, 0, 1, 2, and so on; sample 2 has no class.
-    fn mixed<T: Stored + Pod + Into<f32>>(mixer: &Mixer, samples: usize) -> (Vec<f32>, Vec<i32>) {
+    fn mixed<T: BatchElement + Pod + Into<f32>>(mixer: &Mixer, samples: usize) -> (Vec<f32>, Vec<i32>) {
         let mut images = AlignedBytes::zeroed(samples * 24 * size_of::<T>(), "a test").unwrap();
         for (at, value) in images.elements_mut::<T>().iter_mut().enumerate() {
             *value = T::store((at / 24) as f32);

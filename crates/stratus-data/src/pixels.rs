@@ -8,7 +8,7 @@ mod stored;
 mod tests;
 
 pub(crate) use converter::Converter;
-pub(crate) use stored::Stored;
+pub(crate) use stored::BatchElement;
 
 /// The type of an image's elements in a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -110,25 +110,25 @@ impl Normalisation {
     /// The same as one multiplication and one addition per pixel, the constants rounded once: `pixel * scale
     /// + offset`. One for each channel.
     #[must_use]
-    pub fn lines(&self) -> Vec<Line> {
-        let line = |(mean, std): (&f32, &f32)| {
+    pub fn lines(&self) -> Vec<ScaleShift> {
+        let scale_shift = |(mean, std): (&f32, &f32)| {
             let (mean, std) = (f64::from(*mean), f64::from(*std));
-            Line { scale: (1.0 / (255.0 * std)) as f32, offset: (-mean / std) as f32 }
+            ScaleShift { scale: (1.0 / (255.0 * std)) as f32, offset: (-mean / std) as f32 }
         };
-        self.mean.iter().zip(&self.std).map(line).collect()
+        self.mean.iter().zip(&self.std).map(scale_shift).collect()
     }
 }
 
 /// What a pixel of one channel becomes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Line {
+pub struct ScaleShift {
     /// What it is multiplied by.
     pub scale: f32,
     /// What is added to the product.
     pub offset: f32,
 }
 
-impl Line {
+impl ScaleShift {
     /// Multiplied, rounded, added, rounded: the same bits on every processor.
     #[inline(always)]
     #[must_use]

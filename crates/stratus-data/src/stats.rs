@@ -88,8 +88,8 @@ impl Survey {
 /// What is wrong with more than a sample.
 pub fn survey(dataset: &dyn Dataset, threads: usize) -> Result<Survey, DataError> {
     let classes = dataset.classes();
-    let states = parallel::share_out(dataset.len(), threads, |tally: &mut Tally, index| {
-        let Tally { scratch, counts } = tally;
+    let states = parallel::share_out(dataset.len(), threads, |tally: &mut WorkerCounts, index| {
+        let WorkerCounts { scratch, counts } = tally;
         counts.begin(classes, dataset.masks());
         let read =
             dataset.read(index, scratch).and_then(|sample| sample.check(dataset, index).map(|()| sample));
@@ -109,7 +109,7 @@ pub fn survey(dataset: &dyn Dataset, threads: usize) -> Result<Survey, DataError
 
 /// A thread's memory.
 #[derive(Default)]
-struct Tally {
+struct WorkerCounts {
     scratch: Scratch,
     counts: Counts,
 }

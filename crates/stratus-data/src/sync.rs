@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 
+use stratus_base::{did_you_mean, nearest};
 use stratus_store::{Entry, Store};
 
 use crate::datasets::read_list;
-use stratus_base::{did_you_mean, nearest};
 
 use crate::error::DataError;
 

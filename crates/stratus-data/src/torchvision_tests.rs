@@ -9,7 +9,7 @@ use crate::augment::Placement;
 use crate::buffer::IGNORED_LABEL;
 use crate::colour::{Change, Picture};
 use crate::datasets::{IGNORED, IGNORED_PIXEL, Sample};
-use crate::frame::{Cut, Framer, Orientation, View, Window};
+use crate::frame::{Framed, Framer, Orientation, View, Window};
 use crate::mask::{MaskWriter, StoredMask};
 use crate::pixels::PixelOrder;
 
@@ -49,7 +49,7 @@ fn cut(view: View, wanted: [usize; 2], order: PixelOrder) -> (Vec<u8>, Vec<[usiz
         mask: None,
     };
     let mut framer = Framer::default();
-    let Cut { pixels, shown, .. } = framer.cut(&sample, view, [3, wanted[0], wanted[1]]).unwrap();
+    let Framed { pixels, shown, .. } = framer.cut(&sample, view, [3, wanted[0], wanted[1]]).unwrap();
     (pixels.to_vec(), shown.unwrap_or_default().to_vec())
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::json;
 use stratus_data::{
     Augment, DataError, Dataset, ImageDecoder, JpegLibrary, Loader, LoaderConfig, Normalisation, OpenOptions,
-    Order, ResizedCrop, Sample, Scratch, Split, Wanted, open,
+    Order, RegionRequest, ResizedCrop, Sample, Scratch, Split, open,
 };
 
 /// What memory holds before an image is decoded to it.
@@ -53,7 +53,7 @@ impl Dataset for Counting {
         &'a self,
         index: usize,
         scratch: &'a mut Scratch,
-        wanted: Wanted<'_>,
+        wanted: RegionRequest<'_>,
     ) -> Result<Sample<'a>, DataError> {
         scratch.images = ImageDecoder::new(&self.library);
         scratch.decoded.clear();

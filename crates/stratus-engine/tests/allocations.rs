@@ -7,10 +7,10 @@ mod common;
 use common::{published_digits, session, training_program};
 use stratus_engine::session::Hyper;
 use stratus_engine::{Clock, Precision};
-use stratus_testing::allocator::{Watching, requests};
+use stratus_testing::allocator::{CountingAllocator, requests};
 
 #[global_allocator]
-static ALLOCATOR: Watching = Watching;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 #[test]
 fn running_allocates_nothing() {

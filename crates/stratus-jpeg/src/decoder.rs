@@ -1,6 +1,6 @@
 //! Decoding windows of images, each exactly as in the whole image.
 
-use crate::ffi::{ColourSpace, Library, Place, Session};
+use crate::ffi::{ColourSpace, DecoderMemory, Library, Session};
 
 /// Pixels around a window that are decoded too: where colours are stored at half the resolution, those
 /// between two stored ones are made of both, and at the edge of what is decoded of one alone.
@@ -140,8 +140,9 @@ impl Decoder {
     /// # Errors
     /// [`DecodeError`].
     pub fn header(&mut self, file: &[u8]) -> Result<Header, DecodeError> {
-        let mut place = Place::new(&self.library);
-        let mut session = Session::begin(&self.library, &mut place, file, self.memory()).map_err(refused)?;
+        let mut storage = DecoderMemory::new(&self.library);
+        let mut session =
+            Session::begin(&self.library, &mut storage, file, self.memory()).map_err(refused)?;
         self.read_header(&mut session)
     }
 
@@ -160,8 +161,9 @@ impl Decoder {
         pixels: &mut Vec<u8>,
         wanted: &dyn Fn(&Header) -> Window,
     ) -> Result<Header, DecodeError> {
-        let mut place = Place::new(&self.library);
-        let mut session = Session::begin(&self.library, &mut place, file, self.memory()).map_err(refused)?;
+        let mut storage = DecoderMemory::new(&self.library);
+        let mut session =
+            Session::begin(&self.library, &mut storage, file, self.memory()).map_err(refused)?;
         let header = self.read_header(&mut session)?;
         let window = wanted(&header).within(&header);
         let four = matches!(session.colours(), ColourSpace::Cmyk | ColourSpace::Ycck);

@@ -9,7 +9,7 @@ use stratus_graph::GraphError;
 /// A result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Refused nodes that are listed one by one.
+/// RefusedNode nodes that are listed one by one.
 const LISTED: usize = 40;
 
 /// An error about one ONNX file: which, what is wrong, what to do.
@@ -48,7 +48,7 @@ pub enum Problem {
     },
     /// Nodes that no layer stands for: all of them.
     #[error("{}", listed(.0))]
-    Nodes(Vec<Refused>),
+    Nodes(Vec<RefusedNode>),
     /// The layers do not fit together.
     #[error(transparent)]
     Graph(#[from] GraphError),
@@ -56,7 +56,7 @@ pub enum Problem {
 
 /// A node that cannot be imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct RefusedNode {
     /// Its name, or where it has none that of its output.
     pub node: String,
     /// Its operator, with its domain where that is not ONNX's own.
@@ -65,13 +65,13 @@ pub struct Refused {
     pub reason: String,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for RefusedNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} `{}`: {}", self.operator, self.node, self.reason)
     }
 }
 
-fn listed(refused: &[Refused]) -> String {
+fn listed(refused: &[RefusedNode]) -> String {
     let mut text = match refused.len() {
         1 => "a node cannot be imported:".to_owned(),
         count => format!("{count} nodes cannot be imported:"),

@@ -18,7 +18,7 @@ mod proto;
 mod tensor;
 mod wire;
 
-pub use error::{Error, Problem, Refused, Result, WriteError};
+pub use error::{Error, Problem, RefusedNode, Result, WriteError};
 pub use export::{INPUT, OPSET, OUTPUT, WITH_GELU, write};
 pub use import::{Imported, Options};
 pub use model::Model;

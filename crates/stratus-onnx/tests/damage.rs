@@ -6,14 +6,14 @@
 use proptest::prelude::*;
 use std::path::Path;
 use stratus_onnx::{Model, Options};
-use stratus_testing::allocator::{Watching, largest_request};
+use stratus_testing::allocator::{CountingAllocator, largest_request};
 use stratus_testing::damage;
 
 const FILES: [&str; 7] =
     ["torchscript", "torchscript_mobile", "torchscript_training", "tensorflow", "parts", "scaled", "refused"];
 
 #[global_allocator]
-static ALLOCATOR: Watching = Watching;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn bytes(name: &str) -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/{name}.onnx"));

@@ -22,14 +22,14 @@ use std::time::SystemTime;
 use sha2::{Digest, Sha256};
 use stratus_base::checksum::{hex, sha256_of_reader};
 
+use crate::backend::FileInfo;
 use crate::error::disk;
 use crate::local::sync_folder;
-use crate::place::About;
 use crate::{Store, StoreError};
 
 /// How the names end that are not those of whole files.
 const PART: &str = "part";
-const ABOUT: &str = "about";
+const INFO: &str = "about";
 
 /// A bounded folder of copies of stores' files.
 #[derive(Debug, Clone)]
@@ -67,7 +67,7 @@ impl CachedFile {
 }
 
 /// One file on its way into the cache.
-struct Wanted<'a> {
+struct FileRequest<'a> {
     store: &'a Store,
     path: &'a str,
     bytes: Option<u64>,
@@ -111,46 +111,46 @@ impl Cache {
         sha256: Option<&str>,
     ) -> Result<CachedFile, StoreError> {
         let sha256 = sha256.map(str::to_ascii_lowercase);
-        let wanted = Wanted { store, path, bytes: expected_bytes, sha256 };
+        let request = FileRequest { store, path, bytes: expected_bytes, sha256 };
         if let Some(root) = store.is_local() {
-            return in_place(root, &wanted);
+            return in_place(root, &request);
         }
-        let place = self.folder.join(key(&wanted));
+        let target = self.folder.join(key(&request));
         loop {
-            if let Some(found) = find(&place, &wanted)? {
+            if let Some(found) = find(&target, &request)? {
                 return Ok(found);
             }
-            if let Some(found) = self.obtain(&place, &wanted)? {
+            if let Some(found) = self.download(&target, &request)? {
                 return Ok(found);
             }
         }
     }
 
     /// Downloads the file, or waits for who does. `None`: look again.
-    fn obtain(&self, place: &Path, wanted: &Wanted<'_>) -> Result<Option<CachedFile>, StoreError> {
-        let part_path = place.with_extension(PART);
+    fn download(&self, target: &Path, request: &FileRequest<'_>) -> Result<Option<CachedFile>, StoreError> {
+        let part_path = target.with_extension(PART);
         let mut part = open_part(&part_path)?;
         part.lock().map_err(disk(&part_path, "cannot be locked; use a folder of a local disk"))?;
         // Whoever held it has put it in place, or it was deleted to make room.
-        if !is_same(&part, &part_path)? || place.exists() {
+        if !is_same(&part, &part_path)? || target.exists() {
             return Ok(None);
         }
-        let about = wanted.store.expect(wanted.path)?;
-        wanted.expect_bytes(about.bytes)?;
-        let begun = read_about(place);
-        if begun.as_ref() != Some(&about) || part.metadata().is_ok_and(|part| part.len() > about.bytes) {
+        let info = request.store.expect(request.path)?;
+        request.expect_bytes(info.bytes)?;
+        let begun = read_info(target);
+        if begun.as_ref() != Some(&info) || part.metadata().is_ok_and(|part| part.len() > info.bytes) {
             part.set_len(0).map_err(disk(&part_path, "cannot be written"))?;
         }
-        self.make_room(place, wanted, &about)?;
+        self.make_room(target, request, &info)?;
         let resumed = part.seek(SeekFrom::End(0)).map_err(disk(&part_path, "cannot be written"))?;
-        let file = wanted.store.file(wanted.path);
-        wanted.store.copy(wanted.path, &about, resumed, &mut part, &mut |_| {}).map_err(
+        let file = request.store.file(request.path);
+        request.store.copy(request.path, &info, resumed, &mut part, &mut |_| {}).map_err(
             |error| match error {
                 StoreError::Stream { cause, .. } => disk(&part_path, "cannot be written")(cause),
                 other => other,
             },
         )?;
-        if let Some(expected) = &wanted.sha256 {
+        if let Some(expected) = &request.sha256 {
             let found = digest(&mut part).map_err(disk(&part_path, "cannot be read"))?;
             if found != *expected {
                 part.set_len(0).map_err(disk(&part_path, "cannot be written"))?;
@@ -163,14 +163,14 @@ impl Cache {
             }
         }
         part.sync_all().map_err(disk(&part_path, "cannot be written"))?;
-        fs::rename(&part_path, place).map_err(disk(place, "cannot be put in place"))?;
+        fs::rename(&part_path, target).map_err(disk(target, "cannot be put in place"))?;
         sync_folder(&self.folder);
         drop(part);
-        find(place, wanted)
+        find(target, request)
     }
 }
 
-impl Wanted<'_> {
+impl FileRequest<'_> {
     fn expect_bytes(&self, found: u64) -> Result<(), StoreError> {
         match self.bytes {
             Some(expected) if expected != found => Err(StoreError::Wrong {
@@ -185,41 +185,41 @@ impl Wanted<'_> {
 }
 
 /// A file of a store on this machine, where it lies.
-fn in_place(root: &Path, wanted: &Wanted<'_>) -> Result<CachedFile, StoreError> {
-    let about = wanted.store.expect(wanted.path)?;
-    wanted.expect_bytes(about.bytes)?;
-    let path = root.join(wanted.path);
+fn in_place(root: &Path, request: &FileRequest<'_>) -> Result<CachedFile, StoreError> {
+    let info = request.store.expect(request.path)?;
+    request.expect_bytes(info.bytes)?;
+    let path = root.join(request.path);
     let mut file = File::open(&path).map_err(disk(&path, "cannot be read"))?;
-    if let Some(expected) = &wanted.sha256 {
+    if let Some(expected) = &request.sha256 {
         let found = digest(&mut file).map_err(disk(&path, "cannot be read"))?;
         if found != *expected {
-            return Err(wrong_checksum(wanted.store.file(wanted.path), &found, expected));
+            return Err(wrong_checksum(request.store.file(request.path), &found, expected));
         }
     }
-    Ok(CachedFile { file, path, bytes: about.bytes })
+    Ok(CachedFile { file, path, bytes: info.bytes })
 }
 
 /// The whole file, locked, where it is there and as large as it was.
-fn find(place: &Path, wanted: &Wanted<'_>) -> Result<Option<CachedFile>, StoreError> {
-    let file = match File::open(place) {
+fn find(target: &Path, request: &FileRequest<'_>) -> Result<Option<CachedFile>, StoreError> {
+    let file = match File::open(target) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(disk(place, "cannot be read")(error)),
+        Err(error) => return Err(disk(target, "cannot be read")(error)),
     };
-    file.lock_shared().map_err(disk(place, "cannot be locked; use a folder of a local disk"))?;
+    file.lock_shared().map_err(disk(target, "cannot be locked; use a folder of a local disk"))?;
     // It was deleted before it was locked.
-    if !is_same(&file, place)? {
+    if !is_same(&file, target)? {
         return Ok(None);
     }
-    let bytes = file.metadata().map_err(disk(place, "cannot be read"))?.len();
-    if read_about(place).is_none_or(|about| about.bytes != bytes) || wanted.expect_bytes(bytes).is_err() {
+    let bytes = file.metadata().map_err(disk(target, "cannot be read"))?.len();
+    if read_info(target).is_none_or(|info| info.bytes != bytes) || request.expect_bytes(bytes).is_err() {
         // Damaged, or replaced at its source. Who has it open keeps what there is of it.
-        fs::remove_file(place).map_err(disk(place, "cannot be removed"))?;
+        fs::remove_file(target).map_err(disk(target, "cannot be removed"))?;
         return Ok(None);
     }
     // The time of the last use. Where it cannot be set, the file is only deleted a little early.
     let _ = file.set_modified(SystemTime::now());
-    Ok(Some(CachedFile { file, path: place.to_owned(), bytes }))
+    Ok(Some(CachedFile { file, path: target.to_owned(), bytes }))
 }
 
 fn open_part(path: &Path) -> Result<File, StoreError> {
@@ -249,29 +249,29 @@ fn is_same(file: &File, path: &Path) -> Result<bool, StoreError> {
 }
 
 /// What was known of a file when its download began; `None` where nothing is to be read.
-fn read_about(place: &Path) -> Option<About> {
+fn read_info(target: &Path) -> Option<FileInfo> {
     let mut text = String::new();
-    File::open(place.with_extension(ABOUT)).ok()?.take(1 << 16).read_to_string(&mut text).ok()?;
+    File::open(target.with_extension(INFO)).ok()?.take(1 << 16).read_to_string(&mut text).ok()?;
     let (bytes, version) = text.strip_suffix('\n')?.split_once(' ')?;
     let version = version.strip_prefix("version ").map(str::to_owned);
-    Some(About { bytes: bytes.parse().ok()?, version })
+    Some(FileInfo { bytes: bytes.parse().ok()?, version })
 }
 
 /// One line: the size, and the version where there is one. Written beside and renamed, so that it is never
 /// half there.
-fn write_about(place: &Path, about: &About) -> Result<(), StoreError> {
-    let path = place.with_extension(ABOUT);
-    let beside = place.with_extension("about.new");
+fn write_info(target: &Path, info: &FileInfo) -> Result<(), StoreError> {
+    let path = target.with_extension(INFO);
+    let beside = target.with_extension("about.new");
     let version =
-        about.version.as_ref().map_or("unversioned".to_owned(), |version| format!("version {version}"));
-    fs::write(&beside, format!("{} {version}\n", about.bytes)).map_err(disk(&beside, "cannot be written"))?;
+        info.version.as_ref().map_or("unversioned".to_owned(), |version| format!("version {version}"));
+    fs::write(&beside, format!("{} {version}\n", info.bytes)).map_err(disk(&beside, "cannot be written"))?;
     fs::rename(&beside, &path).map_err(disk(&path, "cannot be put in place"))
 }
 
 /// The name of a file in the cache: 32 hexadecimal digits.
-fn key(wanted: &Wanted<'_>) -> String {
+fn key(request: &FileRequest<'_>) -> String {
     let mut hasher = Sha256::new();
-    for part in [wanted.store.address(), wanted.path, wanted.sha256.as_deref().unwrap_or("")] {
+    for part in [request.store.address(), request.path, request.sha256.as_deref().unwrap_or("")] {
         hasher.update((part.len() as u64).to_le_bytes());
         hasher.update(part);
     }

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use ureq::http::{Method, Request, StatusCode, header};
 
-use crate::place::{About, Failure, Place};
+use crate::backend::{Failure, FileInfo, StoreBackend};
 use crate::web::{Answer, Web};
 use crate::{Entry, StoreError};
 
@@ -36,7 +36,7 @@ impl Http {
             file: self.file(path),
             problem: self.web.secrets().hide(&error.to_string()),
         })?;
-        self.web.send(&request).map_err(|trouble| trouble.of(self.file(path)))
+        self.web.send(&request).map_err(|error| error.of(self.file(path)))
     }
 
     fn file(&self, path: &str) -> String {
@@ -56,18 +56,18 @@ impl Http {
     }
 }
 
-impl Place for Http {
+impl StoreBackend for Http {
     fn list(&self, _prefix: &str, _found: &mut dyn FnMut(Entry)) -> Result<(), Failure> {
         let problem = "a web server has no list of its files; name the files themselves";
         Err(StoreError::Unsupported { address: self.address.clone(), problem }.into())
     }
 
-    fn about(&self, path: &str) -> Result<Option<About>, Failure> {
+    fn info(&self, path: &str) -> Result<Option<FileInfo>, Failure> {
         let answer = self.ask(Method::HEAD, path, None)?;
         let length = answer.header(header::CONTENT_LENGTH).and_then(|length| length.parse().ok());
         match (answer.status, length) {
             (StatusCode::NOT_FOUND | StatusCode::GONE, _) => return Ok(None),
-            (StatusCode::OK, Some(bytes)) => return Ok(Some(about(&answer, bytes))),
+            (StatusCode::OK, Some(bytes)) => return Ok(Some(info(&answer, bytes))),
             _ => {}
         }
         // Not everything that can be got can be asked about: signatures are often for GET alone.
@@ -75,9 +75,9 @@ impl Place for Http {
         match answer.status {
             StatusCode::NOT_FOUND | StatusCode::GONE => Ok(None),
             // An empty file has no first byte.
-            StatusCode::RANGE_NOT_SATISFIABLE if total(&answer) == Some(0) => Ok(Some(about(&answer, 0))),
+            StatusCode::RANGE_NOT_SATISFIABLE if total(&answer) == Some(0) => Ok(Some(info(&answer, 0))),
             StatusCode::OK | StatusCode::PARTIAL_CONTENT => match total(&answer) {
-                Some(bytes) => Ok(Some(about(&answer, bytes))),
+                Some(bytes) => Ok(Some(info(&answer, bytes))),
                 None => Err(StoreError::Wrong {
                     file: self.file(path),
                     problem: "the server does not say how large it is (neither Content-Length nor \
@@ -118,8 +118,8 @@ fn total(answer: &Answer) -> Option<u64> {
     answer.header(header::CONTENT_RANGE)?.rsplit_once('/')?.1.trim().parse().ok()
 }
 
-fn about(answer: &Answer, bytes: u64) -> About {
+fn info(answer: &Answer, bytes: u64) -> FileInfo {
     let version = answer.header(header::ETAG).or_else(|| answer.header(header::LAST_MODIFIED));
     // It is kept on one line of a file.
-    About { bytes, version: version.map(|version| version.escape_debug().to_string()) }
+    FileInfo { bytes, version: version.map(|version| version.escape_debug().to_string()) }
 }

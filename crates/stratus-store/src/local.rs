@@ -7,8 +7,8 @@ use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
+use crate::backend::{Failure, FileInfo, StoreBackend};
 use crate::error::disk;
-use crate::place::{About, Failure, Place};
 use crate::{Entry, StoreError};
 
 /// How files that are not whole yet begin and end. They are in no list.
@@ -61,26 +61,26 @@ impl Local {
             }
             let path = format!("{relative}{name}");
             // Links are followed: what the user put there is meant.
-            let about = match fs::metadata(item.path()) {
-                Ok(about) => about,
+            let info = match fs::metadata(item.path()) {
+                Ok(info) => info,
                 // Deleted since, or a link to nothing.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(disk(&item.path(), "cannot be listed")(error)),
             };
-            if about.is_dir() {
+            if info.is_dir() {
                 let within = format!("{path}/");
                 if within.starts_with(prefix) || prefix.starts_with(&within) {
                     self.walk(&item.path(), &within, prefix, deep + 1, found)?;
                 }
-            } else if about.is_file() && path.starts_with(prefix) {
-                found(Entry { path, bytes: about.len() });
+            } else if info.is_file() && path.starts_with(prefix) {
+                found(Entry { path, bytes: info.len() });
             }
         }
         Ok(())
     }
 }
 
-impl Place for Local {
+impl StoreBackend for Local {
     fn list(&self, prefix: &str, found: &mut dyn FnMut(Entry)) -> Result<(), Failure> {
         let (folder, relative) = match prefix.rsplit_once('/') {
             Some((folder, _)) => (self.root.join(folder), format!("{folder}/")),
@@ -89,14 +89,14 @@ impl Place for Local {
         Ok(self.walk(&folder, &relative, prefix, 0, found)?)
     }
 
-    fn about(&self, path: &str) -> Result<Option<About>, Failure> {
+    fn info(&self, path: &str) -> Result<Option<FileInfo>, Failure> {
         let path = self.root.join(path);
         match fs::metadata(&path) {
-            Ok(about) if about.is_file() => {
-                let changed = about.modified().ok();
+            Ok(info) if info.is_file() => {
+                let changed = info.modified().ok();
                 let changed = changed.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
-                Ok(Some(About {
-                    bytes: about.len(),
+                Ok(Some(FileInfo {
+                    bytes: info.len(),
                     version: changed.map(|since| since.as_nanos().to_string()),
                 }))
             }

@@ -6,17 +6,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::address::{Address, path_problem};
+use crate::backend::{Failure, FileInfo, StoreBackend};
 use crate::error::disk;
 use crate::http::Http;
 use crate::local::Local;
 #[cfg(feature = "objects")]
 use crate::objects;
-use crate::patience::Struggle;
-use crate::place::{About, Failure, Place};
+use crate::retry::Retries;
 use crate::secret::Secrets;
 use crate::sftp::Sftp;
 use crate::web::Web;
-use crate::{Patience, StoreError};
+use crate::{RetryPolicy, StoreError};
 
 /// Bytes that are read from a store at a time.
 const BLOCK: usize = 1 << 18;
@@ -32,12 +32,12 @@ pub struct Store(Arc<Inner>);
 struct Inner {
     address: String,
     kind: Kind,
-    patience: Patience,
+    retry_policy: RetryPolicy,
 }
 
 enum Kind {
     Local(Local),
-    Remote(Box<dyn Place>),
+    Remote(Box<dyn StoreBackend>),
 }
 
 /// A file of a store.
@@ -70,7 +70,7 @@ impl Store {
     /// [`StoreError::Address`] where it is none; [`StoreError::Disk`] where a folder of this machine is not
     /// there.
     pub fn open(address: &str) -> Result<Self, StoreError> {
-        Self::open_with(address, Patience::default())
+        Self::open_with(address, RetryPolicy::default())
     }
 
     /// As [`open`](Self::open), with another patience than five minutes.
@@ -78,27 +78,29 @@ impl Store {
     /// # Errors
     ///
     /// As [`open`](Self::open).
-    pub fn open_with(address: &str, patience: Patience) -> Result<Self, StoreError> {
-        let (address, kind, patience) = match Address::parse(address)? {
+    pub fn open_with(address: &str, retry_policy: RetryPolicy) -> Result<Self, StoreError> {
+        let (address, kind, retry_policy) = match Address::parse(address)? {
             Address::Local(path) => {
-                let about = path.metadata().map_err(disk(&path, "cannot be read"))?;
-                if !about.is_dir() {
+                let info = path.metadata().map_err(disk(&path, "cannot be read"))?;
+                if !info.is_dir() {
                     let cause = io::Error::new(io::ErrorKind::NotADirectory, "it is not a folder");
                     return Err(disk(&path, "cannot be read")(cause));
                 }
                 // A disk that fails does not get better while one waits.
-                let patience = Patience { total: Patience::NONE.total, ..patience };
-                (path.display().to_string(), Kind::Local(Local::new(path)), patience)
+                let retry_policy =
+                    RetryPolicy { give_up_after: RetryPolicy::ONCE.give_up_after, ..retry_policy };
+                (path.display().to_string(), Kind::Local(Local::new(path)), retry_policy)
             }
             Address::Http { shown, base, query } => {
                 let mut secrets = Secrets::default();
                 secrets.add_query(query.as_deref().unwrap_or_default());
-                let http = Http::new(Web::new(patience, secrets, MOST_REDIRECTS), shown.clone(), base, query);
-                (shown, Kind::Remote(Box::new(http)), patience)
+                let http =
+                    Http::new(Web::new(retry_policy, secrets, MOST_REDIRECTS), shown.clone(), base, query);
+                (shown, Kind::Remote(Box::new(http)), retry_policy)
             }
             Address::Sftp { login, root } => {
-                let sftp = Sftp::new(login, root, address.to_owned(), patience);
-                (address.to_owned(), Kind::Remote(Box::new(sftp)), patience)
+                let sftp = Sftp::new(login, root, address.to_owned(), retry_policy);
+                (address.to_owned(), Kind::Remote(Box::new(sftp)), retry_policy)
             }
             #[cfg(not(feature = "objects"))]
             Address::Objects { .. } => {
@@ -107,11 +109,11 @@ impl Store {
             }
             #[cfg(feature = "objects")]
             Address::Objects { service, container, prefix } => {
-                let objects = objects::open(service, &container, &prefix, address.to_owned(), patience)?;
-                (address.to_owned(), Kind::Remote(Box::new(objects)), patience)
+                let objects = objects::open(service, &container, &prefix, address.to_owned(), retry_policy)?;
+                (address.to_owned(), Kind::Remote(Box::new(objects)), retry_policy)
             }
         };
-        Ok(Self(Arc::new(Inner { address, kind, patience })))
+        Ok(Self(Arc::new(Inner { address, kind, retry_policy })))
     }
 
     /// The address as it may be shown: without any secret.
@@ -143,7 +145,7 @@ impl Store {
         }
         let mut entries = self.persist(self.address(), |_| {
             let mut entries = Vec::new();
-            self.place().list(prefix, &mut |entry| entries.push(entry))?;
+            self.backend().list(prefix, &mut |entry| entries.push(entry))?;
             Ok(entries)
         })?;
         for entry in &entries {
@@ -159,7 +161,7 @@ impl Store {
     ///
     /// [`StoreError`]: the path is none, the store cannot be reached, it does not say how large the file is.
     pub fn bytes(&self, path: &str) -> Result<Option<u64>, StoreError> {
-        Ok(self.about(path)?.map(|about| about.bytes))
+        Ok(self.info(path)?.map(|info| info.bytes))
     }
 
     /// A small file, whole.
@@ -168,13 +170,13 @@ impl Store {
     ///
     /// [`StoreError::TooLarge`] where it has more than `most` bytes; as [`download`](Self::download).
     pub fn read(&self, path: &str, most: u64) -> Result<Vec<u8>, StoreError> {
-        let about = self.expect(path)?;
-        if about.bytes > most {
-            return Err(StoreError::TooLarge { file: self.file(path), bytes: about.bytes, most });
+        let info = self.expect(path)?;
+        if info.bytes > most {
+            return Err(StoreError::TooLarge { file: self.file(path), bytes: info.bytes, most });
         }
         // The size is the other side's word: memory is taken as the bytes come.
         let mut content = Vec::new();
-        self.copy(path, &about, 0, &mut content, &mut |_| {})?;
+        self.copy(path, &info, 0, &mut content, &mut |_| {})?;
         Ok(content)
     }
 
@@ -191,26 +193,29 @@ impl Store {
         };
         let mut filled = 0;
         let file = self.file(path);
-        self.persist(&file, |struggle| {
+        self.persist(&file, |retries| {
             let missing = (out.len() - filled) as u64;
             if missing == 0 {
                 return Ok(());
             }
-            let mut from = self.place().open(path, end - missing, missing)?;
+            let mut from = self.backend().open(path, end - missing, missing)?;
             while filled < out.len() {
                 match from.read(&mut out[filled..]) {
                     Ok(0) => {
                         // Did it end, or did the connection?
-                        let bytes = self.place().about(path)?.map_or(0, |about| about.bytes);
+                        let bytes = self.backend().info(path)?.map_or(0, |info| info.bytes);
                         return Err(if bytes < end {
                             StoreError::TooShort { file: self.file(path), offset, end, bytes }.into()
                         } else {
-                            Failure::Later(format!("the connection ended {} bytes early", out.len() - filled))
+                            Failure::Transient(format!(
+                                "the connection ended {} bytes early",
+                                out.len() - filled
+                            ))
                         });
                     }
                     Ok(count) => {
                         filled += count;
-                        struggle.progress();
+                        retries.progress();
                     }
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) => return Err(self.broken(path, error)),
@@ -233,9 +238,9 @@ impl Store {
         to: &mut dyn Write,
         progress: &mut dyn FnMut(u64),
     ) -> Result<u64, StoreError> {
-        let about = self.expect(path)?;
-        self.copy(path, &about, 0, to, progress)?;
-        Ok(about.bytes)
+        let info = self.expect(path)?;
+        self.copy(path, &info, 0, to, progress)?;
+        Ok(info.bytes)
     }
 
     /// Stores the `bytes` bytes that `from` has as a file, whole or not at all; one that is there is
@@ -246,10 +251,10 @@ impl Store {
     /// [`StoreError`]: the store cannot be written, `from` has fewer or more bytes.
     pub fn upload(&self, path: &str, from: &mut dyn Read, bytes: u64) -> Result<(), StoreError> {
         self.check(path)?;
-        match self.place().write(path, from, bytes) {
+        match self.backend().write(path, from, bytes) {
             Ok(()) => Ok(()),
-            Err(Failure::Never(error)) => Err(error),
-            Err(Failure::Later(cause)) => Err(StoreError::Refused {
+            Err(Failure::Permanent(error)) => Err(error),
+            Err(Failure::Transient(cause)) => Err(StoreError::Refused {
                 file: self.file(path),
                 cause,
                 advice: "try again later".to_owned(),
@@ -258,46 +263,46 @@ impl Store {
     }
 
     /// What is known of a file; `None` where there is none.
-    pub(crate) fn about(&self, path: &str) -> Result<Option<About>, StoreError> {
+    pub(crate) fn info(&self, path: &str) -> Result<Option<FileInfo>, StoreError> {
         self.check(path)?;
-        self.persist(&self.file(path), |_| self.place().about(path))
+        self.persist(&self.file(path), |_| self.backend().info(path))
     }
 
     /// What is known of a file that must be there.
-    pub(crate) fn expect(&self, path: &str) -> Result<About, StoreError> {
-        self.about(path)?.ok_or_else(|| StoreError::NotFound { file: self.file(path) })
+    pub(crate) fn expect(&self, path: &str) -> Result<FileInfo, StoreError> {
+        self.info(path)?.ok_or_else(|| StoreError::NotFound { file: self.file(path) })
     }
 
-    /// The bytes of a file from `done` on, all that `about` announced. `progress` is told the bytes done so
+    /// The bytes of a file from `done` on, all that `info` announced. `progress` is told the bytes done so
     /// far.
     pub(crate) fn copy(
         &self,
         path: &str,
-        about: &About,
+        info: &FileInfo,
         mut done: u64,
         to: &mut dyn Write,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), StoreError> {
         let file = self.file(path);
-        let mut block = vec![0; BLOCK.min(usize::try_from(about.bytes).unwrap_or(BLOCK).max(1))];
+        let mut block = vec![0; BLOCK.min(usize::try_from(info.bytes).unwrap_or(BLOCK).max(1))];
         let mut broken = false;
-        self.persist(&file, |struggle| {
-            if done == about.bytes {
+        self.persist(&file, |retries| {
+            if done == info.bytes {
                 return Ok(());
             }
             // What is there now may be another file than the one that was begun.
-            if broken && self.place().about(path)?.as_ref() != Some(about) {
+            if broken && self.backend().info(path)?.as_ref() != Some(info) {
                 return Err(self.changed(path).into());
             }
             broken = true;
-            let mut from = self.place().open(path, done, about.bytes - done)?;
-            while done < about.bytes {
-                let most = usize::try_from(about.bytes - done).unwrap_or(block.len()).min(block.len());
+            let mut from = self.backend().open(path, done, info.bytes - done)?;
+            while done < info.bytes {
+                let most = usize::try_from(info.bytes - done).unwrap_or(block.len()).min(block.len());
                 let count = match from.read(&mut block[..most]) {
                     Ok(0) if self.is_local().is_some() => return Err(self.changed(path).into()),
                     Ok(0) => {
-                        let bytes = about.bytes;
-                        return Err(Failure::Later(format!(
+                        let bytes = info.bytes;
+                        return Err(Failure::Transient(format!(
                             "the connection ended after {done} of {bytes} bytes"
                         )));
                     }
@@ -311,7 +316,7 @@ impl Store {
                     cause,
                 })?;
                 done += count as u64;
-                struggle.progress();
+                retries.progress();
                 progress(done);
             }
             Ok(())
@@ -322,14 +327,14 @@ impl Store {
     fn persist<T>(
         &self,
         file: &str,
-        mut attempt: impl FnMut(&mut Struggle) -> Result<T, Failure>,
+        mut attempt: impl FnMut(&mut Retries) -> Result<T, Failure>,
     ) -> Result<T, StoreError> {
-        let mut struggle = Struggle::new(self.0.patience);
+        let mut retries = Retries::new(self.0.retry_policy);
         loop {
-            match attempt(&mut struggle) {
+            match attempt(&mut retries) {
                 Ok(value) => return Ok(value),
-                Err(Failure::Never(error)) => return Err(error),
-                Err(Failure::Later(cause)) => struggle.wait().map_err(|end| StoreError::GaveUp {
+                Err(Failure::Permanent(error)) => return Err(error),
+                Err(Failure::Transient(cause)) => retries.wait().map_err(|end| StoreError::GaveUp {
                     file: file.to_owned(),
                     cause,
                     tries: end.tries,
@@ -339,15 +344,15 @@ impl Store {
         }
     }
 
-    fn place(&self) -> &dyn Place {
+    fn backend(&self) -> &dyn StoreBackend {
         match &self.0.kind {
             Kind::Local(local) => local,
             Kind::Remote(remote) => &**remote,
         }
     }
 
-    pub(crate) fn patience(&self) -> Patience {
-        self.0.patience
+    pub(crate) fn retry_policy(&self) -> RetryPolicy {
+        self.0.retry_policy
     }
 
     /// Reading stopped: a connection may be better the next time, a disk is not.

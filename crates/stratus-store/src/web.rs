@@ -13,10 +13,10 @@ use std::time::{Duration, SystemTime};
 use ureq::http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use ureq::{Agent, AsSendBody, Body};
 
-use crate::patience::{FIRST_CONTACT, Struggle, asked_wait};
-use crate::place::Failure;
+use crate::backend::Failure;
+use crate::retry::{FIRST_CONTACT, Retries, retry_after};
 use crate::secret::Secrets;
-use crate::{Patience, StoreError};
+use crate::{RetryPolicy, StoreError};
 
 /// The most bytes of an error page that are looked at.
 const MOST_EXPLAINED: u64 = 1 << 16;
@@ -31,7 +31,7 @@ const METADATA_TIME: Duration = Duration::from_secs(2);
 /// Sends requests.
 pub(crate) struct Web {
     agent: Agent,
-    patience: Patience,
+    retry_policy: RetryPolicy,
     secrets: Secrets,
     /// Whether any request was ever answered.
     reached: AtomicBool,
@@ -49,39 +49,39 @@ pub(crate) struct Answer {
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(crate) enum Trouble {
-    /// Patience is at its end.
+pub(crate) enum RequestError {
+    /// RetryPolicy is at its end.
     Exhausted { cause: String, tries: u32, waited: Duration },
     /// Asking again does not help.
-    Never(String),
+    Permanent(String),
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for RequestError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Exhausted { cause, .. } | Self::Never(cause) => formatter.write_str(cause),
+            Self::Exhausted { cause, .. } | Self::Permanent(cause) => formatter.write_str(cause),
         }
     }
 }
 
-impl std::error::Error for Trouble {}
+impl std::error::Error for RequestError {}
 
-impl Trouble {
+impl RequestError {
     /// As the error of a file.
     pub(crate) fn of(&self, file: String) -> Failure {
-        Failure::Never(match self {
+        Failure::Permanent(match self {
             Self::Exhausted { cause, tries, waited } => {
                 StoreError::GaveUp { file, cause: cause.clone(), tries: *tries, waited: *waited }
             }
-            Self::Never(problem) => StoreError::Wrong { file, problem: problem.clone() },
+            Self::Permanent(problem) => StoreError::Wrong { file, problem: problem.clone() },
         })
     }
 }
 
 impl Web {
     /// `redirects`: how many are followed. Signed requests must not be sent elsewhere.
-    pub(crate) fn new(patience: Patience, secrets: Secrets, redirects: u32) -> Self {
-        let connect = patience.silence.min(Duration::from_secs(20));
+    pub(crate) fn new(retry_policy: RetryPolicy, secrets: Secrets, redirects: u32) -> Self {
+        let connect = retry_policy.idle_timeout.min(Duration::from_secs(20));
         let agent = Agent::config_builder()
             .http_status_as_error(false)
             .user_agent(concat!("stratus/", env!("CARGO_PKG_VERSION")))
@@ -89,12 +89,12 @@ impl Web {
             .max_redirects_will_error(redirects > 0)
             .timeout_resolve(Some(connect))
             .timeout_connect(Some(connect))
-            .timeout_recv_response(Some(patience.silence))
-            .timeout_per_read(Some(patience.silence))
-            .timeout_per_write(Some(patience.silence))
+            .timeout_recv_response(Some(retry_policy.idle_timeout))
+            .timeout_per_read(Some(retry_policy.idle_timeout))
+            .timeout_per_write(Some(retry_policy.idle_timeout))
             .build()
             .into();
-        Self { agent, patience, secrets, reached: AtomicBool::new(false) }
+        Self { agent, retry_policy, secrets, reached: AtomicBool::new(false) }
     }
 
     pub(crate) fn secrets(&self) -> &Secrets {
@@ -103,29 +103,29 @@ impl Web {
 
     /// Sends `request` until it is answered with something that does not change by waiting. Its body is sent
     /// again each time.
-    pub(crate) fn send(&self, request: &Request<Vec<u8>>) -> Result<Answer, Trouble> {
+    pub(crate) fn send(&self, request: &Request<Vec<u8>>) -> Result<Answer, RequestError> {
         let mut secrets = self.secrets.clone();
         add_secrets_of(request, &mut secrets);
         let is_metadata = request.uri().host().is_some_and(|host| METADATA_HOSTS.contains(&host));
-        let mut struggle = Struggle::new(self.patience());
+        let mut retries = Retries::new(self.retry_policy());
         loop {
             let mut asked = Duration::ZERO;
             let cause = match self.send_once(request, is_metadata) {
                 Ok(response) => {
                     self.reached.store(true, Ordering::Relaxed);
                     let answer = answer(request, response, &secrets)?;
-                    if !is_passing(answer.status) || is_metadata {
+                    if !is_transient(answer.status) || is_metadata {
                         return Ok(answer);
                     }
                     if let Some(wish) = answer.header(header::RETRY_AFTER) {
-                        asked = asked_wait(wish, SystemTime::now());
+                        asked = retry_after(wish, SystemTime::now());
                     }
                     answer.explain()
                 }
-                Err(error) if is_passing_error(&error) && !is_metadata => secrets.hide(&error.to_string()),
-                Err(error) => return Err(Trouble::Never(secrets.hide(&error.to_string()))),
+                Err(error) if is_transient_error(&error) && !is_metadata => secrets.hide(&error.to_string()),
+                Err(error) => return Err(RequestError::Permanent(secrets.hide(&error.to_string()))),
             };
-            struggle.wait_for(asked).map_err(|end| Trouble::Exhausted {
+            retries.wait_for(asked).map_err(|end| RequestError::Exhausted {
                 cause,
                 tries: end.tries,
                 waited: end.waited,
@@ -133,12 +133,12 @@ impl Web {
         }
     }
 
-    fn patience(&self) -> Patience {
-        let mut patience = self.patience;
+    fn retry_policy(&self) -> RetryPolicy {
+        let mut retry_policy = self.retry_policy;
         if !self.reached.load(Ordering::Relaxed) {
-            patience.total = patience.total.min(FIRST_CONTACT);
+            retry_policy.give_up_after = retry_policy.give_up_after.min(FIRST_CONTACT);
         }
-        patience
+        retry_policy
     }
 
     fn send_once(
@@ -191,7 +191,7 @@ fn answer(
     request: &Request<Vec<u8>>,
     response: Response<Body>,
     secrets: &Secrets,
-) -> Result<Answer, Trouble> {
+) -> Result<Answer, RequestError> {
     let (parts, body) = response.into_parts();
     let mut length = body.content_length();
     let mut body: Box<dyn Read + Send> = Box::new(body.into_reader());
@@ -211,7 +211,7 @@ fn answer(
             let range = headers.get(header::CONTENT_RANGE).and_then(|range| range.to_str().ok());
             if range.and_then(range_start) != Some(first) {
                 let found = secrets.hide(range.unwrap_or("none"));
-                return Err(Trouble::Never(format!(
+                return Err(RequestError::Permanent(format!(
                     "the server sent another part than the one asked for (bytes {first}-{last}, \
                      Content-Range: {found})"
                 )));
@@ -219,7 +219,7 @@ fn answer(
         } else {
             // A server that knows no ranges sends everything.
             let total = length;
-            body = Box::new(Skipping { left: first, body });
+            body = Box::new(SkipPrefix { left: first, body });
             length = total.map(|total| total.saturating_sub(first).min(wanted));
             if let Some(length) = length {
                 let total = total.unwrap_or(0);
@@ -239,12 +239,12 @@ fn answer(
 }
 
 /// A body without its first bytes.
-struct Skipping {
+struct SkipPrefix {
     left: u64,
     body: Box<dyn Read + Send>,
 }
 
-impl Read for Skipping {
+impl Read for SkipPrefix {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if self.left > 0 {
             let skipped = io::copy(&mut (&mut self.body).take(self.left), &mut io::sink())?;
@@ -272,12 +272,12 @@ fn range_start(range: &str) -> Option<u64> {
 }
 
 /// Whether a server may answer otherwise in a while.
-fn is_passing(status: StatusCode) -> bool {
+fn is_transient(status: StatusCode) -> bool {
     matches!(status.as_u16(), 408 | 425 | 429 | 500 | 502 | 503 | 504)
 }
 
 /// Whether a connection may come about in a while.
-fn is_passing_error(error: &ureq::Error) -> bool {
+fn is_transient_error(error: &ureq::Error) -> bool {
     match error {
         // TLS tells of a certificate that is not trusted in this way.
         ureq::Error::Io(error) => error.kind() != io::ErrorKind::InvalidData,

@@ -8,7 +8,7 @@ use std::io::Cursor;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use stratus_store::{Patience, Store, StoreError, is_address};
+use stratus_store::{RetryPolicy, Store, StoreError, is_address};
 use web::{Reply, Server, brief, content};
 
 #[test]
@@ -113,9 +113,12 @@ fn a_server_that_wants_to_be_left_alone_is_but_not_for_ever() {
             0 => Reply::Later(status, "1".to_owned()),
             _ => Reply::Serve,
         });
-        let patience =
-            Patience { silence: Duration::from_secs(20), total: Duration::from_secs(20), ..brief() };
-        let store = Store::open_with(&server.address, patience).unwrap();
+        let retry_policy = RetryPolicy {
+            idle_timeout: Duration::from_secs(20),
+            give_up_after: Duration::from_secs(20),
+            ..brief()
+        };
+        let store = Store::open_with(&server.address, retry_policy).unwrap();
         let began = Instant::now();
         assert_eq!(store.read("a", 10).unwrap(), content(10));
         assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
@@ -214,6 +217,6 @@ fn a_slow_server_is_not_a_dead_one() {
     let server = Server::start(bytes.clone(), |_| Reply::Trickle(1));
     let began = Instant::now();
     assert_eq!(server.store().read("a", 100).unwrap(), bytes);
-    assert!(began.elapsed() > brief().total);
+    assert!(began.elapsed() > brief().give_up_after);
     assert_eq!(server.gets(), 1);
 }

@@ -12,7 +12,7 @@ use std::sync::{Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use stratus_store::{Patience, Store, StoreError};
+use stratus_store::{RetryPolicy, Store, StoreError};
 use web::{Asked, Reply, Server, brief, content};
 
 /// Set for a process that a test has started.
@@ -39,9 +39,9 @@ fn again(test: &str, address: &str, variables: &[(&str, &str)]) {
 
 fn store() -> Option<Store> {
     let address = env::var(ADDRESS).ok()?;
-    let patience =
-        if env::var_os("STRATUS_STORE_TEST_PATIENT").is_some() { Patience::default() } else { brief() };
-    Some(Store::open_with(&address, patience).unwrap())
+    let retry_policy =
+        if env::var_os("STRATUS_STORE_TEST_PATIENT").is_some() { RetryPolicy::default() } else { brief() };
+    Some(Store::open_with(&address, retry_policy).unwrap())
 }
 
 fn host(server: &Server) -> String {

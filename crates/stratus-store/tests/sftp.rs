@@ -18,7 +18,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use stratus_store::{Cache, Patience, Store, StoreError};
+use stratus_store::{Cache, RetryPolicy, Store, StoreError};
 use web::content;
 
 const TEST: &str = "a_folder_behind_ssh_holds_files";
@@ -138,8 +138,8 @@ fn port(folder: &Path) -> String {
 #[ignore = "needs sshd: scripts/store-servers.sh install"]
 fn a_folder_behind_ssh_holds_files() {
     if let (Ok(folder), Ok(address)) = (env::var(SERVER), env::var(ADDRESS)) {
-        let patience = Patience { total: Duration::from_secs(60), ..Patience::default() };
-        let store = Store::open_with(&address, patience).unwrap();
+        let retry_policy = RetryPolicy { give_up_after: Duration::from_secs(60), ..RetryPolicy::default() };
+        let store = Store::open_with(&address, retry_policy).unwrap();
         let is_refused = !env::var("STRATUS_SSH").unwrap().ends_with("/ssh");
         return if is_refused { refuses(&store) } else { holds_files(Path::new(&folder), &store) };
     }

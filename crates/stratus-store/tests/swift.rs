@@ -16,7 +16,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use stratus_store::{Cache, Patience, Store, StoreError};
+use stratus_store::{Cache, RetryPolicy, Store, StoreError};
 use stratus_testing::swift::{self, KEY, Node};
 use web::content;
 
@@ -37,8 +37,8 @@ fn run(node: &Node, address: &str, key: &str) {
 /// The node's folder and the store, in a process of a test's own.
 fn in_a_process_of_its_own() -> Option<(PathBuf, Store)> {
     let (node, address) = (env::var(NODE).ok()?, env::var(ADDRESS).ok()?);
-    let patience = Patience { total: Duration::from_secs(60), ..Patience::default() };
-    Some((PathBuf::from(node), Store::open_with(&address, patience).unwrap()))
+    let retry_policy = RetryPolicy { give_up_after: Duration::from_secs(60), ..RetryPolicy::default() };
+    Some((PathBuf::from(node), Store::open_with(&address, retry_policy).unwrap()))
 }
 
 #[test]

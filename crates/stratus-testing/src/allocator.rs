@@ -16,7 +16,7 @@ static LARGEST: AtomicUsize = AtomicUsize::new(0);
 
 /// To be made a test's `#[global_allocator]`.
 #[derive(Debug)]
-pub struct Watching;
+pub struct CountingAllocator;
 
 /// How often the calling thread has asked for memory.
 #[must_use]
@@ -37,7 +37,7 @@ fn note(bytes: usize) {
 
 // SAFETY: every call is handed on unchanged to the system's allocator; noting it touches no memory of the
 // caller.
-unsafe impl GlobalAlloc for Watching {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size());
         // SAFETY: as the caller vouches.

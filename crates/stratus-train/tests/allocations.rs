@@ -6,12 +6,12 @@
 
 use std::path::Path;
 use stratus_run::machine::Machine;
-use stratus_testing::allocator::{Watching, requests};
+use stratus_testing::allocator::{CountingAllocator, requests};
 use stratus_train::run::{Options, start};
 use stratus_train::{EpochResult, Experiment, Observer, TrainingProgress};
 
 #[global_allocator]
-static ALLOCATOR: Watching = Watching;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Notes the allocations between two iterations of one epoch.
 #[derive(Default)]

@@ -20,4 +20,4 @@ mod torch;
 pub use error::{Error, Problem, Result};
 pub use file::{Dtype, Format, NamedTensor, WeightsFile};
 pub use matching::{Matching, Mismatch, match_tensors};
-pub use tensor::{Elsewhere, Tensor, TensorRef, Values, ValuesRef, write_safetensors};
+pub use tensor::{ExternalValues, Tensor, TensorRef, Values, ValuesRef, write_safetensors};

@@ -45,13 +45,13 @@ pub enum ValuesRef<'a> {
     F32(&'a [f32]),
     /// 32-bit floating point, somewhere else: read when they are written, so that no copy of them is ever
     /// whole.
-    Elsewhere(&'a dyn Elsewhere),
+    External(&'a dyn ExternalValues),
     /// 64-bit integers.
     I64(&'a [i64]),
 }
 
 /// 32-bit floating point values that lie in some other form.
-pub trait Elsewhere: fmt::Debug {
+pub trait ExternalValues: fmt::Debug {
     /// How many there are.
     fn count(&self) -> usize;
 
@@ -91,7 +91,7 @@ impl ValuesRef<'_> {
     #[must_use]
     pub fn dtype(&self) -> &'static str {
         match self {
-            Self::F32(_) | Self::Elsewhere(_) => "F32",
+            Self::F32(_) | Self::External(_) => "F32",
             Self::I64(_) => "I64",
         }
     }
@@ -99,7 +99,7 @@ impl ValuesRef<'_> {
     fn len(&self) -> usize {
         match self {
             Self::F32(values) => values.len(),
-            Self::Elsewhere(values) => values.count(),
+            Self::External(values) => values.count(),
             Self::I64(values) => values.len(),
         }
     }
@@ -109,7 +109,7 @@ impl ValuesRef<'_> {
     pub fn bytes(&self) -> usize {
         match self {
             Self::F32(values) => size_of_val(*values),
-            Self::Elsewhere(values) => values.count() * size_of::<f32>(),
+            Self::External(values) => values.count() * size_of::<f32>(),
             Self::I64(values) => size_of_val(*values),
         }
     }
@@ -121,7 +121,7 @@ impl ValuesRef<'_> {
     pub fn for_each_piece<E>(&self, mut sink: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         match self {
             Self::F32(values) => pieces(values, f32::to_le_bytes, sink),
-            Self::Elsewhere(values) => {
+            Self::External(values) => {
                 let mut buffer = [0.0; 1 << 12];
                 let count = values.count();
                 (0..count).step_by(buffer.len()).try_for_each(|first| {

@@ -6,7 +6,7 @@ mod common;
 
 use common::{bytes, one_tensor, ramp};
 use proptest::prelude::*;
-use stratus_testing::allocator::{Watching, largest_request};
+use stratus_testing::allocator::{CountingAllocator, largest_request};
 use stratus_testing::damage;
 use stratus_weights::WeightsFile;
 
@@ -22,7 +22,7 @@ const FILES: [&str; 8] = [
 ];
 
 #[global_allocator]
-static ALLOCATOR: Watching = Watching;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Opens a file and reads all it can; whatever it holds, this returns.
 fn exercise(bytes: Vec<u8>) {

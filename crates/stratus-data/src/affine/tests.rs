@@ -1,7 +1,7 @@
 //! Turns that are known, sparse places, and any image in any view.
 
 use super::*;
-use crate::frame::{Cut, Orientation, View};
+use crate::frame::{Framed, Orientation, View};
 use crate::pixels::PixelOrder;
 use proptest::prelude::*;
 
@@ -25,7 +25,7 @@ fn quarter_turns_move_whole_pixels() {
     ] {
         let view = View { window: window([0.0; 2], [3.0; 2]), turn: Some(Turn::new(degrees)) };
         let mut framer = Framer::default();
-        let Cut { pixels, shown, .. } = framer.cut(&stored, view, [1, 3, 3]).unwrap();
+        let Framed { pixels, shown, .. } = framer.cut(&stored, view, [1, 3, 3]).unwrap();
         assert_eq!(pixels, expected, "{degrees}");
         assert_eq!(shown, Some([[0, 3]; 3].as_slice()), "{degrees}");
     }
@@ -59,7 +59,7 @@ fn what_is_shrunk_a_lot_is_averaged() {
     for degrees in [0.0, 20.0, 135.0] {
         let view = View { window: window([8.0; 2], [48.0; 2]), turn: Some(Turn::new(degrees)) };
         let mut framer = Framer::default();
-        let Cut { pixels, shown, .. } = framer.cut(&stored, view, [1, 8, 8]).unwrap();
+        let Framed { pixels, shown, .. } = framer.cut(&stored, view, [1, 8, 8]).unwrap();
         for (row, &[first, end]) in shown.unwrap().iter().enumerate() {
             assert!(end - first >= 6);
             let shown = &pixels[row * 8 + first..row * 8 + end];
@@ -89,7 +89,7 @@ proptest! {
             turn: Some(Turn::new(degrees)),
         };
         let mut framer = Framer::default();
-        let Cut { pixels, shown, .. } = framer.cut(&stored, view, [1, wanted[0], wanted[1]]).unwrap();
+        let Framed { pixels, shown, .. } = framer.cut(&stored, view, [1, wanted[0], wanted[1]]).unwrap();
         let shown = shown.unwrap();
         let affine = Affine::new(view.window, Turn::new(degrees), wanted);
         for (at, pixel) in pixels.iter().enumerate() {

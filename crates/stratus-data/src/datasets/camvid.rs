@@ -17,7 +17,7 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use super::pairs::{Coding, Pair, PairedFiles, values_of};
-use super::{Dataset, DatasetEntry, Division, IGNORED_PIXEL, OpenOptions, Split, files, partition};
+use super::{Dataset, DatasetEntry, IGNORED_PIXEL, OpenOptions, Split, SplitBy, files, split};
 use crate::error::DataError;
 
 const IMAGES: &str = "701_StillsRaw_full";
@@ -111,17 +111,17 @@ fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Box<dyn Data
     };
     let list = lists.iter().map(|list| root.join(list)).find(|list| list.is_file());
     let listed = root.join("train.txt").is_file();
-    let pairs = match (&options.division, list) {
-        (Division::Listed(_), _) => match options.division.list_of(split) {
+    let pairs = match (&options.split_by, list) {
+        (SplitBy::Listed(_), _) => match options.split_by.list_of(split) {
             Some(list) => listed_pairs(list)?,
             None => Vec::new(),
         },
-        (Division::Seeded(seed), _) => part_of(&all_pairs(root)?, *seed, split),
-        (Division::Given, Some(list)) => listed_pairs(&list)?,
-        (Division::Given, None) if !listed && root.join(IMAGES).is_dir() => {
+        (SplitBy::Seeded(seed), _) => part_of(&all_pairs(root)?, *seed, split),
+        (SplitBy::Given, Some(list)) => listed_pairs(&list)?,
+        (SplitBy::Given, None) if !listed && root.join(IMAGES).is_dir() => {
             part_of(&original_pairs(root)?, SPLIT_SEED, split)
         }
-        (Division::Given, None) => return Err(nothing_there(root, lists)),
+        (SplitBy::Given, None) => return Err(nothing_there(root, lists)),
     };
     Ok(Box::new(PairedFiles::open(&CODING, root, split, pairs, options)?))
 }
@@ -151,7 +151,7 @@ fn all_pairs(root: &Path) -> Result<Vec<Pair>, DataError> {
 /// A part by the images' file names.
 fn part_of(pairs: &[Pair], seed: u64, split: Split) -> Vec<Pair> {
     let name = |pair: &Pair| pair.image.rsplit('/').next().unwrap_or_default().to_owned();
-    let part = partition::part_of(seed, split, pairs.iter().map(|pair| Cow::Owned(name(pair))));
+    let part = split::part_of(seed, split, pairs.iter().map(|pair| Cow::Owned(name(pair))));
     part.into_iter().map(|index| pairs[index as usize].clone()).collect()
 }
 

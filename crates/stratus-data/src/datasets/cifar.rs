@@ -9,11 +9,12 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use stratus_base::checksum::sha256_hex;
+
 use super::{Dataset, DatasetEntry, OpenOptions, PublishedFile, Sample, Scratch, Split, UnpackedFile};
 use crate::error::DataError;
 use crate::frame::Orientation;
 use crate::pixels::{Normalisation, PixelOrder};
-use stratus_base::checksum::sha256_hex;
 
 const SHAPE: [usize; 3] = [3, 32, 32];
 const PIXELS: usize = 3 * 32 * 32;

@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 
 use self::annotations::{Annotations, Content, Target};
 use super::{
-    Dataset, DatasetEntry, IGNORED, OpenOptions, Sample, Scratch, Split, Wanted, files, refuse_damaged,
+    Dataset, DatasetEntry, IGNORED, OpenOptions, RegionRequest, Sample, Scratch, Split, files, refuse_damaged,
 };
 use crate::error::DataError;
 use crate::parallel;
@@ -136,7 +136,7 @@ impl Coco {
         &self,
         index: usize,
         scratch: &'a mut Scratch,
-        wanted: Option<Wanted<'_>>,
+        wanted: Option<RegionRequest<'_>>,
     ) -> Result<Sample<'a>, DataError> {
         self.check(index)?;
         let bad = |problem| DataError::BadSample { sample: self.sample_name(index), problem };
@@ -234,7 +234,7 @@ impl Dataset for Coco {
         &'a self,
         index: usize,
         scratch: &'a mut Scratch,
-        wanted: Wanted<'_>,
+        wanted: RegionRequest<'_>,
     ) -> Result<Sample<'a>, DataError> {
         self.sample(index, scratch, Some(wanted))
     }

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 
-use super::{IGNORED, Sample, Scratch, Wanted};
+use super::{IGNORED, RegionRequest, Sample, Scratch};
 use crate::decode::{ImageDecoder, LARGEST_FILE};
 use crate::error::DataError;
 use crate::pixels::PixelOrder;
@@ -62,7 +62,7 @@ pub(super) fn encoded(scratch: &mut Scratch) -> Result<Option<&[u8]>, String> {
 /// in `scratch`.
 pub(super) fn sample<'a>(
     scratch: &'a mut Scratch,
-    region: Option<Wanted<'_>>,
+    region: Option<RegionRequest<'_>>,
     annotate: impl FnOnce([usize; 2], &mut Scratch) -> Result<u32, String>,
 ) -> Result<Sample<'a>, String> {
     read(&scratch.path, &mut scratch.encoded)?;

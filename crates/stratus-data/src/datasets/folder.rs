@@ -4,22 +4,23 @@
 //! Only the index is in memory: names, and for an archive where each file lies. Images are read and decoded
 //! by the loader's threads. Classes are the training folders by name, or those that a list names, in its
 //! order; the other split has the same. A folder that is not divided, `<class>/<image>` or
-//! `train/<class>/<image>`, can be by lists or by a seed ([`Division`]).
+//! `train/<class>/<image>`, can be by lists or by a seed ([`SplitBy`]).
 
-mod division;
 mod index;
+mod split;
 mod store;
 
 use std::path::{Component, Path};
 
+use stratus_base::{did_you_mean, nearest};
+
 use self::index::Index;
 use self::store::Store;
 use super::{
-    Dataset, DatasetEntry, Division, LISTED, OpenOptions, Sample, Scratch, Split, Wanted, files,
+    Dataset, DatasetEntry, LISTED, OpenOptions, RegionRequest, Sample, Scratch, Split, SplitBy, files,
     refuse_damaged,
 };
 use crate::decode::Decoded;
-use stratus_base::{did_you_mean, nearest};
 
 use crate::error::DataError;
 use crate::parallel;
@@ -53,7 +54,7 @@ impl Folder {
     /// and the first listed.
     pub fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Self, DataError> {
         let mut store = Store::open(root)?;
-        let given = options.division == Division::Given;
+        let given = options.split_by == SplitBy::Given;
         let (train, folder) = if given {
             (store.split_folder(root, Split::Train)?, store.split_folder(root, split)?)
         } else {
@@ -80,9 +81,9 @@ impl Folder {
         let most = most.unwrap_or(usize::MAX);
         let mut index = store.index(&folder, &classes, if given { most } else { usize::MAX })?;
         if !given {
-            let part = match (&options.division, options.division.list_of(split)) {
-                (Division::Seeded(seed), _) => division::seeded_part(&index, *seed, split),
-                (_, Some(list)) => division::listed_part(&index, list, options.class_list.is_some())?,
+            let part = match (&options.split_by, options.split_by.list_of(split)) {
+                (SplitBy::Seeded(seed), _) => split::seeded_part(&index, *seed, split),
+                (_, Some(list)) => split::listed_part(&index, list, options.class_list.is_some())?,
                 (_, None) => Vec::new(),
             };
             index = index.part(&part, most);
@@ -214,7 +215,7 @@ impl Dataset for Folder {
         &'a self,
         index: usize,
         scratch: &'a mut Scratch,
-        wanted: Wanted<'_>,
+        wanted: RegionRequest<'_>,
     ) -> Result<Sample<'a>, DataError> {
         let wanted = |image: &Decoded| wanted(image.shape, image.orientation);
         self.sample(index, scratch, &|Scratch { images, encoded, decoded, .. }| {

@@ -10,24 +10,21 @@ mod files;
 pub mod folder;
 pub mod mnist;
 mod pairs;
-mod partition;
 pub mod shards;
+mod split;
 pub mod synthetic;
 
 pub(crate) use self::files::read_list;
+pub use self::split::{Split, SplitBy};
 
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-use stratus_store::Patience;
+use stratus_base::nearest;
+use stratus_store::RetryPolicy;
 
 use crate::decode::ImageDecoder;
-use stratus_base::nearest;
-
 use crate::error::DataError;
 use crate::frame::{Orientation, Region};
 use crate::pixels::{Normalisation, PixelOrder};
@@ -51,7 +48,7 @@ pub static REGISTRY: &[&DatasetEntry] = &[
 ];
 
 /// Says which region of a sample is wanted, given its stored image's shape (C, H, W) and orientation.
-pub type Wanted<'a> = &'a dyn Fn([usize; 3], Orientation) -> Region;
+pub type RegionRequest<'a> = &'a dyn Fn([usize; 3], Orientation) -> Region;
 
 /// A labelled collection of images.
 ///
@@ -110,7 +107,7 @@ pub trait Dataset: Send + Sync {
         &'a self,
         index: usize,
         scratch: &'a mut Scratch,
-        wanted: Wanted<'_>,
+        wanted: RegionRequest<'_>,
     ) -> Result<Sample<'a>, DataError> {
         let _ = wanted;
         self.read(index, scratch)
@@ -256,75 +253,6 @@ pub struct Scratch {
     pub images: ImageDecoder,
 }
 
-/// A part of a data set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Split {
-    /// What is trained on.
-    Train,
-    /// What is measured on after each epoch. A data set that is published in two parts gives its second.
-    Validation,
-    /// What is measured on at the end. A data set that is published in two parts gives its second.
-    Test,
-}
-
-impl Split {
-    const ALL: [Self; 3] = [Self::Train, Self::Validation, Self::Test];
-
-    /// The name in configurations and on the command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Train => "train",
-            Self::Validation => "validation",
-            Self::Test => "test",
-        }
-    }
-}
-
-impl fmt::Display for Split {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Split {
-    type Err = DataError;
-
-    fn from_str(name: &str) -> Result<Self, DataError> {
-        Self::ALL.into_iter().find(|split| split.name() == name).ok_or_else(|| DataError::UnknownSplit {
-            name: name.to_owned(),
-            nearest: nearest(name, Self::ALL.map(Self::name)).map(str::to_owned),
-        })
-    }
-}
-
-/// How the samples of a data set of image files are shared out among its parts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Division {
-    /// As the data set comes: by its own folders or lists.
-    #[default]
-    Given,
-    /// 60 % to train on, 20 % to validate and 20 % to test with, in a folder of each class; a function of
-    /// this seed and the files' names.
-    Seeded(u64),
-    /// By files that list them: for training, validation, and where there is a third for testing.
-    Listed(Vec<PathBuf>),
-}
-
-impl Division {
-    /// The list of a part, where there are lists.
-    fn list_of(&self, split: Split) -> Option<&Path> {
-        let Self::Listed(lists) = self else { return None };
-        let list = match split {
-            Split::Train => lists.first(),
-            Split::Validation => lists.get(1),
-            Split::Test => lists.get(2).or(lists.get(1)),
-        };
-        list.map(PathBuf::as_path)
-    }
-}
-
 /// The data sets that can be divided otherwise than they come.
 const DIVISIBLE: [&str; 2] = ["folder", "camvid"];
 
@@ -366,7 +294,7 @@ pub struct OpenOptions {
     /// The most training images of a class that are used, the first by name; without it all.
     pub images_per_class: Option<usize>,
     /// How samples are shared out. Default: as the data set comes.
-    pub division: Division,
+    pub split_by: SplitBy,
 }
 
 impl Default for OpenOptions {
@@ -381,9 +309,9 @@ impl Default for OpenOptions {
             shuffle_shards: 8,
             cache: None,
             cache_bytes: 20 << 30,
-            patience: Patience::default().total,
+            patience: RetryPolicy::default().give_up_after,
             images_per_class: None,
-            division: Division::Given,
+            split_by: SplitBy::Given,
         }
     }
 }
@@ -391,9 +319,13 @@ impl Default for OpenOptions {
 impl OpenOptions {
     /// How stores are waited for.
     #[must_use]
-    pub fn patience(&self) -> Patience {
-        let default = Patience::default();
-        Patience { total: self.patience, silence: default.silence.min(self.patience), ..default }
+    pub fn retry_policy(&self) -> RetryPolicy {
+        let default = RetryPolicy::default();
+        RetryPolicy {
+            give_up_after: self.patience,
+            idle_timeout: default.idle_timeout.min(self.patience),
+            ..default
+        }
     }
 }
 
@@ -469,10 +401,10 @@ pub fn open(
     options: &OpenOptions,
 ) -> Result<Box<dyn Dataset>, DataError> {
     let entry = entry(name)?;
-    let key = match &options.division {
-        Division::Given => None,
-        Division::Seeded(_) => Some("data.split_seed"),
-        Division::Listed(_) => Some("data.lists"),
+    let key = match &options.split_by {
+        SplitBy::Given => None,
+        SplitBy::Seeded(_) => Some("data.split_seed"),
+        SplitBy::Listed(_) => Some("data.lists"),
     };
     match key {
         Some(key) if !DIVISIBLE.contains(&name) => Err(DataError::Option {

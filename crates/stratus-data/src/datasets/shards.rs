@@ -3,12 +3,14 @@
 
 use std::path::Path;
 
-use super::{Dataset, DatasetEntry, Groups, OpenOptions, Sample, Scratch, Split, Wanted, refuse_damaged};
+use super::{
+    Dataset, DatasetEntry, Groups, OpenOptions, RegionRequest, Sample, Scratch, Split, refuse_damaged,
+};
 use crate::decode::{self, Decoded};
 use crate::error::DataError;
 use crate::frame::Region;
 use crate::pixels::{Normalisation, PixelOrder};
-use crate::shards::{self, Home, INDEX_FILE, Index, Problem, Shard, Source};
+use crate::shards::{self, INDEX_FILE, Index, Problem, Shard, ShardLocation, Source};
 
 const NAME: &str = "shards";
 
@@ -49,15 +51,15 @@ impl Shards {
     /// [`DataError`]: there are no shards of this split; shards that are not what the index says; damaged
     /// samples, all counted and the first listed.
     pub fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Self, DataError> {
-        let home = Home::of(root, options.patience())?;
-        let root = home.shown();
-        let (index, problems) = match (home.index()?, &home) {
+        let location = ShardLocation::of(root, options.retry_policy())?;
+        let root = location.shown();
+        let (index, problems) = match (location.index()?, &location) {
             (Some(index), _) => (index, None),
-            (None, Home::Folder(folder)) => {
+            (None, ShardLocation::Folder(folder)) => {
                 let scanned = shards::scan(folder, options.verify)?;
                 (scanned.index, Some(scanned.problems))
             }
-            (None, Home::Store(_)) => {
+            (None, ShardLocation::Store(_)) => {
                 let problem = format!(
                     "holds no `{INDEX_FILE}`, without which shards are read from folders alone; write it \
                      where they are, with `stratus data shard --index-only`"
@@ -84,7 +86,7 @@ impl Shards {
             return Err(DataError::Damaged { path: root, problem });
         }
         let mut set = Self {
-            source: Source::new(home, shards, split, options.shuffle_shards.max(1), options)?,
+            source: Source::new(location, shards, split, options.shuffle_shards.max(1), options)?,
             classes,
             shape,
             normalisation,
@@ -121,7 +123,7 @@ impl Shards {
             let problem = format!("has {length} bytes, {} in the index", shard.bytes);
             for (at, image) in shard.images.iter().enumerate() {
                 let mask = shard.masks.get(at).copied().unwrap_or_default();
-                if [*image, mask].iter().any(|place| place.offset() + u64::from(place.1) > length) {
+                if [*image, mask].iter().any(|range| range.offset() + u64::from(range.1) > length) {
                     let sample = self.firsts[number] + at as u32;
                     let name = self.sample_name(sample as usize);
                     beyond.push(Problem { sample, name, problem: format!("the shard {problem}") });
@@ -215,7 +217,7 @@ impl Dataset for Shards {
         &'a self,
         index: usize,
         scratch: &'a mut Scratch,
-        wanted: Wanted<'_>,
+        wanted: RegionRequest<'_>,
     ) -> Result<Sample<'a>, DataError> {
         let Scratch { encoded, decoded, mask, images, .. } = scratch;
         let (number, shard, at) = self.read_image(index, encoded)?;
@@ -224,8 +226,8 @@ impl Dataset for Shards {
             images.decode_region(encoded, decoded, &wanted).map_err(|problem| self.bad(index, problem))?;
         let [_, height, width] = image.shape;
         let mask = match shard.masks.get(at) {
-            Some(&place) => {
-                self.source.read(number, place, encoded)?;
+            Some(&range) => {
+                self.source.read(number, range, encoded)?;
                 let size = decode::decode_classes(encoded, mask);
                 let size = size.map_err(|problem| self.bad(index, format!("its mask: {problem}")))?;
                 if size != [height, width] {

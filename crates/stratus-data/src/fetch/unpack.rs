@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
 use sha2::{Digest, Sha256};
+use stratus_base::checksum::hex;
 use tar::Archive;
 
 use super::{FetchError, disk, open_part, restart, sync_directory};
 use crate::datasets::UnpackedFile;
-use stratus_base::checksum::hex;
 
 /// What an archive may hold beside its members: headers, texts.
 const SLACK: u64 = 64 << 20;

@@ -61,7 +61,7 @@ fn every_exif_orientation_comes_out_upright() {
         assert_eq!(framer.cut(&grey, whole, [1, 4, 3]).unwrap().pixels, upright, "{exif}");
         let rgb: Vec<u8> = stored.iter().flat_map(|&pixel| [pixel, pixel + 10, pixel + 20]).collect();
         let colour = sample(&rgb, [3, height, width], PixelOrder::Interleaved, orientation);
-        let Cut { pixels, order, .. } = framer.cut(&colour, whole, [3, 4, 3]).unwrap();
+        let Framed { pixels, order, .. } = framer.cut(&colour, whole, [3, 4, 3]).unwrap();
         assert_eq!(order, PixelOrder::Interleaved);
         assert_eq!(pixels.iter().step_by(3).copied().collect::<Vec<_>>(), upright, "{exif}");
         // A window of a turned image: the top left 2×2, by resizing from 2×2 to 2×2.
@@ -90,14 +90,14 @@ fn shrinking_averages_and_keeps_what_is_even() {
     for order in [PixelOrder::Planes, PixelOrder::Interleaved] {
         let stored = sample(&even, [3, 50, 40], order, Orientation::default());
         let window = framing([7, 9], None, None).view([50, 40], 0, 0);
-        let Cut { pixels, order: kept, .. } = framer.cut(&stored, window, [3, 7, 9]).unwrap();
+        let Framed { pixels, order: kept, .. } = framer.cut(&stored, window, [3, 7, 9]).unwrap();
         assert_eq!((pixels, kept), ([77u8; 3 * 7 * 9].as_slice(), order));
     }
     // Without antialiasing every pixel would be 0 or 255.
     let checks: Vec<u8> = (0..64 * 64).map(|at| if (at / 64 + at % 64) % 2 == 0 { 255 } else { 0 }).collect();
     let stored = sample(&checks, [1, 64, 64], PixelOrder::Planes, Orientation::default());
     let whole = framing([8, 8], None, None).view([64, 64], 0, 0);
-    let Cut { pixels, .. } = framer.cut(&stored, whole, [1, 8, 8]).unwrap();
+    let Framed { pixels, .. } = framer.cut(&stored, whole, [1, 8, 8]).unwrap();
     assert!(pixels.iter().all(|pixel| (126..=129).contains(pixel)), "{pixels:?}");
 }
 
@@ -106,7 +106,7 @@ fn grey_and_colour_become_each_other() {
     let mut framer = Framer::default();
     let whole = still(Window { top: 0.0, left: 0.0, height: 1.0, width: 2.0 });
     let grey = sample(&[7, 9], [1, 1, 2], PixelOrder::Planes, Orientation::default());
-    let Cut { pixels, order, .. } = framer.cut(&grey, whole, [3, 1, 2]).unwrap();
+    let Framed { pixels, order, .. } = framer.cut(&grey, whole, [3, 1, 2]).unwrap();
     assert_eq!((pixels, order), ([7, 9, 7, 9, 7, 9].as_slice(), PixelOrder::Planes));
     let rgb = [255, 0, 0, 0, 255, 255];
     let colour = sample(&rgb, [3, 1, 2], PixelOrder::Interleaved, Orientation::default());

@@ -19,7 +19,7 @@ use super::{LoaderConfig, Order};
 use crate::datasets::{Dataset, Groups};
 
 /// The order of the epoch that batches are given out of.
-pub(super) struct Visits {
+pub(super) struct EpochOrder {
     kind: Order,
     seed: u64,
     /// Batches that may be being filled at a time, the newest included.
@@ -33,7 +33,7 @@ pub(super) struct Visits {
     groups: Vec<u32>,
     windows: Vec<Window>,
     /// The windows that batches being filled come from.
-    filling: VecDeque<Filling>,
+    filling: VecDeque<ActiveWindow>,
     /// The groups of these windows.
     now: Vec<u32>,
     /// Those behind them.
@@ -48,7 +48,7 @@ struct Window {
 }
 
 /// A window that batches being filled come from.
-struct Filling {
+struct ActiveWindow {
     epoch: u32,
     window: usize,
     /// How many groups it has.
@@ -57,7 +57,7 @@ struct Filling {
     newest: u64,
 }
 
-impl Visits {
+impl EpochOrder {
     pub(super) fn new(dataset: &dyn Dataset, config: &LoaderConfig) -> Self {
         let samples = if config.order == Order::Shuffled { dataset.len() } else { 0 };
         Self {
@@ -149,7 +149,7 @@ impl Visits {
                     let begin = window.checked_sub(1).map_or(0, |before| self.windows[before].groups);
                     let together = &self.groups[begin..self.windows[window].groups];
                     self.now.extend(together);
-                    self.filling.push_back(Filling {
+                    self.filling.push_back(ActiveWindow {
                         epoch,
                         window,
                         groups: together.len(),

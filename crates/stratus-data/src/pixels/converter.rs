@@ -2,16 +2,16 @@
 
 use half::{bf16, f16};
 
-use super::stored::{IN_STEP, Pattern, Stored};
-use super::{Element, Layout, Line, Normalisation, PixelOrder};
+use super::stored::{BatchElement, IN_STEP, ScaleShiftPattern};
+use super::{Element, Layout, Normalisation, PixelOrder, ScaleShift};
 use crate::augment::{Blank, Padding, Placement, Shift};
-use crate::frame::Cut;
+use crate::frame::Framed;
 
 /// Writes samples into a batch: normalised, or where its elements are bytes as they are.
 #[derive(Clone, Debug)]
 pub(crate) struct Converter {
-    lines: Vec<Line>,
-    pattern: Option<Pattern>,
+    lines: Vec<ScaleShift>,
+    pattern: Option<ScaleShiftPattern>,
     element: Element,
     layout: Layout,
     shape: [usize; 3],
@@ -26,12 +26,12 @@ impl Converter {
         shape: [usize; 3],
     ) -> Self {
         let lines = normalisation.lines();
-        Self { pattern: Pattern::new(&lines), lines, element, layout, shape }
+        Self { pattern: ScaleShiftPattern::new(&lines), lines, element, layout, shape }
     }
 
     /// Writes one sample: pixels of the shape, placed as told, to `out`, a sample's bytes in a batch, aligned
     /// for its elements.
-    pub(crate) fn write(&self, out: &mut [u8], cut: Cut<'_>, placement: &Placement) {
+    pub(crate) fn write(&self, out: &mut [u8], cut: Framed<'_>, placement: &Placement) {
         match self.element {
             Element::F32 => self.write_as::<f32>(bytemuck::pod_align_to_mut(out).1, cut, placement),
             Element::Bf16 => self.write_as::<bf16>(bytemuck::pod_align_to_mut(out).1, cut, placement),
@@ -43,7 +43,7 @@ impl Converter {
     /// Output (c, y, x) becomes `lines[c]` of the pixel (c, y + shift.rows, x + shift.columns) of the image,
     /// mirrored where it shall be; of 0, or of what the image mirrored in its edge has there, where there is
     /// none; and 0 where the pixel shows nothing or it is blank.
-    fn write_as<T: Stored>(&self, out: &mut [T], cut: Cut<'_>, placement: &Placement) {
+    fn write_as<T: BatchElement>(&self, out: &mut [T], cut: Framed<'_>, placement: &Placement) {
         match (self.layout, cut.order, &self.pattern, self.lines.len()) {
             (Layout::Nhwc, PixelOrder::Interleaved, Some(pattern), 3) => {
                 self.place_pixels::<T, 3>(pattern, out, cut.pixels, placement);
@@ -65,9 +65,9 @@ impl Converter {
     }
 
     /// Pixel by pixel, where their channels lie side by side in both.
-    fn place_pixels<T: Stored, const CHANNELS: usize>(
+    fn place_pixels<T: BatchElement, const CHANNELS: usize>(
         &self,
-        pattern: &Pattern,
+        pattern: &ScaleShiftPattern,
         out: &mut [T],
         pixels: &[u8],
         placement: &Placement,
@@ -92,7 +92,7 @@ impl Converter {
     }
 
     /// Channel by channel.
-    fn place_channels<T: Stored>(
+    fn place_channels<T: BatchElement>(
         &self,
         out: &mut [T],
         pixels: &[u8],
@@ -101,7 +101,7 @@ impl Converter {
     ) {
         let [channels, height, width] = self.shape;
         let plane = height * width;
-        for (channel, &line) in self.lines.iter().enumerate() {
+        for (channel, &scale_shift) in self.lines.iter().enumerate() {
             let (source, from_step) = match order {
                 PixelOrder::Planes => (&pixels[channel * plane..], 1),
                 PixelOrder::Interleaved => (&pixels[channel..], channels),
@@ -112,10 +112,10 @@ impl Converter {
             };
             let whole = placement.shift == Shift::default();
             if !whole {
-                out.iter_mut().step_by(to_step).for_each(|out| *out = T::of(0, line));
+                out.iter_mut().step_by(to_step).for_each(|out| *out = T::of(0, scale_shift));
             }
             if whole && !placement.flip {
-                convert(&mut out[..(plane - 1) * to_step + 1], to_step, source, from_step, line);
+                convert(&mut out[..(plane - 1) * to_step + 1], to_step, source, from_step, scale_shift);
                 continue;
             }
             for Run { to, row, column, count } in visible_runs(height, width, placement.shift) {
@@ -127,18 +127,18 @@ impl Converter {
                     for (out, &pixel) in
                         out.iter_mut().step_by(to_step).zip(source.iter().step_by(from_step).rev())
                     {
-                        *out = T::of(pixel, line);
+                        *out = T::of(pixel, scale_shift);
                     }
                 } else {
                     let source = &source[(row * width + column) * from_step..];
-                    convert(out, to_step, source, from_step, line);
+                    convert(out, to_step, source, from_step, scale_shift);
                 }
             }
         }
     }
 
     /// Fills what a shift uncovers with the reflection of what it leaves visible.
-    fn reflect<T: Stored>(&self, out: &mut [T], shift: Shift) {
+    fn reflect<T: BatchElement>(&self, out: &mut [T], shift: Shift) {
         let [channels, height, width] = self.shape;
         let pixel = match self.layout {
             Layout::Nchw => 1,
@@ -147,8 +147,8 @@ impl Converter {
         let (top, _, rows) = overlap(height, shift.rows);
         for plane in out.chunks_exact_mut(height * width * pixel) {
             let visible = &mut plane[top * width * pixel..(top + rows) * width * pixel];
-            for line in visible.chunks_exact_mut(width * pixel) {
-                copy_reflected(line, pixel, width, shift.columns);
+            for scale_shift in visible.chunks_exact_mut(width * pixel) {
+                copy_reflected(scale_shift, pixel, width, shift.columns);
             }
             copy_reflected(plane, width * pixel, height, shift.rows);
         }
@@ -156,7 +156,7 @@ impl Converter {
 
     /// Blanks the pixels of the output that show nothing: those outside the `shown` columns of their row,
     /// wherever they are placed.
-    fn blank_hidden<T: Stored>(&self, out: &mut [T], shown: &[[usize; 2]], placement: &Placement) {
+    fn blank_hidden<T: BatchElement>(&self, out: &mut [T], shown: &[[usize; 2]], placement: &Placement) {
         let [_, height, width] = self.shape;
         for Run { to, row, column, count } in visible_runs(height, width, placement.shift) {
             let [first, end] = shown[row];
@@ -170,7 +170,7 @@ impl Converter {
     }
 
     /// Writes 0, the mean, to some columns of a row.
-    fn blank<T: Stored>(&self, out: &mut [T], row: usize, [first, end]: [usize; 2]) {
+    fn blank<T: BatchElement>(&self, out: &mut [T], row: usize, [first, end]: [usize; 2]) {
         let [channels, height, width] = self.shape;
         let [first, end] = [first, end].map(|column| row * width + column);
         match self.layout {
@@ -184,17 +184,23 @@ impl Converter {
 }
 
 /// `out[i × to_step] = line(source[i × from_step])` for every such place in `out`.
-fn convert<T: Stored>(out: &mut [T], to_step: usize, source: &[u8], from_step: usize, line: Line) {
+fn convert<T: BatchElement>(
+    out: &mut [T],
+    to_step: usize,
+    source: &[u8],
+    from_step: usize,
+    scale_shift: ScaleShift,
+) {
     match (to_step, from_step) {
         // Known steps are vectorised.
-        (1, 1) => out.iter_mut().zip(source).for_each(|(out, &pixel)| *out = T::of(pixel, line)),
+        (1, 1) => out.iter_mut().zip(source).for_each(|(out, &pixel)| *out = T::of(pixel, scale_shift)),
         (1, 3) => {
             let triples = source.chunks(3);
-            out.iter_mut().zip(triples).for_each(|(out, triple)| *out = T::of(triple[0], line));
+            out.iter_mut().zip(triples).for_each(|(out, triple)| *out = T::of(triple[0], scale_shift));
         }
         _ => {
             let places = out.iter_mut().step_by(to_step).zip(source.iter().step_by(from_step));
-            places.for_each(|(out, &pixel)| *out = T::of(pixel, line));
+            places.for_each(|(out, &pixel)| *out = T::of(pixel, scale_shift));
         }
     }
 }
@@ -212,9 +218,9 @@ fn visible_runs(height: usize, width: usize, shift: Shift) -> impl Iterator<Item
     let (to_column, from_column, count) = overlap(width, shift.columns);
     let (to_row, from_row, lines) = overlap(height, shift.rows);
     let lines = if count == 0 { 0 } else { lines };
-    (0..lines).map(move |line| Run {
-        to: (to_row + line) * width + to_column,
-        row: from_row + line,
+    (0..lines).map(move |scale_shift| Run {
+        to: (to_row + scale_shift) * width + to_column,
+        row: from_row + scale_shift,
         column: from_column,
         count,
     })

@@ -2,28 +2,28 @@
 
 use half::{bf16, f16};
 
-use super::Line;
+use super::ScaleShift;
 
 /// An element of a batch.
-pub(crate) trait Stored: Copy {
+pub(crate) trait BatchElement: Copy {
     /// The nearest to a finite number.
     fn store(value: f32) -> Self;
 
     /// What a pixel becomes.
     #[inline(always)]
-    fn of(pixel: u8, line: Line) -> Self {
-        Self::store(line.of(pixel))
+    fn of(pixel: u8, scale_shift: ScaleShift) -> Self {
+        Self::store(scale_shift.of(pixel))
     }
 }
 
-impl Stored for f32 {
+impl BatchElement for f32 {
     #[inline(always)]
     fn store(value: f32) -> Self {
         value
     }
 }
 
-impl Stored for bf16 {
+impl BatchElement for bf16 {
     /// To nearest even; the value is finite, so that no case needs to be told apart and the loop is
     /// vectorised.
     #[inline(always)]
@@ -33,7 +33,7 @@ impl Stored for bf16 {
     }
 }
 
-impl Stored for f16 {
+impl BatchElement for f16 {
     /// To nearest even. All of the three cases are computed and one is chosen, without a branch, so that the
     /// loop is vectorised.
     #[inline(always)]
@@ -56,7 +56,7 @@ impl Stored for f16 {
     }
 }
 
-impl Stored for u8 {
+impl BatchElement for u8 {
     #[inline(always)]
     fn store(value: f32) -> Self {
         value.round() as u8
@@ -64,7 +64,7 @@ impl Stored for u8 {
 
     /// Itself, whatever the line.
     #[inline(always)]
-    fn of(pixel: u8, _line: Line) -> Self {
+    fn of(pixel: u8, _line: ScaleShift) -> Self {
         pixel
     }
 }
@@ -74,42 +74,42 @@ pub(super) const IN_STEP: usize = 48;
 
 /// The lines of pixels whose channels lie side by side, one after the other.
 #[derive(Clone, Debug)]
-pub(super) struct Pattern {
+pub(super) struct ScaleShiftPattern {
     scales: [f32; IN_STEP],
     offsets: [f32; IN_STEP],
 }
 
-impl Pattern {
+impl ScaleShiftPattern {
     /// None where a pixel's channels do not come round.
-    pub(super) fn new(lines: &[Line]) -> Option<Self> {
+    pub(super) fn new(lines: &[ScaleShift]) -> Option<Self> {
         if lines.is_empty() || !IN_STEP.is_multiple_of(lines.len()) {
             return None;
         }
-        let line = |at: usize| lines[at % lines.len()];
+        let scale_shift = |at: usize| lines[at % lines.len()];
         Some(Self {
-            scales: std::array::from_fn(|at| line(at).scale),
-            offsets: std::array::from_fn(|at| line(at).offset),
+            scales: std::array::from_fn(|at| scale_shift(at).scale),
+            offsets: std::array::from_fn(|at| scale_shift(at).offset),
         })
     }
 
     /// Converts so many numbers, of which the first belongs to the first channel.
     #[inline(always)]
-    fn convert_in_step<T: Stored>(&self, out: &mut [T; IN_STEP], source: &[u8; IN_STEP]) {
+    fn convert_in_step<T: BatchElement>(&self, out: &mut [T; IN_STEP], source: &[u8; IN_STEP]) {
         for at in 0..IN_STEP {
-            out[at] = T::of(source[at], Line { scale: self.scales[at], offset: self.offsets[at] });
+            out[at] = T::of(source[at], ScaleShift { scale: self.scales[at], offset: self.offsets[at] });
         }
     }
 
     /// Converts fewer.
-    pub(super) fn convert_rest<T: Stored>(&self, out: &mut [T], source: &[u8]) {
+    pub(super) fn convert_rest<T: BatchElement>(&self, out: &mut [T], source: &[u8]) {
         let lines = self.scales.iter().zip(&self.offsets);
         for ((out, &level), (&scale, &offset)) in out.iter_mut().zip(source).zip(lines) {
-            *out = T::of(level, Line { scale, offset });
+            *out = T::of(level, ScaleShift { scale, offset });
         }
     }
 
     /// Whole pixels, in their order.
-    pub(super) fn convert<T: Stored>(&self, out: &mut [T], source: &[u8]) {
+    pub(super) fn convert<T: BatchElement>(&self, out: &mut [T], source: &[u8]) {
         let (out, out_rest) = out.as_chunks_mut::<IN_STEP>();
         let (source, source_rest) = source.as_chunks::<IN_STEP>();
         out.iter_mut().zip(source).for_each(|(out, source)| self.convert_in_step(out, source));
@@ -117,7 +117,11 @@ impl Pattern {
     }
 
     /// Whole pixels of `CHANNELS`, the last one first.
-    pub(super) fn convert_mirrored<T: Stored, const CHANNELS: usize>(&self, out: &mut [T], source: &[u8]) {
+    pub(super) fn convert_mirrored<T: BatchElement, const CHANNELS: usize>(
+        &self,
+        out: &mut [T],
+        source: &[u8],
+    ) {
         let mut mirrored = [0; IN_STEP];
         let mut parts = source.rchunks(IN_STEP);
         for out in out.chunks_mut(IN_STEP) {

@@ -2,10 +2,10 @@
 
 use half::{bf16, f16};
 
-use super::stored::Stored;
+use super::stored::BatchElement;
 use super::*;
 use crate::augment::{Blank, Padding, Placement, Shift};
-use crate::frame::Cut;
+use crate::frame::Framed;
 
 /// Writing by its definition, one element at a time.
 fn check(
@@ -23,12 +23,12 @@ fn check(
     };
     let mut out = vec![f32::NAN; pixels.len()];
     let converter = Converter::new(&normalisation, Element::F32, layout, shape);
-    converter.write(bytemuck::cast_slice_mut(&mut out), Cut { pixels: &pixels, order, shown }, placement);
+    converter.write(bytemuck::cast_slice_mut(&mut out), Framed { pixels: &pixels, order, shown }, placement);
     // What shows no pixel cannot be a byte.
     let bytes = (shown.is_none() && placement.blank.is_none()).then(|| {
         let mut bytes = vec![0xff; pixels.len()];
         let converter = Converter::new(&normalisation, Element::U8, layout, shape);
-        converter.write(&mut bytes, Cut { pixels: &pixels, order, shown }, placement);
+        converter.write(&mut bytes, Framed { pixels: &pixels, order, shown }, placement);
         bytes
     });
     for c in 0..channels {
@@ -134,7 +134,7 @@ fn every_pixel<T: bytemuck::Pod>(normalisation: &Normalisation, element: Element
     let pixels: Vec<u8> = (0..=255).collect();
     let mut out = vec![T::zeroed(); 256];
     let converter = Converter::new(normalisation, element, Layout::Nhwc, [1, 16, 16]);
-    let cut = Cut { pixels: &pixels, order: PixelOrder::Planes, shown: None };
+    let cut = Framed { pixels: &pixels, order: PixelOrder::Planes, shown: None };
     converter.write(bytemuck::cast_slice_mut(&mut out), cut, &Placement::default());
     out
 }
@@ -142,14 +142,14 @@ fn every_pixel<T: bytemuck::Pod>(normalisation: &Normalisation, element: Element
 #[test]
 fn narrow_elements_are_the_rounded_f32_and_bytes_the_pixels() {
     let normalisation = Normalisation { mean: vec![0.1307], std: vec![0.3081] };
-    let line = normalisation.lines()[0];
+    let scale_shift = normalisation.lines()[0];
     let (bf16s, f16s) = (
         every_pixel::<bf16>(&normalisation, Element::Bf16),
         every_pixel::<f16>(&normalisation, Element::F16),
     );
     for (pixel, (bf16, f16)) in (0..=255).zip(bf16s.iter().zip(&f16s)) {
-        assert_eq!(*bf16, bf16::from_f32(line.of(pixel)));
-        assert_eq!(*f16, f16::from_f32(line.of(pixel)));
+        assert_eq!(*bf16, bf16::from_f32(scale_shift.of(pixel)));
+        assert_eq!(*f16, f16::from_f32(scale_shift.of(pixel)));
     }
     assert_eq!(every_pixel::<u8>(&normalisation, Element::U8), (0..=255).collect::<Vec<u8>>());
 }
@@ -162,7 +162,7 @@ fn f16_is_rounded_to_nearest_even() {
         if value.is_nan() {
             return;
         }
-        let (got, expected) = (<f16 as Stored>::store(value), f16::from_f32(value));
+        let (got, expected) = (<f16 as BatchElement>::store(value), f16::from_f32(value));
         assert_eq!(got.to_bits(), expected.to_bits(), "{value:e}: {got:e}, not {expected:e}");
     };
     for bits in 0..=0xffff_u16 {

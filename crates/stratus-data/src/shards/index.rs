@@ -60,16 +60,16 @@ pub struct Shard {
     /// The class of each sample; empty where samples have masks.
     pub labels: Vec<u32>,
     /// Where the image of each sample lies.
-    pub images: Vec<Place>,
+    pub images: Vec<MemberRange>,
     /// Where the mask of each sample lies; empty where there are none.
-    pub masks: Vec<Place>,
+    pub masks: Vec<MemberRange>,
 }
 
 /// Where a file lies in a shard: 512-byte blocks before it, and its length in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place(pub u32, pub u32);
+pub struct MemberRange(pub u32, pub u32);
 
-impl Place {
+impl MemberRange {
     /// Bytes of the shard before the file.
     #[must_use]
     pub fn offset(self) -> u64 {
@@ -99,9 +99,9 @@ impl Shard {
 
     /// Bytes of memory.
     pub(crate) fn resident_bytes(&self) -> u64 {
-        let places = size_of::<Place>() * (self.images.capacity() + self.masks.capacity());
+        let ranges = size_of::<MemberRange>() * (self.images.capacity() + self.masks.capacity());
         let texts = self.name.capacity() + self.sha256.capacity();
-        (size_of::<Self>() + texts + 4 * self.labels.capacity() + places) as u64
+        (size_of::<Self>() + texts + 4 * self.labels.capacity() + ranges) as u64
     }
 
     fn check(&self, classes: usize, masks: bool) -> Result<(), String> {
@@ -123,7 +123,7 @@ impl Shard {
         if let Some(at) = self.labels.iter().position(|&label| label as usize >= classes) {
             return Err(format!("sample {at} has label {} of {classes} classes", self.labels[at]));
         }
-        let ends_after = |place: &Place| place.offset() + u64::from(place.1) > self.bytes;
+        let ends_after = |range: &MemberRange| range.offset() + u64::from(range.1) > self.bytes;
         match self.images.iter().chain(&self.masks).position(ends_after) {
             Some(at) => Err(format!("sample {} lies beyond its end", at % samples)),
             None => Ok(()),
@@ -241,7 +241,7 @@ mod tests {
             bytes: u64::from(samples) * 120_000,
             sha256: "0123456789abcdef".repeat(4),
             labels: (0..samples).map(|sample| sample * 7 % 3).collect(),
-            images: (0..samples).map(|sample| Place(1 + sample * 230, 110_000 + sample)).collect(),
+            images: (0..samples).map(|sample| MemberRange(1 + sample * 230, 110_000 + sample)).collect(),
             masks: Vec::new(),
         }
     }
@@ -284,7 +284,7 @@ mod tests {
             refused(|index| first(index).sha256.truncate(60)),
             refused(|index| first(index).labels[2] = 3),
             refused(|index| first(index).labels.truncate(3)),
-            refused(|index| first(index).images[3] = Place(u32::MAX, u32::MAX)),
+            refused(|index| first(index).images[3] = MemberRange(u32::MAX, u32::MAX)),
             refused(|index| index.normalisation.std[0] = 0.0),
         ];
         let expected = [

@@ -19,12 +19,12 @@ mod source;
 mod target;
 mod writer;
 
-pub use self::index::{INDEX_FILE, Index, Place, Shard};
+pub use self::index::{INDEX_FILE, Index, MemberRange, Shard};
 pub use self::scan::index_folder;
 pub use self::writer::{PackOptions, PackProgress, PackedPart, Part, open_parts, pack};
 
 pub(crate) use self::scan::{LISTED, Problem, scan};
-pub(crate) use self::source::{Home, Source};
+pub(crate) use self::source::{ShardLocation, Source};
 
 use crate::datasets::Split;
 

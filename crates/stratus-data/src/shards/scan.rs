@@ -7,14 +7,15 @@ use std::num::NonZero;
 use std::path::Path;
 use std::thread;
 
+use stratus_base::checksum::sha256_of_reader;
+
 use super::archive::{Member, ReadAt, each_file};
-use super::index::{INDEX_FILE, Index, Place, Shard};
+use super::index::{INDEX_FILE, Index, MemberRange, Shard};
 use super::{EXTENSION, MOST_CLASSES, UNFINISHED, is_shard_name, split_of};
 use crate::datasets::Scratch;
 use crate::decode::LARGEST_FILE;
 use crate::error::DataError;
 use crate::pixels::Normalisation;
-use stratus_base::checksum::sha256_of_reader;
 
 /// The most bytes of a `.cls` file.
 const LARGEST_CLASS: u64 = 32;
@@ -34,7 +35,7 @@ pub(crate) struct Problem {
 
 /// What was found in a folder of shards.
 #[derive(Debug)]
-pub(crate) struct Scanned {
+pub(crate) struct ScannedShards {
     pub index: Index,
     /// Of each split, samples that cannot be read; they are in the index, without a place.
     pub problems: BTreeMap<String, Vec<Problem>>,
@@ -42,13 +43,13 @@ pub(crate) struct Scanned {
 
 /// A sample as its members say.
 #[derive(Default)]
-struct Found {
+struct ScannedSample {
     key: String,
     label: Option<u32>,
-    image: Option<Place>,
-    mask: Option<Place>,
+    image: Option<MemberRange>,
+    mask: Option<MemberRange>,
     /// The first of its members, which a person finds it by.
-    first: Place,
+    first: MemberRange,
     problem: Option<String>,
 }
 
@@ -57,7 +58,7 @@ struct Found {
 /// # Errors
 ///
 /// [`DataError`]: there are no shards, or a file cannot be read; what is wrong with samples is no error here.
-pub(crate) fn scan(folder: &Path, verify: bool) -> Result<Scanned, DataError> {
+pub(crate) fn scan(folder: &Path, verify: bool) -> Result<ScannedShards, DataError> {
     let damaged = |problem| DataError::Damaged { path: folder.to_owned(), problem };
     if folder.join(UNFINISHED).exists() {
         let problem = "packing these shards was interrupted; pack the data set again".to_owned();
@@ -88,7 +89,7 @@ pub(crate) fn scan(folder: &Path, verify: bool) -> Result<Scanned, DataError> {
     // Shard n was thread n's, modulo their number.
     let shards =
         names.iter().enumerate().filter_map(|(at, name)| Some((name, by_thread[at % threads].next()?)));
-    let shards: Vec<(&String, (u64, Vec<Found>))> = shards.collect();
+    let shards: Vec<(&String, (u64, Vec<ScannedSample>))> = shards.collect();
 
     let whole =
         || shards.iter().flat_map(|(_, (_, samples))| samples).filter(|sample| sample.problem.is_none());
@@ -134,7 +135,7 @@ pub(crate) fn scan(folder: &Path, verify: bool) -> Result<Scanned, DataError> {
         }
         all.push(shard);
     }
-    Ok(Scanned { index, problems })
+    Ok(ScannedShards { index, problems })
 }
 
 /// Writes the index of shards that have none: their headers, and the checksums of the files.
@@ -143,7 +144,7 @@ pub(crate) fn scan(folder: &Path, verify: bool) -> Result<Scanned, DataError> {
 ///
 /// [`DataError`]: there are no shards; samples that cannot be read, the first listed.
 pub fn index_folder(folder: &Path) -> Result<Index, DataError> {
-    let Scanned { mut index, problems } = scan(folder, true)?;
+    let ScannedShards { mut index, problems } = scan(folder, true)?;
     let all: Vec<&Problem> = problems.values().flatten().collect();
     if !all.is_empty() {
         return Err(DataError::BadShards {
@@ -184,13 +185,13 @@ pub(super) fn shard_names(folder: &Path) -> Result<Vec<String>, DataError> {
 }
 
 /// The length of a shard and its samples, in order.
-fn scan_shard(path: &Path, verify: bool) -> Result<(u64, Vec<Found>), DataError> {
+fn scan_shard(path: &Path, verify: bool) -> Result<(u64, Vec<ScannedSample>), DataError> {
     let unreadable = |cause| DataError::Unreadable { path: path.to_owned(), cause };
     let mut file = File::open(path).map_err(unreadable)?;
     let length = file.metadata().map_err(unreadable)?.len();
-    let mut samples: Vec<Found> = Vec::new();
+    let mut samples: Vec<ScannedSample> = Vec::new();
     // Classes are read when all headers are.
-    let mut classes: Vec<(usize, Place)> = Vec::new();
+    let mut classes: Vec<(usize, MemberRange)> = Vec::new();
     let mut read_at = |offset: u64, out: &mut [u8]| {
         file.seek(SeekFrom::Start(offset))?;
         file.read_exact(out)
@@ -202,9 +203,9 @@ fn scan_shard(path: &Path, verify: bool) -> Result<(u64, Vec<Found>), DataError>
             sample.problem = Some("a sample of this name is in the shard twice".to_owned());
         }
     }
-    for (sample, place) in classes {
+    for (sample, range) in classes {
         let sample = &mut samples[sample];
-        match read_class(&mut read_at, place) {
+        match read_class(&mut read_at, range) {
             Ok(label) => sample.label = Some(label),
             Err(problem) => _ = sample.problem.get_or_insert(problem),
         }
@@ -219,15 +220,15 @@ fn scan_shard(path: &Path, verify: bool) -> Result<(u64, Vec<Found>), DataError>
         };
     }
     if let Err(problem) = outcome {
-        samples.push(Found { problem: Some(problem), ..Found::default() });
+        samples.push(ScannedSample { problem: Some(problem), ..ScannedSample::default() });
     }
     Ok((length, samples))
 }
 
 /// Adds a member to the sample that it belongs to.
 fn add(
-    samples: &mut Vec<Found>,
-    classes: &mut Vec<(usize, Place)>,
+    samples: &mut Vec<ScannedSample>,
+    classes: &mut Vec<(usize, MemberRange)>,
     member: Member<'_>,
 ) -> Result<(), String> {
     let file = member.path.rsplit('/').next().unwrap_or_default();
@@ -236,19 +237,19 @@ fn add(
         return Ok(());
     }
     let key = &member.path[..member.path.len() - extension.len() - 1];
-    let place = Place::new(member.offset, member.bytes)
+    let range = MemberRange::new(member.offset, member.bytes)
         .ok_or_else(|| format!("{} is too large, or lies too far behind", member.path))?;
     if samples.last().is_none_or(|sample| sample.key != key) {
-        samples.push(Found { key: key.to_owned(), first: place, ..Found::default() });
+        samples.push(ScannedSample { key: key.to_owned(), first: range, ..ScannedSample::default() });
     }
     let number = samples.len() - 1;
     let sample = &mut samples[number];
     let taken = match extension.to_ascii_lowercase().as_str() {
-        "jpg" | "jpeg" | "png" => sample.image.replace(place).is_some(),
-        "seg.png" => sample.mask.replace(place).is_some(),
+        "jpg" | "jpeg" | "png" => sample.image.replace(range).is_some(),
+        "seg.png" => sample.mask.replace(range).is_some(),
         "cls" => {
             let taken = classes.last().is_some_and(|(last, _)| *last == number);
-            classes.push((number, place));
+            classes.push((number, range));
             taken
         }
         _ => false,
@@ -259,12 +260,12 @@ fn add(
     Ok(())
 }
 
-fn read_class(read_at: ReadAt<'_>, place: Place) -> Result<u32, String> {
-    if u64::from(place.1) > LARGEST_CLASS {
-        return Err(format!("its .cls has {} bytes, too many for a number", place.1));
+fn read_class(read_at: ReadAt<'_>, range: MemberRange) -> Result<u32, String> {
+    if u64::from(range.1) > LARGEST_CLASS {
+        return Err(format!("its .cls has {} bytes, too many for a number", range.1));
     }
-    let mut text = vec![0; place.1 as usize];
-    read_at(place.offset(), &mut text).map_err(|error| error.to_string())?;
+    let mut text = vec![0; range.1 as usize];
+    read_at(range.offset(), &mut text).map_err(|error| error.to_string())?;
     let number = std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse::<u64>().ok());
     let number = number.ok_or_else(|| {
         format!(
@@ -279,13 +280,13 @@ fn read_class(read_at: ReadAt<'_>, place: Place) -> Result<u32, String> {
 }
 
 /// Whether an image looks whole by its beginning and its end; decodes it where they cannot tell.
-fn probe(read_at: ReadAt<'_>, place: Place, scratch: &mut Scratch) -> Result<(), String> {
-    let bytes = u64::from(place.1);
+fn probe(read_at: ReadAt<'_>, range: MemberRange, scratch: &mut Scratch) -> Result<(), String> {
+    let bytes = u64::from(range.1);
     if bytes > LARGEST_FILE {
         return Err(format!("the file has {bytes} bytes, more than {LARGEST_FILE}"));
     }
     let mut within = |offset: u64, out: &mut [u8]| {
-        read_at(place.offset() + offset, out).map_err(|error: io::Error| error.to_string())
+        read_at(range.offset() + offset, out).map_err(|error: io::Error| error.to_string())
     };
     let Scratch { encoded, decoded, images, .. } = scratch;
     images.probe(&mut within, bytes, encoded, decoded).map(|_| ())

@@ -5,10 +5,10 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use stratus_store::{Cache, Patience, Store, StoreError, is_address};
+use stratus_store::{Cache, RetryPolicy, Store, StoreError, is_address};
 
 use super::archive::{BLOCK, path_at};
-use super::index::{INDEX_FILE, Index, LARGEST_INDEX, Place, Shard};
+use super::index::{INDEX_FILE, Index, LARGEST_INDEX, MemberRange, Shard};
 use super::remote::Remote;
 use super::scan::digest;
 use crate::datasets::{OpenOptions, Split};
@@ -20,16 +20,16 @@ const MOST_OPEN: usize = 64;
 
 /// A place that shards are in, or go to.
 #[derive(Debug)]
-pub(crate) enum Home {
+pub(crate) enum ShardLocation {
     /// A folder of this machine.
     Folder(PathBuf),
     /// Somewhere else.
     Store(Store),
 }
 
-impl Home {
+impl ShardLocation {
     /// The place that a path or an address names.
-    pub(crate) fn of(root: &Path, patience: Patience) -> Result<Self, DataError> {
+    pub(crate) fn of(root: &Path, patience: RetryPolicy) -> Result<Self, DataError> {
         let Some(address) = root.to_str().filter(|text| is_address(text)) else {
             return Ok(Self::Folder(root.to_owned()));
         };
@@ -113,16 +113,16 @@ impl Folder {
 impl Source {
     /// The shards of a split. While training, `window` of them are read among each other.
     pub(crate) fn new(
-        home: Home,
+        location: ShardLocation,
         shards: Vec<Shard>,
         split: Split,
         window: usize,
         options: &OpenOptions,
     ) -> Result<Self, DataError> {
         let shards: Arc<[Shard]> = shards.into();
-        let files = match home {
-            Home::Folder(path) => Files::Folder(Folder { path, open: Mutex::new(Vec::new()) }),
-            Home::Store(store) => {
+        let files = match location {
+            ShardLocation::Folder(path) => Files::Folder(Folder { path, open: Mutex::new(Vec::new()) }),
+            ShardLocation::Store(store) => {
                 let Some(folder) = &options.cache else {
                     let problem =
                         "is not set, and nothing says where caches are; name a folder for copies of shards";
@@ -205,23 +205,23 @@ impl Source {
     }
 
     /// Reads a file of shard `number` into `out`.
-    pub(crate) fn read(&self, number: usize, place: Place, out: &mut Vec<u8>) -> Result<(), DataError> {
+    pub(crate) fn read(&self, number: usize, range: MemberRange, out: &mut Vec<u8>) -> Result<(), DataError> {
         let path = || self.path(&self.shards[number]);
-        if u64::from(place.1) > LARGEST_FILE {
-            let problem = format!("a file in it has {} bytes, more than {LARGEST_FILE}", place.1);
+        if u64::from(range.1) > LARGEST_FILE {
+            let problem = format!("a file in it has {} bytes, more than {LARGEST_FILE}", range.1);
             return Err(DataError::Damaged { path: path(), problem });
         }
-        out.resize(place.1 as usize, 0);
+        out.resize(range.1 as usize, 0);
         let read = match &self.files {
-            Files::Folder(folder) => folder.read_at(number, &self.shards[number].name, place.offset(), out),
-            Files::Remote(remote) => remote.copy(number)?.read_at(place.offset(), out),
+            Files::Folder(folder) => folder.read_at(number, &self.shards[number].name, range.offset(), out),
+            Files::Remote(remote) => remote.copy(number)?.read_at(range.offset(), out),
         };
         read.map_err(|cause| DataError::Unreadable { path: path(), cause })
     }
 
     /// What a file of shard `number` is called in it, where that can be read at once.
-    pub(crate) fn member(&self, number: usize, place: Place) -> Option<String> {
-        let header = place.offset().checked_sub(BLOCK)?;
+    pub(crate) fn member(&self, number: usize, range: MemberRange) -> Option<String> {
+        let header = range.offset().checked_sub(BLOCK)?;
         match &self.files {
             Files::Folder(folder) => {
                 let name = &self.shards[number].name;

@@ -5,17 +5,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process;
 
-use stratus_store::{Patience, Store};
+use stratus_store::{RetryPolicy, Store};
 
 use super::UNFINISHED;
 use super::index::{INDEX_FILE, Index, Shard};
 use super::scan::shard_names;
-use super::source::Home;
+use super::source::ShardLocation;
 use super::writer::PackOptions;
 use crate::error::DataError;
 
 /// A place that shards go to.
-pub(super) enum Target {
+pub(super) enum PackTarget {
     /// A folder of this machine, with a mark in it while packing goes on.
     Folder(PathBuf),
     /// Somewhere else. A shard lies here until it is there.
@@ -32,15 +32,15 @@ impl Drop for Staging {
     }
 }
 
-impl Target {
+impl PackTarget {
     /// Makes the place ready. In a folder, shards that are to be replaced are removed, and the mark is left.
     pub(super) fn prepare(root: &Path, options: &PackOptions) -> Result<Self, DataError> {
-        match Home::of(root, Patience::default())? {
-            Home::Folder(folder) => {
+        match ShardLocation::of(root, RetryPolicy::default())? {
+            ShardLocation::Folder(folder) => {
                 prepare_folder(&folder, options)?;
                 Ok(Self::Folder(folder))
             }
-            Home::Store(store) => {
+            ShardLocation::Store(store) => {
                 if !options.overwrite && store.bytes(INDEX_FILE)?.is_some() {
                     let found = format!("there is an `{INDEX_FILE}` of shards already");
                     return Err(DataError::Occupied { path: PathBuf::from(store.address()), found });

@@ -8,20 +8,20 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
+use stratus_base::checksum::hex;
 use stratus_random::{Purpose, Stream};
 use tar::Header;
 
 use super::EXTENSION;
 use super::archive::BLOCK;
-use super::index::{Index, Place, Shard};
+use super::index::{Index, MemberRange, Shard};
 use super::png::encode;
-use super::target::Target;
+use super::target::PackTarget;
 use crate::datasets::{self, Dataset, OpenOptions, Sample, Scratch, Split};
 use crate::decode;
 use crate::error::DataError;
 use crate::frame::Orientation;
 use crate::pixels::PixelOrder;
-use stratus_base::checksum::hex;
 
 /// What stands at an archive's end.
 const END: [u8; 2 * BLOCK as usize] = [0; 2 * BLOCK as usize];
@@ -153,7 +153,7 @@ pub fn pack(
     let shapes = parts.iter().map(|part| part.set.sample_shape());
     let shape = set.sample_shape().filter(|shape| shapes.clone().all(|other| other == Some(*shape)));
     let mut index = Index::new(set.name(), classes, shape, set.normalisation(), set.masks());
-    let target = Target::prepare(root, options)?;
+    let target = PackTarget::prepare(root, options)?;
     let mut packed = Vec::new();
     for part in parts {
         let (shards, left_out) = pack_part(part, &target, options, progress)?;
@@ -182,7 +182,7 @@ fn stem(split: Split) -> &'static str {
 /// The shards of a part, and how many samples were left out.
 fn pack_part(
     part: &Part,
-    target: &Target,
+    target: &PackTarget,
     options: &PackOptions,
     progress: &mut dyn FnMut(PackProgress<'_>),
 ) -> Result<(Vec<Shard>, usize), DataError> {
@@ -347,9 +347,9 @@ impl Writer {
     }
 
     /// Writes a file with its header, and the rest of its last block.
-    fn member(&mut self, name: &str, content: &[u8]) -> Result<Place, DataError> {
+    fn member(&mut self, name: &str, content: &[u8]) -> Result<MemberRange, DataError> {
         let mut header = Header::new_ustar();
-        let place = Place::new(self.bytes + BLOCK, content.len() as u64).ok_or_else(|| {
+        let range = MemberRange::new(self.bytes + BLOCK, content.len() as u64).ok_or_else(|| {
             let problem = "grows larger than shards can be; make smaller ones with --shard-mib".to_owned();
             DataError::Damaged { path: self.path.clone(), problem }
         })?;
@@ -363,7 +363,7 @@ impl Writer {
         let rest = (content.len() as u64).next_multiple_of(BLOCK) as usize - content.len();
         let parts = [header.as_bytes().as_slice(), content, &END[..rest]];
         parts.into_iter().try_for_each(|part| self.write(part)).map_err(|cause| self.unwritable(cause))?;
-        Ok(place)
+        Ok(range)
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -377,7 +377,7 @@ impl Writer {
     }
 
     /// Ends the archive and puts it in its place.
-    fn finish(mut self, target: &Target) -> Result<Shard, DataError> {
+    fn finish(mut self, target: &PackTarget) -> Result<Shard, DataError> {
         let ended = self.write(&END).and_then(|()| self.file.flush());
         ended.and_then(|()| self.file.get_ref().sync_all()).map_err(|cause| self.unwritable(cause))?;
         let Self { hasher, bytes, mut shard, .. } = self;

@@ -13,4 +13,4 @@ mod raw;
 mod session;
 
 pub use raw::{Library, LoadError};
-pub(crate) use session::{ColourSpace, Place, Session};
+pub(crate) use session::{ColourSpace, DecoderMemory, Session};

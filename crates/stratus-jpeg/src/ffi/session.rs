@@ -55,20 +55,20 @@ impl ColourSpace {
 }
 
 /// What the callbacks know and leave behind.
-struct Notes {
+struct CallbackState {
     interface: Interface,
     problem: String,
 }
 
 /// The memory of a session: the object, and what it points to.
-pub(crate) struct Place {
+pub(crate) struct DecoderMemory {
     object: MaybeUninit<[u64; LARGEST_STRUCT / 8]>,
     errors: MaybeUninit<ErrorManager>,
     progress: ProgressManager,
-    notes: Notes,
+    state: CallbackState,
 }
 
-impl Place {
+impl DecoderMemory {
     pub(crate) fn new(library: &Library) -> Self {
         Self::with(library.interface())
     }
@@ -84,7 +84,7 @@ impl Place {
                 completed_passes: 0,
                 total_passes: 0,
             },
-            notes: Notes { interface, problem: String::new() },
+            state: CallbackState { interface, problem: String::new() },
         }
     }
 }
@@ -93,25 +93,25 @@ impl Place {
 pub(crate) struct Session<'a> {
     functions: &'a Functions,
     object: *mut Decompress,
-    notes: *mut Notes,
-    borrowed: PhantomData<(&'a mut Place, &'a [u8])>,
+    state: *mut CallbackState,
+    borrowed: PhantomData<(&'a mut DecoderMemory, &'a [u8])>,
 }
 
 /// What unwinds the library's frames.
-struct Abandoned;
+struct DecodingFailed;
 
 impl<'a> Session<'a> {
     /// Begins to read a file; its header is the next. The library's arrays for a whole image take `memory`
     /// bytes at most.
     pub(crate) fn begin(
         library: &'a Library,
-        place: &'a mut Place,
+        storage: &'a mut DecoderMemory,
         file: &'a [u8],
         memory: usize,
     ) -> Result<Self, String> {
         let Interface { version, bytes, .. } = library.interface();
-        let place: *mut Place = place;
-        let mut session = Self::on(library.functions(), place);
+        let storage: *mut DecoderMemory = storage;
+        let mut session = Self::on(library.functions(), storage);
         // SAFETY: the object's memory has the bytes that the library asks for and knows where errors go.
         session.call(|functions, object| unsafe {
             (functions.jpeg_CreateDecompress)(object, version, bytes);
@@ -119,7 +119,7 @@ impl<'a> Session<'a> {
         // SAFETY: the object is made, with a memory manager; the progress monitor is borrowed for as long as
         // the object lives.
         unsafe {
-            (*session.object).progress = &raw mut (*place).progress;
+            (*session.object).progress = &raw mut (*storage).progress;
             (*(*session.object).mem).max_memory_to_use = c_long::try_from(memory).unwrap_or(c_long::MAX);
         }
         // SAFETY: the object is made, and the file is borrowed for as long as it lives.
@@ -130,21 +130,21 @@ impl<'a> Session<'a> {
     }
 
     /// An object that is not made yet, but told where errors go.
-    fn on(functions: &'a Functions, place: *mut Place) -> Self {
+    fn on(functions: &'a Functions, storage: *mut DecoderMemory) -> Self {
         // SAFETY: the place is borrowed for `'a`, by the caller; what is not written yet is written here
         // before it is read: the error manager by the library's function for it, and the object by zeros,
         // which are null pointers and numbers.
         unsafe {
-            let object: *mut Decompress = (&raw mut (*place).object).cast();
+            let object: *mut Decompress = (&raw mut (*storage).object).cast();
             object.cast::<[u64; LARGEST_STRUCT / 8]>().write([0; LARGEST_STRUCT / 8]);
-            let errors: *mut ErrorManager = (&raw mut (*place).errors).cast();
+            let errors: *mut ErrorManager = (&raw mut (*storage).errors).cast();
             (*object).err = (functions.jpeg_std_error)(errors);
             (*errors).error_exit = Some(error_exit);
             (*errors).emit_message = Some(emit_message);
             (*errors).output_message = Some(output_message);
-            let notes = &raw mut (*place).notes;
-            (*object).client_data = notes.cast();
-            Self { functions, object, notes, borrowed: PhantomData }
+            let state = &raw mut (*storage).state;
+            (*object).client_data = state.cast();
+            Self { functions, object, state, borrowed: PhantomData }
         }
     }
 
@@ -152,11 +152,11 @@ impl<'a> Session<'a> {
     fn call<T>(&mut self, call: impl FnOnce(&Functions, *mut Decompress) -> T) -> Result<T, String> {
         let (functions, object) = (self.functions, self.object);
         catch_unwind(AssertUnwindSafe(|| call(functions, object))).map_err(|payload| {
-            if !payload.is::<Abandoned>() {
+            if !payload.is::<DecodingFailed>() {
                 resume_unwind(payload);
             }
             // SAFETY: no callback runs, and nobody else has the notes.
-            std::mem::take(unsafe { &mut (*self.notes).problem })
+            std::mem::take(unsafe { &mut (*self.state).problem })
         })
     }
 
@@ -279,9 +279,9 @@ impl Drop for Session<'_> {
 pub(super) fn interface(functions: &Functions) -> Option<(c_int, usize)> {
     let unknown = Interface { version: 0, bytes: 0, harmless: [None; _] };
     let refused = |version| {
-        let mut place = Place::with(unknown);
-        let place: *mut Place = &raw mut place;
-        let mut session = Session::on(functions, place);
+        let mut storage = DecoderMemory::with(unknown);
+        let storage: *mut DecoderMemory = &raw mut storage;
+        let mut session = Session::on(functions, storage);
         // SAFETY: the object's memory knows where errors go, and the library looks at version and bytes
         // before it touches more.
         let made = session.call(|functions, object| unsafe {
@@ -304,7 +304,7 @@ pub(super) fn standard_errors(functions: &Functions) -> ErrorManager {
     }
 }
 
-/// Notes what the library says and leaves it.
+/// CallbackState what the library says and leaves it.
 ///
 /// # Safety
 /// For the library to call, with an object of a [`Session`].
@@ -317,11 +317,11 @@ unsafe extern "C-unwind" fn error_exit(object: *mut Decompress) {
             format(object, message.as_mut_ptr());
         }
         message[LONGEST_MESSAGE - 1] = 0;
-        let notes: *mut Notes = (*object).client_data.cast();
-        (*notes).problem = CStr::from_ptr(message.as_ptr()).to_string_lossy().into_owned();
+        let state: *mut CallbackState = (*object).client_data.cast();
+        (*state).problem = CStr::from_ptr(message.as_ptr()).to_string_lossy().into_owned();
     }
     // Without the hook that would print it.
-    resume_unwind(Box::new(Abandoned));
+    resume_unwind(Box::new(DecodingFailed));
 }
 
 /// Takes a warning for an error, unless it says nothing about the pixels.
@@ -331,9 +331,9 @@ unsafe extern "C-unwind" fn error_exit(object: *mut Decompress) {
 unsafe extern "C-unwind" fn emit_message(object: *mut Decompress, level: c_int) {
     // SAFETY: as in `error_exit`.
     unsafe {
-        let notes: *mut Notes = (*object).client_data.cast();
+        let state: *mut CallbackState = (*object).client_data.cast();
         let code = (*(*object).err).msg_code;
-        if level < 0 && !(*notes).interface.harmless.contains(&Some(code)) {
+        if level < 0 && !(*state).interface.harmless.contains(&Some(code)) {
             error_exit(object);
         }
     }
@@ -352,8 +352,8 @@ unsafe extern "C-unwind" fn progress_monitor(object: *mut Decompress) {
         if (*object).input_scan_number <= MOST_SCANS {
             return;
         }
-        let notes: *mut Notes = (*object).client_data.cast();
-        (*notes).problem = format!("more than {MOST_SCANS} scans");
+        let state: *mut CallbackState = (*object).client_data.cast();
+        (*state).problem = format!("more than {MOST_SCANS} scans");
     }
-    resume_unwind(Box::new(Abandoned));
+    resume_unwind(Box::new(DecodingFailed));
 }

@@ -1,18 +1,18 @@
 //! Sums and products: of what two layers make, or of numbers that the layer before takes over.
 
 use super::layers::floats;
-use super::{Importer, Layer, Made, Order, Taken, Value};
+use super::{ImportResult, Importer, Layer, LayerOutput, Order, Value};
 use crate::proto::Node;
 use crate::tensor::Constant;
 use stratus_graph::Op;
 use stratus_graph::ops::{Add, Conv2d, Linear, Scale};
 
 impl<'a> Importer<'a> {
-    pub(super) fn add(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+    pub(super) fn add(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let mut inputs = Vec::new();
         let mut constant = None;
         for position in 0..node.inputs.len() {
-            if matches!(self.value(node, position)?, Value::Made(_)) {
+            if matches!(self.value(node, position)?, Value::LayerOutput(_)) {
                 inputs.push(self.made(node, position)?);
             } else {
                 constant = self.constant(node, position)?;
@@ -31,14 +31,14 @@ impl<'a> Importer<'a> {
                     let name = if last { own } else { self.names.beside(&own, "part") };
                     sum = self.push_as(name, Add, &[sum, *made], vec![])?;
                 }
-                Ok(Value::Made(Made { sole: self.is_sole(node), order: first.order, ..sum }))
+                Ok(Value::LayerOutput(LayerOutput { sole: self.is_sole(node), order: first.order, ..sum }))
             }
             _ => Err("it does not add two of what layers make, nor a bias".into()),
         }
     }
 
     /// Adds numbers to the bias of the layer before.
-    fn add_bias(&mut self, node: &'a Node<'a>, made: Made, constant: Constant) -> Taken<Value> {
+    fn add_bias(&mut self, node: &'a Node<'a>, made: LayerOutput, constant: Constant) -> ImportResult<Value> {
         let added = self.per_channel(made, constant)?;
         let layer = self.changeable(made)?;
         if let Op::Conv2d(Conv2d { bias, .. }) | Op::Linear(Linear { bias, .. }) = &mut layer.op
@@ -52,8 +52,8 @@ impl<'a> Importer<'a> {
 
     /// One number multiplies every element; one for each channel, the weight and the bias of the layer
     /// before: what is left of a batch norm that was folded.
-    pub(super) fn product(&mut self, node: &'a Node<'a>) -> Taken<Value> {
-        let first = usize::from(!matches!(self.value(node, 0)?, Value::Made(_)));
+    pub(super) fn product(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
+        let first = usize::from(!matches!(self.value(node, 0)?, Value::LayerOutput(_)));
         let made = self.made(node, first)?;
         let constant = self.constant(node, 1 - first)?.ok_or("it has one input")?;
         if let Some(factor) = constant.scalar() {
@@ -72,8 +72,8 @@ impl<'a> Importer<'a> {
     }
 
     /// Division by one number.
-    pub(super) fn quotient(&mut self, node: &'a Node<'a>) -> Taken<Value> {
-        if !matches!(self.value(node, 0)?, Value::Made(_)) {
+    pub(super) fn quotient(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
+        if !matches!(self.value(node, 0)?, Value::LayerOutput(_)) {
             return Err("it divides by what it computes from the images".into());
         }
         let made = self.made(node, 0)?;
@@ -83,7 +83,7 @@ impl<'a> Importer<'a> {
     }
 
     /// A number for each channel of what a layer makes.
-    fn per_channel(&self, made: Made, constant: Constant) -> Taken<Vec<f32>> {
+    fn per_channel(&self, made: LayerOutput, constant: Constant) -> ImportResult<Vec<f32>> {
         let rank = self.shape(made.id).0.len();
         let channels = self.shape(made.id).0.first().copied().unwrap_or(0);
         let (shape, values) = floats(constant)?;
@@ -100,7 +100,7 @@ impl<'a> Importer<'a> {
 
     /// The layer whose weights may take numbers over: a convolution, linear layer or batch norm that nothing
     /// else reads.
-    fn changeable(&mut self, made: Made) -> Taken<&mut Layer> {
+    fn changeable(&mut self, made: LayerOutput) -> ImportResult<&mut Layer> {
         self.sole_layer(made)
             .filter(|_| !matches!(made.order, Order::Flattened(_)))
             .filter(|layer| matches!(layer.op, Op::Conv2d(_) | Op::Linear(_) | Op::BatchNorm2d(_)))

@@ -1,7 +1,7 @@
 //! What does not depend on the images: numbers that layers are made with, and shapes, whose first extent is
 //! the open batch.
 
-use super::{Extent, Importer, Refusal, Taken, Value};
+use super::{Extent, ImportResult, Importer, Refusal, Value};
 use crate::proto::Node;
 use crate::tensor::{self, Constant, Elements};
 use stratus_base::printable;
@@ -11,7 +11,7 @@ const LONGEST_SHAPE: usize = 64;
 
 impl<'a> Importer<'a> {
     /// The value of a node whose result is known; none where a layer computes it.
-    pub(super) fn constant_node(&self, node: &'a Node<'a>) -> Taken<Option<Value>> {
+    pub(super) fn constant_node(&self, node: &'a Node<'a>) -> ImportResult<Option<Value>> {
         match node.operator {
             "Constant" => return Ok(Some(Value::Constant(self.given(node)?))),
             "Shape" => return self.shape_of(node),
@@ -41,7 +41,7 @@ impl<'a> Importer<'a> {
     }
 
     /// The value of a `Constant` node.
-    fn given(&self, node: &Node<'a>) -> Taken<Constant> {
+    fn given(&self, node: &Node<'a>) -> ImportResult<Constant> {
         let Some(attribute) = node.attributes.iter().find(|attribute| attribute.name.starts_with("value"))
         else {
             return Err("it has no value".into());
@@ -60,8 +60,8 @@ impl<'a> Importer<'a> {
     }
 
     /// What `Shape` gives of a tensor.
-    fn shape_of(&self, node: &Node<'a>) -> Taken<Option<Value>> {
-        let Value::Made(made) = self.value(node, 0)? else {
+    fn shape_of(&self, node: &Node<'a>) -> ImportResult<Option<Value>> {
+        let Value::LayerOutput(made) = self.value(node, 0)? else {
             return Err("the shape of what does not depend on the images is not needed by any layer".into());
         };
         let made = match made.pad {
@@ -84,7 +84,7 @@ impl<'a> Importer<'a> {
     }
 
     /// An input as a list of extents.
-    pub(super) fn extents(&self, node: &Node<'a>, position: usize) -> Taken<Vec<Extent>> {
+    pub(super) fn extents(&self, node: &Node<'a>, position: usize) -> ImportResult<Vec<Extent>> {
         if let Value::Extents(extents) = self.value(node, position)? {
             return Ok(extents.clone());
         }
@@ -97,7 +97,12 @@ impl<'a> Importer<'a> {
     }
 
     /// Whole numbers that an operator has as an attribute, or in later versions as an input.
-    pub(super) fn integers(&self, node: &Node<'a>, name: &str, position: usize) -> Taken<Option<Vec<i64>>> {
+    pub(super) fn integers(
+        &self,
+        node: &Node<'a>,
+        name: &str,
+        position: usize,
+    ) -> ImportResult<Option<Vec<i64>>> {
         if let Some(attribute) = node.attribute(name) {
             return Ok(Some(attribute.ints.clone()));
         }
@@ -109,7 +114,7 @@ impl<'a> Importer<'a> {
     }
 
     /// A part of a shape, or several one behind the other.
-    fn shape_part(&self, node: &Node<'a>) -> Taken<Vec<Extent>> {
+    fn shape_part(&self, node: &Node<'a>) -> ImportResult<Vec<Extent>> {
         let first = self.extents(node, 0)?;
         let place = |index: i64| {
             let index = if index < 0 { index.checked_add(first.len() as i64)? } else { index };
@@ -123,7 +128,7 @@ impl<'a> Importer<'a> {
                 .map(|index| first.get(place(index)?).copied())
                 .collect(),
             "Slice" => {
-                let bound = |name, position| -> Taken<Option<i64>> {
+                let bound = |name, position| -> ImportResult<Option<i64>> {
                     Ok(self.integers(node, name, position)?.and_then(|ends| ends.first().copied()))
                 };
                 let step = bound("steps", 4)?;
@@ -162,7 +167,7 @@ impl<'a> Importer<'a> {
     }
 
     /// The same numbers in another shape or order.
-    fn moved(&self, node: &Node<'a>) -> Taken<Value> {
+    fn moved(&self, node: &Node<'a>) -> ImportResult<Value> {
         let given = self.value(node, 0)?;
         if let (Value::Extents(_), "Squeeze" | "Unsqueeze") = (given, node.operator) {
             // Whether it is a number or a list of one makes no difference to what reads it.
@@ -193,7 +198,11 @@ impl<'a> Importer<'a> {
     }
 
     /// The tensor of an input as 32-bit floating point: a weight.
-    pub(super) fn weight(&self, node: &Node<'a>, position: usize) -> Taken<Option<(Vec<usize>, Vec<f32>)>> {
+    pub(super) fn weight(
+        &self,
+        node: &Node<'a>,
+        position: usize,
+    ) -> ImportResult<Option<(Vec<usize>, Vec<f32>)>> {
         match self.constant(node, position)? {
             None => Ok(None),
             Some(Constant { shape, elements: Elements::Floats(values) }) => Ok(Some((shape, values))),
@@ -205,7 +214,7 @@ impl<'a> Importer<'a> {
     }
 
     /// A number that an operator has as an attribute, or in later versions as an input.
-    pub(super) fn number(&self, node: &Node<'a>, name: &str, position: usize) -> Taken<Option<f32>> {
+    pub(super) fn number(&self, node: &Node<'a>, name: &str, position: usize) -> ImportResult<Option<f32>> {
         if let Some(attribute) = node.attribute(name) {
             return Ok(Some(attribute.float));
         }

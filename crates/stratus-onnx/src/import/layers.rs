@@ -1,7 +1,7 @@
 //! Nodes that become layers, are taken into one, or change how what it makes is seen.
 
 use super::constants::per_image;
-use super::{Importer, LARGEST, Made, Order, Pad, Refusal, Taken, Value};
+use super::{ImportResult, Importer, LARGEST, LayerOutput, Order, Pad, Refusal, Value};
 use crate::export::bins;
 use crate::proto::Node;
 use crate::tensor::Constant;
@@ -14,7 +14,7 @@ use stratus_graph::{Op, Shape};
 
 impl<'a> Importer<'a> {
     /// What a node makes of the images. A new operator is a line here.
-    pub(super) fn layer(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+    pub(super) fn layer(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         match node.operator {
             "Conv" => self.conv(node),
             "Gemm" => self.gemm(node),
@@ -68,7 +68,7 @@ impl<'a> Importer<'a> {
     }
 
     /// A layer that does the same to every element, whatever their order.
-    fn elementwise(&mut self, node: &'a Node<'a>, op: impl Into<Op>) -> Taken<Value> {
+    fn elementwise(&mut self, node: &'a Node<'a>, op: impl Into<Op>) -> ImportResult<Value> {
         let made = self.made(node, 0)?;
         self.elementwise_of(node, made, op)
     }
@@ -77,14 +77,14 @@ impl<'a> Importer<'a> {
     pub(super) fn elementwise_of(
         &mut self,
         node: &'a Node<'a>,
-        made: Made,
+        made: LayerOutput,
         op: impl Into<Op>,
-    ) -> Taken<Value> {
+    ) -> ImportResult<Value> {
         let value = self.push(node, op, &[made], vec![])?;
         Ok(in_order(value, made.order))
     }
 
-    fn conv(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+    fn conv(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let made = self.padded(node, 0)?;
         if made.order != Order::Plain {
             return Err("it reads images with their channels last".into());
@@ -120,7 +120,7 @@ impl<'a> Importer<'a> {
         self.push(node, conv, &[made], parameters)
     }
 
-    fn gemm(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+    fn gemm(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let made = self.made(node, 0)?;
         let flag = |name| node.attribute(name).is_some_and(|attribute| attribute.int != 0);
         if flag("transA") {
@@ -146,11 +146,13 @@ impl<'a> Importer<'a> {
 
     /// A product with a weight, `[inputs, outputs]`, or one of the two that adaptive average-pooling is
     /// written as.
-    fn matmul(&mut self, node: &'a Node<'a>) -> Taken<Value> {
-        if matches!(self.value(node, 0)?, Value::Made(_)) && matches!(self.value(node, 1)?, Value::Made(_)) {
+    fn matmul(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
+        if matches!(self.value(node, 0)?, Value::LayerOutput(_))
+            && matches!(self.value(node, 1)?, Value::LayerOutput(_))
+        {
             return Err("it multiplies what it computes from the images with each other".into());
         }
-        let first = matches!(self.value(node, 0)?, Value::Made(_));
+        let first = matches!(self.value(node, 0)?, Value::LayerOutput(_));
         let made = self.made(node, usize::from(!first))?;
         let constant = self.constant(node, usize::from(first))?.ok_or("it has no weight")?;
         if let Ok([channels, height, width]) = self.shape(made.id).as_image() {
@@ -167,11 +169,11 @@ impl<'a> Importer<'a> {
     fn adaptive(
         &mut self,
         node: &'a Node<'a>,
-        made: Made,
+        made: LayerOutput,
         columns: bool,
         constant: &Constant,
         [_, height, width]: [usize; 3],
-    ) -> Taken<Value> {
+    ) -> ImportResult<Value> {
         let unknown =
             || Refusal::from("it multiplies images, and not with the matrix of an adaptive average-pooling");
         let size = if columns { width } else { height };
@@ -192,12 +194,12 @@ impl<'a> Importer<'a> {
                 layer.op = AdaptiveAvgPool2d { output: [height, count] }.into();
                 layer.shape.0[2] = count;
                 layer.name = name;
-                Ok(Value::Made(Made { sole, ..made }))
+                Ok(Value::LayerOutput(LayerOutput { sole, ..made }))
             }
             _ => {
                 let pooled =
                     self.push_as(name, AdaptiveAvgPool2d { output: [height, count] }, &[made], vec![])?;
-                Ok(Value::Made(Made { sole, ..pooled }))
+                Ok(Value::LayerOutput(LayerOutput { sole, ..pooled }))
             }
         }
     }
@@ -206,10 +208,10 @@ impl<'a> Importer<'a> {
     fn linear(
         &mut self,
         node: &'a Node<'a>,
-        made: Made,
+        made: LayerOutput,
         (shape, mut weight): (Vec<usize>, Vec<f32>),
         bias: Option<Vec<f32>>,
-    ) -> Taken<Value> {
+    ) -> ImportResult<Value> {
         let [out_features, in_features] = shape[..] else {
             return Err(format!("its weight has {} dimensions instead of 2", shape.len()).into());
         };
@@ -233,7 +235,7 @@ impl<'a> Importer<'a> {
         self.push(node, linear, &[made], [Some(weight), bias].into_iter().flatten().collect())
     }
 
-    fn batch_norm(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+    fn batch_norm(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let made = self.plain(node, 0)?;
         if node.attribute("spatial").is_some_and(|spatial| spatial.int == 0) {
             return Err("it normalises every pixel by itself".into());
@@ -252,7 +254,7 @@ impl<'a> Importer<'a> {
         self.push(node, norm, &[made], parameters)
     }
 
-    fn clip(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+    fn clip(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let (least, most) = (self.number(node, "min", 1)?, self.number(node, "max", 2)?);
         match (least, most) {
             (Some(0.0), None) => self.elementwise(node, Relu),
@@ -271,8 +273,8 @@ impl<'a> Importer<'a> {
     }
 
     /// The ceiling of ReLU6, as TensorFlow's converters write it: `Min(Relu(x), 6)`.
-    fn min(&mut self, node: &'a Node<'a>) -> Taken<Value> {
-        let first = usize::from(!matches!(self.value(node, 0)?, Value::Made(_)));
+    fn min(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
+        let first = usize::from(!matches!(self.value(node, 0)?, Value::LayerOutput(_)));
         let made = self.made(node, first)?;
         let bound = self.constant(node, 1 - first)?.and_then(|constant| constant.scalar());
         let not_negative = made.id > 0 && self.layers[made.id - 1].not_negative;
@@ -283,7 +285,7 @@ impl<'a> Importer<'a> {
     }
 
     /// ReLU6, into which a rectifier before it is taken.
-    fn ceiling(&mut self, node: &'a Node<'a>, position: usize) -> Taken<Value> {
+    fn ceiling(&mut self, node: &'a Node<'a>, position: usize) -> ImportResult<Value> {
         let made = self.made(node, position)?;
         if let Some(layer) = self.sole_layer(made)
             && matches!(layer.op, Op::Relu(_))
@@ -295,7 +297,7 @@ impl<'a> Importer<'a> {
         Ok(in_order(value, made.order))
     }
 
-    fn local_response_norm(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+    fn local_response_norm(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let made = self.plain(node, 0)?;
         let number = |name, otherwise| node.attribute(name).map_or(otherwise, |attribute| attribute.float);
         let size = count(node, "size", 0)?;
@@ -309,7 +311,7 @@ impl<'a> Importer<'a> {
         self.push(node, LocalResponseNorm { size, alpha, beta, k }, &[made], vec![])
     }
 
-    fn mean(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+    fn mean(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let made = self.made(node, 0)?;
         self.image(made)?;
         let mut axes = self.integers(node, "axes", 1)?.unwrap_or_default();
@@ -330,11 +332,12 @@ impl<'a> Importer<'a> {
         let flat = self.names.beside(&name, "flatten");
         let pooled = self.push_as(name, AdaptiveAvgPool2d::GLOBAL, &[made], vec![])?;
         let made = self.push_as(flat, Flatten, &[pooled], vec![])?;
-        Ok(Value::Made(Made { sole: self.is_sole(node), ..made }))
+        Ok(Value::LayerOutput(LayerOutput { sole: self.is_sole(node), ..made }))
     }
 
-    fn concat(&mut self, node: &'a Node<'a>) -> Taken<Value> {
-        let inputs: Vec<Made> = (0..node.inputs.len()).map(|i| self.made(node, i)).collect::<Taken<_>>()?;
+    fn concat(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
+        let inputs: Vec<LayerOutput> =
+            (0..node.inputs.len()).map(|i| self.made(node, i)).collect::<ImportResult<_>>()?;
         let order = inputs.first().map_or(Order::Plain, |made| made.order);
         let axis = node.attribute("axis").map_or(0, |axis| axis.int);
         let channels: [i64; 2] = if order == Order::ChannelsLast { [3, -1] } else { [1, -3] };
@@ -349,7 +352,7 @@ impl<'a> Importer<'a> {
     }
 
     /// What keeps the elements and their order: nothing, or making a vector of an image.
-    fn reshape(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+    fn reshape(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let made = self.made(node, 0)?;
         let current = self.shape(made.id).0.clone();
         // As the file sees it.
@@ -387,7 +390,7 @@ impl<'a> Importer<'a> {
     }
 
     /// The shape of an image without the extents of 1 that `Squeeze` names.
-    fn squeezed(&self, node: &'a Node<'a>, seen: &[usize]) -> Taken<Option<Vec<usize>>> {
+    fn squeezed(&self, node: &'a Node<'a>, seen: &[usize]) -> ImportResult<Option<Vec<usize>>> {
         let Some(axes) = self.integers(node, "axes", 1)? else {
             return Err(
                 "it does not say which dimensions it leaves out, and a batch of one image would lose its own"
@@ -405,7 +408,7 @@ impl<'a> Importer<'a> {
         Ok((ones && !batch).then_some(kept))
     }
 
-    fn transpose(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+    fn transpose(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let made = self.made(node, 0)?;
         let perm: &[i64] = node.attribute("perm").map_or(&[], |perm| &perm.ints);
         let order = match (made.order, perm) {
@@ -419,10 +422,10 @@ impl<'a> Importer<'a> {
         let order = order.ok_or_else(|| {
             format!("it reorders dimensions to {perm:?}; only channels are moved, last or back")
         })?;
-        Ok(self.alias(node, Made { order, ..made }))
+        Ok(self.alias(node, LayerOutput { order, ..made }))
     }
 
-    fn pad(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+    fn pad(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let made = self.made(node, 0)?;
         self.image(made)?;
         let mode = node.attribute("mode").map_or(&b"constant"[..], |mode| mode.text);
@@ -458,27 +461,27 @@ impl<'a> Importer<'a> {
             return Ok(self.alias(node, made));
         }
         let pad = Pad { before: [height[0], width[0]], after: [height[1], width[1]], zeros };
-        Ok(self.alias(node, Made { pad: Some(pad), ..made }))
+        Ok(self.alias(node, LayerOutput { pad: Some(pad), ..made }))
     }
 }
 
 /// The same value, its elements in the order of another.
 fn in_order(value: Value, order: Order) -> Value {
     match value {
-        Value::Made(made) => Value::Made(Made { order, ..made }),
+        Value::LayerOutput(made) => Value::LayerOutput(LayerOutput { order, ..made }),
         other => other,
     }
 }
 
 /// A weight and its shape.
-pub(super) fn floats(constant: Constant) -> Taken<(Vec<usize>, Vec<f32>)> {
+pub(super) fn floats(constant: Constant) -> ImportResult<(Vec<usize>, Vec<f32>)> {
     match constant.elements {
         crate::tensor::Elements::Floats(values) => Ok((constant.shape, values)),
         crate::tensor::Elements::Ints(_) => Err("it has whole numbers where weights should be".into()),
     }
 }
 
-fn transposed(constant: &Constant) -> Taken<Constant> {
+fn transposed(constant: &Constant) -> ImportResult<Constant> {
     let shape = Shape(constant.shape.clone());
     let moved = (constant.shape.len() == 2).then(|| constant.transposed(&[1, 0])).flatten();
     moved.ok_or_else(|| format!("its weight {shape} is no matrix").into())
@@ -500,14 +503,14 @@ fn moved_share(kept: f32) -> f32 {
 }
 
 /// A count that an attribute gives.
-pub(super) fn count(node: &Node<'_>, name: &str, otherwise: usize) -> Taken<usize> {
+pub(super) fn count(node: &Node<'_>, name: &str, otherwise: usize) -> ImportResult<usize> {
     let Some(attribute) = node.attribute(name) else { return Ok(otherwise) };
     let count = usize::try_from(attribute.int).ok().filter(|count| (1..=LARGEST).contains(count));
     count.ok_or_else(|| format!("its `{name}` is {}; it is from 1 to {LARGEST}", attribute.int).into())
 }
 
 /// Two extents, of height and width, that an attribute gives.
-pub(super) fn pair(node: &Node<'_>, name: &str, otherwise: [usize; 2]) -> Taken<[usize; 2]> {
+pub(super) fn pair(node: &Node<'_>, name: &str, otherwise: [usize; 2]) -> ImportResult<[usize; 2]> {
     let Some(attribute) = node.attribute(name).filter(|attribute| !attribute.ints.is_empty()) else {
         return Ok(otherwise);
     };

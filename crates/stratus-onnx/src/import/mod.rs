@@ -10,7 +10,7 @@ mod layers;
 mod names;
 mod pooling;
 
-use crate::error::{Parsed, Problem, Refused};
+use crate::error::{Parsed, Problem, RefusedNode};
 use crate::proto::{self, Node, ValueInfo, is_onnx};
 use crate::tensor::{self, Constant};
 use names::Names;
@@ -66,7 +66,7 @@ enum Value {
     /// A shape, or a part of one.
     Extents(Vec<Extent>),
     /// What a layer makes.
-    Made(Made),
+    LayerOutput(LayerOutput),
     /// The output of a node that was refused, and of those that read it.
     Unknown,
 }
@@ -84,7 +84,7 @@ enum Order {
 
 /// What a layer makes, as the file sees it.
 #[derive(Clone, Copy, Debug)]
-struct Made {
+struct LayerOutput {
     /// The layer's position, from 1; 0 are the images.
     id: usize,
     order: Order,
@@ -143,7 +143,7 @@ impl From<&str> for Refusal {
     }
 }
 
-type Taken<T> = Result<T, Refusal>;
+type ImportResult<T> = Result<T, Refusal>;
 
 struct Importer<'a> {
     graph: &'a proto::Graph<'a>,
@@ -186,7 +186,7 @@ pub(crate) fn import(model: &proto::Model<'_>, folder: Option<&Path>, options: &
     }
     let (images, order, input) = images(graph, &live, &values, options)?;
     let sole = uses.get(images).is_some_and(|&count| count == 1);
-    values.insert(images, Value::Made(Made { id: 0, order, sole, pad: None }));
+    values.insert(images, Value::LayerOutput(LayerOutput { id: 0, order, sole, pad: None }));
     let names = Names::new(graph, &live);
     let numbers = graph
         .initialisers
@@ -350,7 +350,7 @@ impl<'a> Importer<'a> {
                     let domain =
                         if is_onnx(node.domain) { String::new() } else { format!("{}.", node.domain) };
                     let operator = printable(&format!("{domain}{}", node.operator));
-                    refused.push(Refused { node: printable(name), operator, reason });
+                    refused.push(RefusedNode { node: printable(name), operator, reason });
                     Value::Unknown
                 }
             };
@@ -365,7 +365,7 @@ impl<'a> Importer<'a> {
                 }
                 if output > 0 && self.uses.contains_key(name) {
                     let (node, operator) = (printable(node.name), printable(node.operator));
-                    refused.push(Refused {
+                    refused.push(RefusedNode {
                         node,
                         operator,
                         reason: format!("its output number {} is read", output + 1),
@@ -379,7 +379,7 @@ impl<'a> Importer<'a> {
     fn finish(mut self, output: &str, options: &Options) -> Parsed<Imported> {
         let kind = |what: String| Problem::Kind { what, remedy: "export the network up to its logits" };
         let made = match self.values.get(output) {
-            Some(Value::Made(made)) if made.id > 0 => *made,
+            Some(Value::LayerOutput(made)) if made.id > 0 => *made,
             _ => {
                 return Err(kind(format!("its output `{}` does not come from any layer", printable(output))));
             }
@@ -409,7 +409,7 @@ impl<'a> Importer<'a> {
     }
 
     /// What a node makes.
-    fn take(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+    fn take(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         if !is_onnx(node.domain) {
             return Err("it is of another domain than ONNX's own operators".into());
         }
@@ -436,7 +436,7 @@ impl<'a> Importer<'a> {
     }
 
     /// The value that an input names.
-    fn value(&self, node: &Node<'a>, position: usize) -> Taken<&Value> {
+    fn value(&self, node: &Node<'a>, position: usize) -> ImportResult<&Value> {
         let name = node.input(position).ok_or_else(|| format!("it has no input number {}", position + 1))?;
         match self.values.get(name) {
             Some(Value::Unknown) | None => Err(Refusal::Unknown),
@@ -445,7 +445,7 @@ impl<'a> Importer<'a> {
     }
 
     /// An input that does not depend on the images; none where it is left out.
-    fn constant(&self, node: &Node<'a>, position: usize) -> Taken<Option<Constant>> {
+    fn constant(&self, node: &Node<'a>, position: usize) -> ImportResult<Option<Constant>> {
         if node.input(position).is_none() {
             return Ok(None);
         }
@@ -463,7 +463,7 @@ impl<'a> Importer<'a> {
                 let values = values.ok_or("a number it needs depends on how many images there are")?;
                 Ok(Some(Constant::ints(vec![values.len()], values)))
             }
-            Value::Made(_) | Value::Unknown => {
+            Value::LayerOutput(_) | Value::Unknown => {
                 Err(format!("its input number {} is computed from the images and not fixed", position + 1)
                     .into())
             }
@@ -471,15 +471,15 @@ impl<'a> Importer<'a> {
     }
 
     /// An input that depends on the images, padded or not.
-    fn padded(&self, node: &Node<'a>, position: usize) -> Taken<Made> {
+    fn padded(&self, node: &Node<'a>, position: usize) -> ImportResult<LayerOutput> {
         match self.value(node, position)? {
-            Value::Made(made) => Ok(*made),
+            Value::LayerOutput(made) => Ok(*made),
             _ => Err(format!("its input number {} does not depend on the images", position + 1).into()),
         }
     }
 
     /// An input that depends on the images.
-    fn made(&self, node: &Node<'a>, position: usize) -> Taken<Made> {
+    fn made(&self, node: &Node<'a>, position: usize) -> ImportResult<LayerOutput> {
         let made = self.padded(node, position)?;
         match made.pad {
             Some(_) => {
@@ -491,7 +491,7 @@ impl<'a> Importer<'a> {
     }
 
     /// An input that depends on the images, in the order that layers have.
-    fn plain(&self, node: &Node<'a>, position: usize) -> Taken<Made> {
+    fn plain(&self, node: &Node<'a>, position: usize) -> ImportResult<LayerOutput> {
         let made = self.made(node, position)?;
         match made.order {
             Order::Plain => Ok(made),
@@ -505,12 +505,12 @@ impl<'a> Importer<'a> {
     }
 
     /// Channels, height and width of an image.
-    fn image(&self, made: Made) -> Taken<[usize; 3]> {
+    fn image(&self, made: LayerOutput) -> ImportResult<[usize; 3]> {
         Ok(self.shape(made.id).as_image().map_err(|error| error.to_string())?)
     }
 
     /// The layer that makes a value, where nothing else reads it.
-    fn sole_layer(&mut self, made: Made) -> Option<&mut Layer> {
+    fn sole_layer(&mut self, made: LayerOutput) -> Option<&mut Layer> {
         made.id.checked_sub(1).filter(|_| made.sole).map(|layer| &mut self.layers[layer])
     }
 
@@ -519,8 +519,8 @@ impl<'a> Importer<'a> {
     }
 
     /// The same value under another name.
-    fn alias(&self, node: &Node<'a>, made: Made) -> Value {
-        Value::Made(Made { sole: made.sole && self.is_sole(node), ..made })
+    fn alias(&self, node: &Node<'a>, made: LayerOutput) -> Value {
+        Value::LayerOutput(LayerOutput { sole: made.sole && self.is_sole(node), ..made })
     }
 
     /// Adds the layer of a node.
@@ -528,12 +528,12 @@ impl<'a> Importer<'a> {
         &mut self,
         node: &Node<'a>,
         op: impl Into<Op>,
-        inputs: &[Made],
+        inputs: &[LayerOutput],
         parameters: Vec<Vec<f32>>,
-    ) -> Taken<Value> {
+    ) -> ImportResult<Value> {
         let name = self.names.of(node);
         let made = self.push_as(name, op, inputs, parameters)?;
-        Ok(Value::Made(Made { sole: self.is_sole(node), ..made }))
+        Ok(Value::LayerOutput(LayerOutput { sole: self.is_sole(node), ..made }))
     }
 
     /// Adds a layer of a given name, which nothing else reads than what follows.
@@ -541,9 +541,9 @@ impl<'a> Importer<'a> {
         &mut self,
         name: String,
         op: impl Into<Op>,
-        inputs: &[Made],
+        inputs: &[LayerOutput],
         parameters: Vec<Vec<f32>>,
-    ) -> Taken<Made> {
+    ) -> ImportResult<LayerOutput> {
         if self.layers.len() == MOST_LAYERS {
             return Err(Problem::Limit { what: "layers", limit: MOST_LAYERS as u64 }.into());
         }
@@ -573,6 +573,6 @@ impl<'a> Importer<'a> {
         };
         let inputs: Vec<usize> = inputs.iter().map(|made| made.id).collect();
         self.layers.push(Layer { name, op, inputs, shape, parameters, not_negative });
-        Ok(Made { id: self.layers.len(), order: Order::Plain, sole: true, pad: None })
+        Ok(LayerOutput { id: self.layers.len(), order: Order::Plain, sole: true, pad: None })
     }
 }

@@ -2,7 +2,7 @@
 //! sides alike.
 
 use super::layers::pair;
-use super::{Importer, LARGEST, Made, Order, Taken, Value};
+use super::{ImportResult, Importer, LARGEST, LayerOutput, Order, Value};
 use crate::export::{ADAPTIVE, even};
 use crate::proto::Node;
 use stratus_base::printable;
@@ -17,12 +17,12 @@ impl<'a> Importer<'a> {
     pub(super) fn padding(
         &self,
         node: &'a Node<'a>,
-        made: Made,
+        made: LayerOutput,
         kernel: [usize; 2],
         stride: [usize; 2],
         dilation: [usize; 2],
         zeros: bool,
-    ) -> Taken<Sides> {
+    ) -> ImportResult<Sides> {
         let [_, height, width] = self.image(made)?;
         let mut size = [height, width];
         let (mut before, mut after) = ([0; 2], [0; 2]);
@@ -64,7 +64,7 @@ impl<'a> Importer<'a> {
         Ok((before, after))
     }
 
-    pub(super) fn max_pool(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+    pub(super) fn max_pool(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let (made, kernel, stride) = self.window(node)?;
         // Zeros never win where nothing is less.
         let rectified = made.id > 0 && self.layers[made.id - 1].not_negative;
@@ -94,7 +94,7 @@ impl<'a> Importer<'a> {
         }
     }
 
-    pub(super) fn average_pool(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+    pub(super) fn average_pool(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let (made, kernel, stride) = self.window(node)?;
         let (padding, after) = self.padding(node, made, kernel, stride, [1, 1], true)?;
         let [channels, height, width] = self.image(made)?;
@@ -126,7 +126,7 @@ impl<'a> Importer<'a> {
         self.push(node, pool, &[made], vec![])
     }
 
-    pub(super) fn global_max_pool(&mut self, node: &'a Node<'a>) -> Taken<Value> {
+    pub(super) fn global_max_pool(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let made = self.plain(node, 0)?;
         let [_, height, width] = self.image(made)?;
         let kernel = [height, width];
@@ -139,7 +139,7 @@ impl<'a> Importer<'a> {
     }
 
     /// What a pooling reads, its kernel and stride.
-    fn window(&self, node: &'a Node<'a>) -> Taken<(Made, [usize; 2], [usize; 2])> {
+    fn window(&self, node: &'a Node<'a>) -> ImportResult<(LayerOutput, [usize; 2], [usize; 2])> {
         let made = self.padded(node, 0)?;
         if made.order != Order::Plain {
             return Err("it reads images with their channels last".into());
@@ -155,7 +155,7 @@ impl<'a> Importer<'a> {
 }
 
 /// The attribute `pads`: top, left, bottom, right.
-fn explicit(node: &Node<'_>) -> Taken<Sides> {
+fn explicit(node: &Node<'_>) -> ImportResult<Sides> {
     let Some(pads) = node.attribute("pads").filter(|pads| !pads.ints.is_empty()) else {
         return Ok(Default::default());
     };

@@ -18,9 +18,9 @@ use futures::StreamExt;
 use opendal::{Buffer, BufferStream, ErrorKind, Operator};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::place::{About, Failure, Place};
+use crate::backend::{Failure, FileInfo, StoreBackend};
 use crate::secret::Secrets;
-use crate::web::Trouble;
+use crate::web::RequestError;
 use crate::{Entry, StoreError};
 
 pub(crate) use services::open;
@@ -51,8 +51,8 @@ impl Objects {
     fn failure(&self, file: String, error: &opendal::Error) -> Failure {
         let mut source = error.source();
         while let Some(cause) = source {
-            if let Some(trouble) = cause.downcast_ref::<Trouble>() {
-                return trouble.of(file);
+            if let Some(error) = cause.downcast_ref::<RequestError>() {
+                return error.of(file);
             }
             source = cause.source();
         }
@@ -65,7 +65,7 @@ impl Objects {
                 let cause = format!("the server refused it (401 or 403){text}");
                 StoreError::Refused { file, cause, advice: self.advice.to_owned() }.into()
             }
-            _ if error.is_temporary() => Failure::Later(message),
+            _ if error.is_temporary() => Failure::Transient(message),
             _ => {
                 // What the sources say is often all there is to know of missing credentials.
                 let mut causes = vec![message];
@@ -140,31 +140,31 @@ impl Objects {
     }
 }
 
-impl Place for Objects {
+impl StoreBackend for Objects {
     fn list(&self, prefix: &str, found: &mut dyn FnMut(Entry)) -> Result<(), Failure> {
         let folder = prefix.rsplit_once('/').map_or(String::new(), |(folder, _)| format!("{folder}/"));
         let mut list =
             self.run(&folder, async { self.operator.lister_with(&folder).recursive(true).await })?;
         while let Some(entry) = self.run(&folder, async { list.next().await.transpose() })? {
-            let (path, about) = entry.into_parts();
+            let (path, info) = entry.into_parts();
             // What ends with a slash marks a folder.
             let hidden = self.hidden.is_some_and(|hidden| path.starts_with(hidden));
-            if about.is_file() && !path.ends_with('/') && path.starts_with(prefix) && !hidden {
-                found(Entry { path, bytes: about.content_length() });
+            if info.is_file() && !path.ends_with('/') && path.starts_with(prefix) && !hidden {
+                found(Entry { path, bytes: info.content_length() });
             }
         }
         Ok(())
     }
 
-    fn about(&self, path: &str) -> Result<Option<About>, Failure> {
-        let about = match self.run(path, self.operator.stat(path)) {
-            Err(Failure::Never(StoreError::NotFound { .. })) => return Ok(None),
-            about => about?,
+    fn info(&self, path: &str) -> Result<Option<FileInfo>, Failure> {
+        let info = match self.run(path, self.operator.stat(path)) {
+            Err(Failure::Permanent(StoreError::NotFound { .. })) => return Ok(None),
+            info => info?,
         };
-        let version = about.etag().map(str::to_owned);
-        let version = version.or_else(|| about.last_modified().map(|time| time.to_string()));
-        Ok(about.is_file().then(|| About {
-            bytes: about.content_length(),
+        let version = info.etag().map(str::to_owned);
+        let version = version.or_else(|| info.last_modified().map(|time| time.to_string()));
+        Ok(info.is_file().then(|| FileInfo {
+            bytes: info.content_length(),
             version: version.map(|version| version.escape_debug().to_string()),
         }))
     }

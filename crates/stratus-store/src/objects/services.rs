@@ -11,11 +11,11 @@ use opendal::{HttpTransporter, OperationContext, Operator};
 
 use super::Objects;
 use super::swift::{self, Session};
-use super::transport::{Send, Transport};
+use super::transport::{SendRequest, Transport};
 use crate::address::Service;
 use crate::secret::Secrets;
 use crate::web::Web;
-use crate::{Patience, StoreError};
+use crate::{RetryPolicy, StoreError};
 
 const S3_ADVICE: &str = "looked for credentials in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE \
                          and ~/.aws; for the place in \
@@ -66,7 +66,7 @@ pub(crate) fn open(
     container: &str,
     prefix: &str,
     address: String,
-    patience: Patience,
+    retry_policy: RetryPolicy,
 ) -> Result<Objects, StoreError> {
     let mut secrets = Secrets::of_environment(&SECRETS);
     // The parts of a connection string come one by one.
@@ -80,7 +80,7 @@ pub(crate) fn open(
     let wrong = |problem: String| StoreError::Address { address: address.clone(), problem };
     let unusable = |error: opendal::Error| wrong(secrets.hide(error.message()));
     let root = format!("/{prefix}");
-    let web = Web::new(patience, secrets.clone(), 0);
+    let web = Web::new(retry_policy, secrets.clone(), 0);
     let (operator, advice) = match service {
         Service::S3 => (with(Operator::new(s3(container, &root)).map_err(unusable)?, web), S3_ADVICE),
         Service::Azure => {
@@ -105,7 +105,7 @@ pub(crate) fn open(
     Ok(Objects { operator, address, secrets, advice, hidden })
 }
 
-fn with(operator: Operator, sender: impl Send) -> Operator {
+fn with(operator: Operator, sender: impl SendRequest) -> Operator {
     let transport = HttpTransporter::new(Transport(Arc::new(sender)));
     operator.with_context(OperationContext::new().with_http_transport(transport))
 }

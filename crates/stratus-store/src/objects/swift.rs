@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use ureq::http::{HeaderValue, Request, StatusCode, Uri, header};
 
 use super::services::variable;
-use super::transport::Send;
-use crate::web::{Answer, Trouble, Web};
+use super::transport::SendRequest;
+use crate::web::{Answer, RequestError, Web};
 
 /// Stands for the account's storage until it is known.
 pub(super) const PLACEHOLDER: &str = "http://storage.invalid";
@@ -76,7 +76,7 @@ impl Login {
     }
 
     /// A new token, or the answer that refuses one.
-    fn sign_in(&self, web: &Web) -> Result<Result<Token, Answer>, Trouble> {
+    fn sign_in(&self, web: &Web) -> Result<Result<Token, Answer>, RequestError> {
         match self {
             Self::Known(token) => Ok(Ok(token.clone())),
             Self::Simple { address, user, key } => {
@@ -90,7 +90,7 @@ impl Login {
                 let token = text("x-storage-url").zip(text("x-auth-token"));
                 let token = token.and_then(|(storage, token)| Token::new(storage, token));
                 token.map(Ok).ok_or_else(|| {
-                    Trouble::Never(
+                    RequestError::Permanent(
                         "signing in: the answer has no X-Storage-Url and X-Auth-Token; check ST_AUTH"
                             .to_owned(),
                     )
@@ -105,15 +105,17 @@ impl Login {
                     return Ok(Err(answer));
                 }
                 keystone_token(answer, region.as_deref(), interface).map(Ok).map_err(|problem| {
-                    Trouble::Never(format!("signing in: {problem}; check OS_AUTH_URL and OS_REGION_NAME"))
+                    RequestError::Permanent(format!(
+                        "signing in: {problem}; check OS_AUTH_URL and OS_REGION_NAME"
+                    ))
                 })
             }
         }
     }
 }
 
-fn unusable(web: &Web, name: &str, error: &ureq::http::Error) -> Trouble {
-    Trouble::Never(format!("{name} cannot be used: {}", web.secrets().hide(&error.to_string())))
+fn unusable(web: &Web, name: &str, error: &ureq::http::Error) -> RequestError {
+    RequestError::Permanent(format!("{name} cannot be used: {}", web.secrets().hide(&error.to_string())))
 }
 
 /// The body of Keystone's `POST /v3/auth/tokens`.
@@ -198,7 +200,7 @@ impl Session {
     }
 
     /// A token that is not the `refused`th, or the answer that refuses one. Others wait while one signs in.
-    fn token(&self, refused: Option<u64>) -> Result<Result<(u64, Token), Answer>, Trouble> {
+    fn token(&self, refused: Option<u64>) -> Result<Result<(u64, Token), Answer>, RequestError> {
         let mut current = self.token.lock().unwrap_or_else(PoisonError::into_inner);
         if let (number, Some(token)) = &*current
             && refused != Some(*number)
@@ -216,8 +218,8 @@ impl Session {
     }
 }
 
-impl Send for Session {
-    fn send(&self, mut request: Request<Vec<u8>>) -> Result<Answer, Trouble> {
+impl SendRequest for Session {
+    fn send(&self, mut request: Request<Vec<u8>>) -> Result<Answer, RequestError> {
         let target = request.uri().path_and_query().map_or("/", |target| target.as_str()).to_owned();
         let mut refused = None;
         loop {
@@ -226,7 +228,7 @@ impl Send for Session {
                 Err(answer) => return Ok(answer),
             };
             let address: Uri = format!("{}{target}", token.storage).parse().map_err(|_| {
-                Trouble::Never(
+                RequestError::Permanent(
                     "the address of the account's storage cannot be used; check OS_STORAGE_URL".to_owned(),
                 )
             })?;

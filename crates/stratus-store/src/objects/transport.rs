@@ -7,30 +7,30 @@ use futures::stream;
 use opendal::{Buffer, Error, ErrorKind, HttpBody, HttpTransport};
 use ureq::http::{Request, Response, StatusCode};
 
-use crate::web::{Answer, Trouble, Web};
+use crate::web::{Answer, RequestError, Web};
 
 /// Bytes of a body that are handed over at a time.
 const BLOCK: u64 = 1 << 18;
 
 /// How a request gets its answer: as it is, or with a token that is fetched first.
-pub(super) trait Send: std::marker::Send + Sync + 'static {
-    fn send(&self, request: Request<Vec<u8>>) -> Result<Answer, Trouble>;
+pub(super) trait SendRequest: Send + Sync + 'static {
+    fn send(&self, request: Request<Vec<u8>>) -> Result<Answer, RequestError>;
 }
 
-impl Send for Web {
-    fn send(&self, request: Request<Vec<u8>>) -> Result<Answer, Trouble> {
+impl SendRequest for Web {
+    fn send(&self, request: Request<Vec<u8>>) -> Result<Answer, RequestError> {
         Web::send(self, &request)
     }
 }
 
 pub(super) struct Transport<S>(pub(super) Arc<S>);
 
-impl<S: Send> HttpTransport for Transport<S> {
+impl<S: SendRequest> HttpTransport for Transport<S> {
     async fn fetch(&self, request: Request<Buffer>) -> opendal::Result<Response<HttpBody>> {
         let answer = self
             .0
             .send(request.map(|body| body.to_vec()))
-            .map_err(|trouble| Error::new(ErrorKind::Unexpected, trouble.to_string()).set_source(trouble))?;
+            .map_err(|error| Error::new(ErrorKind::Unexpected, error.to_string()).set_source(error))?;
         let Answer { status, headers, length, body } = answer;
         // Not every service of OpenDAL's says what this is.
         if status == StatusCode::RANGE_NOT_SATISFIABLE {
@@ -45,8 +45,8 @@ impl<S: Send> HttpTransport for Transport<S> {
 
 /// A body as a stream that is always ready: each block is read when it is asked for.
 fn blocks(
-    body: Box<dyn Read + std::marker::Send>,
-) -> impl futures::Stream<Item = opendal::Result<Buffer>> + std::marker::Send + Sync + Unpin + 'static {
+    body: Box<dyn Read + Send>,
+) -> impl futures::Stream<Item = opendal::Result<Buffer>> + Send + Sync + Unpin + 'static {
     // A reader is no `Sync`, which a stream of a body must be.
     let body = std::sync::Mutex::new(body);
     stream::iter(std::iter::from_fn(move || {

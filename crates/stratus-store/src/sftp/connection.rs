@@ -1,7 +1,7 @@
 //! A connection to the file server at the other end of the system's `ssh`.
 //!
 //! `ssh` brings what users have set up: their configuration, agent and keys, known hosts and jump hosts. It
-//! is never allowed to ask anything. One thread reads what the server says, so that silence can be noticed;
+//! is never allowed to ask anything. One thread reads what the server says, so that idle_timeout can be noticed;
 //! another one what `ssh` has to complain about.
 
 use std::collections::{HashMap, HashSet};
@@ -13,28 +13,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::wire::{MOST_PACKET, Packet, Parts, answer, ask, status};
+use super::wire::{MOST_PACKET, Packet, PacketReader, request, response, status};
 use crate::address::Login;
 
 /// Names another program than `ssh`, which is given the same arguments.
 const PROGRAM: &str = "STRATUS_SSH";
 
 /// The most bytes of `ssh`'s complaints that are kept.
-const MOST_COMPLAINTS: usize = 4096;
+const STDERR_LIMIT: usize = 4096;
 
 /// How long complaints are waited for once `ssh` has ended.
-const COMPLAINING: Duration = Duration::from_millis(500);
+const STDERR_WAIT: Duration = Duration::from_millis(500);
 
 /// Packets that may wait to be looked at.
-const WAITING: usize = 64;
+const PACKET_QUEUE: usize = 64;
 
 /// What goes wrong with a connection, or with one question.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum SftpError {
     /// The connection is gone; another one may do.
-    Broken(String),
+    Disconnected(String),
     /// It will never come about.
-    Hopeless(String),
+    Permanent(String),
     /// The server says no.
     Status(u32, String),
 }
@@ -43,10 +43,10 @@ pub(super) struct Connection {
     process: Child,
     input: Option<ChildStdin>,
     packets: Receiver<io::Result<Vec<u8>>>,
-    complaints: Arc<Mutex<Vec<u8>>>,
+    stderr: Arc<Mutex<Vec<u8>>>,
     /// Disconnected when there will be no more of them.
-    complained: Receiver<()>,
-    silence: Duration,
+    stderr_ended: Receiver<()>,
+    idle_timeout: Duration,
     next: u32,
     /// Answers that came before they were waited for.
     early: HashMap<u32, Vec<u8>>,
@@ -62,11 +62,11 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    pub(super) fn open(login: &Login, silence: Duration) -> Result<Self, Trouble> {
+    pub(super) fn open(login: &Login, idle_timeout: Duration) -> Result<Self, SftpError> {
         let program =
             env::var_os(PROGRAM).filter(|program| !program.is_empty()).unwrap_or_else(|| "ssh".into());
         let mut command = Command::new(&program);
-        let seconds = silence.as_secs().clamp(1, 20);
+        let seconds = idle_timeout.as_secs().clamp(1, 20);
         command.args(["-x", "-a", "-T", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes"]);
         command.arg("-o").arg(format!("ConnectTimeout={seconds}"));
         command.arg("-o").arg(format!("ServerAliveInterval={seconds}"));
@@ -80,12 +80,12 @@ impl Connection {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().map_err(|error| {
             let program = program.to_string_lossy();
-            Trouble::Hopeless(format!("`{program}` cannot be run: {error}; install OpenSSH's client"))
+            SftpError::Permanent(format!("`{program}` cannot be run: {error}; install OpenSSH's client"))
         })?;
         let (input, output, errors) = (process.stdin.take(), process.stdout.take(), process.stderr.take());
-        let (sender, packets) = mpsc::sync_channel(WAITING);
-        let complaints = Arc::new(Mutex::new(Vec::new()));
-        let kept = Arc::clone(&complaints);
+        let (sender, packets) = mpsc::sync_channel(PACKET_QUEUE);
+        let stderr = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&stderr);
         // Both end with the process, whose ends of the pipes are then closed.
         thread::spawn(move || {
             let Some(mut output) = output else { return };
@@ -97,7 +97,7 @@ impl Connection {
                 }
             }
         });
-        let (until_it_ends, complained) = mpsc::channel();
+        let (until_it_ends, stderr_ended) = mpsc::channel();
         thread::spawn(move || {
             let _until_it_ends: Sender<()> = until_it_ends;
             let mut block = [0; 1024];
@@ -105,24 +105,25 @@ impl Connection {
             while let Ok(count @ 1..) = errors.read(&mut block) {
                 let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
                 kept.extend_from_slice(&block[..count]);
-                let surplus = kept.len().saturating_sub(MOST_COMPLAINTS);
+                let surplus = kept.len().saturating_sub(STDERR_LIMIT);
                 kept.drain(..surplus);
             }
         });
         let (next, early, extensions) = (0, HashMap::new(), HashSet::new());
         let mut connection =
-            Self { process, input, packets, complaints, complained, silence, next, early, extensions };
-        connection.greet()?;
+            Self { process, input, packets, stderr, stderr_ended, idle_timeout, next, early, extensions };
+        connection.handshake()?;
         Ok(connection)
     }
 
-    fn greet(&mut self) -> Result<(), Trouble> {
-        self.send(Packet::new(ask::INIT).number(3))?;
+    fn handshake(&mut self) -> Result<(), SftpError> {
+        self.send(Packet::new(request::INIT).number(3))?;
         let packet = self.receive()?;
-        let mut parts = Parts(&packet);
-        if (parts.byte(), parts.number().is_some_and(|version| version >= 3)) != (Some(answer::VERSION), true)
+        let mut parts = PacketReader(&packet);
+        if (parts.byte(), parts.number().is_some_and(|version| version >= 3))
+            != (Some(response::VERSION), true)
         {
-            return Err(Trouble::Hopeless(
+            return Err(SftpError::Permanent(
                 "what answers is no file server of SSH; does a login script print something there?"
                     .to_owned(),
             ));
@@ -133,12 +134,16 @@ impl Connection {
         Ok(())
     }
 
-    pub(super) fn knows(&self, extension: &str) -> bool {
+    pub(super) fn supports(&self, extension: &str) -> bool {
         self.extensions.contains(extension.as_bytes())
     }
 
     /// Asks without waiting for the answer. `rest` is what follows the question's number, which is returned.
-    pub(super) fn ask(&mut self, kind: u8, rest: impl FnOnce(Packet) -> Packet) -> Result<u32, Trouble> {
+    pub(super) fn send_request(
+        &mut self,
+        kind: u8,
+        rest: impl FnOnce(Packet) -> Packet,
+    ) -> Result<u32, SftpError> {
         let number = self.next;
         self.next = self.next.wrapping_add(1);
         self.send(rest(Packet::new(kind).number(number)))?;
@@ -147,22 +152,22 @@ impl Connection {
 
     /// The answer to a question: its kind, and what follows the number. A status that is not good is an
     /// error.
-    pub(super) fn wait(&mut self, number: u32) -> Result<(u8, Vec<u8>), Trouble> {
+    pub(super) fn wait(&mut self, number: u32) -> Result<(u8, Vec<u8>), SftpError> {
         let packet = loop {
             if let Some(packet) = self.early.remove(&number) {
                 break packet;
             }
             let packet = self.receive()?;
-            let mut parts = Parts(&packet);
-            let (Some(_), Some(of)) = (parts.byte(), parts.number()) else { return Err(nonsense()) };
+            let mut parts = PacketReader(&packet);
+            let (Some(_), Some(of)) = (parts.byte(), parts.number()) else { return Err(malformed()) };
             self.early.insert(of, packet);
         };
-        let mut parts = Parts(&packet[5..]);
-        if packet[0] == answer::STATUS {
-            let code = parts.number().ok_or_else(nonsense)?;
+        let mut parts = PacketReader(&packet[5..]);
+        if packet[0] == response::STATUS {
+            let code = parts.number().ok_or_else(malformed)?;
             if code != status::OK {
                 let text = String::from_utf8_lossy(parts.text().unwrap_or_default()).into_owned();
-                return Err(Trouble::Status(code, text));
+                return Err(SftpError::Status(code, text));
             }
         }
         Ok((packet[0], packet[5..].to_vec()))
@@ -173,8 +178,8 @@ impl Connection {
         &mut self,
         kind: u8,
         rest: impl FnOnce(Packet) -> Packet,
-    ) -> Result<(u8, Vec<u8>), Trouble> {
-        let number = self.ask(kind, rest)?;
+    ) -> Result<(u8, Vec<u8>), SftpError> {
+        let number = self.send_request(kind, rest)?;
         self.wait(number)
     }
 
@@ -183,14 +188,14 @@ impl Connection {
         &mut self,
         kind: u8,
         rest: impl FnOnce(Packet) -> Packet,
-    ) -> Result<Vec<u8>, Trouble> {
+    ) -> Result<Vec<u8>, SftpError> {
         match self.call(kind, rest)? {
-            (answer::HANDLE, rest) => Ok(Parts(&rest).text().ok_or_else(nonsense)?.to_vec()),
-            _ => Err(nonsense()),
+            (response::HANDLE, rest) => Ok(PacketReader(&rest).text().ok_or_else(malformed)?.to_vec()),
+            _ => Err(malformed()),
         }
     }
 
-    fn send(&mut self, packet: Packet) -> Result<(), Trouble> {
+    fn send(&mut self, packet: Packet) -> Result<(), SftpError> {
         let packet = packet.finish();
         let sent = self.input.as_mut().map(|input| input.write_all(&packet).and_then(|()| input.flush()));
         match sent {
@@ -199,32 +204,33 @@ impl Connection {
         }
     }
 
-    fn receive(&mut self) -> Result<Vec<u8>, Trouble> {
-        match self.packets.recv_timeout(self.silence) {
+    fn receive(&mut self) -> Result<Vec<u8>, SftpError> {
+        match self.packets.recv_timeout(self.idle_timeout) {
             Ok(Ok(packet)) => Ok(packet),
-            Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => Err(nonsense()),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => Err(malformed()),
             Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => Err(self.ended()),
-            Err(RecvTimeoutError::Timeout) => {
-                Err(Trouble::Broken(format!("the server was silent for {} s", self.silence.as_secs())))
-            }
+            Err(RecvTimeoutError::Timeout) => Err(SftpError::Disconnected(format!(
+                "the server was silent for {} s",
+                self.idle_timeout.as_secs()
+            ))),
         }
     }
 
     /// `ssh` has ended, and has usually said why.
-    fn ended(&mut self) -> Trouble {
+    fn ended(&mut self) -> SftpError {
         self.input = None;
         let _ = self.process.kill();
         let _ = self.process.wait();
         // Its complaints come on another pipe, a little later perhaps. A connection that is shared may keep
         // that open.
-        let _ = self.complained.recv_timeout(COMPLAINING);
-        let complaints = self.complaints.lock().unwrap_or_else(PoisonError::into_inner);
-        let complaints = String::from_utf8_lossy(&complaints);
-        let lines = complaints.lines().map(str::trim).filter(|line| !line.is_empty());
+        let _ = self.stderr_ended.recv_timeout(STDERR_WAIT);
+        let stderr = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
+        let stderr = String::from_utf8_lossy(&stderr);
+        let lines = stderr.lines().map(str::trim).filter(|line| !line.is_empty());
         let text = lines.collect::<Vec<_>>().join(" / ");
         let text = if text.is_empty() { "the connection ended".to_owned() } else { format!("ssh: {text}") };
         // What waiting does not change, by what OpenSSH says.
-        let hopeless = [
+        let permanent = [
             "Permission denied",
             "Host key verification failed",
             "REMOTE HOST IDENTIFICATION HAS CHANGED",
@@ -234,16 +240,16 @@ impl Connection {
             "no matching",
             "Bad owner or permissions",
         ];
-        if hopeless.iter().any(|known| text.contains(known)) {
-            Trouble::Hopeless(text)
+        if permanent.iter().any(|known| text.contains(known)) {
+            SftpError::Permanent(text)
         } else {
-            Trouble::Broken(text)
+            SftpError::Disconnected(text)
         }
     }
 }
 
-fn nonsense() -> Trouble {
-    Trouble::Hopeless("the file server's answer makes no sense".to_owned())
+fn malformed() -> SftpError {
+    SftpError::Permanent("the file server's answer makes no sense".to_owned())
 }
 
 /// A packet without its length: kind, number and the rest.

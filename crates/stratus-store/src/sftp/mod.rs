@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
-use self::connection::{Connection, Trouble};
-use self::wire::{Attributes, Kind, Packet, Parts, answer, ask, mode, status};
+use self::connection::{Connection, SftpError};
+use self::wire::{Attributes, Kind, Packet, PacketReader, mode, request, response, status};
 use crate::address::Login;
+use crate::backend::{Failure, FileInfo, StoreBackend};
 use crate::local::{MOST_DEEP, UNFINISHED, is_unfinished};
-use crate::patience::{FIRST_CONTACT, Struggle};
-use crate::place::{About, Failure, Place};
-use crate::{Entry, Patience, StoreError};
+use crate::retry::{FIRST_CONTACT, Retries};
+use crate::{Entry, RetryPolicy, StoreError};
 
 /// Bytes that are asked for at a time: every server gives as many.
 const BLOCK: u32 = 32 << 10;
@@ -32,7 +32,7 @@ const AHEAD: usize = 64;
 const PIECE: usize = 1 << 20;
 
 /// A name in a folder, and what it stands for.
-type Named = (Vec<u8>, Attributes);
+type NamedEntry = (Vec<u8>, Attributes);
 
 pub(crate) struct Sftp {
     login: Login,
@@ -41,7 +41,7 @@ pub(crate) struct Sftp {
     root: String,
     /// As it may be shown.
     address: String,
-    patience: Patience,
+    retry_policy: RetryPolicy,
     /// Connections that nobody uses.
     idle: Mutex<Vec<Connection>>,
     /// Whether there ever was one, and when the first was tried.
@@ -50,30 +50,30 @@ pub(crate) struct Sftp {
 }
 
 impl Sftp {
-    pub(crate) fn new(login: Login, root: String, address: String, patience: Patience) -> Self {
+    pub(crate) fn new(login: Login, root: String, address: String, retry_policy: RetryPolicy) -> Self {
         let (idle, reached) = (Mutex::new(Vec::new()), AtomicBool::new(false));
-        Self { login, root, address, patience, idle, reached, since: Instant::now() }
+        Self { login, root, address, retry_policy, idle, reached, since: Instant::now() }
     }
 
     fn connect(&self, path: &str) -> Result<Connection, Failure> {
         if let Some(connection) = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop() {
             return Ok(connection);
         }
-        let connection = Connection::open(&self.login, self.patience.silence);
+        let connection = Connection::open(&self.login, self.retry_policy.idle_timeout);
         match connection {
             Ok(connection) => {
                 self.reached.store(true, Ordering::Relaxed);
                 Ok(connection)
             }
             // The name of a host that never answered may be wrong: whoever mistyped it should know soon.
-            Err(Trouble::Broken(cause)) if !self.reached.load(Ordering::Relaxed) => {
+            Err(SftpError::Disconnected(cause)) if !self.reached.load(Ordering::Relaxed) => {
                 let waited = self.since.elapsed();
-                if waited < FIRST_CONTACT.min(self.patience.total) {
-                    return Err(Failure::Later(cause));
+                if waited < FIRST_CONTACT.min(self.retry_policy.give_up_after) {
+                    return Err(Failure::Transient(cause));
                 }
                 Err(StoreError::GaveUp { file: self.file(path), cause, tries: 1, waited }.into())
             }
-            Err(trouble) => Err(self.failure(path, trouble)),
+            Err(error) => Err(self.failure(path, error)),
         }
     }
 
@@ -86,25 +86,25 @@ impl Sftp {
     fn with<T>(
         &self,
         path: &str,
-        what: impl FnOnce(&mut Connection) -> Result<T, Trouble>,
+        what: impl FnOnce(&mut Connection) -> Result<T, SftpError>,
     ) -> Result<T, Failure> {
         let mut connection = self.connect(path)?;
         let result = what(&mut connection);
-        if matches!(result, Ok(_) | Err(Trouble::Status(..))) {
+        if matches!(result, Ok(_) | Err(SftpError::Status(..))) {
             self.keep(connection);
         }
-        result.map_err(|trouble| self.failure(path, trouble))
+        result.map_err(|error| self.failure(path, error))
     }
 
-    fn failure(&self, path: &str, trouble: Trouble) -> Failure {
+    fn failure(&self, path: &str, error: SftpError) -> Failure {
         let file = self.file(path);
-        match trouble {
-            Trouble::Broken(cause) => {
+        match error {
+            SftpError::Disconnected(cause) => {
                 // The others go to the same server.
                 self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
-                Failure::Later(cause)
+                Failure::Transient(cause)
             }
-            Trouble::Hopeless(cause) => {
+            SftpError::Permanent(cause) => {
                 let login = &self.login;
                 let (user, port) = (login.user.as_deref(), login.port);
                 let user = user.map_or(String::new(), |user| format!(" -l {user}"));
@@ -112,8 +112,8 @@ impl Sftp {
                 let advice = format!("`ssh{user}{port} {}` must work without asking anything", login.host);
                 StoreError::Refused { file, cause, advice }.into()
             }
-            Trouble::Status(status::NO_SUCH_FILE, _) => StoreError::NotFound { file }.into(),
-            Trouble::Status(code, text) => {
+            SftpError::Status(status::NO_SUCH_FILE, _) => StoreError::NotFound { file }.into(),
+            SftpError::Status(code, text) => {
                 let advice = match code {
                     status::PERMISSION_DENIED => "the user has not the right to it on the server",
                     _ => "look at the folder on the server: is it there, is its disk full?",
@@ -137,50 +137,52 @@ impl Sftp {
 
     fn attributes(&self, path: &str) -> Result<Option<Attributes>, Failure> {
         let found = self.with(path, |connection| {
-            match connection.call(ask::STAT, |packet| packet.text(&self.at(path)))? {
-                (answer::ATTRIBUTES, rest) => Ok(Parts(&rest).attributes()),
+            match connection.call(request::STAT, |packet| packet.text(&self.at(path)))? {
+                (response::ATTRIBUTES, rest) => Ok(PacketReader(&rest).attributes()),
                 _ => Ok(None),
             }
         });
         match found {
             Ok(Some(found)) => Ok(Some(found)),
-            Ok(None) => Err(self.failure(path, Trouble::Hopeless("its attributes make no sense".to_owned()))),
-            Err(Failure::Never(StoreError::NotFound { .. })) => Ok(None),
+            Ok(None) => {
+                Err(self.failure(path, SftpError::Permanent("its attributes make no sense".to_owned())))
+            }
+            Err(Failure::Permanent(StoreError::NotFound { .. })) => Ok(None),
             Err(failure) => Err(failure),
         }
     }
 
     /// The names in a folder; `None` where there is none.
-    fn names(&self, folder: &str) -> Result<Option<Vec<Named>>, Failure> {
+    fn names(&self, folder: &str) -> Result<Option<Vec<NamedEntry>>, Failure> {
         let found = self.with(folder, |connection| {
-            let handle = connection.handle(ask::OPEN_FOLDER, |packet| packet.text(&self.at(folder)))?;
+            let handle = connection.handle(request::OPEN_FOLDER, |packet| packet.text(&self.at(folder)))?;
             let mut names = Vec::new();
             loop {
-                let rest = match connection.call(ask::READ_FOLDER, |packet| packet.text(&handle)) {
-                    Ok((answer::NAME, rest)) => rest,
-                    Ok(_) => return Err(Trouble::Hopeless("a list of files makes no sense".to_owned())),
-                    Err(Trouble::Status(status::EOF, _)) => break,
-                    Err(trouble) => return Err(trouble),
+                let rest = match connection.call(request::READ_FOLDER, |packet| packet.text(&handle)) {
+                    Ok((response::NAME, rest)) => rest,
+                    Ok(_) => return Err(SftpError::Permanent("a list of files makes no sense".to_owned())),
+                    Err(SftpError::Status(status::EOF, _)) => break,
+                    Err(error) => return Err(error),
                 };
-                let mut parts = Parts(&rest);
+                let mut parts = PacketReader(&rest);
                 for _ in 0..parts.number().unwrap_or(0) {
                     let name = (|| {
                         let name = parts.text()?.to_vec();
                         parts.text()?;
                         Some((name, parts.attributes()?))
                     })();
-                    let name =
-                        name.ok_or_else(|| Trouble::Hopeless("a list of files makes no sense".to_owned()))?;
+                    let name = name
+                        .ok_or_else(|| SftpError::Permanent("a list of files makes no sense".to_owned()))?;
                     if name.0 != b"." && name.0 != b".." {
                         names.push(name);
                     }
                 }
             }
-            connection.call(ask::CLOSE, |packet| packet.text(&handle))?;
+            connection.call(request::CLOSE, |packet| packet.text(&handle))?;
             Ok(names)
         });
         match found {
-            Err(Failure::Never(StoreError::NotFound { .. })) => Ok(None),
+            Err(Failure::Permanent(StoreError::NotFound { .. })) => Ok(None),
             found => found.map(Some),
         }
     }
@@ -201,7 +203,7 @@ impl Sftp {
             let file = self.file(folder);
             return if folder.is_empty() { Err(StoreError::NotFound { file }.into()) } else { Ok(()) };
         };
-        for (name, mut about) in names {
+        for (name, mut info) in names {
             let Ok(name) = String::from_utf8(name) else {
                 let problem = "a name in it is not UTF-8; rename it".to_owned();
                 return Err(StoreError::Wrong { file: self.file(folder), problem }.into());
@@ -210,20 +212,20 @@ impl Sftp {
                 continue;
             }
             let path = if folder.is_empty() { name } else { format!("{folder}/{name}") };
-            if about.kind() == Kind::Link {
+            if info.kind() == Kind::Link {
                 match self.attributes(&path)? {
-                    Some(target) => about = target,
+                    Some(target) => info = target,
                     // A link to nothing.
                     None => continue,
                 }
             }
             let within = format!("{path}/");
-            match about.kind() {
+            match info.kind() {
                 Kind::Folder if within.starts_with(prefix) || prefix.starts_with(&within) => {
                     self.walk(&path, prefix, deep + 1, found)?;
                 }
                 Kind::File if path.starts_with(prefix) => {
-                    found(Entry { path, bytes: about.bytes.unwrap_or(0) });
+                    found(Entry { path, bytes: info.bytes.unwrap_or(0) });
                 }
                 _ => {}
             }
@@ -232,14 +234,14 @@ impl Sftp {
     }
 
     /// Makes the folders that a file is to lie in.
-    fn make_folders(&self, connection: &mut Connection, path: &str) -> Result<(), Trouble> {
+    fn make_folders(&self, connection: &mut Connection, path: &str) -> Result<(), SftpError> {
         for (end, _) in path.match_indices('/') {
             let folder = self.at(&path[..end]);
-            match connection.call(ask::MAKE_FOLDER, |packet| packet.text(&folder).number(0)) {
+            match connection.call(request::MAKE_FOLDER, |packet| packet.text(&folder).number(0)) {
                 // It is usually there already, which servers say with a status of no name; if not, what comes
                 // next says so.
-                Ok(_) | Err(Trouble::Status(..)) => {}
-                Err(trouble) => return Err(trouble),
+                Ok(_) | Err(SftpError::Status(..)) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())
@@ -249,12 +251,12 @@ impl Sftp {
     fn persist<T>(
         &self,
         path: &str,
-        mut what: impl FnMut(&mut Connection) -> Result<T, Trouble>,
+        mut what: impl FnMut(&mut Connection) -> Result<T, SftpError>,
     ) -> Result<T, Failure> {
-        let mut struggle = Struggle::new(self.patience);
+        let mut retries = Retries::new(self.retry_policy);
         loop {
             match self.with(path, &mut what) {
-                Err(Failure::Later(cause)) => struggle.wait().map_err(|end| {
+                Err(Failure::Transient(cause)) => retries.wait().map_err(|end| {
                     let file = self.file(path);
                     StoreError::GaveUp { file, cause, tries: end.tries, waited: end.waited }
                 })?,
@@ -294,28 +296,28 @@ impl Sftp {
                 if done == 0 {
                     self.make_folders(connection, path)?;
                 }
-                let handle = connection.handle(ask::OPEN, open)?;
+                let handle = connection.handle(request::OPEN, open)?;
                 let mut asked = Vec::new();
                 let mut offset = done;
                 for block in piece.chunks(BLOCK as usize) {
-                    asked.push(
-                        connection.ask(ask::WRITE, |packet| packet.text(&handle).long(offset).text(block))?,
-                    );
+                    asked.push(connection.send_request(request::WRITE, |packet| {
+                        packet.text(&handle).long(offset).text(block)
+                    })?);
                     offset += block.len() as u64;
                 }
                 // All are waited for, so that the connection is good for the next question whatever they say.
                 let mut written = Ok(());
                 for number in asked {
                     match connection.wait(number) {
-                        Err(trouble @ Trouble::Status(..)) => written = Err(trouble),
+                        Err(error @ SftpError::Status(..)) => written = Err(error),
                         other => drop(other?),
                     }
                 }
-                if last && connection.knows("fsync@openssh.com") {
+                if last && connection.supports("fsync@openssh.com") {
                     let sync = |packet: Packet| packet.text(b"fsync@openssh.com").text(&handle);
-                    written = written.and(connection.call(ask::EXTENDED, sync).map(drop));
+                    written = written.and(connection.call(request::EXTENDED, sync).map(drop));
                 }
-                connection.call(ask::CLOSE, |packet| packet.text(&handle))?;
+                connection.call(request::CLOSE, |packet| packet.text(&handle))?;
                 written
             })?;
             done += left;
@@ -330,20 +332,22 @@ impl Sftp {
         let place = self.at(path);
         let bytes = self.with(path, |connection| {
             const ATOMIC: &str = "posix-rename@openssh.com";
-            if connection.knows(ATOMIC) {
+            if connection.supports(ATOMIC) {
                 return connection
-                    .call(ask::EXTENDED, |packet| packet.text(ATOMIC.as_bytes()).text(beside).text(&place))
+                    .call(request::EXTENDED, |packet| {
+                        packet.text(ATOMIC.as_bytes()).text(beside).text(&place)
+                    })
                     .map(drop);
             }
             // Others do not replace a file.
-            match connection.call(ask::REMOVE, |packet| packet.text(&place)) {
-                Ok(_) | Err(Trouble::Status(status::NO_SUCH_FILE | status::UNSUPPORTED, _)) => {}
-                Err(trouble) => return Err(trouble),
+            match connection.call(request::REMOVE, |packet| packet.text(&place)) {
+                Ok(_) | Err(SftpError::Status(status::NO_SUCH_FILE | status::UNSUPPORTED, _)) => {}
+                Err(error) => return Err(error),
             }
-            connection.call(ask::RENAME, |packet| packet.text(beside).text(&place)).map(drop)
+            connection.call(request::RENAME, |packet| packet.text(beside).text(&place)).map(drop)
         });
         match bytes {
-            Err(Failure::Later(cause)) => Err(StoreError::Refused {
+            Err(Failure::Transient(cause)) => Err(StoreError::Refused {
                 file: self.file(path),
                 cause,
                 advice: "the connection broke when all was written; store it again".to_owned(),
@@ -354,33 +358,33 @@ impl Sftp {
     }
 }
 
-impl Place for Sftp {
+impl StoreBackend for Sftp {
     fn list(&self, prefix: &str, found: &mut dyn FnMut(Entry)) -> Result<(), Failure> {
         self.walk(prefix.rsplit_once('/').map_or("", |(folder, _)| folder), prefix, 0, found)
     }
 
-    fn about(&self, path: &str) -> Result<Option<About>, Failure> {
+    fn info(&self, path: &str) -> Result<Option<FileInfo>, Failure> {
         let found = self.attributes(path)?.filter(|found| found.kind() == Kind::File);
         let Some(found) = found else { return Ok(None) };
         let Some(bytes) = found.bytes else {
             let problem = "the server does not say how large it is".to_owned();
             return Err(StoreError::Wrong { file: self.file(path), problem }.into());
         };
-        Ok(Some(About { bytes, version: found.changed.map(|seconds| seconds.to_string()) }))
+        Ok(Some(FileInfo { bytes, version: found.changed.map(|seconds| seconds.to_string()) }))
     }
 
     fn open(&self, path: &str, offset: u64, length: u64) -> Result<Box<dyn Read + '_>, Failure> {
         let Some(end) = offset.checked_add(length) else { return Ok(Box::new(io::empty())) };
         let mut connection = self.connect(path)?;
-        let opened =
-            connection.handle(ask::OPEN, |packet| packet.text(&self.at(path)).number(mode::READ).number(0));
+        let opened = connection
+            .handle(request::OPEN, |packet| packet.text(&self.at(path)).number(mode::READ).number(0));
         let handle = match opened {
             Ok(handle) => handle,
-            Err(trouble) => {
-                if matches!(trouble, Trouble::Status(..)) {
+            Err(error) => {
+                if matches!(error, SftpError::Status(..)) {
                     self.keep(connection);
                 }
-                return Err(self.failure(path, trouble));
+                return Err(self.failure(path, error));
             }
         };
         let (path, asked, block) = (path.to_owned(), VecDeque::new(), Vec::new());
@@ -413,7 +417,8 @@ impl Place for Sftp {
             self.write_beside(path, &beside, from, bytes).and_then(|()| self.put_in_place(path, &beside));
         if written.is_err() {
             // It is only in the way now, and the first error is the one that says why.
-            let _ = self.with(path, |connection| connection.call(ask::REMOVE, |packet| packet.text(&beside)));
+            let _ =
+                self.with(path, |connection| connection.call(request::REMOVE, |packet| packet.text(&beside)));
         }
         written
     }
@@ -437,33 +442,35 @@ struct Content<'a> {
 
 impl Content<'_> {
     /// The next block; an empty one where the file ends.
-    fn fetch(&mut self) -> Result<Vec<u8>, Trouble> {
+    fn fetch(&mut self) -> Result<Vec<u8>, SftpError> {
         let Some(connection) = &mut self.connection else {
-            return Err(Trouble::Broken("the connection is gone".to_owned()));
+            return Err(SftpError::Disconnected("the connection is gone".to_owned()));
         };
         while self.asked.len() < AHEAD && self.next < self.end {
             let count = u32::try_from(self.end - self.next).unwrap_or(BLOCK).min(BLOCK);
             let offset = self.next;
-            let number =
-                connection.ask(ask::READ, |packet| packet.text(&self.handle).long(offset).number(count))?;
+            let number = connection
+                .send_request(request::READ, |packet| packet.text(&self.handle).long(offset).number(count))?;
             self.asked.push_back((number, offset, count));
             self.next += u64::from(count);
         }
         let Some((number, offset, count)) = self.asked.pop_front() else { return Ok(Vec::new()) };
         let block = match connection.wait(number) {
-            Ok((answer::DATA, rest)) => Parts(&rest).text().map(<[u8]>::to_vec),
+            Ok((response::DATA, rest)) => PacketReader(&rest).text().map(<[u8]>::to_vec),
             Ok(_) => None,
-            Err(Trouble::Status(status::EOF, _)) => Some(Vec::new()),
-            Err(trouble) => return Err(trouble),
+            Err(SftpError::Status(status::EOF, _)) => Some(Vec::new()),
+            Err(error) => return Err(error),
         };
         let block = block.filter(|block| block.len() <= count as usize);
-        let block = block.ok_or_else(|| Trouble::Hopeless("the content makes no sense".to_owned()))?;
+        let block = block.ok_or_else(|| SftpError::Permanent("the content makes no sense".to_owned()))?;
         if block.len() < count as usize {
             // Less than asked for, which a server may give: what was asked for behind it is not what comes
             // next.
             for (number, ..) in std::mem::take(&mut self.asked) {
-                if let Err(trouble @ (Trouble::Broken(_) | Trouble::Hopeless(_))) = connection.wait(number) {
-                    return Err(trouble);
+                if let Err(error @ (SftpError::Disconnected(_) | SftpError::Permanent(_))) =
+                    connection.wait(number)
+                {
+                    return Err(error);
                 }
             }
             self.next = offset + block.len() as u64;
@@ -480,9 +487,9 @@ impl Read for Content<'_> {
         if self.at == self.block.len() {
             self.at = 0;
             self.block = Vec::new();
-            self.block = self.fetch().map_err(|trouble| {
+            self.block = self.fetch().map_err(|error| {
                 self.connection = None;
-                self.store.failure(&self.path, trouble).into_io()
+                self.store.failure(&self.path, error).into_io()
             })?;
         }
         let count = out.len().min(self.block.len() - self.at);
@@ -495,7 +502,7 @@ impl Read for Content<'_> {
 impl Drop for Content<'_> {
     fn drop(&mut self) {
         let Some(mut connection) = self.connection.take().filter(|_| self.asked.is_empty()) else { return };
-        if connection.call(ask::CLOSE, |packet| packet.text(&self.handle)).is_ok() {
+        if connection.call(request::CLOSE, |packet| packet.text(&self.handle)).is_ok() {
             self.store.keep(connection);
         }
     }

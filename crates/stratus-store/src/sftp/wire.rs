@@ -2,7 +2,7 @@
 //! speaks.
 
 /// What is asked. The numbers are the protocol's.
-pub(super) mod ask {
+pub(super) mod request {
     pub(in crate::sftp) const INIT: u8 = 1;
     pub(in crate::sftp) const OPEN: u8 = 3;
     pub(in crate::sftp) const CLOSE: u8 = 4;
@@ -18,7 +18,7 @@ pub(super) mod ask {
 }
 
 /// What is answered.
-pub(super) mod answer {
+pub(super) mod response {
     pub(in crate::sftp) const VERSION: u8 = 2;
     pub(in crate::sftp) const STATUS: u8 = 101;
     pub(in crate::sftp) const HANDLE: u8 = 102;
@@ -81,9 +81,9 @@ impl Packet {
 }
 
 /// What is left of a packet that is taken apart. `None`: it ends too early.
-pub(super) struct Parts<'a>(pub(super) &'a [u8]);
+pub(super) struct PacketReader<'a>(pub(super) &'a [u8]);
 
-impl<'a> Parts<'a> {
+impl<'a> PacketReader<'a> {
     pub(super) fn byte(&mut self) -> Option<u8> {
         let (&byte, rest) = self.0.split_first()?;
         self.0 = rest;
@@ -167,10 +167,10 @@ mod tests {
 
     #[test]
     fn packets_are_taken_apart_as_they_were_put_together() {
-        let packet = Packet::new(ask::OPEN).number(7).text("ü".as_bytes()).long(1 << 40).finish();
-        assert_eq!(packet[..5], [0, 0, 0, 19, ask::OPEN]);
-        let mut parts = Parts(&packet[4..]);
-        assert_eq!((parts.byte(), parts.number()), (Some(ask::OPEN), Some(7)));
+        let packet = Packet::new(request::OPEN).number(7).text("ü".as_bytes()).long(1 << 40).finish();
+        assert_eq!(packet[..5], [0, 0, 0, 19, request::OPEN]);
+        let mut parts = PacketReader(&packet[4..]);
+        assert_eq!((parts.byte(), parts.number()), (Some(request::OPEN), Some(7)));
         assert_eq!((parts.text(), parts.long(), parts.byte()), (Some("ü".as_bytes()), Some(1 << 40), None));
     }
 
@@ -179,12 +179,12 @@ mod tests {
         let whole =
             Packet::new(0).number(0x8000_000d).long(5).number(0o100_644).number(1).number(2).number(1);
         let whole = whole.text(b"a").text(b"b").finish();
-        let attributes = Parts(&whole[5..]).attributes().unwrap();
+        let attributes = PacketReader(&whole[5..]).attributes().unwrap();
         assert_eq!(attributes, Attributes { bytes: Some(5), permissions: Some(0o100_644), changed: Some(2) });
         assert_eq!(attributes.kind(), Kind::File);
         for end in 5..whole.len() {
-            assert_eq!(Parts(&whole[5..end]).attributes(), None, "{end}");
+            assert_eq!(PacketReader(&whole[5..end]).attributes(), None, "{end}");
         }
-        assert_eq!(Parts(&[255, 255, 255, 255, 1]).text(), None);
+        assert_eq!(PacketReader(&[255, 255, 255, 255, 1]).text(), None);
     }
 }

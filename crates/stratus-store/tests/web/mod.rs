@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use stratus_store::{Patience, Store};
+use stratus_store::{RetryPolicy, Store};
 
 /// A request as it came.
 #[derive(Debug, Clone)]
@@ -100,13 +100,13 @@ impl Server {
     }
 }
 
-/// Patience that tests have.
-pub fn brief() -> Patience {
-    Patience {
-        silence: Duration::from_millis(400),
-        total: Duration::from_millis(1500),
-        first_wait: Duration::from_millis(5),
-        longest_wait: Duration::from_millis(40),
+/// RetryPolicy that tests have.
+pub fn brief() -> RetryPolicy {
+    RetryPolicy {
+        idle_timeout: Duration::from_millis(400),
+        give_up_after: Duration::from_millis(1500),
+        first_delay: Duration::from_millis(5),
+        longest_delay: Duration::from_millis(40),
     }
 }
 

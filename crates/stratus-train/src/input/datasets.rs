@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use stratus_data::datasets::synthetic;
-use stratus_data::{Dataset, Division, OpenOptions, Split};
+use stratus_data::{Dataset, OpenOptions, Split, SplitBy};
 
 /// The training and validation data of an experiment.
 pub struct Datasets {
@@ -37,10 +37,10 @@ pub fn open_options(experiment: &Experiment) -> OpenOptions {
         class_list: experiment.data.classes.as_ref().map(PathBuf::from),
         images_per_class: experiment.data.images_per_class,
         shuffle_shards: experiment.data.shuffle_shards,
-        division: match (&experiment.data.lists, experiment.data.split_seed) {
-            (Some(lists), _) => Division::Listed(lists.iter().map(PathBuf::from).collect()),
-            (None, Some(seed)) => Division::Seeded(seed),
-            (None, None) => Division::Given,
+        split_by: match (&experiment.data.lists, experiment.data.split_seed) {
+            (Some(lists), _) => SplitBy::Listed(lists.iter().map(PathBuf::from).collect()),
+            (None, Some(seed)) => SplitBy::Seeded(seed),
+            (None, None) => SplitBy::Given,
         },
         cache: match &experiment.data.cache {
             Some(folder) => Some(PathBuf::from(folder)),

@@ -8,7 +8,7 @@ use stratus_engine::update::MOMENTUM_SUFFIX;
 use stratus_engine::{Clock, Role, Session};
 use stratus_graph::Graph;
 use stratus_run::checkpoint::{Checkpoint, Tensor, TensorRef, Values};
-use stratus_weights::{Elsewhere, ValuesRef};
+use stratus_weights::{ExternalValues, ValuesRef};
 
 /// Everything that outlives an iteration, under PyTorch's names and in its shapes. The values stay in the
 /// session: a copy could double the memory of a large network.
@@ -27,7 +27,7 @@ struct Persistent<'a> {
     view: View<'a>,
 }
 
-impl Elsewhere for Persistent<'_> {
+impl ExternalValues for Persistent<'_> {
     fn count(&self) -> usize {
         self.view.len()
     }
@@ -60,7 +60,7 @@ impl<'a> Snapshot<'a> {
 
 impl Persistent<'_> {
     fn tensor<'a>(&'a self, name: &'a str) -> TensorRef<'a> {
-        TensorRef { name, shape: self.shape, values: ValuesRef::Elsewhere(self) }
+        TensorRef { name, shape: self.shape, values: ValuesRef::External(self) }
     }
 }
 

@@ -13,7 +13,7 @@ const PARALLEL: &str = "module.";
 const REMEDY: &str = "save a state dict: torch.save(model.state_dict(), path)";
 
 /// The state dict of a file.
-pub(super) struct Found<'a> {
+pub(super) struct StateDict<'a> {
     /// Names and tensors, in order.
     pub tensors: Vec<(String, &'a View<'a>)>,
     /// The key it was found under.
@@ -23,7 +23,7 @@ pub(super) struct Found<'a> {
 }
 
 /// Finds the state dict: the dict that the file is, or the one that is in it under a key.
-pub(super) fn find<'a>(objects: &'a Objects<'a>) -> Parsed<Found<'a>> {
+pub(super) fn find<'a>(objects: &'a Objects<'a>) -> Parsed<StateDict<'a>> {
     let Object::Dict(root) = objects.get(objects.root) else {
         return Err(Problem::Kind {
             what: format!(
@@ -91,7 +91,7 @@ pub(super) fn find<'a>(objects: &'a Objects<'a>) -> Parsed<Found<'a>> {
             name.drain(..PARALLEL.len());
         }
     }
-    Ok(Found { tensors, unwrapped: unwrapped.map(str::to_string), parallel })
+    Ok(StateDict { tensors, unwrapped: unwrapped.map(str::to_string), parallel })
 }
 
 fn has_tensors(objects: &Objects<'_>, dict: &[(Id, Id)]) -> bool {

@@ -2,7 +2,7 @@
 
 /// A file in an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ByteRange {
     /// Bytes before it.
     pub offset: u64,
     /// Its length.
@@ -43,14 +43,14 @@ impl Index {
     }
 
     /// Adds a sample to the class that is being filled.
-    pub(super) fn push(&mut self, name: &str, place: Option<Place>) -> Result<(), TooLarge> {
+    pub(super) fn push(&mut self, name: &str, range: Option<ByteRange>) -> Result<(), TooLarge> {
         self.names.push_str(name);
         let end = u32::try_from(self.names.len()).map_err(|_| TooLarge)?;
         if self.ends.len() >= u32::MAX as usize {
             return Err(TooLarge);
         }
         self.ends.push(end);
-        if let Some(Place { offset, bytes }) = place {
+        if let Some(ByteRange { offset, bytes }) = range {
             self.offsets.push(offset);
             self.lengths.push(bytes);
         }
@@ -80,7 +80,7 @@ impl Index {
                 taken += 1;
                 if taken <= most {
                     // A part is not larger than the whole.
-                    let _ = part.push(self.name(sample), self.place(sample));
+                    let _ = part.push(self.name(sample), self.range(sample));
                 }
             }
             part.end_class();
@@ -114,8 +114,8 @@ impl Index {
     }
 
     /// Where a sample that is there lies in the archive.
-    pub(super) fn place(&self, index: usize) -> Option<Place> {
-        Some(Place { offset: *self.offsets.get(index)?, bytes: *self.lengths.get(index)? })
+    pub(super) fn range(&self, index: usize) -> Option<ByteRange> {
+        Some(ByteRange { offset: *self.offsets.get(index)?, bytes: *self.lengths.get(index)? })
     }
 
     pub(super) fn empty_classes(&self) -> impl Iterator<Item = &str> {
@@ -142,15 +142,15 @@ mod tests {
     fn samples_have_their_class_name_and_place() {
         let mut index = Index::new(vec!["a".into(), "b".into(), "c".into(), "d".into()]);
         index.end_class();
-        index.push("one", Some(Place { offset: 512, bytes: 7 })).unwrap();
-        index.push("", Some(Place { offset: 1024, bytes: 8 })).unwrap();
+        index.push("one", Some(ByteRange { offset: 512, bytes: 7 })).unwrap();
+        index.push("", Some(ByteRange { offset: 1024, bytes: 8 })).unwrap();
         index.end_class();
         index.end_class();
-        index.push("zwölf", Some(Place { offset: 1 << 40, bytes: 9 })).unwrap();
+        index.push("zwölf", Some(ByteRange { offset: 1 << 40, bytes: 9 })).unwrap();
         index.end_class();
         assert_eq!((0..3).map(|sample| index.class(sample)).collect::<Vec<_>>(), [1, 1, 3]);
         assert_eq!((0..3).map(|sample| index.name(sample)).collect::<Vec<_>>(), ["one", "", "zwölf"]);
-        assert_eq!(index.place(2), Some(Place { offset: 1 << 40, bytes: 9 }));
+        assert_eq!(index.range(2), Some(ByteRange { offset: 1 << 40, bytes: 9 }));
         assert_eq!(index.empty_classes().collect::<Vec<_>>(), ["a", "c"]);
     }
 
@@ -159,8 +159,8 @@ mod tests {
         let mut index = Index::new(vec!["a".into(), "b".into(), "c".into()]);
         for (class, count) in [3u32, 0, 2].into_iter().enumerate() {
             for sample in 0..count {
-                let place = Place { offset: u64::from(sample), bytes: class as u32 };
-                index.push(&format!("{class}{sample}"), Some(place)).unwrap();
+                let range = ByteRange { offset: u64::from(sample), bytes: class as u32 };
+                index.push(&format!("{class}{sample}"), Some(range)).unwrap();
             }
             index.end_class();
         }
@@ -168,7 +168,7 @@ mod tests {
         let part = index.part(&[0, 2, 4], usize::MAX);
         assert_eq!((0..3).map(|sample| part.name(sample)).collect::<Vec<_>>(), ["00", "02", "21"]);
         assert_eq!((0..3).map(|sample| part.class(sample)).collect::<Vec<_>>(), [0, 0, 2]);
-        assert_eq!(part.place(2), Some(Place { offset: 1, bytes: 2 }));
+        assert_eq!(part.range(2), Some(ByteRange { offset: 1, bytes: 2 }));
         let fewer = index.part(&[0, 2, 3, 4], 1);
         assert_eq!((0..fewer.len()).map(|sample| fewer.name(sample)).collect::<Vec<_>>(), ["00", "20"]);
     }
@@ -180,8 +180,8 @@ mod tests {
         for class in 0..1000 {
             for sample in 0..1300u32 {
                 let name = format!("n{class:08}_{sample}.JPEG");
-                let place = Place { offset: u64::from(sample) * 110_000, bytes: 110_000 };
-                index.push(&name, Some(place)).unwrap();
+                let range = ByteRange { offset: u64::from(sample) * 110_000, bytes: 110_000 };
+                index.push(&name, Some(range)).unwrap();
             }
             index.end_class();
         }

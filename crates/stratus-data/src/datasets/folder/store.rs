@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tar::Archive;
 
-use super::index::{Index, Place, TooLarge};
+use super::index::{ByteRange, Index, TooLarge};
 use super::is_plain;
 use crate::datasets::files::{self, Reading, within_limit};
 use crate::datasets::{Scratch, Split};
@@ -43,17 +43,17 @@ struct Member {
     class: u32,
     /// The name's range in `names`.
     name: (u32, u32),
-    place: Place,
+    range: ByteRange,
 }
 
 /// Numbers for names.
 #[derive(Default)]
-struct Numbered {
+struct NameTable {
     names: Vec<String>,
     numbers: HashMap<String, u32>,
 }
 
-impl Numbered {
+impl NameTable {
     fn number(&mut self, name: &str) -> u32 {
         if let Some(&number) = self.numbers.get(name) {
             return number;
@@ -194,7 +194,7 @@ impl Store {
                     let first = members.partition_point(|member| member.class < class);
                     let of_class = members[first..].iter().take_while(|member| member.class == class);
                     for member in of_class.take(most) {
-                        index.push(name(member), Some(member.place)).map_err(too_large(&tar.path))?;
+                        index.push(name(member), Some(member.range)).map_err(too_large(&tar.path))?;
                     }
                     index.end_class();
                 }
@@ -206,13 +206,13 @@ impl Store {
 
     /// What a person calls a sample of the index: its path.
     pub(super) fn name(&self, index: &Index, sample: usize) -> String {
-        let (place, split) = match self {
+        let (range, split) = match self {
             Self::Disk { root, split } => (root, split),
             Self::Tar(tar) => (&tar.path, &tar.indexed),
         };
         let (class, name) = (&index.classes()[index.class(sample)], index.name(sample));
         let split = if split.is_empty() { String::new() } else { format!("{split}/") };
-        format!("{}/{split}{class}/{name}", place.display())
+        format!("{}/{split}{class}/{name}", range.display())
     }
 
     /// Reads a sample's file into `scratch.encoded`.
@@ -251,10 +251,10 @@ impl Store {
                 files::with_file(path, encoded, reading)
             }
             Self::Tar(tar) => {
-                let place = index.place(sample).ok_or("it has no place in the archive")?;
-                let bytes = within_limit(u64::from(place.bytes))?;
+                let range = index.range(sample).ok_or("it has no place in the archive")?;
+                let bytes = within_limit(u64::from(range.bytes))?;
                 let mut read = |offset: u64, out: &mut [u8]| {
-                    tar.read_at(place.offset + offset, out).map_err(|error| error.to_string())
+                    tar.read_at(range.offset + offset, out).map_err(|error| error.to_string())
                 };
                 reading(&mut read, bytes, encoded)
             }
@@ -268,7 +268,7 @@ impl Tar {
         let length = file.metadata().map_err(unreadable(path))?.len();
         let unread = |error: io::Error| damaged(path, format!("not a whole tar archive: {error}"));
         let mut archive = Archive::new(BufReader::with_capacity(1 << 10, &file));
-        let (mut splits, mut classes) = (Numbered::default(), Numbered::default());
+        let (mut splits, mut classes) = (NameTable::default(), NameTable::default());
         let (mut members, mut names) = (Vec::new(), String::new());
         for entry in archive.entries_with_seek().map_err(unread)? {
             let entry = entry.map_err(unread)?;
@@ -305,7 +305,7 @@ impl Tar {
                 split: splits.number(split),
                 class: classes.number(class),
                 name: (begin, end),
-                place: Place { offset, bytes },
+                range: ByteRange { offset, bytes },
             });
         }
         let file = Mutex::new(file);

@@ -38,14 +38,14 @@ const SEQUENTIAL: [u8; 2] = [0xc0, 0xc1];
 /// A frame whose rows are coded from top to bottom: where its height stands in the file, the height, and the
 /// rows of a row of minimum coded units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct TopDown {
+struct BaselineFrame {
     height_at: usize,
     height: usize,
     unit: usize,
 }
 
 /// The frame of a file whose one scan has all components one beside the other; none of a progressive file.
-fn top_down(file: &[u8]) -> Option<TopDown> {
+fn baseline_frame(file: &[u8]) -> Option<BaselineFrame> {
     let mut frame = None;
     for (marker, begin, content) in segments(file) {
         match (marker, content) {
@@ -55,7 +55,7 @@ fn top_down(file: &[u8]) -> Option<TopDown> {
                 let factors = components.chunks_exact(3).map(|component| usize::from(component[1] & 15));
                 let unit = 8 * factors.max().unwrap_or(1);
                 let height = usize::from(u16::from_be_bytes([*high, *low]));
-                frame = Some((TopDown { height_at: begin + 5, height, unit }, *count));
+                frame = Some((BaselineFrame { height_at: begin + 5, height, unit }, *count));
             }
             (SOS, [in_scan, ..]) => {
                 return frame.filter(|(_, count)| count == in_scan).map(|(frame, _)| frame);
@@ -91,7 +91,7 @@ pub(super) fn decode_rows(
     let (decoder, decoded) = describe(file, orientation)?;
     let [channels, height, _] = decoded.shape;
     let rows = wanted(&decoded).rows.end;
-    let shorter = top_down(file).and_then(|frame| {
+    let shorter = baseline_frame(file).and_then(|frame| {
         // Colours may be stored with fewer rows than the image; what is interpolated between them looks at
         // the next unit's.
         let rows = (rows.max(1).div_ceil(frame.unit) + 1) * frame.unit;

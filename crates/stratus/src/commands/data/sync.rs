@@ -36,8 +36,8 @@ struct Done {
 /// images (default: all).
 pub(super) fn bring(arguments: &SyncArguments, options: &OpenOptions, output: &Output) -> Result {
     let SyncArguments { source, target } = arguments;
-    let store =
-        Store::open_with(source, options.patience()).map_err(|error| data_failure(DataError::from(error)))?;
+    let store = Store::open_with(source, options.retry_policy())
+        .map_err(|error| data_failure(DataError::from(error)))?;
     let classes = options.class_list.as_deref().map(class_list).transpose().map_err(data_failure)?;
     let wanted = SyncOptions { classes, images_per_class: options.images_per_class };
     let mut said = Instant::now();

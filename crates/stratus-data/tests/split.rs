@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{refused, write_labels, write_picture};
-use stratus_data::{Dataset, Division, OpenOptions, Split, open};
+use stratus_data::{Dataset, OpenOptions, Split, SplitBy, open};
 
 const SPLITS: [Split; 3] = [Split::Train, Split::Validation, Split::Test];
 
@@ -21,8 +21,8 @@ fn set(root: &Path) {
     }
 }
 
-fn with(division: Division) -> OpenOptions {
-    OpenOptions { division, ..OpenOptions::default() }
+fn with(split_by: SplitBy) -> OpenOptions {
+    OpenOptions { split_by, ..OpenOptions::default() }
 }
 
 /// Class and file of every sample.
@@ -46,20 +46,20 @@ fn a_seed_divides_each_class() {
     archive.finish().unwrap();
     let mut all = BTreeSet::new();
     for (split, ants, cats) in [(Split::Train, 6, 3), (Split::Validation, 2, 1), (Split::Test, 2, 1)] {
-        let part = opened(&root, split, &with(Division::Seeded(7)));
+        let part = opened(&root, split, &with(SplitBy::Seeded(7)));
         let of = |class: &str| part.iter().filter(|name| name.ends_with(class)).count();
         assert_eq!((of("ant"), of("cat")), (ants, cats));
-        assert_eq!(opened(&tar, split, &with(Division::Seeded(7))), part);
-        assert_ne!(opened(&root, split, &with(Division::Seeded(8))), part);
+        assert_eq!(opened(&tar, split, &with(SplitBy::Seeded(7))), part);
+        assert_ne!(opened(&root, split, &with(SplitBy::Seeded(8))), part);
         all.extend(part);
     }
     assert_eq!(all.len(), 15);
     // Where it lies below `train`, it is divided too, and the same.
     let train = directory.path().join("nested/train");
     set(&train);
-    let nested = opened(train.parent().unwrap(), Split::Train, &with(Division::Seeded(7)));
-    assert_eq!(nested, opened(&root, Split::Train, &with(Division::Seeded(7))));
-    let few = OpenOptions { images_per_class: Some(2), ..with(Division::Seeded(7)) };
+    let nested = opened(train.parent().unwrap(), Split::Train, &with(SplitBy::Seeded(7)));
+    assert_eq!(nested, opened(&root, Split::Train, &with(SplitBy::Seeded(7))));
+    let few = OpenOptions { images_per_class: Some(2), ..with(SplitBy::Seeded(7)) };
     assert_eq!(opened(&root, Split::Train, &few).len(), 4);
     assert_eq!(opened(&root, Split::Test, &few).len(), 3);
     let sample = open("folder", &root, Split::Train, &few).unwrap().sample_name(0);
@@ -78,7 +78,7 @@ fn lists_divide() {
     };
     let train = list("train", "cat/1.png\nant/3.png\n\n/data/set/train/ant/0.png\n");
     let validation = list("validation", "ant/9.png\ncat/0.png");
-    let lists = with(Division::Listed(vec![train.clone(), validation]));
+    let lists = with(SplitBy::Listed(vec![train.clone(), validation]));
     assert_eq!(opened(root, Split::Train, &lists), ["0.png of ant", "3.png of ant", "1.png of cat"]);
     for split in [Split::Validation, Split::Test] {
         assert_eq!(opened(root, split, &lists), ["9.png of ant", "0.png of cat"]);
@@ -112,29 +112,29 @@ fn pairs_are_divided_too() {
     }
     fs::write(root.join("train.txt"), &list).unwrap();
     fs::write(root.join("mine.txt"), &list[..list.len() / 5]).unwrap();
-    let open = |split, division| open("camvid", root, split, &with(division)).unwrap();
-    let parts = SPLITS.map(|split| names(open(split, Division::Seeded(3)).as_ref()));
+    let open = |split, split_by| open("camvid", root, split, &with(split_by)).unwrap();
+    let parts = SPLITS.map(|split| names(open(split, SplitBy::Seeded(3)).as_ref()));
     assert_eq!(parts.each_ref().map(Vec::len), [3, 1, 1]);
     assert_eq!(parts.concat().into_iter().collect::<BTreeSet<_>>().len(), 5);
-    let lists = Division::Listed(vec![root.join("train.txt"), root.join("mine.txt")]);
+    let lists = SplitBy::Listed(vec![root.join("train.txt"), root.join("mine.txt")]);
     let lengths = SPLITS.map(|split| open(split, lists.clone()).len());
     assert_eq!(lengths, [5, 1, 1]);
 }
 
 #[test]
 fn what_comes_in_parts_is_not_divided() {
-    let refuse = |name| refused(name, Path::new("nowhere"), Split::Train, &with(Division::Seeded(1)));
+    let refuse = |name| refused(name, Path::new("nowhere"), Split::Train, &with(SplitBy::Seeded(1)));
     for name in ["mnist", "coco", "synthetic"] {
         assert_eq!(
             refuse(name),
             format!("data.split_seed: `{name}` comes in parts of its own; leave the key out")
         );
     }
-    let lists = with(Division::Listed(Vec::new()));
+    let lists = with(SplitBy::Listed(Vec::new()));
     let message = refused("cifar10", Path::new("nowhere"), Split::Train, &lists);
     assert!(message.starts_with("data.lists: "), "{message}");
     let directory = tempfile::tempdir().unwrap();
-    let message = refused("camvid", directory.path(), Split::Train, &with(Division::Seeded(1)));
+    let message = refused("camvid", directory.path(), Split::Train, &with(SplitBy::Seeded(1)));
     assert!(
         message.starts_with("ROOT: holds neither train.txt nor val.txt nor test.txt nor 701_StillsRaw_full/")
     );

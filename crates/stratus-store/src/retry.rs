@@ -9,61 +9,61 @@ pub(crate) const FIRST_CONTACT: Duration = Duration::from_secs(30);
 
 /// How long a server may be silent, and for how long failures are borne.
 ///
-/// Times between two tries double from `first_wait` to `longest_wait`, and each is shortened by a random part
+/// Times between two tries double from `first_delay` to `longest_delay`, and each is shortened by a random part
 /// of up to a half, so that many clients of a server that comes back do not ask all at once. A server that
 /// says how long it wants to be left alone is, for up to `silence`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Patience {
+pub struct RetryPolicy {
     /// A try ends when nothing came for so long. The longest time that a server's wish for peace is granted.
-    pub silence: Duration,
+    pub idle_timeout: Duration,
     /// Trying ends when nothing went forward for so long.
-    pub total: Duration,
+    pub give_up_after: Duration,
     /// The time between the first try and the second.
-    pub first_wait: Duration,
+    pub first_delay: Duration,
     /// The longest time between two tries.
-    pub longest_wait: Duration,
+    pub longest_delay: Duration,
 }
 
-impl Default for Patience {
+impl Default for RetryPolicy {
     /// A minute of silence, five minutes without progress: a server that is restarted is survived.
     fn default() -> Self {
         Self {
-            silence: Duration::from_secs(60),
-            total: Duration::from_secs(300),
-            first_wait: Duration::from_millis(250),
-            longest_wait: Duration::from_secs(20),
+            idle_timeout: Duration::from_secs(60),
+            give_up_after: Duration::from_secs(300),
+            first_delay: Duration::from_millis(250),
+            longest_delay: Duration::from_secs(20),
         }
     }
 }
 
-impl Patience {
+impl RetryPolicy {
     /// One try and no more.
-    pub(crate) const NONE: Self = Self {
-        silence: Duration::from_secs(60),
-        total: Duration::ZERO,
-        first_wait: Duration::ZERO,
-        longest_wait: Duration::ZERO,
+    pub(crate) const ONCE: Self = Self {
+        idle_timeout: Duration::from_secs(60),
+        give_up_after: Duration::ZERO,
+        first_delay: Duration::ZERO,
+        longest_delay: Duration::ZERO,
     };
 }
 
 /// One thing that is tried until it works or patience is at its end.
-pub(crate) struct Struggle {
-    patience: Patience,
+pub(crate) struct Retries {
+    retry_policy: RetryPolicy,
     /// When the first try failed since something last went forward.
     failing_since: Option<Instant>,
     /// Tries that failed since then.
     tries: u32,
 }
 
-/// Patience is at its end: how often it was tried, and for how long.
+/// RetryPolicy is at its end: how often it was tried, and for how long.
 pub(crate) struct Exhausted {
     pub(crate) tries: u32,
     pub(crate) waited: Duration,
 }
 
-impl Struggle {
-    pub(crate) fn new(patience: Patience) -> Self {
-        Self { patience, failing_since: None, tries: 0 }
+impl Retries {
+    pub(crate) fn new(retry_policy: RetryPolicy) -> Self {
+        Self { retry_policy, failing_since: None, tries: 0 }
     }
 
     /// Something went forward: from here on patience is whole again.
@@ -81,19 +81,19 @@ impl Struggle {
     pub(crate) fn wait_for(&mut self, asked: Duration) -> Result<(), Exhausted> {
         self.tries += 1;
         let waited = self.failing_since.get_or_insert_with(Instant::now).elapsed();
-        if waited >= self.patience.total {
+        if waited >= self.retry_policy.give_up_after {
             return Err(Exhausted { tries: self.tries, waited });
         }
-        let wait = self.next_wait(jitter()).max(asked.min(self.patience.silence));
-        thread::sleep(wait.min(self.patience.total.saturating_sub(waited)));
+        let wait = self.next_delay(jitter()).max(asked.min(self.retry_policy.idle_timeout));
+        thread::sleep(wait.min(self.retry_policy.give_up_after.saturating_sub(waited)));
         Ok(())
     }
 
     /// `jitter`: from 0 to 1.
-    fn next_wait(&self, jitter: f64) -> Duration {
+    fn next_delay(&self, jitter: f64) -> Duration {
         let doublings = self.tries.saturating_sub(1).min(20);
-        let longest = self.patience.longest_wait.max(self.patience.first_wait);
-        self.patience.first_wait.saturating_mul(1 << doublings).min(longest).mul_f64(1.0 - jitter / 2.0)
+        let longest = self.retry_policy.longest_delay.max(self.retry_policy.first_delay);
+        self.retry_policy.first_delay.saturating_mul(1 << doublings).min(longest).mul_f64(1.0 - jitter / 2.0)
     }
 }
 
@@ -107,7 +107,7 @@ fn jitter() -> f64 {
 
 /// How long an answer asks to be left alone (`Retry-After`, RFC 9110, section 10.2.3): in seconds, or until a
 /// moment; zero where that is past or not to be understood.
-pub(crate) fn asked_wait(retry_after: &str, now: SystemTime) -> Duration {
+pub(crate) fn retry_after(retry_after: &str, now: SystemTime) -> Duration {
     let text = retry_after.trim();
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Duration::from_secs(text.parse().unwrap_or(u64::MAX));
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn servers_ask_for_seconds_or_until_a_moment() {
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-        let asked = |text: &str, now| asked_wait(text, at(now)).as_secs();
+        let asked = |text: &str, now| retry_after(text, at(now)).as_secs();
         assert_eq!([asked("120", 5), asked(" 0 ", 5), asked(&"9".repeat(30), 5)], [120, 0, u64::MAX]);
         // The example of RFC 9110 in its three forms, and what `date -d` says of a leap day and of the days
         // around a turn of the year.
@@ -159,58 +159,58 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_is_granted_within_bounds() {
-        let patience = |silence, total| Patience {
-            silence: Duration::from_millis(silence),
-            total: Duration::from_millis(total),
-            first_wait: Duration::from_millis(1),
-            longest_wait: Duration::from_millis(1),
+        let retry_policy = |silence, total| RetryPolicy {
+            idle_timeout: Duration::from_millis(silence),
+            give_up_after: Duration::from_millis(total),
+            first_delay: Duration::from_millis(1),
+            longest_delay: Duration::from_millis(1),
         };
-        let mut struggle = Struggle::new(patience(60, 3_600_000));
+        let mut retries = Retries::new(retry_policy(60, 3_600_000));
         let begun = Instant::now();
-        assert!(struggle.wait_for(Duration::from_millis(20)).is_ok());
+        assert!(retries.wait_for(Duration::from_millis(20)).is_ok());
         assert!(begun.elapsed() >= Duration::from_millis(20));
         // No longer than `silence`: it would not come back in the time of this test.
-        assert!(struggle.wait_for(Duration::MAX).is_ok());
+        assert!(retries.wait_for(Duration::MAX).is_ok());
         assert!(begun.elapsed() >= Duration::from_millis(80));
         // Nor than what is left of `total`, behind which there is no further try.
-        let mut struggle = Struggle::new(patience(3_600_000, 50));
-        while struggle.wait_for(Duration::MAX).is_ok() {}
+        let mut retries = Retries::new(retry_policy(3_600_000, 50));
+        while retries.wait_for(Duration::MAX).is_ok() {}
         assert!(begun.elapsed() >= Duration::from_millis(130));
     }
 
     #[test]
     fn waits_double_up_to_the_longest() {
-        let patience = Patience::default();
-        let mut struggle = Struggle::new(patience);
+        let retry_policy = RetryPolicy::default();
+        let mut retries = Retries::new(retry_policy);
         let mut waits = Vec::new();
         for tries in 1..=10 {
-            struggle.tries = tries;
-            assert_eq!(struggle.next_wait(1.0), struggle.next_wait(0.0) / 2);
-            waits.push(struggle.next_wait(0.0).as_millis());
+            retries.tries = tries;
+            assert_eq!(retries.next_delay(1.0), retries.next_delay(0.0) / 2);
+            waits.push(retries.next_delay(0.0).as_millis());
         }
         assert_eq!(waits, [250, 500, 1000, 2000, 4000, 8000, 16000, 20000, 20000, 20000]);
-        struggle.tries = u32::MAX;
-        assert_eq!(struggle.next_wait(0.0), patience.longest_wait);
+        retries.tries = u32::MAX;
+        assert_eq!(retries.next_delay(0.0), retry_policy.longest_delay);
     }
 
     #[test]
     fn patience_ends_and_progress_restores_it() {
-        let patience = Patience {
-            total: Duration::from_millis(80),
-            first_wait: Duration::from_millis(5),
-            longest_wait: Duration::from_millis(10),
-            ..Patience::default()
+        let retry_policy = RetryPolicy {
+            give_up_after: Duration::from_millis(80),
+            first_delay: Duration::from_millis(5),
+            longest_delay: Duration::from_millis(10),
+            ..RetryPolicy::default()
         };
-        let mut struggle = Struggle::new(patience);
+        let mut retries = Retries::new(retry_policy);
         let exhausted = loop {
-            if let Err(exhausted) = struggle.wait() {
+            if let Err(exhausted) = retries.wait() {
                 break exhausted;
             }
         };
         assert!(exhausted.tries > 2, "{} tries", exhausted.tries);
-        assert!(exhausted.waited >= patience.total);
-        struggle.progress();
-        assert!(struggle.wait().is_ok());
-        assert!(Struggle::new(Patience::NONE).wait().is_err());
+        assert!(exhausted.waited >= retry_policy.give_up_after);
+        retries.progress();
+        assert!(retries.wait().is_ok());
+        assert!(Retries::new(RetryPolicy::ONCE).wait().is_err());
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::index::Index;
 use super::is_plain;
-use crate::datasets::{Split, files, partition};
+use crate::datasets::{Split, files, split};
 use crate::error::DataError;
 
 /// A part of each class by the seed and the names of class and file.
@@ -15,7 +15,7 @@ pub(super) fn seeded_part(index: &Index, seed: u64, split: Split) -> Vec<u32> {
         let samples = index.samples(class);
         let first = samples.start as u32;
         let name = |sample| Cow::Owned(format!("{}/{}", index.classes()[class], index.name(sample)));
-        partition::part_of(seed, split, samples.map(name)).into_iter().map(move |sample| first + sample)
+        split::part_of(seed, split, samples.map(name)).into_iter().map(move |sample| first + sample)
     };
     (0..index.classes().len()).flat_map(of_class).collect()
 }

@@ -11,7 +11,7 @@ use super::Split;
 /// are cut off it. Where a sample goes depends on nothing else but how many stand before it, so that another
 /// folder, order of files or machine changes nothing, and a few more files move few. The training part is
 /// rounded up: it is the last to be without a sample.
-pub(super) fn part_of<'a>(
+pub(in crate::datasets) fn part_of<'a>(
     seed: u64,
     split: Split,
     names: impl Iterator<Item = std::borrow::Cow<'a, str>>,

@@ -1,0 +1,82 @@
+//! The parts of a data set, and how its samples are shared out among them.
+
+mod seeded;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use stratus_base::nearest;
+
+pub(super) use self::seeded::part_of;
+use crate::error::DataError;
+
+/// A part of a data set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Split {
+    /// What is trained on.
+    Train,
+    /// What is measured on after each epoch. A data set that is published in two parts gives its second.
+    Validation,
+    /// What is measured on at the end. A data set that is published in two parts gives its second.
+    Test,
+}
+
+impl Split {
+    const ALL: [Self; 3] = [Self::Train, Self::Validation, Self::Test];
+
+    /// The name in configurations and on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Validation => "validation",
+            Self::Test => "test",
+        }
+    }
+}
+
+impl fmt::Display for Split {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Split {
+    type Err = DataError;
+
+    fn from_str(name: &str) -> Result<Self, DataError> {
+        Self::ALL.into_iter().find(|split| split.name() == name).ok_or_else(|| DataError::UnknownSplit {
+            name: name.to_owned(),
+            nearest: nearest(name, Self::ALL.map(Self::name)).map(str::to_owned),
+        })
+    }
+}
+
+/// How the samples of a data set of image files are shared out among its parts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SplitBy {
+    /// As the data set comes: by its own folders or lists.
+    #[default]
+    Given,
+    /// 60 % to train on, 20 % to validate and 20 % to test with, in a folder of each class; a function of
+    /// this seed and the files' names.
+    Seeded(u64),
+    /// By files that list them: for training, validation, and where there is a third for testing.
+    Listed(Vec<PathBuf>),
+}
+
+impl SplitBy {
+    /// The list of a part, where there are lists.
+    pub(super) fn list_of(&self, split: Split) -> Option<&Path> {
+        let Self::Listed(lists) = self else { return None };
+        let list = match split {
+            Split::Train => lists.first(),
+            Split::Validation => lists.get(1),
+            Split::Test => lists.get(2).or(lists.get(1)),
+        };
+        list.map(PathBuf::as_path)
+    }
+}
