@@ -33,13 +33,13 @@ cd "$(dirname "$0")/.." || exit
 networks=${NETWORKS:-resnet50:256 resnet18:256 vgg11:128 alexnet:512 googlenet:256}
 precisions=${PRECISIONS:-bf16}
 
-built() { # crate test: builds a test program and prints its path
-    cargo test --release --locked -q -p "$1" --test "$2" --no-run --message-format=json |
+built() { # crate: builds its integration tests and prints the program's path
+    cargo test --release --locked -q -p "$1" --test it --no-run --message-format=json |
         python3 -c 'import json, sys
 for line in sys.stdin:
     message = json.loads(line)
-    if message.get("executable") and message["target"]["name"] == sys.argv[1]:
-        print(message["executable"])' "$2"
+    if message.get("executable") and message["target"]["name"] == "it":
+        print(message["executable"])'
 }
 
 pack() {
@@ -47,8 +47,8 @@ pack() {
     mkdir -p "$folder"
     cargo build --release --locked -q -p stratus --no-default-features
     strip -o "$folder/stratus" "${CARGO_TARGET_DIR:-target}/release/stratus"
-    strip -o "$folder/parity" "$(built stratus-train parity)"
-    strip -o "$folder/oracle" "$(built stratus-cuda oracle)"
+    strip -o "$folder/parity" "$(built stratus-train)"
+    strip -o "$folder/oracle" "$(built stratus-cuda)"
     local network precision entries=""
     for network in $networks; do
         for precision in $precisions; do
@@ -56,7 +56,7 @@ pack() {
         done
     done
     STRATUS_KERNELS_OUT=$folder/cache/kernels STRATUS_KERNELS_FOR=$entries \
-        cargo test --release --locked -q -p stratus-cuda --test compiles
+        cargo test --release --locked -q -p stratus-cuda --test it compiles
     du -sh "$folder"
 }
 

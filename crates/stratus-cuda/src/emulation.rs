@@ -21,14 +21,15 @@ use std::sync::{Mutex, PoisonError};
 const MOST_THREADS: u64 = 1024;
 const MOST_SHARED: u32 = 227 << 10;
 
-/// The kernels that this process has launched: files and names.
-static LAUNCHED: Mutex<BTreeSet<(&str, String)>> = Mutex::new(BTreeSet::new());
+/// Kernels: files of `source/` without extension, and names.
+pub type Launched = BTreeSet<(&'static str, String)>;
 
 /// The emulated GPU, with the kernels loaded so far.
 pub(crate) struct Emulation {
     multiprocessors: u32,
     backwards: bool,
     kernels: Mutex<Kernels>,
+    launched: Mutex<Launched>,
 }
 
 #[derive(Default)]
@@ -44,7 +45,7 @@ impl Emulation {
     /// Where there is no C++ compiler.
     pub fn with(multiprocessors: u32, backwards: bool) -> Result<Self, String> {
         kernel::check_compiler()?;
-        Ok(Self { multiprocessors, backwards, kernels: Mutex::default() })
+        Ok(Self { multiprocessors, backwards, kernels: Mutex::default(), launched: Mutex::default() })
     }
 }
 
@@ -73,8 +74,12 @@ impl Processor for Emulation {
         let kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
         let kernel = kernels.loaded.get(function.0).ok_or("the kernel was not compiled")?;
         let launched = (kernel.file, kernel.name.clone());
-        LAUNCHED.lock().unwrap_or_else(PoisonError::into_inner).insert(launched);
+        self.launched.lock().unwrap_or_else(PoisonError::into_inner).insert(launched);
         kernel.run(shape, arguments, self.backwards).map_err(|error| format!("`{}`: {error}", kernel.name))
+    }
+
+    fn launched(&self) -> Launched {
+        self.launched.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Kernels for Hopper are emulated too.
@@ -88,10 +93,9 @@ impl Processor for Emulation {
 }
 
 impl Cuda {
-    /// The kernels that this process has launched in emulations: files of `source/` without extension, and
-    /// names.
+    /// The kernels that this emulation has launched.
     #[must_use]
-    pub fn launched_in_emulation() -> BTreeSet<(&'static str, String)> {
-        LAUNCHED.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn launched(&self) -> Launched {
+        self.processor.launched()
     }
 }

@@ -107,6 +107,12 @@ pub trait Processor: Send + Sync {
     /// The driver's message.
     fn launch(&self, function: Function, shape: Shape, arguments: &mut [u64]) -> Result<(), String>;
 
+    /// The kernels launched so far; only an emulation keeps count.
+    #[cfg(feature = "emulation")]
+    fn launched(&self) -> crate::emulation::Launched {
+        Default::default()
+    }
+
     /// The compute capability that kernels are compiled for, as 90 for 9.0.
     fn capability(&self) -> u32;
 

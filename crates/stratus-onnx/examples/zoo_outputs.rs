@@ -6,7 +6,8 @@
 
 #![allow(clippy::unwrap_used, reason = "what cannot be written ends it")]
 
-#[path = "../tests/common/mod.rs"]
+#[allow(dead_code, reason = "the tests use all of it")]
+#[path = "../tests/it/common/mod.rs"]
 mod common;
 
 use common::{BATCH, CASES, images, logits, network, refs, weights};

@@ -5,14 +5,12 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 thread_local! {
-    /// Of this thread alone: other threads are the test harness.
+    // Of this thread alone: other threads run other tests.
     static COUNT: Cell<u64> = const { Cell::new(0) };
+    static LARGEST: Cell<usize> = const { Cell::new(0) };
 }
-
-static LARGEST: AtomicUsize = AtomicUsize::new(0);
 
 /// To be made a test's `#[global_allocator]`.
 #[derive(Debug)]
@@ -24,15 +22,15 @@ pub fn requests() -> u64 {
     COUNT.with(Cell::get)
 }
 
-/// The most bytes that any thread has asked for at once.
+/// The most bytes that the calling thread has asked for at once.
 #[must_use]
 pub fn largest_request() -> usize {
-    LARGEST.load(Ordering::Relaxed)
+    LARGEST.with(Cell::get)
 }
 
 fn note(bytes: usize) {
     COUNT.with(|count| count.set(count.get() + 1));
-    LARGEST.fetch_max(bytes, Ordering::Relaxed);
+    LARGEST.with(|largest| largest.set(largest.get().max(bytes)));
 }
 
 // SAFETY: every call is handed on unchanged to the system's allocator; noting it touches no memory of the

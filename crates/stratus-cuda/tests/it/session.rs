@@ -1,0 +1,224 @@
+//! A session on an emulated GPU: inputs staged during a run are those of the next run, images may be bytes,
+//! and the whole time of a run is attributed to slots.
+
+use half::f16;
+use stratus_cuda::Cuda;
+use stratus_engine::differentiate::differentiate;
+use stratus_engine::fuse::fuse_as;
+use stratus_engine::images::images_as_bytes;
+use stratus_engine::lower::{lower, refresh};
+use stratus_engine::ops::{LOSS_SCALE_NAME, MOST_CHANNELS, NormalisePixels, SgdUpdate};
+use stratus_engine::plan::{Persistent, Plan};
+use stratus_engine::program::Mode;
+use stratus_engine::reference::ReferenceBackend;
+use stratus_engine::session::{DeviceSlot, Hyper};
+use stratus_engine::update::{Optimiser, update};
+use stratus_engine::{Backend, Choices, Clock, DType, Precision, Role, Session};
+use stratus_graph::Graph;
+use stratus_graph::zoo::{self, Hyperparameters};
+
+const BATCH: usize = 4;
+const PIXELS: usize = 28 * 28;
+
+/// Scale and offset of each channel.
+type Lines = [[f32; 2]; MOST_CHANNELS];
+
+fn digits() -> Graph {
+    digits_of([1, 28, 28])
+}
+
+/// The digits network for images of a shape.
+fn digits_of(input: [usize; 3]) -> Graph {
+    let hyper = Hyperparameters { input, classes: 10, width: None };
+    (zoo::find("digits").unwrap().build)(&hyper).unwrap()
+}
+
+/// A training program, an evaluation program and the one that copies weights. Weights are functions of their
+/// index.
+fn session(backend: &dyn Backend, precision: Precision) -> Session {
+    session_of(backend, &digits(), precision, None)
+}
+
+/// The same for a network; with `lines`, its images are bytes.
+fn session_of(backend: &dyn Backend, graph: &Graph, precision: Precision, lines: Option<Lines>) -> Session {
+    let lowered = |mode| {
+        let program = fuse_as(&lower(graph, mode, precision, BATCH).unwrap(), backend.fusions()).unwrap();
+        match lines {
+            Some(lines) => images_as_bytes(program, lines).unwrap(),
+            None => program,
+        }
+    };
+    let sgd = SgdUpdate { momentum: 0.9, weight_decay: 0.0, nesterov: false, rate: 1.0, scaled: false };
+    let train = update(&differentiate(&lowered(Mode::Train)).unwrap(), Optimiser::Sgd(sgd)).unwrap();
+    let copies = refresh(&train).unwrap();
+    let mut persistent = Persistent::default();
+    let plans = [train, lowered(Mode::Evaluate), copies]
+        .map(|program| Plan::prepare(backend, &program, Choices::default(), false, &mut persistent).unwrap());
+    let mut session = Session::of(backend, plans.into(), persistent).unwrap();
+    for parameter in &graph.parameters {
+        let values: Vec<f32> = match parameter.name.rsplit('.').next() {
+            Some("running_var") => vec![1.0; parameter.elements()],
+            _ => (0..parameter.elements()).map(|i| ((i * 37 % 101) as f32 - 50.0) / 200.0).collect(),
+        };
+        session.write(&parameter.name, &values).unwrap();
+    }
+    session.set_hyper(Hyper { learning_rate: 0.05, iteration: 0, seed: 1 }).unwrap();
+    let mut clock = Clock::disabled(session.slots(2));
+    session.run(2, &mut [], &mut [], &mut clock, 0).unwrap();
+    session
+}
+
+/// The images of a batch by its number.
+fn images(number: usize) -> Vec<f32> {
+    let pixel = |i: usize| ((i * 7919 + number * 104_729) % 255) as f32 / 127.0 - 1.0;
+    (0..BATCH * PIXELS).map(pixel).collect()
+}
+
+/// Images, as f32, and labels.
+fn batch(number: usize) -> (Vec<u8>, Vec<u8>) {
+    let images = images(number);
+    let labels: Vec<i32> = (0..BATCH).map(|i| ((i + 3 * number) % 10) as i32).collect();
+    (bytemuck::cast_slice(&images).to_vec(), bytemuck::cast_slice(&labels).to_vec())
+}
+
+fn weights(session: &Session) -> Vec<u32> {
+    let names = digits().parameters;
+    names.iter().flat_map(|p| session.read(&p.name).unwrap()).map(f32::to_bits).collect()
+}
+
+#[test]
+fn a_staged_batch_is_the_next_run_s() {
+    let backend = Cuda::emulated().unwrap();
+    let [mut plain, mut staging] = [(); 2].map(|()| session(&backend, Precision::F32));
+    let mut clock = Clock::disabled(plain.slots(0));
+    let mut losses = [Vec::new(), Vec::new()];
+    for number in 0..4 {
+        let (mut images, mut labels) = batch(number);
+        plain.run(0, &mut images, &mut labels, &mut clock, 0).unwrap();
+        losses[0].push(plain.metrics().loss);
+    }
+    let (mut images, mut labels) = batch(0);
+    staging.launch(0, &mut images, &mut labels, &mut clock, 0).unwrap();
+    for number in 1..4 {
+        let (images, labels) = batch(number);
+        staging.stage(0, &images, &labels).unwrap();
+        staging.finish(&mut clock, None).unwrap();
+        losses[1].push(staging.metrics().loss);
+        // An evaluation in between; the staged batch stays.
+        let (mut others, mut theirs) = batch(40 + number);
+        staging.run(1, &mut others, &mut theirs, &mut clock, 0).unwrap();
+        assert!(staging.stage(0, &images, &labels).unwrap_err().to_string().contains("staged already"));
+        staging.launch(0, &mut [], &mut [], &mut clock, 0).unwrap();
+    }
+    staging.finish(&mut clock, None).unwrap();
+    losses[1].push(staging.metrics().loss);
+    assert_eq!(losses[0], losses[1]);
+    assert_eq!(weights(&plain), weights(&staging));
+    assert!(staging.stage(0, &[], &[]).unwrap_err().to_string().contains("the program takes"));
+}
+
+/// From a loss scale at which gradients overflow to one at which they do not: both runs skip the same
+/// iterations, and have the same weights.
+#[test]
+fn f16_is_trained_as_by_the_reference() {
+    let backend = Cuda::emulated().unwrap();
+    let mut sessions =
+        [&backend as &dyn Backend, &ReferenceBackend].map(|backend| session(backend, Precision::F16));
+    for session in &mut sessions {
+        session.write(LOSS_SCALE_NAME, &[4.0, 0.0, 0.0, 0.0]).unwrap();
+        // Small, so that rounding errors do not grow.
+        session.set_hyper(Hyper { learning_rate: 0.002, iteration: 0, seed: 1 }).unwrap();
+    }
+    for number in 0..6 {
+        let losses = sessions.each_mut().map(|session| {
+            let mut images: Vec<f16> = images(number).into_iter().map(f16::from_f32).collect();
+            let (_, mut labels) = batch(number);
+            let mut clock = Clock::disabled(session.slots(0));
+            session.run(0, bytemuck::cast_slice_mut(&mut images), &mut labels, &mut clock, 0).unwrap();
+            session.metrics().loss
+        });
+        assert!((losses[0] - losses[1]).abs() < 1e-2 * losses[1], "{number}: {losses:?}");
+        let scales = sessions.each_ref().map(|session| session.read(LOSS_SCALE_NAME).unwrap());
+        assert_eq!(scales[0], scales[1], "{number}");
+    }
+    let [_, iterations, _, skipped] = sessions[0].read(LOSS_SCALE_NAME).unwrap()[..] else {
+        panic!("four numbers")
+    };
+    assert!(iterations > 0.0 && skipped > 0.0, "{iterations} {skipped}");
+}
+
+/// The losses of training and evaluation, and the final weights.
+type Outcome = (Vec<u64>, Vec<u32>);
+
+/// Trains a few steps on channels-last pixels, staged and not, with an evaluation in between.
+fn trained(graph: &Graph, precision: Precision, lines: Lines, as_bytes: bool) -> Outcome {
+    let backend = Cuda::emulated().unwrap();
+    assert!(backend.gains_from_bytes());
+    let mut session = session_of(&backend, graph, precision, as_bytes.then_some(lines));
+    let place = session.plan(0).external(0).unwrap();
+    assert_eq!(place.layout.tag, "nhwc");
+    let dtype = session.plan(0).program.values.iter().find(|value| value.role == Role::Images).unwrap().dtype;
+    assert_eq!(dtype, if as_bytes { DType::U8 } else { precision.compute() });
+    let (channels, count) = (graph.input_shape().0[0], place.layout.elements());
+    assert_eq!(place.bytes, count * dtype.bytes());
+    let batch = |number: usize| {
+        let mut images = vec![0; count * dtype.bytes()];
+        let kernel = NormalisePixels { lines };
+        for at in 0..count {
+            let pixel = ((at * 7919 + number * 104_729) % 256) as u8;
+            let number = if as_bytes { f64::from(pixel) } else { f64::from(kernel.of(at % channels, pixel)) };
+            dtype.store(&mut images, at, number);
+        }
+        let labels: Vec<i32> = (0..BATCH).map(|i| ((i + 3 * number) % 10) as i32).collect();
+        (images, bytemuck::cast_slice(&labels).to_vec())
+    };
+    let mut clock = Clock::disabled(session.slots(0));
+    let mut losses = Vec::new();
+    for number in 0..2 {
+        let (mut images, mut labels) = batch(number);
+        session.run(0, &mut images, &mut labels, &mut clock, 0).unwrap();
+        losses.push(session.metrics().loss.to_bits());
+        session.run(1, &mut images, &mut labels, &mut clock, 0).unwrap();
+        losses.push(session.metrics().loss.to_bits());
+        let (images, labels) = batch(10 + number);
+        session.stage(0, &images, &labels).unwrap();
+        session.run(0, &mut [], &mut [], &mut clock, 0).unwrap();
+        losses.push(session.metrics().loss.to_bits());
+    }
+    let names = graph.parameters.iter().map(|parameter| parameter.name.as_str());
+    (losses, names.flat_map(|name| session.read(name).unwrap()).map(f32::to_bits).collect())
+}
+
+/// Images as bytes and the numbers that these are normalised to train to the same bits.
+#[test]
+fn bytes_train_to_the_same_bits() {
+    let lines = [[0.017_124_753, -2.117_904], [0.017_507, -2.035_714], [0.017_429, -1.804_444], [0.004, 0.1]];
+    // One shape has a number of pixels per batch that no vector of bf16 divides.
+    for shape in [[1, 28, 28], [3, 21, 19], [4, 20, 24]] {
+        let graph = digits_of(shape);
+        for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
+            let [bytes, numbers] = [true, false].map(|as_bytes| trained(&graph, precision, lines, as_bytes));
+            assert!(bytes == numbers, "{shape:?} {precision}: {:?} {:?}", bytes.0, numbers.0);
+            let losses: Vec<f64> = bytes.0.iter().map(|&bits| f64::from_bits(bits)).collect();
+            assert!(losses.iter().all(|loss| loss.is_finite() && *loss > 0.0), "{losses:?}");
+        }
+    }
+}
+
+#[test]
+fn all_the_time_of_a_run_is_given_to_slots() {
+    let backend = Cuda::emulated().unwrap();
+    let mut session = session(&backend, Precision::F32);
+    let steps = session.plan(0).program.steps.len();
+    assert_eq!(session.slots(0), steps + DeviceSlot::ALL.len());
+    let waiting = session.slots(0);
+    let mut clock = Clock::new(waiting + 1);
+    let begun = clock.last();
+    let (mut images, mut labels) = batch(0);
+    session.launch(0, &mut images, &mut labels, &mut clock, 0).unwrap();
+    session.finish(&mut clock, Some((waiting, 1))).unwrap();
+    let wall = clock.last().duration_since(begun).as_nanos() as u64;
+    assert_eq!(clock.slots().iter().sum::<u64>(), wall);
+    assert!(clock.slots()[..steps].iter().all(|&nanoseconds| nanoseconds > 0));
+    assert!(session.device_bytes().unwrap() > session.arena_bytes());
+}

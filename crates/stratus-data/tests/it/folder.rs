@@ -1,0 +1,275 @@
+//! Folders and archives of image files: layout, classes, damage, and that the loader's batches depend on
+//! nothing but seed and place.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stratus_data::{
+    Augment, BatchBuffer, ColourJitter, Dataset, LastBatch, Loader, LoaderConfig, OpenOptions, Order,
+    ResizedCrop, Scratch, Split, open, stats,
+};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/images").join(name)
+}
+
+/// Two classes, of six and four training images, and a validation image each; beside them what is no sample.
+fn set(root: &Path) {
+    let put = |from: &str, to: &str| {
+        let to = root.join(to);
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::copy(fixture(from), to).unwrap();
+    };
+    for (number, from) in
+        ["colour.jpg", "cmyk.jpg", "grey.jpg", "progressive.jpg", "turned.jpg", "palette.png"]
+            .iter()
+            .enumerate()
+    {
+        put(from, &format!("train/cat/{number}.JPEG"));
+    }
+    for (number, from) in ["deep.png", "transparent.png", "bits.png", "grey_png.png"].iter().enumerate() {
+        put(from, &format!("train/ant/{number}.png"));
+    }
+    put("colour.jpg", "val/cat/a.jpg");
+    put("colour_png.png", "val/ant/b.png");
+    fs::write(root.join("train/cat/.hidden"), "no image").unwrap();
+    fs::write(root.join("train/README"), "no class").unwrap();
+}
+
+/// The same as one archive, its members out of order.
+fn archive(root: &Path, to: &Path) {
+    let mut archive = tar::Builder::new(fs::File::create(to).unwrap());
+    let mut files: Vec<PathBuf> = Vec::new();
+    for split in ["val", "train"] {
+        for class in ["cat", "ant"] {
+            let folder = root.join(split).join(class);
+            files.extend(fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
+    files.sort_by_key(|path| path.file_name().unwrap().to_owned());
+    for path in files {
+        let name = Path::new("some/set").join(path.strip_prefix(root).unwrap());
+        archive.append_path_with_name(&path, name).unwrap();
+    }
+    archive.finish().unwrap();
+}
+
+fn names(set: &dyn Dataset) -> Vec<String> {
+    let name = |index| set.sample_name(index).rsplit('/').take(2).collect::<Vec<_>>().join("<");
+    (0..set.len()).map(name).collect()
+}
+
+fn refused(root: &Path, split: Split, options: &OpenOptions) -> String {
+    let message = open("folder", root, split, options).map(|_| ()).unwrap_err().to_string();
+    message.replace(&root.display().to_string(), "ROOT")
+}
+
+#[test]
+fn a_folder_and_its_archive_are_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("set");
+    set(&root);
+    let tar = directory.path().join("set.tar");
+    archive(&root, &tar);
+    let options = OpenOptions::default();
+    for split in [Split::Train, Split::Validation, Split::Test] {
+        let (folder, archive) =
+            (open("folder", &root, split, &options).unwrap(), open("folder", &tar, split, &options).unwrap());
+        assert_eq!(names(folder.as_ref()), names(archive.as_ref()));
+        assert_eq!(
+            (folder.classes(), folder.class_name(0), folder.class_name(1)),
+            (2, "ant".into(), "cat".into())
+        );
+        let (mut one, mut other) = (Scratch::default(), Scratch::default());
+        for index in 0..folder.len() {
+            assert_eq!(folder.read(index, &mut one).unwrap(), archive.read(index, &mut other).unwrap());
+        }
+        assert_eq!(stats::survey(folder.as_ref(), 1).unwrap(), stats::survey(archive.as_ref(), 3).unwrap());
+    }
+    let train = open("folder", &root, Split::Train, &options).unwrap();
+    assert_eq!(names(train.as_ref())[3..5], ["3.png<ant", "0.JPEG<cat"]);
+    assert_eq!(stats::survey(train.as_ref(), 2).unwrap().samples_per_class, [4, 6]);
+    assert!(train.read(10, &mut Scratch::default()).is_err());
+}
+
+#[test]
+fn classes_and_images_can_be_limited() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    set(root);
+    let list = root.join("classes.txt");
+    let with = |text: &str| {
+        fs::write(&list, text).unwrap();
+        OpenOptions { class_list: Some(list.clone()), images_per_class: Some(2), ..OpenOptions::default() }
+    };
+    let train = open("folder", root, Split::Train, &with("cat\n\n ant \n")).unwrap();
+    assert_eq!(names(train.as_ref()), ["0.JPEG<cat", "1.JPEG<cat", "0.png<ant", "1.png<ant"]);
+    assert_eq!((train.label(0).unwrap(), train.label(2).unwrap()), (0, 1));
+    let one = open("folder", root, Split::Validation, &with("ant")).unwrap();
+    assert_eq!((one.classes(), names(one.as_ref())), (1, vec!["b.png<ant".to_owned()]));
+    assert_eq!(
+        refused(root, Split::Train, &with("cat\ncta")),
+        "ROOT/classes.txt: line 2: there is no class `cta` to train on, did you mean `cat`?"
+    );
+    assert_eq!(
+        refused(root, Split::Train, &with("cat\ncat")),
+        "ROOT/classes.txt: line 2: class `cat` is named twice"
+    );
+    assert_eq!(
+        refused(root, Split::Train, &with("\n")),
+        "ROOT/classes.txt: names no class; write one a line"
+    );
+    assert_eq!(
+        refused(root, Split::Train, &with("../val/cat")),
+        "ROOT/classes.txt: line 1: there is no class `../val/cat` to train on"
+    );
+}
+
+#[test]
+fn what_is_missing_or_damaged_is_listed_before_anything_is_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    assert_eq!(
+        refused(root, Split::Train, &OpenOptions::default()),
+        "ROOT: holds no folder `train`; the layout is train/<class>/<image> and val/<class>/<image>"
+    );
+    set(root);
+    fs::create_dir(root.join("train/bee")).unwrap();
+    assert_eq!(
+        refused(root, Split::Train, &OpenOptions::default()),
+        "ROOT/train: classes without an image (1): bee; remove them, or name the classes to use with \
+         data.classes"
+    );
+    fs::remove_dir(root.join("train/bee")).unwrap();
+    let whole = fs::read(fixture("colour.jpg")).unwrap();
+    fs::write(root.join("train/cat/1.JPEG"), &whole[..780]).unwrap();
+    fs::write(root.join("train/cat/3.JPEG"), "").unwrap();
+    fs::write(root.join("train/ant/notes.txt"), "text").unwrap();
+    let message = refused(root, Split::Train, &OpenOptions::default());
+    let lines: Vec<&str> = message.lines().collect();
+    assert_eq!(lines[0], "`folder`: damaged samples in the train split (3):");
+    assert_eq!(lines[1], "  ROOT/train/ant/notes.txt: neither a JPEG nor a PNG file");
+    assert_eq!(lines[2], "  ROOT/train/cat/1.JPEG: the file ends before the image does");
+    assert_eq!(lines[3], "  ROOT/train/cat/3.JPEG: the file is empty");
+    assert!(lines[4].contains("data.on_bad_sample = \"skip\""), "{message}");
+
+    let options = OpenOptions { skip_damaged: true, ..OpenOptions::default() };
+    let train: Arc<dyn Dataset> = open("folder", root, Split::Train, &options).unwrap().into();
+    assert_eq!(train.damaged().iter().map(|(index, _)| *index).collect::<Vec<_>>(), [4, 6, 8]);
+    let decoded = stats::survey(train.as_ref(), 3).unwrap().damaged;
+    assert_eq!(decoded, train.damaged());
+    let settings = LoaderConfig {
+        shape: Some([3, 8, 8]),
+        order: Order::Sequential,
+        last: LastBatch::Keep,
+        epochs: Some(1),
+        ..LoaderConfig::new(11)
+    };
+    let error = Loader::new(Arc::clone(&train), settings.clone()).unwrap().next().unwrap_err().to_string();
+    assert!(error.contains("train/ant/notes.txt: neither a JPEG nor a PNG file"), "{error}");
+    let mut loader = Loader::new(train, LoaderConfig { skip_bad: true, ..settings }).unwrap();
+    let batch = loader.next().unwrap().unwrap();
+    assert_eq!(batch.labels, [0, 0, 0, 0, -1, 1, -1, 1, -1, 1, 1]);
+    let row = |row: usize| &batch.images.elements::<f32>()[row * 192..(row + 1) * 192];
+    assert!(row(4).iter().all(|&value| value == 0.0) && row(5).iter().any(|&value| value != 0.0));
+    assert_eq!(loader.skipped().into_keys().collect::<Vec<_>>(), [4, 6, 8]);
+}
+
+#[test]
+fn archives_that_are_none_or_cut_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("set");
+    set(&root);
+    let tar = directory.path().join("set.tar");
+    archive(&root, &tar);
+    let whole = fs::read(&tar).unwrap();
+    for end in [100, 700, whole.len() / 2] {
+        fs::write(&tar, &whole[..end]).unwrap();
+        let message = refused(&tar, Split::Train, &OpenOptions::default());
+        assert!(message.starts_with("ROOT: "), "{message}");
+    }
+    fs::write(&tar, [b'x'; 2048]).unwrap();
+    let message = refused(&tar, Split::Train, &OpenOptions::default());
+    assert!(message.starts_with("ROOT: not a whole tar archive: "), "{message}");
+}
+
+fn all(set: &Arc<dyn Dataset>, config: LoaderConfig) -> Vec<BatchBuffer> {
+    let mut loader = Loader::new(Arc::clone(set), config).unwrap();
+    let mut batches = Vec::new();
+    while let Some(buffer) = loader.next().unwrap() {
+        batches.push(buffer.clone());
+        loader.recycle(buffer);
+    }
+    batches
+}
+
+/// Every augmentation at once, from files and from an archive: the same bytes for any number of workers and
+/// wherever a run is resumed.
+#[test]
+fn workers_and_resuming_change_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("set");
+    set(&root);
+    let tar = directory.path().join("set.tar");
+    archive(&root, &tar);
+    let opened = |path: &Path| -> Arc<dyn Dataset> {
+        open("folder", path, Split::Train, &OpenOptions::default()).unwrap().into()
+    };
+    let config = LoaderConfig {
+        seed: 3,
+        shape: Some([3, 12, 10]),
+        augment: Augment {
+            shift: 2,
+            flip: true,
+            cutout: 3,
+            resized_crop: Some(ResizedCrop::default()),
+            rotation: 20.0,
+            zoom: Some([0.5, 2.0]),
+            colour: ColourJitter { brightness: 0.4, contrast: 0.4, saturation: 0.4, hue: 0.1 },
+            ..Augment::default()
+        },
+        last: LastBatch::Keep,
+        epochs: Some(3),
+        ..LoaderConfig::new(4)
+    };
+    let contents = |batches: &[BatchBuffer]| {
+        let content =
+            |b: &BatchBuffer| (b.epoch, b.index, b.images.to_vec(), b.labels.clone(), b.indices.clone());
+        batches.iter().map(content).collect::<Vec<_>>()
+    };
+    let expected = contents(&all(&opened(&root), config.clone()));
+    assert_eq!(expected.len(), 9);
+    assert_ne!(expected[0].2, expected[3].2);
+    for path in [&root, &tar] {
+        let set = opened(path);
+        for workers in [1, 2, 4] {
+            let batches = all(&set, LoaderConfig { workers, slots: 5, ..config.clone() });
+            assert_eq!(contents(&batches), expected, "{workers} workers");
+        }
+        for done in [1, 4, 8] {
+            let start = stratus_data::Position { epoch: done as u32 / 3, batch: done as u64 % 3 };
+            let batches = all(&set, LoaderConfig { start, workers: 2, ..config.clone() });
+            assert_eq!(contents(&batches), expected[done..], "resumed after {done}");
+        }
+    }
+}
+
+#[test]
+fn images_of_any_size_need_a_shape() {
+    let directory = tempfile::tempdir().unwrap();
+    set(directory.path());
+    let train: Arc<dyn Dataset> =
+        open("folder", directory.path(), Split::Train, &OpenOptions::default()).unwrap().into();
+    let refuse = |config| Loader::new(Arc::clone(&train), config).unwrap_err().to_string();
+    let config = LoaderConfig::new(2);
+    assert_eq!(refuse(config.clone()), "shape: is not set, but the images of `folder` have no common size");
+    assert_eq!(
+        refuse(LoaderConfig { shape: Some([2, 8, 8]), ..config.clone() }),
+        "shape: is 2×8×8, but the images of `folder` cannot be given 2 channels"
+    );
+    assert_eq!(
+        refuse(LoaderConfig { shape: Some([3, 8, 9]), resize: Some(8), ..config }),
+        "resize: is 8 pixels, of which 8×9 cannot be cut out; set at least 9"
+    );
+}

@@ -1,0 +1,534 @@
+//! The loader: order, content, determinism, bounded memory, errors, shutdown.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use half::{bf16, f16};
+use stratus_base::ALIGNMENT;
+use stratus_data::buffer::IGNORED_LABEL;
+use stratus_data::{
+    Augment, BatchBuffer, ColourJitter, DataError, Dataset, Element, LastBatch, Layout, Loader, LoaderConfig,
+    LoaderError, Mix, Normalisation, OpenOptions, Order, Orientation, Padding, PixelOrder, Position,
+    ResizedCrop, Sample, Scratch, Split, mix, open,
+};
+
+/// Samples that tell their index: pixel p of sample i is i × 31 + p.
+struct Counting {
+    len: usize,
+    shape: [usize; 3],
+    classes: usize,
+    fail_at: Option<usize>,
+    panic_at: Option<usize>,
+    reads: AtomicUsize,
+}
+
+impl Counting {
+    fn new(len: usize) -> Self {
+        Self { len, shape: [3, 4, 5], classes: 7, fail_at: None, panic_at: None, reads: AtomicUsize::new(0) }
+    }
+
+    fn pixel(index: usize, at: usize) -> u8 {
+        (index * 31 + at) as u8
+    }
+}
+
+impl Dataset for Counting {
+    fn name(&self) -> &str {
+        "counting"
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn classes(&self) -> usize {
+        self.classes
+    }
+    fn sample_shape(&self) -> Option<[usize; 3]> {
+        Some(self.shape)
+    }
+    fn label(&self, index: usize) -> Result<u32, DataError> {
+        Ok((index % 7) as u32)
+    }
+    fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        assert_ne!(self.panic_at, Some(index), "sample {index} is cursed");
+        if self.fail_at == Some(index) {
+            return Err(DataError::NoSuchSample { dataset: "counting".to_owned(), index, len: self.len });
+        }
+        // Later batches finish earlier.
+        thread::sleep(Duration::from_micros(200 * (3 - index as u64 % 4)));
+        scratch.decoded.clear();
+        scratch.decoded.extend((0..self.shape.iter().product()).map(|at| Self::pixel(index, at)));
+        Ok(Sample {
+            pixels: &scratch.decoded,
+            shape: self.shape,
+            order: PixelOrder::Planes,
+            orientation: Orientation::default(),
+            label: self.label(index)?,
+            mask: None,
+        })
+    }
+    fn normalisation(&self) -> Normalisation {
+        Normalisation { mean: vec![0.1, 0.2, 0.3], std: vec![0.5, 0.6, 0.7] }
+    }
+    fn resident_bytes(&self) -> u64 {
+        0
+    }
+}
+
+fn config(batch_size: usize) -> LoaderConfig {
+    LoaderConfig { seed: 11, ..LoaderConfig::new(batch_size) }
+}
+
+fn loader(len: usize, config: LoaderConfig) -> Loader {
+    Loader::new(Arc::new(Counting::new(len)), config).unwrap()
+}
+
+/// Everything the loader delivers, at most `limit` batches.
+fn all(loader: &mut Loader, limit: usize) -> Vec<BatchBuffer> {
+    let mut batches = Vec::new();
+    while batches.len() < limit {
+        let Some(buffer) = loader.next().unwrap() else { break };
+        batches.push(buffer.clone());
+        loader.recycle(buffer);
+    }
+    batches
+}
+
+/// What two deliveries of the same batch have in common.
+type Content<'a> = (u32, u64, usize, &'a [u8], &'a [i32], &'a [u32]);
+
+fn content(batches: &[BatchBuffer]) -> Vec<Content<'_>> {
+    batches.iter().map(|b| (b.epoch, b.index, b.samples, &*b.images, &*b.labels, &*b.indices)).collect()
+}
+
+#[test]
+fn a_sequential_epoch_has_the_normalised_samples_in_order() {
+    let settings =
+        LoaderConfig { order: Order::Sequential, last: LastBatch::Keep, epochs: Some(1), ..config(4) };
+    let mut loader = loader(10, settings);
+    assert_eq!((loader.batches_per_epoch(), loader.samples_per_epoch()), (3, 10));
+    let batches = all(&mut loader, 99);
+    assert_eq!(
+        batches.iter().map(|b| (b.epoch, b.index, b.samples)).collect::<Vec<_>>(),
+        [(0, 0, 4), (0, 1, 4), (0, 2, 2)]
+    );
+    let Normalisation { mean, std } = Counting::new(10).normalisation();
+    for batch in &batches {
+        assert_eq!(batch.images.as_ptr() as usize % ALIGNMENT, 0);
+        let images: &[f32] = batch.images.elements();
+        assert_eq!((images.len(), batch.labels.len(), batch.indices.len()), (4 * 60, 4, batch.samples));
+        for row in 0..4 {
+            let image = &images[row * 60..][..60];
+            if row >= batch.samples {
+                assert!(image.iter().all(|value| value.to_bits() == 0));
+                assert_eq!(batch.labels[row], IGNORED_LABEL);
+                continue;
+            }
+            let index = batch.index as usize * 4 + row;
+            assert_eq!((batch.indices[row] as usize, batch.labels[row] as usize), (index, index % 7));
+            for (at, value) in image.iter().enumerate() {
+                let channel = at / 20;
+                let pixel = f32::from(Counting::pixel(index, at));
+                // One multiplication and one addition, each rounded to f32, with constants rounded once.
+                let (mean, std) = (f64::from(mean[channel]), f64::from(std[channel]));
+                let expected = pixel * (1.0 / (255.0 * std)) as f32 + (-mean / std) as f32;
+                assert_eq!(value.to_bits(), expected.to_bits());
+                assert!((f64::from(*value) - (f64::from(pixel) / 255.0 - mean) / std).abs() < 1e-6);
+            }
+        }
+    }
+    assert!(loader.next().unwrap().is_none());
+    assert!(loader.next().unwrap().is_none());
+}
+
+#[test]
+fn layouts_and_elements_hold_the_same_values() {
+    let first = |layout, element| {
+        let mut loader = loader(8, LoaderConfig { layout, element, ..config(8) });
+        loader.next().unwrap().unwrap()
+    };
+    let nchw = first(Layout::Nchw, Element::F32);
+    let nhwc = first(Layout::Nhwc, Element::F32);
+    let half = first(Layout::Nchw, Element::Bf16);
+    assert_eq!(half.images.len() * 2, nchw.images.len());
+    let (planes, interleaved): (&[f32], &[f32]) = (nchw.images.elements(), nhwc.images.elements());
+    for sample in 0..8 {
+        for channel in 0..3 {
+            for at in 0..20 {
+                let value = planes[sample * 60 + channel * 20 + at];
+                assert_eq!(value, interleaved[sample * 60 + at * 3 + channel]);
+                assert_eq!(
+                    bf16::from_f32(value),
+                    half.images.elements::<bf16>()[sample * 60 + channel * 20 + at]
+                );
+            }
+        }
+    }
+}
+
+/// Whatever is done to the images before they are normalised: whoever normalises bytes by the same lines has
+/// the same bits.
+#[test]
+fn bytes_are_what_the_others_are_made_of() {
+    let changed = Augment {
+        shift: 1,
+        flip: true,
+        colour: ColourJitter { brightness: 0.4, hue: 0.1, ..ColourJitter::default() },
+        ..Augment::default()
+    };
+    let reflected = Augment { padding: Padding::Reflect, ..changed };
+    let cropped = Augment { resized_crop: Some(ResizedCrop::default()), flip: true, ..Augment::default() };
+    let lines = Counting::new(10).normalisation().lines();
+    for augment in [Augment::default(), changed, reflected, cropped] {
+        for layout in [Layout::Nchw, Layout::Nhwc] {
+            // The last batch has rows without a sample: zeros, whatever the type.
+            let of = |element| {
+                let last = LastBatch::Keep;
+                let settings = LoaderConfig { element, layout, augment, last, epochs: Some(2), ..config(4) };
+                all(&mut loader(10, settings), 99)
+            };
+            let batches = of(Element::U8).into_iter().zip(of(Element::F32));
+            let narrow = of(Element::Bf16).into_iter().zip(of(Element::F16));
+            let mut compared = 0;
+            for ((bytes, floats), (bf16s, f16s)) in batches.zip(narrow) {
+                assert_eq!((&bytes.indices, &bytes.labels), (&floats.indices, &floats.labels));
+                assert_eq!((bytes.images.len(), f16s.images.len()), (4 * 60, 2 * 4 * 60));
+                for (at, &pixel) in bytes.images.iter().enumerate() {
+                    if at / 60 >= bytes.samples {
+                        assert_eq!((pixel, floats.images.elements::<f32>()[at]), (0, 0.0));
+                        continue;
+                    }
+                    let channel = if layout == Layout::Nhwc { at % 3 } else { at / 20 % 3 };
+                    let number = lines[channel].of(pixel);
+                    assert_eq!(floats.images.elements::<f32>()[at].to_bits(), number.to_bits());
+                    assert_eq!(bf16s.images.elements::<bf16>()[at], bf16::from_f32(number));
+                    assert_eq!(f16s.images.elements::<f16>()[at], f16::from_f32(number));
+                    compared += 1;
+                }
+            }
+            assert_eq!(compared, 2 * 10 * 60);
+        }
+    }
+}
+
+#[test]
+fn every_epoch_is_a_permutation_of_its_own() {
+    let mut loader = loader(30, LoaderConfig { epochs: Some(3), ..config(10) });
+    let batches = all(&mut loader, 99);
+    let epochs: Vec<Vec<u32>> = batches
+        .chunks(3)
+        .map(|epoch| epoch.iter().flat_map(|batch| batch.indices.clone()).collect())
+        .collect();
+    assert_eq!(epochs.len(), 3);
+    for (number, epoch) in epochs.iter().enumerate() {
+        let mut sorted = epoch.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..30).collect::<Vec<_>>());
+        assert!(epochs.iter().enumerate().all(|(other, order)| other == number || order != epoch));
+    }
+}
+
+/// The same bytes for any number of workers and slots, and from any place where a run may resume.
+#[test]
+fn workers_slots_and_resuming_change_nothing() {
+    for mix in [Mix::default(), Mix { mixup: 0.5, cutmix: 1.0, of_samples: 0.9 }] {
+        let base = LoaderConfig {
+            augment: Augment { shift: 2, ..Augment::default() },
+            mix,
+            last: LastBatch::Keep,
+            layout: Layout::Nhwc,
+            epochs: Some(3),
+            ..config(8)
+        };
+        let expected = all(&mut loader(29, base.clone()), 99);
+        assert_eq!(expected.len(), 12);
+        for (workers, slots) in [(1, 1), (2, 1), (2, 3), (5, 4), (4, 9)] {
+            let batches = all(&mut loader(29, LoaderConfig { workers, slots, ..base.clone() }), 99);
+            assert_eq!(content(&batches), content(&expected), "{workers} workers, {slots} slots");
+        }
+        for done in 0..12 {
+            let mut before = loader(29, LoaderConfig { workers: 3, ..base.clone() });
+            all(&mut before, done);
+            let start = before.position();
+            assert_eq!(start, Position { epoch: done as u32 / 4, batch: done as u64 % 4 });
+            let batches = all(&mut loader(29, LoaderConfig { workers: 2, start, ..base.clone() }), 99);
+            assert_eq!(content(&batches), content(&expected[done..]), "resumed after {done}");
+        }
+        let start = Position { epoch: 1, batch: 4 };
+        let batches = all(&mut loader(29, LoaderConfig { start, ..base.clone() }), 99);
+        assert_eq!(content(&batches), content(&expected[8..]));
+    }
+}
+
+/// A mixed batch has the same samples, each with its class and another sample's; the rows of an incomplete
+/// batch stay empty.
+#[test]
+fn mixed_samples_have_two_classes_and_their_shares() {
+    let base = LoaderConfig { last: LastBatch::Keep, epochs: Some(2), ..config(8) };
+    let alone = all(&mut loader(29, base.clone()), 99);
+    let mut loader = loader(29, LoaderConfig { mix: Mix { mixup: 1.0, ..Mix::default() }, ..base });
+    assert_eq!(loader.label_len(), mix::LABELS);
+    let mixed = all(&mut loader, 99);
+    assert_eq!(mixed.len(), alone.len());
+    let mut changed = 0;
+    for (mixed, alone) in mixed.iter().zip(&alone) {
+        assert_eq!((&mixed.indices, mixed.samples), (&alone.indices, alone.samples));
+        let pixels =
+            |batch: &BatchBuffer, row: usize| batch.images.elements::<f32>()[row * 60..][..60].to_vec();
+        for (row, labels) in mixed.labels.chunks_exact(mix::LABELS).enumerate() {
+            let (own, now) = (pixels(alone, row), pixels(mixed, row));
+            if row >= mixed.samples {
+                assert_eq!(labels, [IGNORED_LABEL; mix::LABELS]);
+                assert!(now.iter().all(|value| value.to_bits() == 0));
+                continue;
+            }
+            let before = (row + alone.samples - 1) % alone.samples;
+            let share = labels[2] as f32 / mix::WHOLE as f32;
+            let other = if labels[2] > 0 { before } else { row };
+            assert_eq!(labels[..2], [alone.labels[row], alone.labels[other]]);
+            for ((now, own), other) in now.iter().zip(&own).zip(pixels(alone, before)) {
+                assert!((now - (own * (1.0 - share) + other * share)).abs() < 1e-6);
+            }
+            changed += usize::from(now != own);
+        }
+    }
+    assert!(changed > 50, "{changed} of 58 samples are mixed");
+}
+
+#[test]
+fn resuming_reads_nothing_that_was_read() {
+    let dataset = Arc::new(Counting::new(20));
+    let settings = LoaderConfig { start: Position { epoch: 4, batch: 3 }, epochs: Some(5), ..config(5) };
+    let mut loader = Loader::new(Arc::clone(&dataset) as Arc<dyn Dataset>, settings).unwrap();
+    assert_eq!(all(&mut loader, 99).len(), 1);
+    assert_eq!(dataset.reads.load(Ordering::Relaxed), 5);
+}
+
+/// Back-pressure: without a consumer the workers fill the slots and no more; the same buffers circulate for
+/// ever.
+#[test]
+fn memory_is_what_the_slots_hold() {
+    let dataset = Arc::new(Counting::new(64));
+    let settings = LoaderConfig { workers: 3, slots: 4, ..config(8) };
+    let mut loader = Loader::new(Arc::clone(&dataset) as Arc<dyn Dataset>, settings).unwrap();
+    let bytes = loader.bytes();
+    assert_eq!(bytes, 4 * (8 * 60 * 4 + 63 + 8 * 8) + 4 * 64);
+    let mut places = HashSet::new();
+    for _ in 0..40 {
+        let buffer = loader.next().unwrap().unwrap();
+        places.insert((
+            buffer.images.as_ptr() as usize,
+            buffer.labels.as_ptr() as usize,
+            buffer.indices.as_ptr() as usize,
+        ));
+        loader.recycle(buffer);
+    }
+    assert!(places.len() <= 4, "{places:?}");
+    let held: Vec<BatchBuffer> = (0..4).map(|_| loader.next().unwrap().unwrap()).collect();
+    assert_eq!(dataset.reads.load(Ordering::Relaxed), 44 * 8);
+    let error = loader.next().unwrap_err();
+    assert!(matches!(error, LoaderError::Withheld { slots: 4 }), "{error}");
+    for buffer in held {
+        loader.recycle(buffer);
+    }
+    assert_eq!(loader.next().unwrap().unwrap().index, 4);
+}
+
+#[test]
+fn a_buffer_of_another_loader_or_with_other_memory_does_no_harm() {
+    let mut one = loader(8, LoaderConfig { order: Order::Sequential, slots: 1, ..config(2) });
+    let mut two = loader(8, LoaderConfig { slots: 1, ..config(4) });
+    one.recycle(two.next().unwrap().unwrap());
+    let mut buffer = one.next().unwrap().unwrap();
+    assert_eq!(buffer.labels.len(), 2);
+    buffer.images = stratus_base::AlignedBytes::default();
+    one.recycle(buffer);
+    assert_eq!(
+        one.next().unwrap_err().to_string(),
+        "batch 1 of epoch 0: a batch buffer was recycled with 0 bytes of images, expected 480, or other \
+         labels; hand back what was lent"
+    );
+}
+
+#[test]
+fn more_memory_than_there_is_is_an_error() {
+    let settings = LoaderConfig { last: LastBatch::Keep, ..config(1 << 50) };
+    let error = Loader::new(Arc::new(Counting::new(10)), settings).unwrap_err();
+    assert!(matches!(error, LoaderError::Memory { .. }), "{error}");
+}
+
+#[test]
+fn an_error_reaches_the_consumer_after_the_batches_before_it() {
+    for workers in [1, 4] {
+        let dataset = Counting { fail_at: Some(13), ..Counting::new(40) };
+        let settings = LoaderConfig { order: Order::Sequential, workers, slots: 6, ..config(4) };
+        let mut loader = Loader::new(Arc::new(dataset), settings).unwrap();
+        assert_eq!(all(&mut loader, 3).last().unwrap().index, 2);
+        assert_eq!(
+            loader.next().unwrap_err().to_string(),
+            "batch 3 of epoch 0: `counting` has no sample 13: it has 40, counted from 0"
+        );
+        assert!(matches!(loader.next(), Err(LoaderError::Stopped)));
+    }
+}
+
+#[test]
+fn a_panic_reaches_the_consumer() {
+    for workers in [1, 3] {
+        let dataset = Counting { panic_at: Some(5), ..Counting::new(40) };
+        let settings = LoaderConfig { order: Order::Sequential, workers, ..config(4) };
+        let mut loader = Loader::new(Arc::new(dataset), settings).unwrap();
+        all(&mut loader, 1);
+        let error = loader.next().unwrap_err().to_string();
+        assert!(error.starts_with("batch 1 of epoch 0: a loader thread panicked: "), "{error}");
+        assert!(error.contains("sample 5 is cursed"), "{error}");
+    }
+}
+
+#[test]
+fn a_label_out_of_range_is_an_error() {
+    let dataset = Counting { classes: 3, ..Counting::new(40) };
+    let settings = LoaderConfig { order: Order::Sequential, ..config(4) };
+    let error = Loader::new(Arc::new(dataset), settings).unwrap().next().unwrap_err().to_string();
+    assert!(error.contains("counting: sample 3 has label 3, but labels go from 0 to 2"), "{error}");
+}
+
+#[test]
+fn dropping_ends_the_workers_wherever_they_are() {
+    for slots in [1, 3] {
+        for taken in 0..3 {
+            let dataset = Arc::new(Counting::new(64));
+            let settings = LoaderConfig { workers: 4, slots, ..config(4) };
+            let mut loader = Loader::new(Arc::clone(&dataset) as Arc<dyn Dataset>, settings).unwrap();
+            all(&mut loader, taken);
+            drop(loader);
+            assert_eq!(Arc::strong_count(&dataset), 1);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_work_is_refused_with_the_key() {
+    let refuse =
+        |settings: LoaderConfig| Loader::new(Arc::new(Counting::new(10)), settings).unwrap_err().to_string();
+    for (settings, message) in [
+        (config(0), "batch_size: is 0, but must be at least 1"),
+        (LoaderConfig { workers: 0, ..config(1) }, "workers: is 0, but must be at least 1"),
+        (LoaderConfig { slots: 0, ..config(1) }, "slots: is 0, but must be at least 1"),
+        (
+            config(11),
+            "batch_size: is 11, but `counting` has only 10 samples, so that no batch would be whole; set at \
+             most 10",
+        ),
+        (
+            LoaderConfig { normalisation: Some(Normalisation::unit(1)), ..config(1) },
+            "normalisation: must have a mean and a deviation above 0 for each of the 3 channels of \
+             `counting`",
+        ),
+        (
+            LoaderConfig { augment: Augment { shift: 4, ..Augment::default() }, ..config(1) },
+            "augment: is a shift of up to 4 pixels, but an image has 4×5; set less than 4",
+        ),
+        (
+            LoaderConfig { augment: Augment { rotation: 181.0, ..Augment::default() }, ..config(1) },
+            "augment: is a rotation by up to 181 degrees, but must be from 0 to 180",
+        ),
+        (
+            LoaderConfig { augment: Augment { zoom: Some([2.0, 1.0]), ..Augment::default() }, ..config(1) },
+            "augment: is a zoom from 2 to 1; set a least and a greatest factor from 0.0625 to 16",
+        ),
+        (
+            LoaderConfig {
+                augment: Augment {
+                    random_crop: true,
+                    resized_crop: Some(ResizedCrop::default()),
+                    ..Augment::default()
+                },
+                ..config(1)
+            },
+            "augment: has a random crop of the resized image and one that is resized; set one of the two",
+        ),
+        (
+            LoaderConfig {
+                augment: Augment {
+                    colour: ColourJitter { hue: 0.6, ..ColourJitter::default() },
+                    ..Augment::default()
+                },
+                ..config(1)
+            },
+            "augment: changes colours by brightness 0, contrast 0, saturation 0 and hue 0.6; set the first \
+             three from 0 to 16, hue from 0 to 0.5",
+        ),
+        (
+            LoaderConfig { mix: Mix { cutmix: -1.0, ..Mix::default() }, ..config(1) },
+            "mix: has cutmix -1; set 0 or a number above it, up to 10000",
+        ),
+        (
+            LoaderConfig {
+                element: Element::U8,
+                augment: Augment { cutout: 2, ..Augment::default() },
+                ..config(1)
+            },
+            "element: is u8, but augment.cutout gives parts of an image the mean, which no pixel is; leave \
+             cutout off, or set element to f32, bf16 or f16",
+        ),
+        (
+            LoaderConfig {
+                element: Element::U8,
+                augment: Augment { rotation: 5.0, ..Augment::default() },
+                ..config(1)
+            },
+            "element: is u8, but augment.rotation gives parts of an image the mean, which no pixel is; leave \
+             rotation off, or set element to f32, bf16 or f16",
+        ),
+        (
+            LoaderConfig {
+                element: Element::U8,
+                augment: Augment { zoom: Some([0.9, 1.1]), ..Augment::default() },
+                ..config(1)
+            },
+            "element: is u8, but augment.zoom gives parts of an image the mean, which no pixel is; leave \
+             zoom off, or set element to f32, bf16 or f16",
+        ),
+        (
+            LoaderConfig { element: Element::U8, mix: Mix { mixup: 0.2, ..Mix::default() }, ..config(1) },
+            "element: is u8, but mix blends or pastes normalised images, which is not done with pixels; \
+             leave mix off, or set element to f32, bf16 or f16",
+        ),
+        (
+            LoaderConfig { last: LastBatch::Keep, ..config(usize::MAX / 2) },
+            "batch_size: 9223372036854775807 samples in 3 slots exceed the address space",
+        ),
+        (
+            LoaderConfig { start: Position { epoch: 0, batch: 6 }, ..config(2) },
+            "start: is batch 6 of an epoch, but an epoch has 5",
+        ),
+    ] {
+        assert_eq!(refuse(settings), message);
+    }
+}
+
+/// The real thing: an epoch of the 10,000 test digits.
+#[test]
+fn digits_come_through_whole() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/mnist");
+    let dataset: Arc<dyn Dataset> =
+        open("mnist", &root, Split::Test, &OpenOptions::default()).unwrap().into();
+    let settings = LoaderConfig { last: LastBatch::Keep, workers: 2, epochs: Some(1), ..config(1024) };
+    let mut loader = Loader::new(dataset, settings).unwrap();
+    let (mut samples, mut classes, mut sum) = (0, [0u32; 10], 0f64);
+    while let Some(buffer) = loader.next().unwrap() {
+        samples += buffer.samples;
+        buffer.labels[..buffer.samples].iter().for_each(|&label| classes[label as usize] += 1);
+        sum += buffer.images.elements::<f32>().iter().copied().map(f64::from).sum::<f64>();
+        loader.recycle(buffer);
+    }
+    assert_eq!(samples, 10_000);
+    assert_eq!(classes, [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]);
+    // The test digits are a little brighter than the training digits, whose mean becomes 0.
+    assert!((sum / 7_840_000.0 - 0.006).abs() < 0.002, "{}", sum / 7_840_000.0);
+}

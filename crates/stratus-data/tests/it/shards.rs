@@ -1,0 +1,418 @@
+//! Packing data sets into shards and reading them: nothing is lost, the same input gives the same bytes, and
+//! what is damaged is found.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use stratus_data::datasets::IGNORED;
+use stratus_data::shards::{self, Index, PackOptions, PackedPart, Part};
+use stratus_data::{
+    DataError, Dataset, Normalisation, OpenOptions, Orientation, PixelOrder, Sample, Scratch, Split, open,
+    stats,
+};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/images").join(name)
+}
+
+/// Two classes, of 24 training and a validation image each.
+fn photographs(root: &Path) {
+    let files = ["colour.jpg", "grey.jpg", "turned.jpg", "progressive.jpg", "palette.png", "colour_png.png"];
+    for class in ["ant", "cat"] {
+        for split in ["train", "val"] {
+            fs::create_dir_all(root.join(split).join(class)).unwrap();
+        }
+        for copy in 0..4 {
+            for (at, file) in files.iter().enumerate() {
+                let name = format!("train/{class}/{copy}{at}{}", &file[file.len() - 4..]);
+                fs::copy(fixture(file), root.join(name)).unwrap();
+            }
+        }
+        fs::copy(fixture("colour.jpg"), root.join("val").join(class).join("a.jpg")).unwrap();
+    }
+}
+
+/// Shards of a few samples.
+fn small() -> PackOptions {
+    PackOptions { shard_bytes: 24 << 10, shuffle: Some(3), ..PackOptions::default() }
+}
+
+fn pack(name: &str, from: &Path, to: &Path, options: &PackOptions) -> Result<Vec<PackedPart>, DataError> {
+    let parts = shards::open_parts(name, from, &OpenOptions::default())?;
+    shards::pack(&parts, to, options, &mut |_| {})
+}
+
+fn shards_of(root: &Path, split: Split) -> Box<dyn Dataset> {
+    open("shards", root, split, &OpenOptions::default()).unwrap()
+}
+
+fn refused(root: &Path, split: Split) -> String {
+    let message = open("shards", root, split, &OpenOptions::default()).map(|_| ()).unwrap_err().to_string();
+    message.replace(&root.display().to_string(), "ROOT")
+}
+
+fn skipping() -> OpenOptions {
+    OpenOptions { skip_damaged: true, ..OpenOptions::default() }
+}
+
+/// Every file of a folder, by name.
+fn content(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
+    let mut files: Vec<_> = entries
+        .map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap()))
+        .collect();
+    files.sort();
+    files
+}
+
+/// The members of an archive as another program sees them.
+fn members(shard: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut archive = tar::Archive::new(File::open(shard).unwrap());
+    let read = |entry: std::io::Result<tar::Entry<'_, File>>| {
+        let mut entry = entry.unwrap();
+        assert_eq!((entry.header().mtime().unwrap(), entry.header().uid().unwrap()), (0, 0));
+        let mut content = Vec::new();
+        entry.read_to_end(&mut content).unwrap();
+        (entry.path().unwrap().display().to_string(), content)
+    };
+    archive.entries().unwrap().map(read).collect()
+}
+
+/// An archive of these members.
+fn archive(path: &Path, members: &[(&str, &[u8])]) {
+    let mut builder = tar::Builder::new(File::create(path).unwrap());
+    for (name, content) in members {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        builder.append_data(&mut header, name, *content).unwrap();
+    }
+    builder.finish().unwrap();
+}
+
+#[test]
+fn a_folder_comes_back_from_its_shards_byte_by_byte() {
+    let directory = tempfile::tempdir().unwrap();
+    let (from, to) = (directory.path().join("set"), directory.path().join("shards"));
+    photographs(&from);
+    let packed = pack("folder", &from, &to, &small()).unwrap();
+    let sizes: Vec<_> = packed.iter().map(|part| (part.split, part.samples, part.left_out)).collect();
+    assert_eq!(sizes, [(Split::Train, 48, 0), (Split::Validation, 2, 0)]);
+    assert!(packed[0].shards > 3, "{packed:?}");
+    let names: Vec<_> = content(&to).into_iter().map(|(name, _)| name).collect();
+    let train = (0..packed[0].shards).map(|shard| format!("train-{shard:06}.tar"));
+    let expected: Vec<_> = ["index.json".to_owned()].into_iter().chain(train).collect();
+    assert_eq!(names[..names.len() - 1], expected);
+    assert_eq!(names.last().unwrap(), "val-000000.tar");
+
+    let source = open("folder", &from, Split::Train, &OpenOptions::default()).unwrap();
+    let set = shards_of(&to, Split::Train);
+    assert_eq!((set.len(), set.classes(), set.class_name(1)), (48, 2, "cat".to_owned()));
+    assert_eq!((set.sample_shape(), set.normalisation()), (None, source.normalisation()));
+    assert_eq!(stats::survey(set.as_ref(), 2).unwrap().samples_per_class, [24, 24]);
+    let (mut ours, mut theirs) = (Scratch::default(), Scratch::default());
+    let mut seen = [false; 48];
+    for index in 0..48 {
+        // A sample's name is its number in the source.
+        let name = set.sample_name(index);
+        let number: usize = name.rsplit('/').next().unwrap().split('.').next().unwrap().parse().unwrap();
+        assert!(!std::mem::replace(&mut seen[number], true));
+        let file = set.encoded(index, &mut ours).unwrap().unwrap().to_vec();
+        assert_eq!(source.encoded(number, &mut theirs).unwrap().unwrap(), file);
+        assert_eq!(set.read(index, &mut ours).unwrap(), source.read(number, &mut theirs).unwrap());
+        assert_eq!(set.label(index).unwrap(), source.label(number).unwrap());
+    }
+    assert!(set.damaged().is_empty() && set.damaged_files().unwrap().is_empty());
+
+    // As another program reads it: image and class of a sample are neighbours.
+    let first = members(&to.join("train-000000.tar"));
+    for pair in first.chunks(2) {
+        let (key, extension) = pair[0].0.split_once('.').unwrap();
+        assert_eq!((key.len(), pair[1].0.clone()), (6, format!("{key}.cls")));
+        assert!(extension == "jpg" || extension == "png");
+        let label = source.label(key.parse().unwrap()).unwrap();
+        assert_eq!(pair[1].1, label.to_string().as_bytes());
+    }
+    // No shard is a single class.
+    for shard in &Index::read(&to).unwrap().unwrap().splits["train"] {
+        assert!(shard.labels.contains(&0) && shard.labels.contains(&1), "{}", shard.name);
+        assert!(shard.bytes <= small().shard_bytes);
+    }
+}
+
+#[test]
+fn the_same_input_gives_the_same_bytes() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    photographs(&at("set"));
+    for to in ["a", "b"] {
+        pack("folder", &at("set"), &at(to), &small()).unwrap();
+    }
+    assert_eq!(content(&at("a")), content(&at("b")));
+    pack("folder", &at("set"), &at("c"), &PackOptions { shuffle: Some(4), ..small() }).unwrap();
+    assert_ne!(content(&at("a")), content(&at("c")));
+    // In the data set's own order.
+    pack("folder", &at("set"), &at("d"), &PackOptions { shuffle: None, ..small() }).unwrap();
+    let set = shards_of(&at("d"), Split::Train);
+    let labels: Vec<u32> = (0..48).map(|index| set.label(index).unwrap()).collect();
+    assert!(labels.is_sorted());
+    // Shards packed again are the same samples.
+    pack("shards", &at("d"), &at("e"), &PackOptions { shuffle: None, ..small() }).unwrap();
+    let shards_alone =
+        |folder: &str| content(&at(folder)).into_iter().filter(|(name, _)| name.ends_with(".tar"));
+    assert!(shards_alone("d").eq(shards_alone("e")));
+}
+
+/// Images of one size, in planes, with masks where asked for.
+struct Made {
+    masks: bool,
+}
+
+impl Dataset for Made {
+    fn name(&self) -> &str {
+        "made"
+    }
+    fn len(&self) -> usize {
+        5
+    }
+    fn classes(&self) -> usize {
+        3
+    }
+    fn sample_shape(&self) -> Option<[usize; 3]> {
+        Some([3, 2, 3])
+    }
+    fn label(&self, index: usize) -> Result<u32, DataError> {
+        Ok(if self.masks { IGNORED } else { index as u32 % 3 })
+    }
+    fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
+        scratch.decoded = (0..18).map(|at| (index * 18 + at) as u8).collect();
+        scratch.mask = vec![0, 1, 2, 255, index as u8 % 3, 1];
+        Ok(Sample {
+            pixels: &scratch.decoded,
+            shape: [3, 2, 3],
+            order: PixelOrder::Planes,
+            orientation: Orientation::default(),
+            label: self.label(index)?,
+            mask: self.masks.then_some(scratch.mask.as_slice()),
+        })
+    }
+    fn masks(&self) -> bool {
+        self.masks
+    }
+    fn normalisation(&self) -> Normalisation {
+        Normalisation { mean: vec![0.1, 0.2, 0.3], std: vec![0.4, 0.5, 0.6] }
+    }
+    fn resident_bytes(&self) -> u64 {
+        0
+    }
+}
+
+#[test]
+fn pixels_and_masks_come_back_from_their_pngs() {
+    for masks in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let part = || Part { split: Split::Train, set: Box::new(Made { masks }) };
+        shards::pack(&[part()], directory.path(), &small(), &mut |_| {}).unwrap();
+        let set = shards_of(directory.path(), Split::Train);
+        assert_eq!((set.sample_shape(), set.masks(), set.classes()), (Some([3, 2, 3]), masks, 3));
+        assert_eq!(set.normalisation(), Made { masks }.normalisation());
+        let (mut ours, mut theirs) = (Scratch::default(), Scratch::default());
+        for index in 0..5 {
+            let number = set.sample_name(index).rsplit('/').next().unwrap()[..6].parse().unwrap();
+            let sample = set.read(index, &mut ours).unwrap();
+            let made = Made { masks };
+            let expected = made.read(number, &mut theirs).unwrap();
+            assert_eq!(
+                (sample.label, sample.mask, sample.shape),
+                (expected.label, expected.mask, expected.shape)
+            );
+            let planes: Vec<u8> = (0..18).map(|at| sample.pixels[at % 6 * 3 + at / 6]).collect();
+            assert_eq!(planes, expected.pixels);
+        }
+        let extensions: Vec<_> = members(&directory.path().join("train-000000.tar"))[..2]
+            .iter()
+            .map(|(name, _)| name.split_once('.').unwrap().1.to_owned())
+            .collect();
+        assert_eq!(extensions, if masks { ["png", "seg.png"] } else { ["png", "cls"] });
+    }
+}
+
+#[test]
+fn what_is_there_is_kept_and_what_was_interrupted_begun_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let (from, to) = (directory.path().join("set"), directory.path().join("shards"));
+    photographs(&from);
+    pack("folder", &from, &to, &small()).unwrap();
+    let before = content(&to);
+    let message = pack("folder", &from, &to, &small()).unwrap_err().to_string();
+    assert!(message.ends_with(
+        "there is an `index.json` of shards already; name another folder, or replace what is there with \
+         --overwrite"
+    ));
+    assert_eq!(content(&to), before);
+    pack("folder", &from, &to, &PackOptions { shard_bytes: 1 << 20, overwrite: true, ..small() }).unwrap();
+    assert_eq!(content(&to).len(), 3);
+
+    // Interrupted by a file that cannot be read: no index, and what is there is not taken for the whole.
+    let damaged = from.join("train/cat/00.jpg");
+    let whole = fs::read(&damaged).unwrap();
+    let parts = shards::open_parts("folder", &from, &OpenOptions::default()).unwrap();
+    fs::write(&damaged, b"").unwrap();
+    let over = PackOptions { overwrite: true, ..small() };
+    let message = shards::pack(&parts, &to, &over, &mut |_| {}).unwrap_err().to_string();
+    assert!(message.contains("train/cat/00.jpg: the file is empty"), "{message}");
+    assert!(!to.join("index.json").exists());
+    assert_eq!(
+        refused(&to, Split::Train),
+        "ROOT: packing these shards was interrupted; pack the data set again"
+    );
+    // Without it, where that is asked for.
+    let packed =
+        shards::pack(&parts, &to, &PackOptions { skip_damaged: true, ..small() }, &mut |_| {}).unwrap();
+    assert_eq!((packed[0].samples, packed[0].left_out), (47, 1));
+    fs::write(&damaged, whole).unwrap();
+    pack("folder", &from, &to, &over).unwrap();
+    assert_eq!(content(&to), before);
+
+    // Shards of somebody else's.
+    let other = directory.path().join("other");
+    fs::create_dir(&other).unwrap();
+    archive(&other.join("train-000.tar"), &[]);
+    let message = pack("folder", &from, &other, &small()).unwrap_err().to_string();
+    assert!(message.contains("there are shards already, `train-000.tar`"), "{message}");
+}
+
+#[test]
+fn shards_that_differ_from_their_index_are_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let (from, to) = (directory.path().join("set"), directory.path().join("shards"));
+    photographs(&from);
+    pack("folder", &from, &to, &small()).unwrap();
+    let shard = to.join("train-000001.tar");
+    let whole = fs::read(&shard).unwrap();
+    fs::write(&shard, &whole[..whole.len() / 2]).unwrap();
+    assert_eq!(
+        refused(&to, Split::Train),
+        format!(
+            "ROOT: shards that are not what they should be (1):\n  ROOT/train-000001.tar: has {} bytes, {} \
+             in the index\npack or copy them again",
+            whole.len() / 2,
+            whole.len()
+        )
+    );
+    let set = open("shards", &to, Split::Train, &skipping()).unwrap();
+    let damaged = set.damaged();
+    assert!(!damaged.is_empty() && damaged.len() < 48);
+    let first = damaged[0].0 as usize;
+    let mut scratch = Scratch::default();
+    assert!(matches!(set.read(first, &mut scratch), Err(DataError::BadSample { .. })));
+    assert!(set.read(first - 1, &mut scratch).is_ok());
+
+    // A flipped bit is what checksums find.
+    let mut flipped = whole.clone();
+    flipped[700] ^= 1;
+    fs::write(&shard, flipped).unwrap();
+    let found = shards_of(&to, Split::Train).damaged_files().unwrap();
+    assert_eq!(found.len(), 1);
+    assert!(found[0].0.ends_with("train-000001.tar") && found[0].1.contains("the index says"), "{found:?}");
+    fs::remove_file(&shard).unwrap();
+    assert!(refused(&to, Split::Train).starts_with("ROOT/train-000001.tar: No such file"));
+}
+
+#[test]
+fn shards_of_others_are_read_through_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let (jpeg, png) = (fs::read(fixture("colour.jpg")).unwrap(), fs::read(fixture("bits.png")).unwrap());
+    archive(
+        &root.join("mine-train-0001.tar"),
+        &[
+            ("deep/b.0.JPG", &jpeg),
+            ("deep/a.cls", b"2\n"),
+            ("deep/a.json", b"{}"),
+            ("deep/a.png", &png),
+            ("deep/._a.png", b"nothing"),
+            ("c.jpeg", &jpeg),
+            ("c.cls", b"0"),
+        ],
+    );
+    archive(&root.join("mine-train-0000.tar"), &[("z.jpg", &jpeg), ("z.cls", b"1")]);
+    archive(&root.join("mine-validation-0000.tar"), &[("a.cls", b"1"), ("a.jpg", &jpeg)]);
+    archive(&root.join("unrelated.tar"), &[("x", b"y")]);
+    // `b.0.JPG` has the key `b` and an extension that is none of an image.
+    let message = refused(root, Split::Train);
+    assert_eq!(
+        message,
+        "`shards`: damaged samples in the train split (1):\n  ROOT/mine-train-0001.tar/deep/b: has no image: \
+         no .jpg, .jpeg or .png\n\
+         replace or remove them, or set data.on_bad_sample = \"skip\" to train without them"
+    );
+    let set = open("shards", root, Split::Train, &skipping()).unwrap();
+    assert_eq!((set.len(), set.classes(), set.damaged().len()), (4, 3, 1));
+    let labels: Vec<u32> = (0..4).map(|index| set.label(index).unwrap()).collect();
+    assert_eq!(labels, [1, 0, 2, 0]);
+    let mut scratch = Scratch::default();
+    assert_eq!(set.encoded(2, &mut scratch).unwrap().unwrap(), png);
+    assert!(set.sample_name(2).ends_with("mine-train-0001.tar/deep/a.png"));
+    assert_eq!(shards_of(root, Split::Validation).len(), 1);
+    assert_eq!(shards_of(root, Split::Test).len(), 1);
+
+    // The index is written when all is well.
+    let message = shards::index_folder(root).unwrap_err().to_string();
+    assert!(message.contains("shards that are not what they should be (1)"), "{message}");
+    archive(&root.join("mine-train-0001.tar"), &[("a.cls", b"2"), ("a.png", &png)]);
+    shards::index_folder(root).unwrap();
+    let set = shards_of(root, Split::Train);
+    assert_eq!((set.len(), set.classes()), (2, 3));
+    assert!(set.damaged_files().unwrap().is_empty());
+}
+
+#[test]
+fn what_is_wrong_in_shards_of_others_is_listed() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let message = refused(root, Split::Train);
+    assert_eq!(
+        message,
+        "ROOT: holds neither `index.json` nor shards named train-*.tar, val-*.tar or test-*.tar"
+    );
+    let jpeg = fs::read(fixture("colour.jpg")).unwrap();
+    archive(
+        &root.join("train-0.tar"),
+        &[
+            ("a.jpg", &jpeg),
+            ("a.cls", b"0"),
+            ("b.jpg", &jpeg),
+            ("c.jpg", &jpeg),
+            ("c.cls", b"cat"),
+            ("d.jpg", &jpeg),
+            ("d.cls", b"4000000"),
+            ("e.jpg", &jpeg[..700]),
+            ("e.cls", b"1"),
+            ("a.jpg", &jpeg),
+            ("a.cls", b"0"),
+        ],
+    );
+    archive(&root.join("train-1.tar"), &[("f.jpg", &jpeg), ("f.cls", b"1"), ("g.jpg", &jpeg)]);
+    let cut = fs::read(root.join("train-1.tar")).unwrap();
+    fs::write(root.join("train-1.tar"), &cut[..cut.len() - 2048]).unwrap();
+    assert_eq!(
+        refused(root, Split::Train),
+        "`shards`: damaged samples in the train split (6):\
+         \n  ROOT/train-0.tar/b: has no label: no .cls\
+         \n  ROOT/train-0.tar/c: its .cls holds `cat`, not the number of a class\
+         \n  ROOT/train-0.tar/d: its label is 4000000; labels go from 0 to 999999\
+         \n  ROOT/train-0.tar/e: the file ends before the image does\
+         \n  ROOT/train-0.tar/a: a sample of this name is in the shard twice\
+         \n  ROOT/train-1.tar: the archive ends within g.jpg\
+         \nreplace or remove them, or set data.on_bad_sample = \"skip\" to train without them"
+    );
+    assert_eq!(
+        refused(root, Split::Validation),
+        "ROOT: holds no shards val-*.tar or validation-*.tar or test-*.tar"
+    );
+    let set = open("shards", root, Split::Train, &skipping()).unwrap();
+    let damaged: Vec<u32> = set.damaged().iter().map(|(index, _)| *index).collect();
+    assert_eq!((set.len(), set.classes(), damaged), (8, 2, vec![1, 2, 3, 4, 5, 7]));
+}

@@ -1,0 +1,137 @@
+//! Data sets that come in one part are divided by a seed or by lists; the same whatever they are stored in.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::common::{refused, write_labels, write_picture};
+use stratus_data::{Dataset, OpenOptions, Split, SplitBy, open};
+
+const SPLITS: [Split; 3] = [Split::Train, Split::Validation, Split::Test];
+
+/// Ten images of ants and five of cats, in one folder each.
+fn set(root: &Path) {
+    for (class, count) in [("ant", 10), ("cat", 5)] {
+        (0..count)
+            .for_each(|number| write_picture(&root.join(format!("{class}/{number}.png")), [2, 2], number));
+    }
+}
+
+fn with(split_by: SplitBy) -> OpenOptions {
+    OpenOptions { split_by, ..OpenOptions::default() }
+}
+
+/// Class and file of every sample.
+fn names(set: &dyn Dataset) -> Vec<String> {
+    let name = |index| set.sample_name(index).rsplit('/').take(2).collect::<Vec<_>>().join(" of ");
+    (0..set.len()).map(name).collect()
+}
+
+fn opened(root: &Path, split: Split, options: &OpenOptions) -> Vec<String> {
+    names(open("folder", root, split, options).unwrap().as_ref())
+}
+
+#[test]
+fn a_seed_divides_each_class() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("set");
+    set(&root);
+    let tar = directory.path().join("set.tar");
+    let mut archive = tar::Builder::new(fs::File::create(&tar).unwrap());
+    archive.append_dir_all("set", &root).unwrap();
+    archive.finish().unwrap();
+    let mut all = BTreeSet::new();
+    for (split, ants, cats) in [(Split::Train, 6, 3), (Split::Validation, 2, 1), (Split::Test, 2, 1)] {
+        let part = opened(&root, split, &with(SplitBy::Seeded(7)));
+        let of = |class: &str| part.iter().filter(|name| name.ends_with(class)).count();
+        assert_eq!((of("ant"), of("cat")), (ants, cats));
+        assert_eq!(opened(&tar, split, &with(SplitBy::Seeded(7))), part);
+        assert_ne!(opened(&root, split, &with(SplitBy::Seeded(8))), part);
+        all.extend(part);
+    }
+    assert_eq!(all.len(), 15);
+    // Where it lies below `train`, it is divided too, and the same.
+    let train = directory.path().join("nested/train");
+    set(&train);
+    let nested = opened(train.parent().unwrap(), Split::Train, &with(SplitBy::Seeded(7)));
+    assert_eq!(nested, opened(&root, Split::Train, &with(SplitBy::Seeded(7))));
+    let few = OpenOptions { images_per_class: Some(2), ..with(SplitBy::Seeded(7)) };
+    assert_eq!(opened(&root, Split::Train, &few).len(), 4);
+    assert_eq!(opened(&root, Split::Test, &few).len(), 3);
+    let sample = open("folder", &root, Split::Train, &few).unwrap().sample_name(0);
+    assert!(sample.starts_with(&format!("{}/ant/", root.display())), "{sample}");
+}
+
+#[test]
+fn lists_divide() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    set(root);
+    let beside = tempfile::tempdir().unwrap();
+    let list = |name: &str, text: &str| -> PathBuf {
+        fs::write(beside.path().join(name), text).unwrap();
+        beside.path().join(name)
+    };
+    let train = list("train", "cat/1.png\nant/3.png\n\n/data/set/train/ant/0.png\n");
+    let validation = list("validation", "ant/9.png\ncat/0.png");
+    let lists = with(SplitBy::Listed(vec![train.clone(), validation]));
+    assert_eq!(opened(root, Split::Train, &lists), ["0.png of ant", "3.png of ant", "1.png of cat"]);
+    for split in [Split::Validation, Split::Test] {
+        assert_eq!(opened(root, split, &lists), ["9.png of ant", "0.png of cat"]);
+    }
+    for (text, problem) in [
+        ("ant/10.png", "line 1: `ant/10.png`: there is no such image"),
+        ("ant/0.png\nbee/0.png", "line 2: `bee/0.png`: there is no class `bee`"),
+        ("0.png", "line 1: `0.png` is no path of a class and a file"),
+        ("../ant/..", "line 1: `../ant/..` leads out of the data set's folder"),
+        ("ant/0.png\nant/0.png", "names 1 images twice"),
+    ] {
+        fs::write(&train, text).unwrap();
+        let message = refused("folder", root, Split::Train, &lists);
+        assert!(message.ends_with(problem), "{message}");
+    }
+    fs::write(&train, "").unwrap();
+    assert!(refused("folder", root, Split::Train, &lists).contains("classes without an image (2)"));
+    fs::remove_file(&train).unwrap();
+    assert!(refused("folder", root, Split::Train, &lists).contains("No such file"));
+}
+
+#[test]
+fn pairs_are_divided_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let mut list = String::new();
+    for number in 0..5 {
+        write_picture(&root.join(format!("train/{number}.png")), [1, 1], number);
+        write_labels(&root.join(format!("trainannot/{number}.png")), [1, 1], &[number]);
+        list.push_str(&format!("train/{number}.png trainannot/{number}.png\n"));
+    }
+    fs::write(root.join("train.txt"), &list).unwrap();
+    fs::write(root.join("mine.txt"), &list[..list.len() / 5]).unwrap();
+    let open = |split, split_by| open("camvid", root, split, &with(split_by)).unwrap();
+    let parts = SPLITS.map(|split| names(open(split, SplitBy::Seeded(3)).as_ref()));
+    assert_eq!(parts.each_ref().map(Vec::len), [3, 1, 1]);
+    assert_eq!(parts.concat().into_iter().collect::<BTreeSet<_>>().len(), 5);
+    let lists = SplitBy::Listed(vec![root.join("train.txt"), root.join("mine.txt")]);
+    let lengths = SPLITS.map(|split| open(split, lists.clone()).len());
+    assert_eq!(lengths, [5, 1, 1]);
+}
+
+#[test]
+fn what_comes_in_parts_is_not_divided() {
+    let refuse = |name| refused(name, Path::new("nowhere"), Split::Train, &with(SplitBy::Seeded(1)));
+    for name in ["mnist", "coco", "synthetic"] {
+        assert_eq!(
+            refuse(name),
+            format!("data.split_seed: `{name}` comes in parts of its own; leave the key out")
+        );
+    }
+    let lists = with(SplitBy::Listed(Vec::new()));
+    let message = refused("cifar10", Path::new("nowhere"), Split::Train, &lists);
+    assert!(message.starts_with("data.lists: "), "{message}");
+    let directory = tempfile::tempdir().unwrap();
+    let message = refused("camvid", directory.path(), Split::Train, &with(SplitBy::Seeded(1)));
+    assert!(
+        message.starts_with("ROOT: holds neither train.txt nor val.txt nor test.txt nor 701_StillsRaw_full/")
+    );
+}

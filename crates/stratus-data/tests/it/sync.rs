@@ -1,0 +1,111 @@
+//! Image folders brought from a store: what is missing, of the classes that are asked for, and nothing else.
+
+use std::fs;
+use std::path::Path;
+
+use stratus_data::store::Store;
+use stratus_data::sync::{SyncOptions, Synced, class_list, sync};
+
+fn source(root: &Path) {
+    for (path, content) in [
+        ("train/ant/1.jpg", "ant one"),
+        ("train/ant/2.jpg", "ant two, longer"),
+        ("train/ant/3.jpg", "ant three"),
+        ("train/bee/1.jpg", "bee"),
+        ("train/cat/1.jpg", "cat"),
+        ("val/ant/9.jpg", "ant nine"),
+        ("val/cat/9.jpg", "cat nine"),
+        ("train/ant/.hidden", "no image"),
+        ("train/README", "no class"),
+        ("train/ant/deep/er.jpg", "no image of a class"),
+        ("other/ant/1.jpg", "no split"),
+    ] {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+}
+
+/// The files below a folder but for the lock, sorted.
+fn files(root: &Path) -> Vec<String> {
+    let store = Store::open(root.to_str().unwrap()).unwrap();
+    store.list("").unwrap().into_iter().map(|file| file.path).filter(|path| path != ".sync.lock").collect()
+}
+
+fn bring(from: &Path, to: &Path, options: &SyncOptions) -> Result<Synced, String> {
+    let store = Store::open(from.to_str().unwrap()).unwrap();
+    let mut last = ([0, 0], [0, 0]);
+    let synced = sync(&store, to, options, &mut |done, all| last = (done, all));
+    if let Ok(Synced { files, bytes, .. }) = synced {
+        assert_eq!(last, ([files as u64, bytes], if files == 0 { [0, 0] } else { [files as u64, bytes] }));
+    }
+    synced.map_err(|error| error.to_string().replace(&from.display().to_string(), "SRC"))
+}
+
+#[test]
+fn what_is_missing_comes_and_nothing_else() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    source(from.path());
+    let to = to.path().join("images");
+    let all = SyncOptions::default();
+    assert_eq!(bring(from.path(), &to, &all), Ok(Synced { files: 7, bytes: 53, kept: 0 }));
+    let images = [
+        "train/ant/1.jpg",
+        "train/ant/2.jpg",
+        "train/ant/3.jpg",
+        "train/bee/1.jpg",
+        "train/cat/1.jpg",
+        "val/ant/9.jpg",
+        "val/cat/9.jpg",
+    ];
+    assert_eq!(files(&to), images);
+    assert_eq!(fs::read_to_string(to.join("train/ant/2.jpg")).unwrap(), "ant two, longer");
+    assert_eq!(bring(from.path(), &to, &all), Ok(Synced { files: 0, bytes: 0, kept: 7 }));
+    // One that was cut, one that is gone, and one of our own.
+    fs::write(to.join("train/ant/2.jpg"), "ant").unwrap();
+    fs::remove_file(to.join("val/cat/9.jpg")).unwrap();
+    fs::write(to.join("train/ant/own.jpg"), "own").unwrap();
+    assert_eq!(bring(from.path(), &to, &all), Ok(Synced { files: 2, bytes: 23, kept: 5 }));
+    assert_eq!(fs::read_to_string(to.join("train/ant/2.jpg")).unwrap(), "ant two, longer");
+    assert!(to.join("train/ant/own.jpg").exists());
+}
+
+#[test]
+fn classes_and_their_images_can_be_limited() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    source(from.path());
+    let list = from.path().join("classes.txt");
+    fs::write(&list, "cat\n\n ant \n").unwrap();
+    let classes = Some(class_list(&list).unwrap());
+    let options = SyncOptions { classes, images_per_class: Some(2) };
+    assert_eq!(bring(from.path(), to.path(), &options).unwrap().files, 5);
+    assert_eq!(
+        files(to.path()),
+        ["train/ant/1.jpg", "train/ant/2.jpg", "train/cat/1.jpg", "val/ant/9.jpg", "val/cat/9.jpg"]
+    );
+    fs::write(&list, "\n").unwrap();
+    assert!(class_list(&list).unwrap_err().to_string().ends_with("names no class; write one a line"));
+}
+
+#[test]
+fn what_cannot_be_is_told() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let nothing = bring(from.path(), to.path(), &SyncOptions::default()).unwrap_err();
+    assert!(nothing.contains("SRC/train/<class>/<image>"), "{nothing}");
+    source(from.path());
+    for (class, message) in [
+        ("cta", "SRC: there is no class `cta` to train on, did you mean `cat`?"),
+        ("zebra", "SRC: there is no class `zebra` to train on"),
+    ] {
+        let options =
+            SyncOptions { classes: Some(vec!["ant".to_owned(), class.to_owned()]), ..SyncOptions::default() };
+        assert_eq!(bring(from.path(), to.path(), &options).unwrap_err(), message);
+    }
+    let escaping = SyncOptions { classes: Some(vec!["../val/ant".to_owned()]), ..SyncOptions::default() };
+    assert!(bring(from.path(), to.path(), &escaping).is_err());
+    assert!(files(to.path()).is_empty());
+    let lock = fs::File::create(to.path().join(".sync.lock")).unwrap();
+    lock.lock().unwrap();
+    let busy = bring(from.path(), to.path(), &SyncOptions::default()).unwrap_err();
+    assert!(busy.contains("another process"), "{busy}");
+}

@@ -1,0 +1,150 @@
+//! A network whose values have several readers, with dropout and an auxiliary loss: what becomes of it, and
+//! what it reports.
+
+use crate::common::{HYPER, Probe, branches, fuse, numbers, session, training_program};
+use stratus_engine::differentiate::differentiate;
+use stratus_engine::lower::lower;
+use stratus_engine::program::Mode;
+use stratus_engine::session::Hyper;
+use stratus_engine::{Clock, DType, Kernel, Precision, Program, Role, Session, Step};
+use stratus_graph::{GraphBuilder, Shape, ops};
+
+fn evaluation(precision: Precision, batch: usize) -> Program {
+    fuse(&lower(&branches(), Mode::Evaluate, precision, batch).unwrap()).unwrap()
+}
+
+#[test]
+fn training_program_in_bf16() {
+    insta::assert_snapshot!(training_program(&branches(), Precision::Bf16, 4).dump());
+}
+
+#[test]
+fn evaluation_program() {
+    insta::assert_snapshot!(evaluation(Precision::Bf16, 4).dump());
+}
+
+/// A sum passes its gradient on without a copy: a new value is made only where the old one is still to be
+/// read, or is both terms.
+#[test]
+fn sums_share_their_gradient() {
+    let program = training_program(&branches(), Precision::F32, 4);
+    let count = |is: &dyn Fn(&Kernel) -> bool| program.steps.iter().filter(|step| is(&step.kernel)).count();
+    let forward = lower(&branches(), Mode::Train, Precision::F32, 4).unwrap();
+    let sums = forward.steps.iter().filter(|step| matches!(step.kernel, Kernel::AddForward(_))).count();
+    assert_eq!(sums, 6);
+    let is_sum = |kernel: &Kernel| matches!(kernel, Kernel::AddForward(_) | Kernel::BatchNormAddApply(_));
+    assert_eq!(count(&is_sum), sums + 3, "{}", program.dump());
+    // What is last added to the gradient of a sum behind a batch norm is added by the step that cuts it off.
+    let cuts = |step: &&Step| matches!(step.kernel, Kernel::BatchNormAddReluGradients(_));
+    let adding = program.steps.iter().filter(cuts).filter(|step| step.inputs.len() == 5).count();
+    let accumulations = count(&|kernel| matches!(kernel, Kernel::Accumulate(_)));
+    assert_eq!([accumulations, adding], [5, 1], "{}", program.dump());
+    assert_eq!(count(&|kernel| matches!(kernel, Kernel::Convert(_))), 0, "{}", program.dump());
+}
+
+/// Mean cross-entropy of rows of logits, and how many are largest at the label.
+fn cross_entropy(logits: &[f64], labels: &[f64]) -> (f64, f64) {
+    let (mut loss, mut right, mut counted) = (0.0, 0.0, 0.0);
+    for (row, &label) in logits.chunks_exact(logits.len() / labels.len()).zip(labels) {
+        if label < 0.0 {
+            continue;
+        }
+        let own = row[label as usize];
+        loss += row.iter().map(|logit| logit.exp()).sum::<f64>().ln() - own;
+        right += f64::from(u8::from(row.iter().all(|&logit| logit <= own)));
+        counted += 1.0;
+    }
+    (loss / counted, right)
+}
+
+#[test]
+fn auxiliary_losses_count_by_their_weight_and_hits_are_the_outputs() {
+    let mut forward = lower(&branches(), Mode::Train, Precision::F64, 8).unwrap();
+    let outputs = ["fc2:y", "aux.fc:y"];
+    for value in forward.values.iter_mut().filter(|value| outputs.contains(&value.name.as_str())) {
+        value.role = Role::Buffer;
+    }
+    let mut probe = Probe::new(&differentiate(&forward).unwrap());
+    probe.write("hyper", &HYPER);
+    for (index, parameter) in branches().parameters.iter().enumerate() {
+        probe.write(&parameter.name, &numbers(parameter.elements(), index as u64, 0.5));
+    }
+    probe.write("images", &numbers(8 * 2 * 36, 99, 1.0));
+    probe.write("labels", &[0.0; 8]);
+    probe.loss();
+    // The class that the auxiliary output holds best, where the output holds another: hits must differ.
+    let best = |logits: &[f64]| -> Vec<f64> {
+        let rows = logits.chunks_exact(10);
+        rows.map(|row| (0..10).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap() as f64).collect()
+    };
+    let mut labels = best(&probe.read("aux.fc:y"));
+    labels[..3].copy_from_slice(&best(&probe.read("fc2:y"))[..3]);
+    labels[7] = -1.0;
+    probe.write("labels", &labels);
+    let total = probe.loss();
+    let [own, auxiliary] = outputs.map(|name| cross_entropy(&probe.read(name), &labels));
+    assert!((total - (own.0 + f64::from(0.3f32) * auxiliary.0)).abs() < 1e-12, "{total}");
+    assert_ne!(own.1, auxiliary.1);
+    assert_eq!(probe.read("metrics")[1..3], [7.0, own.1]);
+}
+
+#[test]
+fn evaluation_knows_nothing_of_auxiliary_outputs_or_dropout() {
+    let program = evaluation(Precision::F32, 4);
+    assert!(program.layers.iter().all(|layer| !layer.name.contains("aux")));
+    assert!(program.values.iter().all(|value| !value.name.contains("aux")));
+    assert!(!program.steps.iter().any(|step| matches!(step.kernel, Kernel::Dropout(_))));
+    let training = training_program(&branches(), Precision::F32, 4);
+    let layer = |name: &str| training.layers.iter().any(|layer| layer.name == name);
+    assert!(layer("loss") && layer("loss.aux1") && !layer("loss.aux2"));
+}
+
+/// The loss of one batch with the parameters as they are.
+fn loss(session: &mut Session, iteration: u64, seed: u64) -> f64 {
+    session.set_hyper(Hyper { learning_rate: 0.0, iteration, seed }).unwrap();
+    let mut inputs = session.inputs(0).unwrap();
+    let images = inputs.images.as_mut_slice();
+    for (position, number) in numbers(images.len() / 4, 3, 1.0).into_iter().enumerate() {
+        DType::F32.store(images, position, number);
+    }
+    let mut clock = Clock::disabled(session.plan(0).steps.len());
+    session.run(0, images, inputs.labels.as_mut_slice(), &mut clock, 0).unwrap();
+    session.metrics().loss
+}
+
+#[test]
+fn masks_are_a_function_of_iteration_and_seed() {
+    let mut session = session(&training_program(&branches(), Precision::F32, 4));
+    for (index, parameter) in branches().parameters.iter().enumerate() {
+        let values = numbers(parameter.elements(), index as u64, 0.5);
+        session.write(&parameter.name, &values.iter().map(|&x| x as f32).collect::<Vec<_>>()).unwrap();
+    }
+    let base = loss(&mut session, 3, 9);
+    for (iteration, seed) in [(4, 9), (3 + (1 << 40), 9), (3, 10), (3, 9 + (1 << 32))] {
+        assert_ne!(loss(&mut session, iteration, seed), base, "iteration {iteration} seed {seed}");
+        assert_eq!(loss(&mut session, 3, 9), base);
+    }
+}
+
+#[test]
+fn what_cannot_be_put_together_names_the_layer() {
+    let refused = |count: usize, same: bool| {
+        let (mut graph, images) = GraphBuilder::new("test", Shape::image(1, 2, 2));
+        let parts: Vec<_> = (0..count)
+            .map(|part| graph.add(&format!("relu{part}"), ops::Relu, &[images]).unwrap())
+            .map(|part| if same { images } else { part })
+            .collect();
+        let x = graph.add("all", ops::Concat, &parts).unwrap();
+        let x = graph.add("flatten", ops::Flatten, &[x]).unwrap();
+        let graph = graph.finish(x).unwrap();
+        lower(&graph, Mode::Evaluate, Precision::F32, 1).unwrap_err().to_string()
+    };
+    insta::assert_snapshot!(
+        refused(15, false),
+        @"layer `all` (concat) cannot be run: it has 15 inputs, at most 14 are possible"
+    );
+    insta::assert_snapshot!(
+        refused(2, true),
+        @"layer `all` (concat) cannot be run: two of its inputs are the same value"
+    );
+}

@@ -1,0 +1,211 @@
+//! What the integration tests share: programs of the digits network, sessions on the reference backend, the
+//! gradient check.
+
+use stratus_engine::differentiate::differentiate;
+use stratus_engine::fuse::{Fusions, fuse_as};
+use stratus_engine::lower::lower;
+use stratus_engine::ops::{LOSS_SCALE, LOSS_SCALE_NAME, SgdUpdate};
+use stratus_engine::plan::{Persistent, Plan, PreparedPlan};
+use stratus_engine::program::Mode;
+use stratus_engine::reference::ReferenceBackend;
+use stratus_engine::update::{Optimiser, update};
+use stratus_engine::{Choices, Clock, Precision, Program, Role, Session};
+use stratus_graph::{Graph, layer_file, zoo};
+use stratus_random::{Purpose, Stream};
+
+/// The digits network for other inputs and widths than the published ones.
+pub fn digits(input: [usize; 3], classes: usize, width: usize) -> Graph {
+    let network = zoo::find("digits").unwrap();
+    (network.build)(&zoo::Hyperparameters { input, classes, width: Some(width) }).unwrap()
+}
+
+/// The published digits network.
+pub fn published_digits() -> Graph {
+    digits([1, 28, 28], 10, 8)
+}
+
+/// A network whose values have several readers, with dropout and an auxiliary loss.
+pub fn branches() -> Graph {
+    layer_file::parse(include_str!("../branches.toml")).unwrap()
+}
+
+/// Residual blocks of every kind.
+pub fn residual() -> Graph {
+    layer_file::parse(include_str!("../residual.toml")).unwrap()
+}
+
+/// Maps one behind the other, made by batch norms and by others.
+pub fn inception() -> Graph {
+    layer_file::parse(include_str!("../inception.toml")).unwrap()
+}
+
+/// Numbers of an iteration of a probe: rate, iteration, and the halves of the seed.
+pub const HYPER: [f64; 4] = [0.1, 7.0, 123.0, 456.0];
+
+/// SGD with the constants the tests use.
+pub fn sgd() -> Optimiser {
+    Optimiser::Sgd(SgdUpdate { momentum: 0.9, weight_decay: 1e-4, nesterov: false, rate: 1.0, scaled: false })
+}
+
+/// Every fusion, of small maps too.
+pub fn fuse(forward: &Program) -> Result<Program, stratus_engine::EngineError> {
+    fuse_as(forward, Fusions { large: 0, ..Fusions::default() })
+}
+
+/// Forward, fused, backward, update.
+pub fn training_program(graph: &Graph, precision: Precision, batch: usize) -> Program {
+    let forward = fuse(&lower(graph, Mode::Train, precision, batch).unwrap()).unwrap();
+    update(&differentiate(&forward).unwrap(), sgd()).unwrap()
+}
+
+/// A session of one program on the reference backend.
+pub fn session(program: &Program) -> Session {
+    let (plan, persistent) = prepared(program);
+    Session::new(vec![plan], persistent).unwrap()
+}
+
+/// The plan of one program on the reference backend.
+pub fn prepared(program: &Program) -> (PreparedPlan, Persistent) {
+    let mut persistent = Persistent::default();
+    let plan = Plan::prepare(&ReferenceBackend, program, Choices::default(), false, &mut persistent).unwrap();
+    (plan, persistent)
+}
+
+/// A program whose inputs all lie in the arena and whose gradients can be read after a run, and its session.
+pub struct Probe {
+    pub session: Session,
+    pub program: Program,
+}
+
+impl Probe {
+    /// Makes images and labels buffers, and everything named a gradient persistent.
+    pub fn new(program: &Program) -> Self {
+        let program = Self::visible(program);
+        Self { session: session(&program), program }
+    }
+
+    /// A program whose inputs and gradients lie in the part of the arena that is kept.
+    pub fn visible(program: &Program) -> Program {
+        let mut program = program.clone();
+        for value in &mut program.values {
+            if value.role.is_external() || value.name.ends_with(":gradient") {
+                value.role = Role::Buffer;
+            }
+        }
+        program
+    }
+
+    fn position(&self, name: &str) -> usize {
+        let found = self.program.values.iter().position(|value| value.name == name);
+        found.unwrap_or_else(|| panic!("no value `{name}`"))
+    }
+
+    /// The program with numbers in everything that it reads, by its name and position; what nobody writes
+    /// must not matter.
+    pub fn filled(program: &Program) -> Self {
+        let mut probe = Self::new(program);
+        probe.fill();
+        probe
+    }
+
+    /// Puts those numbers into it.
+    pub fn fill(&mut self) {
+        self.session.fill(0xff).unwrap();
+        let values = self.program.values.clone();
+        for (index, value) in values.iter().enumerate() {
+            let elements = value.elements();
+            let contents = match (value.role, value.name.as_str()) {
+                (_, name) if name.ends_with(":gradient") => continue,
+                (_, "images") => numbers(elements, 5, 1.0),
+                (_, "hyper") => HYPER.to_vec(),
+                (_, LOSS_SCALE_NAME) => vec![0.0; LOSS_SCALE.len()],
+                (_, "labels") => (0..elements).map(|n| (n % 4) as f64).collect(),
+                (role, _) if !role.is_persistent() => continue,
+                (_, name) => {
+                    let offset = if name.ends_with("running_var") { 1.0 } else { 0.0 };
+                    numbers(elements, 10 + index as u64, 0.5).iter().map(|x| x + offset).collect()
+                }
+            };
+            self.write(&value.name, &contents);
+        }
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.program.values.iter().any(|value| value.name == name)
+    }
+
+    pub fn write(&mut self, name: &str, plain: &[f64]) {
+        let position = self.position(name);
+        self.session.write_value(0, position, plain).unwrap();
+    }
+
+    pub fn read(&self, name: &str) -> Vec<f64> {
+        self.session.read_value(0, self.position(name)).unwrap()
+    }
+
+    /// Runs all steps; returns the sum of all losses.
+    pub fn loss(&mut self) -> f64 {
+        let mut clock = Clock::disabled(self.program.steps.len());
+        self.session.run(0, &mut [], &mut [], &mut clock, 0).unwrap();
+        let values = self.program.values.iter().enumerate();
+        values
+            .filter(|(_, v)| v.role == Role::Metrics)
+            .map(|(id, _)| self.session.read_value(0, id).unwrap()[0])
+            .sum()
+    }
+}
+
+/// How a gradient check went.
+#[derive(Default, Debug)]
+pub struct Checked {
+    /// Derivatives that agree.
+    pub agreed: usize,
+    /// Those where the loss has a kink within the difference.
+    pub kinks: usize,
+    /// Tensors whose gradient is zero everywhere.
+    pub zero: usize,
+}
+
+/// Compares a value's gradient with central differences of the loss, at up to `samples` elements.
+pub fn check_gradient(probe: &mut Probe, value: &str, gradient: &str, samples: usize, into: &mut Checked) {
+    const STEP: f64 = 1e-6;
+    let here = probe.loss();
+    let (values, gradients) = (probe.read(value), probe.read(gradient));
+    let largest = gradients.iter().fold(0.0, |largest: f64, g| largest.max(g.abs()));
+    into.zero += usize::from(largest < 1e-12);
+    let mut stream = Stream::new(1, Purpose::Test, values.len() as u64, 0);
+    for sample in 0..samples.min(values.len()) {
+        let element =
+            if values.len() <= samples { sample } else { stream.below(values.len() as u32) as usize };
+        let mut at = |offset: f64| {
+            let mut moved = values.clone();
+            moved[element] += offset;
+            probe.write(value, &moved);
+            probe.loss()
+        };
+        let (above, below) = (at(STEP), at(-STEP));
+        let central = (above - below) / (2.0 * STEP);
+        let difference = (central - gradients[element]).abs();
+        let bend = ((above - here) - (here - below)).abs() / STEP;
+        if difference <= 1e-6 * largest + 2e-9 {
+            into.agreed += 1;
+        } else {
+            // Where the slope changes by more than the gradient is off, there is a kink between.
+            assert!(
+                bend > difference,
+                "`{value}` element {element}: gradient {}, by differences {central}; slope changes by {bend}\n{}",
+                gradients[element],
+                probe.program.dump()
+            );
+            into.kinks += 1;
+        }
+    }
+    probe.write(value, &values);
+    probe.loss();
+}
+
+/// Numbers in [-scale, scale).
+pub fn numbers(count: usize, index: u64, scale: f64) -> Vec<f64> {
+    let mut stream = Stream::new(2, Purpose::Test, index, 0);
+    (0..count).map(|_| scale * f64::from(stream.uniform_between(-1.0, 1.0))).collect()
+}

@@ -1,0 +1,23 @@
+//! What the engine promises, on the reference backend.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod allocations;
+mod branches;
+mod common;
+mod gradients;
+mod images;
+mod loss_scale;
+mod micro_batches;
+mod programs;
+mod recompute;
+mod reference;
+mod relu_pool;
+mod tiling;
+mod training;
+mod update;
+
+use stratus_testing::allocator::CountingAllocator;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;

@@ -1,0 +1,219 @@
+//! Programs and plans of the digits network: what fusion, differentiation and update make of it, what
+//! verification refuses, how close the placement comes to the least memory.
+
+use crate::common::{digits, fuse, published_digits, session, training_program};
+use stratus_engine::lower::{lower, refresh};
+use stratus_engine::ops::{Kernel, KernelSpec, ReluForward};
+use stratus_engine::program::Mode;
+use stratus_engine::{Clock, DType, Phase, Precision, Program, Role};
+use stratus_graph::ops::{BatchNorm2d, Flatten, Linear};
+use stratus_graph::{Graph, GraphBuilder, Op, Shape};
+
+#[test]
+fn lowered_program() {
+    let program = lower(&published_digits(), Mode::Train, Precision::F32, 4).unwrap();
+    insta::assert_snapshot!(program.dump());
+}
+
+#[test]
+fn training_program_in_single_precision() {
+    insta::assert_snapshot!(training_program(&published_digits(), Precision::F32, 4).dump());
+}
+
+#[test]
+fn training_program_in_bf16() {
+    let program = training_program(&published_digits(), Precision::Bf16, 4);
+    insta::assert_snapshot!(format!("{}{}", program.dump(), refresh(&program).unwrap().dump()));
+}
+
+#[test]
+fn evaluation_program() {
+    let program = fuse(&lower(&published_digits(), Mode::Evaluate, Precision::F32, 4).unwrap()).unwrap();
+    insta::assert_snapshot!(program.dump());
+}
+
+#[test]
+fn placement_is_close_to_the_lower_bound() {
+    let graph = published_digits();
+    for precision in [Precision::F32, Precision::Bf16, Precision::F16, Precision::F64] {
+        for batch in [1, 4, 64, 100] {
+            let train = training_program(&graph, precision, batch);
+            let evaluate = fuse(&lower(&graph, Mode::Evaluate, precision, batch).unwrap()).unwrap();
+            for program in [train, evaluate] {
+                let session = session(&program);
+                let plan = session.plan(0);
+                plan.verify().unwrap();
+                let (bytes, bound) = (plan.transient_bytes, plan.transient_lower_bound);
+                assert!(bound > 0 && bytes >= bound);
+                assert!(
+                    bytes * 100 <= bound * 115,
+                    "{precision} batch {batch} {:?}: {bytes} bytes, at least {bound} are needed",
+                    program.mode
+                );
+                assert_eq!(session.arena_bytes(), plan.persistent_bytes + bytes);
+            }
+        }
+    }
+}
+
+/// The kernels of a program, with the layers they belong to, of the steps that a phase has.
+fn kernels(program: &Program, is: impl Fn(Phase) -> bool) -> Vec<String> {
+    let steps = program.steps.iter().filter(|step| is(step.phase));
+    steps.map(|step| format!("{} {}", step.kernel.name(), program.layer_name(step))).collect()
+}
+
+#[test]
+fn the_backward_pass_ends_where_only_frozen_layers_are_left() {
+    for precision in [Precision::F32, Precision::Bf16] {
+        let mut graph = published_digits();
+        let whole = training_program(&graph, precision, 4);
+        graph.freeze(&["layer1", "layer2"]).unwrap();
+        let program = training_program(&graph, precision, 4);
+        let is_backward =
+            |phase| matches!(phase, Phase::BackwardData | Phase::BackwardWeights | Phase::Update);
+        for step in kernels(&program, is_backward) {
+            assert!(step.contains("layer3") || step.contains("fc"), "{step}");
+        }
+        // The first layer that is trained needs no gradient of its input.
+        let data = kernels(&program, |phase| phase == Phase::BackwardData);
+        assert_eq!(data, ["linear_backward_data fc", "batch_norm_relu_backward_data layer3.1+layer3.2"]);
+        // Running statistics of frozen layers are read and never changed; nothing remembers which pixel won.
+        let touched = |name: &str| {
+            program.steps.iter().any(|step| {
+                step.updates.iter().chain(&step.outputs).any(|&id| program.value(id).name == name)
+            })
+        };
+        for name in ["layer1.1.running_mean", "layer2.1.running_var", "layer1.0.weight", "layer2.1.bias"] {
+            assert!(!touched(name), "{name}");
+        }
+        assert!(touched("layer3.1.running_mean"));
+        assert!(program.values.iter().all(|value| !value.name.ends_with(":index")));
+        assert!(program.values.iter().all(|value| !value.name.starts_with("layer1.0.weight:momentum")));
+        let [frozen, all] = [&program, &whole].map(|program| session(program).plan(0).clone());
+        assert!(
+            frozen.transient_bytes < all.transient_bytes && frozen.persistent_bytes < all.persistent_bytes
+        );
+        // Copies of frozen parameters are brought up to date with the others.
+        let count = |program: &Program| refresh(program).unwrap().steps.len();
+        assert_eq!(count(&program), count(&whole));
+        insta::assert_snapshot!(format!("frozen_below_{precision}"), program.dump());
+    }
+}
+
+#[test]
+fn gradients_pass_frozen_layers() {
+    let mut graph = published_digits();
+    graph.freeze(&["layer2", "fc"]).unwrap();
+    let program = training_program(&graph, Precision::F32, 4);
+    let updated = kernels(&program, |phase| phase == Phase::Update);
+    assert_eq!(updated.len(), 6, "{updated:?}");
+    assert!(updated.iter().all(|step| step.contains("layer1") || step.contains("layer3")), "{updated:?}");
+    insta::assert_snapshot!(program.dump());
+}
+
+#[test]
+fn every_trained_parameter_is_updated_once_and_only_after_its_last_reader() {
+    for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
+        let program = training_program(&published_digits(), precision, 4);
+        for (id, value) in program.values.iter().enumerate().filter(|(_, v)| v.role == Role::Parameter) {
+            let writes = |step: &stratus_engine::Step| step.updates.iter().any(|update| update.0 == id);
+            let updates: Vec<usize> =
+                (0..program.steps.len()).filter(|&s| writes(&program.steps[s])).collect();
+            assert_eq!(updates.len(), 1, "`{}`", value.name);
+            let copy = program.values.iter().position(|v| v.name == format!("{}:copy", value.name));
+            for id in [Some(id), copy].into_iter().flatten() {
+                let readers = program.readers(stratus_engine::ValueId(id));
+                assert!(readers.max() <= Some(updates[0]), "`{}` is read after its update", value.name);
+            }
+        }
+    }
+}
+
+fn broken(change: impl FnOnce(&mut Program)) -> String {
+    // Of a width that makes no stem: it begins with a convolution.
+    let mut program = training_program(&digits([1, 28, 28], 10, 6), Precision::F32, 4);
+    change(&mut program);
+    program.verify("test").unwrap_err().to_string()
+}
+
+#[test]
+fn verification_names_pass_step_layer_and_what_is_wrong() {
+    let twice = broken(|program| {
+        let step = program.steps[0].clone();
+        program.steps.insert(1, step);
+    });
+    let early = broken(|program| program.steps.swap(0, 1));
+    let shape = broken(|program| {
+        let y = program.steps[0].outputs[0].0;
+        program.values[y].shape[2] = 27;
+    });
+    let counts = broken(|program| {
+        program.steps[0].inputs.pop();
+    });
+    let aliased = broken(|program| program.steps[0].inputs[1] = program.steps[0].inputs[0]);
+    let external = broken(|program| {
+        let mut step = program.steps[0].clone();
+        step.kernel = Kernel::from(ReluForward { ceiling: None });
+        step.inputs = step.outputs.clone();
+        step.outputs = vec![program.find_role(Role::Images).unwrap()];
+        program.steps.push(step);
+    });
+    let names = broken(|program| program.values[1].name = program.values[0].name.clone());
+    let nowhere = broken(|program| program.steps[2].layers.clear());
+    insta::assert_snapshot!([twice, early, shape, counts, aliased, external, names, nowhere].join("\n"));
+}
+
+#[test]
+fn a_session_takes_only_whole_batches() {
+    let program = training_program(&published_digits(), Precision::F32, 4);
+    let mut session = session(&program);
+    let mut inputs = session.inputs(0).unwrap();
+    let mut clock = Clock::disabled(program.steps.len());
+    let error = session.run(0, &mut [0; 100], inputs.labels.as_mut_slice(), &mut clock, 0).unwrap_err();
+    insta::assert_snapshot!(error, @"the program takes 12544 bytes of images, got 100");
+    assert!(
+        session.write_value(0, 0, &[0.0]).unwrap_err().to_string().contains("`images` is not in the arena")
+    );
+    assert!(session.write("fc.bias", &[0.0; 3]).unwrap_err().to_string().contains("shape [10], 3 values"));
+    assert!(session.read("fc.nothing").unwrap_err().to_string().contains("`fc.nothing`"));
+    session.write("fc.bias", &[0.5; 10]).unwrap();
+    assert_eq!(session.read("fc.bias").unwrap(), [0.5; 10]);
+    assert!(
+        inputs.images.len() == 12544
+            && session
+                .run(0, inputs.images.as_mut_slice(), inputs.labels.as_mut_slice(), &mut clock, 0)
+                .is_ok()
+    );
+}
+
+/// Batch norm of vectors behind a flattened map and one other layer, and a linear layer for the logits.
+fn vectors(before: &[Op], features: usize) -> Graph {
+    let (mut graph, mut x) = GraphBuilder::new("vectors", Shape(vec![2, 3, 2]));
+    for (name, op) in ["flatten", "fc1"].iter().zip(before) {
+        x = graph.add(name, op.clone(), &[x]).unwrap();
+    }
+    x = graph.add("norm", BatchNorm2d::new(features), &[x]).unwrap();
+    let linear = Linear { in_features: features, out_features: 4, bias: true };
+    x = graph.add("fc2", linear, &[x]).unwrap();
+    graph.finish(x).unwrap()
+}
+
+#[test]
+fn batch_norm_behind_a_linear_layer_brings_it_to_the_compute_precision() {
+    let linear = Linear { in_features: 12, out_features: 5, bias: true };
+    let graph = vectors(&[Flatten.into(), linear.into()], 5);
+    let program = training_program(&graph, Precision::Bf16, 3);
+    let dtype = |name: &str| program.values.iter().find(|value| value.name == name).unwrap().dtype;
+    assert_eq!((dtype("fc1:y"), dtype("norm:y")), (DType::F32, DType::Bf16));
+    assert_eq!((dtype("norm:y:gradient"), dtype("fc1:y:gradient")), (DType::Bf16, DType::Bf16));
+}
+
+#[test]
+fn batch_norm_of_a_flattened_map_is_refused() {
+    let graph = vectors(&[Flatten.into()], 12);
+    let error = lower(&graph, Mode::Train, Precision::F32, 3).unwrap_err();
+    insta::assert_snapshot!(
+        error,
+        @"layer `norm` (batch_norm2d) cannot be run: its input is a flattened map; normalise the map before it is flattened"
+    );
+}

@@ -1,0 +1,173 @@
+//! Activations that are made again: the same bits in less memory.
+
+use crate::common::{Probe, branches, digits, fuse, inception, session, sgd};
+use stratus_engine::differentiate::differentiate;
+use stratus_engine::lower::lower;
+use stratus_engine::ops::{KernelSpec, Tiling};
+use stratus_engine::program::Mode;
+use stratus_engine::recompute::{AGAIN_SUFFIX, live_bytes, recompute};
+use stratus_engine::tile::tile;
+use stratus_engine::update::update;
+use stratus_engine::{Kernel, Phase, Precision, Program, Step};
+use stratus_graph::{Graph, zoo};
+
+const BATCH: usize = 6;
+
+fn network(name: &str, side: usize, width: usize) -> Graph {
+    let hyper = zoo::Hyperparameters { input: [3, side, side], classes: 4, width: Some(width) };
+    (zoo::find(name).unwrap().build)(&hyper).unwrap()
+}
+
+fn differentiated(graph: &Graph, precision: Precision) -> Program {
+    differentiate(&fuse(&lower(graph, Mode::Train, precision, BATCH).unwrap()).unwrap()).unwrap()
+}
+
+/// Every bit that leaves an iteration: the loss, gradients of parameters, running statistics.
+fn results(program: &Program) -> Vec<(String, Vec<f64>)> {
+    let mut probe = Probe::filled(program);
+    let loss = probe.loss();
+    let leaves =
+        |name: &str| ["gradient", "running_mean", "running_var"].iter().any(|kind| name.ends_with(kind));
+    let names: Vec<String> = program
+        .values
+        .iter()
+        .filter(|value| leaves(&value.name) && !value.per_sample)
+        .map(|value| value.name.clone())
+        .collect();
+    let mut results = vec![("loss".to_owned(), vec![loss])];
+    results.extend(names.into_iter().map(|name| (name.clone(), probe.read(&name))));
+    results
+}
+
+fn made_again(program: &Program) -> usize {
+    program.values.iter().filter(|value| value.name.ends_with(AGAIN_SUFFIX)).count()
+}
+
+#[test]
+fn less_memory_has_the_same_bits() {
+    let graphs = [
+        digits([2, 9, 8], 4, 3),
+        branches(),
+        inception(),
+        network("resnet18_cifar", 8, 2),
+        network("vgg11", 32, 2),
+        network("mobilenet_v2", 32, 2),
+        network("alexnet", 63, 2),
+    ];
+    for graph in graphs {
+        let whole = differentiated(&graph, Precision::F32);
+        let (expected, bytes) = (results(&whole), live_bytes(&whole));
+        let planned = |program: &Program| session(&update(program, sgd()).unwrap()).plan(0).transient_bytes;
+        let mut counts = Vec::new();
+        for share in [0.9, 0.75, 0.0] {
+            let less = recompute(&whole, (share * bytes as f64) as usize).unwrap();
+            counts.push(made_again(&less));
+            assert!(live_bytes(&less) <= bytes, "{}", graph.name);
+            assert_eq!(
+                results(&less),
+                expected,
+                "{} with {share} of the memory\n{}",
+                graph.name,
+                less.dump()
+            );
+            assert!(planned(&less) <= planned(&whole), "{} with {share} of the memory", graph.name);
+        }
+        assert!(counts[2] > 0 && counts.is_sorted(), "{}: {counts:?}", graph.name);
+    }
+}
+
+/// Of what is alive in VGG-11, the gradient of one weight is 87 %. Its pooled maps are made again together
+/// with the maps that only the poolings read.
+#[test]
+fn what_is_alive_shrinks_to_what_was_asked_for() {
+    for (graph, least) in [(network("resnet18_cifar", 32, 8), 0.55), (network("vgg11", 64, 8), 0.9)] {
+        let whole = differentiated(&graph, Precision::F32);
+        let bytes = live_bytes(&whole);
+        for share in [0.95, least] {
+            let asked = (share * bytes as f64) as usize;
+            let less = recompute(&whole, asked).unwrap();
+            assert!(live_bytes(&less) <= asked, "{}: {} of {bytes}", graph.name, live_bytes(&less));
+        }
+    }
+}
+
+#[test]
+fn what_fits_stays_as_it_is() {
+    let program = differentiated(&digits([2, 9, 8], 4, 3), Precision::Bf16);
+    assert_eq!(recompute(&program, live_bytes(&program)).unwrap(), program);
+    assert_eq!(recompute(&program, usize::MAX).unwrap(), program);
+}
+
+#[test]
+fn statistics_are_gathered_once() {
+    let program = recompute(&differentiated(&network("resnet18_cifar", 8, 2), Precision::F32), 0).unwrap();
+    for (position, step) in program.steps.iter().enumerate() {
+        let again = step.outputs.iter().any(|&id| program.value(id).name.ends_with(AGAIN_SUFFIX));
+        assert!(!again || step.phase == Phase::BackwardData, "step {position}");
+        assert!(!again || !matches!(step.kernel, Kernel::BatchNormStatistics(_)), "step {position}");
+    }
+}
+
+#[test]
+fn what_is_made_again_runs_in_tiles_too() {
+    for graph in [branches(), inception()] {
+        let whole = differentiated(&graph, Precision::F64);
+        let less = recompute(&whole, 0).unwrap();
+        let tiled = tile(&less, 5_000, 1).unwrap();
+        assert!(!tiled.sections.is_empty());
+        for ((name, expected), (_, got)) in results(&whole).iter().zip(results(&tiled)) {
+            stratus_conformance::compare(expected, &got, 1e-12)
+                .unwrap_or_else(|problem| panic!("{} {name}: {problem}", graph.name));
+        }
+    }
+}
+
+/// A map that is made in parts is made again by all who made it.
+#[test]
+fn what_was_made_in_parts_is_made_again_in_parts() {
+    let less = recompute(&differentiated(&inception(), Precision::F32), 0).unwrap();
+    let writers = |name: &str| {
+        let value = less.values.iter().position(|value| value.name == name).unwrap();
+        let writes = |step: &&Step| step.outputs.iter().chain(&step.updates).any(|id| id.0 == value);
+        less.steps.iter().filter(writes).count()
+    };
+    let mut in_parts = 0;
+    for again in less.values.iter().filter(|value| value.name.ends_with(AGAIN_SUFFIX)) {
+        let before = writers(again.name.trim_end_matches(AGAIN_SUFFIX));
+        assert_eq!(writers(&again.name), before, "{}\n{}", again.name, less.dump());
+        in_parts += usize::from(before > 1);
+    }
+    assert!(in_parts > 0, "{}", less.dump());
+}
+
+/// In how many tiles each sum over the batch is made.
+fn tiles_of_sums(program: &Program) -> Vec<(String, usize)> {
+    let sums = program.steps.iter().enumerate().filter(|(_, step)| step.kernel.tiling() == Tiling::Sums);
+    let mut sums: Vec<(String, usize)> = sums
+        .map(|(position, step)| {
+            let tiles = program.section_of(position).map_or(1, |section| section.tiles);
+            (format!("{:?} of {}", step.kernel, program.layer_name(step)), tiles)
+        })
+        .collect();
+    sums.sort();
+    sums
+}
+
+#[test]
+fn sums_are_made_in_the_tiles_that_they_have_without() {
+    let (mut tiled, mut compared) = (0, 0);
+    let graphs = [network("resnet18_cifar", 8, 8), network("vgg11", 32, 4), network("mobilenet_v2", 32, 2)];
+    for program in graphs.map(|graph| differentiated(&graph, Precision::F64)) {
+        let most = live_bytes(&program);
+        for kib in [4, 16, 64, 256] {
+            let expected = tiles_of_sums(&tile(&program, kib << 10, 1).unwrap());
+            tiled += expected.iter().filter(|(_, tiles)| *tiles > 1).count();
+            for share in [9, 8, 7, 6, 5] {
+                let less = recompute(&program, most / 10 * share).unwrap();
+                assert_eq!(tiles_of_sums(&tile(&less, kib << 10, 1).unwrap()), expected, "{kib} {share}");
+                compared += made_again(&less);
+            }
+        }
+    }
+    assert!(tiled > 20 && compared > 20, "{tiled} {compared}");
+}

@@ -1,0 +1,43 @@
+//! What the tests share: the backend, and what is to be said where it cannot be had.
+
+pub mod guarded;
+pub mod network;
+
+use stratus_conformance::Case;
+use stratus_engine::{Choices, Precision};
+use stratus_onednn::OneDnn;
+
+/// The precisions that oneDNN has kernels for, given the instructions.
+pub const PRECISIONS: [Precision; 2] = [Precision::F32, Precision::Bf16];
+
+/// Those of them that the machine has the instructions for.
+pub fn precisions(backend: &OneDnn) -> Vec<Precision> {
+    let (supported, other): (Vec<_>, Vec<_>) = PRECISIONS.into_iter().partition(|&p| backend.supports(p));
+    other.iter().for_each(|precision| eprintln!("SKIPPED in {precision}: oneDNN has it with AVX-512 alone"));
+    supported
+}
+
+/// The layouts of feature maps.
+pub const LAYOUTS: [&str; 2] = ["nhwc", "nChw16c"];
+
+/// The backend on some threads. Where the library has a place in the repository it must be there: nothing is
+/// skipped in silence.
+pub fn backend(threads: usize) -> Option<OneDnn> {
+    match OneDnn::load(threads) {
+        Ok(backend) => Some(backend),
+        Err(error) if cfg!(all(target_os = "linux", target_arch = "x86_64")) => {
+            panic!("run `make deps` first, which installs oneDNN under .deps: {error}")
+        }
+        Err(error) => {
+            eprintln!("SKIPPED: `make deps` installs oneDNN on x86-64 Linux only, and here {error}");
+            None
+        }
+    }
+}
+
+/// Choices that ask for a layout of every feature map of a case.
+pub fn choices(case: &Case, layout: &str) -> Choices {
+    let maps = case.operands().filter(|operand| operand.shape.len() == 4);
+    let layouts = maps.map(|operand| (operand.name.to_owned(), layout.to_owned())).collect();
+    Choices { layouts, ..Choices::default() }
+}

@@ -1,0 +1,187 @@
+//! Every case of the case tables, in every precision, layout and number of threads, against the reference
+//! backend.
+
+use crate::common::network::offered;
+use crate::common::{LAYOUTS, PRECISIONS, backend, choices, precisions};
+use stratus_conformance::{Case, Report, Suite, cases};
+use stratus_engine::backend::step_key;
+use stratus_engine::ops::KernelSpec;
+use stratus_engine::plan::{Persistent, Plan};
+use stratus_engine::{Backend, Choices, Clock, Kernel, Precision, Section, Session};
+use stratus_onednn::OneDnn;
+
+/// What the backend may refuse, and the words it does so with. Everything else runs.
+fn refusal(backend: &OneDnn, case: &Case, precision: Precision) -> Option<&'static str> {
+    let on_onednn = matches!(
+        case.kernel,
+        Kernel::Conv2dForward(_)
+            | Kernel::Conv2dBackwardData(_)
+            | Kernel::Conv2dBackwardWeights(_)
+            | Kernel::LinearForward(_)
+            | Kernel::LinearBackwardData(_)
+            | Kernel::LinearBackwardWeights(_)
+            | Kernel::LinearUpdate(_)
+    );
+    (on_onednn && !backend.supports(precision)).then_some("processors with AVX-512 alone")
+}
+
+#[test]
+fn half_and_double_precision_are_refused() {
+    let Some(backend) = backend(1) else { return };
+    for precision in [Precision::F16, Precision::F64] {
+        assert!(!backend.precisions().contains(&precision));
+        let suite = Suite::new(&backend).refusing(|_, _| Some(""));
+        suite.run(precision, &cases::of(precision)).assert_passed();
+    }
+}
+
+/// The suite in every layout.
+fn compare_all(threads: usize) {
+    let Some(backend) = backend(threads) else { return };
+    let layouts = |case: &Case| LAYOUTS.map(|layout| (layout.to_owned(), choices(case, layout))).to_vec();
+    let suite = Suite::new(&backend).by(layouts);
+    let suite = suite.refusing(|case, precision| refusal(&backend, case, precision));
+    let mut report = Report::default();
+    PRECISIONS.into_iter().for_each(|precision| report.extend(suite.run(precision, &cases::of(precision))));
+    report.assert_passed();
+}
+
+#[test]
+fn every_case_on_one_thread() {
+    compare_all(1);
+}
+
+#[test]
+fn every_case_on_two_threads() {
+    compare_all(2);
+}
+
+#[test]
+fn every_case_on_three_threads() {
+    compare_all(3);
+}
+
+/// Whatever runs a step, oneDNN's or ours: plans that nothing was measured for take the first, here each is
+/// asked for by name.
+#[test]
+fn every_implementation_follows_the_reference() {
+    let (mut compared, mut ours, mut kinds) = (0, std::collections::BTreeSet::new(), 0);
+    for threads in [1, 3] {
+        let Some(backend) = backend(threads) else { return };
+        let has = |instructions: &[&str]| instructions.iter().any(|name| backend.describe().contains(name));
+        // On AMX the gradient of a convolution's input is one more. Convolutions of bf16 maps run in f32 too,
+        // those with ReLU counted apart.
+        kinds = if has(&["AMX"]) { 6 } else { 5 };
+        // With AVX-512, which bf16 needs too, dense 3x3 convolutions have one more way, and so have their
+        // gradients.
+        let bf16 = precisions(&backend).contains(&Precision::Bf16);
+        kinds += if bf16 { 8 } else { 0 };
+        // On whole numbers the forward passes and the gradient of the input once more.
+        kinds += if bf16 && has(&["VNNI", "BF16", "FP16"]) { 3 } else { 0 };
+        for precision in precisions(&backend) {
+            for case in cases::of(precision) {
+                let program = case.program(precision).unwrap();
+                let key = step_key(&program, &program.steps[0]);
+                let mut expected = None;
+                for layout in LAYOUTS {
+                    let choices = choices(&case, layout);
+                    for name in offered(&backend, &program, &choices, &key) {
+                        let mut choices = choices.clone();
+                        choices.implementations.insert(key.clone(), name.clone());
+                        let got = case.run(&backend, precision, choices).unwrap();
+                        let expected = expected.get_or_insert_with(|| case.expected(precision).unwrap());
+                        case.compare(precision, expected, &got).unwrap_or_else(|failure| {
+                            panic!("{precision} `{}` {layout} by {name}: {failure}", case.name)
+                        });
+                        compared += 1;
+                        let own =
+                            ["stratus:winograd:vnni:", "stratus:winograd:", "stratus:", "product:", "f32:"];
+                        let own = own.into_iter().find(|own| name.starts_with(own));
+                        ours.extend(own.map(|own| format!("{own}{}", case.kernel.name())));
+                    }
+                }
+            }
+        }
+    }
+    assert!(compared > 500 && ours.len() == kinds, "{compared} {ours:?}");
+}
+
+/// Channels are copied by where they are: one map may be channels last and the next in blocks.
+#[test]
+fn maps_that_are_put_together_may_lie_in_different_ways() {
+    let Some(backend) = backend(2) else { return };
+    let mut mixed = 0;
+    for case in cases::of(Precision::F32) {
+        if !matches!(case.kernel, Kernel::ConcatForward(_) | Kernel::ConcatBackward(_)) {
+            continue;
+        }
+        let expected = case.expected(Precision::F32).unwrap();
+        for odd in 0..2 {
+            let layout = |position: usize| LAYOUTS[(position + odd) % 2].to_owned();
+            let names = case.operands().enumerate();
+            let layouts = names.map(|(position, operand)| (operand.name.to_owned(), layout(position)));
+            let choices = Choices { layouts: layouts.collect(), ..Choices::default() };
+            let got = case.run(&backend, Precision::F32, choices).unwrap();
+            case.compare(Precision::F32, &expected, &got).unwrap();
+            mixed += 1;
+        }
+    }
+    assert!(mixed > 40, "{mixed}");
+}
+
+/// Runs a case sample by sample, from the first or from the last; its first input and its output have a row
+/// per sample.
+fn run_in_tiles(
+    backend: &OneDnn,
+    case: &Case,
+    precision: Precision,
+    layout: &str,
+    from_last: bool,
+) -> Vec<f64> {
+    let mut program = case.program(precision).unwrap();
+    let step = program.steps[0].clone();
+    for id in [step.inputs[0], step.outputs[0]] {
+        program.values[id.0].per_sample = true;
+    }
+    program.sections.push(Section {
+        first: 0,
+        count: 1,
+        tiles: program.batch,
+        micro_batches: false,
+        from_last,
+    });
+    let mut persistent = Persistent::default();
+    let plan = Plan::prepare(backend, &program, choices(case, layout), false, &mut persistent).unwrap();
+    let mut session = Session::new(vec![plan], persistent).unwrap();
+    for (id, contents) in step.inputs.iter().zip(case.draw()) {
+        session.write_value(0, id.0, &contents).unwrap();
+    }
+    session.run(0, &mut [], &mut [], &mut Clock::disabled(1), 0).unwrap();
+    session.read_value(0, step.outputs[0].0).unwrap()
+}
+
+/// Masks are the reference's to the last element, in every layout, whole or in tiles.
+#[test]
+fn dropout_drops_what_the_reference_drops() {
+    let Some(backend) = backend(3) else { return };
+    let mut in_tiles = 0;
+    for (precision, layout) in PRECISIONS.into_iter().flat_map(|p| LAYOUTS.map(|layout| (p, layout))) {
+        for case in cases::of(precision) {
+            if !matches!(case.kernel, Kernel::Dropout(_)) {
+                continue;
+            }
+            let expected = case.expected(precision).unwrap();
+            let got = case.run(&backend, precision, choices(&case, layout)).unwrap();
+            let dropped = |results: &[Vec<f64>]| results[0].iter().map(|&y| y == 0.0).collect::<Vec<_>>();
+            assert_eq!(dropped(&expected), dropped(&got), "{precision} {layout} `{}`", case.name);
+            if case.inputs[0].shape[0] > 1 {
+                for from_last in [false, true] {
+                    let tiled = run_in_tiles(&backend, &case, precision, layout, from_last);
+                    assert_eq!(tiled, got[0], "{precision} {layout} `{}` in tiles", case.name);
+                    in_tiles += 1;
+                }
+            }
+        }
+    }
+    assert!(in_tiles > 40, "{in_tiles}");
+}

@@ -1,0 +1,162 @@
+//! Models that other programs wrote, made by `scripts/fixtures/onnx_models.py`: what they become, and that it
+//! computes what onnxruntime computes.
+
+use crate::common::{BATCH, logits, off};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use stratus_graph::ops::{AvgPool2d, Conv2d, Dropout, Scale};
+use stratus_graph::{Graph, Op, Operation, layer_file};
+use stratus_onnx::{Imported, Model, Options};
+
+#[derive(serde::Deserialize)]
+struct Expected {
+    input: Vec<usize>,
+    logits: Vec<f32>,
+}
+
+fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+fn import(name: &str) -> Imported {
+    let options = Options { name: name.to_owned(), input: None };
+    Model::open(path(&format!("{name}.onnx")))
+        .unwrap()
+        .import(&options)
+        .unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The images of the script's rule.
+fn images(graph: &Graph) -> Vec<f32> {
+    let count = BATCH * graph.input_shape().elements();
+    (0..count).map(|i| ((i * 7919 % 2003) as f64 / 1001.5 - 1.0) as f32).collect()
+}
+
+fn layers(graph: &Graph) -> Vec<String> {
+    graph.nodes.iter().map(|node| format!("{} {}", node.name, node.op.kind())).collect()
+}
+
+fn op<'a>(graph: &'a Graph, name: &str) -> &'a Op {
+    &graph.nodes.iter().find(|node| node.name == name).unwrap_or_else(|| panic!("{:?}", layers(graph))).op
+}
+
+#[test]
+fn what_is_imported_computes_what_onnxruntime_computes() {
+    let text = std::fs::read_to_string(path("expected.json")).unwrap();
+    let expected: BTreeMap<String, Expected> = serde_json::from_str(&text).unwrap();
+    assert_eq!(expected.len(), 8);
+    for (name, Expected { input, logits: wanted }) in expected {
+        let imported = import(&name);
+        let channels_last = name == "tensorflow";
+        let mut images = images(&imported.graph);
+        let mut shape = imported.graph.input_shape().0.clone();
+        if channels_last {
+            // The rule's images are the file's, which has channels last.
+            let [c, h, w] = shape[..] else { panic!("{shape:?}") };
+            let pixels = h * w;
+            let from = |i: usize| i / (c * pixels) * c * pixels + i % pixels * c + i / pixels % c;
+            images = (0..images.len()).map(|i| images[from(i)]).collect();
+            shape.rotate_left(1);
+        }
+        assert_eq!(shape, input, "{name}");
+        let found = logits(&imported.graph, &imported.weights, &images);
+        let off = off(&found, &wanted);
+        assert!(off < 2e-6, "{name} is off by {off}");
+        let written = layer_file::write(&imported.graph).unwrap();
+        assert_eq!(layer_file::parse(&written).unwrap(), imported.graph, "{name}");
+    }
+}
+
+#[test]
+fn layers_are_called_as_in_pytorch() {
+    let training = import("torchscript_training").graph;
+    assert_eq!(
+        layers(&training),
+        [
+            "conv1 conv2d",
+            "bn1 batch_norm2d",
+            "relu relu",
+            "maxpool max_pool2d",
+            "layer1.0.conv1 conv2d",
+            "layer1.0.bn1 batch_norm2d",
+            "layer1.0.relu relu",
+            "layer1.0.conv2 conv2d",
+            "layer1.0.bn2 batch_norm2d",
+            "layer1.0.Add add",
+            "layer1.0.relu_1 relu",
+            "avgpool avg_pool2d",
+            "Reshape flatten",
+            "dropout dropout",
+            "fc linear",
+        ]
+    );
+    assert_eq!(op(&training, "bn1").attributes(), "epsilon 0.001 momentum 0.01");
+    assert_eq!(*op(&training, "dropout"), Dropout { p: 0.3 }.into());
+    assert_eq!(*op(&training, "avgpool"), AvgPool2d::new(2, 2, 0).into());
+    assert_eq!(op(&training, "maxpool").attributes(), "3x3 stride 2x2 padding 1x1 ceil");
+    // Folded batch norms leave biases behind.
+    for name in ["torchscript", "dynamo"] {
+        let graph = import(name).graph;
+        assert_eq!(*op(&graph, "conv1"), Conv2d { bias: true, ..Conv2d::new(2, 4, 3, 2, 1) }.into());
+        let keys: Vec<&str> = graph.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
+        assert!(keys.contains(&"layer1.0.conv2.weight") && keys.contains(&"fc.bias"), "{keys:?}");
+        assert!(graph.nodes.iter().all(|node| !matches!(node.op, Op::BatchNorm2d(_))), "{name}");
+    }
+}
+
+#[test]
+fn nodes_of_tensorflow_become_layers() {
+    let Imported { graph, notes, .. } = import("tensorflow");
+    assert_eq!(
+        layers(&graph),
+        [
+            "net.conv1.Conv2D conv2d",
+            "net.relu1 relu6",
+            "net.pool1 max_pool2d",
+            "net.depthwise conv2d",
+            "net.relu2 relu",
+            "flatten.Reshape flatten",
+            "net.dense linear",
+        ]
+    );
+    let conv =
+        Conv2d { padding_before: [0, 1], padding_after: [1, 2], bias: true, ..Conv2d::new(2, 4, 3, 2, 0) };
+    assert_eq!(*op(&graph, "net.conv1.Conv2D"), conv.into());
+    assert_eq!(notes, ["the last node, Softmax `softmax`, is left out: the loss has a softmax of its own"]);
+}
+
+#[test]
+fn products_with_one_number_become_layers() {
+    let Imported { graph, .. } = import("scaled");
+    for (name, factor) in [("residual", 0.17), ("halved", 0.5), ("cooled", 0.125)] {
+        assert_eq!(*op(&graph, name), Scale { factor }.into(), "{name}");
+    }
+}
+
+#[test]
+fn every_node_that_is_refused_is_named_at_once() {
+    let error =
+        Model::open(path("refused.onnx")).unwrap().import(&Options::default()).unwrap_err().to_string();
+    let (head, nodes) = error.split_once('\n').unwrap();
+    assert!(head.ends_with("refused.onnx: 6 nodes cannot be imported:"), "{error}");
+    assert_eq!(
+        nodes,
+        "Sub `normalise`: no operation of a layer computes it\n\
+         LeakyRelu `act`: no operation of a layer computes it\n\
+         Conv `three_d`: its weight has 3 dimensions, that of two-dimensional images 4\n\
+         AveragePool `uneven`: padded by [0, 0] before and [1, 1] behind, its windows \
+         [2, 2] are not those of a pooling that pads both sides alike\n\
+         com.example.Swish `custom`: it is of another domain than ONNX's own operators\n\
+         Erf `e`: no operation of a layer computes it"
+    );
+}
+
+#[test]
+fn weights_in_another_file_are_read_beside_the_model_only() {
+    let bytes = std::fs::read(path("dynamo.onnx")).unwrap();
+    let message = Model::from_bytes("m.onnx", bytes).import(&Options::default()).unwrap_err().to_string();
+    assert!(
+        message.contains("lie in \"dynamo.onnx.data\", which is no file in the model's own folder"),
+        "{message}"
+    );
+}

@@ -1,0 +1,101 @@
+//! Files that are too much of something, or something else altogether.
+
+use stratus_onnx::{Model, Options};
+
+/// A message with one field of bytes.
+fn field(number: u8, content: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![number << 3 | 2];
+    let mut length = content.len();
+    while length >= 0x80 {
+        bytes.push(length as u8 | 0x80);
+        length >>= 7;
+    }
+    bytes.push(length as u8);
+    bytes.extend(content);
+    bytes
+}
+
+fn model(graph: &[u8]) -> Vec<u8> {
+    [field(8, &[0x10, 17]), field(7, graph)].concat()
+}
+
+fn message(bytes: Vec<u8>) -> String {
+    Model::from_bytes("f", bytes).import(&Options::default()).unwrap_err().problem.to_string()
+}
+
+#[test]
+fn what_there_is_too_much_of_is_refused() {
+    assert_eq!(message(model(&[0x0a, 0].repeat(100_001))), "there are more than 100000 nodes: refused");
+    assert_eq!(
+        message(model(&[0x2a, 0].repeat(100_001))),
+        "there are more than 100000 initialisers: refused"
+    );
+    let node = field(1, &[0x2a, 0].repeat(65));
+    assert_eq!(message(model(&node)), "there are more than 64 attributes of a node: refused");
+    let tensor = field(5, &[8, 1].repeat(17));
+    assert_eq!(message(model(&tensor)), "there are more than 16 dimensions of a tensor: refused");
+    // Messages within messages, far deeper than any stack.
+    let mut deep = Vec::new();
+    for _ in 0..2_000 {
+        deep = field(11, &field(5, &field(1, &deep)));
+    }
+    assert!(!message(model(&deep)).is_empty());
+}
+
+#[test]
+fn other_files_are_told() {
+    for other in [&b""[..], b"PK\x03\x04 a zip archive", b"{\"json\": true}", b"<html>", &[0; 100]] {
+        let found = message(other.to_vec());
+        assert!(found.starts_with("this is no ONNX model, or it is damaged: "), "{found}");
+    }
+    assert!(message(model(b"")).starts_with("it has 0 outputs"));
+    let old = [field(8, &[0x10, 6]), field(7, b"")].concat();
+    assert!(message(old).starts_with("it is written in ONNX's operator set 6; sets 7 to 27 are read"));
+}
+
+/// A linear layer with the weight `w`.
+fn linear(input: &str, output: &str) -> Vec<u8> {
+    let mut node = field(1, input.as_bytes());
+    node.extend([field(1, b"w"), field(2, output.as_bytes()), field(4, b"Gemm")].concat());
+    field(1, &node)
+}
+
+/// A model of nodes that read images `x` of `channels` pixels, with the weight `w`; its output is `y`.
+fn vectors(nodes: &[u8], channels: u8, weight: &[u8], dimensions: [u8; 2]) -> Vec<u8> {
+    let tensor =
+        [&[8, dimensions[0], 8, dimensions[1], 16, 1][..], &field(8, b"w"), &field(9, weight)].concat();
+    let shape: Vec<u8> = [1, channels, 1, 1].iter().flat_map(|&extent| field(1, &[8, extent])).collect();
+    let kind = field(2, &field(1, &[&[8, 1][..], &field(2, &shape)].concat()));
+    let images = field(11, &[field(1, b"x"), kind].concat());
+    model(&[nodes, &field(5, &tensor), &images, &field(12, &field(1, b"y"))].concat())
+}
+
+fn flatten() -> Vec<u8> {
+    field(1, &[field(1, b"x"), field(2, b"n0"), field(4, b"Flatten")].concat())
+}
+
+#[test]
+fn a_small_file_does_not_become_a_large_network() {
+    let mut nodes = flatten();
+    for layer in 0..9_000 {
+        let output = if layer == 8_999 { "y".to_owned() } else { format!("n{}", layer + 1) };
+        nodes.extend(linear(&format!("n{layer}"), &output));
+    }
+    // 9,000 copies of 16 numbers are within what every file may have, of 256 numbers they are not.
+    let small = Model::from_bytes("f", vectors(&nodes, 4, &[0; 64], [4, 4]));
+    let small = small.import(&Options::default()).unwrap();
+    assert_eq!(small.graph.nodes.len(), 9_001);
+    assert_eq!(
+        small.notes,
+        ["a tensor of weights belongs to several layers in the file; here each has a copy of its own"]
+    );
+    let found = message(vectors(&nodes, 16, &[0; 1024], [16, 16]));
+    assert!(found.starts_with("its layers would hold more than twice the weights that it has"), "{found}");
+}
+
+#[test]
+fn weights_without_elements_are_refused() {
+    let nodes = [flatten(), linear("n0", "y")].concat();
+    let found = message(vectors(&nodes, 4, &[], [4, 0]));
+    assert!(found.contains("its weight [0, 4] is empty"), "{found}");
+}

@@ -1,0 +1,14 @@
+//! Models from files and to files.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+mod damage;
+mod fixtures;
+mod limits;
+mod zoo;
+
+use stratus_testing::allocator::CountingAllocator;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;

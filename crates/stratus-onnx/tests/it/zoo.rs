@@ -1,0 +1,172 @@
+//! Every network of the zoo to ONNX and back: the same layers, shapes, parameters, cost, weights and outputs.
+
+use crate::common::{CASES, images, logits, network, refs, weights};
+use stratus_graph::zoo::NETWORKS;
+use stratus_graph::{Graph, layer_file};
+use stratus_onnx::{Imported, Model, Options, WriteError, write};
+use stratus_weights::{Tensor, TensorRef};
+
+fn exported(graph: &Graph, weights: &[Tensor]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    write(&mut bytes, graph, &refs(weights)).unwrap();
+    bytes
+}
+
+fn imported(graph: &Graph, bytes: Vec<u8>) -> Imported {
+    let options = Options { name: graph.name.clone(), input: None };
+    Model::from_bytes(format!("{}.onnx", graph.name), bytes).import(&options).unwrap()
+}
+
+/// Layers with what they read, by name.
+fn described(graph: &Graph) -> Vec<String> {
+    let name =
+        |tensor| graph.nodes.iter().find(|node| node.output == tensor).map_or("input", |node| &node.name);
+    let layer = |node: &stratus_graph::Node| {
+        let inputs: Vec<&str> = node.inputs.iter().map(|&tensor| name(tensor)).collect();
+        format!(
+            "{} {:?} of {inputs:?} to {} for {}",
+            node.name,
+            node.op,
+            graph.shape(node.output),
+            graph.node_flops(node)
+        )
+    };
+    graph.nodes.iter().map(layer).collect()
+}
+
+#[test]
+fn every_network_comes_back_as_it_was() {
+    for network in NETWORKS {
+        assert!(CASES.iter().any(|(name, ..)| *name == network.name), "{} has no case", network.name);
+    }
+    for &(name, width, size) in CASES {
+        let graph = network(name, width, size);
+        let given = weights(&graph);
+        let back = imported(&graph, exported(&graph, &given));
+        let inference = graph.for_inference();
+        assert_eq!(described(&back.graph), described(&inference), "{name}");
+        assert_eq!(back.graph.trained_parameters(), inference.trained_parameters(), "{name}");
+        assert_eq!(back.graph.forward_flops(), inference.forward_flops(), "{name}");
+        assert_eq!(back.notes, Vec::<String>::new(), "{name}");
+        assert_eq!(back.weights.len(), inference.parameters.len(), "{name}");
+        for tensor in &back.weights {
+            assert!(given.contains(tensor), "{name} {}", tensor.name);
+        }
+        let written = layer_file::write(&back.graph).unwrap();
+        assert_eq!(layer_file::parse(&written).unwrap(), back.graph, "{name}");
+    }
+}
+
+#[test]
+fn outputs_are_the_same() {
+    for (name, width, size) in
+        [("alexnet_bn", 8, [95, 127]), ("googlenet", 8, [65, 70]), ("mobilenet_v2", 8, [32, 32])]
+    {
+        let graph = network(name, width, size);
+        let given = weights(&graph);
+        let back = imported(&graph, exported(&graph, &given));
+        let images = images(&graph);
+        assert_eq!(logits(&back.graph, &back.weights, &images), logits(&graph, &given, &images), "{name}");
+    }
+}
+
+#[test]
+fn published_sizes_come_back() {
+    for network in NETWORKS.iter().filter(|network| !network.name.contains("vgg")) {
+        let graph = (network.build)(&(network.defaults)()).unwrap();
+        let zeros: Vec<Vec<f32>> =
+            graph.parameters.iter().map(|parameter| vec![0.0; parameter.elements()]).collect();
+        let tensors: Vec<TensorRef<'_>> = graph
+            .parameters
+            .iter()
+            .zip(&zeros)
+            .map(|(p, values)| TensorRef::f32(&p.name, &p.shape, values))
+            .collect();
+        let mut bytes = Vec::new();
+        write(&mut bytes, &graph, &tensors).unwrap();
+        assert_eq!(
+            described(&imported(&graph, bytes).graph),
+            described(&graph.for_inference()),
+            "{}",
+            network.name
+        );
+    }
+}
+
+fn small(layers: &str) -> Graph {
+    let head = "name = 'net'\ninput = [2, 7, 9]\n";
+    layer_file::parse(&format!("{head}{}", layers.replace('|', "\n[[layer]]\n").replace("; ", "\n"))).unwrap()
+}
+
+#[test]
+fn layers_that_no_network_has_come_back() {
+    for layers in [
+        "|name = 'c'; op = 'conv2d'; out_channels = 4; kernel = [3, 2]; padding = [2, 0]; padding_after = \
+         [0, 3]; dilation = [1, 2]; groups = 2",
+        "|name = 'p'; op = 'max_pool2d'; kernel = [2, 3]; stride = 3; padding = 1; ceil_mode = true",
+        "|name = 'p'; op = 'max_pool2d'; kernel = 4; stride = 4; ceil_mode = true",
+        "|name = 'p'; op = 'avg_pool2d'; kernel = [3, 4]; stride = 2; padding = [1, 2]; count_include_pad = \
+         false",
+        "|name = 'p'; op = 'avg_pool2d'; kernel = [3, 4]; stride = 2; padding = [1, 2]",
+        "|name = 'p'; op = 'adaptive_avg_pool2d'; output = [7, 4]",
+        "|name = 'p'; op = 'adaptive_avg_pool2d'; output = [3, 9]",
+        "|name = 'p'; op = 'adaptive_avg_pool2d'; output = [9, 20]|name = 'q'; op = 'adaptive_avg_pool2d'; \
+         output = [7, 9]",
+        "|name = 'n'; op = 'batch_norm2d'; epsilon = 0.25; momentum = 0.01|name = 'r'; op = 'relu6'|name = \
+         'd'; op = 'dropout'; p = 0.125",
+        "|name = 'n'; op = 'batch_norm2d'|name = 'g'; op = 'gelu'|name = 'c'; op = 'conv2d'; out_channels = \
+         3; kernel = 1|name = 'h'; op = 'gelu'",
+        "|name = 'output'; op = 'relu'|name = 'f'; op = 'flatten'|name = 'l'; op = 'linear'; out_features = \
+         3; bias = false|name = 'n'; op = 'batch_norm2d'|name = 'a'; op = 'add'; inputs = ['l', 'n']",
+        "|name = 's'; op = 'scale'; factor = 0.17|name = 'a'; op = 'add'; inputs = ['input', 's']|name = \
+         'f'; op = 'flatten'|name = 'l'; op = 'linear'; out_features = 3|name = 't'; op = 'scale'; factor = \
+         -0.125",
+        "|name = 'l'; op = 'local_response_norm'; size = 3; k = 2|name = 'c'; op = 'concat'; inputs = ['l', \
+         'input', 'l']",
+    ] {
+        let graph = small(layers);
+        let given = weights(&graph);
+        let back = imported(&graph, exported(&graph, &given));
+        assert_eq!(described(&back.graph), described(&graph));
+        assert_eq!(back.weights, given);
+    }
+}
+
+/// Windows that begin behind the image, and flattening a vector, are nothing and do not come back.
+#[test]
+fn what_is_nothing_is_left_out() {
+    for layers in [
+        "|name = 'p'; op = 'max_pool2d'; kernel = [7, 2]; stride = 9; ceil_mode = true|name = 'f'; op = \
+         'flatten'|name = 'l'; op = 'linear'; out_features = 3",
+        "|name = 'f'; op = 'flatten'|name = 'g'; op = 'flatten'|name = 'l'; op = 'linear'; out_features = 3",
+    ] {
+        let graph = small(layers);
+        let given = weights(&graph);
+        let back = imported(&graph, exported(&graph, &given));
+        let images = images(&graph);
+        assert_ne!(described(&back.graph), described(&graph));
+        assert_eq!(logits(&back.graph, &back.weights, &images), logits(&graph, &given, &images));
+    }
+}
+
+#[test]
+fn what_cannot_be_written_is_said() {
+    let graph = small(
+        "|name = 'a'; op = 'local_response_norm'; size = 4|name = 'b'; op = 'local_response_norm'; size = \
+         2|name = 'c'; op = 'conv2d'; out_channels = 3; kernel = 1",
+    );
+    let given = weights(&graph);
+    let problem =
+        |graph: &Graph, tensors: &[TensorRef<'_>]| write(&mut Vec::new(), graph, tensors).unwrap_err();
+    assert_eq!(
+        problem(&graph, &refs(&given)).to_string(),
+        "layers that have no form in ONNX: `a` (local_response_norm size 4 alpha 0.0001 beta 0.75 k 1), \
+         `b` (local_response_norm size 2 alpha 0.0001 beta 0.75 k 1)"
+    );
+    assert!(matches!(problem(&graph, &[]), WriteError::Missing(name) if name == "c.weight"));
+    let wrong = [TensorRef::f32("c.weight", &[3, 2], &[0.0; 6]), TensorRef::i64("c.bias", &[3], &[0; 3])];
+    assert_eq!(
+        problem(&graph, &wrong).to_string(),
+        "the parameter `c.weight` is f32 [3, 2], the network's is f32 [3, 2, 1, 1]"
+    );
+}

@@ -1,0 +1,5 @@
+//! Reports of run directories.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod report;

@@ -1,0 +1,5 @@
+//! The resizer's contract.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod resize;

@@ -1,0 +1,56 @@
+//! The hot loop allocates nothing: counted by the allocator, on the training thread, over the iterations of
+//! real epochs.
+
+use std::path::Path;
+use stratus_run::machine::Machine;
+use stratus_testing::allocator::requests;
+use stratus_train::run::{Options, start};
+use stratus_train::{EpochResult, Experiment, Observer, TrainingProgress};
+
+/// Notes the allocations between two iterations of one epoch.
+#[derive(Default)]
+struct Watch {
+    last: Option<(u64, u64)>,
+    iterations: u32,
+    allocations: Vec<(u64, u64)>,
+}
+
+impl Observer for Watch {
+    fn iteration(&mut self, progress: &TrainingProgress) {
+        let count = requests();
+        if let Some((epoch, before)) = self.last
+            && epoch == progress.epoch
+        {
+            self.iterations += 1;
+            if count != before {
+                self.allocations.push((progress.iteration, count - before));
+            }
+        }
+        self.last = Some((progress.epoch, requests()));
+    }
+
+    fn epoch(&mut self, _result: &EpochResult) {}
+    fn say(&mut self, _text: &str) {}
+    fn warn(&mut self, _text: &str) {}
+}
+
+#[test]
+fn iterations_allocate_nothing() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/mnist");
+    let folder = tempfile::tempdir().unwrap();
+    let set = [
+        ("data.path", data.to_str().unwrap()),
+        ("train.epochs", "2"),
+        ("train.batch_size", "4096"),
+        ("model.width", "2"),
+        ("checkpoint.every_seconds", "0"),
+    ];
+    let experiment = Experiment::builtin("digits").unwrap().with_overrides(&set).unwrap();
+    let options = Options { out: Some(folder.path().join("run")), ..Options::default() };
+    let mut watch = Watch::default();
+    let finished = start(&experiment, &options, Machine::probe(), &mut watch).unwrap();
+    // 15 iterations an epoch, the last of them a smaller batch with a program of its own.
+    assert_eq!(finished.summary.iterations, 30);
+    assert_eq!(watch.iterations, 28);
+    assert_eq!(watch.allocations, [], "(iteration, allocations)");
+}

@@ -1,0 +1,323 @@
+//! Fine-tuning against PyTorch: a state dict that `torch.save` wrote is read, measured, and trained with
+//! frozen layers.
+//!
+//! `scripts/fixtures/finetune.py` made the fixtures; `common` says how near a tensor has to be.
+
+use crate::common::{
+    AS_PYTORCH, Summary, TOLERANCE, Worst, check, check_change, check_loss, inputs, onednn, run,
+};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use stratus_engine::differentiate::differentiate;
+use stratus_engine::fuse::fuse;
+use stratus_engine::lower::lower;
+use stratus_engine::ops::SgdUpdate;
+use stratus_engine::program::Mode;
+use stratus_engine::reference::ReferenceBackend;
+use stratus_engine::session::{Hyper, Inputs};
+use stratus_engine::tile::tile;
+use stratus_engine::update::{MOMENTUM_SUFFIX, Optimiser, update};
+use stratus_engine::{Backend, Choices, Phase, Precision, Program, Role, Session};
+use stratus_graph::zoo::{self, Hyperparameters};
+use stratus_graph::{Graph, ParameterKind};
+use stratus_run::checkpoint::{Tensor, Values};
+use stratus_train::weights::{Pretrained, WeightsUse};
+use stratus_weights::WeightsFile;
+
+#[derive(Deserialize)]
+struct Fixture {
+    network: String,
+    width: usize,
+    batch: String,
+    input: [usize; 4],
+    classes: usize,
+    labels: Vec<i32>,
+    learning_rate: f32,
+    momentum: f32,
+    weight_decay: f32,
+    logits: Vec<f64>,
+    logits_off: f64,
+    frozen: BTreeMap<String, Tuned>,
+}
+
+#[derive(Deserialize)]
+struct Tuned {
+    layers: Vec<String>,
+    losses: Vec<f64>,
+    losses_off: f64,
+    after: BTreeMap<String, Summary>,
+}
+
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/finetune").join(name)
+}
+
+fn load() -> Fixture {
+    serde_json::from_slice(&std::fs::read(file("resnet18_narrow.json")).unwrap()).unwrap()
+}
+
+fn graph(fixture: &Fixture, classes: usize) -> Graph {
+    let [_, channels, height, width] = fixture.input;
+    let hyper = Hyperparameters { input: [channels, height, width], classes, width: Some(fixture.width) };
+    (zoo::find(&fixture.network).unwrap().build)(&hyper).unwrap()
+}
+
+/// A session of one program with the weights of the file, and its inputs: the batch of the fixture.
+fn session(backend: &dyn Backend, fixture: &Fixture, graph: &Graph, program: &Program) -> (Session, Inputs) {
+    let mut session = crate::common::session(backend, program, Choices::default());
+    let weights =
+        Pretrained::open(&file("resnet18_narrow.pth"), graph, WeightsUse::Measuring, &mut |_| ()).unwrap();
+    assert_eq!(weights.begins_anew(), None);
+    weights.write_to(&mut session).unwrap();
+    session.set_hyper(Hyper { learning_rate: fixture.learning_rate, iteration: 0, seed: 0 }).unwrap();
+    let inputs = inputs(&session, &fixture.batch, &fixture.input, &fixture.labels);
+    (session, inputs)
+}
+
+/// In evaluation, PyTorch's weights give PyTorch's logits.
+fn measures(backend: &dyn Backend) {
+    let fixture = load();
+    let graph = graph(&fixture, fixture.classes);
+    let mut program =
+        fuse(&lower(&graph, Mode::Evaluate, Precision::F32, fixture.input[0]).unwrap()).unwrap();
+    let logits = program.steps.iter().find(|step| step.phase == Phase::Loss).unwrap().inputs[0];
+    program.values[logits.0].role = Role::Buffer;
+    let (mut session, mut inputs) = session(backend, &fixture, &graph, &program);
+    run(&mut session, &mut inputs);
+    let got = session.read_value(0, logits.0).unwrap();
+    let largest = fixture.logits.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
+    let allowed = (TOLERANCE * largest).max(AS_PYTORCH * fixture.logits_off);
+    let off = got.iter().zip(&fixture.logits).fold(0.0f64, |off, (a, b)| off.max((a - b).abs()));
+    assert_eq!(got.len(), fixture.logits.len());
+    assert!(off <= allowed, "logits are off by {off}, {allowed} is allowed");
+}
+
+/// Five steps with frozen layers: frozen tensors keep their bits, all others are PyTorch's.
+fn tunes(backend: &dyn Backend, key: &str, tile_bytes: usize) {
+    let fixture = load();
+    let Tuned { layers, losses, losses_off, after } = &fixture.frozen[key];
+    let mut graph = graph(&fixture, fixture.classes);
+    graph.freeze(layers).unwrap();
+    let forward = fuse(&lower(&graph, Mode::Train, Precision::F32, fixture.input[0]).unwrap()).unwrap();
+    let sgd = SgdUpdate {
+        momentum: fixture.momentum,
+        weight_decay: fixture.weight_decay,
+        nesterov: false,
+        rate: 1.0,
+        scaled: false,
+    };
+    let program = tile(&differentiate(&forward).unwrap(), tile_bytes, 1).unwrap();
+    let program = update(&program, Optimiser::Sgd(sgd)).unwrap();
+    let (mut session, mut inputs) = session(backend, &fixture, &graph, &program);
+    let velocities: Vec<String> = session
+        .state()
+        .filter(|(.., role)| *role == Role::Momentum)
+        .map(|(name, ..)| name.to_owned())
+        .collect();
+    for name in &velocities {
+        let zeros = vec![0.0; session.read(name).unwrap().len()];
+        session.write(name, &zeros).unwrap();
+    }
+    for (step, expected) in losses.iter().enumerate() {
+        check_loss(step, run(&mut session, &mut inputs), *expected, *losses_off);
+    }
+    let first = WeightsFile::open(file("resnet18_narrow.pth")).unwrap();
+    let (mut worst, mut kept) = (Worst::default(), 0);
+    assert_eq!(after.len(), graph.parameters.len());
+    for (name, expected) in after {
+        let (got, before) = (session.read(name).unwrap(), first.read(first.get(name).unwrap()).unwrap());
+        check(name, &got, expected, &mut worst);
+        check_change(name, &got, &before, expected);
+        let is_frozen = graph
+            .nodes
+            .iter()
+            .filter(|node| node.frozen)
+            .flat_map(|node| &node.parameters)
+            .any(|id| graph.parameters[id.0].name == *name);
+        // What PyTorch left as it was, and nothing else.
+        assert_eq!(is_frozen, expected.change == Some(0.0), "{name}");
+        if is_frozen {
+            let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&got), bits(&before), "{name}");
+            kept += 1;
+            assert!(!velocities.contains(&format!("{name}{MOMENTUM_SUFFIX}")), "{name} needs no velocity");
+        }
+    }
+    let trained = graph.parameters.iter().filter(|p| p.kind == ParameterKind::Trained).count();
+    assert!(kept > 0 && velocities.len() < trained);
+    println!("{key}: {kept} tensors kept, the worst other is off by {:.1e} of its norm", worst.relative);
+}
+
+#[test]
+fn weights_of_pytorch_give_its_logits() {
+    measures(&ReferenceBackend);
+    if let Some(backend) = onednn() {
+        measures(&backend);
+    }
+}
+
+#[test]
+fn the_first_layers_frozen_the_others_train_as_in_pytorch() {
+    tunes(&ReferenceBackend, "below", usize::MAX);
+    let Some(backend) = onednn() else { return };
+    for tile_bytes in [usize::MAX, 1 << 14] {
+        tunes(&backend, "below", tile_bytes);
+    }
+}
+
+#[test]
+fn gradients_pass_frozen_layers_as_in_pytorch() {
+    tunes(&ReferenceBackend, "between", usize::MAX);
+    let Some(backend) = onednn() else { return };
+    for tile_bytes in [usize::MAX, 1 << 14] {
+        tunes(&backend, "between", tile_bytes);
+    }
+}
+
+fn refused(graph: &Graph, purpose: WeightsUse) -> (String, String) {
+    let error = Pretrained::open(&file("resnet18_narrow.pth"), graph, purpose, &mut |_| ()).unwrap_err();
+    assert!(error.is_usage());
+    (error.to_string().replace(file("").to_str().unwrap(), ""), error.hint().unwrap())
+}
+
+#[test]
+fn a_classifier_for_other_classes_begins_anew() {
+    let fixture = load();
+    let graph = graph(&fixture, 7);
+    let path = file("resnet18_narrow.pth");
+    let weights = Pretrained::open(&path, &graph, WeightsUse::Training, &mut |_| ()).unwrap();
+    let expected = format!("fc begins anew: {} has 10 classes, the network 7", path.display());
+    assert_eq!(weights.begins_anew(), Some(expected.as_str()));
+    // The new classifier is that of the seed, the rest the file's.
+    let tensors = weights.tensors(&graph, 3).unwrap();
+    let initial = stratus_train::weights::initial(&graph, 3).unwrap();
+    let first = WeightsFile::open(&path).unwrap();
+    for (tensor, initial) in tensors.iter().zip(&initial) {
+        let is_new = tensor == initial;
+        let counts = tensor.name.ends_with("num_batches_tracked");
+        assert_eq!(is_new, tensor.name.starts_with("fc.") || counts, "{}", tensor.name);
+        if let (false, Values::F32(values)) = (is_new, &tensor.values) {
+            assert_eq!(*values, first.read(first.get(&tensor.name).unwrap()).unwrap(), "{}", tensor.name);
+        }
+    }
+    let (problem, hint) = refused(&graph, WeightsUse::Measuring);
+    assert_eq!(
+        problem,
+        "resnet18_narrow.pth: 100 of the 102 tensors of network `resnet18` fit\n\
+         `fc.weight` is [10, 32] in the file and [7, 32] in the network\n\
+         `fc.bias` is [10] in the file and [7] in the network"
+    );
+    assert_eq!(hint, "these are weights for 10 classes; model.classes sets how many there are");
+}
+
+#[test]
+fn what_does_not_fit_is_listed_to_the_last_tensor() {
+    let fixture = load();
+    let network = |name: &str, width| {
+        let hyper = Hyperparameters { input: [3, 64, 64], classes: 7, width: Some(width) };
+        (zoo::find(name).unwrap().build)(&hyper).unwrap()
+    };
+    // Another network, another width: nothing begins anew that could have been meant otherwise.
+    let (problem, _) = refused(&network("resnet34", fixture.width), WeightsUse::Training);
+    let lines: Vec<&str> = problem.lines().collect();
+    assert_eq!(lines[0], "resnet18_narrow.pth: 100 of the 182 tensors of network `resnet34` fit");
+    assert_eq!(lines.len(), 1 + 80);
+    assert!(lines.iter().all(|line| !line.contains("`fc.")), "{problem}");
+    let (problem, _) = refused(&network("resnet18", 8), WeightsUse::Training);
+    assert!(problem.contains("`fc.weight` is [10, 32] in the file and [7, 64] in the network"), "{problem}");
+    let (problem, hint) = refused(&network("alexnet", 4), WeightsUse::Training);
+    assert!(problem.contains("\n`features.0.weight` [4, 3, 11, 11] is not in the file"), "{problem}");
+    assert!(problem.contains("\n`layer4.1.bn2.running_var` [32] is not in the network"), "{problem}");
+    assert_eq!(hint, "these are the weights of another network; model.name chooses it");
+}
+
+#[test]
+fn a_misspelt_tensor_is_answered_with_the_one_that_was_meant() {
+    let fixture = load();
+    let mut graph = graph(&fixture, fixture.classes);
+    graph.parameters[0].name = "conv_1.weight".to_owned();
+    let (problem, hint) = refused(&graph, WeightsUse::Training);
+    assert_eq!(
+        problem,
+        "resnet18_narrow.pth: 101 of the 102 tensors of network `resnet18` fit\n\
+         `conv_1.weight` [4, 3, 7, 7] is not in the file; it has `conv1.weight`, of the same shape\n\
+         `conv1.weight` [4, 3, 7, 7] is not in the network; did you mean `conv_1.weight`?"
+    );
+    assert_eq!(hint, "rename the tensors in the file, or choose the network they belong to with model.name");
+}
+
+fn write(path: &Path, tensors: &[Tensor]) {
+    let tensors: Vec<_> = tensors.iter().map(Tensor::as_ref).collect();
+    let mut out = std::fs::File::create(path).unwrap();
+    stratus_weights::write_safetensors(&mut out, &tensors, &BTreeMap::new()).unwrap();
+}
+
+#[test]
+fn auxiliary_classifiers_begin_anew_with_the_other() {
+    let network = |classes| {
+        let hyper = Hyperparameters { input: [3, 64, 64], classes, width: Some(4) };
+        (zoo::find("googlenet").unwrap().build)(&hyper).unwrap()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("googlenet.safetensors");
+    write(&path, &stratus_train::weights::initial(&network(12), 1).unwrap());
+    let weights = Pretrained::open(&path, &network(5), WeightsUse::Training, &mut |_| ()).unwrap();
+    let expected =
+        format!("fc, aux1.fc2, aux2.fc2 begin anew: {} has 12 classes, the network 5", path.display());
+    assert_eq!(weights.begins_anew(), Some(expected.as_str()));
+}
+
+#[test]
+fn inference_needs_no_auxiliary_classifiers() {
+    let hyper = Hyperparameters { input: [3, 64, 64], classes: 5, width: Some(4) };
+    let graph = (zoo::find("googlenet").unwrap().build)(&hyper).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("googlenet.safetensors");
+    let mut tensors = stratus_train::weights::initial(&graph, 1).unwrap();
+    let needed = stratus_train::weights::initial(&graph.for_inference(), 1).unwrap().len();
+    let open = |tensors: &[Tensor], purpose| {
+        write(&path, tensors);
+        Pretrained::open(&path, &graph, purpose, &mut |_| ())
+    };
+    // The auxiliary classifiers are known, another tensor is not.
+    assert_eq!(open(&tensors, WeightsUse::Inference).unwrap().left_out(), 0);
+    tensors.push(Tensor { name: "other.weight".to_owned(), shape: vec![1], values: Values::F32(vec![0.0]) });
+    assert_eq!(open(&tensors, WeightsUse::Inference).unwrap().left_out(), 1);
+    tensors.retain(|tensor| !tensor.name.starts_with("aux") && tensor.name != "other.weight");
+    assert_eq!(tensors.len(), needed);
+    assert!(
+        open(&tensors, WeightsUse::Measuring).unwrap_err().to_string().contains("`aux1.fc2.weight` [5, ")
+    );
+    let weights = open(&tensors, WeightsUse::Inference).unwrap();
+    // All values are the file's: the seed is another.
+    let mut read = weights.tensors(&graph.for_inference(), 2).unwrap();
+    read.sort_by(|a, b| a.name.cmp(&b.name));
+    tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    assert!(read == tensors);
+
+    tensors.retain(|tensor| tensor.name != "fc.bias");
+    let error = open(&tensors, WeightsUse::Inference).unwrap_err();
+    let begins = format!("{} does not fit googlenet: ", path.display());
+    assert!(error.to_string().starts_with(&begins) && !error.is_usage(), "{error}");
+    assert!(
+        error.to_string().contains("1 are not in the file and keep their initial values: fc.bias"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_is_no_number_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("nan.safetensors");
+    let fixture = load();
+    let graph = graph(&fixture, fixture.classes);
+    let mut tensors = stratus_train::weights::initial(&graph, 1).unwrap();
+    if let Values::F32(values) = &mut tensors[0].values {
+        values[5] = f32::NAN;
+    }
+    write(&path, &tensors);
+    let weights = Pretrained::open(&path, &graph, WeightsUse::Measuring, &mut |_| ()).unwrap();
+    let error = weights.tensors(&graph, 1).unwrap_err().to_string();
+    assert_eq!(error, format!("{}: its `conv1.weight` holds NaN", path.display()));
+}

@@ -1,0 +1,14 @@
+//! Training: parity with PyTorch, fine-tuning, images as bytes, allocations.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod allocations;
+mod bytes;
+mod common;
+mod finetune;
+mod parity;
+
+use stratus_testing::allocator::CountingAllocator;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;

@@ -1,0 +1,357 @@
+//! Every classification network against PyTorch: logits, losses, all gradients of a step, and everything
+//! trained after five.
+//!
+//! The fixtures hold summaries in double precision, made by `scripts/fixtures/parity.py`, whose head gives
+//! the rule for weights and batches that is repeated here. A tensor agrees where its projections and elements
+//! are off by at most `TOLERANCE` of its norm, or by what PyTorch's own f32 is off where that is more: where
+//! a sum cancels or a rectifier turns, no two programs in f32 agree.
+
+use crate::common::{
+    AS_PYTORCH, Summary, TOLERANCE, Worst, check, check_change, check_loss, cuda, fnv1a64, inputs, numbers,
+    onednn, run, session, splitmix64,
+};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+use stratus_cuda::Cuda;
+use stratus_engine::backend::step_key;
+use stratus_engine::differentiate::{GRADIENT_SUFFIX, differentiate};
+use stratus_engine::fuse::{Fusions, LARGE_MAP, fuse_as};
+use stratus_engine::lower::lower;
+use stratus_engine::ops::SgdUpdate;
+use stratus_engine::plan::{Persistent, Plan};
+use stratus_engine::program::Mode;
+use stratus_engine::reference::ReferenceBackend;
+use stratus_engine::session::Hyper;
+use stratus_engine::tile::{TILE_SUFFIX, tile};
+use stratus_engine::update::{Optimiser, update};
+use stratus_engine::{Backend, Choices, Kernel, Phase, Precision, Program, Role};
+use stratus_graph::ops::{Conv2d, Op, ParameterKind};
+use stratus_graph::zoo::{self, Hyperparameters};
+use stratus_graph::{Graph, Parameter};
+
+#[derive(Deserialize)]
+struct Fixture {
+    network: String,
+    batch: String,
+    input: [usize; 4],
+    classes: usize,
+    labels: Vec<i32>,
+    #[serde(default)]
+    batch_norm_bias: f32,
+    learning_rate: f32,
+    momentum: f32,
+    weight_decay: f32,
+    losses: Vec<f64>,
+    losses_off: f64,
+    logits: BTreeMap<String, Vec<f64>>,
+    logits_off: f64,
+    gradients: BTreeMap<String, Summary>,
+    after: BTreeMap<String, Summary>,
+}
+
+/// A parameter's first values by the rule of the fixtures.
+fn values(graph: &Graph, parameter: &Parameter, batch_norm_bias: f32) -> Vec<f32> {
+    let (module, part) = parameter.name.rsplit_once('.').unwrap();
+    let numbers = numbers(&parameter.name, parameter.elements());
+    if parameter.shape.len() >= 2 {
+        let fan_in = parameter.elements() / parameter.shape[0];
+        let scale = (6.0 / fan_in as f64).sqrt() as f32;
+        return numbers.map(|v| scale * v).collect();
+    }
+    let normalises = graph.parameters.iter().any(|other| other.name == format!("{module}.running_mean"));
+    match (normalises, part) {
+        (true, "weight") => numbers.map(|v| 0.5 + 0.25 * v).collect(),
+        (true, "bias") => numbers.map(|v| batch_norm_bias + 0.25 * v).collect(),
+        (true, "running_mean") => vec![0.0; parameter.elements()],
+        (true, "running_var") => vec![1.0; parameter.elements()],
+        _ => numbers.map(|v| 0.1 * v).collect(),
+    }
+}
+
+fn load(network: &str) -> Fixture {
+    // Where the test was built elsewhere, it is run in the root of a checkout.
+    let folders = [env!("CARGO_MANIFEST_DIR"), "crates/stratus-train"].map(Path::new);
+    let folder = folders.into_iter().find(|folder| folder.is_dir()).unwrap();
+    let path = folder.join(format!("tests/fixtures/parity/{network}.json"));
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+fn graph(fixture: &Fixture) -> Graph {
+    let [_, channels, height, width] = fixture.input;
+    let input = [channels, height, width];
+    let hyper = Hyperparameters { input, classes: fixture.classes, width: None };
+    let mut graph = (zoo::find(&fixture.network).unwrap().build)(&hyper).unwrap();
+    for node in &mut graph.nodes {
+        if let Op::Dropout(dropout) = &mut node.op {
+            dropout.p = 0.0;
+        }
+    }
+    graph
+}
+
+/// The training program, its logits and the gradients of its parameters kept for reading.
+fn program(fixture: &Fixture, graph: &Graph, tile_bytes: usize, fusions: Fusions) -> Program {
+    let forward = lower(graph, Mode::Train, Precision::F32, fixture.input[0]).unwrap();
+    let forward = fuse_as(&forward, fusions).unwrap();
+    let mut program = tile(&differentiate(&forward).unwrap(), tile_bytes, 1).unwrap();
+    let logits: Vec<_> =
+        program.steps.iter().filter(|step| step.phase == Phase::Loss).map(|step| step.inputs[0]).collect();
+    for id in logits {
+        program.values[id.0].role = Role::Buffer;
+    }
+    let gradients: Vec<String> =
+        graph.parameters.iter().map(|p| format!("{}{GRADIENT_SUFFIX}", p.name)).collect();
+    for value in program.values.iter_mut().filter(|value| gradients.contains(&value.name)) {
+        assert!(!value.name.ends_with(TILE_SUFFIX));
+        value.role = Role::Buffer;
+    }
+    let sgd = SgdUpdate {
+        momentum: fixture.momentum,
+        weight_decay: fixture.weight_decay,
+        nesterov: false,
+        rate: 1.0,
+        scaled: false,
+    };
+    update(&program, Optimiser::Sgd(sgd)).unwrap()
+}
+
+/// Has every convolution, and gradient of one, that can be run by minimal filtering run so; says how many
+/// there are.
+fn by_minimal_filtering(backend: &dyn Backend, program: &Program, choices: &mut Choices) -> usize {
+    let is_dense = |conv: &Conv2d| conv.kernel == [3; 2] && conv.stride == [1; 2] && conv.groups == 1;
+    let mut found = 0;
+    for step in &program.steps {
+        let dense = match &step.kernel {
+            Kernel::Conv2dForward(kernel) => is_dense(&kernel.conv),
+            Kernel::Conv2dBackwardData(kernel) => is_dense(&kernel.conv),
+            Kernel::Conv2dBackwardWeights(kernel) => is_dense(&kernel.conv),
+            _ => false,
+        };
+        if !dense {
+            continue;
+        }
+        let mut with = choices.clone();
+        with.implementations.insert(step_key(program, step), "stratus:winograd:avx512".to_owned());
+        if Plan::prepare(backend, program, with.clone(), false, &mut Persistent::default()).is_ok() {
+            *choices = with;
+            found += 1;
+        }
+    }
+    found
+}
+
+/// Trains five steps on a backend and compares. How a network trains: in tiles that fit so many bytes, in a
+/// layout of maps, fused as that says, with convolutions by minimal filtering that can be, or all by plain
+/// kernels.
+struct Way<'a> {
+    tile_bytes: usize,
+    layout: Option<&'a str>,
+    fusions: Fusions,
+    filtering: bool,
+    plainly: bool,
+}
+
+const PLAIN: Way<'static> = Way {
+    tile_bytes: usize::MAX,
+    layout: None,
+    fusions: Fusions { large: LARGE_MAP, stems: true },
+    filtering: false,
+    plainly: false,
+};
+
+fn trains(backend: &dyn Backend, network: &str, way: &Way<'_>) {
+    let fixture = load(network);
+    let graph = graph(&fixture);
+    let program = program(&fixture, &graph, way.tile_bytes, way.fusions);
+    let maps = program.values.iter().filter(|value| value.shape.len() == 4 && value.per_sample);
+    let layouts = way
+        .layout
+        .map_or_else(BTreeMap::new, |tag| maps.map(|value| (value.name.clone(), tag.to_owned())).collect());
+    let mut choices = Choices { layouts, ..Choices::default() };
+    if way.filtering {
+        let found = by_minimal_filtering(backend, &program, &mut choices);
+        println!("{network}: {found} steps by minimal filtering");
+        assert!(found > 0, "{network}");
+    }
+    let is_convolution = |kernel: &Kernel| {
+        matches!(
+            kernel,
+            Kernel::Conv2dForward(_) | Kernel::Conv2dBackwardData(_) | Kernel::Conv2dBackwardWeights(_)
+        )
+    };
+    for step in program.steps.iter().filter(|step| way.plainly && is_convolution(&step.kernel)) {
+        choices.implementations.insert(step_key(&program, step), "stratus:plain".to_owned());
+    }
+    let mut session = session(backend, &program, choices);
+    for parameter in &graph.parameters {
+        let values = values(&graph, parameter, fixture.batch_norm_bias);
+        session.write(&parameter.name, &values).unwrap();
+        if parameter.kind == ParameterKind::Trained {
+            session.write(&format!("{}:momentum", parameter.name), &vec![0.0; values.len()]).unwrap();
+        }
+    }
+    session.set_hyper(Hyper { learning_rate: fixture.learning_rate, iteration: 0, seed: 0 }).unwrap();
+    let mut inputs = inputs(&session, &fixture.batch, &fixture.input, &fixture.labels);
+    let mut worst = Worst::default();
+    for (step, expected) in fixture.losses.iter().enumerate() {
+        check_loss(step, run(&mut session, &mut inputs), *expected, fixture.losses_off);
+        if step > 0 {
+            continue;
+        }
+        let heads = program.steps.iter().filter(|step| step.phase == Phase::Loss);
+        assert_eq!(heads.clone().count(), fixture.logits.len());
+        let expected_heads: Vec<&Vec<f64>> = fixture.logits.values().collect();
+        for head in heads {
+            let logits = session.read_value(0, head.inputs[0].0).unwrap();
+            let largest = logits.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
+            let allowed = (TOLERANCE * largest).max(AS_PYTORCH * fixture.logits_off);
+            let apart = |expected: &[f64]| {
+                logits.iter().zip(expected).fold(0.0f64, |apart, (a, b)| apart.max((a - b).abs()))
+            };
+            let nearest = expected_heads.iter().map(|e| apart(e)).fold(f64::INFINITY, f64::min);
+            assert!(nearest <= allowed, "logits are off by {nearest}, {allowed} is allowed");
+        }
+        for (name, expected) in &fixture.gradients {
+            let got = session.read(&format!("{name}{GRADIENT_SUFFIX}")).unwrap();
+            check(name, &got, expected, &mut worst);
+        }
+        assert_eq!(fixture.gradients.len(), trained(&graph));
+    }
+    for (name, expected) in &fixture.after {
+        let got = session.read(name).unwrap();
+        check(name, &got, expected, &mut worst);
+        let parameter = graph.parameters.iter().find(|p| p.name == *name).unwrap();
+        check_change(name, &got, &values(&graph, parameter, fixture.batch_norm_bias), expected);
+    }
+    assert_eq!(fixture.after.len(), graph.parameters.len());
+    println!(
+        "{network}: the worst tensor is off by {:.1e} of its norm; {} of {} as PyTorch's own f32: {:?}",
+        worst.relative,
+        worst.loose.len(),
+        fixture.gradients.len() + fixture.after.len(),
+        worst.loose.iter().take(8).collect::<Vec<_>>()
+    );
+}
+
+fn trained(graph: &Graph) -> usize {
+    graph.parameters.iter().filter(|p| p.kind == ParameterKind::Trained).count()
+}
+
+/// On oneDNN, whole and in tiles, in both layouts of maps.
+fn on_onednn(network: &str) {
+    let Some(backend) = onednn() else { return };
+    for (tile_bytes, layout) in [(usize::MAX, "nhwc"), (1 << 20, "nChw16c")] {
+        trains(&backend, network, &Way { tile_bytes, layout: Some(layout), ..PLAIN });
+    }
+}
+
+/// Convolutions by minimal filtering are only taken where they were measured to be the fastest: here all are
+/// asked for.
+fn on_minimal_filtering(network: &str) {
+    let Some(backend) = onednn() else { return };
+    if !backend.supports(Precision::Bf16) {
+        return eprintln!("SKIPPED: minimal filtering is for processors with AVX-512, as bf16 is");
+    }
+    trains(&backend, network, &Way { layout: Some("nhwc"), filtering: true, ..PLAIN });
+}
+
+/// Convolutions that read the same map are joined where it is large: here where it is small too.
+#[test]
+fn googlenet_with_all_siblings_joined() {
+    let Some(backend) = onednn() else { return };
+    for layout in ["nhwc", "nChw16c"] {
+        let fusions = Fusions { large: 0, ..PLAIN.fusions };
+        trains(&backend, "googlenet", &Way { layout: Some(layout), fusions, ..PLAIN });
+    }
+}
+
+#[test]
+fn resnet18_on_minimal_filtering() {
+    on_minimal_filtering("resnet18");
+}
+
+#[test]
+#[ignore = "a large network: `make test-all` runs it"]
+fn vgg19_on_minimal_filtering() {
+    on_minimal_filtering("vgg19");
+}
+
+#[test]
+fn the_rule_is_that_of_the_fixtures() {
+    assert_eq!(fnv1a64("input0"), 0x49a0_0892_a465_f7d1);
+    assert_eq!(splitmix64(fnv1a64("input0")), 0x341e_c14c_00d2_a629);
+    let expected = [-0.592_811_465_263_366_7, -0.999_172_449_111_938_5, 0.473_516_702_651_977_54];
+    assert_eq!(numbers("input0", 3).map(f64::from).collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn the_reference_agrees_with_pytorch_too() {
+    trains(&ReferenceBackend, "digits", &PLAIN);
+    trains(&ReferenceBackend, "digits", &Way { tile_bytes: 1 << 14, ..PLAIN });
+}
+
+/// On a GPU, as it is planned for one.
+fn on_cuda(network: &str) {
+    let Some(backend) = cuda() else { return };
+    trains(&backend, network, &Way { fusions: backend.fusions(), ..PLAIN });
+}
+
+/// On a GPU with our own plain convolutions, which add up in double precision: what rounding in others has to
+/// do with a network that disagrees.
+fn on_cuda_plainly(network: &str) {
+    let Some(backend) = cuda() else { return };
+    trains(&backend, network, &Way { fusions: backend.fusions(), plainly: true, ..PLAIN });
+}
+
+/// Our kernels for GPUs, convolutions and matrix products too, on the processor.
+#[test]
+fn digits_on_an_emulated_gpu() {
+    let backend = Cuda::emulated().unwrap();
+    trains(&backend, "digits", &Way { fusions: backend.fusions(), ..PLAIN });
+}
+
+macro_rules! networks {
+    ($($(#[$attribute:meta])* $name:ident;)*) => {
+        $($(#[$attribute])* #[test] fn $name() { on_onednn(stringify!($name)); })*
+        mod on_a_gpu {
+            $(#[test] fn $name() { super::on_cuda(stringify!($name)); })*
+            mod plainly {
+                $(#[test] fn $name() { super::super::on_cuda_plainly(stringify!($name)); })*
+            }
+        }
+    };
+}
+
+networks! {
+    alexnet;
+    digits;
+    googlenet;
+    #[ignore = "a large network: `make test-all` runs it"]
+    inception_v3;
+    mobilenet_v2;
+    resnet18;
+    #[ignore = "a large network: `make test-all` runs it"]
+    resnet34;
+    resnet50;
+    #[ignore = "a large network: `make test-all` runs it"]
+    resnet101;
+    #[ignore = "a large network: `make test-all` runs it"]
+    resnet152;
+    #[ignore = "a large network: `make test-all` runs it"]
+    vgg11;
+    #[ignore = "a large network: `make test-all` runs it"]
+    vgg11_bn;
+    #[ignore = "a large network: `make test-all` runs it"]
+    vgg13;
+    #[ignore = "a large network: `make test-all` runs it"]
+    vgg13_bn;
+    #[ignore = "a large network: `make test-all` runs it"]
+    vgg16;
+    #[ignore = "a large network: `make test-all` runs it"]
+    vgg16_bn;
+    #[ignore = "a large network: `make test-all` runs it"]
+    vgg19;
+    #[ignore = "a large network: `make test-all` runs it"]
+    vgg19_bn;
+}

@@ -1,0 +1,421 @@
+//! Layer files and weights from outside, as their users meet them: trained, measured, exported, continued
+//! without them.
+
+#![cfg(unix)]
+
+use crate::common::{Place, Ran, Result};
+use std::fs;
+use std::path::Path;
+use std::sync::OnceLock;
+use stratus_run::checkpoint::{Checkpoints, Tensor, read_safetensors};
+
+/// A network for the images below, with everything that fine-tuning touches: batch norm, dropout, an
+/// auxiliary classifier.
+const NET: &str = r#"
+name = "tiny"
+input = [1, 12, 12]
+
+[[layer]]
+name = "stem.conv"
+op = "conv2d"
+out_channels = 4
+kernel = 3
+stride = 2
+
+[[layer]]
+name = "stem.norm"
+op = "batch_norm2d"
+
+[[layer]]
+name = "stem.relu"
+op = "relu"
+
+[[layer]]
+name = "aux.flatten"
+op = "flatten"
+
+[[layer]]
+name = "aux.fc"
+op = "linear"
+out_features = 10
+auxiliary = 0.3
+
+[[layer]]
+name = "body.conv"
+op = "conv2d"
+inputs = ["stem.relu"]
+out_channels = 8
+kernel = 3
+
+[[layer]]
+name = "body.norm"
+op = "batch_norm2d"
+
+[[layer]]
+name = "body.relu"
+op = "relu"
+
+[[layer]]
+name = "flatten"
+op = "flatten"
+
+[[layer]]
+name = "dropout"
+op = "dropout"
+p = 0.1
+
+[[layer]]
+name = "fc"
+op = "linear"
+out_features = 10
+"#;
+
+/// The settings of every command: the reference backend, which has nothing to measure, on the images below.
+const SETTINGS: &[&str] =
+    &["data.path=data", "data.verify=false", "train.device=reference", "train.batch_size=32"];
+
+/// Images of a bright row each, whose number is the label, in files like those of MNIST.
+fn write_data(folder: &Path) {
+    fs::create_dir(folder).unwrap();
+    for (split, count) in [("train", 160u32), ("t10k", 64)] {
+        let (mut images, mut labels) = (vec![0, 0, 8, 3], vec![0, 0, 8, 1]);
+        for extent in [count, 12, 12] {
+            images.extend(extent.to_be_bytes());
+        }
+        labels.extend(count.to_be_bytes());
+        for image in 0..count {
+            let label = image * 7 % 10;
+            labels.push(u8::try_from(label).unwrap());
+            images.extend((0..144).map(|pixel| {
+                let noise = (pixel * 31 + image * 17) % 60;
+                u8::try_from(if pixel / 12 == label { 190 + noise } else { noise }).unwrap()
+            }));
+        }
+        fs::write(folder.join(format!("{split}-images-idx3-ubyte")), images).unwrap();
+        fs::write(folder.join(format!("{split}-labels-idx1-ubyte")), labels).unwrap();
+    }
+}
+
+fn arguments<'a>(command: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
+    let settings = SETTINGS.iter().chain(more).flat_map(|setting| ["--set", setting]);
+    command.iter().copied().chain(settings).collect()
+}
+
+/// A folder with a run `first` of the network, and one `second` that began with its weights and froze its
+/// stem.
+struct Tuned {
+    place: Place,
+    first: Ran,
+    second: Ran,
+}
+
+fn tuned() -> &'static Tuned {
+    static TUNED: OnceLock<Tuned> = OnceLock::new();
+    TUNED.get_or_init(|| {
+        let place = Place::bare();
+        write_data(&place.path("data"));
+        fs::create_dir(place.path("nets")).unwrap();
+        fs::write(place.path("nets/net.toml"), NET).unwrap();
+        let train = ["train", "nets/net.toml", "--out", "first"];
+        let first = place.run(&arguments(&train, &["train.epochs=1"])).expect(0);
+        // The layer file beside the experiment, the weights in the working directory.
+        let experiment = "[model]\nname = \"net.toml\"\nfreeze = [\"stem\"]\n[checkpoint]\nkeep = 9\n";
+        fs::write(place.path("nets/tune.toml"), experiment).unwrap();
+        let train = ["train", "nets/tune.toml", "--weights", "first", "--out", "second"];
+        let second = place.run(&arguments(&train, &["train.epochs=3"])).expect(0);
+        Tuned { place, first, second }
+    })
+}
+
+fn weights(run: &Path) -> Vec<Tensor> {
+    Checkpoints::new(run.join("checkpoints")).load_latest().unwrap().checkpoint.unwrap().weights
+}
+
+fn json(path: &Path) -> serde_json::Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+/// A copy of `second` as it was when its newest checkpoint was that of an iteration.
+fn rolled_back(place: &Place, name: &str, iteration: u64) -> std::path::PathBuf {
+    let run = place.path(name);
+    copy(&place.path("second"), &run);
+    let checkpoints = Checkpoints::new(run.join("checkpoints"));
+    for later in checkpoints.list().unwrap().into_iter().filter(|&i| i > iteration) {
+        fs::remove_dir_all(checkpoints.path(later)).unwrap();
+    }
+    run
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            copy(&path, &target);
+        } else {
+            fs::copy(&path, &target).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_layer_file_is_trained_and_kept() {
+    let Tuned { place, first, .. } = tuned();
+    assert!(first.err.contains("tiny on mnist: plain Rust, f32"), "{}", first.err);
+    let run = place.path("first");
+    assert_eq!(fs::read_to_string(run.join("network.toml")).unwrap(), NET);
+    let experiment = fs::read_to_string(run.join("experiment.toml")).unwrap();
+    for line in ["name = \"net\"", "name = \"network.toml\"", "classes = 10", "freeze = []"] {
+        assert!(experiment.lines().any(|written| written == line), "{line}: {experiment}");
+    }
+    let sources = json(&run.join("sources.json"));
+    assert_eq!(sources["network"]["path"], "nets/net.toml");
+    assert_eq!(sources["network"]["bytes"], NET.len());
+    assert!(sources["weights"].is_null());
+    let summary = crate::common::summary(&run);
+    assert_eq!((&summary["model"], &summary["experiment"]), (&"tiny".into(), &"net".into()));
+    // Without --out the runs go to a folder of the file's name.
+    place.run(&arguments(&["train", "nets/net.toml", "-q"], &["train.epochs=1"])).expect(0);
+    assert_eq!(Result::of(&place.path("runs/net/1")), Result::of(&run));
+    // Every command that looks at experiments takes it.
+    let plan = place.run(&arguments(&["plan", "nets/net.toml", "--dump", "program"], &[])).expect(0);
+    assert!(plan.out.contains("body.norm+body.relu"), "{}", plan.out);
+    let bench = place.run(&arguments(&["bench", "kernels", "first", "--rounds", "1"], &[])).expect(0);
+    assert!(bench.out.contains("body.conv"), "{}", bench.out);
+    let show = place.run(&["model", "show", "nets/net.toml"]).expect(0);
+    assert!(show.out.starts_with("tiny on 1x12x12\n"), "{}", show.out);
+}
+
+#[test]
+fn a_run_begins_with_the_weights_of_another() {
+    let Tuned { place, second, .. } = tuned();
+    let (run, file) = (place.path("second"), "first/checkpoints/0000000005/weights.safetensors");
+    assert!(second.err.contains(&format!("weights of {file}\n")), "{}", second.err);
+    let sources = json(&run.join("sources.json"));
+    assert_eq!(sources["weights"]["path"], file);
+    let log = fs::read_to_string(run.join("log.txt")).unwrap();
+    let sha256 = sources["weights"]["sha256"].as_str().unwrap();
+    assert!(log.contains(&format!("begins with {file}, sha256 {sha256}\n")), "{log}");
+    // The first checkpoint is what it began with; the frozen stem stays, statistics included, and the rest
+    // does not.
+    let (before, after) = (weights(&place.path("first")), weights(&run));
+    let start = Checkpoints::new(run.join("checkpoints")).load(0).unwrap();
+    for tensor in before.iter().filter(|tensor| !tensor.name.ends_with("num_batches_tracked")) {
+        let same = |tensors: &[Tensor]| tensors.contains(tensor);
+        assert!(same(&start.weights), "{}", tensor.name);
+        assert_eq!(same(&after), tensor.name.starts_with("stem."), "{}", tensor.name);
+    }
+    assert!(start.optimizer.iter().all(|tensor| !tensor.name.starts_with("stem.")));
+    let plan = fs::read_to_string(run.join("plan.json")).unwrap();
+    assert!(!plan.contains("stem.conv.weight:gradient"));
+    assert!(fs::read_to_string(run.join("experiment.toml")).unwrap().contains("weights = \"first\"\n"));
+}
+
+#[test]
+fn a_run_continues_without_what_it_began_with() {
+    let Tuned { place, .. } = tuned();
+    let expected = Result::of(&place.path("second"));
+    for iteration in [0, 5] {
+        let elsewhere = Place::bare();
+        copy(&place.path("data"), &elsewhere.path("data"));
+        let run = rolled_back(place, &format!("rolled_{iteration}"), iteration);
+        // In a folder that has neither the layer file nor the weights.
+        let ran = elsewhere.run(&["train", run.to_str().unwrap()]).expect(0);
+        assert!(ran.err.contains(&format!("continued after iteration {iteration}\n")), "{}", ran.err);
+        assert_eq!(Result::of(&run), expected);
+    }
+}
+
+#[test]
+fn a_layer_file_that_changed_is_noticed() {
+    let Tuned { place, .. } = tuned();
+    let run = rolled_back(place, "changed", 5);
+    fs::write(run.join("network.toml"), NET.replace("p = 0.1", "p = 0.2")).unwrap();
+    let ran = place.run(&["train", "changed"]).expect(2);
+    assert!(ran.err.starts_with("error: changed/network.toml has sha256 "), "{}", ran.err);
+    fs::remove_file(run.join("network.toml")).unwrap();
+    let ran = place.run(&["train", "changed"]).expect(2);
+    assert!(ran.err.starts_with("error: network.toml: "), "{}", ran.err);
+}
+
+#[test]
+fn what_is_exported_measures_as_the_run_does() {
+    let Tuned { place, .. } = tuned();
+    let export = ["model", "export", "second", "--safetensors", "out.safetensors", "--json"];
+    let exported: serde_json::Value = serde_json::from_str(&place.run(&export).expect(0).out).unwrap();
+    let tensors = read_safetensors(&fs::read(place.path("out.safetensors")).unwrap()).unwrap();
+    assert_eq!(tensors, weights(&place.path("second")));
+    let run: serde_json::Value =
+        serde_json::from_str(&place.run(&["eval", "second", "--json"]).expect(0).out).unwrap();
+    assert_eq!(exported["weights_sha256"], run["weights_sha256"]);
+    let eval = arguments(&["eval", "nets/net.toml", "--weights", "out.safetensors", "--json"], &[]);
+    let file: serde_json::Value = serde_json::from_str(&place.run(&eval).expect(0).out).unwrap();
+    for key in ["samples", "loss", "top1", "top5"] {
+        assert_eq!(file[key], run[key], "{key}");
+    }
+    // Of the run, measured with the weights of another.
+    let eval = arguments(&["eval", "second", "--weights", "first", "--json"], &[]);
+    let other: serde_json::Value = serde_json::from_str(&place.run(&eval).expect(0).out).unwrap();
+    assert_ne!(other["loss"], run["loss"]);
+    // Those of a run whose newest checkpoint is damaged are those of the one before, and that is said.
+    let older = Checkpoints::new(rolled_back(place, "older", 5).join("checkpoints")).path(5);
+    copy(&place.path("second"), &place.path("damaged"));
+    let checkpoints = Checkpoints::new(place.path("damaged/checkpoints"));
+    for later in checkpoints.list().unwrap().into_iter().filter(|&iteration| iteration > 5) {
+        fs::write(checkpoints.path(later).join("manifest.json"), "").unwrap();
+    }
+    let eval = arguments(&["eval", "nets/net.toml", "--weights", "damaged", "--json"], &[]);
+    let ran = place.run(&eval).expect(0);
+    assert!(ran.err.contains("warning: checkpoint damaged/checkpoints/00000000"), "{}", ran.err);
+    assert!(ran.err.contains(" is damaged: manifest.json"), "{}", ran.err);
+    let found: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    let sha256 = stratus_run::sources::Source::of_file(&older.join("weights.safetensors")).unwrap().sha256;
+    assert_eq!(found["file_sha256"], sha256);
+    // A network by its name: first values, and those of a file.
+    let network = ["model", "export", "digits", "--safetensors", "digits.safetensors"];
+    let ran = place.run(&network).expect(0);
+    assert!(ran.err.contains("first values of seed 1: it was never trained"), "{}", ran.err);
+    let again = ["model", "export", "digits", "--weights", "digits.safetensors", "--safetensors", "again"];
+    assert_eq!(place.run(&again).expect(0).err, "");
+    assert_eq!(fs::read(place.path("again")).unwrap(), fs::read(place.path("digits.safetensors")).unwrap());
+}
+
+/// A first layer whose weights are made from the images: what it makes of them is not correlated and has
+/// variance 1, it stays when it is frozen, and who has no images is told.
+#[test]
+fn a_first_layer_whitens_the_images() {
+    let place = Place::bare();
+    write_data(&place.path("data"));
+    let net = "name = \"white\"\ninput = [1, 12, 12]\n[[layer]]\nname = \"stem\"\nop = \"conv2d\"\n\
+               out_channels = 8\nkernel = 2\nbias = false\nweight_init = \"whitening\"\n[[layer]]\nname = \"gelu\"\nop = \"gelu\"\n\
+               [[layer]]\nname = \"flatten\"\n\
+               op = \"flatten\"\n[[layer]]\nname = \"fc\"\nop = \"linear\"\nout_features = 10\n";
+    fs::write(place.path("white.toml"), net).unwrap();
+    let settings = ["train.epochs=1", "model.freeze=stem", "data.mean=[0.25]", "data.std=[0.5]"];
+    place.run(&arguments(&["train", "white.toml", "--out", "run"], &settings)).expect(0);
+    let weights = weights(&place.path("run"));
+    let stem = weights.iter().find(|tensor| tensor.name == "stem.weight").unwrap();
+    let stratus_run::checkpoint::Values::F32(filters) = &stem.values else { panic!("{stem:?}") };
+    assert_eq!(stem.shape, [8, 1, 2, 2]);
+    assert!(filters[..16].iter().zip(&filters[16..]).all(|(a, b)| *a == -*b));
+    // All images are so few that every patch of each is in it.
+    let images = fs::read(place.path("data/train-images-idx3-ubyte")).unwrap();
+    let mut responses = vec![Vec::new(); 4];
+    for image in images[16..].chunks_exact(144) {
+        for (row, column) in (0..11).flat_map(|row| (0..11).map(move |column| (row, column))) {
+            let pixel = |at: usize| {
+                let value = image[(row + at / 2) * 12 + column + at % 2];
+                (f64::from(value) / 255.0 - 0.25) / 0.5
+            };
+            for (filter, responses) in filters.chunks_exact(4).zip(&mut responses) {
+                responses.push((0..4).map(|at| f64::from(filter[at]) * pixel(at)).sum::<f64>());
+            }
+        }
+    }
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    for responses in &mut responses {
+        let middle = mean(responses);
+        responses.iter_mut().for_each(|response| *response -= middle);
+    }
+    for (i, a) in responses.iter().enumerate() {
+        for (j, b) in responses.iter().enumerate() {
+            let products: Vec<f64> = a.iter().zip(b).map(|(a, b)| a * b).collect();
+            let expected = f64::from(u8::from(i == j));
+            assert!((mean(&products) - expected).abs() < 0.1, "{i}, {j}: {}", mean(&products));
+        }
+    }
+    let refused = place.run(&["model", "export", "white.toml", "--safetensors", "x"]).expect(2);
+    let (said, expected) = (
+        refused.err.lines().skip_while(|line| line.starts_with("warning")).collect::<Vec<_>>().join("\n"),
+        "error: the first values of `stem.weight` depend on the images of a training\n\
+         hint: train the network, and take the run or its weights",
+    );
+    assert_eq!(said, expected);
+    // Trained on with the run's weights, it does not begin anew.
+    let again = ["train", "white.toml", "--weights", "run", "--out", "again"];
+    place.run(&arguments(&again, &[&settings[..], &["train.seed=9"]].concat())).expect(0);
+    assert!(self::weights(&place.path("again")).contains(stem));
+}
+
+/// Every optimiser trains, and continues from a checkpoint to the bits it has without: what it remembers, and
+/// where it is, are in there.
+#[test]
+fn every_optimiser_learns_and_continues() {
+    let Tuned { place, .. } = tuned();
+    for (name, rate, states) in [
+        ("adam", "0.01", &[":exp_avg", ":exp_avg_sq"][..]),
+        ("adamw", "0.01", &[":exp_avg", ":exp_avg_sq"]),
+        ("adagrad", "0.05", &[":sum"]),
+        ("adadelta", "1", &[":square_avg", ":acc_delta"]),
+    ] {
+        let (rule, rate) = (format!("optimiser.name={name}"), format!("optimiser.learning_rate={rate}"));
+        let settings = [&rule, &rate, "optimiser.weight_decay=0.001", "train.epochs=4", "checkpoint.keep=9"];
+        place.run(&arguments(&["train", "nets/net.toml", "--out", name], &settings)).expect(0);
+        let run = place.path(name);
+        let epochs = fs::read_to_string(run.join("epochs.csv")).unwrap();
+        let losses: Vec<f64> =
+            epochs.lines().skip(1).map(|line| line.split(',').nth(1).unwrap().parse().unwrap()).collect();
+        assert!(losses.len() == 4 && losses[3] < 0.8 * losses[0], "{name}: {losses:?}");
+        let checkpoints = Checkpoints::new(run.join("checkpoints"));
+        let remembered = checkpoints.load_latest().unwrap().checkpoint.unwrap().optimizer;
+        for state in states {
+            let tensor = remembered.iter().find(|tensor| tensor.name == format!("fc.weight{state}")).unwrap();
+            assert_eq!(tensor.shape, [10, 72], "{}", tensor.name);
+        }
+        let trained =
+            |tensor: &&Tensor| !tensor.name.contains("running") && !tensor.name.ends_with("tracked");
+        assert_eq!(remembered.len(), states.len() * weights(&run).iter().filter(trained).count());
+        let again = place.path(&format!("{name}_again"));
+        copy(&run, &again);
+        let checkpoints = Checkpoints::new(again.join("checkpoints"));
+        for later in checkpoints.list().unwrap().into_iter().filter(|&iteration| iteration > 5) {
+            fs::remove_dir_all(checkpoints.path(later)).unwrap();
+        }
+        let ran = place.run(&["train", again.to_str().unwrap()]).expect(0);
+        assert!(ran.err.contains("continued after iteration 5\n"), "{}", ran.err);
+        assert_eq!(Result::of(&again), Result::of(&run), "{name}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let Tuned { place, .. } = tuned();
+    fs::write(place.path("nets/seven.toml"), NET.replace("out_features = 10", "out_features = 7")).unwrap();
+    fs::write(place.path("nets/wide.toml"), NET.replace("[1, 12, 12]", "[1, 16, 16]")).unwrap();
+    fs::write(place.path("nets/broken.toml"), NET.replace("conv2d", "conv3d")).unwrap();
+    fs::write(place.path("nets/other.toml"), NET.replace("body.", "trunk.")).unwrap();
+    let run = "first";
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["train", "nets/net.toml"], &["model.freeze=stm"]),
+        (&["train", "nets/net.toml"], &["model.freeze=stem,body,aux,fc"]),
+        (&["train", "nets/net.toml"], &["model.width=3"]),
+        (&["train", "nets/net.toml"], &["model.classes=11"]),
+        (&["train", "nets/seven.toml"], &[]),
+        (&["train", "nets/wide.toml"], &[]),
+        (&["train", "nets/broken.toml"], &[]),
+        (&["train", "nets/absent.toml"], &[]),
+        (&["train", "nets/other.toml", "--weights", run], &[]),
+        (&["train", "nets/net.toml", "--weights", ""], &[]),
+        (&["eval", "nets/net.toml"], &[]),
+        (&["eval", "nets/other.toml", "--weights", run], &[]),
+        (&["model", "export", run, "--safetensors", "x", "--weights", run], &[]),
+        (&["model", "export", "digits", "--safetensors", "x", "--checkpoint", "3"], &[]),
+        (&["model", "export", "digts", "--safetensors", "x"], &[]),
+    ];
+    let mut shown = Vec::new();
+    for (command, more) in cases {
+        let ran = place.run(&arguments(command, more)).expect(2);
+        assert_eq!(ran.out, "");
+        let settings: Vec<String> = more.iter().map(|setting| format!(" --set {setting}")).collect();
+        shown.push(format!("$ stratus {}{}\n{}", command.join(" "), settings.concat(), ran.err));
+    }
+    let ran = place.run(&["train", "first", "--weights", "second"]).expect(2);
+    shown.push(format!("$ stratus train first --weights second\n{}", ran.err));
+    for file in ["absent.pth", "nets/net.toml", "data"] {
+        let ran = place.run(&arguments(&["train", "nets/net.toml", "--weights", file], &[]));
+        assert!(matches!(ran.code, Some(1 | 2)) && ran.out.is_empty(), "{}", ran.err);
+        shown.push(format!("$ stratus train nets/net.toml --weights {file}\n{}", ran.err));
+    }
+    insta::assert_snapshot!(shown.join("\n"));
+}

@@ -1,0 +1,15 @@
+//! The command line, run as a process.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod bad_input;
+mod command_line;
+mod common;
+mod data_sets;
+mod finetune;
+mod kill;
+mod masks;
+mod memory;
+mod onnx;
+mod run_directory;
+mod stores;

@@ -1,0 +1,130 @@
+//! Training within a budget of memory: the same run in less of it.
+
+#![cfg(unix)]
+
+use crate::common::{Place, Result};
+use serde_json::Value;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+const SETTINGS: [&str; 9] = [
+    "model.width=8",
+    "data.name=synthetic",
+    "data.shape=[3, 32, 32]",
+    "data.synthetic.images=200",
+    "data.synthetic.validation_images=20",
+    "data.synthetic.classes=4",
+    "train.batch_size=64",
+    "train.epochs=3",
+    "train.threads=2",
+];
+
+fn with<'a>(begin: &[&'a str], end: &[&'a str]) -> Vec<&'a str> {
+    let settings = SETTINGS.iter().flat_map(|setting| ["--set", *setting]);
+    begin.iter().copied().chain(settings).chain(end.iter().copied()).collect()
+}
+
+fn arena(plans: &Value) -> u64 {
+    plans["arena_bytes"].as_u64().unwrap()
+}
+
+#[test]
+fn a_run_in_less_memory_has_the_same_bits_also_when_it_is_killed() {
+    let place = Place::bare();
+    let plan = |more: &[&str]| -> Value {
+        let ran = place.run(&with(&["plan", "resnet18_cifar", "--json"], more)).expect(0);
+        serde_json::from_str(&ran.out).unwrap()
+    };
+    let whole = arena(&plan(&[]));
+    // The least there is for the kernels that were measured to be the fastest.
+    let too_little = place.run(&with(&["plan", "resnet18_cifar"], &["--memory-limit", "1MiB"])).expect(2);
+    let (_, least) = too_little.err.split_once("needs at least ").unwrap();
+    let limit_mib: u64 = least.split_once(" MiB").unwrap().0.parse().unwrap();
+    assert!(limit_mib << 20 < whole * 9 / 10, "{limit_mib} MiB of {whole}");
+    let limit = format!("{limit_mib}MiB");
+    assert!(arena(&plan(&["--memory-limit", &limit])) <= limit_mib << 20);
+
+    place.run(&with(&["train", "resnet18_cifar", "--out", "whole"], &[])).expect(0);
+    let expected = Result::of(&place.path("whole"));
+    let limited = |out| with(&["train", "resnet18_cifar", "--out", out, "--memory-limit", &limit], &[]);
+    place.run(&limited("less")).expect(0);
+    assert_eq!(Result::of(&place.path("less")), expected);
+    let text = std::fs::read(place.path("less").join("plan.json")).unwrap();
+    assert!(arena(&serde_json::from_slice(&text).unwrap()) <= limit_mib << 20);
+
+    let mut command = place.command(&limited("killed"));
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let begun = Instant::now();
+    let checkpoints = place.path("killed").join("checkpoints");
+    let first = |name: std::ffi::OsString| name.to_string_lossy().ends_with('4');
+    while !std::fs::read_dir(&checkpoints)
+        .is_ok_and(|mut dir| dir.any(|entry| first(entry.unwrap().file_name())))
+    {
+        assert!(child.try_wait().unwrap().is_none(), "it ended too early");
+        assert!(begun.elapsed() < Duration::from_secs(300), "nothing happens");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    place.run(&["train", "killed"]).expect(0);
+    assert_eq!(Result::of(&place.path("killed")), expected);
+
+    let refused = place.run(&["train", "less", "--memory-limit", "1GiB"]).expect(2);
+    assert!(
+        refused.err.contains("--memory-limit cannot be given to a run that is continued"),
+        "{}",
+        refused.err
+    );
+}
+
+/// Micro-batches, asked for explicitly: less memory, the last batch of an epoch in parts too, and the same
+/// bits each time.
+#[test]
+fn a_run_in_micro_batches_needs_less_and_repeats_its_bits() {
+    let place = Place::bare();
+    // 200 images: three batches of 64, and one of 8 that is one part.
+    let train = |out: &str, parts: &str| {
+        let setting = format!("train.micro_batches={parts}");
+        let arguments = with(
+            &["train", "resnet18_cifar", "--out", out],
+            &["--set", &setting, "--set", "data.drop_last=false"],
+        );
+        place.run(&arguments).expect(0);
+        let text = std::fs::read(place.path(out).join("plan.json")).unwrap();
+        let plans: Value = serde_json::from_slice(&text).unwrap();
+        (arena(&plans), Result::of(&place.path(out)))
+    };
+    let (whole, _) = train("whole", "1");
+    let (parts, expected) = train("parts", "4");
+    assert!(parts * 2 < whole, "{parts} of {whole} bytes");
+    assert_eq!(expected.iterations.len(), 12);
+    assert_eq!(train("again", "4"), (parts, expected));
+
+    let refused = place
+        .run(&with(&["train", "resnet18_cifar", "--out", "no"], &["--set", "train.micro_batches=5"]))
+        .expect(2);
+    assert!(
+        refused.err.contains("`train.micro_batches` is 5 and `train.batch_size` is 64"),
+        "{}",
+        refused.err
+    );
+}
+
+#[test]
+fn too_little_memory_is_said_before_anything_is_trained() {
+    let place = Place::bare();
+    let ran = place
+        .run(&with(&["train", "resnet18_cifar", "--out", "run", "--memory-limit", "1MiB"], &[]))
+        .expect(2);
+    assert!(
+        ran.err.contains("train.memory_limit_mib is 1; in batches of 64, resnet18_cifar needs at least"),
+        "{}",
+        ran.err
+    );
+    assert!(!place.path("run").exists());
+    let least: u64 = ran.err.split("at least ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let limit = format!("{least}MiB");
+    place.run(&with(&["plan", "resnet18_cifar", "--memory-limit", &limit], &[])).expect(0);
+    let wrong = place.run(&with(&["plan", "resnet18_cifar", "--memory-limit", "lots"], &[])).expect(2);
+    assert!(wrong.err.contains("give a number of MiB or GiB"), "{}", wrong.err);
+}
