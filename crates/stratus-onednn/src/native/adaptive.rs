@@ -1,14 +1,15 @@
-//! Optimisers that give each weight a rate of its own.
+//! Optimisers with a rate per weight: Adam and AdamW, Adagrad, Adadelta. Bound by memory: parameter, states
+//! and gradient are read once, parameter and states written once.
 
-use super::elementwise::{CpuContext, STATES, convert};
+use super::elementwise::{CpuContext, MAX_STATES, convert};
 use super::simd::{Bf16, multiversion};
 use stratus_engine::ops::{Adaptive, AdaptiveUpdate};
 
-/// A rule with the numbers of an iteration.
+/// The constants of an update.
 #[derive(Clone, Copy, Debug)]
 enum Rates {
-    /// The share of the parameter that is kept, that of the gradient which is decay, both means' shares of the old, and of the new; what the step and
-    /// the root are multiplied by; what is added to the root.
+    /// `p ← kept · p - step · m / (root · √v + epsilon)`, with `g ← g + decay · p`, `m ← old₀ m + new₀ g`, `v
+    /// ← old₁ v + new₁ g²`.
     Adam {
         kept: f32,
         decay: f32,
@@ -33,7 +34,7 @@ enum Rates {
 }
 
 impl Rates {
-    /// Of an optimiser; `hyper` is what [`stratus_engine::ops::HYPER`] says.
+    /// Of an optimiser; `hyper` is [`stratus_engine::ops::HYPER`].
     fn of(update: AdaptiveUpdate, hyper: &[f64]) -> Self {
         let number = |position: usize| hyper.get(position).copied().unwrap_or(0.0);
         let (rate, iteration, decay) = (update.rate * number(0), number(1), update.weight_decay);
@@ -65,19 +66,19 @@ impl Rates {
 }
 
 impl CpuContext {
-    /// See [`AdaptiveUpdate`]; `hyper` is what [`stratus_engine::ops::HYPER`] says. States that the rule has not are empty, and so is `copy` where there
-    /// is none.
+    /// See [`AdaptiveUpdate`]; `hyper` is [`stratus_engine::ops::HYPER`]. States that the rule does not have
+    /// are empty; `copy` may be.
     pub fn adaptive(
         &self,
         update: AdaptiveUpdate,
         hyper: &[f64],
         gradient: &[f32],
         parameter: &mut [f32],
-        states: [&mut [f32]; STATES],
+        states: [&mut [f32]; MAX_STATES],
         copy: &mut [Bf16],
     ) {
         let rates = Rates::of(update, hyper);
-        self.over_parameter(parameter, states, copy, &|range, (parameter, [first, second], copy)| {
+        self.for_parameter_ranges(parameter, states, copy, &|range, (parameter, [first, second], copy)| {
             let gradient = &gradient[range];
             match rates {
                 Rates::Adam { .. } => adam(self.level, rates, gradient, parameter, first, second),
@@ -90,7 +91,13 @@ impl CpuContext {
 }
 
 multiversion! {
-    fn adam / adam_body [] [] (rates: Rates, gradient: &[f32], parameter: &mut [f32], mean: &mut [f32], square: &mut [f32])
+    fn adam / adam_body [] [] (
+        rates: Rates,
+        gradient: &[f32],
+        parameter: &mut [f32],
+        mean: &mut [f32],
+        square: &mut [f32],
+    )
 }
 
 #[inline(always)]
@@ -104,7 +111,9 @@ fn adam_body(rates: Rates, gradient: &[f32], parameter: &mut [f32], mean: &mut [
     }
 }
 
-multiversion! { fn adagrad / adagrad_body [] [] (rates: Rates, gradient: &[f32], parameter: &mut [f32], sum: &mut [f32]) }
+multiversion! {
+    fn adagrad / adagrad_body [] [] (rates: Rates, gradient: &[f32], parameter: &mut [f32], sum: &mut [f32])
+}
 
 #[inline(always)]
 fn adagrad_body(rates: Rates, gradient: &[f32], parameter: &mut [f32], sum: &mut [f32]) {
@@ -117,7 +126,13 @@ fn adagrad_body(rates: Rates, gradient: &[f32], parameter: &mut [f32], sum: &mut
 }
 
 multiversion! {
-    fn adadelta / adadelta_body [] [] (rates: Rates, gradient: &[f32], parameter: &mut [f32], square: &mut [f32], delta: &mut [f32])
+    fn adadelta / adadelta_body [] [] (
+        rates: Rates,
+        gradient: &[f32],
+        parameter: &mut [f32],
+        square: &mut [f32],
+        delta: &mut [f32],
+    )
 }
 
 #[inline(always)]

@@ -1,4 +1,5 @@
-//! Feature maps one behind the other, and cut apart again: channels copied from map to map.
+//! Concatenation of feature maps along channels, and slicing: channels copied from map to map. Threads divide
+//! pixel rows of the result.
 
 use super::rows::Geometry;
 use super::simd::Element;
@@ -6,10 +7,10 @@ use super::threads::{ThreadTeam, cut};
 use std::ops::Range;
 use stratus_engine::backend::MAX_OPERANDS;
 
-/// Where channels come from, and where in the result they go.
+/// Channels of a source, and where in the result they go.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
-    /// The source's geometry: as many images and pixels as the result has.
+    /// The source's geometry, with the images and pixels of the result.
     pub from: Geometry,
     /// The first channel in the source.
     pub first: usize,
@@ -31,7 +32,7 @@ pub struct Concat {
 }
 
 impl Concat {
-    /// Copies every piece and clears the result's padding. `sources` are in the order of the pieces.
+    /// Copies every piece and zeroes the result's padding. `sources` are in the order of the pieces.
     pub fn run<E: Element>(&self, sources: &[&[E]; MAX_OPERANDS], y: &mut [E]) {
         let (threads, to) = (self.team.threads(), &self.to);
         let rows = |thread: usize| to.thread_rows(threads, thread);
@@ -40,13 +41,14 @@ impl Concat {
             let mut rest = &mut **part;
             let (mut next, end) = (rows(thread).start, rows(thread).end);
             while next < end {
-                // The rows of one plane: of one image, and of one group of channels.
+                // Rows of one plane: one image and one group of channels.
                 let plane = next / to.height;
                 let stop = ((plane + 1) * to.height).min(end);
-                let (y, behind) = std::mem::take(&mut rest).split_at_mut((stop - next) * to.row_elements());
+                let (y, remaining) =
+                    std::mem::take(&mut rest).split_at_mut((stop - next) * to.row_elements());
                 let first = (next - plane * to.height) * to.row;
                 self.plane(plane, first..first + (stop - next) * to.row, sources, y);
-                (next, rest) = (stop, behind);
+                (next, rest) = (stop, remaining);
             }
         });
     }
@@ -66,7 +68,7 @@ impl Concat {
             let mut channel = piece.at.max(own.start);
             let end = (piece.at + piece.channels).min(own.end);
             while channel < end {
-                // As many channels as lie side by side in the source too.
+                // As many channels as are contiguous in the source too.
                 let from = piece.first + channel - piece.at;
                 let (from_group, within) = (from / piece.from.width, from % piece.from.width);
                 let run = (end - channel).min(piece.from.width - within);
@@ -83,7 +85,7 @@ impl Concat {
     }
 }
 
-/// Copies `run` channels of every pixel, from and to a place in pixels of a width.
+/// Copies `run` channels of every pixel; `from` and `to` are `[first channel, channels of a pixel]`.
 fn copy<E: Element>(from: [usize; 2], x: &[E], to: [usize; 2], y: &mut [E], run: usize) {
     if [from[1], to[1]] == [run; 2] {
         y.copy_from_slice(x);

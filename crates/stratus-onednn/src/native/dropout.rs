@@ -1,7 +1,8 @@
-//! Dropout: the mask is computed as it is needed, 16 blocks of the random sequence at a time.
+//! Dropout: the mask is recomputed wherever it is needed, 16 blocks of the Philox sequence at a time.
 //!
-//! Elements are numbered in row-major order whatever the layout. Where that is the order in memory, a block's four words decide over four
-//! neighbours; elsewhere (channels are neighbours, and their numbers a whole image apart) every element takes one word of a block of its own.
+//! Elements are numbered in row-major order `[N, C, H, W]` whatever the layout. Where that is the order in
+//! memory, the four words of a block decide over four neighbours. With channels innermost, whose numbers are
+//! H·W apart, every element takes one word of a block of its own.
 
 use super::elementwise::CpuContext;
 use super::rows::Geometry;
@@ -10,32 +11,33 @@ use super::threads::cut;
 use std::ops::Range;
 use stratus_engine::ops::Mask;
 
-/// Blocks that are computed at a time.
+/// Blocks computed at a time.
 const LANES: usize = 16;
 
-/// What a step drops.
+/// The mask of a step, and the scale of what it keeps.
 #[derive(Clone, Debug)]
 pub struct DropoutMask {
-    /// Which elements.
+    /// Which elements are dropped.
     pub mask: Mask,
-    /// What the others are multiplied by.
+    /// Factor of the others.
     pub scale: f32,
-    /// The number of the first element: those of earlier tiles come before it.
+    /// Number of the first element: those of earlier tiles come before it.
     pub first: u64,
 }
 
-/// `y` is `x * scale`, or 0 where the mask drops the element. Without a geometry the order in memory is row-major.
+/// `y = x * scale`, or 0 where the mask drops the element. Without a geometry the order in memory is
+/// row-major.
 pub fn dropout<A: Element, B: Element>(
     cpu: &CpuContext,
-    drop: &DropoutMask,
+    dropout: &DropoutMask,
     geometry: Option<&Geometry>,
     x: &[A],
     y: &mut [B],
 ) {
     let Some(geometry) = geometry else {
-        cpu.over(y, &|range, y| {
-            let first = drop.first + range.start as u64;
-            in_order(cpu.level, drop, first, &x[range], y);
+        cpu.for_ranges(y, &|range, y| {
+            let first = dropout.first + range.start as u64;
+            contiguous(cpu.level, dropout, first, &x[range], y);
         });
         return;
     };
@@ -45,23 +47,28 @@ pub fn dropout<A: Element, B: Element>(
     let mut parts = cut(y, (0..threads).map(|thread| rows(thread).len() * row));
     cpu.team.run_parts(&mut parts[..threads], &|thread, y| {
         let rows = rows(thread);
-        map_rows(cpu.level, drop, geometry, rows.clone(), &x[rows.start * row..rows.end * row], y);
+        map_rows(cpu.level, dropout, geometry, rows.clone(), &x[rows.start * row..rows.end * row], y);
     });
 }
 
 multiversion! {
-    fn in_order / in_order_body [A: Element, B: Element] [A, B] (drop: &DropoutMask, first: u64, x: &[A], y: &mut [B])
+    fn contiguous / contiguous_body [A: Element, B: Element] [A, B] (
+        dropout: &DropoutMask,
+        first: u64,
+        x: &[A],
+        y: &mut [B],
+    )
 }
 
-/// Elements from number `first` on, side by side in memory.
+/// Consecutive elements, from number `first` on.
 #[inline(always)]
-fn in_order_body<A: Element, B: Element>(drop: &DropoutMask, first: u64, x: &[A], y: &mut [B]) {
+fn contiguous_body<A: Element, B: Element>(dropout: &DropoutMask, first: u64, x: &[A], y: &mut [B]) {
     let mut position = 0;
     while position < y.len() {
         let number = first + position as u64;
         let (block, skip) = ((number / 4) as u32, (number % 4) as usize);
         let words =
-            drop.mask.stream.blocks::<LANES>(std::array::from_fn(|lane| block.wrapping_add(lane as u32)));
+            dropout.mask.stream.blocks::<LANES>(std::array::from_fn(|lane| block.wrapping_add(lane as u32)));
         let mut flat = [0; 4 * LANES];
         for (lane, flat) in flat.chunks_exact_mut(4).enumerate() {
             for (word, flat) in flat.iter_mut().enumerate() {
@@ -71,8 +78,8 @@ fn in_order_body<A: Element, B: Element>(drop: &DropoutMask, first: u64, x: &[A]
         let count = (flat.len() - skip).min(y.len() - position);
         let (x, y) = (&x[position..position + count], &mut y[position..position + count]);
         for ((y, x), word) in y.iter_mut().zip(x).zip(&flat[skip..]) {
-            let value = x.load() * drop.scale;
-            *y = B::store(if *word < drop.mask.threshold { 0.0 } else { value });
+            let value = x.load() * dropout.scale;
+            *y = B::store(if *word < dropout.mask.threshold { 0.0 } else { value });
         }
         position += count;
     }
@@ -80,14 +87,14 @@ fn in_order_body<A: Element, B: Element>(drop: &DropoutMask, first: u64, x: &[A]
 
 multiversion! {
     fn map_rows / map_rows_body [A: Element, B: Element] [A, B] (
-        drop: &DropoutMask, geometry: &Geometry, rows: Range<usize>, x: &[A], y: &mut [B],
+        dropout: &DropoutMask, geometry: &Geometry, rows: Range<usize>, x: &[A], y: &mut [B],
     )
 }
 
 /// Pixel rows of a map, counted over all planes.
 #[inline(always)]
 fn map_rows_body<A: Element, B: Element>(
-    drop: &DropoutMask,
+    dropout: &DropoutMask,
     geometry: &Geometry,
     rows: Range<usize>,
     x: &[A],
@@ -101,11 +108,11 @@ fn map_rows_body<A: Element, B: Element>(
         let plane = pixel / (height * row);
         let (image, group) = (plane / groups, plane % groups);
         let number = (image * channels + group * width) as u64 * pixels + (pixel % (height * row)) as u64;
-        // Padding is zero, and stays so whether it is kept or not.
+        // Padding is zero, kept or not.
         for (chunk, (x, y)) in x.chunks(LANES).zip(y.chunks_mut(LANES)).enumerate() {
-            let start = drop.first + number + (chunk * LANES) as u64 * pixels;
+            let start = dropout.first + number + (chunk * LANES) as u64 * pixels;
             let numbers: [u64; LANES] = std::array::from_fn(|lane| start + lane as u64 * pixels);
-            let blocks = drop.mask.stream.blocks::<LANES>(numbers.map(|number| (number / 4) as u32));
+            let blocks = dropout.mask.stream.blocks::<LANES>(numbers.map(|number| (number / 4) as u32));
             let mut words = [0; LANES];
             for lane in 0..LANES {
                 let [a, b, c, d] = [0, 1, 2, 3].map(|word: usize| blocks[word][lane]);
@@ -114,8 +121,8 @@ fn map_rows_body<A: Element, B: Element>(
                 words[lane] = if numbers[lane] & 2 != 0 { high } else { low };
             }
             for ((y, x), word) in y.iter_mut().zip(x).zip(&words) {
-                let value = x.load() * drop.scale;
-                *y = B::store(if *word < drop.mask.threshold { 0.0 } else { value });
+                let value = x.load() * dropout.scale;
+                *y = B::store(if *word < dropout.mask.threshold { 0.0 } else { value });
             }
         }
     }

@@ -1,30 +1,33 @@
-//! Kernels that walk their operands once: rectifiers, sums, the optimiser, conversion, accumulation.
+//! Kernels that read and write their operands once: ReLU, sums, SGD, conversion, accumulation.
+//!
+//! Bound by memory; they are loops that the compiler vectorises, compiled for each level. Threads divide
+//! ranges of elements.
 
 use super::simd::{Bf16, Element, Level, multiversion};
 use super::threads::{MAX_THREADS, ThreadTeam, cut, split};
 use stratus_engine::ops::SgdUpdate;
 
-/// Below this many elements, waking the team costs more than it saves.
-const SERIAL: usize = 1 << 15;
+/// Below this, waking the team costs more than it saves.
+const MIN_PARALLEL_ELEMENTS: usize = 1 << 15;
 
-/// The most that an optimiser remembers of a parameter.
-pub(super) const STATES: usize = 2;
+/// State tensors of an optimiser, at most.
+pub(super) const MAX_STATES: usize = 2;
 
-/// A thread's part of a parameter, of its states and of its copy.
-type Part<'a> = (&'a mut [f32], [&'a mut [f32]; STATES], &'a mut [Bf16]);
+/// A thread's share of a parameter, of its states and of its bf16 copy.
+type ParameterShare<'a> = (&'a mut [f32], [&'a mut [f32]; MAX_STATES], &'a mut [Bf16]);
 
-/// Where and with what instructions to run.
+/// Threads and instructions that kernels run with.
 #[derive(Clone)]
 pub struct CpuContext {
     /// Threads.
     pub team: ThreadTeam,
-    /// Isa.
+    /// Instructions.
     pub level: Level,
 }
 
 impl CpuContext {
     /// Calls `body(range, piece of y)` for every thread's range of `0..y.len()`.
-    pub(super) fn over<T: Send>(
+    pub(super) fn for_ranges<T: Send>(
         &self,
         y: &mut [T],
         body: &(dyn Fn(std::ops::Range<usize>, &mut [T]) + Sync),
@@ -32,38 +35,40 @@ impl CpuContext {
         let (threads, length) = (self.team.threads(), y.len());
         let mut parts = cut(y, (0..threads).map(|t| split(length, threads, t).len()));
         let task = |thread: usize, part: &mut &mut [T]| body(split(length, threads, thread), part);
-        if length < SERIAL {
+        if length < MIN_PARALLEL_ELEMENTS {
             self.team.run_serially(&mut parts[..threads], &task);
         } else {
             self.team.run_parts(&mut parts[..threads], &task);
         }
     }
 
-    /// `y = max(x, 0)`, at most `ceiling` where there is one; NaN passes.
+    /// `y = max(x, 0)`, or `min(max(x, 0), ceiling)`; NaN passes.
     pub fn relu<A: Element, B: Element>(&self, ceiling: Option<f32>, x: &[A], y: &mut [B]) {
-        self.over(y, &|range, y| relu(self.level, ceiling.unwrap_or(f32::NAN), &x[range], y));
+        self.for_ranges(y, &|range, y| relu(self.level, ceiling.unwrap_or(f32::NAN), &x[range], y));
     }
 
     /// `dx = dy` where `0 < y < ceiling`, else 0.
     pub fn relu_backward<E: Element>(&self, ceiling: Option<f32>, y: &[E], dy: &[E], dx: &mut [E]) {
         let ceiling = ceiling.unwrap_or(f32::NAN);
-        self.over(dx, &|range, dx| relu_backward(self.level, ceiling, &y[range.clone()], &dy[range], dx));
+        self.for_ranges(dx, &|range, dx| {
+            relu_backward(self.level, ceiling, &y[range.clone()], &dy[range], dx)
+        });
     }
 
     /// `y = a + b`, or `max(a + b, 0)`; NaN passes.
     pub fn add<A: Element, B: Element>(&self, rectified: bool, a: &[A], b: &[A], y: &mut [B]) {
         let sum = if rectified { add_relu } else { add };
-        self.over(y, &|range, y| sum(self.level, &a[range.clone()], &b[range], y));
+        self.for_ranges(y, &|range, y| sum(self.level, &a[range.clone()], &b[range], y));
     }
 
     /// `y = factor * x`.
     pub fn scale<E: Element>(&self, factor: f32, x: &[E], y: &mut [E]) {
-        self.over(y, &|range, y| scale(self.level, factor, &x[range], y));
+        self.for_ranges(y, &|range, y| scale(self.level, factor, &x[range], y));
     }
 
     /// `sum += x`.
     pub fn accumulate<E: Element>(&self, x: &[E], sum: &mut [E]) {
-        self.over(sum, &|range, sum| accumulate(self.level, &x[range], sum));
+        self.for_ranges(sum, &|range, sum| accumulate(self.level, &x[range], sum));
     }
 
     /// `sum = x` for the first tile of a batch, `sum += x` for the others.
@@ -77,15 +82,15 @@ impl CpuContext {
 
     /// `y = x`.
     pub fn copy<E: Element>(&self, x: &[E], y: &mut [E]) {
-        self.over(y, &|range, y| y.copy_from_slice(&x[range]));
+        self.for_ranges(y, &|range, y| y.copy_from_slice(&x[range]));
     }
 
-    /// `y = x` in another type.
+    /// `y = x`, converted.
     pub fn convert<A: Element, B: Element>(&self, x: &[A], y: &mut [B]) {
-        self.over(y, &|range, y| convert(self.level, &x[range], y));
+        self.for_ranges(y, &|range, y| convert(self.level, &x[range], y));
     }
 
-    /// See [`stratus_engine::ops::SgdUpdate`]. `copy` is empty where there is none.
+    /// See [`stratus_engine::ops::SgdUpdate`]. `copy` may be empty.
     pub fn sgd(
         &self,
         rates: Rates,
@@ -94,23 +99,23 @@ impl CpuContext {
         velocity: &mut [f32],
         copy: &mut [Bf16],
     ) {
-        self.over_parameter(
+        self.for_parameter_ranges(parameter, [velocity, &mut []], copy, &|range,
+                                                                          (
             parameter,
-            [velocity, &mut []],
+            [velocity, _],
             copy,
-            &|range, (parameter, [velocity, _], copy)| {
-                sgd(self.level, rates, &gradient[range], parameter, velocity, copy);
-            },
-        );
+        )| {
+            sgd(self.level, rates, &gradient[range], parameter, velocity, copy);
+        });
     }
 
-    /// Calls `body(range, part)` for every thread's range of a parameter; states and a copy that there are not are empty.
-    pub(super) fn over_parameter(
+    /// Calls `body(range, share)` for every thread's range of a parameter; states and a copy may be empty.
+    pub(super) fn for_parameter_ranges(
         &self,
         parameter: &mut [f32],
-        states: [&mut [f32]; STATES],
+        states: [&mut [f32]; MAX_STATES],
         copy: &mut [Bf16],
-        body: &(dyn Fn(std::ops::Range<usize>, &mut Part<'_>) + Sync),
+        body: &(dyn Fn(std::ops::Range<usize>, &mut ParameterShare<'_>) + Sync),
     ) {
         let (threads, length) = (self.team.threads(), parameter.len());
         let lengths = |whole: usize| {
@@ -123,12 +128,12 @@ impl CpuContext {
             let remembered = state.len();
             cut(state, lengths(remembered))
         });
-        let mut parts: [Part<'_>; MAX_THREADS] = std::array::from_fn(|t| {
+        let mut parts: [ParameterShare<'_>; MAX_THREADS] = std::array::from_fn(|t| {
             let states = states.each_mut().map(|pieces| std::mem::take(&mut pieces[t]));
             (std::mem::take(&mut parameters[t]), states, std::mem::take(&mut copies[t]))
         });
-        let task = |thread: usize, part: &mut Part<'_>| body(split(length, threads, thread), part);
-        if length < SERIAL {
+        let task = |thread: usize, part: &mut ParameterShare<'_>| body(split(length, threads, thread), part);
+        if length < MIN_PARALLEL_ELEMENTS {
             self.team.run_serially(&mut parts[..threads], &task);
         } else {
             self.team.run_parts(&mut parts[..threads], &task);
@@ -137,7 +142,7 @@ impl CpuContext {
 }
 
 impl Rates {
-    /// Those of an optimiser; `hyper` is what [`stratus_engine::ops::HYPER`] says, rounded to what it was given as.
+    /// Of an optimiser; `hyper` is [`stratus_engine::ops::HYPER`], rounded to `f32`.
     #[must_use]
     pub fn of(sgd: SgdUpdate, hyper: &[f64]) -> Self {
         let learning = sgd.rate * hyper.first().copied().unwrap_or(0.0) as f32;
@@ -145,7 +150,7 @@ impl Rates {
     }
 }
 
-/// The numbers of an update.
+/// The constants of an SGD update.
 #[derive(Clone, Copy, Debug)]
 pub struct Rates {
     /// Learning rate.
@@ -164,7 +169,7 @@ multiversion! { fn relu / relu_body [A: Element, B: Element] [A, B] (ceiling: f3
 fn relu_body<A: Element, B: Element>(ceiling: f32, x: &[A], y: &mut [B]) {
     for (y, x) in y.iter_mut().zip(x) {
         let value = x.load();
-        // In this sense, so that NaN passes: a diverged run must show. Nothing is at least a ceiling that is NaN.
+        // Comparisons that NaN passes: a diverged run must show. A NaN ceiling cuts nothing off.
         let value = if value <= 0.0 { 0.0 } else { value };
         *y = B::store(if value >= ceiling { ceiling } else { value });
     }
@@ -178,7 +183,7 @@ multiversion! {
 fn relu_backward_body<E: Element>(ceiling: f32, y: &[E], dy: &[E], dx: &mut [E]) {
     for ((dx, y), dy) in dx.iter_mut().zip(y).zip(dy) {
         let (y, dy) = (y.load(), dy.load());
-        // Both comparisons always: a branch for each element would keep vectors away.
+        // Both comparisons always: a branch per element would not be vectorised.
         let clipped = y >= ceiling;
         *dx = E::store(if (y > 0.0) & !clipped { dy } else { 0.0 });
     }
@@ -231,7 +236,13 @@ fn convert_body<A: Element, B: Element>(x: &[A], y: &mut [B]) {
 }
 
 multiversion! {
-    fn sgd / sgd_body [] [] (rates: Rates, gradient: &[f32], parameter: &mut [f32], velocity: &mut [f32], copy: &mut [Bf16])
+    fn sgd / sgd_body [] [] (
+        rates: Rates,
+        gradient: &[f32],
+        parameter: &mut [f32],
+        velocity: &mut [f32],
+        copy: &mut [Bf16],
+    )
 }
 
 #[inline(always)]

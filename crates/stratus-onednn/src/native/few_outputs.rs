@@ -1,19 +1,21 @@
-//! Products of matrices over few terms: what the gradient of a classifier's input is, where there are ten classes.
+//! Matrix products over few terms: the data gradient of a classifier with few outputs, `dx[N, I] = dy[N, O] ×
+//! w[O, I]`.
 //!
-//! General kernels pack both matrices and keep sums of `f32` between passes. Over a few terms there is nothing to keep: each element of the
-//! result is made in a register and written once.
+//! General kernels pack both matrices and keep partial sums between passes over K. With K ≤ 32 there is
+//! nothing to keep: each element of the result is summed in a register and stored once, four rows by two
+//! registers at a time. Threads divide rows.
 
 use super::elementwise::CpuContext;
 use super::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use super::threads::{cut, split};
 
-/// The most terms: with more, the second matrix leaves the nearest cache between two rows of the first.
-const MOST_TERMS: usize = 32;
+/// Terms, at most: with more, the second matrix leaves L1 between two rows of the first.
+const MAX_TERMS: usize = 32;
 
-/// Rows that are made together, so that what is read of the second matrix serves several.
+/// Rows made together, so that loads of the second matrix serve several.
 const ROWS: usize = 4;
 
-/// `y = a b`, all in row-major order: `a` is `[rows, terms]`, `b` is `[terms, columns]`.
+/// `y = a b`, all row-major: `[rows, terms] × [terms, columns]`.
 #[derive(Clone)]
 pub struct FewOutputsProduct {
     rows: usize,
@@ -23,14 +25,14 @@ pub struct FewOutputsProduct {
 }
 
 impl FewOutputsProduct {
-    /// The product of matrices of these sizes; `None` where another kernel has to make it.
+    /// `None` where another kernel has to do it.
     #[must_use]
     pub fn new(rows: usize, terms: usize, columns: usize, cpu: &CpuContext) -> Option<Self> {
-        let suits = (1..=MOST_TERMS).contains(&terms) && columns >= LANES;
+        let suits = (1..=MAX_TERMS).contains(&terms) && columns >= LANES;
         suits.then(|| Self { rows, terms, columns, cpu: cpu.clone() })
     }
 
-    /// Makes it.
+    /// `y = a b`.
     pub fn run<E: LaneElement>(&self, a: &[E], b: &[E], y: &mut [E]) {
         let threads = self.cpu.team.threads();
         let rows = |thread: usize| split(self.rows, threads, thread);
@@ -74,7 +76,7 @@ unsafe fn some_rows<V: Lanes, E: LaneElement, const R: usize>(
     [terms, columns]: [usize; 2],
     y: &mut [E],
 ) {
-    let mut factors = [[0f32; R]; MOST_TERMS];
+    let mut factors = [[0f32; R]; MAX_TERMS];
     for (row, a) in a.chunks_exact(terms).enumerate() {
         for (factors, a) in factors.iter_mut().zip(a) {
             factors[row] = a.load();
@@ -92,12 +94,12 @@ unsafe fn some_rows<V: Lanes, E: LaneElement, const R: usize>(
         at += LANES;
     }
     if at < columns {
-        // The last columns together with some that are done: they come out the same.
+        // The last columns, overlapping some that are done: they come out the same.
         unsafe { block::<V, E, R, 1>(factors, b, columns, columns - LANES, y) };
     }
 }
 
-/// Columns `at..` of some rows, as many as `N` registers hold.
+/// `N` registers of columns from `at` on, of `R` rows.
 ///
 /// # Safety
 /// Of [`Lanes`].

@@ -1,11 +1,19 @@
-//! Softmax cross-entropy with metrics and gradient: small next to the network, so it is written plainly, one row at a time.
+//! Softmax cross-entropy, with metrics and gradient.
+//!
+//! ```text
+//! loss = -Σ_c target_c · log softmax(z)_c                      dz = (softmax(z) - target) · weight / samples
+//! target = (1 - ε) · ((1 - λ) onehot(own) + λ onehot(other)) + ε / classes
+//! ```
+//!
+//! ε is label smoothing, λ the share of the other sample of a mixed one. Small next to a network, so it is
+//! plain code, a row at a time. Threads divide samples.
 
 use super::simd::Element;
 use super::threads::{MAX_THREADS, ThreadTeam, cut, split};
 use stratus_engine::backend::Tile;
 use stratus_engine::ops::{MIXED, WHOLE_SHARE};
 
-/// One thread's sums.
+/// A thread's sums.
 #[derive(Clone, Copy, Default)]
 struct Sums {
     loss: f64,
@@ -13,29 +21,28 @@ struct Sums {
     top5: u64,
 }
 
-/// Below this many logits, waking the team costs more than it saves.
-const SERIAL: usize = 1 << 12;
+/// Below this, waking the team costs more than it saves.
+const MIN_PARALLEL_LOGITS: usize = 1 << 12;
 
-/// What a loss is of.
+/// A loss.
 #[derive(Clone, Copy, Debug)]
 pub struct Loss {
     /// Classes, a logit for each.
     pub classes: usize,
     /// The weight of an auxiliary loss.
     pub auxiliary: Option<f32>,
-    /// The share of the target that all classes have equally.
+    /// ε: the share of the target that all classes have equally.
     pub smoothing: f32,
-    /// Samples have two classes.
+    /// Whether samples have two classes.
     pub mixed: bool,
-    /// The part of the batch.
+    /// The tile or micro-batch.
     pub tile: Tile,
 }
 
-/// See [`stratus_engine::ops::SoftmaxCrossEntropy`]; `gradient` is empty where none is wanted. An `auxiliary` loss is multiplied by its
-/// weight and added to that of `metrics`.
+/// See [`stratus_engine::ops::SoftmaxCrossEntropy`]; `gradient` may be empty. An auxiliary loss is multiplied
+/// by its weight and added to that of `metrics`.
 ///
-/// # Errors
-/// Where a label is not one of the classes, or a share no share, naming the sample.
+/// Where a label is no class, or a share is out of range; names the sample.
 pub fn softmax_cross_entropy<E: Element>(
     team: &ThreadTeam,
     logits: &[f32],
@@ -66,7 +73,7 @@ pub fn softmax_cross_entropy<E: Element>(
             one_row(row, Target::of(label), [weight, smoothing], sums, rows.next());
         }
     };
-    if logits.len() < SERIAL {
+    if logits.len() < MIN_PARALLEL_LOGITS {
         team.run_serially(&mut parts[..threads], &task);
     } else {
         team.run_parts(&mut parts[..threads], &task);
@@ -91,7 +98,7 @@ pub fn softmax_cross_entropy<E: Element>(
     Ok(())
 }
 
-/// Checks the label of sample `n`. One that does not count may have any other class.
+/// Checks the label of sample `n`. If it does not count, its other class may be anything.
 fn check(n: usize, label: &[i32], classes: usize) -> Result<(), String> {
     let is_class = |label: i32| usize::try_from(label).is_ok_and(|label| label < classes);
     let wrong =
@@ -113,12 +120,12 @@ fn check(n: usize, label: &[i32], classes: usize) -> Result<(), String> {
 struct Target {
     own: usize,
     other: usize,
-    /// The other's share, 0 where there is one class.
+    /// λ, 0 where there is one class.
     share: f32,
 }
 
 impl Target {
-    /// Of a label that has been checked; `None` where it does not count.
+    /// Of a checked label; `None` where it does not count.
     fn of(label: &[i32]) -> Option<Self> {
         let own = usize::try_from(*label.first()?).ok()?;
         let (other, share) = match *label {
@@ -142,11 +149,11 @@ fn one_row<E: Element>(
         }
         return;
     };
-    // What counts as a hit.
+    // The class that counts as a hit.
     let label = if share > 0.5 { other } else { own };
     let maximum = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f32 = row.iter().map(|logit| (logit - maximum).exp()).sum();
-    // Nothing of a logit is nothing, also where that is infinite.
+    // 0 · ∞ = 0 here.
     let part = |share: f32, class: usize| match share {
         0.0 => 0.0,
         _ => f64::from(share) * f64::from(row[class] - maximum),
@@ -157,7 +164,7 @@ fn one_row<E: Element>(
         let all: f64 = row.iter().map(|logit| f64::from(logit - maximum)).sum();
         sums.loss -= f64::from(smoothing) * all / row.len() as f64;
     }
-    // Classes that the label's is not ahead of; NaN is ahead of nothing.
+    // Ties are won by the lower class; NaN is ahead of nothing.
     let ahead = |i: usize, logit: f32| row[label] > logit || (row[label] == logit && label < i);
     let better = row.iter().enumerate().filter(|&(i, &logit)| i != label && !ahead(i, logit)).count();
     sums.top1 += u64::from(better < 1);
@@ -212,7 +219,7 @@ mod tests {
         }
         assert_eq!(wrong([0, 1, WHOLE_SHARE * 2]), "sample 1 of the batch is another one to the share of 2");
         assert_eq!(wrong([0, 1, -WHOLE_SHARE]), "sample 1 of the batch is another one to the share of -1");
-        // One that does not count is not looked at.
+        // A sample that does not count is not checked.
         let (counted, gradient) = loss(&[-1, 7, -7, 2, 2, 0]).unwrap();
         assert_eq!(counted, 1.0);
         assert!(gradient[..3].iter().all(|&x| x == 0.0) && gradient[5] < 0.0);

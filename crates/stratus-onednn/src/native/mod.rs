@@ -1,11 +1,20 @@
-//! Vectorised kernels of our own for what oneDNN has not, does not fuse, or does slowly: convolution of few channels, of small maps on tiles of bf16,
-//! of dense 3×3 kernels by minimal filtering ([`conv`]), batch norm, with ReLU and pooling behind it, and local response normalisation ([`norm`]), pooling alone
-//! ([`pool`]), the stem of a network ([`stem`]), loss, optimiser and what lies between.
+//! Native kernels: for what oneDNN does not have, does not fuse, or does slowly.
 //!
-//! They run on the library's own OpenMP threads ([`threads`]; two pools would fight for the same cores) and are compiled three times over, for
-//! AVX-512, AVX2 and the baseline ([`simd`], [`lanes`]). Work is split by the number of threads alone and partial sums are added in a fixed order: the
-//! same inputs give the same bits.
-#![allow(unsafe_code)] // The jump into a team of threads, the jump into code for instructions that were seen, stores past the caches.
+//! | module | kernels |
+//! |---|---|
+//! | [`conv`] | few channels, tiles on AMX, minimal filtering, weight gradients |
+//! | [`norm`] | batch norm with ReLU and max-pooling, local response normalisation |
+//! | [`pool`] | max- and average-pooling alone |
+//! | [`stem`] | convolution, batch norm, ReLU and max-pooling of images, without the large map |
+//! | [`relayout`], [`concat`] | copies between layouts and maps |
+//! | [`few_outputs`] | matrix products over few terms |
+//! | [`elementwise`], [`gelu`], [`dropout`], [`pixels`] | element by element |
+//! | [`loss`], [`adaptive`] | loss, optimisers |
+//!
+//! They run on the library's OpenMP threads ([`threads`]) and are compiled three times, for AVX-512, AVX2 and
+//! the baseline ([`simd`], [`lanes`]). Work is divided by the number of threads alone, and partial sums are
+//! added in a fixed order: the same inputs give the same bits.
+#![allow(unsafe_code)] // OpenMP calls, code for detected instructions, intrinsics.
 
 pub mod adaptive;
 pub mod concat;

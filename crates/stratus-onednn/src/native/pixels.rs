@@ -1,38 +1,43 @@
-//! From the bytes of stored pixels to the numbers that a network reads.
+//! Normalisation of stored pixels: `y = scale · byte + offset` per channel.
 
 use super::elementwise::CpuContext;
 use super::simd::{Element, multiversion};
 use stratus_engine::ops::MOST_CHANNELS;
 
-/// Which line each pixel's number follows.
+/// The normalisation of each channel, and the layout of the images.
 #[derive(Clone, Copy, Debug)]
 pub struct ScaleShift {
-    /// Scale and offset of each channel.
+    /// `[scale, offset]` of each channel.
     pub of: [[f32; 2]; MOST_CHANNELS],
     /// Channels, at least 1.
     pub channels: usize,
-    /// Pixels of a channel that lie one behind the other, at least 1: the same again of the next channel follow.
+    /// Consecutive pixels of one channel, at least 1: H·W of planar images, 1 of `[N, H, W, C]`.
     pub run: usize,
 }
 
 impl CpuContext {
-    /// See [`stratus_engine::ops::NormalisePixels`]; `images` and `y` lie alike, without padding.
-    pub fn normalise_pixels<E: Element>(&self, lines: ScaleShift, images: &[u8], y: &mut [E]) {
-        self.over(y, &|range, y| {
+    /// See [`stratus_engine::ops::NormalisePixels`]; `images` and `y` have the same layout, without padding.
+    pub fn normalise_pixels<E: Element>(&self, scales: ScaleShift, images: &[u8], y: &mut [E]) {
+        self.for_ranges(y, &|range, y| {
             let first = range.start;
-            normalise(self.level, lines, first, &images[range], y);
+            normalise(self.level, scales, first, &images[range], y);
         });
     }
 }
 
 multiversion! {
-    fn normalise / normalise_body [E: Element] [E] (lines: ScaleShift, first: usize, images: &[u8], y: &mut [E])
+    fn normalise / normalise_body [E: Element] [E] (
+        scales: ScaleShift,
+        first: usize,
+        images: &[u8],
+        y: &mut [E],
+    )
 }
 
-/// `first` says how many pixels of the batch come before.
+/// `first`: position of `images[0]` in the batch.
 #[inline(always)]
-fn normalise_body<E: Element>(lines: ScaleShift, first: usize, images: &[u8], y: &mut [E]) {
-    let ScaleShift { of, channels, run } = lines;
+fn normalise_body<E: Element>(scales: ScaleShift, first: usize, images: &[u8], y: &mut [E]) {
+    let ScaleShift { of, channels, run } = scales;
     let (mut channel, mut left) = (first / run % channels, run - first % run);
     let (mut images, mut y) = (images, y);
     while !y.is_empty() {
@@ -41,7 +46,7 @@ fn normalise_body<E: Element>(lines: ScaleShift, first: usize, images: &[u8], y:
         let (pixels, others) = images.split_at(count);
         let (numbers, rest) = y.split_at_mut(count);
         for (number, &pixel) in numbers.iter_mut().zip(pixels) {
-            // Two roundings, as it is defined: not a fused multiply-add.
+            // Two roundings, as defined: not a fused multiply-add.
             *number = E::store(f32::from(pixel) * scale + offset);
         }
         (images, y, left) = (others, rest, run);
@@ -62,12 +67,12 @@ mod tests {
         let images: Vec<u8> = (0..2000).map(|i| (i * 151 % 256) as u8).collect();
         for level in Level::all() {
             for (channels, run) in [(1, 1), (3, 1), (4, 1), (1, 50), (2, 35), (3, 7)] {
-                let lines = ScaleShift { of: kernel.lines, channels, run };
+                let scales = ScaleShift { of: kernel.lines, channels, run };
                 for first in [0, 1, 6, 33, 104] {
                     let images = &images[first..];
                     let (mut y, mut half) = (vec![f32::NAN; images.len()], vec![Bf16(0xffff); images.len()]);
-                    normalise(level, lines, first, images, &mut y);
-                    normalise(level, lines, first, images, &mut half);
+                    normalise(level, scales, first, images, &mut y);
+                    normalise(level, scales, first, images, &mut half);
                     for (at, &pixel) in images.iter().enumerate() {
                         let expected = kernel.of((first + at) / run % channels, pixel);
                         assert_eq!(y[at].to_bits(), expected.to_bits(), "{channels} {run} {first} {at}");

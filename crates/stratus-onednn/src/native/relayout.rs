@@ -1,7 +1,14 @@
-//! The same numbers in another layout, another type, or both: weights on their way to a kernel that wants them in blocks.
+//! A copy into another layout, another element type, or both: weights on their way to a kernel that wants
+//! blocks.
 //!
-//! Where an element lies is a sum of one term per dimension, in any layout that blocks make: a table per dimension says where all of them are. Tiles
-//! over the two largest dimensions keep what is read and what is written in the nearest cache, whatever the orders are.
+//! ```text
+//! offset(i, j, ..) = Σ over dimensions of table[dimension][index]       in source and target
+//! ```
+//!
+//! holds for every layout that blocks make, so a table per dimension and side says where all elements are.
+//! Tiles over two dimensions keep what is read and written in L1, whatever the orders are; sixteen elements
+//! that are neighbours on both sides are moved together, squares of 16×16 are transposed in registers. The
+//! library copies some of these layouts an element at a time. Threads divide the target.
 
 #[cfg(target_arch = "x86_64")]
 mod transposed;
@@ -13,85 +20,90 @@ use super::threads::{cut, split};
 use std::ops::Range;
 use stratus_engine::Layout;
 
-/// Indices of a tile along the outer and the inner one of its dimensions.
+/// Indices of a tile along its outer and its inner dimension.
 const TILE: [usize; 2] = [16, 32];
 
-/// The same where it is transposed: it is long where the target is written in long stretches, along the outer dimension, or in blocks, along the inner one.
+/// The same where it is transposed: long in the direction in which the target is written in order, along the
+/// outer dimension or, in blocks of pairs, along the inner one.
 const TRANSPOSED_TILE: [usize; 2] = [256, 16];
 const PAIRED_TILE: [usize; 2] = [16, 256];
 
-/// Numbers that are moved at once, where they are neighbours before and after.
+/// Elements that are moved at once where they are neighbours.
 const RUN: usize = 16;
 
-/// The most dimensions.
-const MOST: usize = 6;
+const MAX_DIMENSIONS: usize = 6;
 
 /// A change of layout.
 #[derive(Clone)]
 pub struct Relayout {
     shape: Vec<usize>,
-    /// Per dimension and index its part of the element's place: in the source, in the target.
-    places: [Vec<Vec<usize>>; 2],
-    /// The dimensions of a tile, the inner one last.
+    /// The tables of source and target, `[dimension][index]`.
+    offsets: [Vec<Vec<usize>>; 2],
+    /// Dimensions of a tile, `[outer, inner]`.
     tiled: [usize; 2],
-    /// How tiles are brought.
-    way: Way,
-    /// The target's outermost dimension, by which threads share the work: its index advances by so much.
+    /// How tiles are copied.
+    method: CopyMethod,
+    /// The outermost dimension of the target, along which threads divide it.
     outermost: usize,
-    /// Indices of that dimension that a stretch of the target holds, and the stretch's elements.
+    /// Indices of that dimension in a contiguous stretch of the target, and the elements of the stretch.
     stretch: [usize; 2],
-    /// Whether the target has elements that are padding.
+    /// Whether the target has padding.
     pads: bool,
     elements: usize,
     cpu: CpuContext,
 }
 
-/// How the elements of a tile are brought, but for those at its end that are less than a run.
+/// How a tile is copied; where it is less than a run at its end, by elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum CopyMethod {
     /// One by one.
-    Each,
-    /// [`RUN`] at a time: so many indices of the inner dimension are neighbours, in the source and in the target.
+    Elements,
+    /// [`RUN`] at a time: [`RUN`] indices of the inner dimension are neighbours in source and target.
     Runs,
-    /// [`RUN`] by [`RUN`]: so many indices of the inner dimension are neighbours in the source, of the outer one in the target.
+    /// [`RUN`] by [`RUN`]: [`RUN`] indices of the inner dimension are neighbours in the source, of the outer
+    /// one in the target.
     Transposed,
-    /// The same where the target has the inner dimension's indices in pairs, which is how products of pairs of bf16 take them.
+    /// The same with indices of the inner dimension in pairs in the target, as VNNI takes them.
     TransposedPairs,
 }
 
-/// The places of one dimension's indices.
-fn places(layout: &Layout, dimension: usize) -> Vec<usize> {
+/// The table of one dimension.
+fn offsets(layout: &Layout, dimension: usize) -> Vec<usize> {
     let mut index = vec![0; layout.shape.len()];
-    let place = |at: usize| {
+    let offset = |at: usize| {
         index[dimension] = at;
         layout.offset(&index)
     };
-    (0..layout.shape[dimension]).map(place).collect()
+    (0..layout.shape[dimension]).map(offset).collect()
 }
 
 impl Relayout {
-    /// The way from one layout to another of the same shape; `None` where another kernel has to go it.
+    /// From one layout to another of the same shape; `None` where another kernel has to do it.
     #[must_use]
     pub fn new(from: &Layout, to: &Layout, cpu: &CpuContext) -> Option<Self> {
         let shape = &to.shape;
-        if from.shape != *shape || !(2..=MOST).contains(&shape.len()) || shape.contains(&0) {
+        if from.shape != *shape || !(2..=MAX_DIMENSIONS).contains(&shape.len()) || shape.contains(&0) {
             return None;
         }
         let mut by_extent: Vec<usize> = (0..shape.len()).collect();
         by_extent.sort_by_key(|&dimension| (std::cmp::Reverse(shape[dimension]), dimension));
         let innermost = to.blocks.last().map(|&(dimension, _)| dimension);
-        let places = [from, to].map(|layout| (0..shape.len()).map(|d| places(layout, d)).collect::<Vec<_>>());
-        let in_runs = |d: &usize| places.iter().all(|places| are_runs(&places[*d], 1));
+        let offsets =
+            [from, to].map(|layout| (0..shape.len()).map(|d| offsets(layout, d)).collect::<Vec<_>>());
+        let in_runs = |d: &usize| offsets.iter().all(|offsets| are_strided_runs(&offsets[*d], 1));
         let [first, second] = [by_extent[0], by_extent[1]];
-        let of_runs = by_extent.iter().copied().find(in_runs);
-        let (way, tiled) = match (of_runs, transposed(&places, &by_extent)) {
-            (Some(inner), _) => (Way::Runs, [if inner == first { second } else { first }, inner]),
+        let run_dimension = by_extent.iter().copied().find(in_runs);
+        let (method, tiled) = match (run_dimension, transposed(&offsets, &by_extent)) {
+            (Some(inner), _) => (CopyMethod::Runs, [if inner == first { second } else { first }, inner]),
             (None, Some(transposed)) if cpu.level.isa() == Isa::Avx512 => transposed,
-            _ if innermost == Some(first) => (Way::Each, [second, first]),
-            _ if innermost != Some(second) && from.strides[first] == 1 => (Way::Each, [second, first]),
-            _ => (Way::Each, [first, second]),
+            _ if innermost == Some(first) => (CopyMethod::Elements, [second, first]),
+            _ if innermost != Some(second) && from.strides[first] == 1 => {
+                (CopyMethod::Elements, [second, first])
+            }
+            _ => (CopyMethod::Elements, [first, second]),
         };
-        // Threads write stretches of the target: along the dimension of the largest stride, a block at a time.
+        // Threads write contiguous stretches of the target: along the dimension of the largest stride, a
+        // block at a time.
         let outermost =
             (0..shape.len()).filter(|&d| to.padded[d] > block(to, d)).max_by_key(|&d| to.strides[d]);
         let outermost = outermost.unwrap_or(0);
@@ -101,16 +113,16 @@ impl Relayout {
         }
         let pads = to.elements() != shape.iter().product::<usize>();
         let (shape, elements, cpu) = (shape.clone(), to.elements(), cpu.clone());
-        Some(Self { shape, places, tiled, way, outermost, stretch, pads, elements, cpu })
+        Some(Self { shape, offsets, tiled, method, outermost, stretch, pads, elements, cpu })
     }
 
-    /// Whether squares of numbers are transposed in registers.
+    /// Whether squares are transposed in registers.
     #[must_use]
     pub fn transposes(&self) -> bool {
-        matches!(self.way, Way::Transposed | Way::TransposedPairs)
+        matches!(self.method, CopyMethod::Transposed | CopyMethod::TransposedPairs)
     }
 
-    /// Goes it.
+    /// Copies `x` to `y`; padding becomes zero.
     pub fn run<X: LaneElement, Y: LaneElement>(&self, x: &[X], y: &mut [Y]) {
         let threads = self.cpu.team.threads();
         let [indices, elements] = self.stretch;
@@ -122,55 +134,57 @@ impl Relayout {
             }
             let Range { start, end } = stretches(thread);
             let most = self.shape[self.outermost];
-            let mut ranges: [Range<usize>; MOST] =
+            let mut ranges: [Range<usize>; MAX_DIMENSIONS] =
                 std::array::from_fn(|d| 0..self.shape.get(d).copied().unwrap_or(1));
             ranges[self.outermost] = (start * indices).min(most)..(end * indices).min(most);
-            self.part(&ranges, start * elements, x, y);
+            self.copy_ranges(&ranges, start * elements, x, y);
         });
     }
 
-    /// Brings the elements of some ranges of indices; `y` begins at place `first` of the target.
-    fn part<X: LaneElement, Y: LaneElement>(
+    /// Copies some ranges of indices; `y` begins at offset `first` of the target.
+    fn copy_ranges<X: LaneElement, Y: LaneElement>(
         &self,
-        ranges: &[Range<usize>; MOST],
+        ranges: &[Range<usize>; MAX_DIMENSIONS],
         first: usize,
         x: &[X],
         y: &mut [Y],
     ) {
         let [outer, inner] = self.tiled;
-        let tile = match self.way {
-            Way::Each | Way::Runs => TILE,
-            Way::Transposed => TRANSPOSED_TILE,
-            Way::TransposedPairs => PAIRED_TILE,
+        let tile = match self.method {
+            CopyMethod::Elements | CopyMethod::Runs => TILE,
+            CopyMethod::Transposed => TRANSPOSED_TILE,
+            CopyMethod::TransposedPairs => PAIRED_TILE,
         };
         for outers in tiles(&ranges[outer], tile[0]) {
             for inners in tiles(&ranges[inner], tile[1]) {
                 let in_runs = |indices: &Range<usize>| {
                     indices.start.is_multiple_of(RUN) && indices.end.is_multiple_of(RUN)
                 };
-                let way = match self.way {
-                    Way::Each => Way::Each,
-                    way if in_runs(&inners) && (!self.transposes() || in_runs(&outers)) => way,
-                    _ => Way::Each,
+                let method = match self.method {
+                    CopyMethod::Elements => CopyMethod::Elements,
+                    method if in_runs(&inners) && (!self.transposes() || in_runs(&outers)) => method,
+                    _ => CopyMethod::Elements,
                 };
                 let mut ranges = ranges.clone();
                 (ranges[outer], ranges[inner]) =
                     (outers.start..outers.start + 1, inners.start..inners.start + 1);
-                let rows = [&self.places[0][outer][outers.clone()], &self.places[1][outer][outers.clone()]];
+                let rows = [&self.offsets[0][outer][outers.clone()], &self.offsets[1][outer][outers.clone()]];
                 let columns =
-                    [&self.places[0][inner][inners.clone()], &self.places[1][inner][inners.clone()]];
-                self.each(&ranges, |mut from, mut to| {
-                    // The tile's first element is in its rows and columns too.
+                    [&self.offsets[0][inner][inners.clone()], &self.offsets[1][inner][inners.clone()]];
+                self.for_each(&ranges, |mut from, mut to| {
+                    // The first element's tables are in rows and columns, so it is not counted twice.
                     from -= rows[0][0] + columns[0][0];
                     to -= rows[1][0] + columns[1][0];
-                    let tile = Tile { rows, columns, from, to, first };
+                    let tile = CopyTile { rows, columns, from, to, first };
                     let level = self.cpu.level;
-                    match way {
-                        Way::Each | Way::Runs => bring(level, &tile, way == Way::Runs, x, y),
-                        // Nobody goes this way on another processor.
-                        Way::Transposed | Way::TransposedPairs => {
+                    match method {
+                        CopyMethod::Elements | CopyMethod::Runs => {
+                            copy_tile(level, &tile, method == CopyMethod::Runs, x, y)
+                        }
+                        // Only chosen where there is AVX-512.
+                        CopyMethod::Transposed | CopyMethod::TransposedPairs => {
                             #[cfg(target_arch = "x86_64")]
-                            transposed::bring(level, &tile, way == Way::TransposedPairs, x, y);
+                            transposed::copy_tile(level, &tile, method == CopyMethod::TransposedPairs, x, y);
                         }
                     }
                 });
@@ -178,16 +192,16 @@ impl Relayout {
         }
     }
 
-    /// Calls `visit` with the two places of every element of some ranges.
-    fn each(&self, ranges: &[Range<usize>; MOST], mut visit: impl FnMut(usize, usize)) {
+    /// Calls `visit` with the two offsets of every element of some ranges.
+    fn for_each(&self, ranges: &[Range<usize>; MAX_DIMENSIONS], mut visit: impl FnMut(usize, usize)) {
         let dimensions = self.shape.len();
         if ranges[..dimensions].iter().any(Range::is_empty) {
             return;
         }
-        let mut index: [usize; MOST] = std::array::from_fn(|d| ranges[d].start);
+        let mut index: [usize; MAX_DIMENSIONS] = std::array::from_fn(|d| ranges[d].start);
         loop {
-            let place = |of: &[Vec<usize>]| of.iter().zip(&index).map(|(places, &at)| places[at]).sum();
-            visit(place(&self.places[0]), place(&self.places[1]));
+            let offset = |of: &[Vec<usize>]| of.iter().zip(&index).map(|(offsets, &at)| offsets[at]).sum();
+            visit(offset(&self.offsets[0]), offset(&self.offsets[1]));
             let Some(dimension) = (0..dimensions).rev().find(|&d| index[d] + 1 < ranges[d].end) else {
                 return;
             };
@@ -199,28 +213,29 @@ impl Relayout {
     }
 }
 
-/// How a tile can be transposed, and its dimensions, the inner one last; the largest that there are.
-fn transposed(places: &[Vec<Vec<usize>>; 2], by_extent: &[usize]) -> Option<(Way, [usize; 2])> {
-    let [from, to] = places;
-    let inner = by_extent.iter().copied().find(|&d| are_runs(&from[d], 1))?;
-    let outer = |apart: usize| by_extent.iter().copied().find(|&d| d != inner && are_runs(&to[d], apart));
+/// How a tile can be transposed and its dimensions `[outer, inner]`, the largest that allow it.
+fn transposed(offsets: &[Vec<Vec<usize>>; 2], by_extent: &[usize]) -> Option<(CopyMethod, [usize; 2])> {
+    let [from, to] = offsets;
+    let inner = by_extent.iter().copied().find(|&d| are_strided_runs(&from[d], 1))?;
+    let outer =
+        |stride: usize| by_extent.iter().copied().find(|&d| d != inner && are_strided_runs(&to[d], stride));
     let in_pairs = || to[inner].as_chunks::<2>().0.iter().all(|[even, odd]| even + 1 == *odd);
     match (outer(1), outer(2)) {
-        (Some(outer), _) => Some((Way::Transposed, [outer, inner])),
-        (None, Some(outer)) if in_pairs() => Some((Way::TransposedPairs, [outer, inner])),
+        (Some(outer), _) => Some((CopyMethod::Transposed, [outer, inner])),
+        (None, Some(outer)) if in_pairs() => Some((CopyMethod::TransposedPairs, [outer, inner])),
         _ => None,
     }
 }
 
-/// Whether places are so far apart, [`RUN`] at a time, but for what is left at the end.
-fn are_runs(places: &[usize], apart: usize) -> bool {
-    let (runs, _) = places.as_chunks::<RUN>();
+/// Whether offsets are `stride` apart, [`RUN`] at a time, except for a rest at the end.
+fn are_strided_runs(offsets: &[usize], stride: usize) -> bool {
+    let (runs, _) = offsets.as_chunks::<RUN>();
     let is_run =
-        |run: &[usize; RUN]| run.iter().zip((run[0]..).step_by(apart)).all(|(&place, next)| place == next);
+        |run: &[usize; RUN]| run.iter().zip((run[0]..).step_by(stride)).all(|(&offset, next)| offset == next);
     !runs.is_empty() && runs.iter().all(is_run)
 }
 
-/// A dimension's indices in one block.
+/// Indices of a dimension in one block.
 fn block(layout: &Layout, dimension: usize) -> usize {
     layout.blocks.iter().filter(|block| block.0 == dimension).map(|block| block.1).product()
 }
@@ -233,38 +248,38 @@ fn tiles(range: &Range<usize>, length: usize) -> impl Iterator<Item = Range<usiz
         .filter(|piece| !piece.is_empty())
 }
 
-/// Elements that are brought together, by rows and columns. Each adds its part to an element's place, in the source and in the target.
-struct Tile<'a> {
+/// Elements that are copied together. Offsets are sums of those of a row, a column and the rest.
+struct CopyTile<'a> {
     rows: [&'a [usize]; 2],
     columns: [&'a [usize]; 2],
-    /// What the source's parts begin from.
+    /// Offset of the rest in the source.
     from: usize,
-    /// What the target's parts begin from, and the place that the target's slice begins with.
+    /// Offset of the rest in the target, and offset at which the target's slice begins.
     to: usize,
     first: usize,
 }
 
 multiversion! {
-    fn bring / bring_body [X: LaneElement, Y: LaneElement] [X, Y] (
-        tile: &Tile<'_>, runs: bool, x: &[X], y: &mut [Y]
+    fn copy_tile / copy_tile_body [X: LaneElement, Y: LaneElement] [X, Y] (
+        tile: &CopyTile<'_>, runs: bool, x: &[X], y: &mut [Y]
     )
 }
 
-/// Brings a tile. `runs` says that columns are neighbours, [`RUN`] at a time.
+/// Copies a tile. `runs`: columns are neighbours, [`RUN`] at a time.
 #[inline(always)]
-fn bring_body<X: LaneElement, Y: LaneElement>(tile: &Tile<'_>, runs: bool, x: &[X], y: &mut [Y]) {
-    let &Tile { rows, columns, from, to, first } = tile;
+fn copy_tile_body<X: LaneElement, Y: LaneElement>(tile: &CopyTile<'_>, runs: bool, x: &[X], y: &mut [Y]) {
+    let &CopyTile { rows, columns, from, to, first } = tile;
     for (&row, &to_row) in rows[0].iter().zip(rows[1]) {
-        let (x, place) = (&x[from + row..], to + to_row);
+        let (x, offset) = (&x[from + row..], to + to_row);
         if runs {
             for (&column, &to_column) in columns[0].iter().step_by(RUN).zip(columns[1].iter().step_by(RUN)) {
-                let y = &mut y[place + to_column - first..][..RUN];
+                let y = &mut y[offset + to_column - first..][..RUN];
                 x[column..][..RUN].iter().zip(y).for_each(|(x, y)| *y = Y::store(x.load()));
             }
             continue;
         }
         for (&column, &to_column) in columns[0].iter().zip(columns[1]) {
-            y[place + to_column - first] = Y::store(x[column].load());
+            y[offset + to_column - first] = Y::store(x[column].load());
         }
     }
 }
@@ -300,7 +315,7 @@ mod tests {
             .prop_map(move |(order, blocks)| layout(&shape, &order, &blocks))
     }
 
-    /// Every element is where the target has it, and padding is zero.
+    /// Every element is where the target has it; padding is zero.
     fn check<X: LaneElement, Y: LaneElement>(from: &Layout, to: &Layout, threads: usize) {
         let number = |plain: usize| (plain % 251) as f32 - 100.0;
         let mut x = vec![X::store(f32::NAN); from.elements()];
@@ -334,23 +349,23 @@ mod tests {
         }
     }
 
-    /// Whole squares, what is less than one, and the blocks that products of pairs want.
+    /// Whole squares, rests, and the blocks that products of pairs want.
     #[test]
     fn matrices_are_transposed() {
         let targets = |shape: &[usize]| {
             [
-                (layout(shape, &[1, 0], &[]), Way::Transposed),
-                (layout(shape, &[0, 1], &[(1, 16), (0, 32)]), Way::Transposed),
-                (layout(shape, &[0, 1], &[(1, 8), (0, 64), (1, 2)]), Way::TransposedPairs),
-                (layout(shape, &[1, 0], &[(0, 16), (1, 2)]), Way::TransposedPairs),
+                (layout(shape, &[1, 0], &[]), CopyMethod::Transposed),
+                (layout(shape, &[0, 1], &[(1, 16), (0, 32)]), CopyMethod::Transposed),
+                (layout(shape, &[0, 1], &[(1, 8), (0, 64), (1, 2)]), CopyMethod::TransposedPairs),
+                (layout(shape, &[1, 0], &[(0, 16), (1, 2)]), CopyMethod::TransposedPairs),
             ]
         };
         for shape in [[64, 48], [300, 272], [70, 530]] {
-            for (to, way) in targets(&shape) {
+            for (to, method) in targets(&shape) {
                 let from = Layout::plain(&shape);
                 let cpu = CpuContext { team: ThreadTeam::single(), level: Level::detect([true, true]) };
                 if cpu.level.isa() == Isa::Avx512 {
-                    assert_eq!(Relayout::new(&from, &to, &cpu).unwrap().way, way, "{to:?}");
+                    assert_eq!(Relayout::new(&from, &to, &cpu).unwrap().method, method, "{to:?}");
                 }
                 for threads in [1, 2, 3] {
                     check::<f32, f32>(&from, &to, threads);

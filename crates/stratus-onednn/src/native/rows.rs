@@ -1,7 +1,11 @@
-//! Feature maps as our kernels see them: planes of pixel rows, each pixel `width` contiguous channels.
+//! Feature maps as native kernels walk them: planes of pixel rows, each pixel `width` contiguous channels.
 //!
-//! `nhwc` has one plane an image and all channels in a pixel; `nChw16c` has a plane per image and block of 16 channels. Both are walked by the
-//! same code: a plane's channels begin at `(plane % groups) * width`.
+//! ```text
+//! nhwc       [N][H][W][C]               a plane per image                     width = C
+//! nChw16c    [N][C / 16][H][W][16]      a plane per image and block of 16     width = 16, groups = C / 16
+//! ```
+//!
+//! The channels of plane `p` begin at `(p % groups) * width`.
 
 use super::threads::split;
 use std::ops::Range;
@@ -25,7 +29,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The geometry of `[N, C, H, W]` in a layout, where it is one that our kernels walk. `[N, C]` is a map of one pixel.
+    /// The geometry of `[N, C, H, W]` in a layout, if it is one of the two. `[N, C]` is a map of one pixel.
     #[must_use]
     pub fn of(shape: &[usize], layout: &Layout) -> Option<Self> {
         if let &[n, channels] = shape {
@@ -49,12 +53,12 @@ impl Geometry {
         layout.same_bytes(&blocked).then(|| whole(groups, 16))
     }
 
-    /// Whether all channels of a pixel lie side by side, without padding.
+    /// Whether all channels of a pixel are contiguous, without padding.
     fn is_channels_last(&self) -> bool {
         self.groups == 1 && self.width == self.channels
     }
 
-    /// The same of a map with other channels, which lies as this one does.
+    /// The geometry of a map with other channels and otherwise the same layout.
     #[must_use]
     pub fn with_channels(&self, channels: usize) -> Self {
         let images = self.planes / self.groups.max(1);
@@ -81,86 +85,90 @@ impl Geometry {
         self.height * self.row_elements()
     }
 
-    /// Pixels per channel: what a mean is over.
+    /// Pixels of a channel: what a mean is over.
     #[must_use]
     pub fn pixels(&self) -> usize {
         self.planes / self.groups.max(1) * self.height * self.row
     }
 
-    /// How many channels' constants are repeated so that inner loops are long: at least 128 elements, a multiple of `width`.
+    /// Elements over which per-channel constants are repeated, to make inner loops long: a multiple of
+    /// `width`, at least 128.
     #[must_use]
     pub fn period(&self) -> usize {
         self.width * 128usize.div_ceil(self.width.max(1))
     }
 
-    /// The pixel rows (counted over all planes) of one thread.
+    /// A thread's pixel rows, counted over all planes.
     #[must_use]
     pub fn thread_rows(&self, threads: usize, thread: usize) -> Range<usize> {
         split(self.planes * self.height, threads, thread)
     }
 }
 
-/// Where a feature map lies that is part of another: some of its channels.
+/// A feature map that is some channels of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelSlice {
-    part: Geometry,
+    slice: Geometry,
     whole: Geometry,
-    /// The first of its channel groups in the whole.
+    /// Its first channel group in the whole.
     group: usize,
-    /// Channels before its own in a pixel of the group.
-    within: usize,
+    /// Its first channel in a pixel of that group.
+    channel_offset: usize,
 }
 
 impl ChannelSlice {
-    /// A map for itself.
+    /// A whole map.
     #[must_use]
     pub fn all_of(map: Geometry) -> Self {
-        Self { part: map, whole: map, group: 0, within: 0 }
+        Self { slice: map, whole: map, group: 0, channel_offset: 0 }
     }
 
-    /// The channels of `whole` from `first` on, as many as `part` has; `None` where their groups are not groups of the whole.
+    /// The channels of `whole` from `first` on, as many as `slice` has; `None` where they are not whole
+    /// groups.
     ///
-    /// Where channels lie in blocks, parts begin and end with blocks: [`stratus_engine::ops::PART_BORDER`].
+    /// Blocked channels are divided between blocks: [`stratus_engine::ops::PART_BORDER`].
     #[must_use]
-    pub fn of(whole: Geometry, first: usize, part: Geometry) -> Option<Self> {
-        let alike = (whole.height, whole.row) == (part.height, part.row)
-            && whole.planes * part.groups == part.planes * whole.groups
-            && first + part.channels <= whole.channels;
-        if whole.is_channels_last() && part.is_channels_last() {
-            return alike.then_some(Self { part, whole, group: 0, within: first });
+    pub fn of(whole: Geometry, first: usize, slice: Geometry) -> Option<Self> {
+        let alike = (whole.height, whole.row) == (slice.height, slice.row)
+            && whole.planes * slice.groups == slice.planes * whole.groups
+            && first + slice.channels <= whole.channels;
+        if whole.is_channels_last() && slice.is_channels_last() {
+            return alike.then_some(Self { slice, whole, group: 0, channel_offset: first });
         }
-        let ends = part.channels.is_multiple_of(part.width) || first + part.channels == whole.channels;
-        let fits = whole.width == part.width && first.is_multiple_of(whole.width) && ends;
-        (alike && fits).then(|| Self { part, whole, group: first / whole.width, within: 0 })
+        let ends = slice.channels.is_multiple_of(slice.width) || first + slice.channels == whole.channels;
+        let fits = whole.width == slice.width && first.is_multiple_of(whole.width) && ends;
+        (alike && fits).then(|| Self { slice, whole, group: first / whole.width, channel_offset: 0 })
     }
 
-    /// The part, as it is by itself.
+    /// The slice as a map by itself.
     #[must_use]
-    pub fn part(&self) -> Geometry {
-        self.part
+    pub fn slice(&self) -> Geometry {
+        self.slice
     }
 
-    /// Whether nothing lies between its pixels in the whole.
+    /// Whether its pixels are contiguous in the whole.
     #[must_use]
     pub fn is_dense(&self) -> bool {
-        self.whole.width == self.part.width
+        self.whole.width == self.slice.width
     }
 
-    /// Elements of the whole from one period to the next: of a part that is not dense, a period is a pixel's channels.
+    /// Elements of the whole from one period to the next. A period of a slice that is not dense is a pixel's
+    /// channels.
     #[must_use]
     pub fn step(&self, period: usize) -> usize {
         if self.is_dense() { period } else { self.whole.width }
     }
 
-    /// The elements of the whole in which some pixel rows of the part lie, of one of its [`stretches`](Self::stretches): from its first one to its last.
+    /// The elements of the whole from the first to the last of some pixel rows of one of its
+    /// [`stretches`](Self::stretches).
     #[must_use]
     pub fn span(&self, rows: Range<usize>) -> Range<usize> {
         let start = self.row_start(rows.start);
-        let pixels = rows.len() * self.part.row;
-        start..start + (pixels * self.whole.width).saturating_sub(self.whole.width - self.part.width)
+        let pixels = rows.len() * self.slice.row;
+        start..start + (pixels * self.whole.width).saturating_sub(self.whole.width - self.slice.width)
     }
 
-    /// Whether its channel groups lie apart in the whole.
+    /// Whether the whole has several channel groups.
     #[must_use]
     pub fn is_grouped(&self) -> bool {
         self.whole.groups > 1
@@ -172,22 +180,22 @@ impl ChannelSlice {
         self.whole.width
     }
 
-    /// The element with which a pixel row of the part begins in the whole; the whole's end for the row behind the last.
+    /// First element of a pixel row in the whole; the end of the whole for the row after the last.
     #[must_use]
     pub fn row_start(&self, row: usize) -> usize {
-        let Geometry { planes, height, groups, .. } = self.part;
+        let Geometry { planes, height, groups, .. } = self.slice;
         if row == planes * height {
             return self.whole.planes * self.whole.plane_elements();
         }
         let plane = row / height;
         let plane = plane / groups * self.whole.groups + self.group + plane % groups;
-        (plane * height + row % height) * self.whole.row_elements() + self.within
+        (plane * height + row % height) * self.whole.row_elements() + self.channel_offset
     }
 
-    /// Cuts a range of the part's pixel rows into stretches of one channel group, without other rows between them in the whole: `(group, rows)`. With
-    /// one group it is a single stretch.
+    /// Divides a range of pixel rows into runs of one channel group that are contiguous in the whole:
+    /// `(group, rows)`.
     pub fn stretches(&self, rows: Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
-        let Self { part: Geometry { height, groups, .. }, whole, .. } = *self;
+        let Self { slice: Geometry { height, groups, .. }, whole, .. } = *self;
         let mut next = rows.start;
         std::iter::from_fn(move || {
             if next >= rows.end {
@@ -201,25 +209,26 @@ impl ChannelSlice {
         })
     }
 
-    /// How many elements of the whole each thread has for itself that writes its rows of the part.
+    /// Elements of the whole that each thread owns when it writes its rows of the slice.
     pub fn shares(&self, threads: usize) -> impl Iterator<Item = usize> + use<> {
-        let part = *self;
-        (0..threads).map(move |t| part.share_start(threads, t + 1) - part.share_start(threads, t))
+        let slice = *self;
+        (0..threads).map(move |t| slice.share_start(threads, t + 1) - slice.share_start(threads, t))
     }
 
-    /// The element of the whole that a thread's share begins with: the first one's with the whole, the others' with the pixel that their rows begin in.
+    /// First element of a thread's share: of the first thread the whole's, of others the pixel in which their
+    /// rows begin.
     #[must_use]
     pub fn share_start(&self, threads: usize, thread: usize) -> usize {
         if thread == 0 {
             return 0;
         }
-        let rows = self.part.planes * self.part.height;
+        let rows = self.slice.planes * self.slice.height;
         let row = split(rows, threads, thread).start;
-        self.row_start(row) - if row == rows { 0 } else { self.within }
+        self.row_start(row) - if row == rows { 0 } else { self.channel_offset }
     }
 }
 
-/// Repeats each group's `width` constants over a period: `to` has `groups * period` elements.
+/// Repeats each group's `width` constants over a period: `to` is `[groups, period]`.
 pub fn repeat(geometry: &Geometry, period: usize, from: &[f32], to: &mut [f32]) {
     for (group, values) in from.chunks_exact(geometry.width).enumerate() {
         for copy in to[group * period..][..period].chunks_exact_mut(geometry.width) {
@@ -242,7 +251,7 @@ mod tests {
         Geometry { planes: 3 * groups, height: 2, row: 5, width: 16, groups, channels }
     }
 
-    /// Every element of every part, by what a thread's share and a row's beginning say, falls on an element of the whole of its own.
+    /// By shares and row starts, every element of every slice is an element of the whole of its own.
     #[test]
     fn parts_of_a_map_share_no_element() {
         for (geometry, widths) in [

@@ -1,9 +1,9 @@
-//! One source, compiled for the instruction sets it may meet.
+//! Instruction sets, elements, prefetching, streaming stores.
 
-/// The instructions that kernels are compiled for, least first.
+/// Instruction sets that kernels are compiled for, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Isa {
-    /// Whatever the compiler's target has.
+    /// The compiler's target.
     Baseline,
     /// AVX2 and FMA.
     Avx2,
@@ -11,12 +11,12 @@ pub enum Isa {
     Avx512,
 }
 
-/// Isa that the processor was seen to have: a value of this type is the proof.
+/// An instruction set that the processor was seen to have: a value is the proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Level(Isa);
 
 impl Level {
-    /// Everything that the processor has, least first.
+    /// All levels of the processor, in ascending order.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let mut levels = vec![Self(Isa::Baseline)];
@@ -33,7 +33,7 @@ impl Level {
         levels
     }
 
-    /// The most that the processor has and `allowed` (AVX2, AVX-512) permits.
+    /// The highest level that the processor has and `[avx2, avx512]` permits.
     #[must_use]
     pub fn detect([avx2, avx512]: [bool; 2]) -> Self {
         let permitted = |level: &Self| match level.0 {
@@ -44,7 +44,7 @@ impl Level {
         Self::all().into_iter().filter(permitted).max().unwrap_or(Self(Isa::Baseline))
     }
 
-    /// The instructions.
+    /// The instruction set.
     #[must_use]
     pub fn isa(self) -> Isa {
         self.0
@@ -61,10 +61,13 @@ impl Level {
     }
 }
 
-/// Defines `$name`, which runs `$body` (an `#[inline(always)]` function with the same arguments) as code for the detected instructions. Generic
-/// parameters are given twice, with their bounds and without.
+/// Defines `$name(level, ...)`, which runs `$body`, an `#[inline(always)]` function with the same arguments,
+/// compiled for the level. Generic parameters are given twice, with bounds and without.
 macro_rules! multiversion {
-    ($visibility:vis fn $name:ident / $body:ident [$($bounds:tt)*] [$($generics:tt)*] ($($argument:ident: $type:ty),* $(,)?)) => {
+    (
+        $visibility:vis fn $name:ident / $body:ident [$($bounds:tt)*] [$($generics:tt)*]
+        ($($argument:ident: $type:ty),* $(,)?)
+    ) => {
         #[allow(clippy::too_many_arguments)] // Inner loops take slices and constants, not structures of them.
         $visibility fn $name<$($bounds)*>(level: $crate::native::simd::Level, $($argument: $type),*) {
             #[cfg(target_arch = "x86_64")]
@@ -93,7 +96,7 @@ macro_rules! multiversion {
 }
 pub(crate) use multiversion;
 
-/// An element that kernels read and write as `f32`.
+/// An element that kernels compute with as `f32`.
 pub trait Element: bytemuck::Pod + Send + Sync {
     /// Its value.
     fn load(self) -> f32;
@@ -112,7 +115,7 @@ impl Element for f32 {
     }
 }
 
-/// bf16 as its bits: the upper half of an `f32`.
+/// bf16: the upper half of the bits of an `f32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Bf16(pub u16);
@@ -127,7 +130,7 @@ impl Element for Bf16 {
     fn load(self) -> f32 {
         f32::from_bits(u32::from(self.0) << 16)
     }
-    /// To nearest, ties to even; a NaN stays one.
+    /// To nearest, ties to even; NaN stays NaN.
     #[inline(always)]
     fn store(value: f32) -> Self {
         let bits = value.to_bits();
@@ -137,34 +140,37 @@ impl Element for Bf16 {
     }
 }
 
-/// Bytes of a line of a cache.
+/// Bytes of a cache line.
 pub const CACHE_LINE: usize = 64;
 
-/// How far ahead a map is asked for, so that enough of its lines are on their way at a time. On a Zen 5 in a virtual machine two threads read 43 GB/s by what
-/// the processor foresees by itself where 80 to 90 could be had, and 2 to 16 KiB ahead brought them (docs/benchmarks/kernels.md).
-const AHEAD_BYTES: usize = 4096;
+/// Bytes by which maps are prefetched ahead. On a Zen 5 in a virtual machine, two threads read 43 GB/s with
+/// the hardware prefetcher alone, and 80 to 90 with prefetches 2 to 16 KiB ahead
+/// (docs/benchmarks/kernels.md).
+const PREFETCH_DISTANCE: usize = 4096;
 
-/// Asks for what lies [`AHEAD_BYTES`] behind the end of `near`: for a kernel that walks a map from front to back, stretch by stretch.
+/// Prefetches what is [`PREFETCH_DISTANCE`] after `near`: for a kernel that walks a map in order.
 #[inline(always)]
 pub fn prefetch_ahead<E>(near: &[E]) {
-    prefetch(near, AHEAD_BYTES / size_of::<E>());
+    prefetch(near, PREFETCH_DISTANCE / size_of::<E>());
 }
 
-/// How many elements ahead to ask for what comes after a stretch, where stretches begin `step` elements apart: as many whole steps as are as far ahead.
+/// Elements by which to prefetch ahead where rows begin `step` elements apart: [`PREFETCH_DISTANCE`], rounded
+/// up to whole steps.
 #[inline(always)]
 pub fn steps_ahead<E>(step: usize) -> usize {
-    AHEAD_BYTES.div_ceil((step * size_of::<E>()).max(1)) * step
+    PREFETCH_DISTANCE.div_ceil((step * size_of::<E>()).max(1)) * step
 }
 
-/// Asks for the stretch that begins `ahead` elements behind the beginning of `near`, as long as that is.
+/// Prefetches the row that begins `ahead` elements after the beginning of `near` and is as long.
 #[inline(always)]
 pub fn prefetch_step<E>(near: &[E], ahead: usize) {
     prefetch(near, ahead.saturating_sub(near.len()));
 }
 
-/// Asks for what lies `distance` elements behind the end of `near` to be brought into the nearest cache, as much of it as `near` is long.
+/// Prefetches into L1 as many elements as `near` has, from `distance` elements after its end.
 ///
-/// Where a kernel stops to compute between two stretches of a map that is not in the caches, the processor's own prefetchers stop with it.
+/// Where a kernel stops to compute between two rows of a map that is not in the caches, the hardware
+/// prefetcher stops with it.
 #[inline(always)]
 pub fn prefetch<E>(near: &[E], distance: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -179,7 +185,7 @@ pub fn prefetch<E>(near: &[E], distance: usize) {
     let _ = (near, distance);
 }
 
-/// Asks for all of `part` to be brought into the second cache.
+/// Prefetches all of `part` into L2.
 #[inline(always)]
 pub fn prefetch_l2<T>(part: &[T]) {
     #[cfg(target_arch = "x86_64")]
@@ -193,7 +199,7 @@ pub fn prefetch_l2<T>(part: &[T]) {
     let _ = part;
 }
 
-/// Asks for the line of an element to be brought into the nearest cache.
+/// Prefetches the cache line of an element into L1.
 #[inline(always)]
 pub fn prefetch_element<E: Element>(map: &[E], at: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -205,7 +211,8 @@ pub fn prefetch_element<E: Element>(map: &[E], at: usize) {
     let _ = (map, at);
 }
 
-/// Copies past the caches: for results too large to be still there when they are read. Saves reading the lines that are overwritten.
+/// Copies with non-temporal stores: for results too large to be still in the caches when they are read. Saves
+/// reading the lines that are overwritten.
 pub fn stream<E: Element>(level: Level, from: &[E], to: &mut [E]) {
     assert_eq!(from.len(), to.len(), "a copy of another length");
     #[cfg(target_arch = "x86_64")]
@@ -240,7 +247,7 @@ unsafe fn stream_avx512(from: &[u8], to: &mut [u8]) {
     }
     let tail = head + lines * 64;
     to[tail..].copy_from_slice(&from[tail..]);
-    // Streaming stores are weakly ordered: they must be seen before whatever says that the work is done.
+    // Non-temporal stores are weakly ordered: they must be visible before the work is reported as done.
     _mm_sfence();
 }
 

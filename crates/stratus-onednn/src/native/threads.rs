@@ -1,4 +1,5 @@
-//! A team of threads: the OpenMP run time that oneDNN brings, or the calling thread alone.
+//! A team of threads: those of the OpenMP runtime that oneDNN is linked with, or the calling thread alone. A
+//! pool of our own would fight with the library's for the same cores.
 
 use crate::ffi::{Context, ordinarily};
 use std::cell::UnsafeCell;
@@ -12,7 +13,7 @@ type OmpThreadNumber = unsafe extern "C" fn() -> c_int;
 type OmpSetThreads = unsafe extern "C" fn(c_int);
 type OmpMaxThreads = unsafe extern "C" fn() -> c_int;
 
-/// The most threads a team has: work is handed out in arrays on the stack.
+/// Threads of a team, at most: work is divided in arrays on the stack.
 pub const MAX_THREADS: usize = 64;
 
 /// The threads that kernels run on.
@@ -28,7 +29,7 @@ struct OpenMp {
     thread_number: OmpThreadNumber,
     team_size: OmpThreadNumber,
     set_threads: OmpSetThreads,
-    // The functions live in a library that oneDNN is linked against: it stays loaded as long as oneDNN is.
+    // Keeps oneDNN loaded, and so the OpenMP runtime that it is linked with.
     _context: Context,
 }
 
@@ -45,9 +46,10 @@ unsafe extern "C" fn run_job(data: *mut c_void) {
     let job = unsafe { &*data.cast::<Job<'_>>() };
     // SAFETY: queries without arguments.
     let (thread, size) = unsafe { ((job.thread_number)() as usize, (job.team_size)() as usize) };
-    // The run time may give fewer threads than were asked for: each then does the work of several, and the parts stay the same.
+    // The runtime may give fewer threads than asked for: each then does the work of several, and the division
+    // stays the same.
     let shares = (thread..job.threads).step_by(size.max(1));
-    // A panic must not cross the C frames of the OpenMP run time.
+    // A panic must not unwind through the C frames of the OpenMP runtime.
     let work = || catch_unwind(AssertUnwindSafe(|| shares.for_each(|share| (job.body)(share))));
     if ordinarily(thread == 0, work).is_err() {
         job.panicked.store(true, Ordering::Relaxed);
@@ -61,9 +63,9 @@ impl std::fmt::Debug for ThreadTeam {
 }
 
 impl ThreadTeam {
-    /// The team of `context`'s OpenMP run time; `threads` 0 takes as many as the run time offers.
+    /// The team of `context`'s OpenMP runtime; 0 `threads` are as many as the runtime offers.
     ///
-    /// GNU's interface (`GOMP_parallel`) is also exported by LLVM's and Intel's run times.
+    /// GNU's interface (`GOMP_parallel`) is also exported by the runtimes of LLVM and Intel.
     #[must_use]
     pub fn of(context: &Context, threads: usize) -> Self {
         // SAFETY: the types are those of the GNU OpenMP interface and of OpenMP's own API.
@@ -95,25 +97,26 @@ impl ThreadTeam {
         Self::in_turn(1)
     }
 
-    /// The calling thread, which does what so many threads would, one after another.
+    /// The calling thread, doing the work of `threads` one after the other.
     #[cfg(test)]
     pub fn in_turn(threads: usize) -> Self {
         Self { threads, openmp: None }
     }
 
-    /// How many threads there are.
+    /// Number of threads.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.threads
     }
 
-    /// Whether the library's own threads are used.
+    /// Whether the threads are the library's.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.openmp.is_some()
     }
 
-    /// Makes the library use this many threads when it is called from the calling thread: OpenMP keeps that number per thread.
+    /// Makes the library use this many threads when called from this thread: OpenMP keeps the number per
+    /// thread.
     pub fn adopt(&self) {
         if let Some(openmp) = &self.openmp {
             // SAFETY: sets a number of the calling thread.
@@ -135,7 +138,8 @@ impl ThreadTeam {
                     team_size: openmp.team_size,
                     panicked: AtomicBool::new(false),
                 };
-                // SAFETY: `job` outlives the call, which returns after every thread has left `run_job`; `body` is `Sync`.
+                // SAFETY: `job` outlives the call, which returns when every thread has left `run_job`; `body`
+                // is `Sync`.
                 unsafe {
                     (openmp.parallel)(run_job, (&raw const job).cast_mut().cast(), self.threads as c_uint, 0);
                 };
@@ -145,22 +149,23 @@ impl ThreadTeam {
         }
     }
 
-    /// As [`ThreadTeam::run`], with thread `t` alone holding `parts[t]`.
+    /// As [`ThreadTeam::run`]; thread `t` has exclusive access to `parts[t]`.
     ///
     /// # Panics
     /// Where there are fewer parts than threads, or `body` panics.
     pub fn run_parts<P: Send>(&self, parts: &mut [P], body: &(dyn Fn(usize, &mut P) + Sync)) {
         assert!(parts.len() >= self.threads, "{} parts for {} threads", parts.len(), self.threads);
-        let shared = Parts(parts.as_mut_ptr().cast::<UnsafeCell<P>>());
+        let shared = SharedParts(parts.as_mut_ptr().cast::<UnsafeCell<P>>());
         self.run(&|thread| {
-            // SAFETY: each thread number occurs once in a team and is less than `threads <= parts.len()`, so that no two threads hold
-            // the same element; `parts` is exclusively borrowed until all are done.
+            // SAFETY: each thread number occurs once and is less than `threads <= parts.len()`, so no two
+            // threads have the same element; `parts` is exclusively borrowed until all are done.
             let part = unsafe { &mut *shared.get(thread) };
             body(thread, part);
         });
     }
 
-    /// As [`ThreadTeam::run_parts`] for work so small that waking the team would cost more: parts are done one after another.
+    /// As [`ThreadTeam::run_parts`], on the calling thread: for work so small that waking the team would cost
+    /// more.
     pub fn run_serially<P>(&self, parts: &mut [P], body: &(dyn Fn(usize, &mut P) + Sync)) {
         for (thread, part) in parts.iter_mut().enumerate() {
             body(thread, part);
@@ -168,17 +173,17 @@ impl ThreadTeam {
     }
 }
 
-struct Parts<P>(*mut UnsafeCell<P>);
+struct SharedParts<P>(*mut UnsafeCell<P>);
 
-impl<P> Parts<P> {
+impl<P> SharedParts<P> {
     fn get(&self, index: usize) -> *mut P {
         // SAFETY: the caller keeps `index` within the slice that the pointer came from.
         unsafe { UnsafeCell::raw_get(self.0.add(index)) }
     }
 }
 
-// SAFETY: only handed to `ThreadTeam::run_parts`, where every element is touched by one thread; `P: Send` there.
-unsafe impl<P: Send> Sync for Parts<P> {}
+// SAFETY: only used in `ThreadTeam::run_parts`, where one thread has each element; `P: Send` there.
+unsafe impl<P: Send> Sync for SharedParts<P> {}
 
 /// Cuts `slice` into consecutive pieces of the given lengths, one per thread.
 pub fn cut<T>(mut slice: &mut [T], lengths: impl Iterator<Item = usize>) -> [&mut [T]; MAX_THREADS] {
@@ -189,7 +194,7 @@ pub fn cut<T>(mut slice: &mut [T], lengths: impl Iterator<Item = usize>) -> [&mu
     pieces
 }
 
-/// What each thread has of either.
+/// Zips the threads' parts of two things.
 #[must_use]
 pub fn pairs<A: Default, B: Default>(
     first: [A; MAX_THREADS],
@@ -199,19 +204,20 @@ pub fn pairs<A: Default, B: Default>(
     std::array::from_fn(|_| parts.next().unwrap_or_default())
 }
 
-/// The `part`th of `parts` nearly equal, contiguous ranges of `0..count`.
+/// The `part`th of `parts` contiguous, nearly equal ranges of `0..count`.
 #[must_use]
 pub fn split(count: usize, parts: usize, part: usize) -> Range<usize> {
     count * part / parts..count * (part + 1) / parts
 }
 
-/// The `number`th of the ranges of `length` that `0..count` is cut into; the last one may be shorter.
+/// The `number`th range of `length` in `0..count`; the last one may be shorter.
 #[must_use]
 pub fn piece(number: usize, length: usize, count: usize) -> Range<usize> {
     number * length..((number + 1) * length).min(count)
 }
 
-/// How many groups of threads share `parts` out, and how many threads a group has: as many groups as there are parts for.
+/// A grid of threads, `[groups, threads per group]`: as many groups as divide `threads` evenly and are not
+/// more than `parts`.
 #[must_use]
 pub fn groups(threads: usize, parts: usize) -> [usize; 2] {
     let fits = |groups: &usize| threads.is_multiple_of(*groups) && *groups <= parts;

@@ -1,4 +1,4 @@
-//! AVX2.
+//! Two registers of AVX2.
 
 use super::{Bf16, HALF, LANES, Lanes};
 use std::arch::x86_64::*;
@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 #[derive(Clone, Copy, Debug)]
 pub struct Avx2(__m256, __m256);
 
-/// `f32` as the bits of bf16 in the lower halves.
+/// Rounds to bf16, in the lower halves.
 #[inline(always)]
 unsafe fn rounded(values: __m256) -> __m256i {
     // SAFETY: the caller's: AVX2.

@@ -1,4 +1,4 @@
-//! AVX-512.
+//! One register of AVX-512.
 
 use super::{Bf16, LANES, Lanes};
 use std::arch::x86_64::*;
@@ -8,7 +8,8 @@ use std::arch::x86_64::*;
 #[repr(transparent)]
 pub struct Avx512(__m512);
 
-// SAFETY: of every block below: the instructions are there by the trait's contract, and the arrays hold what is read or written.
+// SAFETY: of every block below: the instructions are there by the trait's contract, and the arrays hold what
+// is loaded or stored.
 unsafe impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
@@ -29,7 +30,8 @@ unsafe impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn store_repeated(self, to: &mut [[f32; LANES]; LANES / 2]) {
         unsafe {
-            // Known to come from bf16, they would be found in those instead, by an instruction of three times the cost.
+            // Where the compiler sees that the values come from bf16, it would permute those instead, by an
+            // instruction of three times the cost.
             let values = std::hint::black_box(self.0);
             let mut lanes = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
             for to in to {
@@ -68,7 +70,7 @@ unsafe impl Lanes for Avx512 {
     }
     #[inline(always)]
     unsafe fn relu(self) -> Self {
-        // Of a NaN and another number, the instruction returns the second.
+        // MAXPS returns the second operand if either is NaN.
         Self(unsafe { _mm512_max_ps(_mm512_setzero_ps(), self.0) })
     }
     #[inline(always)]
@@ -145,7 +147,8 @@ unsafe impl Lanes for Avx512 {
     }
     #[inline(always)]
     unsafe fn transpose(rows: [Self; LANES]) -> [Self; LANES] {
-        // SAFETY: the caller's; registers are registers, whatever they are of. (Mapped one by one, they would each go through a call.)
+        // SAFETY: the caller's; both are 64 bytes. (A `map` over the array would call a function per
+        // element.)
         unsafe {
             let rows = std::mem::transmute::<[Self; LANES], [__m512i; LANES]>(rows);
             std::mem::transmute::<[__m512i; LANES], [Self; LANES]>(transpose(rows))
@@ -153,7 +156,7 @@ unsafe impl Lanes for Avx512 {
     }
 }
 
-/// Rows as columns: 16×16 numbers of 32 bits.
+/// Transposes 16×16 numbers of 32 bits, in four rounds of sixteen shuffles.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub fn transpose(rows: [__m512i; LANES]) -> [__m512i; LANES] {

@@ -1,7 +1,8 @@
-//! Sixteen `f32` at once, with the processor's own instructions: for loops in which the compiler does not find them by itself.
+//! Sixteen `f32` at a time in explicit instructions, for loops that the compiler does not vectorise well.
 //!
-//! Every operation is a bare instruction or two. They are only fast where they are inlined into a function that is compiled for those
-//! instructions, and only allowed where the processor has them: the type to use follows from a [`Level`](super::simd::Level).
+//! Each operation is one instruction or a few. They are fast only where they are inlined into a function
+//! compiled for the instructions ([`with_lanes!`]), and allowed only where the processor has them: the type
+//! follows from a [`Level`](super::simd::Level). One AVX-512 register, two of AVX2, or an array.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -19,62 +20,60 @@ pub use portable::Portable;
 
 use super::simd::{Bf16, Element};
 
-/// How many there are.
+/// Lanes.
 pub const LANES: usize = 16;
 
 const HALF: usize = LANES / 2;
 
 /// Sixteen `f32`.
 ///
-/// # Safety
-/// All operations are called only where the processor has the instructions that the type is named after.
+/// # Safety Operations are called only where the processor has the instructions that the type is named after.
 pub unsafe trait Lanes: Copy {
-    /// The value sixteen times.
+    /// All lanes the same.
     ///
-    /// # Safety
-    /// As the trait says; likewise below.
+    /// # Safety As the trait says; likewise below.
     unsafe fn splat(value: f32) -> Self;
-    /// From memory.
+    /// Loads sixteen.
     unsafe fn load(from: &[f32; LANES]) -> Self;
-    /// To memory.
+    /// Stores sixteen.
     unsafe fn store(self, to: &mut [f32; LANES]);
-    /// The first half, to memory.
+    /// Stores the first half.
     unsafe fn store_half(self, to: &mut [f32; LANES / 2]);
-    /// To memory, each value [`LANES`]` / 2` times.
+    /// Stores each lane [`LANES`]` / 2` times.
     unsafe fn store_repeated(self, to: &mut [[f32; LANES]; LANES / 2]);
-    /// From memory, exactly.
+    /// Loads bf16, exactly.
     unsafe fn load_bf16(from: &[Bf16; LANES]) -> Self;
-    /// To memory, as [`Bf16::store`] rounds.
+    /// Stores bf16, rounded as [`Bf16::store`] does.
     unsafe fn store_bf16(self, to: &mut [Bf16; LANES]);
-    /// `self * by + to`; rounded once where the processor can.
+    /// `self * by + to`; fused where the processor can.
     unsafe fn multiply_add(self, by: Self, to: Self) -> Self;
     /// The sum.
     unsafe fn add(self, other: Self) -> Self;
     /// `max(self, 0)`; NaN passes.
     unsafe fn relu(self) -> Self;
-    /// The larger; NaN passes.
+    /// The larger; NaN passes, as in IEEE 754 `maximum`.
     unsafe fn maximum(self, other: Self) -> Self;
-    /// The larger of this, which is not negative, and the other's magnitude; NaN passes.
+    /// The larger of `self`, which is not negative, and `|other|`; NaN passes.
     unsafe fn maximum_magnitude(self, other: Self) -> Self;
-    /// `yes` where both are equal, `no` elsewhere.
+    /// `yes` where `self == other`, else `no`.
     unsafe fn select_equal(self, other: Self, yes: Self, no: Self) -> Self;
-    /// `yes` where it is at most 0, `no` elsewhere, also for NaN.
+    /// `yes` where `self <= 0`, else `no`, also for NaN.
     unsafe fn select_not_positive(self, yes: Self, no: Self) -> Self;
-    /// The sum where the byte is `byte`, itself elsewhere.
+    /// `self + other` where the byte is `byte`, else `self`.
     unsafe fn add_where_byte(self, other: Self, bytes: &[u8; LANES], byte: u8) -> Self;
-    /// The first half, and that of `other`.
+    /// `[self[0..8], other[0..8]]`.
     unsafe fn low_halves(self, other: Self) -> Self;
-    /// The second half, and that of `other`.
+    /// `[self[8..16], other[8..16]]`.
     unsafe fn high_halves(self, other: Self) -> Self;
-    /// Whole numbers from memory.
+    /// Loads bytes as numbers.
     unsafe fn load_u8(from: &[u8; LANES]) -> Self;
-    /// Whole numbers below 256 to memory.
+    /// Stores integers below 256 as bytes.
     unsafe fn store_u8(self, to: &mut [u8; LANES]);
-    /// The nearest whole numbers, below 32,768, to memory; what NaN becomes means nothing.
+    /// Stores the nearest integers, ties to even, of magnitudes below 32,768. NaN becomes anything.
     unsafe fn store_i16(self, to: &mut [i16; LANES]);
-    /// The same, with the other's between them.
+    /// The same, interleaved with those of `other`.
     unsafe fn store_i16_pairs(self, other: Self, to: &mut [[i16; 2]; LANES]);
-    /// Rows as columns: lane `j` of row `i` becomes lane `i` of row `j`.
+    /// Transposes: lane `j` of row `i` becomes lane `i` of row `j`.
     #[inline(always)]
     unsafe fn transpose(rows: [Self; LANES]) -> [Self; LANES] {
         let mut lanes = [[0.0; LANES]; LANES];
@@ -88,17 +87,15 @@ pub unsafe trait Lanes: Copy {
     }
 }
 
-/// Elements that are read and written sixteen at a time.
+/// Elements that are loaded and stored sixteen at a time, as `f32`.
 pub trait LaneElement: Element {
-    /// Their values.
+    /// Loads their values.
     ///
-    /// # Safety
-    /// Of [`Lanes`].
+    /// # Safety Of [`Lanes`].
     unsafe fn load_lanes<V: Lanes>(from: &[Self; LANES]) -> V;
-    /// The nearest elements.
+    /// Stores the nearest elements.
     ///
-    /// # Safety
-    /// Of [`Lanes`].
+    /// # Safety Of [`Lanes`].
     unsafe fn store_lanes<V: Lanes>(values: V, to: &mut [Self; LANES]);
 }
 
@@ -128,12 +125,15 @@ impl LaneElement for Bf16 {
     }
 }
 
-/// Defines `$name`, which runs `$body`, an `#[inline(always)]` unsafe function whose first generic parameter is the [`Lanes`] of the detected
-/// instructions and whose second is an element.
+/// Defines `$name(level, ...)`, which runs `$body`, compiled for the level. `$body` is an `#[inline(always)]`
+/// unsafe function of two generic parameters: the [`Lanes`] of the level, and an element.
 macro_rules! with_lanes {
     ($visibility:vis fn $name:ident / $body:ident ($($argument:ident: $type:ty),* $(,)?)) => {
         #[allow(clippy::too_many_arguments)] // Inner loops take slices and constants, not structures of them.
-        $visibility fn $name<E: $crate::native::lanes::LaneElement>(level: $crate::native::simd::Level, $($argument: $type),*) {
+        $visibility fn $name<E: $crate::native::lanes::LaneElement>(
+            level: $crate::native::simd::Level,
+            $($argument: $type),*
+        ) {
             use $crate::native::lanes;
             #[cfg(target_arch = "x86_64")]
             {

@@ -1,8 +1,8 @@
-//! Whatever the compiler's target has.
+//! In the instructions of the compiler's target.
 
 use super::{Bf16, Element, HALF, LANES, Lanes};
 
-/// With whatever the compiler's target has.
+/// An array, in the instructions of the compiler's target.
 #[derive(Clone, Copy, Debug)]
 pub struct Portable([f32; LANES]);
 
@@ -59,7 +59,7 @@ unsafe impl Lanes for Portable {
     }
     #[inline(always)]
     unsafe fn maximum_magnitude(self, other: Self) -> Self {
-        // Bits of magnitudes are ordered as they are, those of NaN behind all others.
+        // The bits of non-negative floats are ordered as the floats, NaN last.
         Self(std::array::from_fn(|lane| {
             let bits = [self, other].map(|of| of.0[lane].abs().to_bits());
             f32::from_bits(bits[0].max(bits[1]))

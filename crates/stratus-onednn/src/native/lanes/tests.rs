@@ -1,9 +1,17 @@
-//! Every operation of every kind of lanes, against numbers one at a time.
+//! Every operation of every kind of lanes, against scalar code.
 
 use super::*;
 use crate::native::simd::Level;
 
-with_lanes! { fn exercise / exercise_body(x: &[E; LANES], by: &[f32; LANES], y: &mut [E; LANES], sums: &mut [f32; LANES], half: &mut [f32; LANES / 2]) }
+with_lanes! {
+    fn exercise / exercise_body(
+        x: &[E; LANES],
+        by: &[f32; LANES],
+        y: &mut [E; LANES],
+        sums: &mut [f32; LANES],
+        half: &mut [f32; LANES / 2],
+    )
+}
 
 #[inline(always)]
 unsafe fn exercise_body<V: Lanes, E: LaneElement>(
@@ -23,7 +31,8 @@ unsafe fn exercise_body<V: Lanes, E: LaneElement>(
     }
 }
 
-/// The same values by scalar code. Products of two bf16 are exact in f32, so that fused and separate rounding agree.
+/// Compares with scalar code. Products of two bf16 are exact in `f32`, so that fused and separate rounding
+/// agree.
 fn check<E: LaneElement + PartialEq + std::fmt::Debug>(values: &[f32]) {
     for level in Level::all() {
         for (x, by) in values.chunks_exact(LANES).zip(values.chunks_exact(LANES).skip(1)) {
@@ -37,7 +46,8 @@ fn check<E: LaneElement + PartialEq + std::fmt::Debug>(values: &[f32]) {
             for lane in 0..LANES {
                 let product = x[lane].load() * by[lane] + 0.0;
                 assert!(half.get(lane).is_none_or(|half| *half == product), "{level:?}");
-                // A fused product that underflows keeps its sign, where a rounded one lost it: the zeros are equal all the same.
+                // A fused product that underflows keeps its sign, a rounded one does not; zeros compare
+                // equal.
                 assert_eq!(product + by[lane], sums[lane], "{level:?}");
                 let rectified = E::store(if product <= 0.0 { 0.0 } else { product });
                 let same = rectified.load() == y[lane].load();
@@ -61,7 +71,15 @@ fn every_level_computes_what_scalars_do() {
     check::<Bf16>(&finite);
 }
 
-with_lanes! { fn choose / choose_body(a: &[E; LANES], b: &[E; LANES], got: &mut [[E; LANES]; 7], repeated: &mut [[f32; LANES]; HALF], bytes: &mut [u8; LANES]) }
+with_lanes! {
+    fn choose / choose_body(
+        a: &[E; LANES],
+        b: &[E; LANES],
+        got: &mut [[E; LANES]; 7],
+        repeated: &mut [[f32; LANES]; HALF],
+        bytes: &mut [u8; LANES],
+    )
+}
 
 #[inline(always)]
 unsafe fn choose_body<V: Lanes, E: LaneElement>(
@@ -143,21 +161,29 @@ fn not_a_number_stays_one() {
     }
 }
 
-with_lanes! { fn round / round_body(a: &[E; LANES], b: &[E; LANES], larger: &mut [f32; LANES], words: &mut [i16; LANES], pairs: &mut [[i16; 2]; LANES]) }
+with_lanes! {
+    fn round / round_body(
+        a: &[E; LANES],
+        b: &[E; LANES],
+        larger: &mut [f32; LANES],
+        integers: &mut [i16; LANES],
+        pairs: &mut [[i16; 2]; LANES],
+    )
+}
 
 #[inline(always)]
 unsafe fn round_body<V: Lanes, E: LaneElement>(
     a: &[E; LANES],
     b: &[E; LANES],
     larger: &mut [f32; LANES],
-    words: &mut [i16; LANES],
+    integers: &mut [i16; LANES],
     pairs: &mut [[i16; 2]; LANES],
 ) {
     // SAFETY: the caller's.
     unsafe {
         let (a, b) = (E::load_lanes::<V>(a), E::load_lanes::<V>(b));
         V::splat(0.5).maximum_magnitude(a).maximum_magnitude(b).store(larger);
-        a.store_i16(words);
+        a.store_i16(integers);
         a.store_i16_pairs(b, pairs);
     }
 }
@@ -169,16 +195,16 @@ fn every_level_rounds_to_whole_numbers_as_scalars_do() {
         for step in 0..values.len() {
             let a: [f32; LANES] = std::array::from_fn(|lane| values[lane % values.len()]);
             let b: [f32; LANES] = std::array::from_fn(|lane| values[(lane + step) % values.len()]);
-            let (mut larger, mut words, mut pairs) = ([0.0; LANES], [0; LANES], [[0; 2]; LANES]);
-            round(level, &a, &b, &mut larger, &mut words, &mut pairs);
+            let (mut larger, mut integers, mut pairs) = ([0.0; LANES], [0; LANES], [[0; 2]; LANES]);
+            round(level, &a, &b, &mut larger, &mut integers, &mut pairs);
             for lane in 0..LANES {
                 let [first, second] = [a[lane], b[lane]].map(|value| value.round_ties_even() as i16);
-                assert_eq!((words[lane], pairs[lane]), (first, [first, second]), "{level:?}");
+                assert_eq!((integers[lane], pairs[lane]), (first, [first, second]), "{level:?}");
                 assert_eq!(larger[lane], a[lane].abs().max(b[lane].abs()).max(0.5), "{level:?}");
             }
             let odd = [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
             let a: [f32; LANES] = std::array::from_fn(|lane| odd[lane % odd.len()]);
-            round(level, &a, &b, &mut larger, &mut words, &mut pairs);
+            round(level, &a, &b, &mut larger, &mut integers, &mut pairs);
             for (lane, larger) in larger.iter().enumerate() {
                 let expected = if a[lane].is_nan() { larger.is_nan() } else { *larger == f32::INFINITY };
                 assert!(expected, "{level:?} {larger} of {}", a[lane]);
@@ -187,10 +213,15 @@ fn every_level_rounds_to_whole_numbers_as_scalars_do() {
     }
 }
 
-with_lanes! { fn turn / turn_body(rows: &[[E; LANES]; LANES], columns: &mut [[E; LANES]; LANES]) }
+with_lanes! {
+    fn transpose_rows / transpose_rows_body(rows: &[[E; LANES]; LANES], columns: &mut [[E; LANES]; LANES])
+}
 
 #[inline(always)]
-unsafe fn turn_body<V: Lanes, E: LaneElement>(rows: &[[E; LANES]; LANES], columns: &mut [[E; LANES]; LANES]) {
+unsafe fn transpose_rows_body<V: Lanes, E: LaneElement>(
+    rows: &[[E; LANES]; LANES],
+    columns: &mut [[E; LANES]; LANES],
+) {
     // SAFETY: the caller's.
     unsafe {
         let mut lanes = [V::splat(0.0); LANES];
@@ -204,12 +235,12 @@ unsafe fn turn_body<V: Lanes, E: LaneElement>(rows: &[[E; LANES]; LANES], column
 }
 
 #[test]
-fn every_level_turns_rows_to_columns() {
+fn every_level_transposes() {
     let rows: [[f32; LANES]; LANES] =
         std::array::from_fn(|row| std::array::from_fn(|column| (row * LANES + column) as f32));
     for level in Level::all() {
         let mut columns = [[f32::NAN; LANES]; LANES];
-        turn(level, &rows, &mut columns);
+        transpose_rows(level, &rows, &mut columns);
         for (column, values) in columns.iter().enumerate() {
             assert_eq!(*values, rows.map(|row| row[column]), "{level:?}");
         }

@@ -437,7 +437,7 @@ pub(crate) fn finish_statistics(
 /// Each channel's mean over the middle row of the first image: near the channel's mean, and a function of the
 /// input alone.
 fn pivots_of<E: Element>(input: &ChannelSlice, x: &[E], means: &mut [f32]) {
-    let geometry = input.part();
+    let geometry = input.slice();
     for (group, means) in means.chunks_exact_mut(geometry.width).enumerate() {
         means.fill(0.0);
         let middle = group * geometry.height + geometry.height / 2;

@@ -1,4 +1,4 @@
-//! What the case tables do not reach: instructions, means far from zero.
+//! What the case tables do not reach: every level of instructions, means far from zero.
 
 use super::*;
 use crate::native::rows::{ChannelSlice, Geometry};
@@ -74,10 +74,10 @@ fn both(shape: &[usize; 4], level: Level, pool: Option<FusedPool>, x: &[f32]) ->
 fn every_level_gives_the_same_bits() {
     for shape in [[2, 16, 6, 7], [1, 8, 4, 4], [3, 5, 5, 3], [1, 112, 5, 6]] {
         let x = numbers(shape.iter().product());
-        let apart = [[2, 2], [3, 1]].map(FusedPool::apart);
+        let disjoint = [[2, 2], [3, 1]].map(FusedPool::apart);
         let ceil = MaxPool2d { ceil_mode: true, ..MaxPool2d::new(3, 2, 0) };
         let others = [MaxPool2d::new(3, 2, 1), ceil, MaxPool2d::new(2, 1, 0)];
-        let pools = apart.into_iter().chain(others.iter().filter_map(FusedPool::from_pool));
+        let pools = disjoint.into_iter().chain(others.iter().filter_map(FusedPool::from_pool));
         for pool in pools.map(Some).chain([None]) {
             let baseline = both(&shape, Level::detect([false, false]), pool, &x);
             for level in Level::all() {
@@ -87,7 +87,7 @@ fn every_level_gives_the_same_bits() {
     }
 }
 
-/// Large maps are read by way of a stage, small ones as they lie: an image's results are those that it has alone.
+/// Large maps are staged, small ones are not: results are the same as of each image alone.
 #[test]
 fn a_map_beyond_the_caches_is_pooled_as_its_images_are() {
     let (shape, image) = ([84usize, 8, 80, 80], [1, 8, 80, 80]);

@@ -91,8 +91,8 @@ impl Lrn {
         });
     }
 
-    /// Calls `body` for parts of a map that hold whole pixels, on all threads: stretches of pixels
-    /// where a pixel's channels lie together, images where they are spread over planes.
+    /// Calls `body` for a share of a map of whole pixels, on all threads: ranges of pixels, or images where
+    /// channels are blocked.
     fn for_each_share<E: Element>(&self, map: &mut [E], scratch: &mut [f32], body: &PixelsBody<'_, E>) {
         let (threads, geometry) = (self.team.threads(), &self.geometry);
         let in_plane = geometry.height * geometry.row;
@@ -116,7 +116,7 @@ impl Lrn {
         });
     }
 
-    /// Where a pixel's channels lie in a part of some pixels: first channel, first element, how many.
+    /// A pixel's channels within some pixels, by group: first channel, first element, how many.
     #[inline(always)]
     fn channel_groups(
         &self,
@@ -139,7 +139,7 @@ impl Lrn {
         }
     }
 
-    /// Writes `value(channel)` of a pixel; padding of its blocks to zero.
+    /// Stores `value(channel)` for a pixel; padded channels become zero.
     #[inline(always)]
     fn scatter<E: Element>(&self, pixels: usize, pixel: usize, to: &mut [E], value: impl Fn(usize) -> f32) {
         for (first, at, length) in self.channel_groups(pixels, pixel) {
@@ -151,7 +151,7 @@ impl Lrn {
         }
     }
 
-    /// `sums[c]` of `window` neighbours in `around`, from `c` on.
+    /// `sums[c]` of the window of `neighbours` that begins at `c`.
     #[inline(always)]
     fn window_sums(&self, neighbours: &[f32], sums: &mut [f32]) {
         sums.copy_from_slice(&neighbours[..sums.len()]);
@@ -162,7 +162,7 @@ impl Lrn {
         }
     }
 
-    /// The scales of the pixel that was gathered, in `sums`, and `scale^-beta`, in `factors`.
+    /// The scales of the gathered pixel, in `sums`, and `scale^-beta`, in `factors`.
     #[inline(always)]
     fn scales(&self, pixel: &mut PixelScratch<'_>) {
         let PixelScratch { neighbours, sums, factors, x, .. } = pixel;
@@ -177,7 +177,7 @@ impl Lrn {
             *sum = self.weight.mul_add(*sum, self.k);
         }
         let pairs = factors.iter_mut().zip(&**sums);
-        // A power costs as much as all the rest. The published exponents need none.
+        // A power costs as much as all the rest; the published exponents need only roots.
         if self.beta == 0.75 {
             pairs.for_each(|(factor, scale)| {
                 let root = scale.sqrt();
@@ -194,7 +194,13 @@ impl Lrn {
 }
 
 multiversion! {
-    fn normalise / normalise_body [E: Element] [E] (lrn: &Lrn, pixels: usize, x: &[E], y: &mut [E], room: PixelScratch<'_>)
+    fn normalise / normalise_body [E: Element] [E] (
+        lrn: &Lrn,
+        pixels: usize,
+        x: &[E],
+        y: &mut [E],
+        room: PixelScratch<'_>,
+    )
 }
 
 #[inline(always)]
@@ -230,7 +236,7 @@ fn gradient_body<E: Element>(
         lrn.scales(&mut room);
         let PixelScratch { neighbours, sums, factors, x, dy } = &mut room;
         let channels = x.len();
-        // Who sees a channel behind itself is seen by it before: the window the other way round.
+        // The channels whose windows contain `c`: the window mirrored.
         neighbours[..behind].fill(0.0);
         neighbours[behind + channels..][..before].fill(0.0);
         let passed = &mut neighbours[behind..behind + channels];
@@ -247,7 +253,7 @@ fn gradient_body<E: Element>(
 mod tests {
     use super::*;
 
-    /// Forward and backward of two images of 20 channels, channels last or in blocks, with each set of instructions.
+    /// Forward and backward of two images of 20 channels, channels last or blocked, at a level.
     fn both(level: Level, [groups, width]: [usize; 2], beta: f32) -> [Vec<f32>; 2] {
         let geometry = Geometry { planes: 2 * groups, height: 3, row: 2, width, groups, channels: 20 };
         let norm = LocalResponseNorm { size: 5, alpha: 2.0, beta, k: 1.0 };
@@ -256,7 +262,7 @@ mod tests {
         let number = |seed: usize| move |i: usize| ((i * 37 + seed) % 101) as f32 / 50.0 - 1.0;
         let (x, dy): (Vec<f32>, Vec<f32>) =
             ((0..count).map(number(3)).collect(), (0..count).map(number(55)).collect());
-        // What nobody wrote must not matter.
+        // Scratch begins as NaN: nothing may depend on what it held.
         let mut scratch = vec![f32::NAN; lrn.scratch_bytes() / size_of::<f32>()];
         let (mut y, mut dx) = (vec![f32::NAN; count], vec![f32::NAN; count]);
         lrn.forward(&x, &mut y, &mut scratch);

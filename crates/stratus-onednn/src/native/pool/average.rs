@@ -1,6 +1,7 @@
-//! Average-pooling over windows and to a given size.
+//! Average-pooling over windows, and adaptive to a given size.
 //!
-//! Floor: forward reads the map once and writes the pooled one, backward the other way round. Sums are in `f32`, whatever the elements are.
+//! Bound by memory: forward reads the map once and writes the pooled one, backward the other way round. Sums
+//! are in `f32` whatever the elements are. Threads divide the rows that are written.
 
 use crate::native::rows::Geometry;
 use crate::native::simd::{Element, Level, multiversion};
@@ -8,7 +9,7 @@ use crate::native::threads::{ThreadTeam, cut, split};
 use std::ops::Range;
 use stratus_engine::ops::{Averages, Stretch};
 
-/// An average-pooling as the kernels need it. Input and output have the same channels in the same groups.
+/// An average-pooling. Input and output have the same channels in the same groups.
 #[derive(Clone, Debug)]
 pub struct AvgPool {
     input: Geometry,
@@ -19,14 +20,14 @@ pub struct AvgPool {
     team: ThreadTeam,
 }
 
-/// Which positions of an axis go with which.
+/// One axis of it.
 #[derive(Clone, Debug)]
 struct Axis {
-    /// Per output, the pixels that it averages.
+    /// Per output, the inputs that it averages.
     pixels: Vec<Range<usize>>,
-    /// Per output, one over the pixels that count.
+    /// Per output, 1 / number of inputs that count.
     shares: Vec<f32>,
-    /// Per input, the outputs that it is averaged by.
+    /// Per input, the outputs that average it.
     readers: Vec<Range<usize>>,
 }
 
@@ -34,7 +35,7 @@ impl Axis {
     fn new(averages: &Averages, axis: usize, outputs: usize, inputs: usize) -> Self {
         let stretches: Vec<Stretch> =
             (0..outputs).map(|index| averages.stretch(axis, index, inputs)).collect();
-        // Stretches begin and end in order: those that hold a position are neighbours.
+        // Ranges begin and end in order: those that contain a position are consecutive.
         let readers = (0..inputs)
             .map(|position| {
                 let first = stretches.partition_point(|stretch| stretch.pixels.end <= position);
@@ -49,16 +50,16 @@ impl Axis {
     }
 }
 
-/// The most channels that are summed at a time: long enough stretches that the processor's prefetchers follow, short enough for sums that
-/// stay in the nearest cache.
-const WIDEST: usize = 256;
+/// Channels summed at a time, at most: long enough for the hardware prefetcher, short enough for sums to stay
+/// in L1.
+const MAX_BLOCK: usize = 256;
 
-/// Calls `$function` with the number of channels as a constant where it is a block's.
+/// Calls `$function` with the number of channels as a constant where they are blocks of 16.
 macro_rules! by_width {
     ($width:expr, $function:ident::<$element:ty>($($argument:expr),* $(,)?)) => {
         match $width {
             16 => $function::<$element, 16>($($argument),*),
-            _ => $function::<$element, WIDEST>($($argument),*),
+            _ => $function::<$element, MAX_BLOCK>($($argument),*),
         }
     };
 }
@@ -87,33 +88,34 @@ impl AvgPool {
         });
     }
 
-    /// `dx` from `dy`: each pixel gathers from the outputs that it is averaged by.
+    /// `dx` from `dy`: each pixel gathers from the outputs that average it.
     pub fn backward<E: Element>(&self, dy: &[E], dx: &mut [E]) {
         let (input, output) = (&self.input, &self.output);
         self.each_row(input, dx, &|plane, row, dx| {
             let dy = &dy[plane * output.plane_elements()..][..output.plane_elements()];
-            by_width!(input.width, spread_row::<E>(self.level, self, row, dy, dx));
+            by_width!(input.width, gather_row::<E>(self.level, self, row, dy, dx));
         });
     }
 
     /// Calls `body(plane, row, elements of the row)` for every pixel row of a map, on all threads.
     fn each_row<E: Element>(
         &self,
-        of: &Geometry,
+        geometry: &Geometry,
         map: &mut [E],
         body: &(dyn Fn(usize, usize, &mut [E]) + Sync),
     ) {
-        let (threads, rows, elements) = (self.team.threads(), of.planes * of.height, of.row_elements());
+        let (threads, rows, elements) =
+            (self.team.threads(), geometry.planes * geometry.height, geometry.row_elements());
         let mut parts = cut(map, (0..threads).map(|t| split(rows, threads, t).len() * elements));
         self.team.run_parts(&mut parts[..threads], &|thread, part| {
             for (number, to) in split(rows, threads, thread).zip(part.chunks_exact_mut(elements)) {
-                body(number / of.height, number % of.height, to);
+                body(number / geometry.height, number % geometry.height, to);
             }
         });
     }
 }
 
-/// The blocks of at most `K` of `width` channels. With one block of 16 its length is a constant.
+/// Blocks of at most `K` of `width` channels. With blocks of 16 the length is a constant.
 #[inline(always)]
 fn blocks<const K: usize>(width: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..width).step_by(K).map(move |first| (first, if K == 16 { K } else { K.min(width - first) }))
@@ -149,13 +151,13 @@ fn average_row_body<E: Element, const K: usize>(pool: &AvgPool, row: usize, x: &
 }
 
 multiversion! {
-    fn spread_row / spread_row_body [E: Element, const K: usize] [E, K] (
+    fn gather_row / gather_row_body [E: Element, const K: usize] [E, K] (
         pool: &AvgPool, row: usize, dy: &[E], dx: &mut [E],
     )
 }
 
 #[inline(always)]
-fn spread_row_body<E: Element, const K: usize>(pool: &AvgPool, row: usize, dy: &[E], dx: &mut [E]) {
+fn gather_row_body<E: Element, const K: usize>(pool: &AvgPool, row: usize, dy: &[E], dx: &mut [E]) {
     let (out_row, width) = (pool.output.row, pool.output.width);
     for (column, dx) in dx.chunks_exact_mut(width).enumerate() {
         for (first, length) in blocks::<K>(width) {
@@ -193,7 +195,7 @@ mod tests {
         assert_eq!(Axis::new(&more_bins_than_pixels, 0, 4, 2).readers, [0..2, 2..4]);
     }
 
-    /// More channels than one stretch of sums holds, and a block of 16.
+    /// More channels than a block of sums holds, and a block of 16.
     #[test]
     fn every_level_gives_the_same_bits() {
         for width in [16, 300] {

@@ -1,6 +1,16 @@
 //! Max-pooling alone, with any window, stride and padding.
+//!
+//! ```text
+//! forward    y = max over the window, index = number of the argmax in the window (u8)
+//! backward   dx[pixel] = Σ dy over the windows whose argmax is the pixel (windows may overlap)
+//! ```
+//!
+//! Bound by memory: forward reads `x` once, backward reads `dy` and `index` and writes `dx`. The maximum is
+//! taken of integer keys ([`Ordered`]), for bf16 twice as many a register as of `f32`, with IEEE's order and
+//! NaN on top. Channels are innermost, `[.., H, W, width]`: all lanes have the same window. Threads divide
+//! output rows forward, input rows backward.
 
-use super::index::{CUT, clear_padding, load, numbers};
+use super::index::{RELU_CUT, clear_padding, indices, load};
 use super::ordered::Ordered;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::rows::Geometry;
@@ -9,49 +19,48 @@ use crate::native::threads::{MAX_THREADS, ThreadTeam, cut, split};
 use std::ops::Range;
 use stratus_graph::ops::MaxPool2d;
 
-/// A pooling as the kernels need it. Input and output have the same channels in the same groups.
+/// A max-pooling. Input and output have the same channels in the same groups.
 #[derive(Clone, Debug)]
 pub struct MaxPool {
     pub(crate) input: Geometry,
     pub(crate) output: Geometry,
-    /// Rows of the window, and positions along one.
+    /// Kernel `[height, width]`.
     pub(crate) height: usize,
     pub(crate) width: usize,
     strides: [usize; 2],
-    /// What each window covers, by axis and output: divisions are made once.
-    pub(crate) covers: [Vec<Cover>; 2],
-    /// The windows that each position lies in, by axis and position.
-    windows: [Vec<Windows>; 2],
+    /// What each window covers, by axis and output: precomputed, to divide once.
+    pub(crate) covers: [Vec<WindowExtent>; 2],
+    /// The windows that each position is in, by axis and position.
+    windows: [Vec<CoveringWindows>; 2],
     /// Whether no gradient passes where the result is not positive.
     cut: bool,
     level: Level,
     team: ThreadTeam,
 }
 
-/// What a window covers of an axis.
+/// What a window covers along an axis.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cover {
-    /// The first position.
+pub(crate) struct WindowExtent {
+    /// First position.
     pub(crate) first: usize,
-    /// The tap that falls on it.
+    /// The kernel's element on it.
     pub(crate) tap: usize,
-    /// How many positions.
+    /// Positions.
     pub(crate) count: usize,
 }
 
-/// The windows of an axis that a position lies in.
+/// The windows along an axis that a position is in.
 #[derive(Clone, Copy, Debug)]
-struct Windows {
-    /// The first one.
+struct CoveringWindows {
+    /// First window.
     first: usize,
-    /// The one behind the last.
+    /// End of the range.
     end: usize,
-    /// The tap of the first one that falls on the position; of each further one it is a stride less.
+    /// The first window's element on the position; each further window's is a stride less.
     tap: usize,
 }
 
 impl MaxPool {
-    /// The pooling of maps of a geometry.
     #[must_use]
     pub fn new(pool: &MaxPool2d, input: Geometry, output: Geometry, level: Level, team: ThreadTeam) -> Self {
         let extents = [(input.height, output.height), (input.row, output.row)];
@@ -61,7 +70,7 @@ impl MaxPool {
                 let start = window * stride;
                 let first = start.saturating_sub(padding);
                 let end = (start + kernel).saturating_sub(padding).min(extents[axis].0);
-                Cover { first, tap: first + padding - start, count: end.saturating_sub(first) }
+                WindowExtent { first, tap: first + padding - start, count: end.saturating_sub(first) }
             };
             (0..extents[axis].1).map(cover).collect()
         };
@@ -71,7 +80,7 @@ impl MaxPool {
                 let padded = position + padding;
                 let first = (padded + 1).saturating_sub(kernel).div_ceil(stride);
                 let end = (padded / stride + 1).min(extents[axis].1);
-                Windows { first, end, tap: padded.saturating_sub(first * stride) }
+                CoveringWindows { first, end, tap: padded.saturating_sub(first * stride) }
             };
             (0..extents[axis].0).map(windows).collect()
         };
@@ -89,34 +98,34 @@ impl MaxPool {
         }
     }
 
-    /// The same, where `cut` with [`CUT`] for the winners that are not positive.
+    /// With `cut`, `index` holds [`RELU_CUT`] where the result is not positive.
     #[must_use]
     pub fn cutting(self, cut: bool) -> Self {
         Self { cut, ..self }
     }
 
-    /// The rows of a plane of the input that a row of the output sees.
+    /// The input rows of an output row.
     pub(crate) fn rows_of(&self, row: usize) -> Range<usize> {
         let cover = self.covers[0][row];
         cover.first..cover.first + cover.count
     }
 
-    /// The rows of a plane of the input that the output's row after `row` reads and `row` does not: they are asked for meanwhile, as rows side by side are
-    /// not what the processor foresees by itself.
+    /// The input rows of the next output row that this one does not read. They are prefetched: the hardware
+    /// prefetcher does not follow rows side by side.
     #[inline(always)]
-    fn coming(&self, row: usize) -> Range<usize> {
+    fn next_input_rows(&self, row: usize) -> Range<usize> {
         let end = |row: usize| self.covers[0].get(row).map_or(0, |cover| cover.first + cover.count);
         end(row)..end(row + 1)
     }
 
-    /// The row of a plane of the output that the input's row after `row` takes its gradient from and `row` does not, where there is one.
+    /// The output row that the next input row gathers from and this one does not, if any.
     #[inline(always)]
-    fn coming_back(&self, row: usize) -> Option<usize> {
+    fn next_output_row(&self, row: usize) -> Option<usize> {
         let end = |row: usize| self.windows[0].get(row).map_or(0, |windows| windows.end);
         (end(row + 1) > end(row)).then(|| end(row))
     }
 
-    /// `y` and, where it is not empty, `index`. NaN wins; a zero of either sign becomes a positive one.
+    /// `y` and, unless it is empty, `index`. NaN is the largest; zeros of either sign become positive.
     pub fn forward<E: Ordered>(&self, x: &[E], y: &mut [E], index: &mut [u8]) {
         let (threads, rows) = (self.team.threads(), self.output.planes * self.output.height);
         let row_elements = self.output.row_elements();
@@ -133,7 +142,7 @@ impl MaxPool {
                 let x = &x[plane * self.input.plane_elements()..][..self.input.plane_elements()];
                 let index = if keep { &mut index[to.clone()] } else { &mut [] };
                 let (level, y) = (self.level, &mut y[to]);
-                // As many channels at a time as registers hold.
+                // As many channels at a time as sums and keys have registers.
                 match self.input.width {
                     width if width.is_multiple_of(32) => pool_row::<E, 32>(level, self, row, x, y, index),
                     width if width.is_multiple_of(16) => pool_row::<E, 16>(level, self, row, x, y, index),
@@ -145,14 +154,14 @@ impl MaxPool {
         });
     }
 
-    /// `dx` from `dy` and `index`. Windows may overlap: each input element gathers from the windows that it won.
+    /// `dx` from `dy` and `index`: each pixel gathers from the windows of which it is the argmax.
     pub fn backward<E: LaneElement>(&self, dy: &[E], index: &[u8], dx: &mut [E]) {
         let (threads, rows) = (self.team.threads(), self.input.planes * self.input.height);
         let row_elements = self.input.row_elements();
         let mut parts = cut(dx, (0..threads).map(|t| split(rows, threads, t).len() * row_elements));
         self.team.run_parts(&mut parts[..threads], &|thread, part| {
             for (row, dx) in split(rows, threads, thread).zip(part.chunks_exact_mut(row_elements.max(1))) {
-                let (row, dy, index) = self.around(row, dy, index);
+                let (row, dy, index) = self.plane_of(row, dy, index);
                 let level = self.level;
                 match self.input.width {
                     width if width.is_multiple_of(LANES) => gather_lanes(level, self, row, dy, index, dx),
@@ -165,26 +174,29 @@ impl MaxPool {
         });
     }
 
-    /// One row of the input's gradient, counted over all planes, in single precision. Asks meanwhile for what is read and written with it.
+    /// Row `row` of `dx`, counted over all planes, in `f32`. Prefetches what its reader will read and write,
+    /// `also_read`.
     pub(crate) fn gather<E: LaneElement>(
         &self,
         row: usize,
         dy: &[E],
         index: &[u8],
-        beside: [&[E]; 2],
+        also_read: [&[E]; 2],
         dx: &mut [f32],
     ) {
-        let (row, dy, index) = self.around(row, dy, index);
+        let (row, dy, index) = self.plane_of(row, dy, index);
         let level = self.level;
         match self.input.width {
-            width if width.is_multiple_of(LANES) => gather_wide(level, self, row, dy, index, beside, dx),
+            width if width.is_multiple_of(LANES) => {
+                gather_lanes_f32(level, self, row, dy, index, also_read, dx)
+            }
             width if width.is_multiple_of(8) => gather_row::<E, f32, 8>(level, self, row, dy, index, dx),
             _ => gather_row::<E, f32, 1>(level, self, row, dy, index, dx),
         }
     }
 
-    /// A row of the input within its plane, and the same plane of the output's maps.
-    fn around<'a, E>(&self, row: usize, dy: &'a [E], index: &'a [u8]) -> (usize, &'a [E], &'a [u8]) {
+    /// An input row within its plane, and the same plane of `dy` and `index`.
+    fn plane_of<'a, E>(&self, row: usize, dy: &'a [E], index: &'a [u8]) -> (usize, &'a [E], &'a [u8]) {
         let (plane, row) = (row / self.input.height, row % self.input.height);
         let elements = self.output.plane_elements();
         let from = plane * elements..(plane + 1) * elements;
@@ -208,28 +220,28 @@ fn pool_row_body<E: Ordered, const K: usize>(
 ) {
     let (input_row, width) = (pool.input.row, pool.input.width);
     let rows = pool.covers[0][row];
-    let coming = pool.coming(row);
-    let (zero, cut) = (E::store(0.0).key(), E::number(usize::from(CUT)));
+    let upcoming = pool.next_input_rows(row);
+    let (zero, cut) = (E::store(0.0).key(), E::index_key(usize::from(RELU_CUT)));
     for (column, columns) in pool.covers[1].iter().enumerate() {
         let to = column * width;
-        for row in coming.clone() {
+        for row in upcoming.clone() {
             let pixels = columns.first..(columns.first + pool.strides[1]).min(input_row);
             prefetch_l2(&x[(row * input_row + pixels.start) * width..(row * input_row + pixels.end) * width]);
         }
         for block in (0..width).step_by(K) {
-            let number = |i: usize, j: usize| E::number((rows.tap + i) * pool.width + columns.tap + j);
-            let (mut best, mut winner) = ([E::LEAST; K], [number(0, 0); K]);
+            let number = |i: usize, j: usize| E::index_key((rows.tap + i) * pool.width + columns.tap + j);
+            let (mut best, mut argmax) = ([E::LEAST; K], [number(0, 0); K]);
             for i in 0..rows.count {
                 for j in 0..columns.count {
                     let at = ((rows.first + i) * input_row + columns.first + j) * width + block;
                     let (x, number) = (&x[at..at + K], number(i, j));
-                    // A loop for each of the three: as one it is not brought into registers.
+                    // Three loops: a single one is not vectorised.
                     let mut keys = [E::LEAST; K];
                     for lane in 0..K {
                         keys[lane] = x[lane].key();
                     }
                     for lane in 0..K {
-                        winner[lane] = if keys[lane] > best[lane] { number } else { winner[lane] };
+                        argmax[lane] = if keys[lane] > best[lane] { number } else { argmax[lane] };
                     }
                     for lane in 0..K {
                         best[lane] = best[lane].max(keys[lane]);
@@ -238,17 +250,17 @@ fn pool_row_body<E: Ordered, const K: usize>(
             }
             let y = &mut y[to + block..][..K];
             for lane in 0..K {
-                y[lane] = E::of(best[lane]);
+                y[lane] = E::from_key(best[lane]);
             }
             if !index.is_empty() {
                 if pool.cut {
                     for lane in 0..K {
-                        winner[lane] = if best[lane] <= zero { cut } else { winner[lane] };
+                        argmax[lane] = if best[lane] <= zero { cut } else { argmax[lane] };
                     }
                 }
                 let index = &mut index[to + block..][..K];
                 for lane in 0..K {
-                    index[lane] = E::index(winner[lane]);
+                    index[lane] = E::key_index(argmax[lane]);
                 }
             }
         }
@@ -281,9 +293,9 @@ fn gather_row_body<E: Element, D: Element, const K: usize>(
                     let column_tap = columns.tap - (j - columns.first) * strides[1];
                     let number = (row_tap * pool.width + column_tap) as u32;
                     let at = (i * output_row + j) * width + block;
-                    let (winner, gradient) = (numbers::<K>(index, at), load::<E, K>(dy, at));
+                    let (argmax, gradient) = (indices::<K>(index, at), load::<E, K>(dy, at));
                     for lane in 0..K {
-                        sum[lane] += if winner[lane] == number { gradient[lane] } else { 0.0 };
+                        sum[lane] += if argmax[lane] == number { gradient[lane] } else { 0.0 };
                     }
                 }
             }
@@ -300,12 +312,12 @@ with_lanes! {
 }
 
 with_lanes! {
-    fn gather_wide / gather_wide_body(
-        pool: &MaxPool, row: usize, dy: &[E], index: &[u8], beside: [&[E]; 2], dx: &mut [f32],
+    fn gather_lanes_f32 / gather_lanes_f32_body(
+        pool: &MaxPool, row: usize, dy: &[E], index: &[u8], also_read: [&[E]; 2], dx: &mut [f32],
     )
 }
 
-/// The same where pixels are whole registers of channels.
+/// [`gather_row`] for pixels of whole registers of channels.
 ///
 /// # Safety
 /// Of [`Lanes`].
@@ -321,21 +333,21 @@ unsafe fn gather_lanes_body<V: Lanes, E: LaneElement>(
     unsafe { gather_pixels::<V, E, E>(pool, row, dy, index, [&[]; 2], dx) }
 }
 
-/// The same in single precision.
+/// As [`gather_lanes`], in `f32`.
 ///
 /// # Safety
 /// Of [`Lanes`].
 #[inline(always)]
-unsafe fn gather_wide_body<V: Lanes, E: LaneElement>(
+unsafe fn gather_lanes_f32_body<V: Lanes, E: LaneElement>(
     pool: &MaxPool,
     row: usize,
     dy: &[E],
     index: &[u8],
-    beside: [&[E]; 2],
+    also_read: [&[E]; 2],
     dx: &mut [f32],
 ) {
     // SAFETY: the caller's.
-    unsafe { gather_pixels::<V, E, f32>(pool, row, dy, index, beside, dx) }
+    unsafe { gather_pixels::<V, E, f32>(pool, row, dy, index, also_read, dx) }
 }
 
 /// # Safety
@@ -346,39 +358,39 @@ unsafe fn gather_pixels<V: Lanes, E: LaneElement, D: LaneElement>(
     row: usize,
     dy: &[E],
     index: &[u8],
-    mut beside: [&[E]; 2],
+    mut also_read: [&[E]; 2],
     dx: &mut [D],
 ) {
     let registers = pool.input.width / LANES;
     let (dy, index, dx) = (dy.as_chunks().0, index.as_chunks().0, dx.as_chunks_mut().0);
     let rows = pool.windows[0][row];
-    let coming = pool.coming_back(row);
+    let upcoming = pool.next_output_row(row);
     for (columns, dx) in pool.windows[1].iter().zip(dx.chunks_exact_mut(registers)) {
-        if let (Some(row), true) = (coming, columns.first < columns.end) {
+        if let (Some(row), true) = (upcoming, columns.first < columns.end) {
             let at = (row * pool.output.row + columns.end - 1) * registers;
             prefetch_l2(&dy[at..at + registers]);
             prefetch_l2(&index[at..at + registers]);
         }
-        for map in &mut beside {
+        for map in &mut also_read {
             let (pixel, rest) = map.split_at(pool.input.width.min(map.len()));
             prefetch_l2(pixel);
             *map = rest;
         }
         let (fours, rest) = dx.as_chunks_mut::<4>();
-        let (mut first, around) = (0, [&rows, columns]);
+        let (mut first, windows) = (0, [&rows, columns]);
         // SAFETY: the caller's.
         unsafe {
             for dx in fours {
-                gather::<V, E, D, 4>(pool, around, first, dy, index, dx);
+                gather::<V, E, D, 4>(pool, windows, first, dy, index, dx);
                 first += 4;
             }
             let (pairs, last) = rest.as_chunks_mut::<2>();
             for dx in pairs {
-                gather::<V, E, D, 2>(pool, around, first, dy, index, dx);
+                gather::<V, E, D, 2>(pool, windows, first, dy, index, dx);
                 first += 2;
             }
             if let [last] = last {
-                gather::<V, E, D, 1>(pool, around, first, dy, index, std::array::from_mut(last));
+                gather::<V, E, D, 1>(pool, windows, first, dy, index, std::array::from_mut(last));
             }
         }
     }
@@ -391,7 +403,7 @@ unsafe fn gather_pixels<V: Lanes, E: LaneElement, D: LaneElement>(
 #[inline(always)]
 unsafe fn gather<V: Lanes, E: LaneElement, D: LaneElement, const COUNT: usize>(
     pool: &MaxPool,
-    [rows, columns]: [&Windows; 2],
+    [rows, columns]: [&CoveringWindows; 2],
     first: usize,
     dy: &[[E; LANES]],
     index: &[[u8; LANES]],

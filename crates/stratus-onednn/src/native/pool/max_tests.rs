@@ -1,4 +1,4 @@
-//! What the case tables do not draw: numbers that are none, infinities, zeros of both signs, and ties among them.
+//! What the case tables do not draw: NaN, infinities, zeros of both signs, and ties among them.
 
 use super::*;
 use crate::native::simd::Bf16;
@@ -20,7 +20,7 @@ const HARD: [f32; 10] = [
 ];
 
 /// The number and the place of the element that wins, of those of a window.
-fn winner<E: Element>(x: &[E], window: impl Iterator<Item = (usize, usize)>) -> Option<(usize, usize)> {
+fn argmax<E: Element>(x: &[E], window: impl Iterator<Item = (usize, usize)>) -> Option<(usize, usize)> {
     window.reduce(|best, next| {
         let [largest, value] = [best, next].map(|(_, at)| x[at].load());
         if value > largest || value.is_nan() && !largest.is_nan() { next } else { best }
@@ -53,7 +53,7 @@ fn check<E: Ordered + LaneElement>(pool: MaxPool2d, shape: [usize; 4], values: &
                     Some((number, at(image, row, column, channel, [height, width])))
                 });
                 let to = at(image, row, column, channel, [out_height, out_width]);
-                let (number, from) = winner(&x, window).expect("a window lies on the map");
+                let (number, from) = argmax(&x, window).expect("a window lies on the map");
                 (expected[to], numbers[to]) = (x[from].load(), number as u8);
                 gradient[from] += dy(to);
             }
@@ -73,7 +73,7 @@ fn check<E: Ordered + LaneElement>(pool: MaxPool2d, shape: [usize; 4], values: &
         assert_eq!(index, numbers, "{level:?} {shape:?}");
         let mut cut = vec![9; outputs];
         pool.clone().cutting(true).forward(&x, &mut y, &mut cut);
-        let cuts = |(number, y): (&u8, &f32)| if *y <= 0.0 { CUT } else { *number };
+        let cuts = |(number, y): (&u8, &f32)| if *y <= 0.0 { RELU_CUT } else { *number };
         assert_eq!(cut, numbers.iter().zip(&expected).map(cuts).collect::<Vec<_>>(), "{level:?} {shape:?}");
         let mut without = vec![E::store(7.0); outputs];
         pool.forward(&x, &mut without, &mut []);

@@ -1,26 +1,27 @@
-//! Floating-point numbers as integers of their width that have their order, so that a register compares as many of them as it holds: twice as many of
-//! bf16 as of the `f32` that other kernels compute with.
+//! Floats as integers of the same width in the same order: maxima of bf16 are then taken of 16-bit integers,
+//! 32 a register, instead of converted `f32`.
 
 use crate::native::simd::{Bf16, Element};
 
-/// An element and the integer that stands for it.
+/// An element with an integer key.
 pub trait Ordered: Element {
-    /// As wide as the element. Larger values have larger keys, both zeros the same, and any NaN the largest.
+    /// As wide as the element. Larger values have larger keys, both zeros the same, and every NaN the
+    /// largest.
     type Key: Copy + Ord;
-    /// The key of negative infinity.
+    /// Key of negative infinity.
     const LEAST: Self::Key;
 
-    /// Its key.
+    /// The element's key.
     fn key(self) -> Self::Key;
-    /// What a key stands for: a positive zero for both, a quiet NaN for all.
-    fn of(key: Self::Key) -> Self;
-    /// The number of an element of a window, as wide as a key.
-    fn number(number: usize) -> Self::Key;
-    /// The same as maps of indices have it.
-    fn index(number: Self::Key) -> u8;
+    /// The element of a key: positive zero for both zeros, a quiet NaN for all.
+    fn from_key(key: Self::Key) -> Self;
+    /// The index of a window's element, as wide as a key.
+    fn index_key(number: usize) -> Self::Key;
+    /// The same as a byte.
+    fn key_index(number: Self::Key) -> u8;
 }
 
-/// Sign and magnitude, which is what these bits are, as two's complement.
+/// From sign and magnitude to two's complement.
 macro_rules! ordered {
     ($element:ty, $key:ty, $bits:expr, $of_bits:expr, $infinity:expr) => {
         impl Ordered for $element {
@@ -37,19 +38,19 @@ macro_rules! ordered {
             }
 
             #[inline(always)]
-            fn of(key: $key) -> Self {
+            fn from_key(key: $key) -> Self {
                 let sign = key >> (<$key>::BITS - 1);
                 let magnitude = (key ^ sign).wrapping_sub(sign);
                 $of_bits((magnitude | sign & <$key>::MIN).cast_unsigned())
             }
 
             #[inline(always)]
-            fn number(number: usize) -> $key {
+            fn index_key(number: usize) -> $key {
                 number as $key
             }
 
             #[inline(always)]
-            fn index(number: $key) -> u8 {
+            fn key_index(number: $key) -> u8 {
                 number as u8
             }
         }
@@ -71,7 +72,7 @@ mod tests {
 
     fn check<E: Ordered>(numbers: &[E]) {
         for a in numbers {
-            let back = E::of(a.key()).load();
+            let back = E::from_key(a.key()).load();
             assert!(back == a.load() || back.is_nan() && a.load().is_nan(), "{} {back}", a.load());
             for b in numbers {
                 assert_eq!(a.key().cmp(&b.key()), order(a.load(), b.load()), "{} {}", a.load(), b.load());
@@ -92,9 +93,9 @@ mod tests {
     #[test]
     fn numbers_of_a_window_come_back() {
         for number in 0..=255 {
-            assert_eq!(usize::from(f32::index(f32::number(number))), number);
-            assert_eq!(usize::from(Bf16::index(Bf16::number(number))), number);
+            assert_eq!(usize::from(f32::key_index(f32::index_key(number))), number);
+            assert_eq!(usize::from(Bf16::key_index(Bf16::index_key(number))), number);
         }
-        assert_eq!([f32::of(f32::LEAST), Bf16::of(Bf16::LEAST).load()], [f32::NEG_INFINITY; 2]);
+        assert_eq!([f32::from_key(f32::LEAST), Bf16::from_key(Bf16::LEAST).load()], [f32::NEG_INFINITY; 2]);
     }
 }

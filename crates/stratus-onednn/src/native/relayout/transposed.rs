@@ -1,28 +1,30 @@
-//! Tiles whose inner dimension has its numbers side by side in the source, and whose outer one in the target: squares of registers are transposed.
+//! Tiles whose inner dimension is contiguous in the source and whose outer one is in the target: 16×16
+//! squares are transposed in registers.
 
-use super::{RUN, Tile};
+use super::{CopyTile, RUN};
 use crate::native::lanes::{Avx512, LANES, LaneElement, Lanes};
 use crate::native::simd::{Isa, Level, prefetch_l2};
 
 const _: () = assert!(RUN == LANES);
 
-/// Brings a tile, as [`super::bring_body`] does; rows and columns are whole runs. `pairs` says that the target has columns in pairs.
+/// Copies a tile as [`super::copy_tile_body`] does; rows and columns are whole runs. `pairs`: the target has
+/// columns in pairs.
 ///
 /// # Panics
 /// Without AVX-512.
-pub(super) fn bring<X: LaneElement, Y: LaneElement>(
+pub(super) fn copy_tile<X: LaneElement, Y: LaneElement>(
     level: Level,
-    tile: &Tile<'_>,
+    tile: &CopyTile<'_>,
     pairs: bool,
     x: &[X],
     y: &mut [Y],
 ) {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma,avx2")]
-    fn avx512<X: LaneElement, Y: LaneElement>(tile: &Tile<'_>, pairs: bool, x: &[X], y: &mut [Y]) {
+    fn avx512<X: LaneElement, Y: LaneElement>(tile: &CopyTile<'_>, pairs: bool, x: &[X], y: &mut [Y]) {
         // SAFETY: the function has the instructions.
         unsafe { body::<Avx512, X, Y>(tile, pairs, x, y) }
     }
-    assert_eq!(level.isa(), Isa::Avx512, "the way of another processor");
+    assert_eq!(level.isa(), Isa::Avx512, "transposing without AVX-512");
     // SAFETY: the level is the proof that the processor has these instructions.
     unsafe { avx512(tile, pairs, x, y) }
 }
@@ -30,40 +32,45 @@ pub(super) fn bring<X: LaneElement, Y: LaneElement>(
 /// # Safety
 /// Of [`Lanes`].
 #[inline(always)]
-unsafe fn body<V: Lanes, X: LaneElement, Y: LaneElement>(tile: &Tile<'_>, pairs: bool, x: &[X], y: &mut [Y]) {
-    let &Tile { rows, columns, from, to, first } = tile;
-    let [from_rows, to_rows] = rows.map(|places| places.as_chunks::<RUN>().0);
-    let [from_columns, to_columns] = columns.map(|places| places.as_chunks::<RUN>().0);
+unsafe fn body<V: Lanes, X: LaneElement, Y: LaneElement>(
+    tile: &CopyTile<'_>,
+    pairs: bool,
+    x: &[X],
+    y: &mut [Y],
+) {
+    let &CopyTile { rows, columns, from, to, first } = tile;
+    let [from_rows, to_rows] = rows.map(|offsets| offsets.as_chunks::<RUN>().0);
+    let [from_columns, to_columns] = columns.map(|offsets| offsets.as_chunks::<RUN>().0);
     for (from_rows, to_rows) in from_rows.iter().zip(to_rows) {
         for (from_columns, to_columns) in from_columns.iter().zip(to_columns) {
             // SAFETY: the caller's.
             unsafe {
                 let mut square = [V::splat(0.0); RUN];
-                for (row, &place) in square.iter_mut().zip(from_rows) {
-                    let at = from + place + from_columns[0];
+                for (row, &offset) in square.iter_mut().zip(from_rows) {
+                    let at = from + offset + from_columns[0];
                     *row = X::load_lanes(run(&x[at..at + RUN]));
-                    // The tile that comes next.
+                    // The next tile.
                     let ahead = at + columns[0].len();
                     prefetch_l2(x.get(ahead..=ahead).unwrap_or(&[]));
                 }
                 let square = V::transpose(square);
                 let at = to + to_rows[0];
                 if pairs {
-                    for (columns, places) in
+                    for (columns, offsets) in
                         square.as_chunks::<2>().0.iter().zip(to_columns.as_chunks::<2>().0)
                     {
                         let mut both = [[Y::store(0.0); RUN]; 2];
                         Y::store_lanes(columns[0], &mut both[0]);
                         Y::store_lanes(columns[1], &mut both[1]);
-                        let y = &mut y[at + places[0] - first..][..2 * RUN];
+                        let y = &mut y[at + offsets[0] - first..][..2 * RUN];
                         for lane in 0..RUN {
                             y[2 * lane] = both[0][lane];
                             y[2 * lane + 1] = both[1][lane];
                         }
                     }
                 } else {
-                    for (&column, place) in square.iter().zip(to_columns) {
-                        Y::store_lanes(column, run_mut(&mut y[at + place - first..][..RUN]));
+                    for (&column, offset) in square.iter().zip(to_columns) {
+                        Y::store_lanes(column, run_mut(&mut y[at + offset - first..][..RUN]));
                     }
                 }
             }
@@ -71,7 +78,7 @@ unsafe fn body<V: Lanes, X: LaneElement, Y: LaneElement>(tile: &Tile<'_>, pairs:
     }
 }
 
-/// As many as a register has lanes; the slice is as long.
+/// `slice` is one run.
 #[inline(always)]
 fn run<E>(slice: &[E]) -> &[E; LANES] {
     &slice.as_chunks().0[0]

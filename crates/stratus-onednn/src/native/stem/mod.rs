@@ -6,7 +6,7 @@
 //! C[t, u] = Σ x_t x_u    s[t] = Σ x_t                                  [`correlation`]
 //! mean = wᵀs / M         variance = wᵀC w / M - mean²                  without making the map
 //! y = max over 2×2 of relu(x * (w · scale) + shift)                    scale, shift folded into w and bias
-//! dw_t = scale · (Σ g x_t - (Σ g / M) s_t - (Σ g x̂ / M) Σ x̂ x_t)       g: dy at the argmax, 3 of 4 are zero
+//! dw_t = scale · (Σ g x_t - (Σ g / M) s_t - (Σ g x̂ / M) Σ x̂ x_t)       g: dy at the argmax, else 0
 //!        Σ x̂ x_t = ((C w)_t - mean · s_t) / deviation
 //! ```
 //!

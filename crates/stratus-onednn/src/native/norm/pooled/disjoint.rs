@@ -1,16 +1,23 @@
-//! Max-pooling fused behind batch norm and ReLU, over windows that do not overlap.
+//! Max-pooling fused behind batch norm and ReLU, of windows that do not overlap.
 //!
-//! Work is cut into strips: the pixel rows that one row of the output comes from.
+//! ```text
+//! forward    y = relu(max over the window of scale · x + shift), index = argmax or RELU_CUT
+//! backward   g = dy at the argmax, else 0         dx = scale · g + slope · x + offset
+//! ```
+//!
+//! Bound by memory: forward reads the map and writes a quarter of it (2×2), backward reads `x` (twice: sums,
+//! then `dx`), `dy` and `index`; the normalised map and its gradient are never stored. Threads divide strips:
+//! the pixel rows of one row of the output.
 
 use super::pairs;
 use crate::native::norm::batch::{BatchNorm, Sums};
-use crate::native::pool::index::{CUT, clear_padding, load, numbers};
+use crate::native::pool::index::{RELU_CUT, clear_padding, indices, load};
 use crate::native::rows::Geometry;
 use crate::native::simd::{Element, multiversion, prefetch, stream};
 use crate::native::threads::{MAX_THREADS, cut, split};
 use std::ops::Range;
 
-/// Non-overlapping windows.
+/// Windows that do not overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DisjointPool {
     /// Window `[vertical, horizontal]`.
@@ -26,12 +33,13 @@ impl DisjointPool {
         geometry.row / self.window[1] * geometry.width
     }
 
-    /// The strips (counted over all planes) of one thread.
+    /// A thread's strips, counted over all planes.
     pub(crate) fn thread_strips(&self, geometry: &Geometry, threads: usize, thread: usize) -> Range<usize> {
         split(geometry.planes * self.strips(geometry), threads, thread)
     }
 
-    /// The pixel rows, counted over all planes, that belong to a strip; a plane's last strip takes what no window covers.
+    /// The pixel rows of a strip, counted over all planes; a plane's last strip has those that no window
+    /// covers.
     fn rows(&self, geometry: &Geometry, strip: usize) -> Range<usize> {
         let strips = self.strips(geometry);
         let (plane, strip) = (strip / strips, strip % strips);
@@ -39,7 +47,7 @@ impl DisjointPool {
         plane * geometry.height + strip * self.window[0]..plane * geometry.height + end
     }
 
-    /// Elements of the longest strip: the last of a plane may have some rows that no window covers.
+    /// Elements of the longest strip, the last of a plane.
     fn strip_elements(&self, geometry: &Geometry) -> usize {
         (self.window[0] + geometry.height % self.window[0]) * geometry.row_elements()
     }
@@ -49,21 +57,23 @@ impl DisjointPool {
     }
 }
 
-/// The most bytes of a strip and its gradient that are staged: they have to stay in the nearest cache.
-const LARGEST_STAGE: usize = 24 << 10;
+/// Bytes of a strip and its gradient that are staged, at most: they stay in L1.
+const MAX_STAGE_BYTES: usize = 24 << 10;
 
-/// A map of this many bytes has left the caches before its reader comes: it is staged, and its gradient is written past the caches. Measured
-/// with 32 MiB of last-level cache.
-const LARGE_MAP: usize = 16 << 20;
+/// A map of this size has left the caches before its reader comes: strips are staged, and gradients are
+/// stored past the caches. Measured with 32 MiB of last-level cache.
+const LARGE_MAP_BYTES: usize = 16 << 20;
 
-/// Bytes of one thread's stage, of a strip's input and its gradient; none where the map stays in the caches, or a strip is too long.
+/// Bytes of a thread's stage, of a strip of `x` and one of `dx`; 0 where the map stays in the caches, or a
+/// strip is too long.
 pub(crate) fn stage_bytes(pool: &DisjointPool, geometry: &Geometry, element_bytes: usize) -> usize {
     let strips = 2 * pool.strip_elements(geometry) * element_bytes;
     let map = geometry.planes * geometry.height * geometry.row_elements() * element_bytes;
-    if map >= LARGE_MAP && strips <= LARGEST_STAGE { strips.next_multiple_of(64) } else { 0 }
+    if map >= LARGE_MAP_BYTES && strips <= MAX_STAGE_BYTES { strips.next_multiple_of(64) } else { 0 }
 }
 
-/// Calls `$function` with the widest block of channels that divides the width, and the common window as a constant.
+/// Calls `$function` with the widest block of channels that divides the width, and with the common window as
+/// a constant.
 macro_rules! by_block {
     ($strip:expr, $function:ident::<$element:ty>($($argument:expr),* $(,)?)) => {
         match ($strip.width, $strip.window) {
@@ -76,7 +86,7 @@ macro_rules! by_block {
     };
 }
 
-/// One strip's numbers, for the inner loops.
+/// A strip, for the inner loops.
 #[derive(Clone, Copy)]
 struct Strip {
     window: [usize; 2],
@@ -98,9 +108,9 @@ impl Strip {
         }
     }
 
-    /// Whether the loops of [`pairs`] are for it.
+    /// Whether [`pairs`] applies.
     #[inline(always)]
-    fn in_pairs<const K: usize, const W: usize>(&self) -> bool {
+    fn is_paired<const K: usize, const W: usize>(&self) -> bool {
         K == pairs::CHANNELS && W == 2 && self.width == K
     }
 
@@ -111,10 +121,10 @@ impl Strip {
     }
 }
 
-/// Copies a strip of a map that is in no cache to the stage; gives it as it lies where there is no stage ([`stage_bytes`]).
+/// The rows of a strip, copied to the stage if there is one ([`stage_bytes`]).
 ///
-/// A strip's rows are read side by side, which the processor's prefetchers do not follow; copied in one go they are, and the rows are then
-/// read from the nearest cache. On tiles that are in the caches the copy is work for nothing.
+/// The rows are read side by side, which the hardware prefetcher does not follow; one copy in order it does,
+/// and the rows are then in L1. Of tiles that are in the caches the copy would be wasted.
 fn staged<'a, E: Element>(map: &'a [E], strip: Range<usize>, stage: &'a mut [E]) -> &'a [E] {
     let strip = &map[strip];
     prefetch(strip, strip.len());
@@ -195,7 +205,7 @@ fn pool_strip_body<E: Element, const K: usize, const W: usize>(
     for block in (0..strip.width).step_by(K) {
         let (a, b) = (lanes::<K>(scale, block), lanes::<K>(shift, block));
         for output in 0..strip.outputs {
-            // The largest value first, then who had it: one selection a loop keeps the compiler in vectors.
+            // First the maximum, then its position: one select per loop, which is vectorised.
             let at = |i: usize, j: usize| i * strip.row_elements + (output * width + j) * strip.width + block;
             let value = |i: usize, j: usize| -> [f32; K] {
                 let x = load::<E, K>(x, at(i, j));
@@ -205,28 +215,30 @@ fn pool_strip_body<E: Element, const K: usize, const W: usize>(
             for i in 0..height {
                 for j in 0..width {
                     let value = value(i, j);
-                    // NaN wins: it is taken, and nothing is larger.
+                    // NaN is taken, and nothing is larger.
                     best = std::array::from_fn(|lane| {
                         let wins = (value[lane] > best[lane]) | value[lane].is_nan();
                         if wins { value[lane] } else { best[lane] }
                     });
                 }
             }
-            let mut winner = [0u32; K];
+            let mut argmax = [0u32; K];
             if !index.is_empty() {
                 for i in (0..height).rev() {
                     for j in (0..width).rev() {
                         let (value, number) = (value(i, j), (i * width + j) as u32);
-                        winner = std::array::from_fn(|lane| {
-                            if value[lane] == best[lane] { number } else { winner[lane] }
+                        argmax = std::array::from_fn(|lane| {
+                            if value[lane] == best[lane] { number } else { argmax[lane] }
                         });
                     }
                 }
             }
             let at = output * strip.width + block;
             if strip.relu {
-                winner =
-                    std::array::from_fn(|lane| if best[lane] <= 0.0 { u32::from(CUT) } else { winner[lane] });
+                argmax =
+                    std::array::from_fn(
+                        |lane| if best[lane] <= 0.0 { u32::from(RELU_CUT) } else { argmax[lane] },
+                    );
                 best = std::array::from_fn(|lane| if best[lane] <= 0.0 { 0.0 } else { best[lane] });
             }
             let to = &mut y[at..at + K];
@@ -236,14 +248,14 @@ fn pool_strip_body<E: Element, const K: usize, const W: usize>(
             if !index.is_empty() {
                 let to = &mut index[at..at + K];
                 for lane in 0..K {
-                    to[lane] = winner[lane] as u8;
+                    to[lane] = argmax[lane] as u8;
                 }
             }
         }
     }
 }
 
-/// Adds `sum g` and `sum g * (x - mean)` of some strips, where `g` is `dy` at the winners.
+/// Adds Σ g and Σ g (x - mean) of some strips, where `g` is `dy` at the argmax.
 #[allow(clippy::too_many_arguments)] // The operands of the step, and the sums.
 pub(crate) fn reduce_gradients<E: Element>(
     norm: &BatchNorm,
@@ -261,7 +273,7 @@ pub(crate) fn reduce_gradients<E: Element>(
     let mut open: Option<usize> = None;
     for (position, number) in strips.enumerate() {
         let group = pool.group(geometry, number);
-        // Sums of a few strips go to f64 together.
+        // Sums of up to 32 strips go to `f64` together.
         if open != Some(group) || position % 32 == 0 {
             if let Some(group) = open {
                 sums.flush(group);
@@ -316,7 +328,7 @@ fn reduce_strip_body<E: Element, const K: usize, const W: usize>(
         for output in 0..strip.outputs {
             let at = output * strip.width + block;
             let g = load::<E, K>(dy, at);
-            let winner = numbers::<K>(index, at);
+            let argmax = indices::<K>(index, at);
             let mut chosen = [0.0; K];
             for i in 0..height {
                 for j in 0..width {
@@ -324,12 +336,12 @@ fn reduce_strip_body<E: Element, const K: usize, const W: usize>(
                     let value = load::<E, K>(x, at);
                     let number = (i * width + j) as u32;
                     for lane in 0..K {
-                        chosen[lane] = if winner[lane] == number { value[lane] } else { chosen[lane] };
+                        chosen[lane] = if argmax[lane] == number { value[lane] } else { chosen[lane] };
                     }
                 }
             }
             for lane in 0..K {
-                let g = if winner[lane] == u32::from(CUT) { 0.0 } else { g[lane] };
+                let g = if argmax[lane] == u32::from(RELU_CUT) { 0.0 } else { g[lane] };
                 sum[lane] += g;
                 weighted[lane] += g * (chosen[lane] - mean[lane]);
             }
@@ -339,7 +351,8 @@ fn reduce_strip_body<E: Element, const K: usize, const W: usize>(
     }
 }
 
-/// `dx = scale * g + slope * x + offset`, where `g` is `dy` at the winners; `constants` holds scale, shift, slope, offset per channel.
+/// `dx = scale * g + slope * x + offset`, where `g` is `dy` at the argmax; `constants` holds scale, shift,
+/// slope, offset per channel.
 #[allow(clippy::too_many_arguments)] // The operands of the step, and its stages.
 pub(crate) fn backward<E: Element>(
     norm: &BatchNorm,
@@ -404,16 +417,16 @@ fn backward_strip_body<E: Element, const K: usize, const W: usize>(
     let covered = strip.outputs * width * strip.width;
     for block in (0..strip.width).step_by(K) {
         let (a, s, o) = (lanes::<K>(scale, block), lanes::<K>(slope, block), lanes::<K>(offset, block));
-        let one_by_one = if strip.in_pairs::<K, W>() {
+        let single_outputs = if strip.is_paired::<K, W>() {
             pairs::backward(strip.outputs, strip.row_elements, x, dy, index, [scale, slope, offset], dx);
             0
         } else {
             strip.outputs
         };
-        for output in 0..one_by_one {
+        for output in 0..single_outputs {
             let at = output * strip.width + block;
             let g = load::<E, K>(dy, at);
-            let winner = numbers::<K>(index, at);
+            let argmax = indices::<K>(index, at);
             for i in 0..height {
                 for j in 0..width {
                     let at = i * strip.row_elements + (output * width + j) * strip.width + block;
@@ -421,13 +434,13 @@ fn backward_strip_body<E: Element, const K: usize, const W: usize>(
                     let number = (i * width + j) as u32;
                     let to = &mut dx[at..at + K];
                     for lane in 0..K {
-                        let g = if winner[lane] == number { g[lane] } else { 0.0 };
+                        let g = if argmax[lane] == number { g[lane] } else { 0.0 };
                         to[lane] = E::store(g.mul_add(a[lane], value[lane].mul_add(s[lane], o[lane])));
                     }
                 }
             }
         }
-        // Pixels that no window covers: right of the last window, and below it.
+        // Pixels that no window covers: right of the last window, and below.
         for (row, (x, dx)) in x.chunks(strip.row_elements).zip(dx.chunks_mut(strip.row_elements)).enumerate()
         {
             let from = if row < height { covered } else { 0 };

@@ -1,4 +1,5 @@
-//! Batch norm, ReLU and max-pooling in one pass: windows that do not overlap ([`disjoint`]), and any others ([`overlapping`]).
+//! Batch norm, ReLU and max-pooling in one pass: windows that do not overlap ([`disjoint`]), and any others
+//! ([`overlapping`]).
 
 pub mod disjoint;
 pub mod overlapping;

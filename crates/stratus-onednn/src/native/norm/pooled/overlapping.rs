@@ -1,13 +1,14 @@
-//! Max-pooling fused behind batch norm and ReLU, over windows that overlap or reach beyond the image.
+//! Max-pooling fused behind batch norm and ReLU, of windows that overlap or reach beyond the image.
 //!
-//! Floor: the forward pass reads the map once and writes the pooled one; backward, the pooled gradient is read in place of one as large as the map.
-//! A thread normalises each row once, as keys that have the order of the numbers ([`Ordered`]), into as many rows as a window is high; backward, it
-//! gathers a row of the gradient, in single precision, which its reader then finds in the nearest caches.
+//! Bound by memory, as [`super::disjoint`]. Forward, a thread normalises each input row once, to integer keys
+//! ([`Ordered`]), in a stage of as many rows as a window is high. Backward, it gathers a row of the gradient
+//! ([`MaxPool::gather`]) in `f32`, which the next loop finds in L1. Threads divide output rows forward, input
+//! rows backward.
 
 use crate::native::lanes::LaneElement;
 use crate::native::norm::batch::{BatchNorm, Sums, flush_length};
 use crate::native::norm::loops::{gradient, gradient_sums};
-use crate::native::pool::index::{CUT, clear_padding};
+use crate::native::pool::index::{RELU_CUT, clear_padding};
 use crate::native::pool::max::MaxPool;
 use crate::native::pool::ordered::Ordered;
 use crate::native::simd::{Element, multiversion, prefetch_ahead, prefetch_l2};
@@ -15,12 +16,13 @@ use crate::native::threads::{MAX_THREADS, cut, split};
 use bytemuck::cast_slice_mut;
 use std::ops::Range;
 
-/// Bytes of one thread's stage: the rows of a window.
+/// Bytes of a thread's stage: the rows of a window.
 pub(crate) fn stage_bytes(pool: &MaxPool) -> usize {
     (pool.height * pool.input.row_elements() * size_of::<f32>()).next_multiple_of(64)
 }
 
-/// `y = max over the window of scale * x + shift`, rectified; `index` may be empty. The constants are repeated over a period for each group.
+/// `y = max over the window of scale * x + shift`, rectified; `index` may be empty. Constants are repeated
+/// over a period for each group.
 pub(crate) fn forward<E: Element>(
     norm: &BatchNorm,
     pool: &MaxPool,
@@ -46,7 +48,7 @@ pub(crate) fn forward<E: Element>(
     });
     norm.team.run_parts(&mut parts[..threads], &|thread, (y, index, stage)| {
         let stage: &mut [i32] = cast_slice_mut(stage);
-        // The rows of the plane at hand that were normalised: those before this one that a window may still see.
+        // Rows `..next` of plane `open` are normalised, as far as a window may still read them.
         let (mut open, mut next) = (None, 0);
         for (position, number) in split(rows, threads, thread).enumerate() {
             let (plane, row) = (number / output.height, number % output.height);
@@ -65,21 +67,21 @@ pub(crate) fn forward<E: Element>(
             let to = position * out_row..(position + 1) * out_row;
             let index = if keep { &mut index[to.clone()] } else { &mut [] };
             let (level, y, relu) = (norm.level, &mut y[to], norm.relu);
-            // What the next row sees beside: asked for meanwhile.
+            // What the next row reads besides is prefetched meanwhile.
             let end = if row + 1 < output.height { pool.rows_of(row + 1).end.max(next) } else { next };
-            let coming = &x[(plane * input.height + next) * in_row..(plane * input.height + end) * in_row];
-            // As many channels at a time as registers hold.
+            let upcoming = &x[(plane * input.height + next) * in_row..(plane * input.height + end) * in_row];
+            // As many channels at a time as keys and indices have registers.
             match input.width {
                 width if width.is_multiple_of(32) => {
-                    pool_keys::<E, 32>(level, pool, row, stage, coming, relu, y, index);
+                    pool_keys::<E, 32>(level, pool, row, stage, upcoming, relu, y, index);
                 }
                 width if width.is_multiple_of(16) => {
-                    pool_keys::<E, 16>(level, pool, row, stage, coming, relu, y, index);
+                    pool_keys::<E, 16>(level, pool, row, stage, upcoming, relu, y, index);
                 }
                 width if width.is_multiple_of(8) => {
-                    pool_keys::<E, 8>(level, pool, row, stage, coming, relu, y, index);
+                    pool_keys::<E, 8>(level, pool, row, stage, upcoming, relu, y, index);
                 }
-                _ => pool_keys::<E, 1>(level, pool, row, stage, coming, relu, y, index),
+                _ => pool_keys::<E, 1>(level, pool, row, stage, upcoming, relu, y, index),
             }
             clear_padding(output, group, index);
         }
@@ -104,17 +106,17 @@ fn normalise_body<E: Element>(x: &[E], [scale, shift]: [&[f32]; 2], keys: &mut [
 
 multiversion! {
     fn pool_keys / pool_keys_body [E: Element, const K: usize] [E, K] (
-        pool: &MaxPool, row: usize, stage: &[i32], coming: &[E], relu: bool, y: &mut [E], index: &mut [u8],
+        pool: &MaxPool, row: usize, stage: &[i32], upcoming: &[E], relu: bool, y: &mut [E], index: &mut [u8],
     )
 }
 
-/// A row of the output, from keys of the rows that its windows see.
+/// An output row, from the keys of its input rows.
 #[inline(always)]
 fn pool_keys_body<E: Element, const K: usize>(
     pool: &MaxPool,
     row: usize,
     stage: &[i32],
-    mut coming: &[E],
+    mut upcoming: &[E],
     relu: bool,
     y: &mut [E],
     index: &mut [u8],
@@ -122,22 +124,22 @@ fn pool_keys_body<E: Element, const K: usize>(
     let (in_row, width) = (pool.input.row_elements(), pool.input.width);
     let rows = pool.covers[0][row];
     let zero = 0.0f32.key();
-    let share = coming.len().div_ceil(pool.output.row.max(1));
+    let share = upcoming.len().div_ceil(pool.output.row.max(1));
     for (column, columns) in pool.covers[1].iter().enumerate() {
-        let (part, rest) = coming.split_at(share.min(coming.len()));
+        let (part, rest) = upcoming.split_at(share.min(upcoming.len()));
         prefetch_l2(part);
-        coming = rest;
+        upcoming = rest;
         for block in (0..width).step_by(K) {
-            let number = |i: usize, j: usize| f32::number((rows.tap + i) * pool.width + columns.tap + j);
-            let (mut best, mut winner) = ([f32::LEAST; K], [number(0, 0); K]);
+            let number = |i: usize, j: usize| f32::index_key((rows.tap + i) * pool.width + columns.tap + j);
+            let (mut best, mut argmax) = ([f32::LEAST; K], [number(0, 0); K]);
             for i in 0..rows.count {
                 let slot = (rows.first + i) % pool.height;
                 for j in 0..columns.count {
                     let at = slot * in_row + (columns.first + j) * width + block;
                     let (keys, number) = (&stage[at..at + K], number(i, j));
-                    // A loop for each of the two: as one it is not brought into registers.
+                    // Two loops: a single one is not vectorised.
                     for lane in 0..K {
-                        winner[lane] = if keys[lane] > best[lane] { number } else { winner[lane] };
+                        argmax[lane] = if keys[lane] > best[lane] { number } else { argmax[lane] };
                     }
                     for lane in 0..K {
                         best[lane] = best[lane].max(keys[lane]);
@@ -146,7 +148,7 @@ fn pool_keys_body<E: Element, const K: usize>(
             }
             if relu {
                 for lane in 0..K {
-                    winner[lane] = if best[lane] <= zero { i32::from(CUT) } else { winner[lane] };
+                    argmax[lane] = if best[lane] <= zero { i32::from(RELU_CUT) } else { argmax[lane] };
                 }
                 for best in &mut best {
                     *best = (*best).max(zero);
@@ -155,20 +157,20 @@ fn pool_keys_body<E: Element, const K: usize>(
             let to = column * width + block;
             let y = &mut y[to..][..K];
             for lane in 0..K {
-                y[lane] = E::store(f32::of(best[lane]));
+                y[lane] = E::store(f32::from_key(best[lane]));
             }
             if !index.is_empty() {
                 let index = &mut index[to..][..K];
                 for lane in 0..K {
-                    index[lane] = f32::index(winner[lane]);
+                    index[lane] = f32::key_index(argmax[lane]);
                 }
             }
         }
     }
 }
 
-/// Adds `sum g` and `sum g * (x - mean)` of some rows of the map, where `g` is what `dy` gives to the winners; the constants are repeated over a period
-/// for each group.
+/// Adds Σ g and Σ g (x - mean) of some input rows, where `g` is gathered from `dy`; constants are repeated
+/// over a period for each group.
 #[allow(clippy::too_many_arguments)] // The operands of the step, and the sums.
 pub(crate) fn reduce_gradients<E: LaneElement>(
     norm: &BatchNorm,
@@ -181,7 +183,7 @@ pub(crate) fn reduce_gradients<E: LaneElement>(
     sums: &mut Sums<'_>,
 ) {
     let (period, in_row) = (norm.period(), pool.input.row_elements());
-    // Sums of a few rows go to f64 together.
+    // Sums of a few rows go to `f64` together.
     let together = (flush_length(period) / in_row.max(1)).max(1);
     for (group, rows) in norm.stretches(rows) {
         let constants = constants.map(|c| &c[group * period..][..period]);
@@ -207,8 +209,8 @@ pub(crate) fn reduce_gradients<E: LaneElement>(
     }
 }
 
-/// `dx = scale * g + slope * x + offset`, where `g` is what `dy` gives to the winners; the constants, of which the second is not needed, are repeated
-/// over a period for each group.
+/// `dx = scale * g + slope * x + offset`, where `g` is gathered from `dy`; constants (the second is not
+/// needed) are repeated over a period for each group.
 pub(crate) fn backward<E: LaneElement>(
     norm: &BatchNorm,
     pool: &MaxPool,
