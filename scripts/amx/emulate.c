@@ -1,9 +1,11 @@
-/* Executes the instructions of AMX-BF16 on processors that do not have them, so that tests of what is built on them can run anywhere: preload it,
- * and every tile instruction that the processor refuses is done here instead. For tests alone: each takes microseconds.
+/* Executes the instructions of AMX-BF16 on processors that do not have them, so that tests of what is built on
+ * them can run anywhere: preload it, and every tile instruction that the processor refuses is done here
+ * instead. For tests alone: each takes microseconds.
  *
- * Intel, "Intel 64 and IA-32 architectures software developer's manual", volume 2 (LDTILECFG, TILELOADD, TILESTORED, TILEZERO, TILERELEASE,
- * TDPBF16PS) and its section on the VEX prefix. What the processor would refuse with AMX too ends the process: registers that are not shaped, and
- * any other illegal instruction. A thread's registers are its own. */
+ * Intel, "Intel 64 and IA-32 architectures software developer's manual", volume 2 (LDTILECFG, TILELOADD,
+ * TILESTORED, TILEZERO, TILERELEASE, TDPBF16PS) and its section on the VEX prefix. What a processor with AMX
+ * would refuse too ends the process: registers without a shape, and any other illegal instruction. A thread's
+ * registers are its own. */
 
 #define _GNU_SOURCE
 #include <signal.h>
@@ -49,13 +51,16 @@ static uint64_t general(const ucontext_t *context, unsigned number) {
     return context->uc_mcontext.gregs[order[number]];
 }
 
-/* A memory operand: where it begins, and what its index register comes to, which tile instructions take as the distance of rows. */
+/* A memory operand: its address, and the value of its index register, which tile instructions take as the stride
+ * of rows in bytes. */
 typedef struct {
     uint64_t start, stride;
 } memory;
 
-/* Decodes the operand from the byte of its mode on; returns the bytes that it takes. `x` and `b` extend the registers' numbers. */
-static unsigned operand(const ucontext_t *context, const uint8_t *code, unsigned x, unsigned b, memory *found) {
+/* Decodes the operand from its ModRM byte on; returns its length in bytes. `x` and `b` extend the registers'
+ * numbers. */
+static unsigned operand(const ucontext_t *context, const uint8_t *code, unsigned x, unsigned b,
+                        memory *found) {
     unsigned mode = code[0] >> 6, base = code[0] & 7, length = 1;
     found->stride = 0;
     int has_base = 1;
@@ -90,7 +95,8 @@ static void configure(const void *from) {
     memcpy(&wanted, from, sizeof wanted);
     need(wanted.palette == 1 && wanted.start_row == 0, "a configuration of another kind");
     for (int i = 0; i < 16; i++) {
-        int there = i < TILES && wanted.rows[i] <= ROWS && wanted.bytes[i] <= BYTES && !wanted.rows[i] == !wanted.bytes[i];
+        int there = i < TILES && wanted.rows[i] <= ROWS && wanted.bytes[i] <= BYTES &&
+                    !wanted.rows[i] == !wanted.bytes[i];
         need(there || (!wanted.rows[i] && !wanted.bytes[i]), "a register of more than there is");
     }
     shape = wanted;
@@ -134,7 +140,8 @@ static void multiply(unsigned sums, unsigned left, unsigned right) {
     need_tile(right);
     need(sums != left && sums != right && left != right, "a register named twice");
     int pairs = shape.bytes[left] / 4, columns = shape.bytes[sums] / 4;
-    need(shape.rows[left] == shape.rows[sums] && shape.rows[right] == pairs && shape.bytes[right] == shape.bytes[sums],
+    need(shape.rows[left] == shape.rows[sums] && shape.rows[right] == pairs &&
+             shape.bytes[right] == shape.bytes[sums],
          "factors that do not fit each other");
     float all[ROWS][2][ROWS];
     for (int pair = 0; pair < pairs; pair++)
@@ -142,18 +149,19 @@ static void multiply(unsigned sums, unsigned left, unsigned right) {
             for (int column = 0; column < columns; column++)
                 all[pair][half][column] = widened(&tiles[right][pair][4 * column + 2 * half]);
     for (int row = 0; row < shape.rows[sums]; row++) {
-        /* The even and the odd products are added up apart from each other. */
-        float apart[2][ROWS] = {{0}};
+        /* The even and the odd products are summed separately. */
+        float partial[2][ROWS] = {{0}};
         for (int pair = 0; pair < pairs; pair++)
             for (int half = 0; half < 2; half++) {
                 float a = widened(&tiles[left][row][4 * pair + 2 * half]);
                 for (int column = 0; column < columns; column++)
-                    apart[half][column] = flushed(__builtin_fmaf(a, all[pair][half][column], apart[half][column]));
+                    partial[half][column] =
+                        flushed(__builtin_fmaf(a, all[pair][half][column], partial[half][column]));
             }
         for (int column = 0; column < columns; column++) {
             float sum;
             memcpy(&sum, &tiles[sums][row][4 * column], 4);
-            sum = flushed(flushed(sum) + flushed(apart[0][column] + apart[1][column]));
+            sum = flushed(flushed(sum) + flushed(partial[0][column] + partial[1][column]));
             memcpy(&tiles[sums][row][4 * column], &sum, 4);
         }
     }
@@ -163,8 +171,9 @@ static void execute(int signal, siginfo_t *info, void *of_thread) {
     (void)signal, (void)info;
     ucontext_t *context = of_thread;
     const uint8_t *code = (const uint8_t *)context->uc_mcontext.gregs[REG_RIP];
-    /* Three bytes of prefix: map 0F38, no 64-bit operands, vectors of 128 bits; then the operation and what it is applied to. */
-    need(code[0] == 0xc4 && (code[1] & 0x1f) == 2 && !(code[2] & 0x84), "an illegal instruction that is none of AMX");
+    /* Three bytes of prefix: map 0F38, no 64-bit operands, vectors of 128 bits; then opcode and operands. */
+    need(code[0] == 0xc4 && (code[1] & 0x1f) == 2 && !(code[2] & 0x84),
+         "an illegal instruction that is none of AMX");
     unsigned x = !(code[1] & 0x40), b = !(code[1] & 0x20), other = ~code[2] >> 3 & 15, prefix = code[2] & 3;
     unsigned operation = code[3], mode = code[4] >> 6, tile = code[4] >> 3 & 7, second = code[4] & 7;
     enum { NONE, P66, PF3, PF2 };

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the tests of the kernels on tile registers (AMX) where the processor has none: what it refuses is emulated. It has to have AVX-512, which the
-# kernels use beside them. With --best-effort it is no error where they cannot be run.
+# Runs the tests of the kernels on tile registers (AMX) where the processor has none: the instructions are
+# emulated. The processor must have AVX-512, which the kernels use beside them. With --best-effort it is no
+# error where they cannot be run.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -23,13 +24,17 @@ compiler=$(command -v "${CC:-cc}") || without "there is no C compiler"
 
 library=$(mktemp -d)
 trap 'rm -rf "$library"' EXIT
-"$compiler" -O3 -mavx2 -mfma -Wall -Wextra -Werror -shared -fPIC -o "$library/emulate.so" scripts/amx/emulate.c
-# Of the whole workspace, as `make test` has built it: of one crate alone, its dependencies would have other features and be compiled again.
+"$compiler" -O3 -mavx2 -mfma -Wall -Wextra -Werror -shared -fPIC \
+    -o "$library/emulate.so" scripts/amx/emulate.c
+# Of the whole workspace, as `make test` has built it: for one crate alone, its dependencies would have other
+# features and be compiled again.
 tests=$(${CARGO:-cargo} test --workspace --lib --locked --no-run --message-format=json 2> "$library/log" |
-    sed -n '/"name":"stratus_onednn"/s/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1) || { cat "$library/log" >&2; exit 1; }
+    sed -n '/"name":"stratus_onednn"/s/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1) ||
+    { cat "$library/log" >&2; exit 1; }
 [ -x "$tests" ] || { cat "$library/log" >&2; echo "no tests were built" >&2; exit 1; }
 cd crates/stratus-onednn
-STRATUS_EMULATED_AMX=1 LD_PRELOAD="$library/emulate.so" "$tests" --nocapture native::conv::panel native::conv::tap_gradient 2>&1 | tee "$library/log"
+STRATUS_EMULATED_AMX=1 LD_PRELOAD="$library/emulate.so" \
+    "$tests" --nocapture native::conv::panel native::conv::tap_gradient 2>&1 | tee "$library/log"
 if ! grep -q "^test result: ok" "$library/log" || grep -q "SKIPPED" "$library/log"; then
     echo "tests failed, or were skipped" >&2
     exit 1
