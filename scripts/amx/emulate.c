@@ -1,5 +1,5 @@
-/* Executes the instructions of AMX-BF16 on processors that do not have them, so that tests of what is built on
- * them can run anywhere: preload it, and every tile instruction that the processor refuses is done here
+/* Executes the instructions of AMX-BF16 on processors that do not have them, so that tests of what is built
+ * on them can run anywhere: preload it, and every tile instruction that the processor refuses is done here
  * instead. For tests alone: each takes microseconds.
  *
  * Intel, "Intel 64 and IA-32 architectures software developer's manual", volume 2 (LDTILECFG, TILELOADD,
@@ -51,8 +51,8 @@ static uint64_t general(const ucontext_t *context, unsigned number) {
     return context->uc_mcontext.gregs[order[number]];
 }
 
-/* A memory operand: its address, and the value of its index register, which tile instructions take as the stride
- * of rows in bytes. */
+/* A memory operand: its address, and the value of its index register, which tile instructions take as the
+ * stride of rows in bytes. */
 typedef struct {
     uint64_t start, stride;
 } memory;
