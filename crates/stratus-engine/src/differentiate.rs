@@ -1,12 +1,9 @@
 //! Reverse-mode differentiation as a pure pass: each forward step, last first, adds the steps of its derivative.
 
-use crate::lower::COPY_SUFFIX;
 use crate::ops::{Accumulate, AddForward, Convert, Kernel, KernelSpec};
+use crate::program::Origin;
 use crate::{EngineError, Phase, Program, Role, Step, ValueId};
 use std::collections::{HashMap, HashSet};
-
-/// What follows a value's name in the name of its gradient.
-pub const GRADIENT_SUFFIX: &str = ":gradient";
 
 /// Adds the backward pass to a forward program in [`crate::program::Mode::Train`].
 ///
@@ -58,21 +55,8 @@ pub struct Differentiator {
 
 impl Differentiator {
     fn new(forward: &Program) -> Result<Self, EngineError> {
-        let trained: HashSet<&str> = forward
-            .values
-            .iter()
-            .filter(|value| value.role == Role::Parameter)
-            .map(|value| value.name.as_str())
-            .collect();
-        let mut wanted: HashSet<ValueId> = (0..forward.values.len())
-            .map(ValueId)
-            .filter(|&id| {
-                let value = forward.value(id);
-                // A copy has a gradient where its master has one.
-                let master = || value.name.trim_end_matches(COPY_SUFFIX);
-                value.role == Role::Parameter || value.role == Role::Copy && trained.contains(master())
-            })
-            .collect();
+        let values = (0..forward.values.len()).map(ValueId);
+        let mut wanted: HashSet<ValueId> = values.filter(|&id| forward.is_trained(id)).collect();
         let mut gradients = HashMap::new();
         for step in &forward.steps {
             if step.phase == Phase::Loss {
@@ -126,16 +110,17 @@ impl Differentiator {
         self.program.value(weight).shape.first().copied().unwrap_or(1)
     }
 
-    /// A new value shaped like `value`, for an intermediate of its gradient. Gradients of activations have the compute precision, those of
-    /// logits and of other results in the master precision too.
-    pub fn temporary(&mut self, value: ValueId, suffix: &str) -> ValueId {
-        let (like, dtype) = (self.program.value(value).clone(), self.program.precision.compute());
-        let name = format!("{}{suffix}", like.name);
-        if like.per_sample {
-            self.program.add_samples(name, &like.shape, dtype)
-        } else {
-            self.program.add_value(name, &like.shape, dtype, Role::Transient)
-        }
+    /// A new value for the gradient of `value`. Gradients of activations have the compute precision, also where these
+    /// have the master precision, as logits do.
+    fn gradient_value(&mut self, value: ValueId) -> ValueId {
+        let dtype = self.program.precision.compute();
+        self.program.add_derived(Origin::Gradient(value), dtype, Role::Transient)
+    }
+
+    /// A new value for a term of the gradient of `value`, or for what the gradient is computed from.
+    pub fn partial_gradient(&mut self, value: ValueId, label: &str) -> ValueId {
+        let dtype = self.program.precision.compute();
+        self.program.add_derived_as(Origin::PartialGradient(value), label, dtype, Role::Transient)
     }
 
     /// A new value for sums of a forward step's layer, in double precision.
@@ -154,13 +139,13 @@ impl Differentiator {
     /// Calls `make` with a value for a gradient of `value`. Where `value` has one already, the new one is added to it.
     pub fn add_gradient(&mut self, value: ValueId, make: impl FnOnce(&mut Self, ValueId)) {
         let Some(&sum) = self.gradients.get(&value) else {
-            let gradient = self.temporary(value, GRADIENT_SUFFIX);
+            let gradient = self.gradient_value(value);
             make(self, gradient);
             self.gradients.insert(value, gradient);
             return;
         };
         let count = self.program.values.len();
-        let part = self.temporary(value, &format!("{GRADIENT_SUFFIX}.{count}"));
+        let part = self.partial_gradient(value, &format!("gradient.{count}"));
         make(self, part);
         if let Some(last) = self.program.steps.last() {
             let (layers, phase) = (last.layers.clone(), last.phase);
@@ -177,7 +162,7 @@ impl Differentiator {
             None if self.program.value(value).role == Role::Transient => {
                 self.gradients.insert(value, gradient);
             }
-            // The gradients of what is trained are known by their names.
+            // What is trained has a gradient of its own: the optimiser updates by it.
             None => self.add_gradient(value, |to, copy| {
                 to.push(forward, Convert, phase, vec![gradient], vec![], vec![copy]);
             }),
@@ -222,7 +207,7 @@ impl Differentiator {
             if part != sum && !self.is_shared(value, sum) {
                 (Accumulate.into(), vec![part], vec![sum], vec![])
             } else {
-                let total = self.temporary(value, GRADIENT_SUFFIX);
+                let total = self.gradient_value(value);
                 self.gradients.insert(value, total);
                 let mut inputs = vec![sum, part];
                 inputs.dedup();
@@ -233,10 +218,8 @@ impl Differentiator {
 
     /// A value for the gradient of a parameter (or of the parameter that a copy belongs to), in the master precision.
     pub fn parameter_gradient(&mut self, parameter: ValueId) -> ValueId {
-        let value = self.program.value(parameter).clone();
-        let name = format!("{}{GRADIENT_SUFFIX}", value.name.trim_end_matches(COPY_SUFFIX));
-        let gradient =
-            self.program.add_value(name, &value.shape, self.program.precision.master(), Role::Transient);
+        let origin = Origin::Gradient(self.program.master_of(parameter));
+        let gradient = self.program.add_derived(origin, self.program.precision.master(), Role::Transient);
         self.gradients.insert(parameter, gradient);
         gradient
     }

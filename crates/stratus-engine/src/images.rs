@@ -4,11 +4,8 @@
 //! step does it, in a layer of its own, so that its time is told. It makes the bits that were handed in before, so that nothing else changes.
 
 use crate::ops::{KernelSpec, MOST_CHANNELS, NormalisePixels};
-use crate::program::Layer;
+use crate::program::{Layer, Origin};
 use crate::{DType, EngineError, Phase, Program, Role, Step};
-
-/// What follows the name of the images in the name of what is made of their pixels.
-pub const NORMALISED_SUFFIX: &str = ":normalised";
 
 /// The same program for batches of images of bytes, whose pixels become numbers by the `lines` of their channels: see [`NormalisePixels`].
 ///
@@ -34,8 +31,7 @@ pub fn images_as_bytes(
             program.network
         )));
     }
-    let normalised =
-        program.add_samples(format!("{}{NORMALISED_SUFFIX}", value.name), &value.shape, value.dtype);
+    let normalised = program.add_derived(Origin::Normalised(images), value.dtype, Role::Transient);
     for input in program.steps.iter_mut().flat_map(|step| &mut step.inputs) {
         if *input == images {
             *input = normalised;

@@ -3,7 +3,7 @@
 use crate::ops::{
     self, Convert, HYPER, Kernel, LOSS_SCALE, LOSS_SCALE_NAME, METRICS, MIXED, SoftmaxCrossEntropy,
 };
-use crate::program::{Layer, Mode};
+use crate::program::{Layer, Mode, Origin};
 use crate::{DType, EngineError, Phase, Precision, Program, Role, Step, ValueId};
 use std::collections::{HashMap, HashSet};
 use stratus_graph::{Graph, Node, Operation, ParameterId, ParameterKind, TensorId};
@@ -87,14 +87,12 @@ pub fn refresh(train: &Program) -> Result<Program, EngineError> {
         sections: Vec::new(),
     };
     for copy in train.values.iter().filter(|value| value.role == Role::Copy) {
-        let name = copy.name.trim_end_matches(COPY_SUFFIX);
-        let is_master = |role| matches!(role, Role::Parameter | Role::Frozen);
-        let Some(master) = train.values.iter().find(|value| is_master(value.role) && value.name == name)
-        else {
+        let Some(Origin::Copy(master)) = copy.origin else {
             return Err(EngineError::Placement(format!("`{}` is a copy of nothing", copy.name)));
         };
+        let master = train.value(master);
         let from = program.add_value(&master.name, &master.shape, master.dtype, master.role);
-        let to = program.add_value(&copy.name, &copy.shape, copy.dtype, copy.role);
+        let to = program.add_derived(Origin::Copy(from), copy.dtype, copy.role);
         program.steps.push(Step {
             kernel: Convert.into(),
             phase: Phase::Layout,
@@ -108,9 +106,6 @@ pub fn refresh(train: &Program) -> Result<Program, EngineError> {
     Ok(program)
 }
 
-/// What follows a parameter's name in the name of its copy in the compute precision.
-pub const COPY_SUFFIX: &str = ":copy";
-
 /// The program under construction, for the operations' `lower` functions.
 #[derive(Debug)]
 pub struct Lowering<'a> {
@@ -120,7 +115,8 @@ pub struct Lowering<'a> {
     batch: usize,
     program: Program,
     tensors: HashMap<TensorId, ValueId>,
-    parameters: HashMap<String, ValueId>,
+    /// In the order of the graph.
+    parameters: Vec<ValueId>,
     layer: usize,
 }
 
@@ -150,7 +146,7 @@ impl<'a> Lowering<'a> {
             .filter(|node| node.frozen)
             .flat_map(|node| node.parameters.iter().copied())
             .collect();
-        let mut parameters = HashMap::new();
+        let mut parameters = Vec::with_capacity(graph.parameters.len());
         for (position, parameter) in graph.parameters.iter().enumerate() {
             let role = match parameter.kind {
                 ParameterKind::Trained if parameter.frozen || frozen.contains(&ParameterId(position)) => {
@@ -160,7 +156,7 @@ impl<'a> Lowering<'a> {
                 ParameterKind::Buffer => Role::Buffer,
             };
             let id = program.add_value(&parameter.name, &parameter.shape, precision.master(), role);
-            parameters.insert(parameter.name.clone(), id);
+            parameters.push(id);
         }
         let tensors = HashMap::from([(graph.input, images)]);
         Self { graph, mode, precision, batch, program, tensors, parameters, layer: 0 }
@@ -194,7 +190,7 @@ impl<'a> Lowering<'a> {
     /// A node's parameter in the master precision.
     #[must_use]
     pub fn parameter(&self, node: &Node, position: usize) -> ValueId {
-        self.parameters[&self.graph.parameters[node.parameters[position].0].name]
+        self.parameters[node.parameters[position].0]
     }
 
     /// A node's parameter in the precision that kernels compute in: the parameter itself, or its copy.
@@ -203,14 +199,10 @@ impl<'a> Lowering<'a> {
         if self.precision.compute() == self.precision.master() {
             return master;
         }
-        let name = format!("{}{COPY_SUFFIX}", self.program.value(master).name);
-        if let Some(&copy) = self.parameters.get(&name) {
-            return copy;
-        }
-        let shape = self.program.value(master).shape.clone();
-        let copy = self.program.add_value(&name, &shape, self.precision.compute(), Role::Copy);
-        self.parameters.insert(name, copy);
-        copy
+        let (dtype, program) = (self.precision.compute(), &mut self.program);
+        program
+            .copy_of(master)
+            .unwrap_or_else(|| program.add_derived(Origin::Copy(master), dtype, Role::Copy))
     }
 
     /// A new value for a node's output, in the compute precision.
@@ -335,7 +327,7 @@ impl<'a> Lowering<'a> {
         [labels, metrics]: [ValueId; 2],
     ) -> Result<(), EngineError> {
         let logits = self.tensors[&output];
-        let (shape, dtype) = (self.shape(logits), self.precision.compute());
+        let shape = self.shape(logits);
         if shape.len() != 2 {
             return Err(EngineError::Mismatch(format!(
                 "network `{}` ends with {shape:?} a batch, softmax cross-entropy needs [batch, classes]",
@@ -345,9 +337,8 @@ impl<'a> Lowering<'a> {
         let (mut updates, mut outputs) = (vec![], vec![]);
         if auxiliary.is_some() { &mut updates } else { &mut outputs }.push(metrics);
         if self.mode == Mode::Train {
-            let name =
-                format!("{}{}", self.program.value(logits).name, crate::differentiate::GRADIENT_SUFFIX);
-            outputs.push(self.program.add_samples(name, &shape, dtype));
+            let (origin, dtype) = (Origin::Gradient(logits), self.precision.compute());
+            outputs.push(self.program.add_derived(origin, dtype, Role::Transient));
         }
         let layers = vec![self.program.layers.len()];
         self.program.layers.push(Layer { name, kind: "softmax_cross_entropy".to_owned() });

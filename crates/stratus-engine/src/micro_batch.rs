@@ -5,10 +5,8 @@
 //! than its samples: a batch norm takes the statistics of each micro-batch, and its running statistics take a step for each.
 //! (Huang et al., GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism, 2018, section 2.)
 
-use crate::differentiate::GRADIENT_SUFFIX;
 use crate::ops::AddTiles;
-use crate::program::Section;
-use crate::tile::TILE_SUFFIX;
+use crate::program::{Origin, Section};
 use crate::{EngineError, Kernel, Program, Role, Step, ValueId};
 use std::collections::HashMap;
 
@@ -56,10 +54,12 @@ pub fn micro_batches(program: &Program, count: usize) -> Result<Program, EngineE
 
 /// The parameters' gradients, by the step that is the last to write them.
 fn gradients(program: &Program) -> HashMap<usize, Vec<ValueId>> {
-    let parameters = program.values.iter().filter(|value| value.role == Role::Parameter);
-    let names: Vec<String> = parameters.map(|value| format!("{}{GRADIENT_SUFFIX}", value.name)).collect();
     let mut by_step: HashMap<usize, Vec<ValueId>> = HashMap::new();
-    for id in (0..program.values.len()).map(ValueId).filter(|&id| names.contains(&program.value(id).name)) {
+    let of_parameter = |id: &ValueId| match program.value(*id).origin {
+        Some(Origin::Gradient(of)) => program.value(of).role == Role::Parameter,
+        _ => false,
+    };
+    for id in (0..program.values.len()).map(ValueId).filter(of_parameter) {
         let last =
             program.steps.iter().rposition(|step| step.outputs.contains(&id) || step.updates.contains(&id));
         if let Some(last) = last {
@@ -71,9 +71,7 @@ fn gradients(program: &Program) -> HashMap<usize, Vec<ValueId>> {
 
 /// The step that adds `part`, the gradient of a micro-batch, to that of the batch, which takes its name.
 fn add(whole: &mut Program, part: ValueId, made_by: &Step) -> Step {
-    let gradient = whole.value(part).clone();
-    whole.values[part.0].name.push_str(TILE_SUFFIX);
-    let sum = whole.add_value(gradient.name, &gradient.shape, gradient.dtype, Role::Transient);
+    let sum = whole.split_into_tiles(part);
     Step {
         kernel: AddTiles.into(),
         phase: made_by.phase,

@@ -6,11 +6,9 @@
 //! norm or a rectifier behind a convolution costs almost nothing. (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016.)
 
 use crate::memory::{self, Block};
+use crate::program::Origin;
 use crate::{EngineError, Phase, Program, Role, Step, ValueId};
 use std::collections::{HashMap, HashSet};
-
-/// What follows the name of a value in the name of what is made in its place.
-pub const AGAIN_SUFFIX: &str = ":again";
 
 /// Makes activations of a differentiated program again until no more than `bytes` are alive at once, or until nothing more can be gained. What
 /// is alive comes to [`live_bytes`].
@@ -236,10 +234,8 @@ impl Again<'_> {
             // What it updates is made again by then.
             let mut step = self.reading(&self.source.steps[maker]);
             for output in &mut step.outputs {
-                let mut value = self.source.value(*output).clone();
-                value.name.push_str(AGAIN_SUFFIX);
-                self.program.values.push(value);
-                let new = ValueId(self.program.values.len() - 1);
+                let (dtype, role) = (self.source.value(*output).dtype, self.source.value(*output).role);
+                let new = self.program.add_derived(Origin::Recomputed(*output), dtype, role);
                 self.made.insert(*output, new);
                 *output = new;
             }

@@ -6,14 +6,10 @@
 //! needs memory for one tile. Sums over the batch are added up in the order of the tiles, so that bits depend on the plan alone.
 
 use crate::ops::{AddTiles, KernelSpec, Tiling};
-use crate::program::Section;
-use crate::recompute::AGAIN_SUFFIX;
+use crate::program::{Origin, Section};
 use crate::{EngineError, Program, Role, Step, Value, ValueId};
 use std::collections::HashSet;
 use std::ops::Range;
-
-/// What follows the name of a sum over the batch in the name of one tile's share.
-pub const TILE_SUFFIX: &str = ":tile";
 
 /// A step's weights may take this share of the caches: they are read again for every tile.
 const WEIGHTS: usize = 4;
@@ -54,9 +50,8 @@ fn push(tiled: &mut Program, step: &Step) {
     let mut additions = Vec::new();
     if step.kernel.tiling() == Tiling::Sums {
         for output in &mut step.outputs {
-            let sum = tiled.value(*output).clone();
-            let name = format!("{}{TILE_SUFFIX}", sum.name);
-            let part = tiled.add_value(name, &sum.shape, sum.dtype, Role::Transient);
+            let (sum, dtype) = (Origin::Tile(*output), tiled.value(*output).dtype);
+            let part = tiled.add_derived(sum, dtype, Role::Transient);
             additions.push(Step {
                 kernel: AddTiles.into(),
                 phase: step.phase,
@@ -79,7 +74,7 @@ fn push(tiled: &mut Program, step: &Step) {
 /// runs that they stand in or before, where they can, and else cut them in two.
 fn sections(program: &Program, cache_bytes: usize, fewest: usize) -> Vec<(Range<usize>, usize, bool)> {
     let is_again = |step: &Step| {
-        step.outputs.iter().chain(&step.updates).any(|id| program.value(*id).name.ends_with(AGAIN_SUFFIX))
+        step.outputs.iter().chain(&step.updates).any(|id| program.recomputed_from(*id).is_some())
     };
     let positions: Vec<usize> =
         (0..program.steps.len()).filter(|position| !is_again(&program.steps[*position])).collect();

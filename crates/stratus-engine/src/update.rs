@@ -1,18 +1,13 @@
 //! The optimiser as steps: each parameter is updated as soon as its gradient is made and nothing reads the old value any more, so that a
 //! gradient's memory is free for the next layer's. The gradient of a large fully connected layer is not even stored.
 
-use crate::differentiate::GRADIENT_SUFFIX;
-use crate::lower::COPY_SUFFIX;
 use crate::ops::{
     AdaptiveUpdate, AdjustLossScale, FindOverflow, GROWS_AFTER, Kernel, LOSS_SCALE_NAME, LinearUpdate,
     SgdUpdate,
 };
+use crate::program::{OptimiserState, Origin};
 use crate::{EngineError, Phase, Program, Role, Step, ValueId};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
-
-/// What follows a parameter's name in the name of its velocity.
-pub const MOMENTUM_SUFFIX: &str = ":momentum";
 
 /// From so many weights on, a fully connected layer's gradient is used where it is made: with fewer it stays in a cache until the update reads it.
 pub const LARGE: usize = 1 << 20;
@@ -51,11 +46,12 @@ pub enum Optimiser {
 }
 
 impl Optimiser {
-    /// What follows a parameter's name in the names of what is remembered of it.
-    fn suffixes(&self) -> Vec<String> {
+    /// What it remembers of each parameter.
+    #[must_use]
+    pub fn states(&self) -> &'static [OptimiserState] {
         match self {
-            Self::Sgd(_) => vec![MOMENTUM_SUFFIX.to_owned()],
-            Self::Adaptive(update) => update.rule.states().iter().map(|state| format!(":{state}")).collect(),
+            Self::Sgd(_) => &[OptimiserState::Momentum],
+            Self::Adaptive(update) => update.rule.states(),
         }
     }
 
@@ -106,8 +102,6 @@ pub fn update_joined(
 ) -> Result<Program, EngineError> {
     let optimisers = optimisers.into();
     let mut program = differentiated.clone();
-    let by_name: HashMap<String, ValueId> =
-        program.values.iter().enumerate().map(|(id, value)| (value.name.clone(), ValueId(id))).collect();
     let Some(hyper) = program.find_role(Role::Hyper) else {
         return Err(EngineError::Mismatch("a program without a learning rate cannot be updated".to_owned()));
     };
@@ -123,8 +117,8 @@ pub fn update_joined(
     for parameter in parameters {
         let value = program.value(parameter).clone();
         let optimiser = optimisers.of(&value.name);
-        let Some(&gradient) = by_name.get(&format!("{}{GRADIENT_SUFFIX}", value.name)) else { continue };
-        let copy = by_name.get(&format!("{}{COPY_SUFFIX}", value.name)).copied();
+        let Some(gradient) = program.gradient_of(parameter) else { continue };
+        let copy = program.copy_of(parameter);
         let Some(made) = program.steps.iter().rposition(|step| step.outputs.contains(&gradient)) else {
             continue;
         };
@@ -132,9 +126,9 @@ pub fn update_joined(
             [Some(parameter), copy].into_iter().flatten().flat_map(|id| program.readers(id)).max();
         let layers = program.steps[made].layers.clone();
         let mut updates = vec![parameter];
-        for suffix in optimiser.suffixes() {
-            let name = format!("{}{suffix}", value.name);
-            updates.push(program.add_value(name, &value.shape, value.dtype, Role::Momentum));
+        for &state in optimiser.states() {
+            let origin = Origin::OptimiserState { of: parameter, state };
+            updates.push(program.add_derived(origin, value.dtype, Role::Momentum));
         }
         let alone = program.section_of(made).is_none() && last_read.is_none_or(|read| read <= made);
         if let Optimiser::Sgd(sgd) = optimiser

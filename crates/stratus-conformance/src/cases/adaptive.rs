@@ -3,6 +3,7 @@
 use super::{Case, Class, Fill, Table, extents};
 use stratus_engine::Role;
 use stratus_engine::ops::{Adaptive, AdaptiveUpdate, HYPER, KernelSpec};
+use stratus_engine::program::OptimiserState;
 
 pub(super) const TABLE: Table = Table { tests, benchmarks };
 
@@ -47,8 +48,8 @@ fn kernels(shape: &[usize], update: AdaptiveUpdate, hyper: Fill, when: &str) -> 
             .update("parameter", shape, Role::Parameter, numbers(-1.0), Class::Master);
         update.rule.states().iter().fold(case, |case, &state| {
             // Means of squares are not negative.
-            let least = if state == "exp_avg" { -1.0 } else { 0.0 };
-            case.update(state, shape, Role::Momentum, numbers(least), Class::Master)
+            let least = if state == OptimiserState::ExpAvg { -1.0 } else { 0.0 };
+            case.update(state.name(), shape, Role::Momentum, numbers(least), Class::Master)
         })
     };
     let [scaled, skipped] = case("").of_scaled_loss(AdaptiveUpdate { scaled: true, ..update }, shape);

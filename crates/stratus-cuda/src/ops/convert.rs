@@ -170,7 +170,10 @@ pub(super) mod tests {
     /// An operand of a layout.
     pub fn operand(dtype: DType, shape: &[usize], layout: Layout) -> Operand {
         let (name, shape) = ("operand".to_owned(), shape.to_vec());
-        Operand { value: Value { name, shape, dtype, role: Role::Buffer, per_sample: false }, layout }
+        Operand {
+            value: Value { name, shape, dtype, role: Role::Buffer, per_sample: false, origin: None },
+            layout,
+        }
     }
 
     /// Runs a kernel on a tile of the batch, with its operands at these addresses.

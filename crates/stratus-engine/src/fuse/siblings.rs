@@ -58,7 +58,7 @@ fn sibling(program: &Program, position: usize, to_loss: &HashSet<usize>) -> Opti
     if !conv.out_channels.is_multiple_of(border) || !conv.is_pointwise() {
         return None;
     }
-    if program.readers(weight).count() > 1 || !is_trained(program, weight) {
+    if program.readers(weight).count() > 1 || !program.is_trained(weight) {
         return None;
     }
     let readers: Vec<usize> = program.readers(step.outputs[0]).collect();
@@ -70,14 +70,6 @@ fn sibling(program: &Program, position: usize, to_loss: &HashSet<usize>) -> Opti
     };
     // Where no gradient comes from, none would be written: the part of it would be anything.
     (norm.iter().all(is_norm) && to_loss.contains(&norm[1])).then_some(Sibling { step: position, conv, norm })
-}
-
-/// Whether a weight, or what it is a copy of, is trained.
-fn is_trained(program: &Program, weight: ValueId) -> bool {
-    let value = program.value(weight);
-    let master = value.name.trim_end_matches(crate::lower::COPY_SUFFIX);
-    let is_master = |other: &crate::program::Value| other.role == Role::Parameter && other.name == master;
-    value.role == Role::Parameter || value.role == Role::Copy && program.values.iter().any(is_master)
 }
 
 /// The steps of which the loss is a function.

@@ -1,6 +1,5 @@
 //! The convolution of the images and all readers of its output: statistics and application of a batch norm with its rectifier and pooling.
 
-use crate::lower::COPY_SUFFIX;
 use crate::ops::{Stem, StemApply, StemInference, StemStatistics};
 use crate::program::Mode;
 use crate::{DType, Kernel, Program, Role, Step, ValueId};
@@ -10,6 +9,7 @@ pub(super) fn fuse(program: &mut Program) {
     while let Some(found) = (0..program.steps.len()).find_map(|position| find(program, position)) {
         let conv = &program.steps[found.conv];
         let made_from = conv.inputs.clone();
+        let norm = program.layer_name(&program.steps[found.kernels[0].0]);
         let layers = [&conv.layers[..], &program.steps[found.applies].layers].concat();
         for (position, kernel) in found.kernels {
             let step = &mut program.steps[position];
@@ -20,7 +20,7 @@ pub(super) fn fuse(program: &mut Program) {
         if let Some(moments) = found.moments {
             // In the place of the moments, which no one else reads, comes what both moments and gradients are made from.
             let taps = found.stem.taps();
-            let name = program.value(moments).name.replace(":moments", ":correlation");
+            let name = format!("{norm}:correlation");
             let correlation = program.add_value(name, &[taps + 1, taps], DType::F64, Role::Transient);
             for output in program.steps.iter_mut().flat_map(|step| &mut step.outputs) {
                 if *output == moments {
@@ -51,7 +51,7 @@ fn find(program: &Program, conv: usize) -> Option<Found> {
     }
     let readers: Vec<usize> = program.readers(outputs[0]).collect();
     match readers[..] {
-        [statistics, applies] if is_trained(program, inputs[1]) => {
+        [statistics, applies] if program.is_trained(inputs[1]) => {
             let Kernel::BatchNormStatistics(_) = program.steps[statistics].kernel else { return None };
             let Kernel::BatchNormApply(apply) = program.steps[applies].kernel else { return None };
             let stem = Stem::new(forward.conv, apply.norm, apply.relu, apply.pool?)?;
@@ -68,10 +68,4 @@ fn find(program: &Program, conv: usize) -> Option<Found> {
         }
         _ => None,
     }
-}
-
-/// Whether a weight, or the parameter that it is a copy of, is trained.
-fn is_trained(program: &Program, weight: ValueId) -> bool {
-    let name = program.value(weight).name.trim_end_matches(COPY_SUFFIX);
-    program.values.iter().any(|value| value.name == name && value.role == Role::Parameter)
 }

@@ -3,6 +3,7 @@
 use super::loss_scale::expect_loss_scale;
 use super::{HYPER, KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape};
 use crate::Value;
+use crate::program::OptimiserState;
 use serde::{Deserialize, Serialize};
 
 /// `(gradient, hyper, loss_scale?) updates (parameter, states...) -> copy?`, the states as in [`Adaptive::states`]. `copy` is the new parameter in the compute
@@ -52,13 +53,13 @@ pub enum Adaptive {
 }
 
 impl Adaptive {
-    /// What is remembered of each parameter, in PyTorch's words.
+    /// What is remembered of each parameter.
     #[must_use]
-    pub fn states(&self) -> &'static [&'static str] {
+    pub fn states(&self) -> &'static [OptimiserState] {
         match self {
-            Self::Adam { .. } => &["exp_avg", "exp_avg_sq"],
-            Self::Adagrad { .. } => &["sum"],
-            Self::Adadelta { .. } => &["square_avg", "acc_delta"],
+            Self::Adam { .. } => &[OptimiserState::ExpAvg, OptimiserState::ExpAvgSq],
+            Self::Adagrad { .. } => &[OptimiserState::Sum],
+            Self::Adadelta { .. } => &[OptimiserState::SquareAvg, OptimiserState::AccDelta],
         }
     }
 

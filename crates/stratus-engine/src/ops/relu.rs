@@ -37,7 +37,7 @@ pub(super) fn backward_through_relu(
     if to.comes_masked(y) {
         return dy;
     }
-    let masked = to.temporary(y, ":masked");
+    let masked = to.partial_gradient(y, "masked");
     let kernel = ReluBackward { ceiling: None };
     to.push(step, kernel, Phase::BackwardData, vec![y, dy], vec![], vec![masked]);
     masked

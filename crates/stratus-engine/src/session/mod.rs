@@ -4,6 +4,7 @@ use crate::backend::{MAX_OPERANDS, Operands, PreparedStep, Tile};
 use crate::device::Arena;
 use crate::ops::{HYPER, KernelSpec, METRICS};
 use crate::plan::{Location, Persistent, Placement, Plan, PreparedPlan};
+use crate::program::{OptimiserState, Origin};
 use crate::{AlignedBytes, Backend, Clock, DType, EngineError, Layout, Role, Section};
 use std::borrow::Cow;
 
@@ -20,6 +21,19 @@ pub struct Hyper {
     pub iteration: u64,
     /// The run's seed.
     pub seed: u64,
+}
+
+/// A value that outlives an iteration, of all programs of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateValue<'a> {
+    /// Its name, by which [`Session::read`] and [`Session::write`] know it.
+    pub name: &'a str,
+    /// Logical extents.
+    pub shape: &'a [usize],
+    /// What it is for.
+    pub role: Role,
+    /// Of what an optimiser remembers of a parameter: that parameter's name, and what it is.
+    pub optimiser_state: Option<(&'a str, OptimiserState)>,
 }
 
 /// What a run of a program measured. Means and counts are over the samples with a label.
@@ -332,17 +346,27 @@ impl Session {
         Ok(Metrics { loss, samples, top1, top5 })
     }
 
-    /// Names, logical shapes and roles of everything that outlives an iteration and is worth keeping: parameters, buffers, velocities.
-    pub fn state(&self) -> impl Iterator<Item = (&str, &[usize], Role)> + '_ {
+    /// Everything that outlives an iteration and is worth keeping: parameters, buffers, what the optimiser remembers.
+    pub fn state(&self) -> impl Iterator<Item = StateValue<'_>> + '_ {
         let mut seen = std::collections::HashSet::new();
-        self.programs
-            .iter()
-            .flat_map(|program| &program.plan.program.values)
-            .filter(move |value| {
+        let values = self.programs.iter().flat_map(|program| {
+            let program = &program.plan.program;
+            program.values.iter().map(move |value| (program, value))
+        });
+        values
+            .filter(move |(_, value)| {
                 matches!(value.role, Role::Parameter | Role::Frozen | Role::Buffer | Role::Momentum)
                     && seen.insert(value.name.clone())
             })
-            .map(|value| (value.name.as_str(), value.shape.as_slice(), value.role))
+            .map(|(program, value)| StateValue {
+                name: &value.name,
+                shape: &value.shape,
+                role: value.role,
+                optimiser_state: match value.origin {
+                    Some(Origin::OptimiserState { of, state }) => Some((&program.value(of).name, state)),
+                    _ => None,
+                },
+            })
     }
 
     /// Copies a persistent f32 value out, in row-major order of its logical shape.

@@ -2,7 +2,8 @@
 //! whole network.
 
 use crate::common::{
-    Checked, HYPER, Probe, branches, check_gradient, digits, fuse, inception, numbers, residual,
+    Checked, HYPER, Probe, branches, check_gradient, check_gradient_in, digits, fuse, inception, numbers,
+    residual,
 };
 use stratus_conformance::{Case, Fill, cases};
 use stratus_engine::differentiate::differentiate;
@@ -11,7 +12,7 @@ use stratus_engine::ops::{
     BatchNormAddApply, BatchNormApply, BatchNormStatistics, LinearForward, METRICS, SoftmaxCrossEntropy,
     StemApply, StemStatistics,
 };
-use stratus_engine::program::{Layer, Mode};
+use stratus_engine::program::{Layer, Mode, Origin};
 use stratus_engine::{DType, Kernel, Phase, Precision, Program, Role, Step, ValueId};
 use stratus_graph::ops::{BatchNorm2d, Conv2d, Flatten, Linear};
 use stratus_graph::zoo::{self, Hyperparameters};
@@ -90,7 +91,7 @@ fn push_loss(program: &mut Program, y: ValueId, name: &str) {
     let logits = value(program, "logits", &[batch, CLASSES], DType::F64, Role::Transient);
     let labels = value(program, "labels", &[batch], DType::I32, Role::Buffer);
     let metrics = value(program, "metrics", &[METRICS.len()], DType::F64, Role::Metrics);
-    let gradient = value(program, "logits:gradient", &[batch, CLASSES], DType::F64, Role::Transient);
+    let gradient = program.add_derived(Origin::Gradient(logits), DType::F64, Role::Transient);
     let linear = Linear { in_features, out_features: CLASSES, bias: false };
     push(program, LinearForward { linear }, Phase::Forward, &[y, weight], &[logits]);
     push(program, SoftmaxCrossEntropy::default(), Phase::Loss, &[logits, labels], &[metrics, gradient]);
@@ -169,7 +170,7 @@ fn check_case(case: &Case, into: &mut Checked) -> bool {
     assert!(!trained.is_empty(), "{}: nothing to check", case.name);
     for name in trained {
         let zero = into.zero;
-        check_gradient(&mut probe, name, &format!("{name}:gradient"), 6, into);
+        check_gradient(&mut probe, name, 6, into);
         // One pixel of one sample has no variance, its batch norm no gradient but the bias's; and it may be
         // dropped.
         let shape = &case.inputs[0].shape;
@@ -205,7 +206,7 @@ fn the_loss_has_the_gradient_of_its_differences() {
         for (operand, contents) in case.inputs.iter().zip(case.draw()) {
             probe.write(operand.name, &contents);
         }
-        check_gradient(&mut probe, "logits", "dlogits", 30, &mut checked);
+        check_gradient_in(&mut probe, "logits", "dlogits", 30, &mut checked);
     }
     assert!(checked.agreed > 150 && checked.kinks == 0, "{checked:?}");
 }
@@ -245,7 +246,7 @@ fn graphs() -> [Graph; 4] {
 fn differentiated(probe: &Probe) -> Vec<String> {
     let values = probe.program.values.iter();
     values
-        .filter(|value| value.role == Role::Parameter && probe.has(&format!("{}:gradient", value.name)))
+        .filter(|value| value.role == Role::Parameter && probe.gradient(&value.name).is_some())
         .map(|value| value.name.clone())
         .collect()
 }
@@ -259,7 +260,7 @@ fn a_whole_network_has_the_gradient_of_its_differences() {
             assert_eq!(names.len(), parameters, "{names:?}");
             let mut checked = Checked::default();
             for name in names {
-                check_gradient(&mut probe, &name, &format!("{name}:gradient"), 12, &mut checked);
+                check_gradient(&mut probe, &name, 12, &mut checked);
             }
             assert!(
                 checked.agreed > 90 && checked.kinks * 20 < checked.agreed && checked.zero == 0,
@@ -282,7 +283,7 @@ fn a_partly_frozen_network_has_the_gradient_of_its_differences() {
         assert!(names.iter().all(|name| !name.starts_with("layer2") && !name.starts_with("fc")), "{names:?}");
         let mut checked = Checked::default();
         for name in names {
-            check_gradient(&mut probe, &name, &format!("{name}:gradient"), 12, &mut checked);
+            check_gradient(&mut probe, &name, 12, &mut checked);
         }
         assert!(
             checked.agreed > 60 && checked.kinks * 20 < checked.agreed && checked.zero == 0,
@@ -299,9 +300,8 @@ fn fusion_changes_neither_loss_nor_gradients() {
         let (a, b) = (plain.loss(), fused.loss());
         assert!((a - b).abs() < 1e-13, "{a} {b}");
         for name in differentiated(&plain) {
-            let gradient = format!("{name}:gradient");
-            stratus_conformance::compare(&plain.read(&gradient), &fused.read(&gradient), 1e-12)
-                .unwrap_or_else(|problem| panic!("{gradient}: {problem}"));
+            stratus_conformance::compare(&plain.read_gradient(&name), &fused.read_gradient(&name), 1e-12)
+                .unwrap_or_else(|problem| panic!("the gradient of {name}: {problem}"));
         }
         let statistics = |name: &&String| name.ends_with("running_mean") || name.ends_with("running_var");
         let names: Vec<String> = graph.parameters.iter().map(|parameter| parameter.name.clone()).collect();
@@ -416,16 +416,15 @@ fn a_stem_changes_neither_loss_nor_gradients() {
         });
         assert!((plain.loss() - fused.loss()).abs() < 1e-12);
         for name in differentiated(&plain) {
-            let gradient = format!("{name}:gradient");
-            stratus_conformance::compare(&plain.read(&gradient), &fused.read(&gradient), 1e-11)
-                .unwrap_or_else(|problem| panic!("{gradient}: {problem}"));
+            stratus_conformance::compare(&plain.read_gradient(&name), &fused.read_gradient(&name), 1e-11)
+                .unwrap_or_else(|problem| panic!("the gradient of {name}: {problem}"));
         }
         for name in ["layer1.1.running_mean", "layer1.1.running_var"] {
             stratus_conformance::compare(&plain.read(name), &fused.read(name), 1e-12).unwrap();
         }
         let mut checked = Checked::default();
         for name in differentiated(&fused) {
-            check_gradient(&mut fused, &name, &format!("{name}:gradient"), 12, &mut checked);
+            check_gradient(&mut fused, &name, 12, &mut checked);
         }
         assert!(
             checked.agreed > 90 && checked.kinks * 20 < checked.agreed && checked.zero == 0,
@@ -448,6 +447,6 @@ fn gradients_of_several_readers_add_up() {
     ["a.", "b.", "c."].iter().for_each(|reader| fill_loss(&mut probe, reader));
     probe.write("x", &numbers(20, 3, 1.0));
     let mut checked = Checked::default();
-    check_gradient(&mut probe, "x", "x:gradient", 20, &mut checked);
+    check_gradient(&mut probe, "x", 20, &mut checked);
     assert_eq!((checked.agreed, checked.zero), (20, 0));
 }

@@ -3,12 +3,12 @@
 
 use crate::common::{Probe, branches, digits, fuse, inception, published_digits, session, sgd};
 use stratus_engine::differentiate::differentiate;
-use stratus_engine::images::{NORMALISED_SUFFIX, images_as_bytes};
+use stratus_engine::images::images_as_bytes;
 use stratus_engine::lower::{lower, refresh};
 use stratus_engine::micro_batch::micro_batches;
 use stratus_engine::ops::{KernelSpec, MOST_CHANNELS, NormalisePixels};
-use stratus_engine::program::{Layer, Mode};
-use stratus_engine::recompute::{AGAIN_SUFFIX, recompute};
+use stratus_engine::program::{Layer, Mode, Origin};
+use stratus_engine::recompute::recompute;
 use stratus_engine::tile::tile;
 use stratus_engine::update::update;
 use stratus_engine::{DType, EngineError, Phase, Precision, Program, Role};
@@ -49,10 +49,8 @@ fn results(program: &Program) -> Vec<(String, Vec<f64>)> {
         probe.write("images", &pixels.iter().enumerate().map(of).collect::<Vec<_>>());
     }
     let loss = probe.loss();
-    let leaves =
-        |name: &str| ["gradient", "running_mean", "running_var"].iter().any(|kind| name.ends_with(kind));
-    let values = program.values.iter().filter(|value| leaves(&value.name) && !value.per_sample);
-    let mut results: Vec<_> = values.map(|value| (value.name.clone(), probe.read(&value.name))).collect();
+    let mut results: Vec<_> =
+        crate::common::results(program).into_iter().map(|name| (name.clone(), probe.read(&name))).collect();
     results.sort_by(|(a, _), (b, _)| a.cmp(b));
     results.extend([("loss".to_owned(), vec![loss]), ("metrics".to_owned(), probe.read("metrics"))]);
     results
@@ -93,8 +91,9 @@ fn nothing_else_changes_a_bit() {
             |program| {
                 let program = differentiate(&bytes(&fuse(program).unwrap())).unwrap();
                 let program = recompute(&program, 0).unwrap();
-                let again = format!("images{NORMALISED_SUFFIX}{AGAIN_SUFFIX}");
-                assert!(program.find(&again).is_some(), "{}", program.dump());
+                let images = program.find_role(Role::Images).unwrap();
+                let normalised = program.derived(Origin::Normalised(images)).unwrap();
+                assert!(program.derived(Origin::Recomputed(normalised)).is_some(), "{}", program.dump());
                 program
             },
         ),

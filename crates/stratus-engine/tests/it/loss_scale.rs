@@ -8,7 +8,7 @@ use stratus_engine::ops::{Adaptive, AdaptiveUpdate, KernelSpec, LOSS_SCALE_NAME}
 use stratus_engine::program::Mode;
 use stratus_engine::recompute::recompute;
 use stratus_engine::update::{LARGE, Optimiser, update, update_joined};
-use stratus_engine::{Kernel, Phase, Precision, Program, Role};
+use stratus_engine::{Kernel, Phase, Precision, Program, Role, ValueId};
 use stratus_graph::Graph;
 
 const BATCH: usize = 6;
@@ -47,8 +47,10 @@ fn fresh(program: &Program) -> Probe {
 
 /// Brings copies up to date with their parameters.
 fn equal_copies(probe: &mut Probe) {
-    for copy in probe.program.values.clone().iter().filter(|value| value.role == Role::Copy) {
-        probe.write(&copy.name, &probe.read(copy.name.trim_end_matches(":copy")));
+    let program = probe.program.clone();
+    for (id, copy) in program.values.iter().enumerate().filter(|(_, value)| value.role == Role::Copy) {
+        let master = program.master_of(ValueId(id));
+        probe.write(&copy.name, &probe.read(&program.value(master).name));
     }
 }
 
@@ -100,9 +102,9 @@ fn a_step_follows_double_precision() {
             [Precision::F16, Precision::F64].map(|precision| fresh(&program(&graph, precision, sgd())));
         equal_copies(&mut half);
         half.write(LOSS_SCALE_NAME, &SMALL);
-        for value in half.program.values.clone() {
+        for (id, value) in half.program.values.clone().into_iter().enumerate() {
             let is_given = value.role.is_persistent() || value.name == "images";
-            if is_given && double.has(&value.name) && !value.name.ends_with(":gradient") {
+            if is_given && double.has(&value.name) && !half.program.is_gradient(ValueId(id)) {
                 double.write(&value.name, &half.read(&value.name));
             }
         }

@@ -4,8 +4,8 @@
 use crate::common::{digits, fuse, published_digits, session, training_program};
 use stratus_engine::lower::{lower, refresh};
 use stratus_engine::ops::{Kernel, KernelSpec, ReluForward};
-use stratus_engine::program::Mode;
-use stratus_engine::{Clock, DType, Phase, Precision, Program, Role};
+use stratus_engine::program::{Mode, Origin};
+use stratus_engine::{Clock, DType, Phase, Precision, Program, Role, Value, ValueId};
 use stratus_graph::ops::{BatchNorm2d, Flatten, Linear};
 use stratus_graph::{Graph, GraphBuilder, Op, Shape};
 
@@ -87,8 +87,9 @@ fn the_backward_pass_ends_where_only_frozen_layers_are_left() {
             assert!(!touched(name), "{name}");
         }
         assert!(touched("layer3.1.running_mean"));
-        assert!(program.values.iter().all(|value| !value.name.ends_with(":index")));
-        assert!(program.values.iter().all(|value| !value.name.starts_with("layer1.0.weight:momentum")));
+        assert!(program.values.iter().all(|value| value.dtype != DType::U8), "nothing writes an index");
+        let weight = program.find("layer1.0.weight").unwrap();
+        assert_eq!(program.optimiser_states_of(weight).count(), 0);
         let [frozen, all] = [&program, &whole].map(|program| session(program).plan(0).clone());
         assert!(
             frozen.transient_bytes < all.transient_bytes && frozen.persistent_bytes < all.persistent_bytes
@@ -120,9 +121,9 @@ fn every_trained_parameter_is_updated_once_and_only_after_its_last_reader() {
             let updates: Vec<usize> =
                 (0..program.steps.len()).filter(|&s| writes(&program.steps[s])).collect();
             assert_eq!(updates.len(), 1, "`{}`", value.name);
-            let copy = program.values.iter().position(|v| v.name == format!("{}:copy", value.name));
-            for id in [Some(id), copy].into_iter().flatten() {
-                let readers = program.readers(stratus_engine::ValueId(id));
+            let id = ValueId(id);
+            for id in [Some(id), program.copy_of(id)].into_iter().flatten() {
+                let readers = program.readers(id);
                 assert!(readers.max() <= Some(updates[0]), "`{}` is read after its update", value.name);
             }
         }
@@ -161,6 +162,63 @@ fn verification_names_pass_step_layer_and_what_is_wrong() {
     let names = broken(|program| program.values[1].name = program.values[0].name.clone());
     let nowhere = broken(|program| program.steps[2].layers.clear());
     insta::assert_snapshot!([twice, early, shape, counts, aliased, external, names, nowhere].join("\n"));
+}
+
+#[test]
+fn verification_names_origins_that_cannot_be() {
+    let change = |change: &dyn Fn(&mut Program, ValueId, ValueId)| {
+        broken(|program| {
+            let weight = program.find("fc.weight").unwrap();
+            let gradient = program.gradient_of(weight).unwrap();
+            change(program, weight, gradient);
+        })
+    };
+    let missing = change(&|program, _, gradient| {
+        program.values[gradient.0].origin = Some(Origin::Gradient(ValueId(program.values.len())));
+    });
+    let itself = change(&|program, weight, _| {
+        program.values[weight.0].origin = Some(Origin::Copy(weight));
+    });
+    let shape = change(&|program, weight, _| {
+        let bias = program.find("fc.bias").unwrap();
+        program.values[bias.0].origin = Some(Origin::Copy(weight));
+    });
+    let second = change(&|program, weight, _| {
+        program.add_derived(Origin::Gradient(weight), DType::F32, Role::Transient);
+    });
+    insta::assert_snapshot!([missing, itself, shape, second].join("\n"));
+}
+
+/// What was written before values had origins is read; what is written now keeps them.
+#[test]
+fn origins_are_written_and_may_be_missing() {
+    let program = training_program(&published_digits(), Precision::Bf16, 4);
+    let mut written = serde_json::to_value(&program).unwrap();
+    assert_eq!(serde_json::from_value::<Program>(written.clone()).unwrap(), program);
+    let values = written["values"].as_array_mut().unwrap();
+    let removed = values.iter_mut().filter_map(|value| value.as_object_mut().unwrap().remove("origin"));
+    assert!(removed.count() > 0);
+    let read: Program = serde_json::from_value(written).unwrap();
+    assert!(read.values.iter().all(|value| value.origin.is_none()));
+    read.verify("test").unwrap();
+}
+
+/// Whatever values are dropped, the others stay related.
+#[test]
+fn dropping_values_keeps_origins() {
+    let mut program = training_program(&published_digits(), Precision::Bf16, 4);
+    let related = |program: &Program| -> Vec<(String, String)> {
+        let of = |value: &Value| Some((value.name.clone(), program.value(value.origin?.of()).name.clone()));
+        program.values.iter().filter_map(of).collect()
+    };
+    let (before, count) = (related(&program), program.values.len());
+    // Without the forward pass most activations are gone, and with them what their gradients were derived from.
+    program.steps.retain(|step| step.phase == Phase::Update);
+    program.drop_unused_values();
+    let is_left = |name: &str| program.find(name).is_some();
+    let expected: Vec<_> = before.into_iter().filter(|(value, of)| is_left(value) && is_left(of)).collect();
+    assert!(program.values.len() < count && expected.len() > 20, "{expected:?}");
+    assert_eq!(related(&program), expected);
 }
 
 #[test]
@@ -203,9 +261,10 @@ fn batch_norm_behind_a_linear_layer_brings_it_to_the_compute_precision() {
     let linear = Linear { in_features: 12, out_features: 5, bias: true };
     let graph = vectors(&[Flatten.into(), linear.into()], 5);
     let program = training_program(&graph, Precision::Bf16, 3);
-    let dtype = |name: &str| program.values.iter().find(|value| value.name == name).unwrap().dtype;
-    assert_eq!((dtype("fc1:y"), dtype("norm:y")), (DType::F32, DType::Bf16));
-    assert_eq!((dtype("norm:y:gradient"), dtype("fc1:y:gradient")), (DType::Bf16, DType::Bf16));
+    let [fc1, norm] = ["fc1:y", "norm:y"].map(|name| program.find(name).unwrap());
+    let dtype = |id: ValueId| program.value(id).dtype;
+    assert_eq!([fc1, norm].map(dtype), [DType::F32, DType::Bf16]);
+    assert_eq!([fc1, norm].map(|id| dtype(program.gradient_of(id).unwrap())), [DType::Bf16; 2]);
 }
 
 #[test]

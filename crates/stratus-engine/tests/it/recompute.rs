@@ -5,10 +5,10 @@ use stratus_engine::differentiate::differentiate;
 use stratus_engine::lower::lower;
 use stratus_engine::ops::{KernelSpec, Tiling};
 use stratus_engine::program::Mode;
-use stratus_engine::recompute::{AGAIN_SUFFIX, live_bytes, recompute};
+use stratus_engine::recompute::{live_bytes, recompute};
 use stratus_engine::tile::tile;
 use stratus_engine::update::update;
-use stratus_engine::{Kernel, Phase, Precision, Program, Step};
+use stratus_engine::{Kernel, Phase, Precision, Program, Step, ValueId};
 use stratus_graph::{Graph, zoo};
 
 const BATCH: usize = 6;
@@ -26,21 +26,19 @@ fn differentiated(graph: &Graph, precision: Precision) -> Program {
 fn results(program: &Program) -> Vec<(String, Vec<f64>)> {
     let mut probe = Probe::filled(program);
     let loss = probe.loss();
-    let leaves =
-        |name: &str| ["gradient", "running_mean", "running_var"].iter().any(|kind| name.ends_with(kind));
-    let names: Vec<String> = program
-        .values
-        .iter()
-        .filter(|value| leaves(&value.name) && !value.per_sample)
-        .map(|value| value.name.clone())
-        .collect();
     let mut results = vec![("loss".to_owned(), vec![loss])];
-    results.extend(names.into_iter().map(|name| (name.clone(), probe.read(&name))));
+    results.extend(crate::common::results(program).into_iter().map(|name| (name.clone(), probe.read(&name))));
     results
 }
 
+/// The values that are computed a second time, with the ones that were computed first.
+fn recomputed(program: &Program) -> impl Iterator<Item = (ValueId, ValueId)> + '_ {
+    let ids = (0..program.values.len()).map(ValueId);
+    ids.filter_map(|id| Some((id, program.recomputed_from(id)?)))
+}
+
 fn made_again(program: &Program) -> usize {
-    program.values.iter().filter(|value| value.name.ends_with(AGAIN_SUFFIX)).count()
+    recomputed(program).count()
 }
 
 #[test]
@@ -102,7 +100,7 @@ fn what_fits_stays_as_it_is() {
 fn statistics_are_gathered_once() {
     let program = recompute(&differentiated(&network("resnet18_cifar", 8, 2), Precision::F32), 0).unwrap();
     for (position, step) in program.steps.iter().enumerate() {
-        let again = step.outputs.iter().any(|&id| program.value(id).name.ends_with(AGAIN_SUFFIX));
+        let again = step.outputs.iter().any(|&id| program.recomputed_from(id).is_some());
         assert!(!again || step.phase == Phase::BackwardData, "step {position}");
         assert!(!again || !matches!(step.kernel, Kernel::BatchNormStatistics(_)), "step {position}");
     }
@@ -126,15 +124,14 @@ fn what_is_made_again_runs_in_tiles_too() {
 #[test]
 fn what_was_made_in_parts_is_made_again_in_parts() {
     let less = recompute(&differentiated(&inception(), Precision::F32), 0).unwrap();
-    let writers = |name: &str| {
-        let value = less.values.iter().position(|value| value.name == name).unwrap();
-        let writes = |step: &&Step| step.outputs.iter().chain(&step.updates).any(|id| id.0 == value);
+    let writers = |value: ValueId| {
+        let writes = |step: &&Step| step.outputs.iter().chain(&step.updates).any(|&id| id == value);
         less.steps.iter().filter(writes).count()
     };
     let mut in_parts = 0;
-    for again in less.values.iter().filter(|value| value.name.ends_with(AGAIN_SUFFIX)) {
-        let before = writers(again.name.trim_end_matches(AGAIN_SUFFIX));
-        assert_eq!(writers(&again.name), before, "{}\n{}", again.name, less.dump());
+    for (again, first) in recomputed(&less) {
+        let before = writers(first);
+        assert_eq!(writers(again), before, "{}\n{}", less.value(again).name, less.dump());
         in_parts += usize::from(before > 1);
     }
     assert!(in_parts > 0, "{}", less.dump());

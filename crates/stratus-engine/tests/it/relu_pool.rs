@@ -49,7 +49,7 @@ fn probe(graph: &Graph, forward: &Program) -> Probe {
 fn results(mut probe: Probe) -> Vec<(String, Vec<f64>)> {
     let loss = probe.loss();
     let gradients = trained(&probe).into_iter().map(|name| {
-        let gradient = probe.read(&format!("{name}:gradient"));
+        let gradient = probe.read_gradient(&name);
         assert!(gradient.iter().any(|number| *number != 0.0), "{name}");
         (name, gradient)
     });
@@ -166,7 +166,7 @@ fn what_pooling_masks_has_the_gradient_of_its_differences() {
         assert_eq!(counts, (expected, usize::from(!expected)), "{}", program.dump());
         let mut checked = Checked::default();
         for name in trained(&probe) {
-            check_gradient(&mut probe, &name, &format!("{name}:gradient"), 12, &mut checked);
+            check_gradient(&mut probe, &name, 12, &mut checked);
         }
         assert!(
             checked.agreed >= 40 && checked.kinks * 20 < checked.agreed && checked.zero == 0,

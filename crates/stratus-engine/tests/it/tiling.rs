@@ -6,7 +6,7 @@ use stratus_engine::lower::lower;
 use stratus_engine::program::Mode;
 use stratus_engine::tile::tile;
 use stratus_engine::update::update;
-use stratus_engine::{Kernel, Precision, Program, Role, Section, Session};
+use stratus_engine::{Kernel, Precision, Program, Role, Section, Session, ValueId};
 use stratus_graph::Graph;
 
 const BATCH: usize = 12;
@@ -36,14 +36,10 @@ fn compare_tiles(graph: &Graph, results: usize, caches: [usize; 4]) -> Vec<usize
         let mut got = Probe::filled(&tiled);
         let difference = (got.loss() - loss).abs();
         assert!(difference < 1e-13, "{difference} with {cache_bytes} bytes\n{}", tiled.dump());
-        let values = whole.values.iter().filter(|value| {
-            ["gradient", "running_mean", "running_var"].iter().any(|kind| value.name.ends_with(kind))
-                && !value.per_sample
-        });
         let mut compared = 0;
-        for value in values {
-            stratus_conformance::compare(&expected.read(&value.name), &got.read(&value.name), 1e-12)
-                .unwrap_or_else(|problem| panic!("{} with {cache_bytes} bytes: {problem}", value.name));
+        for name in crate::common::results(&whole) {
+            stratus_conformance::compare(&expected.read(&name), &got.read(&name), 1e-12)
+                .unwrap_or_else(|problem| panic!("{name} with {cache_bytes} bytes: {problem}"));
             compared += 1;
         }
         assert_eq!(compared, results, "parameters and running statistics");
@@ -111,8 +107,11 @@ fn what_lies_where_it_must_not_is_found() {
     let program = Probe::visible(&network(8_000, Precision::F64));
     let is_transient = |value: &usize| program.values[*value].role == Role::Transient;
     let values: Vec<usize> = (0..program.values.len()).filter(is_transient).collect();
-    let results: Vec<&str> = program.values.iter().map(|value| value.name.as_str()).collect();
-    let results: Vec<&str> = results.into_iter().filter(|name| name.ends_with(":gradient")).collect();
+    let values_and_ids = program.values.iter().zip((0..).map(ValueId));
+    let results: Vec<&str> = values_and_ids
+        .filter(|(_, id)| program.is_gradient(*id))
+        .map(|(value, _)| value.name.as_str())
+        .collect();
     let mut expected = Probe::filled(&program);
     let loss = expected.loss();
     let (mut harmless, mut in_the_way) = (0, 0);

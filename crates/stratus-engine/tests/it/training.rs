@@ -65,7 +65,7 @@ fn train(precision: Precision) -> (Vec<f64>, Metrics, Vec<f32>) {
     }
     let (mut images, mut labels) = batch(1000, precision.compute());
     session.run(1, &mut images, &mut labels, &mut clock, 0).unwrap();
-    let names: Vec<String> = session.state().map(|(name, ..)| name.to_owned()).collect();
+    let names: Vec<String> = session.state().map(|value| value.name.to_owned()).collect();
     let state = names.iter().flat_map(|name| session.read(name).unwrap()).collect();
     (losses, session.metrics(), state)
 }

@@ -3,9 +3,7 @@
 use super::Builder;
 use crate::ffi::{DataType, Desc};
 use crate::ops;
-use stratus_engine::differentiate::GRADIENT_SUFFIX;
 use stratus_engine::ops::Kernel;
-use stratus_engine::tile::TILE_SUFFIX;
 use stratus_engine::{EngineError, Layout, Role, ValueId};
 use stratus_graph::ops::Linear;
 
@@ -155,14 +153,7 @@ impl Builder<'_> {
     }
 
     pub(super) fn parameter_of(&self, gradient: ValueId) -> Option<ValueId> {
-        // One tile's share lies as the sum does.
-        let name = &self.program.value(gradient).name;
-        let name = name.strip_suffix(TILE_SUFFIX).unwrap_or(name).strip_suffix(GRADIENT_SUFFIX)?;
-        self.find(name)
-    }
-
-    fn find(&self, name: &str) -> Option<ValueId> {
-        self.source.values.iter().position(|value| value.name == name).map(ValueId)
+        self.program.differentiated(gradient)
     }
 
     pub(super) fn linear_shape(&self, linear: &Linear, x: ValueId) -> Vec<usize> {

@@ -7,11 +7,8 @@ use crate::ffi::DataType;
 use crate::ops::{self, Candidate, ConvAround, LinearAround, REORDERED};
 use std::time::Duration;
 use stratus_engine::backend::step_key;
-use stratus_engine::differentiate::GRADIENT_SUFFIX;
 use stratus_engine::ops::{Convert, Kernel, LinearBackwardWeights, LinearUpdate, Reorder};
-use stratus_engine::program::Mode;
-use stratus_engine::recompute::AGAIN_SUFFIX;
-use stratus_engine::tile::TILE_SUFFIX;
+use stratus_engine::program::{Mode, Origin};
 use stratus_engine::{Layout, Phase, PreparedStep, Role, Step, ValueId};
 
 impl Builder<'_> {
@@ -105,8 +102,8 @@ impl Builder<'_> {
         let mut step = step.clone();
         if chosen.candidate.name.ends_with(REORDERED) {
             let forward = step.phase == Phase::Forward;
-            let suffix = if forward { ":forward" } else { ":backward_data" };
-            step.inputs[1] = self.reordered(&step, weight, taken, suffix)?;
+            let label = if forward { "forward" } else { "backward_data" };
+            step.inputs[1] = self.reordered(&step, weight, taken, label)?;
         } else {
             self.layouts[weight.0].get_or_insert(taken);
         }
@@ -150,7 +147,7 @@ impl Builder<'_> {
         let made = self.backend.learn(desc, DataType::F32)?;
         let mut step = step.clone();
         // Joined weights have no sum: in micro-batches, those of each of them are added up.
-        if self.tiles > 1 && self.program.value(gradient).name.ends_with(TILE_SUFFIX) {
+        if self.tiles > 1 && self.program.is_share(gradient) {
             // The tiles are added up as they are made; the sum is brought where it is wanted.
             self.layouts[gradient.0] = Some(made);
             self.push(step, chosen.kernel);
@@ -167,7 +164,7 @@ impl Builder<'_> {
         }
         let wanted = decided.unwrap_or_else(|| Layout::plain(&made.shape));
         self.layouts[gradient.0] = Some(wanted);
-        let raw = self.temporary(gradient, ":raw", made);
+        let raw = self.reordered_value(gradient, "raw", made);
         step.outputs[0] = raw;
         let layers = step.layers.clone();
         self.push(step, chosen.kernel);
@@ -183,7 +180,7 @@ impl Builder<'_> {
             let plain = Layout::plain(&self.program.value(*id).shape);
             let lies = self.layouts[id.0].get_or_insert_with(|| plain.clone());
             if !lies.same_bytes(&plain) {
-                *id = self.reordered(step, *id, plain, ":joined")?;
+                *id = self.reordered(step, *id, plain, "joined")?;
             }
         }
         let output = joined.outputs[0];
@@ -229,7 +226,7 @@ impl Builder<'_> {
         if wanted.same_bytes(&made) {
             return self.native(step, false);
         }
-        let raw = self.temporary(gradient, ":raw", made);
+        let raw = self.reordered_value(gradient, "raw", made);
         step.outputs[0] = raw;
         let layers = step.layers.clone();
         self.native(step, false)?;
@@ -238,18 +235,11 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Adds a value like `like` in another layout.
-    fn temporary(&mut self, like: ValueId, suffix: &str, layout: Layout) -> ValueId {
-        let value = self.program.value(like).clone();
-        let mut name = format!("{}{suffix}", value.name);
-        // A step that is run once more needs its weights once more.
-        while self.program.values.iter().any(|value| value.name == name) {
-            name.push_str(AGAIN_SUFFIX);
-        }
-        let id = self.program.add_value(name, &value.shape, value.dtype, Role::Transient);
-        self.program.values[id.0].per_sample = value.per_sample;
+    /// Adds a value for the numbers of `of` in another layout.
+    fn reordered_value(&mut self, of: ValueId, label: &str, layout: Layout) -> ValueId {
+        let dtype = self.program.value(of).dtype;
         self.layouts.push(Some(layout));
-        id
+        self.program.add_derived_as(Origin::Reordered(of), label, dtype, Role::Transient)
     }
 
     /// Inserts a reorder of `id`, a weight, into a new value, which it returns; before the section at hand: weights are the same for all tiles.
@@ -258,9 +248,9 @@ impl Builder<'_> {
         step: &Step,
         id: ValueId,
         layout: Layout,
-        suffix: &str,
+        label: &str,
     ) -> Result<ValueId, String> {
-        let to = self.temporary(id, suffix, layout);
+        let to = self.reordered_value(id, label, layout);
         let (step, kernel) = self.reorder(step.layers.clone(), id, to)?;
         self.push_before(step, kernel);
         Ok(to)
@@ -338,7 +328,9 @@ impl Builder<'_> {
     fn update_apart(&mut self, step: &Step, terms: Terms, k: LinearUpdate) -> Result<(), String> {
         let parameter = step.updates[0];
         let shape = self.program.value(parameter).shape.clone();
-        let gradient = self.temporary(parameter, GRADIENT_SUFFIX, Layout::plain(&shape));
+        let dtype = self.program.value(parameter).dtype;
+        let gradient = self.program.add_derived(Origin::Gradient(parameter), dtype, Role::Transient);
+        self.layouts.push(Some(Layout::plain(&shape)));
         let copies = step.outputs.len() - usize::from(k.linear.bias);
         let (copies, bias) = step.outputs.split_at(copies);
         let made = Step {
@@ -388,7 +380,7 @@ impl Builder<'_> {
         let plain = Layout::plain(&self.program.value(weight).shape);
         let mut step = step.clone();
         if self.layouts[weight.0].as_ref().is_some_and(|lies| !lies.same_bytes(&plain)) {
-            step.inputs[1] = self.reordered(&step, weight, plain, ":forward")?;
+            step.inputs[1] = self.reordered(&step, weight, plain, "forward")?;
         }
         self.native(step, terms.measure_maps && self.request.measure)
     }

@@ -5,9 +5,8 @@ use crate::common::network::{self, CLASSES, Run, WHOLE, numbers, offered, traini
 use crate::common::{LAYOUTS, backend, choices, precisions};
 use stratus_conformance::cases;
 use stratus_engine::ops::KernelSpec;
-use stratus_engine::recompute::AGAIN_SUFFIX;
 use stratus_engine::reference::ReferenceBackend;
-use stratus_engine::{Backend, Choices, Kernel, Precision, PrepareRequest};
+use stratus_engine::{Backend, Choices, Kernel, Precision, PrepareRequest, ValueId};
 use stratus_graph::ops::{
     AdaptiveAvgPool2d, AvgPool2d, BatchNorm2d, Conv2d, Flatten, Linear, LocalResponseNorm, MaxPool2d, Relu,
 };
@@ -91,7 +90,7 @@ fn train(backend: &dyn Backend, graph: &Graph, precision: Precision, layout: &st
 fn follow(mut run: Run) -> (Vec<f64>, Vec<f64>) {
     let programs = [0, 1, 0, 2].into_iter().enumerate();
     let losses = programs.map(|(seed, program)| run.execute(program, seed).unwrap().loss).collect();
-    let state = run.state().into_iter().flat_map(|(_, values)| values).map(f64::from).collect();
+    let state = run.state().into_iter().flat_map(|tensor| tensor.values).map(f64::from).collect();
     (losses, state)
 }
 
@@ -223,8 +222,9 @@ fn what_is_made_again_changes_no_bits() {
                 };
                 let (whole, less) = (run(usize::MAX), run(0));
                 let again = |run: &Run| {
-                    let values = &run.session.plan(0).program.values;
-                    values.iter().filter(|value| value.name.ends_with(AGAIN_SUFFIX)).count()
+                    let program = &run.session.plan(0).program;
+                    let ids = (0..program.values.len()).map(ValueId);
+                    ids.filter(|&id| program.recomputed_from(id).is_some()).count()
                 };
                 assert!(again(&whole) == 0 && again(&less) > 0, "{}", graph.name);
                 assert_eq!(follow(less), follow(whole), "{} {precision} {layout}", graph.name);
@@ -281,9 +281,12 @@ fn joined_weights_follow_the_reference_however_they_lie() {
                     Run::beginning_with(first, &backend, &graph, &program, Some(layout), WHOLE, &chosen);
                 let run = run.unwrap();
                 let plan = &run.session.plan(0).program;
+                let is_joined = |id: ValueId| {
+                    let mut readers = plan.readers(id).map(|reader| &plan.steps[reader].kernel);
+                    readers.any(|kernel| matches!(kernel, Kernel::JoinWeights(_)))
+                };
                 let reordered = |step: &&stratus_engine::Step| {
-                    matches!(step.kernel, Kernel::Reorder(_) | Kernel::Convert(_))
-                        && step.outputs.iter().any(|id| plan.value(*id).name.ends_with(":joined"))
+                    matches!(step.kernel, Kernel::Reorder(_)) && is_joined(step.outputs[0])
                 };
                 moved.push(plan.steps.iter().filter(reordered).count());
                 let got = follow(run);

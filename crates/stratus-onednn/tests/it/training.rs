@@ -2,20 +2,20 @@
 //! backend.
 
 use crate::common::network::{
-    Run, WHOLE, branches, choices, digits, offered, siblings, training_by, training_in_micro_batches,
+    Run, Tensor, WHOLE, branches, choices, digits, offered, siblings, training_by, training_in_micro_batches,
     training_program,
 };
 use crate::common::{LAYOUTS, PRECISIONS, backend, precisions};
 use stratus_engine::ops::{Adaptive, AdaptiveUpdate};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::reference::ReferenceBackend;
-use stratus_engine::update::{MOMENTUM_SUFFIX, Optimiser};
+use stratus_engine::update::Optimiser;
 use stratus_engine::{Backend, Choices, Kernel, Precision};
 use stratus_graph::{Graph, layer_file};
 use stratus_onednn::OneDnn;
 
 /// Losses and everything that outlives an iteration.
-type Outcome = (Vec<f64>, Vec<(String, Vec<f32>)>);
+type Outcome = (Vec<f64>, Vec<Tensor>);
 
 /// Trains two batches and a shorter one; evaluates before and after.
 fn train(
@@ -43,11 +43,11 @@ fn distances(from: &Outcome, to: &Outcome) -> [f64; 3] {
         |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt();
     let mean = |velocities: bool| {
         let mut distances = Vec::new();
-        for ((name, from), (other, to)) in from.1.iter().zip(&to.1) {
-            assert_eq!(name, other);
-            if name.ends_with(MOMENTUM_SUFFIX) == velocities {
-                let difference = norm(&mut from.iter().zip(to).map(|(a, b)| a - b));
-                distances.push(difference / (norm(&mut from.iter().copied()) + 1e-3));
+        for (from, to) in from.1.iter().zip(&to.1) {
+            assert_eq!(from.name, to.name);
+            if from.is_velocity == velocities {
+                let difference = norm(&mut from.values.iter().zip(&to.values).map(|(a, b)| a - b));
+                distances.push(difference / (norm(&mut from.values.iter().copied()) + 1e-3));
             }
         }
         distances.iter().sum::<f64>() / distances.len() as f64

@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 use stratus_base::checksum::sha256_hex;
 use stratus_engine::lower::refresh;
 use stratus_engine::plan::{Persistent, PreparedPlan};
-use stratus_engine::recompute::AGAIN_SUFFIX;
-use stratus_engine::{Backend, Choices, Plan, Program, Session};
+use stratus_engine::{Backend, Choices, Plan, Program, Session, ValueId};
 use stratus_graph::Graph;
 
 /// The plans of a run: the content of `plan.json`.
@@ -236,9 +235,9 @@ impl<'a> Planner<'a> {
 /// Choices for a program that may recompute activations: a recomputed one has the layout of the first.
 fn with_recomputed(program: &Program, choices: &Choices) -> Choices {
     let mut choices = choices.clone();
-    for value in &program.values {
-        let first = value.name.trim_end_matches(AGAIN_SUFFIX);
-        if let Some(layout) = choices.layouts.get(first).cloned() {
+    for (id, value) in program.values.iter().enumerate() {
+        let Some(first) = program.recomputed_from(ValueId(id)) else { continue };
+        if let Some(layout) = choices.layouts.get(&program.value(first).name).cloned() {
             choices.layouts.insert(value.name.clone(), layout);
         }
     }

@@ -108,7 +108,7 @@ impl Pretrained {
     /// # Errors
     /// If the file cannot be read, or holds NaN or infinity.
     pub fn write_to(&self, session: &mut Session) -> Result<(), TrainError> {
-        let there: HashSet<String> = session.state().map(|(name, ..)| name.to_owned()).collect();
+        let there: HashSet<String> = session.state().map(|value| value.name.to_owned()).collect();
         let loaded = self.loaded.iter().filter(|name| there.contains(*name));
         loaded.into_iter().try_for_each(|name| Ok(session.write(name, &self.values(name)?)?))
     }

@@ -3,8 +3,8 @@
 use super::batches_tracked;
 use crate::TrainError;
 use crate::compile::CompiledRun;
-use stratus_engine::session::View;
-use stratus_engine::update::MOMENTUM_SUFFIX;
+use stratus_engine::program::OptimiserState;
+use stratus_engine::session::{StateValue, View};
 use stratus_engine::{Clock, Role, Session};
 use stratus_graph::Graph;
 use stratus_run::checkpoint::{Checkpoint, Tensor, TensorRef, Values};
@@ -21,9 +21,7 @@ pub(crate) struct Snapshot<'a> {
 /// A value of the session.
 #[derive(Debug)]
 struct Persistent<'a> {
-    name: &'a str,
-    shape: &'a [usize],
-    role: Role,
+    described: StateValue<'a>,
     view: View<'a>,
 }
 
@@ -40,27 +38,38 @@ impl ExternalValues for Persistent<'_> {
 impl<'a> Snapshot<'a> {
     pub fn new(compiled: &'a CompiledRun, graph: &Graph, iterations: u64) -> Result<Self, TrainError> {
         let session = &compiled.session;
-        let value = |(name, shape, role)| Ok(Persistent { name, shape, role, view: session.view(name)? });
+        let value =
+            |described: StateValue<'a>| Ok(Persistent { described, view: session.view(described.name)? });
         let values = session.state().map(value).collect::<Result<_, TrainError>>()?;
         Ok(Self { values, tracked: batches_tracked(graph, iterations).collect() })
     }
 
     /// Parameters and running statistics.
     pub fn weights(&self) -> Vec<TensorRef<'_>> {
-        let weights = self.values.iter().filter(|value| value.role != Role::Momentum);
-        weights.map(|value| value.tensor(value.name)).chain(self.tracked.iter().map(Tensor::as_ref)).collect()
+        let weights = self.values.iter().filter(|value| value.described.role != Role::Momentum);
+        weights.map(Persistent::tensor).chain(self.tracked.iter().map(Tensor::as_ref)).collect()
     }
 
-    /// The optimiser's state: velocities under the names of their parameters, the rest under its own.
+    /// The optimiser's state.
     pub fn optimiser(&self) -> Vec<TensorRef<'_>> {
-        let velocities = self.values.iter().filter(|value| value.role == Role::Momentum);
-        velocities.map(|value| value.tensor(value.name.trim_end_matches(MOMENTUM_SUFFIX))).collect()
+        let remembered = self.values.iter().filter(|value| value.described.role == Role::Momentum);
+        remembered.map(Persistent::tensor).collect()
     }
 }
 
 impl Persistent<'_> {
-    fn tensor<'a>(&'a self, name: &'a str) -> TensorRef<'a> {
-        TensorRef { name, shape: self.shape, values: ValuesRef::External(self) }
+    fn tensor(&self) -> TensorRef<'_> {
+        let (name, shape) = (key(&self.described), self.described.shape);
+        TensorRef { name, shape, values: ValuesRef::External(self) }
+    }
+}
+
+/// The name of a value in a checkpoint. A velocity has its parameter's name: the optimiser's tensors are a file of
+/// their own.
+fn key<'a>(value: &StateValue<'a>) -> &'a str {
+    match value.optimiser_state {
+        Some((parameter, OptimiserState::Momentum)) => parameter,
+        _ => value.name,
     }
 }
 
@@ -74,13 +83,16 @@ pub(crate) fn restore(
         checkpoint: checkpoint.path.display().to_string(),
         problem,
     };
-    let wanted: Vec<(String, Vec<usize>, Role)> =
-        compiled.session.state().map(|(name, shape, role)| (name.to_owned(), shape.to_vec(), role)).collect();
-    for (name, shape, role) in wanted {
-        let (list, key) = match role {
-            Role::Momentum if optimiser => (&checkpoint.optimizer, name.trim_end_matches(MOMENTUM_SUFFIX)),
+    let wanted: Vec<(String, String, Vec<usize>, Role)> = compiled
+        .session
+        .state()
+        .map(|value| (value.name.to_owned(), key(&value).to_owned(), value.shape.to_vec(), value.role))
+        .collect();
+    for (name, key, shape, role) in wanted {
+        let list = match role {
+            Role::Momentum if optimiser => &checkpoint.optimizer,
             Role::Momentum => continue,
-            _ => (&checkpoint.weights, name.as_str()),
+            _ => &checkpoint.weights,
         };
         let tensor = list
             .iter()

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use stratus_cuda::Cuda;
 use stratus_engine::backend::step_key;
-use stratus_engine::differentiate::{GRADIENT_SUFFIX, differentiate};
+use stratus_engine::differentiate::differentiate;
 use stratus_engine::fuse::{Fusions, LARGE_MAP, fuse_as};
 use stratus_engine::lower::lower;
 use stratus_engine::ops::SgdUpdate;
@@ -23,7 +23,7 @@ use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::session::Hyper;
-use stratus_engine::tile::{TILE_SUFFIX, tile};
+use stratus_engine::tile::tile;
 use stratus_engine::update::{Optimiser, update};
 use stratus_engine::{Backend, Choices, Kernel, Phase, Precision, Program, Role};
 use stratus_graph::ops::{Conv2d, Op, ParameterKind};
@@ -100,11 +100,11 @@ fn program(fixture: &Fixture, graph: &Graph, tile_bytes: usize, fusions: Fusions
     for id in logits {
         program.values[id.0].role = Role::Buffer;
     }
-    let gradients: Vec<String> =
-        graph.parameters.iter().map(|p| format!("{}{GRADIENT_SUFFIX}", p.name)).collect();
-    for value in program.values.iter_mut().filter(|value| gradients.contains(&value.name)) {
-        assert!(!value.name.ends_with(TILE_SUFFIX));
-        value.role = Role::Buffer;
+    for parameter in &graph.parameters {
+        let parameter = program.find(&parameter.name).unwrap();
+        if let Some(gradient) = program.gradient_of(parameter) {
+            program.values[gradient.0].role = Role::Buffer;
+        }
     }
     let sgd = SgdUpdate {
         momentum: fixture.momentum,
@@ -187,8 +187,8 @@ fn trains(backend: &dyn Backend, network: &str, way: &Way<'_>) {
     for parameter in &graph.parameters {
         let values = values(&graph, parameter, fixture.batch_norm_bias);
         session.write(&parameter.name, &values).unwrap();
-        if parameter.kind == ParameterKind::Trained {
-            session.write(&format!("{}:momentum", parameter.name), &vec![0.0; values.len()]).unwrap();
+        for state in program.optimiser_states_of(program.find(&parameter.name).unwrap()) {
+            session.write(&program.value(state).name, &vec![0.0; values.len()]).unwrap();
         }
     }
     session.set_hyper(Hyper { learning_rate: fixture.learning_rate, iteration: 0, seed: 0 }).unwrap();
@@ -213,7 +213,8 @@ fn trains(backend: &dyn Backend, network: &str, way: &Way<'_>) {
             assert!(nearest <= allowed, "logits are off by {nearest}, {allowed} is allowed");
         }
         for (name, expected) in &fixture.gradients {
-            let got = session.read(&format!("{name}{GRADIENT_SUFFIX}")).unwrap();
+            let gradient = program.gradient_of(program.find(name).unwrap()).unwrap();
+            let got = session.read(&program.value(gradient).name).unwrap();
             check(name, &got, expected, &mut worst);
         }
         assert_eq!(fixture.gradients.len(), trained(&graph));

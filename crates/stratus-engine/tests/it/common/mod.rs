@@ -9,7 +9,7 @@ use stratus_engine::plan::{Persistent, Plan, PreparedPlan};
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::update::{Optimiser, update};
-use stratus_engine::{Choices, Clock, Precision, Program, Role, Session};
+use stratus_engine::{Choices, Clock, Precision, Program, Role, Session, Value, ValueId};
 use stratus_graph::{Graph, layer_file, zoo};
 use stratus_random::{Purpose, Stream};
 
@@ -78,7 +78,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Makes images and labels buffers, and everything named a gradient persistent.
+    /// Makes images and labels buffers, and every gradient persistent.
     pub fn new(program: &Program) -> Self {
         let program = Self::visible(program);
         Self { session: session(&program), program }
@@ -86,13 +86,13 @@ impl Probe {
 
     /// A program whose inputs and gradients lie in the part of the arena that is kept.
     pub fn visible(program: &Program) -> Program {
-        let mut program = program.clone();
-        for value in &mut program.values {
-            if value.role.is_external() || value.name.ends_with(":gradient") {
+        let mut visible = program.clone();
+        for (id, value) in visible.values.iter_mut().enumerate() {
+            if value.role.is_external() || program.is_gradient(ValueId(id)) {
                 value.role = Role::Buffer;
             }
         }
-        program
+        visible
     }
 
     fn position(&self, name: &str) -> usize {
@@ -115,7 +115,7 @@ impl Probe {
         for (index, value) in values.iter().enumerate() {
             let elements = value.elements();
             let contents = match (value.role, value.name.as_str()) {
-                (_, name) if name.ends_with(":gradient") => continue,
+                _ if self.program.is_gradient(ValueId(index)) => continue,
                 (_, "images") => numbers(elements, 5, 1.0),
                 (_, "hyper") => HYPER.to_vec(),
                 (_, LOSS_SCALE_NAME) => vec![0.0; LOSS_SCALE.len()],
@@ -143,6 +143,16 @@ impl Probe {
         self.session.read_value(0, self.position(name)).unwrap()
     }
 
+    /// The name of a value's gradient.
+    pub fn gradient(&self, name: &str) -> Option<&str> {
+        let gradient = self.program.gradient_of(ValueId(self.position(name)))?;
+        Some(&self.program.value(gradient).name)
+    }
+
+    pub fn read_gradient(&self, name: &str) -> Vec<f64> {
+        self.read(self.gradient(name).unwrap_or_else(|| panic!("`{name}` has no gradient")))
+    }
+
     /// Runs all steps; returns the sum of all losses.
     pub fn loss(&mut self) -> f64 {
         let mut clock = Clock::disabled(self.program.steps.len());
@@ -166,8 +176,23 @@ pub struct Checked {
     pub zero: usize,
 }
 
+/// What leaves an iteration besides the loss: the names of gradients of parameters, and of running statistics.
+pub fn results(program: &Program) -> Vec<String> {
+    let is_result = |(id, value): &(usize, &Value)| {
+        !value.per_sample && (value.role == Role::Buffer || program.is_gradient(ValueId(*id)))
+    };
+    let values = program.values.iter().enumerate().filter(is_result);
+    values.map(|(_, value)| value.name.clone()).collect()
+}
+
 /// Compares a value's gradient with central differences of the loss, at up to `samples` elements.
-pub fn check_gradient(probe: &mut Probe, value: &str, gradient: &str, samples: usize, into: &mut Checked) {
+pub fn check_gradient(probe: &mut Probe, value: &str, samples: usize, into: &mut Checked) {
+    let gradient = probe.gradient(value).unwrap_or_else(|| panic!("`{value}` has no gradient")).to_owned();
+    check_gradient_in(probe, value, &gradient, samples, into);
+}
+
+/// As [`check_gradient`], where the value that holds the gradient is named.
+pub fn check_gradient_in(probe: &mut Probe, value: &str, gradient: &str, samples: usize, into: &mut Checked) {
     const STEP: f64 = 1e-6;
     let here = probe.loss();
     let (values, gradients) = (probe.read(value), probe.read(gradient));

@@ -5,9 +5,9 @@ use stratus_engine::lower::{lower, refresh};
 use stratus_engine::micro_batch::micro_batches;
 use stratus_engine::ops::SgdUpdate;
 use stratus_engine::plan::{Persistent, Plan};
-use stratus_engine::program::Mode;
+use stratus_engine::program::{Mode, OptimiserState};
 use stratus_engine::recompute::recompute;
-use stratus_engine::session::{Hyper, Metrics};
+use stratus_engine::session::{Hyper, Metrics, StateValue};
 use stratus_engine::tile::tile;
 use stratus_engine::update::{Optimiser, update, update_joined};
 use stratus_engine::{
@@ -131,6 +131,14 @@ pub fn choices(program: &Program, layout: &str) -> Choices {
     Choices { layouts, ..Choices::default() }
 }
 
+/// A value that outlives an iteration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    pub name: String,
+    pub is_velocity: bool,
+    pub values: Vec<f32>,
+}
+
 /// A training run: 0 trains a batch, 1 a shorter last one, 2 evaluates, 3 brings copies up to date.
 pub struct Run {
     pub session: Session,
@@ -211,8 +219,8 @@ impl Run {
         }
         let remembered: Vec<(String, usize)> = session
             .state()
-            .filter(|(_, _, role)| *role == Role::Momentum)
-            .map(|(name, shape, _)| (name.to_owned(), shape.iter().product()))
+            .filter(|value| value.role == Role::Momentum)
+            .map(|value| (value.name.to_owned(), value.shape.iter().product()))
             .collect();
         for (name, elements) in remembered {
             session.write(&name, &vec![0.0; elements])?;
@@ -245,10 +253,15 @@ impl Run {
         Ok(self.session.metrics())
     }
 
-    /// Everything that outlives an iteration, by name.
-    pub fn state(&self) -> Vec<(String, Vec<f32>)> {
-        let names: Vec<String> = self.session.state().map(|(name, ..)| name.to_owned()).collect();
-        assert!(names.len() > self.graph.parameters.len());
-        names.into_iter().map(|name| (name.clone(), self.session.read(&name).unwrap())).collect()
+    /// Everything that outlives an iteration.
+    pub fn state(&self) -> Vec<Tensor> {
+        let read = |value: StateValue<'_>| Tensor {
+            name: value.name.to_owned(),
+            is_velocity: matches!(value.optimiser_state, Some((_, OptimiserState::Momentum))),
+            values: self.session.read(value.name).unwrap(),
+        };
+        let state: Vec<Tensor> = self.session.state().map(read).collect();
+        assert!(state.len() > self.graph.parameters.len());
+        state
     }
 }

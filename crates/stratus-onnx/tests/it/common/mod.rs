@@ -98,7 +98,7 @@ pub fn logits(graph: &Graph, weights: &[Tensor], images: &[f32]) -> Vec<f32> {
     let plan =
         Plan::prepare(&ReferenceBackend, &program, Choices::default(), false, &mut persistent).unwrap();
     let mut session = Session::new(vec![plan], persistent).unwrap();
-    let known: Vec<String> = session.state().map(|(name, ..)| name.to_owned()).collect();
+    let known: Vec<String> = session.state().map(|value| value.name.to_owned()).collect();
     for tensor in weights.iter().filter(|tensor| known.contains(&tensor.name)) {
         let Values::F32(values) = &tensor.values else { panic!("{} is not f32", tensor.name) };
         session.write(&tensor.name, values).unwrap();

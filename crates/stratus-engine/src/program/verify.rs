@@ -1,0 +1,191 @@
+//! Checks of a program after every pass.
+
+use super::{Origin, Program, Role, Section, Value, ValueId};
+use crate::EngineError;
+use crate::ops::{Kernel, KernelSpec, Tiling};
+use std::collections::HashSet;
+
+impl Program {
+    /// Checks that everything read was made, nothing is made twice, and every kernel has operands it can take.
+    ///
+    /// # Errors
+    /// The first thing that does not hold, with the pass, the step and the layer.
+    pub fn verify(&self, pass: &'static str) -> Result<(), EngineError> {
+        let mut names = HashSet::new();
+        if let Some(twice) = self.values.iter().find(|value| !names.insert(&value.name)) {
+            return Err(EngineError::Placement(format!(
+                "after pass `{pass}`, two values are named `{}`",
+                twice.name
+            )));
+        }
+        let mut made: HashSet<ValueId> = (0..self.values.len())
+            .map(ValueId)
+            .filter(|&id| self.value(id).role != Role::Transient)
+            .collect();
+        for (position, step) in self.steps.iter().enumerate() {
+            let invalid = |problem: String| EngineError::Invalid {
+                pass,
+                step: position,
+                kernel: step.kernel.name().to_owned(),
+                layer: step
+                    .layers
+                    .iter()
+                    .filter_map(|&l| self.layers.get(l))
+                    .map(|l| l.name.as_str())
+                    .collect::<Vec<_>>()
+                    .join("+"),
+                problem,
+            };
+            if step.layers.is_empty() || step.layers.iter().any(|&layer| layer >= self.layers.len()) {
+                return Err(invalid("it belongs to no layer".to_owned()));
+            }
+            let mut seen = HashSet::new();
+            for id in step.operands() {
+                if id.0 >= self.values.len() {
+                    return Err(invalid(format!("value {} does not exist", id.0)));
+                }
+                if !seen.insert(id) {
+                    return Err(invalid(format!("`{}` is an operand twice", self.value(id).name)));
+                }
+            }
+            for &id in step.inputs.iter().chain(&step.updates) {
+                if !made.contains(&id) {
+                    return Err(invalid(format!("`{}` is read before it is made", self.value(id).name)));
+                }
+            }
+            for &id in &step.outputs {
+                if self.value(id).role.is_external() {
+                    return Err(invalid(format!("it writes the input `{}`", self.value(id).name)));
+                }
+                if !made.insert(id) && self.value(id).role == Role::Transient {
+                    return Err(invalid(format!("`{}` is made a second time", self.value(id).name)));
+                }
+            }
+            let operands = self.operands(position);
+            let operands: Vec<&Value> = operands.iter().collect();
+            step.kernel
+                .check(&operands, [step.inputs.len(), step.updates.len(), step.outputs.len()])
+                .map_err(invalid)?;
+        }
+        self.verify_origins(pass)?;
+        self.verify_sections(pass)
+    }
+
+    /// Checks that sections are in order and disjoint, cut the batch into equal tiles, and hold only steps that may run tile by tile: none that
+    /// needs the whole batch, unless it is content with a micro-batch, and none that reads what another of them has not finished adding up.
+    /// What is made of a micro-batch is read in its section alone.
+    fn verify_sections(&self, pass: &'static str) -> Result<(), EngineError> {
+        let mut end = 0;
+        for section in &self.sections {
+            let misplaced = section.first < end || section.steps().end > self.steps.len();
+            end = section.steps().end;
+            // Micro-batches are what they are without sections: batches, one after the other.
+            let turned = section.micro_batches && section.from_last;
+            if misplaced || turned || section.tiles < 2 || !self.batch.is_multiple_of(section.tiles) {
+                return Err(EngineError::Placement(format!(
+                    "after pass `{pass}`, {section:?} does not fit {} steps on batches of {}",
+                    self.steps.len(),
+                    self.batch
+                )));
+            }
+            let mut unfinished = HashSet::new();
+            for position in section.steps() {
+                let step = &self.steps[position];
+                let tiling = step.kernel.tiling();
+                let early = step.inputs.iter().chain(&step.updates).find(|id| unfinished.contains(*id));
+                let problem = match (tiling, early) {
+                    (Tiling::Whole, _) if !section.micro_batches => {
+                        Some("it needs the whole batch, it stands in a section".to_owned())
+                    }
+                    (_, Some(&id)) => {
+                        Some(format!("it reads `{}` before all tiles were added to it", self.value(id).name))
+                    }
+                    _ => None,
+                };
+                if let Some(problem) = problem {
+                    return Err(EngineError::Invalid {
+                        pass,
+                        step: position,
+                        kernel: step.kernel.name().to_owned(),
+                        layer: self.layer_name(step),
+                        problem,
+                    });
+                }
+                let adds_up = if section.micro_batches {
+                    matches!(step.kernel, Kernel::AddTiles(_))
+                } else {
+                    tiling == Tiling::Continues
+                };
+                if adds_up {
+                    unfinished.extend(step.outputs.iter().chain(&step.updates).copied());
+                }
+            }
+            if section.micro_batches {
+                self.verify_micro_batches(pass, section)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that nothing outside of a section in micro-batches reads what only the last of them left.
+    fn verify_micro_batches(&self, pass: &'static str, section: &Section) -> Result<(), EngineError> {
+        let inside = self.steps[section.steps()].iter();
+        let of_one: HashSet<ValueId> = inside
+            .filter(|step| !matches!(step.kernel, Kernel::AddTiles(_)))
+            .flat_map(|step| step.outputs.iter().copied())
+            .filter(|&id| self.value(id).role == Role::Transient)
+            .collect();
+        let outside =
+            self.steps.iter().enumerate().filter(|(position, _)| !section.steps().contains(position));
+        for (position, step) in outside {
+            if let Some(&id) = step.inputs.iter().chain(&step.updates).find(|id| of_one.contains(*id)) {
+                return Err(EngineError::Invalid {
+                    pass,
+                    step: position,
+                    kernel: step.kernel.name().to_owned(),
+                    layer: self.layer_name(step),
+                    problem: format!(
+                        "it reads `{}`, of which there is one for each micro-batch",
+                        self.value(id).name
+                    ),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that what values were derived from exists, has their shape, and has no more than one gradient, one copy
+    /// and one of each optimiser state.
+    fn verify_origins(&self, pass: &'static str) -> Result<(), EngineError> {
+        let mut seen = HashSet::new();
+        for (position, value) in self.values.iter().enumerate() {
+            let Some(origin) = value.origin else { continue };
+            let invalid = |problem: String| {
+                EngineError::Placement(format!("after pass `{pass}`, `{}` is {problem}", value.name))
+            };
+            let of = origin.of();
+            if of.0 >= self.values.len() || of.0 == position {
+                return Err(invalid(format!(
+                    "a {} of value {}, which is itself or nothing",
+                    origin.label(),
+                    of.0
+                )));
+            }
+            let of = self.value(of);
+            // A value that lives within a tile has fewer rows than one that outlives it.
+            let rows = usize::from(value.per_sample);
+            if value.per_sample != of.per_sample || value.shape.get(rows..) != of.shape.get(rows..) {
+                return Err(invalid(format!(
+                    "derived from `{}`, but {:?} where that is {:?}",
+                    of.name, value.shape, of.shape
+                )));
+            }
+            let is_unique =
+                matches!(origin, Origin::Gradient(_) | Origin::Copy(_) | Origin::OptimiserState { .. });
+            if is_unique && !seen.insert(origin) {
+                return Err(invalid(format!("a second {} of `{}`", origin.label(), of.name)));
+            }
+        }
+        Ok(())
+    }
+}
