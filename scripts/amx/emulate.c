@@ -1,11 +1,10 @@
-/* Executes the instructions of AMX-BF16 on processors that do not have them, so that tests of what is built
- * on them can run anywhere: preload it, and every tile instruction that the processor refuses is done here
- * instead. For tests alone: each takes microseconds.
+/* Emulates AMX-BF16 on processors without it, for tests: preload this library, and every tile instruction
+ * that raises SIGILL is executed here. Each takes microseconds.
  *
- * Intel, "Intel 64 and IA-32 architectures software developer's manual", volume 2 (LDTILECFG, TILELOADD,
- * TILESTORED, TILEZERO, TILERELEASE, TDPBF16PS) and its section on the VEX prefix. What a processor with AMX
- * would refuse too ends the process: registers without a shape, and any other illegal instruction. A thread's
- * registers are its own. */
+ * Source: Intel, "Intel 64 and IA-32 architectures software developer's manual", volume 2: LDTILECFG,
+ * TILELOADD, TILESTORED, TILEZERO, TILERELEASE, TDPBF16PS, and the section on the VEX prefix. What a
+ * processor with AMX would refuse too ends the process: registers without configuration, and any other
+ * illegal instruction. Registers are per thread. */
 
 #define _GNU_SOURCE
 #include <signal.h>
@@ -44,21 +43,21 @@ static void need(int holds, const char *why) {
     if (!holds) refuse(why);
 }
 
-/* The general registers, in the order in which instructions number them. */
+/* A general register by its number in instructions. */
 static uint64_t general(const ucontext_t *context, unsigned number) {
     static const int order[16] = {REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP, REG_RSI, REG_RDI,
                                   REG_R8,  REG_R9,  REG_R10, REG_R11, REG_R12, REG_R13, REG_R14, REG_R15};
     return context->uc_mcontext.gregs[order[number]];
 }
 
-/* A memory operand: its address, and the value of its index register, which tile instructions take as the
- * stride of rows in bytes. */
+/* A memory operand: its address without the index register, and the scaled index, which tile instructions
+ * take as the stride of rows. */
 typedef struct {
     uint64_t start, stride;
 } memory;
 
-/* Decodes the operand from its ModRM byte on; returns its length in bytes. `x` and `b` extend the registers'
- * numbers. */
+/* Decodes the operand from its ModRM byte on; returns its length in bytes. `x` and `b` are the bits of the
+ * VEX prefix that extend register numbers. */
 static unsigned operand(const ucontext_t *context, const uint8_t *code, unsigned x, unsigned b,
                         memory *found) {
     unsigned mode = code[0] >> 6, base = code[0] & 7, length = 1;
@@ -86,7 +85,7 @@ static unsigned operand(const ucontext_t *context, const uint8_t *code, unsigned
 }
 
 static void need_tile(unsigned tile) {
-    need(shape.palette == 1, "registers that are not shaped");
+    need(shape.palette == 1, "registers without configuration");
     need(tile < TILES && shape.rows[tile] && shape.bytes[tile], "a register without rows");
 }
 
@@ -95,9 +94,10 @@ static void configure(const void *from) {
     memcpy(&wanted, from, sizeof wanted);
     need(wanted.palette == 1 && wanted.start_row == 0, "a configuration of another kind");
     for (int i = 0; i < 16; i++) {
-        int there = i < TILES && wanted.rows[i] <= ROWS && wanted.bytes[i] <= BYTES &&
-                    !wanted.rows[i] == !wanted.bytes[i];
-        need(there || (!wanted.rows[i] && !wanted.bytes[i]), "a register of more than there is");
+        int fits = i < TILES && wanted.rows[i] <= ROWS && wanted.bytes[i] <= BYTES;
+        int consistent = !wanted.rows[i] == !wanted.bytes[i];
+        int unused = !wanted.rows[i] && !wanted.bytes[i];
+        need((fits && consistent) || unused, "a register larger than the hardware's");
     }
     shape = wanted;
     memset(tiles, 0, sizeof tiles);
@@ -116,7 +116,7 @@ static void store(unsigned tile, memory to) {
         memcpy((void *)(to.start + row * to.stride), tiles[tile][row], shape.bytes[tile]);
 }
 
-/* A number whose denormals count as zero, as they do to these products. */
+/* Denormals are flushed to zero, as TDPBF16PS does. */
 static float flushed(float value) {
     uint32_t bits;
     memcpy(&bits, &value, 4);
@@ -142,14 +142,14 @@ static void multiply(unsigned sums, unsigned left, unsigned right) {
     int pairs = shape.bytes[left] / 4, columns = shape.bytes[sums] / 4;
     need(shape.rows[left] == shape.rows[sums] && shape.rows[right] == pairs &&
              shape.bytes[right] == shape.bytes[sums],
-         "factors that do not fit each other");
+         "factors whose shapes do not match");
     float all[ROWS][2][ROWS];
     for (int pair = 0; pair < pairs; pair++)
         for (int half = 0; half < 2; half++)
             for (int column = 0; column < columns; column++)
                 all[pair][half][column] = widened(&tiles[right][pair][4 * column + 2 * half]);
     for (int row = 0; row < shape.rows[sums]; row++) {
-        /* The even and the odd products are summed separately. */
+        /* Even and odd products are accumulated separately. */
         float partial[2][ROWS] = {{0}};
         for (int pair = 0; pair < pairs; pair++)
             for (int half = 0; half < 2; half++) {
@@ -171,9 +171,9 @@ static void execute(int signal, siginfo_t *info, void *of_thread) {
     (void)signal, (void)info;
     ucontext_t *context = of_thread;
     const uint8_t *code = (const uint8_t *)context->uc_mcontext.gregs[REG_RIP];
-    /* Three bytes of prefix: map 0F38, no 64-bit operands, vectors of 128 bits; then opcode and operands. */
+    /* A VEX prefix of three bytes (map 0F38, W0, L0), then opcode and ModRM. */
     need(code[0] == 0xc4 && (code[1] & 0x1f) == 2 && !(code[2] & 0x84),
-         "an illegal instruction that is none of AMX");
+         "an illegal instruction that is not of AMX");
     unsigned x = !(code[1] & 0x40), b = !(code[1] & 0x20), other = ~code[2] >> 3 & 15, prefix = code[2] & 3;
     unsigned operation = code[3], mode = code[4] >> 6, tile = code[4] >> 3 & 7, second = code[4] & 7;
     enum { NONE, P66, PF3, PF2 };
@@ -196,7 +196,7 @@ static void execute(int signal, siginfo_t *info, void *of_thread) {
     } else if (operation == 0x5c && mode == 3 && prefix == PF3) {
         multiply(tile, second, other);
     } else {
-        refuse("an instruction that is not known here");
+        refuse("an unknown instruction");
     }
     context->uc_mcontext.gregs[REG_RIP] += length;
 }
@@ -205,7 +205,7 @@ __attribute__((constructor)) static void begin(void) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_sigaction = execute;
-    /* Another instruction of the same kind may be what this one's memory faults for. */
+    /* A fault on the operand of an emulated instruction must be delivered while the handler runs. */
     action.sa_flags = SA_SIGINFO | SA_NODEFER;
     if (sigaction(SIGILL, &action, NULL) != 0) {
         perror("emulated AMX");

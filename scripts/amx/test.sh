@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests of the kernels on tile registers (AMX) where the processor has none: the instructions are
-# emulated. The processor must have AVX-512, which the kernels use beside them. With --best-effort it is no
-# error where they cannot be run.
+# Tests the AMX kernels on processors without AMX: tile instructions are emulated (emulate.c). AVX-512 is
+# needed, as the kernels use it too. With --best-effort, exits with 0 where the tests cannot be run.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -12,7 +11,7 @@ without() {
 }
 
 effort=${1:-}
-[ "$(uname -sm)" = "Linux x86_64" ] || without "they are for x86-64 Linux"
+[ "$(uname -sm)" = "Linux x86_64" ] || without "they need x86-64 Linux"
 for feature in avx512bw avx512_bf16; do
     grep -qw "$feature" /proc/cpuinfo || without "the processor has no $feature"
 done
@@ -26,11 +25,13 @@ library=$(mktemp -d)
 trap 'rm -rf "$library"' EXIT
 "$compiler" -O3 -mavx2 -mfma -Wall -Wextra -Werror -shared -fPIC \
     -o "$library/emulate.so" scripts/amx/emulate.c
-# Of the whole workspace, as `make test` has built it: for one crate alone, its dependencies would have other
-# features and be compiled again.
+# The workspace's tests, as `make test` has built them: for one crate alone, dependencies would be compiled
+# again with other features.
 tests=$(${CARGO:-cargo} test --workspace --lib --locked --no-run --message-format=json 2> "$library/log" |
-    sed -n '/"name":"stratus_onednn"/s/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1) ||
-    { cat "$library/log" >&2; exit 1; }
+    sed -n '/"name":"stratus_onednn"/s/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1) || {
+    cat "$library/log" >&2
+    exit 1
+}
 [ -x "$tests" ] || { cat "$library/log" >&2; echo "no tests were built" >&2; exit 1; }
 cd crates/stratus-onednn
 STRATUS_EMULATED_AMX=1 LD_PRELOAD="$library/emulate.so" \

@@ -63,10 +63,10 @@ impl Concat {
     ) {
         let Geometry { width, groups, channels, .. } = self.to;
         let (image, group) = (plane / groups, plane % groups);
-        let own = group * width..((group + 1) * width).min(channels);
+        let group_channels = group * width..((group + 1) * width).min(channels);
         for (piece, source) in self.pieces.iter().zip(sources) {
-            let mut channel = piece.at.max(own.start);
-            let end = (piece.at + piece.channels).min(own.end);
+            let mut channel = piece.at.max(group_channels.start);
+            let end = (piece.at + piece.channels).min(group_channels.end);
             while channel < end {
                 // As many channels as are contiguous in the source too.
                 let from = piece.first + channel - piece.at;
@@ -75,12 +75,12 @@ impl Concat {
                 let from_plane = image * piece.from.groups + from_group;
                 let x = &source[from_plane * piece.from.plane_elements()..][..piece.from.plane_elements()];
                 let x = &x[pixels.start * piece.from.width..pixels.end * piece.from.width];
-                copy([within, piece.from.width], x, [channel - own.start, width], y, run);
+                copy([within, piece.from.width], x, [channel - group_channels.start, width], y, run);
                 channel += run;
             }
         }
-        if own.len() < width {
-            y.chunks_exact_mut(width).for_each(|pixel| pixel[own.len()..].fill(E::store(0.0)));
+        if group_channels.len() < width {
+            y.chunks_exact_mut(width).for_each(|pixel| pixel[group_channels.len()..].fill(E::store(0.0)));
         }
     }
 }

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_stays_visible() {
+    fn nan_and_infinity_are_propagated() {
         let [mut y, mut dx] = [[0.0; 4]; 2];
         gelu_body::<f32, f32>(&[f32::NAN, f32::INFINITY, -100.0, 100.0], &mut y);
         assert!(y[0].is_nan() && y[1] == f32::INFINITY && y[3] == 100.0);

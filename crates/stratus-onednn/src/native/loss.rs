@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mixed_label_names_the_sample() {
+    fn an_invalid_mixed_label_names_the_sample() {
         let loss = |labels: &[i32]| {
             let of = Loss { classes: 3, auxiliary: None, smoothing: 0.0, mixed: true, tile: Tile::WHOLE };
             let (mut metrics, mut gradient) = ([0.0; 4], [f32::NAN; 6]);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn none_of_an_infinite_logit_is_nothing() {
+    fn a_zero_share_of_an_infinite_logit_is_zero() {
         let of = Loss { classes: 3, auxiliary: None, smoothing: 0.0, mixed: true, tile: Tile::WHOLE };
         for label in [[0, 1, WHOLE_SHARE], [1, 0, 0]] {
             let mut metrics = [0.0; 4];

@@ -61,7 +61,7 @@ mod tests {
     use stratus_engine::ops::NormalisePixels;
 
     #[test]
-    fn every_pixel_has_the_bits_of_its_channel_s_line_wherever_the_threads_are_cut() {
+    fn every_pixel_is_scaled_by_its_channel_wherever_threads_begin() {
         let kernel =
             NormalisePixels { lines: [[0.0171, -2.118], [0.0123, -1.9], [0.02, 0.3], [0.004, -0.1]] };
         let images: Vec<u8> = (0..2000).map(|i| (i * 151 % 256) as u8).collect();

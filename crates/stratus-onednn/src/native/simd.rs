@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_library_may_not_use_we_do_not() {
+    fn levels_respect_what_is_permitted() {
         assert_eq!(Level::detect([false, false]).name(), "baseline");
         assert!(Level::detect([true, false]).isa() <= Isa::Avx2);
         assert_eq!(Some(Level::detect([true, true])), Level::all().into_iter().max());

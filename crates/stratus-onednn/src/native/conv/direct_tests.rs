@@ -104,7 +104,7 @@ fn every_level_computes_the_definition() {
 }
 
 #[test]
-fn what_it_cannot_do_is_left_to_others() {
+fn unsupported_convolutions_are_refused() {
     let refused = |conv: Conv2d, input| {
         let level = Level::detect([true, true]);
         assert!(DirectConv::new(&conv, 1, input, level, ThreadTeam::single()).is_none(), "{conv:?}");

@@ -20,6 +20,10 @@
 //!
 //! Threads form a grid, as in [`super::panels`]: blocks of filters by chunks. Those that divide chunks have
 //! sums of their own, which are added up in the order of the threads.
+//!
+//! Against the library: its weight gradients of strided or asymmetric convolutions of bf16 reach 130 to 330
+//! GFLOP/s on a Zen 4, these 279 to 418. With one tap, 64 to 256 channels on 56×56 take 2.12 ms instead of
+//! 2.80 (docs/benchmarks/kernels.md).
 
 mod multiply;
 mod pack;

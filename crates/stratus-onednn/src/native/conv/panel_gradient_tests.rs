@@ -149,7 +149,7 @@ fn the_gradient_has_the_wanted_layout() {
 }
 
 #[test]
-fn what_it_cannot_do_is_left_to_others() {
+fn unsupported_convolutions_are_refused() {
     let refused = |conv: Conv2d, input, level| {
         let cpu = CpuContext { team: ThreadTeam::single(), level };
         let layout = Layout::plain(&conv.weight_shape());

@@ -59,7 +59,7 @@ fn every_shape_follows_the_definition() {
 }
 
 #[test]
-fn maps_larger_than_a_chunk_and_weights_larger_than_a_cache() {
+fn several_chunks_and_weights_beyond_l2() {
     for (conv, batch, input) in [
         (Conv2d::new(256, 64, 3, 1, 1), 1, [40, 40]),
         (Conv2d::new(256, 256, 3, 2, 1), 9, [8, 8]),
@@ -74,7 +74,7 @@ fn maps_larger_than_a_chunk_and_weights_larger_than_a_cache() {
 }
 
 #[test]
-fn what_it_cannot_do_is_left_to_others() {
+fn unsupported_convolutions_are_refused() {
     let refused = |conv: Conv2d, input, level| {
         let cpu = CpuContext { team: ThreadTeam::single(), level };
         let weights = Layout::plain(&conv.weight_shape());

@@ -58,7 +58,7 @@ fn every_shape_follows_the_definition() {
 }
 
 #[test]
-fn what_it_cannot_do_is_left_to_others() {
+fn unsupported_convolutions_are_refused() {
     let Some(unit) = amx() else { return };
     let refused = |conv: Conv2d, level| {
         let cpu = CpuContext { team: ThreadTeam::single(), level };

@@ -21,6 +21,9 @@
 //! lanes.
 //!
 //! Threads divide bands of rows; each has sums of its own, added up in the order of the threads.
+//!
+//! Against the library: the gradient of ResNet-18's first layer takes 10.7 ms instead of 12.8 in bf16, 19.9
+//! instead of 25.8 in `f32` (docs/benchmarks/kernels.md).
 
 mod block;
 mod lanes;

@@ -91,7 +91,7 @@ fn the_gradient_has_the_wanted_layout() {
 }
 
 #[test]
-fn what_it_cannot_do_is_left_to_others() {
+fn unsupported_convolutions_are_refused() {
     let Some(unit) = Avx512F32::detect(Level::detect([true, true])) else {
         eprintln!("SKIPPED: no AVX-512");
         return;

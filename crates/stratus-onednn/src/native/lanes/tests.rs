@@ -107,7 +107,7 @@ unsafe fn choose_body<V: Lanes, E: LaneElement>(
 }
 
 #[test]
-fn every_level_chooses_as_scalars_do() {
+fn every_level_selects_as_scalars_do() {
     let values = [0.0, -0.0, 1.0, -1.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.25, 3.0];
     let same = |a: f32, b: f32| a == b || a.is_nan() && b.is_nan();
     for level in Level::all() {
@@ -146,7 +146,7 @@ fn every_level_chooses_as_scalars_do() {
 }
 
 #[test]
-fn not_a_number_stays_one() {
+fn nan_is_propagated() {
     for level in Level::all() {
         let mut y = [Bf16(0); LANES];
         exercise(
@@ -189,7 +189,7 @@ unsafe fn round_body<V: Lanes, E: LaneElement>(
 }
 
 #[test]
-fn every_level_rounds_to_whole_numbers_as_scalars_do() {
+fn every_level_rounds_to_integers_as_scalars_do() {
     let values = [0.0, 0.5, 1.5, -0.5, -2.5, 2.5001, 4095.0, -4095.49, 32_767.0, -32_767.2, 0.49];
     for level in Level::all() {
         for step in 0..values.len() {

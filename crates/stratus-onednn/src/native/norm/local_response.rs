@@ -167,11 +167,11 @@ impl Lrn {
     fn scales(&self, pixel: &mut PixelScratch<'_>) {
         let PixelScratch { neighbours, sums, factors, x, .. } = pixel;
         neighbours[..self.reach[0]].fill(0.0);
-        let (squares, behind) = neighbours[self.reach[0]..].split_at_mut(x.len());
+        let (squares, after) = neighbours[self.reach[0]..].split_at_mut(x.len());
         for (square, x) in squares.iter_mut().zip(&**x) {
             *square = x * x;
         }
-        behind.fill(0.0);
+        after.fill(0.0);
         self.window_sums(neighbours, sums);
         for sum in sums.iter_mut() {
             *sum = self.weight.mul_add(*sum, self.k);
@@ -228,7 +228,7 @@ fn gradient_body<E: Element>(
     dx: &mut [E],
     mut room: PixelScratch<'_>,
 ) {
-    let [before, behind] = lrn.reach;
+    let [before, after] = lrn.reach;
     let slope = 2.0 * lrn.beta * lrn.weight;
     for pixel in 0..pixels {
         lrn.gather(pixels, pixel, x, room.x);
@@ -237,9 +237,9 @@ fn gradient_body<E: Element>(
         let PixelScratch { neighbours, sums, factors, x, dy } = &mut room;
         let channels = x.len();
         // The channels whose windows contain `c`: the window mirrored.
-        neighbours[..behind].fill(0.0);
-        neighbours[behind + channels..][..before].fill(0.0);
-        let passed = &mut neighbours[behind..behind + channels];
+        neighbours[..after].fill(0.0);
+        neighbours[after + channels..][..before].fill(0.0);
+        let passed = &mut neighbours[after..after + channels];
         for c in 0..channels {
             passed[c] = dy[c] * x[c] * factors[c] / sums[c];
         }

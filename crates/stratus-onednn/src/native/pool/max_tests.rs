@@ -5,8 +5,8 @@ use crate::native::simd::Bf16;
 use proptest::prelude::*;
 use stratus_engine::Layout;
 
-/// Numbers that are hard to compare.
-const HARD: [f32; 10] = [
+/// Values whose order matters: NaN, infinities, zeros.
+const SPECIAL_VALUES: [f32; 10] = [
     f32::NAN,
     -f32::NAN,
     f32::INFINITY,
@@ -86,7 +86,7 @@ fn check<E: Ordered + LaneElement>(pool: MaxPool2d, shape: [usize; 4], values: &
 
 proptest! {
     #[test]
-    fn hard_numbers_are_compared_as_ieee_has_it(
+    fn special_values_are_ordered_as_in_ieee_754(
         channels in prop::sample::select(vec![1usize, 3, 8, 16, 32, 48, 64, 80]),
         [height, width] in [1usize..6, 1..6],
         kernel in 1usize..4,
@@ -100,7 +100,7 @@ proptest! {
         let mut state = seed;
         let mut draw = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            HARD[(state >> 33) as usize % HARD.len()]
+            SPECIAL_VALUES[(state >> 33) as usize % SPECIAL_VALUES.len()]
         };
         let values: Vec<f32> = (0..shape.iter().product()).map(|_| draw()).collect();
         check::<f32>(pool, shape, &values, threads);

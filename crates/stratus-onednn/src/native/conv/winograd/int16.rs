@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_has_the_same_bits() {
+    fn vnni_has_the_bits_of_portable_products() {
         let Some(best) = Int16Products::detect(Level::detect([true, true])) else {
             println!("not run: this processor has no instruction for it");
             return;
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn units_of_what_is_too_small_or_no_number() {
+    fn scales_of_tiny_and_non_finite_magnitudes() {
         assert_eq!(scale_and_inverse(0.0), [0.0; 2]);
         assert_eq!(scale_and_inverse(1e-36), [0.0; 2]);
         assert_eq!(scale_and_inverse(4095.0), [1.0; 2]);

@@ -27,6 +27,10 @@
 //!
 //! Tiles pass through in blocks: transformed patches and products of a block, 36 values of every channel for
 //! each tile, stay in the core's L2 cache, so that memory sees the maps once, as with a direct convolution.
+//!
+//! Against the library's direct kernels: the weight gradient of 512 channels on 7×7 takes 6.6 ms instead of
+//! 10.4; int16 products make VGG-11's forward passes a further 1.27 to 1.61 times as fast
+//! (docs/benchmarks/kernels.md).
 
 mod conv;
 mod gradient;

@@ -172,7 +172,7 @@ fn scales_of_patches_of_every_kind() {
 }
 
 #[test]
-fn sums_too_large_to_be_had_by_every_thread() {
+fn sums_shared_by_all_threads() {
     check::<f32>(&Conv2d::new(160, 112, 3, 1, 1), 4, [20, 28], 0.0);
 }
 
@@ -185,7 +185,7 @@ fn all_tiles_at_once() {
 }
 
 #[test]
-fn what_it_cannot_do_is_left_to_others() {
+fn unsupported_convolutions_are_refused() {
     let cpu = CpuContext { team: ThreadTeam::single(), level: Level::detect([true, true]) };
     let dense = Conv2d::new(32, 32, 3, 1, 1);
     for (conv, input) in [

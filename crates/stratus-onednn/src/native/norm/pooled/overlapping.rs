@@ -57,13 +57,13 @@ pub(crate) fn forward<E: Element>(
             }
             let group = plane % output.groups;
             let constants = [scales, shifts].map(|c| &c[group * period..][..period]);
-            let seen = pool.rows_of(row);
-            for row in next.max(seen.start)..seen.end {
+            let input_rows = pool.rows_of(row);
+            for row in next.max(input_rows.start)..input_rows.end {
                 let x = &x[(plane * input.height + row) * in_row..][..in_row];
                 let keys = &mut stage[row % pool.height * in_row..][..in_row];
                 normalise(norm.level, x, constants, keys);
             }
-            next = next.max(seen.end);
+            next = next.max(input_rows.end);
             let to = position * out_row..(position + 1) * out_row;
             let index = if keep { &mut index[to.clone()] } else { &mut [] };
             let (level, y, relu) = (norm.level, &mut y[to], norm.relu);
