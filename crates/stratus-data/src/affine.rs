@@ -1,23 +1,23 @@
-//! Images rotated and zoomed: one affine map from the pixels of a sample to places in the upright image, and
-//! one interpolation.
+//! Rotation and zoom: an affine map from the pixels of a sample to positions in the upright image, and one
+//! interpolation.
 //!
-//! A pixel covers the square from its number to the next; its centre is half a pixel further. A pixel of the
-//! sample whose centre falls into the image takes the four pixels around that place by their distance, those
-//! beyond the image's edge being the edge's; any other pixel shows nothing. Masks take the pixel that the
-//! place falls into. Both ask the same map, so that they agree on what is shown.
+//! Pixel `i` covers the interval from `i` to `i + 1`; its centre is at `i + ½`. A pixel of the sample whose
+//! centre maps into the image is interpolated bilinearly from the four nearest pixels, with the edge
+//! repeated. Any other pixel is blank. Masks take the pixel that the position falls into. Images and masks
+//! use the same map, so that they agree.
 
 use crate::datasets::Sample;
 use crate::error::DataError;
 use crate::frame::{Framer, PixelIndex, Window, resize_planes};
 use crate::pixels::PixelOrder;
 
-/// The distance of neighbouring pixels of the sample, in pixels of the image, from which on the image is
-/// first shrunk over all of its pixels: the four around a place would leave out too many.
+/// The scale (image pixels per sample pixel) from which the image is shrunk first: bilinear interpolation
+/// would skip too many pixels.
 const SPARSE: f64 = 1.5;
-/// What a neighbour's share is counted in, as a power of two.
+/// Fraction bits of an interpolation weight.
 const SHARE_BITS: u32 = 10;
 
-/// A rotation about a window's middle, anticlockwise.
+/// An anticlockwise rotation about the centre of a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Turn {
     pub sine: f64,
@@ -27,27 +27,28 @@ pub(crate) struct Turn {
 impl Turn {
     /// By an angle in degrees.
     pub(crate) fn new(degrees: f64) -> Self {
-        // Libraries differ in the last bit of a sine. Rounding makes them one, and is off by less than a
-        // thousandth of a pixel over a million pixels.
+        // Math libraries differ in the last bit of a sine. Rounding makes the results equal; the error is
+        // below a thousandth of a pixel over a million pixels.
         let rounded = |number: f64| (number * f64::from(1 << 30)).round() / f64::from(1 << 30);
         let (sine, cosine) = degrees.to_radians().sin_cos();
         Self { sine: rounded(sine), cosine: rounded(cosine) }
     }
 }
 
-/// Where the pixels of a sample lie in the upright image, as row and column.
+/// The positions of sample pixels in the upright image: `origin + y * down + x * right`, each as (row,
+/// column).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Affine {
     /// The centre of the first pixel.
     first: [f64; 2],
-    /// From a pixel to the one below it.
+    /// The step to the pixel below.
     down: [f64; 2],
-    /// From a pixel to the one right of it.
+    /// The step to the pixel on the right.
     right: [f64; 2],
 }
 
 impl Affine {
-    /// The map of samples of the `wanted` size that show a `window`, turned about its middle.
+    /// The map for samples of the `wanted` size that show a `window`, rotated about its centre.
     pub(crate) fn new(window: Window, turn: Turn, wanted: [usize; 2]) -> Self {
         let [rows, columns] = wanted.map(|length| length as f64);
         let [step_down, step_right] = [window.height / rows, window.width / columns];
@@ -59,21 +60,21 @@ impl Affine {
         Self { first: [first(0), first(1)], down, right }
     }
 
-    /// The place of the centre of a pixel.
+    /// The position of the centre of a pixel.
     pub(crate) fn place(&self, row: usize, column: usize) -> [f64; 2] {
         let (row, column) = (row as f64, column as f64);
         let along = |axis: usize| self.first[axis] + row * self.down[axis] + column * self.right[axis];
         [along(0), along(1)]
     }
 
-    /// The pixel of an image of `size` that the centre of a pixel falls into.
+    /// The pixel of an image of `size` that contains the position.
     pub(crate) fn pixel(&self, row: usize, column: usize, size: [usize; 2]) -> Option<[usize; 2]> {
         let place = self.place(row, column);
         is_inside(place, size).then(|| place.map(|at| at as usize))
     }
 
-    /// Rows and columns of an image of `size`, first and behind the last, that samples of the `wanted` size
-    /// show; with `margins` around them.
+    /// The ranges of rows and columns of an image of `size` that samples of the `wanted` size read, extended
+    /// by `margins`.
     fn bounds(&self, wanted: [usize; 2], margins: [f64; 2], size: [usize; 2]) -> [[usize; 2]; 2] {
         let [last_row, last_column] = wanted.map(|length| length - 1);
         let corners =
@@ -93,8 +94,8 @@ fn is_inside([row, column]: [f64; 2], [rows, columns]: [usize; 2]) -> bool {
 }
 
 impl Framer {
-    /// Writes what a turned window of a sample shows to `resized`, upright, in the sample's channels and
-    /// order, and to `shown` which columns of each row show something.
+    /// Renders a rotated window to `resized`, upright, in the channels and order of the sample. `shown`
+    /// receives the range of columns inside the image for each row.
     pub(crate) fn warp(
         &mut self,
         sample: &Sample<'_>,
@@ -108,7 +109,7 @@ impl Framer {
         let affine = Affine::new(window, turn, wanted);
         let steps = [window.height / rows as f64, window.width / columns as f64];
 
-        // The part of the image to take pixels from, and how many of them are one of the image's.
+        // The region of the image to sample from, and its scale.
         let mut part = [[0, upright[0]], [0, upright[1]]];
         let (mut pixels, mut size) = (sample.pixels, [stored_rows, stored_columns]);
         if steps.iter().any(|step| *step > SPARSE) {
@@ -133,7 +134,7 @@ impl Framer {
         let places = PixelIndex::new(sample.orientation, size);
         let available = sample.orientation.turned(size);
         let density = [0, 1].map(|axis| available[axis] as f64 / (part[axis][1] - part[axis][0]) as f64);
-        // From a pixel to the next, and from a channel of it to the next.
+        // The strides of pixels and channels.
         let (pixel_step, stored_plane, plane) = match sample.order {
             PixelOrder::Planes => (1, size[0] * size[1], rows * columns),
             PixelOrder::Interleaved => (channels, 1, 1),
@@ -142,7 +143,7 @@ impl Framer {
         self.resized.resize(channels * rows * columns, 0);
         self.shown.clear();
         for row in 0..rows {
-            // Along a row the map is a straight line: what lies within the image is one run.
+            // Along a row the map is a straight line, so the pixels inside the image are contiguous.
             let is_shown = |&column: &usize| is_inside(affine.place(row, column), upright);
             let first = (0..columns).find(is_shown).unwrap_or(columns);
             let end = (first..columns).find(|column| !is_shown(column)).unwrap_or(columns);
@@ -169,17 +170,17 @@ impl Framer {
     }
 }
 
-/// The two pixels along an axis that a place lies between.
+/// The two pixels that are interpolated along an axis.
 struct Neighbours {
     low: usize,
     high: usize,
-    /// The second one's share.
+    /// The weight of the second.
     share: u32,
 }
 
 impl Neighbours {
     const WHOLE: u32 = 1 << SHARE_BITS;
-    /// Half of a pixel's weight, for rounding: both axes count.
+    /// Half of the total weight, for rounding: both axes count.
     const HALF: u32 = 1 << (2 * SHARE_BITS - 1);
 
     fn of(place: f64, length: usize) -> Self {

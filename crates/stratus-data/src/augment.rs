@@ -1,27 +1,26 @@
-//! Augmentation: functions of (seed, epoch, sample), so that it is the same on any thread and after any
-//! resume.
+//! Augmentation: functions of (seed, epoch, sample), independent of threads and of interruptions.
 //!
 //! An image is changed in three steps, always in this order:
 //!
-//! 1. A view: a [`Window`](crate::frame::Window) says which part of the stored image becomes the sample, and
-//!    where images are rotated or zoomed, a rotation about the window's middle. Cutting, resizing, zooming
-//!    and rotating are one interpolation.
+//! 1. The view: a [`Window`](crate::frame::Window) selects the part of the stored image, with a rotation
+//!    about its centre where images are rotated or zoomed. Cropping, resizing, zooming and rotating are one
+//!    interpolation.
 //! 2. The colours of the sample's 8-bit pixels change ([`ColourJitter`]).
-//! 3. A [`Placement`] says where each of the sample's pixels goes: it is mirrored, then shifted, then partly
-//!    blanked while it is normalised and written to the batch.
+//! 3. The [`Placement`]: the sample is mirrored, then shifted, then partly blanked while it is normalised and
+//!    written to the batch.
 //!
-//! View and placement are geometry alone, drawn once per sample: a mask beside the image takes the same two,
-//! without interpolation.
+//! View and placement are pure geometry, drawn once per sample: a mask gets the same two, without
+//! interpolation.
 
 use serde::{Deserialize, Serialize};
 use stratus_random::{Purpose, Stream};
 
 use crate::colour::ColourJitter;
 
-/// The furthest that images are zoomed, in or out.
+/// The largest zoom, in or out.
 const FURTHEST: f64 = 16.0;
 
-/// What is changed at random in every epoch. By default nothing.
+/// Random changes in every epoch; none by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Augment {
     /// Pad by this many pixels on every side, then crop the original size at a random place: a translation,
@@ -31,7 +30,7 @@ pub struct Augment {
     pub padding: Padding,
     /// Mirror every other image, left to right.
     pub flip: bool,
-    /// With `flip`: which half is mirrored is drawn once, and the halves change in every epoch, so that two
+    /// With `flip`: one half of the images is mirrored in even epochs, the other in odd ones, so that two
     /// epochs show every image both ways (K. Jordan: "94% on CIFAR-10 in 3.29 seconds on a single GPU",
     /// 2024).
     pub alternate_flip: bool,
@@ -54,14 +53,14 @@ pub struct Augment {
     pub colour: ColourJitter,
 }
 
-/// What the pixels show that a shift uncovers.
+/// The content of pixels that a shift uncovers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Padding {
-    /// Pixels of value 0; in a mask no class.
+    /// Zero pixels; in a mask, no class.
     #[default]
     Zero,
-    /// The image mirrored in its outermost row and column, which are not repeated.
+    /// The image reflected at its outermost row and column, which are not repeated.
     Reflect,
 }
 
@@ -97,8 +96,8 @@ impl Augment {
         self.resized_crop.is_some() || self.rotation != 0.0 || self.zoom.is_some()
     }
 
-    /// The first field that leaves parts of an image blank, which are then 0 once it is normalised: the mean,
-    /// and no pixel.
+    /// The first option that blanks parts of an image. Blank pixels are 0 after normalisation: the mean,
+    /// which is not a pixel value.
     #[must_use]
     pub(crate) fn blanks(&self) -> Option<&'static str> {
         let fields =
@@ -154,7 +153,7 @@ impl Augment {
         })
     }
 
-    /// Where the pixels of `sample` go in `epoch`; its size is (H, W).
+    /// The placement of `sample` in `epoch`; its size is (H, W).
     #[must_use]
     pub fn placement(&self, seed: u64, epoch: u32, sample: u32, [height, width]: [usize; 2]) -> Placement {
         let stream = |purpose| Stream::new(seed, purpose, u64::from(sample), epoch);
@@ -173,7 +172,8 @@ impl Augment {
         if self.cutout > 0 {
             let mut stream = stream(Purpose::Cutout);
             let mut draw = |length: usize| {
-                // The square's middle is anywhere in the image, so that it may reach beyond the edge.
+                // The centre of the square is anywhere in the image, so the square may extend beyond the
+                // edge.
                 let middle = i64::from(stream.below(length as u32));
                 let first = middle - i64::from(self.cutout / 2);
                 let last = (first + i64::from(self.cutout)).min(length as i64);
@@ -185,15 +185,14 @@ impl Augment {
     }
 }
 
-/// Where the pixels of a sample go.
+/// The placement of a sample: where its pixels go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     /// Mirrored left to right, before it is shifted.
     pub flip: bool,
     /// Moved.
     pub shift: Shift,
-    /// What is shown where the shift leaves nothing. A reflection needs shifts that leave more than half of
-    /// each axis.
+    /// The content of what the shift uncovers. A reflection needs shifts below half of each axis.
     pub padding: Padding,
     /// Blanked, after all else.
     pub blank: Option<Blank>,
@@ -208,7 +207,7 @@ pub struct Shift {
     pub columns: i32,
 }
 
-/// A rectangle of a sample: the first row and column, and those behind the last.
+/// A rectangle of a sample: first and one past the last row and column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blank {
     /// Rows.

@@ -1,36 +1,36 @@
-//! Memory of batches: aligned for vector units, allocated once, circulating between loader and consumer.
+//! The buffers of batches: aligned, allocated once, passed back and forth between loader and consumer.
 
 use stratus_base::{ALIGNMENT, AlignedBytes, OutOfMemory};
 
 /// A batch, as a [`Loader`](crate::Loader) fills it.
 #[derive(Clone, Debug)]
 pub struct BatchBuffer {
-    /// Images of the loader's element type and layout: batch size × C × H × W elements. Rows from `samples`
-    /// on are zero bytes.
+    /// `[N, C, H, W]` or `[N, H, W, C]` elements of the loader's type and layout. Rows from `samples` on are
+    /// zero bytes.
     pub images: AlignedBytes,
-    /// Classes: batch size × [`label_len`](crate::Loader::label_len) numbers, one for a sample, or where
-    /// samples have masks one for each of its pixels, H × W, row-major. [`IGNORED_LABEL`] are all numbers of
-    /// the rows from `samples` on and of samples that cannot be decoded, and of a mask those pixels that
-    /// belong to no class or show nothing of the stored image.
+    /// Class labels, [`label_len`](crate::Loader::label_len) per sample: `[N]`; `[N, 3]` where samples are
+    /// mixed (see [`mix`](crate::mix)); `[N, H, W]` with masks.
+    ///
+    /// [`IGNORED_LABEL`] marks rows from `samples` on, samples that cannot be decoded, and mask pixels
+    /// without a class or outside the stored image.
     pub labels: Vec<i32>,
-    /// The index of each sample in the data set: `samples` numbers.
+    /// The data set index of each sample; `samples` numbers.
     pub indices: Vec<u32>,
     /// Rows that hold a sample: the batch size, or fewer in the last batch of an epoch.
     pub samples: usize,
-    /// The epoch, from 0.
+    /// The epoch, counted from 0.
     pub epoch: u32,
-    /// The batch's number in its epoch, from 0.
+    /// The position of the batch in its epoch, counted from 0.
     pub index: u64,
-    /// The loader it belongs to.
+    /// The id of the loader that owns the buffer.
     pub(crate) owner: u64,
 }
 
-/// The label of a row without a sample, or of a pixel without a class. Losses and measures pass over it.
+/// The label of rows without a sample and of pixels without a class. Losses and metrics ignore it.
 pub const IGNORED_LABEL: i32 = -1;
 
 impl BatchBuffer {
-    /// A buffer of `batch_size` samples, which together have `image_bytes` bytes of images and `label_count`
-    /// labels.
+    /// A buffer of `batch_size` samples, with `image_bytes` bytes of images and `label_count` labels in all.
     pub(crate) fn new(
         batch_size: usize,
         image_bytes: usize,
@@ -47,7 +47,7 @@ impl BatchBuffer {
         Ok(Self { images, labels, indices, samples: 0, epoch: 0, index: 0, owner })
     }
 
-    /// Bytes of memory a buffer of this size holds.
+    /// The memory of such a buffer, in bytes.
     pub(crate) fn bytes_of(batch_size: usize, image_bytes: usize, label_count: usize) -> u64 {
         (image_bytes + ALIGNMENT - 1) as u64
             + (label_count * size_of::<i32>() + batch_size * size_of::<u32>()) as u64

@@ -1,9 +1,9 @@
-//! From a stored image of any size to a sample of the wanted shape: which part of it, resized, upright, in
-//! the wanted channels.
+//! Cropping and resizing: from a stored image of any size to a sample of the wanted shape, upright, with the
+//! wanted channels.
 //!
-//! The part is a [`Window`], drawn once per sample (see [`Augment`]). Images are resized by the bilinear
-//! filter over all pixels that it covers (antialiased), as Pillow does. Where images are also rotated or
-//! zoomed, both are one map with the window (`affine`).
+//! The crop is a [`Window`], drawn once per sample (see [`Augment`]). Images are resized with an antialiased
+//! bilinear filter, as Pillow does. Rotation and zoom are combined with the window into one affine map
+//! (`affine`).
 
 use std::ops::Range;
 
@@ -16,14 +16,13 @@ use crate::datasets::Sample;
 use crate::error::DataError;
 use crate::pixels::PixelOrder;
 
-/// How often a random part is drawn before the middle is taken, for images so long that hardly any part fits.
+/// Attempts to draw a random crop before the centre is taken, for images so long that few crops fit.
 const TRIES: usize = 10;
 
-/// How a stored image is to be turned so that it is upright.
+/// The rotation and mirroring that make a stored image upright.
 ///
-/// Row y and column x of the upright image are row y and column x of the stored one, or with `transpose` row
-/// x and column y; counted from the last where `flip_rows` or `flip_columns`, which speak of the stored
-/// image.
+/// Pixel (y, x) of the upright image is pixel (y, x) of the stored one, or with `transpose` (x, y).
+/// `flip_rows` and `flip_columns` count rows and columns of the stored image from the last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Orientation {
     /// Rows and columns are exchanged.
@@ -51,14 +50,13 @@ impl Orientation {
         Self { transpose, flip_rows, flip_columns }
     }
 
-    /// The upright image's size of a stored one's, or the other way round.
+    /// Converts the stored size to the upright one, and back.
     pub(crate) fn turned<T>(self, [height, width]: [T; 2]) -> [T; 2] {
         if self.transpose { [width, height] } else { [height, width] }
     }
 }
 
-/// Where the pixels of an upright image lie in the stored one: at `first`, and so many further for each row
-/// and column.
+/// Index of the pixels of an upright image in the stored one: `first + y * down + x * right`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PixelIndex {
     first: usize,
@@ -78,14 +76,14 @@ impl PixelIndex {
         Self { first: first_row * width + first_column, down, right }
     }
 
-    /// The place of a pixel of the upright image.
+    /// The index of a pixel of the upright image.
     #[inline(always)]
     pub(crate) fn of(self, row: usize, column: usize) -> usize {
         self.first.wrapping_add_signed(row as isize * self.down + column as isize * self.right)
     }
 }
 
-/// A part of an upright image, in pixels; it may begin and end between them.
+/// A window of an upright image, in pixels, possibly fractional.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Window {
     /// Rows above it.
@@ -99,14 +97,14 @@ pub struct Window {
 }
 
 impl Window {
-    /// The part about the same middle that shows everything `zoom` times as large.
+    /// The window with the same centre that magnifies by `zoom`.
     pub(crate) fn zoomed(self, zoom: f64) -> Self {
         let (height, width) = (self.height / zoom, self.width / zoom);
         let (top, left) = (self.top + (self.height - height) / 2.0, self.left + (self.width - width) / 2.0);
         Self { top, left, height, width }
     }
 
-    /// Where a window of the upright image lies in the stored one of `size`.
+    /// The window of the upright image in coordinates of the stored one of `size`.
     pub(crate) fn stored(self, orientation: Orientation, size: [usize; 2]) -> Self {
         let Orientation { flip_rows, flip_columns, .. } = orientation;
         let [top, left] = orientation.turned([self.top, self.left]);
@@ -114,12 +112,12 @@ impl Window {
         let [stored_height, stored_width] = size.map(|length| length as f64);
         let top = if flip_rows { stored_height - top - height } else { top }.max(0.0);
         let left = if flip_columns { stored_width - left - width } else { left }.max(0.0);
-        // What rounding adds must not reach beyond the image.
+        // Rounding must not reach beyond the image.
         Self { top, left, height: height.min(stored_height - top), width: width.min(stored_width - left) }
     }
 }
 
-/// A part of a stored image in whole pixels.
+/// A region of a stored image, in whole pixels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region {
     /// Its rows.
@@ -136,12 +134,12 @@ impl Region {
     }
 }
 
-/// What of an image becomes a sample.
+/// The view of an image that becomes a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct View {
-    /// The part; within the image where it is not turned.
+    /// The window; within the image unless rotated.
     pub window: Window,
-    /// Where images are rotated or zoomed, the rotation about the part's middle.
+    /// The rotation about the centre of the window, where images are rotated or zoomed.
     pub turn: Option<Turn>,
 }
 
@@ -150,15 +148,15 @@ pub(crate) struct View {
 pub(crate) struct Framing {
     /// Height and width of a sample.
     pub wanted: [usize; 2],
-    /// The shorter side that an image is resized to before its middle is taken.
+    /// The shorter side that an image is resized to before its centre is cropped.
     pub resize: Option<usize>,
-    /// The part taken at random.
+    /// The random crop.
     pub random: Option<ResizedCrop>,
-    /// Whether the middle is anywhere instead.
+    /// Whether the crop is at a random position instead of the centre.
     pub random_place: bool,
-    /// Degrees that images are rotated by, at most, either way.
+    /// The largest rotation, in degrees, either way.
     pub rotation: f64,
-    /// The least and the greatest factor that images are enlarged by.
+    /// The least and the greatest zoom factor.
     pub zoom: Option<[f64; 2]>,
     pub seed: u64,
 }
@@ -176,7 +174,7 @@ impl Framing {
         }
     }
 
-    /// What of an upright image of `size` (H, W) becomes `sample` in `epoch`.
+    /// The view of an upright image of `size` (H, W) for `sample` in `epoch`.
     pub(crate) fn view(&self, size: [usize; 2], epoch: u32, sample: u32) -> View {
         if self.rotation == 0.0 && self.zoom.is_none() {
             return View { window: self.window(size, 1.0, epoch, sample), turn: None };
@@ -188,7 +186,7 @@ impl Framing {
         View { window: self.window(size, zoom, epoch, sample), turn: Some(turn) }
     }
 
-    /// The region of a stored image of `shape` (C, H, W) that is looked at for `sample` in `epoch`.
+    /// The region of a stored image of `shape` (C, H, W) that is read for `sample` in `epoch`.
     pub(crate) fn region(
         &self,
         shape: [usize; 3],
@@ -204,9 +202,9 @@ impl Framing {
         let part = window.stored(orientation, [height, width]);
         let [rows, columns] = orientation.turned(self.wanted);
         let along = |first: f64, length: f64, wanted: usize, all: usize| {
-            // As far beyond the part's edges as the filter reaches, and a pixel for what is rounded.
+            // The reach of the filter beyond the window, and one pixel for rounding.
             let reach = (length / wanted as f64).max(1.0) + 1.0;
-            // Numbers below 0 become 0.
+            // Casting clamps negative numbers to 0.
             let end = all.min((first + length + reach).ceil() as usize);
             ((first - reach).floor() as usize).min(end)..end
         };
@@ -216,8 +214,7 @@ impl Framing {
         }
     }
 
-    /// The part of an upright image of `size` (H, W) that becomes `sample` in `epoch`, shown `zoom` times as
-    /// large as without.
+    /// The window of an upright image of `size` (H, W) for `sample` in `epoch`, magnified by `zoom`.
     fn window(&self, size: [usize; 2], zoom: f64, epoch: u32, sample: u32) -> Window {
         if let Some(crop) = self.random
             && let Some(window) = self.random_part(crop, size, epoch, sample)
@@ -226,7 +223,7 @@ impl Framing {
         }
         let size @ [height, width] = size.map(|length| length as f64);
         let wanted @ [wanted_height, wanted_width] = self.wanted.map(|length| length as f64);
-        // Pixels of the stored image for one of the sample.
+        // Pixels of the stored image per pixel of the sample.
         let scale = match self.resize {
             Some(side) => height.min(width) / side as f64,
             None => (height / wanted_height).min(width / wanted_width),
@@ -236,7 +233,7 @@ impl Framing {
         if self.random_place {
             let mut stream = Stream::new(self.seed, Purpose::Crop, u64::from(sample), epoch);
             for axis in [0, 1] {
-                // Whole pixels of the image as it would be once resized, but for what rounding takes.
+                // Whole pixels of the resized image, except for rounding.
                 let step = part[axis] / wanted[axis];
                 let room = size[axis] - part[axis];
                 let places = (room / step + 1e-6).floor();
@@ -249,7 +246,7 @@ impl Framing {
         Window { top: first[0], left: first[1], height: part[0], width: part[1] }
     }
 
-    /// A part of whole pixels; none where no drawn one fits into the image.
+    /// A random window of whole pixels; `None` where no attempt fits into the image.
     fn random_part(&self, crop: ResizedCrop, size: [usize; 2], epoch: u32, sample: u32) -> Option<Window> {
         let mut stream = Stream::new(self.seed, Purpose::Crop, u64::from(sample), epoch);
         let [height, width] = size;
@@ -275,20 +272,20 @@ impl Framing {
     }
 }
 
-/// Cuts windows out of images; keeps its memory between images. The library that resizes allocates two small
-/// tables of coefficients for each.
+/// Crops and resizes images, and keeps its memory between them. The resizing library allocates two small
+/// tables of coefficients per image.
 #[derive(Debug, Default)]
 pub(crate) struct Framer {
     pub(crate) resizer: Resizer,
-    /// The part that is turned, where it was first shrunk, as it is stored.
+    /// The rotated window, shrunk first, as stored.
     pub(crate) shrunk: Vec<u8>,
-    /// The window at the wanted size, as it is stored, or where it is turned upright.
+    /// The window at the wanted size, as stored; upright where it is rotated.
     pub(crate) resized: Vec<u8>,
-    /// Of every row of what is turned, the first column that shows something and the one behind the last.
+    /// For each row of a rotated window, the range of columns inside the image.
     pub(crate) shown: Vec<[usize; 2]>,
-    /// The window at the wanted size and upright, where it is stored otherwise.
+    /// The window at the wanted size, upright, where it is stored otherwise.
     turned: Vec<u8>,
-    /// The same with the wanted channels, where they were others.
+    /// The same with the wanted channels, where they differ.
     recoloured: Vec<u8>,
 }
 
@@ -297,8 +294,7 @@ pub(crate) struct Framer {
 pub(crate) struct Framed<'a> {
     pub pixels: &'a [u8],
     pub order: PixelOrder,
-    /// Where some show nothing of the image: of every row the first column that does and the one behind the
-    /// last.
+    /// Where some pixels lie outside the image: for each row, the range of columns inside.
     pub shown: Option<&'a [[usize; 2]]>,
 }
 
@@ -343,8 +339,8 @@ impl Framer {
     }
 }
 
-/// Resizes a part of a stored image to a size, in the same channels and order. Of its pixels those that the
-/// part needs must be there.
+/// Resizes a window of a stored image, in the same channels and order. The pixels that the window needs must
+/// be present.
 pub(crate) fn resize_planes(
     resizer: &mut Resizer,
     sample: &Sample<'_>,
@@ -368,7 +364,7 @@ pub(crate) fn resize_planes(
     Ok(())
 }
 
-/// Makes a stored image of `size` upright.
+/// Turns a stored image of `size` upright.
 fn make_upright(
     pixels: &[u8],
     order: PixelOrder,
@@ -393,7 +389,7 @@ fn make_upright(
     }
 }
 
-/// Grey for each of several channels, or the luma of red, green and blue (ITU-R BT.601) for one.
+/// Converts channels: grey is repeated; RGB becomes luma (ITU-R BT.601).
 fn recolour(
     pixels: &[u8],
     order: PixelOrder,
@@ -422,7 +418,7 @@ fn recolour(
     Ok(())
 }
 
-/// A shape as it reads in messages: 3×224×224.
+/// A shape for messages: 3×224×224.
 pub(crate) fn shape_text(shape: [usize; 3]) -> String {
     let [channels, height, width] = shape;
     format!("{channels}×{height}×{width}")

@@ -1,4 +1,4 @@
-//! The prefetching loader: worker threads fill a fixed number of batch buffers, the consumer receives them in
+//! The prefetching loader: worker threads fill a fixed number of batch buffers; the consumer receives them in
 //! order.
 //!
 //! ```text
@@ -6,10 +6,10 @@
 //!   free buffers ──▶ worker: assign, fill ──▶ ready, by sequence number
 //! ```
 //!
-//! A worker first takes a free buffer, then the next batch's number, so that every number given out has its
-//! buffer and the oldest is always being worked on: whatever the number of workers and slots, nothing waits
-//! in a circle. Memory is what the slots hold; where the consumer is slow, the workers find no free buffer
-//! and sleep. What a batch holds depends on (seed, epoch, batch) alone.
+//! A worker takes a free buffer first and then the number of the next batch. So every assigned batch has its
+//! buffer, and the oldest one is always in progress: there is no deadlock, whatever the numbers of workers
+//! and slots. Memory is bounded by the slots: where the consumer is slow, workers find no free buffer and
+//! sleep. The content of a batch depends on (seed, epoch, batch) only.
 
 mod config;
 mod order;
@@ -37,10 +37,10 @@ use crate::mask::{MaskWriter, StoredMask, greatest_class};
 use crate::mix::Mixer;
 use crate::pixels::{Converter, PixelOrder};
 
-/// Pixels a worker gathers before it converts them: within the first-level cache.
+/// Bytes of pixels that a worker gathers before it converts them: they fit the L1 cache.
 const STAGED_BYTES: usize = 16 << 10;
 
-/// Delivers the batches of a data set in order, prepared ahead on worker threads. Dropping it ends the
+/// Delivers the batches of a data set in order, prepared ahead by worker threads. Dropping it ends the
 /// threads.
 #[derive(Debug)]
 pub struct Loader {
@@ -54,52 +54,50 @@ struct Shared {
     dataset: Arc<dyn Dataset>,
     config: LoaderConfig,
     converter: Converter,
-    /// Where samples are mixed.
+    /// Set where samples are mixed.
     mixer: Option<Mixer>,
     framing: Framing,
-    /// Samples are stored as they are wanted: nothing is cut out or resized.
+    /// Whether samples have the network's shape already: nothing is cropped or resized.
     as_stored: bool,
     /// Channels, height, width of an image in a batch.
     shape: [usize; 3],
     /// Samples that could not be decoded, and why.
     skipped: Mutex<BTreeMap<u32, String>>,
-    /// What decodes JPEG files, once there was one.
+    /// The JPEG decoder in use, once a file was decoded.
     jpeg: OnceLock<JpegLibrary>,
     /// Distinguishes this loader's buffers from another's.
     id: u64,
     sample_bytes: usize,
-    /// Labels of a sample: 1, or where samples are mixed their classes and shares, or with masks one for each
-    /// pixel.
+    /// Labels per sample: 1; 3 where samples are mixed; one per pixel with masks.
     label_len: usize,
     batches_per_epoch: u64,
-    /// The number of batches from the start to the end; the sequence numbers are those below it.
+    /// The number of batches in all; sequence numbers are below it.
     batches: u64,
     ring: Mutex<Ring>,
-    /// Signalled when a buffer becomes free, and to end the workers.
+    /// Signalled when a buffer becomes free, and at the end.
     freed: Condvar,
     /// Signalled when a batch becomes ready, and when a worker ends.
     filled: Condvar,
     sequencer: Mutex<Sequencer>,
 }
 
-/// Where the buffers are. At any time the batches given out and not delivered are at most `slots` consecutive
-/// ones.
+/// The buffers. Batches that are assigned and not delivered are at most `slots` consecutive ones.
 struct Ring {
     free: Vec<BatchBuffer>,
-    /// Batch s is at s modulo the number of slots.
+    /// Batch `s` is at `s % slots`.
     ready: Vec<Option<BatchBuffer>>,
-    /// Buffers that workers hold.
+    /// The number of buffers that workers hold.
     filling: usize,
-    /// Workers shall end.
+    /// Tells the workers to end.
     stopped: bool,
     /// The failure of the earliest batch.
     failure: Option<(u64, LoaderError)>,
 }
 
-/// Gives out batches, in order.
+/// Assigns batches to workers, in order.
 struct Sequencer {
     next: u64,
-    visits: EpochOrder,
+    order: EpochOrder,
 }
 
 impl Loader {
@@ -127,7 +125,7 @@ impl Loader {
             stopped: false,
             failure: None,
         };
-        let visits = EpochOrder::new(dataset.as_ref(), &config);
+        let order = EpochOrder::new(dataset.as_ref(), &config);
         let shared = Arc::new(Shared {
             converter: Converter::new(&normalisation, config.element, config.layout, shape),
             mixer: config.mix.is_on().then_some(Mixer {
@@ -152,7 +150,7 @@ impl Loader {
             ring: Mutex::new(ring),
             freed: Condvar::new(),
             filled: Condvar::new(),
-            sequencer: Mutex::new(Sequencer { next: 0, visits }),
+            sequencer: Mutex::new(Sequencer { next: 0, order }),
             dataset,
             config,
         });
@@ -216,7 +214,7 @@ impl Loader {
         }
     }
 
-    /// The place of the batch that [`next`](Self::next) gives next.
+    /// The position of the batch with this sequence number.
     #[must_use]
     pub fn position(&self) -> Position {
         self.shared.position(self.next)
@@ -289,14 +287,14 @@ impl Drop for Loader {
         lock(&self.shared.ring).stopped = true;
         self.shared.freed.notify_all();
         for worker in self.workers.drain(..) {
-            // A worker catches its own panics; there is nobody left to tell.
+            // A worker catches its own panics; here nobody is left to tell.
             let _ = worker.join();
         }
     }
 }
 
 impl Shared {
-    /// A worker's life.
+    /// The loop of a worker thread.
     fn work(&self) {
         let mut worker = WorkerState::default();
         while let Some(mut buffer) = self.take_free() {
@@ -331,7 +329,7 @@ impl Shared {
         }
     }
 
-    /// Waits for a free buffer; `None` where the worker shall end.
+    /// Waits for a free buffer; `None` at the end.
     fn take_free(&self) -> Option<BatchBuffer> {
         let mut ring = lock(&self.ring);
         loop {
@@ -346,7 +344,7 @@ impl Shared {
         }
     }
 
-    /// Makes `buffer` the next batch and gives its sequence number; `None` after the last.
+    /// Assigns the next batch to `buffer` and returns its sequence number; `None` after the last.
     fn assign(&self, buffer: &mut BatchBuffer) -> Option<u64> {
         let mut sequencer = lock(&self.sequencer);
         let sequence = sequencer.next;
@@ -363,7 +361,7 @@ impl Shared {
         buffer.index = batch;
         buffer.samples = samples.len();
         buffer.indices.clear();
-        sequencer.visits.visit(self.dataset.as_ref(), sequence, epoch, samples, &mut buffer.indices);
+        sequencer.order.visit(self.dataset.as_ref(), sequence, epoch, samples, &mut buffer.indices);
         Some(sequence)
     }
 
@@ -380,7 +378,7 @@ impl Shared {
         if buffer.images.len() != image_bytes
             || buffer.labels.len() != self.label_len * self.config.batch_size
         {
-            // The fields are public: the consumer has put something else in their place.
+            // The fields are public: the consumer may have replaced them.
             return Err(DataError::Buffer { expected: image_bytes, found: buffer.images.len() });
         }
         let BatchBuffer { images, labels, indices, epoch, samples, .. } = buffer;
@@ -418,8 +416,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Samples lie anywhere in memory. Copying a few at a time keeps many more cache misses under way than
-    /// converting does.
+    /// Samples are scattered in memory. Copying a few at a time keeps many more cache misses in flight than
+    /// converting one by one.
     fn fill_gathered(
         &self,
         images: &mut [u8],
@@ -462,7 +460,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Reads, cuts and places one sample and its label or mask; false where it cannot be decoded and is
+    /// Reads, crops and writes one sample and its label or mask; false where it cannot be decoded and is
     /// skipped.
     fn fill_one(
         &self,
@@ -504,7 +502,7 @@ impl Shared {
         Ok(true)
     }
 
-    /// What was read, or nothing where it cannot be decoded and that is no error; it is then noted.
+    /// The sample, or `None` where it cannot be decoded and is skipped, which is recorded.
     fn unless_skipped<T>(&self, read: Result<T, DataError>, index: u32) -> Result<Option<T>, DataError> {
         match read {
             Ok(sample) => Ok(Some(sample)),
@@ -516,8 +514,7 @@ impl Shared {
         }
     }
 
-    /// The mask of a sample of a data set that has them, if it is of its image's size and names only classes
-    /// that there are.
+    /// Checks the mask of a sample: its size is that of the image, and its classes exist.
     fn mask_of<'a>(&self, sample: &Sample<'a>, index: u32) -> Result<Option<StoredMask<'a>>, DataError> {
         if !self.dataset.masks() {
             return Ok(None);
@@ -552,17 +549,17 @@ impl Shared {
     }
 }
 
-/// A worker's memory, kept between samples.
+/// A worker's scratch memory, kept between samples.
 #[derive(Debug, Default)]
 struct WorkerState {
     scratch: Scratch,
     framer: Framer,
     mask_writer: MaskWriter,
-    /// The pixels of a few samples, or of one whose colours change, and their orders; no order where there is
-    /// no sample.
+    /// The staged pixels of a few samples, or of one whose colours change, and their pixel orders (`None`: no
+    /// sample).
     staged: Vec<u8>,
     orders: Vec<Option<PixelOrder>>,
-    /// An image as it was before it was mixed.
+    /// An image before it was mixed.
     last: AlignedBytes,
 }
 
@@ -575,7 +572,7 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// A poisoned lock is taken all the same: the state is changed in single steps, so it is whole at any time.
+/// A poisoned lock is taken all the same: every change of the state is a single step.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -584,7 +581,7 @@ fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, 
     condition.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn said(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().copied();
     text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message").to_owned()

@@ -1,9 +1,9 @@
-//! From a stored mask to the labels of a batch: the class of every pixel, by the same window and placement as
-//! the image beside it.
+//! From a stored mask to the labels of a batch: the class of every pixel, with the same window and placement
+//! as its image.
 //!
-//! A pixel of the batch takes the class of the one pixel of the stored mask that its centre falls into, so
-//! that no class appears that was not there. Where the image shows nothing of the stored one, the pixel has
-//! no class. A blank square hides a part of the image, not of its mask.
+//! A pixel takes the class of the stored pixel that its centre falls into (nearest neighbour), so no new
+//! class appears. Pixels outside the stored image have no class. A blanked square (cutout) hides pixels of
+//! the image, not of its mask.
 
 use crate::affine::Affine;
 use crate::augment::{Padding, Placement};
@@ -81,7 +81,7 @@ fn label(class: u8) -> i32 {
     if class == IGNORED_PIXEL { IGNORED_LABEL } else { i32::from(class) }
 }
 
-/// Place `at` + `by` within `length`; beyond it none, or the one that the padding shows.
+/// Position `at + by` within `length`; outside, `None` or the reflected position, by the padding.
 fn moved(at: usize, by: i32, length: usize, padding: Padding) -> Option<usize> {
     let place = at as isize + by as isize;
     let place = match padding {
@@ -94,11 +94,11 @@ fn moved(at: usize, by: i32, length: usize, padding: Padding) -> Option<usize> {
     usize::try_from(place).ok().filter(|&place| place < length)
 }
 
-/// The pixel that the centre of pixel `at` of `count` falls into, where these cover `length` of the `stored`
-/// pixels, from `first` on.
+/// The stored pixel that the centre of pixel `at` of `count` falls into; the `count` pixels cover `length`
+/// stored pixels from `first` on.
 ///
-/// As Pillow's `NEAREST` and torchvision's `NEAREST_EXACT`, but that a centre between two pixels always falls
-/// into the second.
+/// Like Pillow's `NEAREST` and torchvision's `NEAREST_EXACT`, except that a centre between two pixels always
+/// belongs to the second.
 fn nearest(at: usize, count: usize, first: f64, length: f64, stored: usize) -> usize {
     let centre = first + (2 * at + 1) as f64 * length / (2 * count) as f64;
     (centre as usize).min(stored - 1)
@@ -106,7 +106,7 @@ fn nearest(at: usize, count: usize, first: f64, length: f64, stored: usize) -> u
 
 /// The greatest class of a mask; `None` where no pixel has one.
 pub(crate) fn greatest_class(classes: &[u8]) -> Option<u8> {
-    // One more than the class, 0 for those that have none: a loop without branches.
+    // Class + 1, and 0 for no class: a loop without branches.
     let above = classes.iter().fold(0, |above: u8, class| above.max(class.wrapping_add(1)));
     above.checked_sub(1)
 }

@@ -1,9 +1,10 @@
-//! Mixing: images of a batch blended with each other or pasted into each other, and their classes with them.
+//! Mixup and CutMix: images of a batch are blended, or a rectangle of one is pasted into another, and their
+//! labels are combined.
 //!
-//! A sample is mixed with the one before it in its batch, the first with the last: shuffling makes that a
-//! random one. It happens last, on normalised images, each changed at random as [`augment`](crate::augment)
-//! says, and with what they were before either was mixed. How is a function of (seed, epoch, sample); with
-//! whom, of (seed, epoch, batch).
+//! A sample is mixed with its predecessor in the batch, the first with the last; shuffling makes that a
+//! random pair. Mixing comes last, on normalised and augmented images, and uses both images as they were
+//! before any mixing. How a sample is mixed is a function of (seed, epoch, sample); with which one, of (seed,
+//! epoch, batch).
 
 use bytemuck::Pod;
 use half::{bf16, f16};
@@ -15,27 +16,29 @@ use crate::buffer::IGNORED_LABEL;
 use crate::pixels::{BatchElement, Element, Layout};
 use stratus_base::AlignedBytes;
 
-/// Labels of a sample that may be mixed: its class, another, and the other's share in parts of [`WHOLE`].
+/// Labels per sample where samples are mixed: its class, the other class, and the share of the other in units
+/// of 1/[`WHOLE`].
 pub const LABELS: usize = 3;
 
-/// The share that is all of a sample.
+/// The share that means 100 %.
 pub const WHOLE: i32 = 1 << 24;
 
-/// The largest parameter of a beta distribution: from here on every share is one half.
+/// The largest parameter of a beta distribution: above it every share is one half.
 const LARGEST: f64 = 1e4;
 
-/// How images are mixed. By default not at all. Where both kinds are on, each sample has one of them, with
-/// equal chances.
+/// How images are mixed; by default not at all. Where both kinds are on, each sample gets one of them with
+/// equal probability.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mix {
-    /// Blend every pixel; the other image's share is drawn from the beta distribution with both parameters
-    /// this one (Zhang et al., "mixup: beyond empirical risk minimization", 2018). 0 is off.
+    /// Mixup: blend the images. The share is drawn from Beta(α, α), where α is this number (Zhang et al.,
+    /// "mixup: beyond empirical risk minimization", 2018). 0 is off.
     pub mixup: f64,
-    /// Paste a rectangle of the other image in its place; its area is drawn like that share, its middle is
-    /// anywhere, and what of it lies in the image is the share (Yun et al., "`CutMix`: regularization
-    /// strategy to train strong classifiers with localizable features", 2019). 0 is off.
+    /// `CutMix`: paste a rectangle of the other image at the same position. Its area is drawn like the share
+    /// of mixup, its centre is uniform, and the part inside the image determines the share (Yun et al.,
+    /// "`CutMix`: regularization strategy to train strong classifiers with localizable features", 2019). 0 is
+    /// off.
     pub cutmix: f64,
-    /// The share of samples that are mixed.
+    /// The probability that a sample is mixed.
     pub of_samples: f64,
 }
 
@@ -45,13 +48,13 @@ impl Default for Mix {
     }
 }
 
-/// What becomes of one sample.
+/// The mixing of one sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Blend {
     Alone,
-    /// Every pixel has this share of the other's, in parts of [`WHOLE`].
+    /// Blend with this share of the other image, in units of 1/[`WHOLE`].
     Faded(i32),
-    /// The rectangle is the other's.
+    /// Take this rectangle from the other image.
     Pasted(Blank),
 }
 
@@ -98,7 +101,7 @@ impl Mix {
     }
 }
 
-/// Mixes batches of one form.
+/// Mixes batches of one shape and type.
 #[derive(Clone, Debug)]
 pub(crate) struct Mixer {
     pub mix: Mix,
@@ -110,9 +113,9 @@ pub(crate) struct Mixer {
 }
 
 impl Mixer {
-    /// Mixes the samples of a batch. `labels` are [`LABELS`] for each: on the way in, the first of all are
-    /// their classes, one for each, and the rest is not read. A sample without a class stays alone, and
-    /// nothing is mixed with it. `last` is memory for one image.
+    /// Mixes the samples of a batch. `labels` has [`LABELS`] numbers per sample; on entry the first N are the
+    /// classes, and the rest is ignored. Samples without a class are neither mixed nor used. `last` is memory
+    /// for one image.
     pub(crate) fn mix(
         &self,
         images: &mut [u8],
@@ -125,13 +128,13 @@ impl Mixer {
         let Some(end) = samples.checked_sub(1) else { return };
         let bytes = images.len() / samples;
         if last.len() != bytes {
-            // As large as an image that is there: there is memory for one more.
+            // Its size is that of an image in the batch.
             *last = AlignedBytes::zeroed(bytes, "the last image").unwrap_or_default();
         }
         last.copy_from_slice(&images[end * bytes..]);
         let last_class = labels[end];
-        // From the last to the first, so that each finds the one before it as it was: its image, and its
-        // class, which lies before the labels that are written.
+        // From the last to the first, so that the predecessor is still unmixed: its image, and its class,
+        // which is stored before the labels that are written.
         for (sample, &index) in indices.iter().enumerate().rev() {
             let (before, from) = images.split_at_mut(sample * bytes);
             let (other_image, other_class) = match sample.checked_sub(1) {
@@ -152,7 +155,7 @@ impl Mixer {
         }
     }
 
-    /// Changes an image; returns the share of the other.
+    /// Mixes an image; returns the share of the other.
     fn apply(&self, blend: Blend, image: &mut [u8], other: &[u8]) -> i32 {
         match blend {
             Blend::Alone => 0,
@@ -161,7 +164,7 @@ impl Mixer {
                     Element::F32 => fade::<f32>(image, other, share),
                     Element::Bf16 => fade::<bf16>(image, other, share),
                     Element::F16 => fade::<f16>(image, other, share),
-                    // No loader does it: in bytes, what is mixed would be rounded to a pixel.
+                    // The loader refuses this: mixed bytes would be rounded to pixel values.
                     Element::U8 => fade::<u8>(image, other, share),
                 }
                 share
@@ -185,7 +188,7 @@ impl Mixer {
     }
 }
 
-/// Gives each element the share of the other's.
+/// Blends each element with that of the other image.
 fn fade<T: BatchElement + Pod + Into<f32>>(image: &mut [u8], other: &[u8], share: i32) {
     let share = share as f32 / WHOLE as f32;
     let other: &[T] = bytemuck::pod_align_to(other).1;

@@ -1,15 +1,15 @@
-//! Work on every sample of a data set, shared out among threads.
+//! Parallel loops over the samples of a data set.
 
 use std::convert::Infallible;
 use std::num::NonZero;
 use std::thread;
 
-/// Calls `each` with every index below `len`, on `threads` threads. Every thread has a state of its own; the
-/// states are given back, and which index went into which of them is nothing to rely on.
+/// Calls `each` with every index below `len`, on `threads` threads. Each thread has its own state; the states
+/// are returned. Which index went to which state is unspecified.
 ///
 /// # Errors
 ///
-/// What `each` gives for the lowest index that fails.
+/// The error of the lowest failing index.
 pub(crate) fn share_out<S: Default + Send, E: Send>(
     len: usize,
     threads: usize,
@@ -26,7 +26,7 @@ pub(crate) fn share_out<S: Default + Send, E: Send>(
     let outcomes: Vec<Result<S, (usize, E)>> = thread::scope(|scope| {
         let workers: Vec<_> = (1..threads).map(|first| scope.spawn(move || work(first))).collect();
         let own = work(0);
-        // A panic goes on in this thread.
+        // A panic is propagated.
         let join = |worker: thread::ScopedJoinHandle<'_, _>| {
             worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
@@ -50,7 +50,7 @@ pub(crate) fn share_out<S: Default + Send, E: Send>(
     }
 }
 
-/// Looks at every index below `len`, on all cores, and gives those with a problem, in order.
+/// Checks every index below `len`, on all cores, and returns those with a problem, in order.
 pub(crate) fn problems<S: Default + Send>(
     len: usize,
     look: impl Fn(&mut S, usize) -> Result<(), String> + Sync,

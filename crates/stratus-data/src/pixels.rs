@@ -1,4 +1,4 @@
-//! From stored pixels to the numbers a network reads: element type, layout, normalisation.
+//! From stored pixels to the input of the network: element type, layout, normalisation.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +21,8 @@ pub enum Element {
     Bf16,
     /// IEEE 754 half precision, rounded to nearest even.
     F16,
-    /// The pixel as it is, from 0 to 255: whoever reads it normalises it, by [`Normalisation::lines`]. What
-    /// is no pixel but the mean cannot be one: see
+    /// The pixel itself, from 0 to 255; the reader normalises it by [`Normalisation::scale_shifts`]. The mean
+    /// of blank pixels has no such value: see
     /// [`LoaderConfig::needs_numbers`](crate::LoaderConfig::needs_numbers).
     U8,
 }
@@ -61,8 +61,7 @@ pub enum PixelOrder {
     Interleaved,
 }
 
-/// Per channel, what is subtracted from and then divides a pixel that was scaled to 0…1: `(x / 255 - mean) /
-/// std`, computed as `x * scale + offset` in `f32`.
+/// Normalisation per channel: `(x / 255 - mean) / std`, computed as `x * scale + shift` in `f32`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Normalisation {
     /// One mean per channel.
@@ -78,14 +77,13 @@ impl Normalisation {
         Self { mean: vec![0.0; channels], std: vec![1.0; channels] }
     }
 
-    /// That of ImageNet's images in red, green and blue, as torchvision's networks are trained with.
+    /// The normalisation of torchvision's networks for ImageNet, in RGB order.
     #[must_use]
     pub fn imagenet() -> Self {
         Self { mean: vec![0.485, 0.456, 0.406], std: vec![0.229, 0.224, 0.225] }
     }
 
-    /// The same for images of another number of channels: one channel's numbers for all, or the means of
-    /// several for one.
+    /// Adapts to another number of channels: one channel is repeated; several are averaged into one.
     #[must_use]
     pub fn for_channels(&self, channels: usize) -> Self {
         let spread = |numbers: &[f32]| {
@@ -107,10 +105,9 @@ impl Normalisation {
             && self.std.iter().all(|std| std.is_finite() && *std > 0.0)
     }
 
-    /// The same as one multiplication and one addition per pixel, the constants rounded once: `pixel * scale
-    /// + offset`. One for each channel.
+    /// The scale and shift of each channel, `pixel * scale + shift`, with both constants rounded once.
     #[must_use]
-    pub fn lines(&self) -> Vec<ScaleShift> {
+    pub fn scale_shifts(&self) -> Vec<ScaleShift> {
         let scale_shift = |(mean, std): (&f32, &f32)| {
             let (mean, std) = (f64::from(*mean), f64::from(*std));
             ScaleShift { scale: (1.0 / (255.0 * std)) as f32, offset: (-mean / std) as f32 }
@@ -119,17 +116,17 @@ impl Normalisation {
     }
 }
 
-/// What a pixel of one channel becomes.
+/// The normalisation of one channel: `pixel * scale + shift`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScaleShift {
-    /// What it is multiplied by.
+    /// The factor.
     pub scale: f32,
-    /// What is added to the product.
+    /// The summand.
     pub offset: f32,
 }
 
 impl ScaleShift {
-    /// Multiplied, rounded, added, rounded: the same bits on every processor.
+    /// Multiplication and addition are rounded separately, without FMA: the same bits on every processor.
     #[inline(always)]
     #[must_use]
     pub fn of(self, pixel: u8) -> f32 {

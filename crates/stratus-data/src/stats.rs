@@ -1,5 +1,5 @@
-//! What a data set looks like in numbers: how often each class is met, mean and deviation of the pixels,
-//! sizes of the images; samples that cannot be read, or say nothing.
+//! Statistics of a data set: class counts, mean and deviation of pixels, image sizes, unreadable and empty
+//! samples.
 
 use serde::Serialize;
 
@@ -107,7 +107,7 @@ pub fn survey(dataset: &dyn Dataset, threads: usize) -> Result<Survey, DataError
     Ok(all.into_survey(dataset.len()))
 }
 
-/// A thread's memory.
+/// The state of a thread.
 #[derive(Default)]
 struct WorkerCounts {
     scratch: Scratch,

@@ -1,23 +1,23 @@
-//! Decoding windows of images, each exactly as in the whole image.
+//! Decoding windows of images, bit for bit as in the whole image.
 
 use crate::ffi::{ColourSpace, DecoderMemory, Library, Session};
 
-/// Pixels around a window that are decoded too: where colours are stored at half the resolution, those
-/// between two stored ones are made of both, and at the edge of what is decoded of one alone.
+/// Extra pixels around a window. Subsampled colours are interpolated from two neighbours, but at the edge of
+/// the decoded area from one.
 const MARGIN: usize = 4;
-/// The least columns that are decoded, so that a narrow window is treated as the image is.
+/// The least columns to decode, so that a narrow window is treated like the whole image.
 const NARROWEST: usize = 32;
 
-/// What is refused before it is decoded.
+/// Limits, checked before decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The longest side.
     pub side: usize,
-    /// The most pixels. The library's own memory is at most 8 bytes for each, and 64 MiB.
+    /// The most pixels. The library allocates at most 8 bytes per pixel and 64 MiB.
     pub pixels: usize,
 }
 
-/// What a pixel holds.
+/// The channels of a pixel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colours {
     /// One byte.
@@ -37,18 +37,18 @@ impl Colours {
     }
 }
 
-/// What a file's header says.
+/// The header of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Rows of the image.
     pub height: usize,
     /// Columns of the image.
     pub width: usize,
-    /// What its pixels are decoded to: grey ones to grey, all others to red, green and blue.
+    /// The channels of decoded pixels: grey for grey images, RGB for all others.
     pub colours: Colours,
 }
 
-/// A part of an image, in whole pixels.
+/// A window of an image, in whole pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// Rows above it.
@@ -68,7 +68,7 @@ impl Window {
         Self { top: 0, bottom: header.height, left: 0, right: header.width }
     }
 
-    /// What of it is within an image; at least one pixel.
+    /// Clips the window to an image, to at least one pixel.
     fn within(self, header: &Header) -> Self {
         let bottom = self.bottom.clamp(1, header.height);
         let right = self.right.clamp(1, header.width);
@@ -79,10 +79,10 @@ impl Window {
 /// Why a file cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// The library refuses it, or is sure that it is damaged.
+    /// The library refuses the file, or finds damage.
     #[error("{said}")]
     Refused {
-        /// What the library says.
+        /// The error message of the library.
         said: String,
     },
     /// More pixels than the limits allow.
@@ -95,16 +95,16 @@ pub enum DecodeError {
         height: usize,
         /// Columns.
         width: usize,
-        /// What was allowed.
+        /// The limits.
         limits: Limits,
     },
-    /// More or fewer bits than 8 for a colour.
+    /// The precision is not 8 bits.
     #[error("its colours have {bits} bits, and 8 can be decoded")]
     Bits {
         /// Bits.
         bits: i32,
     },
-    /// Colours that are no grey, RGB or CMYK.
+    /// The colour space is none of grey, RGB and CMYK.
     #[error("its colours are neither grey nor RGB nor CMYK")]
     Colours,
 }
@@ -113,12 +113,13 @@ fn refused(said: String) -> DecodeError {
     DecodeError::Refused { said }
 }
 
-/// Decodes files, one after another; keeps a little memory between them. The library allocates more for each.
+/// Decodes files one after another, and keeps a little memory between them. The library allocates more for
+/// each.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     library: Library,
     limits: Limits,
-    /// A row of pixels of four colours.
+    /// A row of CMYK pixels.
     row: Vec<u8>,
 }
 
@@ -135,7 +136,7 @@ impl Decoder {
         &self.library
     }
 
-    /// Reads a file's header; no more than that must be there.
+    /// Reads the header of a file, of which no more needs to be present.
     ///
     /// # Errors
     /// [`DecodeError`].
@@ -146,12 +147,12 @@ impl Decoder {
         self.read_header(&mut session)
     }
 
-    /// Decodes the window that `wanted` asks for of the image that is described to it. `pixels` becomes the
-    /// image's rows from the first to the window's last; the window's pixels are in their places, and what
-    /// any others hold is undefined.
+    /// Decodes the window that `wanted` returns for the header. `pixels` receives the rows of the image from
+    /// the first to the last of the window. Pixels of the window are at their positions; all others are
+    /// undefined.
     ///
-    /// What is wrong with the file below the window is not noticed, nor that it ends there. What is wrong
-    /// above and in it is an error, except bytes between segments that belong to none.
+    /// Damage or truncation below the window goes unnoticed. Damage above and in it is an error, except stray
+    /// bytes between segments.
     ///
     /// # Errors
     /// [`DecodeError`].
@@ -196,7 +197,7 @@ impl Decoder {
     }
 }
 
-/// Decodes a window; pixels of four colours go through `row`.
+/// Decodes a window; CMYK pixels go through `row`.
 fn decode_window(
     session: &mut Session<'_>,
     header: &Header,
@@ -235,11 +236,11 @@ fn decode_window(
     if window.bottom == height { session.finish() } else { Ok(()) }
 }
 
-/// Red, green and blue of cyan, magenta, yellow and black as files have them: 255 is no ink.
+/// Converts CMYK as stored in files, where 255 means no ink, to RGB.
 fn rgb(inks: &[u8]) -> [u8; 3] {
     let black = u32::from(inks[3]);
     [0, 1, 2].map(|ink| {
-        // Rounded, without a division.
+        // A rounded division by 255.
         let product = u32::from(inks[ink]) * black + 128;
         ((product + (product >> 8)) >> 8) as u8
     })

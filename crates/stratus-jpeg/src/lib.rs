@@ -1,9 +1,9 @@
-//! JPEG by libjpeg-turbo, loaded at run time: no headers and no library are needed to build.
+//! JPEG decoding by libjpeg-turbo, loaded at run time: building needs neither headers nor the library.
 //!
-//! A [`Decoder`] decodes a window of an image: rows below it are not read, rows above it and columns beside
-//! it are entropy-decoded alone, without the transform and the colours. The window's pixels are bit for bit
-//! those of the whole image. What [`find`] finds is libjpeg-turbo of any version since 1.5, with the binary
-//! interface of libjpeg 6b (62), 7 or 8.
+//! A [`Decoder`] decodes a window of an image. Rows below the window are not read. Rows above it and columns
+//! beside it are only entropy-decoded, without inverse transform and colour conversion. The pixels of the
+//! window equal those of the whole image bit for bit. [`find`] accepts libjpeg-turbo 1.5 or newer, with the
+//! binary interface of libjpeg 6b (62), 7 or 8.
 
 mod decoder;
 mod ffi;

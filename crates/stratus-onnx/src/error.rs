@@ -9,7 +9,7 @@ use stratus_graph::GraphError;
 /// A result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// RefusedNode nodes that are listed one by one.
+/// Refused nodes that are listed one by one.
 const LISTED: usize = 40;
 
 /// An error about one ONNX file: which, what is wrong, what to do.

@@ -1,46 +1,45 @@
-//! What every kind of store must be able to do. An implementation tries each thing once; trying again is
-//! [`Store`](crate::Store)'s.
+//! What every kind of store implements. Each method makes a single attempt; [`Store`](crate::Store) retries.
 
 use std::io::{self, Read};
 
 use crate::{Entry, StoreError};
 
-/// A folder of files somewhere. Paths were checked: they are relative, and every part is a plain name.
+/// A folder of files, somewhere. [`Store`](crate::Store) has checked all paths: they are relative and consist
+/// of plain names.
 pub(crate) trait StoreBackend: Send + Sync {
-    /// Hands over every file whose path begins with `prefix`, in any order.
+    /// Calls `found` for every file whose path begins with `prefix`, in any order.
     fn list(&self, prefix: &str, found: &mut dyn FnMut(Entry)) -> Result<(), Failure>;
 
-    /// What is known of a file before it is read; `None` where there is none.
+    /// Size and version of a file; `None` where there is none.
     fn info(&self, path: &str) -> Result<Option<FileInfo>, Failure>;
 
-    /// The file's `length` bytes from `offset` on, of which reading ends early where the file does.
+    /// Opens the `length` bytes of a file from `offset` on. Reading ends early where the file does.
     fn open(&self, path: &str, offset: u64, length: u64) -> Result<Box<dyn Read + '_>, Failure>;
 
-    /// Puts a file of `bytes` bytes in place, whole or not at all; one that is there is replaced.
+    /// Writes a file of `bytes` bytes, atomically: readers see the old file or the whole new one.
     fn write(&self, path: &str, from: &mut dyn Read, bytes: u64) -> Result<(), Failure>;
 }
 
-/// What is known of a file before it is read.
+/// Size and version of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileInfo {
-    /// Its size.
+    /// In bytes.
     pub(crate) bytes: u64,
-    /// Differs when the content does, where the store has such a thing (an ETag, the time of the last
-    /// change).
+    /// Changes with the content, where the store has such a value (an ETag, the modification time).
     pub(crate) version: Option<String>,
 }
 
-/// Why a try failed.
+/// Why an attempt failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It may work in a while.
+    /// Another attempt may succeed.
     Transient(String),
-    /// It never will.
+    /// Another attempt would fail in the same way.
     Permanent(StoreError),
 }
 
 impl Failure {
-    /// As the error of a reader, from which [`of_io`](Self::of_io) takes it back.
+    /// As the error of an [`io::Read`]; [`of_io`](Self::of_io) is the inverse.
     pub(crate) fn into_io(self) -> io::Error {
         match self {
             Self::Transient(cause) => io::Error::other(cause),
@@ -48,7 +47,8 @@ impl Failure {
         }
     }
 
-    /// Why reading stopped: a connection may be better the next time.
+    /// The failure of a read: transient, unless it was made by [`into_io`](Self::into_io) from a permanent
+    /// one.
     pub(crate) fn of_io(error: io::Error) -> Self {
         error.downcast().map_or_else(|error| Self::Transient(error.to_string()), Self::Permanent)
     }

@@ -1,16 +1,15 @@
-//! A folder of copies of stores' files, whole and checked, of which as many are kept as fit a bound.
+//! A bounded folder of verified copies of stores' files.
 //!
-//! Any number of threads and processes use the same folder at once. Every file has three names, all beginning
-//! with a digest of its address, path and checksum:
+//! Threads and processes may share one folder. Each file has three names, with a common `<key>`, the digest
+//! of its address, path and checksum:
 //!
-//! - `<key>.about` says how large it is and which version of it was begun; it is there before the other two.
-//! - `<key>.part` grows. Whoever holds its lock downloads it, all others wait for the lock. An interrupted
-//!   one is gone on with.
-//! - `<key>` is whole: the `.part`, checked, synced and renamed.
+//! - `<key>.about`: size and version of the file. Written before the other two.
+//! - `<key>.part`: the download in progress. Whoever locks it downloads; others wait for the lock. An
+//!   interrupted download is resumed.
+//! - `<key>`: the complete file: the `.part`, verified, synced and renamed.
 //!
-//! A [`CachedFile`] holds a shared lock on the whole file; what nobody has locked may be deleted, the one
-//! that was not used for the longest time first. The operating system lets locks go when a process dies,
-//! however it dies.
+//! A [`CachedFile`] holds a shared lock on the complete file. Unlocked files may be evicted, the least
+//! recently used first. The operating system releases the locks of a process that dies.
 
 mod room;
 
@@ -27,7 +26,7 @@ use crate::error::disk;
 use crate::local::sync_folder;
 use crate::{Store, StoreError};
 
-/// How the names end that are not those of whole files.
+/// File name extensions of downloads and of their descriptions.
 const PART: &str = "part";
 const INFO: &str = "about";
 
@@ -66,7 +65,7 @@ impl CachedFile {
     }
 }
 
-/// One file on its way into the cache.
+/// A file that was requested.
 struct FileRequest<'a> {
     store: &'a Store,
     path: &'a str,
@@ -75,7 +74,7 @@ struct FileRequest<'a> {
 }
 
 impl Cache {
-    /// The cache in `folder`, which is made if need be, of at most `most_bytes` bytes.
+    /// The cache in `folder`, which is created if missing, of at most `most_bytes` bytes.
     ///
     /// # Errors
     ///
@@ -126,12 +125,12 @@ impl Cache {
         }
     }
 
-    /// Downloads the file, or waits for who does. `None`: look again.
+    /// Downloads the file, or waits for another that does. `None`: look again.
     fn download(&self, target: &Path, request: &FileRequest<'_>) -> Result<Option<CachedFile>, StoreError> {
         let part_path = target.with_extension(PART);
         let mut part = open_part(&part_path)?;
         part.lock().map_err(disk(&part_path, "cannot be locked; use a folder of a local disk"))?;
-        // Whoever held it has put it in place, or it was deleted to make room.
+        // The file was completed meanwhile, or evicted.
         if !is_same(&part, &part_path)? || target.exists() {
             return Ok(None);
         }
@@ -154,7 +153,7 @@ impl Cache {
             let found = digest(&mut part).map_err(disk(&part_path, "cannot be read"))?;
             if found != *expected {
                 part.set_len(0).map_err(disk(&part_path, "cannot be written"))?;
-                // What was there before may have been to blame.
+                // The resumed part may be to blame: start over.
                 if resumed > 0 {
                     return Ok(None);
                 }
@@ -184,7 +183,7 @@ impl FileRequest<'_> {
     }
 }
 
-/// A file of a store on this machine, where it lies.
+/// A file of a local store is not copied.
 fn in_place(root: &Path, request: &FileRequest<'_>) -> Result<CachedFile, StoreError> {
     let info = request.store.expect(request.path)?;
     request.expect_bytes(info.bytes)?;
@@ -199,7 +198,7 @@ fn in_place(root: &Path, request: &FileRequest<'_>) -> Result<CachedFile, StoreE
     Ok(CachedFile { file, path, bytes: info.bytes })
 }
 
-/// The whole file, locked, where it is there and as large as it was.
+/// The complete file, locked, if it is there and has the recorded size.
 fn find(target: &Path, request: &FileRequest<'_>) -> Result<Option<CachedFile>, StoreError> {
     let file = match File::open(target) {
         Ok(file) => file,
@@ -213,7 +212,7 @@ fn find(target: &Path, request: &FileRequest<'_>) -> Result<Option<CachedFile>, 
     }
     let bytes = file.metadata().map_err(disk(target, "cannot be read"))?.len();
     if read_info(target).is_none_or(|info| info.bytes != bytes) || request.expect_bytes(bytes).is_err() {
-        // Damaged, or replaced at its source. Who has it open keeps what there is of it.
+        // It is damaged or outdated. Whoever has it open keeps the old content.
         fs::remove_file(target).map_err(disk(target, "cannot be removed"))?;
         return Ok(None);
     }
@@ -248,7 +247,7 @@ fn is_same(file: &File, path: &Path) -> Result<bool, StoreError> {
     }
 }
 
-/// What was known of a file when its download began; `None` where nothing is to be read.
+/// The recorded size and version of a download; `None` where there is no valid record.
 fn read_info(target: &Path) -> Option<FileInfo> {
     let mut text = String::new();
     File::open(target.with_extension(INFO)).ok()?.take(1 << 16).read_to_string(&mut text).ok()?;

@@ -1,14 +1,13 @@
-//! Where data lies: a file's bytes by its address, wherever that is, and a bounded cache of such files on
+//! Storage for data sets: files by address, on local disk or remote, and a bounded cache of remote files on
 //! disk.
 //!
-//! A [`Store`] is a folder somewhere: on this machine or behind an address. Files in it have paths with `/`
-//! between their parts, relative to it, and none leads out of it. What is behind an address is a `StoreBackend`
-//! (`backend.rs`), which answers four questions, each tried once; everything that has to be right for all of
-//! them alike is here: paths are checked, what fails for a while is tried again ([`RetryPolicy`]), a broken
-//! download goes on at the byte it had reached, and a length that was announced is insisted on.
+//! A [`Store`] is a folder: on this machine or behind an address. Paths in it are relative, with `/` between
+//! their parts, and never lead out of it. Each protocol implements `StoreBackend` (`backend.rs`), four
+//! operations with a single attempt each. [`Store`] does what is the same for all: it checks paths, retries
+//! transient failures ([`RetryPolicy`]), resumes broken downloads at the byte reached, and insists on the
+//! announced length.
 //!
-//! A [`Cache`] keeps files of stores in a folder of this machine, whole and checked, until others need the
-//! room.
+//! A [`Cache`] keeps verified copies of files in a local folder, and evicts the least recently used.
 //!
 //! Every function blocks until it is done. Nothing here knows what the files mean.
 

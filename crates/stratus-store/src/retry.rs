@@ -1,31 +1,32 @@
-//! How long and how often what fails is tried again.
+//! How long and how often a failed operation is tried again.
 
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long a host is tried that never answered: its name may be wrong, and whoever mistyped it should know
+/// The time limit for a host that has never answered. Its name may be misspelt, which the user should learn
 /// soon.
 pub(crate) const FIRST_CONTACT: Duration = Duration::from_secs(30);
 
-/// How long a server may be silent, and for how long failures are borne.
+/// When an attempt times out, how long to wait between attempts, and when to give up.
 ///
-/// Times between two tries double from `first_delay` to `longest_delay`, and each is shortened by a random part
-/// of up to a half, so that many clients of a server that comes back do not ask all at once. A server that
-/// says how long it wants to be left alone is, for up to `silence`.
+/// Delays grow exponentially: `first_delay`, twice that, and so on up to `longest_delay`. Each is shortened
+/// by a random part of up to one half (jitter), so that many clients of a restarted server do not all return
+/// at once. A longer delay that the server asks for (`Retry-After`) is granted up to `idle_timeout`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// A try ends when nothing came for so long. The longest time that a server's wish for peace is granted.
+    /// An attempt fails when no byte arrives for this long. Also the longest `Retry-After` that is granted.
     pub idle_timeout: Duration,
-    /// Trying ends when nothing went forward for so long.
+    /// Give up when there was no progress for this long.
     pub give_up_after: Duration,
-    /// The time between the first try and the second.
+    /// The delay before the second attempt.
     pub first_delay: Duration,
-    /// The longest time between two tries.
+    /// The longest delay between two attempts.
     pub longest_delay: Duration,
 }
 
 impl Default for RetryPolicy {
-    /// A minute of silence, five minutes without progress: a server that is restarted is survived.
+    /// Survives the restart of a server: attempts time out after one minute, all end after five without
+    /// progress.
     fn default() -> Self {
         Self {
             idle_timeout: Duration::from_secs(60),
@@ -37,7 +38,7 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// One try and no more.
+    /// A single attempt.
     pub(crate) const ONCE: Self = Self {
         idle_timeout: Duration::from_secs(60),
         give_up_after: Duration::ZERO,
@@ -46,16 +47,16 @@ impl RetryPolicy {
     };
 }
 
-/// One thing that is tried until it works or patience is at its end.
+/// The attempts of one operation.
 pub(crate) struct Retries {
     retry_policy: RetryPolicy,
-    /// When the first try failed since something last went forward.
+    /// When the first attempt since the last progress failed.
     failing_since: Option<Instant>,
-    /// Tries that failed since then.
+    /// Attempts that failed since then.
     tries: u32,
 }
 
-/// RetryPolicy is at its end: how often it was tried, and for how long.
+/// The policy allows no further attempt.
 pub(crate) struct Exhausted {
     pub(crate) tries: u32,
     pub(crate) waited: Duration,
@@ -66,18 +67,18 @@ impl Retries {
         Self { retry_policy, failing_since: None, tries: 0 }
     }
 
-    /// Something went forward: from here on patience is whole again.
+    /// There was progress: time and attempts count from zero again.
     pub(crate) fn progress(&mut self) {
         self.failing_since = None;
         self.tries = 0;
     }
 
-    /// A try failed: waits before the next one, or says that there is none.
+    /// After a failed attempt: sleeps until the next, or says that there is none.
     pub(crate) fn wait(&mut self) -> Result<(), Exhausted> {
         self.wait_for(Duration::ZERO)
     }
 
-    /// As [`wait`](Self::wait), and for as long as the other side `asked`, within the bounds of patience.
+    /// As [`wait`](Self::wait), for at least the delay that the server `asked` for, within the policy.
     pub(crate) fn wait_for(&mut self, asked: Duration) -> Result<(), Exhausted> {
         self.tries += 1;
         let waited = self.failing_since.get_or_insert_with(Instant::now).elapsed();
@@ -97,16 +98,15 @@ impl Retries {
     }
 }
 
-/// From 0 to 1, by the clock: it must differ between processes, and nothing that is computed may depend on
-/// it.
+/// From 0 to 1, by the clock: it must differ between processes. No result depends on it.
 fn jitter() -> f64 {
     let nanos =
         SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
     f64::from(nanos / 1000 % 1000) / 1000.0
 }
 
-/// How long an answer asks to be left alone (`Retry-After`, RFC 9110, section 10.2.3): in seconds, or until a
-/// moment; zero where that is past or not to be understood.
+/// The delay that `Retry-After` asks for (RFC 9110, section 10.2.3), in seconds or as a date; zero where the
+/// date is past or the text cannot be parsed.
 pub(crate) fn retry_after(retry_after: &str, now: SystemTime) -> Duration {
     let text = retry_after.trim();
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -121,12 +121,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_ask_for_seconds_or_until_a_moment() {
+    fn retry_after_is_seconds_or_a_date() {
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         let asked = |text: &str, now| retry_after(text, at(now)).as_secs();
         assert_eq!([asked("120", 5), asked(" 0 ", 5), asked(&"9".repeat(30), 5)], [120, 0, u64::MAX]);
-        // The example of RFC 9110 in its three forms, and what `date -d` says of a leap day and of the days
-        // around a turn of the year.
+        // The example of RFC 9110 in its three forms; a leap day and the days around a new year, as `date -d`
+        // computes them.
         for (text, seconds) in [
             ("Sun, 06 Nov 1994 08:49:37 GMT", 784_111_777_u64),
             ("Sunday, 06-Nov-94 08:49:37 GMT", 784_111_777),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_granted_within_bounds() {
+    fn requested_delays_are_granted_within_the_policy() {
         let retry_policy = |silence, total| RetryPolicy {
             idle_timeout: Duration::from_millis(silence),
             give_up_after: Duration::from_millis(total),
@@ -169,17 +169,17 @@ mod tests {
         let begun = Instant::now();
         assert!(retries.wait_for(Duration::from_millis(20)).is_ok());
         assert!(begun.elapsed() >= Duration::from_millis(20));
-        // No longer than `silence`: it would not come back in the time of this test.
+        // At most `idle_timeout`: the full delay would outlast this test.
         assert!(retries.wait_for(Duration::MAX).is_ok());
         assert!(begun.elapsed() >= Duration::from_millis(80));
-        // Nor than what is left of `total`, behind which there is no further try.
+        // At most what is left of `give_up_after`, after which there is no further attempt.
         let mut retries = Retries::new(retry_policy(3_600_000, 50));
         while retries.wait_for(Duration::MAX).is_ok() {}
         assert!(begun.elapsed() >= Duration::from_millis(130));
     }
 
     #[test]
-    fn waits_double_up_to_the_longest() {
+    fn delays_double_up_to_the_longest() {
         let retry_policy = RetryPolicy::default();
         let mut retries = Retries::new(retry_policy);
         let mut waits = Vec::new();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_ends_and_progress_restores_it() {
+    fn retries_end_and_progress_restores_them() {
         let retry_policy = RetryPolicy {
             give_up_after: Duration::from_millis(80),
             first_delay: Duration::from_millis(5),

@@ -1,4 +1,4 @@
-//! A folder somewhere and its files.
+//! A folder of files behind an address: retries, resumed downloads, checks.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -24,8 +24,7 @@ const BLOCK: usize = 1 << 18;
 /// How many redirects of a web server are followed.
 const MOST_REDIRECTS: u32 = 10;
 
-/// A folder of files somewhere: on this machine or behind an address. Cloning is cheap and gives the same
-/// folder.
+/// A folder of files: on this machine or behind an address. Clones share one connection pool.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
@@ -73,7 +72,7 @@ impl Store {
         Self::open_with(address, RetryPolicy::default())
     }
 
-    /// As [`open`](Self::open), with another patience than five minutes.
+    /// As [`open`](Self::open), with another retry policy than the default.
     ///
     /// # Errors
     ///
@@ -86,7 +85,7 @@ impl Store {
                     let cause = io::Error::new(io::ErrorKind::NotADirectory, "it is not a folder");
                     return Err(disk(&path, "cannot be read")(cause));
                 }
-                // A disk that fails does not get better while one waits.
+                // A failing disk does not recover while one waits.
                 let retry_policy =
                     RetryPolicy { give_up_after: RetryPolicy::ONCE.give_up_after, ..retry_policy };
                 (path.display().to_string(), Kind::Local(Local::new(path)), retry_policy)
@@ -143,7 +142,7 @@ impl Store {
         if !prefix.is_empty() {
             self.check(folder)?;
         }
-        let mut entries = self.persist(self.address(), |_| {
+        let mut entries = self.retry(self.address(), |_| {
             let mut entries = Vec::new();
             self.backend().list(prefix, &mut |entry| entries.push(entry))?;
             Ok(entries)
@@ -193,7 +192,7 @@ impl Store {
         };
         let mut filled = 0;
         let file = self.file(path);
-        self.persist(&file, |retries| {
+        self.retry(&file, |retries| {
             let missing = (out.len() - filled) as u64;
             if missing == 0 {
                 return Ok(());
@@ -225,12 +224,12 @@ impl Store {
         })
     }
 
-    /// Copies a file to `to` in pieces, and returns its size. Where the connection breaks, it goes on at the
-    /// byte it had reached. `progress` is told the bytes copied so far.
+    /// Copies a file to `to`, and returns its size. Where the connection breaks, the copy resumes at the byte
+    /// reached. `progress` is told the bytes copied so far.
     ///
     /// # Errors
     ///
-    /// [`StoreError`]: there is no such file, it may not be read, patience is at its end, it changed while it
+    /// [`StoreError`]: there is no such file, it cannot be read, retries are exhausted, it changed while it
     /// was read, `to` failed.
     pub fn download(
         &self,
@@ -262,19 +261,19 @@ impl Store {
         }
     }
 
-    /// What is known of a file; `None` where there is none.
+    /// Size and version of a file; `None` where there is none.
     pub(crate) fn info(&self, path: &str) -> Result<Option<FileInfo>, StoreError> {
         self.check(path)?;
-        self.persist(&self.file(path), |_| self.backend().info(path))
+        self.retry(&self.file(path), |_| self.backend().info(path))
     }
 
-    /// What is known of a file that must be there.
+    /// Size and version of a file that must be there.
     pub(crate) fn expect(&self, path: &str) -> Result<FileInfo, StoreError> {
         self.info(path)?.ok_or_else(|| StoreError::NotFound { file: self.file(path) })
     }
 
-    /// The bytes of a file from `done` on, all that `info` announced. `progress` is told the bytes done so
-    /// far.
+    /// Copies a file from byte `done` to its end, as `info` announced it. `progress` is told the bytes done
+    /// so far.
     pub(crate) fn copy(
         &self,
         path: &str,
@@ -286,7 +285,7 @@ impl Store {
         let file = self.file(path);
         let mut block = vec![0; BLOCK.min(usize::try_from(info.bytes).unwrap_or(BLOCK).max(1))];
         let mut broken = false;
-        self.persist(&file, |retries| {
+        self.retry(&file, |retries| {
             if done == info.bytes {
                 return Ok(());
             }
@@ -323,8 +322,8 @@ impl Store {
         })
     }
 
-    /// Tries until it works, fails for good, or patience is at its end.
-    fn persist<T>(
+    /// Calls `attempt` until it succeeds, fails permanently, or the retry policy is exhausted.
+    fn retry<T>(
         &self,
         file: &str,
         mut attempt: impl FnMut(&mut Retries) -> Result<T, Failure>,

@@ -1,9 +1,9 @@
-//! One request over HTTP, tried until it is answered or patience is at its end.
+//! An HTTP request, with retries.
 //!
-//! Every store behind HTTP sends through here: what may work in a while (no connection, 429, 5xx) is sent
-//! again with growing waits, or when the server wants it to be (`Retry-After`), everything else is the
-//! caller's to judge. An answer's body is read by the caller, and breaks in its hands; going on is the
-//! business of [`Store`](crate::Store).
+//! Every store behind HTTP sends its requests through [`Web`]. Transient failures (no connection, 408, 425,
+//! 429, 5xx) are retried with growing delays, or when the server asks (`Retry-After`). Any other answer is
+//! returned to the caller. The caller reads the body; where that breaks, [`Store`](crate::Store) resumes the
+//! download.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -50,7 +50,7 @@ pub(crate) struct Answer {
 /// Why there is no answer.
 #[derive(Debug)]
 pub(crate) enum RequestError {
-    /// RetryPolicy is at its end.
+    /// Retries are exhausted.
     Exhausted { cause: String, tries: u32, waited: Duration },
     /// Asking again does not help.
     Permanent(String),
@@ -101,8 +101,8 @@ impl Web {
         &self.secrets
     }
 
-    /// Sends `request` until it is answered with something that does not change by waiting. Its body is sent
-    /// again each time.
+    /// Sends `request` until there is an answer that retrying would not change. Its body is sent again each
+    /// time.
     pub(crate) fn send(&self, request: &Request<Vec<u8>>) -> Result<Answer, RequestError> {
         let mut secrets = self.secrets.clone();
         add_secrets_of(request, &mut secrets);
@@ -271,12 +271,12 @@ fn range_start(range: &str) -> Option<u64> {
     range.strip_prefix("bytes ")?.split_once('-')?.0.trim().parse().ok()
 }
 
-/// Whether a server may answer otherwise in a while.
+/// Whether the server may answer differently later.
 fn is_transient(status: StatusCode) -> bool {
     matches!(status.as_u16(), 408 | 425 | 429 | 500 | 502 | 503 | 504)
 }
 
-/// Whether a connection may come about in a while.
+/// Whether a later connection may succeed.
 fn is_transient_error(error: &ureq::Error) -> bool {
     match error {
         // TLS tells of a certificate that is not trusted in this way.

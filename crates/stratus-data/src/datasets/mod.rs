@@ -1,6 +1,6 @@
-//! Data sets: what one is, and the ones there are.
+//! The trait of data sets, and the registry of all data sets.
 //!
-//! A new data set is a file here with a [`DatasetEntry`] and its line in [`REGISTRY`].
+//! A new data set is a file in this folder with a [`DatasetEntry`], and a line in [`REGISTRY`].
 
 pub mod camvid;
 pub mod cifar;
@@ -47,13 +47,13 @@ pub static REGISTRY: &[&DatasetEntry] = &[
     &synthetic::ENTRY,
 ];
 
-/// Says which region of a sample is wanted, given its stored image's shape (C, H, W) and orientation.
+/// Computes the region of a sample to read, from the shape (C, H, W) and orientation of its stored image.
 pub type RegionRequest<'a> = &'a dyn Fn([usize; 3], Orientation) -> Region;
 
 /// A labelled collection of images.
 ///
-/// Samples are read by index, in any order and from several threads at once: from memory, or decoded by the
-/// thread that reads. They come as they are stored; the loader cuts, resizes and places them.
+/// Samples are read by index, in any order and from several threads: from memory, or decoded by the calling
+/// thread. They are returned as stored; the loader crops, resizes and normalises them.
 pub trait Dataset: Send + Sync {
     /// The name in the registry.
     fn name(&self) -> &str;
@@ -69,7 +69,7 @@ pub trait Dataset: Send + Sync {
     /// The number of classes: labels go from 0 to `classes() - 1`.
     fn classes(&self) -> usize;
 
-    /// What a person calls class `class`.
+    /// The name of a class.
     fn class_name(&self, class: usize) -> String {
         class.to_string()
     }
@@ -77,7 +77,7 @@ pub trait Dataset: Send + Sync {
     /// Channels, height, width of every stored sample; `None` where they differ.
     fn sample_shape(&self) -> Option<[usize; 3]>;
 
-    /// What a person calls sample `index`: its file.
+    /// The name of a sample for messages: its file.
     fn sample_name(&self, index: usize) -> String {
         format!("sample {index}")
     }
@@ -89,16 +89,16 @@ pub trait Dataset: Send + Sync {
     /// [`DataError::NoSuchSample`], and what reading the label may give.
     fn label(&self, index: usize) -> Result<u32, DataError>;
 
-    /// Sample `index`. Its pixels lie in the data set or in `scratch`, which belongs to the calling thread.
+    /// Reads sample `index`. Its pixels are in the data set or in `scratch`, which belongs to the calling
+    /// thread.
     ///
     /// # Errors
     ///
     /// [`DataError::NoSuchSample`], and what reading and decoding may give.
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError>;
 
-    /// Sample `index` as by [`read`](Self::read), but of its pixels maybe only those of the region that is
-    /// `wanted`. The rows below it may be missing, and what pixels outside of it hold is undefined. Where
-    /// that saves work, what is wrong with the rest may not be noticed.
+    /// Like [`read`](Self::read), but may decode only the region that is `wanted`. Rows below the region may
+    /// be missing, and pixels outside of it are undefined. Damage elsewhere in the file may go unnoticed.
     ///
     /// # Errors
     ///
@@ -113,8 +113,8 @@ pub trait Dataset: Send + Sync {
         self.read(index, scratch)
     }
 
-    /// The file of sample `index` as it is stored, JPEG or PNG, in `scratch`; `None` where samples are no
-    /// files. It is not decoded, and may be damaged.
+    /// Reads the stored file of a sample, JPEG or PNG, into `scratch`, without decoding it; `None` where
+    /// samples are not files. The file may be damaged.
     ///
     /// # Errors
     ///
@@ -124,25 +124,25 @@ pub trait Dataset: Send + Sync {
         Ok(None)
     }
 
-    /// How samples lie together, where reading them in any order would cost much; `None` where it does not.
+    /// The groups in which samples are stored, where reading in arbitrary order would be slow; else `None`.
     fn groups(&self) -> Option<Groups<'_>> {
         None
     }
 
-    /// Says which groups samples will be read from: `now` in any order, among each other, and behind them
-    /// `next`, in this order. What is in neither will not be read for a long time. Must return at once.
+    /// Announces the groups to be read: `now` in arbitrary order, then `next` in this order. All others will
+    /// not be read for a long time. Must return at once.
     fn expect(&self, now: &[u32], next: &[u32]) {
         let _ = (now, next);
     }
 
-    /// Samples that were found damaged when the data set was opened, and that [`read`](Self::read) refuses:
+    /// Damaged samples that were found when the data set was opened, which [`read`](Self::read) refuses:
     /// index and reason, in order.
     fn damaged(&self) -> &[(u32, String)] {
         &[]
     }
 
-    /// Reads the files whose checksums are known and were not compared when the data set was opened, and
-    /// gives those that differ: file and problem.
+    /// Verifies files with known checksums that were not verified when the data set was opened. Returns those
+    /// that differ: file and problem.
     ///
     /// # Errors
     ///
@@ -156,45 +156,45 @@ pub trait Dataset: Send + Sync {
         false
     }
 
-    /// The mean and deviation commonly used with this data set.
+    /// The usual mean and standard deviation for this data set.
     fn normalisation(&self) -> Normalisation;
 
-    /// Bytes of memory the data set holds while it is open.
+    /// Memory of the open data set, in bytes.
     fn resident_bytes(&self) -> u64;
 }
 
-/// Samples that lie together, as in files that are large or far away. The order of an epoch is then a
-/// permutation of the groups, and within windows of it one of the samples.
+/// Samples that are stored in groups, such as shards. An epoch then permutes the groups, and the samples
+/// within each window of consecutive groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Groups<'a> {
     /// The first sample of each group, in order, from 0; none is empty.
     pub firsts: &'a [u32],
-    /// Groups whose samples are shuffled among each other, at least 1.
+    /// Groups per window, at least 1.
     pub window: usize,
 }
 
 /// One sample, as it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample<'a> {
-    /// Pixels 0 to 255, row-major, contiguous; from [`read_region`](Dataset::read_region) maybe the first
+    /// Pixels 0 to 255, row-major, contiguous. From [`read_region`](Dataset::read_region) possibly the first
     /// rows only, then interleaved.
     pub pixels: &'a [u8],
     /// Channels, height, width.
     pub shape: [usize; 3],
     /// The order of the pixels.
     pub order: PixelOrder,
-    /// How the image is to be turned so that it is upright.
+    /// The rotation and mirroring that make the image upright.
     pub orientation: Orientation,
-    /// The class; of an image with a mask [`IGNORED`].
+    /// The class; [`IGNORED`] for images with a mask.
     pub label: u32,
-    /// The class of every pixel, row-major, of the stored image's height and width, [`IGNORED_PIXEL`] where a
-    /// pixel has none; for data sets with [`masks`](Dataset::masks).
+    /// For data sets with [`masks`](Dataset::masks): the class of every pixel, `[H, W]` of the stored image,
+    /// row-major. [`IGNORED_PIXEL`] marks pixels without a class.
     pub mask: Option<&'a [u8]>,
 }
 
-/// The label of an image that belongs to no class, as those with masks do.
+/// The label of images without a class, such as those with masks.
 pub const IGNORED: u32 = u32::MAX;
-/// The class of a mask's pixel that belongs to none: losses and measures pass over it.
+/// The class of mask pixels without a class: losses and metrics ignore them.
 pub const IGNORED_PIXEL: u8 = 255;
 
 impl Sample<'_> {
@@ -205,8 +205,8 @@ impl Sample<'_> {
         if self.orientation.transpose { [width, height] } else { [height, width] }
     }
 
-    /// Checks that there are as many pixels as the shape says, and that the shape is the data set's where it
-    /// has one.
+    /// Checks the number of pixels against the shape, and the shape against that of the data set, if it has
+    /// one.
     ///
     /// # Errors
     ///
@@ -215,7 +215,7 @@ impl Sample<'_> {
         self.check_rows(dataset, index, self.shape[1])
     }
 
-    /// The same for a sample of which the first `rows` rows were asked for.
+    /// Like [`check`](Self::check), for a sample of which the first `rows` rows were requested.
     ///
     /// # Errors
     ///
@@ -238,7 +238,7 @@ impl Sample<'_> {
     }
 }
 
-/// Memory of one reading thread, kept between samples so that decoding allocates nothing once it has grown.
+/// Scratch memory of a reading thread, kept between samples: decoding allocates only while it grows.
 #[derive(Clone, Debug, Default)]
 pub struct Scratch {
     /// The sample as stored: the bytes of a file.
@@ -249,14 +249,14 @@ pub struct Scratch {
     pub mask: Vec<u8>,
     /// The path of a file.
     pub path: PathBuf,
-    /// What decodes it.
+    /// The image decoders.
     pub images: ImageDecoder,
 }
 
-/// The data sets that can be divided otherwise than they come.
+/// Data sets that can be split otherwise than published.
 const DIVISIBLE: [&str; 2] = ["folder", "camvid"];
 
-/// What was found damaged when a data set was opened, as an error: all counted, the first listed.
+/// Turns damaged samples into an error: all counted, the first listed.
 fn refuse_damaged(set: &dyn Dataset, split: Split) -> Result<(), DataError> {
     let damaged = set.damaged();
     if damaged.is_empty() {
@@ -267,33 +267,33 @@ fn refuse_damaged(set: &dyn Dataset, split: Split) -> Result<(), DataError> {
     Err(DataError::BadSamples { dataset: set.name().to_owned(), split, count: damaged.len(), listed })
 }
 
-/// How a data set is opened. Each takes what concerns it.
+/// Options for opening a data set. Each data set uses those that concern it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Whether content that is not the published one, or samples whose beginning and end are not those of an
-    /// image, are an error. Default: true.
+    /// Whether unpublished content, or samples whose first and last bytes are not those of an image, are an
+    /// error. Default: true.
     pub verify: bool,
-    /// Whether damaged samples are kept as [`Dataset::damaged`] instead of being an error. Default: false.
+    /// Whether damaged samples are listed in [`Dataset::damaged`] instead of being an error. Default: false.
     pub skip_damaged: bool,
-    /// The shape (C, H, W) of images that are made up. Default: 3×224×224.
+    /// The shape (C, H, W) of synthetic images. Default: 3×224×224.
     pub shape: [usize; 3],
-    /// The seed of what is made up. Default: 1.
+    /// The seed of synthetic data. Default: 1.
     pub seed: u64,
-    /// The size of made-up data.
+    /// The size of synthetic data.
     pub synthetic: synthetic::Size,
-    /// A file with the names of the classes to use, one a line; without it all that are there.
+    /// A file with the names of the classes to use, one per line; `None` uses all classes.
     pub class_list: Option<PathBuf>,
-    /// Shards whose samples are shuffled among each other, at least 1. Default: 8.
+    /// Shards that are shuffled together, at least 1. Default: 8.
     pub shuffle_shards: usize,
-    /// The folder that copies of files that lie elsewhere are kept in.
+    /// The cache folder for remote files.
     pub cache: Option<PathBuf>,
-    /// Bytes that these copies take at most. Default: 20 GiB.
+    /// The most bytes of cached files. Default: 20 GiB.
     pub cache_bytes: u64,
-    /// How long a store may stay away, without a byte coming, before that is an error. Default: five minutes.
+    /// Give up on a store after this time without progress. Default: five minutes.
     pub patience: Duration,
-    /// The most training images of a class that are used, the first by name; without it all.
+    /// The most training images per class, the first by name; `None` uses all.
     pub images_per_class: Option<usize>,
-    /// How samples are shared out. Default: as the data set comes.
+    /// How the data set is split. Default: as published.
     pub split_by: SplitBy,
 }
 
@@ -317,7 +317,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// How stores are waited for.
+    /// The retry policy for stores.
     #[must_use]
     pub fn retry_policy(&self) -> RetryPolicy {
         let default = RetryPolicy::default();
@@ -329,11 +329,11 @@ impl OpenOptions {
     }
 }
 
-/// Opens a part of the data set in `root`.
+/// Opens a split of the data set in `root`.
 pub type OpenFunction =
     fn(root: &Path, split: Split, options: &OpenOptions) -> Result<Box<dyn Dataset>, DataError>;
 
-/// What the registry knows about a data set.
+/// A registry entry.
 #[derive(Debug)]
 pub struct DatasetEntry {
     /// The name in configurations and on the command line.
@@ -342,13 +342,13 @@ pub struct DatasetEntry {
     pub summary: &'static str,
     /// Opens it.
     pub open: OpenFunction,
-    /// Its published files; empty where it cannot be fetched.
+    /// Its published files; empty where it cannot be downloaded.
     pub files: &'static [PublishedFile<'static>],
-    /// Where they are published, best first: addresses that a file's name is appended to.
+    /// Base URLs of the files, the preferred one first.
     pub mirrors: &'static [&'static str],
 }
 
-/// A file as its publishers offer it.
+/// A published file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublishedFile<'a> {
     /// The name, both on the mirrors and in the data set's directory.
@@ -357,13 +357,13 @@ pub struct PublishedFile<'a> {
     pub bytes: u64,
     /// Its SHA-256 in lower-case hexadecimal.
     pub sha256: &'a str,
-    /// The same file unpacked, which serves as well; for files that are gzipped.
+    /// The unpacked file of a gzip file, which may stand in its place.
     pub unpacked: Option<UnpackedFile<'a>>,
-    /// The files to take out of it, for gzipped tar archives; the archive itself is then not kept.
+    /// The members to extract from a gzipped tar archive; the archive itself is then not kept.
     pub members: &'a [UnpackedFile<'a>],
 }
 
-/// What a published file holds once unpacked.
+/// The content of a published file once unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnpackedFile<'a> {
     /// The name in the data set's directory; for a member of an archive the path there, `/` between its
@@ -388,7 +388,7 @@ pub fn entry(name: &str) -> Result<&'static DatasetEntry, DataError> {
     })
 }
 
-/// Opens a part of the data set `name`, whose files lie in the directory `root`.
+/// Opens a split of the data set `name`, whose files are in the folder `root`.
 ///
 /// # Errors
 ///

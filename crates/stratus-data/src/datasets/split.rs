@@ -1,4 +1,4 @@
-//! The parts of a data set, and how its samples are shared out among them.
+//! Splits of a data set, and how samples are assigned to them.
 
 mod seeded;
 
@@ -12,15 +12,15 @@ use stratus_base::nearest;
 pub(super) use self::seeded::part_of;
 use crate::error::DataError;
 
-/// A part of a data set.
+/// A split of a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Split {
-    /// What is trained on.
+    /// For training.
     Train,
-    /// What is measured on after each epoch. A data set that is published in two parts gives its second.
+    /// For validation after each epoch. The second part of data sets that are published in two parts.
     Validation,
-    /// What is measured on at the end. A data set that is published in two parts gives its second.
+    /// For the final test. The second part of data sets that are published in two parts.
     Test,
 }
 
@@ -55,21 +55,21 @@ impl FromStr for Split {
     }
 }
 
-/// How the samples of a data set of image files are shared out among its parts.
+/// How the samples of a data set of image files are assigned to splits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SplitBy {
-    /// As the data set comes: by its own folders or lists.
+    /// As published: by folders or lists.
     #[default]
     Given,
-    /// 60 % to train on, 20 % to validate and 20 % to test with, in a folder of each class; a function of
-    /// this seed and the files' names.
+    /// 60 % training, 20 % validation and 20 % test, separately in the folder of each class. A function of
+    /// this seed and the file names.
     Seeded(u64),
-    /// By files that list them: for training, validation, and where there is a third for testing.
+    /// By list files: training, validation, and optionally test.
     Listed(Vec<PathBuf>),
 }
 
 impl SplitBy {
-    /// The list of a part, where there are lists.
+    /// The list file of a split, where there are lists.
     pub(super) fn list_of(&self, split: Split) -> Option<&Path> {
         let Self::Listed(lists) = self else { return None };
         let list = match split {

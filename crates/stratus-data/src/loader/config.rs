@@ -1,4 +1,4 @@
-//! How a loader is configured, what is checked before it starts, and what can go wrong.
+//! The configuration of a loader, its checks, and its errors.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -14,30 +14,30 @@ use crate::pixels::{Element, Layout, Normalisation};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// A permutation of its own in every epoch, a function of (seed, epoch).
+    /// A new permutation in every epoch, a function of (seed, epoch).
     #[default]
     Shuffled,
     /// As stored.
     Sequential,
 }
 
-/// What becomes of the samples that do not fill an epoch's last batch.
+/// What happens to samples that do not fill the last batch of an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LastBatch {
-    /// They are left out of this epoch.
+    /// They are dropped in this epoch.
     #[default]
     Drop,
-    /// They are delivered as a batch with fewer samples.
+    /// They form a smaller batch.
     Keep,
 }
 
-/// A place in the sequence of batches: what a checkpoint records and a resumed loader starts from.
+/// A position in the sequence of batches: recorded by checkpoints, where a resumed loader starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
-    /// The epoch, from 0.
+    /// The epoch, counted from 0.
     pub epoch: u32,
-    /// The batch in the epoch, from 0. The number of batches of an epoch means the start of the next.
+    /// The batch in the epoch, counted from 0. One past the last batch means the start of the next epoch.
     pub batch: u64,
 }
 
@@ -50,11 +50,11 @@ pub struct LoaderConfig {
     pub order: Order,
     /// The seed of order and augmentation.
     pub seed: u64,
-    /// The shape (C, H, W) of the images of a batch; where `None`, that of the stored ones, which must then
-    /// all have one.
+    /// The shape (C, H, W) of images in a batch; `None` takes that of the stored images, which must then be
+    /// the same for all.
     pub shape: Option<[usize; 3]>,
-    /// The shorter side, in pixels, that a stored image is resized to before its middle is cut out; where
-    /// `None`, the greatest part of the wanted aspect ratio is.
+    /// The shorter side in pixels that a stored image is resized to before its centre is cropped; with `None`
+    /// the largest centred crop of the right aspect ratio is resized.
     pub resize: Option<usize>,
     /// Random changes; none by default.
     pub augment: Augment,
@@ -76,15 +76,15 @@ pub struct LoaderConfig {
     pub workers: usize,
     /// Buffers, at least 1: those the consumer holds, those being filled and those ready.
     pub slots: usize,
-    /// Where to begin.
+    /// The position to start at.
     pub start: Position,
-    /// The epoch before which to end; where `None`, never.
+    /// The number of epochs; `None` never ends.
     pub epochs: Option<u32>,
 }
 
 impl LoaderConfig {
-    /// Batches of `batch_size` shuffled samples in `f32` and NCHW without augmentation, from the beginning,
-    /// without end; one worker and three slots: one batch in use, one ready, one being filled.
+    /// Batches of `batch_size` shuffled samples, `f32` and NCHW, without augmentation, from the start,
+    /// without end. One worker and three slots: one batch in use, one ready, one being filled.
     #[must_use]
     pub fn new(batch_size: usize) -> Self {
         Self {
@@ -107,16 +107,15 @@ impl LoaderConfig {
         }
     }
 
-    /// The normalisation of the images of a data set that are given so many channels: its own, where none is
-    /// set.
+    /// The normalisation for images of this many channels: the configured one, or that of the data set.
     #[must_use]
     pub fn normalisation_of(&self, dataset: &dyn Dataset, channels: usize) -> Normalisation {
         let own = || dataset.normalisation().for_channels(channels);
         self.normalisation.clone().unwrap_or_else(own)
     }
 
-    /// Why its images cannot be bytes ([`Element::U8`]), with the field that stands in the way: what it puts
-    /// into them is no pixel but the mean, or between pixels. `None` where they can.
+    /// Why images cannot be bytes ([`Element::U8`]), and the field that prevents it: it writes the mean, or
+    /// values between pixels. `None` where they can.
     #[must_use]
     pub fn needs_numbers(&self) -> Option<String> {
         if self.mix.is_on() {
@@ -131,16 +130,16 @@ impl LoaderConfig {
     }
 }
 
-/// A loader cannot be made, or cannot deliver.
+/// Why a loader cannot be created or cannot deliver.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoaderError {
-    /// The configuration and the data set do not go together.
+    /// The configuration does not fit the data set.
     #[error("{key}: {problem}")]
     Configuration {
         /// The field of [`LoaderConfig`].
         key: &'static str,
-        /// What is wrong with it and what is possible.
+        /// What is wrong, and what is possible.
         problem: String,
     },
     /// A sample could not be read.
@@ -159,7 +158,7 @@ pub enum LoaderError {
     Panicked {
         /// The batch it was filling.
         at: Position,
-        /// What it said.
+        /// The message of the panic.
         message: String,
     },
     /// The consumer holds every buffer, so none can be filled.
@@ -171,7 +170,7 @@ pub enum LoaderError {
         /// The number of buffers.
         slots: usize,
     },
-    /// The loader has delivered an error before and is stopped.
+    /// The loader stopped after an earlier error.
     #[error("the loader has stopped after an error")]
     Stopped,
     /// There is not enough memory for the buffers.
@@ -187,7 +186,7 @@ pub enum LoaderError {
         /// Buffers.
         slots: usize,
     },
-    /// The operating system gives no thread.
+    /// The operating system refuses another thread.
     #[error("a loader thread cannot be started: {cause}; set fewer workers")]
     Thread {
         /// Why.
@@ -195,7 +194,7 @@ pub enum LoaderError {
     },
 }
 
-/// What follows from the configuration and the data set.
+/// Values derived from configuration and data set.
 pub(super) struct Plan {
     /// The shape of an image in a batch.
     pub(super) shape: [usize; 3],
@@ -203,7 +202,7 @@ pub(super) struct Plan {
     pub(super) sample_bytes: usize,
     /// Bytes of all images of a batch.
     pub(super) image_bytes: usize,
-    /// Labels of one sample: 1, or where samples are mixed [`mix::LABELS`], or with masks one for each pixel.
+    /// Labels per sample: 1; [`mix::LABELS`] where samples are mixed; one per pixel with masks.
     pub(super) label_len: usize,
     /// Labels of a batch.
     pub(super) label_count: usize,

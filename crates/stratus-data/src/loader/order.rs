@@ -1,14 +1,17 @@
-//! The order in which epochs visit the samples, and what of it a data set is told.
+//! The order of samples in an epoch, and the hints about it that a data set gets.
 //!
-//! A data set whose samples lie in groups (see [`Groups`]) is not shuffled as a whole: its groups are, and
-//! then the samples of so many consecutive groups among each other, a window. All is a function of (seed,
-//! epoch, groups, window). The data set hears which groups the batches that are being filled come from, and
-//! which come next.
+//! Data sets whose samples are stored in groups (shards; see [`Groups`]) are shuffled in two steps: the
+//! groups, then the samples within each window of consecutive groups. The order is a function of (seed,
+//! epoch, groups, window). The data set is told which groups the batches in progress read, and which come
+//! next.
 //!
-//! All groups of a window must be there before its first batch. Of later windows they come while the one
-//! before is visited; that nobody waits long before a run's first batch, the first epoch begins with narrow
-//! windows, each as wide as all before it together. Where a window holds all groups, they are all shuffled
-//! among each other from the beginning.
+//! ```text
+//!   groups, shuffled:  [ 4 7 ][ 0 2 ][ 6 1 ] …     samples are shuffled within each [window]
+//! ```
+//!
+//! All groups of a window must be available before its first batch; those of the next window are fetched
+//! meanwhile. To start a run quickly, the first epoch begins with narrow windows, each as wide as all before
+//! it together. Where one window holds all groups, all samples are shuffled together.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -18,42 +21,42 @@ use stratus_random::{Purpose, Stream};
 use super::{LoaderConfig, Order};
 use crate::datasets::{Dataset, Groups};
 
-/// The order of the epoch that batches are given out of.
+/// The order of the current epoch.
 pub(super) struct EpochOrder {
     kind: Order,
     seed: u64,
-    /// Batches that may be being filled at a time, the newest included.
+    /// The most batches in progress at a time, including the newest.
     slots: u64,
-    /// The epoch before which visiting ends.
+    /// The epoch after the last.
     end: u32,
     epoch: Option<u32>,
-    /// The permutation of the samples; empty where they come as stored.
+    /// The permutation of the samples; empty for sequential order.
     order: Vec<u32>,
-    /// The order of the groups, empty without groups, and their windows.
+    /// The order of the groups and their windows; empty without groups.
     groups: Vec<u32>,
     windows: Vec<Window>,
-    /// The windows that batches being filled come from.
+    /// The windows of the batches in progress.
     filling: VecDeque<ActiveWindow>,
     /// The groups of these windows.
     now: Vec<u32>,
-    /// Those behind them.
+    /// The groups after them.
     next: Vec<u32>,
 }
 
-/// Where a window ends in the epoch: behind so many groups, and so many samples.
+/// The end of a window in the epoch: groups and samples before it.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     groups: usize,
     samples: usize,
 }
 
-/// A window that batches being filled come from.
+/// A window that batches in progress read.
 struct ActiveWindow {
     epoch: u32,
     window: usize,
-    /// How many groups it has.
+    /// The number of its groups.
     groups: usize,
-    /// The last batch that comes from it.
+    /// The last batch that reads it.
     newest: u64,
 }
 
@@ -75,13 +78,13 @@ impl EpochOrder {
         }
     }
 
-    /// Appends the samples of batch `sequence`, which are those at `places` of the epoch, to `indices`.
+    /// Appends the samples of batch `sequence`, at `positions` of the epoch, to `indices`.
     pub(super) fn visit(
         &mut self,
         dataset: &dyn Dataset,
         sequence: u64,
         epoch: u32,
-        places: Range<usize>,
+        positions: Range<usize>,
         indices: &mut Vec<u32>,
     ) {
         let groups = dataset.groups();
@@ -89,15 +92,15 @@ impl EpochOrder {
             self.begin(epoch, dataset.len(), groups);
         }
         if let Some(groups) = groups {
-            self.announce(dataset, groups, sequence, epoch, &places);
+            self.announce(dataset, groups, sequence, epoch, &positions);
         }
         match self.kind {
-            Order::Sequential => indices.extend(places.map(|index| index as u32)),
-            Order::Shuffled => indices.extend_from_slice(&self.order[places]),
+            Order::Sequential => indices.extend(positions.map(|index| index as u32)),
+            Order::Shuffled => indices.extend_from_slice(&self.order[positions]),
         }
     }
 
-    /// Makes the order of an epoch.
+    /// Computes the order of an epoch.
     fn begin(&mut self, epoch: u32, len: usize, groups: Option<Groups<'_>>) {
         self.epoch = Some(epoch);
         self.order.clear();
@@ -130,18 +133,18 @@ impl EpochOrder {
         }
     }
 
-    /// Tells the data set which groups batches come from, where that has changed.
+    /// Tells the data set which groups batches read, when that has changed.
     fn announce(
         &mut self,
         dataset: &dyn Dataset,
         groups: Groups<'_>,
         sequence: u64,
         epoch: u32,
-        places: &Range<usize>,
+        positions: &Range<usize>,
     ) {
         let mut changed = false;
-        let first = self.windows.partition_point(|window| window.samples <= places.start);
-        let last = self.windows.partition_point(|window| window.samples < places.end);
+        let first = self.windows.partition_point(|window| window.samples <= positions.start);
+        let last = self.windows.partition_point(|window| window.samples < positions.end);
         for window in first..=last {
             match self.filling.iter_mut().find(|known| (known.epoch, known.window) == (epoch, window)) {
                 Some(known) => known.newest = sequence,
@@ -159,7 +162,7 @@ impl EpochOrder {
                 }
             }
         }
-        // That a buffer was free for this batch means that an older one has been delivered.
+        // A buffer was free for this batch, so an older batch has been delivered.
         while self.filling.front().is_some_and(|window| window.newest + self.slots <= sequence) {
             self.filling.pop_front();
             changed = true;
@@ -180,21 +183,19 @@ impl EpochOrder {
         dataset.expect(&self.now, &self.next);
     }
 
-    /// Bytes of memory.
+    /// The memory of the order, in bytes.
     pub(super) fn bytes(dataset: &dyn Dataset, kind: Order) -> u64 {
         let samples = if kind == Order::Shuffled { dataset.len() } else { 0 };
         let groups = dataset.groups().map_or(0, |groups| groups.firsts.len());
-        // Each group in this epoch's order, in what is told of this and the next, and maybe a window of its
-        // own.
+        // Each group: in this epoch's order, in the hints for this and the next, and perhaps as a window.
         (4 * samples + (16 + size_of::<Window>()) * groups) as u64
     }
 }
 
-/// The number of the stream that shuffles an epoch's first window; 0 shuffles samples that lie in no groups,
-/// 1 groups.
+/// The random stream of the first window; stream 0 shuffles samples without groups, 1 groups.
 const FIRST_WINDOW: u32 = 2;
 
-/// Groups of a window that so many others lie before; as they are stored they are visited one at a time.
+/// The width of the window that begins after `before` groups. Sequential order reads one group at a time.
 fn width(groups: Groups<'_>, kind: Order, epoch: u32, before: usize) -> usize {
     let widest = groups.window.max(1);
     match kind {

@@ -1,4 +1,4 @@
-//! Where the pixels of a sample land in its batch.
+//! Writing the pixels of a sample into its batch: placement, normalisation, layout.
 
 use half::{bf16, f16};
 
@@ -7,7 +7,7 @@ use super::{Element, Layout, Normalisation, PixelOrder, ScaleShift};
 use crate::augment::{Blank, Padding, Placement, Shift};
 use crate::frame::Framed;
 
-/// Writes samples into a batch: normalised, or where its elements are bytes as they are.
+/// Writes samples into a batch: normalised, or unchanged where elements are bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Converter {
     lines: Vec<ScaleShift>,
@@ -25,12 +25,11 @@ impl Converter {
         layout: Layout,
         shape: [usize; 3],
     ) -> Self {
-        let lines = normalisation.lines();
+        let lines = normalisation.scale_shifts();
         Self { pattern: ScaleShiftPattern::new(&lines), lines, element, layout, shape }
     }
 
-    /// Writes one sample: pixels of the shape, placed as told, to `out`, a sample's bytes in a batch, aligned
-    /// for its elements.
+    /// Writes one sample with its placement to `out`, the aligned bytes of the sample in the batch.
     pub(crate) fn write(&self, out: &mut [u8], cut: Framed<'_>, placement: &Placement) {
         match self.element {
             Element::F32 => self.write_as::<f32>(bytemuck::pod_align_to_mut(out).1, cut, placement),
@@ -40,9 +39,9 @@ impl Converter {
         }
     }
 
-    /// Output (c, y, x) becomes `lines[c]` of the pixel (c, y + shift.rows, x + shift.columns) of the image,
-    /// mirrored where it shall be; of 0, or of what the image mirrored in its edge has there, where there is
-    /// none; and 0 where the pixel shows nothing or it is blank.
+    /// `out(c, y, x) = scale_shifts[c] · in(c, y + shift.rows, x + shift.columns)`, with the input mirrored
+    /// first if so placed. Outside of the input it is that of pixel 0 or of the reflection; 0 for blank
+    /// pixels and those outside the image.
     fn write_as<T: BatchElement>(&self, out: &mut [T], cut: Framed<'_>, placement: &Placement) {
         match (self.layout, cut.order, &self.pattern, self.lines.len()) {
             (Layout::Nhwc, PixelOrder::Interleaved, Some(pattern), 3) => {
@@ -64,7 +63,7 @@ impl Converter {
         }
     }
 
-    /// Pixel by pixel, where their channels lie side by side in both.
+    /// Pixel by pixel: both sides are channels-last.
     fn place_pixels<T: BatchElement, const CHANNELS: usize>(
         &self,
         pattern: &ScaleShiftPattern,
@@ -80,7 +79,7 @@ impl Converter {
         }
         for Run { to, row, column, count } in visible_runs(height, width, placement.shift) {
             let out = &mut out[to * CHANNELS..(to + count) * CHANNELS];
-            // The run's last pixel is the first of what it mirrors.
+            // Mirrored: the last input pixel of the run comes first.
             let first = row * width + if placement.flip { width - column - count } else { column };
             let source = &pixels[first * CHANNELS..(first + count) * CHANNELS];
             if placement.flip {
@@ -137,7 +136,7 @@ impl Converter {
         }
     }
 
-    /// Fills what a shift uncovers with the reflection of what it leaves visible.
+    /// Fills the uncovered area with the reflection of the visible one.
     fn reflect<T: BatchElement>(&self, out: &mut [T], shift: Shift) {
         let [channels, height, width] = self.shape;
         let pixel = match self.layout {
@@ -154,8 +153,7 @@ impl Converter {
         }
     }
 
-    /// Blanks the pixels of the output that show nothing: those outside the `shown` columns of their row,
-    /// wherever they are placed.
+    /// Blanks output pixels outside the `shown` columns of their row, wherever they are placed.
     fn blank_hidden<T: BatchElement>(&self, out: &mut [T], shown: &[[usize; 2]], placement: &Placement) {
         let [_, height, width] = self.shape;
         for Run { to, row, column, count } in visible_runs(height, width, placement.shift) {
@@ -169,7 +167,7 @@ impl Converter {
         }
     }
 
-    /// Writes 0, the mean, to some columns of a row.
+    /// Writes 0, the normalised mean, to some columns of a row.
     fn blank<T: BatchElement>(&self, out: &mut [T], row: usize, [first, end]: [usize; 2]) {
         let [channels, height, width] = self.shape;
         let [first, end] = [first, end].map(|column| row * width + column);
@@ -192,7 +190,7 @@ fn convert<T: BatchElement>(
     scale_shift: ScaleShift,
 ) {
     match (to_step, from_step) {
-        // Known steps are vectorised.
+        // Constant strides are vectorised.
         (1, 1) => out.iter_mut().zip(source).for_each(|(out, &pixel)| *out = T::of(pixel, scale_shift)),
         (1, 3) => {
             let triples = source.chunks(3);
@@ -205,8 +203,8 @@ fn convert<T: BatchElement>(
     }
 }
 
-/// A run of pixels that a shift leaves visible: where it begins in the output's plane, where in the input,
-/// and its length.
+/// A run of pixels that remain visible after a shift: its start in the output plane, its position in the
+/// input, and its length.
 struct Run {
     to: usize,
     row: usize,
@@ -226,8 +224,8 @@ fn visible_runs(height: usize, width: usize, shift: Shift) -> impl Iterator<Item
     })
 }
 
-/// Of `count` chunks of `len` elements, copies those that a shift by `by` leaves visible to the places on the
-/// other side of the edge.
+/// Copies the `count` chunks of `len` elements that remain visible after a shift by `by` to their reflected
+/// positions beyond the edge.
 fn copy_reflected<T: Copy>(values: &mut [T], len: usize, count: usize, by: i32) {
     let (first, _, visible) = overlap(count, by);
     let last = first + visible - 1;
@@ -238,8 +236,8 @@ fn copy_reflected<T: Copy>(values: &mut [T], len: usize, count: usize, by: i32) 
     }
 }
 
-/// Along an axis of `length`, output i takes input i + `by`: first output, first input and how many there
-/// are.
+/// Along an axis of `length`, output `i` is input `i + by`: the first output, the first input, and their
+/// number.
 fn overlap(length: usize, by: i32) -> (usize, usize, usize) {
     let distance = (by.unsigned_abs() as usize).min(length);
     let (to, from) = if by < 0 { (distance, 0) } else { (0, distance) };

@@ -1,4 +1,4 @@
-//! The elements of a batch, and pixels made into them: one by one, and many in step.
+//! Element types of a batch, and the vectorised conversion of pixels.
 
 use half::{bf16, f16};
 
@@ -6,10 +6,10 @@ use super::ScaleShift;
 
 /// An element of a batch.
 pub(crate) trait BatchElement: Copy {
-    /// The nearest to a finite number.
+    /// Rounds a finite number.
     fn store(value: f32) -> Self;
 
-    /// What a pixel becomes.
+    /// Normalises a pixel.
     #[inline(always)]
     fn of(pixel: u8, scale_shift: ScaleShift) -> Self {
         Self::store(scale_shift.of(pixel))
@@ -24,8 +24,7 @@ impl BatchElement for f32 {
 }
 
 impl BatchElement for bf16 {
-    /// To nearest even; the value is finite, so that no case needs to be told apart and the loop is
-    /// vectorised.
+    /// Rounds to nearest even. The value is finite, so no case distinction prevents vectorisation.
     #[inline(always)]
     fn store(value: f32) -> Self {
         let bits = value.to_bits();
@@ -34,14 +33,14 @@ impl BatchElement for bf16 {
 }
 
 impl BatchElement for f16 {
-    /// To nearest even. All of the three cases are computed and one is chosen, without a branch, so that the
+    /// Rounds to nearest even. All three cases are computed and one is selected without a branch, so that the
     /// loop is vectorised.
     #[inline(always)]
     fn store(value: f32) -> Self {
-        // 2^16: what is not less is infinite, and so becomes what is rounded up to it.
+        // 2^16: anything not below it rounds to infinity.
         const INFINITE: u32 = (127 + 16) << 23;
-        // 2^-14: what is less has fewer digits. Where a number is added to it whose last digit is the last it
-        // may have, the sum is rounded there.
+        // 2^-14: smaller numbers are subnormal. Adding a number whose last bit is the smallest subnormal
+        // rounds them there.
         const LEAST: u32 = (127 - 14) << 23;
         const ALIGNS: u32 = (127 - 14 + 13) << 23;
         let bits = value.to_bits();
@@ -62,17 +61,17 @@ impl BatchElement for u8 {
         value.round() as u8
     }
 
-    /// Itself, whatever the line.
+    /// The pixel itself, without normalisation.
     #[inline(always)]
     fn of(pixel: u8, _line: ScaleShift) -> Self {
         pixel
     }
 }
 
-/// Numbers that are converted in step: a whole number of vectors, and of pixels of 1 or 3 channels.
+/// Elements per vectorised step: a whole number of vectors, and of pixels with 1 or 3 channels.
 pub(super) const IN_STEP: usize = 48;
 
-/// The lines of pixels whose channels lie side by side, one after the other.
+/// Scales and shifts of channels-last pixels, repeated to one step.
 #[derive(Clone, Debug)]
 pub(super) struct ScaleShiftPattern {
     scales: [f32; IN_STEP],
@@ -80,7 +79,7 @@ pub(super) struct ScaleShiftPattern {
 }
 
 impl ScaleShiftPattern {
-    /// None where a pixel's channels do not come round.
+    /// `None` where a step is not a whole number of pixels.
     pub(super) fn new(lines: &[ScaleShift]) -> Option<Self> {
         if lines.is_empty() || !IN_STEP.is_multiple_of(lines.len()) {
             return None;
@@ -92,7 +91,7 @@ impl ScaleShiftPattern {
         })
     }
 
-    /// Converts so many numbers, of which the first belongs to the first channel.
+    /// Converts one step; the first element belongs to the first channel.
     #[inline(always)]
     fn convert_in_step<T: BatchElement>(&self, out: &mut [T; IN_STEP], source: &[u8; IN_STEP]) {
         for at in 0..IN_STEP {
@@ -100,7 +99,7 @@ impl ScaleShiftPattern {
         }
     }
 
-    /// Converts fewer.
+    /// Converts fewer elements.
     pub(super) fn convert_rest<T: BatchElement>(&self, out: &mut [T], source: &[u8]) {
         let lines = self.scales.iter().zip(&self.offsets);
         for ((out, &level), (&scale, &offset)) in out.iter_mut().zip(source).zip(lines) {

@@ -59,7 +59,7 @@ fn check(
                 } else {
                     0
                 };
-                let mut expected = normalisation.lines()[c].of(pixel);
+                let mut expected = normalisation.scale_shifts()[c].of(pixel);
                 let exact = (f64::from(pixel) / 255.0 - f64::from(normalisation.mean[c]))
                     / f64::from(normalisation.std[c]);
                 assert!((f64::from(expected) - exact).abs() < 1e-6 * exact.abs().max(1.0));
@@ -142,7 +142,7 @@ fn every_pixel<T: bytemuck::Pod>(normalisation: &Normalisation, element: Element
 #[test]
 fn narrow_elements_are_the_rounded_f32_and_bytes_the_pixels() {
     let normalisation = Normalisation { mean: vec![0.1307], std: vec![0.3081] };
-    let scale_shift = normalisation.lines()[0];
+    let scale_shift = normalisation.scale_shifts()[0];
     let (bf16s, f16s) = (
         every_pixel::<bf16>(&normalisation, Element::Bf16),
         every_pixel::<f16>(&normalisation, Element::F16),

@@ -7,8 +7,8 @@
 //!                        "images": [[1, 1913], [7, 2304]], "masks": []}]}}
 //! ```
 //!
-//! `labels` are the samples' classes in the shard's order; `images` and `masks` say of each where its file
-//! lies: 512-byte blocks before it, and bytes. Data sets with masks have no labels.
+//! `labels` holds the class of each sample, in the order of the shard. `images` and `masks` hold the position
+//! of each file: 512-byte blocks before it, and its length in bytes. Data sets with masks have no labels.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
@@ -24,7 +24,7 @@ use crate::pixels::Normalisation;
 
 /// The index's file name.
 pub const INDEX_FILE: &str = "index.json";
-/// The most bytes of an index: some fifty million samples.
+/// The largest index in bytes: some fifty million samples.
 pub(super) const LARGEST_INDEX: u64 = 1 << 30;
 const FORMAT: &str = "stratus-shards";
 const VERSION: u32 = 1;
@@ -44,7 +44,7 @@ pub struct Index {
     pub normalisation: Normalisation,
     /// Whether samples have masks instead of labels.
     pub masks: bool,
-    /// The shards of each split, in order; the splits' names are those that the shards' names begin with.
+    /// The shards of each split, in order. Split names are the prefixes of shard names.
     pub splits: BTreeMap<String, Vec<Shard>>,
 }
 
@@ -59,25 +59,24 @@ pub struct Shard {
     pub sha256: String,
     /// The class of each sample; empty where samples have masks.
     pub labels: Vec<u32>,
-    /// Where the image of each sample lies.
+    /// The position of each image.
     pub images: Vec<MemberRange>,
-    /// Where the mask of each sample lies; empty where there are none.
+    /// The position of each mask; empty without masks.
     pub masks: Vec<MemberRange>,
 }
 
-/// Where a file lies in a shard: 512-byte blocks before it, and its length in bytes.
+/// The position of a file in a shard: 512-byte blocks before it, and its length in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberRange(pub u32, pub u32);
 
 impl MemberRange {
-    /// Bytes of the shard before the file.
+    /// The offset of the file in bytes.
     #[must_use]
     pub fn offset(self) -> u64 {
         u64::from(self.0) * BLOCK
     }
 
-    /// The place of `bytes` bytes at `offset`; `None` for a file or a shard too large for an index: 4 GiB, 2
-    /// TiB.
+    /// The position of `bytes` bytes at `offset`; `None` where the file exceeds 4 GiB or the shard 2 TiB.
     pub(super) fn new(offset: u64, bytes: u64) -> Option<Self> {
         Some(Self(u32::try_from(offset / BLOCK).ok()?, u32::try_from(bytes).ok()?))
     }
@@ -90,14 +89,14 @@ impl Shard {
         self.images.len()
     }
 
-    /// Gives back memory that is not needed.
+    /// Frees unused capacity.
     pub(super) fn shrink(&mut self) {
         self.labels.shrink_to_fit();
         self.images.shrink_to_fit();
         self.masks.shrink_to_fit();
     }
 
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub(crate) fn resident_bytes(&self) -> u64 {
         let ranges = size_of::<MemberRange>() * (self.images.capacity() + self.masks.capacity());
         let texts = self.name.capacity() + self.sha256.capacity();

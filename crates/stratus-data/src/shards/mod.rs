@@ -1,14 +1,20 @@
-//! Tar shards, the WebDataset layout: a data set in a few large files that are read from front to back, or
-//! from far away.
+//! Tar shards in the WebDataset layout: a data set in a few large files that are read sequentially, possibly
+//! from a remote store.
 //!
-//! A shard is a plain tar archive. A sample is its consecutive members of one name up to the first dot:
-//! `000123.jpg` or `000123.png`, the image; `000123.cls`, the class as a number in decimal digits; or in
-//! place of it `000123.seg.png`, a class for every pixel. The splits are told apart by the shards' names:
-//! `train-000000.tar`, `val-000000.tar`.
+//! A shard is a plain tar archive. A sample consists of consecutive members with the same name up to the
+//! first dot:
 //!
-//! [`pack`] writes shards and `index.json` beside them: checksums, labels, and where each sample lies, so
-//! that a data set of a million samples opens without a look into any shard. Shards without an index are read
-//! through once, header by header. The layout: <https://github.com/webdataset/webdataset>.
+//! ```text
+//!   000123.jpg or 000123.png   the image
+//!   000123.cls                 the class, in decimal digits; or instead
+//!   000123.seg.png             a mask with the class of every pixel
+//! ```
+//!
+//! Shard names tell the splits apart: `train-000000.tar`, `val-000000.tar`.
+//!
+//! [`pack`] writes shards and beside them `index.json`: checksums, labels, and the position of each sample.
+//! So a data set of a million samples opens without reading any shard. Shards without an index are scanned
+//! once, header by header. The layout: <https://github.com/webdataset/webdataset>.
 
 mod archive;
 mod index;
@@ -28,11 +34,11 @@ pub(crate) use self::source::{ShardLocation, Source};
 
 use crate::datasets::Split;
 
-/// The name of a shard's file ends so.
+/// The file name extension of shards.
 const EXTENSION: &str = ".tar";
-/// The file that says that packing has begun and not ended; shards beside it are not all there are.
+/// Marks a folder in which packing is unfinished: the shards in it are incomplete.
 const UNFINISHED: &str = "packing.unfinished";
-/// The most classes that labels without an index can speak of.
+/// The most classes that can be inferred from labels without an index.
 const MOST_CLASSES: u32 = 1_000_000;
 
 /// What a split's shards are called, best first: what is not called by its own name may be by another's.

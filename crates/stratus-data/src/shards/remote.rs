@@ -1,9 +1,9 @@
-//! Shards that lie elsewhere: fetched into a bounded cache before they are needed, and read there.
+//! Remote shards: fetched into a bounded cache before they are needed, and read there.
 //!
-//! Two threads fetch what [`expect`](Remote::expect) announced, in its order: first the shards that batches
-//! are being made of, then as many behind them as a window holds, where the cache has room. Whoever reads a
-//! sample whose shard is not there yet waits for it. Copies that batches are being made of are held, so that
-//! the cache does not give them up; the samples are the same whatever the cache did.
+//! Two threads prefetch what [`expect`](Remote::expect) announced, in its order: first the shards that
+//! batches in progress read, then the next ones, up to one window, as far as the cache has room. A reader of
+//! a sample whose shard is missing waits for it. Copies in use are locked against eviction. The samples do
+//! not depend on the state of the cache.
 
 use std::collections::HashSet;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -16,13 +16,13 @@ use super::index::Shard;
 use crate::datasets::Split;
 use crate::error::DataError;
 
-/// Threads that fetch ahead: while one waits for an answer, the other has one.
+/// Prefetching threads: two overlap latency and transfer.
 const FETCHERS: usize = 2;
 
-/// Copies that are held at most, but for those of shards that are read now.
+/// The most copies that are locked, not counting those in use.
 const MOST_HELD: usize = 64;
 
-/// A copy of a shard. The position is that of the file, so one reads at a time.
+/// The local copy of a shard. Readers share its file position, so one reads at a time.
 #[derive(Debug)]
 pub(super) struct LocalCopy(Mutex<CachedFile>);
 
@@ -35,7 +35,7 @@ impl LocalCopy {
     }
 }
 
-/// A split's shards in a store. Dropping it ends the fetching, after the shard that is on its way.
+/// The shards of a split, in a store. Dropping it ends prefetching after the current shard.
 #[derive(Debug)]
 pub(super) struct Remote {
     shared: Arc<Shared>,
@@ -46,12 +46,12 @@ struct Shared {
     store: Store,
     cache: Cache,
     shards: Arc<[Shard]>,
-    /// Bytes that this split's copies may take.
+    /// The most bytes of copies for this split.
     most_bytes: u64,
-    /// Shards that are read among each other at most.
+    /// The most shards that are read at a time.
     window: usize,
     state: Mutex<State>,
-    /// Signalled when something is expected, was fetched or could not be, and at the end.
+    /// Signalled when shards are announced, fetched or failed, and at the end.
     changed: Condvar,
 }
 
@@ -59,27 +59,26 @@ struct Shared {
 struct State {
     now: Vec<u32>,
     next: Vec<u32>,
-    /// Copies that the cache must keep, the last used at the end.
+    /// Locked copies, the most recently used last.
     held: Vec<(u32, Arc<LocalCopy>)>,
-    /// Of `next`, those that were fetched; the cache may give them up.
+    /// Shards of `next` that are fetched but not locked: the cache may evict them.
     ready: HashSet<u32>,
-    /// Being fetched.
+    /// Shards that are being fetched.
     under_way: HashSet<u32>,
-    /// What went wrong for those that wait for a shard that another fetched.
+    /// Failures, for readers that wait for a shard that another thread fetched.
     failed: Vec<(u32, Arc<StoreError>)>,
     ended: bool,
 }
 
 impl Remote {
     /// The shards of a split, in a cache of at most `cache_bytes`. While training, `window` of them are read
-    /// among each other.
+    /// at a time.
     ///
-    /// What is trained on gets three quarters of the cache, what is measured on the rest: neither can keep
-    /// the other waiting.
+    /// The training split gets three quarters of the cache, the others the rest: neither blocks the other.
     ///
     /// # Errors
     ///
-    /// [`DataError::Option`] where that cannot hold the shards that are read at a time.
+    /// [`DataError::Option`] where the cache cannot hold the shards that are read at a time.
     pub(super) fn new(
         store: Store,
         cache: Cache,
@@ -118,18 +117,18 @@ impl Remote {
             let shared = Arc::clone(&shared);
             let spawned =
                 thread::Builder::new().name(format!("shards-{number}")).spawn(move || shared.fetch_ahead());
-            // Without it whoever reads fetches.
+            // Without the thread, readers fetch themselves.
             drop(spawned);
         }
         Ok(Self { shared })
     }
 
-    /// Where the shards are.
+    /// The store of the shards.
     pub(super) fn store(&self) -> &Store {
         &self.shared.store
     }
 
-    /// Says which shards are read now, and which next.
+    /// Announces the shards that are read now, and the next ones.
     pub(super) fn expect(&self, now: &[u32], next: &[u32]) {
         let mut state = lock(&self.shared.state);
         let following = self.shared.window.max(FETCHERS);
@@ -144,13 +143,13 @@ impl Remote {
         self.shared.changed.notify_all();
     }
 
-    /// A shard's copy, where it is there already.
+    /// The copy of a shard, if it is locked already.
     pub(super) fn held(&self, shard: usize) -> Option<Arc<LocalCopy>> {
         let state = lock(&self.shared.state);
         state.held.iter().find(|(held, _)| *held as usize == shard).map(|(_, copy)| Arc::clone(copy))
     }
 
-    /// A shard's copy. Where it is on its way, it is waited for.
+    /// The copy of a shard; waits while it is being fetched.
     ///
     /// # Errors
     ///
@@ -195,7 +194,7 @@ impl State {
         }
     }
 
-    /// A held copy, which is now the last used.
+    /// A locked copy, which becomes the most recently used.
     fn use_held(&mut self, shard: u32) -> Option<Arc<LocalCopy>> {
         let at = self.held.iter().position(|(held, _)| *held == shard)?;
         let entry = self.held.remove(at);
@@ -206,7 +205,7 @@ impl State {
 }
 
 impl Shared {
-    /// A fetching thread's life.
+    /// The loop of a prefetching thread.
     fn fetch_ahead(&self) {
         let mut state = lock(&self.state);
         while !state.ended {
@@ -217,18 +216,18 @@ impl Shared {
         }
     }
 
-    /// The shard to fetch next: the first that is read now, or of those behind them the first, where there is
-    /// room for it too.
+    /// The shard to fetch next: the first missing one in use, else the first missing one of `next`, as long
+    /// as all before it fit too.
     fn choose(&self, state: &State) -> Option<u32> {
         let is_missing = |shard: &u32| {
             !state.under_way.contains(shard)
                 && !state.ready.contains(shard)
                 && state.held.iter().all(|(held, _)| held != shard)
-                // Who reads it will hear why.
+                // Its reader retries and reports the error.
                 && state.failed.iter().all(|(failed, _)| failed != shard)
         };
         if let Some(&shard) = state.now.iter().find(|shard| is_missing(shard)) {
-            // Where not all of them have room, those that somebody waits for come first, and he fetches them.
+            // Where not all fit, those that a reader waits for come first: the reader fetches them itself.
             let has_room = self.taken(state) + self.bytes(shard) <= self.most_bytes;
             return has_room.then_some(shard);
         }
@@ -249,7 +248,7 @@ impl Shared {
         self.shards.get(shard as usize).map_or(0, |shard| shard.bytes)
     }
 
-    /// Fetches a shard, which nobody else is fetching; holds its copy where it is read now.
+    /// Fetches a shard that nobody else is fetching; locks its copy if it is in use.
     fn fetch<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -283,14 +282,13 @@ impl Shared {
         (state, outcome)
     }
 
-    /// Bytes of the copies that are held or under way.
+    /// Bytes of the copies that are locked or being fetched.
     fn taken(&self, state: &State) -> u64 {
         let held = state.held.iter().map(|(shard, _)| shard);
         held.chain(&state.under_way).map(|&shard| self.bytes(shard)).sum()
     }
 
-    /// Lets go of copies until there is room for those under way: first of what nobody reads now, then of
-    /// what was used longest ago.
+    /// Unlocks copies until those being fetched have room: unused ones first, then the least recently used.
     fn let_go(&self, state: &mut State) {
         let most = MOST_HELD.max(state.now.len());
         while !state.held.is_empty() && (self.taken(state) > self.most_bytes || state.held.len() >= most) {
@@ -300,7 +298,7 @@ impl Shared {
     }
 }
 
-/// A poisoned lock is taken all the same: the state is changed in single steps, so it is whole at any time.
+/// A poisoned lock is taken all the same: every change of the state is a single step.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -33,22 +33,22 @@ pub(crate) struct Problem {
     pub problem: String,
 }
 
-/// What was found in a folder of shards.
+/// The result of scanning a folder of shards.
 #[derive(Debug)]
 pub(crate) struct ScannedShards {
     pub index: Index,
-    /// Of each split, samples that cannot be read; they are in the index, without a place.
+    /// Unreadable samples of each split; the index has them without a position.
     pub problems: BTreeMap<String, Vec<Problem>>,
 }
 
-/// A sample as its members say.
+/// A sample, from its members.
 #[derive(Default)]
 struct ScannedSample {
     key: String,
     label: Option<u32>,
     image: Option<MemberRange>,
     mask: Option<MemberRange>,
-    /// The first of its members, which a person finds it by.
+    /// The first of its members, for messages.
     first: MemberRange,
     problem: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Where shards are read from: a folder, or a store behind an address.
+//! Reading shards: from a folder, or from a store behind an address.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -15,20 +15,20 @@ use crate::datasets::{OpenOptions, Split};
 use crate::decode::LARGEST_FILE;
 use crate::error::DataError;
 
-/// Shards of a folder that are kept open at most: those of a few windows of the loader's order.
+/// The most open shards of a folder: a few windows of the loader.
 const MOST_OPEN: usize = 64;
 
-/// A place that shards are in, or go to.
+/// A folder or a store that holds shards, or will.
 #[derive(Debug)]
 pub(crate) enum ShardLocation {
     /// A folder of this machine.
     Folder(PathBuf),
-    /// Somewhere else.
+    /// A remote store.
     Store(Store),
 }
 
 impl ShardLocation {
-    /// The place that a path or an address names.
+    /// Parses a path or an address.
     pub(crate) fn of(root: &Path, patience: RetryPolicy) -> Result<Self, DataError> {
         let Some(address) = root.to_str().filter(|text| is_address(text)) else {
             return Ok(Self::Folder(root.to_owned()));
@@ -40,7 +40,7 @@ impl ShardLocation {
         })
     }
 
-    /// What a person calls it, without secrets.
+    /// Its name for messages, without secrets.
     pub(crate) fn shown(&self) -> PathBuf {
         match self {
             Self::Folder(folder) => folder.clone(),
@@ -61,7 +61,7 @@ impl ShardLocation {
     }
 }
 
-/// A split's shards.
+/// The shards of a split.
 #[derive(Debug)]
 pub(crate) struct Source {
     shards: Arc<[Shard]>,
@@ -72,7 +72,7 @@ pub(crate) struct Source {
 enum Files {
     /// On this machine.
     Folder(Folder),
-    /// Elsewhere.
+    /// In a remote store.
     Remote(Remote),
 }
 
@@ -80,12 +80,12 @@ enum Files {
 #[derive(Debug)]
 struct Folder {
     path: PathBuf,
-    /// The shards that were read last, the last one at the end.
+    /// Open shards, the most recently used last.
     open: Mutex<Vec<(usize, Arc<Mutex<File>>)>>,
 }
 
 impl Folder {
-    /// Fills `out` with what stands at an offset of the shard of this number and name.
+    /// Reads at an offset of the shard of this number and name.
     fn read_at(&self, number: usize, name: &str, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let file = self.file(number, name)?;
         let mut file = lock(&file);
@@ -111,7 +111,7 @@ impl Folder {
 }
 
 impl Source {
-    /// The shards of a split. While training, `window` of them are read among each other.
+    /// The shards of a split. While training, `window` of them are read at a time.
     pub(crate) fn new(
         location: ShardLocation,
         shards: Vec<Shard>,
@@ -141,14 +141,14 @@ impl Source {
         &self.shards
     }
 
-    /// Says which shards are read now, and which next.
+    /// Announces the shards that are read now, and the next ones.
     pub(crate) fn expect(&self, now: &[u32], next: &[u32]) {
         if let Files::Remote(remote) = &self.files {
             remote.expect(now, next);
         }
     }
 
-    /// What a person calls a shard: its path or address.
+    /// The name of a shard for messages: its path or address.
     pub(crate) fn name(&self, shard: &Shard) -> String {
         self.path(shard).display().to_string()
     }
@@ -162,7 +162,7 @@ impl Source {
         }
     }
 
-    /// The lengths of the shards' files, where they can be known without reading them.
+    /// The file sizes of the shards, where they are known without reading them.
     pub(crate) fn lengths(&self) -> Result<Option<Vec<u64>>, DataError> {
         match &self.files {
             Files::Folder(folder) => {
@@ -176,7 +176,7 @@ impl Source {
             Files::Remote(remote) => {
                 let entries = match remote.store().list("") {
                     Ok(entries) => entries,
-                    // They are then compared when they are fetched.
+                    // The sizes are then checked while fetching.
                     Err(StoreError::Unsupported { .. }) => return Ok(None),
                     Err(error) => return Err(error.into()),
                 };
@@ -190,12 +190,12 @@ impl Source {
         }
     }
 
-    /// Whether the shards are fetched, so that only whole ones are ever read.
+    /// Whether the shards are remote, so that only verified copies are read.
     pub(crate) fn is_remote(&self) -> bool {
         matches!(self.files, Files::Remote(_))
     }
 
-    /// Length and SHA-256 of a shard's file. Those that are fetched have been compared.
+    /// Length and SHA-256 of a shard. Remote shards were verified when they were fetched.
     pub(crate) fn digest(&self, number: usize) -> Result<(u64, String), DataError> {
         let shard = &self.shards[number];
         match &self.files {
@@ -219,7 +219,7 @@ impl Source {
         read.map_err(|cause| DataError::Unreadable { path: path(), cause })
     }
 
-    /// What a file of shard `number` is called in it, where that can be read at once.
+    /// The name of a member of shard `number`, if it can be read at once.
     pub(crate) fn member(&self, number: usize, range: MemberRange) -> Option<String> {
         let header = range.offset().checked_sub(BLOCK)?;
         match &self.files {
@@ -235,7 +235,7 @@ impl Source {
     }
 }
 
-/// A poisoned lock is taken all the same: files are sought before every read.
+/// A poisoned lock is taken all the same: every read seeks first.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

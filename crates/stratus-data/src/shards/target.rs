@@ -1,4 +1,4 @@
-//! Where packed shards go: a folder, or a store, to which each is sent once it is whole.
+//! Writing packed shards: to a folder, or to a store, to which each complete shard is uploaded.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,26 +14,26 @@ use super::source::ShardLocation;
 use super::writer::PackOptions;
 use crate::error::DataError;
 
-/// A place that shards go to.
+/// The destination of packed shards.
 pub(super) enum PackTarget {
-    /// A folder of this machine, with a mark in it while packing goes on.
+    /// A local folder, with a marker file while packing is unfinished.
     Folder(PathBuf),
-    /// Somewhere else. A shard lies here until it is there.
+    /// A remote store. A shard is staged locally until it is uploaded.
     Store { store: Store, staging: Staging },
 }
 
-/// A folder that goes when this does.
+/// A temporary folder, deleted on drop.
 pub(super) struct Staging(PathBuf);
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // What stays takes room and harms nobody.
+        // A leftover folder is harmless.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
 impl PackTarget {
-    /// Makes the place ready. In a folder, shards that are to be replaced are removed, and the mark is left.
+    /// Prepares the destination. In a folder, shards to be replaced are deleted, and the marker is created.
     pub(super) fn prepare(root: &Path, options: &PackOptions) -> Result<Self, DataError> {
         match ShardLocation::of(root, RetryPolicy::default())? {
             ShardLocation::Folder(folder) => {
@@ -52,7 +52,7 @@ impl PackTarget {
         }
     }
 
-    /// The folder that shards are written to.
+    /// The folder to write shards to.
     pub(super) fn folder(&self) -> &Path {
         match self {
             Self::Folder(folder) => folder,
@@ -60,7 +60,7 @@ impl PackTarget {
         }
     }
 
-    /// Puts a shard that is whole in its place.
+    /// Uploads a complete shard, if the destination is a store.
     pub(super) fn keep(&self, shard: &Shard) -> Result<(), DataError> {
         let Self::Store { store, staging } = self else { return Ok(()) };
         let path = staging.0.join(&shard.name);
@@ -70,7 +70,7 @@ impl PackTarget {
         fs::remove_file(&path).map_err(unwritable(&path))
     }
 
-    /// Writes the index: packing is over.
+    /// Writes the index: packing is complete.
     pub(super) fn finish(self, index: &Index) -> Result<(), DataError> {
         match &self {
             Self::Folder(folder) => {
@@ -99,7 +99,7 @@ fn prepare_folder(folder: &Path, options: &PackOptions) -> Result<(), DataError>
         if index.exists() {
             return occupied(format!("there is an `{INDEX_FILE}` of shards already"));
         }
-        // Those of a packing that was interrupted are nobody's.
+        // Shards of interrupted packing may be replaced.
         if let Some(shard) = old.first().filter(|_| !mark.exists()) {
             return occupied(format!("there are shards already, `{shard}`"));
         }

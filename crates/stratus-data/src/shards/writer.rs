@@ -1,7 +1,7 @@
-//! Packing a data set into shards: the same data set, options and seed give the same bytes.
+//! Packing a data set into shards. The same data set, options and seed give the same bytes.
 //!
-//! Files are copied as they are; what is no file becomes a PNG. While packing goes on a mark lies in the
-//! folder, and the index is written last: what was interrupted is seen to be, and is begun anew.
+//! Files are copied unchanged; samples without a file are encoded as PNG. A marker file in the folder says
+//! that packing is unfinished. The index is written last. Interrupted packing is detected and starts over.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -23,22 +23,22 @@ use crate::error::DataError;
 use crate::frame::Orientation;
 use crate::pixels::PixelOrder;
 
-/// What stands at an archive's end.
+/// The end of an archive: two blocks of zeros.
 const END: [u8; 2 * BLOCK as usize] = [0; 2 * BLOCK as usize];
 
 /// How a data set is packed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackOptions {
-    /// Bytes that a shard has at most, unless a single sample has more.
+    /// The most bytes of a shard, unless a single sample has more.
     pub shard_bytes: u64,
-    /// The seed of the order of the samples, so that a shard does not hold a single class; where `None`, the
-    /// data set's own order.
+    /// The seed that shuffles the samples, so that a shard holds many classes; `None` keeps the order of the
+    /// data set.
     pub shuffle: Option<u64>,
-    /// Whether shards that are there already are replaced.
+    /// Whether existing shards are replaced.
     pub overwrite: bool,
-    /// Whether samples that cannot be read are left out instead of being an error.
+    /// Whether unreadable samples are left out instead of being an error.
     pub skip_damaged: bool,
-    /// The folder that a shard lies in until it is sent to a store.
+    /// The folder for a shard until it is uploaded.
     pub staging: PathBuf,
 }
 
@@ -54,33 +54,33 @@ impl Default for PackOptions {
     }
 }
 
-/// A part of a data set that is to be packed.
+/// A split to be packed.
 pub struct Part {
-    /// What its shards are called after.
+    /// The split, which names the shards.
     pub split: Split,
     /// Its samples.
     pub set: Box<dyn Dataset>,
 }
 
-/// What was packed of a part.
+/// The result of packing a split.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackedPart {
-    /// The part.
+    /// The split.
     pub split: Split,
     /// Archives written.
     pub shards: usize,
     /// Samples in them.
     pub samples: usize,
-    /// Samples that could not be read and are left out.
+    /// Unreadable samples that were left out.
     pub left_out: usize,
     /// Bytes of all archives.
     pub bytes: u64,
 }
 
-/// How far packing is.
+/// Progress of packing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackProgress<'a> {
-    /// The shard that is whole.
+    /// The shard that was completed.
     pub shard: &'a str,
     /// Samples of its split that are packed.
     pub samples: usize,
@@ -88,7 +88,7 @@ pub struct PackProgress<'a> {
     pub of: usize,
 }
 
-/// Opens the parts that a data set has: training, validation, and a test part where that is another one.
+/// Opens the splits of a data set: training, validation, and test where it differs from validation.
 ///
 /// # Errors
 ///

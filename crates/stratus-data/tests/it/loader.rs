@@ -182,7 +182,7 @@ fn bytes_are_what_the_others_are_made_of() {
     };
     let reflected = Augment { padding: Padding::Reflect, ..changed };
     let cropped = Augment { resized_crop: Some(ResizedCrop::default()), flip: true, ..Augment::default() };
-    let lines = Counting::new(10).normalisation().lines();
+    let lines = Counting::new(10).normalisation().scale_shifts();
     for augment in [Augment::default(), changed, reflected, cropped] {
         for layout in [Layout::Nchw, Layout::Nhwc] {
             // The last batch has rows without a sample: zeros, whatever the type.

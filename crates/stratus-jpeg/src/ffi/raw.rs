@@ -1,8 +1,8 @@
-//! What Stratus uses of libjpeg: its functions as pointers found in the loaded library, and the beginning of
-//! its structures.
+//! The used part of libjpeg's interface: function pointers from the loaded library, and the leading fields of
+//! its structs.
 //!
-//! The layouts are those of `jpeglib.h` on 64-bit Linux and macOS. Interfaces 62, 70 and 80 differ in
-//! `jpeg_decompress_struct` only behind what is declared here.
+//! Layouts are those of `jpeglib.h` on 64-bit Linux and macOS. Interfaces 62, 70 and 80 differ only in fields
+//! of `jpeg_decompress_struct` after the ones declared here.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uchar, c_uint, c_ulong, c_void};
 use std::fs::File;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::session;
 
-/// `jpeg_decompress_struct`, its first part.
+/// The leading fields of `jpeg_decompress_struct`.
 #[repr(C)]
 pub(super) struct Decompress {
     pub err: *mut ErrorManager,
@@ -62,10 +62,10 @@ pub(super) struct Decompress {
     pub data_precision: c_int,
 }
 
-/// The most bytes of `jpeg_decompress_struct`; there are 632 (62) and 656 (80).
+/// An upper bound of the size of `jpeg_decompress_struct`: 632 bytes (62) or 656 (80).
 pub(super) const LARGEST_STRUCT: usize = 1024;
 
-/// A callback that gets the object.
+/// A callback with the object as argument.
 pub(super) type Callback<R = ()> = unsafe extern "C-unwind" fn(*mut Decompress) -> R;
 
 /// `jpeg_error_mgr`.
@@ -77,7 +77,7 @@ pub(super) struct ErrorManager {
     pub format_message: Option<unsafe extern "C-unwind" fn(*mut Decompress, *mut c_char)>,
     pub reset_error_mgr: Option<Callback>,
     pub msg_code: c_int,
-    /// As integers; a string of 80 bytes may stand there too.
+    /// As integers; a union with an 80-byte string.
     pub msg_parm: [c_int; 20],
     pub trace_level: c_int,
     pub num_warnings: c_long,
@@ -105,10 +105,10 @@ pub(super) struct ProgressManager {
     pub total_passes: c_int,
 }
 
-/// Whether this is a system that the layouts are those of.
+/// Whether the layouts hold on this system.
 const KNOWN_SYSTEM: bool = cfg!(all(unix, target_pointer_width = "64"));
 
-// What a C compiler says of the header, interfaces 62 and 80 alike.
+// Offsets that a C compiler gives for the header, with interfaces 62 and 80 alike.
 #[cfg(all(unix, target_pointer_width = "64"))]
 const _: () = {
     use std::mem::offset_of;
@@ -146,7 +146,7 @@ pub enum LoadError {
         /// The function.
         symbol: &'static str,
     },
-    /// Another interface than those that are known.
+    /// The library has an unknown interface.
     #[error("{} has an interface that Stratus does not know: {found}", path.display())]
     Interface {
         /// The file.
@@ -192,7 +192,7 @@ functions! {
     jpeg_finish_decompress: fn(*mut Decompress) -> c_int;
 }
 
-/// A loaded libjpeg-turbo; copies are one library.
+/// A loaded libjpeg-turbo; clones share it.
 #[derive(Clone)]
 pub struct Library {
     inner: Arc<Inner>,
@@ -204,23 +204,23 @@ struct Inner {
     version: Option<String>,
     /// The interface and the bytes of `jpeg_decompress_struct`.
     interface: Interface,
-    /// Never unloaded: error messages are in it.
+    /// Never unloaded: it owns the error messages.
     _library: ManuallyDrop<libloading::Library>,
 }
 
-/// Which of libjpeg's binary interfaces a library has.
+/// The binary interface of a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Interface {
     /// `JPEG_LIB_VERSION`.
     pub version: c_int,
     /// Bytes of `jpeg_decompress_struct`.
     pub bytes: usize,
-    /// Codes of the warnings that say nothing about the pixels.
+    /// Codes of warnings that do not affect pixels.
     pub harmless: [Option<c_int>; HARMLESS.len()],
 }
 
-/// How the warnings begin that say nothing about the pixels: bytes between segments that belong to none,
-/// which cameras leave there; versions of notes; parameters of a scan that only progressive files have.
+/// The beginnings of warnings that do not affect pixels: stray bytes between segments, which cameras leave;
+/// versions of metadata; scan parameters that only progressive files use.
 const HARMLESS: [&str; 4] = [
     "Corrupt JPEG data: %u extraneous bytes before marker",
     "Warning: unknown JFIF revision number",
@@ -298,8 +298,7 @@ impl std::fmt::Debug for Library {
     }
 }
 
-/// The codes of the harmless warnings, which differ from one version to the next, by the library's table of
-/// texts.
+/// The codes of harmless warnings, which differ between versions, from the library's message table.
 fn harmless(functions: &Functions) -> [Option<c_int>; HARMLESS.len()] {
     let errors = session::standard_errors(functions);
     HARMLESS.map(|text| {
@@ -327,7 +326,7 @@ fn file_of(_: *const c_void) -> Option<PathBuf> {
     None
 }
 
-/// The file that a function was loaded from.
+/// The file from which a function was loaded.
 #[cfg(unix)]
 fn file_of(function: *const c_void) -> Option<PathBuf> {
     use std::os::unix::ffi::OsStrExt;
@@ -346,7 +345,7 @@ fn file_of(function: *const c_void) -> Option<PathBuf> {
     })
 }
 
-/// The version that stands in a library's file: no function tells it.
+/// The version, found in the library file: no function returns it.
 fn version_in(path: &Path) -> Option<String> {
     const LABEL: &[u8] = b"libjpeg-turbo version ";
     const LARGEST_LIBRARY: u64 = 64 << 20;

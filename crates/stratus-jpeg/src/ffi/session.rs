@@ -1,8 +1,8 @@
-//! Decoding one file: a decompression object from its making to its end.
+//! Decoding one file: the life of a `jpeg_decompress_struct`.
 //!
-//! Every file has an object of its own, in memory that is used again. An object that is reused keeps the last
-//! file's tables, and a file without some would be decoded with another's; to make one takes a thousandth of
-//! what decoding takes.
+//! Each file gets a new object in reused memory. A reused object would keep the Huffman and quantisation
+//! tables of the last file and apply them to a file that lacks its own. Creating an object takes about a
+//! thousandth of the decoding time.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_ulong};
 use std::marker::PhantomData;
@@ -11,15 +11,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::raw::{Decompress, ErrorManager, Functions, Interface, LARGEST_STRUCT, Library, ProgressManager};
 
-/// The most scans of a file: those who write them use about ten, and every one costs a walk over the whole
-/// image.
+/// The most scans of a file. Encoders write about ten, and each one costs a pass over the whole image.
 const MOST_SCANS: c_int = 100;
-/// The most rows that are asked for at once; the library gives one to four.
+/// The most rows per call; the library returns one to four.
 const ROWS_AT_ONCE: usize = 8;
 /// `JMSG_LENGTH_MAX`.
 const LONGEST_MESSAGE: usize = 200;
 
-/// `J_COLOR_SPACE`, as far as files have it.
+/// The values of `J_COLOR_SPACE` that occur in files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ColourSpace {
     Grey,
@@ -54,13 +53,13 @@ impl ColourSpace {
     }
 }
 
-/// What the callbacks know and leave behind.
+/// State that the callbacks read and write, through `client_data`.
 struct CallbackState {
     interface: Interface,
     problem: String,
 }
 
-/// The memory of a session: the object, and what it points to.
+/// The memory of a [`Session`]: the object and the structs it points to.
 pub(crate) struct DecoderMemory {
     object: MaybeUninit<[u64; LARGEST_STRUCT / 8]>,
     errors: MaybeUninit<ErrorManager>,
@@ -89,7 +88,8 @@ impl DecoderMemory {
     }
 }
 
-/// A decompression object. What it points to is borrowed for `'a` and reached through these pointers alone.
+/// A decompression object. Its memory and the file are borrowed for `'a` and accessed only through these
+/// pointers.
 pub(crate) struct Session<'a> {
     functions: &'a Functions,
     object: *mut Decompress,
@@ -97,12 +97,12 @@ pub(crate) struct Session<'a> {
     borrowed: PhantomData<(&'a mut DecoderMemory, &'a [u8])>,
 }
 
-/// What unwinds the library's frames.
+/// The panic payload that unwinds through the frames of the library, in place of `longjmp`.
 struct DecodingFailed;
 
 impl<'a> Session<'a> {
-    /// Begins to read a file; its header is the next. The library's arrays for a whole image take `memory`
-    /// bytes at most.
+    /// Starts reading a file; next comes [`read_header`](Self::read_header). The library may allocate at most
+    /// `memory` bytes for whole-image arrays.
     pub(crate) fn begin(
         library: &'a Library,
         storage: &'a mut DecoderMemory,
@@ -129,7 +129,7 @@ impl<'a> Session<'a> {
         Ok(session)
     }
 
-    /// An object that is not made yet, but told where errors go.
+    /// A zeroed object with an error manager, before `jpeg_CreateDecompress`.
     fn on(functions: &'a Functions, storage: *mut DecoderMemory) -> Self {
         // SAFETY: the place is borrowed for `'a`, by the caller; what is not written yet is written here
         // before it is read: the error manager by the library's function for it, and the object by zeros,
@@ -148,7 +148,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Calls the library; what it says where that fails.
+    /// Calls the library; returns its error message where the call fails.
     fn call<T>(&mut self, call: impl FnOnce(&Functions, *mut Decompress) -> T) -> Result<T, String> {
         let (functions, object) = (self.functions, self.object);
         catch_unwind(AssertUnwindSafe(|| call(functions, object))).map_err(|payload| {
@@ -174,20 +174,19 @@ impl<'a> Session<'a> {
         unsafe { [(*self.object).image_height as usize, (*self.object).image_width as usize] }
     }
 
-    /// Bits of a sample.
+    /// Bits per sample.
     pub(crate) fn bits(&self) -> c_int {
         // SAFETY: as in `size`.
         unsafe { (*self.object).data_precision }
     }
 
-    /// How the file has its colours, once the header is read.
+    /// The colour space of the file, once the header is read.
     pub(crate) fn colours(&self) -> ColourSpace {
         // SAFETY: as in `size`.
         ColourSpace::of(unsafe { (*self.object).jpeg_color_space })
     }
 
-    /// Begins to decode, to pixels with these colours; gives the bytes of one. Files whose scans each hold a
-    /// part of every row are read to their end.
+    /// Starts decoding to these colours; returns the bytes per pixel. Multi-scan files are read to their end.
     pub(crate) fn start(&mut self, colours: ColourSpace) -> Result<usize, String> {
         // SAFETY: as in `size`. Smoothing would guess what scans that are missing hold, from the neighbours.
         unsafe {
@@ -201,8 +200,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Leaves out what is left and right of some columns, but for a few; gives the first column and how many
-    /// of them rows have.
+    /// Restricts decoding to some columns, rounded outwards; returns the first column and the width of rows.
     pub(crate) fn crop(&mut self, first: usize, columns: usize) -> Result<(usize, usize), String> {
         let (mut offset, mut width) = (first as u32, columns as u32);
         // SAFETY: decoding has begun, or the library says that it has not; both numbers are there for the
@@ -213,7 +211,7 @@ impl<'a> Session<'a> {
         Ok((offset as usize, width as usize))
     }
 
-    /// Leaves out the next rows.
+    /// Skips rows.
     pub(crate) fn skip(&mut self, rows: usize) -> Result<(), String> {
         // SAFETY: decoding has begun, or the library says that it has not.
         let skipped =
@@ -225,7 +223,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Decodes the next rows, as many as `rows` holds: each to its beginning, where there is room for it.
+    /// Decodes as many rows as `rows` holds, each to the start of its slice.
     pub(crate) fn read<'r>(&mut self, rows: impl Iterator<Item = &'r mut [u8]>) -> Result<(), String> {
         // SAFETY: as in `size`.
         let bytes =
@@ -275,7 +273,7 @@ impl Drop for Session<'_> {
     }
 }
 
-/// The library's interface and the bytes of its object: what it says where both are wrong.
+/// The library's version and the size of its object, which it reports when a caller passes wrong ones.
 pub(super) fn interface(functions: &Functions) -> Option<(c_int, usize)> {
     let unknown = Interface { version: 0, bytes: 0, harmless: [None; _] };
     let refused = |version| {
@@ -294,7 +292,7 @@ pub(super) fn interface(functions: &Functions) -> Option<(c_int, usize)> {
     Some((version, usize::try_from(refused(version)?).ok()?))
 }
 
-/// The library's own error manager.
+/// The default error manager of the library.
 pub(super) fn standard_errors(functions: &Functions) -> ErrorManager {
     let mut errors = MaybeUninit::uninit();
     // SAFETY: the function writes every field.
@@ -304,7 +302,7 @@ pub(super) fn standard_errors(functions: &Functions) -> ErrorManager {
     }
 }
 
-/// CallbackState what the library says and leaves it.
+/// Stores the error message and unwinds out of the library.
 ///
 /// # Safety
 /// For the library to call, with an object of a [`Session`].
@@ -320,11 +318,11 @@ unsafe extern "C-unwind" fn error_exit(object: *mut Decompress) {
         let state: *mut CallbackState = (*object).client_data.cast();
         (*state).problem = CStr::from_ptr(message.as_ptr()).to_string_lossy().into_owned();
     }
-    // Without the hook that would print it.
+    // Unlike a panic, this does not call the panic hook, which would print.
     resume_unwind(Box::new(DecodingFailed));
 }
 
-/// Takes a warning for an error, unless it says nothing about the pixels.
+/// Treats a warning as an error, unless it does not affect pixels.
 ///
 /// # Safety
 /// As [`error_exit`].
@@ -342,7 +340,7 @@ unsafe extern "C-unwind" fn emit_message(object: *mut Decompress, level: c_int) 
 /// Prints nothing.
 unsafe extern "C-unwind" fn output_message(_: *mut Decompress) {}
 
-/// Called with every few rows of a scan: leaves the library where there are too many scans.
+/// Called every few rows of a scan: stops decoding where there are too many scans.
 ///
 /// # Safety
 /// As [`error_exit`].

@@ -11,22 +11,21 @@ use crate::StoreError;
 use crate::backend::FileInfo;
 use crate::error::disk;
 
-/// The time between two looks whether there is room now.
+/// The interval between two checks for room.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// A whole or growing file of a cache.
+/// A complete file or a download in progress.
 struct CacheEntry {
-    /// Its place once it is whole.
+    /// Its final path.
     target: PathBuf,
     path: PathBuf,
-    /// What it takes up, or will once it is whole.
+    /// Its size, or the announced size of a download.
     bytes: u64,
     used: SystemTime,
 }
 
 impl Cache {
-    /// Deletes what was not used for the longest time until the file `info` fits, and notes that it takes
-    /// its room from now on. What is in use is waited for.
+    /// Evicts the least recently used files until `info` fits, and reserves its room. Waits for files in use.
     pub(super) fn make_room(
         &self,
         target: &Path,
@@ -52,10 +51,10 @@ impl Cache {
         }
     }
 
-    /// Deletes other files until there is room, and returns how many bytes the remaining ones have.
+    /// Evicts other files until there is room, and returns the bytes of the remaining ones.
     fn try_make_room(&self, target: &Path, info: &FileInfo) -> Result<u64, StoreError> {
         let most = self.most_bytes.saturating_sub(info.bytes);
-        // One at a time: two that look at once would both take the same room.
+        // Under a lock: two that check at once would both take the same room.
         let path = self.folder.join("lock");
         let lock = File::create(&path).map_err(disk(&path, "cannot be created"))?;
         lock.lock().map_err(disk(&path, "cannot be locked; use a folder of a local disk"))?;
@@ -76,7 +75,7 @@ impl Cache {
         Ok(sum)
     }
 
-    /// Every whole and growing file but that of `target`.
+    /// All complete files and downloads in progress, except `target`.
     fn entries(&self, target: &Path) -> Result<Vec<CacheEntry>, StoreError> {
         let mut entries = Vec::new();
         for item in fs::read_dir(&self.folder).map_err(disk(&self.folder, "cannot be listed"))? {
@@ -104,7 +103,7 @@ impl Cache {
     }
 }
 
-/// Whether the file is gone now.
+/// Deletes a file unless it is locked. Returns whether it is gone.
 fn delete_unless_held(entries: &CacheEntry) -> Result<bool, StoreError> {
     let file = match File::open(&entries.path) {
         Ok(file) => file,
@@ -118,7 +117,7 @@ fn delete_unless_held(entries: &CacheEntry) -> Result<bool, StoreError> {
             return Err(disk(&entries.path, "cannot be locked; use a folder of a local disk")(error));
         }
     }
-    // First what says that it is whole: once the file is gone, another may write that anew.
+    // The description first: once the file is gone, another process may write a new one.
     let _ = fs::remove_file(entries.target.with_extension(INFO));
     fs::remove_file(&entries.path).map_err(disk(&entries.path, "cannot be removed"))?;
     Ok(true)

@@ -1,8 +1,8 @@
-//! A connection to the file server at the other end of the system's `ssh`.
+//! An SFTP session over the system's `ssh`.
 //!
-//! `ssh` brings what users have set up: their configuration, agent and keys, known hosts and jump hosts. It
-//! is never allowed to ask anything. One thread reads what the server says, so that idle_timeout can be noticed;
-//! another one what `ssh` has to complain about.
+//! `ssh` uses the user's configuration, agent, keys, known hosts and jump hosts, and must never prompt
+//! (`BatchMode`). One thread reads packets, so that a silent server can be detected; another collects
+//! `stderr`.
 
 use std::collections::{HashMap, HashSet};
 use std::env;
@@ -16,26 +16,26 @@ use std::time::Duration;
 use super::wire::{MOST_PACKET, Packet, PacketReader, request, response, status};
 use crate::address::Login;
 
-/// Names another program than `ssh`, which is given the same arguments.
+/// The environment variable that names another program than `ssh`; it gets the same arguments.
 const PROGRAM: &str = "STRATUS_SSH";
 
-/// The most bytes of `ssh`'s complaints that are kept.
+/// Bytes of `stderr` that are kept: the last ones.
 const STDERR_LIMIT: usize = 4096;
 
-/// How long complaints are waited for once `ssh` has ended.
+/// How long to wait for the rest of `stderr` once `ssh` has ended.
 const STDERR_WAIT: Duration = Duration::from_millis(500);
 
-/// Packets that may wait to be looked at.
+/// Received packets that are queued.
 const PACKET_QUEUE: usize = 64;
 
-/// What goes wrong with a connection, or with one question.
+/// Why a request or a connection failed.
 #[derive(Debug)]
 pub(super) enum SftpError {
-    /// The connection is gone; another one may do.
+    /// The connection broke; a new one may work.
     Disconnected(String),
-    /// It will never come about.
+    /// No connection will work: retrying does not help.
     Permanent(String),
-    /// The server says no.
+    /// The server answered with an error status.
     Status(u32, String),
 }
 
@@ -44,11 +44,11 @@ pub(super) struct Connection {
     input: Option<ChildStdin>,
     packets: Receiver<io::Result<Vec<u8>>>,
     stderr: Arc<Mutex<Vec<u8>>>,
-    /// Disconnected when there will be no more of them.
+    /// Disconnected when `stderr` is closed.
     stderr_ended: Receiver<()>,
     idle_timeout: Duration,
     next: u32,
-    /// Answers that came before they were waited for.
+    /// Responses that arrived before they were waited for, by request number.
     early: HashMap<u32, Vec<u8>>,
     extensions: HashSet<Vec<u8>>,
 }
@@ -86,7 +86,7 @@ impl Connection {
         let (sender, packets) = mpsc::sync_channel(PACKET_QUEUE);
         let stderr = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&stderr);
-        // Both end with the process, whose ends of the pipes are then closed.
+        // Both threads end when the process does, which closes the pipes.
         thread::spawn(move || {
             let Some(mut output) = output else { return };
             loop {
@@ -138,7 +138,8 @@ impl Connection {
         self.extensions.contains(extension.as_bytes())
     }
 
-    /// Asks without waiting for the answer. `rest` is what follows the question's number, which is returned.
+    /// Sends a request without waiting for its response. `rest` appends what follows the request number.
+    /// Returns that number.
     pub(super) fn send_request(
         &mut self,
         kind: u8,
@@ -150,7 +151,7 @@ impl Connection {
         Ok(number)
     }
 
-    /// The answer to a question: its kind, and what follows the number. A status that is not good is an
+    /// Waits for a request's response: its kind, and what follows the number. A status other than OK is an
     /// error.
     pub(super) fn wait(&mut self, number: u32) -> Result<(u8, Vec<u8>), SftpError> {
         let packet = loop {
@@ -173,7 +174,7 @@ impl Connection {
         Ok((packet[0], packet[5..].to_vec()))
     }
 
-    /// Asks and waits.
+    /// Sends a request and waits for its response.
     pub(super) fn call(
         &mut self,
         kind: u8,
@@ -183,7 +184,7 @@ impl Connection {
         self.wait(number)
     }
 
-    /// Asks for something that has a handle.
+    /// Sends a request that opens a handle.
     pub(super) fn handle(
         &mut self,
         kind: u8,
@@ -216,20 +217,19 @@ impl Connection {
         }
     }
 
-    /// `ssh` has ended, and has usually said why.
+    /// The error after `ssh` has ended, which usually says why on `stderr`.
     fn ended(&mut self) -> SftpError {
         self.input = None;
         let _ = self.process.kill();
         let _ = self.process.wait();
-        // Its complaints come on another pipe, a little later perhaps. A connection that is shared may keep
-        // that open.
+        // `stderr` is another pipe and may lag. A shared connection (`ControlMaster`) can keep it open.
         let _ = self.stderr_ended.recv_timeout(STDERR_WAIT);
         let stderr = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
         let stderr = String::from_utf8_lossy(&stderr);
         let lines = stderr.lines().map(str::trim).filter(|line| !line.is_empty());
         let text = lines.collect::<Vec<_>>().join(" / ");
         let text = if text.is_empty() { "the connection ended".to_owned() } else { format!("ssh: {text}") };
-        // What waiting does not change, by what OpenSSH says.
+        // Messages of OpenSSH for failures that retrying does not mend.
         let permanent = [
             "Permission denied",
             "Host key verification failed",
@@ -252,7 +252,7 @@ fn malformed() -> SftpError {
     SftpError::Permanent("the file server's answer makes no sense".to_owned())
 }
 
-/// A packet without its length: kind, number and the rest.
+/// Reads a packet: kind, number and the rest, without the length.
 fn read_packet(from: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     from.read_exact(&mut length)?;

@@ -1,8 +1,8 @@
-//! A folder behind SSH.
+//! A folder behind SSH, by SFTP version 3.
 //!
-//! The system's `ssh` makes the connection; what goes through it is the file transfer protocol that every SSH
-//! server has. Connections are kept for the next question, and a file is asked for many blocks ahead, so that
-//! distance costs little.
+//! The system's `ssh` makes the connection and runs the server's `sftp` subsystem. Idle connections are kept
+//! and reused. Reads are pipelined: up to `AHEAD` requests of `BLOCK` bytes are in flight, so that latency
+//! costs little.
 
 mod connection;
 mod wire;
@@ -22,29 +22,28 @@ use crate::local::{MOST_DEEP, UNFINISHED, is_unfinished};
 use crate::retry::{FIRST_CONTACT, Retries};
 use crate::{Entry, RetryPolicy, StoreError};
 
-/// Bytes that are asked for at a time: every server gives as many.
+/// Bytes per read or write request: every server accepts this many.
 const BLOCK: u32 = 32 << 10;
 
-/// Blocks that are asked for ahead: 2 MiB are under way.
+/// Read requests in flight: 2 MiB.
 const AHEAD: usize = 64;
 
-/// Bytes of an upload that are sent again where the connection breaks.
+/// Bytes of an upload that are sent again after the connection broke.
 const PIECE: usize = 1 << 20;
 
-/// A name in a folder, and what it stands for.
+/// A folder entry: name and attributes.
 type NamedEntry = (Vec<u8>, Attributes);
 
 pub(crate) struct Sftp {
     login: Login,
-    /// Without `/` at its end, but where it is only that; relative to the home folder where it does not begin
-    /// with it.
+    /// Without a trailing `/`, unless it is the root folder; relative paths are relative to the home folder.
     root: String,
     /// As it may be shown.
     address: String,
     retry_policy: RetryPolicy,
-    /// Connections that nobody uses.
+    /// Idle connections.
     idle: Mutex<Vec<Connection>>,
-    /// Whether there ever was one, and when the first was tried.
+    /// Whether a connection was ever made, and when the first was tried.
     reached: AtomicBool,
     since: Instant,
 }
@@ -65,7 +64,7 @@ impl Sftp {
                 self.reached.store(true, Ordering::Relaxed);
                 Ok(connection)
             }
-            // The name of a host that never answered may be wrong: whoever mistyped it should know soon.
+            // A host that never answered may be misspelt, which the user should learn soon.
             Err(SftpError::Disconnected(cause)) if !self.reached.load(Ordering::Relaxed) => {
                 let waited = self.since.elapsed();
                 if waited < FIRST_CONTACT.min(self.retry_policy.give_up_after) {
@@ -77,12 +76,12 @@ impl Sftp {
         }
     }
 
-    /// Keeps a connection, which has no question open, for the next one.
+    /// Returns a connection without open requests to the pool.
     fn keep(&self, connection: Connection) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
     }
 
-    /// Does something on a connection, which is kept where it is still good.
+    /// Runs `what` on a connection, and keeps the connection if it is still usable.
     fn with<T>(
         &self,
         path: &str,
@@ -100,7 +99,7 @@ impl Sftp {
         let file = self.file(path);
         match error {
             SftpError::Disconnected(cause) => {
-                // The others go to the same server.
+                // The idle connections lead to the same server.
                 self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
                 Failure::Transient(cause)
             }
@@ -233,13 +232,13 @@ impl Sftp {
         Ok(())
     }
 
-    /// Makes the folders that a file is to lie in.
+    /// Creates the parent folders of a file.
     fn make_folders(&self, connection: &mut Connection, path: &str) -> Result<(), SftpError> {
         for (end, _) in path.match_indices('/') {
             let folder = self.at(&path[..end]);
             match connection.call(request::MAKE_FOLDER, |packet| packet.text(&folder).number(0)) {
-                // It is usually there already, which servers say with a status of no name; if not, what comes
-                // next says so.
+                // Usually it exists, which servers report as an unspecific status. If it does not, the next
+                // request fails.
                 Ok(_) | Err(SftpError::Status(..)) => {}
                 Err(error) => return Err(error),
             }
@@ -247,8 +246,8 @@ impl Sftp {
         Ok(())
     }
 
-    /// Does something until it works, on a new connection each time the last one broke.
-    fn persist<T>(
+    /// Retries `what` by the policy, on a new connection each time the last one broke.
+    fn retry<T>(
         &self,
         path: &str,
         mut what: impl FnMut(&mut Connection) -> Result<T, SftpError>,
@@ -265,7 +264,7 @@ impl Sftp {
         }
     }
 
-    /// Writes the source beside the file's place, a piece at a time.
+    /// Uploads to the temporary file `beside`, one piece at a time.
     fn write_beside(
         &self,
         path: &str,
@@ -279,7 +278,7 @@ impl Sftp {
             let left = (bytes - done).min(PIECE as u64);
             let last = done + left == bytes;
             let mut piece = Vec::new();
-            // One byte more than announced shows that there is too much.
+            // Reading one byte more than announced detects a source that is too long.
             from.take(left + u64::from(last)).read_to_end(&mut piece).map_err(|cause| {
                 StoreError::Stream {
                     file: self.file(path),
@@ -292,7 +291,7 @@ impl Sftp {
                     StoreError::wrong_source(self.file(path), done + piece.len() as u64, bytes).into()
                 );
             }
-            self.persist(path, |connection| {
+            self.retry(path, |connection| {
                 if done == 0 {
                     self.make_folders(connection, path)?;
                 }
@@ -305,7 +304,7 @@ impl Sftp {
                     })?);
                     offset += block.len() as u64;
                 }
-                // All are waited for, so that the connection is good for the next question whatever they say.
+                // Wait for all responses: then the connection is reusable even if one is an error.
                 let mut written = Ok(());
                 for number in asked {
                     match connection.wait(number) {
@@ -327,7 +326,7 @@ impl Sftp {
         }
     }
 
-    /// Puts a whole file in its place, in one step where the server can.
+    /// Renames a complete file to its final name, atomically where the server can.
     fn put_in_place(&self, path: &str, beside: &[u8]) -> Result<(), Failure> {
         let place = self.at(path);
         let bytes = self.with(path, |connection| {

@@ -1,7 +1,7 @@
 //! Packets of the SSH file transfer protocol, version 3 (draft-ietf-secsh-filexfer-02), which every server
 //! speaks.
 
-/// What is asked. The numbers are the protocol's.
+/// Request types, with the numbers of the protocol.
 pub(super) mod request {
     pub(in crate::sftp) const INIT: u8 = 1;
     pub(in crate::sftp) const OPEN: u8 = 3;
@@ -17,7 +17,7 @@ pub(super) mod request {
     pub(in crate::sftp) const EXTENDED: u8 = 200;
 }
 
-/// What is answered.
+/// Response types.
 pub(super) mod response {
     pub(in crate::sftp) const VERSION: u8 = 2;
     pub(in crate::sftp) const STATUS: u8 = 101;
@@ -27,7 +27,7 @@ pub(super) mod response {
     pub(in crate::sftp) const ATTRIBUTES: u8 = 105;
 }
 
-/// Codes of a status.
+/// Status codes.
 pub(super) mod status {
     pub(in crate::sftp) const OK: u32 = 0;
     pub(in crate::sftp) const EOF: u32 = 1;
@@ -36,21 +36,21 @@ pub(super) mod status {
     pub(in crate::sftp) const UNSUPPORTED: u32 = 8;
 }
 
-/// How a file is opened.
+/// Flags for opening a file.
 pub(super) mod mode {
     pub(in crate::sftp) const READ: u32 = 0x1;
     pub(in crate::sftp) const WRITE: u32 = 0x2;
     pub(in crate::sftp) const CREATE: u32 = 0x8;
 }
 
-/// The largest packet that is taken: servers send at most 256 KiB.
+/// The largest packet that is accepted, in bytes: servers send at most 256 KiB.
 pub(super) const MOST_PACKET: u32 = 1 << 20;
 
-/// A packet that is put together.
+/// A packet under construction.
 pub(super) struct Packet(Vec<u8>);
 
 impl Packet {
-    /// With room for its length.
+    /// Begins with four bytes for the length.
     pub(super) fn new(kind: u8) -> Self {
         Self(vec![0, 0, 0, 0, kind])
     }
@@ -80,7 +80,7 @@ impl Packet {
     }
 }
 
-/// What is left of a packet that is taken apart. `None`: it ends too early.
+/// The unread rest of a packet. Methods return `None` where it ends too early.
 pub(super) struct PacketReader<'a>(pub(super) &'a [u8]);
 
 impl<'a> PacketReader<'a> {
@@ -131,7 +131,7 @@ impl<'a> PacketReader<'a> {
     }
 }
 
-/// What a server says of a file.
+/// The attributes of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Attributes {
     pub(super) bytes: Option<u64>,
@@ -140,7 +140,7 @@ pub(super) struct Attributes {
     pub(super) changed: Option<u32>,
 }
 
-/// What a name stands for.
+/// The type of a folder entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     File,
@@ -150,7 +150,7 @@ pub(super) enum Kind {
 }
 
 impl Attributes {
-    /// By the type of file of POSIX's modes.
+    /// From the file type bits of the POSIX mode.
     pub(super) fn kind(&self) -> Kind {
         match self.permissions.map(|permissions| permissions & 0o170_000) {
             Some(0o100_000) => Kind::File,

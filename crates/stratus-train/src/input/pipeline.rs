@@ -137,7 +137,7 @@ impl InputPipeline {
     /// `None` also for a normalisation that the loader will refuse: its error says why.
     fn scale_shift(&self, config: &LoaderConfig) -> Option<ScaleShift> {
         let [channels, ..] = self.shape;
-        let lines = self.normalisation.lines();
+        let lines = self.normalisation.scale_shifts();
         let is_possible = config.needs_numbers().is_none()
             && channels <= MOST_CHANNELS
             && self.normalisation.is_valid(channels)

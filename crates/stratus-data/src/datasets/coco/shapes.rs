@@ -1,19 +1,25 @@
-//! The outlines of annotations, compactly, and how they are painted.
+//! Object outlines in a compact code, and their rasterisation into masks.
 //!
-//! COCO says where an object is by polygons, or by run lengths down the columns of its image (RLE), written
-//! out or as a short text. Here both are sequences of small numbers, coded in as few bytes as they need: 2
-//! bytes for most coordinates, which stand as differences in 1/256 of a pixel. All arithmetic is that of
-//! integers: a pixel's class is the same on every machine.
+//! COCO gives an outline as polygons or as run lengths (RLE), the latter as a list or in a text code. Both
+//! are stored here as variable-length integers (LEB128). Polygon corners are differences in units of 1/256
+//! pixel, zigzag-coded: two bytes for most coordinates.
+//!
+//! ```text
+//!   polygons: 0, count, (corners, (Δx, Δy) …) …
+//!   runs:     1, height, width, count, run …      alternately outside and inside, column by column
+//! ```
+//!
+//! All arithmetic is on integers, so masks are the same on every machine.
 
-/// Units of a coordinate in a pixel.
+/// Units per pixel.
 pub(super) const UNITS: i64 = 256;
-/// The largest coordinate, in pixels, either way.
+/// The largest absolute coordinate, in pixels.
 pub(super) const FARTHEST: f64 = (1 << 20) as f64;
 
 const POLYGONS: u64 = 0;
 const RUNS: u64 = 1;
 
-/// Appends numbers, 7 bits a byte, the lowest first.
+/// Appends an unsigned LEB128 number: 7 bits per byte, the lowest first.
 fn push(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);
@@ -22,7 +28,7 @@ fn push(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-/// Small numbers of either sign become small ones without.
+/// Zigzag code: 0, -1, 1, -2, … becomes 0, 1, 2, 3, ….
 fn zigzag(number: i64) -> u64 {
     (number << 1 ^ number >> 63) as u64
 }
@@ -31,7 +37,7 @@ fn unzigzag(number: u64) -> i64 {
     (number >> 1) as i64 ^ -((number & 1) as i64)
 }
 
-/// Reads what was pushed; behind the end there are zeros.
+/// Decodes LEB128 numbers; zeros after the end.
 #[derive(Clone)]
 struct Numbers<'a>(&'a [u8]);
 
@@ -70,13 +76,14 @@ impl Iterator for Corners<'_> {
     }
 }
 
-/// A coordinate in units, rounded; `None` where it is none.
+/// A coordinate in units, rounded; `None` where it is too large or not a number.
 pub(super) fn units(pixels: f64) -> Option<i64> {
     // Multiplying by a power of two is exact.
     (pixels.abs() <= FARTHEST).then(|| (pixels * UNITS as f64).round() as i64)
 }
 
-/// Appends a shape of polygons, corners (x, y) in units. Gives twice its area in square units.
+/// Appends an outline of polygons with corners (x, y) in units. Returns twice its area in square units
+/// (shoelace formula).
 pub(super) fn push_polygons(bytes: &mut Vec<u8>, polygons: &[Vec<[i64; 2]>]) -> u64 {
     push(bytes, POLYGONS);
     push(bytes, polygons.len() as u64);
@@ -89,7 +96,7 @@ pub(super) fn push_polygons(bytes: &mut Vec<u8>, polygons: &[Vec<[i64; 2]>]) -> 
             push(bytes, zigzag(corner[1] - before[1]));
             before = *corner;
         }
-        // Below 2^57 for each pair of corners.
+        // Each term is below 2^57.
         let cross = edges(polygon.iter().copied())
             .map(|([x0, y0], [x1, y1])| i128::from(x0 * y1 - x1 * y0))
             .sum::<i128>();
@@ -98,8 +105,8 @@ pub(super) fn push_polygons(bytes: &mut Vec<u8>, polygons: &[Vec<[i64; 2]>]) -> 
     area
 }
 
-/// Appends a shape of runs: pixels without and with the object in turn, down the columns of an image of
-/// `size` (H, W). Gives twice its area in square units.
+/// Appends an outline of run lengths: pixels outside and inside the object alternately, column by column, of
+/// an image of `size` (H, W). Returns twice its area in square units.
 pub(super) fn push_runs(bytes: &mut Vec<u8>, size: [u64; 2], runs: &[u64]) -> Result<u64, String> {
     let pixels = size[0].checked_mul(size[1]);
     let sum = runs.iter().try_fold(0u64, |sum, &run| sum.checked_add(run));
@@ -119,9 +126,9 @@ pub(super) fn push_runs(bytes: &mut Vec<u8>, size: [u64; 2], runs: &[u64]) -> Re
     Ok(area.saturating_mul(2 * (UNITS * UNITS) as u64))
 }
 
-/// The runs of COCO's short text: 5 bits a letter from `0` on, the lowest first, a sixth says that more
-/// follow; from the third on a run is the difference to the one before the last. `None` where it is no such
-/// text.
+/// Decodes COCO's text code of run lengths (`rleFrString` of its API). Each character holds 5 bits from `0`
+/// on, the lowest first, and a sixth that says whether more follow. From the fourth run on, a number is the
+/// difference to the run two before. `None` where the text is invalid.
 pub(super) fn runs_of_text(text: &str) -> Option<Vec<u64>> {
     let mut runs: Vec<u64> = Vec::new();
     let mut letters = text.bytes();
@@ -148,14 +155,14 @@ pub(super) fn runs_of_text(text: &str) -> Option<Vec<u64>> {
     Some(runs)
 }
 
-/// The size (H, W) that a shape says its image has; polygons say none.
+/// The image size (H, W) that run lengths declare; `None` for polygons.
 pub(super) fn size_of(shape: &[u8]) -> Option<[u64; 2]> {
     let mut numbers = Numbers(shape);
     (numbers.next() == RUNS).then(|| [numbers.next(), numbers.next()])
 }
 
-/// Paints a shape onto a mask of `size` (H, W): `class` for every pixel whose middle is inside. `spare` is
-/// memory to work in.
+/// Writes `class` to every pixel of `mask`, of `size` (H, W), whose centre is inside the outline. `spare` is
+/// scratch memory.
 pub(super) fn paint(shape: &[u8], class: u8, mask: &mut [u8], size: [usize; 2], spare: &mut Vec<u8>) {
     let mut numbers = Numbers(shape);
     if numbers.next() == RUNS {
@@ -177,7 +184,7 @@ pub(super) fn paint(shape: &[u8], class: u8, mask: &mut [u8], size: [usize; 2], 
 fn paint_runs(mut runs: Numbers<'_>, class: u8, mask: &mut [u8], [height, width]: [usize; 2]) {
     let (mut at, mut inside) = (0, false);
     for _ in 0..runs.next() {
-        // They add up to the number of pixels.
+        // The runs add up to the number of pixels.
         let end = (at + runs.next() as usize).min(height * width);
         if inside {
             while at < end {
@@ -192,14 +199,15 @@ fn paint_runs(mut runs: Numbers<'_>, class: u8, mask: &mut [u8], [height, width]
     }
 }
 
-/// The corners at both ends of every edge.
+/// The edges of a polygon, as pairs of corners.
 fn edges(corners: impl Iterator<Item = [i64; 2]> + Clone) -> impl Iterator<Item = ([i64; 2], [i64; 2])> {
     corners.clone().zip(corners.cycle().skip(1))
 }
 
-/// Paints what is inside by the even-odd rule. A middle is crossed by an edge left of it or through it, and
-/// by one that begins on its height but not by one that ends there, seen from above: polygons that share an
-/// edge share no pixel.
+/// Fills a polygon by the even-odd rule, row by row through the pixel centres.
+///
+/// An edge counts for the centres at or right of it, in rows from its upper end (included) to its lower end
+/// (excluded). So polygons that share an edge share no pixel.
 fn paint_polygon(
     polygon: &Corners<'_>,
     class: u8,
@@ -207,7 +215,7 @@ fn paint_polygon(
     [height, width]: [usize; 2],
     spare: &mut Vec<u8>,
 ) {
-    // The first row or column whose middle is not before a place.
+    // The first row or column whose centre is at or after a coordinate.
     let row_of = |y: i64, length: usize| {
         (y - UNITS / 2 + UNITS - 1).div_euclid(UNITS).clamp(0, length as i64) as usize
     };
@@ -220,8 +228,8 @@ fn paint_polygon(
     if rows.is_empty() || columns.is_empty() {
         return;
     }
-    // Of every row where an edge crosses it: from there on inside and outside are exchanged. What lies left
-    // of the image counts for its first column, what lies right of it for none.
+    // For each row, the pixels at which inside and outside change. Crossings left of the image count for its
+    // first column, those right of it for none.
     let wide = columns.len();
     spare.clear();
     spare.resize(wide * rows.len(), 0);
@@ -231,8 +239,8 @@ fn paint_polygon(
         let tall = bottom - top;
         for row in row_of(top, height)..row_of(bottom, height) {
             let middle = row as i64 * UNITS + UNITS / 2;
-            // The crossing's place times the edge's height, and the first column whose middle is not left of
-            // it: below 2^61.
+            // The x of the crossing times the height of the edge, then the first column whose centre is not
+            // left of it. Values stay below 2^61.
             let crossing = top_x * tall + (middle - top) * (bottom_x - top_x);
             let column = -(UNITS / 2 * tall - crossing).div_euclid(UNITS * tall);
             let column = (column - columns.start as i64).max(0) as usize;

@@ -1,26 +1,26 @@
-//! The samples of a split, compactly: names in one buffer, and for an archive where each file lies.
+//! The samples of a split, in compact form: names in one buffer, and byte ranges for samples in an archive.
 
-/// A file in an archive.
+/// The byte range of a file in an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ByteRange {
-    /// Bytes before it.
+    /// Its offset in bytes.
     pub offset: u64,
     /// Its length.
     pub bytes: u32,
 }
 
-/// Samples by class, and within a class by name.
+/// Samples sorted by class and then by name.
 #[derive(Debug)]
 pub(super) struct Index {
     /// The classes' names: label 0, 1, ….
     classes: Vec<String>,
     /// The first sample of each class, and the number of samples.
     firsts: Vec<u32>,
-    /// Every sample's file name, one behind the other.
+    /// All file names, concatenated.
     names: String,
-    /// Where each name ends.
+    /// The end of each name.
     ends: Vec<u32>,
-    /// Where each file lies; empty for files on disk.
+    /// Offset and length of each file; empty for files on disk.
     offsets: Vec<u64>,
     lengths: Vec<u32>,
 }

@@ -1,4 +1,4 @@
-//! Sharing out the samples of a folder that comes in one part.
+//! Splitting a folder that comes as a whole.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use super::is_plain;
 use crate::datasets::{Split, files, split};
 use crate::error::DataError;
 
-/// A part of each class by the seed and the names of class and file.
+/// A seeded split of each class, by the names of class and file.
 pub(super) fn seeded_part(index: &Index, seed: u64, split: Split) -> Vec<u32> {
     let of_class = |class: usize| {
         let samples = index.samples(class);
@@ -20,8 +20,8 @@ pub(super) fn seeded_part(index: &Index, seed: u64, split: Split) -> Vec<u32> {
     (0..index.classes().len()).flat_map(of_class).collect()
 }
 
-/// The samples that a list names, a path a line, of which the last two parts count: class and file. Every one
-/// must be there; those of other classes are passed over where not all classes are used.
+/// The samples in a list file: one path per line, whose last two components are class and file. All must
+/// exist. Lines of unused classes are skipped where only some classes are used.
 pub(super) fn listed_part(index: &Index, list: &Path, some_classes: bool) -> Result<Vec<u32>, DataError> {
     let text = files::read_list(list)?;
     let classes: HashMap<&str, usize> = index.classes().iter().map(String::as_str).zip(0..).collect();

@@ -46,7 +46,7 @@ struct Member {
     range: ByteRange,
 }
 
-/// Numbers for names.
+/// Interned names.
 #[derive(Default)]
 struct NameTable {
     names: Vec<String>,

@@ -1,39 +1,37 @@
-//! Splitting a data set that comes in one part: 60 % to train on, 20 % to validate with, 20 % to test with.
+//! Splitting a data set that is published as a whole: 60 % training, 20 % validation, 20 % test.
 
 use sha2::{Digest, Sha256};
 use stratus_random::{Purpose, Stream};
 
 use super::Split;
 
-/// The samples of a part, in ascending order, of as many as `names` gives.
+/// The samples of a split, in ascending order, out of those that `names` lists.
 ///
-/// Every sample draws a number from the seed and its name; by that number they stand in line, and the parts
-/// are cut off it. Where a sample goes depends on nothing else but how many stand before it, so that another
-/// folder, order of files or machine changes nothing, and a few more files move few. The training part is
-/// rounded up: it is the last to be without a sample.
+/// Each sample gets a random number from the seed and its name. Samples are sorted by it, and the splits are
+/// consecutive ranges. So the split does not depend on the folder, the order of files or the machine, and
+/// adding a few files moves few. The training split is rounded up: it is the last to become empty.
 pub(in crate::datasets) fn part_of<'a>(
     seed: u64,
     split: Split,
     names: impl Iterator<Item = std::borrow::Cow<'a, str>>,
 ) -> Vec<u32> {
-    let mut line: Vec<([u32; 4], u32)> = names
+    let mut sorted: Vec<([u32; 4], u32)> = names
         .zip(0..)
         .map(|(name, index)| {
             let digest = Sha256::digest(name.as_bytes());
             let number = digest.iter().take(8).fold(0u64, |all, &byte| all << 8 | u64::from(byte));
-            // 128 bits: names that draw the same are not met; if they were, they would stand in the order
-            // they came in.
+            // 128 bits: collisions do not occur in practice; they would keep the order of `names`.
             (Stream::new(seed, Purpose::Split, number, 0).block(0), index)
         })
         .collect();
-    line.sort_unstable();
-    let first_of = |fifths: usize| (line.len() * fifths).div_ceil(5);
+    sorted.sort_unstable();
+    let first_of = |fifths: usize| (sorted.len() * fifths).div_ceil(5);
     let range = match split {
         Split::Train => 0..first_of(3),
         Split::Validation => first_of(3)..first_of(4),
-        Split::Test => first_of(4)..line.len(),
+        Split::Test => first_of(4)..sorted.len(),
     };
-    let mut part: Vec<u32> = line[range].iter().map(|(_, index)| *index).collect();
+    let mut part: Vec<u32> = sorted[range].iter().map(|(_, index)| *index).collect();
     part.sort_unstable();
     part
 }

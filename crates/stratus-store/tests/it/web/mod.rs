@@ -98,7 +98,7 @@ impl Server {
     }
 }
 
-/// RetryPolicy that tests have.
+/// The retry policy of tests.
 pub fn brief() -> RetryPolicy {
     RetryPolicy {
         idle_timeout: Duration::from_millis(400),
