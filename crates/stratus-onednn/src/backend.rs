@@ -7,7 +7,7 @@ use crate::native::elementwise::CpuContext;
 use crate::native::simd::Level;
 use crate::native::threads::ThreadTeam;
 use crate::prepare;
-use crate::prepare::measure::Known;
+use crate::prepare::measure::TimingCache;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Mutex;
@@ -22,8 +22,8 @@ pub struct OneDnn {
     pub(crate) cpu: CpuContext,
     /// A layout as plain data cannot make a descriptor again where it is blocked: the library's own is kept.
     known: Mutex<HashMap<(Layout, i32), Desc>>,
-    /// What kernels took at plan time.
-    pub(crate) measured: Known,
+    /// The times of kernels that were measured while planning.
+    pub(crate) timings: TimingCache,
 }
 
 impl OneDnn {
@@ -39,7 +39,12 @@ impl OneDnn {
         let team = ThreadTeam::of(&context, threads);
         team.adopt();
         let level = Level::detect(context.allows());
-        Self { context, cpu: CpuContext { team, level }, known: Mutex::default(), measured: Known::default() }
+        Self {
+            context,
+            cpu: CpuContext { team, level },
+            known: Mutex::default(),
+            timings: TimingCache::default(),
+        }
     }
 
     /// `major.minor.patch`.
@@ -85,7 +90,8 @@ impl OneDnn {
         self.context.has_bf16()
     }
 
-    /// The highest rate of multiply-adds of a square matrix product, in GFLOP/s: what no kernel exceeds by much.
+    /// The highest rate of multiply-adds of a square matrix product, in GFLOP/s: what no kernel exceeds by
+    /// much.
     #[must_use]
     pub fn peak_gflops(&self, dtype: DType) -> Option<f64> {
         const SIZE: usize = 1536;

@@ -1,93 +1,115 @@
-//! How values lie: what is decided before any kernel is chosen, and descriptors of what is decided.
+//! Layouts of values: those that are fixed before any kernel is chosen, and descriptors of those that are
+//! decided.
 
-use super::Builder;
+use super::PlanBuilder;
 use crate::ffi::{DataType, Desc};
-use crate::ops;
-use stratus_engine::ops::Kernel;
-use stratus_engine::{EngineError, Layout, Role, ValueId};
-use stratus_graph::ops::Linear;
+use crate::ops::{self, on_cpu};
+use stratus_engine::{EngineError, Layout, Role, Step, Value, ValueId};
 
-impl Builder<'_> {
-    /// Gives feature maps, vectors and everything fixed its layout; weights wait for their kernels.
+/// The layout that a stem reads images in.
+const CHANNELS_LAST: &str = "nhwc";
+
+/// Which values do not simply take the plan's layout of feature maps.
+pub(crate) struct LayoutNeeds {
+    /// Weights, their gradients, and what the optimiser keeps for them: laid out by the first step that needs
+    /// them.
+    weights: Vec<bool>,
+    /// Maps that must be channels last.
+    channels_last: Vec<bool>,
+    /// Images as bytes, and what is made of them.
+    normalised: Vec<[ValueId; 2]>,
+}
+
+impl LayoutNeeds {
+    fn new(values: usize) -> Self {
+        Self { weights: vec![false; values], channels_last: vec![false; values], normalised: Vec::new() }
+    }
+
+    /// Asks every step of a program.
+    fn of(steps: &[Step], values: usize) -> Self {
+        let mut needs = Self::new(values);
+        for step in steps {
+            on_cpu(&step.kernel).layouts(step, &mut needs);
+        }
+        // Bytes have the layout of the images that are made of them, whose readers come later.
+        for [bytes, images] in &needs.normalised {
+            needs.channels_last[bytes.0] = needs.channels_last[images.0];
+        }
+        needs
+    }
+
+    /// These are weights or of the same kind.
+    pub fn weights(&mut self, ids: impl IntoIterator<Item = ValueId>) {
+        ids.into_iter().for_each(|id| self.weights[id.0] = true);
+    }
+
+    /// So are the gradient, the updated parameter with its states and its copies, of an optimiser's step.
+    pub fn updated_weights(&mut self, step: &Step) {
+        self.weights(step.inputs[..1].iter().chain(&step.updates).chain(&step.outputs).copied());
+    }
+
+    /// This map must be channels last.
+    pub fn channels_last(&mut self, id: ValueId) {
+        self.channels_last[id.0] = true;
+    }
+
+    /// `images` are made of `bytes`, pixel by pixel.
+    pub fn normalised_images(&mut self, bytes: ValueId, images: ValueId) {
+        self.normalised.push([bytes, images]);
+    }
+
+    fn are_pixels(&self, id: ValueId) -> bool {
+        self.normalised.iter().flatten().any(|&pixels| pixels == id)
+    }
+}
+
+impl PlanBuilder<'_> {
+    /// Gives feature maps, vectors and fixed values their layouts; weights wait for their kernels.
     pub(super) fn lay_out_maps(&mut self, map_layout: &str) -> Result<(), EngineError> {
-        let mut weights = vec![false; self.source.values.len()];
-        let (mut stem_images, mut pixels) = (weights.clone(), weights.clone());
-        for step in &self.source.steps {
-            match &step.kernel {
-                Kernel::Conv2dForward(_)
-                | Kernel::LinearForward(_)
-                | Kernel::Conv2dBackwardData(_)
-                | Kernel::LinearBackwardData(_) => {
-                    weights[step.inputs[1].0] = true;
-                }
-                Kernel::Conv2dBackwardWeights(_) | Kernel::LinearBackwardWeights(_) => {
-                    weights[step.outputs[0].0] = true;
-                }
-                Kernel::StemStatistics(_) | Kernel::StemApply(_) | Kernel::StemInference(_) => {
-                    stem_images[step.inputs[0].0] = true;
-                }
-                Kernel::StemGradients(_) => {
-                    stem_images[step.inputs[0].0] = true;
-                    weights[step.outputs[0].0] = true;
-                }
-                Kernel::NormalisePixels(_) => step.operands().for_each(|id| pixels[id.0] = true),
-                Kernel::JoinWeights(_) | Kernel::SplitGradient(_) => {
-                    step.operands().for_each(|id| weights[id.0] = true);
-                }
-                Kernel::AddTiles(_) => {
-                    weights[step.inputs[0].0] = true;
-                    weights[step.outputs[0].0] = true;
-                }
-                Kernel::LinearUpdate(k) => {
-                    let copies = step.outputs.len() - usize::from(k.linear.bias);
-                    for id in step.updates.iter().chain(&step.outputs[..copies]) {
-                        weights[id.0] = true;
-                    }
-                }
-                Kernel::SgdUpdate(_) | Kernel::AdaptiveUpdate(_) => {
-                    for id in step.inputs[..1].iter().chain(&step.updates).chain(&step.outputs) {
-                        weights[id.0] = true;
-                    }
-                }
-                _ => {}
-            }
-        }
-        for step in self.source.steps.iter().filter(|step| matches!(step.kernel, Kernel::NormalisePixels(_)))
-        {
-            // What is made of pixels lies as they do, and as images do that come ready.
-            stem_images[step.inputs[0].0] = stem_images[step.outputs[0].0];
-        }
-        for (id, value) in self.source.values.iter().enumerate() {
-            if let Some(fixed) = self.request.fixed.get(&value.name).filter(|_| value.role.is_persistent()) {
-                self.layouts[id] = Some(fixed.clone());
-            } else if matches!(value.role, Role::Parameter | Role::Frozen | Role::Copy | Role::Momentum)
-                || weights[id]
-            {
-                // Vectors can only lie one way; matrices and kernels are laid out by the step that needs them first.
-                if value.shape.len() < 2 {
-                    self.layouts[id] = Some(Layout::plain(&value.shape));
-                }
-            } else if value.shape.len() == 4 {
-                let named = self.request.choices.layouts.get(&value.name).map(String::as_str);
-                let tag = if stem_images[id] { "nhwc" } else { named.unwrap_or(map_layout) };
-                let role = if pixels[id] { Role::Images } else { value.role };
-                let layout = self.map_layout(tag, &value.shape, role)?;
-                self.choices.layouts.insert(value.name.clone(), layout.tag.clone());
-                self.layouts[id] = Some(layout);
-            } else {
-                self.layouts[id] = Some(Layout::plain(&value.shape));
-            }
+        let source = self.source;
+        let needs = LayoutNeeds::of(&source.steps, source.values.len());
+        for (id, value) in source.values.iter().enumerate() {
+            let layout = self.initial_layout(ValueId(id), value, &needs, map_layout)?;
+            self.layouts[id] = layout;
         }
         Ok(())
+    }
+
+    /// The layout of a value before any kernel is chosen, if it has one then.
+    fn initial_layout(
+        &mut self,
+        id: ValueId,
+        value: &Value,
+        needs: &LayoutNeeds,
+        map_layout: &str,
+    ) -> Result<Option<Layout>, EngineError> {
+        let fixed = self.request.fixed.get(&value.name);
+        if let Some(fixed) = fixed.filter(|_| value.role.is_persistent()) {
+            return Ok(Some(fixed.clone()));
+        }
+        let is_kept = matches!(value.role, Role::Parameter | Role::Frozen | Role::Copy | Role::Momentum);
+        if is_kept || needs.weights[id.0] {
+            // A vector has but one layout.
+            return Ok((value.shape.len() < 2).then(|| Layout::plain(&value.shape)));
+        }
+        if value.shape.len() != 4 {
+            return Ok(Some(Layout::plain(&value.shape)));
+        }
+        let chosen = self.request.choices.layouts.get(&value.name).map_or(map_layout, String::as_str);
+        let tag = if needs.channels_last[id.0] { CHANNELS_LAST } else { chosen };
+        let role = if needs.are_pixels(id) { Role::Images } else { value.role };
+        let layout = self.map_layout(tag, &value.shape, role)?;
+        self.choices.layouts.insert(value.name.clone(), layout.tag.clone());
+        Ok(Some(layout))
     }
 
     fn map_layout(&self, tag: &str, shape: &[usize], role: Role) -> Result<Layout, EngineError> {
         let unknown =
             |reason: String| EngineError::Mismatch(format!("layout `{tag}` of a feature map: {reason}"));
         match tag {
-            "nhwc" => Ok(Layout::channels_last(shape)),
+            CHANNELS_LAST => Ok(Layout::channels_last(shape)),
             "plain" => Ok(Layout::plain(shape)),
-            // Images come from the loader, which knows the two orders of pixels and no blocks.
+            // Images come from the loader, which writes planes or channels last and no blocks.
             "nChw16c" if role == Role::Images => Ok(Layout::plain(shape)),
             "nChw16c" => {
                 let desc = self.backend.context.blocked16(shape, DataType::F32).map_err(unknown)?;
@@ -102,13 +124,31 @@ impl Builder<'_> {
         }
     }
 
-    pub(super) fn data_type(&self, id: ValueId) -> Result<DataType, String> {
+    pub(crate) fn data_type(&self, id: ValueId) -> Result<DataType, String> {
         ops::data_type(self.program.value(id).dtype)
     }
 
-    /// How a value lies as the step at hand sees it: the rows of one tile lie as those of the batch do.
+    pub(crate) fn shape(&self, id: ValueId) -> &[usize] {
+        &self.program.value(id).shape
+    }
+
+    /// The layout of a value, where it is decided.
+    pub(crate) fn layout(&self, id: ValueId) -> Option<&Layout> {
+        self.layouts[id.0].as_ref()
+    }
+
+    /// The layout of a value; `default` becomes it where none is decided.
+    pub(crate) fn layout_or(&mut self, id: ValueId, default: &Layout) -> Layout {
+        self.layouts[id.0].get_or_insert_with(|| default.clone()).clone()
+    }
+
+    pub(crate) fn set_layout(&mut self, id: ValueId, layout: Layout) {
+        self.layouts[id.0] = Some(layout);
+    }
+
+    /// The layout of a value as the step at hand sees it, which is that of one tile where the batch is cut.
     pub(super) fn seen_layout(&self, id: ValueId) -> Result<Option<Layout>, String> {
-        let Some(layout) = &self.layouts[id.0] else { return Ok(None) };
+        let Some(layout) = self.layout(id) else { return Ok(None) };
         if !self.program.is_cut(id, self.tiles) {
             return Ok(Some(layout.clone()));
         }
@@ -117,60 +157,54 @@ impl Builder<'_> {
             extents[0] /= self.tiles;
         }
         if !tile.blocks.is_empty() {
-            // The library must have met it.
+            // Makes the library's descriptor known to the backend.
             let role = self.program.value(id).role;
             tile = self.map_layout(&layout.tag, &tile.shape, role).map_err(|error| error.to_string())?;
         }
         Ok(Some(tile))
     }
 
-    pub(super) fn map_desc(&self, id: ValueId) -> Result<Desc, String> {
+    pub(crate) fn map_desc(&self, id: ValueId) -> Result<Desc, String> {
         let layout = self.seen_layout(id)?.ok_or("a feature map has no layout")?;
         self.backend.desc(&layout, self.data_type(id)?)
     }
 
-    /// How a weight lies, where that is decided, seen with the dimensions that a kernel gives it.
-    pub(super) fn weight_desc(&self, id: ValueId, shape: &[usize]) -> Result<Option<Desc>, String> {
+    /// The layout of weights, where it is decided, with the dimensions of `shape`.
+    pub(crate) fn weight_desc(&self, id: ValueId, shape: &[usize]) -> Result<Option<Desc>, String> {
         self.desc_like(id, shape, self.data_type(id)?)
     }
 
     /// The same of another type.
     fn desc_like(&self, id: ValueId, shape: &[usize], dtype: DataType) -> Result<Option<Desc>, String> {
-        let Some(layout) = &self.layouts[id.0] else { return Ok(None) };
+        let Some(layout) = self.layout(id) else { return Ok(None) };
         let layout = seen_as(layout, shape)?;
         self.backend.desc(&layout, dtype).map(Some)
     }
 
-    /// How the gradient of a weight should lie: as the parameter does, where that is decided.
-    pub(super) fn gradient_desc(&self, gradient: ValueId, shape: &[usize]) -> Result<Option<Desc>, String> {
-        let parameter = self.parameter_of(gradient).ok_or("it is the gradient of no parameter");
-        match parameter {
+    /// The layout that the gradient of weights should have: the parameter's, where that is decided.
+    pub(crate) fn gradient_desc(&self, gradient: ValueId, shape: &[usize]) -> Result<Option<Desc>, String> {
+        match self.parameter_of(gradient) {
             // Joined weights have the compute precision, their gradient the master precision.
-            Ok(parameter) => self.desc_like(parameter, shape, self.data_type(gradient)?),
-            // A step on its own, as in a test: row-major.
-            Err(_) => Ok(Some(self.backend.desc(&Layout::plain(shape), DataType::F32)?)),
+            Some(parameter) => self.desc_like(parameter, shape, self.data_type(gradient)?),
+            // A step alone, as in a test: row-major.
+            None => Ok(Some(self.backend.desc(&Layout::plain(shape), DataType::F32)?)),
         }
     }
 
     pub(super) fn parameter_of(&self, gradient: ValueId) -> Option<ValueId> {
         self.program.differentiated(gradient)
     }
-
-    pub(super) fn linear_shape(&self, linear: &Linear, x: ValueId) -> Vec<usize> {
-        let mut shape = self.program.value(x).shape.clone();
-        shape[0] = linear.out_features;
-        shape
-    }
 }
 
-/// A layout with other dimensions: a matrix in row-major order may be seen as four-dimensional, and the other way round.
-pub(super) fn seen_as(layout: &Layout, shape: &[usize]) -> Result<Layout, String> {
+/// A layout with other dimensions: a row-major matrix may be seen as four-dimensional, and the other way
+/// round.
+pub(crate) fn seen_as(layout: &Layout, shape: &[usize]) -> Result<Layout, String> {
     if layout.shape == shape {
         return Ok(layout.clone());
     }
     let plain = Layout::plain(shape);
     if !layout.same_bytes(&plain) {
-        return Err(format!("it lies as {} with dimensions {:?}, not {shape:?}", layout.tag, layout.shape));
+        return Err(format!("it is {} with dimensions {:?}, not {shape:?}", layout.tag, layout.shape));
     }
     Ok(plain)
 }

@@ -1,9 +1,15 @@
-//! Timing candidates at plan time.
+//! Timing candidates while planning.
 //!
-//! What is measured is what a step costs in training, and measuring has to be over before the user wonders. So: kernels that do the same on operands
-//! that lie the same are measured once for all programs; of a step's candidates, those that are far behind after two runs or behind after three are run
-//! no more, nor those that took several times as long in the first, which may have been disturbed, but not as much; and of the library's, which stand
-//! best first, those behind one that is far behind are not even made.
+//! A measurement should say what a step costs in training, and be over before the user wonders:
+//!
+//! - Kernels that do the same work on operands of the same layouts are measured once for all programs
+//!   ([`TimingCache`]).
+//! - The candidates of a step run in turn, so that whatever else slows the machine down slows all of them
+//!   down.
+//! - Those far behind the best after two runs, or behind after three, are run no more ([`NEAR`]); those
+//!   several times slower in the first run are not run again ([`DISTURBED`]).
+//! - The caller need not even make a candidate that others make hopeless ([`MakeCandidate`]).
+//! - Operands move through memory from run to run: in training, too, they are in no cache ([`COLD_BYTES`]).
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,59 +18,66 @@ use std::time::{Duration, Instant};
 use stratus_engine::backend::Tile;
 use stratus_engine::{AlignedBytes, Operands, StepKernel};
 
-/// A kernel with the bytes of each of its operands.
-pub(super) struct Contender {
+/// A kernel to measure.
+pub(super) struct BenchCandidate {
     pub kernel: Box<dyn StepKernel>,
+    /// Bytes of each of its operands.
     pub sizes: Vec<usize>,
 }
 
-/// Makes one of a step's candidates; none where those before it, whose times are given, make it not worth a try.
-pub(super) type Make<'a> = dyn FnMut(usize, &[Option<Duration>]) -> Result<Option<Contender>, String> + 'a;
+/// Makes the candidate of a number, given the times so far; none where these make it not worth a try.
+pub(super) type MakeCandidate<'a> =
+    dyn FnMut(usize, &[Option<Duration>]) -> Result<Option<BenchCandidate>, String> + 'a;
 
-/// What kernels took, by a hash of all that this depends on.
-pub(crate) type Known = Mutex<HashMap<u64, Duration>>;
+/// The times that were measured, by [`key`].
+pub(crate) type TimingCache = Mutex<HashMap<u64, Duration>>;
 
-/// The hash under which a time is remembered; `what` says all that the time depends on.
+/// The key of a time; `what` describes everything that the time depends on.
 pub(super) fn key(what: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     what.hash(&mut hasher);
     hasher.finish()
 }
 
-/// Measures.
+/// Runs candidates.
 pub(super) struct Bench {
-    /// For operands, reused from candidate to candidate.
+    /// Memory for operands, reused from candidate to candidate.
     memory: AlignedBytes,
-    /// Where the next run has its operands.
+    /// Where the operands of the next run begin.
     next: usize,
 }
 
-/// Runs per candidate: enough time has passed, or enough runs were made.
+/// A candidate's repetitions end when they have taken this long,
 const BUDGET: Duration = Duration::from_millis(7);
-const MOST_RUNS: u32 = 10;
-const FEWEST_RUNS: u32 = 1;
+
+/// or when there were this many.
+const MOST_REPETITIONS: u32 = 10;
+
+/// Repetitions that a candidate gets whatever they take.
+const FEWEST_REPETITIONS: u32 = 1;
 
 /// A first run this long is the measurement.
 const SLOW: Duration = Duration::from_millis(60);
 
-/// A candidate that takes so many times as long as the best of one step has lost.
+/// Times the best at which a candidate has lost.
 const FAR_BEHIND: f64 = 1.6;
 
-/// A first run may have been disturbed so much: one that took more times as long as the best is not repeated.
+/// Times the best at which a first run is not repeated: other work on the machine hardly ever slows one down
+/// more.
 const DISTURBED: f64 = 3.0;
 
-/// Runs shorter than this say little one by one: the scheduler's turns are longer.
+/// A shorter run says little by itself: the scheduler's time slices are longer.
 const SHORT: Duration = Duration::from_millis(2);
 
-/// Only candidates this near to the best after two runs, and after three, are run again. Two runs can both be disturbed: a gradient of weights that takes
-/// 3.1 ms was given up once for one that takes 3.9.
+/// Times the best up to which a candidate runs on, after two runs and after three. Two runs can both be
+/// disturbed: a gradient of weights that takes 3.1 ms once lost to one that takes 3.9 ms.
 const NEAR: [f64; 2] = [FAR_BEHIND, 1.25];
 
-/// Bytes among which operands move from run to run: more than the last cache holds. What a step of training reads was mostly written so long before
-/// that it is there no more.
-const COLD: usize = 64 << 20;
+/// Bytes that the operands move through, more than the last-level cache holds: most of what a training step
+/// reads was written so long ago that it is in no cache any more.
+const COLD_BYTES: usize = 64 << 20;
 
-/// After so many numbers operands begin again: no extent is a multiple of it.
+/// Length of the pattern that fills operands, a prime: no extent is a multiple of it.
 const PATTERN: usize = 61;
 
 /// Whether a candidate need not be looked at further.
@@ -72,9 +85,9 @@ pub(super) fn is_far_behind(time: Duration, best: Duration) -> bool {
     time > SHORT && is_behind(time, best, FAR_BEHIND)
 }
 
-/// Whether a time is more than so many times as long as the best.
-fn is_behind(time: Duration, best: Duration, times: f64) -> bool {
-    time.as_secs_f64() > times * best.as_secs_f64()
+/// Whether a time is more than `factor` times the best.
+fn is_behind(time: Duration, best: Duration, factor: f64) -> bool {
+    time.as_secs_f64() > factor * best.as_secs_f64()
 }
 
 impl Bench {
@@ -83,24 +96,28 @@ impl Bench {
         Ok(Self { memory, next: 0 })
     }
 
-    /// The shortest time of a few runs; of a slow kernel the time of the first.
-    pub fn time(&mut self, known: &Known, key: u64, kernel: Contender) -> Result<Duration, String> {
-        let mut kernel = Some(kernel);
-        let times = self.times(known, &[key], &mut |_, _| Ok(kernel.take()))?;
+    /// The shortest time of a few runs; of a slow kernel that of the first.
+    pub fn time(
+        &mut self,
+        cache: &TimingCache,
+        key: u64,
+        candidate: BenchCandidate,
+    ) -> Result<Duration, String> {
+        let mut candidate = Some(candidate);
+        let times = self.times(cache, &[key], &mut |_, _| Ok(candidate.take()))?;
         times[0].ok_or_else(|| "nothing was measured".to_owned())
     }
 
-    /// The same for kernels, with these keys, that do the same work in different ways; none for those that were not made. They run in turn: what
-    /// else the machine does for a while, it does to all.
+    /// The same for the candidates of a step, by their keys; none for those that `make` left out.
     pub fn times(
         &mut self,
-        known: &Known,
+        cache: &TimingCache,
         keys: &[u64],
-        make: &mut Make<'_>,
+        make: &mut MakeCandidate<'_>,
     ) -> Result<Vec<Option<Duration>>, String> {
         let mut times: Vec<Option<Duration>> = {
-            let known = known.lock().unwrap_or_else(PoisonError::into_inner);
-            keys.iter().map(|key| known.get(key).copied()).collect()
+            let cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
+            keys.iter().map(|key| cache.get(key).copied()).collect()
         };
         let mut running = Vec::with_capacity(keys.len());
         for number in 0..keys.len() {
@@ -114,20 +131,20 @@ impl Bench {
                 running.push((number, candidate, Duration::ZERO));
             }
         }
-        for run in 0..MOST_RUNS {
+        for repetition in 0..MOST_REPETITIONS {
             let best = fastest(&times);
             running.retain(|(number, _, spent)| {
-                // The first run was with code, scratch and pages cold too.
-                let near = run.checked_sub(1).map(|run| NEAR[(run as usize).min(NEAR.len() - 1)]);
+                // After one run all are repeated: code, scratch and pages were cold.
+                let near = repetition.checked_sub(1).map(|run| NEAR[(run as usize).min(NEAR.len() - 1)]);
                 let is_near = |time| near.is_none_or(|near| !is_behind(time, best, near));
                 let may_be_best = times[*number].is_some_and(is_near);
-                may_be_best && (run < FEWEST_RUNS || *spent < BUDGET)
+                may_be_best && (repetition < FEWEST_REPETITIONS || *spent < BUDGET)
             });
-            // The only one that is near needs no second run to be the best; a long first run says what it takes.
-            let is_sure = |(number, ..): &(usize, Contender, Duration)| {
+            // The only one that is near is the best without a further run; of a long run one is enough.
+            let is_sure = |(number, ..): &(usize, BenchCandidate, Duration)| {
                 times[*number].is_some_and(|time| time > BUDGET)
             };
-            if running.len() < 2 && (run >= FEWEST_RUNS || running.iter().all(is_sure)) {
+            if running.len() < 2 && (repetition >= FEWEST_REPETITIONS || running.iter().all(is_sure)) {
                 break;
             }
             for (number, candidate, spent) in &mut running {
@@ -137,7 +154,7 @@ impl Bench {
             }
         }
         let found = keys.iter().zip(&times).filter_map(|(&key, &time)| Some((key, time?)));
-        known.lock().unwrap_or_else(PoisonError::into_inner).extend(found);
+        cache.lock().unwrap_or_else(PoisonError::into_inner).extend(found);
         Ok(times)
     }
 
@@ -146,7 +163,7 @@ impl Bench {
             // Half as much again, so that it is seldom filled anew.
             let bytes = bytes + self.memory.len() / 2;
             self.memory = AlignedBytes::zeroed(bytes, "measuring").map_err(|error| error.to_string())?;
-            // Numbers of ordinary size in either type; zeros and denormals could be faster or slower than what training sees.
+            // Numbers of ordinary size in f32 and bf16: zeros and denormals have other speeds.
             let numbers: [u16; PATTERN] = std::array::from_fn(|number| 0x3c00 + number as u16);
             let pattern: &[u8] = bytemuck::cast_slice(&numbers);
             for part in self.memory.as_mut_slice().chunks_mut(pattern.len()) {
@@ -156,9 +173,9 @@ impl Bench {
         Ok(())
     }
 
-    fn run(&mut self, Contender { kernel, sizes }: &mut Contender) -> Result<Duration, String> {
+    fn run(&mut self, BenchCandidate { kernel, sizes }: &mut BenchCandidate) -> Result<Duration, String> {
         let bytes: usize = sizes.iter().map(|size| size.next_multiple_of(4096)).sum();
-        self.reserve(bytes + COLD)?;
+        self.reserve(bytes + COLD_BYTES)?;
         if self.next + bytes > self.memory.len() {
             self.next = 0;
         }

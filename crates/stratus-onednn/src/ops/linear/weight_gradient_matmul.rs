@@ -1,37 +1,39 @@
-//! The gradients of a fully connected layer's weights and bias as a product of matrices, which the library runs on other kernels than its inner
-//! product: where there are many weights, that one leaves most of the memory's bandwidth unused.
+//! The gradients of a fully connected layer's weights and bias as a matrix product, which the library runs on
+//! other implementations than its inner product: with many weights, that one leaves most of the memory's
+//! bandwidth unused.
 
-use super::linear::{Around, rows_first};
-use super::{Candidate, Maker, Own, REORDERED, Run, is_fallback};
+use super::LinearContext;
 use crate::ffi::{Argument, DataType, Desc, Kernel, PrimitiveDesc, arg};
 use crate::native::simd::{Bf16, Element};
 use crate::native::threads::ThreadTeam;
+use crate::ops::candidates::NativeKernel;
+use crate::ops::{Candidate, Implementation, KernelBuilder, REORDERED, is_fallback};
 use stratus_engine::{Layout, Operands, StepKernel};
 
 /// A product of two matrices with a result in f32.
-pub(super) struct Product {
+pub(in crate::ops) struct Product {
     pub desc: PrimitiveDesc,
-    /// Of the matrices: the two factors, the result.
+    /// The two factors and the result.
     descs: [Desc; 3],
 }
 
 impl Product {
-    /// The product of `[rows, terms]`, whose columns begin `apart` elements from each other, with `[terms, columns]` row by row; none where the library
-    /// has no kernel that is worth its name.
+    /// The product of `[rows, terms]`, stored by columns that begin `column_stride` elements from each other,
+    /// with `[terms, columns]`, stored by rows; none where the library has nothing but a reference kernel.
     pub fn new(
-        maker: &Maker<'_>,
+        builder: &KernelBuilder<'_>,
         [rows, terms, columns]: [usize; 3],
-        apart: usize,
+        column_stride: usize,
         dtype: DataType,
     ) -> Result<Option<Self>, String> {
         let matrix =
-            |shape: [usize; 2], dtype, strides: [usize; 2]| maker.context.strided(&shape, dtype, &strides);
+            |shape: [usize; 2], dtype, strides: [usize; 2]| builder.library.strided(&shape, dtype, &strides);
         let descs = [
-            matrix([rows, terms], dtype, [1, apart])?,
+            matrix([rows, terms], dtype, [1, column_stride])?,
             matrix([terms, columns], dtype, [columns, 1])?,
             matrix([rows, columns], DataType::F32, [columns, 1])?,
         ];
-        let desc = maker.context.matmul(descs.each_ref(), &maker.plain).ok();
+        let desc = builder.library.matmul(descs.each_ref(), &builder.plain).ok();
         Ok(desc.filter(|desc| !is_fallback(&desc.implementation())).map(|desc| Self { desc, descs }))
     }
 
@@ -44,7 +46,7 @@ impl Product {
 }
 
 /// The gradient as `[O, N] [N, I]`, or transposed as `[I, N] [N, O]`, and the sums over the batch.
-struct Outer {
+struct WeightGradientMatmul {
     product: Product,
     transposed: bool,
     team: ThreadTeam,
@@ -52,7 +54,7 @@ struct Outer {
     dtype: DataType,
 }
 
-struct OuterKernel {
+struct WeightGradientMatmulKernel {
     product: Kernel,
     transposed: bool,
     team: ThreadTeam,
@@ -60,8 +62,8 @@ struct OuterKernel {
     dtype: DataType,
 }
 
-/// A matrix in row-major order, of which the columns may be several dimensions, with its columns outermost.
-pub(super) fn by_columns(rows: &Layout) -> Layout {
+/// The layout of a matrix by columns, from that by rows, whose columns may be several dimensions.
+pub(in crate::ops) fn columns_first(rows: &Layout) -> Layout {
     let mut columns = rows.clone();
     columns.strides.iter_mut().for_each(|stride| *stride *= rows.shape[0]);
     columns.strides[0] = 1;
@@ -69,48 +71,46 @@ pub(super) fn by_columns(rows: &Layout) -> Layout {
 }
 
 /// The sum of a matrix's rows: the gradient of a bias.
-pub(super) fn sum_rows<E: Element>(matrix: &[u8], sums: &mut [f32]) {
+pub(in crate::ops) fn sum_rows<E: Element>(matrix: &[u8], sums: &mut [f32]) {
     sums.fill(0.0);
     for row in bytemuck::cast_slice::<u8, E>(matrix).chunks_exact(sums.len()) {
         sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value.load());
     }
 }
 
-/// A way to make the gradients, where there is one; `weights` is how they are wanted, where that is decided.
-pub(crate) fn backward_weights(
-    maker: &Maker<'_>,
-    around: &Around<'_>,
-    weights: Option<&Desc>,
+/// A candidate for the gradients of weight and bias.
+pub(super) fn backward_weights(
+    builder: &KernelBuilder<'_>,
+    context: &LinearContext<'_>,
 ) -> Result<Option<Candidate>, String> {
-    let Some([batch, outputs, inputs]) = around.matrices()? else { return Ok(None) };
-    let lies = weights.map(Desc::layout).transpose()?;
-    let lies_as = |layout: &Layout| lies.as_ref().is_some_and(|lies| lies.same_bytes(layout));
-    let by_rows = rows_first(&around.weight_shape);
-    let by_columns = by_columns(&by_rows);
-    let transposed = lies_as(&by_columns);
-    let takes = if transposed { by_columns } else { by_rows };
+    let Some([batch, outputs, inputs]) = context.matrices()? else { return Ok(None) };
+    let wanted = context.weights.map(Desc::layout).transpose()?;
+    let is_wanted = |layout: &Layout| wanted.as_ref().is_some_and(|wanted| wanted.same_bytes(layout));
+    let by_rows = context.rows_first();
+    let by_columns = columns_first(&by_rows);
+    let transposed = is_wanted(&by_columns);
+    let makes = if transposed { by_columns } else { by_rows };
     let [rows, columns] = if transposed { [inputs, outputs] } else { [outputs, inputs] };
-    let Some(product) = Product::new(maker, [rows, batch, columns], rows, around.compute)? else {
-        return Ok(None);
-    };
+    let product = Product::new(builder, [rows, batch, columns], rows, context.compute)?;
+    let Some(product) = product else { return Ok(None) };
     let implementation = product.desc.implementation();
-    let reorder = if lies.is_none() || lies_as(&takes) { "" } else { REORDERED };
-    let name = format!("product:{implementation}{reorder}");
-    let bias = around.bias;
+    let suffix = if wanted.is_none() || is_wanted(&makes) { "" } else { REORDERED };
+    let name = format!("product:{implementation}{suffix}");
+    let bias = context.bias;
     let mut operands = vec![
-        (arg::SRC, around.x.duplicate()?),
-        (arg::DIFF_DST, around.y.duplicate()?),
-        (arg::DIFF_WEIGHTS, maker.context.strided(&takes.shape, DataType::F32, &takes.strides)?),
+        (arg::SRC, context.x.duplicate()?),
+        (arg::DIFF_DST, context.y.duplicate()?),
+        (arg::DIFF_WEIGHTS, builder.library.strided(&makes.shape, DataType::F32, &makes.strides)?),
     ];
     if bias {
-        operands.push((arg::DIFF_BIAS, maker.context.strided(&[outputs], DataType::F32, &[1])?));
+        operands.push((arg::DIFF_BIAS, builder.library.strided(&[outputs], DataType::F32, &[1])?));
     }
-    let team = maker.cpu.team.clone();
-    let outer = Outer { product, transposed, team, bias, dtype: around.compute };
-    Ok(Some(Candidate { name, run: Run::Own(Box::new(outer)), operands }))
+    let team = builder.cpu.team.clone();
+    let matmul = WeightGradientMatmul { product, transposed, team, bias, dtype: context.compute };
+    Ok(Some(Candidate { name, implementation: Implementation::Native(Box::new(matmul)), operands }))
 }
 
-impl Own for Outer {
+impl NativeKernel for WeightGradientMatmul {
     fn scratch_bytes(&self) -> usize {
         self.product.desc.scratch_bytes()
     }
@@ -118,11 +118,11 @@ impl Own for Outer {
     fn kernel(&self) -> Result<Box<dyn StepKernel>, String> {
         let product = self.product.kernel()?;
         let (transposed, team, bias, dtype) = (self.transposed, self.team.clone(), self.bias, self.dtype);
-        Ok(Box::new(OuterKernel { product, transposed, team, bias, dtype }))
+        Ok(Box::new(WeightGradientMatmulKernel { product, transposed, team, bias, dtype }))
     }
 }
 
-impl OuterKernel {
+impl WeightGradientMatmulKernel {
     /// The step has `x, dy, dweight, dbias?, scratch?`, the product its factors, `dweight, scratch?`.
     fn run_as<E: Element>(&mut self, o: &mut Operands<'_>) -> Result<(), String> {
         let (x, dy) = (o.take(0), o.take(1));
@@ -136,7 +136,7 @@ impl OuterKernel {
     }
 }
 
-impl StepKernel for OuterKernel {
+impl StepKernel for WeightGradientMatmulKernel {
     fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
         match self.dtype {
             DataType::F32 => self.run_as::<f32>(operands),

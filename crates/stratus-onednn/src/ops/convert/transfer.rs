@@ -1,47 +1,52 @@
-//! Changes of layout and type, on oneDNN or on our own kernel.
+//! Changes of layout and type, on oneDNN or on a native kernel.
 
-use super::{Candidate, Maker, OWN, Own, Run, is_fallback};
 use crate::ffi::{DataType, Desc, arg};
 use crate::native::lanes::LaneElement;
 use crate::native::relayout::Relayout;
 use crate::native::simd::Bf16;
+use crate::ops::candidates::{NATIVE_PREFIX, NativeKernel};
+use crate::ops::{Candidate, Implementation, KernelBuilder, is_fallback};
 use stratus_engine::{Operands, StepKernel};
 
 #[derive(Clone)]
-struct Moved {
+struct Transfer {
     relayout: Relayout,
     dtypes: [DataType; 2],
 }
 
-/// The same numbers in another layout, another type, or both. The bits are the same whoever moves them.
+/// The same numbers in another layout, another type, or both. The bits do not depend on which kernel moves
+/// them.
 ///
-/// What can be transposed in registers is ours: the library moves the weights of large fully connected layers at 11 to 25 GB/s, where our own kernel takes
-/// from a sixth to three quarters of the time (docs/benchmarks/kernels.md).
+/// Transpositions that fit registers are native: the library reorders the weights of large fully connected
+/// layers at 11 to 25 GB/s, and the native kernel takes a sixth to three quarters of its time
+/// (docs/benchmarks/kernels.md).
 pub(crate) fn transfer(
-    maker: &Maker<'_>,
+    builder: &KernelBuilder<'_>,
     [from, to]: [&Desc; 2],
     dtypes: [DataType; 2],
 ) -> Result<Candidate, String> {
     let operands = vec![(arg::SRC, from.duplicate()?), (arg::DST, to.duplicate()?)];
-    let library = maker.context.reorder(from, to, &maker.plain);
+    let library = builder.library.reorder(from, to, &builder.plain);
     let slow = library.as_ref().map_or(true, |desc| is_slow(&desc.implementation()));
-    if let Some(relayout) = Relayout::new(&from.layout()?, &to.layout()?, maker.cpu)
+    if let Some(relayout) = Relayout::new(&from.layout()?, &to.layout()?, builder.cpu)
         && (slow || relayout.transposes())
     {
-        let name = format!("{OWN}{}", maker.cpu.level.name());
-        return Ok(Candidate { name, operands, run: Run::Own(Box::new(Moved { relayout, dtypes })) });
+        let name = format!("{NATIVE_PREFIX}{}", builder.cpu.level.name());
+        let implementation = Implementation::Native(Box::new(Transfer { relayout, dtypes }));
+        return Ok(Candidate { name, implementation, operands });
     }
     let desc = library?;
-    Ok(Candidate { name: desc.implementation(), operands, run: Run::Primitive(desc) })
+    let (name, implementation) = (desc.implementation(), Implementation::Primitive(desc));
+    Ok(Candidate { name, implementation, operands })
 }
 
-/// Whether the library would compute the place of every element by itself: 44 ms for the 663,552 weights of AlexNet's features.6, where our own
-/// kernel takes 0.3 (docs/benchmarks/kernels.md).
+/// Whether the library would compute the address of every element by itself: 44 ms for the 663,552 weights of
+/// AlexNet's features.6, where the native kernel takes 0.3 ms (docs/benchmarks/kernels.md).
 fn is_slow(implementation: &str) -> bool {
     implementation == "simple:any" || is_fallback(implementation)
 }
 
-impl Own for Moved {
+impl NativeKernel for Transfer {
     fn scratch_bytes(&self) -> usize {
         0
     }
@@ -51,13 +56,13 @@ impl Own for Moved {
     }
 }
 
-impl Moved {
+impl Transfer {
     fn run_as<X: LaneElement, Y: LaneElement>(&self, o: &mut Operands<'_>) {
         self.relayout.run::<X, Y>(o.elements(0), o.elements(1));
     }
 }
 
-impl StepKernel for Moved {
+impl StepKernel for Transfer {
     fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
         match self.dtypes {
             [DataType::F32, DataType::F32] => self.run_as::<f32, f32>(operands),

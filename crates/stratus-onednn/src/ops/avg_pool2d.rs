@@ -1,0 +1,27 @@
+//! Average-pooling.
+
+use super::native::{native_step, typed};
+use super::{NativeStep, OnCpu, StepOperands};
+use crate::native::elementwise::CpuContext;
+use crate::native::pool::average::AvgPool;
+use stratus_engine::ops::{AvgPoolBackward, AvgPoolForward};
+
+impl OnCpu for AvgPoolForward {
+    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+        let (x, y) = (operands.geometry(0)?, operands.geometry(1)?);
+        let pool = AvgPool::new(&self.averages, x, y, cpu.level, cpu.team.clone());
+        Ok(typed!(operands.one_type(&[0, 1])?, E => {
+            native_step(0, move |o| pool.forward::<E>(o.elements(0), o.elements(1)))
+        }))
+    }
+}
+
+impl OnCpu for AvgPoolBackward {
+    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+        let (dx, dy) = (operands.geometry(1)?, operands.geometry(0)?);
+        let pool = AvgPool::new(&self.averages, dx, dy, cpu.level, cpu.team.clone());
+        Ok(typed!(operands.one_type(&[0, 1])?, E => {
+            native_step(0, move |o| pool.backward::<E>(o.elements(0), o.elements(1)))
+        }))
+    }
+}

@@ -1,0 +1,39 @@
+//! Concatenation of channels, and the part of the gradient that each input gets.
+
+use super::native::{native_step, typed};
+use super::{NativeStep, OnCpu, StepOperands};
+use crate::native::concat::{Concat, Piece};
+use crate::native::elementwise::CpuContext;
+use stratus_engine::ops::{ConcatBackward, ConcatForward};
+
+impl OnCpu for ConcatForward {
+    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+        let inputs = operands.values.len() - 1;
+        let mut at = 0;
+        let mut pieces = Vec::new();
+        for position in 0..inputs {
+            let from = operands.own_geometry(position)?;
+            pieces.push(Piece { from, first: 0, at, channels: from.channels });
+            at += from.channels;
+        }
+        let concat = Concat { pieces, to: operands.own_geometry(inputs)?, team: cpu.team.clone() };
+        Ok(typed!(operands.one_type(&(0..=inputs).collect::<Vec<_>>())?, E => native_step(0, move |o| {
+            let y = o.elements::<E>(inputs);
+            let sources = std::array::from_fn(|position| &*o.elements::<E>(position));
+            concat.run(&sources, y);
+        })))
+    }
+}
+
+impl OnCpu for ConcatBackward {
+    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+        let (from, to) = (operands.own_geometry(0)?, operands.own_geometry(1)?);
+        let pieces = vec![Piece { from, first: self.first, at: 0, channels: to.channels }];
+        let concat = Concat { pieces, to, team: cpu.team.clone() };
+        Ok(typed!(operands.one_type(&[0, 1])?, E => native_step(0, move |o| {
+            let y = o.elements::<E>(1);
+            let sources = std::array::from_fn(|position| &*o.elements::<E>(position));
+            concat.run(&sources, y);
+        })))
+    }
+}

@@ -1,0 +1,145 @@
+//! What the candidates of a convolution are made from.
+
+use crate::ffi::{DataType, Desc, PrimitiveDesc, Propagation, Window, arg};
+use crate::ops::KernelBuilder;
+use crate::ops::candidates::native_name;
+use stratus_engine::Layout;
+use stratus_graph::ops::Conv2d;
+
+/// A convolution with its operands' layouts and types.
+#[derive(Clone, Copy)]
+pub(crate) struct ConvContext<'a> {
+    /// Attributes.
+    pub conv: &'a Conv2d,
+    /// Input map, or its gradient.
+    pub x: &'a Desc,
+    /// Output map, or its gradient.
+    pub y: &'a Desc,
+    /// The weights, or in which layout their gradient is wanted, where that is decided.
+    pub weights: Option<&'a Desc>,
+    /// Type of maps and weights.
+    pub compute: DataType,
+}
+
+/// A pass of a convolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pass {
+    /// The output.
+    Forward,
+    /// The gradient of the input.
+    BackwardData,
+    /// The gradients of weights and bias.
+    BackwardWeights,
+}
+
+impl ConvContext<'_> {
+    /// Images, and the height and width of the input, where both maps are channels last.
+    pub(super) fn channels_last(&self) -> Result<Option<(usize, [usize; 2])>, String> {
+        let (x, y) = (self.x.layout()?, self.y.layout()?);
+        let are_both = [&x, &y].iter().all(|map| map.same_bytes(&Layout::channels_last(&map.shape)));
+        let &[batch, _, height, width] = &x.shape[..] else { return Ok(None) };
+        Ok(are_both.then_some((batch, [height, width])))
+    }
+
+    /// Row-major weights, or their gradient, without a dimension for groups.
+    pub(super) fn row_major_weights(
+        &self,
+        builder: &KernelBuilder<'_>,
+        dtype: DataType,
+    ) -> Result<Desc, String> {
+        let plain = Layout::plain(&self.conv.weight_shape());
+        builder.library.strided(&plain.shape, dtype, &plain.strides)
+    }
+
+    /// The name of a native kernel that takes row-major weights, or makes their gradient so.
+    pub(super) fn row_major_name(&self, builder: &KernelBuilder<'_>, family: &str) -> Result<String, String> {
+        native_name(family, builder.cpu, self.weights, &Layout::plain(&self.conv.weight_shape()))
+    }
+
+    /// The step's operands, with these weights or this gradient of them.
+    pub(super) fn operands(
+        &self,
+        builder: &KernelBuilder<'_>,
+        pass: Pass,
+        weights: Desc,
+    ) -> Result<Vec<(i32, Desc)>, String> {
+        let (x, y) = (self.x.duplicate()?, self.y.duplicate()?);
+        let bias = |argument| Ok::<_, String>(bias(builder, self.conv)?.map(|desc| (argument, desc)));
+        Ok(match pass {
+            Pass::Forward => {
+                let inputs = [(arg::SRC, x), (arg::WEIGHTS, weights)];
+                inputs.into_iter().chain(bias(arg::BIAS)?).chain([(arg::DST, y)]).collect()
+            }
+            Pass::BackwardData => vec![(arg::DIFF_DST, y), (arg::WEIGHTS, weights), (arg::DIFF_SRC, x)],
+            Pass::BackwardWeights => {
+                let operands = [(arg::SRC, x), (arg::DIFF_DST, y), (arg::DIFF_WEIGHTS, weights)];
+                operands.into_iter().chain(bias(arg::DIFF_BIAS)?).collect()
+            }
+        })
+    }
+}
+
+/// oneDNN's window of a convolution.
+pub(super) fn window(conv: &Conv2d) -> Window {
+    let numbers = |list: [usize; 2]| list.map(|n| n as i64);
+    Window {
+        strides: numbers(conv.stride),
+        dilations: conv.dilation.map(|d| d as i64 - 1),
+        before: numbers(conv.padding_before),
+        after: numbers(conv.padding_after),
+    }
+}
+
+/// oneDNN's shape of the weights: groups are a dimension of their own.
+pub(super) fn weight_shape(conv: &Conv2d) -> Vec<usize> {
+    let [o, i, h, w] = conv.weight_shape();
+    if conv.groups == 1 { vec![o, i, h, w] } else { vec![conv.groups, o / conv.groups, i, h, w] }
+}
+
+pub(super) fn bias(builder: &KernelBuilder<'_>, conv: &Conv2d) -> Result<Option<Desc>, String> {
+    conv.bias.then(|| builder.library.strided(&[conv.out_channels], DataType::F32, &[1])).transpose()
+}
+
+/// A forward descriptor with weights in any layout: the gradients need one as a hint.
+pub(super) fn hint(builder: &KernelBuilder<'_>, context: &ConvContext<'_>) -> Result<PrimitiveDesc, String> {
+    let weights = builder.library.any(&weight_shape(context.conv), context.compute)?;
+    let descs = [context.x, &weights, context.y];
+    let window = window(context.conv);
+    builder.library.convolution_forward(Propagation::Training, descs, None, &window, &builder.plain)
+}
+
+/// Whether an implementation of the gradient of the weights is known to be wrong for a convolution, of maps
+/// in the layouts `x` and `y`.
+pub(super) fn is_hazardous(
+    conv: &Conv2d,
+    compute: DataType,
+    x: &Layout,
+    y: &Layout,
+    implementation: &str,
+) -> bool {
+    const LARGEST_BLOCK: usize = 16;
+    let strided = conv.stride != [1, 1];
+    // oneDNN issue 6035, in all releases up to 3.12: for strided 1×1 convolutions of channels-last maps these
+    // kernels write as many channels as a vector register holds into a workspace with room for those of the
+    // input alone.
+    let overruns = implementation.starts_with("jit_1x1")
+        && conv.kernel == [1, 1]
+        && strided
+        && conv.in_channels / conv.groups.max(1) < LARGEST_BLOCK
+        && x.blocks.is_empty();
+    // Found here with 3.2: where an output row is one pixel, the bf16 kernels multiply scratch that they
+    // never wrote for the taps that fall on the horizontal padding. Later kernels of the same family are not
+    // trusted more.
+    let reads_garbage = compute == DataType::Bf16
+        && (implementation.starts_with("jit") || implementation.starts_with("brg"))
+        && y.shape.last() == Some(&1)
+        && conv.stride[1] > 1
+        && conv.padding_before[1] + conv.padding_after[1] > 0;
+    overruns || reads_garbage
+}
+
+/// Whether a convolution's channels fill the tiles of AMX; each group has its own tiles.
+pub(super) fn fills_amx_tiles(conv: &Conv2d) -> bool {
+    let channels = [conv.in_channels, conv.out_channels];
+    crate::ops::implementations::fill_amx_tiles(channels.map(|channels| channels / conv.groups.max(1)))
+}

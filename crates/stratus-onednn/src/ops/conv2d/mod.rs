@@ -1,0 +1,205 @@
+//! Convolution. The candidates of each pass, in this order: oneDNN's implementations, oneDNN's in f32 for
+//! bf16 maps ([`f32_fallback`]), direct convolution for few channels ([`direct`]), minimal filtering
+//! ([`winograd`]), and products of packed panels ([`panels`]).
+
+mod context;
+mod direct;
+mod f32_fallback;
+#[cfg(target_arch = "x86_64")]
+mod panels;
+mod winograd;
+
+pub(crate) use context::ConvContext;
+
+use super::candidates::{Candidates, descs, drop_fallbacks};
+use super::implementations::multiplies_bf16;
+use super::{Candidate, KernelBuilder, LibraryUse, OnCpu};
+use crate::ffi::{DataType, Propagation, Which, arg};
+use crate::prepare::{LayoutNeeds, PlanBuilder};
+use context::{bias, fills_amx_tiles, hint, is_hazardous, weight_shape, window};
+use stratus_engine::Step;
+use stratus_engine::ops::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
+use stratus_graph::ops::Conv2d;
+
+impl OnCpu for Conv2dForward {
+    fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
+        let conv = &self.conv;
+        let (x, y) = (plan.map_desc(step.inputs[0])?, plan.map_desc(step.outputs[0])?);
+        let weights = plan.weight_desc(step.inputs[1], &weight_shape(conv))?;
+        let compute = plan.data_type(step.inputs[1])?;
+        let context = ConvContext { conv, x: &x, y: &y, weights: weights.as_ref(), compute };
+        let candidates = forward(plan.kernel_builder(), &context, self.relu, plan.trains())?;
+        plan.add_weight_reader(step, candidates)
+    }
+
+    fn layouts(&self, step: &Step, needs: &mut LayoutNeeds) {
+        needs.weights([step.inputs[1]]);
+    }
+
+    fn library(&self) -> Option<LibraryUse> {
+        Some(library_use(&self.conv))
+    }
+}
+
+impl OnCpu for Conv2dBackwardData {
+    fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
+        let conv = &self.conv;
+        let (y, x) = (plan.map_desc(step.inputs[0])?, plan.map_desc(step.outputs[0])?);
+        let weights = plan.weight_desc(step.inputs[1], &weight_shape(conv))?;
+        let compute = plan.data_type(step.inputs[1])?;
+        let context = ConvContext { conv, x: &x, y: &y, weights: weights.as_ref(), compute };
+        let candidates = backward_data(plan.kernel_builder(), &context)?;
+        plan.add_weight_reader(step, candidates)
+    }
+
+    fn layouts(&self, step: &Step, needs: &mut LayoutNeeds) {
+        needs.weights([step.inputs[1]]);
+    }
+
+    fn library(&self) -> Option<LibraryUse> {
+        Some(library_use(&self.conv))
+    }
+}
+
+impl OnCpu for Conv2dBackwardWeights {
+    fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
+        let conv = &self.conv;
+        let (x, y) = (plan.map_desc(step.inputs[0])?, plan.map_desc(step.inputs[1])?);
+        let wanted = plan.gradient_desc(step.outputs[0], &weight_shape(conv))?;
+        let compute = plan.data_type(step.inputs[0])?;
+        let context = ConvContext { conv, x: &x, y: &y, weights: wanted.as_ref(), compute };
+        let candidates = backward_weights(plan.kernel_builder(), &context)?;
+        plan.add_weight_gradient(step, candidates)
+    }
+
+    fn layouts(&self, step: &Step, needs: &mut LayoutNeeds) {
+        needs.weights([step.outputs[0]]);
+    }
+
+    fn library(&self) -> Option<LibraryUse> {
+        Some(library_use(&self.conv))
+    }
+}
+
+fn library_use(conv: &Conv2d) -> LibraryUse {
+    LibraryUse { is_convolution: true, fills_amx_tiles: fills_amx_tiles(conv) }
+}
+
+/// Adds the candidate in f32 to the library's in bf16, unless these are at least twice as fast: where the
+/// processor multiplies bf16 and the channels fill its registers.
+fn or_in_f32(
+    context: &ConvContext<'_>,
+    listed: Result<Vec<Candidate>, String>,
+    in_f32: impl FnOnce() -> Result<Option<Candidate>, String>,
+) -> Result<Vec<Candidate>, String> {
+    let is_twice_as_fast = fills_amx_tiles(context.conv)
+        && listed.iter().flatten().any(|candidate| multiplies_bf16(&candidate.name));
+    if context.compute == DataType::F32 || is_twice_as_fast {
+        return listed;
+    }
+    let Some(in_f32) = in_f32()? else { return listed };
+    let mut candidates = listed.unwrap_or_default();
+    candidates.push(in_f32);
+    drop_fallbacks(&mut candidates);
+    Ok(candidates)
+}
+
+/// Candidates for the forward pass.
+fn forward(
+    builder: &KernelBuilder<'_>,
+    context: &ConvContext<'_>,
+    relu: bool,
+    training: bool,
+) -> Result<Vec<Candidate>, String> {
+    let library = builder.library;
+    let any = library.any(&weight_shape(context.conv), context.compute)?;
+    let bias = bias(builder, context.conv)?;
+    let propagation = if training { Propagation::Training } else { Propagation::Inference };
+    let attributes = if relu { &builder.relu } else { &builder.plain };
+    let window = window(context.conv);
+    let listed = Candidates {
+        make: &|weights| {
+            let descs = [context.x, weights, context.y];
+            library.convolution_forward(propagation, descs, bias.as_ref(), &window, attributes)
+        },
+        operands: &|desc| {
+            let mut operands = descs(desc, &[(arg::SRC, Which::Src), (arg::WEIGHTS, Which::Weights)])?;
+            if let Some(bias) = &bias {
+                operands.push((arg::BIAS, bias.duplicate()?));
+            }
+            operands.push((arg::DST, desc.desc(Which::Dst)?));
+            Ok(operands)
+        },
+        usable: &|_| true,
+    }
+    .list(builder, context.weights, &any);
+    let in_f32 = || f32_fallback::forward(builder, context, relu, propagation);
+    let mut candidates = or_in_f32(context, listed, in_f32)?;
+    candidates.extend(direct::forward(builder, context, relu)?);
+    candidates.extend(winograd::forward(builder, context, relu)?);
+    #[cfg(target_arch = "x86_64")]
+    candidates.extend(panels::forward(builder, context, relu)?);
+    Ok(candidates)
+}
+
+/// Candidates for the input's gradient.
+fn backward_data(builder: &KernelBuilder<'_>, context: &ConvContext<'_>) -> Result<Vec<Candidate>, String> {
+    let library = builder.library;
+    let hint = hint(builder, context)?;
+    let any = library.any(&weight_shape(context.conv), context.compute)?;
+    let window = window(context.conv);
+    let list =
+        [(arg::DIFF_DST, Which::DiffDst), (arg::WEIGHTS, Which::Weights), (arg::DIFF_SRC, Which::DiffSrc)];
+    let listed = Candidates {
+        make: &|weights| {
+            let descs = [context.x, weights, context.y];
+            library.convolution_backward_data(descs, &window, &hint, &builder.plain)
+        },
+        operands: &|desc| descs(desc, &list),
+        usable: &|_| true,
+    }
+    .list(builder, context.weights, &any);
+    let in_f32 = || f32_fallback::backward_data(builder, context);
+    let mut candidates = or_in_f32(context, listed, in_f32)?;
+    candidates.extend(winograd::backward_data(builder, context)?);
+    #[cfg(target_arch = "x86_64")]
+    candidates.extend(panels::backward_data(builder, context)?);
+    Ok(candidates)
+}
+
+/// Candidates for the gradients of weight and bias.
+fn backward_weights(
+    builder: &KernelBuilder<'_>,
+    context: &ConvContext<'_>,
+) -> Result<Vec<Candidate>, String> {
+    let (library, conv) = (builder.library, context.conv);
+    let hint = hint(builder, context)?;
+    let any = library.any(&weight_shape(conv), DataType::F32)?;
+    let bias = bias(builder, conv)?;
+    let window = window(conv);
+    let (x, y) = (context.x.layout()?, context.y.layout()?);
+    let list =
+        [(arg::SRC, Which::Src), (arg::DIFF_DST, Which::DiffDst), (arg::DIFF_WEIGHTS, Which::DiffWeights)];
+    let listed = Candidates {
+        make: &|weights| {
+            let descs = [context.x, weights, context.y];
+            library.convolution_backward_weights(descs, bias.as_ref(), &window, &hint, &builder.plain)
+        },
+        operands: &|desc| {
+            let mut operands = descs(desc, &list)?;
+            if let Some(bias) = &bias {
+                operands.push((arg::DIFF_BIAS, bias.duplicate()?));
+            }
+            Ok(operands)
+        },
+        usable: &|implementation| !is_hazardous(conv, context.compute, &x, &y, implementation),
+    }
+    .list(builder, context.weights, &any);
+    let in_f32 = || f32_fallback::backward_weights(builder, context);
+    let mut candidates = or_in_f32(context, listed, in_f32)?;
+    candidates.extend(direct::backward_weights(builder, context)?);
+    candidates.extend(winograd::backward_weights(builder, context)?);
+    #[cfg(target_arch = "x86_64")]
+    candidates.extend(panels::backward_weights(builder, context)?);
+    Ok(candidates)
+}

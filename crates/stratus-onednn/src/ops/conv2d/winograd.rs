@@ -1,0 +1,142 @@
+//! Dense 3×3 and 5×5 convolutions by minimal filtering (Winograd).
+
+use super::context::{ConvContext, Pass};
+use crate::ffi::DataType;
+use crate::native::conv::winograd::{Int16Products, Pass as ConvPass, WinogradConv, WinogradGradient};
+use crate::native::lanes::LaneElement;
+use crate::native::simd::{Bf16, Isa};
+use crate::ops::candidates::NativeKernel;
+use crate::ops::{Candidate, Implementation, KernelBuilder};
+use stratus_engine::{Operands, StepKernel};
+
+/// Names of the candidates: with products of f32, and, for bf16 maps, of int16 on VNNI.
+const F32_PRODUCTS: &str = "winograd:";
+const INT16_PRODUCTS: &str = "winograd:vnni:";
+
+/// What is made.
+#[derive(Clone)]
+enum Kernel {
+    Conv { conv: WinogradConv, relu: bool },
+    Gradient(WinogradGradient),
+}
+
+#[derive(Clone)]
+struct Winograd {
+    kernel: Kernel,
+    dtype: DataType,
+    bias: bool,
+}
+
+/// Candidates for the forward pass.
+pub(super) fn forward(
+    builder: &KernelBuilder<'_>,
+    context: &ConvContext<'_>,
+    relu: bool,
+) -> Result<Vec<Candidate>, String> {
+    conv(builder, context, ConvPass::Forward, relu)
+}
+
+/// Candidates for the input's gradient.
+pub(super) fn backward_data(
+    builder: &KernelBuilder<'_>,
+    context: &ConvContext<'_>,
+) -> Result<Vec<Candidate>, String> {
+    conv(builder, context, ConvPass::BackwardData, false)
+}
+
+fn conv(
+    builder: &KernelBuilder<'_>,
+    context: &ConvContext<'_>,
+    pass: ConvPass,
+    relu: bool,
+) -> Result<Vec<Candidate>, String> {
+    let Some((batch, input)) = worth_a_try(builder, context)? else { return Ok(Vec::new()) };
+    let candidate = |family: &str, int16: Option<Int16Products>| {
+        let conv = WinogradConv::new(context.conv, pass, batch, input, int16, builder.cpu);
+        let Some(conv) = conv else { return Ok(None) };
+        let name = context.row_major_name(builder, family)?;
+        let weights = context.row_major_weights(builder, context.compute)?;
+        let (of_step, bias) = match pass {
+            ConvPass::Forward => (Pass::Forward, context.conv.bias),
+            ConvPass::BackwardData => (Pass::BackwardData, false),
+        };
+        let operands = context.operands(builder, of_step, weights)?;
+        let winograd = Winograd { kernel: Kernel::Conv { conv, relu }, dtype: context.compute, bias };
+        let implementation = Implementation::Native(Box::new(winograd));
+        Ok::<_, String>(Some(Candidate { name, implementation, operands }))
+    };
+    let wanted = context.compute == DataType::Bf16 && builder.library.has_vnni();
+    let int16 = Int16Products::detect(builder.cpu.level).filter(|_| wanted);
+    let on_int16 = int16.map(|int16| candidate(INT16_PRODUCTS, Some(int16))).transpose()?.flatten();
+    Ok(candidate(F32_PRODUCTS, None)?.into_iter().chain(on_int16).collect())
+}
+
+/// A candidate for the gradients of weight and bias.
+pub(super) fn backward_weights(
+    builder: &KernelBuilder<'_>,
+    context: &ConvContext<'_>,
+) -> Result<Option<Candidate>, String> {
+    let Some((batch, input)) = worth_a_try(builder, context)? else { return Ok(None) };
+    let gradient = WinogradGradient::new(context.conv, batch, input, builder.cpu);
+    let Some(gradient) = gradient else { return Ok(None) };
+    let name = context.row_major_name(builder, F32_PRODUCTS)?;
+    let weights = context.row_major_weights(builder, DataType::F32)?;
+    let operands = context.operands(builder, Pass::BackwardWeights, weights)?;
+    let (dtype, bias) = (context.compute, context.conv.bias);
+    let winograd = Winograd { kernel: Kernel::Gradient(gradient), dtype, bias };
+    Ok(Some(Candidate { name, implementation: Implementation::Native(Box::new(winograd)), operands }))
+}
+
+/// Images and their extent, where the kernels are worth a try: of channels-last maps, on AVX-512, whose
+/// registers their sums fill. AMX multiplies bf16 faster than they save products.
+fn worth_a_try(
+    builder: &KernelBuilder<'_>,
+    context: &ConvContext<'_>,
+) -> Result<Option<(usize, [usize; 2])>, String> {
+    let on_amx = context.compute == DataType::Bf16 && builder.library.has_amx();
+    if on_amx || builder.cpu.level.isa() != Isa::Avx512 {
+        return Ok(None);
+    }
+    context.channels_last()
+}
+
+impl NativeKernel for Winograd {
+    fn scratch_bytes(&self) -> usize {
+        match &self.kernel {
+            Kernel::Conv { conv, .. } => conv.scratch_bytes(),
+            Kernel::Gradient(gradient) => gradient.scratch_bytes(),
+        }
+    }
+
+    fn kernel(&self) -> Result<Box<dyn StepKernel>, String> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Winograd {
+    fn run_as<E: LaneElement>(&self, o: &mut Operands<'_>) {
+        let scratch = if self.bias { 4 } else { 3 };
+        match &self.kernel {
+            Kernel::Conv { conv, relu } => {
+                let bias = if self.bias { o.elements(2) } else { &mut [] };
+                let (from, weights) = (o.elements::<E>(0), o.elements::<E>(1));
+                conv.run(from, weights, bias, *relu, o.elements(scratch - 1), o.elements(scratch));
+            }
+            Kernel::Gradient(gradient) => {
+                let bias = if self.bias { o.elements(3) } else { &mut [] };
+                let (x, dy) = (o.elements::<E>(0), o.elements::<E>(1));
+                gradient.run(x, dy, o.elements(2), bias, o.elements(scratch));
+            }
+        }
+    }
+}
+
+impl StepKernel for Winograd {
+    fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
+        match self.dtype {
+            DataType::F32 => self.run_as::<f32>(operands),
+            DataType::Bf16 => self.run_as::<Bf16>(operands),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,62 @@
+//! The gradient of the input of a fully connected layer with few outputs, on a native kernel.
+
+use super::{LinearContext, rows_first};
+use crate::ffi::{DataType, arg};
+use crate::native::few_outputs::FewOutputsProduct;
+use crate::native::lanes::LaneElement;
+use crate::native::simd::Bf16;
+use crate::ops::candidates::{NativeKernel, native_name};
+use crate::ops::{Candidate, Implementation, KernelBuilder};
+use stratus_engine::{Operands, StepKernel};
+
+#[derive(Clone)]
+struct FewOutputs {
+    product: FewOutputsProduct,
+    dtype: DataType,
+}
+
+/// A candidate for the input's gradient.
+pub(super) fn backward_data(
+    builder: &KernelBuilder<'_>,
+    context: &LinearContext<'_>,
+) -> Result<Option<Candidate>, String> {
+    let Some([batch, outputs, inputs]) = context.matrices()? else { return Ok(None) };
+    let product = FewOutputsProduct::new(batch, outputs, inputs, builder.cpu);
+    let Some(product) = product else { return Ok(None) };
+    let takes = rows_first(&context.weight_shape);
+    let name = native_name("", builder.cpu, context.weights, &takes)?;
+    let operands = vec![
+        (arg::DIFF_DST, context.y.duplicate()?),
+        (arg::WEIGHTS, builder.library.strided(&takes.shape, context.compute, &takes.strides)?),
+        (arg::DIFF_SRC, context.x.duplicate()?),
+    ];
+    let few_outputs = FewOutputs { product, dtype: context.compute };
+    Ok(Some(Candidate { name, implementation: Implementation::Native(Box::new(few_outputs)), operands }))
+}
+
+impl NativeKernel for FewOutputs {
+    fn scratch_bytes(&self) -> usize {
+        0
+    }
+
+    fn kernel(&self) -> Result<Box<dyn StepKernel>, String> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl FewOutputs {
+    fn run_as<E: LaneElement>(&self, o: &mut Operands<'_>) {
+        let (dy, weights) = (o.elements::<E>(0), o.elements::<E>(1));
+        self.product.run(dy, weights, o.elements(2));
+    }
+}
+
+impl StepKernel for FewOutputs {
+    fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
+        match self.dtype {
+            DataType::F32 => self.run_as::<f32>(operands),
+            DataType::Bf16 => self.run_as::<Bf16>(operands),
+        }
+        Ok(())
+    }
+}

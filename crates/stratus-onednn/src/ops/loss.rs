@@ -1,0 +1,30 @@
+//! The loss, its metrics and the gradient of the logits.
+
+use super::native::{fallible, typed};
+use super::{NativeStep, OnCpu, StepOperands};
+use crate::native::elementwise::CpuContext;
+use crate::native::loss::{Loss, softmax_cross_entropy};
+use crate::prepare::PlanBuilder;
+use stratus_engine::ops::SoftmaxCrossEntropy;
+use stratus_engine::{DType, Step};
+
+impl OnCpu for SoftmaxCrossEntropy {
+    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+        let classes = operands.values.first().and_then(|v| v.shape.get(1).copied()).unwrap_or(1);
+        if operands.dtype(0) != Some(DType::F32) {
+            return Err("its logits are not f32".to_owned());
+        }
+        let team = cpu.team.clone();
+        let SoftmaxCrossEntropy { auxiliary, smoothing, mixed, scaled: _ } = *self;
+        Ok(typed!(operands.dtype(3).unwrap_or(DType::F32), E => fallible(move |o| {
+            let (logits, labels, metrics) = (o.elements(0), o.elements(1), o.elements(2));
+            let loss = Loss { classes, auxiliary, smoothing, mixed, tile: o.tile() };
+            softmax_cross_entropy::<E>(&team, logits, labels, loss, metrics, o.elements(3))
+        })))
+    }
+
+    /// Never measured: it reads no map, and refuses what measuring puts where labels should be.
+    fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
+        plan.add_native(step.clone(), false)
+    }
+}

@@ -1,0 +1,33 @@
+//! Max-pooling, where it could not be fused.
+
+use super::native::{native_step, typed};
+use super::{NativeStep, OnCpu, StepOperands};
+use crate::native::elementwise::CpuContext;
+use crate::native::pool::max::MaxPool;
+use crate::native::rows::Geometry;
+use stratus_engine::ops::{MaxPoolBackward, MaxPoolForward};
+use stratus_graph::ops::MaxPool2d;
+
+impl OnCpu for MaxPoolForward {
+    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+        let (x, y) = (operands.geometry(0)?, operands.geometry(1)?);
+        let pool = max_pool(cpu, &self.pool, x, y).cutting(self.cut);
+        Ok(typed!(operands.one_type(&[0, 1])?, E => {
+            native_step(0, move |o| pool.forward::<E>(o.elements(0), o.elements(1), o.take(2)))
+        }))
+    }
+}
+
+impl OnCpu for MaxPoolBackward {
+    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+        let (dx, dy) = (operands.geometry(2)?, operands.geometry(0)?);
+        let pool = max_pool(cpu, &self.pool, dx, dy);
+        Ok(typed!(operands.one_type(&[0, 2])?, E => {
+            native_step(0, move |o| pool.backward::<E>(o.elements(0), o.take(1), o.elements(2)))
+        }))
+    }
+}
+
+pub(super) fn max_pool(cpu: &CpuContext, pool: &MaxPool2d, input: Geometry, output: Geometry) -> MaxPool {
+    MaxPool::new(pool, input, output, cpu.level, cpu.team.clone())
+}

@@ -1,0 +1,16 @@
+//! A factor on a map.
+
+use super::native::{native_step, typed};
+use super::{NativeStep, OnCpu, StepOperands};
+use crate::native::elementwise::CpuContext;
+use stratus_engine::ops::Scale;
+
+impl OnCpu for Scale {
+    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+        operands.expect_same_layout(&[0, 1])?;
+        let (factor, cpu) = (self.factor, cpu.clone());
+        Ok(typed!(operands.one_type(&[0, 1])?, E => {
+            native_step(0, move |o| cpu.scale::<E>(factor, o.elements(0), o.elements(1)))
+        }))
+    }
+}
