@@ -1,6 +1,6 @@
 //! The loaded library with its CPU engine, and the attributes that primitives are made with.
 
-use super::raw::{Functions, Handle, LoadError, Status, Version, status_text};
+use super::raw::{Functions, Handle, LoadError, Version};
 use std::ffi::c_int;
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 const CPU: c_int = 1;
 const ALGORITHM_RELU: c_int = 0x20;
-/// With a slope of 0 the library takes a maximum with 0, in which a NaN vanishes and a diverged run does not show. With any other it multiplies,
-/// and a NaN stays. What is left of a negative number is not 0 then, but next to every positive one it is nothing; it is not positive, either.
+/// With a slope of 0 the library takes the maximum with 0, in which a NaN vanishes and a diverged run does
+/// not show. With any other it multiplies, and a NaN stays. Negative numbers then become tiny negative ones,
+/// which no sum with ordinary numbers shows and every test for a positive number refuses.
 const NEGATIVE_SLOPE: f32 = 1e-30;
 const SCRATCHPAD_USER: c_int = 1;
 
@@ -20,15 +21,16 @@ struct Library {
     path: PathBuf,
 }
 
-// SAFETY: the engine is never changed after its creation, and the library's documentation lets any number of threads use one engine. The
-// functions are plain addresses; the path and version are owned data.
+// SAFETY: the engine is never changed after its creation, and the library's documentation lets any number of
+// threads use one engine. The functions are plain addresses; the path and version are owned data.
 unsafe impl Send for Library {}
 // SAFETY: as above.
 unsafe impl Sync for Library {}
 
 impl Drop for Library {
     fn drop(&mut self) {
-        // SAFETY: the engine was created by this library and is destroyed once; everything made from it keeps this alive.
+        // SAFETY: the engine was created by this library and is destroyed once; everything made from it keeps
+        // this alive.
         unsafe { (self.functions.dnnl_engine_destroy)(self.engine) };
     }
 }
@@ -37,10 +39,6 @@ impl Drop for Library {
 #[derive(Clone)]
 pub struct Context {
     library: Arc<Library>,
-}
-
-pub(super) fn check(status: Status, what: &str) -> Result<(), String> {
-    if status == 0 { Ok(()) } else { Err(format!("{what}: {}", status_text(status))) }
 }
 
 impl Context {
@@ -53,7 +51,7 @@ impl Context {
         let start = |reason: String| LoadError::Start { path: path.to_owned(), reason };
         let mut engine = null_mut();
         // SAFETY: the out-pointer is valid; index 0 is the only CPU engine.
-        check(unsafe { (functions.dnnl_engine_create)(&raw mut engine, CPU, 0) }, "engine").map_err(start)?;
+        unsafe { call!(functions, dnnl_engine_create(&raw mut engine, CPU, 0)) }.map_err(start)?;
         Ok(Self { library: Arc::new(Library { functions, engine, version, path: path.to_owned() }) })
     }
 
@@ -85,13 +83,13 @@ impl Context {
         self.instruction_set() == "AMX"
     }
 
-    /// Whether its kernels may multiply bf16 as such.
+    /// Whether its kernels may multiply bf16 without converting it to f32 first.
     #[must_use]
     pub fn has_bf16(&self) -> bool {
         matches!(self.instruction_set(), "AVX-512 BF16" | "AVX-512 FP16" | "AMX")
     }
 
-    /// Whether its kernels may use the dot products of whole numbers of AVX-512 VNNI.
+    /// Whether its kernels may use AVX-512 VNNI, the dot products of integers.
     #[must_use]
     pub fn has_vnni(&self) -> bool {
         self.instruction_set() == "AVX-512 VNNI" || self.has_bf16()
@@ -115,7 +113,8 @@ impl Context {
         }
     }
 
-    /// Whether the library may use AVX2 and AVX-512 (`ONEDNN_MAX_CPU_ISA` restricts it). Our own kernels follow it.
+    /// Whether the library may use AVX2 and AVX-512 (`ONEDNN_MAX_CPU_ISA` restricts it). Native kernels
+    /// follow it.
     #[must_use]
     pub fn allows(&self) -> [bool; 2] {
         // SAFETY: a query without arguments.
@@ -140,23 +139,20 @@ impl Context {
         let f = self.functions();
         let mut handle = null_mut();
         // SAFETY: a valid out-pointer.
-        check(unsafe { (f.dnnl_primitive_attr_create)(&raw mut handle) }, "attributes")?;
+        unsafe { call!(f, dnnl_primitive_attr_create(&raw mut handle)) }?;
         let attributes = Attributes { context: self.clone(), handle };
         // SAFETY: the handle was just created.
-        check(
-            unsafe { (f.dnnl_primitive_attr_set_scratchpad_mode)(handle, SCRATCHPAD_USER) },
-            "scratchpad mode",
-        )?;
+        unsafe { call!(f, dnnl_primitive_attr_set_scratchpad_mode(handle, SCRATCHPAD_USER)) }?;
         if relu {
             let mut post_ops = null_mut();
             // SAFETY: a valid out-pointer; the list is copied into the attributes and destroyed once.
             unsafe {
-                check((f.dnnl_post_ops_create)(&raw mut post_ops), "post-operations")?;
+                call!(f, dnnl_post_ops_create(&raw mut post_ops))?;
                 let appended =
-                    (f.dnnl_post_ops_append_eltwise)(post_ops, ALGORITHM_RELU, NEGATIVE_SLOPE, 0.0);
-                let set = (f.dnnl_primitive_attr_set_post_ops)(handle, post_ops);
+                    call!(f, dnnl_post_ops_append_eltwise(post_ops, ALGORITHM_RELU, NEGATIVE_SLOPE, 0.0));
+                let set = call!(f, dnnl_primitive_attr_set_post_ops(handle, post_ops));
                 (f.dnnl_post_ops_destroy)(post_ops);
-                check(appended, "fused ReLU").and(check(set, "post-operations"))?;
+                appended.and(set)?;
             }
         }
         Ok(attributes)

@@ -1,12 +1,13 @@
 //! Denormal numbers count as zero in the library's kernels.
 //!
-//! Numbers below 1e-38 cost a processor a hundred times as much as others and change no training. They are met all the same: in AlexNet's first
-//! iterations in f32 the library's gradients of the weights took up to ten times as long as with numbers of ordinary size, and no longer than
-//! those once denormals were zero (docs/benchmarks/kernels.md). Our own code, and Rust, count on the ordinary rules: they hold
-//! everywhere but in the library.
+//! Numbers below 1e-38 cost a processor a hundred times as much as others and change no training. They are
+//! met all the same: in AlexNet's first iterations in f32 the library's gradients of the weights took up to
+//! ten times as long as with numbers of ordinary size, and no longer than those once denormals were zero
+//! (docs/benchmarks/kernels.md). Our own code, and Rust, count on the ordinary rules: they hold everywhere
+//! but in the library.
 //!
-//! Threads inherit the rules from the one that starts them, so those that the library starts have its rules, as has every one behind
-//! [`ordinarily`].
+//! Threads inherit the rules from the one that starts them, so those that the library starts have its rules,
+//! as has every one behind [`ordinarily`].
 
 /// Flush results, and take operands, as zero.
 #[cfg(target_arch = "x86_64")]
@@ -19,15 +20,16 @@ const ORDINARY: u32 = 0x1f80;
 #[cfg(target_arch = "x86_64")]
 fn read() -> u32 {
     let mut control = 0u32;
-    // SAFETY: stores the register into the variable. (The intrinsics for it are deprecated in favour of assembly.)
+    // SAFETY: stores the register into the variable. (The intrinsics for it are deprecated in favour of
+    // assembly.)
     unsafe { std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut control, options(nostack, preserves_flags)) };
     control
 }
 
 #[cfg(target_arch = "x86_64")]
 fn write(control: u32) {
-    // SAFETY: a value that was read, or one of the constants above, with all exceptions masked. No arithmetic of ours is done before the ordinary
-    // rules hold again: the functions below see to that.
+    // SAFETY: a value that was read, or one of the constants above, with all exceptions masked. No arithmetic
+    // of ours is done before the ordinary rules hold again: the functions below see to that.
     unsafe {
         std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const control, options(nostack, preserves_flags, readonly));
     }
@@ -48,7 +50,8 @@ pub fn as_zero<R>(call: impl FnOnce() -> R) -> R {
     call()
 }
 
-/// Calls code of ours on a thread of the library's by the ordinary rules; afterwards the library's hold, where the thread is not the caller's.
+/// Calls code of ours on a thread of the library's by the ordinary rules; afterwards the library's hold,
+/// where the thread is not the caller's.
 #[inline(never)]
 pub fn ordinarily<R>(is_callers: bool, call: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]

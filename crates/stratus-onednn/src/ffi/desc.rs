@@ -1,6 +1,6 @@
-//! Memory descriptors: how the elements of an operand lie, made from a layout and read back as one.
+//! Memory descriptors: the layouts of operands, made from a layout as plain data and read back as one.
 
-use super::context::{Context, check};
+use super::context::Context;
 use super::raw::{Dims, Handle, MAX_DIMENSIONS};
 use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
@@ -59,7 +59,7 @@ impl Context {
     /// What the library said.
     pub fn blocked16(&self, shape: &[usize], dtype: DataType) -> Result<Desc, String> {
         let desc = self.tagged(shape, dtype, TAG_ABCD16B)?;
-        // Tags are numbers of an enumeration: what the number means is worth a look.
+        // The number is the library's, not the C API's promise: see that it means what it should.
         let layout = desc.layout()?;
         if layout.blocks != [(1, 16)] || layout.strides.last() != Some(&16) {
             return Err(format!("this library means {} by the number of aBcd16b", layout.tag));
@@ -71,16 +71,13 @@ impl Context {
         let dims = dims(shape)?;
         let mut handle = null_mut();
         // SAFETY: `dims` holds `shape.len()` extents, and the function copies them.
-        let status = unsafe {
-            (self.functions().dnnl_memory_desc_create_with_tag)(
-                &raw mut handle,
-                shape.len() as c_int,
-                dims.as_ptr(),
-                dtype as c_int,
-                tag,
+        unsafe {
+            let (count, dtype) = (shape.len() as c_int, dtype as c_int);
+            call!(
+                self.functions(),
+                dnnl_memory_desc_create_with_tag(&raw mut handle, count, dims.as_ptr(), dtype, tag)
             )
-        };
-        check(status, "memory descriptor")?;
+        }?;
         Ok(Desc { context: self.clone(), handle })
     }
 
@@ -92,16 +89,18 @@ impl Context {
         let [extents, strides] = [dims(shape)?, dims(strides)?];
         let mut handle = null_mut();
         // SAFETY: both arrays hold `shape.len()` numbers, and the function copies them.
-        let status = unsafe {
-            (self.functions().dnnl_memory_desc_create_with_strides)(
-                &raw mut handle,
-                shape.len() as c_int,
-                extents.as_ptr(),
-                dtype as c_int,
-                strides.as_ptr(),
+        unsafe {
+            call!(
+                self.functions(),
+                dnnl_memory_desc_create_with_strides(
+                    &raw mut handle,
+                    shape.len() as c_int,
+                    extents.as_ptr(),
+                    dtype as c_int,
+                    strides.as_ptr(),
+                )
             )
-        };
-        check(status, "memory descriptor")?;
+        }?;
         Ok(Desc { context: self.clone(), handle })
     }
 }
@@ -143,8 +142,7 @@ impl Desc {
     pub(super) unsafe fn copied(context: &Context, borrowed: Handle) -> Result<Self, String> {
         let mut handle = null_mut();
         // SAFETY: the caller vouches for the handle.
-        let status = unsafe { (context.functions().dnnl_memory_desc_clone)(&raw mut handle, borrowed) };
-        check(status, "copy of a memory descriptor")?;
+        unsafe { call!(context.functions(), dnnl_memory_desc_clone(&raw mut handle, borrowed)) }?;
         Ok(Self { context: context.clone(), handle })
     }
 
@@ -166,31 +164,20 @@ impl Desc {
 
     fn number(&self, what: i32) -> Result<c_int, String> {
         let mut value: c_int = 0;
+        let to = (&raw mut value).cast::<c_void>();
         // SAFETY: these queries write one int.
-        let status = unsafe {
-            (self.context.functions().dnnl_memory_desc_query)(
-                self.handle,
-                what,
-                (&raw mut value).cast::<c_void>(),
-            )
-        };
-        check(status, "memory descriptor query")?;
+        unsafe { call!(self.context.functions(), dnnl_memory_desc_query(self.handle, what, to)) }?;
         Ok(value)
     }
 
     fn list(&self, what: i32, length: usize) -> Result<Vec<usize>, String> {
         let mut values: *const i64 = null();
-        // SAFETY: these queries write the address of an array of DNNL_MAX_NDIMS numbers that lives as long as the descriptor.
-        let status = unsafe {
-            (self.context.functions().dnnl_memory_desc_query)(
-                self.handle,
-                what,
-                (&raw mut values).cast::<c_void>(),
-            )
-        };
-        check(status, "memory descriptor query")?;
+        let to = (&raw mut values).cast::<c_void>();
+        // SAFETY: these queries write the address of an array of DNNL_MAX_NDIMS numbers that lives as long as
+        // the descriptor.
+        unsafe { call!(self.context.functions(), dnnl_memory_desc_query(self.handle, what, to)) }?;
         if values.is_null() || length > MAX_DIMENSIONS {
-            return Err("memory descriptor query: nothing there".to_owned());
+            return Err("dnnl_memory_desc_query: nothing there".to_owned());
         }
         // SAFETY: `length` is at most DNNL_MAX_NDIMS.
         let values = unsafe { std::slice::from_raw_parts(values, length) };
@@ -200,7 +187,7 @@ impl Desc {
             .collect()
     }
 
-    /// How elements lie, as plain data.
+    /// The layout as plain data.
     ///
     /// # Errors
     /// Where the layout is opaque.

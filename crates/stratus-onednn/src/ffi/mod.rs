@@ -1,8 +1,17 @@
 //! The oneDNN C API, 3.x, loaded at run time: no headers and no library are needed to build.
 //!
-//! `raw` declares the functions; `context` (library and engine), `desc` (memory descriptors), `operations` and `primitive` wrap them in types
-//! that release what they hold and keep alive what they need. Everything unsafe about the library is in this module.
+//! `raw` declares the functions; `context` (library and engine), `desc` (memory descriptors), `operations`
+//! and `primitive` wrap them in types that release what they own and keep alive what they need. Calls that
+//! return a status go through [`call!`]. Everything unsafe about the library is in this module.
 #![allow(unsafe_code)] // The one room for calls into oneDNN; each block says why it is sound.
+
+/// Calls a function of the library and turns its status into a `Result`, whose error names the function:
+/// `unsafe { call!(functions, dnnl_stream_create(&raw mut stream, engine, 1)) }?`.
+macro_rules! call {
+    ($functions:expr, $name:ident($($argument:expr),* $(,)?)) => {
+        $crate::ffi::raw::check(($functions.$name)($($argument),*), stringify!($name))
+    };
+}
 
 mod context;
 mod denormals;

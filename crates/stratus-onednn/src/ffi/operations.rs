@@ -1,9 +1,9 @@
-//! Operations: each function makes the primitive descriptor of one.
+//! Operations: each function makes the primitive descriptor of one. The library's reason says where it has no
+//! implementation.
 
-use super::context::{Attributes, Context, check};
+use super::context::{Attributes, Context};
 use super::desc::Desc;
 use super::primitive::PrimitiveDesc;
-use super::raw::{Handle, Status};
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
@@ -33,12 +33,6 @@ pub struct Window {
 }
 
 impl Context {
-    /// Owns what a function made, where it made something.
-    pub(super) fn wrap(&self, status: Status, handle: Handle, what: &str) -> Result<PrimitiveDesc, String> {
-        check(status, what)?;
-        Ok(PrimitiveDesc::new(self.clone(), handle))
-    }
-
     /// Convolution forward.
     ///
     /// # Errors
@@ -52,25 +46,29 @@ impl Context {
         attributes: &Attributes,
     ) -> Result<PrimitiveDesc, String> {
         let mut handle = null_mut();
-        // SAFETY: all handles are alive, the arrays hold two numbers each (the spatial dimensions), everything is copied.
-        let status = unsafe {
-            (self.functions().dnnl_convolution_forward_primitive_desc_create)(
-                &raw mut handle,
-                self.engine(),
-                propagation as c_int,
-                ALGORITHM_CONVOLUTION_DIRECT,
-                src.handle,
-                weights.handle,
-                bias.map_or(null_mut(), |bias| bias.handle),
-                dst.handle,
-                window.strides.as_ptr(),
-                window.dilations.as_ptr(),
-                window.before.as_ptr(),
-                window.after.as_ptr(),
-                attributes.handle,
+        // SAFETY: all handles are alive, the arrays hold a number for each of the two spatial dimensions, and
+        // the library copies everything.
+        unsafe {
+            call!(
+                self.functions(),
+                dnnl_convolution_forward_primitive_desc_create(
+                    &raw mut handle,
+                    self.engine(),
+                    propagation as c_int,
+                    ALGORITHM_CONVOLUTION_DIRECT,
+                    src.handle,
+                    weights.handle,
+                    bias.map_or(null_mut(), |bias| bias.handle),
+                    dst.handle,
+                    window.strides.as_ptr(),
+                    window.dilations.as_ptr(),
+                    window.before.as_ptr(),
+                    window.after.as_ptr(),
+                    attributes.handle,
+                )
             )
-        };
-        self.wrap(status, handle, "convolution forward")
+        }?;
+        Ok(PrimitiveDesc::new(self.clone(), handle))
     }
 
     /// Convolution, gradient of the source.
@@ -86,23 +84,26 @@ impl Context {
     ) -> Result<PrimitiveDesc, String> {
         let mut handle = null_mut();
         // SAFETY: as for the forward pass; the hint is a forward descriptor of the same convolution.
-        let status = unsafe {
-            (self.functions().dnnl_convolution_backward_data_primitive_desc_create)(
-                &raw mut handle,
-                self.engine(),
-                ALGORITHM_CONVOLUTION_DIRECT,
-                diff_src.handle,
-                weights.handle,
-                diff_dst.handle,
-                window.strides.as_ptr(),
-                window.dilations.as_ptr(),
-                window.before.as_ptr(),
-                window.after.as_ptr(),
-                hint.handle,
-                attributes.handle,
+        unsafe {
+            call!(
+                self.functions(),
+                dnnl_convolution_backward_data_primitive_desc_create(
+                    &raw mut handle,
+                    self.engine(),
+                    ALGORITHM_CONVOLUTION_DIRECT,
+                    diff_src.handle,
+                    weights.handle,
+                    diff_dst.handle,
+                    window.strides.as_ptr(),
+                    window.dilations.as_ptr(),
+                    window.before.as_ptr(),
+                    window.after.as_ptr(),
+                    hint.handle,
+                    attributes.handle,
+                )
             )
-        };
-        self.wrap(status, handle, "convolution backward data")
+        }?;
+        Ok(PrimitiveDesc::new(self.clone(), handle))
     }
 
     /// Convolution, gradient of weights and bias.
@@ -119,24 +120,27 @@ impl Context {
     ) -> Result<PrimitiveDesc, String> {
         let mut handle = null_mut();
         // SAFETY: as for the gradient of the source.
-        let status = unsafe {
-            (self.functions().dnnl_convolution_backward_weights_primitive_desc_create)(
-                &raw mut handle,
-                self.engine(),
-                ALGORITHM_CONVOLUTION_DIRECT,
-                src.handle,
-                diff_weights.handle,
-                diff_bias.map_or(null_mut(), |bias| bias.handle),
-                diff_dst.handle,
-                window.strides.as_ptr(),
-                window.dilations.as_ptr(),
-                window.before.as_ptr(),
-                window.after.as_ptr(),
-                hint.handle,
-                attributes.handle,
+        unsafe {
+            call!(
+                self.functions(),
+                dnnl_convolution_backward_weights_primitive_desc_create(
+                    &raw mut handle,
+                    self.engine(),
+                    ALGORITHM_CONVOLUTION_DIRECT,
+                    src.handle,
+                    diff_weights.handle,
+                    diff_bias.map_or(null_mut(), |bias| bias.handle),
+                    diff_dst.handle,
+                    window.strides.as_ptr(),
+                    window.dilations.as_ptr(),
+                    window.before.as_ptr(),
+                    window.after.as_ptr(),
+                    hint.handle,
+                    attributes.handle,
+                )
             )
-        };
-        self.wrap(status, handle, "convolution backward weights")
+        }?;
+        Ok(PrimitiveDesc::new(self.clone(), handle))
     }
 
     /// Inner product forward.
@@ -151,20 +155,23 @@ impl Context {
         attributes: &Attributes,
     ) -> Result<PrimitiveDesc, String> {
         let mut handle = null_mut();
-        // SAFETY: all handles are alive, everything is copied.
-        let status = unsafe {
-            (self.functions().dnnl_inner_product_forward_primitive_desc_create)(
-                &raw mut handle,
-                self.engine(),
-                propagation as c_int,
-                src.handle,
-                weights.handle,
-                bias.map_or(null_mut(), |bias| bias.handle),
-                dst.handle,
-                attributes.handle,
+        // SAFETY: all handles are alive, and the library copies everything.
+        unsafe {
+            call!(
+                self.functions(),
+                dnnl_inner_product_forward_primitive_desc_create(
+                    &raw mut handle,
+                    self.engine(),
+                    propagation as c_int,
+                    src.handle,
+                    weights.handle,
+                    bias.map_or(null_mut(), |bias| bias.handle),
+                    dst.handle,
+                    attributes.handle,
+                )
             )
-        };
-        self.wrap(status, handle, "inner product forward")
+        }?;
+        Ok(PrimitiveDesc::new(self.clone(), handle))
     }
 
     /// Inner product, gradient of the source.
@@ -178,19 +185,22 @@ impl Context {
         attributes: &Attributes,
     ) -> Result<PrimitiveDesc, String> {
         let mut handle = null_mut();
-        // SAFETY: as above; the hint is a forward descriptor of the same product.
-        let status = unsafe {
-            (self.functions().dnnl_inner_product_backward_data_primitive_desc_create)(
-                &raw mut handle,
-                self.engine(),
-                diff_src.handle,
-                weights.handle,
-                diff_dst.handle,
-                hint.handle,
-                attributes.handle,
+        // SAFETY: as for the forward pass; the hint is a forward descriptor of the same product.
+        unsafe {
+            call!(
+                self.functions(),
+                dnnl_inner_product_backward_data_primitive_desc_create(
+                    &raw mut handle,
+                    self.engine(),
+                    diff_src.handle,
+                    weights.handle,
+                    diff_dst.handle,
+                    hint.handle,
+                    attributes.handle,
+                )
             )
-        };
-        self.wrap(status, handle, "inner product backward data")
+        }?;
+        Ok(PrimitiveDesc::new(self.clone(), handle))
     }
 
     /// Inner product, gradient of weights and bias.
@@ -205,20 +215,23 @@ impl Context {
         attributes: &Attributes,
     ) -> Result<PrimitiveDesc, String> {
         let mut handle = null_mut();
-        // SAFETY: as above.
-        let status = unsafe {
-            (self.functions().dnnl_inner_product_backward_weights_primitive_desc_create)(
-                &raw mut handle,
-                self.engine(),
-                src.handle,
-                diff_weights.handle,
-                diff_bias.map_or(null_mut(), |bias| bias.handle),
-                diff_dst.handle,
-                hint.handle,
-                attributes.handle,
+        // SAFETY: as for the gradient of the source.
+        unsafe {
+            call!(
+                self.functions(),
+                dnnl_inner_product_backward_weights_primitive_desc_create(
+                    &raw mut handle,
+                    self.engine(),
+                    src.handle,
+                    diff_weights.handle,
+                    diff_bias.map_or(null_mut(), |bias| bias.handle),
+                    diff_dst.handle,
+                    hint.handle,
+                    attributes.handle,
+                )
             )
-        };
-        self.wrap(status, handle, "inner product backward weights")
+        }?;
+        Ok(PrimitiveDesc::new(self.clone(), handle))
     }
 
     /// Matrix product `dst = src x weights`.
@@ -231,19 +244,22 @@ impl Context {
         attributes: &Attributes,
     ) -> Result<PrimitiveDesc, String> {
         let mut handle = null_mut();
-        // SAFETY: all handles are alive, everything is copied.
-        let status = unsafe {
-            (self.functions().dnnl_matmul_primitive_desc_create)(
-                &raw mut handle,
-                self.engine(),
-                src.handle,
-                weights.handle,
-                null_mut(),
-                dst.handle,
-                attributes.handle,
+        // SAFETY: all handles are alive, and the library copies everything.
+        unsafe {
+            call!(
+                self.functions(),
+                dnnl_matmul_primitive_desc_create(
+                    &raw mut handle,
+                    self.engine(),
+                    src.handle,
+                    weights.handle,
+                    null_mut(),
+                    dst.handle,
+                    attributes.handle,
+                )
             )
-        };
-        self.wrap(status, handle, "matrix product")
+        }?;
+        Ok(PrimitiveDesc::new(self.clone(), handle))
     }
 
     /// A change of layout, or of type and layout.
@@ -252,17 +268,20 @@ impl Context {
     /// Where the library has no implementation.
     pub fn reorder(&self, from: &Desc, to: &Desc, attributes: &Attributes) -> Result<PrimitiveDesc, String> {
         let (mut handle, engine) = (null_mut(), self.engine());
-        // SAFETY: all handles are alive, everything is copied.
-        let status = unsafe {
-            (self.functions().dnnl_reorder_primitive_desc_create)(
-                &raw mut handle,
-                from.handle,
-                engine,
-                to.handle,
-                engine,
-                attributes.handle,
+        // SAFETY: all handles are alive, and the library copies everything.
+        unsafe {
+            call!(
+                self.functions(),
+                dnnl_reorder_primitive_desc_create(
+                    &raw mut handle,
+                    from.handle,
+                    engine,
+                    to.handle,
+                    engine,
+                    attributes.handle,
+                )
             )
-        };
-        self.wrap(status, handle, "reorder")
+        }?;
+        Ok(PrimitiveDesc::new(self.clone(), handle))
     }
 }

@@ -1,7 +1,7 @@
 //! Primitives: an operation with an implementation chosen, and the kernel that runs it on any addresses.
 
 use super::arg;
-use super::context::{Context, check};
+use super::context::Context;
 use super::denormals;
 use super::desc::Desc;
 use super::raw::{ExecArg, Handle};
@@ -57,31 +57,26 @@ impl PrimitiveDesc {
     pub fn duplicate(&self) -> Result<Self, String> {
         let mut handle = null_mut();
         // SAFETY: the handle is alive.
-        let status =
-            unsafe { (self.context.functions().dnnl_primitive_desc_clone)(&raw mut handle, self.handle) };
-        self.context.wrap(status, handle, "copy of a primitive descriptor")
+        unsafe { call!(self.context.functions(), dnnl_primitive_desc_clone(&raw mut handle, self.handle)) }?;
+        Ok(Self::new(self.context.clone(), handle))
     }
 
     /// Moves on to the next implementation; `false` where there is none.
     pub fn advance(&mut self) -> bool {
         // SAFETY: the handle is alive and not shared.
-        unsafe { (self.context.functions().dnnl_primitive_desc_next_impl)(self.handle) == 0 }
+        unsafe { call!(self.context.functions(), dnnl_primitive_desc_next_impl(self.handle)) }.is_ok()
     }
 
     /// What the library calls the implementation.
     #[must_use]
     pub fn implementation(&self) -> String {
         let mut text: *const c_char = null();
+        let to = (&raw mut text).cast::<c_void>();
+        let functions = self.context.functions();
         // SAFETY: this query writes the address of a C string that lives as long as the descriptor.
-        let status = unsafe {
-            (self.context.functions().dnnl_primitive_desc_query)(
-                self.handle,
-                QUERY_IMPLEMENTATION,
-                0,
-                (&raw mut text).cast::<c_void>(),
-            )
-        };
-        if status != 0 || text.is_null() {
+        let answered =
+            unsafe { call!(functions, dnnl_primitive_desc_query(self.handle, QUERY_IMPLEMENTATION, 0, to)) };
+        if answered.is_err() || text.is_null() {
             return "unknown".to_owned();
         }
         // SAFETY: see above.
@@ -129,20 +124,23 @@ struct Memory {
 pub struct Kernel {
     context: Context,
     primitive: Handle,
-    /// One of its own: streams may not be used by two threads at once, and kernels of several sessions may run at once.
+    /// One per kernel: two threads may not use a stream at once, and kernels of several sessions may run at
+    /// once.
     stream: Handle,
     memories: Vec<Memory>,
     arguments: Vec<ExecArg>,
 }
 
-// SAFETY: the kernel owns its handles and nothing else refers to them; it is used by one thread at a time through `&mut`. All primitives are
-// made with the scratchpad in user mode, in which the library keeps nothing of a primitive per thread.
+// SAFETY: the kernel owns its handles and nothing else refers to them; it is used by one thread at a time
+// through `&mut`. All primitives are made with the scratchpad in user mode, in which the library keeps
+// nothing of a primitive per thread.
 unsafe impl Send for Kernel {}
 
 impl Drop for Kernel {
     fn drop(&mut self) {
         let functions = self.context.functions();
-        // SAFETY: created by this library, destroyed once; a stream that could not be created is null and left alone.
+        // SAFETY: created by this library, destroyed once; a stream that could not be created is null and
+        // left alone.
         unsafe {
             for memory in &self.memories {
                 (functions.dnnl_memory_destroy)(memory.handle);
@@ -156,8 +154,8 @@ impl Drop for Kernel {
 }
 
 impl Kernel {
-    /// Makes the primitive and memory objects for its operands, in the order they will be given to [`Kernel::execute`]; scratch comes last
-    /// where [`PrimitiveDesc::scratch_bytes`] is not zero.
+    /// Makes the primitive and memory objects for its operands, in the order they will be given to
+    /// [`Kernel::execute`]; scratch comes last where [`PrimitiveDesc::scratch_bytes`] is not zero.
     ///
     /// # Errors
     /// What the library said.
@@ -165,15 +163,13 @@ impl Kernel {
         let context = desc.context.clone();
         let mut primitive = null_mut();
         // SAFETY: the descriptor is alive.
-        let status = unsafe { (context.functions().dnnl_primitive_create)(&raw mut primitive, desc.handle) };
-        check(status, "primitive")?;
+        unsafe { call!(context.functions(), dnnl_primitive_create(&raw mut primitive, desc.handle)) }?;
         // Owned from here on: what follows may fail.
         let mut kernel =
             Self { context, primitive, stream: null_mut(), memories: Vec::new(), arguments: Vec::new() };
         let (functions, engine) = (kernel.context.functions(), kernel.context.engine());
         // SAFETY: a valid out-pointer, and the engine is alive.
-        let status = unsafe { (functions.dnnl_stream_create)(&raw mut kernel.stream, engine, IN_ORDER) };
-        check(status, "stream")?;
+        unsafe { call!(functions, dnnl_stream_create(&raw mut kernel.stream, engine, IN_ORDER)) }?;
         for operand in operands {
             kernel.add(operand.arg, operand.desc)?;
         }
@@ -184,23 +180,17 @@ impl Kernel {
     }
 
     fn add(&mut self, arg: i32, desc: &Desc) -> Result<(), String> {
+        let (functions, engine) = (self.context.functions(), self.context.engine());
         let mut handle = null_mut();
         // SAFETY: the descriptor is alive; a null address means that the address is set before use.
-        let status = unsafe {
-            (self.context.functions().dnnl_memory_create)(
-                &raw mut handle,
-                desc.handle,
-                self.context.engine(),
-                null_mut(),
-            )
-        };
-        check(status, "memory object")?;
+        unsafe { call!(functions, dnnl_memory_create(&raw mut handle, desc.handle, engine, null_mut())) }?;
         self.memories.push(Memory { handle, address: null_mut(), bytes: desc.bytes() });
         self.arguments.push(ExecArg { arg, memory: handle });
         Ok(())
     }
 
-    /// Points operand `position` at `slice`. The slice must stay untouched by others until [`Kernel::execute`] returns.
+    /// Points operand `position` at `slice`. The slice must stay untouched by others until
+    /// [`Kernel::execute`] returns.
     fn bind(&mut self, position: usize, slice: &mut [u8]) -> Result<(), String> {
         let Some(memory) = self.memories.get_mut(position) else {
             return Err(format!("operand {position} is not one of the kernel's"));
@@ -214,10 +204,10 @@ impl Kernel {
         }
         let address = slice.as_mut_ptr().cast::<c_void>();
         if address != memory.address {
-            // SAFETY: the handle is alive; the address is only followed while executing, when the slice is borrowed by the caller.
-            let status =
-                unsafe { (self.context.functions().dnnl_memory_set_data_handle)(memory.handle, address) };
-            check(status, "address of an operand")?;
+            let functions = self.context.functions();
+            // SAFETY: the handle is alive; the address is only followed while executing, when the slice is
+            // borrowed by the caller.
+            unsafe { call!(functions, dnnl_memory_set_data_handle(memory.handle, address)) }?;
             memory.address = address;
         }
         Ok(())
@@ -237,16 +227,13 @@ impl Kernel {
             *slot = operand(position);
             self.bind(position, slot)?;
         }
-        // SAFETY: every memory object points at a live, exclusively borrowed slice of at least the bytes its descriptor needs (checked by
-        // `bind`), and was made from the descriptors of this primitive. The CPU stream executes before it returns.
-        let status = denormals::as_zero(|| unsafe {
-            (self.context.functions().dnnl_primitive_execute)(
-                self.primitive,
-                self.stream,
-                self.arguments.len() as c_int,
-                self.arguments.as_ptr(),
-            )
-        });
-        check(status, "execution")
+        let functions = self.context.functions();
+        let (count, arguments) = (self.arguments.len() as c_int, self.arguments.as_ptr());
+        // SAFETY: every memory object points at a live, exclusively borrowed slice of at least the bytes its
+        // descriptor needs (checked by `bind`), and was made from the descriptors of this primitive. The CPU
+        // stream executes before it returns.
+        denormals::as_zero(|| unsafe {
+            call!(functions, dnnl_primitive_execute(self.primitive, self.stream, count, arguments))
+        })
     }
 }

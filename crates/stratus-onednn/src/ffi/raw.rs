@@ -94,8 +94,8 @@ pub enum LoadError {
 
 macro_rules! functions {
     ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// The loaded library. The pointers are valid for ever: it is never unloaded, because its OpenMP run time keeps threads that run its
-        /// code after the last call.
+        /// The loaded library. The pointers are valid for ever: it is never unloaded, because its OpenMP run
+        /// time keeps threads that run its code after the last call.
         pub struct Functions {
             $(pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
             pub library: ManuallyDrop<Library>,
@@ -105,7 +105,8 @@ macro_rules! functions {
             fn resolve(library: Library, path: &Path) -> Result<Self, LoadError> {
                 $(
                     let symbol = concat!(stringify!($name), "\0");
-                    // SAFETY: the symbol's type is the one that oneDNN's public header (3.x, a stable C interface) declares.
+                    // SAFETY: the symbol's type is the one that oneDNN's public header (3.x, a stable C
+                    // interface) declares.
                     let $name = *unsafe { library.get(symbol.as_bytes()) }
                         .map_err(|_| LoadError::Symbol { path: path.to_owned(), symbol: stringify!($name) })?;
                 )*
@@ -155,8 +156,13 @@ functions! {
     dnnl_get_effective_cpu_isa: fn() -> c_int;
 }
 
+/// A status as a result; `function` is the one that returned it.
+pub fn check(status: Status, function: &str) -> Result<(), String> {
+    if status == 0 { Ok(()) } else { Err(format!("{function}: {}", status_text(status))) }
+}
+
 /// What a status code means (`dnnl_status_t`).
-pub fn status_text(status: Status) -> &'static str {
+fn status_text(status: Status) -> &'static str {
     match status {
         1 => "out of memory",
         2 => "invalid arguments",
@@ -171,15 +177,16 @@ pub fn status_text(status: Status) -> &'static str {
 impl Functions {
     /// Loads a library and checks that it is oneDNN 3.x.
     pub fn load(path: &Path) -> Result<(Self, Version), LoadError> {
-        // SAFETY: loading runs the library's initialisers. The path is one of the documented places or named by the user, who trusts it
-        // as they trust any library on their search path.
+        // SAFETY: loading runs the library's initialisers. The path is one of the documented places or named
+        // by the user, who trusts it as they trust any library on their search path.
         let library = unsafe { Library::new(path) }
             .map_err(|error| LoadError::Open { path: path.to_owned(), reason: error.to_string() })?;
         // SAFETY: the type is the header's.
         let version =
             unsafe { library.get::<unsafe extern "C" fn() -> *const RawVersion>(b"dnnl_version\0") }
                 .map_err(|_| LoadError::Symbol { path: path.to_owned(), symbol: "dnnl_version" })?;
-        // SAFETY: the function only returns the address of a constant, which begins with these fields since 1.0.
+        // SAFETY: the function only returns the address of a constant, which begins with these fields since
+        // 1.0.
         let version = unsafe { &*version() };
         let runtime = match version.cpu_runtime {
             1 => Runtime::Sequential,
