@@ -1,4 +1,5 @@
-//! Tells the kernels of this build from those of another: where they differ, plans are measured again, and bits may differ.
+//! Names this build's kernels by a hash of their source: where it differs, plans are measured again, and bits may
+//! differ.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};

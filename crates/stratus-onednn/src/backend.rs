@@ -1,4 +1,4 @@
-//! The backend: a loaded library, a team of threads, and the descriptors of layouts met so far.
+//! The backend: the loaded library, the CPU with its threads, and what was learned about both so far.
 
 use crate::ffi::{Argument, Which};
 use crate::ffi::{Context, DataType, Desc, Kernel as Primitive, Runtime, arg};
@@ -20,8 +20,8 @@ use stratus_engine::{
 pub struct OneDnn {
     pub(crate) context: Context,
     pub(crate) cpu: CpuContext,
-    /// A layout as plain data cannot make a descriptor again where it is blocked: the library's own is kept.
-    known: Mutex<HashMap<(Layout, i32), Desc>>,
+    /// The library's descriptors of layouts, by type. A blocked one cannot be made again from plain data.
+    descs: Mutex<HashMap<(Layout, i32), Desc>>,
     /// The times of kernels that were measured while planning.
     pub(crate) timings: TimingCache,
 }
@@ -42,7 +42,7 @@ impl OneDnn {
         Self {
             context,
             cpu: CpuContext { team, level },
-            known: Mutex::default(),
+            descs: Mutex::default(),
             timings: TimingCache::default(),
         }
     }
@@ -67,7 +67,8 @@ impl OneDnn {
             Runtime::OpenMp if self.cpu.team.is_shared() => None,
             Runtime::Sequential => Some("this build runs on one thread; install one with OpenMP".to_owned()),
             _ => Some(
-                "this build brings no OpenMP: batch norm, loss and optimiser run on one thread; install one with OpenMP"
+                "this build brings no OpenMP: batch norm, loss and optimiser run on one thread; \
+                 install one with OpenMP"
                     .to_owned(),
             ),
         }
@@ -128,8 +129,8 @@ impl OneDnn {
     /// Remembers the library's descriptor of a layout and returns the layout.
     pub(crate) fn learn(&self, desc: &Desc, dtype: DataType) -> Result<Layout, String> {
         let layout = desc.layout()?;
-        let mut known = self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let std::collections::hash_map::Entry::Vacant(entry) = known.entry((layout.clone(), dtype as i32))
+        let mut descs = self.descs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let std::collections::hash_map::Entry::Vacant(entry) = descs.entry((layout.clone(), dtype as i32))
         {
             entry.insert(desc.duplicate()?);
         }
@@ -141,8 +142,8 @@ impl OneDnn {
         if layout.blocks.is_empty() {
             return self.context.strided(&layout.shape, dtype, &layout.strides);
         }
-        let known = self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        match known.get(&(layout.clone(), dtype as i32)) {
+        let descs = self.descs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match descs.get(&(layout.clone(), dtype as i32)) {
             Some(desc) => desc.duplicate(),
             None => Err(format!("layout {} was not met before", layout.tag)),
         }

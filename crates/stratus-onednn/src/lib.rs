@@ -1,8 +1,15 @@
-//! CPU kernels: the oneDNN C API loaded at run time, and vectorised kernels of our own beside it.
+//! CPU kernels: oneDNN's, by its C API loaded at run time, and native ones.
 //!
-//! [`OneDnn`] prepares a program's steps: convolutions and fully connected layers on oneDNN, in layouts and
-//! implementations chosen by measuring (`prepare`); everything else on kernels that fuse what oneDNN keeps
-//! apart (`native`), on the same threads.
+//! [`OneDnn`] turns a program's steps into kernels. Convolutions and fully connected layers run on whichever
+//! implementation was measured to be the fastest, oneDNN's or native; everything else runs on native kernels,
+//! which fuse what oneDNN does in separate passes. All run on the same threads.
+//!
+//! ```text
+//! prepare/   plans a program: layouts, measuring, reorders between layouts
+//!   ops/     a file per operation: its kernels implement `OnCpu`, which lists candidates
+//!     ffi/     oneDNN's C API
+//!     native/  native kernels; they know nothing of steps and plans
+//! ```
 
 mod backend;
 mod ffi;

@@ -1,19 +1,18 @@
-//! Denormal numbers count as zero in the library's kernels.
+//! The library's kernels treat denormal numbers as zero (flush-to-zero and denormals-are-zero).
 //!
-//! Numbers below 1e-38 cost a processor a hundred times as much as others and change no training. They are
-//! met all the same: in AlexNet's first iterations in f32 the library's gradients of the weights took up to
-//! ten times as long as with numbers of ordinary size, and no longer than those once denormals were zero
-//! (docs/benchmarks/kernels.md). Our own code, and Rust, count on the ordinary rules: they hold everywhere
-//! but in the library.
+//! A processor takes a hundred times as long for numbers below 1e-38, which change no training. They do
+//! occur: in AlexNet's first iterations in f32 the library's weight gradients took up to ten times as long as
+//! otherwise, and no longer once denormals were zero (docs/benchmarks/kernels.md). Rust code relies on the
+//! ordinary rules: they hold everywhere but in the library.
 //!
-//! Threads inherit the rules from the one that starts them, so those that the library starts have its rules,
-//! as has every one behind [`ordinarily`].
+//! A thread inherits the rules of the one that starts it. So the library's threads have the library's rules,
+//! and native kernels on them run inside [`ordinarily`].
 
-/// Flush results, and take operands, as zero.
+/// MXCSR bits: denormal results and operands are zero.
 #[cfg(target_arch = "x86_64")]
 const AS_ZERO: u32 = 0x8040;
 
-/// What Rust starts threads with: every exception masked, rounding to nearest, denormals as they are.
+/// MXCSR as Rust starts threads: every exception masked, rounding to nearest, denormals kept.
 #[cfg(target_arch = "x86_64")]
 const ORDINARY: u32 = 0x1f80;
 
@@ -31,7 +30,11 @@ fn write(control: u32) {
     // SAFETY: a value that was read, or one of the constants above, with all exceptions masked. No arithmetic
     // of ours is done before the ordinary rules hold again: the functions below see to that.
     unsafe {
-        std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const control, options(nostack, preserves_flags, readonly));
+        std::arch::asm!(
+            "ldmxcsr [{}]",
+            in(reg) &raw const control,
+            options(nostack, preserves_flags, readonly)
+        );
     }
 }
 

@@ -137,13 +137,30 @@ functions! {
     dnnl_post_ops_create: fn(*mut Handle) -> Status;
     dnnl_post_ops_destroy: fn(Handle) -> Status;
     dnnl_post_ops_append_eltwise: fn(Handle, c_int, f32, f32) -> Status;
-    dnnl_convolution_forward_primitive_desc_create: fn(*mut Handle, Handle, c_int, c_int, Handle, Handle, Handle, Handle, *const i64, *const i64, *const i64, *const i64, Handle) -> Status;
-    dnnl_convolution_backward_data_primitive_desc_create: fn(*mut Handle, Handle, c_int, Handle, Handle, Handle, *const i64, *const i64, *const i64, *const i64, Handle, Handle) -> Status;
-    dnnl_convolution_backward_weights_primitive_desc_create: fn(*mut Handle, Handle, c_int, Handle, Handle, Handle, Handle, *const i64, *const i64, *const i64, *const i64, Handle, Handle) -> Status;
-    dnnl_inner_product_forward_primitive_desc_create: fn(*mut Handle, Handle, c_int, Handle, Handle, Handle, Handle, Handle) -> Status;
-    dnnl_inner_product_backward_data_primitive_desc_create: fn(*mut Handle, Handle, Handle, Handle, Handle, Handle, Handle) -> Status;
-    dnnl_inner_product_backward_weights_primitive_desc_create: fn(*mut Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle) -> Status;
-    dnnl_matmul_primitive_desc_create: fn(*mut Handle, Handle, Handle, Handle, Handle, Handle, Handle) -> Status;
+    dnnl_convolution_forward_primitive_desc_create: fn(
+        *mut Handle, Handle, c_int, c_int, Handle, Handle, Handle, Handle, *const i64, *const i64,
+        *const i64, *const i64, Handle
+    ) -> Status;
+    dnnl_convolution_backward_data_primitive_desc_create: fn(
+        *mut Handle, Handle, c_int, Handle, Handle, Handle, *const i64, *const i64, *const i64,
+        *const i64, Handle, Handle
+    ) -> Status;
+    dnnl_convolution_backward_weights_primitive_desc_create: fn(
+        *mut Handle, Handle, c_int, Handle, Handle, Handle, Handle, *const i64, *const i64, *const i64,
+        *const i64, Handle, Handle
+    ) -> Status;
+    dnnl_inner_product_forward_primitive_desc_create: fn(
+        *mut Handle, Handle, c_int, Handle, Handle, Handle, Handle, Handle
+    ) -> Status;
+    dnnl_inner_product_backward_data_primitive_desc_create: fn(
+        *mut Handle, Handle, Handle, Handle, Handle, Handle, Handle
+    ) -> Status;
+    dnnl_inner_product_backward_weights_primitive_desc_create: fn(
+        *mut Handle, Handle, Handle, Handle, Handle, Handle, Handle, Handle
+    ) -> Status;
+    dnnl_matmul_primitive_desc_create: fn(
+        *mut Handle, Handle, Handle, Handle, Handle, Handle, Handle
+    ) -> Status;
     dnnl_reorder_primitive_desc_create: fn(*mut Handle, Handle, Handle, Handle, Handle, Handle) -> Status;
     dnnl_primitive_desc_next_impl: fn(Handle) -> Status;
     dnnl_primitive_desc_query: fn(Handle, c_int, c_int, *mut c_void) -> Status;

@@ -9,7 +9,7 @@ use stratus_engine::ops::AdaptiveUpdate;
 use stratus_engine::{DType, Step};
 
 impl OnCpu for AdaptiveUpdate {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let states = self.rule.states().len();
         let (first, copy) = (3, 3 + states);
         let masters: Vec<usize> = [0, 2].into_iter().chain(first..copy).collect();

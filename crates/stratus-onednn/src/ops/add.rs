@@ -8,7 +8,7 @@ use stratus_engine::DType;
 use stratus_engine::ops::AddForward;
 
 impl OnCpu for AddForward {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let result = operands.values.len() - 1;
         let (both, relu, cpu) = (result > 1, self.relu, cpu.clone());
         operands.expect_same_layout(&(0..=result).collect::<Vec<_>>())?;

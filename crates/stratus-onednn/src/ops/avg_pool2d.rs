@@ -7,7 +7,7 @@ use crate::native::pool::average::AvgPool;
 use stratus_engine::ops::{AvgPoolBackward, AvgPoolForward};
 
 impl OnCpu for AvgPoolForward {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let (x, y) = (operands.geometry(0)?, operands.geometry(1)?);
         let pool = AvgPool::new(&self.averages, x, y, cpu.level, cpu.team.clone());
         Ok(typed!(operands.one_type(&[0, 1])?, E => {
@@ -17,7 +17,7 @@ impl OnCpu for AvgPoolForward {
 }
 
 impl OnCpu for AvgPoolBackward {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let (dx, dy) = (operands.geometry(1)?, operands.geometry(0)?);
         let pool = AvgPool::new(&self.averages, dx, dy, cpu.level, cpu.team.clone());
         Ok(typed!(operands.one_type(&[0, 1])?, E => {

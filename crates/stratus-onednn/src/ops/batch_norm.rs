@@ -15,7 +15,7 @@ use stratus_engine::{DType, Operands};
 use stratus_graph::ops::BatchNorm2d;
 
 impl OnCpu for BatchNormStatistics {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let dtypes = operands.norm_types(&[])?;
         let parts = Parts { x: self.part, y: self.part };
         let maps = operands.norm_maps(0, &self.norm, parts)?;
@@ -30,7 +30,7 @@ impl OnCpu for BatchNormStatistics {
 }
 
 impl OnCpu for BatchNormApply {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let dtypes = operands.norm_types(&[5])?;
         let (norm, fused) = ((&self.norm, self.relu), (self.pool, self.parts));
         let norm = operands.norm_before(cpu, 5, norm, fused, dtypes)?;
@@ -46,7 +46,7 @@ impl OnCpu for BatchNormApply {
 }
 
 impl OnCpu for BatchNormInference {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let dtypes = operands.norm_types(&[5])?;
         let [_, _, outputs] = operands.counts;
         let indexed = outputs > 1;
@@ -63,7 +63,7 @@ impl OnCpu for BatchNormInference {
 }
 
 impl OnCpu for BatchNormInferenceBackward {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let pool = self.pool;
         let result = if pool.is_some() { 7 } else { 6 };
         let dtypes = operands.norm_types(&[1, result])?;
@@ -79,7 +79,7 @@ impl OnCpu for BatchNormInferenceBackward {
 }
 
 impl OnCpu for BatchNormGradients {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let pool = self.pool;
         let first = if pool.is_some() { 7 } else { 6 };
         let dtypes = operands.norm_types(&[1])?;
@@ -96,7 +96,7 @@ impl OnCpu for BatchNormGradients {
 }
 
 impl OnCpu for BatchNormBackwardData {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let pool = self.pool;
         let result = if pool.is_some() { 9 } else { 8 };
         let dtypes = operands.norm_types(&[1, result])?;

@@ -7,7 +7,7 @@ use crate::native::elementwise::CpuContext;
 use stratus_engine::ops::{BatchNormAddApply, BatchNormAddReluGradients, Parts};
 
 impl OnCpu for BatchNormAddApply {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         operands.expect_same_layout(&[0, 5, 6])?;
         let dtypes = operands.norm_types(&[5, 6])?;
         let maps = operands.norm_maps(0, &self.norm, Parts::default())?;
@@ -21,7 +21,7 @@ impl OnCpu for BatchNormAddApply {
 }
 
 impl OnCpu for BatchNormAddReluGradients {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         // The map, the result and what is added, if anything; then their gradient.
         let [dy, ..] = operands.counts;
         let maps: Vec<usize> = [0, 1].into_iter().chain(4..=dy).collect();

@@ -7,7 +7,7 @@ use crate::native::elementwise::CpuContext;
 use stratus_engine::ops::{ConcatBackward, ConcatForward};
 
 impl OnCpu for ConcatForward {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let inputs = operands.values.len() - 1;
         let mut at = 0;
         let mut pieces = Vec::new();
@@ -26,7 +26,7 @@ impl OnCpu for ConcatForward {
 }
 
 impl OnCpu for ConcatBackward {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let (from, to) = (operands.own_geometry(0)?, operands.own_geometry(1)?);
         let pieces = vec![Piece { from, first: self.first, at: 0, channels: to.channels }];
         let concat = Concat { pieces, to, team: cpu.team.clone() };

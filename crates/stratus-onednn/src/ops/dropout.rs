@@ -9,7 +9,7 @@ use stratus_engine::ops::Dropout;
 use stratus_engine::{DType, Layout, Operands, Value};
 
 impl OnCpu for Dropout {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         operands.expect_same_layout(&[0, 2])?;
         let (kernel, cpu) = (*self, cpu.clone());
         let elements = operands.values.first().map_or(0, Value::elements);

@@ -8,7 +8,7 @@ use stratus_engine::DType;
 use stratus_engine::ops::{GeluBackward, GeluForward};
 
 impl OnCpu for GeluForward {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         operands.expect_same_layout(&[0, 1])?;
         let cpu = cpu.clone();
         Ok(match (operands.dtype(0), operands.dtype(1)) {
@@ -24,7 +24,7 @@ impl OnCpu for GeluForward {
 }
 
 impl OnCpu for GeluBackward {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         operands.expect_same_layout(&[0, 1, 2])?;
         let cpu = cpu.clone();
         Ok(match (operands.dtype(0), operands.one_type(&[1, 2])?) {

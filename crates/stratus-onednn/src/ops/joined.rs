@@ -9,7 +9,7 @@ use stratus_engine::{Layout, Step};
 
 impl OnCpu for JoinWeights {
     /// All are row-major (see [`Self::prepare`]): joined, they stand one behind the other.
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let [weights, ..] = operands.counts;
         let cpu = cpu.clone();
         Ok(typed!(operands.one_type(&(0..=weights).collect::<Vec<_>>())?, E => native_step(0, move |o| {
@@ -42,7 +42,7 @@ impl OnCpu for JoinWeights {
 }
 
 impl OnCpu for SplitGradient {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let split = &operands.values[1];
         let first = split.elements() / split.shape[0].max(1) * self.first;
         let cpu = cpu.clone();

@@ -9,7 +9,7 @@ use stratus_engine::ops::SoftmaxCrossEntropy;
 use stratus_engine::{DType, Step};
 
 impl OnCpu for SoftmaxCrossEntropy {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let classes = operands.values.first().and_then(|v| v.shape.get(1).copied()).unwrap_or(1);
         if operands.dtype(0) != Some(DType::F32) {
             return Err("its logits are not f32".to_owned());

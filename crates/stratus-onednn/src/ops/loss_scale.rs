@@ -7,13 +7,13 @@ use stratus_engine::ops::{AdjustLossScale, FindOverflow};
 const REFUSAL: &str = "only losses of f16 are scaled, which is for GPUs";
 
 impl OnCpu for AdjustLossScale {
-    fn make(&self, _operands: &StepOperands, _cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, _operands: &StepOperands, _cpu: &CpuContext) -> Result<NativeStep, String> {
         Err(REFUSAL.to_owned())
     }
 }
 
 impl OnCpu for FindOverflow {
-    fn make(&self, _operands: &StepOperands, _cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, _operands: &StepOperands, _cpu: &CpuContext) -> Result<NativeStep, String> {
         Err(REFUSAL.to_owned())
     }
 }

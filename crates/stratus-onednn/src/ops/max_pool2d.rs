@@ -9,7 +9,7 @@ use stratus_engine::ops::{MaxPoolBackward, MaxPoolForward};
 use stratus_graph::ops::MaxPool2d;
 
 impl OnCpu for MaxPoolForward {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let (x, y) = (operands.geometry(0)?, operands.geometry(1)?);
         let pool = max_pool(cpu, &self.pool, x, y).cutting(self.cut);
         Ok(typed!(operands.one_type(&[0, 1])?, E => {
@@ -19,7 +19,7 @@ impl OnCpu for MaxPoolForward {
 }
 
 impl OnCpu for MaxPoolBackward {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let (dx, dy) = (operands.geometry(2)?, operands.geometry(0)?);
         let pool = max_pool(cpu, &self.pool, dx, dy);
         Ok(typed!(operands.one_type(&[0, 2])?, E => {

@@ -51,8 +51,8 @@ pub(crate) struct LibraryUse {
 
 /// An engine kernel on this backend.
 ///
-/// Most kernels implement [`make`](Self::make) alone: one native kernel for feature maps in the layouts they
-/// have. Kernels with several candidates, and those that decide the layouts of weights, implement
+/// Most kernels implement [`build`](Self::build) alone: one native kernel for feature maps in the layouts
+/// they have. Kernels with several candidates, and those that decide the layouts of weights, implement
 /// [`prepare`](Self::prepare).
 pub(crate) trait OnCpu {
     /// Makes the native kernel for operands whose shapes
@@ -60,7 +60,7 @@ pub(crate) trait OnCpu {
     ///
     /// # Errors
     /// Why there is none for these types or layouts.
-    fn make(&self, _operands: &StepOperands, _cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, _operands: &StepOperands, _cpu: &CpuContext) -> Result<NativeStep, String> {
         Err("it runs on oneDNN".to_owned())
     }
 

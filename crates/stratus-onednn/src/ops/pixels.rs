@@ -10,7 +10,7 @@ use stratus_engine::Step;
 use stratus_engine::ops::{MOST_CHANNELS, NormalisePixels};
 
 impl OnCpu for NormalisePixels {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         operands.expect_same_layout(&[0, 1])?;
         let (lines, cpu) = (lines(operands, self.lines)?, cpu.clone());
         Ok(typed!(operands.one_type(&[1])?, E => {

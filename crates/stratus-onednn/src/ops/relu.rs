@@ -8,7 +8,7 @@ use stratus_engine::DType;
 use stratus_engine::ops::{ReluBackward, ReluForward};
 
 impl OnCpu for ReluForward {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         operands.expect_same_layout(&[0, 1])?;
         let (ceiling, cpu) = (self.ceiling, cpu.clone());
         Ok(match (operands.dtype(0), operands.dtype(1)) {
@@ -24,7 +24,7 @@ impl OnCpu for ReluForward {
 }
 
 impl OnCpu for ReluBackward {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         operands.expect_same_layout(&[0, 1, 2])?;
         let (ceiling, cpu) = (self.ceiling, cpu.clone());
         Ok(typed!(operands.one_type(&[0, 1, 2])?, E => native_step(0, move |o| {

@@ -6,7 +6,7 @@ use crate::native::elementwise::CpuContext;
 use stratus_engine::ops::Scale;
 
 impl OnCpu for Scale {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         operands.expect_same_layout(&[0, 1])?;
         let (factor, cpu) = (self.factor, cpu.clone());
         Ok(typed!(operands.one_type(&[0, 1])?, E => {

@@ -11,7 +11,7 @@ use stratus_engine::{DType, Step};
 pub(super) const TYPES: &str = "it has a kernel for f32 with a copy in bf16 alone";
 
 impl OnCpu for SgdUpdate {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         operands.expect_same_layout(&[0, 2, 3, 4])?;
         let has_other_copy = operands.dtype(4).is_some_and(|dtype| dtype != DType::Bf16);
         if operands.one_type(&[0, 2, 3])? != DType::F32 || has_other_copy {

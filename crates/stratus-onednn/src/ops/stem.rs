@@ -10,7 +10,7 @@ use stratus_engine::ops::{Stem, StemApply, StemGradients, StemInference, StemSta
 use stratus_engine::{Layout, Step, Value};
 
 impl OnCpu for StemStatistics {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let stem = stem(operands, cpu, self.stem, None)?;
         Ok(typed!(operands.one_type(&[0, 1])?, E => native_step(stem.statistics_scratch_bytes(), move |o| {
             let images = [&*o.elements::<E>(0), o.elements(1)];
@@ -26,7 +26,7 @@ impl OnCpu for StemStatistics {
 }
 
 impl OnCpu for StemApply {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let stem = stem(operands, cpu, self.stem, Some(6))?;
         Ok(typed!(operands.one_type(&[0, 1, 6])?, E => native_step(stem.apply_scratch_bytes(), move |o| {
             let images = [&*o.elements::<E>(0), o.elements(1)];
@@ -41,7 +41,7 @@ impl OnCpu for StemApply {
 }
 
 impl OnCpu for StemInference {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let stem = stem(operands, cpu, self.stem, Some(6))?;
         Ok(typed!(operands.one_type(&[0, 1, 6])?, E => native_step(stem.apply_scratch_bytes(), move |o| {
             let images = [&*o.elements::<E>(0), o.elements(1)];
@@ -69,7 +69,7 @@ impl OnCpu for StemInference {
 }
 
 impl OnCpu for StemGradients {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let stem = stem(operands, cpu, self.stem, Some(2))?;
         let scratch_bytes = stem.gradients_scratch_bytes();
         Ok(typed!(operands.one_type(&[0, 1, 2])?, E => native_step(scratch_bytes, move |o| {

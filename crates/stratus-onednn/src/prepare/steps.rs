@@ -35,7 +35,7 @@ impl PlanBuilder<'_> {
         }
         let operands = StepOperands { values, layouts, counts };
         let cpu = &self.backend.cpu;
-        let NativeStep { scratch_bytes, kernel } = on_cpu(&step.kernel).make(&operands, cpu)?;
+        let NativeStep { scratch_bytes, kernel } = on_cpu(&step.kernel).build(&operands, cpu)?;
         if measure {
             let both = || operands.values.iter().zip(&operands.layouts);
             let sizes = both().map(|(value, layout)| layout.bytes(value.dtype));
@@ -44,7 +44,7 @@ impl PlanBuilder<'_> {
                 both().map(|(value, layout)| (&value.shape, value.dtype, layout)).collect();
             let key = key(&format!("{:?} {described:?}", step.kernel));
             // A second one: measuring consumes it.
-            let kernel = on_cpu(&step.kernel).make(&operands, cpu)?.kernel;
+            let kernel = on_cpu(&step.kernel).build(&operands, cpu)?.kernel;
             let candidate = BenchCandidate { kernel, sizes };
             self.time += self.bench.time(&self.backend.timings, key, candidate)? * self.tiles as u32;
         }

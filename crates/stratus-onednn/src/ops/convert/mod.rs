@@ -14,7 +14,7 @@ use stratus_engine::{DType, Layout, Step};
 
 impl OnCpu for Convert {
     /// Another type in the same layout.
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         operands.expect_same_layout(&[0, 1])?;
         let cpu = cpu.clone();
         Ok(match (operands.dtype(0), operands.dtype(1)) {
@@ -47,7 +47,7 @@ impl OnCpu for Reorder {
 }
 
 impl OnCpu for AddTiles {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         operands.expect_same_layout(&[0, 1])?;
         let cpu = cpu.clone();
         Ok(typed!(operands.one_type(&[0, 1])?, E => native_step(0, move |o| {
@@ -69,7 +69,7 @@ impl OnCpu for AddTiles {
 }
 
 impl OnCpu for Accumulate {
-    fn make(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         operands.expect_same_layout(&[0, 1])?;
         let cpu = cpu.clone();
         Ok(typed!(operands.one_type(&[0, 1])?, E => native_step(0, move |o| {
