@@ -1,5 +1,5 @@
-//! Names this build's kernels by a hash of their source: where it differs, plans are measured again, and bits may
-//! differ.
+//! Names this build's kernels by a hash of their source. Plans of another build are measured again, and their
+//! bits may differ.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};

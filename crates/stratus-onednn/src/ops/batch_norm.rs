@@ -181,14 +181,14 @@ pub(super) fn batch_norm(
     [dtype, output_dtype]: [DType; 2],
 ) -> Result<BatchNorm, String> {
     let pool = pool.map(|(FusedPool { window, overlapping }, pooled)| match overlapping {
-        Some(pool) => Pooling::Overlapping(Box::new(max_pool(cpu, &pool, input.part(), pooled))),
+        Some(pool) => Pooling::Overlapping(Box::new(max_pool(cpu, &pool, input.slice(), pooled))),
         None => Pooling::Disjoint(DisjointPool { window }),
     });
     if pool.is_some() && dtype != output_dtype {
         return Err(format!("there is no kernel that pools {dtype} into {output_dtype}"));
     }
     Ok(BatchNorm {
-        geometry: input.part(),
+        geometry: input.slice(),
         input,
         output,
         epsilon: norm.epsilon,

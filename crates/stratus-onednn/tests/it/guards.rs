@@ -96,9 +96,9 @@ fn a_label_beyond_the_classes_is_an_error_that_names_the_sample() {
     assert!(expected.contains("sample 37"), "{expected}");
 }
 
-/// Maps of a step that lie in different ways: an error, and no wrong result.
+/// Maps of a step in different layouts: an error, and no wrong result.
 #[test]
-fn maps_that_lie_in_different_ways_are_refused_by_our_kernels() {
+fn maps_in_different_layouts_are_refused_by_native_kernels() {
     let Some(backend) = backend(1) else { return };
     for case in cases::of(Precision::F32) {
         let native = matches!(
@@ -126,7 +126,7 @@ fn maps_that_lie_in_different_ways_are_refused_by_our_kernels() {
         if !native || maps.len() < 2 {
             continue;
         }
-        // One block of 16 channels lies as 16 channels last do.
+        // One block of 16 channels is the same bytes as 16 channels last.
         let is_either =
             case.operands().any(|operand| operand.shape.get(1) == Some(&16) || operand.shape == [16]);
         for (position, odd) in maps.iter().enumerate() {

@@ -100,11 +100,16 @@ fn expect_near(got: &Outcome, precision: Precision, [exact, rounded]: [&Outcome;
 fn every_optimiser_follows_the_reference() {
     let Some(backend) = backend(2) else { return };
     let graph = layer_file::parse(
-        "name = 'smooth'\ninput = [3, 9, 8]\n[[layer]]\nname = 'conv1'\nop = 'conv2d'\nout_channels = 32\nkernel = 3\n[[layer]]\n\
-         name = 'norm1'\nop = 'batch_norm2d'\n[[layer]]\nname = 'gelu1'\nop = 'gelu'\n[[layer]]\nname = 'conv2'\nop = 'conv2d'\n\
-         out_channels = 32\nkernel = 3\n[[layer]]\nname = 'gelu2'\nop = 'gelu'\n[[layer]]\nname = 'flatten'\nop = 'flatten'\n[[layer]]\n\
-         name = 'fc1'\nop = 'linear'\nout_features = 20\n[[layer]]\nname = 'gelu3'\nop = 'gelu'\n[[layer]]\nname = 'fc2'\n\
-         op = 'linear'\nout_features = 10\n",
+        "name = 'smooth'\ninput = [3, 9, 8]\n\
+         [[layer]]\nname = 'conv1'\nop = 'conv2d'\nout_channels = 32\nkernel = 3\n\
+         [[layer]]\nname = 'norm1'\nop = 'batch_norm2d'\n\
+         [[layer]]\nname = 'gelu1'\nop = 'gelu'\n\
+         [[layer]]\nname = 'conv2'\nop = 'conv2d'\nout_channels = 32\nkernel = 3\n\
+         [[layer]]\nname = 'gelu2'\nop = 'gelu'\n\
+         [[layer]]\nname = 'flatten'\nop = 'flatten'\n\
+         [[layer]]\nname = 'fc1'\nop = 'linear'\nout_features = 20\n\
+         [[layer]]\nname = 'gelu3'\nop = 'gelu'\n\
+         [[layer]]\nname = 'fc2'\nop = 'linear'\nout_features = 10\n",
     )
     .unwrap();
     let epsilon = 1e-2;
