@@ -51,7 +51,7 @@ impl CpuContext {
     pub fn relu_backward<E: Element>(&self, ceiling: Option<f32>, y: &[E], dy: &[E], dx: &mut [E]) {
         let ceiling = ceiling.unwrap_or(f32::NAN);
         self.for_ranges(dx, &|range, dx| {
-            relu_backward(self.level, ceiling, &y[range.clone()], &dy[range], dx)
+            relu_backward(self.level, ceiling, &y[range.clone()], &dy[range], dx);
         });
     }
 

@@ -48,7 +48,7 @@ impl FewOutputsProduct {
 with_lanes! { fn product / product_body(a: &[E], b: &[E], sizes: [usize; 2], y: &mut [E]) }
 
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn product_body<V: Lanes, E: LaneElement>(
     a: &[E],
@@ -58,7 +58,7 @@ unsafe fn product_body<V: Lanes, E: LaneElement>(
 ) {
     let (mut a, mut y) = (a.chunks_exact(ROWS * terms), y.chunks_exact_mut(ROWS * columns));
     for (a, y) in (&mut a).zip(&mut y) {
-        // SAFETY: the caller's, here and below.
+        // SAFETY: upheld by the caller, here and below.
         unsafe { some_rows::<V, E, ROWS>(a, b, [terms, columns], y) };
     }
     let rest = a.remainder().chunks_exact(terms).zip(y.into_remainder().chunks_exact_mut(columns));
@@ -68,7 +68,7 @@ unsafe fn product_body<V: Lanes, E: LaneElement>(
 }
 
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn some_rows<V: Lanes, E: LaneElement, const R: usize>(
     a: &[E],
@@ -84,7 +84,7 @@ unsafe fn some_rows<V: Lanes, E: LaneElement, const R: usize>(
     }
     let factors = &factors[..terms];
     let mut at = 0;
-    // SAFETY: the caller's, here and below.
+    // SAFETY: upheld by the caller, here and below.
     while at + 2 * LANES <= columns {
         unsafe { block::<V, E, R, 2>(factors, b, columns, at, y) };
         at += 2 * LANES;
@@ -102,7 +102,7 @@ unsafe fn some_rows<V: Lanes, E: LaneElement, const R: usize>(
 /// `N` registers of columns from `at` on, of `R` rows.
 ///
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn block<V: Lanes, E: LaneElement, const R: usize, const N: usize>(
     factors: &[[f32; R]],
@@ -111,7 +111,7 @@ unsafe fn block<V: Lanes, E: LaneElement, const R: usize, const N: usize>(
     at: usize,
     y: &mut [E],
 ) {
-    // SAFETY: the caller's, here and below.
+    // SAFETY: upheld by the caller, here and below.
     let mut sums = [[unsafe { V::splat(0.0) }; N]; R];
     for (factors, b) in factors.iter().zip(b.chunks_exact(columns)) {
         let b: &[[E; LANES]] = b[at..at + N * LANES].as_chunks().0;

@@ -182,7 +182,7 @@ impl Relayout {
                     let level = self.cpu.level;
                     match method {
                         CopyMethod::Elements | CopyMethod::Runs => {
-                            copy_tile(level, &tile, method == CopyMethod::Runs, x, y)
+                            copy_tile(level, &tile, method == CopyMethod::Runs, x, y);
                         }
                         // Only chosen where there is AVX-512.
                         CopyMethod::Transposed | CopyMethod::TransposedPairs => {

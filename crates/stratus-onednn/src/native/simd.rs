@@ -214,7 +214,7 @@ pub fn prefetch_element<E: Element>(map: &[E], at: usize) {
 /// Copies with non-temporal stores: for results too large to be still in the caches when they are read. Saves
 /// reading the lines that are overwritten.
 pub fn stream<E: Element>(level: Level, from: &[E], to: &mut [E]) {
-    assert_eq!(from.len(), to.len(), "a copy of another length");
+    assert_eq!(from.len(), to.len(), "source and target differ in length");
     #[cfg(target_arch = "x86_64")]
     if level.isa() == Isa::Avx512 {
         let (from, to): (&[u8], &mut [u8]) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to));
@@ -227,7 +227,7 @@ pub fn stream<E: Element>(level: Level, from: &[E], to: &mut [E]) {
 }
 
 /// # Safety
-/// AVX-512 must be there, and both slices of the same length.
+/// AVX-512 must be available, and both slices of the same length.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn stream_avx512(from: &[u8], to: &mut [u8]) {

@@ -368,7 +368,7 @@ impl DirectConv {
     /// rows that are in it already stay. Padding is zero. Returns each tap's offset in the ring.
     ///
     /// # Safety
-    /// Of [`Lanes`].
+    /// As [`Lanes`] requires.
     #[inline(always)]
     pub(crate) unsafe fn fill_ring<V: Lanes, E: LaneElement>(
         &self,
@@ -398,7 +398,7 @@ impl DirectConv {
                 for segment in self.segments.iter().filter(|segment| segment.count > 0) {
                     let to: &mut [[f32; CHANNELS]] =
                         row[segment.to..segment.to + segment.count * CHANNELS].as_chunks_mut().0;
-                    // SAFETY: the caller's, here and below.
+                    // SAFETY: upheld by the caller, here and below.
                     if step == 1 && segment.count >= LANES {
                         unsafe { repeat::<V, E>(&source[segment.from..][..segment.count], to) };
                     } else {
@@ -420,7 +420,7 @@ impl DirectConv {
 /// before them.
 ///
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn repeat<V: Lanes, E: LaneElement>(pixels: &[E], to: &mut [[f32; CHANNELS]]) {
     let mut from = 0;
@@ -430,7 +430,7 @@ unsafe fn repeat<V: Lanes, E: LaneElement>(pixels: &[E], to: &mut [[f32; CHANNEL
             pixels[at..].first_chunk(),
             to[at..].as_flattened_mut().as_chunks_mut().0.first_chunk_mut::<{ LANES / 2 }>(),
         ) {
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             unsafe { E::load_lanes::<V>(pixels).store_repeated(to) };
         }
         from += LANES;

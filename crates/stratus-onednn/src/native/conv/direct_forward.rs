@@ -18,7 +18,7 @@ with_lanes! {
 }
 
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)] // Slices and constants for an inner loop.
 unsafe fn forward_rows_body<V: Lanes, E: LaneElement>(
@@ -33,13 +33,13 @@ unsafe fn forward_rows_body<V: Lanes, E: LaneElement>(
 ) {
     let mut ring = Ring::new(ring);
     for (row, y) in rows.zip(y.chunks_exact_mut(conv.row_elements())) {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         let offsets = unsafe { conv.fill_ring::<V, E>(x, row, &mut ring) };
         for group in 0..conv.groups() {
             let pixel_layout = (conv.out_channels(), group * CHANNELS);
             let kernel =
                 RowKernel::new(conv, ring.rows(), offsets, [packed, biases], relu, group, pixel_layout);
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             unsafe { kernel.run::<V, E>(y) };
         }
     }
@@ -47,14 +47,15 @@ unsafe fn forward_rows_body<V: Lanes, E: LaneElement>(
 
 /// Adds a tap to the sums of `PAIRS` pairs of pixels.
 ///
-/// # Safety Of [`Lanes`]; `PAIRS` registers are readable at `from`.
+/// # Safety
+/// As [`Lanes`] requires; `PAIRS` registers are readable at `from`.
 #[inline(always)]
 unsafe fn add_one<V: Lanes, const PAIRS: usize>(
     from: *const f32,
     weights: &[[f32; LANES]],
     sums: &mut [V; PAIRS],
 ) {
-    // SAFETY: the caller's, here and below.
+    // SAFETY: upheld by the caller, here and below.
     let weights = unsafe { V::load(&weights[0]) };
     for (number, sum) in sums.iter_mut().enumerate() {
         let pixels = unsafe { V::load(&*from.add(number * LANES).cast()) };
@@ -65,14 +66,15 @@ unsafe fn add_one<V: Lanes, const PAIRS: usize>(
 /// Adds two taps, the second of which reads what the first one does a register further on: each register is
 /// loaded once.
 ///
-/// # Safety Of [`Lanes`]; `PAIRS + 1` registers are readable at `from`.
+/// # Safety
+/// As [`Lanes`] requires; `PAIRS + 1` registers are readable at `from`.
 #[inline(always)]
 unsafe fn add_two<V: Lanes, const PAIRS: usize>(
     from: *const f32,
     weights: &[[f32; LANES]],
     sums: &mut [V; PAIRS],
 ) {
-    // SAFETY: the caller's, here and below.
+    // SAFETY: upheld by the caller, here and below.
     let (first, second) = unsafe { (V::load(&weights[0]), V::load(&weights[1])) };
     let mut here = unsafe { V::load(&*from.cast()) };
     for (number, sum) in sums.iter_mut().enumerate() {
@@ -129,7 +131,7 @@ impl<'a> RowKernel<'a> {
     /// Computes the row.
     ///
     /// # Safety
-    /// Of [`Lanes`].
+    /// As [`Lanes`] requires.
     #[inline(always)]
     pub(crate) unsafe fn run<V: Lanes, E: LaneElement>(&self, y: &mut [E]) {
         let mut pair = 0;
@@ -156,17 +158,17 @@ impl<'a> RowKernel<'a> {
     /// Computes `PAIRS` pairs of pixels from `pair` on, and returns `PAIRS`.
     ///
     /// # Safety
-    /// Of [`Lanes`].
+    /// As [`Lanes`] requires.
     #[inline(always)]
     unsafe fn forward<V: Lanes, E: LaneElement, const PAIRS: usize>(
         &self,
         pair: usize,
         y: &mut [E],
     ) -> usize {
-        // SAFETY: the caller's, here and below.
+        // SAFETY: upheld by the caller, here and below.
         let mut sums = [unsafe { V::load(self.bias) }; PAIRS];
         let ring = &self.ring[pair * LANES..];
-        assert!(self.last_offset + PAIRS * LANES <= ring.len(), "a window beyond the rows that it lies on");
+        assert!(self.last_offset + PAIRS * LANES <= ring.len(), "a window reaches beyond the ring");
         let (mut offsets, mut weights) = (self.offsets, self.weights);
         for &run in self.runs {
             // SAFETY: the assertion covers `PAIRS` registers at the largest offset, and so at the last tap of
@@ -199,12 +201,12 @@ impl<'a> RowKernel<'a> {
     /// Stores pixels of more than eight channels, or of which the last one does not exist.
     ///
     /// # Safety
-    /// Of [`Lanes`].
+    /// As [`Lanes`] requires.
     #[inline(always)]
     unsafe fn store_strided<V: Lanes, E: LaneElement>(&self, sums: &[V], at: usize, y: &mut [E]) {
         for (number, sums) in sums.iter().enumerate() {
             let mut stored = [E::store(0.0); LANES];
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             unsafe { E::store_lanes(*sums, &mut stored) };
             for (pixel, stored) in stored.chunks_exact(CHANNELS).enumerate() {
                 let at = at + (2 * number + pixel) * self.channels;

@@ -15,7 +15,7 @@ with_lanes! {
 }
 
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn gradient_rows_body<V: Lanes, E: LaneElement>(
     conv: &DirectConv,
@@ -24,7 +24,7 @@ unsafe fn gradient_rows_body<V: Lanes, E: LaneElement>(
     dy: &[E],
     scratch: &mut [f32],
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe { add_rows::<V, E>(conv, rows, x, &Dense { conv, dy }, scratch) };
 }
 
@@ -33,7 +33,8 @@ pub(crate) trait GradientRows {
     /// Writes row `row`, counted over all images, as pairs of pixels by eight channels, and returns their
     /// sum. An odd row is followed by a pixel of zeros.
     ///
-    /// # Safety Of [`Lanes`].
+    /// # Safety
+    /// As [`Lanes`] requires.
     unsafe fn row<V: Lanes>(&self, row: usize, group: usize, to: &mut [[f32; LANES]]) -> V;
 }
 
@@ -41,7 +42,7 @@ pub(crate) trait GradientRows {
 /// of channels.
 ///
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 pub(crate) unsafe fn add_rows<V: Lanes, E: LaneElement>(
     conv: &DirectConv,
@@ -62,10 +63,10 @@ pub(crate) unsafe fn add_rows<V: Lanes, E: LaneElement>(
     let bias_sums: &mut [[f32; LANES]] = bias_sums.as_chunks_mut().0;
     let mut ring = Ring::new(ring);
     for row in rows {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         let offsets = unsafe { conv.fill_ring::<V, E>(x, row, &mut ring) };
         for (group, gradients) in gradients.chunks_exact_mut(pairs).enumerate() {
-            // SAFETY: the caller's, here and below.
+            // SAFETY: upheld by the caller, here and below.
             let total = unsafe { gradient.row::<V>(row, group, gradients) };
             unsafe { total.add(V::load(&bias_sums[group])).store(&mut bias_sums[group]) };
             let sums = &mut sums[group * taps..(group + 1) * taps];
@@ -99,7 +100,7 @@ impl<E: LaneElement> GradientRows for Dense<'_, E> {
     unsafe fn row<V: Lanes>(&self, row: usize, group: usize, to: &mut [[f32; LANES]]) -> V {
         let conv = self.conv;
         let dy = &self.dy[row * conv.row_elements()..(row + 1) * conv.row_elements()];
-        // SAFETY: the caller's, here and below.
+        // SAFETY: upheld by the caller, here and below.
         let mut total = unsafe { V::splat(0.0) };
         // Pairs whose channels are contiguous; those of the others are gathered first.
         let contiguous = if conv.out_channels() == CHANNELS { dy.len() / LANES } else { 0 };
@@ -133,7 +134,7 @@ impl<E: LaneElement> GradientRows for Dense<'_, E> {
 /// Adds a row of `dy` to the sums of the first `TAPS` taps, and returns `TAPS`.
 ///
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn add_taps<V: Lanes, const TAPS: usize>(
     ring: &[f32],
@@ -141,7 +142,7 @@ unsafe fn add_taps<V: Lanes, const TAPS: usize>(
     gradients: &[[f32; LANES]],
     sums: &mut [[f32; LANES]],
 ) -> usize {
-    // SAFETY: the caller's, here and below.
+    // SAFETY: upheld by the caller, here and below.
     let mut row = [unsafe { V::splat(0.0) }; TAPS];
     let mut pixels = [<&[[f32; LANES]]>::default(); TAPS];
     for tap in 0..TAPS {

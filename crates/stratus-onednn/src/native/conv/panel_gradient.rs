@@ -272,7 +272,7 @@ impl<U: PanelArithmetic> PanelGradient<U> {
             self.batch * rows.inputs * columns.inputs * self.channels,
             self.batch * rows.count * columns.count * self.filters,
         ];
-        assert_eq!([x.len(), dy.len()], expected, "maps of another size");
+        assert_eq!([x.len(), dy.len()], expected, "unexpected map sizes");
         let all = self.blocks()[0] * self.sums_of_block();
         let (sums, rest) = scratch.split_at_mut(all * self.groups[1]);
         self.accumulate(x, dy, !db.is_empty(), sums, rest);

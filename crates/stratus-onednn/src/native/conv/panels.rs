@@ -104,12 +104,12 @@ unsafe impl Sync for OutputMap {}
 
 impl OutputMap {
     /// # Safety
-    /// No other thread writes these elements; AVX-512 must be there.
+    /// No other thread writes these elements; AVX-512 must be available.
     #[inline(always)]
     unsafe fn write(&self, at: usize, count: usize, values: lanes::Avx512) {
         assert!(at + count <= self.elements, "a pixel outside of the map");
         if count >= LANES {
-            // SAFETY: as many elements lie within the map, and are this thread's.
+            // SAFETY: as many elements are within the map, and are this thread's.
             unsafe { values.store_bf16(&mut *self.start.add(at).cast::<[Bf16; LANES]>()) };
         } else {
             let mut elements = [Bf16(0); LANES];
@@ -273,7 +273,7 @@ impl PanelConv {
         scratch: &mut [Bf16],
     ) {
         let elements = |map: usize| self.batch * self.maps[map][0] * self.maps[map][1] * self.channels[map];
-        assert_eq!([x.len(), y.len()], [0, 1].map(elements), "maps of another size");
+        assert_eq!([x.len(), y.len()], [0, 1].map(elements), "unexpected map sizes");
         let (tiles, scratch) = scratch.split_at_mut(self.weights);
         self.pack_weights.run(weights, tiles);
         let y = OutputMap { start: y.as_mut_ptr(), elements: y.len() };
@@ -291,7 +291,7 @@ impl PanelConv {
     /// A thread's share: some channels of some chunks.
     ///
     /// # Safety
-    /// AVX-512 must be there; no other thread writes these channels of these chunks.
+    /// AVX-512 must be available; no other thread writes these channels of these chunks.
     #[allow(clippy::too_many_arguments)] // What is read, what is written, and which part of it.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
     unsafe fn run_thread(
@@ -312,7 +312,7 @@ impl PanelConv {
                     images: piece(number / bands, phase.chunk[0], self.batch),
                     rows: piece(number % bands, phase.chunk[1], phase.y.count),
                 };
-                // SAFETY: the caller's, here and below.
+                // SAFETY: upheld by the caller, here and below.
                 unsafe { self.pack(phase, &chunk, x, panels) };
                 let pixels = chunk.rows.len() * phase.row_pixels();
                 for channels in channels.clone() {
@@ -342,7 +342,7 @@ impl PanelConv {
     /// Copies what the taps read of a chunk into panels.
     ///
     /// # Safety
-    /// AVX-512 must be there.
+    /// AVX-512 must be available.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
     unsafe fn pack(&self, phase: &Phase, chunk: &Chunk, x: &[Bf16], panels: &mut [Bf16]) {
         let channels = self.channels[0];
@@ -380,7 +380,7 @@ impl PanelConv {
     /// Adds the bias to a block of 32 pixels by 32 channels, rectifies and stores it.
     ///
     /// # Safety
-    /// AVX-512 must be there; no other thread writes these elements.
+    /// AVX-512 must be available; no other thread writes these elements.
     #[allow(clippy::too_many_arguments)] // What is read, what is written, and where.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
     unsafe fn store_block(
@@ -415,7 +415,7 @@ impl PanelConv {
                     let left = channels.len().saturating_sub(half * LANES);
                     if left > 0 {
                         let sums = &tile.as_chunks::<LANES>().0[pixel % ROWS];
-                        // SAFETY: the caller's.
+                        // SAFETY: upheld by the caller.
                         unsafe {
                             let bias = lanes::Avx512::load(&bias.as_chunks::<LANES>().0[half]);
                             let sum = lanes::Avx512::load(sums).add(bias);

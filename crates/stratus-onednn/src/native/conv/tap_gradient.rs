@@ -168,7 +168,7 @@ impl TapGradient {
     pub fn run(&self, x: &[Bf16], dy: &[Bf16], dw: &mut [f32], scratch: &mut [f32]) {
         let elements = |[height, width]: [usize; 2], channels| self.batch * height * width * channels;
         let expected = [elements(self.input, self.channels), elements(self.output, self.filters)];
-        assert_eq!([x.len(), dy.len()], expected, "maps of another size");
+        assert_eq!([x.len(), dy.len()], expected, "unexpected map sizes");
         let threads = self.cpu.team.threads();
         let (sums, memory) = scratch.split_at_mut(threads * self.sums());
         let each = self.memory_elements().iter().sum::<usize>() / 2;
@@ -204,7 +204,7 @@ impl TapGradient {
     /// Adds a band's products to the thread's sums.
     ///
     /// # Safety
-    /// AVX-512 must be there.
+    /// AVX-512 must be available.
     #[target_feature(enable = "avx512f,avx512bw")]
     unsafe fn add_band(
         &self,
@@ -220,7 +220,7 @@ impl TapGradient {
         let (gradients, transposed) = memory.split_at_mut(gradients);
         self.copy_input(band, x, pixels);
         self.copy_gradient(band, dy, gradients);
-        // SAFETY: the caller's, here and below.
+        // SAFETY: upheld by the caller, here and below.
         unsafe { interleave_pairs(pixels, pairs, self.channels) };
         let count = self.tiles();
         for (block, (a, sums)) in transposed
@@ -271,7 +271,7 @@ impl TapGradient {
 /// is read.
 ///
 /// # Safety
-/// AVX-512 must be there.
+/// AVX-512 must be available.
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn interleave_pairs(pixels: &[Bf16], pairs: &mut [Bf16], channels: usize) {
     let order = |first: u64| {
@@ -300,7 +300,7 @@ unsafe fn interleave_pairs(pixels: &[Bf16], pairs: &mut [Bf16], channels: usize)
 /// filter.
 ///
 /// # Safety
-/// AVX-512 must be there.
+/// AVX-512 must be available.
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn transpose_tile(from: &[Bf16], filters: usize, tile: &mut [Bf16]) {
     let interleave: [u16; TERMS] = std::array::from_fn(|i| (i / 2 + i % 2 * ROWS) as u16);

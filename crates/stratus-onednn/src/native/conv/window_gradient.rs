@@ -210,10 +210,11 @@ impl<U: WindowArithmetic> WindowGradient<U> {
 
     /// Makes `dw` and `db`; `db` may be empty.
     ///
-    /// # Panics Where a map or a gradient has another size.
+    /// # Panics
+    /// Where sizes are not as expected.
     ///
     /// # Panics
-    /// Where a map or a gradient has another size.
+    /// Where sizes are not as expected.
     pub fn run(
         &self,
         x: &[U::Element],
@@ -224,8 +225,8 @@ impl<U: WindowArithmetic> WindowGradient<U> {
     ) {
         let elements = |[height, width]: [usize; 2], channels| self.batch * height * width * channels;
         let expected = [elements(self.input, self.channels), elements(self.output, self.filters)];
-        assert_eq!([x.len(), dy.len()], expected, "maps of another size");
-        assert!(db.is_empty() || db.len() == self.filters, "a gradient of the bias of another size");
+        assert_eq!([x.len(), dy.len()], expected, "unexpected map sizes");
+        assert!(db.is_empty() || db.len() == self.filters, "unexpected size of the bias gradient");
         let threads = self.cpu.team.threads();
         let thread_floats = self.scratch_floats().iter().sum::<usize>();
         let bands = self.output[0].div_ceil(self.rows);

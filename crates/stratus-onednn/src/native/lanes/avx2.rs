@@ -10,7 +10,7 @@ pub struct Avx2(__m256, __m256);
 /// Rounds to bf16, in the lower halves.
 #[inline(always)]
 unsafe fn rounded(values: __m256) -> __m256i {
-    // SAFETY: the caller's: AVX2.
+    // SAFETY: upheld by the caller: AVX2.
     unsafe {
         let bits = _mm256_castps_si256(values);
         let upper = _mm256_srli_epi32::<16>(bits);

@@ -147,7 +147,7 @@ unsafe impl Lanes for Avx512 {
     }
     #[inline(always)]
     unsafe fn transpose(rows: [Self; LANES]) -> [Self; LANES] {
-        // SAFETY: the caller's; both are 64 bytes. (A `map` over the array would call a function per
+        // SAFETY: upheld by the caller; both are 64 bytes. (A `map` over the array would call a function per
         // element.)
         unsafe {
             let rows = std::mem::transmute::<[Self; LANES], [__m512i; LANES]>(rows);

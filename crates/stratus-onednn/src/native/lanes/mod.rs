@@ -27,11 +27,13 @@ const HALF: usize = LANES / 2;
 
 /// Sixteen `f32`.
 ///
-/// # Safety Operations are called only where the processor has the instructions that the type is named after.
+/// # Safety
+/// Operations are called only where the processor has the instructions that the type is named after.
 pub unsafe trait Lanes: Copy {
     /// All lanes the same.
     ///
-    /// # Safety As the trait says; likewise below.
+    /// # Safety
+    /// As the trait says; likewise below.
     unsafe fn splat(value: f32) -> Self;
     /// Loads sixteen.
     unsafe fn load(from: &[f32; LANES]) -> Self;
@@ -77,7 +79,7 @@ pub unsafe trait Lanes: Copy {
     #[inline(always)]
     unsafe fn transpose(rows: [Self; LANES]) -> [Self; LANES] {
         let mut lanes = [[0.0; LANES]; LANES];
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe {
             for (row, lanes) in rows.into_iter().zip(&mut lanes) {
                 row.store(lanes);
@@ -91,23 +93,25 @@ pub unsafe trait Lanes: Copy {
 pub trait LaneElement: Element {
     /// Loads their values.
     ///
-    /// # Safety Of [`Lanes`].
+    /// # Safety
+    /// As [`Lanes`] requires.
     unsafe fn load_lanes<V: Lanes>(from: &[Self; LANES]) -> V;
     /// Stores the nearest elements.
     ///
-    /// # Safety Of [`Lanes`].
+    /// # Safety
+    /// As [`Lanes`] requires.
     unsafe fn store_lanes<V: Lanes>(values: V, to: &mut [Self; LANES]);
 }
 
 impl LaneElement for f32 {
     #[inline(always)]
     unsafe fn load_lanes<V: Lanes>(from: &[Self; LANES]) -> V {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { V::load(from) }
     }
     #[inline(always)]
     unsafe fn store_lanes<V: Lanes>(values: V, to: &mut [Self; LANES]) {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { values.store(to) }
     }
 }
@@ -115,12 +119,12 @@ impl LaneElement for f32 {
 impl LaneElement for Bf16 {
     #[inline(always)]
     unsafe fn load_lanes<V: Lanes>(from: &[Self; LANES]) -> V {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { V::load_bf16(from) }
     }
     #[inline(always)]
     unsafe fn store_lanes<V: Lanes>(values: V, to: &mut [Self; LANES]) {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { values.store_bf16(to) }
     }
 }

@@ -21,7 +21,7 @@ unsafe fn exercise_body<V: Lanes, E: LaneElement>(
     sums: &mut [f32; LANES],
     half: &mut [f32; LANES / 2],
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         let (x, by) = (E::load_lanes::<V>(x), V::load(by));
         let product = x.multiply_add(by, V::splat(0.0));
@@ -89,7 +89,7 @@ unsafe fn choose_body<V: Lanes, E: LaneElement>(
     repeated: &mut [[f32; LANES]; HALF],
     bytes: &mut [u8; LANES],
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         let (a, b) = (E::load_lanes::<V>(a), E::load_lanes::<V>(b));
         let (one, two) = (V::splat(1.0), V::splat(2.0));
@@ -179,7 +179,7 @@ unsafe fn round_body<V: Lanes, E: LaneElement>(
     integers: &mut [i16; LANES],
     pairs: &mut [[i16; 2]; LANES],
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         let (a, b) = (E::load_lanes::<V>(a), E::load_lanes::<V>(b));
         V::splat(0.5).maximum_magnitude(a).maximum_magnitude(b).store(larger);
@@ -222,7 +222,7 @@ unsafe fn transpose_rows_body<V: Lanes, E: LaneElement>(
     rows: &[[E; LANES]; LANES],
     columns: &mut [[E; LANES]; LANES],
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         let mut lanes = [V::splat(0.0); LANES];
         for (lanes, row) in lanes.iter_mut().zip(rows) {

@@ -234,7 +234,14 @@ impl BatchNorm {
                 );
             }
             _ => {
-                self.deviation_sums::<f32>(bytemuck::cast_slice(x), totals, sums, constants, repeated, stages)
+                self.deviation_sums::<f32>(
+                    bytemuck::cast_slice(x),
+                    totals,
+                    sums,
+                    constants,
+                    repeated,
+                    stages,
+                );
             }
         }
         let padded = self.geometry.padded();

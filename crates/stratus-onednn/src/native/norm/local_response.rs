@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! scale_c = k + α/n · Σ_{c' within the window} x_{c'}²           y_c = x_c · scale_c^-β
-//! dx_c = dy_c · scale_c^-β - 2αβ/n · x_c · Σ_{c' that see c} dy_{c'} · x_{c'} · scale_{c'}^-β / scale_{c'}
+//! dx_c = dy_c · scale_c^-β - 2αβ/n · x_c · Σ_{c' whose window has c} dy_{c'} x_{c'} scale_{c'}^(-β-1)
 //! ```
 //!
 //! A pixel's channels are gathered into scratch with zeros on both sides; window sums are then sums of n

@@ -188,7 +188,7 @@ impl MaxPool {
         let level = self.level;
         match self.input.width {
             width if width.is_multiple_of(LANES) => {
-                gather_lanes_f32(level, self, row, dy, index, also_read, dx)
+                gather_lanes_f32(level, self, row, dy, index, also_read, dx);
             }
             width if width.is_multiple_of(8) => gather_row::<E, f32, 8>(level, self, row, dy, index, dx),
             _ => gather_row::<E, f32, 1>(level, self, row, dy, index, dx),
@@ -320,7 +320,7 @@ with_lanes! {
 /// [`gather_row`] for pixels of whole registers of channels.
 ///
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn gather_lanes_body<V: Lanes, E: LaneElement>(
     pool: &MaxPool,
@@ -329,14 +329,14 @@ unsafe fn gather_lanes_body<V: Lanes, E: LaneElement>(
     index: &[u8],
     dx: &mut [E],
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe { gather_pixels::<V, E, E>(pool, row, dy, index, [&[]; 2], dx) }
 }
 
 /// As [`gather_lanes`], in `f32`.
 ///
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn gather_lanes_f32_body<V: Lanes, E: LaneElement>(
     pool: &MaxPool,
@@ -346,12 +346,12 @@ unsafe fn gather_lanes_f32_body<V: Lanes, E: LaneElement>(
     also_read: [&[E]; 2],
     dx: &mut [f32],
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe { gather_pixels::<V, E, f32>(pool, row, dy, index, also_read, dx) }
 }
 
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn gather_pixels<V: Lanes, E: LaneElement, D: LaneElement>(
     pool: &MaxPool,
@@ -378,7 +378,7 @@ unsafe fn gather_pixels<V: Lanes, E: LaneElement, D: LaneElement>(
         }
         let (fours, rest) = dx.as_chunks_mut::<4>();
         let (mut first, windows) = (0, [&rows, columns]);
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe {
             for dx in fours {
                 gather::<V, E, D, 4>(pool, windows, first, dy, index, dx);
@@ -399,7 +399,7 @@ unsafe fn gather_pixels<V: Lanes, E: LaneElement, D: LaneElement>(
 /// Some registers of a pixel, from register `first` of its channels on.
 ///
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn gather<V: Lanes, E: LaneElement, D: LaneElement, const COUNT: usize>(
     pool: &MaxPool,
@@ -410,7 +410,7 @@ unsafe fn gather<V: Lanes, E: LaneElement, D: LaneElement, const COUNT: usize>(
     dx: &mut [[D; LANES]; COUNT],
 ) {
     let registers = pool.input.width / LANES;
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         let mut sums = [V::splat(0.0); COUNT];
         for i in rows.first..rows.end {

@@ -30,7 +30,7 @@ pub(super) fn copy_tile<X: LaneElement, Y: LaneElement>(
 }
 
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn body<V: Lanes, X: LaneElement, Y: LaneElement>(
     tile: &CopyTile<'_>,
@@ -43,7 +43,7 @@ unsafe fn body<V: Lanes, X: LaneElement, Y: LaneElement>(
     let [from_columns, to_columns] = columns.map(|offsets| offsets.as_chunks::<RUN>().0);
     for (from_rows, to_rows) in from_rows.iter().zip(to_rows) {
         for (from_columns, to_columns) in from_columns.iter().zip(to_columns) {
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             unsafe {
                 let mut square = [V::splat(0.0); RUN];
                 for (row, &offset) in square.iter_mut().zip(from_rows) {

@@ -197,7 +197,7 @@ with_lanes! {
 }
 
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn correlate_body<V: Lanes, E: LaneElement>(
     correlation: &Correlation,
@@ -225,7 +225,7 @@ unsafe fn correlate_body<V: Lanes, E: LaneElement>(
                 .for_each(|row| row[..correlation.output[1]].fill(1.0));
             masked = count;
         }
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { multiply::<V>(correlation, count, band, mask, sums) };
         row += count;
         bands += 1;
@@ -242,7 +242,7 @@ unsafe fn correlate_body<V: Lanes, E: LaneElement>(
 /// Adds a band's first `count` output rows to the sums.
 ///
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn multiply<V: Lanes>(
     correlation: &Correlation,
@@ -261,7 +261,7 @@ unsafe fn multiply<V: Lanes>(
         let mut other = first;
         while other < taps {
             let pixels = pixels.take();
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             other += unsafe {
                 match taps - other {
                     1 => band_taps.add::<V, 1>([first, other], products, pixels),
@@ -297,7 +297,7 @@ impl BandTaps<'_> {
     /// former where `pixels` is given; returns `OTHERS`. Only products with `other ≥ first` are stored.
     ///
     /// # Safety
-    /// Of [`Lanes`].
+    /// As [`Lanes`] requires.
     #[inline(always)]
     unsafe fn add<V: Lanes, const OTHERS: usize>(
         &self,
@@ -306,7 +306,7 @@ impl BandTaps<'_> {
         pixels: Option<&mut [[f32; LANES]]>,
     ) -> usize {
         let taps = self.offsets.len();
-        // SAFETY: the caller's, here and below.
+        // SAFETY: upheld by the caller, here and below.
         let zero = unsafe { V::splat(0.0) };
         let (mut totals, mut sums) = ([zero; TILE_ROWS], [[zero; OTHERS]; TILE_ROWS]);
         let mut rows = [<&[[f32; LANES]]>::default(); TILE_ROWS];
@@ -314,11 +314,11 @@ impl BandTaps<'_> {
         for (number, inputs) in rows.iter_mut().enumerate() {
             // Beyond the last tap, the last one is repeated.
             *inputs = self.inputs_of((first + number).min(taps - 1));
-            assert!(inputs.len() == self.mask.len(), "rows of another length");
+            assert!(inputs.len() == self.mask.len(), "unexpected row length");
         }
         for (number, inputs) in others.iter_mut().enumerate() {
             *inputs = self.inputs_of(other + number);
-            assert!(inputs.len() == self.mask.len(), "rows of another length");
+            assert!(inputs.len() == self.mask.len(), "unexpected row length");
         }
         for (register, mask) in self.mask.iter().enumerate() {
             let mask = unsafe { V::load(mask) };

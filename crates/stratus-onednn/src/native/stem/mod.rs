@@ -339,7 +339,7 @@ with_lanes! {
 }
 
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn pool_images_body<V: Lanes, E: LaneElement>(
     stem: &StemKernel,
@@ -363,7 +363,7 @@ unsafe fn pool_images_body<V: Lanes, E: LaneElement>(
         for strip in 0..stem.pooled.height {
             for i in 0..WINDOW {
                 let row = image * stem.output[0] + strip * WINDOW + i;
-                // SAFETY: the caller's, here and below.
+                // SAFETY: upheld by the caller, here and below.
                 let offsets = unsafe { stem.conv.fill_ring::<V, E>(x, row, &mut ring) };
                 for group in 0..groups {
                     let to = &mut stage[(group * WINDOW + i) * row_floats..][..row_floats];
@@ -391,7 +391,7 @@ unsafe fn pool_images_body<V: Lanes, E: LaneElement>(
 /// Pools two rows of eight channels.
 ///
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn pool_strip<V: Lanes, E: LaneElement>(
     stem: &StemKernel,
@@ -402,7 +402,7 @@ unsafe fn pool_strip<V: Lanes, E: LaneElement>(
     let (windows, width) = (stem.pooled.row, stem.pooled.width);
     let rows: &[[f32; LANES]] = rows.as_chunks().0;
     let (first, second) = rows.split_at(rows.len() / WINDOW);
-    // SAFETY: the caller's, here and below.
+    // SAFETY: upheld by the caller, here and below.
     let numbers = unsafe { [V::splat(0.0), V::splat(1.0), V::splat(2.0), V::splat(3.0)] };
     let cut = unsafe { V::splat(RELU_CUT) };
     // Two windows a register; a single last one is pooled twice.
@@ -457,7 +457,7 @@ impl<E: LaneElement> GradientRows for PooledGradient<'_, E> {
     #[inline(always)]
     unsafe fn row<V: Lanes>(&self, row: usize, group: usize, to: &mut [[f32; LANES]]) -> V {
         let (stem, pooled) = (self.stem, &self.stem.pooled);
-        // SAFETY: the caller's, here and below.
+        // SAFETY: upheld by the caller, here and below.
         let zero = unsafe { V::splat(0.0) };
         let mut total = zero;
         let (image, row) = (row / stem.output[0], row % stem.output[0]);
@@ -513,7 +513,7 @@ with_lanes! {
 }
 
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn gradient_rows_body<V: Lanes, E: LaneElement>(
     stem: &StemKernel,
@@ -523,7 +523,7 @@ unsafe fn gradient_rows_body<V: Lanes, E: LaneElement>(
     index: &[u8],
     scratch: &mut [f32],
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe { add_rows::<V, E>(&stem.conv, rows, x, &PooledGradient { stem, dy, index }, scratch) };
 }
 

@@ -43,7 +43,7 @@ pub trait PanelArithmetic: Copy + Send + Sync + 'static {
     /// Packs a chunk of `dy`, and adds to the sums of the bias.
     ///
     /// # Safety
-    /// AVX-512 must be there.
+    /// AVX-512 must be available.
     unsafe fn pack_output(
         self,
         gradient: &PanelGradient<Self>,
@@ -53,7 +53,7 @@ pub trait PanelArithmetic: Copy + Send + Sync + 'static {
         panels: &mut [Self::Element],
         bias: Option<&mut [f32]>,
     ) {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { gradient.pack_output_by_terms(chunk, filters, dy, panels, bias) }
     }
 
@@ -61,7 +61,7 @@ pub trait PanelArithmetic: Copy + Send + Sync + 'static {
     /// offset of its channels.
     ///
     /// # Safety
-    /// AVX-512 must be there; all channels of the pixels lie within the map.
+    /// AVX-512 must be available; all channels of the pixels are within the map.
     unsafe fn store_rows(
         map: &Panels<'_, Self::Element>,
         blocks: Range<usize>,
@@ -73,7 +73,7 @@ pub trait PanelArithmetic: Copy + Send + Sync + 'static {
     /// Adds a row of a panel to the sums of its channels.
     ///
     /// # Safety
-    /// AVX-512 must be there.
+    /// AVX-512 must be available.
     unsafe fn add_row(row: __m512i, sums: &mut [f32; ROWS]);
 }
 
@@ -110,7 +110,7 @@ impl PanelArithmetic for MatrixUnit {
         panels: &mut [Bf16],
         bias: Option<&mut [f32]>,
     ) {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe {
             match self.takes_filters_in_rows() {
                 true => gradient.pack_output_by_filters(chunk, filters, dy, panels, bias),
@@ -128,7 +128,7 @@ impl PanelArithmetic for MatrixUnit {
         panels: &mut [Bf16],
         row: usize,
     ) {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { map.store_pairs(blocks, pixels, panels, row) }
     }
 
@@ -172,7 +172,7 @@ impl PanelArithmetic for Avx512F32 {
         panels: &mut [f32],
         row: usize,
     ) {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { map.store_pixels(blocks, pixels, panels, row) }
     }
 

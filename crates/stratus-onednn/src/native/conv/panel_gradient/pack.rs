@@ -66,7 +66,8 @@ impl Panels<'_, Bf16> {
     /// Stores pairs of pixels, given by the offsets of their channels, as rows `row..` of the panels of some
     /// blocks of 32 channels.
     ///
-    /// # Safety AVX-512; all channels of the pixels are within the map.
+    /// # Safety
+    /// AVX-512; all channels of the pixels are within the map.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
     pub unsafe fn store_pairs(
@@ -82,7 +83,7 @@ impl Panels<'_, Bf16> {
             let [left, right] = self.rows(panels, number, row..row + pixels.len());
             let to = left.chunks_exact_mut(TERMS).zip(right.chunks_exact_mut(TERMS));
             for ([first, second], (left, right)) in pixels.iter().zip(to) {
-                // SAFETY: the caller's; 64 bytes are written of either half.
+                // SAFETY: upheld by the caller; 64 bytes are written of either half.
                 unsafe {
                     let first = load_channels(self.map, first.map(|at| at + block * BLOCK), mask);
                     let second = load_channels(self.map, second.map(|at| at + block * BLOCK), mask);
@@ -102,7 +103,8 @@ impl Panels<'_, f32> {
     /// Stores pixels, given by the offsets of their channels, as rows `row..` of the panels of some blocks of
     /// 32 channels.
     ///
-    /// # Safety AVX-512; all channels of the pixels are within the map.
+    /// # Safety
+    /// AVX-512; all channels of the pixels are within the map.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
     pub unsafe fn store_pixels(
@@ -120,7 +122,7 @@ impl Panels<'_, f32> {
                     let values = match pixel {
                         Some(at) => {
                             let from = self.map.as_ptr().wrapping_add(at + block * BLOCK + half * ROWS);
-                            // SAFETY: the caller's; masked elements are not read.
+                            // SAFETY: upheld by the caller; masked elements are not read.
                             unsafe { _mm512_maskz_loadu_ps(mask, from) }
                         }
                         None => _mm512_setzero_ps(),
@@ -145,7 +147,8 @@ impl<E: Element> Panels<'_, E> {
 
 /// Stores a row of terms as `rows` of the panels; `pixel(column)` is the offset of its channels.
 ///
-/// # Safety AVX-512; all channels of the pixels are within the map.
+/// # Safety
+/// AVX-512; all channels of the pixels are within the map.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn pack_row<U: PanelArithmetic>(
@@ -161,7 +164,7 @@ unsafe fn pack_row<U: PanelArithmetic>(
         for (row, pixels) in (first - rows.start..).zip(&mut *pixels) {
             *pixels = [pixel(U::GROUP * row), pixel(U::GROUP * row + 1)];
         }
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { U::store_rows(map, blocks.clone(), pixels, panels, first) };
     }
 }
@@ -171,7 +174,7 @@ impl PanelGradient<MatrixUnit> {
     /// transposes of pairs). Adds to the sums of the bias, 16 per filter.
     ///
     /// # Safety
-    /// AVX-512 must be there.
+    /// AVX-512 must be available.
     #[target_feature(enable = "avx512f,avx512bw")]
     pub(super) unsafe fn pack_output_by_filters(
         &self,
@@ -227,7 +230,7 @@ impl<U: PanelArithmetic> PanelGradient<U> {
     /// Adds to the sums of the bias, those of all filters for each of 16 rows.
     ///
     /// # Safety
-    /// AVX-512 must be there.
+    /// AVX-512 must be available.
     #[target_feature(enable = "avx512f,avx512bw")]
     pub(super) unsafe fn pack_output_by_terms(
         &self,
@@ -267,7 +270,7 @@ impl<U: PanelArithmetic> PanelGradient<U> {
     /// terms.
     ///
     /// # Safety
-    /// AVX-512 must be there.
+    /// AVX-512 must be available.
     #[target_feature(enable = "avx512f,avx512bw")]
     pub(super) unsafe fn pack_input(
         &self,

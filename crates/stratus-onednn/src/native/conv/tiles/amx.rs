@@ -135,7 +135,8 @@ impl Registers {
 
     /// See [`TileMultiplier::multiply`](super::TileMultiplier::multiply).
     ///
-    /// # Safety The factors have two tiles at every offset, and there is at least one.
+    /// # Safety
+    /// The factors have two tiles at every offset, and there is at least one.
     #[inline]
     pub(super) unsafe fn multiply(
         &self,
@@ -199,7 +200,8 @@ impl Registers {
     /// `pairs` has `2 * channels` elements per term: each term's channels interleaved with the next term's. A
     /// row of a tile is two terms after the one before it, which is `4 * channels` elements.
     ///
-    /// # Panics Where a factor has fewer tiles.
+    /// # Panics
+    /// Where a factor has fewer tiles.
     ///
     /// # Panics
     /// Where a factor has fewer tiles.
@@ -257,8 +259,8 @@ macro_rules! tap_loop {
                 channels: usize,
                 count: usize,
             ) {
-                // SAFETY: the caller's; `self` is the proof that this thread's registers are configured. All
-                // eight are clobbered.
+                // SAFETY: upheld by the caller; `self` is the proof that this thread's registers are
+                // configured. All eight are clobbered.
                 unsafe {
                     std::arch::asm!(
                         $(

@@ -43,7 +43,7 @@ impl Avx512Bf16 {
         ahead: &[Bf16],
         sums: &mut [f32; BLOCK_SUMS],
     ) {
-        // SAFETY: `self` is the proof of the instruction; the rest is the caller's.
+        // SAFETY: `self` is the proof of the instruction; the rest is upheld by the caller.
         unsafe { multiply_add(a, b, count, ahead, sums) }
     }
 
@@ -58,7 +58,7 @@ impl Avx512Bf16 {
         offsets: &[ByteOffsets],
         sums: &mut [f32; BLOCK_SUMS],
     ) {
-        // SAFETY: `self` is the proof of the instruction; the rest is the caller's.
+        // SAFETY: `self` is the proof of the instruction; the rest is upheld by the caller.
         unsafe { multiply(a, b, offsets, sums) }
     }
 }
@@ -77,7 +77,8 @@ impl Avx512F32 {
     /// `sums += a b` as [`TileMultiplier::multiply_add`](super::TileMultiplier::multiply_add), of `f32`: both
     /// factors have a row of 16 for each term.
     ///
-    /// # Panics Where a factor has fewer than `count` tiles, of sixteen terms each.
+    /// # Panics
+    /// Where a factor has fewer than `count` tiles, of sixteen terms each.
     ///
     /// # Panics
     /// Where a factor has fewer than `count` tiles, of sixteen terms each.
@@ -112,12 +113,12 @@ unsafe fn multiply_add(
     ahead: &[Bf16],
     sums: &mut [f32; BLOCK_SUMS],
 ) {
-    // SAFETY: the caller's; the pointers are to a row of each factor, `a`'s at the strip.
+    // SAFETY: upheld by the caller; the pointers are to a row of each factor, `a`'s at the strip.
     unsafe { for_each_row(a, b, count, ahead, sums, |a, b, strip| add_pair(a, 2, b, strip)) }
 }
 
 /// # Safety
-/// AVX-512 must be there, and `count` tiles of every half of a factor.
+/// AVX-512 must be available, and `count` tiles of every half of a factor.
 #[target_feature(enable = "avx512f")]
 unsafe fn multiply_add_f32(
     a: [&[f32]; 2],
@@ -133,8 +134,8 @@ unsafe fn multiply_add_f32(
 /// Calls `add(a, b, sums)` for every strip of a block and every row of the factors' tiles: `a` points to the
 /// strip's part of the row, `b` to its two halves. Each call prefetches one line of `ahead`.
 ///
-/// # Safety AVX-512; every half of a factor has `count` tiles, of rows of 64 bytes that are terms or pairs of
-/// them.
+/// # Safety
+/// AVX-512; every half of a factor has `count` tiles, of rows of 64 bytes that are terms or pairs of them.
 #[inline(always)]
 unsafe fn for_each_row<E: Element>(
     a: [&[E]; 2],
@@ -149,7 +150,7 @@ unsafe fn for_each_row<E: Element>(
     let mut next = 0;
     for (half, row) in strips() {
         let rows = &mut sums[2 * half * TILE_SUMS + row * ROWS..];
-        // SAFETY: a tile has 16 rows of sums; the rest is the caller's.
+        // SAFETY: a tile has 16 rows of sums; the rest is upheld by the caller.
         unsafe {
             let a = a[half].as_ptr().add(row * group);
             let mut strip = load(rows);
@@ -191,7 +192,7 @@ unsafe fn multiply(a: &[Bf16], b: &[Bf16], offsets: &[ByteOffsets], sums: &mut [
 #[target_feature(enable = "avx512f,avx512bf16")]
 unsafe fn add_tile(a: *const Bf16, b: [*const Bf16; 2], strip: &mut Sums) {
     for pair in 0..TERMS / 2 {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { add_pair(a.add(2 * pair), TERMS, b.map(|half| half.add(pair * TERMS)), strip) };
     }
 }
@@ -202,7 +203,7 @@ unsafe fn add_tile(a: *const Bf16, b: [*const Bf16; 2], strip: &mut Sums) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
 unsafe fn add_pair(a: *const Bf16, row_stride: usize, b: [*const Bf16; 2], strip: &mut Sums) {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         let left: __m512bh = std::mem::transmute(_mm512_loadu_si512(b[0].cast()));
         let right: __m512bh = std::mem::transmute(_mm512_loadu_si512(b[1].cast()));
@@ -221,7 +222,7 @@ unsafe fn add_pair(a: *const Bf16, row_stride: usize, b: [*const Bf16; 2], strip
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn add_term(a: *const f32, b: [*const f32; 2], strip: &mut Sums) {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         let [left, right] = b.map(|half| _mm512_loadu_ps(half));
         for (row, sums) in strip.iter_mut().enumerate() {

@@ -4,9 +4,9 @@
 //! ```text
 //! sums[16, 16] += a[16, K] × b[K, 16]        a tile of K = 32 terms of bf16, or 16 of f32
 //!
-//! a  row-major: 16 rows of 32 terms                       16 × 64 bytes  = one AMX tile register b  pairs of
-//! terms (VNNI): 16 pairs × 16 columns × 2     16 × 64 bytes  = one AMX tile register, a row of it = one
-//! AVX-512 register
+//! a  row-major: 16 rows of 32 terms                      16 × 64 bytes = one AMX tile register
+//! b  pairs of terms (VNNI): 16 pairs × 16 columns × 2    16 × 64 bytes = one AMX tile register,
+//!                                                        a row of it = one AVX-512 register
 //! ```
 //!
 //! Products are computed in blocks of 32×32, 2×2 tiles, so that each tile of a factor that is loaded is used
@@ -116,7 +116,8 @@ impl TileMultiplier {
     /// half of `a`. With AMX, `a` is row-major; otherwise its layout is that of `b`, pairs of terms. `ahead`
     /// is prefetched meanwhile, up to [`ROW_STEPS`] cache lines per tile.
     ///
-    /// # Panics Where a factor has fewer tiles.
+    /// # Panics
+    /// Where a factor has fewer tiles.
     ///
     /// # Panics
     /// Where a factor has fewer tiles.
@@ -146,7 +147,8 @@ impl TileMultiplier {
     /// `sums = a b`, a block, of tiles that are scattered: at each step of `range`, both halves of `a` are at
     /// its first offset and both of `b` at its second, one tile after the other.
     ///
-    /// # Panics Where a factor is shorter than the steps reach.
+    /// # Panics
+    /// Where a factor is shorter than the steps reach.
     ///
     /// # Panics
     /// Where a factor is shorter than the steps reach.
@@ -186,12 +188,13 @@ pub fn channel_mask(channels: usize, block: usize) -> __mmask32 {
 
 /// The channels of `mask` of a pixel; zero where there is no pixel.
 ///
-/// # Safety AVX-512; `map` has the elements of `mask` from `at` on.
+/// # Safety
+/// AVX-512; `map` has the elements of `mask` from `at` on.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub unsafe fn load_channels(map: &[Bf16], at: Option<usize>, mask: __mmask32) -> __m512i {
     match at {
-        // SAFETY: the caller's; masked elements are not read.
+        // SAFETY: upheld by the caller; masked elements are not read.
         Some(at) => unsafe { _mm512_maskz_loadu_epi16(mask, map.as_ptr().add(at).cast()) },
         None => _mm512_setzero_si512(),
     }

@@ -10,7 +10,8 @@ use std::arch::x86_64::{
 
 /// Adds a band to the sums, block by block.
 ///
-/// # Safety The processor has what `U` proves.
+/// # Safety
+/// The processor has what `U` proves.
 #[inline(always)]
 pub unsafe fn add_band<U: WindowArithmetic>(
     kernel: &WindowGradient<U>,
@@ -24,7 +25,7 @@ pub unsafe fn add_band<U: WindowArithmetic>(
     let block = |first: usize| first..(first + kernel.columns).min(kernel.column_groups());
     for first in (0..kernel.column_groups()).step_by(kernel.columns) {
         let (groups, following) = (block(first), first + kernel.columns);
-        // SAFETY: the caller's, here and below.
+        // SAFETY: upheld by the caller, here and below.
         unsafe {
             rearrange_windows(kernel, band, groups.clone(), image, share.windows);
             rearrange_gradients(kernel, band, groups.clone(), dy, share.gradients);
@@ -131,12 +132,9 @@ unsafe fn rearrange_windows<U: WindowArithmetic>(
         for (row, to) in windows.chunks_exact_mut(window_row).enumerate() {
             // Padded rows have all columns of the last group.
             let row = &image[row * kernel.pitch() + group * U::PIXELS_PER_LANE * row_stride..];
-            assert!(
-                row.len() >= (U::PIXELS_PER_LANE - 1) * row_stride + window_row,
-                "a row of another length"
-            );
+            assert!(row.len() >= (U::PIXELS_PER_LANE - 1) * row_stride + window_row, "unexpected row length");
             let second = (U::PIXELS_PER_LANE > 1).then(|| row.as_ptr().wrapping_add(row_stride));
-            // SAFETY: the caller's; the assertion says that the numbers are there.
+            // SAFETY: upheld by the caller; the assertion says that the numbers are there.
             unsafe { interleave::<U>(row.as_ptr(), second, to, rest) };
         }
     }
@@ -164,7 +162,7 @@ unsafe fn rearrange_gradients<U: WindowArithmetic>(
             };
             let column = group * U::PIXELS_PER_LANE;
             let second = (U::PIXELS_PER_LANE > 1 && column + 1 < width).then(|| pixel(column + 1));
-            // SAFETY: the caller's; the filters of both pixels are there.
+            // SAFETY: upheld by the caller; the filters of both pixels are there.
             unsafe { interleave::<U>(pixel(column), second, to, rest) };
         }
     }
@@ -180,7 +178,7 @@ unsafe fn add_bias<U: WindowArithmetic>(gradients: &[f32], bias: &mut [f32]) {
     let filters = bias.len();
     for (register, bias) in bias.chunks_mut(LANES).enumerate() {
         let mut lanes = [0.0; LANES];
-        // SAFETY: the caller's; sixteen lanes.
+        // SAFETY: upheld by the caller; sixteen lanes.
         unsafe {
             let mut sums = _mm512_setzero_ps();
             for filters in gradients.chunks_exact(filters) {
@@ -219,11 +217,11 @@ unsafe fn add_strip<U: WindowArithmetic, const FILTERS: usize, const REGISTERS: 
             && gradients.len() >= groups * rows * filters
             && sums.len() >= (filters - 1) * filter_stride + REGISTERS * LANES
             && filters.is_multiple_of(FILTERS),
-        "a block of another size"
+        "unexpected block size"
     );
     for filter in (0..filters).step_by(FILTERS) {
         ahead.prefetch();
-        // SAFETY: the caller's; the assertion says that windows, gradients and sums reach as far.
+        // SAFETY: upheld by the caller; the assertion says that windows, gradients and sums reach as far.
         unsafe {
             let to = sums.as_mut_ptr().add(filter * filter_stride);
             // Of this block alone, for the same reason as those of the bias.
@@ -270,7 +268,7 @@ unsafe fn interleave<U: WindowArithmetic>(
     let whole = to.len() / TWO * TWO;
     for at in (0..to.len()).step_by(TWO) {
         let lanes = if at < whole { TwoRegisters::ALL } else { rest };
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe {
             U::interleave(first.add(at), second.map(|second| second.add(at)), to.as_mut_ptr().add(at), lanes);
         };

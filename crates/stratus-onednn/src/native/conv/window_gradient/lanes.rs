@@ -31,13 +31,15 @@ pub trait WindowArithmetic: Copy + Send + Sync + 'static {
 
     /// `sums + value * lanes`, where all lanes of `value` are the same.
     ///
-    /// # Safety The processor has what the type proves; likewise below.
+    /// # Safety
+    /// The processor has what the type proves; likewise below.
     unsafe fn multiply_add(sums: __m512, value: __m512i, lanes: __m512i) -> __m512;
 
     /// Writes lanes of two registers: numbers from `first` on, in bf16 each paired with the one from `second`
     /// on (zero where there is none).
     ///
-    /// # Safety As many numbers are readable, and as many lanes writable at `to`.
+    /// # Safety
+    /// As many numbers are readable, and as many lanes writable at `to`.
     unsafe fn interleave(
         first: *const Self::Element,
         second: Option<*const Self::Element>,
@@ -89,7 +91,7 @@ impl WindowArithmetic for Avx512Bf16 {
         share: &mut ThreadScratch<'_>,
     ) {
         /// # Safety
-        /// The processor must have AVX-512 and its dot products.
+        /// The processor must have AVX-512 BF16.
         #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
         unsafe fn run(
             gradient: &WindowGradient<Avx512Bf16>,
@@ -98,7 +100,7 @@ impl WindowArithmetic for Avx512Bf16 {
             maps: [&[Bf16]; 2],
             share: &mut ThreadScratch<'_>,
         ) {
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             unsafe { add_band(gradient, band, next, maps, share) }
         }
         // SAFETY: `self` is the proof.
@@ -107,7 +109,7 @@ impl WindowArithmetic for Avx512Bf16 {
 
     #[inline(always)]
     unsafe fn multiply_add(sums: __m512, value: __m512i, lanes: __m512i) -> __m512 {
-        // SAFETY: the caller's; both types are 64 bytes.
+        // SAFETY: upheld by the caller; both types are 64 bytes.
         unsafe {
             let [value, lanes] = [value, lanes].map(|pairs| std::mem::transmute::<__m512i, __m512bh>(pairs));
             _mm512_dpbf16_ps(sums, value, lanes)
@@ -127,7 +129,7 @@ impl WindowArithmetic for Avx512Bf16 {
             }
             order
         };
-        // SAFETY: the caller's; numbers and lanes that are not there are neither read nor written.
+        // SAFETY: upheld by the caller; numbers and lanes that are not there are neither read nor written.
         unsafe {
             let order =
                 [_mm512_loadu_si512(ORDER[0].as_ptr().cast()), _mm512_loadu_si512(ORDER[1].as_ptr().cast())];
@@ -145,7 +147,7 @@ impl WindowArithmetic for Avx512Bf16 {
 
     #[inline(always)]
     unsafe fn add_lanes(sums: __m512, lanes: __m512i) -> __m512 {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe {
             let odd = _mm512_and_si512(lanes, _mm512_set1_epi32(0xffff_0000_u32.cast_signed()));
             let both =
@@ -176,7 +178,7 @@ impl WindowArithmetic for Avx512F32 {
             maps: [&[f32]; 2],
             share: &mut ThreadScratch<'_>,
         ) {
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             unsafe { add_band(gradient, band, next, maps, share) }
         }
         // SAFETY: `self` is the proof.
@@ -185,14 +187,15 @@ impl WindowArithmetic for Avx512F32 {
 
     #[inline(always)]
     unsafe fn multiply_add(sums: __m512, value: __m512i, lanes: __m512i) -> __m512 {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { _mm512_fmadd_ps(_mm512_castsi512_ps(value), _mm512_castsi512_ps(lanes), sums) }
     }
 
     #[inline(always)]
     unsafe fn interleave(first: *const f32, _: Option<*const f32>, to: *mut f32, lanes: TwoRegisters) {
         for (half, mask) in lanes.0.into_iter().enumerate() {
-            // SAFETY: the caller's; numbers and lanes that are not there are neither read nor written.
+            // SAFETY: upheld by the caller; numbers and lanes that are not there are neither read nor
+            // written.
             unsafe {
                 let values = _mm512_maskz_loadu_ps(mask, first.wrapping_add(half * LANES));
                 let to = to.wrapping_add(half * LANES).cast();
@@ -203,7 +206,7 @@ impl WindowArithmetic for Avx512F32 {
 
     #[inline(always)]
     unsafe fn add_lanes(sums: __m512, lanes: __m512i) -> __m512 {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { _mm512_add_ps(sums, _mm512_castsi512_ps(lanes)) }
     }
 }

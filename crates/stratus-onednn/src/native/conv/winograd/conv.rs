@@ -149,10 +149,11 @@ impl WinogradConv {
 
     /// `y = x * weights + bias`, rectified where `relu`; `bias` may be empty.
     ///
-    /// # Panics Where a map or the weights have another size.
+    /// # Panics
+    /// Where sizes are not as expected.
     ///
     /// # Panics
-    /// Where a map or the weights have another size.
+    /// Where sizes are not as expected.
     pub fn run<E: LaneElement>(
         &self,
         x: &[E],
@@ -164,13 +165,13 @@ impl WinogradConv {
     ) {
         let Self { channels, grid, cpu, .. } = self;
         let pixels = |map: usize| grid.batch * grid.maps[map].iter().product::<usize>();
-        assert_eq!([x.len(), y.len()], [0, 1].map(|map| pixels(map) * channels[map]), "maps of another size");
+        assert_eq!([x.len(), y.len()], [0, 1].map(|map| pixels(map) * channels[map]), "unexpected map sizes");
         assert_eq!(
             weights.len(),
             grid.taps * grid.taps * channels[0] * channels[1],
-            "weights of another size"
+            "unexpected size of the weights"
         );
-        assert!(bias.is_empty() || bias.len() == channels[1], "a bias of another size");
+        assert!(bias.is_empty() || bias.len() == channels[1], "unexpected size of the bias");
         let (team, level) = (&cpu.team, cpu.level);
         let threads = team.threads();
         let (panels, panel_floats, sizes) =
@@ -215,7 +216,7 @@ with_lanes! {
 /// Makes rows of tiles, whose pixels are `y`.
 ///
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)] // Of `with_lanes`: slices and constants, not structures of them.
 unsafe fn run_rows_body<V: Lanes, E: LaneElement>(
@@ -227,7 +228,7 @@ unsafe fn run_rows_body<V: Lanes, E: LaneElement>(
     y: &mut [E],
     scratch: &mut [f32],
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         if conv.grid.taps == 5 {
             run_tiles::<V, E, { output_edge(5) }>(conv, rows, x, weights, epilogue, y, scratch);
@@ -238,7 +239,7 @@ unsafe fn run_rows_body<V: Lanes, E: LaneElement>(
 }
 
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn run_tiles<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
     conv: &WinogradConv,
@@ -268,7 +269,7 @@ unsafe fn run_tiles<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
             // Rows beyond the last tile: their contents do not matter, but denormal numbers would slow the
             // products down.
             next = if row + 1 < count { pixels(row + 1) } else { PixelOffsets::outside() };
-            // SAFETY: the caller's; pixels lie within the map, and the matrices have so many rows.
+            // SAFETY: upheld by the caller; pixels are within the map, and the matrices have so many rows.
             unsafe {
                 for channel in (0..terms).step_by(LANES) {
                     next.prefetch(x, channel);
@@ -322,7 +323,7 @@ unsafe fn run_tiles<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
                 let elements = &patches[point * size(terms)..][..rows * terms];
                 let left = LeftMatrix { elements, strides: [terms, 1] };
                 let right = &right[point * terms * PANEL..][..terms * PANEL];
-                // SAFETY: the caller's.
+                // SAFETY: upheld by the caller.
                 unsafe {
                     if registers == 1 {
                         let right = RightPanel { registers: [right], stride: PANEL };
@@ -337,8 +338,8 @@ unsafe fn run_tiles<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
         for row in 0..count {
             let outputs = grid.output_pixels::<OUTPUTS>(grid.position(first + row), channels[1]);
             for channel in (0..columns).step_by(LANES) {
-                // SAFETY: the caller's; the matrices have `count` rows at least, and `y` has the pixels of
-                // these rows of tiles.
+                // SAFETY: upheld by the caller; the matrices have `count` rows at least, and `y` has the
+                // pixels of these rows of tiles.
                 unsafe {
                     let mut plane = [[V::splat(0.0); ALPHA]; ALPHA];
                     for (point, value) in plane.as_flattened_mut().iter_mut().enumerate() {

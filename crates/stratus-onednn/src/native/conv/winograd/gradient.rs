@@ -180,10 +180,11 @@ impl WinogradGradient {
 
     /// Makes `dw` and `db`; `db` may be empty.
     ///
-    /// # Panics Where a map or a gradient has another size.
+    /// # Panics
+    /// Where sizes are not as expected.
     ///
     /// # Panics
-    /// Where a map or a gradient has another size.
+    /// Where sizes are not as expected.
     pub fn run<E: LaneElement>(
         &self,
         x: &[E],
@@ -197,10 +198,14 @@ impl WinogradGradient {
         assert_eq!(
             [x.len(), dy.len()],
             [0, 1].map(|map| pixels(map) * channels[map]),
-            "maps of another size"
+            "unexpected map sizes"
         );
-        assert_eq!(dw.len(), grid.taps * grid.taps * channels[0] * channels[1], "a gradient of another size");
-        assert!(db.is_empty() || db.len() == channels[1], "a gradient of the bias of another size");
+        assert_eq!(
+            dw.len(),
+            grid.taps * grid.taps * channels[0] * channels[1],
+            "unexpected size of the weight gradient"
+        );
+        assert!(db.is_empty() || db.len() == channels[1], "unexpected size of the bias gradient");
         let (team, level) = (&cpu.team, cpu.level);
         let threads = team.threads();
         let [of_x, of_dy, sum_floats, bias_floats] = self.scratch_floats();
@@ -320,7 +325,7 @@ with_lanes! {
 /// Transforms a thread's registers of a block, and adds to its sums for the bias.
 ///
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)] // Of `with_lanes`: slices and constants, not structures of them.
 unsafe fn transform_body<V: Lanes, E: LaneElement>(
@@ -334,7 +339,7 @@ unsafe fn transform_body<V: Lanes, E: LaneElement>(
     bias: &mut [f32],
 ) {
     const HALF: usize = ALPHA / 2;
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         match (kernel.grid.taps, kernel.groups, thread / kernel.threads_per_group()) {
             (5, 1, _) => transform_maps::<V, E, { output_edge(5) }, 0, ALPHA>(
@@ -360,7 +365,7 @@ unsafe fn transform_body<V: Lanes, E: LaneElement>(
 }
 
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)] // As above.
 unsafe fn transform_maps<
@@ -391,8 +396,8 @@ unsafe fn transform_maps<
             let patch = std::mem::replace(&mut upcoming[row % TILES_AHEAD], pixels(tile + TILES_AHEAD));
             for (at, register) in (run.position..).zip(run.registers.clone()) {
                 upcoming[row % TILES_AHEAD].prefetch(x, register * LANES);
-                // SAFETY: the caller's; pixels that are inside are elements of the map, and the thread has
-                // room for each of its registers.
+                // SAFETY: upheld by the caller; pixels that are inside are elements of the map, and the
+                // thread has room for each of its registers.
                 unsafe {
                     let plane =
                         load_input_transform::<V, E, FIRST, ROWS>(x, &patch, [*inputs, register * LANES]);

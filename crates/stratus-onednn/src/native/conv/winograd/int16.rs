@@ -78,10 +78,11 @@ impl Int16Products {
     /// `to = left * right`, scaled back. `left` is `[row_scales.len(), terms]`; rows of `to` are `stride`
     /// elements apart.
     ///
-    /// # Panics Where a matrix has another size.
+    /// # Panics
+    /// Where sizes are not as expected.
     ///
     /// # Panics
-    /// Where a matrix has another size.
+    /// Where sizes are not as expected.
     pub fn product(
         self,
         left: &[i16],
@@ -100,7 +101,7 @@ impl Int16Products {
                 && right.scales.len() >= chunks(terms) * PANEL
                 && (1..=PANEL / LANES).contains(&right.registers)
                 && to.len() >= rows.saturating_sub(1) * stride + right.registers * LANES,
-            "matrices of other sizes"
+            "unexpected matrix sizes"
         );
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -177,7 +178,7 @@ mod vnni {
             for first in (0..terms).step_by(K_CHUNK) {
                 let count = K_CHUNK.min(terms - first);
                 prefetch_l2(next.next().unwrap_or_default());
-                // SAFETY: the caller's: rows, columns and terms lie within the matrices.
+                // SAFETY: upheld by the caller: rows, columns and terms are within the matrices.
                 unsafe {
                     let left = left.as_ptr().add(row * terms + first);
                     let column_scales = right.scales.as_ptr().add(first / K_CHUNK * PANEL);
@@ -225,7 +226,7 @@ mod vnni {
         add: bool,
     ) {
         let mut sums = [[_mm512_setzero_si512(); WIDE]; ROWS];
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe {
             for term in (0..count).step_by(2) {
                 let mut factors = [_mm512_setzero_si512(); WIDE];
@@ -267,33 +268,33 @@ fn scale_and_inverse(largest: f32) -> [f32; 2] {
 /// known.
 ///
 /// # Safety
-/// Of [`Lanes`]; `staging` is long enough.
+/// As [`Lanes`] requires; `staging` is long enough.
 #[inline(always)]
 pub unsafe fn stage<V: Lanes>(plane: [[V; ALPHA]; ALPHA], staging: &mut [f32], at: usize) {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe { store_points(plane, staging, at * POINTS * LANES, LANES) };
 }
 
 /// Point `point` of the `at`th tile in `staging`.
 ///
 /// # Safety
-/// Of [`Lanes`]; it is within `staging`.
+/// As [`Lanes`] requires; it is within `staging`.
 #[inline(always)]
 unsafe fn staged<V: Lanes>(staging: &[f32], at: usize, point: usize) -> V {
     let from = (at * POINTS + point) * LANES;
     debug_assert!(from + LANES <= staging.len());
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe { V::load(&*staging.as_ptr().add(from).cast()) }
 }
 
 /// The largest magnitudes of the first `count` staged tiles at a point, per lane.
 ///
 /// # Safety
-/// Of [`Lanes`]; `count` are staged.
+/// As [`Lanes`] requires; `count` are staged.
 #[inline(always)]
 unsafe fn max_magnitudes<V: Lanes>(staging: &[f32], count: usize, point: usize) -> [f32; LANES] {
     let mut lanes = [0.0; LANES];
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         let mut largest = V::splat(0.0);
         for at in 0..count {
@@ -308,7 +309,7 @@ unsafe fn max_magnitudes<V: Lanes>(staging: &[f32], count: usize, point: usize) 
 /// scale to `scales[scale_offset(point)]`.
 ///
 /// # Safety
-/// Of [`Lanes`]; `registers` are staged, and the results have room.
+/// As [`Lanes`] requires; `registers` are staged, and the results have room.
 #[inline(always)]
 pub unsafe fn quantise_row<V: Lanes>(
     staging: &[f32],
@@ -320,7 +321,7 @@ pub unsafe fn quantise_row<V: Lanes>(
 ) {
     let mut most = [0.0; POINTS];
     for (point, most) in most.iter_mut().enumerate() {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         let lanes = unsafe { max_magnitudes::<V>(staging, registers, point) }.map(f32::to_bits);
         // The bits of non-negative floats are ordered as the floats, NaN last.
         *most = f32::from_bits(lanes.into_iter().max().unwrap_or(0));
@@ -329,7 +330,7 @@ pub unsafe fn quantise_row<V: Lanes>(
     let inverses = most.map(|most| scale_and_inverse(most)[1]);
     for point in 0..POINTS {
         scales[scale_offset(point)] = scale_and_inverse(most[point])[0];
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe {
             let inverse = V::splat(inverses[point]);
             for register in 0..registers {
@@ -346,7 +347,7 @@ pub unsafe fn quantise_row<V: Lanes>(
 /// `quantised[value_offset(point, pair)..]`, the filters' scales to `scales[scale_offset(point)..]`.
 ///
 /// # Safety
-/// Of [`Lanes`]; `terms` are staged, and the results have room.
+/// As [`Lanes`] requires; `terms` are staged, and the results have room.
 #[inline(always)]
 pub unsafe fn quantise_filters<V: Lanes>(
     staging: &[f32],
@@ -357,7 +358,7 @@ pub unsafe fn quantise_filters<V: Lanes>(
     scale_offset: impl Fn(usize) -> usize,
 ) {
     for point in 0..POINTS {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe {
             let mut inverse = max_magnitudes::<V>(staging, terms, point);
             for (inverse, to) in inverse.iter_mut().zip(&mut scales[scale_offset(point)..][..LANES]) {

@@ -247,7 +247,8 @@ impl<const EDGE: usize> PixelOffsets<EDGE> {
 /// Channels `from..from + 16` of one column of a tile's pixels; zero outside of the map and beyond the last
 /// channel.
 ///
-/// # Safety Of [`Lanes`]; pixels that are inside have `channels` elements in `map`.
+/// # Safety
+/// As [`Lanes`] requires; pixels that are inside have `channels` elements in `map`.
 #[inline(always)]
 unsafe fn load_tile_column<V: Lanes, E: LaneElement, const EDGE: usize>(
     map: &[E],
@@ -257,7 +258,7 @@ unsafe fn load_tile_column<V: Lanes, E: LaneElement, const EDGE: usize>(
 ) -> [V; EDGE] {
     let count = LANES.min(channels - from);
     let zeros = [E::store(0.0); LANES];
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         let mut values = [V::splat(0.0); EDGE];
         for (value, offsets) in values.iter_mut().zip(&pixels.offsets) {
@@ -290,7 +291,7 @@ unsafe fn load_input_transform<V: Lanes, E: LaneElement, const FIRST: usize, con
     pixels: &PixelOffsets<ALPHA>,
     channels: [usize; 2],
 ) -> [[V; ALPHA]; ROWS] {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         let mut plane = [[V::splat(0.0); ALPHA]; ROWS];
         for column in 0..ALPHA {
@@ -308,7 +309,8 @@ unsafe fn load_input_transform<V: Lanes, E: LaneElement, const FIRST: usize, con
 
 /// Stores a transformed tile, sixteen channels at each point; points are `stride` floats apart.
 ///
-/// # Safety Of [`Lanes`]; all points are within `to`.
+/// # Safety
+/// As [`Lanes`] requires; all points are within `to`.
 #[inline(always)]
 unsafe fn store_points<V: Lanes, const ROWS: usize>(
     plane: [[V; ALPHA]; ROWS],
@@ -317,17 +319,18 @@ unsafe fn store_points<V: Lanes, const ROWS: usize>(
     stride: usize,
 ) {
     for (point, value) in plane.as_flattened().iter().enumerate() {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe { value.store(lanes_at(to, at + point * stride)) };
     }
 }
 
 /// Sixteen floats from `at` on.
 ///
-/// # Safety They are within `to`.
+/// # Safety
+/// They are within `to`.
 #[inline(always)]
 unsafe fn lanes_at(to: &mut [f32], at: usize) -> &mut [f32; LANES] {
     debug_assert!(at + LANES <= to.len());
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe { &mut *to.as_mut_ptr().add(at).cast::<[f32; LANES]>() }
 }

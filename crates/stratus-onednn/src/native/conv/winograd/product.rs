@@ -31,7 +31,7 @@ pub struct RightPanel<'a, const WIDE: usize> {
 /// `terms`. Rows of `to` are `stride` elements apart.
 ///
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 pub unsafe fn product<V: Lanes, const WIDE: usize>(
     left: LeftMatrix<'_>,
@@ -48,10 +48,10 @@ pub unsafe fn product<V: Lanes, const WIDE: usize>(
             && left.elements.len() > end
             && right.registers.iter().all(|register| register.len() >= last(terms) * right.stride + LANES)
             && to.len() >= last(rows) * stride + WIDE * LANES,
-        "matrices of other sizes"
+        "unexpected matrix sizes"
     );
     for row in (0..rows).step_by(ROWS) {
-        // SAFETY: the rows and columns lie within the matrices, as was asserted.
+        // SAFETY: the rows and columns are within the matrices, as was asserted.
         unsafe {
             let from = left.elements.as_ptr().add(row * left.strides[0]);
             tile::<V, WIDE>(from, left.strides, right, to.as_mut_ptr().add(row * stride), stride, terms, add);
@@ -60,7 +60,7 @@ pub unsafe fn product<V: Lanes, const WIDE: usize>(
 }
 
 /// # Safety
-/// Of [`Lanes`]; [`ROWS`] rows and `WIDE` registers of columns lie within the matrices.
+/// As [`Lanes`] requires; [`ROWS`] rows and `WIDE` registers of columns are within the matrices.
 #[inline(always)]
 unsafe fn tile<V: Lanes, const WIDE: usize>(
     left: *const f32,
@@ -71,7 +71,7 @@ unsafe fn tile<V: Lanes, const WIDE: usize>(
     terms: usize,
     add: bool,
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         let at = |row: usize, part: usize| to.add(row * stride + part * LANES).cast::<[f32; LANES]>();
         let mut sums = [[V::splat(0.0); WIDE]; ROWS];

@@ -22,7 +22,7 @@ with_lanes! {
 /// Adds a block to the sums of one panel: sums `[in, 32]` of a point and 32 output channels.
 ///
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn accumulate_block_body<V: Lanes, E: LaneElement>(
     kernel: &WinogradGradient,
@@ -50,7 +50,7 @@ unsafe fn accumulate_block_body<V: Lanes, E: LaneElement>(
             |register: usize| &gradients[at(of_dy, panel * PANEL / LANES + register)..][..terms * LANES];
         for (register, sums) in sums.chunks_exact_mut(LANES * PANEL).enumerate() {
             let elements = &patches[at(of_x, register)..][..terms * LANES];
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             unsafe { panel_product::<V>(kernel, panel, elements, panel_register, sums, add) };
         }
     }
@@ -60,7 +60,7 @@ unsafe fn accumulate_block_body<V: Lanes, E: LaneElement>(
 /// `panel_register(0)` and `(1)` are the panel's registers of gradients.
 ///
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn panel_product<'a, V: Lanes>(
     kernel: &WinogradGradient,
@@ -72,7 +72,7 @@ unsafe fn panel_product<'a, V: Lanes>(
 ) {
     let left = LeftMatrix { elements, strides: [1, LANES] };
     let extents = [LANES, elements.len() / LANES];
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         if (panel + 1) * PANEL > padded(kernel.channels[1]) {
             let right = RightPanel { registers: [panel_register(0)], stride: LANES };
@@ -96,7 +96,7 @@ with_lanes! {
 /// Transforms the sums of filters `filter..filter + 16` to their taps.
 ///
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn store_filters_body<V: Lanes, E: LaneElement>(
     kernel: &WinogradGradient,
@@ -104,7 +104,7 @@ unsafe fn store_filters_body<V: Lanes, E: LaneElement>(
     sums: &[f32],
     dw: &mut [E],
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         if kernel.grid.taps == 5 {
             store_taps::<V, E, 5>(kernel, filter, sums, dw);
@@ -115,7 +115,7 @@ unsafe fn store_filters_body<V: Lanes, E: LaneElement>(
 }
 
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn store_taps<V: Lanes, E: LaneElement, const TAPS: usize>(
     kernel: &WinogradGradient,
@@ -127,7 +127,7 @@ unsafe fn store_taps<V: Lanes, E: LaneElement, const TAPS: usize>(
     for first in (0..inputs).step_by(LANES) {
         let at = (filter / PANEL * padded(inputs) + first) * PANEL + filter % PANEL;
         let point_stride = panel_count(outputs) * padded(inputs) * PANEL;
-        // SAFETY: the caller's; there are sums for every point, panel and channel of the input.
+        // SAFETY: upheld by the caller; there are sums for every point, panel and channel of the input.
         unsafe { store_square::<V, E, TAPS>(&sums[at..], point_stride, [inputs, first], dw) };
     }
 }
@@ -136,7 +136,7 @@ unsafe fn store_taps<V: Lanes, E: LaneElement, const TAPS: usize>(
 /// are `point_stride` floats apart, channels a panel.
 ///
 /// # Safety
-/// Of [`Lanes`]; there are sums for every point and channel.
+/// As [`Lanes`] requires; there are sums for every point and channel.
 #[inline(always)]
 unsafe fn store_square<V: Lanes, E: LaneElement, const TAPS: usize>(
     sums: &[f32],
@@ -147,7 +147,7 @@ unsafe fn store_square<V: Lanes, E: LaneElement, const TAPS: usize>(
     // Filters are far apart in `dw`: taps are collected, then written filter by filter.
     let mut filters = [[[[0.0; TAPS]; TAPS]; LANES]; LANES];
     for input in 0..LANES {
-        // SAFETY: the caller's.
+        // SAFETY: upheld by the caller.
         unsafe {
             let mut plane = [[V::splat(0.0); ALPHA]; ALPHA];
             for (point, value) in plane.as_flattened_mut().iter_mut().enumerate() {
@@ -189,7 +189,7 @@ with_lanes! {
 /// Makes a thread's share of the panels of filters where all tiles are one block.
 ///
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)] // Of `with_lanes`: slices and constants, not structures of them.
 unsafe fn single_block_filters_body<V: Lanes, E: LaneElement>(
@@ -201,7 +201,7 @@ unsafe fn single_block_filters_body<V: Lanes, E: LaneElement>(
     sums: &mut [f32],
     dw: &mut [E],
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         if kernel.grid.taps == 5 {
             single_block::<V, E, 5>(kernel, tiles, share, patches, gradients, sums, dw);
@@ -212,7 +212,7 @@ unsafe fn single_block_filters_body<V: Lanes, E: LaneElement>(
 }
 
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn single_block<V: Lanes, E: LaneElement, const TAPS: usize>(
     kernel: &WinogradGradient,
@@ -232,12 +232,12 @@ unsafe fn single_block<V: Lanes, E: LaneElement, const TAPS: usize>(
                 let elements = kernel.tiles_at(patches, register, strip);
                 let panel_register =
                     |half: usize| kernel.tiles_at(gradients, panel * PANEL / LANES + half, strip);
-                // SAFETY: the caller's.
+                // SAFETY: upheld by the caller.
                 unsafe { panel_product::<V>(kernel, panel, elements, panel_register, sums, false) };
             }
             for (half, dw) in dw.chunks_mut(LANES * filter_elements).enumerate() {
                 let (sums, point_stride) = (&sums[half * LANES..], LANES * PANEL);
-                // SAFETY: the caller's; there are sums for every point and channel.
+                // SAFETY: upheld by the caller; there are sums for every point and channel.
                 unsafe { store_square::<V, E, TAPS>(sums, point_stride, [inputs, register * LANES], dw) };
             }
         }

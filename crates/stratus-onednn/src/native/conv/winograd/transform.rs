@@ -12,7 +12,7 @@
 //!       ⎢  0   p²q    -p²      -q    1  0⎥          ⎢    Q   -qQ  q²Q ⎥    are further powers)
 //!       ⎣  0  p²q²     0   -(p²+q²)  0  1⎦          ⎣    0     0   1  ⎦
 //!
-//! Aᵀ row k = [ 0^k   p^k  (-p)^k   q^k  (-q)^k   1 if k = m-1 else 0 ]
+//!  Aᵀ row k = [ 0^k   p^k  (-p)^k   q^k  (-q)^k   1 if k = m-1 else 0 ]
 //! ```
 
 use super::ALPHA;
@@ -27,10 +27,10 @@ const Q2: f32 = Q * Q;
 /// Bᵀ d.
 ///
 /// # Safety
-/// Of [`Lanes`]; likewise below.
+/// As [`Lanes`] requires; likewise below.
 #[inline(always)]
 pub(super) unsafe fn input_transform_1d<V: Lanes>(d: [V; ALPHA]) -> [V; ALPHA] {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         let c = |value: f32| V::splat(value);
         let (both, sum) = (c(P2 * Q2), c(-(P2 + Q2)));
@@ -53,12 +53,12 @@ pub(super) unsafe fn input_transform_1d<V: Lanes>(d: [V; ALPHA]) -> [V; ALPHA] {
 /// G g of two to five taps; the normalisation of the interpolation is in it.
 ///
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn filter_transform_1d<V: Lanes, const COUNT: usize>(g: [V; COUNT]) -> [V; ALPHA] {
     const OF_P: f32 = 1.0 / (2.0 * P2 * (P2 - Q2));
     const OF_Q: f32 = 1.0 / (2.0 * Q2 * (Q2 - P2));
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         let c = |value: f32| V::splat(value);
         let none = c(0.0);
@@ -92,10 +92,10 @@ unsafe fn filter_transform_1d<V: Lanes, const COUNT: usize>(g: [V; COUNT]) -> [V
 /// Aᵀ m, two to five outputs.
 ///
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn output_transform_1d<V: Lanes, const COUNT: usize>(m: [V; ALPHA]) -> [V; COUNT] {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         let c = |value: f32| V::splat(value);
         let (sum_p, difference_p) = (m[1].add(m[2]), m[2].multiply_add(c(-1.0), m[1]));
@@ -131,12 +131,12 @@ fn column_of<V: Lanes, const HEIGHT: usize, const WIDTH: usize>(
 /// Rows `FIRST..FIRST + ROWS` of G g Gᵀ.
 ///
 /// # Safety
-/// Of [`Lanes`]; likewise below.
+/// As [`Lanes`] requires; likewise below.
 #[inline(always)]
 pub(super) unsafe fn filter_transform<V: Lanes, const COUNT: usize, const FIRST: usize, const ROWS: usize>(
     g: [[V; COUNT]; COUNT],
 ) -> [[V; ALPHA]; ROWS] {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         // Columns first: rows that are not wanted cost no second pass.
         let mut rows = [[g[0][0]; COUNT]; ROWS];
@@ -157,12 +157,12 @@ pub(super) unsafe fn filter_transform<V: Lanes, const COUNT: usize, const FIRST:
 /// Aᵀ m A.
 ///
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 pub(super) unsafe fn output_transform<V: Lanes, const COUNT: usize>(
     m: [[V; ALPHA]; ALPHA],
 ) -> [[V; COUNT]; COUNT] {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         let mut rows = [[m[0][0]; COUNT]; ALPHA];
         for (row, m) in rows.iter_mut().zip(m) {

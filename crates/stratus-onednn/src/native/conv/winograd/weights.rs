@@ -21,7 +21,7 @@ with_lanes! {
 /// followed by their scales, `[36][chunks of K][32]`.
 ///
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn transform_weights_body<V: Lanes, E: LaneElement>(
     conv: &WinogradConv,
@@ -30,7 +30,7 @@ unsafe fn transform_weights_body<V: Lanes, E: LaneElement>(
     to: &mut [f32],
     staging: &mut [f32],
 ) {
-    // SAFETY: the caller's.
+    // SAFETY: upheld by the caller.
     unsafe {
         if conv.grid.taps == 5 {
             transform::<V, E, 5>(conv, weights, panel, to, staging);
@@ -41,7 +41,7 @@ unsafe fn transform_weights_body<V: Lanes, E: LaneElement>(
 }
 
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn transform<V: Lanes, E: LaneElement, const TAPS: usize>(
     conv: &WinogradConv,
@@ -59,9 +59,9 @@ unsafe fn transform<V: Lanes, E: LaneElement, const TAPS: usize>(
         }
         let columns = [column, LANES.min(column_channels - column)];
         for term in 0..terms {
-            // SAFETY: the caller's.
+            // SAFETY: upheld by the caller.
             let filter = unsafe { load_taps::<V, E, TAPS>(conv, weights, term, columns) };
-            // SAFETY: the caller's; a panel has `PANEL` floats for every point and term.
+            // SAFETY: upheld by the caller; a panel has `PANEL` floats for every point and term.
             unsafe {
                 let plane = filter_transform::<V, TAPS, 0, ALPHA>(filter);
                 if conv.int16.is_none() {
@@ -79,8 +79,8 @@ unsafe fn transform<V: Lanes, E: LaneElement, const TAPS: usize>(
                     ((point * terms / 2 + first + pair) * PANEL + part * LANES) * 2
                 };
                 let scale_offset = |point: usize| (point * chunks(terms) + chunk) * PANEL + part * LANES;
-                // SAFETY: the caller's; a panel has `PANEL` pairs per point and two terms, and `PANEL` scales
-                // per point and chunk.
+                // SAFETY: upheld by the caller; a panel has `PANEL` pairs per point and two terms, and
+                // `PANEL` scales per point and chunk.
                 unsafe {
                     quantise_filters::<V>(
                         staging,
@@ -89,7 +89,7 @@ unsafe fn transform<V: Lanes, E: LaneElement, const TAPS: usize>(
                         value_offset,
                         scales,
                         scale_offset,
-                    )
+                    );
                 };
             }
         }
@@ -100,7 +100,7 @@ unsafe fn transform<V: Lanes, E: LaneElement, const TAPS: usize>(
 /// Zero beyond the channels.
 ///
 /// # Safety
-/// Of [`Lanes`].
+/// As [`Lanes`] requires.
 #[inline(always)]
 unsafe fn load_taps<V: Lanes, E: LaneElement, const TAPS: usize>(
     conv: &WinogradConv,
@@ -116,7 +116,7 @@ unsafe fn load_taps<V: Lanes, E: LaneElement, const TAPS: usize>(
         Pass::BackwardData => [term * column_channels + column, 1],
     }
     .map(|filters| filters * taps);
-    // SAFETY: the caller's; what is read lies within the weights.
+    // SAFETY: upheld by the caller; what is read lies within the weights.
     let mut filter = unsafe {
         let mut filter = [[V::splat(0.0); TAPS]; TAPS];
         if term >= term_channels {
