@@ -66,7 +66,8 @@ impl GraphBuilder {
         Ok(output)
     }
 
-    /// Adds a layer, some of whose parameters begin otherwise than its operation has it: `("weight", ...)`, `("bias", ...)`.
+    /// Adds a layer, some of whose parameters begin otherwise than its operation has it: `("weight", ...)`,
+    /// `("bias", ...)`.
     ///
     /// # Errors
     /// See [`GraphBuilder::add`]; also where the operation has no such parameter.
@@ -120,8 +121,10 @@ impl GraphBuilder {
                     && conv.out_channels == 2 * taps;
                 (!fits).then(|| {
                     format!(
-                        "layer `{name}`: first weights \"whitening\" are of a dense convolution that reads the images, has at most \
-                         {MOST_WHITENED} inputs to an output, here {taps}, and twice as many output channels, {}",
+                        "layer `{name}`: first weights \"whitening\" are of a dense convolution that reads \
+                         the images, has at most \
+                         {MOST_WHITENED} inputs to an output, here {taps}, and twice as many output \
+                         channels, {}",
                         2 * taps
                     )
                 })
@@ -130,7 +133,8 @@ impl GraphBuilder {
         }
     }
 
-    /// Makes a tensor an auxiliary output, whose loss counts `weight` times; [`GraphBuilder::finish`] verifies it.
+    /// Makes a tensor an auxiliary output, whose loss counts `weight` times; [`GraphBuilder::finish`]
+    /// verifies it.
     pub fn auxiliary(&mut self, output: TensorId, weight: f32) {
         self.graph.auxiliary.push(Auxiliary { output, weight });
     }

@@ -31,8 +31,8 @@ pub struct Node {
     pub output: TensorId,
     /// The parameters it owns, in the order of [`Operation::parameters`].
     pub parameters: Vec<ParameterId>,
-    /// Whether training leaves it as it is: its parameters and running statistics stay, and it computes what it computes in evaluation. See
-    /// [`Graph::freeze`].
+    /// Whether training leaves it as it is: its parameters and running statistics stay, and it computes
+    /// what it computes in evaluation. See [`Graph::freeze`].
     #[serde(default)]
     pub frozen: bool,
 }
@@ -81,8 +81,8 @@ pub struct Graph {
     pub auxiliary: Vec<Auxiliary>,
 }
 
-/// Logits halfway through the network, whose loss helps to train the layers before them (Szegedy et al.: "Going deeper with convolutions",
-/// 2014). Inference has no use for them: see [`Graph::for_inference`].
+/// Logits halfway through the network, whose loss helps to train the layers before them (Szegedy et al.:
+/// "Going deeper with convolutions", 2014). Inference has no use for them: see [`Graph::for_inference`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Auxiliary {
     /// The logits, of the shape of [`Graph::output`].
@@ -158,9 +158,9 @@ impl Graph {
             .fold(0, usize::saturating_add)
     }
 
-    /// Freezes layers: each name stands for the layer of that name and for all layers of the module of that name, so that `layer1` is also
-    /// `layer1.0.conv1`. The name of a parameter freezes it alone: with `layer1.0.bn1.weight`, the batch norm still trains its bias and goes by the
-    /// batch's statistics.
+    /// Freezes layers: each name stands for the layer of that name and for all layers of the module of that
+    /// name, so that `layer1` is also `layer1.0.conv1`. The name of a parameter freezes it alone: with
+    /// `layer1.0.bn1.weight`, the batch norm still trains its bias and goes by the batch's statistics.
     ///
     /// # Errors
     /// Where a name stands for nothing, or nothing is left to train.
@@ -198,7 +198,8 @@ impl Graph {
         Ok(())
     }
 
-    /// The names of all layers and of the modules that they stand in: `layer1`, `layer1.0`, `layer1.0.conv1`, in the order of the layers.
+    /// The names of all layers and of the modules that they stand in: `layer1`, `layer1.0`,
+    /// `layer1.0.conv1`, in the order of the layers.
     fn modules(&self) -> impl Iterator<Item = &str> {
         self.nodes.iter().flat_map(|node| {
             let ends = node.name.match_indices('.').map(|(end, _)| end).chain([node.name.len()]);
@@ -231,7 +232,8 @@ impl Graph {
         self.nodes.iter().map(|node| self.node_flops(node)).fold(0, u64::saturating_add)
     }
 
-    /// Checks that every tensor is made before it is read, names are unique, shapes and parameters follow their rules.
+    /// Checks that every tensor is made before it is read, names are unique, shapes and parameters follow
+    /// their rules.
     ///
     /// # Errors
     /// The first thing that does not hold, with its layer.
@@ -313,8 +315,8 @@ impl Graph {
         Ok(())
     }
 
-    /// The network without auxiliary outputs and without the layers and parameters that only they need. What is left keeps its names and
-    /// its order; tensors and parameters are numbered anew.
+    /// The network without auxiliary outputs and without the layers and parameters that only they need.
+    /// What is left keeps its names and its order; tensors and parameters are numbered anew.
     #[must_use]
     pub fn for_inference(&self) -> Self {
         let mut needed = HashSet::from([self.output]);

@@ -64,7 +64,8 @@ impl ShapeError {
     }
 }
 
-/// The most elements that a tensor may have, a quarter of a terabyte in f32: no product or sum of sizes overflows.
+/// The most elements that a tensor may have, a quarter of a terabyte in f32: no product or sum of sizes
+/// overflows.
 pub(crate) const MOST_ELEMENTS: usize = 1 << 36;
 
 /// Checks that a tensor is not beyond any machine.
@@ -79,7 +80,8 @@ pub(crate) fn limited(what: &str, extents: &[usize]) -> Result<(), ShapeError> {
     Ok(())
 }
 
-/// The extent of a window that slides over one dimension: `(size + before + after - dilation*(kernel-1) - 1) / stride + 1`.
+/// The extent of a window that slides over one dimension:
+/// `(size + before + after - dilation*(kernel-1) - 1) / stride + 1`.
 ///
 /// # Errors
 /// Where the window does not fit, or an attribute is zero that may not be.
@@ -93,7 +95,8 @@ pub(crate) fn sliding_extent(
 ) -> Result<usize, ShapeError> {
     if size == 0 || kernel == 0 || stride == 0 || dilation == 0 {
         return Err(ShapeError::new(format!(
-            "its {what} has size {size}, kernel {kernel}, stride {stride}, dilation {dilation}; none of them may be 0"
+            "its {what} has size {size}, kernel {kernel}, stride {stride}, dilation {dilation}; none of \
+             them may be 0"
         )));
     }
     let overflow = || {
@@ -103,15 +106,17 @@ pub(crate) fn sliding_extent(
     let padded = size.checked_add(padding.0).and_then(|s| s.checked_add(padding.1)).ok_or_else(overflow)?;
     if padded < reach {
         return Err(ShapeError::new(format!(
-            "its window reaches over {reach} pixels of {what}, its padded input has {padded} ({size} + {} + {})",
+            "its window reaches over {reach} pixels of {what}, its padded input has {padded} ({size} + {} + \
+             {})",
             padding.0, padding.1
         )));
     }
     Ok((padded - reach) / stride + 1)
 }
 
-/// The extent of a pooling window that slides over one dimension. Where `ceil` is set, pixels that the stride leaves over get a window of their
-/// own, which reaches beyond the padding, unless it would begin behind the image: PyTorch's rule.
+/// The extent of a pooling window that slides over one dimension. Where `ceil` is set, pixels that the
+/// stride leaves over get a window of their own, which reaches beyond the padding, unless it would begin
+/// behind the image: PyTorch's rule.
 ///
 /// # Errors
 /// Where the window does not fit, could lie in the padding alone, or an attribute is zero that may not be.

@@ -107,14 +107,16 @@ impl<'a> Attributes<'a> {
         })
     }
 
-    /// How a parameter begins. `fan_out` is what `"kaiming_normal"` depends on; `dirac` and `whitening` are of a convolution's weight.
+    /// How a parameter begins. `fan_out` is what `"kaiming_normal"` depends on; `dirac` and `whitening` are
+    /// of a convolution's weight.
     pub(crate) fn initialisation(
         &self,
         key: &'static str,
         fan_out: usize,
         convolution: Option<&Conv2d>,
     ) -> Result<Option<Initialisation>, AttributeError> {
-        let mut need = "\"zeros\", \"ones\", \"kaiming_normal\", { constant = VALUE }, { normal = STD } or { uniform = BOUND }, these two at \
+        let mut need = "\"zeros\", \"ones\", \"kaiming_normal\", { constant = VALUE }, { normal = STD } or \
+                        { uniform = BOUND }, these two at \
                         least 0"
             .to_owned();
         if convolution.is_some() {

@@ -1,6 +1,7 @@
 //! Networks of one's own: a TOML file that lists layers in order. `docs/layer-file.md` describes it.
 //!
-//! A file may come from anywhere: whatever it says, the answer is a verified graph or an error that names the layer.
+//! A file may come from anywhere: whatever it says, the answer is a verified graph or an error that names
+//! the layer.
 
 mod attributes;
 #[cfg(test)]
@@ -56,7 +57,10 @@ pub enum LayerFileError {
         known: String,
     },
     /// An operation that does not exist.
-    #[error("{place}: there is no operation `{op}`{}; known are {known}", did_you_mean(suggestion.as_deref()))]
+    #[error(
+        "{place}: there is no operation `{op}`{}; known are {known}",
+        did_you_mean(suggestion.as_deref())
+    )]
     UnknownOperation {
         /// The layer.
         place: Place,

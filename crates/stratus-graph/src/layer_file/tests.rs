@@ -49,7 +49,8 @@ fn resnet11_is_a_network() {
     graph.verify().unwrap();
     assert_eq!(graph.shape(graph.output), &Shape::vector(10));
     assert_eq!(graph.parameters[0].initialisation, Initialisation::Whitening);
-    // Whitened patches have 24 channels of 12 values; stages 128, 256 and 512 with three convolutions and their norms each; ten classes.
+    // Whitened patches have 24 channels of 12 values; stages 128, 256 and 512 with three convolutions and
+    // their norms each; ten classes.
     let taps = 24 * 128 + 2 * 128 * 128 + 128 * 256 + 2 * 256 * 256 + 256 * 512 + 2 * 512 * 512;
     let norms = 2 * 3 * (128 + 256 + 512);
     assert_eq!(graph.trained_parameters(), 24 * 12 + 9 * taps + norms + 5120);
@@ -63,7 +64,8 @@ fn vgg7_is_a_network() {
     let graph = parse(include_str!("../../../../docs/examples/vgg7.toml")).unwrap();
     graph.verify().unwrap();
     assert_eq!(graph.shape(graph.output), &Shape::vector(10));
-    // Whitened patches have 24 channels of 12 values; stages 64, 256 and 256 with two convolutions and their norms each; ten classes.
+    // Whitened patches have 24 channels of 12 values; stages 64, 256 and 256 with two convolutions and
+    // their norms each; ten classes.
     let taps = 24 * 64 + 64 * 64 + 64 * 256 + 3 * 256 * 256;
     let norms = 2 * 2 * (64 + 256 + 256);
     assert_eq!(graph.trained_parameters(), 24 * 12 + 9 * taps + norms + 2560);
@@ -103,7 +105,8 @@ fn the_page_begins_with_a_network() {
 #[test]
 fn sizes_follow_from_the_input() {
     let graph = layers(
-        "|name = 'c'; op = 'conv2d'; out_channels = 6; kernel = [3, 5]; padding = [1, 2]; groups = 3; weight_init = 'kaiming_normal'\
+        "|name = 'c'; op = 'conv2d'; out_channels = 6; kernel = [3, 5]; padding = [1, 2]; groups = 3; \
+         weight_init = 'kaiming_normal'\
          |name = 'n'; op = 'batch_norm2d'; epsilon = 1e-3\
          |name = 'p'; op = 'max_pool2d'; kernel = 2\
          |name = 'f'; op = 'flatten'\
@@ -142,12 +145,15 @@ fn layers_read_any_layer_before_them() {
 fn mistakes_are_answered_with_what_was_meant() {
     assert_eq!(
         message("|name = 'a'; op = 'conv2'"),
-        "layer `a`: there is no operation `conv2`, did you mean `conv2d`?; known are adaptive_avg_pool2d, add, avg_pool2d, \
-         batch_norm2d, concat, conv2d, dropout, flatten, gelu, linear, local_response_norm, max_pool2d, relu, relu6, scale"
+        "layer `a`: there is no operation `conv2`, did you mean `conv2d`?; known are adaptive_avg_pool2d, \
+         add, avg_pool2d, \
+         batch_norm2d, concat, conv2d, dropout, flatten, gelu, linear, local_response_norm, max_pool2d, \
+         relu, relu6, scale"
     );
     assert_eq!(
         message("|name = 'a'; op = 'max_pool2d'; kernal = 3"),
-        "layer `a`: there is no key `kernal`, did you mean `kernel`?; known are name, op, inputs, auxiliary, weight_init, \
+        "layer `a`: there is no key `kernal`, did you mean `kernel`?; known are name, op, inputs, \
+         auxiliary, weight_init, \
          bias_init, kernel, stride, padding, ceil_mode"
     );
     assert_eq!(
@@ -163,7 +169,8 @@ fn mistakes_are_answered_with_what_was_meant() {
     assert_eq!(message("|name = 'a'; op = 'linear'"), "layer `a`: `out_features` is missing");
     assert_eq!(
         message("|name = 'a'; op = 'linear'; out_features = 3"),
-        "layer `a` (linear): it needs a vector, its input is 3x8x8; a layer of operation flatten makes one of it"
+        "layer `a` (linear): it needs a vector, its input is 3x8x8; a layer of operation flatten makes one \
+         of it"
     );
     assert_eq!(
         message("|name = 'a'; op = 'relu'|name = 'a'; op = 'relu'"),
@@ -184,7 +191,8 @@ fn mistakes_are_answered_with_what_was_meant() {
 fn first_weights_of_convolutions_need_what_they_are_made_of() {
     let graph = layers(
         "|name = 'a'; op = 'conv2d'; out_channels = 24; kernel = 2; bias = false; weight_init = 'whitening'\
-         |name = 'b'; op = 'conv2d'; out_channels = 32; kernel = 3; weight_init = 'dirac'; bias_init = { constant = -1 }",
+         |name = 'b'; op = 'conv2d'; out_channels = 32; kernel = 3; weight_init = 'dirac'; bias_init = \
+         { constant = -1 }",
     )
     .unwrap();
     let initial: Vec<Initialisation> = graph.parameters.iter().map(|p| p.initialisation).collect();
@@ -200,7 +208,8 @@ fn first_weights_of_convolutions_need_what_they_are_made_of() {
     let whitening = |before: &str, rest: &str| {
         message(&format!("{before}|name = 'c'; op = 'conv2d'; weight_init = 'whitening'; {rest}"))
     };
-    let needs = "network `test`: layer `c`: first weights \"whitening\" are of a dense convolution that reads the images, has at most \
+    let needs = "network `test`: layer `c`: first weights \"whitening\" are of a dense convolution that \
+                 reads the images, has at most \
                  512 inputs to an output, here";
     let right = "kernel = 2; out_channels = 24";
     assert_eq!(
@@ -219,7 +228,8 @@ fn first_weights_of_convolutions_need_what_they_are_made_of() {
         whitening("", &format!("{right}; dilation = 2")),
         format!("{needs} 12, and twice as many output channels, 24")
     );
-    let wide = "name = 'c'; op = 'conv2d'; weight_init = 'whitening'; kernel = [1, 8]; padding = [0, 90]; out_channels = 48";
+    let wide = "name = 'c'; op = 'conv2d'; weight_init = 'whitening'; kernel = [1, 8]; padding = [0, 90]; \
+                out_channels = 48";
     assert!(layers(&format!("|{wide}")).is_ok());
     assert_eq!(
         message(
@@ -312,20 +322,28 @@ fn number() -> impl Strategy<Value = i64> {
 }
 
 prop_compose! {
-    fn layer()(op in 0..DECLARATIONS.len(), numbers in prop::collection::vec(number(), 8), from in 0usize..6, two in any::<bool>()) -> String {
+    fn layer()(
+        op in 0..DECLARATIONS.len(),
+        numbers in prop::collection::vec(number(), 8),
+        from in 0usize..6,
+        two in any::<bool>(),
+    ) -> String {
         let declaration = &DECLARATIONS[op];
         let mut text = format!("op = '{}'\n", declaration.name);
         for (key, number) in declaration.keys.iter().zip(numbers) {
             let value = match *key {
                 "bias" | "ceil_mode" | "count_include_pad" => (number % 2 == 0).to_string(),
-                "p" | "epsilon" | "momentum" | "alpha" | "beta" | "k" | "factor" => format!("{}e-1", number.clamp(-1, 1 << 31)),
+                "p" | "epsilon" | "momentum" | "alpha" | "beta" | "k" | "factor" => {
+                    format!("{}e-1", number.clamp(-1, 1 << 31))
+                }
                 _ => number.to_string(),
             };
             text += &format!("{key} = {value}\n");
         }
         if from > 0 {
             let inputs = format!("'l{}'", from - 1);
-            text += &if two { format!("inputs = [{inputs}, 'input']\n") } else { format!("inputs = {inputs}\n") };
+            let inputs = if two { format!("[{inputs}, 'input']") } else { inputs };
+            text += &format!("inputs = {inputs}\n");
         }
         text
     }
@@ -333,7 +351,10 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn no_file_makes_it_panic(layers in prop::collection::vec(layer(), 1..8), image in [1usize..9, 1usize..40, 1usize..40]) {
+    fn no_file_makes_it_panic(
+        layers in prop::collection::vec(layer(), 1..8),
+        image in [1usize..9, 1usize..40, 1usize..40],
+    ) {
         let mut text = format!("name = 'p'\ninput = {image:?}\n");
         for (position, layer) in layers.iter().enumerate() {
             text += &format!("[[layer]]\nname = 'l{position}'\n{layer}");

@@ -62,10 +62,12 @@ fn number(value: f32) -> String {
     format!("{value:?}")
 }
 
-/// The layer file of a network: [`parse`] gives the same network again, auxiliary outputs and first values included.
+/// The layer file of a network: [`parse`] gives the same network again, auxiliary outputs and first values
+/// included.
 ///
 /// # Errors
-/// Where no layer file describes it: a name or a size that none may have, or a tensor that the file could not name.
+/// Where no layer file describes it: a name or a size that none may have, or a tensor that the file could
+/// not name.
 pub fn write(graph: &Graph) -> Result<String, LayerFileError> {
     if graph.nodes.len() > MOST_LAYERS {
         let size = format!("{} layers", graph.nodes.len());
@@ -136,7 +138,8 @@ fn initial(graph: &Graph, node: &Node, to: &mut Written) {
 }
 
 fn quoted(text: &str) -> String {
-    // Of the names that layer files take, none needs escaping; of others the text is no matter, for they are refused.
+    // Of the names that layer files take, none needs escaping; of others the text is no matter, for they
+    // are refused.
     format!("{text:?}")
 }
 
@@ -191,8 +194,10 @@ mod tests {
         let graph = builder.finish(y).unwrap();
         assert_eq!(
             write(&graph).unwrap(),
-            "name = \"small\"\ninput = [2, 9, 9]\noutput = \"norm\"\n\n[[layer]]\nname = \"conv\"\nop = \"conv2d\"\nout_channels = 4\n\
-             kernel = 3\nstride = 2\npadding_after = [0, 1]\n\n[[layer]]\nname = \"norm\"\nop = \"local_response_norm\"\nsize = 5\n\
+            "name = \"small\"\ninput = [2, 9, 9]\noutput = \"norm\"\n\n[[layer]]\nname = \"conv\"\nop = \
+             \"conv2d\"\nout_channels = 4\n\
+             kernel = 3\nstride = 2\npadding_after = [0, 1]\n\n[[layer]]\nname = \"norm\"\nop = \
+             \"local_response_norm\"\nsize = 5\n\
              alpha = 0.0005\nk = 2.0\n\n[[layer]]\nname = \"unread\"\nop = \"relu\"\ninputs = \"conv\"\n"
         );
     }

@@ -1,4 +1,5 @@
-//! Average-pooling to a given size; to 1x1 it is global average-pooling (Lin, Chen, Yan: "Network in network", 2013).
+//! Average-pooling to a given size; to 1x1 it is global average-pooling (Lin, Chen, Yan: "Network in
+//! network", 2013).
 
 use super::{Declared, Operation, only};
 use crate::layer_file::{AttributeError, Attributes, Written};
@@ -6,7 +7,8 @@ use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// The mean of each bin of an image that is cut into `output` bins, whatever its size; see [`AdaptiveAvgPool2d::bin`].
+/// The mean of each bin of an image that is cut into `output` bins, whatever its size; see
+/// [`AdaptiveAvgPool2d::bin`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AdaptiveAvgPool2d {
     /// Bins `[vertical, horizontal]`, which are height and width of the output.
@@ -17,9 +19,10 @@ impl AdaptiveAvgPool2d {
     /// One bin: the mean of each channel.
     pub const GLOBAL: Self = Self { output: [1, 1] };
 
-    /// The pixels of bin `index` of `bins` along an axis of `size`: from `floor(index * size / bins)` up to, not including,
-    /// `ceil((index + 1) * size / bins)`. Neighbouring bins share pixels where `bins` does not divide `size`; where there are more bins
-    /// than pixels, several bins hold the same one. `bins` is at least 1.
+    /// The pixels of bin `index` of `bins` along an axis of `size`: from `floor(index * size / bins)` up
+    /// to, not including, `ceil((index + 1) * size / bins)`. Neighbouring bins share pixels where `bins`
+    /// does not divide `size`; where there are more bins than pixels, several bins hold the same one.
+    /// `bins` is at least 1.
     #[must_use]
     pub fn bin(index: usize, bins: usize, size: usize) -> Range<usize> {
         // Of extents up to usize::MAX neither product overflows.
@@ -52,7 +55,8 @@ impl Operation for AdaptiveAvgPool2d {
     /// An addition for every pixel of every bin, and a division for every bin.
     fn forward_flops(&self, inputs: &[&Shape], output: &Shape) -> u64 {
         let Some(Ok([_, height, width])) = inputs.first().map(|input| input.as_image()) else { return 0 };
-        // Bins overlap by less than a pixel at each end: their average extent is the axis' size over the bins, rounded up.
+        // Bins overlap by less than a pixel at each end: their average extent is the axis' size over the
+        // bins, rounded up.
         let pixels = |axis: usize, size: usize| size.div_ceil(self.output[axis].max(1)) as u64;
         let bin = pixels(0, height).saturating_mul(pixels(1, width));
         (output.elements() as u64).saturating_mul(bin.saturating_add(1))

@@ -1,4 +1,5 @@
-//! The sum of two feature maps: the shortcut of a residual block (He et al.: "Deep residual learning for image recognition", 2015).
+//! The sum of two feature maps: the shortcut of a residual block (He et al.: "Deep residual learning for
+//! image recognition", 2015).
 
 use super::{Declared, Operation};
 use crate::layer_file::{AttributeError, Attributes};

@@ -15,7 +15,8 @@ pub struct AvgPool2d {
     pub stride: [usize; 2],
     /// Zeros on each side `[vertical, horizontal]`, at most half the window.
     pub padding: [usize; 2],
-    /// Whether the zeros count: the sum is divided by the window's pixels, or by those of them that lie in the image.
+    /// Whether the zeros count: the sum is divided by the window's pixels, or by those of them that lie in
+    /// the image.
     pub count_include_pad: bool,
 }
 

@@ -1,15 +1,18 @@
-//! Batch normalisation (Ioffe, Szegedy: "Batch normalization", 2015), over batch and pixels of each channel.
-//! One operation serves images and vectors: PyTorch's `BatchNorm2d` and `BatchNorm1d` differ only in what they accept.
+//! Batch normalisation (Ioffe, Szegedy: "Batch normalization", 2015), over batch and pixels of each
+//! channel. One operation serves images and vectors: PyTorch's `BatchNorm2d` and `BatchNorm1d` differ only
+//! in what they accept.
 
 use super::{Declared, Initialisation, Operation, ParameterKind, ParameterSpec, leading, only};
 use crate::layer_file::{AttributeError, Attributes, Written};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
-/// `y = weight * (x - mean) / sqrt(variance + epsilon) + bias`, per channel of an image or per feature of a vector.
+/// `y = weight * (x - mean) / sqrt(variance + epsilon) + bias`, per channel of an image or per feature of a
+/// vector.
 ///
-/// In training, mean and (biased) variance are the batch's, and the running statistics move towards them by `momentum`, the running
-/// variance towards the unbiased one, as PyTorch has it. In inference they are the running statistics.
+/// In training, mean and (biased) variance are the batch's, and the running statistics move towards them by
+/// `momentum`, the running variance towards the unbiased one, as PyTorch has it. In inference they are the
+/// running statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BatchNorm2d {
     /// Channels of an image, features of a vector.

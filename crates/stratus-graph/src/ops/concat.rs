@@ -1,4 +1,5 @@
-//! Feature maps one behind the other: the end of an inception module (Szegedy et al.: "Going deeper with convolutions", 2014).
+//! Feature maps one behind the other: the end of an inception module (Szegedy et al.: "Going deeper with
+//! convolutions", 2014).
 
 use super::{Declared, Operation};
 use crate::layer_file::{AttributeError, Attributes};

@@ -58,14 +58,15 @@ impl Conv2d {
         [self.out_channels, self.in_channels / self.groups.max(1), self.kernel[0], self.kernel[1]]
     }
 
-    /// The values of the output that each input value takes part in: `out_channels * kernel height * kernel width`, whatever the groups, as
-    /// PyTorch counts it.
+    /// The values of the output that each input value takes part in:
+    /// `out_channels * kernel height * kernel width`, whatever the groups, as PyTorch counts it.
     #[must_use]
     pub fn fan_out(&self) -> usize {
         self.out_channels.saturating_mul(self.kernel[0]).saturating_mul(self.kernel[1])
     }
 
-    /// The values that each value of the output is a sum of: `in_channels / groups * kernel height * kernel width`.
+    /// The values that each value of the output is a sum of:
+    /// `in_channels / groups * kernel height * kernel width`.
     #[must_use]
     pub fn fan_in(&self) -> usize {
         self.weight_shape()[1..].iter().fold(1, |product: usize, &extent| product.saturating_mul(extent))

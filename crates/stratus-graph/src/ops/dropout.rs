@@ -5,7 +5,8 @@ use crate::layer_file::{AttributeError, Attributes, Written};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
-/// In training each element is zero with probability `p`, the others are multiplied by `1 / (1 - p)`. In inference nothing happens.
+/// In training each element is zero with probability `p`, the others are multiplied by `1 / (1 - p)`. In
+/// inference nothing happens.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Dropout {
     /// The share of elements that are dropped, from 0 up to, not including, 1.

@@ -1,4 +1,5 @@
-//! The Gaussian error linear unit (Hendrycks, Gimpel: "Gaussian error linear units", 2016), exact, as PyTorch's default is.
+//! The Gaussian error linear unit (Hendrycks, Gimpel: "Gaussian error linear units", 2016), exact, as
+//! PyTorch's default is.
 
 use super::{Declared, Operation, only};
 use crate::layer_file::{AttributeError, Attributes};

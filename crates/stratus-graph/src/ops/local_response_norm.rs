@@ -1,14 +1,16 @@
-//! Local response normalisation across channels (Krizhevsky, Sutskever, Hinton: "ImageNet classification with deep convolutional neural
-//! networks", 2012).
+//! Local response normalisation across channels (Krizhevsky, Sutskever, Hinton: "ImageNet classification
+//! with deep convolutional neural networks", 2012).
 
 use super::{Declared, Operation, only};
 use crate::layer_file::{AttributeError, Attributes, Written};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
-/// `y[c] = x[c] / (k + alpha / size * sum of x[i]^2)^beta`, the sum over the channels `c - size / 2 ..= c + (size - 1) / 2` that exist.
+/// `y[c] = x[c] / (k + alpha / size * sum of x[i]^2)^beta`, the sum over the channels
+/// `c - size / 2 ..= c + (size - 1) / 2` that exist.
 ///
-/// `alpha` is divided by `size`, as PyTorch has it. The paper does not divide: its alpha of 1e-4 over five channels is 5e-4 here.
+/// `alpha` is divided by `size`, as PyTorch has it. The paper does not divide: its alpha of 1e-4 over five
+/// channels is 5e-4 here.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LocalResponseNorm {
     /// Channels that are summed.
@@ -37,7 +39,8 @@ impl Operation for LocalResponseNorm {
             && [self.alpha, self.beta, self.k].iter().all(|v| v.is_finite());
         if !possible {
             return Err(ShapeError::new(format!(
-                "its alpha {}, beta {}, k {} could divide by zero; all are finite, alpha is at least 0 and k more than 0",
+                "its alpha {}, beta {}, k {} could divide by zero; all are finite, alpha is at least 0 and \
+                 k more than 0",
                 self.alpha, self.beta, self.k
             )));
         }

@@ -6,7 +6,8 @@ use crate::shape::{pooled_extent, window_text};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
-/// The largest value of each window; padding never wins. Of equal values the first in row order wins, and takes the gradient.
+/// The largest value of each window; padding never wins. Of equal values the first in row order wins, and
+/// takes the gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MaxPool2d {
     /// Window `[height, width]`; at most 255 pixels in all.
@@ -15,7 +16,8 @@ pub struct MaxPool2d {
     pub stride: [usize; 2],
     /// Padding on each side `[vertical, horizontal]`, at most half the window.
     pub padding: [usize; 2],
-    /// Whether a last window may reach beyond the padding, where the stride leaves pixels over; it begins in the image or the padding before it.
+    /// Whether a last window may reach beyond the padding, where the stride leaves pixels over; it begins
+    /// in the image or the padding before it.
     #[serde(default)]
     pub ceil_mode: bool,
 }

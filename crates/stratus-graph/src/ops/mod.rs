@@ -1,4 +1,5 @@
-//! Operations: attributes, shape rule, parameters and cost. A new one is a file here and a line in `operations!`.
+//! Operations: attributes, shape rule, parameters and cost. A new one is a file here and a line in
+//! `operations!`.
 
 mod adaptive_avg_pool2d;
 mod add;
@@ -58,20 +59,23 @@ pub enum Initialisation {
         /// The number.
         value: f32,
     },
-    /// Of a convolution: its first output channels hand its input channels on unchanged, as PyTorch's `dirac_` has it; those of which it has more
-    /// than inputs are uniform in `[-bound, bound)`. A network begins as little more than its pooling (Zagoruyko, Komodakis: "DiracNets", 2017).
+    /// Of a convolution: its first output channels hand its input channels on unchanged, as PyTorch's
+    /// `dirac_` has it; those of which it has more than inputs are uniform in `[-bound, bound)`. A network
+    /// begins as little more than its pooling (Zagoruyko, Komodakis: "DiracNets", 2017).
     Dirac {
         /// Half the width of the others' interval.
         bound: f32,
     },
-    /// Of a convolution that reads the images: the principal components of their patches, scaled to equal variance, each with both signs, so that
-    /// its outputs are not correlated and a rectifier loses none of them (Coates, Ng: "Learning feature representations with k-means", 2012;
-    /// K. Jordan: "94% on CIFAR-10 in 3.29 seconds on a single GPU", 2024).
+    /// Of a convolution that reads the images: the principal components of their patches, scaled to equal
+    /// variance, each with both signs, so that its outputs are not correlated and a rectifier loses none of
+    /// them (Coates, Ng: "Learning feature representations with k-means", 2012; K. Jordan: "94% on CIFAR-10
+    /// in 3.29 seconds on a single GPU", 2024).
     Whitening,
 }
 
 impl Initialisation {
-    /// Normal with variance `2 / fan` (He et al.: "Delving deep into rectifiers", 2015): a rectified layer keeps its signal's variance.
+    /// Normal with variance `2 / fan` (He et al.: "Delving deep into rectifiers", 2015): a rectified layer
+    /// keeps its signal's variance.
     #[must_use]
     pub fn kaiming_normal(fan: usize) -> Self {
         Self::Normal { std: (2.0 / fan.max(1) as f32).sqrt() }

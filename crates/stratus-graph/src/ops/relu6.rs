@@ -1,4 +1,5 @@
-//! The rectifier with a ceiling (Krizhevsky: "Convolutional deep belief networks on CIFAR-10", 2010), as MobileNetV2 has it.
+//! The rectifier with a ceiling (Krizhevsky: "Convolutional deep belief networks on CIFAR-10", 2010), as
+//! MobileNetV2 has it.
 
 use super::{Declared, Operation, only};
 use crate::layer_file::{AttributeError, Attributes};

@@ -1,5 +1,5 @@
-//! Multiplication by a fixed number: of what a residual branch adds (Szegedy et al.: "Inception-v4, Inception-ResNet and the impact of residual
-//! connections on learning", 2016), or of logits.
+//! Multiplication by a fixed number: of what a residual branch adds (Szegedy et al.: "Inception-v4,
+//! Inception-ResNet and the impact of residual connections on learning", 2016), or of logits.
 
 use super::{Declared, Operation, only};
 use crate::layer_file::{AttributeError, Attributes, Written};

@@ -1,8 +1,10 @@
-//! AlexNet (Krizhevsky, Sutskever, Hinton: "ImageNet classification with deep convolutional neural networks", 2012).
+//! AlexNet (Krizhevsky, Sutskever, Hinton: "ImageNet classification with deep convolutional neural
+//! networks", 2012).
 //!
-//! `alexnet` has the layers and names of torchvision, whose one tower follows Krizhevsky: "One weird trick for parallelizing convolutional
-//! neural networks", 2014. The other two name their layers `conv1` to `conv5`, `fc1`, `fc2` and `output`: `alexnet_bn` is that tower with batch
-//! norm in the linear layers; `alexnet_lrn` has the filters of 2012, ungrouped, and local response normalisation.
+//! `alexnet` has the layers and names of torchvision, whose one tower follows Krizhevsky: "One weird trick
+//! for parallelizing convolutional neural networks", 2014. The other two name their layers `conv1` to
+//! `conv5`, `fc1`, `fc2` and `output`: `alexnet_bn` is that tower with batch norm in the linear layers;
+//! `alexnet_lrn` has the filters of 2012, ungrouped, and local response normalisation.
 
 use super::{Hyperparameters, Network, Sizes, image, imagenet};
 use crate::ops::{

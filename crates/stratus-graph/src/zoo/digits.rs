@@ -1,6 +1,7 @@
 //! `digits`: the small network of the CloudUT decks for 28×28 digits.
 //!
-//! Three units of 3×3 convolution, batch norm and ReLU with 8, 16 and 32 filters; 2×2 max-pooling after the first two; one linear layer.
+//! Three units of 3×3 convolution, batch norm and ReLU with 8, 16 and 32 filters; 2×2 max-pooling after the
+//! first two; one linear layer.
 
 use super::{Hyperparameters, Network, image, positive};
 use crate::ops::{BatchNorm2d, Conv2d, Flatten, Linear, MaxPool2d, Relu};
@@ -8,7 +9,8 @@ use crate::{Graph, GraphBuilder, GraphError};
 
 pub(super) const NETWORK: Network = Network {
     name: "digits",
-    about: "3 x (conv 3x3, batch norm, ReLU) of 8/16/32 filters, two max-pools, one linear layer (CloudUT decks)",
+    about: "3 x (conv 3x3, batch norm, ReLU) of 8/16/32 filters, two max-pools, one linear layer (CloudUT \
+            decks)",
     defaults: || Hyperparameters { input: [1, 28, 28], classes: 10, width: None },
     build,
 };
@@ -64,7 +66,8 @@ mod tests {
         let message = build(&tiny).unwrap_err().to_string();
         assert_eq!(
             message,
-            "layer `pool2` (max_pool2d): its window reaches over 2 pixels of height, its padded input has 1 (1 + 0 + 0)"
+            "layer `pool2` (max_pool2d): its window reaches over 2 pixels of height, its padded input has 1 \
+             (1 + 0 + 0)"
         );
         let mut graph = build(&(NETWORK.defaults)()).unwrap();
         graph.tensors[0] = crate::Shape::image(3, 28, 28);

@@ -1,7 +1,7 @@
 //! GoogLeNet (Szegedy et al.: "Going deeper with convolutions", 2014), torchvision's layers and names.
 //!
-//! As torchvision has it: batch norm behind every convolution, no local response norm, and 3x3 convolutions in the branch that the paper gives
-//! 5x5, which the published weights were trained with.
+//! As torchvision has it: batch norm behind every convolution, no local response norm, and 3x3 convolutions
+//! in the branch that the paper gives 5x5, which the published weights were trained with.
 
 use super::{Chain, Hyperparameters, Network, Sizes, image, imagenet};
 use crate::ops::{AdaptiveAvgPool2d, Concat, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Relu};

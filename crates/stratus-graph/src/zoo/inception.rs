@@ -1,4 +1,5 @@
-//! Inception v3 (Szegedy et al.: "Rethinking the inception architecture for computer vision", 2015), torchvision's layers and names.
+//! Inception v3 (Szegedy et al.: "Rethinking the inception architecture for computer vision", 2015),
+//! torchvision's layers and names.
 
 use super::{Chain, Hyperparameters, Network, Sizes, image, imagenet};
 use crate::ops::{AdaptiveAvgPool2d, AvgPool2d, Concat, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Relu};
@@ -14,7 +15,8 @@ pub(super) const NETWORK: Network = Network {
 /// What the loss of the auxiliary output counts.
 const AUXILIARY_WEIGHT: f32 = 0.4;
 
-/// A convolution with batch norm and rectifier: name, filters, kernel, stride; with `SAME`, padding that keeps height and width.
+/// A convolution with batch norm and rectifier: name, filters, kernel, stride; with `SAME`, padding that
+/// keeps height and width.
 type Unit = (&'static str, usize, [usize; 2], usize, bool);
 
 const SAME: bool = true;

@@ -1,4 +1,5 @@
-//! MobileNetV2 (Sandler et al.: "MobileNetV2: inverted residuals and linear bottlenecks", 2018), torchvision's layers and names.
+//! MobileNetV2 (Sandler et al.: "MobileNetV2: inverted residuals and linear bottlenecks", 2018),
+//! torchvision's layers and names.
 
 use super::{Chain, Hyperparameters, Network, Sizes, image, imagenet, kaiming_fan_out};
 use crate::ops::{AdaptiveAvgPool2d, Add, Conv2d, Dropout, Flatten, Linear, Relu6};
@@ -15,7 +16,8 @@ pub(super) const NETWORK: Network = Network {
 const FIRST: usize = 32;
 const LAST: usize = 1280;
 
-/// Blocks one behind the other: by how much the first 1x1 convolution widens, channels, blocks, stride of the first block.
+/// Blocks one behind the other: by how much the first 1x1 convolution widens, channels, blocks, stride of
+/// the first block.
 const STAGES: [(usize, usize, usize, usize); 7] = [
     (1, 16, 1, 1),
     (6, 24, 2, 2),
@@ -26,8 +28,9 @@ const STAGES: [(usize, usize, usize, usize); 7] = [
     (6, 320, 1, 1),
 ];
 
-/// A published channel count at another width, rounded to a multiple of eight, but not by more than a tenth below: the authors' rule. A width
-/// that is no multiple of eight rounds to the largest power of two that divides it, so that it is itself a possible count.
+/// A published channel count at another width, rounded to a multiple of eight, but not by more than a tenth
+/// below: the authors' rule. A width that is no multiple of eight rounds to the largest power of two that
+/// divides it, so that it is itself a possible count.
 fn scaled(channels: usize, width: usize) -> usize {
     let step = 1 << width.trailing_zeros().min(3);
     // In units of 1 / FIRST of a channel.

@@ -152,7 +152,8 @@ impl Chain {
     }
 }
 
-/// He et al.'s variance over the outputs that a weight takes part in, as torchvision's residual networks have it.
+/// He et al.'s variance over the outputs that a weight takes part in, as torchvision's residual networks
+/// have it.
 fn kaiming_fan_out(conv: &Conv2d) -> Initialisation {
     Initialisation::kaiming_normal(conv.fan_out())
 }

@@ -1,7 +1,9 @@
-//! Residual networks (He, Zhang, Ren, Sun: "Deep residual learning for image recognition", 2015), torchvision's layers and names.
+//! Residual networks (He, Zhang, Ren, Sun: "Deep residual learning for image recognition", 2015),
+//! torchvision's layers and names.
 //!
-//! As in torchvision a bottleneck strides in its 3x3 convolution, where the paper strides in the first 1x1. A rectifier that a block uses
-//! twice or thrice is one module there and a layer each here: `relu1`, `relu2`, `relu3`; they own no parameters.
+//! As in torchvision a bottleneck strides in its 3x3 convolution, where the paper strides in the first 1x1.
+//! A rectifier that a block uses twice or thrice is one module there and a layer each here: `relu1`,
+//! `relu2`, `relu3`; they own no parameters.
 
 use super::{Chain, Hyperparameters, Network, Sizes, image, imagenet, kaiming_fan_out};
 use crate::ops::{AdaptiveAvgPool2d, Add, Conv2d, Flatten, Linear, MaxPool2d, Relu};

@@ -1,4 +1,5 @@
-//! VGG (Simonyan, Zisserman: "Very deep convolutional networks for large-scale image recognition", 2014), torchvision's layers and names.
+//! VGG (Simonyan, Zisserman: "Very deep convolutional networks for large-scale image recognition", 2014),
+//! torchvision's layers and names.
 
 use super::{Chain, Hyperparameters, Network, Sizes, image, imagenet, kaiming_fan_out};
 use crate::ops::{AdaptiveAvgPool2d, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Relu};

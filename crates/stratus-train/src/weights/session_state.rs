@@ -64,8 +64,8 @@ impl Persistent<'_> {
     }
 }
 
-/// The name of a value in a checkpoint. A velocity has its parameter's name: the optimiser's tensors are a file of
-/// their own.
+/// The name of a value in a checkpoint. A velocity has its parameter's name: the optimiser's tensors are a
+/// file of their own.
 fn key<'a>(value: &StateValue<'a>) -> &'a str {
     match value.optimiser_state {
         Some((parameter, OptimiserState::Momentum)) => parameter,

@@ -30,8 +30,8 @@ pub struct ExportArguments {
     /// Write the weights as a safetensors file with torchvision's keys; a file of that name is replaced
     #[arg(long, value_name = "FILE.safetensors")]
     pub safetensors: Option<PathBuf>,
-    /// Weights to export: safetensors or a PyTorch state dict; default: the run's own, else the initial values
-    /// of train.seed
+    /// Weights to export: safetensors or a PyTorch state dict; default: the run's own, else the initial
+    /// values of train.seed
     #[arg(long, value_name = "FILE")]
     pub weights: Option<PathBuf>,
     /// The checkpoint of the run after this many iterations; without it the newest good one

@@ -6,8 +6,8 @@ use stratus_train::Experiment;
 /// The option of the commands that plan.
 #[derive(Args, Debug)]
 pub struct MemoryLimit {
-    /// Limit on the memory for parameters, activations and scratch, like 800MiB or 2GiB. Where they would take
-    /// more, activations are recomputed in the backward pass, with identical results
+    /// Limit on the memory for parameters, activations and scratch, like 800MiB or 2GiB. Where they would
+    /// take more, activations are recomputed in the backward pass, with identical results
     #[arg(long, value_name = "SIZE", value_parser = mib)]
     pub memory_limit: Option<usize>,
 }

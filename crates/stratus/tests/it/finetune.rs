@@ -288,7 +288,8 @@ fn a_first_layer_whitens_the_images() {
     let place = Place::bare();
     write_data(&place.path("data"));
     let net = "name = \"white\"\ninput = [1, 12, 12]\n[[layer]]\nname = \"stem\"\nop = \"conv2d\"\n\
-               out_channels = 8\nkernel = 2\nbias = false\nweight_init = \"whitening\"\n[[layer]]\nname = \"gelu\"\nop = \"gelu\"\n\
+               out_channels = 8\nkernel = 2\nbias = false\nweight_init = \"whitening\"\n[[layer]]\nname = \
+               \"gelu\"\nop = \"gelu\"\n\
                [[layer]]\nname = \"flatten\"\n\
                op = \"flatten\"\n[[layer]]\nname = \"fc\"\nop = \"linear\"\nout_features = 10\n";
     fs::write(place.path("white.toml"), net).unwrap();

@@ -1,5 +1,5 @@
-//! `stratus data check` decodes every sample and lists what is wrong: damaged and unlabelled samples, masks of
-//! the wrong size, classes without a sample.
+//! `stratus data check` decodes every sample and lists what is wrong: damaged and unlabelled samples, masks
+//! of the wrong size, classes without a sample.
 
 use std::path::Path;
 
@@ -59,8 +59,8 @@ impl Checked {
 }
 
 pub(super) fn check(name: &str, folder: &Path, options: &OpenOptions, output: &Output) -> Result {
-    // Every image is decoded, so the quick check at opening (first and last bytes) is left out: it would refuse
-    // a damaged data set before it is listed.
+    // Every image is decoded, so the quick check at opening (first and last bytes) is left out: it would
+    // refuse a damaged data set before it is listed.
     let entry = datasets::entry(name).map_err(data_failure)?;
     let verify = options.verify && !entry.files.is_empty();
     let options = OpenOptions { verify, skip_damaged: true, ..options.clone() };

@@ -1,4 +1,5 @@
-//! `stratus data sync` copies the images of chosen classes from a remote folder; what is there already is kept.
+//! `stratus data sync` copies the images of chosen classes from a remote folder; what is there already is
+//! kept.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
