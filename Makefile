@@ -46,8 +46,9 @@ deps:
 	@bash scripts/deps-jpeg.sh
 	@bash scripts/deps-nvrtc.sh
 
-# Format, lints, and documentation without a broken link.
+# Format, lints, lines within 110 columns, and documentation without a broken link.
 check:
+	@bash scripts/check-width.sh
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked

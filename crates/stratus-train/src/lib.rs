@@ -8,7 +8,7 @@
 //! - [`experiment`]: the configuration. [`resolve`]: what it comes to on this data set, network and device.
 //! - [`input`]: data sets and the batches made of them. [`network`]: the graph. [`device`]: the backend.
 //! - [`compile`]: programs, plans and the session. [`weights`]: first, pretrained and saved values.
-//! - [`run`]: the training loop. [`evaluate`]: measures weights. [`bench`]: measures speed.
+//! - [`run`]: the training loop. [`evaluate`]: measures weights. [`mod@bench`]: measures speed.
 //! - [`Schedule`]: the learning rate. [`Observer`]: who is told how training goes.
 
 pub mod bench;
