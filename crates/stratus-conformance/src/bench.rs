@@ -1,4 +1,5 @@
-//! Micro-benchmarks over the case tables: how long a kernel takes, and what that is in operations and bytes a second.
+//! Micro-benchmarks over the case tables: how long a kernel takes, and what that is in operations and bytes
+//! a second.
 
 use crate::Case;
 use stratus_engine::ops::KernelSpec;
@@ -42,7 +43,8 @@ impl Measurement {
 }
 
 impl Case {
-    /// Measures the case on a backend: two runs to warm up, then `runs` (at least one) that count. `measure` lets the backend measure its candidates first.
+    /// Measures the case on a backend: two runs to warm up, then `runs` (at least one) that count.
+    /// `measure` lets the backend measure its candidates first.
     ///
     /// # Errors
     /// Where the backend cannot prepare or run it.

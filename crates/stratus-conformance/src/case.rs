@@ -63,7 +63,8 @@ pub enum Fill {
         /// Classes.
         classes: u32,
     },
-    /// Labels of mixed samples, see [`stratus_engine::ops::MIXED`]: one in four is -1, and of the others one in four is all its own class.
+    /// Labels of mixed samples, see [`stratus_engine::ops::MIXED`]: one in four is -1, and of the others
+    /// one in four is all its own class.
     Mixed {
         /// Classes.
         classes: u32,
@@ -74,7 +75,8 @@ pub enum Fill {
     Given([f32; 4]),
     /// Uniform in [-1, 1) but for the last, which is infinite.
     Overflow,
-    /// Positions within the windows of a pooling, none of them on the padding; one in four is 255 where `cut`.
+    /// Positions within the windows of a pooling, none of them on the padding; one in four is 255 where
+    /// `cut`.
     Window {
         /// The pooling.
         pool: MaxPool2d,
@@ -94,7 +96,8 @@ pub struct Operand {
     pub shape: Vec<usize>,
     /// Element type.
     pub class: Class,
-    /// What it is for. A parameter in the compute precision becomes a copy where the master precision is another.
+    /// What it is for. A parameter in the compute precision becomes a copy where the master precision is
+    /// another.
     pub role: Role,
     /// What it holds before the run.
     pub fill: Fill,
@@ -189,8 +192,8 @@ impl Case {
         self.updates.iter().chain(&self.outputs)
     }
 
-    /// The case as a program of one step. All operands are persistent, each between two guards: nothing that a backend adds behind the step
-    /// takes the memory of a result.
+    /// The case as a program of one step. All operands are persistent, each between two guards: nothing
+    /// that a backend adds behind the step takes the memory of a result.
     ///
     /// # Errors
     /// Where the case is not one of the precision, or does not verify.

@@ -3,12 +3,14 @@
 use crate::{Case, Class};
 use stratus_engine::Precision;
 
-/// The least norm that differences are measured against, in units of the tolerance: results that should be zero may be off by rounding.
+/// The least norm that differences are measured against, in units of the tolerance: results that should be
+/// zero may be off by rounding.
 const SMALL: f64 = 0.05;
 
 impl Case {
-    /// How far a result may be from the reference, relative to its norm. Inputs are the same bits and sums are kept in at least single
-    /// precision, so that only results stored as bf16 or f16 may be as far as its rounding.
+    /// How far a result may be from the reference, relative to its norm. Inputs are the same bits and sums
+    /// are kept in at least single precision, so that only results stored as bf16 or f16 may be as far as
+    /// its rounding.
     #[must_use]
     pub fn tolerance(precision: Precision, class: Class) -> f64 {
         match (precision, class) {
@@ -59,8 +61,8 @@ fn compare_indices(expected: &[f64], got: &[f64]) -> Result<(), String> {
     Ok(())
 }
 
-/// Compares a tensor with the expected one: the norm of the difference against the expected norm, and each element's difference against
-/// the largest expected element.
+/// Compares a tensor with the expected one: the norm of the difference against the expected norm, and each
+/// element's difference against the largest expected element.
 ///
 /// # Errors
 /// By how much they differ, or where something is not a number.
@@ -76,7 +78,8 @@ pub fn compare(expected: &[f64], got: &[f64], tolerance: f64) -> Result<(), Stri
     let reference = norm(&mut expected.iter().copied());
     if difference > tolerance * (reference + SMALL) {
         return Err(format!(
-            "the difference has norm {difference:.3e}, the expected tensor {reference:.3e}; allowed is {tolerance:.0e} of it"
+            "the difference has norm {difference:.3e}, the expected tensor {reference:.3e}; allowed is \
+             {tolerance:.0e} of it"
         ));
     }
     let largest = expected.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));

@@ -1,5 +1,5 @@
-//! What the reference backend makes of a case, computed once in a process: a suite compares the same case in many layouts, on many
-//! threads and by many implementations.
+//! What the reference backend makes of a case, computed once in a process: a suite compares the same case
+//! in many layouts, on many threads and by many implementations.
 
 use crate::Case;
 use crate::run::Results;
@@ -8,7 +8,8 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::{Choices, EngineError, Precision};
 
-/// A case and its results, once they are known. Whoever computes them holds the lock: others wait rather than compute them too.
+/// A case and its results, once they are known. Whoever computes them holds the lock: others wait rather
+/// than compute them too.
 type Entry = Arc<Mutex<Option<(Case, Arc<Results>)>>>;
 
 static KNOWN: LazyLock<Mutex<HashMap<(String, Precision), Entry>>> = LazyLock::new(Mutex::default);

@@ -1,9 +1,10 @@
 //! The suite that every backend has to pass.
 //!
-//! [`cases`] holds the cases, a file per operation. [`Case::run`] runs one on a backend and checks on the way that the kernel wrote
-//! all of its outputs, zeroed their padding, and left its inputs and everything around its operands alone. [`Case::compare`] compares
-//! the results with those of the reference backend ([`Case::expected`]), within [`Case::tolerance`]. [`Suite`] does all of it for many
-//! cases, so that a backend's test is a line:
+//! [`cases`] holds the cases, a file per operation. [`Case::run`] runs one on a backend and checks on the
+//! way that the kernel wrote all of its outputs, zeroed their padding, and left its inputs and everything
+//! around its operands alone. [`Case::compare`] compares the results with those of the reference backend
+//! ([`Case::expected`]), within [`Case::tolerance`]. [`Suite`] does all of it for many cases, so that a
+//! backend's test is a line:
 //!
 //! ```
 //! # use stratus_conformance::{Suite, cases};

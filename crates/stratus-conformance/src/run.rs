@@ -36,8 +36,8 @@ impl Case {
     /// Runs the case on a backend.
     ///
     /// # Errors
-    /// Where the backend cannot prepare or run it, or where the kernel changed an input or something beside its operands, or left
-    /// padding of a result other than zero.
+    /// Where the backend cannot prepare or run it, or where the kernel changed an input or something beside
+    /// its operands, or left padding of a result other than zero.
     pub fn run(
         &self,
         backend: &dyn Backend,

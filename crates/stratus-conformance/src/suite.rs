@@ -9,7 +9,8 @@ type Variants<'a> = dyn Fn(&Case) -> Vec<(String, Choices)> + 'a;
 /// The words in which a backend has to refuse a case; nothing where it has to run.
 type Refusal<'a> = dyn Fn(&Case, Precision) -> Option<&'static str> + 'a;
 
-/// How a backend is held against the cases: in which layouts, by which implementations, and what it may refuse.
+/// How a backend is held against the cases: in which layouts, by which implementations, and what it may
+/// refuse.
 pub struct Suite<'a> {
     backend: &'a dyn Backend,
     twin: Option<&'a dyn Backend>,

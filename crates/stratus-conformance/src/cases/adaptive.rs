@@ -1,4 +1,5 @@
-//! The steps of optimisers that give each weight a rate of its own, with and without a copy in the compute precision.
+//! The steps of optimisers that give each weight a rate of its own, with and without a copy in the compute
+//! precision.
 
 use super::{Case, Class, Fill, Table, extents};
 use stratus_engine::Role;
@@ -24,7 +25,8 @@ fn tests() -> Vec<Case> {
         }
         cases.extend(kernels(&[17], AdaptiveUpdate { weight_decay: 0.0, ..update }, Fill::Hyper, ""));
         cases.extend(kernels(&[19], AdaptiveUpdate { rate: 0.25, ..update }, Fill::Hyper, " slower"));
-        // A rate and an iteration of 1 to 3: later, nothing is left of the beginning, by which Adam's means are corrected.
+        // A rate and an iteration of 1 to 3: later, nothing is left of the beginning, by which Adam's means
+        // are corrected.
         cases.extend(kernels(&[32, 16, 3, 3], update, Fill::Whole { low: 1, high: 3 }, " early"));
     }
     cases

@@ -1,4 +1,5 @@
-//! Average-pooling: windows that overlap, leave gaps, hang over the border; bins that share pixels, and more bins than pixels.
+//! Average-pooling: windows that overlap, leave gaps, hang over the border; bins that share pixels, and
+//! more bins than pixels.
 
 use super::{Case, Class, Table, extents};
 use stratus_engine::ops::{Averages, AvgPoolBackward, AvgPoolForward};
@@ -46,7 +47,8 @@ fn tests() -> Vec<Case> {
 
 fn benchmarks() -> Vec<Case> {
     [
-        // ResNet's and GoogLeNet's ends, AlexNet's bins, GoogLeNet's auxiliary classifiers, Inception's branches.
+        // ResNet's and GoogLeNet's ends, AlexNet's bins, GoogLeNet's auxiliary classifiers, Inception's
+        // branches.
         (bins(1, 1), [64, 2048, 7, 7]),
         (bins(1, 1), [64, 1024, 7, 7]),
         (bins(6, 6), [64, 256, 6, 6]),

@@ -1,5 +1,5 @@
-//! Batch normalisation with every fusion: odd sizes leave a rest that no pooling window covers, one pixel has no variance. As part of a larger
-//! map: at its beginning, its end and between.
+//! Batch normalisation with every fusion: odd sizes leave a rest that no pooling window covers, one pixel
+//! has no variance. As part of a larger map: at its beginning, its end and between.
 
 use super::{Case, Class, Fill, Operand, Table, extents};
 use stratus_engine::ops::{
@@ -113,7 +113,8 @@ fn benchmarks() -> Vec<Case> {
     .collect()
 }
 
-/// The kernels of a normalisation of which the input or the result is the channels of another map: from which on, and how many that has.
+/// The kernels of a normalisation of which the input or the result is the channels of another map: from
+/// which on, and how many that has.
 fn parts(shape: [usize; 4], relu: bool, x: Option<[usize; 2]>, y: Option<[usize; 2]>) -> Vec<Case> {
     let mut cases = kernels(shape, (relu, None), Fill::Uniform { low: -1.0, high: 1.5 });
     if x.is_none() {

@@ -1,4 +1,5 @@
-//! Batch normalisation with a sum behind it: odd sizes, few channels, one pixel, and gradients with and without a part that is still to be added.
+//! Batch normalisation with a sum behind it: odd sizes, few channels, one pixel, and gradients with and
+//! without a part that is still to be added.
 
 use super::{Case, Class, Fill, Table, extents};
 use stratus_engine::Role;

@@ -1,4 +1,5 @@
-//! Feature maps one behind the other: borders between them on and off the borders of blocks of 16 channels, up to as many as a step can have.
+//! Feature maps one behind the other: borders between them on and off the borders of blocks of 16 channels,
+//! up to as many as a step can have.
 
 use super::{Case, Class, Table, extents};
 use stratus_engine::ops::{ConcatBackward, ConcatForward};

@@ -1,4 +1,5 @@
-//! The Gaussian error linear unit. After a linear layer it reads the master precision; gradients have the compute precision.
+//! The Gaussian error linear unit. After a linear layer it reads the master precision; gradients have the
+//! compute precision.
 
 use super::{Case, Class, Fill, Table, extents};
 use stratus_engine::ops::{GeluBackward, GeluForward};
@@ -22,7 +23,8 @@ fn benchmarks() -> Vec<Case> {
     kernels(&[16, 256, 56, 56], Class::Compute, "")
 }
 
-/// Forward and backward with `x` of a class: the bend, and the tails, where nearly nothing and nearly all is let through.
+/// Forward and backward with `x` of a class: the bend, and the tails, where nearly nothing and nearly all
+/// is let through.
 fn kernels(shape: &[usize], class: Class, what: &str) -> Vec<Case> {
     let numbers = Fill::Uniform { low: -7.0, high: 5.0 };
     let forward = Case::new(format!("gelu {}{what}", extents(shape)), GeluForward)

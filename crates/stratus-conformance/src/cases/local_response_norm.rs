@@ -1,5 +1,6 @@
-//! Local response normalisation: odd and even windows, wider than the channels, and every exponent that has a way of its own. The weight of the
-//! squares is larger than in any network: with a small one a wrong sum would not show.
+//! Local response normalisation: odd and even windows, wider than the channels, and every exponent that has
+//! a way of its own. The weight of the squares is larger than in any network: with a small one a wrong sum
+//! would not show.
 
 use super::{Case, Class, Table, extents};
 use stratus_engine::ops::{LrnBackward, LrnForward};

@@ -1,4 +1,5 @@
-//! Softmax and cross-entropy: few and many classes, equal logits, large logits, labels that do not count, smoothed labels, mixed samples.
+//! Softmax and cross-entropy: few and many classes, equal logits, large logits, labels that do not count,
+//! smoothed labels, mixed samples.
 
 use super::loss_scale::numbers;
 use super::{Case, Class, Fill, Table, extents};

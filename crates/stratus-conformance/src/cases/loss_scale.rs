@@ -1,4 +1,5 @@
-//! The scale of the loss: gradients that overflow and such that do not, a scale that shrinks, grows and stays.
+//! The scale of the loss: gradients that overflow and such that do not, a scale that shrinks, grows and
+//! stays.
 
 use super::{Case, Class, Fill, Table, extents};
 use stratus_engine::Role;
@@ -52,8 +53,8 @@ impl Case {
         self
     }
 
-    /// An optimiser's step as one on gradients of a scaled loss: after one iteration that was left out, and left out itself, so that nothing but the copy
-    /// is written.
+    /// An optimiser's step as one on gradients of a scaled loss: after one iteration that was left out, and
+    /// left out itself, so that nothing but the copy is written.
     pub(super) fn of_scaled_loss(self, kernel: impl Into<Kernel>, shape: &[usize]) -> [Self; 2] {
         let step = Self { kernel: kernel.into(), ..self };
         let with = |what: &str, overflow| {

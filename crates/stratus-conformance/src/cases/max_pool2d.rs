@@ -53,7 +53,8 @@ fn benchmarks() -> Vec<Case> {
         .collect()
 }
 
-/// Forward with and without index, and backward, where the window fits; with index and backward alone where winners are `cut` off.
+/// Forward with and without index, and backward, where the window fits; with index and backward alone where
+/// winners are `cut` off.
 fn kernels(pool: MaxPool2d, shape: [usize; 4], fill: Fill, cut: bool) -> Vec<Case> {
     let size = [shape[2], shape[3]];
     let Ok([height, width]) = pool.output_size(size) else { return Vec::new() };

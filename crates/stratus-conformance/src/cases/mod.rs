@@ -1,5 +1,5 @@
-//! The cases, a table per operation: small ones of every kind for tests, those of real networks for benchmarks.
-//! A new operation is a file here and a line in `TABLES`.
+//! The cases, a table per operation: small ones of every kind for tests, those of real networks for
+//! benchmarks. A new operation is a file here and a line in `TABLES`.
 
 mod adaptive;
 mod add;

@@ -1,4 +1,5 @@
-//! Pixels as bytes to normalised numbers: every number of channels, images that vectors fit and such that they do not.
+//! Pixels as bytes to normalised numbers: every number of channels, images that vectors fit and such that
+//! they do not.
 
 use super::{Case, Class, Fill, Table, extents};
 use stratus_engine::ops::NormalisePixels;

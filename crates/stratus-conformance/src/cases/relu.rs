@@ -1,4 +1,5 @@
-//! The rectifier, alone and with a ceiling at 6. After a linear layer it reads the master precision and writes the compute precision; gradients have the latter.
+//! The rectifier, alone and with a ceiling at 6. After a linear layer it reads the master precision and
+//! writes the compute precision; gradients have the latter.
 
 use super::{Case, Class, Fill, Table, extents};
 use stratus_engine::ops::{ReluBackward, ReluForward};
@@ -40,7 +41,8 @@ fn forward(ceiling: Option<f32>, shape: &[usize], class: Class, what: &str) -> C
 
 /// Forward and backward in the compute precision.
 fn kernels(ceiling: Option<f32>, shape: &[usize]) -> Vec<Case> {
-    // Whole numbers up to the ceiling: many outputs lie on the floor and on the ceiling, where no gradient passes.
+    // Whole numbers up to the ceiling: many outputs lie on the floor and on the ceiling, where no gradient
+    // passes.
     let outputs = match ceiling {
         None => Fill::Uniform { low: -1.0, high: 1.0 },
         Some(_) => Fill::Whole { low: 0, high: 6 },

@@ -1,4 +1,5 @@
-//! Multiplication by a fixed number: of feature maps and gradients in the compute precision, of logits in the master precision.
+//! Multiplication by a fixed number: of feature maps and gradients in the compute precision, of logits in
+//! the master precision.
 
 use super::{Case, Class, Table, extents};
 use stratus_engine::ops::Scale;
