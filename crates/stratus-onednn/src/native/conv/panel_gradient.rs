@@ -350,7 +350,7 @@ impl<U: PanelArithmetic> PanelGradient<U> {
         });
     }
 
-    /// What a chunk reads of `dy` and `x`, but for rows of `x` that other chunks read too.
+    /// The parts of `dy` and `x` that a chunk reads, without the rows of `x` that other chunks read too.
     fn read_by<'a, E>(&self, chunk: &Chunk, x: &'a [E], dy: &'a [E]) -> [&'a [E]; 2] {
         let [rows, columns] = &self.axes;
         // A chunk of several images has all their rows.

@@ -41,7 +41,7 @@ const CHUNK_BYTES: usize = 3 << 19;
 /// Up to this size, all weights fit L2 beside the panels; threads then divide chunks alone.
 const SHARED_WEIGHTS_BYTES: usize = 1 << 19;
 
-/// What a kernel is wanted for.
+/// The convolution that a kernel is wanted for, and how it is to run.
 #[derive(Clone, Copy)]
 pub struct ConvProblem<'a, U = MatrixUnit> {
     /// The convolution.
@@ -52,7 +52,7 @@ pub struct ConvProblem<'a, U = MatrixUnit> {
     pub input: [usize; 2],
     /// Layout of the weights, or of their gradient.
     pub weights: &'a Layout,
-    /// What multiplies.
+    /// The unit that multiplies.
     pub unit: U,
     /// Threads and instructions.
     pub cpu: &'a CpuContext,

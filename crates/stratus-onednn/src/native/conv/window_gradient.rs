@@ -212,9 +212,6 @@ impl<U: WindowArithmetic> WindowGradient<U> {
     ///
     /// # Panics
     /// Where sizes are not as expected.
-    ///
-    /// # Panics
-    /// Where sizes are not as expected.
     pub fn run(
         &self,
         x: &[U::Element],

@@ -142,7 +142,7 @@ impl MaxPool {
                 let x = &x[plane * self.input.plane_elements()..][..self.input.plane_elements()];
                 let index = if keep { &mut index[to.clone()] } else { &mut [] };
                 let (level, y) = (self.level, &mut y[to]);
-                // As many channels at a time as sums and keys have registers.
+                // Channels at a time: as many as registers hold keys and indices of.
                 match self.input.width {
                     width if width.is_multiple_of(32) => pool_row::<E, 32>(level, self, row, x, y, index),
                     width if width.is_multiple_of(16) => pool_row::<E, 16>(level, self, row, x, y, index),

@@ -202,9 +202,6 @@ impl Registers {
     ///
     /// # Panics
     /// Where a factor has fewer tiles.
-    ///
-    /// # Panics
-    /// Where a factor has fewer tiles.
     pub fn multiply_add_taps(
         &self,
         a: &[Bf16],

@@ -79,9 +79,6 @@ impl Avx512F32 {
     ///
     /// # Panics
     /// Where a factor has fewer than `count` tiles, of sixteen terms each.
-    ///
-    /// # Panics
-    /// Where a factor has fewer than `count` tiles, of sixteen terms each.
     #[inline]
     pub fn multiply_add(
         self,

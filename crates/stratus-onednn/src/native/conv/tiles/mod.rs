@@ -118,9 +118,6 @@ impl TileMultiplier {
     ///
     /// # Panics
     /// Where a factor has fewer tiles.
-    ///
-    /// # Panics
-    /// Where a factor has fewer tiles.
     #[inline]
     pub fn multiply_add(
         &self,
@@ -146,9 +143,6 @@ impl TileMultiplier {
 
     /// `sums = a b`, a block, of tiles that are scattered: at each step of `range`, both halves of `a` are at
     /// its first offset and both of `b` at its second, one tile after the other.
-    ///
-    /// # Panics
-    /// Where a factor is shorter than the steps reach.
     ///
     /// # Panics
     /// Where a factor is shorter than the steps reach.

@@ -151,9 +151,6 @@ impl WinogradConv {
     ///
     /// # Panics
     /// Where sizes are not as expected.
-    ///
-    /// # Panics
-    /// Where sizes are not as expected.
     pub fn run<E: LaneElement>(
         &self,
         x: &[E],

@@ -182,9 +182,6 @@ impl WinogradGradient {
     ///
     /// # Panics
     /// Where sizes are not as expected.
-    ///
-    /// # Panics
-    /// Where sizes are not as expected.
     pub fn run<E: LaneElement>(
         &self,
         x: &[E],

@@ -80,9 +80,6 @@ impl Int16Products {
     ///
     /// # Panics
     /// Where sizes are not as expected.
-    ///
-    /// # Panics
-    /// Where sizes are not as expected.
     pub fn product(
         self,
         left: &[i16],

@@ -70,7 +70,7 @@ pub(crate) fn forward<E: Element>(
             // What the next row reads besides is prefetched meanwhile.
             let end = if row + 1 < output.height { pool.rows_of(row + 1).end.max(next) } else { next };
             let upcoming = &x[(plane * input.height + next) * in_row..(plane * input.height + end) * in_row];
-            // As many channels at a time as keys and indices have registers.
+            // Channels at a time: as many as registers hold keys and indices of.
             match input.width {
                 width if width.is_multiple_of(32) => {
                     pool_keys::<E, 32>(level, pool, row, stage, upcoming, relu, y, index);
