@@ -112,7 +112,7 @@ fn open(
     let dataset = open_any_dataset(experiment, Split::Train)?;
     let input = InputPipeline::new(experiment, dataset.as_ref());
     let open_s = begun.elapsed().as_secs_f64();
-    let takes_bytes = device.backend.gains_from_bytes() && input.training_scale_shift().is_some();
+    let takes_bytes = device.backend.gains_from_bytes() && input.training_scale_shifts().is_some();
     let precision = precision(experiment.train.precision, device)?.compute();
     let (precision, element) = match precision {
         _ if takes_bytes => (DType::U8, Element::U8),

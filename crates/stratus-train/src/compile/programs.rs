@@ -3,7 +3,7 @@
 use super::optimiser::optimisers;
 use crate::TrainError;
 use crate::device::OpenDevice;
-use crate::input::ScaleShift;
+use crate::input::ScaleShifts;
 use crate::resolve::Resolved;
 use stratus_engine::Program;
 use stratus_engine::differentiate::differentiate;
@@ -63,7 +63,7 @@ fn training_program(
     let forward = smooth_labels(forward, settings.train.label_smoothing as f32)?;
     let forward = if resolved.input().mixes() { mix_labels(forward)? } else { forward };
     let forward = fuse_as(&forward, device.backend.fusions())?;
-    let forward = read_bytes(forward, resolved.input().training_scale_shift(), device)?;
+    let forward = read_bytes(forward, resolved.input().training_scale_shifts(), device)?;
     let program = recompute(&differentiate(&forward)?, resolved.activations_limit())?;
     let program = match settings.train.micro_batches {
         0 | 1 => tiled(program, resolved)?,
@@ -80,7 +80,7 @@ pub(super) fn evaluation_program(
 ) -> Result<Program, TrainError> {
     let forward = lower(graph, Mode::Evaluate, resolved.precision(), resolved.validation_batch())?;
     let forward = fuse_as(&forward, device.backend.fusions())?;
-    let forward = read_bytes(forward, resolved.input().measuring_scale_shift(), device)?;
+    let forward = read_bytes(forward, resolved.input().measuring_scale_shifts(), device)?;
     tiled(forward, resolved)
 }
 
@@ -93,11 +93,11 @@ fn equal_parts(batch: usize, most: usize) -> usize {
 /// Has a forward program read images as bytes and normalise them itself, if its backend gains from that.
 fn read_bytes(
     program: Program,
-    scale_shift: Option<ScaleShift>,
+    scale_shifts: Option<ScaleShifts>,
     device: &OpenDevice,
 ) -> Result<Program, TrainError> {
-    match scale_shift.filter(|_| device.backend.gains_from_bytes()) {
-        Some(scale_shift) => Ok(images_as_bytes(program, scale_shift)?),
+    match scale_shifts.filter(|_| device.backend.gains_from_bytes()) {
+        Some(scale_shifts) => Ok(images_as_bytes(program, scale_shifts)?),
         None => Ok(program),
     }
 }

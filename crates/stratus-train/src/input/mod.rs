@@ -9,4 +9,4 @@ mod pipeline;
 
 pub use datasets::{Datasets, open_any_dataset, open_dataset, open_datasets, open_options};
 pub(crate) use pipeline::image_shape;
-pub use pipeline::{BatchFormat, InputPipeline, ScaleShift};
+pub use pipeline::{BatchFormat, InputPipeline, ScaleShifts};

@@ -41,7 +41,7 @@ impl BatchFormat {
 }
 
 /// Per channel the `[scale, offset]` by which a program normalises bytes: `scale * byte + offset`.
-pub type ScaleShift = [[f32; 2]; MOST_CHANNELS];
+pub type ScaleShifts = [[f32; 2]; MOST_CHANNELS];
 
 /// `[C, H, W]` of the images that the network gets: as set, or as stored, or else as the network is published
 /// for.
@@ -122,27 +122,29 @@ impl InputPipeline {
     /// normalised pixels, and a skipped image is a row of the mean, which no byte is, and which batch norm
     /// would see.
     #[must_use]
-    pub fn training_scale_shift(&self) -> Option<ScaleShift> {
+    pub fn training_scale_shifts(&self) -> Option<ScaleShifts> {
         let config = self.training(BatchFormat::BYTES);
-        if config.skip_bad { None } else { self.scale_shift(&config) }
+        if config.skip_bad { None } else { self.scale_shifts(&config) }
     }
 
     /// How an evaluation program normalises bytes. A skipped image changes nothing there: each sample is seen
     /// alone.
     #[must_use]
-    pub fn measuring_scale_shift(&self) -> Option<ScaleShift> {
-        self.scale_shift(&self.measuring(BatchFormat::BYTES, 1))
+    pub fn measuring_scale_shifts(&self) -> Option<ScaleShifts> {
+        self.scale_shifts(&self.measuring(BatchFormat::BYTES, 1))
     }
 
     /// `None` also for a normalisation that the loader will refuse: its error says why.
-    fn scale_shift(&self, config: &LoaderConfig) -> Option<ScaleShift> {
+    fn scale_shifts(&self, config: &LoaderConfig) -> Option<ScaleShifts> {
         let [channels, ..] = self.shape;
-        let lines = self.normalisation.scale_shifts();
+        let scale_shifts = self.normalisation.scale_shifts();
         let is_possible = config.needs_numbers().is_none()
             && channels <= MOST_CHANNELS
             && self.normalisation.is_valid(channels)
-            && lines.iter().all(|line| line.scale.is_finite() && line.offset.is_finite());
-        let of = |channel: usize| lines.get(channel).map_or([0.0; 2], |line| [line.scale, line.offset]);
+            && scale_shifts.iter().all(|channel| channel.scale.is_finite() && channel.offset.is_finite());
+        let of = |index: usize| {
+            scale_shifts.get(index).map_or([0.0; 2], |channel| [channel.scale, channel.offset])
+        };
         is_possible.then(|| std::array::from_fn(of))
     }
 }

@@ -3,7 +3,8 @@
 mod summary;
 
 use super::records::{BOOKKEEPING, CHECKPOINT, DATA_WAIT, FIRST_STEP, RunningTotals, timeline_program};
-use super::{JPEG, Options, RunSetup};
+use super::setup::RunSetup;
+use super::{JPEG, Options};
 use crate::evaluate::{Evaluator, Scores};
 use crate::input::BatchFormat;
 use crate::resolve::Resolved;

@@ -64,7 +64,7 @@ impl Persistent<'_> {
     }
 }
 
-/// The name of a value in a checkpoint. A velocity has its parameter's name: the optimiser's tensors are a
+/// The name of a value in a checkpoint. A velocity has its parameter's name: the optimiser's tensors are in a
 /// file of their own.
 fn key<'a>(value: &StateValue<'a>) -> &'a str {
     match value.optimiser_state {

@@ -1,4 +1,4 @@
-//! Images as bytes: which batches a GPU is given so, and that training and measuring come to the same bits as
+//! Images as bytes: which batches a GPU gets as bytes, and that training and evaluation have the same bits as
 //! on images that the loader normalises.
 
 use crate::common::onednn;
@@ -22,7 +22,7 @@ use stratus_train::input::{BatchFormat, Datasets, open_datasets};
 use stratus_train::network::Network;
 use stratus_train::{Experiment, Resolved};
 
-/// A backend, and whether it says that it gains from bytes.
+/// A backend with another answer to `gains_from_bytes`.
 struct Says<B>(B, bool);
 
 impl<B: Backend> Backend for Says<B> {
@@ -67,7 +67,7 @@ fn takes_numbers() -> OpenDevice {
     opened(Says(Cuda::emulated().unwrap(), false))
 }
 
-/// The digits network on a few made-up images, with other keys.
+/// The digits network on a few synthetic images, with more keys.
 fn experiment(keys: &[(&str, &str)]) -> Experiment {
     let set = [
         ("data.name", "synthetic"),
@@ -94,7 +94,7 @@ fn programs(experiment: &Experiment, device: &OpenDevice) -> Programs {
     compile::programs(&resolved, &graph, device).unwrap()
 }
 
-/// The types of images that are trained on, whole batches and the last, and of those that are measured.
+/// The element types of images: of whole training batches, of the last one, and of validation.
 fn types(experiment: &Experiment, device: &OpenDevice) -> [DType; 3] {
     let programs = programs(experiment, device);
     let tail = programs.tail.unwrap();
@@ -128,7 +128,8 @@ fn what_needs_no_normalised_images_is_bytes() {
         let own = if keys.contains(&("train.precision", "f32")) { F32 } else { Bf16 };
         assert_eq!(types(&experiment, &takes_numbers()), [own; 3], "{keys:?}");
     }
-    // What is no pixel but the mean, or between two; a row without an image. Nothing of that is measured.
+    // Blank parts are the mean, mixed and rotated pixels lie between bytes, a skipped image is a row of the
+    // mean. Validation has none of these.
     for keys in [
         ("data.augment.cutout", "4"),
         ("data.augment.rotation", "5"),
@@ -143,12 +144,12 @@ fn what_needs_no_normalised_images_is_bytes() {
     assert_eq!(types(&experiment(&[("data.shape", "[5, 20, 21]")]), &gpu), [Bf16; 3]);
     let lacking = [("data.mean", "[0.1]"), ("data.std", "[1]")];
     assert_eq!(types(&experiment(&lacking), &gpu), [Bf16; 3]);
-    // On the processor there is no way to make shorter.
+    // A CPU has no copy to save.
     let processor = opened(ReferenceBackend);
     assert_eq!(types(&experiment(&[("train.precision", "f32")]), &processor), [F32; 3]);
 }
 
-/// A session that trains and measures, without a cache of plans.
+/// A session that trains and measures; its plans are not cached.
 struct Trained {
     resolved: Resolved,
     session: Session,
@@ -216,7 +217,7 @@ impl Trained {
     }
 }
 
-/// Images that are changed at random, an incomplete last batch, and several views of each that is measured.
+/// Augmented images, an incomplete last batch, and validation on several views of each image.
 #[test]
 fn training_and_measuring_have_the_same_bits() {
     for (precision, element) in [("f32", Element::F32), ("bf16", Element::Bf16)] {
@@ -243,8 +244,8 @@ fn training_and_measuring_have_the_same_bits() {
     }
 }
 
-/// Where nothing is gained from it, on the processor, it is right too: with images that a stem reads, and
-/// with others.
+/// Bytes are correct on a CPU too, although nothing is gained: with images that a stem reads, and with
+/// others.
 #[test]
 fn on_the_processor_they_have_the_same_bits_too() {
     let Some(found) = onednn() else { return };
@@ -263,7 +264,7 @@ fn on_the_processor_they_have_the_same_bits_too() {
     }
 }
 
-/// Their time is a row of its own.
+/// The time of normalisation is a row of its own.
 #[test]
 fn normalising_is_a_layer_of_reports() {
     let programs = programs(&experiment(&[]), &takes_bytes());
@@ -280,7 +281,7 @@ fn a_continued_run_has_the_same_programs() {
     let recorded = resolve(&first, &gpu).0.to_toml();
     let continued = Experiment::from_toml(&recorded, Path::new("experiment.toml")).unwrap();
     assert_eq!(programs(&first, &gpu), programs(&continued, &gpu));
-    // And from the plan that was written down, whose numbers are decimals.
+    // And from the plan as recorded, with decimal numbers.
     for keys in [&[][..], &[("data.mean", "[0.485, 0.456, 0.406]"), ("data.std", "[0.229, 0.224, 0.225]")]] {
         let train = programs(&experiment(keys), &gpu).train;
         let written = serde_json::to_string(&train).unwrap();

@@ -1,7 +1,7 @@
 //! Fine-tuning against PyTorch: a state dict that `torch.save` wrote is read, measured, and trained with
 //! frozen layers.
 //!
-//! `scripts/fixtures/finetune.py` made the fixtures; `common` says how near a tensor has to be.
+//! `scripts/fixtures/finetune.py` made the fixtures; `common` has the tolerances.
 
 use crate::common::{
     AS_PYTORCH, Summary, TOLERANCE, Worst, check, check_change, check_loss, inputs, onednn, run,
@@ -135,7 +135,7 @@ fn tunes(backend: &dyn Backend, key: &str, tile_bytes: usize) {
             .filter(|node| node.frozen)
             .flat_map(|node| &node.parameters)
             .any(|id| graph.parameters[id.0].name == *name);
-        // What PyTorch left as it was, and nothing else.
+        // Exactly the tensors that PyTorch left unchanged.
         assert_eq!(is_frozen, expected.change == Some(0.0), "{name}");
         if is_frozen {
             let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
@@ -190,7 +190,7 @@ fn a_classifier_for_other_classes_begins_anew() {
     let weights = Pretrained::open(&path, &graph, WeightsUse::Training, &mut |_| ()).unwrap();
     let expected = format!("fc begins anew: {} has 10 classes, the network 7", path.display());
     assert_eq!(weights.begins_anew(), Some(expected.as_str()));
-    // The new classifier is that of the seed, the rest the file's.
+    // The classifier is initialised by the seed; all else comes from the file.
     let tensors = weights.tensors(&graph, 3).unwrap();
     let initial = stratus_train::weights::initial(&graph, 3).unwrap();
     let first = WeightsFile::open(&path).unwrap();
@@ -219,7 +219,7 @@ fn what_does_not_fit_is_listed_to_the_last_tensor() {
         let hyper = Hyperparameters { input: [3, 64, 64], classes: 7, width: Some(width) };
         (zoo::find(name).unwrap().build)(&hyper).unwrap()
     };
-    // Another network, another width: nothing begins anew that could have been meant otherwise.
+    // Another network or width: no classifier is initialised anew if more than classes differ.
     let (problem, _) = refused(&network("resnet34", fixture.width), WeightsUse::Training);
     let lines: Vec<&str> = problem.lines().collect();
     assert_eq!(lines[0], "resnet18_narrow.pth: 100 of the 182 tensors of network `resnet34` fit");
@@ -291,7 +291,7 @@ fn inference_needs_no_auxiliary_classifiers() {
         open(&tensors, WeightsUse::Measuring).unwrap_err().to_string().contains("`aux1.fc2.weight` [5, ")
     );
     let weights = open(&tensors, WeightsUse::Inference).unwrap();
-    // All values are the file's: the seed is another.
+    // All values are the file's, though the seed differs.
     let mut read = weights.tensors(&graph.for_inference(), 2).unwrap();
     read.sort_by(|a, b| a.name.cmp(&b.name));
     tensors.sort_by(|a, b| a.name.cmp(&b.name));

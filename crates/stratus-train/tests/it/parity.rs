@@ -1,10 +1,10 @@
 //! Every classification network against PyTorch: logits, losses, all gradients of a step, and everything
 //! trained after five.
 //!
-//! The fixtures hold summaries in double precision, made by `scripts/fixtures/parity.py`, whose head gives
-//! the rule for weights and batches that is repeated here. A tensor agrees where its projections and elements
-//! are off by at most `TOLERANCE` of its norm, or by what PyTorch's own f32 is off where that is more: where
-//! a sum cancels or a rectifier turns, no two programs in f32 agree.
+//! The fixtures are summaries in double precision, made by `scripts/fixtures/parity.py`. Its header defines
+//! the weights and batches that are generated here too. A tensor agrees if the error of its projections and
+//! elements is at most `TOLERANCE` of its norm, or a multiple of the error of PyTorch's f32 if that is more:
+//! where a sum cancels or a rectifier switches, no two f32 programs agree.
 
 use crate::common::{
     AS_PYTORCH, Summary, TOLERANCE, Worst, check, check_change, check_loss, cuda, fnv1a64, inputs, numbers,
@@ -50,7 +50,7 @@ struct Fixture {
     after: BTreeMap<String, Summary>,
 }
 
-/// A parameter's first values by the rule of the fixtures.
+/// A parameter's initial values, as the fixtures define them.
 fn values(graph: &Graph, parameter: &Parameter, batch_norm_bias: f32) -> Vec<f32> {
     let (module, part) = parameter.name.rsplit_once('.').unwrap();
     let numbers = numbers(&parameter.name, parameter.elements());
@@ -70,7 +70,7 @@ fn values(graph: &Graph, parameter: &Parameter, batch_norm_bias: f32) -> Vec<f32
 }
 
 fn load(network: &str) -> Fixture {
-    // Where the test was built elsewhere, it is run in the root of a checkout.
+    // A test that was built on another machine runs in the root of a checkout.
     let folders = [env!("CARGO_MANIFEST_DIR"), "crates/stratus-train"].map(Path::new);
     let folder = folders.into_iter().find(|folder| folder.is_dir()).unwrap();
     let path = folder.join(format!("tests/fixtures/parity/{network}.json"));
@@ -90,7 +90,7 @@ fn graph(fixture: &Fixture) -> Graph {
     graph
 }
 
-/// The training program, its logits and the gradients of its parameters kept for reading.
+/// The training program, with its logits and parameter gradients kept for reading.
 fn program(fixture: &Fixture, graph: &Graph, tile_bytes: usize, fusions: Fusions) -> Program {
     let forward = lower(graph, Mode::Train, Precision::F32, fixture.input[0]).unwrap();
     let forward = fuse_as(&forward, fusions).unwrap();
@@ -116,8 +116,8 @@ fn program(fixture: &Fixture, graph: &Graph, tile_bytes: usize, fusions: Fusions
     update(&program, Optimiser::Sgd(sgd)).unwrap()
 }
 
-/// Has every convolution, and gradient of one, that can be run by minimal filtering run so; says how many
-/// there are.
+/// Selects minimal filtering for every convolution, and gradient of one, that supports it; returns their
+/// number.
 fn by_minimal_filtering(backend: &dyn Backend, program: &Program, choices: &mut Choices) -> usize {
     let is_dense = |conv: &Conv2d| conv.kernel == [3; 2] && conv.stride == [1; 2] && conv.groups == 1;
     let mut found = 0;
@@ -141,35 +141,35 @@ fn by_minimal_filtering(backend: &dyn Backend, program: &Program, choices: &mut 
     found
 }
 
-/// Trains five steps on a backend and compares. How a network trains: in tiles that fit so many bytes, in a
-/// layout of maps, fused as that says, with convolutions by minimal filtering that can be, or all by plain
-/// kernels.
-struct Way<'a> {
+/// How a network trains: bytes of a tile, the layout of maps, fusions, and whether convolutions use minimal
+/// filtering or plain kernels.
+struct Variant<'a> {
     tile_bytes: usize,
     layout: Option<&'a str>,
     fusions: Fusions,
     filtering: bool,
-    plainly: bool,
+    plain_kernels: bool,
 }
 
-const PLAIN: Way<'static> = Way {
+const PLAIN: Variant<'static> = Variant {
     tile_bytes: usize::MAX,
     layout: None,
     fusions: Fusions { large: LARGE_MAP, stems: true },
     filtering: false,
-    plainly: false,
+    plain_kernels: false,
 };
 
-fn trains(backend: &dyn Backend, network: &str, way: &Way<'_>) {
+/// Trains five steps on a backend and compares.
+fn trains(backend: &dyn Backend, network: &str, variant: &Variant<'_>) {
     let fixture = load(network);
     let graph = graph(&fixture);
-    let program = program(&fixture, &graph, way.tile_bytes, way.fusions);
+    let program = program(&fixture, &graph, variant.tile_bytes, variant.fusions);
     let maps = program.values.iter().filter(|value| value.shape.len() == 4 && value.per_sample);
-    let layouts = way
+    let layouts = variant
         .layout
         .map_or_else(BTreeMap::new, |tag| maps.map(|value| (value.name.clone(), tag.to_owned())).collect());
     let mut choices = Choices { layouts, ..Choices::default() };
-    if way.filtering {
+    if variant.filtering {
         let found = by_minimal_filtering(backend, &program, &mut choices);
         println!("{network}: {found} steps by minimal filtering");
         assert!(found > 0, "{network}");
@@ -180,7 +180,7 @@ fn trains(backend: &dyn Backend, network: &str, way: &Way<'_>) {
             Kernel::Conv2dForward(_) | Kernel::Conv2dBackwardData(_) | Kernel::Conv2dBackwardWeights(_)
         )
     };
-    for step in program.steps.iter().filter(|step| way.plainly && is_convolution(&step.kernel)) {
+    for step in program.steps.iter().filter(|step| variant.plain_kernels && is_convolution(&step.kernel)) {
         choices.implementations.insert(step_key(&program, step), "stratus:plain".to_owned());
     }
     let mut session = session(backend, &program, choices);
@@ -206,10 +206,10 @@ fn trains(backend: &dyn Backend, network: &str, way: &Way<'_>) {
             let logits = session.read_value(0, head.inputs[0].0).unwrap();
             let largest = logits.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
             let allowed = (TOLERANCE * largest).max(AS_PYTORCH * fixture.logits_off);
-            let apart = |expected: &[f64]| {
-                logits.iter().zip(expected).fold(0.0f64, |apart, (a, b)| apart.max((a - b).abs()))
+            let difference = |expected: &[f64]| {
+                logits.iter().zip(expected).fold(0.0f64, |worst, (a, b)| worst.max((a - b).abs()))
             };
-            let nearest = expected_heads.iter().map(|e| apart(e)).fold(f64::INFINITY, f64::min);
+            let nearest = expected_heads.iter().map(|e| difference(e)).fold(f64::INFINITY, f64::min);
             assert!(nearest <= allowed, "logits are off by {nearest}, {allowed} is allowed");
         }
         for (name, expected) in &fixture.gradients {
@@ -239,31 +239,30 @@ fn trained(graph: &Graph) -> usize {
     graph.parameters.iter().filter(|p| p.kind == ParameterKind::Trained).count()
 }
 
-/// On oneDNN, whole and in tiles, in both layouts of maps.
+/// oneDNN: whole batches and tiles, both layouts of maps.
 fn on_onednn(network: &str) {
     let Some(backend) = onednn() else { return };
     for (tile_bytes, layout) in [(usize::MAX, "nhwc"), (1 << 20, "nChw16c")] {
-        trains(&backend, network, &Way { tile_bytes, layout: Some(layout), ..PLAIN });
+        trains(&backend, network, &Variant { tile_bytes, layout: Some(layout), ..PLAIN });
     }
 }
 
-/// Convolutions by minimal filtering are only taken where they were measured to be the fastest: here all are
-/// asked for.
+/// Minimal filtering is normally chosen only if it is measured to be fastest; here it is forced.
 fn on_minimal_filtering(network: &str) {
     let Some(backend) = onednn() else { return };
     if !backend.supports(Precision::Bf16) {
         return eprintln!("SKIPPED: minimal filtering is for processors with AVX-512, as bf16 is");
     }
-    trains(&backend, network, &Way { layout: Some("nhwc"), filtering: true, ..PLAIN });
+    trains(&backend, network, &Variant { layout: Some("nhwc"), filtering: true, ..PLAIN });
 }
 
-/// Convolutions that read the same map are joined where it is large: here where it is small too.
+/// Convolutions that read the same map are fused horizontally if it is large; here also if it is small.
 #[test]
 fn googlenet_with_all_siblings_joined() {
     let Some(backend) = onednn() else { return };
     for layout in ["nhwc", "nChw16c"] {
         let fusions = Fusions { large: 0, ..PLAIN.fusions };
-        trains(&backend, "googlenet", &Way { layout: Some(layout), fusions, ..PLAIN });
+        trains(&backend, "googlenet", &Variant { layout: Some(layout), fusions, ..PLAIN });
     }
 }
 
@@ -289,27 +288,27 @@ fn the_rule_is_that_of_the_fixtures() {
 #[test]
 fn the_reference_agrees_with_pytorch_too() {
     trains(&ReferenceBackend, "digits", &PLAIN);
-    trains(&ReferenceBackend, "digits", &Way { tile_bytes: 1 << 14, ..PLAIN });
+    trains(&ReferenceBackend, "digits", &Variant { tile_bytes: 1 << 14, ..PLAIN });
 }
 
-/// On a GPU, as it is planned for one.
+/// A GPU, with the plan of a run.
 fn on_cuda(network: &str) {
     let Some(backend) = cuda() else { return };
-    trains(&backend, network, &Way { fusions: backend.fusions(), ..PLAIN });
+    trains(&backend, network, &Variant { fusions: backend.fusions(), ..PLAIN });
 }
 
-/// On a GPU with our own plain convolutions, which add up in double precision: what rounding in others has to
-/// do with a network that disagrees.
-fn on_cuda_plainly(network: &str) {
+/// A GPU with the native plain convolutions, which accumulate in double precision: shows whether rounding in
+/// other kernels explains a disagreement.
+fn on_cuda_plain_kernels(network: &str) {
     let Some(backend) = cuda() else { return };
-    trains(&backend, network, &Way { fusions: backend.fusions(), plainly: true, ..PLAIN });
+    trains(&backend, network, &Variant { fusions: backend.fusions(), plain_kernels: true, ..PLAIN });
 }
 
-/// Our kernels for GPUs, convolutions and matrix products too, on the processor.
+/// The native GPU kernels, convolutions and matrix products included, emulated on the CPU.
 #[test]
 fn digits_on_an_emulated_gpu() {
     let backend = Cuda::emulated().unwrap();
-    trains(&backend, "digits", &Way { fusions: backend.fusions(), ..PLAIN });
+    trains(&backend, "digits", &Variant { fusions: backend.fusions(), ..PLAIN });
 }
 
 macro_rules! networks {
@@ -317,8 +316,8 @@ macro_rules! networks {
         $($(#[$attribute])* #[test] fn $name() { on_onednn(stringify!($name)); })*
         mod on_a_gpu {
             $(#[test] fn $name() { super::on_cuda(stringify!($name)); })*
-            mod plainly {
-                $(#[test] fn $name() { super::super::on_cuda_plainly(stringify!($name)); })*
+            mod plain_kernels {
+                $(#[test] fn $name() { super::super::on_cuda_plain_kernels(stringify!($name)); })*
             }
         }
     };

@@ -1,5 +1,5 @@
-//! What the tests share that compare with PyTorch: the rule of the fixtures' numbers, a session that trains
-//! on them, and how near a tensor has to be. See `scripts/fixtures/parity.py`.
+//! Shared by the tests that compare with PyTorch: the numbers of the fixtures, a session that trains on them,
+//! and tolerances. See `scripts/fixtures/parity.py`.
 
 use serde::Deserialize;
 use stratus_cuda::Cuda;
@@ -8,11 +8,10 @@ use stratus_engine::session::Inputs;
 use stratus_engine::{Backend, Choices, Clock, Plan, Program, Session};
 use stratus_onednn::OneDnn;
 
-/// How far a tensor may be off, relative to its norm.
+/// The largest error of a tensor, relative to its norm.
 pub const TOLERANCE: f64 = 1e-4;
 
-/// How many times as far as PyTorch's own f32 a tensor may be off, where that is more: fewer operations are
-/// rounded in another order.
+/// The largest error of a tensor as a multiple of that of PyTorch's f32, if that is more.
 pub const AS_PYTORCH: f64 = 4.0;
 
 #[derive(Deserialize)]
@@ -62,7 +61,7 @@ pub fn inputs(session: &Session, batch: &str, shape: &[usize; 4], labels: &[i32]
     inputs
 }
 
-/// Runs a session's program once; gives the loss.
+/// Runs a session's program once; returns the loss.
 pub fn run(session: &mut Session, inputs: &mut Inputs) -> f64 {
     let mut clock = Clock::disabled(session.slots(0));
     let (images, labels) = (inputs.images.as_mut_slice(), inputs.labels.as_mut_slice());
@@ -70,12 +69,12 @@ pub fn run(session: &mut Session, inputs: &mut Inputs) -> f64 {
     session.metrics().loss
 }
 
-/// How far off the worst tensor was.
+/// The largest errors.
 #[derive(Default)]
 pub struct Worst {
-    /// The worst difference relative to the norm of those within [`TOLERANCE`] of it.
+    /// The largest error relative to the norm, of tensors within [`TOLERANCE`].
     pub relative: f64,
-    /// Names of those that are measured by PyTorch's own f32.
+    /// Names of tensors that were compared with the error of PyTorch's f32.
     pub loose: Vec<String>,
 }
 
@@ -120,7 +119,7 @@ pub fn check_loss(step: usize, loss: f64, expected: f64, off: f64) {
     assert!((loss - expected).abs() <= allowed, "step {step}: loss {loss}, expected {expected}");
 }
 
-/// What training did shows in the change alone: it is small next to the weights.
+/// Compares the change that training made, which is small next to the weights.
 pub fn check_change(name: &str, got: &[f32], before: &[f32], expected: &Summary) {
     let squares = got.iter().zip(before).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2));
     let change = squares.sum::<f64>().sqrt();
@@ -132,7 +131,7 @@ pub fn check_change(name: &str, got: &[f32], before: &[f32], expected: &Summary)
     );
 }
 
-/// The backend that is compared; none on machines that need not have it.
+/// The oneDNN backend; `None` if this machine need not have it.
 pub fn onednn() -> Option<OneDnn> {
     match OneDnn::load(2) {
         Ok(backend) => Some(backend),
@@ -146,7 +145,7 @@ pub fn onednn() -> Option<OneDnn> {
     }
 }
 
-/// The GPU with f32 as it is, where there is one. `STRATUS_EXPECT_GPU` says that there must be.
+/// The GPU without TF32, if there is one. With `STRATUS_EXPECT_GPU` there must be one.
 pub fn cuda() -> Option<Cuda> {
     match Cuda::open(&stratus_cuda::Settings::default()) {
         Ok(backend) => Some(backend),

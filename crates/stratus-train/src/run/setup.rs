@@ -1,0 +1,135 @@
+//! What a run needs before its first iteration: data, network, device, session, pretrained weights.
+
+use crate::compile::{CompiledRun, FittedRun, KernelSelection, fit};
+use crate::device::{self, OpenDevice};
+use crate::input::{Datasets, open_datasets};
+use crate::network::{LayerFile, Network};
+use crate::resolve::Resolved;
+use crate::weights::initialise::initialise;
+use crate::weights::session_state::{self, Snapshot};
+use crate::weights::{Pretrained, WeightsUse};
+use crate::{Experiment, Observer, TrainError};
+use std::path::Path;
+use stratus_engine::Precision;
+use stratus_graph::Graph;
+use stratus_run::RunDir;
+use stratus_run::checkpoint::{Checkpoints, Retention, State};
+use stratus_run::log::Log;
+use stratus_run::sources::{Source, Sources};
+
+/// Everything that is needed before the first iteration.
+pub(super) struct RunSetup {
+    pub resolved: Resolved,
+    pub datasets: Datasets,
+    pub graph: Graph,
+    pub layer_file: Option<LayerFile>,
+    /// The weights of `model.weights`, if the run is new.
+    pub pretrained: Option<Pretrained>,
+    pub device: OpenDevice,
+    pub compiled: CompiledRun,
+}
+
+/// Whether a run has no checkpoint yet, so that its first weights are needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RunStart {
+    New,
+    Continued,
+}
+
+impl RunSetup {
+    pub fn new(
+        experiment: &Experiment,
+        start: RunStart,
+        selection: &KernelSelection<'_>,
+        observer: &mut dyn Observer,
+    ) -> Result<Self, TrainError> {
+        let datasets = open_datasets(experiment)?;
+        let train = datasets.train.as_ref();
+        let Network { graph, layer_file } = Network::of(experiment, train)?;
+        let mut warn = |text: &str| observer.warn(text);
+        let weights = experiment.model.weights.as_deref().filter(|_| start == RunStart::New);
+        let pretrained = weights
+            .map(|path| Pretrained::open(Path::new(path), &graph, WeightsUse::Training, &mut warn))
+            .transpose()?;
+        let device = device::open(&experiment.train)?;
+        device.warnings.iter().for_each(|warning| warn(warning));
+        let resolved = Resolved::new(experiment, train, &graph, &device)?;
+        if resolved.precision() == Precision::Bf16 && !device.fast_bf16 {
+            warn(
+                "train.precision is bf16, and this processor has no instructions for it: f32 is faster here",
+            );
+        }
+        let damaged = train.damaged().len() + datasets.validation.damaged().len();
+        if damaged > 0 {
+            warn(&format!("damaged images are left out ({damaged}); the summary lists them"));
+        }
+        let FittedRun { resolved, planned, .. } = fit(resolved, &graph, &device, selection, &mut warn)?;
+        let compiled = planned.allocate(device.backend.as_ref())?;
+        Ok(Self { resolved, datasets, graph, layer_file, pretrained, device, compiled })
+    }
+
+    /// Sets the initial weights, and reports where they come from.
+    pub fn first_weights(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        let CompiledRun { session, ids, .. } = &mut self.compiled;
+        initialise(session, &self.graph, &self.resolved, &self.datasets.train)?;
+        if let Some(pretrained) = &self.pretrained {
+            pretrained.write_to(session)?;
+            observer.say(&format!("weights of {}", pretrained.source().path));
+            pretrained.begins_anew().into_iter().for_each(|layers| observer.say(layers));
+        }
+        session_state::refresh(session, ids.refresh)
+    }
+
+    /// The files from outside that the run starts from.
+    pub fn sources(&self) -> Sources {
+        Sources {
+            weights: self.pretrained.as_ref().map(|pretrained| pretrained.source().clone()),
+            network: self.layer_file.as_ref().map(|file| Source::of_bytes(&file.path, file.text.as_bytes())),
+        }
+    }
+
+    /// What every checkpoint of the run records beside tensors and positions.
+    pub fn state(&self) -> State {
+        State {
+            seed: self.resolved.settings().train.seed,
+            threads: u32::try_from(self.device.backend.threads()).unwrap_or(u32::MAX),
+            device: self.device.backend.name().to_owned(),
+            libraries: self
+                .device
+                .libraries
+                .iter()
+                .map(|library| (library.name.clone(), library.version.clone()))
+                .collect(),
+            plan_hash: self.compiled.plans.hash(),
+            ..State::default()
+        }
+    }
+
+    /// Copies the files from outside into the run directory, so that they are not needed again: the layer
+    /// file, and the weights as the checkpoint of iteration 0.
+    pub fn keep_sources(&self, run: &RunDir) -> Result<(), TrainError> {
+        let checkpoints = Checkpoints::new(run.checkpoints());
+        // A start that was killed in this directory may have left some.
+        checkpoints.remove_all()?;
+        self.sources().write(&run.sources())?;
+        if let Some(file) = &self.layer_file {
+            stratus_run::atomic::write(&run.network(), file.text.as_bytes())?;
+        }
+        if self.pretrained.is_some() {
+            let snapshot = Snapshot::new(&self.compiled, &self.graph, 0)?;
+            let (weights, optimiser) = (snapshot.weights(), snapshot.optimiser());
+            checkpoints.save(&self.state(), &weights, &optimiser, &Retention::default())?;
+        }
+        Ok(())
+    }
+
+    /// Logs the files from outside.
+    pub fn say_sources(&self, log: &mut Log) -> Result<(), TrainError> {
+        let Sources { weights, network } = self.sources();
+        for source in [network, weights].into_iter().flatten() {
+            log.say(&format!("begins with {}, sha256 {}", source.path, source.sha256))?;
+        }
+        let anew = self.pretrained.as_ref().and_then(Pretrained::begins_anew);
+        Ok(anew.map_or(Ok(()), |layers| log.say(layers))?)
+    }
+}
