@@ -6,7 +6,7 @@
 //! ([`Case::expected`]), within [`Case::tolerance`]. [`Suite`] does all of it for many cases, so that a
 //! backend's test is a line:
 //!
-//! ```
+//! ```no_run
 //! # use stratus_conformance::{Suite, cases};
 //! # use stratus_engine::{Precision, reference::ReferenceBackend};
 //! # let relu = |case: &stratus_conformance::Case| case.name.starts_with("relu ");

@@ -348,5 +348,4 @@ impl<R: Read> Parser<'_, R> {
 }
 
 #[cfg(test)]
-#[path = "idx_tests.rs"]
 mod tests;

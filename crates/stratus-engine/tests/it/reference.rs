@@ -390,9 +390,10 @@ fn the_loss_counts_hits_and_ignores_negative_labels() {
     let diverged = metrics(&[f64::NAN; 8], 8, &[3.0]).unwrap();
     assert!(diverged[0].is_nan());
     assert_eq!(diverged[1..], [1.0, 0.0, 0.0]);
-    insta::assert_snapshot!(
-        metrics(&[0.0; 6], 3, &[1.0, 3.0]).unwrap_err(),
-        @"softmax_cross_entropy of layer `step` failed: sample 1 of the batch has label 3, there are 3 classes"
+    assert_eq!(
+        metrics(&[0.0; 6], 3, &[1.0, 3.0]).unwrap_err().to_string(),
+        "softmax_cross_entropy of layer `step` failed: \
+         sample 1 of the batch has label 3, there are 3 classes"
     );
 }
 

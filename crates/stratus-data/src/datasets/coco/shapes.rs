@@ -261,5 +261,4 @@ fn paint_polygon(
 }
 
 #[cfg(test)]
-#[path = "shapes_tests.rs"]
 mod tests;

@@ -176,7 +176,8 @@ pub struct Checked {
     pub zero: usize,
 }
 
-/// What leaves an iteration besides the loss: the names of gradients of parameters, and of running statistics.
+/// What leaves an iteration besides the loss: the names of gradients of parameters, and of running
+/// statistics.
 pub fn results(program: &Program) -> Vec<String> {
     let is_result = |(id, value): &(usize, &Value)| {
         !value.per_sample && (value.role == Role::Buffer || program.is_gradient(ValueId(*id)))
@@ -218,7 +219,8 @@ pub fn check_gradient_in(probe: &mut Probe, value: &str, gradient: &str, samples
             // Where the slope changes by more than the gradient is off, there is a kink between.
             assert!(
                 bend > difference,
-                "`{value}` element {element}: gradient {}, by differences {central}; slope changes by {bend}\n{}",
+                "`{value}` element {element}: gradient {}, by differences {central}; \
+                 slope changes by {bend}\n{}",
                 gradients[element],
                 probe.program.dump()
             );

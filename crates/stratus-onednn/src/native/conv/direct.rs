@@ -438,5 +438,4 @@ unsafe fn repeat<V: Lanes, E: LaneElement>(pixels: &[E], to: &mut [[f32; CHANNEL
 }
 
 #[cfg(test)]
-#[path = "direct_tests.rs"]
 pub mod tests;

@@ -479,5 +479,4 @@ fn gcd(a: usize, b: usize) -> usize {
 }
 
 #[cfg(test)]
-#[path = "panel_gradient_tests.rs"]
 pub mod tests;

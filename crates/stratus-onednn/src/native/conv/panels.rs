@@ -437,5 +437,4 @@ impl PanelConv {
 }
 
 #[cfg(test)]
-#[path = "panels_tests.rs"]
 mod tests;

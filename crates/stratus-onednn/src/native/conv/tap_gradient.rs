@@ -324,5 +324,4 @@ unsafe fn transpose_tile(from: &[Bf16], filters: usize, tile: &mut [Bf16]) {
 }
 
 #[cfg(test)]
-#[path = "tap_gradient_tests.rs"]
 mod tests;

@@ -299,5 +299,4 @@ fn cut_array<const N: usize>(scratch: &mut [f32], lengths: [usize; N]) -> [&mut 
 }
 
 #[cfg(test)]
-#[path = "window_gradient_tests.rs"]
 mod tests;

@@ -501,5 +501,4 @@ pub(crate) fn flush_length(period: usize) -> usize {
 }
 
 #[cfg(test)]
-#[path = "batch_tests.rs"]
 mod tests;

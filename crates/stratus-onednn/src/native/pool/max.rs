@@ -433,5 +433,4 @@ unsafe fn gather<V: Lanes, E: LaneElement, D: LaneElement, const COUNT: usize>(
 }
 
 #[cfg(test)]
-#[path = "max_tests.rs"]
 mod tests;
