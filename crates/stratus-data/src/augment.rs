@@ -123,8 +123,8 @@ impl Augment {
         }
         if let Some(ResizedCrop { scale, ratio }) = self.resized_crop.filter(|crop| !crop.is_valid()) {
             return Some(format!(
-                "has a random crop of scale {scale:?} and ratio {ratio:?}; both are a least and a greatest \
-                 number, the scale above 0 and at most 1"
+                "has a random crop of scale {scale:?} and ratio {ratio:?}; both need a minimum and a \
+                 maximum, the scale above 0 and at most 1"
             ));
         }
         if self.random_crop && self.resized_crop.is_some() {
@@ -140,7 +140,7 @@ impl Augment {
             && !(1.0 / FURTHEST <= least && least <= most && most <= FURTHEST)
         {
             return Some(format!(
-                "is a zoom from {least} to {most}; set a least and a greatest factor from {} to {FURTHEST}",
+                "is a zoom from {least} to {most}; set a smallest and a largest factor from {} to {FURTHEST}",
                 1.0 / FURTHEST
             ));
         }

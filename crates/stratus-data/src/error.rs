@@ -227,7 +227,7 @@ pub enum DataError {
     },
     /// Shards, or samples in them, that are not what they should be.
     #[error(
-        "{}: shards that are not what they should be ({count}):{}\npack or copy them \
+        "{}: damaged shards ({count}):{}\npack or copy them \
          again", .path.display(), list_of(.listed, *.count)
     )]
     BadShards {
@@ -287,7 +287,7 @@ pub enum DataError {
     /// A batch buffer came back with other memory than it was lent with.
     #[error(
         "a batch buffer was recycled with {found} bytes of images, expected {expected}, or other labels; \
-         hand back what was lent"
+         recycle buffers as they were lent"
     )]
     Buffer {
         /// Bytes of images it was lent with.

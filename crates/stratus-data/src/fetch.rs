@@ -70,7 +70,7 @@ pub enum FetchError {
     },
     /// No mirror gave the file.
     #[error(
-        "{file}: no mirror gave it{}\ncheck the network, or put the file into {} yourself",
+        "{file}: no mirror provided it{}\ncheck the network, or put the file into {} yourself",
         .attempts.iter().map(|attempt| format!("\n  {}: {}", attempt.url, attempt.cause)).collect::<String>(),
         .directory.display()
     )]
@@ -406,7 +406,11 @@ impl Download<'_> {
         }
         restart(part).map_err(fatal)?;
         let cause = match found {
-            Ok(found) => format!("gave other content: its SHA-256 is {found}, expected {}", self.file.sha256),
+            Ok(found) => format!(
+                "sent different content: its SHA-256 is {found}, expected \
+                                  {}",
+                self.file.sha256
+            ),
             Err(error) => format!("gave other content: {error}"),
         };
         // What was there before may have been to blame.

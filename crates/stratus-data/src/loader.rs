@@ -530,7 +530,7 @@ impl Shared {
         match greatest_class(classes) {
             Some(class) if usize::from(class) >= self.dataset.classes() => bad(format!(
                 "a pixel of its mask has class {class}, but classes go from 0 to {}, and {IGNORED_PIXEL} is \
-                 none",
+                 for no class",
                 self.dataset.classes().saturating_sub(1)
             )),
             _ => Ok(Some(StoredMask { classes, size: [height, width], orientation: sample.orientation })),

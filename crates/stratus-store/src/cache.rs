@@ -175,7 +175,7 @@ impl FileRequest<'_> {
             Some(expected) if expected != found => Err(StoreError::Wrong {
                 file: self.store.file(self.path),
                 problem: format!(
-                    "it has {found} bytes, expected {expected}; it is another file, or was cut short"
+                    "it has {found} bytes, expected {expected}; it is a different file, or truncated"
                 ),
             }),
             _ => Ok(()),
@@ -286,9 +286,6 @@ fn digest(file: &mut File) -> io::Result<String> {
 }
 
 fn wrong_checksum(file: String, found: &str, expected: &str) -> StoreError {
-    let problem = format!(
-        "its SHA-256 is {found}, expected {expected}; it is another file than the one that was meant, or \
-         damaged"
-    );
+    let problem = format!("its SHA-256 is {found}, expected {expected}; it is a different file, or damaged");
     StoreError::Wrong { file, problem }
 }

@@ -87,8 +87,8 @@ pub enum StoreError {
     },
     /// Bytes were asked for that the file does not have.
     #[error(
-        "{file}: bytes {offset} to {end} were asked for, but it has {bytes}; it was cut short, fetch or \
-         write it again"
+        "{file}: bytes {offset} to {end} were asked for, but it has {bytes}; it is truncated: fetch or write \
+         it again"
     )]
     TooShort {
         /// The file's address.
@@ -130,7 +130,7 @@ pub enum StoreError {
     },
     /// A file alone is larger than the whole cache may be.
     #[error(
-        "{file}: it has {bytes} bytes, but the cache in {} may hold {most} in all; allow it more, or make \
+        "{file}: it has {bytes} bytes, but the cache in {} may hold {most} in all; raise the limit, or make \
          smaller files",
         .folder.display()
     )]
@@ -147,7 +147,7 @@ pub enum StoreError {
     /// Every file in the cache is in use, and there is no room for another.
     #[error(
         "{file}: no room for its {bytes} bytes: the cache in {} may hold {most}, and {held} are in use; \
-         allow it more, or use fewer files at a time", .folder.display()
+         raise the limit, or use fewer files at a time", .folder.display()
     )]
     CacheInUse {
         /// The file's address.
@@ -176,8 +176,8 @@ impl StoreError {
         Self::Wrong {
             file,
             problem: format!(
-                "what was to be stored has {found} bytes, announced were {expected}; nothing was stored, was \
-                 its source changed meanwhile?"
+                "the source has {found} bytes instead of the announced {expected}; nothing was stored; did \
+                 the source change meanwhile?"
             ),
         }
     }

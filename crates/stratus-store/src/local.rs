@@ -175,11 +175,7 @@ fn fill(
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(cause) => {
                 let file = place.display().to_string();
-                return Err(StoreError::Stream {
-                    file,
-                    action: "what was to be stored cannot be read",
-                    cause,
-                });
+                return Err(StoreError::Stream { file, action: "the source cannot be read", cause });
             }
         };
         io::Write::write_all(file, &block[..count]).map_err(disk(unfinished, "cannot be written"))?;

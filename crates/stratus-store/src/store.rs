@@ -311,7 +311,7 @@ impl Store {
                 };
                 to.write_all(&block[..count]).map_err(|cause| StoreError::Stream {
                     file: file.clone(),
-                    action: "what it is copied to cannot be written",
+                    action: "the destination cannot be written",
                     cause,
                 })?;
                 done += count as u64;

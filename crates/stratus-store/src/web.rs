@@ -212,7 +212,7 @@ fn answer(
             if range.and_then(range_start) != Some(first) {
                 let found = secrets.hide(range.unwrap_or("none"));
                 return Err(RequestError::Permanent(format!(
-                    "the server sent another part than the one asked for (bytes {first}-{last}, \
+                    "the server sent a different range than requested (bytes {first}-{last}, \
                      Content-Range: {found})"
                 )));
             }

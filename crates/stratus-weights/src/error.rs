@@ -36,19 +36,19 @@ pub enum Problem {
     Damaged(String),
     /// The file asks for a Python object that a state dict does not need.
     #[error(
-        "the file would run `{0}` when Python opens it, which no state dict needs: refused, nothing was run; \
-         save the tensors alone, torch.save(model.state_dict(), path)"
+        "the file would run `{0}` when Python opens it, which no state dict needs: refused, nothing was \
+         executed; save only the tensors, torch.save(model.state_dict(), path)"
     )]
     Global(String),
     /// The pickle uses an instruction, or an object, that a state dict does not need.
     #[error(
-        "{0}, which no state dict needs: refused; save the tensors alone, torch.save(model.state_dict(), \
+        "{0}, which no state dict needs: refused; save only the tensors, torch.save(model.state_dict(), \
          path)"
     )]
     Refused(String),
     /// Larger than any state dict.
     #[error(
-        "there are more than {limit} {what}: refused; save the tensors alone, torch.save(model.state_dict(), \
+        "there are more than {limit} {what}: refused; save only the tensors, torch.save(model.state_dict(), \
          path)"
     )]
     Limit {

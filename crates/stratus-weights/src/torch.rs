@@ -70,7 +70,7 @@ impl Archive {
         let mut buffer = vec![0; MAX_CENTRAL_DIRECTORY_RECORD_SIZE];
         let archive =
             ZipLocator::new().locate_in_reader(source, &mut buffer, source.len()).map_err(|(_, e)| {
-                Problem::damaged(format!("the zip archive has no end ({e}); it may be cut short"))
+                Problem::damaged(format!("the zip archive has no end ({e}); it may be truncated"))
             })?;
         let mut entries = HashMap::new();
         let mut folder: Option<String> = None;
@@ -91,7 +91,7 @@ impl Archive {
             if name == "constants.pkl" || name.starts_with("code/") {
                 return Err(Problem::Kind {
                     what: "a TorchScript program".into(),
-                    remedy: "save its tensors alone: torch.save(torch.jit.load(path).state_dict(), path)",
+                    remedy: "save only its tensors: torch.save(torch.jit.load(path).state_dict(), path)",
                 });
             }
             let entry = archive.get_entry(record.wayfinder()).map_err(damaged)?;

@@ -184,8 +184,11 @@ fn part_of(root: &Path, split: Split) -> Result<String, DataError> {
     kinds.iter().find_map(part).ok_or_else(|| {
         let files: Vec<String> =
             kinds.iter().map(|kind| format!("{FOLDER}/instances_{kind}*.json")).collect();
-        let problem =
-            format!("holds no file {}; the images are in folders called like the part", files.join(" or "));
+        let problem = format!(
+            "holds no file {}; the images belong in folders named like the \
+                     split",
+            files.join(" or ")
+        );
         DataError::Damaged { path: root.to_owned(), problem }
     })
 }

@@ -409,7 +409,7 @@ pub fn open(
     match key {
         Some(key) if !DIVISIBLE.contains(&name) => Err(DataError::Option {
             key,
-            problem: format!("`{name}` comes in parts of its own; leave the key out"),
+            problem: format!("`{name}` has splits of its own; leave the key out"),
         }),
         _ => (entry.open)(root, split, options).map_err(|error| match error {
             DataError::Unreadable { path, cause }

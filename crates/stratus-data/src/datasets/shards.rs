@@ -61,8 +61,8 @@ impl Shards {
             }
             (None, ShardLocation::Store(_)) => {
                 let problem = format!(
-                    "holds no `{INDEX_FILE}`, without which shards are read from folders alone; write it \
-                     where they are, with `stratus data shard --index-only`"
+                    "holds no `{INDEX_FILE}`, which shards in a store need; write it where they are, with \
+                     `stratus data shard --index-only`"
                 );
                 return Err(DataError::Damaged { path: root, problem });
             }

@@ -24,7 +24,7 @@ const LARGEST: usize = 1 << 30;
 /// The registry's entry.
 pub static ENTRY: DatasetEntry = DatasetEntry {
     name: NAME,
-    summary: "made-up images of any shape, size and number of classes; needs no files",
+    summary: "synthetic images of any shape, size and number of classes; needs no files",
     open: |_, split, options| Ok(Box::new(Synthetic::new(split, options)?)),
     files: &[],
     mirrors: &[],

@@ -119,13 +119,13 @@ impl LoaderConfig {
     #[must_use]
     pub fn needs_numbers(&self) -> Option<String> {
         if self.mix.is_on() {
-            return Some(
-                "mix blends or pastes normalised images, which is not done with pixels; leave mix off"
-                    .to_owned(),
-            );
+            return Some("mix works on normalised images, not on bytes; leave mix off".to_owned());
         }
         self.augment.blanks().map(|field| {
-            format!("augment.{field} gives parts of an image the mean, which no pixel is; leave {field} off")
+            format!(
+                "augment.{field} fills parts of an image with the mean, which is not a pixel value; \
+                     leave {field} off"
+            )
         })
     }
 }

@@ -97,7 +97,7 @@ impl Remote {
             let together = together.min(sizes.len());
             let problem = format!(
                 "is {}, of which copies of {split} shards may take {quarters}/4; {together} that are read at \
-                 a time and those on their way need {} MiB: set at least {}, or lower data.shuffle_shards",
+                 a time and those being fetched need {} MiB: set at least {}, or lower data.shuffle_shards",
                 cache_bytes >> 20,
                 needed.div_ceil(1 << 20),
                 (needed * 4).div_ceil(quarters << 20),

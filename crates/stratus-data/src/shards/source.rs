@@ -124,8 +124,8 @@ impl Source {
             ShardLocation::Folder(path) => Files::Folder(Folder { path, open: Mutex::new(Vec::new()) }),
             ShardLocation::Store(store) => {
                 let Some(folder) = &options.cache else {
-                    let problem =
-                        "is not set, and nothing says where caches are; name a folder for copies of shards";
+                    let problem = "is not set, and there is no default cache folder; name a folder for \
+                                   copies of shards";
                     return Err(DataError::Option { key: "data.cache", problem: problem.to_owned() });
                 };
                 let cache = Cache::new(folder, options.cache_bytes)?;

@@ -76,8 +76,8 @@ fn annotations_that_cannot_be_are_refused() {
     let refuse = || refused("coco", root, Split::Train, &OpenOptions::default());
     assert_eq!(
         refuse(),
-        "ROOT: holds no file annotations/instances_train*.json; the images are in folders called like the \
-         part"
+        "ROOT: holds no file annotations/instances_train*.json; the images belong in folders named like the \
+         split"
     );
     let cases: [(Change, &str); 15] = [
         (

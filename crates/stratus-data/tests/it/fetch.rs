@@ -230,7 +230,14 @@ fn where_all_mirrors_fail_each_is_listed_with_its_cause() {
     let FetchError::Mirrors { attempts, .. } = &error else { panic!("{error}") };
     assert_eq!(attempts.len(), 4);
     assert_eq!(attempts[0].cause, "HTTP status 404 Not Found");
-    assert!(attempts[1].cause.starts_with("gave other content: its SHA-256 is "), "{}", attempts[1].cause);
+    assert!(
+        attempts[1].cause.starts_with(
+            "sent different content: its SHA-256 \
+                                           is "
+        ),
+        "{}",
+        attempts[1].cause
+    );
     assert_eq!(attempts[2].cause, "offers a file of 5 bytes, expected 200000");
     assert!(!attempts[3].cause.is_empty());
     let message = error.to_string();

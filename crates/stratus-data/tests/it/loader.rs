@@ -350,7 +350,7 @@ fn a_buffer_of_another_loader_or_with_other_memory_does_no_harm() {
     assert_eq!(
         one.next().unwrap_err().to_string(),
         "batch 1 of epoch 0: a batch buffer was recycled with 0 bytes of images, expected 480, or other \
-         labels; hand back what was lent"
+         labels; recycle buffers as they were lent"
     );
 }
 
@@ -439,7 +439,7 @@ fn what_cannot_work_is_refused_with_the_key() {
         ),
         (
             LoaderConfig { augment: Augment { zoom: Some([2.0, 1.0]), ..Augment::default() }, ..config(1) },
-            "augment: is a zoom from 2 to 1; set a least and a greatest factor from 0.0625 to 16",
+            "augment: is a zoom from 2 to 1; set a smallest and a largest factor from 0.0625 to 16",
         ),
         (
             LoaderConfig {
@@ -473,8 +473,8 @@ fn what_cannot_work_is_refused_with_the_key() {
                 augment: Augment { cutout: 2, ..Augment::default() },
                 ..config(1)
             },
-            "element: is u8, but augment.cutout gives parts of an image the mean, which no pixel is; leave \
-             cutout off, or set element to f32, bf16 or f16",
+            "element: is u8, but augment.cutout fills parts of an image with the mean, which is not a pixel \
+             value; leave cutout off, or set element to f32, bf16 or f16",
         ),
         (
             LoaderConfig {
@@ -482,8 +482,8 @@ fn what_cannot_work_is_refused_with_the_key() {
                 augment: Augment { rotation: 5.0, ..Augment::default() },
                 ..config(1)
             },
-            "element: is u8, but augment.rotation gives parts of an image the mean, which no pixel is; leave \
-             rotation off, or set element to f32, bf16 or f16",
+            "element: is u8, but augment.rotation fills parts of an image with the mean, which is not a \
+             pixel value; leave rotation off, or set element to f32, bf16 or f16",
         ),
         (
             LoaderConfig {
@@ -491,13 +491,13 @@ fn what_cannot_work_is_refused_with_the_key() {
                 augment: Augment { zoom: Some([0.9, 1.1]), ..Augment::default() },
                 ..config(1)
             },
-            "element: is u8, but augment.zoom gives parts of an image the mean, which no pixel is; leave \
-             zoom off, or set element to f32, bf16 or f16",
+            "element: is u8, but augment.zoom fills parts of an image with the mean, which is not a pixel \
+             value; leave zoom off, or set element to f32, bf16 or f16",
         ),
         (
             LoaderConfig { element: Element::U8, mix: Mix { mixup: 0.2, ..Mix::default() }, ..config(1) },
-            "element: is u8, but mix blends or pastes normalised images, which is not done with pixels; \
-             leave mix off, or set element to f32, bf16 or f16",
+            "element: is u8, but mix works on normalised images, not on bytes; leave mix off, or set element \
+             to f32, bf16 or f16",
         ),
         (
             LoaderConfig { last: LastBatch::Keep, ..config(usize::MAX / 2) },

@@ -330,7 +330,11 @@ fn samples_with_masks_cannot_be_mixed() {
 fn bad_masks_are_errors_or_rows_without_a_sample() {
     for (wrong, problem) in [
         (Wrong::Size, "its mask has 2375 pixels, but its image 54×44"),
-        (Wrong::Class, "a pixel of its mask has class 4, but classes go from 0 to 3, and 255 is none"),
+        (
+            Wrong::Class,
+            "a pixel of its mask has class 4, but classes go from 0 to 3, and 255 is for no \
+                        class",
+        ),
         (Wrong::Missing, "it has no mask"),
     ] {
         let set = || Blocks { wrong: Some((2, wrong)), ..Blocks::new(4, [52, 38]) };

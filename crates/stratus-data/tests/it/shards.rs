@@ -295,7 +295,7 @@ fn shards_that_differ_from_their_index_are_found() {
     assert_eq!(
         refused(&to, Split::Train),
         format!(
-            "ROOT: shards that are not what they should be (1):\n  ROOT/train-000001.tar: has {} bytes, {} \
+            "ROOT: damaged shards (1):\n  ROOT/train-000001.tar: has {} bytes, {} \
              in the index\npack or copy them again",
             whole.len() / 2,
             whole.len()
@@ -360,7 +360,7 @@ fn shards_of_others_are_read_through_once() {
 
     // The index is written when all is well.
     let message = shards::index_folder(root).unwrap_err().to_string();
-    assert!(message.contains("shards that are not what they should be (1)"), "{message}");
+    assert!(message.contains("damaged shards (1)"), "{message}");
     archive(&root.join("mine-train-0001.tar"), &[("a.cls", b"2"), ("a.png", &png)]);
     shards::index_folder(root).unwrap();
     let set = shards_of(root, Split::Train);

@@ -123,7 +123,7 @@ fn what_comes_in_parts_is_not_divided() {
     for name in ["mnist", "coco", "synthetic"] {
         assert_eq!(
             refuse(name),
-            format!("data.split_seed: `{name}` comes in parts of its own; leave the key out")
+            format!("data.split_seed: `{name}` has splits of its own; leave the key out")
         );
     }
     let lists = with(SplitBy::Listed(Vec::new()));

@@ -63,7 +63,7 @@ impl<'a> Importer<'a> {
                 Err("of what is computed from the images, only shapes are taken apart".into())
             }
             "Softmax" | "LogSoftmax" => Err("only a softmax that is the last node is left out".into()),
-            _ => Err("no operation of a layer computes it".into()),
+            _ => Err("no layer operation computes it".into()),
         }
     }
 

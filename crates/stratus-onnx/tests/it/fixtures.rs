@@ -141,13 +141,13 @@ fn every_node_that_is_refused_is_named_at_once() {
     assert!(head.ends_with("refused.onnx: 6 nodes cannot be imported:"), "{error}");
     assert_eq!(
         nodes,
-        "Sub `normalise`: no operation of a layer computes it\n\
-         LeakyRelu `act`: no operation of a layer computes it\n\
+        "Sub `normalise`: no layer operation computes it\n\
+         LeakyRelu `act`: no layer operation computes it\n\
          Conv `three_d`: its weight has 3 dimensions, that of two-dimensional images 4\n\
          AveragePool `uneven`: padded by [0, 0] before and [1, 1] behind, its windows \
          [2, 2] are not those of a pooling that pads both sides alike\n\
          com.example.Swish `custom`: it is of another domain than ONNX's own operators\n\
-         Erf `e`: no operation of a layer computes it"
+         Erf `e`: no layer operation computes it"
     );
 }
 

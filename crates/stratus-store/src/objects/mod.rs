@@ -124,7 +124,7 @@ impl Objects {
             let most = left + u64::from(last);
             from.take(most).read_to_end(&mut block).map_err(|cause| StoreError::Stream {
                 file: self.file(path),
-                action: "what was to be stored cannot be read",
+                action: "the source cannot be read",
                 cause,
             })?;
             if block.len() as u64 != left {

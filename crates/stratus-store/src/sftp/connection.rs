@@ -124,8 +124,7 @@ impl Connection {
             != (Some(response::VERSION), true)
         {
             return Err(SftpError::Permanent(
-                "what answers is no file server of SSH; does a login script print something there?"
-                    .to_owned(),
+                "the answer is not SFTP; does a login script print something?".to_owned(),
             ));
         }
         while let (Some(name), Some(_)) = (parts.text(), parts.text()) {
@@ -211,7 +210,7 @@ impl Connection {
             Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => Err(malformed()),
             Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => Err(self.ended()),
             Err(RecvTimeoutError::Timeout) => Err(SftpError::Disconnected(format!(
-                "the server was silent for {} s",
+                "the server did not respond for {} s",
                 self.idle_timeout.as_secs()
             ))),
         }
@@ -249,7 +248,7 @@ impl Connection {
 }
 
 fn malformed() -> SftpError {
-    SftpError::Permanent("the file server's answer makes no sense".to_owned())
+    SftpError::Permanent("the server's response is malformed".to_owned())
 }
 
 /// Reads a packet: kind, number and the rest, without the length.

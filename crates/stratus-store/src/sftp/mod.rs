@@ -108,13 +108,13 @@ impl Sftp {
                 let (user, port) = (login.user.as_deref(), login.port);
                 let user = user.map_or(String::new(), |user| format!(" -l {user}"));
                 let port = port.map_or(String::new(), |port| format!(" -p {port}"));
-                let advice = format!("`ssh{user}{port} {}` must work without asking anything", login.host);
+                let advice = format!("`ssh{user}{port} {}` must work without prompting", login.host);
                 StoreError::Refused { file, cause, advice }.into()
             }
             SftpError::Status(status::NO_SUCH_FILE, _) => StoreError::NotFound { file }.into(),
             SftpError::Status(code, text) => {
                 let advice = match code {
-                    status::PERMISSION_DENIED => "the user has not the right to it on the server",
+                    status::PERMISSION_DENIED => "the user lacks the permission on the server",
                     _ => "look at the folder on the server: is it there, is its disk full?",
                 };
                 let cause = format!("the server answered: {} (status {code})", text.trim());
@@ -144,7 +144,7 @@ impl Sftp {
         match found {
             Ok(Some(found)) => Ok(Some(found)),
             Ok(None) => {
-                Err(self.failure(path, SftpError::Permanent("its attributes make no sense".to_owned())))
+                Err(self.failure(path, SftpError::Permanent("its attributes are malformed".to_owned())))
             }
             Err(Failure::Permanent(StoreError::NotFound { .. })) => Ok(None),
             Err(failure) => Err(failure),
@@ -159,7 +159,7 @@ impl Sftp {
             loop {
                 let rest = match connection.call(request::READ_FOLDER, |packet| packet.text(&handle)) {
                     Ok((response::NAME, rest)) => rest,
-                    Ok(_) => return Err(SftpError::Permanent("a list of files makes no sense".to_owned())),
+                    Ok(_) => return Err(SftpError::Permanent("a folder listing is malformed".to_owned())),
                     Err(SftpError::Status(status::EOF, _)) => break,
                     Err(error) => return Err(error),
                 };
@@ -170,8 +170,8 @@ impl Sftp {
                         parts.text()?;
                         Some((name, parts.attributes()?))
                     })();
-                    let name = name
-                        .ok_or_else(|| SftpError::Permanent("a list of files makes no sense".to_owned()))?;
+                    let name =
+                        name.ok_or_else(|| SftpError::Permanent("a folder listing is malformed".to_owned()))?;
                     if name.0 != b"." && name.0 != b".." {
                         names.push(name);
                     }
@@ -280,11 +280,7 @@ impl Sftp {
             let mut piece = Vec::new();
             // Reading one byte more than announced detects a source that is too long.
             from.take(left + u64::from(last)).read_to_end(&mut piece).map_err(|cause| {
-                StoreError::Stream {
-                    file: self.file(path),
-                    action: "what was to be stored cannot be read",
-                    cause,
-                }
+                StoreError::Stream { file: self.file(path), action: "the source cannot be read", cause }
             })?;
             if piece.len() as u64 != left {
                 return Err(

@@ -174,7 +174,7 @@ fn what_makes_no_sense_is_an_error_and_no_hang() {
     let other = Server::start(content(1000), |_| Reply::OtherPart);
     let error = other.store().read_at("a.tar", 5, &mut [0; 10]).unwrap_err();
     assert!(
-        error.to_string().contains("another part") && error.to_string().contains("bytes 6-14/1000"),
+        error.to_string().contains("a different range") && error.to_string().contains("bytes 6-14/1000"),
         "{error}"
     );
 

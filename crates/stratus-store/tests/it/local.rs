@@ -100,9 +100,9 @@ fn a_file_is_replaced_whole_or_not_at_all() {
     put(&store, "a/b.bin", b"first");
     put(&store, "a/b.bin", b"second");
     let few = store.upload("a/b.bin", &mut Cursor::new(b"xyz"), 4).unwrap_err();
-    assert!(few.to_string().contains("only 3 bytes, announced were 4"), "{few}");
+    assert!(few.to_string().contains("only 3 bytes instead of the announced 4"), "{few}");
     let many = store.upload("a/b.bin", &mut Cursor::new(b"xyz"), 2).unwrap_err();
-    assert!(many.to_string().contains("more bytes, announced were 2"), "{many}");
+    assert!(many.to_string().contains("more bytes instead of the announced 2"), "{many}");
     let broken = store.upload("a/b.bin", &mut Failing(b"xyz"), 4).unwrap_err();
     assert!(broken.to_string().contains("the source broke"), "{broken}");
     assert_eq!(store.read("a/b.bin", 100).unwrap(), b"second");

@@ -67,7 +67,7 @@ pub(super) fn find<'a>(objects: &'a Objects<'a>) -> Parsed<StateDict<'a>> {
             let keys: Vec<String> = candidates.iter().take(8).map(|(key, _)| printable(key)).collect();
             return Err(Problem::Kind {
                 what: format!("a PyTorch file with several state dicts ({})", keys.join(", ")),
-                remedy: "save the one that is meant alone: torch.save(torch.load(path)[key], path)",
+                remedy: "save only the one you need: torch.save(torch.load(path)[key], path)",
             });
         }
     };

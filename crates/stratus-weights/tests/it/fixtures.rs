@@ -129,7 +129,7 @@ fn code_is_refused_by_name_and_not_run() {
     assert_eq!(
         message("malicious.pth"),
         "the file would run `posix.system` when Python opens it, which no state dict needs: refused, nothing \
-         was run; save the tensors alone, torch.save(model.state_dict(), path)"
+         was executed; save only the tensors, torch.save(model.state_dict(), path)"
     );
     assert!(
         message("whole_model.pth").starts_with("the file would run `torch.nn.modules.container.Sequential`")

@@ -150,7 +150,7 @@ fn render_trace(traced: &StepTrace) -> String {
 
 fn render_rate(rate: &DataRate) -> String {
     let columns = [
-        ("decoded alone", "images/s", &rate.decoded),
+        ("decode only, 1 thread", "images/s", &rate.decoded),
         ("delivered", "images/s", &rate.delivered),
         ("first batch after", "s", &rate.first_batch_s),
         ("then", "images/s", &rate.after_first),
@@ -178,7 +178,7 @@ fn render_rate(rate: &DataRate) -> String {
         "{opened}\n{images} images a round, {channels} × {height} × {width} {precision}, \
          {workers} worker{}; {}{jpeg}\n{}",
         if *workers == 1 { "" } else { "s" },
-        if rate.decoded.is_empty() { "whole epochs" } else { "decoding alone on one thread" },
+        if rate.decoded.is_empty() { "whole epochs" } else { "decoding only, on one thread" },
         table(&rows)
     )
 }

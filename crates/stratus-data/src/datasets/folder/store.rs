@@ -251,7 +251,7 @@ impl Store {
                 files::with_file(path, encoded, reading)
             }
             Self::Tar(tar) => {
-                let range = index.range(sample).ok_or("it has no place in the archive")?;
+                let range = index.range(sample).ok_or("it is not in the archive")?;
                 let bytes = within_limit(u64::from(range.bytes))?;
                 let mut read = |offset: u64, out: &mut [u8]| {
                     tar.read_at(range.offset + offset, out).map_err(|error| error.to_string())
