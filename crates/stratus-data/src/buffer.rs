@@ -9,7 +9,7 @@ pub struct BatchBuffer {
     /// zero bytes.
     pub images: AlignedBytes,
     /// Class labels, [`label_len`](crate::Loader::label_len) per sample: `[N]`; `[N, 3]` where samples are
-    /// mixed (see [`mix`](crate::mix)); `[N, H, W]` with masks.
+    /// mixed (see [`mix`](crate::transform::mix)); `[N, H, W]` with masks.
     ///
     /// [`IGNORED_LABEL`] marks rows from `samples` on, samples that cannot be decoded, and mask pixels
     /// without a class or outside the stored image.

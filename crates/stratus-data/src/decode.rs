@@ -16,7 +16,7 @@ mod png;
 pub use self::jpeg::JpegLibrary;
 pub(crate) use self::labels::{LabelPixels, decode_classes, decode_labels};
 
-use crate::frame::{Orientation, Region};
+use crate::transform::frame::{Orientation, Region};
 
 /// The most bytes of an image file.
 pub(crate) const LARGEST_FILE: u64 = 1 << 28;

@@ -26,16 +26,16 @@ use stratus_base::AlignedBytes;
 use self::config::Plan;
 pub use self::config::{LastBatch, LoaderConfig, LoaderError, Order, Position};
 use self::order::EpochOrder;
-use crate::augment::Augment;
 use crate::buffer::{BatchBuffer, IGNORED_LABEL};
-use crate::colour::Picture;
 use crate::datasets::{Dataset, IGNORED_PIXEL, Sample, Scratch};
 use crate::decode::JpegLibrary;
 use crate::error::DataError;
-use crate::frame::{Framed, Framer, Framing, Orientation, Region};
-use crate::mask::{MaskWriter, StoredMask, greatest_class};
-use crate::mix::Mixer;
-use crate::pixels::{Converter, PixelOrder};
+use crate::transform::augment::Augment;
+use crate::transform::colour::Picture;
+use crate::transform::frame::{Framed, Framer, Framing, Orientation, Region};
+use crate::transform::mask::{MaskWriter, StoredMask, greatest_class};
+use crate::transform::mix::Mixer;
+use crate::transform::pixels::{Converter, PixelOrder};
 
 /// Bytes of pixels that a worker gathers before it converts them: they fit the L1 cache.
 const STAGED_BYTES: usize = 16 << 10;
@@ -251,7 +251,7 @@ impl Loader {
         self.shared.shape
     }
 
-    /// Labels of a sample in a batch: 1, or where samples are mixed [`mix::LABELS`](crate::mix::LABELS), or H
+    /// Labels of a sample in a batch: 1, or where samples are mixed [`mix::LABELS`](crate::transform::mix::LABELS), or H
     /// × W, one for each pixel, where the data set has masks.
     #[must_use]
     pub fn label_len(&self) -> usize {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::datasets::{Dataset, IGNORED, IGNORED_PIXEL, Sample, Scratch};
 use crate::error::DataError;
 use crate::parallel;
-use crate::pixels::{Normalisation, PixelOrder};
+use crate::transform::pixels::{Normalisation, PixelOrder};
 
 /// What [`survey`] finds. Damaged samples count for nothing but [`samples`](Self::samples).
 #[derive(Clone, Debug, PartialEq)]

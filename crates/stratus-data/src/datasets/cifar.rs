@@ -13,8 +13,8 @@ use stratus_base::checksum::sha256_hex;
 
 use super::{Dataset, DatasetEntry, OpenOptions, PublishedFile, Sample, Scratch, Split, UnpackedFile};
 use crate::error::DataError;
-use crate::frame::Orientation;
-use crate::pixels::{Normalisation, PixelOrder};
+use crate::transform::frame::Orientation;
+use crate::transform::pixels::{Normalisation, PixelOrder};
 
 const SHAPE: [usize; 3] = [3, 32, 32];
 const PIXELS: usize = 3 * 32 * 32;

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::error::DataError;
 use crate::parallel;
-use crate::pixels::Normalisation;
+use crate::transform::pixels::Normalisation;
 
 const FOLDER: &str = "annotations";
 const NO_LABEL: &str = "it has no class: nothing in it is annotated but crowds";

@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use super::{IGNORED, RegionRequest, Sample, Scratch};
 use crate::decode::{ImageDecoder, LARGEST_FILE};
 use crate::error::DataError;
-use crate::pixels::PixelOrder;
+use crate::transform::pixels::PixelOrder;
 
 /// The most bytes of a text that lists classes or samples.
 const LARGEST_LIST: u64 = 256 << 20;

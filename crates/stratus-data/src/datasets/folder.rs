@@ -24,7 +24,7 @@ use crate::decode::Decoded;
 
 use crate::error::DataError;
 use crate::parallel;
-use crate::pixels::{Normalisation, PixelOrder};
+use crate::transform::pixels::{Normalisation, PixelOrder};
 
 const NAME: &str = "folder";
 

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use super::{Dataset, DatasetEntry, OpenOptions, PublishedFile, Sample, Scratch, Split, UnpackedFile};
 use crate::error::DataError;
-use crate::frame::Orientation;
 use crate::idx::{self, Expectation, Idx, IdxElement};
-use crate::pixels::{Normalisation, PixelOrder};
+use crate::transform::frame::Orientation;
+use crate::transform::pixels::{Normalisation, PixelOrder};
 
 const NAME: &str = "mnist";
 const CLASSES: usize = 10;

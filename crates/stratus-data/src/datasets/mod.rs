@@ -26,8 +26,8 @@ use stratus_store::RetryPolicy;
 
 use crate::decode::ImageDecoder;
 use crate::error::DataError;
-use crate::frame::{Orientation, Region};
-use crate::pixels::{Normalisation, PixelOrder};
+use crate::transform::frame::{Orientation, Region};
+use crate::transform::pixels::{Normalisation, PixelOrder};
 
 /// How many damaged samples a message lists.
 const LISTED: usize = 20;

@@ -9,7 +9,7 @@ use super::{Dataset, IGNORED, IGNORED_PIXEL, OpenOptions, Sample, Scratch, Split
 use crate::decode::{self, LabelPixels};
 use crate::error::DataError;
 use crate::parallel;
-use crate::pixels::Normalisation;
+use crate::transform::pixels::Normalisation;
 
 /// In [`Coding::values`]: no pixel has this value.
 pub(super) const NO_VALUE: u8 = 254;

@@ -8,9 +8,9 @@ use super::{
 };
 use crate::decode::{self, Decoded};
 use crate::error::DataError;
-use crate::frame::Region;
-use crate::pixels::{Normalisation, PixelOrder};
 use crate::shards::{self, INDEX_FILE, Index, Problem, Shard, ShardLocation, Source};
+use crate::transform::frame::Region;
+use crate::transform::pixels::{Normalisation, PixelOrder};
 
 const NAME: &str = "shards";
 

@@ -9,8 +9,8 @@ use stratus_random::{Purpose, Stream};
 
 use super::{Dataset, DatasetEntry, OpenOptions, Sample, Scratch, Split};
 use crate::error::DataError;
-use crate::frame::{Orientation, shape_text};
-use crate::pixels::{Normalisation, PixelOrder};
+use crate::transform::frame::{Orientation, shape_text};
+use crate::transform::pixels::{Normalisation, PixelOrder};
 
 const NAME: &str = "synthetic";
 /// A pattern has so many cells along either side and each channel.

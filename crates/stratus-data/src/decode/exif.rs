@@ -1,6 +1,6 @@
 //! The orientation that EXIF gives (EXIF 2.3, section 4.6.4 A; TIFF 6.0, section 2).
 
-use crate::frame::Orientation;
+use crate::transform::frame::Orientation;
 
 const ORIENTATION: u16 = 0x0112;
 const SHORT: u16 = 3;

@@ -45,15 +45,16 @@ fn upright(images: &mut ImageDecoder, file: &[u8]) -> (Vec<u8>, [usize; 3]) {
     let sample = crate::datasets::Sample {
         pixels: &pixels,
         shape,
-        order: crate::pixels::PixelOrder::Interleaved,
+        order: crate::transform::pixels::PixelOrder::Interleaved,
         orientation,
         label: 0,
         mask: None,
     };
     let [height, width] = sample.upright_size();
-    let window = crate::frame::Window { top: 0.0, left: 0.0, height: height as f64, width: width as f64 };
-    let view = crate::frame::View { window, turn: None };
-    let mut framer = crate::frame::Framer::default();
+    let window =
+        crate::transform::frame::Window { top: 0.0, left: 0.0, height: height as f64, width: width as f64 };
+    let view = crate::transform::frame::View { window, turn: None };
+    let mut framer = crate::transform::frame::Framer::default();
     let upright = framer.cut(&sample, view, [shape[0], height, width]).unwrap().pixels.to_vec();
     (upright, [shape[0], height, width])
 }

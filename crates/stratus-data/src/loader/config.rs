@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::augment::Augment;
 use crate::datasets::Dataset;
 use crate::error::DataError;
-use crate::frame::shape_text;
-use crate::mix::{self, Mix};
-use crate::pixels::{Element, Layout, Normalisation};
+use crate::transform::augment::Augment;
+use crate::transform::frame::shape_text;
+use crate::transform::mix::{self, Mix};
+use crate::transform::pixels::{Element, Layout, Normalisation};
 
 /// The order in which an epoch visits the samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

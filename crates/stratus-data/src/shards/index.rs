@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::archive::BLOCK;
 use super::is_shard_name;
 use crate::error::DataError;
-use crate::pixels::Normalisation;
+use crate::transform::pixels::Normalisation;
 
 /// The index's file name.
 pub const INDEX_FILE: &str = "index.json";

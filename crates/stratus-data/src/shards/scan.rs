@@ -15,7 +15,7 @@ use super::{EXTENSION, MOST_CLASSES, UNFINISHED, is_shard_name, split_of};
 use crate::datasets::Scratch;
 use crate::decode::LARGEST_FILE;
 use crate::error::DataError;
-use crate::pixels::Normalisation;
+use crate::transform::pixels::Normalisation;
 
 /// The most bytes of a `.cls` file.
 const LARGEST_CLASS: u64 = 32;

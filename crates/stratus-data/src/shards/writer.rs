@@ -20,8 +20,8 @@ use super::target::PackTarget;
 use crate::datasets::{self, Dataset, OpenOptions, Sample, Scratch, Split};
 use crate::decode;
 use crate::error::DataError;
-use crate::frame::Orientation;
-use crate::pixels::PixelOrder;
+use crate::transform::frame::Orientation;
+use crate::transform::pixels::PixelOrder;
 
 /// The end of an archive: two blocks of zeros.
 const END: [u8; 2 * BLOCK as usize] = [0; 2 * BLOCK as usize];

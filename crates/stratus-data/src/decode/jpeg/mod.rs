@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use super::{Decoded, exif};
-use crate::frame::{Orientation, Region};
+use crate::transform::frame::{Orientation, Region};
 
 /// What decodes JPEG files.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use stratus_jpeg::{Header, Library, Limits, Window};
 pub(super) use stratus_jpeg::Decoder;
 
 use crate::decode::{Decoded, LARGEST_IMAGE, LONGEST_SIDE};
-use crate::frame::{Orientation, Region};
+use crate::transform::frame::{Orientation, Region};
 
 pub(super) fn decoder(library: &Library) -> Decoder {
     Decoder::new(library.clone(), Limits { side: LONGEST_SIDE, pixels: LARGEST_IMAGE })

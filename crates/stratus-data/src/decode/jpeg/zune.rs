@@ -11,7 +11,7 @@ use zune_jpeg::zune_core::options::DecoderOptions;
 
 use super::{SOS, segments};
 use crate::decode::{Decoded, LONGEST_SIDE, pixel_bytes};
-use crate::frame::{Orientation, Region};
+use crate::transform::frame::{Orientation, Region};
 
 type Decoder<'a> = JpegDecoder<ZCursor<&'a [u8]>>;
 

@@ -2,7 +2,7 @@
 //!
 //! An image is changed in three steps, always in this order:
 //!
-//! 1. The view: a [`Window`](crate::frame::Window) selects the part of the stored image, with a rotation
+//! 1. The view: a [`Window`](crate::transform::frame::Window) selects the part of the stored image, with a rotation
 //!    about its centre where images are rotated or zoomed. Cropping, resizing, zooming and rotating are one
 //!    interpolation.
 //! 2. The colours of the sample's 8-bit pixels change ([`ColourJitter`]).
@@ -15,7 +15,7 @@
 use serde::{Deserialize, Serialize};
 use stratus_random::{Purpose, Stream};
 
-use crate::colour::ColourJitter;
+use crate::transform::colour::ColourJitter;
 
 /// The largest zoom, in or out.
 const FURTHEST: f64 = 16.0;

@@ -4,8 +4,8 @@ use half::{bf16, f16};
 
 use super::stored::BatchElement;
 use super::*;
-use crate::augment::{Blank, Padding, Placement, Shift};
-use crate::frame::Framed;
+use crate::transform::augment::{Blank, Padding, Placement, Shift};
+use crate::transform::frame::Framed;
 
 /// Writing by its definition, one element at a time.
 fn check(

@@ -1,7 +1,7 @@
 //! Other views of the images of a batch, for measuring on several of each.
 
 use crate::buffer::BatchBuffer;
-use crate::pixels::{Element, Layout};
+use crate::transform::pixels::{Element, Layout};
 
 /// An image that is mirrored, then shifted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

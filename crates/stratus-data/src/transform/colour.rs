@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 use stratus_random::{Purpose, Stream};
 
-use crate::pixels::PixelOrder;
+use crate::transform::pixels::PixelOrder;
 
 /// The most that a factor may differ from 1.
 const MOST: f64 = 16.0;

@@ -4,14 +4,14 @@
 use std::fs;
 use std::path::Path;
 
-use crate::affine::Turn;
-use crate::augment::Placement;
 use crate::buffer::IGNORED_LABEL;
-use crate::colour::{Change, Picture};
 use crate::datasets::{IGNORED, IGNORED_PIXEL, Sample};
-use crate::frame::{Framed, Framer, Orientation, View, Window};
-use crate::mask::{MaskWriter, StoredMask};
-use crate::pixels::PixelOrder;
+use crate::transform::affine::Turn;
+use crate::transform::augment::Placement;
+use crate::transform::colour::{Change, Picture};
+use crate::transform::frame::{Framed, Framer, Orientation, View, Window};
+use crate::transform::mask::{MaskWriter, StoredMask};
+use crate::transform::pixels::PixelOrder;
 
 const SIZE: [usize; 2] = [40, 56];
 const WHOLE: Window = Window { top: 0.0, left: 0.0, height: 40.0, width: 56.0 };

@@ -8,8 +8,8 @@
 
 use crate::datasets::Sample;
 use crate::error::DataError;
-use crate::frame::{Framer, PixelIndex, Window, resize_planes};
-use crate::pixels::PixelOrder;
+use crate::transform::frame::{Framer, PixelIndex, Window, resize_planes};
+use crate::transform::pixels::PixelOrder;
 
 /// The scale (image pixels per sample pixel) from which the image is shrunk first: bilinear interpolation
 /// would skip too many pixels.

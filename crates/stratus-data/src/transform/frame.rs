@@ -10,11 +10,11 @@ use std::ops::Range;
 use stratus_random::{Purpose, Stream};
 use stratus_resize::{Part, Resizer};
 
-use crate::affine::Turn;
-use crate::augment::{Augment, ResizedCrop};
 use crate::datasets::Sample;
 use crate::error::DataError;
-use crate::pixels::PixelOrder;
+use crate::transform::affine::Turn;
+use crate::transform::augment::{Augment, ResizedCrop};
+use crate::transform::pixels::PixelOrder;
 
 /// Attempts to draw a random crop before the centre is taken, for images so long that few crops fit.
 const TRIES: usize = 10;

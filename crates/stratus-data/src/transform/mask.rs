@@ -5,11 +5,11 @@
 //! class appears. Pixels outside the stored image have no class. A blanked square (cutout) hides pixels of
 //! the image, not of its mask.
 
-use crate::affine::Affine;
-use crate::augment::{Padding, Placement};
 use crate::buffer::IGNORED_LABEL;
 use crate::datasets::IGNORED_PIXEL;
-use crate::frame::{Orientation, PixelIndex, View, Window};
+use crate::transform::affine::Affine;
+use crate::transform::augment::{Padding, Placement};
+use crate::transform::frame::{Orientation, PixelIndex, View, Window};
 
 /// A mask as it is stored.
 #[derive(Clone, Copy, Debug)]
@@ -114,7 +114,7 @@ pub(crate) fn greatest_class(classes: &[u8]) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::augment::{Blank, Shift};
+    use crate::transform::augment::{Blank, Shift};
 
     const WHOLE: Window = Window { top: 0.0, left: 0.0, height: 3.0, width: 4.0 };
     /// Class 10 × row + column, but for the last, which has none.

@@ -11,9 +11,9 @@ use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 use stratus_random::{Purpose, Stream};
 
-use crate::augment::Blank;
 use crate::buffer::IGNORED_LABEL;
-use crate::pixels::{BatchElement, Element, Layout};
+use crate::transform::augment::Blank;
+use crate::transform::pixels::{BatchElement, Element, Layout};
 use stratus_base::AlignedBytes;
 
 /// Labels per sample where samples are mixed: its class, the other class, and the share of the other in units

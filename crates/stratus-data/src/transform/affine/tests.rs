@@ -1,8 +1,8 @@
 //! Turns that are known, sparse places, and any image in any view.
 
 use super::*;
-use crate::frame::{Framed, Orientation, View};
-use crate::pixels::PixelOrder;
+use crate::transform::frame::{Framed, Orientation, View};
+use crate::transform::pixels::PixelOrder;
 use proptest::prelude::*;
 
 fn sample(pixels: &[u8], shape: [usize; 3], orientation: Orientation) -> Sample<'_> {

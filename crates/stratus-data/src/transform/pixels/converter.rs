@@ -4,8 +4,8 @@ use half::{bf16, f16};
 
 use super::stored::{BatchElement, IN_STEP, ScaleShiftPattern};
 use super::{Element, Layout, Normalisation, PixelOrder, ScaleShift};
-use crate::augment::{Blank, Padding, Placement, Shift};
-use crate::frame::Framed;
+use crate::transform::augment::{Blank, Padding, Placement, Shift};
+use crate::transform::frame::Framed;
 
 /// Writes samples into a batch: normalised, or unchanged where elements are bytes.
 #[derive(Clone, Debug)]
