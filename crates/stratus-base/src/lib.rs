@@ -4,10 +4,10 @@
 
 mod aligned;
 pub mod checksum;
-mod file_error;
+mod file;
 pub mod library;
 mod suggest;
 
 pub use aligned::{ALIGNMENT, AlignedBytes, OutOfMemory};
-pub use file_error::{FileError, printable};
+pub use file::{FileError, printable, sync_folder};
 pub use suggest::{did_you_mean, nearest};

@@ -1,12 +1,10 @@
-//! From the bytes of an image file to pixels: JPEG and PNG, told apart by how they begin and not by their
-//! names.
+//! Decoding JPEG and PNG files. The format is detected from the content, not from the name.
 //!
-//! Pixels come interleaved, in one channel or in red, green and blue: CMYK is converted, palettes are looked
-//! up, 16 bits are cut to 8, transparency is dropped. What EXIF says of the orientation is passed on.
+//! Pixels are interleaved, grey or RGB: CMYK is converted, palettes are resolved, 16 bits are reduced to 8,
+//! transparency is dropped. The EXIF orientation is returned.
 //!
-//! A file that ends too early, or is known to be damaged, is an error and not half an image. The libraries
-//! allocate memory of their own for each image (tables, and rows of coefficients); file and pixels lie in
-//! memory that is used again.
+//! A truncated or damaged file is an error, never a partial image. The libraries allocate memory per image
+//! (tables, rows of coefficients); file and pixels use the caller's buffers.
 
 mod exif;
 mod jpeg;
@@ -20,7 +18,7 @@ use crate::transform::frame::{Orientation, Region};
 
 /// The most bytes of an image file.
 pub(crate) const LARGEST_FILE: u64 = 1 << 28;
-/// How much of a file is looked at from its beginning and its end to see whether it is whole.
+/// Bytes at the beginning and the end of a file that tell whether it is complete.
 const HEAD: usize = 16 << 10;
 const TAIL: usize = 4 << 10;
 /// The most pixels of an image.
@@ -28,7 +26,7 @@ pub(crate) const LARGEST_IMAGE: usize = 1 << 27;
 /// The longest side of an image.
 pub(crate) const LONGEST_SIDE: usize = 65_535;
 
-/// What a decoded image is; its pixels lie where the caller said.
+/// The shape and orientation of a decoded image; its pixels are in the caller's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decoded {
     /// Channels, 1 or 3; height; width.
@@ -54,7 +52,7 @@ impl Format {
     }
 }
 
-/// What the name of an image file like this ends with.
+/// The extension of such a file.
 pub(crate) fn extension(file: &[u8]) -> Result<&'static str, String> {
     Ok(match Format::of(file)? {
         Format::Jpeg => "jpg",
@@ -62,7 +60,7 @@ pub(crate) fn extension(file: &[u8]) -> Result<&'static str, String> {
     })
 }
 
-/// Reads a file's bytes from an offset on, as many as there is room for.
+/// Reads from an offset until the buffer is full or the file ends.
 pub(crate) type ReadAt<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> Result<(), String>;
 
 /// Decodes image files for one thread.
@@ -80,19 +78,19 @@ impl Default for ImageDecoder {
 }
 
 impl ImageDecoder {
-    /// A decoder that takes JPEG files to this library.
+    /// A decoder that uses this library for JPEG.
     #[must_use]
     pub fn new(library: &JpegLibrary) -> Self {
         Self { library: library.clone(), jpeg: jpeg::Decoder::new(library), decoded_jpeg: false }
     }
 
-    /// What decoded JPEG files; `None` where there were none yet.
+    /// The JPEG library in use; `None` before the first JPEG file.
     #[must_use]
     pub fn jpeg_library(&self) -> Option<&JpegLibrary> {
         self.decoded_jpeg.then_some(&self.library)
     }
 
-    /// Decodes an image file; `pixels` is made as long as needed.
+    /// Decodes an image file into `pixels`, which is resized.
     pub(crate) fn decode(&mut self, file: &[u8], pixels: &mut Vec<u8>) -> Result<Decoded, String> {
         match Format::of(file)? {
             Format::Jpeg => self.jpeg().decode(file, pixels),
@@ -100,10 +98,9 @@ impl ImageDecoder {
         }
     }
 
-    /// Decodes a region of an image file, or more: the one that `wanted` says of the image that is described
-    /// to it. `pixels` becomes the image's rows from the first to the region's last at least; what they hold
-    /// outside of the region is undefined. Damage further down may go unseen. The file is the same
-    /// afterwards.
+    /// Decodes at least the region that `wanted` returns for the described image. `pixels` receives the rows
+    /// from the first to at least the last of the region; outside of the region they are undefined. Damage
+    /// below the region may go unnoticed. The file may be modified temporarily.
     pub(crate) fn decode_region(
         &mut self,
         file: &mut [u8],
@@ -121,8 +118,8 @@ impl ImageDecoder {
         &mut self.jpeg
     }
 
-    /// Whether an image file of `bytes` looks whole by its beginning and its end, decoding it where they
-    /// cannot tell; gives the stored image's height and width.
+    /// Checks an image file of `bytes` bytes by its beginning and its end, decoding it only where these do
+    /// not suffice. Returns the height and width of the stored image.
     pub(crate) fn probe(
         &mut self,
         read_at: ReadAt<'_>,
@@ -144,9 +141,8 @@ impl ImageDecoder {
         Ok([height, width])
     }
 
-    /// Height and width of the stored image where a file of `bytes` looks whole by its beginning, `head`, and
-    /// its end, `tail`: a header that can be decoded, and the mark of the end. `None` where they cannot tell,
-    /// and the whole must be decoded.
+    /// Height and width of the stored image, if `head` has a valid header and `tail` the end marker. `None`
+    /// where they do not suffice and the file must be decoded.
     fn looks_whole(&mut self, head: &[u8], tail: &[u8], bytes: usize) -> Result<Option<[usize; 2]>, String> {
         let (size, ends) = match Format::of(head)? {
             Format::Jpeg => (self.jpeg.header(head), jpeg::ends(head, tail, bytes)),
@@ -156,7 +152,7 @@ impl ImageDecoder {
     }
 }
 
-/// The pixels of an image of this size and so many channels, where that is not too many.
+/// The number of pixels, unless there are too many.
 fn pixel_bytes(height: usize, width: usize, channels: usize) -> Result<usize, String> {
     let pixels = height.checked_mul(width).filter(|&pixels| pixels <= LARGEST_IMAGE);
     match pixels {

@@ -1,9 +1,7 @@
-//! Bringing published files to a directory: mirrors in turn, interrupted downloads continued, checksums
-//! verified.
+//! Downloading published files: mirrors in turn, resumed downloads, verified checksums.
 //!
-//! A download grows in `<name>.part` beside its place and is renamed once it is whole, right and on disk;
-//! what lies under the final name is therefore always complete. A second process that fetches the same file
-//! at the same time is told so.
+//! A download is written to `<name>.part` and renamed once it is complete, verified and synced, so a file
+//! with its final name is always complete. A second process that fetches the same file gets an error.
 
 mod unpack;
 
@@ -14,6 +12,7 @@ use std::time::Duration;
 
 use flate2::bufread::MultiGzDecoder;
 use stratus_base::checksum::sha256_of_reader;
+use stratus_base::sync_folder;
 use thiserror::Error;
 use ureq::Agent;
 use ureq::http::{Response, StatusCode, header};
@@ -22,7 +21,7 @@ use self::unpack::unpack;
 use crate::datasets::{self, PublishedFile};
 use crate::error::DataError;
 
-/// How often a mirror is asked again after a connection broke or a continued download turned out wrong.
+/// Attempts per mirror after a broken connection or a resumed download with a wrong checksum.
 const TRIES_PER_MIRROR: usize = 4;
 
 /// Files cannot be fetched.
@@ -156,8 +155,8 @@ pub struct FetchReport {
     pub files: Vec<FetchedFile>,
 }
 
-/// Brings the published files of data set `name` into `directory`, which is made if need be. Files that are
-/// right stay as they are.
+/// Downloads the published files of data set `name` to `directory`, which is created if missing. Valid files
+/// are kept.
 ///
 /// # Errors
 ///
@@ -175,7 +174,7 @@ pub fn fetch(
     fetch_files(entry.files, entry.mirrors, directory, progress)
 }
 
-/// As [`fetch`], with files and mirrors given. A mirror is an address that a file's name is appended to.
+/// Like [`fetch`], with explicit files and mirrors. A mirror is a base URL to which file names are appended.
 ///
 /// # Errors
 ///
@@ -225,11 +224,11 @@ fn disk(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> FetchErr
     move |cause| FetchError::Disk { path, action, cause }
 }
 
-/// Why a mirror did not give the file.
+/// Why a mirror did not provide the file.
 enum Refusal {
-    /// It cannot give it: the next one is asked.
+    /// It cannot provide it: try the next mirror.
     Useless(String),
-    /// It may give it if asked again.
+    /// Another attempt may succeed.
     Retry(String),
     /// No mirror can help.
     Fatal(FetchError),
@@ -296,7 +295,7 @@ impl Download<'_> {
                     Ok(()) => {
                         part.sync_all().map_err(disk(&part_path, "cannot be written"))?;
                         fs::rename(&part_path, &path).map_err(disk(&path, "cannot be put in place"))?;
-                        sync_directory(self.directory);
+                        sync_folder(self.directory);
                         (self.progress)(Progress::Finished { file });
                         return Ok(FetchedFile { path, received, url: Some(url) });
                     }
@@ -341,7 +340,7 @@ impl Download<'_> {
         digest(content, unpacked.bytes).is_ok_and(|found| found == unpacked.sha256).then_some(packed)
     }
 
-    /// Asks one mirror for what is missing in the partial file and verifies the whole.
+    /// Requests the missing part from one mirror, and verifies the whole file.
     fn ask(&mut self, url: &str, part: &mut File, path: &Path, received: &mut u64) -> Result<(), Refusal> {
         let (file, total) = (self.file.name, self.file.bytes);
         let fatal = |error: io::Error| Refusal::Fatal(disk(path, "cannot be written")(error));
@@ -413,7 +412,7 @@ impl Download<'_> {
             ),
             Err(error) => format!("gave other content: {error}"),
         };
-        // What was there before may have been to blame.
+        // The resumed part may be to blame.
         Err(if resumed > 0 { Refusal::Retry(cause) } else { Refusal::Useless(cause) })
     }
 }
@@ -447,14 +446,6 @@ fn restart(part: &mut File) -> io::Result<u64> {
     part.set_len(0)?;
     part.rewind()?;
     Ok(0)
-}
-
-/// Makes the rename durable. Not every file system lets a directory be synced; the file itself is on disk
-/// already.
-fn sync_directory(directory: &Path) {
-    if let Ok(directory) = File::open(directory) {
-        let _ = directory.sync_all();
-    }
 }
 
 /// SHA-256 of a source that must have exactly `bytes` bytes; at most one byte more is read.

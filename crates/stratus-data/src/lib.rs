@@ -1,9 +1,9 @@
 //! Data sets, decoding, augmentation, fetching and the prefetching loader.
 //!
-//! A [`Dataset`] returns the stored pixels and the label of sample `i`. Everything else is the same for all data
-//! sets: [`Loader`] transforms samples (see [`transform`]) and collects them in reusable batch buffers on worker
-//! threads, [`fetch`](mod@fetch) downloads published files, [`shards`] packs them, [`stats`] counts. A new data
-//! set is one file under `datasets/` and one line in [`datasets::REGISTRY`].
+//! A [`Dataset`] returns the stored pixels and the label of sample `i`. Everything else is the same for all
+//! data sets: [`Loader`] transforms samples (see [`transform`]) and collects them in reusable batch buffers
+//! on worker threads, [`fetch`](mod@fetch) downloads published files, [`shards`] packs them, [`stats`]
+//! counts. A new data set is one file under `datasets/` and one line in [`datasets::REGISTRY`].
 //!
 //! The content of a batch is a function of (seed, epoch, batch): neither the number of workers nor resuming a
 //! run changes it.

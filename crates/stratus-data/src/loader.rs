@@ -251,8 +251,9 @@ impl Loader {
         self.shared.shape
     }
 
-    /// Labels of a sample in a batch: 1, or where samples are mixed [`mix::LABELS`](crate::transform::mix::LABELS), or H
-    /// × W, one for each pixel, where the data set has masks.
+    /// Labels of a sample in a batch: 1, or where samples are mixed
+    /// [`mix::LABELS`](crate::transform::mix::LABELS), or H × W, one for each pixel, where the data set has
+    /// masks.
     #[must_use]
     pub fn label_len(&self) -> usize {
         self.shared.label_len

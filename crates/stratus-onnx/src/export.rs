@@ -1,4 +1,4 @@
-//! A network and its weights to an ONNX file: the network as it infers, without auxiliary outputs.
+//! Exporting a network with its weights: in inference form, without auxiliary outputs.
 
 use crate::error::WriteError;
 use crate::model::LONGEST;
@@ -295,7 +295,7 @@ impl<'a> Export<'a> {
         attributes.ints("pads", &[padding, after].concat()).int("ceil_mode", i64::from(ceil_mode && agrees))
     }
 
-    /// Bins of different sizes are products with the matrices of their means: `rows * x * columns`.
+    /// Bins of different sizes become matrix products: `rows * x * columns`.
     fn adaptive(&mut self, op: &AdaptiveAvgPool2d, node: &Node, mut inputs: Vec<String>, output: &str) {
         let shape = self.graph.shape(node.inputs[0]).0.clone();
         let rows = self.constant(

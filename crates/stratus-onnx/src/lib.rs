@@ -1,14 +1,14 @@
-//! ONNX models, both ways: a [`Graph`](stratus_graph::Graph) with its weights becomes a file that other
-//! programs run, and what other programs have written becomes a network that can be trained.
-//! <https://onnx.ai/onnx/repo-docs/IR.html>; `docs/onnx.md` lists operators and limits.
+//! Export and import of ONNX models: a [`Graph`](stratus_graph::Graph) with its weights to a file, and a file
+//! to a trainable network. <https://onnx.ai/onnx/repo-docs/IR.html>; `docs/onnx.md` lists operators and
+//! limits.
 //!
-//! [`write()`] exports. [`Model`] opens a file, [`Model::import`] makes a network of it. Files come from
-//! anywhere: nothing in one is executed, every length and count is checked before memory is asked for, and
-//! whatever the bytes are, the answer is a network or an [`Error`] that says what to do.
+//! [`write()`] exports. [`Model`] opens a file, [`Model::import`] converts it. Files are untrusted: nothing
+//! in them is executed, every length and count is checked before memory is allocated, and any input gives
+//! either a network or an [`Error`] that says what to do.
 //!
-//! ONNX's messages are few, and read here straight from the protobuf wire format (`wire`): a reader that made
-//! owned structures of them first could be asked for many times a file's size before anything was counted,
-//! and would copy the weights.
+//! The few protobuf messages of ONNX are decoded directly from the wire format (`wire`). Decoding into owned
+//! structs first could allocate many times the size of a file before anything is counted, and would copy the
+//! weights.
 
 mod error;
 mod export;

@@ -1,8 +1,7 @@
-//! The protobuf wire format: fields out of bytes and bytes out of fields.
-//! <https://protobuf.dev/programming-guides/encoding/>
+//! Encoding and decoding of the protobuf wire format. <https://protobuf.dev/programming-guides/encoding/>
 //!
-//! A message is read field by field and borrows from the file. Messages within messages are bytes until
-//! somebody reads them: nothing here recurses, and no depth of nesting is deep.
+//! A message is decoded field by field and borrows from the file. Nested messages stay bytes until they are
+//! read: there is no recursion.
 
 use crate::error::{Parsed, Problem};
 

@@ -1,14 +1,14 @@
-//! Antialiased resizing of images of bytes, by `fast_image_resize`.
+//! Antialiased resizing of 8-bit images, by `fast_image_resize`.
 //!
-//! A crate of its own because the library's loops are generic: they are compiled into whoever calls them,
-//! again for its unit tests, and make half of what a crate of data sets and their transforms would have to
-//! compile each time. For the same reason its own tests are not among its units.
+//! A separate crate to save compile time: the library is generic, so its loops are compiled into every crate
+//! that calls it, and again for unit tests. They would make up half of the compile time of `stratus-data`.
+//! For the same reason this crate has no unit tests.
 
 use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::{U8, U8x3};
 use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer as Library};
 
-/// A part of an image in pixels, whose edges may lie within some.
+/// A window of an image in pixels, possibly fractional.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Part {
     /// The first column.
@@ -21,14 +21,13 @@ pub struct Part {
     pub height: f64,
 }
 
-/// Resizes, and keeps the memory that it takes.
+/// A resizer, which keeps its memory between images.
 #[derive(Debug, Default)]
 pub struct Resizer(Library);
 
 impl Resizer {
-    /// Resizes a part of the image in `source`, `[height, width]` pixels of `channels` bytes in row-major
-    /// order, into `out`, an image of `[rows, columns]` such pixels: by a triangle over neighbouring pixels
-    /// as wide as what becomes one pixel (bilinear, antialiased).
+    /// Resizes a window of `source`, a row-major image of `[height, width]` pixels of `channels` bytes, into
+    /// `out`, of `[rows, columns]` pixels, with a triangle filter (bilinear, antialiased).
     ///
     /// # Errors
     /// Where pixels have neither 1 nor 3 channels, a buffer is too short for its image, a side is longer than
@@ -49,8 +48,8 @@ impl Resizer {
         }
     }
 
-    /// Generic over the pixel: the library's own choice between all its kinds would compile them all, for two
-    /// that are used.
+    /// Generic over the pixel type: with the library's dynamic choice, all types would be compiled instead of
+    /// the two used.
     fn typed<P: PixelTrait>(
         &mut self,
         source: &[u8],

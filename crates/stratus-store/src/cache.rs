@@ -20,10 +20,10 @@ use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 use stratus_base::checksum::{hex, sha256_of_reader};
+use stratus_base::sync_folder;
 
 use crate::backend::FileInfo;
 use crate::error::disk;
-use crate::local::sync_folder;
 use crate::{Store, StoreError};
 
 /// File name extensions of downloads and of their descriptions.

@@ -7,6 +7,8 @@ use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
+use stratus_base::sync_folder;
+
 use crate::backend::{Failure, FileInfo, StoreBackend};
 use crate::error::disk;
 use crate::{Entry, StoreError};
@@ -185,11 +187,4 @@ fn fill(
         return Err(StoreError::wrong_source(place.display().to_string(), written, bytes));
     }
     file.sync_all().map_err(disk(unfinished, "cannot be written"))
-}
-
-/// Makes a rename durable. Not every file system lets a folder be synced; the file itself is on disk already.
-pub(crate) fn sync_folder(folder: &Path) {
-    if let Ok(folder) = File::open(folder) {
-        let _ = folder.sync_all();
-    }
 }

@@ -1,5 +1,5 @@
-//! The system's allocator, watched: for tests that a hot loop allocates nothing, or that a hostile file asks
-//! for no memory beyond its size.
+//! The system allocator with counters, for tests that a hot loop does not allocate, or that a hostile file
+//! does not cause allocations beyond its size.
 
 #![allow(unsafe_code, reason = "a global allocator is an unsafe trait; this one only looks and hands on")]
 
@@ -12,17 +12,17 @@ thread_local! {
     static LARGEST: Cell<usize> = const { Cell::new(0) };
 }
 
-/// To be made a test's `#[global_allocator]`.
+/// Register as the `#[global_allocator]` of a test program.
 #[derive(Debug)]
 pub struct CountingAllocator;
 
-/// How often the calling thread has asked for memory.
+/// The number of allocations by the calling thread.
 #[must_use]
 pub fn requests() -> u64 {
     COUNT.with(Cell::get)
 }
 
-/// The most bytes that the calling thread has asked for at once.
+/// The largest single allocation by the calling thread, in bytes.
 #[must_use]
 pub fn largest_request() -> usize {
     LARGEST.with(Cell::get)
@@ -33,7 +33,7 @@ fn note(bytes: usize) {
     LARGEST.with(|largest| largest.set(largest.get().max(bytes)));
 }
 
-// SAFETY: every call is handed on unchanged to the system's allocator; noting it touches no memory of the
+// SAFETY: every call is forwarded unchanged to the system allocator; counting touches no memory of the
 // caller.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

@@ -1,43 +1,43 @@
-//! JPEG files of any sampling and order of scans, without an encoder: their coefficients are drawn, not
-//! computed (ITU-T T.81).
+//! Synthetic JPEG files of any sampling and scan order. There is no encoder: coefficients are random (ITU-T
+//! T.81).
 
-/// What a file is to be.
+/// The description of a file.
 #[derive(Clone, Debug)]
 pub struct Sketch {
     /// Rows.
     pub height: u16,
     /// Columns.
     pub width: u16,
-    /// Of each colour how finely it is stored, along rows and along columns: 1 to 4.
+    /// Vertical and horizontal sampling factors of each component: 1 to 4.
     pub factors: Vec<(u8, u8)>,
-    /// The order of what is stored.
+    /// The scans.
     pub scans: Scans,
     /// Minimum coded units between restart markers, 0 for none.
     pub restart: u16,
-    /// What Adobe's segment says of the colours: 0 that they are RGB or CMYK, 1 YCbCr, 2 YCCK; without it
-    /// grey or YCbCr or CMYK.
+    /// The colour transform in the Adobe segment: 0 RGB or CMYK, 1 YCbCr, 2 YCCK; `None` without the segment:
+    /// grey, YCbCr or CMYK.
     pub adobe: Option<u8>,
-    /// What is drawn follows from it.
+    /// The seed of the coefficients.
     pub seed: u64,
 }
 
 /// The order of a file's scans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scans {
-    /// One, with all colours.
+    /// One interleaved scan.
     Together,
-    /// One for each colour.
+    /// One scan per component.
     Apart,
-    /// Progressive: the means but for their last bit, each colour's details, the last bit.
+    /// Progressive: DC without the last bit, AC of each component, the last bit of DC.
     Progressive,
 }
 
-/// The order in which a block's coefficients are stored does not matter here: they are drawn in it.
+/// In any order: coefficients are random.
 type Block = [i32; 64];
 
 struct Component {
     factors: (usize, usize),
-    /// Blocks of the image, without what fills up the last unit: rows, columns.
+    /// Rows and columns of blocks, without padding of the last MCU.
     size: [usize; 2],
     stride: usize,
     blocks: Vec<Block>,
@@ -87,7 +87,7 @@ impl Sketch {
             frame.extend([number as u8 + 1, (h << 4) | v, 0]);
         }
         segment(&mut file, if self.scans == Scans::Progressive { 0xc2 } else { 0xc0 }, &frame);
-        // Codes of one length: 4 bits for the sizes of means, 8 for runs and sizes of details.
+        // Huffman codes of constant length: 4 bits for DC sizes, 8 bits for AC runs and sizes.
         segment(
             &mut file,
             0xc4,
@@ -133,7 +133,7 @@ impl Sketch {
             Part::LastBit => [0, 0, 0x10],
         });
         segment(file, 0xda, &header);
-        // The blocks of each unit: of a colour alone one.
+        // The blocks of each MCU; a scan of one component has one per MCU.
         let each: Vec<Vec<(usize, usize)>> = match which {
             &[one] => {
                 let Component { size: [rows, columns], stride, .. } = components[one];
@@ -190,7 +190,7 @@ enum Part {
     LastBit,
 }
 
-/// A mean, and a few details.
+/// A random DC and a few AC coefficients.
 fn block(draws: &mut Draws) -> Block {
     let mut block = [0; 64];
     block[0] = draws.below(500) - 250;
@@ -233,7 +233,7 @@ fn details(bits: &mut Bits, file: &mut Vec<u8>, block: &Block) {
     }
 }
 
-/// Bits of a number without its sign.
+/// The bits of a magnitude.
 fn size_of_number(value: i32) -> u32 {
     32 - value.unsigned_abs().leading_zeros()
 }
@@ -244,7 +244,7 @@ fn segment(file: &mut Vec<u8>, marker: u8, content: &[u8]) {
     file.extend(content);
 }
 
-/// Bits that do not fill a byte yet.
+/// Bits of an incomplete byte.
 #[derive(Default)]
 struct Bits {
     held: u32,

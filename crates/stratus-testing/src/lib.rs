@@ -1,5 +1,5 @@
-//! What the tests of several crates share: an allocator that watches, ways to damage a file, JPEG files, a
-//! store of objects.
+//! Shared by the tests of several crates: a counting allocator, damaged files, synthetic JPEG files, an
+//! object store.
 
 pub mod allocator;
 pub mod damage;

@@ -1,9 +1,8 @@
-//! How a file's tensors fit a network's.
+//! Matching the tensors of a file with those of a network.
 
 use std::collections::HashMap;
 
-/// What becomes of each tensor of a file and of a network. Lists are in the order of the network, then of the
-/// file.
+/// The result for each tensor of file and network. Lists are in the order of the network, then of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Matching {
     /// In both, of one shape: these load.

@@ -43,14 +43,13 @@ pub struct TensorRef<'a> {
 pub enum ValuesRef<'a> {
     /// 32-bit floating point.
     F32(&'a [f32]),
-    /// 32-bit floating point, somewhere else: read when they are written, so that no copy of them is ever
-    /// whole.
+    /// 32-bit floating point, in another form: converted while they are written, without a full copy.
     External(&'a dyn ExternalValues),
     /// 64-bit integers.
     I64(&'a [i64]),
 }
 
-/// 32-bit floating point values that lie in some other form.
+/// 32-bit floating point values in another form, such as device memory.
 pub trait ExternalValues: fmt::Debug {
     /// How many there are.
     fn count(&self) -> usize;

@@ -1,12 +1,12 @@
-//! The orientation that EXIF gives (EXIF 2.3, section 4.6.4 A; TIFF 6.0, section 2).
+//! The EXIF orientation (EXIF 2.3, section 4.6.4 A; TIFF 6.0, section 2).
 
 use crate::transform::frame::Orientation;
 
 const ORIENTATION: u16 = 0x0112;
 const SHORT: u16 = 3;
 
-/// The orientation that a block of EXIF gives; upright where it gives none, or is damaged: a photograph is
-/// not worth less for its notes.
+/// The orientation in an EXIF block; upright where there is none or the block is damaged: metadata should not
+/// make a photograph unusable.
 pub(super) fn orientation(exif: &[u8]) -> Orientation {
     Orientation::from_exif(value(exif).unwrap_or(1))
 }

@@ -1,11 +1,11 @@
-//! Label images: PNG files whose pixels are classes, not light. What is stored is given as it is, without
-//! looking up palettes or spreading few bits over eight.
+//! Label images: PNG files whose pixels are class numbers. Values are returned as stored: palettes are not
+//! resolved, and few bits are not scaled to eight.
 
 use png::{BitDepth, ColorType, Transformations};
 
 use super::{Format, LONGEST_SIDE, pixel_bytes, png::open};
 
-/// What the pixels of a label image are; they lie where the caller said, row by row.
+/// The kind and size of a label image; its pixels are in the caller's buffer, row by row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LabelImage {
     pub pixels: LabelPixels,
@@ -16,13 +16,13 @@ pub(crate) struct LabelImage {
 /// By the file's type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LabelPixels {
-    /// A number each: of a grey image, or the places in the palette of one that has a palette.
+    /// One number per pixel: a grey value, or an index into the palette.
     Values,
-    /// Red, green and blue each.
+    /// Three bytes per pixel: RGB.
     Colours,
 }
 
-/// Decodes a label image; `out` is made as long as needed.
+/// Decodes a label image into `out`, which is resized.
 pub(crate) fn decode_labels(file: &[u8], out: &mut Vec<u8>) -> Result<LabelImage, String> {
     if Format::of(file)? == Format::Jpeg {
         return Err("a JPEG file, whose pixels are not exact; label images are PNG files".to_owned());
@@ -56,7 +56,7 @@ pub(crate) fn decode_labels(file: &[u8], out: &mut Vec<u8>) -> Result<LabelImage
         unpack(out, height, width, bits);
     }
     if stored > channels {
-        // Without transparency, from the front: what is read is never behind what is written.
+        // Drops transparency in place, from the front: reads never fall behind writes.
         for pixel in 0..height * width {
             out.copy_within(pixel * stored..pixel * stored + channels, pixel * channels);
         }
@@ -65,7 +65,7 @@ pub(crate) fn decode_labels(file: &[u8], out: &mut Vec<u8>) -> Result<LabelImage
     Ok(LabelImage { pixels, height, width })
 }
 
-/// Decodes a label image whose values are the classes; returns its height and width.
+/// Decodes a label image of class numbers; returns its height and width.
 pub(crate) fn decode_classes(file: &[u8], out: &mut Vec<u8>) -> Result<[usize; 2], String> {
     let LabelImage { pixels, height, width } = decode_labels(file, out)?;
     match pixels {
@@ -76,8 +76,8 @@ pub(crate) fn decode_classes(file: &[u8], out: &mut Vec<u8>) -> Result<[usize; 2
     }
 }
 
-/// Makes a byte of each pixel of 1, 2 or 4 bits, which stand from the highest on in rows of whole bytes. From
-/// the back: what is read is never behind what is written.
+/// Expands pixels of 1, 2 or 4 bits to bytes, highest bits first, rows padded to whole bytes. In place, from
+/// the back: reads never fall behind writes.
 fn unpack(pixels: &mut [u8], height: usize, width: usize, bits: usize) {
     let row_bytes = (width * bits).div_ceil(8);
     for y in (0..height).rev() {

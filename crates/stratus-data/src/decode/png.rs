@@ -1,4 +1,4 @@
-//! PNG by the png crate.
+//! PNG, by the `png` crate.
 
 use std::io::Cursor;
 
@@ -6,7 +6,7 @@ use png::{BitDepth, ColorType, DecodeOptions, Decoder, Limits, Reader, Transform
 
 use super::{Decoded, LARGEST_IMAGE, LONGEST_SIDE, exif, pixel_bytes};
 
-/// Reads what stands before the pixels.
+/// Reads all chunks before the pixels.
 pub(super) fn open(file: &[u8], changes: Transformations) -> Result<Reader<Cursor<&[u8]>>, String> {
     let options = DecodeOptions::default();
     let mut decoder = Decoder::new_with_options(Cursor::new(file), options);
@@ -15,7 +15,8 @@ pub(super) fn open(file: &[u8], changes: Transformations) -> Result<Reader<Curso
     decoder.set_ignore_text_chunk(true);
     decoder.set_ignore_iccp_chunk(true);
     let reader = decoder.read_info().map_err(|error| format!("not a PNG that can be decoded: {error}"))?;
-    // Colours are three bytes each (PNG, third edition, 11.2.2); the library takes the last one to be whole.
+    // Palette entries have three bytes (PNG, third edition, 11.2.2); the library assumes that the last one is
+    // complete.
     match &reader.info().palette {
         Some(palette) if !palette.len().is_multiple_of(3) => Err(format!(
             "not a PNG that can be decoded: a palette of {} bytes, and a colour has 3",
@@ -36,7 +37,7 @@ pub(super) fn header(file: &[u8]) -> Result<[usize; 2], String> {
     Ok([reader.info().height as usize, reader.info().width as usize])
 }
 
-/// Whether the last chunk, which is always the same, stands in the `tail`.
+/// Whether `tail` has the last chunk, which is always the same.
 pub(super) fn ends(tail: &[u8]) -> bool {
     tail.windows(8).rev().any(|chunk| chunk == b"IEND\xae\x42\x60\x82")
 }
@@ -62,7 +63,7 @@ pub(super) fn decode(file: &[u8], pixels: &mut Vec<u8>) -> Result<Decoded, Strin
     let bytes = pixel_bytes(height, width, stored)?;
     pixels.resize(bytes, 0);
     reader.next_frame(pixels).map_err(failed)?;
-    // What stands behind the image, its end at least, must be whole too.
+    // The chunks after the image, up to the last, must be complete too.
     reader.finish().map_err(failed)?;
     if stored > channels {
         // Without transparency, from the front: what is read is never behind what is written.

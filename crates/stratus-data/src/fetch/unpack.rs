@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use flate2::bufread::MultiGzDecoder;
 use sha2::{Digest, Sha256};
 use stratus_base::checksum::hex;
+use stratus_base::sync_folder;
 use tar::Archive;
 
-use super::{FetchError, disk, open_part, restart, sync_directory};
+use super::{FetchError, disk, open_part, restart};
 use crate::datasets::UnpackedFile;
 
 /// What an archive may hold beside its members: headers, texts.
@@ -85,7 +86,7 @@ fn write_member(
     }
     part.sync_all().map_err(disk(&part_path, "cannot be written"))?;
     fs::rename(&part_path, &path).map_err(disk(&path, "cannot be put in place"))?;
-    sync_directory(folder);
+    sync_folder(folder);
     Ok(())
 }
 

@@ -2,9 +2,9 @@
 //!
 //! An image is changed in three steps, always in this order:
 //!
-//! 1. The view: a [`Window`](crate::transform::frame::Window) selects the part of the stored image, with a rotation
-//!    about its centre where images are rotated or zoomed. Cropping, resizing, zooming and rotating are one
-//!    interpolation.
+//! 1. The view: a [`Window`](crate::transform::frame::Window) selects the part of the stored image, with a
+//!    rotation about its centre where images are rotated or zoomed. Cropping, resizing, zooming and rotating
+//!    are one interpolation.
 //! 2. The colours of the sample's 8-bit pixels change ([`ColourJitter`]).
 //! 3. The [`Placement`]: the sample is mirrored, then shifted, then partly blanked while it is normalised and
 //!    written to the batch.

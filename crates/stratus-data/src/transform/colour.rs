@@ -1,8 +1,8 @@
 //! Brightness, contrast, saturation and hue, changed at random: torchvision's `ColorJitter` on 8-bit pixels.
 //!
-//! Each is defined as there, and what it gives is cut down to a whole level. Products and sums are rounded
-//! one by one, in `f32`, and hues are integers: the bits are the same everywhere. The four follow each other
-//! in an order of their own for every image.
+//! Definitions are torchvision's; results are truncated to whole levels. Every product and sum is rounded
+//! separately in `f32`, and hues are integers, so the bits are the same on every machine. The four changes
+//! are applied in a random order per image.
 
 use serde::{Deserialize, Serialize};
 use stratus_random::{Purpose, Stream};
@@ -11,21 +11,20 @@ use crate::transform::pixels::PixelOrder;
 
 /// The most that a factor may differ from 1.
 const MOST: f64 = 16.0;
-/// What shares of the circle of hues are counted in, as a power of two.
+/// Fraction bits of a hue: the circle has 2^16 units.
 const BITS: u32 = 16;
 const ONE: i64 = 1 << BITS;
 
-/// How much colours are changed at random in every epoch. By default not at all.
+/// Random colour changes in every epoch; none by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ColourJitter {
-    /// Pixels are multiplied by a factor uniform in [max(0, 1 - x), 1 + x].
+    /// Brightness: multiply pixels by a factor uniform in [max(0, 1 - x), 1 + x].
     pub brightness: f64,
-    /// The distance of pixels from the image's mean grey is multiplied by such a factor.
+    /// Contrast: scale the difference to the mean grey of the image by such a factor.
     pub contrast: f64,
-    /// The distance of pixels from their own grey is multiplied by such a factor. Images of three channels
-    /// only.
+    /// Saturation: scale the difference to the grey of the pixel by such a factor. Only for RGB images.
     pub saturation: f64,
-    /// Hues move by a share of the circle uniform in [-x, x], at most a half. Images of three channels only.
+    /// Hue: rotate by a fraction of the circle uniform in [-x, x], at most one half. Only for RGB images.
     pub hue: f64,
 }
 
@@ -44,7 +43,7 @@ impl ColourJitter {
             && (0.0..=0.5).contains(&hue)
     }
 
-    /// What changes in `sample` in `epoch`, in this order; none where all is off.
+    /// The changes of `sample` in `epoch`, in order; empty where all are off.
     pub(crate) fn changes(&self, seed: u64, epoch: u32, sample: u32) -> Option<[Change; 4]> {
         if self.is_off() {
             return None;
@@ -66,7 +65,7 @@ impl ColourJitter {
     }
 }
 
-/// One change, by a factor or a share of the circle.
+/// One change, with its factor or fraction of the circle.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Change {
     Brightness(f64),
@@ -81,7 +80,7 @@ pub(crate) struct Picture<'a> {
     pub order: PixelOrder,
     /// Channels, height, width.
     pub shape: [usize; 3],
-    /// Where some pixels show nothing: of every row the first column that does and the one behind the last.
+    /// Where some pixels lie outside the image: for each row, the range of columns inside.
     pub shown: Option<&'a [[usize; 2]]>,
 }
 
@@ -136,7 +135,7 @@ impl Picture<'_> {
         }
     }
 
-    /// The mean grey of the pixels that show something.
+    /// The mean grey of the pixels inside the image.
     fn mean_grey(&self) -> f32 {
         let [channels, height, width] = self.shape;
         let plane = height * width;
@@ -172,8 +171,8 @@ fn grey(colour: [u8; 3]) -> u8 {
     (0.2989 * red + 0.587 * green + 0.114 * blue) as u8
 }
 
-/// torchvision's `adjust_hue`: the same saturation and value (greatest level), the hue moved by a share of
-/// the circle, in 65,536ths.
+/// torchvision's `adjust_hue`: saturation and value stay, the hue moves by a fraction of the circle, in units
+/// of 1/65536.
 fn turned(colour: [u8; 3], share: i64) -> [u8; 3] {
     let [red, green, blue] = colour.map(i64::from);
     let most = red.max(green).max(blue);
@@ -193,7 +192,7 @@ fn turned(colour: [u8; 3], share: i64) -> [u8; 3] {
     let hue = sixth * ONE + (difference << BITS) / range + 6 * share;
     let hue = hue.rem_euclid(6 * ONE);
     let (sixth, within) = (hue >> BITS, hue & (ONE - 1));
-    // Levels that are not whole are cut down after they are scaled by 255.999 / 255, as torchvision converts.
+    // Scaling by 255.999 / 255 before truncation, as torchvision converts to bytes.
     let level = |level: i64| ((level * 255_999 / 255_000) >> BITS).min(255) as u8;
     let falling = level((most << BITS) - range * within);
     let rising = level((least << BITS) + range * within);

@@ -1,23 +1,22 @@
-//! Other views of the images of a batch, for measuring on several of each.
+//! Test-time augmentation: mirrored and shifted views of a batch, over which evaluation averages.
 
 use crate::buffer::BatchBuffer;
 use crate::transform::pixels::{Element, Layout};
 
-/// An image that is mirrored, then shifted.
+/// An image, mirrored and then shifted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct View {
-    /// Whether left and right change places.
+    /// Whether it is mirrored left to right.
     pub mirrored: bool,
-    /// Pixels by which it moves down.
+    /// The shift downwards, in pixels.
     pub down: isize,
-    /// Pixels by which it moves to the right.
+    /// The shift to the right, in pixels.
     pub right: isize,
 }
 
 impl View {
-    /// The views that images are measured on: as they are and, where `shift` is not 0, moved so far towards
-    /// each of the four corners; each of these mirrored too, where that is asked for. The first is the image
-    /// itself.
+    /// All views: the image itself first and, where `shift` is not 0, shifted by that much towards each of
+    /// the four corners; with `mirror`, each of these mirrored too.
     #[must_use]
     pub fn all(mirror: bool, shift: usize) -> Vec<Self> {
         let by = shift.cast_signed();
@@ -32,11 +31,11 @@ impl View {
 }
 
 impl BatchBuffer {
-    /// Writes what every image shows in a view to `out`, as long as [`Self::images`]: images of this shape
-    /// (C, H, W), as their loader has written them. What a shift uncovers shows the image mirrored in its
-    /// outermost row and column, which are not repeated. Masks stay as they are.
+    /// Writes a view of all images to `out`, as long as [`Self::images`]. The images have this shape (C, H,
+    /// W), as their loader wrote them. Uncovered pixels show the image reflected at its outermost row and
+    /// column, which are not repeated. Masks are not changed.
     ///
-    /// A shift must be less than the images' height and width.
+    /// The shift must be less than the images' height and width.
     pub fn write_view(
         &self,
         view: View,
@@ -64,7 +63,7 @@ impl BatchBuffer {
     }
 }
 
-/// Where what is seen at `at` comes from, of so many places that were moved by `by`.
+/// The source index of position `at`, of `count` positions shifted by `by`.
 fn source(at: usize, by: isize, count: usize) -> usize {
     let from = (at.cast_signed() - by).unsigned_abs();
     if from < count { from } else { 2 * (count - 1) - from }

@@ -1,8 +1,8 @@
-//! An ONNX graph to a network: every node is a layer, a part of one, or a number that layers are made with.
+//! Importing an ONNX graph: each node becomes a layer, a part of a layer, or a constant.
 //!
-//! Nodes are walked once, in order. What does not depend on the images is computed ([`constants`]); what does
-//! becomes layers ([`layers`]), whose images may lie channels last for a while ([`Order`]), as in models from
-//! TensorFlow. A node that cannot be taken does not end the walk: all of them are named in one error.
+//! Nodes are visited once, in order. Values that do not depend on the images are computed ([`constants`]);
+//! the others become layers ([`layers`]). Images may be channels-last for a while ([`Order`]), as in models
+//! from TensorFlow. An unsupported node does not end the import: one error lists all of them.
 
 mod arithmetic;
 mod constants;
@@ -20,16 +20,16 @@ use stratus_base::printable;
 use stratus_graph::{Graph, GraphBuilder, Op, Operation, Shape};
 use stratus_weights::{Tensor, Values};
 
-/// The most layers, as in a layer file.
+/// The most layers; the same limit as in layer files.
 const MOST_LAYERS: usize = 10_000;
-/// The most numbers that layers and constants may hold, whatever the file: 4 GiB of them.
+/// The most numbers in layers and constants: 4 GiB.
 const MOST_NUMBERS: usize = 1 << 30;
 /// The largest extent or count, as in a layer file.
 const LARGEST: usize = 1 << 20;
-/// Operator sets whose operators are known.
+/// The supported operator sets.
 const OPSETS: std::ops::RangeInclusive<i64> = 7..=27;
 
-/// What a file does not say.
+/// What a file does not specify.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// The network's name; letters, digits, `_`, `-` and `.` of it are taken.
@@ -43,35 +43,35 @@ pub struct Options {
 pub struct Imported {
     /// The network; its parameters begin as their operations have it, not with the file's weights.
     pub graph: Graph,
-    /// The file's weights under the network's keys, f32.
+    /// The weights of the file, by the keys of the network, as f32.
     pub weights: Vec<Tensor>,
-    /// What was left out or done otherwise than the file has it.
+    /// Notes on what was omitted or changed.
     pub notes: Vec<String>,
 }
 
-/// A number of a shape that is being computed.
+/// An extent of a shape that is being computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
     Known(i64),
-    /// The number of images, which is open.
+    /// The batch size, which is unknown.
     Batch,
 }
 
-/// What a name of the graph stands for.
+/// The value of a name in the graph.
 #[derive(Clone, Debug)]
 enum Value {
-    /// An initialiser, by its position, or a number that was computed.
+    /// An initialiser, by its position, or a computed constant.
     Initialiser(usize),
     Constant(Constant),
     /// A shape, or a part of one.
     Extents(Vec<Extent>),
-    /// What a layer makes.
+    /// The output of a layer.
     LayerOutput(LayerOutput),
-    /// The output of a node that was refused, and of those that read it.
+    /// The output of an unsupported node, or of a node that reads one.
     Unknown,
 }
 
-/// In which order a tensor's elements lie in the file. Layers always have channels first.
+/// The dimension order of a tensor in the file. Layers always have channels first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     /// Channels, height, width, or a vector.
@@ -82,15 +82,15 @@ enum Order {
     Flattened([usize; 3]),
 }
 
-/// What a layer makes, as the file sees it.
+/// The output of a layer, as the file sees it.
 #[derive(Clone, Copy, Debug)]
 struct LayerOutput {
     /// The layer's position, from 1; 0 are the images.
     id: usize,
     order: Order,
-    /// Whether nothing else reads it: then its layer may still be changed.
+    /// Whether it has a single reader: then its layer may still be changed.
     sole: bool,
-    /// What `Pad` put around it and no layer has taken yet.
+    /// Padding from `Pad` that no layer has absorbed yet.
     pad: Option<Pad>,
 }
 
@@ -98,11 +98,11 @@ struct LayerOutput {
 struct Pad {
     before: [usize; 2],
     after: [usize; 2],
-    /// Whether it is filled with zeros, else with what is less than any number.
+    /// Whether the padding is zero, else minus infinity.
     zeros: bool,
 }
 
-/// A layer before it is put in the graph.
+/// A layer before it is added to the graph.
 #[derive(Debug)]
 struct Layer {
     name: String,
@@ -111,15 +111,15 @@ struct Layer {
     shape: Shape,
     /// The values of its parameters, in the order of its operation's.
     parameters: Vec<Vec<f32>>,
-    /// Whether what it makes is never less than zero.
+    /// Whether its output is never negative.
     not_negative: bool,
 }
 
-/// Why a node is not taken.
+/// Why a node is not imported.
 enum Refusal {
-    /// It is listed with this reason.
+    /// It is unsupported, for this reason.
     Node(String),
-    /// Nothing can be said of it: it reads what another refused node makes.
+    /// Unknown: it reads the output of an unsupported node.
     Unknown,
     /// The file as a whole is refused.
     File(Problem),
@@ -153,8 +153,8 @@ struct Importer<'a> {
     uses: HashMap<&'a str, usize>,
     input: Shape,
     layers: Vec<Layer>,
-    /// How many more numbers may be held. Nodes that share a weight get copies of it: a small file must not
-    /// become a large network.
+    /// The remaining budget of numbers. Nodes that share a weight get copies: a small file must not become a
+    /// large network.
     numbers: usize,
     names: Names,
     notes: Vec<String>,

@@ -1,8 +1,8 @@
-//! JPEG: by libjpeg-turbo where one is found, which decodes the window that is wanted and no more; else by
-//! zune-jpeg, a decoder without C, of which the rows below the window can be left out.
+//! JPEG: by libjpeg-turbo where it is found, which decodes only the requested window; else by zune-jpeg, a
+//! decoder in Rust, which can skip the rows below the window.
 //!
-//! Which of them decodes is one choice for the whole process: their pixels differ by rounding, and a run's
-//! should come from one.
+//! The library is chosen once per process: their pixels differ by rounding, and a run should use one of them
+//! throughout.
 
 mod turbo;
 mod zune;
@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use super::{Decoded, exif};
 use crate::transform::frame::{Orientation, Region};
 
-/// What decodes JPEG files.
+/// The library that decodes JPEG.
 #[derive(Clone, Debug)]
 pub enum JpegLibrary {
     /// libjpeg-turbo.
@@ -23,12 +23,12 @@ pub enum JpegLibrary {
     Zune,
 }
 
-/// What [`stratus_jpeg::ENVIRONMENT`] says where libjpeg-turbo is not to be used.
+/// The value of [`stratus_jpeg::ENVIRONMENT`] that disables libjpeg-turbo.
 const NONE: &str = "none";
 
 impl JpegLibrary {
-    /// libjpeg-turbo where one is found, by [`stratus_jpeg::candidates`]; looked for once in a process.
-    /// [`stratus_jpeg::ENVIRONMENT`] set to `none` asks for zune-jpeg.
+    /// libjpeg-turbo if found (see [`stratus_jpeg::candidates`]), else zune-jpeg; searched once per process.
+    /// [`stratus_jpeg::ENVIRONMENT`] set to `none` selects zune-jpeg.
     #[must_use]
     pub fn of_process() -> &'static Self {
         static LIBRARY: OnceLock<JpegLibrary> = OnceLock::new();
@@ -39,7 +39,7 @@ impl JpegLibrary {
     ///
     /// # Errors
     ///
-    /// Why there is none: then zune-jpeg decodes.
+    /// Why it was not found, so that zune-jpeg decodes.
     pub fn find() -> Result<Self, String> {
         if std::env::var_os(stratus_jpeg::ENVIRONMENT).is_some_and(|value| value == NONE) {
             return Err(format!("{} is `{NONE}`", stratus_jpeg::ENVIRONMENT));
@@ -115,7 +115,7 @@ impl Decoder {
         }
     }
 
-    /// Decodes at least the region that `wanted` asks for; `file` may be changed for a while.
+    /// Decodes at least the region that `wanted` returns; `file` may be modified temporarily.
     pub(super) fn decode_region(
         &mut self,
         file: &mut [u8],
@@ -130,8 +130,8 @@ impl Decoder {
     }
 }
 
-/// How the image of a file is to be turned, which must have an end: a decoder that sees its first rows alone,
-/// or makes up what is missing, does not notice.
+/// The orientation of a file, which must have an end marker: decoders that read only the first rows, or fill
+/// in missing data, do not check that.
 fn orientation_of_whole(file: &[u8]) -> Result<Orientation, String> {
     if !ends(file, file, file.len()) {
         return Err("the file ends before the image does".to_owned());
@@ -141,19 +141,19 @@ fn orientation_of_whole(file: &[u8]) -> Result<Orientation, String> {
     Ok(exif.map(exif::orientation).unwrap_or_default())
 }
 
-/// The segments before the entropy-coded data, up to the first scan's, SOS: marker, and what follows the
-/// length (ITU-T T.81, annex B).
+/// The segments before the entropy-coded data, up to SOS of the first scan: marker and payload (ITU-T T.81,
+/// annex B).
 fn segments(file: &[u8]) -> impl Iterator<Item = (u8, usize, &[u8])> {
     let mut at = 2;
     std::iter::from_fn(move || {
         loop {
             let begin = at;
             match *file.get(at..at + 4)? {
-                // Any number of bytes 0xff may stand before a marker.
+                // Any number of fill bytes 0xff may precede a marker.
                 [0xff, 0xff, ..] => at += 1,
                 [0xff, marker, high, low] => {
                     let length = usize::from(u16::from_be_bytes([high, low]));
-                    // Behind the first scan's header are no segments.
+                    // The first scan's header is the last segment.
                     at = if marker == SOS { file.len() } else { begin + 2 + length };
                     return Some((
                         marker,
@@ -169,16 +169,16 @@ fn segments(file: &[u8]) -> impl Iterator<Item = (u8, usize, &[u8])> {
 
 /// Start of scan.
 const SOS: u8 = 0xda;
-/// The application segment that EXIF stands in.
+/// The application segment of EXIF.
 const APP1: u8 = 0xe1;
 
-/// Where the first scan begins.
+/// The offset of the first scan.
 fn first_scan(file: &[u8]) -> Option<usize> {
     segments(file).find(|(marker, ..)| *marker == SOS).map(|(_, begin, _)| begin)
 }
 
-/// Whether the mark of the end, EOI, stands in the `tail` of a file of `bytes` and behind the beginning of
-/// its first scan, which must be in its `head`. A thumbnail in front of it has such a mark too.
+/// Whether `tail`, the end of a file of `bytes` bytes, has the end marker EOI after the start of the first
+/// scan, which must be in `head`. An embedded thumbnail has an EOI too.
 pub(super) fn ends(head: &[u8], tail: &[u8], bytes: usize) -> bool {
     let Some(scan) = first_scan(head) else { return false };
     let behind = tail.get((scan + tail.len()).saturating_sub(bytes)..).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! By libjpeg-turbo: of the region that is wanted the pixels, of what is above and beside it the entropy
-//! codes, of what is below nothing.
+//! By libjpeg-turbo. The region is decoded to pixels; data above and beside it are only entropy-decoded; data
+//! below are not read.
 
 use stratus_jpeg::{Header, Library, Limits, Window};
 
@@ -19,7 +19,7 @@ pub(super) fn header(decoder: &mut Decoder, file: &[u8]) -> Result<[usize; 2], S
     Ok([height, width])
 }
 
-/// Decodes the region that `wanted` asks for, into its place among the image's first rows.
+/// Decodes the region that `wanted` returns, to its position among the first rows of the image.
 pub(super) fn decode(
     decoder: &mut Decoder,
     file: &[u8],

@@ -1,8 +1,7 @@
-//! By zune-jpeg, a decoder without C that uses vector instructions.
+//! By zune-jpeg, a vectorised decoder in Rust.
 //!
-//! It runs in strict mode, in which a file that ends too early is an error and not half an image. Where only
-//! the first rows of an image are wanted, the decoder is told that the image has no more: most files hold
-//! their rows from top to bottom, so that what is below needs no decoding.
+//! It runs in strict mode, in which a truncated file is an error. Where only the first rows are needed, the
+//! height in the header is reduced: baseline files store rows from top to bottom, so the rest is not decoded.
 
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::zune_core::bytestream::ZCursor;
@@ -32,11 +31,11 @@ pub(super) fn header(file: &[u8]) -> Result<[usize; 2], String> {
     Ok([height, width])
 }
 
-/// Start of frame: baseline, and extended sequential, both by Huffman codes.
+/// SOF markers: baseline and extended sequential, both Huffman-coded.
 const SEQUENTIAL: [u8; 2] = [0xc0, 0xc1];
 
-/// A frame whose rows are coded from top to bottom: where its height stands in the file, the height, and the
-/// rows of a row of minimum coded units.
+/// A sequential frame, with rows coded from top to bottom: the offset of its height in the file, the height,
+/// and the rows per MCU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct BaselineFrame {
     height_at: usize,
@@ -44,13 +43,13 @@ struct BaselineFrame {
     unit: usize,
 }
 
-/// The frame of a file whose one scan has all components one beside the other; none of a progressive file.
+/// The frame of a file with one interleaved scan; `None` for progressive files.
 fn baseline_frame(file: &[u8]) -> Option<BaselineFrame> {
     let mut frame = None;
     for (marker, begin, content) in segments(file) {
         match (marker, content) {
-            // Bits a sample, height, width, number of components; of each component its name, both sampling
-            // factors, and a table.
+            // Precision, height, width, number of components; for each component its id, sampling factors and
+            // quantisation table.
             (marker, [_, high, low, _, _, count, components @ ..]) if SEQUENTIAL.contains(&marker) => {
                 let factors = components.chunks_exact(3).map(|component| usize::from(component[1] & 15));
                 let unit = 8 * factors.max().unwrap_or(1);
@@ -66,7 +65,7 @@ fn baseline_frame(file: &[u8]) -> Option<BaselineFrame> {
     None
 }
 
-/// What stands in the headers.
+/// The contents of the headers.
 fn describe(file: &[u8], orientation: Orientation) -> Result<(Decoder<'_>, Decoded), String> {
     let decoder = begin(file)?;
     let channels = if decoder.input_colorspace() == Some(ColorSpace::Luma) { 1 } else { 3 };
@@ -80,8 +79,8 @@ pub(super) fn decode(file: &[u8], orientation: Orientation, pixels: &mut Vec<u8>
     Ok(decoded)
 }
 
-/// Decodes at least the rows down to the end of the region that `wanted` asks for; where those are not all,
-/// `file` is changed for a while.
+/// Decodes the rows down to the end of the region that `wanted` returns. Where these are not all, `file` is
+/// modified temporarily.
 pub(super) fn decode_rows(
     file: &mut [u8],
     orientation: Orientation,
@@ -92,8 +91,7 @@ pub(super) fn decode_rows(
     let [channels, height, _] = decoded.shape;
     let rows = wanted(&decoded).rows.end;
     let shorter = baseline_frame(file).and_then(|frame| {
-        // Colours may be stored with fewer rows than the image; what is interpolated between them looks at
-        // the next unit's.
+        // Chroma may be subsampled vertically: its interpolation reads the next MCU row.
         let rows = (rows.max(1).div_ceil(frame.unit) + 1) * frame.unit;
         u16::try_from(rows).ok().filter(|_| frame.height == height && rows < height).map(|rows| (frame, rows))
     });

@@ -1,6 +1,7 @@
-//! Errors about one file, and text of a file in messages.
+//! Files: errors about one, text of one in messages, durable renames.
 
 use std::error::Error;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 /// The longest text of a file that a message shows, in characters.
@@ -32,6 +33,14 @@ pub fn printable(text: &str) -> String {
         out.push('…');
     }
     out
+}
+
+/// Makes renames in a folder durable, as far as the system can: not every file system lets a folder be
+/// synced.
+pub fn sync_folder(folder: &Path) {
+    if let Ok(folder) = File::open(folder) {
+        let _ = folder.sync_all();
+    }
 }
 
 #[cfg(test)]
