@@ -410,7 +410,7 @@ impl Download<'_> {
                                   {}",
                 self.file.sha256
             ),
-            Err(error) => format!("gave other content: {error}"),
+            Err(error) => format!("sent different content: {error}"),
         };
         // The resumed part may be to blame.
         Err(if resumed > 0 { Refusal::Retry(cause) } else { Refusal::Useless(cause) })
