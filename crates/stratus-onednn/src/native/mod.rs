@@ -6,7 +6,7 @@
 //! | [`norm`] | batch norm with ReLU and max-pooling, local response normalisation |
 //! | [`pool`] | max- and average-pooling alone |
 //! | [`stem`] | convolution, batch norm, ReLU and max-pooling of images, without the large map |
-//! | [`relayout`], [`concat`] | copies between layouts and maps |
+//! | [`relayout`], [`mod@concat`] | copies between layouts and maps |
 //! | [`few_outputs`] | matrix products over few terms |
 //! | [`elementwise`], [`gelu`], [`dropout`], [`pixels`] | element by element |
 //! | [`loss`], [`adaptive`] | loss, optimisers |

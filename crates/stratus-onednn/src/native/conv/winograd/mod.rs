@@ -284,7 +284,7 @@ unsafe fn load_tile_column<V: Lanes, E: LaneElement, const EDGE: usize>(
 /// that rows that are not wanted cost no second pass.
 ///
 /// # Safety
-/// As [`load_column`].
+/// As [`load_tile_column`].
 #[inline(always)]
 unsafe fn load_input_transform<V: Lanes, E: LaneElement, const FIRST: usize, const ROWS: usize>(
     map: &[E],
