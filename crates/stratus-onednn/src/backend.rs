@@ -16,11 +16,11 @@ use stratus_engine::{
     AlignedBytes, Backend, DType, EngineError, Layout, Precision, PrepareRequest, Prepared, Program,
 };
 
-/// oneDNN and our own kernels on its threads.
+/// oneDNN, and native kernels on its threads.
 pub struct OneDnn {
     pub(crate) context: Context,
     pub(crate) cpu: CpuContext,
-    /// The library's descriptors of layouts, by type. A blocked one cannot be made again from plain data.
+    /// The library's descriptors of layouts, by type. A blocked one cannot be made from plain data.
     descs: Mutex<HashMap<(Layout, i32), Desc>>,
     /// The times of kernels that were measured while planning.
     pub(crate) timings: TimingCache,
@@ -85,7 +85,7 @@ impl OneDnn {
         }
     }
 
-    /// Whether bf16 runs on instructions of its own; elsewhere it is slower than f32.
+    /// Whether the processor has instructions for bf16; without them it is slower than f32.
     #[must_use]
     pub fn has_fast_bf16(&self) -> bool {
         self.context.has_bf16()

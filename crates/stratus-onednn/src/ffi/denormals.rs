@@ -27,8 +27,8 @@ fn read() -> u32 {
 
 #[cfg(target_arch = "x86_64")]
 fn write(control: u32) {
-    // SAFETY: a value that was read, or one of the constants above, with all exceptions masked. No arithmetic
-    // of ours is done before the ordinary rules hold again: the functions below see to that.
+    // SAFETY: a value that was read, or one of the constants above, with all exceptions masked. The functions
+    // below restore the ordinary rules before any Rust arithmetic.
     unsafe {
         std::arch::asm!(
             "ldmxcsr [{}]",
@@ -38,7 +38,7 @@ fn write(control: u32) {
     }
 }
 
-/// Calls the library, on the calling thread and those it starts, with denormals as zero.
+/// Calls the library with denormals as zero, on the calling thread and those that the library starts.
 #[inline(never)]
 pub fn as_zero<R>(call: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
@@ -53,8 +53,8 @@ pub fn as_zero<R>(call: impl FnOnce() -> R) -> R {
     call()
 }
 
-/// Calls code of ours on a thread of the library's by the ordinary rules; afterwards the library's hold,
-/// where the thread is not the caller's.
+/// Calls native code on a thread of the library's by the ordinary rules. Afterwards the library's hold again,
+/// unless the thread is the caller's.
 #[inline(never)]
 pub fn ordinarily<R>(is_callers: bool, call: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]

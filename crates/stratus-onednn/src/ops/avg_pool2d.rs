@@ -8,7 +8,7 @@ use stratus_engine::ops::{AvgPoolBackward, AvgPoolForward};
 
 impl OnCpu for AvgPoolForward {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
-        let (x, y) = (operands.geometry(0)?, operands.geometry(1)?);
+        let (x, y) = (operands.common_geometry(0)?, operands.common_geometry(1)?);
         let pool = AvgPool::new(&self.averages, x, y, cpu.level, cpu.team.clone());
         Ok(typed!(operands.one_type(&[0, 1])?, E => {
             native_step(0, move |o| pool.forward::<E>(o.elements(0), o.elements(1)))
@@ -18,7 +18,7 @@ impl OnCpu for AvgPoolForward {
 
 impl OnCpu for AvgPoolBackward {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
-        let (dx, dy) = (operands.geometry(1)?, operands.geometry(0)?);
+        let (dx, dy) = (operands.common_geometry(1)?, operands.common_geometry(0)?);
         let pool = AvgPool::new(&self.averages, dx, dy, cpu.level, cpu.team.clone());
         Ok(typed!(operands.one_type(&[0, 1])?, E => {
             native_step(0, move |o| pool.backward::<E>(o.elements(0), o.elements(1)))

@@ -140,14 +140,14 @@ impl StepOperands {
         parts: Parts,
     ) -> Result<[ChannelSlice; 2], String> {
         if parts == Parts::default() {
-            return Ok([ChannelSlice::all_of(self.geometry(0)?); 2]);
+            return Ok([ChannelSlice::all_of(self.common_geometry(0)?); 2]);
         }
         let is_like_input = |&at: &usize| at != position && self.values[at].shape.len() == 4;
         self.expect_same_layout(&(0..self.values.len()).filter(is_like_input).collect::<Vec<_>>())?;
-        let normalised = self.own_geometry(0)?.with_channels(norm.channels);
+        let normalised = self.geometry(0)?.with_channels(norm.channels);
         let part = |at: usize, first: Option<usize>| {
             let first = first.unwrap_or(0);
-            ChannelSlice::of(self.own_geometry(at)?, first, normalised).ok_or_else(|| {
+            ChannelSlice::of(self.geometry(at)?, first, normalised).ok_or_else(|| {
                 let tag = self.tag(at);
                 format!("native kernels do not reach the channels from {first} on of a map in layout {tag}")
             })
@@ -165,7 +165,7 @@ impl StepOperands {
         (pool, parts): (Option<FusedPool>, Parts),
         dtypes: [DType; 2],
     ) -> Result<BatchNorm, String> {
-        let pool = pool.map(|pool| Ok::<_, String>((pool, self.geometry(position)?))).transpose()?;
+        let pool = pool.map(|pool| Ok::<_, String>((pool, self.common_geometry(position)?))).transpose()?;
         batch_norm(cpu, self.norm_maps(position, norm, parts)?, norm, relu, pool, dtypes)
     }
 }

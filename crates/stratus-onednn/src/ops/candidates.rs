@@ -111,7 +111,7 @@ pub(super) fn native_name(
 /// Reads the arguments and layouts of a step's operands from a primitive descriptor.
 type OperandsOf<'a> = dyn Fn(&PrimitiveDesc) -> Result<Vec<(i32, Desc)>, String> + 'a;
 
-/// The library's candidates for one primitive around weights.
+/// The library's candidates for one primitive that takes weights or makes their gradient.
 pub(super) struct Candidates<'a> {
     /// Makes the primitive descriptor with the weights, or their gradient, in a layout.
     pub make: &'a dyn Fn(&Desc) -> Result<PrimitiveDesc, String>,

@@ -12,11 +12,11 @@ impl OnCpu for ConcatForward {
         let mut at = 0;
         let mut pieces = Vec::new();
         for position in 0..inputs {
-            let from = operands.own_geometry(position)?;
+            let from = operands.geometry(position)?;
             pieces.push(Piece { from, first: 0, at, channels: from.channels });
             at += from.channels;
         }
-        let concat = Concat { pieces, to: operands.own_geometry(inputs)?, team: cpu.team.clone() };
+        let concat = Concat { pieces, to: operands.geometry(inputs)?, team: cpu.team.clone() };
         Ok(typed!(operands.one_type(&(0..=inputs).collect::<Vec<_>>())?, E => native_step(0, move |o| {
             let y = o.elements::<E>(inputs);
             let sources = std::array::from_fn(|position| &*o.elements::<E>(position));
@@ -27,7 +27,7 @@ impl OnCpu for ConcatForward {
 
 impl OnCpu for ConcatBackward {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
-        let (from, to) = (operands.own_geometry(0)?, operands.own_geometry(1)?);
+        let (from, to) = (operands.geometry(0)?, operands.geometry(1)?);
         let pieces = vec![Piece { from, first: self.first, at: 0, channels: to.channels }];
         let concat = Concat { pieces, to, team: cpu.team.clone() };
         Ok(typed!(operands.one_type(&[0, 1])?, E => native_step(0, move |o| {

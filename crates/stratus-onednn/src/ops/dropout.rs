@@ -15,7 +15,7 @@ impl OnCpu for Dropout {
         let elements = operands.values.first().map_or(0, Value::elements);
         let scale = self.scale() as f32;
         let row_major = operands.layouts.first().is_some_and(Layout::is_row_major);
-        let geometry = if row_major { None } else { Some(operands.own_geometry(0)?) };
+        let geometry = if row_major { None } else { Some(operands.geometry(0)?) };
         let drop = move |o: &mut Operands<'_>| {
             let (mask, first) = (kernel.mask(o.elements(1)), (o.tile().in_batch() * elements) as u64);
             DropoutMask { mask, scale, first }

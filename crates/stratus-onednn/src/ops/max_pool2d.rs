@@ -10,7 +10,7 @@ use stratus_graph::ops::MaxPool2d;
 
 impl OnCpu for MaxPoolForward {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
-        let (x, y) = (operands.geometry(0)?, operands.geometry(1)?);
+        let (x, y) = (operands.common_geometry(0)?, operands.common_geometry(1)?);
         let pool = max_pool(cpu, &self.pool, x, y).cutting(self.cut);
         Ok(typed!(operands.one_type(&[0, 1])?, E => {
             native_step(0, move |o| pool.forward::<E>(o.elements(0), o.elements(1), o.take(2)))
@@ -20,7 +20,7 @@ impl OnCpu for MaxPoolForward {
 
 impl OnCpu for MaxPoolBackward {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
-        let (dx, dy) = (operands.geometry(2)?, operands.geometry(0)?);
+        let (dx, dy) = (operands.common_geometry(2)?, operands.common_geometry(0)?);
         let pool = max_pool(cpu, &self.pool, dx, dy);
         Ok(typed!(operands.one_type(&[0, 2])?, E => {
             native_step(0, move |o| pool.backward::<E>(o.elements(0), o.take(1), o.elements(2)))

@@ -28,7 +28,7 @@ impl StepOperands {
     }
 
     /// How kernels walk a feature map; all feature maps of the step must be walked alike.
-    pub(super) fn geometry(&self, position: usize) -> Result<Geometry, String> {
+    pub(super) fn common_geometry(&self, position: usize) -> Result<Geometry, String> {
         let all: Vec<Option<Geometry>> = self
             .values
             .iter()
@@ -39,7 +39,7 @@ impl StepOperands {
         let is_alike = |one: &Geometry| {
             all.iter().all(|other| other.is_some_and(|o| (o.width, o.groups) == (one.width, one.groups)))
         };
-        self.geometry_alone(position).filter(is_alike).ok_or_else(|| {
+        self.find_geometry(position).filter(is_alike).ok_or_else(|| {
             let tags: Vec<&str> = self.layouts.iter().map(|layout| layout.tag.as_str()).collect();
             format!(
                 "native kernels take maps that are all channels last or all in blocks of 16 channels, \
@@ -49,8 +49,8 @@ impl StepOperands {
     }
 
     /// How kernels walk a feature map that may have other channels than the step's other maps.
-    pub(super) fn own_geometry(&self, position: usize) -> Result<Geometry, String> {
-        self.geometry_alone(position).ok_or_else(|| {
+    pub(super) fn geometry(&self, position: usize) -> Result<Geometry, String> {
+        self.find_geometry(position).ok_or_else(|| {
             format!(
                 "native kernels take maps that are channels last or in blocks of 16 channels, one is {}",
                 self.tag(position)
@@ -58,7 +58,7 @@ impl StepOperands {
         })
     }
 
-    fn geometry_alone(&self, position: usize) -> Option<Geometry> {
+    fn find_geometry(&self, position: usize) -> Option<Geometry> {
         let (value, layout) = self.values.get(position).zip(self.layouts.get(position))?;
         Geometry::of(&value.shape, layout)
     }

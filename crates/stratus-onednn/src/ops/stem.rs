@@ -115,7 +115,7 @@ fn stem(
         Some(position) => {
             let maps = (0..operands.values.len()).filter(|&at| operands.values[at].shape == shape);
             maps.map(|at| operands.expect_same_layout(&[position, at])).collect::<Result<Vec<_>, _>>()?;
-            operands.own_geometry(position)?
+            operands.geometry(position)?
         }
         None => Geometry::of(&shape, &Layout::channels_last(&shape)).ok_or("it pools nothing")?,
     };
