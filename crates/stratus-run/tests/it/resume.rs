@@ -90,7 +90,7 @@ fn child() {
 
 fn spawn(run: &RunDir, die_at: Option<u64>) -> Option<i32> {
     let status = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child"])
+        .args(["--exact", "resume::child"])
         .env("STRATUS_TEST_RUN", run.path())
         .env("STRATUS_TEST_DIE_AT", die_at.map(|i| i.to_string()).unwrap_or_default())
         .stdout(Stdio::null())

@@ -190,7 +190,9 @@ const FETCH: [&str; 2] = ["STRATUS_STORE_TEST_ADDRESS", "STRATUS_STORE_TEST_CACH
 /// This program again, for one test that sees that it is to fetch.
 fn another_process(test: &str, server: &Server, cache: &Cache) -> Child {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", test]).env(FETCH[0], &server.address).env(FETCH[1], cache.folder());
+    // A test is named with its module: without it, none would run.
+    let test = format!("cache::{test}");
+    command.args(["--exact", &test]).env(FETCH[0], &server.address).env(FETCH[1], cache.folder());
     command.spawn().unwrap()
 }
 

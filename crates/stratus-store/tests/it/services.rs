@@ -28,7 +28,9 @@ fn again(test: &str, address: &str, variables: &[(&str, &str)]) {
             command.env_remove(name);
         }
     }
-    command.args(["--exact", test, "--nocapture"]).env(ADDRESS, address).env("HOME", "/nowhere");
+    // A test is named with its module: without it, none would run.
+    let test = format!("services::{test}");
+    command.args(["--exact", &test, "--nocapture"]).env(ADDRESS, address).env("HOME", "/nowhere");
     let status = command.envs(variables.iter().copied()).status().unwrap();
     assert!(status.success(), "{test} in a process of its own");
 }

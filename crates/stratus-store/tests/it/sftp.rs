@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use crate::web::content;
 use stratus_store::{Cache, RetryPolicy, Store, StoreError};
 
-const TEST: &str = "a_folder_behind_ssh_holds_files";
+const TEST: &str = "sftp::a_folder_behind_ssh_holds_files";
 
 /// Set for a process of a test's own: the server's folder, and the address of a store.
 const SERVER: &str = "STRATUS_STORE_TEST_SSHD";

@@ -20,7 +20,7 @@ use stratus_testing::swift::{self, KEY, Node};
 const NODE: &str = "STRATUS_STORE_TEST_NODE";
 const ADDRESS: &str = "STRATUS_STORE_TEST_ADDRESS";
 
-const TEST: &str = "swift_and_s3_hold_files";
+const TEST: &str = "swift::swift_and_s3_hold_files";
 
 /// Runs the test in a process that has this key.
 fn run(node: &Node, address: &str, key: &str) {

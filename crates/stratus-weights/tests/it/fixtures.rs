@@ -143,12 +143,12 @@ fn other_files_are_told_apart() {
             "legacy.pth",
             "this is a PyTorch file in the format from before version 1.6; save it again with a current",
         ),
-        ("torchscript.pt", "this is a TorchScript program; save its tensors alone"),
+        ("torchscript.pt", "this is a TorchScript program; save only its tensors"),
         ("deflated.pth", "this is a compressed archive, which PyTorch does not write; pack its files"),
         ("plain_pickle.pkl", "this is a plain Python pickle; save the tensors with torch.save"),
         (
             "ambiguous.pth",
-            "this is a PyTorch file with several state dicts (model, state_dict); save the one",
+            "this is a PyTorch file with several state dicts (model, state_dict); save only the one",
         ),
         ("list.pth", "this is a PyTorch file with a list instead of a state dict; save a state dict"),
     ] {
