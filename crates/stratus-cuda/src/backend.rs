@@ -11,7 +11,7 @@ use crate::processor::Processor;
 use std::path::PathBuf;
 use std::sync::Arc;
 use stratus_engine::device::Tracer;
-use stratus_engine::fuse::Fusions;
+use stratus_engine::passes::fuse::Fusions;
 use stratus_engine::{Backend, Device, EngineError, Precision, PrepareRequest, Prepared, Program};
 
 /// The CUDA backend: one GPU, or in tests the emulation of one.

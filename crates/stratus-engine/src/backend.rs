@@ -1,7 +1,7 @@
 //! What a backend provides: a kernel, an implementation name, layouts and scratch for every step.
 
 use crate::device::{Device, Tracer};
-use crate::fuse::Fusions;
+use crate::passes::fuse::Fusions;
 use crate::{EngineError, Layout, Precision, Program};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 /// The most operands a step may have, scratch included.
 pub const MAX_OPERANDS: usize = 16;
 
-/// What was chosen where a backend has several ways. Kept in the plan, so that a run can be repeated with the same bits.
+/// The choices among several layouts and implementations. Kept in the plan, so that a run can be repeated
+/// with the same bits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choices {
     /// Layout tag per value name.
@@ -31,7 +32,7 @@ pub struct PrepareRequest {
 
 /// A step ready to run.
 pub struct PreparedStep {
-    /// What the library calls the kernel.
+    /// The library's name of the kernel.
     pub implementation: String,
     /// Bytes of scratch, handed to the kernel as its last operand.
     pub scratch_bytes: usize,
@@ -65,7 +66,8 @@ pub trait Backend: Send + Sync {
     /// The threads its kernels run on. Bits depend on it.
     fn threads(&self) -> usize;
 
-    /// The device that a session's memory lies on and its kernels run on; `None` where that is the process's own memory and processor.
+    /// The device that a session's memory lies on and its kernels run on; `None` where that is the process's
+    /// own memory and processor.
     ///
     /// # Errors
     /// Where it cannot be had.
@@ -73,7 +75,7 @@ pub trait Backend: Send + Sync {
         Ok(None)
     }
 
-    /// Begins to watch its device with the tools of its maker.
+    /// Begins to trace its device with the vendor's tools.
     ///
     /// # Errors
     /// Where there is no device, or no such tool.
@@ -81,7 +83,8 @@ pub trait Backend: Send + Sync {
         Err(format!("{} has no device that could be traced", self.name()))
     }
 
-    /// Bytes of its device's memory that have been taken since it was opened, as the driver counts; `None` where there is no device.
+    /// Bytes of its device's memory that have been taken since it was opened, as the driver counts; `None`
+    /// where there is no device.
     fn device_bytes(&self) -> Option<u64> {
         None
     }
@@ -89,13 +92,14 @@ pub trait Backend: Send + Sync {
     /// What it can compute in, on this machine.
     fn precisions(&self) -> Vec<Precision>;
 
-    /// Whether it is worth fitting tiles of the batch into the caches of its threads: see [`crate::tile::tile`].
+    /// Whether it is worth fitting tiles of the batch into the caches of its threads: see
+    /// [`crate::passes::tile::tile`].
     fn gains_from_tiles(&self) -> bool {
         false
     }
 
-    /// Whether batches are best handed to it as the bytes of their pixels, which its own kernel normalises: see
-    /// [`crate::images::images_as_bytes`].
+    /// Whether batches are best handed to it as the bytes of their pixels, which its own kernel normalises:
+    /// see [`crate::passes::images::images_as_bytes`].
     fn gains_from_bytes(&self) -> bool {
         false
     }
@@ -114,7 +118,8 @@ pub trait Backend: Send + Sync {
 
 /// One step's kernel with all that was prepared for it.
 pub trait StepKernel: Send {
-    /// Runs it, or on a device puts it into the queue. Operands are the step's inputs, updates and outputs in order, then scratch.
+    /// Runs it, or on a device puts it into the queue. Operands are the step's inputs, updates and outputs in
+    /// order, then scratch.
     ///
     /// # Errors
     /// What the library said.
@@ -124,9 +129,9 @@ pub trait StepKernel: Send {
 /// Which part of the batch a kernel is run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tile {
-    /// Its turn: how many tiles were run before it.
+    /// Its index in the order of execution.
     pub index: usize,
-    /// How many parts of its size come before it in the batch, or the micro-batch.
+    /// Its index in the batch or micro-batch.
     pub place: usize,
     /// Into how many equal tiles the batch, or a micro-batch, is cut.
     pub count: usize,
@@ -165,7 +170,8 @@ impl Tile {
     }
 }
 
-/// The memory of one step's operands: disjoint ranges, of the process or, by their addresses, of a [`Device`].
+/// The memory of one step's operands: disjoint ranges, of the process or, by their addresses, of a
+/// [`Device`].
 pub struct Operands<'a> {
     slices: [&'a mut [u8]; MAX_OPERANDS],
     addresses: [u64; MAX_OPERANDS],

@@ -49,8 +49,8 @@ impl Clock {
         self.enabled
     }
 
-    /// Gives the time since the last stamp to several slots, as a device measured them, and what is left of it to `rest`. What a device says beyond
-    /// that time is cut off: its clock may be another one.
+    /// Gives the time since the last stamp to several slots, as a device measured them, and what is left of
+    /// it to `rest`. What a device says beyond that time is cut off: its clock may be another one.
     pub fn share(&mut self, measured: &[(usize, u64)], rest: usize) {
         if self.enabled {
             let now = Instant::now();

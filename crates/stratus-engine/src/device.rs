@@ -58,7 +58,8 @@ pub trait Device: Send {
     /// What the device said, or what went wrong in the queue.
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), EngineError>;
 
-    /// Begins to copy inputs into one of the two buffers, beside the queue. The bytes may be changed afterwards.
+    /// Begins to copy inputs into one of the two buffers, beside the queue. The bytes may be changed
+    /// afterwards.
     ///
     /// # Errors
     /// What the device said.
@@ -70,7 +71,8 @@ pub trait Device: Send {
     /// What the device said.
     fn launch(&mut self, run: Run<'_>) -> Result<(), EngineError>;
 
-    /// Waits for the program to end. `time` is called for every mark, in order, with its slot and nanoseconds.
+    /// Waits for the program to end. `time` is called for every mark, in order, with its slot and
+    /// nanoseconds.
     ///
     /// # Errors
     /// What the device said.
@@ -92,9 +94,10 @@ pub struct KernelSpan {
     pub end: u64,
 }
 
-/// Another witness of what runs on a device: the tools of its maker.
+/// A trace of what runs on a device, by the vendor's tools.
 pub trait Tracer {
-    /// The kernels that ran since it began, or since they were taken before, in the order in which they began.
+    /// The kernels that ran since it began, or since they were taken before, in the order in which they
+    /// began.
     ///
     /// # Errors
     /// What the tool said.

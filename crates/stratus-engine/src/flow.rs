@@ -1,6 +1,8 @@
-//! Whether what each step of a plan reads is what was written for it: the plan's steps are followed, tile by tile, with a note of whose bytes lie where.
+//! Checks that each step of a plan reads what was written for it, by following the steps tile by tile and
+//! noting which value each byte belongs to.
 //!
-//! This knows nothing of how places were found, and finds what a mistake there would do: one value's bytes over another's that is still to be read.
+//! It is independent of how memory was placed, and finds what a mistake there would cause: a value that is
+//! overwritten before it is read.
 
 use crate::ops::{Kernel, KernelSpec, Tiling};
 use crate::plan::Location;
@@ -61,7 +63,7 @@ pub fn verify(plan: &Plan) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Whose bytes lie where: ranges that do not overlap, by where they start.
+/// The owner of each byte: disjoint ranges, by their start.
 #[derive(Default)]
 struct Memory {
     ranges: BTreeMap<usize, (usize, Option<ValueId>)>,
@@ -73,7 +75,7 @@ impl Memory {
         if bytes.is_empty() {
             return;
         }
-        // What starts before and reaches into them keeps what lies outside.
+        // A range that starts before and reaches in keeps what is outside.
         if let Some((&start, &(end, before))) = self.ranges.range(..bytes.start).next_back()
             && end > bytes.start
         {
@@ -91,7 +93,8 @@ impl Memory {
         self.ranges.insert(bytes.start, (bytes.end, owner));
     }
 
-    /// The first that has some of the bytes and is not `owner`: a value, or `Some(None)` where they are nobody's.
+    /// The first that has some of the bytes and is not `owner`: a value, or `Some(None)` where they are
+    /// nobody's.
     fn other_than(&self, owner: ValueId, bytes: Range<usize>) -> Option<Option<ValueId>> {
         let mut reached = bytes.start;
         while reached < bytes.end {

@@ -4,13 +4,15 @@ use crate::DType;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// A strided layout, optionally with inner blocks: element `(i0, i1, …)` is found by splitting off the inner blocks (given outermost
-/// first), and adding the strides of what remains. Blocked dimensions are padded to whole blocks; padding holds zeros.
+/// A strided layout, optionally with inner blocks: element `(i0, i1, …)` is found by splitting off the inner
+/// blocks (given outermost first), and adding the strides of what remains. Blocked dimensions are padded to
+/// whole blocks; padding holds zeros.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Layout {
     /// A readable name: `plain`, `nhwc`, or oneDNN's letters such as `aBcd16b`.
     pub tag: String,
-    /// The extents that indices run over. Their product is that of the value's shape; a matrix may be seen as four-dimensional.
+    /// The extents that indices run over. Their product is that of the value's shape; a matrix may be seen as
+    /// four-dimensional.
     pub shape: Vec<usize>,
     /// Extents, padded to whole blocks.
     pub padded: Vec<usize>,
@@ -85,7 +87,8 @@ impl Layout {
         offset + rest.iter().zip(&self.strides).map(|(i, s)| i * s).sum::<usize>()
     }
 
-    /// Whether elements lie in row-major order without gaps: then they do for every shape of as many elements.
+    /// Whether elements lie in row-major order without gaps: then they do for every shape of as many
+    /// elements.
     #[must_use]
     pub fn is_row_major(&self) -> bool {
         let mut stride = 1;
@@ -98,8 +101,8 @@ impl Layout {
             })
     }
 
-    /// Whether elements lie as in `other`, whatever the names: dimensions of extent 1 may have any stride, and in row-major order a matrix
-    /// may be seen as four-dimensional.
+    /// Whether elements lie as in `other`, whatever the names: dimensions of extent 1 may have any stride,
+    /// and in row-major order a matrix may be seen as four-dimensional.
     #[must_use]
     pub fn same_bytes(&self, other: &Self) -> bool {
         if self.is_row_major() && other.is_row_major() {

@@ -1,31 +1,29 @@
 //! Graph to Program to Plan to Session to Timeline.
 //!
-//! [`lower::lower`] turns a network into a [`Program`] of forward steps, [`fuse::fuse`] merges steps, [`images::images_as_bytes`] has pixels come as
-//! bytes where that pays, [`differentiate::differentiate`] adds the backward pass, [`recompute::recompute`] trades time for memory where that is
-//! asked for, [`tile::tile`] cuts the batch into tiles where that pays, [`update::update`] adds the optimiser; all are pure and verified. A
-//! [`Backend`] chooses a kernel and layouts per step, [`Plan`] places every byte, [`Session`] allocates once and runs.
+//! The [`passes`] turn a network's graph into a [`Program`]: ordered steps over values. Operations and
+//! kernels ([`ops`]) say what a step computes; they add their steps to a program under construction
+//! ([`build`]). A [`Backend`] chooses a kernel and layouts for every step, [`Plan`] places every byte,
+//! [`Session`] allocates once and runs.
+//!
+//! ```text
+//! passes ──▶ ops ──▶ build ──▶ program
+//! ```
 
 pub mod backend;
+pub mod build;
 pub mod clock;
 pub mod device;
-pub mod differentiate;
 mod error;
 mod flow;
-pub mod fuse;
-pub mod images;
 pub mod layout;
-pub mod lower;
 pub mod memory;
-pub mod micro_batch;
 pub mod ops;
+pub mod passes;
 pub mod plan;
 pub mod program;
-pub mod recompute;
 pub mod reference;
 pub mod session;
-pub mod tile;
 mod types;
-pub mod update;
 
 pub use backend::{Backend, Choices, Operands, PrepareRequest, Prepared, PreparedStep, StepKernel, Tile};
 pub use clock::Clock;

@@ -1,7 +1,7 @@
 //! Memory placement: a pure function from lifetimes to offsets.
 //!
-//! Greedy by size (Pisarchyk, Lee: "Efficient memory management for deep neural net inference", 2020): the largest block first, each at
-//! the lowest offset where it overlaps nothing that is alive at the same time.
+//! Greedy by size (Pisarchyk, Lee: "Efficient memory management for deep neural net inference", 2020): the
+//! largest block first, each at the lowest offset where it overlaps nothing that is alive at the same time.
 
 use crate::EngineError;
 use stratus_base::ALIGNMENT;
@@ -126,9 +126,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_alive_overlaps(seeds in prop::collection::vec((1usize..5000, 0usize..40, 0usize..12), 1..80)) {
-            let blocks: Vec<Block> =
-                seeds.iter().map(|&(bytes, first, length)| Block { bytes, first, last: first + length }).collect();
+        fn nothing_alive_overlaps(
+            seeds in prop::collection::vec((1usize..5000, 0usize..40, 0usize..12), 1..80),
+        ) {
+            let block = |&(bytes, first, length)| Block { bytes, first, last: first + length };
+            let blocks: Vec<Block> = seeds.iter().map(block).collect();
             let (offsets, total) = place(&blocks);
             verify(&blocks, &offsets, total).unwrap();
             prop_assert!(total >= lower_bound(&blocks));

@@ -33,7 +33,7 @@ pub struct Placement {
 /// What was prepared for a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedStep {
-    /// What the library calls the kernel.
+    /// The library's name of the kernel.
     pub implementation: String,
     /// Scratch: offset in the transient part, and bytes.
     pub scratch: (usize, usize),
@@ -46,18 +46,19 @@ pub struct Plan {
     pub backend: String,
     /// Library, version, instruction set.
     pub library: String,
-    /// Which build's kernels: see [`Backend::revision`]. Empty in a plan that was written before this was.
+    /// The build of the kernels: see [`Backend::revision`]. Empty in plans of earlier versions.
     #[serde(default)]
     pub kernels: String,
     /// Threads of the kernels.
     pub threads: usize,
     /// Everything that was chosen by measuring.
     pub choices: Choices,
-    /// Bytes that outlive iterations: parameters, statistics, velocities. Shared by all programs of a session.
+    /// Bytes that outlive iterations: parameters, statistics, velocities. Shared by all programs of a
+    /// session.
     pub persistent_bytes: usize,
     /// Bytes of activations, gradients and scratch.
     pub transient_bytes: usize,
-    /// What the most bytes alive at one step come to; `transient_bytes` cannot be less.
+    /// Peak of the bytes alive at one step: a lower bound of `transient_bytes`.
     pub transient_lower_bound: usize,
     /// Per value of the program.
     pub placements: Vec<Placement>,
@@ -85,7 +86,8 @@ pub struct PreparedPlan {
 }
 
 impl Plan {
-    /// Prepares `program` on `backend` and places every byte. `persistent` grows by what this program is the first to need.
+    /// Prepares `program` on `backend` and places every byte. `persistent` grows by what this program is the
+    /// first to need.
     ///
     /// # Errors
     /// Where the backend cannot run a step, or the result does not verify.
@@ -193,7 +195,7 @@ impl Plan {
         self.external(0).map_or(0, |p| p.bytes) + self.external(1).map_or(0, |p| p.bytes)
     }
 
-    /// Bytes of the operands that the step at `position` touches, over all tiles of the batch.
+    /// Bytes of the operands that the step at `position` reads and writes, over all tiles of the batch.
     #[must_use]
     pub fn step_bytes(&self, position: usize) -> u64 {
         let tiles = self.program.tiles(position);
@@ -209,7 +211,7 @@ impl Plan {
         step.operands().enumerate().map(bytes).sum()
     }
 
-    /// Bytes of a value that a step in `tiles` tiles touches at a time, and how far on they lie for the next part of the batch.
+    /// Bytes of a value that a step in `tiles` tiles uses at a time, and their stride from tile to tile.
     #[must_use]
     pub(crate) fn part_bytes(&self, id: ValueId, tiles: usize) -> (usize, usize) {
         let bytes = self.placements[id.0].bytes;
@@ -223,8 +225,8 @@ impl Plan {
         self.placements.iter().find(|placement| placement.location == Location::External(slot))
     }
 
-    /// Checks that within each step no two operands share a byte, everything lies within its part, and what a step reads is what was written
-    /// for it.
+    /// Checks that within each step no two operands share a byte, everything lies within its part, and what a
+    /// step reads is what was written for it.
     ///
     /// # Errors
     /// The first thing that does not hold.
@@ -267,8 +269,8 @@ enum Owner {
     Scratch(usize),
 }
 
-/// Whether a value is made and used up within each tile of a section: it has one tile's rows, or is one tile's share of a sum, or what is made
-/// of a micro-batch.
+/// Whether a value lives within one tile of a section: it has one tile's rows, is one tile's share of a sum,
+/// or is written for each micro-batch.
 fn lives_within_a_tile(program: &Program, section: &Section, id: ValueId) -> bool {
     let is_share = || {
         let mut steps = section.steps().map(|position| &program.steps[position]);
@@ -281,10 +283,11 @@ fn lives_within_a_tile(program: &Program, section: &Section, id: ValueId) -> boo
     if program.value(id).per_sample { !program.is_cut(id, section.tiles) } else { is_share() }
 }
 
-/// From when to when each transient value and each step's scratch is alive.
+/// Lifetimes of transient values and of scratch.
 ///
-/// What holds more than one tile is alive from the first to the last step of every section that touches it: the section's steps run again and
-/// again. So is what carries a sum from tile to tile. Scratch, and what lives within a tile, is made anew for each.
+/// A value of more than one tile is alive during all of every section that uses it, as the section's steps
+/// run once per tile; so is a sum that is carried from tile to tile. Scratch and values of one tile are
+/// written anew for each tile.
 fn lifetimes(program: &Program, layouts: &[Layout], steps: &[PreparedStep]) -> (Vec<Block>, Vec<Owner>) {
     let mut spans: Vec<Option<(usize, usize)>> = vec![None; program.values.len()];
     for (position, step) in program.steps.iter().enumerate() {

@@ -35,7 +35,8 @@ impl DType {
         }
     }
 
-    /// The element at `index` of `bytes`, as a double. For tests and the reference backend; it holds for any alignment.
+    /// The element at `index` of `bytes`, as a double. For tests and the reference backend; it holds for any
+    /// alignment.
     #[must_use]
     #[inline]
     pub fn load(self, bytes: &[u8], index: usize) -> f64 {
@@ -86,7 +87,8 @@ pub enum Precision {
     F32,
     /// Activations and their gradients in bf16; weights, statistics, logits and accumulation in f32.
     Bf16,
-    /// As [`Self::Bf16`], but in f16, whose numbers end at 65,504 and fade out below 6e-5: the loss is scaled, see [`crate::ops::LossScale`].
+    /// As [`Self::Bf16`], but in f16, whose numbers end at 65,504 and fade out below 6e-5: the loss is
+    /// scaled, see [`crate::ops::LossScale`].
     F16,
     /// Everything in double precision: the oracle of gradient checks.
     F64,

@@ -16,7 +16,7 @@ type Fused = (bool, Option<FusedPool>);
 
 /// Pooling by windows that lie side by side.
 fn apart(window: [usize; 2]) -> Option<FusedPool> {
-    Some(FusedPool::apart(window))
+    Some(FusedPool::disjoint(window))
 }
 
 /// Pooling by square windows that overlap.

@@ -37,7 +37,7 @@ fn benchmarks() -> Vec<Case> {
 }
 
 fn kernel(shape: &[usize]) -> Case {
-    Case::new(format!("normalise_pixels {}", extents(shape)), NormalisePixels { lines: LINES })
+    Case::new(format!("normalise_pixels {}", extents(shape)), NormalisePixels { scale_shift: LINES })
         .filled("images", shape, Class::Pixel, Fill::Whole { low: 0, high: 255 })
         .output("y", shape, Class::Compute)
 }

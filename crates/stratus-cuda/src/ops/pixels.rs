@@ -19,7 +19,7 @@ impl OnGpu for NormalisePixels {
         let ([_, channels, ..], count) = (channels_last(images)?, common_element_count([images, y])?);
         let vector = vector(&[DType::U8, y.dtype()], &[count]);
         let source = Source::of("pixels", y.dtype(), vector).with("CHANNELS", channels);
-        let lines = self.lines.iter().flatten().map(|&number| Argument::Float(number));
+        let lines = self.scale_shift.iter().flatten().map(|&number| Argument::Float(number));
         let arguments = [Argument::Operand(0), Argument::Operand(1), long(count)].into_iter().chain(lines);
         let launch = builder.grid_stride(&source, "normalise_pixels", count / vector, arguments.collect())?;
         Ok(Implementation::native("normalise_pixels", vec![launch], 0))
@@ -37,7 +37,7 @@ mod tests {
     #[test]
     fn every_pixel_has_the_bits_that_a_loader_writes() {
         let kernel =
-            NormalisePixels { lines: [[0.0171, -2.118], [0.0123, -1.9], [0.02, 0.3], [0.004, -0.1]] };
+            NormalisePixels { scale_shift: [[0.0171, -2.118], [0.0123, -1.9], [0.02, 0.3], [0.004, -0.1]] };
         for channels in 1..=4 {
             for pixels in [256, 512, 1280, 257, 1, 6, 4 * 4 * 256 + 3] {
                 let shape = [1, channels, 1, pixels];
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn images_in_planes_are_refused() {
-        let kernel = NormalisePixels { lines: [[1.0, 0.0]; 4] };
+        let kernel = NormalisePixels { scale_shift: [[1.0, 0.0]; 4] };
         let shape = [2, 3, 4, 4];
         let refused = |layouts: [Layout; 2]| {
             let [images, y] = layouts;

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use stratus_conformance::{Case, cases};
 use stratus_cuda::Cuda;
 use stratus_engine::backend::step_key;
-use stratus_engine::differentiate::differentiate;
-use stratus_engine::fuse::fuse_as;
-use stratus_engine::lower::lower;
 use stratus_engine::ops::{KernelSpec, SgdUpdate};
+use stratus_engine::passes::differentiate::differentiate;
+use stratus_engine::passes::fuse::fuse_as;
+use stratus_engine::passes::lower::lower;
+use stratus_engine::passes::update::{Optimiser, update};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::Mode;
-use stratus_engine::update::{Optimiser, update};
 use stratus_engine::{Backend, Choices, Precision};
 use stratus_graph::zoo;
 

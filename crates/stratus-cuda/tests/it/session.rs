@@ -3,16 +3,16 @@
 
 use half::f16;
 use stratus_cuda::Cuda;
-use stratus_engine::differentiate::differentiate;
-use stratus_engine::fuse::fuse_as;
-use stratus_engine::images::images_as_bytes;
-use stratus_engine::lower::{lower, refresh};
 use stratus_engine::ops::{LOSS_SCALE_NAME, MOST_CHANNELS, NormalisePixels, SgdUpdate};
+use stratus_engine::passes::differentiate::differentiate;
+use stratus_engine::passes::fuse::fuse_as;
+use stratus_engine::passes::images::images_as_bytes;
+use stratus_engine::passes::lower::{lower, refresh};
+use stratus_engine::passes::update::{Optimiser, update};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::session::{DeviceSlot, Hyper};
-use stratus_engine::update::{Optimiser, update};
 use stratus_engine::{Backend, Choices, Clock, DType, Precision, Role, Session};
 use stratus_graph::Graph;
 use stratus_graph::zoo::{self, Hyperparameters};
@@ -163,7 +163,7 @@ fn trained(graph: &Graph, precision: Precision, lines: Lines, as_bytes: bool) ->
     assert_eq!(place.bytes, count * dtype.bytes());
     let batch = |number: usize| {
         let mut images = vec![0; count * dtype.bytes()];
-        let kernel = NormalisePixels { lines };
+        let kernel = NormalisePixels { scale_shift: lines };
         for at in 0..count {
             let pixel = ((at * 7919 + number * 104_729) % 256) as u8;
             let number = if as_bytes { f64::from(pixel) } else { f64::from(kernel.of(at % channels, pixel)) };

@@ -2,8 +2,8 @@
 
 use super::relu::backward_through_relu;
 use super::{KernelSpec, Tiling, expect_counts, expect_same_shape};
-use crate::differentiate::Differentiator;
-use crate::lower::Lowering;
+use crate::build::Differentiator;
+use crate::build::Lowering;
 use crate::{EngineError, Step, Value};
 use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
@@ -50,7 +50,8 @@ impl KernelSpec for AddForward {
         if self.relu {
             dy = backward_through_relu(step, y, dy, to);
         }
-        // Both derivatives are 1: what flows out of the sum flows into each of its inputs, and one value serves them all.
+        // Both derivatives are 1: what flows out of the sum flows into each of its inputs, and one value
+        // serves them all.
         let twice = (inputs.len() == 1).then(|| inputs[0]);
         for &input in inputs.iter().chain(&twice) {
             if to.wants_gradient(input) {

@@ -1,8 +1,9 @@
-//! Average-pooling over windows and to a given size: the two differ in which pixels an output averages, and in nothing else.
+//! Average-pooling over windows and to a given size: the two differ in which pixels an output averages, and
+//! in nothing else.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_shape, image_shape};
-use crate::differentiate::Differentiator;
-use crate::lower::Lowering;
+use crate::build::Differentiator;
+use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -19,8 +20,8 @@ pub enum Averages {
     Bins(AdaptiveAvgPool2d),
 }
 
-/// What one output averages along one axis. An output averages the pixels of its vertical and its horizontal stretch, and divides by the
-/// product of their counts.
+/// What one output averages along one axis. An output averages the pixels of its vertical and its horizontal
+/// stretch, and divides by the product of their counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stretch {
     /// The pixels; neither the first nor the one behind the last decreases from output to output.

@@ -1,65 +1,70 @@
 //! Batch normalisation, alone or with what follows it: the rectifier and max-pooling.
 //!
-//! BN, ReLU and pooling are bound by memory: fused, the normalised map is never written, and its gradient is never spread out. The statistics of
-//! a batch are a kernel of their own, and so are the sums of the backward pass: what comes before and after them can run tile by tile. Where the
-//! result is one of several maps that are put one behind the other, it is written there at once, and its gradient is read from there; where the
-//! input is one of several maps that one convolution makes, it is read from there, and its gradient is written there: see [`Parts`].
+//! Batch norm, ReLU and pooling are bound by memory bandwidth. Fused, the normalised map is never written,
+//! and the gradient of the pooled map is not scattered into a map of its own. Batch statistics are a kernel
+//! of their own, and so are the sums of the backward pass, so that the steps before and after them can run in
+//! tiles. A norm whose output is concatenated with others writes its channels of the concatenated map
+//! directly; one that reads a horizontally fused convolution reads its channels of the joint map. Gradients
+//! follow the same channels: see [`Parts`].
 //!
-//! Vectors `[N, C]` are maps of one pixel. Behind a linear layer they have the master precision; results and gradients have the compute precision.
+//! Vectors `[N, C]` are maps of one pixel. After a linear layer they have the master precision; outputs and
+//! gradients have the compute precision.
 
 use super::{
     KernelSpec, Tiling, expect_channels, expect_counts, expect_f64, expect_index, expect_same_shape,
     expect_shape, image_shape, no_kernel,
 };
-use crate::differentiate::Differentiator;
-use crate::lower::Lowering;
+use crate::build::Differentiator;
+use crate::build::Lowering;
 use crate::{DType, EngineError, Kernel, Phase, Step, Value, ValueId};
 use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
 use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
 
-/// The channels at which the parts of a map begin are multiples of this: no block of a layout with blocks of channels then belongs to two parts.
+/// Parts of a map begin at multiples of this many channels, so that no block of a layout with blocked
+/// channels belongs to two parts.
 pub const PART_BORDER: usize = 16;
 
-/// Which channels of larger maps those of a norm are: as many as it has, from the one on that is named. Where none is, the map is all there is; so it is
-/// where there is pooling.
+/// The first channel of a norm within a larger map; `None` where the map is the norm's alone, as it always is
+/// with pooling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parts {
-    /// Of the map that is normalised, and of its gradient.
+    /// In the input and its gradient.
     #[serde(default)]
     pub x: Option<usize>,
-    /// Of the result, and of its gradient.
+    /// In the output and its gradient.
     #[serde(default)]
     pub y: Option<usize>,
 }
 
-/// The max-pooling behind a norm.
+/// The max-pooling after a norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct FusedPool {
-    /// Window `[vertical, horizontal]`. It is the stride too where nothing else is said: windows then neither overlap nor reach beyond the image.
+    /// Window `[vertical, horizontal]`. Without [`Self::overlapping`] it is the stride too, and there is no
+    /// padding.
     pub window: [usize; 2],
-    /// All of the pooling, where its windows overlap or reach beyond the image.
+    /// The whole pooling, where its windows overlap or are padded.
     #[serde(default)]
     pub overlapping: Option<MaxPool2d>,
 }
 
 impl FusedPool {
-    /// Windows that neither overlap nor reach beyond the image.
+    /// Windows that neither overlap nor are padded.
     #[must_use]
-    pub const fn apart(window: [usize; 2]) -> Self {
+    pub const fn disjoint(window: [usize; 2]) -> Self {
         Self { window, overlapping: None }
     }
 
-    /// The pooling, where it can be fused: the winner's position and [`CUT`](Self::CUT) are bytes.
+    /// The pooling, where it can be fused: the argmax within a window and [`CUT`](Self::CUT) must fit a byte.
     #[must_use]
     pub fn from_pool(pool: &MaxPool2d) -> Option<Self> {
-        let apart = pool.kernel == pool.stride && pool.padding == [0, 0] && !pool.ceil_mode;
+        let disjoint = pool.kernel == pool.stride && pool.padding == [0, 0] && !pool.ceil_mode;
         let fits = pool.kernel.iter().product::<usize>() <= usize::from(Self::CUT);
-        let fused = Self { window: pool.kernel, overlapping: (!apart).then_some(*pool) };
+        let fused = Self { window: pool.kernel, overlapping: (!disjoint).then_some(*pool) };
         fits.then_some(fused)
     }
 
-    /// What an index holds where the rectifier cut the winner off and no gradient passes.
+    /// The index where ReLU is inactive at the maximum, so that no gradient passes.
     pub const CUT: u8 = 255;
 
     /// The pooling by itself.
@@ -81,11 +86,13 @@ impl FusedPool {
     }
 }
 
-/// `x updates (running_mean, running_var) -> mean, inverse_deviation, moments f64 [2, C]`: what the batch is normalised by.
+/// `x updates (running_mean, running_var) -> mean, inverse_deviation, moments f64 [2, C]`: what the batch is
+/// normalised by.
 ///
-/// `inverse_deviation` is `1 / sqrt(variance + epsilon)`, from the biased variance; the running one is unbiased, as in PyTorch. `moments` holds
-/// the mean and the sum of squared deviations of the tiles so far, which are joined as by Chan, Golub, LeVeque ("Updating formulae and a
-/// pairwise algorithm for computing sample variances", 1979).
+/// `inverse_deviation` is `1 / sqrt(variance + epsilon)` with the biased variance; the running variance is
+/// unbiased, as in PyTorch. `moments` holds mean and sum of squared deviations of the tiles so far, combined
+/// as in Chan, Golub, LeVeque ("Updating formulae and a pairwise algorithm for computing sample variances",
+/// 1979).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BatchNormStatistics {
     /// Attributes.
@@ -94,9 +101,11 @@ pub struct BatchNormStatistics {
     pub part: Option<usize>,
 }
 
-/// `(x, weight, bias, mean, inverse_deviation) -> y, index?`. The first part of a map that is written makes `y`, the others update it.
+/// `(x, weight, bias, mean, inverse_deviation) -> y, index?`. The first part of a map that is written makes
+/// `y`, the others update it.
 ///
-/// With a pool, `index` (u8) is the winner's position in its window in row order, or 255 where `relu` cut it off and no gradient passes.
+/// With a pool, `index` (u8) is the argmax within the window, in row-major order, or [`FusedPool::CUT`] where
+/// ReLU is inactive at the maximum and no gradient passes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BatchNormApply {
     /// Attributes.
@@ -105,12 +114,12 @@ pub struct BatchNormApply {
     pub relu: bool,
     /// Whether the result is pooled.
     pub pool: Option<FusedPool>,
-    /// Which channels of larger maps its own are.
+    /// Its channels within larger maps.
     pub parts: Parts,
 }
 
-/// `(x, weight, bias, running_mean, running_var) -> y, index?`: in evaluation, and in training where the layer is frozen. Only there the
-/// `index` of [`BatchNormApply`] is made.
+/// `(x, weight, bias, running_mean, running_var) -> y, index?`: in evaluation, and in training where the
+/// layer is frozen. Only there the `index` of [`BatchNormApply`] is made.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BatchNormInference {
     /// Attributes.
@@ -125,7 +134,8 @@ pub struct BatchNormInference {
 
 /// `(x, dy, weight, bias, mean, inverse_deviation, index?) -> dweight, dbias, sums f64 [2, C]`.
 ///
-/// `sums` holds what was added up so far: of the gradient behind the rectifier, and of the same times `x - mean`.
+/// `sums` holds what was added up so far: of the gradient behind the rectifier, and of the same times
+/// `x - mean`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BatchNormGradients {
     /// Attributes.
@@ -138,7 +148,8 @@ pub struct BatchNormGradients {
     pub parts: Parts,
 }
 
-/// `(x, dy, weight, bias, mean, inverse_deviation, dweight, dbias, index?) -> dx`. The first part of a gradient that is written makes it, the others update it.
+/// `(x, dy, weight, bias, mean, inverse_deviation, dweight, dbias, index?) -> dx`. The first part of a
+/// gradient that is written makes it, the others update it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BatchNormBackwardData {
     /// Attributes.
@@ -151,7 +162,8 @@ pub struct BatchNormBackwardData {
     pub parts: Parts,
 }
 
-/// `(x, dy, weight, bias, running_mean, running_var, index?) -> dx`: the statistics are constants. Parts as in [`BatchNormBackwardData`].
+/// `(x, dy, weight, bias, running_mean, running_var, index?) -> dx`: the statistics are constants. Parts as
+/// in [`BatchNormBackwardData`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BatchNormInferenceBackward {
     /// Attributes.
@@ -193,7 +205,8 @@ pub(super) fn lower(op: &BatchNorm2d, node: &Node, to: &mut Lowering) -> Result<
     Ok(())
 }
 
-/// Adds the step that makes the gradient of `x` or of a part of it. Of a part nothing but its norm has a gradient.
+/// Adds the step that makes the gradient of `x` or of a part of it. Of a part nothing but its norm has a
+/// gradient.
 fn add_gradient_of_input(
     step: &Step,
     x: ValueId,
@@ -278,8 +291,8 @@ fn elements(norm: &BatchNorm2d, map: &Value) -> u64 {
     (map.elements() / channels * norm.channels) as u64
 }
 
-/// How many channels a norm reads or writes of the operand at `position`, where that is a larger map: its own map or the gradient of that, which are at
-/// `x`, or the result or the gradient of that, at `y`.
+/// How many channels a norm reads or writes of the operand at `position`, where that is a larger map: its own
+/// map or the gradient of that, which are at `x`, or the result or the gradient of that, at `y`.
 fn touched(norm: &BatchNorm2d, parts: Parts, position: usize, x: [usize; 2], y: usize) -> Option<usize> {
     let is_part = parts.x.is_some() && x.contains(&position) || parts.y.is_some() && position == y;
     is_part.then_some(norm.channels)

@@ -1,12 +1,13 @@
 //! Batch normalisation with the sum of a residual block behind it, and the rectifier behind that.
 //!
-//! Fused, the normalised map is never written. What flows into the sum flows into both of its inputs, so its gradient is needed as a map: the sums
-//! over the batch that the norm's gradients need are made while the rectifier cuts that map, in place, and while the last part of it is added.
+//! Fused, the normalised map is never written. What flows into the sum flows into both of its inputs, so its
+//! gradient is needed as a map: the sums over the batch that the norm's gradients need are made while the
+//! rectifier cuts that map, in place, and while the last part of it is added.
 
 use super::batch_norm::{BatchNormBackwardData, BatchNormGradients, Parts, check_all};
 use super::relu::backward_through_relu;
 use super::{KernelSpec, Tiling, expect_counts, expect_f64, expect_same_shape, expect_shape};
-use crate::differentiate::Differentiator;
+use crate::build::Differentiator;
 use crate::{EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
 use stratus_graph::ops::BatchNorm2d;
@@ -20,7 +21,8 @@ pub struct BatchNormAddApply {
     pub relu: bool,
 }
 
-/// `(x, y, mean, inverse_deviation, part?) updates dy -> dweight, dbias, sums f64 [2, C]`, where `y` is rectified.
+/// `(x, y, mean, inverse_deviation, part?) updates dy -> dweight, dbias, sums f64 [2, C]`, where `y` is
+/// rectified.
 ///
 /// `part` is added to `dy`, which then becomes 0 where `y` is not positive; `sums` and gradients are those of
 /// [`BatchNormGradients`] for the gradient as it is then stored.

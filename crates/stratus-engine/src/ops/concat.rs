@@ -2,8 +2,8 @@
 
 use super::{KernelSpec, Tiling, expect_channels, expect_counts, expect_shape, image_shape, no_kernel};
 use crate::backend::MAX_OPERANDS;
-use crate::differentiate::Differentiator;
-use crate::lower::Lowering;
+use crate::build::Differentiator;
+use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
@@ -47,7 +47,8 @@ impl KernelSpec for ConcatForward {
         let [inputs, updates, outputs] = counts;
         if !(1..=MAX_INPUTS).contains(&inputs) || [updates, outputs] != [0, 1] {
             return Err(format!(
-                "it has {counts:?} inputs, updates and outputs, it takes up to {MAX_INPUTS} inputs and makes one output"
+                "it has {counts:?} inputs, updates and outputs, it takes up to {MAX_INPUTS} inputs and makes \
+                 one output"
             ));
         }
         let (y, inputs) = operands.split_last().ok_or("it has no operands")?;

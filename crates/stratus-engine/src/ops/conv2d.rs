@@ -1,8 +1,8 @@
 //! Convolution: forward, gradient of the input, gradient of weight and bias.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_shape, image_shape, relu::backward_through_relu};
-use crate::differentiate::Differentiator;
-use crate::lower::Lowering;
+use crate::build::Differentiator;
+use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
 use stratus_graph::Node;

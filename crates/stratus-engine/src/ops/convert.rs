@@ -16,7 +16,8 @@ pub struct Reorder;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Accumulate;
 
-/// `part -> sum`: `sum = part` for the first tile or micro-batch, `sum += part` for the others, in their order.
+/// `part -> sum`: `sum = part` for the first tile or micro-batch, `sum += part` for the others, in their
+/// order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AddTiles;
 

@@ -1,19 +1,21 @@
-//! Dropout in training. Its mask is never stored: it is a function of the run's seed, the iteration, the layer and the element, which the
-//! backward pass computes anew.
+//! Dropout in training. Its mask is never stored: it is a function of the run's seed, the iteration, the
+//! layer and the element, which the backward pass computes anew.
 
 use super::{HYPER, KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape};
-use crate::differentiate::Differentiator;
-use crate::lower::Lowering;
+use crate::build::Differentiator;
+use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
 use stratus_graph::ops::Dropout as Op;
 use stratus_random::{Purpose, Stream};
 
-/// `(x, hyper) -> y`: an element is 0 with probability `p`, the others are multiplied by `1 / (1 - p)`. The same kernel on `dy` makes `dx`.
+/// `(x, hyper) -> y`: an element is 0 with probability `p`, the others are multiplied by `1 / (1 - p)`. The
+/// same kernel on `dy` makes `dx`.
 ///
-/// Element `i` takes the word `i % 4` of block `i / 4` of the stream that belongs to (seed, iteration, layer). Elements are counted in row-major
-/// order of `[N, ...]` over the whole batch, whatever their layout and however the batch is cut into tiles: the same run has the same masks.
+/// Element `i` takes the word `i % 4` of block `i / 4` of the stream that belongs to (seed, iteration,
+/// layer). Elements are counted in row-major order of `[N, ...]` over the whole batch, whatever their layout
+/// and however the batch is cut into tiles: the same run has the same masks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Dropout {
     /// The share of elements that are dropped.

@@ -1,8 +1,8 @@
 //! The Gaussian error linear unit.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_same_shape};
-use crate::differentiate::Differentiator;
-use crate::lower::Lowering;
+use crate::build::Differentiator;
+use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
@@ -11,7 +11,8 @@ use stratus_graph::Node;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GeluForward;
 
-/// `(x, dy) -> dx = dy * (P(z <= x) + x * p(x))`, where `p` is the distribution's density. Two inputs may have one output, so that the input is needed.
+/// `(x, dy) -> dx = dy * (P(z <= x) + x * p(x))`, where `p` is the distribution's density. Two inputs may
+/// have one output, so that the input is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GeluBackward;
 

@@ -1,19 +1,22 @@
-//! Weights of several convolutions one behind the other: as those of one convolution, whose output channels are theirs in the same order.
+//! Weights of several convolutions one behind the other: as those of one convolution, whose output channels
+//! are theirs in the same order.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_shape, image_shape};
 use crate::backend::MAX_OPERANDS;
-use crate::differentiate::Differentiator;
+use crate::build::Differentiator;
 use crate::{EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
 
 /// The most weights: a step also has its output and, should a backend want it, scratch.
 pub const MAX_JOINED: usize = MAX_OPERANDS - 2;
 
-/// `(weight0, weight1, …) -> weight`, all `[O, C, KH, KW]` that differ in `O` alone: their filters in the order of the inputs.
+/// `(weight0, weight1, …) -> weight`, all `[O, C, KH, KW]` that differ in `O` alone: their filters in the
+/// order of the inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct JoinWeights;
 
-/// `gradient of the joined weight -> gradient of one`: as many filters as that has, from the one on that is named.
+/// `gradient of the joined weight -> gradient of one`: as many filters as that has, from the one on that is
+/// named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SplitGradient {
     /// The filters of the weights before this one.
@@ -29,7 +32,8 @@ impl KernelSpec for JoinWeights {
         let [inputs, updates, outputs] = counts;
         if !(1..=MAX_JOINED).contains(&inputs) || [updates, outputs] != [0, 1] {
             return Err(format!(
-                "it has {counts:?} inputs, updates and outputs, it takes up to {MAX_JOINED} inputs and makes one output"
+                "it has {counts:?} inputs, updates and outputs, it takes up to {MAX_JOINED} inputs and makes \
+                 one output"
             ));
         }
         let (joined, weights) = operands.split_last().ok_or("it has no operands")?;

@@ -1,9 +1,9 @@
-//! The fully connected layer. Its input may be a feature map `[N, C, H, W]` as it lies: the weight `[O, C*H*W]` is then read as
-//! `[O, C, H, W]`, so that flattening moves no byte.
+//! The fully connected layer. Its input may be a feature map `[N, C, H, W]` as it lies: the weight
+//! `[O, C*H*W]` is then read as `[O, C, H, W]`, so that flattening moves no byte.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_shape};
-use crate::differentiate::Differentiator;
-use crate::lower::Lowering;
+use crate::build::Differentiator;
+use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
 use stratus_graph::Node;

@@ -1,15 +1,17 @@
-//! The gradient of a large fully connected layer and its update in one step: the gradient of a weight is used where it is made.
+//! The gradient of a large fully connected layer and its update in one step: the gradient of a weight is used
+//! where it is made.
 //!
-//! AlexNet's and VGG's first classifier layers have more weights than all others together. Their gradients would be written once and read
-//! once, and be the largest values of the whole program.
+//! AlexNet's and VGG's first classifier layers have more weights than all others together. Their gradients
+//! would be written once and read once, and be the largest values of the whole program.
 
 use super::{HYPER, KernelSpec, SgdUpdate, Tiling, expect_counts, expect_same_shape, expect_shape};
 use crate::Value;
 use serde::{Deserialize, Serialize};
 use stratus_graph::ops::Linear;
 
-/// `(x, dy, hyper) updates (parameter, velocity) -> copy?, dbias?`: what [`LinearBackwardWeights`](super::LinearBackwardWeights) and then
-/// [`SgdUpdate`] do, without the gradient between them.
+/// `(x, dy, hyper) updates (parameter, velocity) -> copy?, dbias?`: what
+/// [`LinearBackwardWeights`](super::LinearBackwardWeights) and then [`SgdUpdate`] do, without the gradient
+/// between them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LinearUpdate {
     /// The layer.
@@ -27,7 +29,8 @@ impl KernelSpec for LinearUpdate {
         let outputs = usize::from(self.linear.bias);
         if self.sgd.scaled {
             return Err(
-                "it updates where the gradient is made, when no gradient of a scaled loss is known to be finite"
+                "it updates where the gradient is made, when no gradient of a scaled loss is known to be \
+                 finite"
                     .to_owned(),
             );
         }

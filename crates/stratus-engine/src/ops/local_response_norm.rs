@@ -1,21 +1,22 @@
 //! Local response normalisation across channels.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_same_shape, image_shape};
-use crate::differentiate::Differentiator;
-use crate::lower::Lowering;
+use crate::build::Differentiator;
+use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
 use stratus_graph::ops::LocalResponseNorm;
 
-/// `x -> y = x * scale^-beta`, where `scale` is `k` plus `alpha` times the mean square of the channels around.
+/// `x -> y = x * scale^-beta`, where `scale` is `k` plus `alpha` times the mean square of the channels
+/// around.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LrnForward {
     /// Attributes.
     pub norm: LocalResponseNorm,
 }
 
-/// `(x, dy) -> dx`. The scales are computed again: that costs less than to write and to read a map of them.
+/// `(x, dy) -> dx`. The scales are recomputed: that costs less than writing and reading a map of them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LrnBackward {
     /// Attributes.
@@ -36,7 +37,8 @@ fn check_map(norm: &LocalResponseNorm, x: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// As the graph counts them: a square and an addition for each channel of the window, then scale, add, power, divide.
+/// As the graph counts them: a square and an addition for each channel of the window, then scale, add, power,
+/// divide.
 fn flops(norm: &LocalResponseNorm, x: &Value) -> u64 {
     (x.elements() as u64).saturating_mul((norm.size as u64).saturating_mul(2).saturating_add(4))
 }
@@ -89,7 +91,7 @@ impl KernelSpec for LrnBackward {
         Tiling::PerSample
     }
 
-    /// The scales again, and the sum over the windows that a channel is in.
+    /// Recomputes the scales, and sums over the windows that contain a channel.
     fn flops(&self, operands: &[&Value]) -> u64 {
         2 * flops(&self.norm, operands[0])
     }

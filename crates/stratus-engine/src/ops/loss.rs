@@ -1,11 +1,13 @@
-//! Softmax and cross-entropy in one step, with the counts that accuracy is made of and the gradient of the logits.
+//! Softmax and cross-entropy in one step, with the counts that accuracy is made of and the gradient of the
+//! logits.
 
 use super::loss_scale::expect_loss_scale;
 use super::{KernelSpec, Tiling, expect_counts, expect_shape};
 use crate::{DType, Value};
 use serde::{Deserialize, Serialize};
 
-/// What the metrics value (f64) holds, in order: mean loss over counted samples, counted samples, top-1 hits, top-5 hits.
+/// What the metrics value (f64) holds, in order: mean loss over counted samples, counted samples, top-1 hits,
+/// top-5 hits.
 pub const METRICS: [&str; 4] = ["loss", "samples", "top1", "top5"];
 
 /// Numbers of a mixed sample's label: its class, another, and the other's share in parts of [`WHOLE_SHARE`].
@@ -14,23 +16,26 @@ pub const MIXED: usize = 3;
 /// The share that is all of a sample: shares are whole numbers, and exact in every type.
 pub const WHOLE_SHARE: i32 = 1 << 24;
 
-/// `(logits [N, classes], labels i32 [N], loss_scale?) -> metrics f64 [4], dlogits? [N, classes]`; as an auxiliary loss
-/// `(logits, labels, loss_scale?) updates (metrics) -> dlogits`.
+/// `(logits [N, classes], labels i32 [N], loss_scale?) -> metrics f64 [4], dlogits? [N, classes]`; as an
+/// auxiliary loss `(logits, labels, loss_scale?) updates (metrics) -> dlogits`.
 ///
-/// The mean of `-log softmax(logits)[label]` over the samples whose label is not negative; samples with a negative label count
-/// nowhere and get a zero gradient. With smoothing `s`, the label's logarithm counts for `1 - s` and the mean of all classes' for `s` (Szegedy et
-/// al., "Rethinking the Inception architecture for computer vision", 2015, as PyTorch has it). In micro-batches it is the mean of their means, and counts are added up. A class is among the top k where fewer than k classes have a larger logit, equal ones counting
+/// The mean of `-log softmax(logits)[label]` over the samples whose label is not negative; samples with a
+/// negative label count nowhere and get a zero gradient. With smoothing `s`, the label's logarithm counts for
+/// `1 - s` and the mean of all classes' for `s` (Szegedy et al., "Rethinking the Inception architecture for
+/// computer vision", 2015, as PyTorch has it). In micro-batches it is the mean of their means, and counts are
+/// added up. A class is among the top k where fewer than k classes have a larger logit, equal ones counting
 /// when their index is smaller.
 ///
-/// Where samples are `mixed`, labels are `[N, 3]`, see [`MIXED`]: in place of the label's logarithm stands the mean of both classes', each with its
-/// share (Zhang et al., "mixup: beyond empirical risk minimization", 2018). Hits are those of the class with the larger share, the first where both
-/// are equal.
+/// Where samples are `mixed`, labels are `[N, 3]`, see [`MIXED`]: in place of the label's logarithm stands
+/// the mean of both classes', each with its share (Zhang et al., "mixup: beyond empirical risk minimization",
+/// 2018). Hits are those of the class with the larger share, the first where both are equal.
 ///
-/// Where it is `scaled`, `dlogits` is multiplied by the loss's scale, see [`LossScale`](super::LossScale); the loss that `metrics` holds is not.
+/// Where it is `scaled`, `dlogits` is multiplied by the loss's scale, see [`LossScale`](super::LossScale);
+/// the loss that `metrics` holds is not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SoftmaxCrossEntropy {
-    /// What an auxiliary loss and its gradient are multiplied by. It is added to the loss that `metrics` holds; hits stay those of the network's own
-    /// loss, which has `None`.
+    /// What an auxiliary loss and its gradient are multiplied by. It is added to the loss that `metrics`
+    /// holds; hits stay those of the network's own loss, which has `None`.
     pub auxiliary: Option<f32>,
     /// The share of the target that all classes have equally: at least 0, less than 1.
     #[serde(default, skip_serializing_if = "is_zero")]

@@ -1,16 +1,19 @@
 //! The scale of the loss where gradients are f16: found by trying, as PyTorch's `GradScaler` does.
 //!
-//! Gradients of activations are small: as f16, many of them would fade out. They are linear in the loss, so the loss's gradient is multiplied by a
-//! number on its way in, and the parameters' gradients are divided by it (Micikevicius et al., "Mixed precision training", 2018). Where one of them is
-//! then not finite, the scale was too large: nothing is updated, and the next iteration tries with half of it. After [`GROWS_AFTER`] iterations in
-//! which all were finite, it is doubled. It is a power of two, so that it changes no digit of a number.
+//! Gradients of activations are small: as f16, many of them would fade out. They are linear in the loss, so
+//! the loss's gradient is multiplied by a number on its way in, and the parameters' gradients are divided by
+//! it (Micikevicius et al., "Mixed precision training", 2018). Where one of them is then not finite, the
+//! scale was too large: nothing is updated, and the next iteration tries with half of it. After
+//! [`GROWS_AFTER`] iterations in which all were finite, it is doubled. It is a power of two, so that it
+//! changes no digit of a number.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_shape};
 use crate::Value;
 use serde::{Deserialize, Serialize};
 
-/// What the loss scale's value (f32) holds, in order: powers of two above [`FIRST_SCALE`], iterations since it changed, whether a gradient of this
-/// iteration was not finite, and how many iterations updated nothing for that. As all begin with zero, so does every run.
+/// What the loss scale's value (f32) holds, in order: powers of two above [`FIRST_SCALE`], iterations since
+/// it changed, whether a gradient of this iteration was not finite, and how many iterations updated nothing
+/// for that. As all begin with zero, so does every run.
 pub const LOSS_SCALE: [&str; 4] = ["exponent", "iterations", "overflow", "skipped"];
 
 /// The name of that value.
@@ -29,7 +32,8 @@ pub const MOST_STEPS: i32 = 100;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct FindOverflow;
 
-/// `updates loss_scale`: halves or doubles the scale for the next iteration, once all parameters were updated.
+/// `updates loss_scale`: halves or doubles the scale for the next iteration, once all parameters were
+/// updated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AdjustLossScale {
     /// See [`GROWS_AFTER`].

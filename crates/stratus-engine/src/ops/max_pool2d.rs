@@ -2,20 +2,22 @@
 
 use super::batch_norm::FusedPool;
 use super::{KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape, image_shape};
-use crate::differentiate::Differentiator;
-use crate::lower::Lowering;
+use crate::build::Differentiator;
+use crate::build::Lowering;
 use crate::program::Mode;
 use crate::{DType, EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
 use stratus_graph::ops::MaxPool2d;
 
-/// `x -> y, index?`; `index` (u8) is the winner's position in its window, in row order, or [`FusedPool::CUT`] where no gradient passes.
+/// `x -> y, index?`; `index` (u8) is the argmax within the window, in row-major order, or [`FusedPool::CUT`]
+/// where no gradient passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MaxPoolForward {
     /// Attributes.
     pub pool: MaxPool2d,
-    /// Whether no gradient passes where the result is not positive: `x` is rectified, and what the rectifier would take from the gradient is known here.
+    /// Whether no gradient passes where the result is not positive: `x` is rectified, and what the rectifier
+    /// would take from the gradient is known here.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
 }

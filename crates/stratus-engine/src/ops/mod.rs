@@ -1,5 +1,5 @@
-//! Kernels: what a step computes, how an operation of the graph becomes steps, and the steps of its derivative.
-//! A new operation is a file here and its lines in `kernels!` and `lower`.
+//! Kernels: what a step computes, which steps an operation of the graph becomes, and the steps of its
+//! derivative. A new operation is a file here and its entries in `kernels!` and `lower`.
 
 mod adaptive;
 mod add;
@@ -53,8 +53,8 @@ pub use scale::Scale;
 pub use sgd::{HYPER, SgdUpdate};
 pub use stem::{Stem, StemApply, StemGradients, StemInference, StemStatistics};
 
-use crate::differentiate::Differentiator;
-use crate::lower::Lowering;
+use crate::build::Differentiator;
+use crate::build::Lowering;
 use crate::{DType, EngineError, Step, Value};
 use serde::{Deserialize, Serialize};
 use stratus_graph::{Node, Op, Operation};
@@ -64,9 +64,11 @@ use stratus_graph::{Node, Op, Operation};
 pub enum Tiling {
     /// What it makes of a sample depends on that sample alone.
     PerSample,
-    /// It adds up over the samples that it is given, and overwrites: [`crate::tile`] adds the tiles' sums up behind it with [`AddTiles`].
+    /// It adds up over the samples that it is given, and overwrites: [`crate::passes::tile`] adds the tiles'
+    /// sums up behind it with [`AddTiles`].
     Sums,
-    /// It adds up over the samples, and continues where the tile before left off; its results are there after the last tile.
+    /// It adds up over the samples, and continues where the tile before left off; its results are there after
+    /// the last tile.
     Continues,
     /// It needs the whole batch.
     Whole,
@@ -261,7 +263,7 @@ fn expect_f64(value: &Value) -> Result<(), String> {
     Err(format!("`{}` is {}, it should be f64", value.name, value.dtype))
 }
 
-/// Checks the winners of a pooling whose result is `y`.
+/// Checks the argmax indices of a pooling whose output is `y`.
 fn expect_index(y: &Value, index: Option<&Value>) -> Result<(), String> {
     match index {
         Some(index) if index.dtype == DType::U8 => expect_same_shape(y, index),

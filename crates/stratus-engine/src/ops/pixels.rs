@@ -1,29 +1,32 @@
-//! From the bytes of stored pixels to the numbers that a network reads.
+//! Normalises images from the bytes of stored pixels.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_same_shape, image_shape};
-use crate::differentiate::Differentiator;
+use crate::build::Differentiator;
 use crate::{DType, EngineError, Step, Value};
 use serde::{Deserialize, Serialize};
 
 /// The most channels of images that are normalised here.
 pub const MOST_CHANNELS: usize = 4;
 
-/// `images u8 [N, C, H, W] -> y [N, C, H, W]`: of each pixel `pixel * scale + offset`, the product and the sum rounded to `f32`, then rounded to
-/// the type of `y`.
+/// `images u8 [N, C, H, W] -> y [N, C, H, W]`: `y = pixel * scale + shift`, product and sum rounded to `f32`,
+/// then to the type of `y`.
 ///
-/// These are the bits that a loader writes which normalises images itself: see [`crate::images::images_as_bytes`].
+/// A loader that normalises images itself writes the same bits: see
+/// [`crate::passes::images::images_as_bytes`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NormalisePixels {
-    /// Scale and offset of each channel; those of channels that the images do not have count for nothing.
-    pub lines: [[f32; 2]; MOST_CHANNELS],
+    /// Scale and shift of each channel; those beyond the images' channels are ignored. Plans call them
+    /// `lines`.
+    #[serde(rename = "lines")]
+    pub scale_shift: [[f32; 2]; MOST_CHANNELS],
 }
 
 impl NormalisePixels {
     /// What becomes of a pixel of a channel, before it is rounded to a narrower type.
     #[must_use]
     pub fn of(&self, channel: usize, pixel: u8) -> f32 {
-        let [scale, offset] = self.lines[channel % MOST_CHANNELS];
-        f32::from(pixel) * scale + offset
+        let [scale, shift] = self.scale_shift[channel % MOST_CHANNELS];
+        f32::from(pixel) * scale + shift
     }
 }
 
@@ -46,7 +49,7 @@ impl KernelSpec for NormalisePixels {
                 images.name, images.dtype, y.name, y.dtype
             ));
         }
-        match self.lines[..channels].iter().flatten().find(|number| !number.is_finite()) {
+        match self.scale_shift[..channels].iter().flatten().find(|number| !number.is_finite()) {
             Some(number) => Err(format!("its scales and offsets hold {number}; they are finite")),
             None => Ok(()),
         }

@@ -1,8 +1,8 @@
 //! The rectifier, with or without a ceiling, where it could not be fused.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_same_shape};
-use crate::differentiate::Differentiator;
-use crate::lower::Lowering;
+use crate::build::Differentiator;
+use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value, ValueId};
 use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
@@ -14,7 +14,8 @@ pub struct ReluForward {
     pub ceiling: Option<f32>,
 }
 
-/// `(y, dy) -> dx`: `dy` where `0 < y < ceiling`, else 0. It reads the output, so that the input need not be kept.
+/// `(y, dy) -> dx`: `dy` where `0 < y < ceiling`, else 0. It reads the output, so that the input need not be
+/// kept.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReluBackward {
     /// As in the forward pass.
@@ -27,14 +28,15 @@ pub(super) fn lower(ceiling: Option<f32>, node: &Node, to: &mut Lowering) -> Res
     Ok(())
 }
 
-/// Adds the masking of `dy` by `y > 0` for a kernel that rectifies its own output, where it does not come masked; returns the masked gradient.
+/// Adds the masking of `dy` by `y > 0` for a kernel that rectifies its own output, where it does not come
+/// masked; returns the masked gradient.
 pub(super) fn backward_through_relu(
     step: &Step,
     y: ValueId,
     dy: ValueId,
     to: &mut Differentiator,
 ) -> ValueId {
-    if to.comes_masked(y) {
+    if to.gradient_is_masked(y) {
         return dy;
     }
     let masked = to.partial_gradient(y, "masked");
@@ -67,7 +69,7 @@ impl KernelSpec for ReluForward {
         if !to.wants_gradient(x) {
             return Ok(());
         }
-        if self.ceiling.is_none() && to.comes_masked(y) {
+        if self.ceiling.is_none() && to.gradient_is_masked(y) {
             to.share_gradient(step, x, dy);
         } else {
             to.add_gradient(x, |to, dx| {

@@ -1,8 +1,8 @@
 //! Multiplication by a fixed number.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_same_shape};
-use crate::differentiate::Differentiator;
-use crate::lower::Lowering;
+use crate::build::Differentiator;
+use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
 use stratus_graph::Node;

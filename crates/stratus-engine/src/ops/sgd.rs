@@ -5,19 +5,20 @@ use super::{KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape};
 use crate::Value;
 use serde::{Deserialize, Serialize};
 
-/// What the hyper value (f64) holds, in order: the learning rate, the iteration counted from 0 over the whole run, and the halves of the run's
-/// seed. All are exact in double precision.
+/// What the hyper value (f64) holds, in order: the learning rate, the iteration counted from 0 over the whole
+/// run, and the halves of the run's seed. All are exact in double precision.
 pub const HYPER: [&str; 4] = ["learning_rate", "iteration", "seed_low", "seed_high"];
 
 /// `(gradient, hyper, loss_scale?) updates (parameter, velocity) -> copy?`.
 ///
-/// As PyTorch's SGD without dampening (Sutskever et al., "On the importance of initialization and momentum", 2013, in the form
-/// where the rate multiplies the velocity): `g = gradient + weight_decay * parameter`, `velocity = momentum * velocity + g`,
-/// `parameter -= r * velocity`, or by Nesterov's rule `parameter -= r * (g + momentum * velocity)`, where `r = rate * learning_rate`. `copy` is the new
+/// As PyTorch's SGD without dampening (Sutskever et al., "On the importance of initialization and momentum",
+/// 2013, in the form where the rate multiplies the velocity): `g = gradient + weight_decay * parameter`,
+/// `velocity = momentum * velocity + g`, `parameter -= r * velocity`, or by Nesterov's rule
+/// `parameter -= r * (g + momentum * velocity)`, where `r = rate * learning_rate`. `copy` is the new
 /// parameter in the compute precision.
 ///
-/// Where it is `scaled`, the gradient is first divided by the loss's scale; where a gradient overflowed nothing is updated, and `copy` is that of the
-/// parameter as it is. See [`LossScale`](super::LossScale).
+/// Where it is `scaled`, the gradient is first divided by the loss's scale; where a gradient overflowed
+/// nothing is updated, and `copy` is that of the parameter as it is. See [`LossScale`](super::LossScale).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SgdUpdate {
     /// The share of the old velocity that is kept.

@@ -1,23 +1,28 @@
-//! The stem: the convolution of the images and the batch norm, rectifier and 2×2 max-pooling behind it, of which the convolution's output is
-//! never stored.
+//! The stem: the convolution of the images and the batch norm, rectifier and 2×2 max-pooling behind it, of
+//! which the convolution's output is never stored.
 //!
-//! Where images have one channel, a convolution's output is many times as large as what it is made from: writing it once and reading it three
-//! times takes longer than making it again. Two of the three readers need not even that, because the convolution is linear in its weights and the
-//! images are constants. With `p(k)` the pixel that tap `k` sees for an output and all sums over the outputs of the batch,
+//! Where images have one channel, a convolution's output is many times as large as what it is made from:
+//! writing it once and reading it three times takes longer than making it again. Two of the three readers
+//! need not even that, because the convolution is linear in its weights and the images are constants. With
+//! `p(k)` the pixel that tap `k` sees for an output and all sums over the outputs of the batch,
 //!
-//! - the mean of channel `c` is `sum over k of w(c, k) * I(k) / count`, its mean square `sum over j, k of w(c, j) * w(c, k) * A(j, k) / count`, where
-//!   `I(k)` is the sum of `p(k)`, and `A(j, k)` that of `p(j) * p(k)`: the images' correlation, whatever the number of channels;
-//! - the gradient of the weights is that of the batch norm's formula term by term: with `g` the gradient behind the normalisation and `G(c, k)` the
-//!   sum of `g * p(k)`, it is `weight / deviation * (G(c, k) - dbias / count * I(k) - dweight / count * X(c, k))`, where `X(c, k)`, the sum of the
-//!   normalised map times `p(k)`, is `(sum over j of w(c, j) * A(j, k) - mean * I(k)) / deviation`. `dweight` follows from `G` likewise.
+//! - the mean of channel `c` is `sum over k of w(c, k) * I(k) / count`, its mean square
+//!   `sum over j, k of w(c, j) * w(c, k) * A(j, k) / count`, where `I(k)` is the sum of `p(k)`, and `A(j, k)`
+//!   that of `p(j) * p(k)`: the images' correlation, whatever the number of channels;
+//! - the gradient of the weights is that of the batch norm's formula term by term: with `g` the gradient
+//!   behind the normalisation and `G(c, k)` the sum of `g * p(k)`, it is
+//!   `weight / deviation * (G(c, k) - dbias / count * I(k) - dweight / count * X(c, k))`, where `X(c, k)`,
+//!   the sum of the normalised map times `p(k)`, is
+//!   `(sum over j of w(c, j) * A(j, k) - mean * I(k)) / deviation`. `dweight` follows from `G` likewise.
 //!
-//! A variance that is a difference of sums is as exact as these: in kernels that add up in single precision before they go on in double, to six digits
-//! of the channel's mean square. Images whose mean is taken off, as the loader does it, have that near their variance.
+//! A variance that is a difference of sums is as exact as these: in kernels that add up in single precision
+//! before they go on in double, to six digits of the channel's mean square. Images whose mean is taken off,
+//! as the loader does it, have that near their variance.
 //!
-//! What is left for the backward pass is `G`, from the pooled gradient and the pooling's winners alone.
+//! What is left for the backward pass is `G`, from the pooled gradient and the argmax of the pooling alone.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_f64, expect_index, expect_shape, image_shape};
-use crate::differentiate::Differentiator;
+use crate::build::Differentiator;
 use crate::ops::FusedPool;
 use crate::{EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
@@ -36,10 +41,10 @@ pub struct Stem {
 
 impl Stem {
     /// The pooling's windows.
-    pub const POOL: FusedPool = FusedPool::apart([2, 2]);
+    pub const POOL: FusedPool = FusedPool::disjoint([2, 2]);
 
-    /// The most taps, of all input channels together. A multiply-add of a register takes half a cycle per tap; at 20 GB/s of two cores, to write one to
-    /// memory and read it three times takes some forty cycles.
+    /// The most taps, of all input channels together. A multiply-add of a register takes half a cycle per
+    /// tap; at 20 GB/s of two cores, to write one to memory and read it three times takes some forty cycles.
     pub const MOST_TAPS: usize = 16;
 
     /// Output channels come in groups of this many: half of what the widest registers hold.
@@ -70,17 +75,20 @@ fn taps(conv: &Conv2d) -> usize {
     conv.in_channels.saturating_mul(conv.kernel[0]).saturating_mul(conv.kernel[1])
 }
 
-/// `(images, weight) updates (running_mean, running_var) -> mean, inverse_deviation, correlation f64 [T + 1, T]`.
+/// `(images, weight) updates (running_mean, running_var) -> mean, inverse_deviation, correlation f64 [T + 1,
+/// T]`.
 ///
-/// Mean and deviation are those of [`super::BatchNormStatistics`]. `correlation` holds what was added up so far: `A` in its first `T` rows, of which
-/// those right of the diagonal are filled in with the last tile, and `I` in the last.
+/// Mean and deviation are those of [`super::BatchNormStatistics`]. `correlation` holds what was added up so
+/// far: `A` in its first `T` rows, of which those right of the diagonal are filled in with the last tile, and
+/// `I` in the last.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StemStatistics {
     /// Attributes.
     pub stem: Stem,
 }
 
-/// `(images, weight, norm_weight, norm_bias, mean, inverse_deviation) -> y, index`, as of [`super::BatchNormApply`] with a pool.
+/// `(images, weight, norm_weight, norm_bias, mean, inverse_deviation) -> y, index`, as of
+/// [`super::BatchNormApply`] with a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StemApply {
     /// Attributes.
@@ -94,7 +102,8 @@ pub struct StemInference {
     pub stem: Stem,
 }
 
-/// `(images, weight, dy, norm_weight, mean, inverse_deviation, correlation, index) -> dweight, dnorm_weight, dnorm_bias, sums f64 [O, T + 1]`.
+/// `(images, weight, dy, norm_weight, mean, inverse_deviation, correlation, index) -> dweight, dnorm_weight,
+/// dnorm_bias, sums f64 [O, T + 1]`.
 ///
 /// `sums` holds what was added up so far: per output channel `G`, and the sum of `g`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -196,7 +205,7 @@ impl KernelSpec for StemApply {
         if to.wants_gradient(*images) {
             return Err(to.no_derivative(step));
         }
-        let correlation = to.made_with(*mean, 2).ok_or_else(|| to.no_derivative(step))?;
+        let correlation = to.output_beside(*mean, 2).ok_or_else(|| to.no_derivative(step))?;
         let sums = to.sums(step, &[self.stem.conv.out_channels, self.stem.taps() + 1]);
         let outputs = [*weight, *norm_weight, *norm_bias].map(|parameter| to.parameter_gradient(parameter));
         let outputs = outputs.into_iter().chain([sums]).collect();

@@ -22,21 +22,22 @@ pub enum Role {
     Images,
     /// A batch of labels, filled by the loader outside the arena.
     Labels,
-    /// Numbers of this iteration: the learning rate, and what random numbers are drawn by. Written by the session before the first step.
+    /// Scalars of this iteration: the learning rate, and seed and iteration for random numbers. Written by
+    /// the session before the first step.
     Hyper,
-    /// Loss and counts of right answers, read by the session after the last step.
+    /// Loss and counts of correct predictions, read by the session after the last step.
     Metrics,
     /// A trained parameter in the master precision.
     Parameter,
-    /// A parameter that is frozen, or its layer, in the master precision: nothing changes it.
+    /// A frozen parameter, or one of a frozen layer, in the master precision. It never changes.
     Frozen,
     /// A parameter in the compute precision, kept equal to its master.
     Copy,
     /// Running statistics.
     Buffer,
-    /// What the optimiser remembers, of a parameter or of all.
+    /// State of the optimiser, per parameter or for all.
     Momentum,
-    /// Lives from the step that makes it to the last that reads it.
+    /// Lives from the step that writes it to the last that reads it.
     Transient,
 }
 
@@ -147,14 +148,14 @@ pub struct Step {
 }
 
 impl Step {
-    /// Everything it touches: inputs, updates, outputs, in this order.
+    /// Its operands: inputs, updates, outputs, in this order.
     pub fn operands(&self) -> impl Iterator<Item = ValueId> + '_ {
         self.inputs.iter().chain(&self.updates).chain(&self.outputs).copied()
     }
 }
 
-/// Consecutive steps that run tile by tile: all of them for the first samples of the batch, then all for the next, so that what one step
-/// makes is still in the caches when the next reads it.
+/// Consecutive steps that run tile by tile: all of them for the first samples of the batch, then all for the
+/// next, so that what one step makes is still in the caches when the next reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Section {
     /// The first step.
@@ -163,10 +164,11 @@ pub struct Section {
     pub count: usize,
     /// Into how many equal tiles the batch is cut; more than one.
     pub tiles: usize,
-    /// Whether a tile is a micro-batch: a batch of its own in all that is made of it, statistics and loss too, but for the sums of gradients.
+    /// Whether a tile is a micro-batch: a batch of its own, with its own statistics and loss; only gradients
+    /// are summed over all.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub micro_batches: bool,
-    /// Whether the last part of the batch is run first: what the section before left in the caches is then used before it is pushed out.
+    /// Whether the last part of the batch runs first, because the section before left its maps in the caches.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub from_last: bool,
 }
@@ -266,7 +268,8 @@ impl Program {
         self.section_of(step).map_or(1, |section| section.tiles)
     }
 
-    /// Whether a step in `tiles` tiles touches a value's rows tile by tile, rather than all of its bytes every time.
+    /// Whether a step in `tiles` tiles touches a value's rows tile by tile, rather than all of its bytes
+    /// every time.
     #[must_use]
     pub fn is_cut(&self, id: ValueId, tiles: usize) -> bool {
         let value = self.value(id);
@@ -291,8 +294,8 @@ impl Program {
         self.steps[position].operands().map(|id| self.seen(id, tiles)).collect()
     }
 
-    /// Puts `steps` in the place of the program's; `inserted(i)` new ones follow the old step `i`. Sections keep their steps: what is inserted
-    /// behind one of them must be inserted behind its last.
+    /// Puts `steps` in the place of the program's; `inserted(i)` new ones follow the old step `i`. Sections
+    /// keep their steps: what is inserted behind one of them must be inserted behind its last.
     pub(crate) fn replace_steps(&mut self, steps: Vec<Step>, inserted: impl Fn(usize) -> usize) {
         let mut shift = 0;
         let mut sections = self.sections.iter_mut().peekable();
@@ -361,7 +364,7 @@ impl Program {
         let mut keep = used.iter();
         self.values.retain(|_| keep.next().copied().unwrap_or(true));
         for value in &mut self.values {
-            // What outlives the value that it was derived from is derived from nothing.
+            // A value whose origin is dropped has none.
             let origin = value.origin.filter(|origin| used[origin.of().0]);
             value.origin = origin.map(|origin| origin.with(renumbered[origin.of().0]));
         }

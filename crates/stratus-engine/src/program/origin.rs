@@ -1,7 +1,7 @@
 //! Where a value comes from: which other value it is the gradient, the copy or the state of.
 //!
-//! Passes and backends ask for related values here. Names are labels for people and the keys of what outlives an
-//! iteration; nothing reads a relation out of them.
+//! Passes and backends ask for related values here. Names are labels for people and the keys of what outlives
+//! an iteration; nothing reads a relation out of them.
 
 use super::{Program, Role, Value, ValueId};
 use crate::DType;
@@ -24,11 +24,11 @@ pub enum Origin {
         /// What it is.
         state: OptimiserState,
     },
-    /// The same numbers, computed a second time for the backward pass: see [`crate::recompute`].
+    /// The same numbers, computed a second time for the backward pass: see [`crate::passes::recompute`].
     Recomputed(ValueId),
     /// One tile's or micro-batch's share of a sum over the batch.
     Tile(ValueId),
-    /// Images as numbers, made from their pixels as bytes: see [`crate::images`].
+    /// Images as numbers, made from their pixels as bytes: see [`crate::passes::images`].
     Normalised(ValueId),
     /// The same numbers in another layout.
     Reordered(ValueId),

@@ -6,7 +6,8 @@ use crate::ops::{Kernel, KernelSpec, Tiling};
 use std::collections::HashSet;
 
 impl Program {
-    /// Checks that everything read was made, nothing is made twice, and every kernel has operands it can take.
+    /// Checks that values are written before they are read, and once; that kernels can take their operands;
+    /// and origins and sections.
     ///
     /// # Errors
     /// The first thing that does not hold, with the pass, the step and the layer.
@@ -71,15 +72,15 @@ impl Program {
         self.verify_sections(pass)
     }
 
-    /// Checks that sections are in order and disjoint, cut the batch into equal tiles, and hold only steps that may run tile by tile: none that
-    /// needs the whole batch, unless it is content with a micro-batch, and none that reads what another of them has not finished adding up.
-    /// What is made of a micro-batch is read in its section alone.
+    /// Checks that sections are in order and disjoint, divide the batch equally, and hold only steps that can
+    /// run tile by tile: none needs the whole batch (or, in micro-batches, more than one), and none reads a
+    /// sum that the section has not completed. Values of a micro-batch are read in their section only.
     fn verify_sections(&self, pass: &'static str) -> Result<(), EngineError> {
         let mut end = 0;
         for section in &self.sections {
             let misplaced = section.first < end || section.steps().end > self.steps.len();
             end = section.steps().end;
-            // Micro-batches are what they are without sections: batches, one after the other.
+            // Micro-batches run in order, as separate batches would.
             let turned = section.micro_batches && section.from_last;
             if misplaced || turned || section.tiles < 2 || !self.batch.is_multiple_of(section.tiles) {
                 return Err(EngineError::Placement(format!(
@@ -127,7 +128,7 @@ impl Program {
         Ok(())
     }
 
-    /// Checks that nothing outside of a section in micro-batches reads what only the last of them left.
+    /// Checks that no step outside of a section in micro-batches reads a value of one micro-batch.
     fn verify_micro_batches(&self, pass: &'static str, section: &Section) -> Result<(), EngineError> {
         let inside = self.steps[section.steps()].iter();
         let of_one: HashSet<ValueId> = inside
@@ -154,8 +155,8 @@ impl Program {
         Ok(())
     }
 
-    /// Checks that what values were derived from exists, has their shape, and has no more than one gradient, one copy
-    /// and one of each optimiser state.
+    /// Checks that what values were derived from exists, has their shape, and has no more than one gradient,
+    /// one copy and one of each optimiser state.
     fn verify_origins(&self, pass: &'static str) -> Result<(), EngineError> {
         let mut seen = HashSet::new();
         for (position, value) in self.values.iter().enumerate() {

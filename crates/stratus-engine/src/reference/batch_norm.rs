@@ -66,8 +66,8 @@ pub(super) fn channel(shape: [usize; 4], c: usize) -> impl Iterator<Item = usize
     })
 }
 
-/// Writes one channel of `y` (and `index`): normalised, rectified where `relu`, pooled where `pool`; as the channel of a larger map where it is a
-/// part of one.
+/// Writes one channel of `y` (and `index`): normalised, rectified where `relu`, pooled where `pool`; as the
+/// channel of a larger map where it is a part of one.
 pub(super) fn write_channel(
     affine: &Affine,
     relu: bool,
@@ -107,7 +107,8 @@ pub(super) fn write_channel(
     Ok(())
 }
 
-/// Writes one channel's running mean and variance, mean and inverse deviation, from its average, the sum of squared deviations and the count.
+/// Writes one channel's running mean and variance, mean and inverse deviation, from its average, the sum of
+/// squared deviations and the count.
 pub(super) fn settle(
     norm: &BatchNorm2d,
     c: usize,
@@ -250,7 +251,8 @@ impl Reference for BatchNormBackwardData {
         for c in 0..self.norm.channels {
             let affine = Affine::of(c, weight, bias, mean, inverse_deviation);
             let behind = Behind::new(&affine, (self.relu, self.pool, self.parts), [x, dy], index);
-            // The gradient without its mean and without its part along the normalised map: neither can change the output.
+            // The gradient without its mean and without its part along the normalised map: neither can change
+            // the output.
             let scale = affine.weight * affine.inverse_deviation;
             for position in channel(shape, first + c) {
                 let normalised = affine.normalised(x.get(position));

@@ -3,7 +3,8 @@
 use super::{Reference, Tensor, Tile, unexpected_operands};
 use crate::ops::{ConcatBackward, ConcatForward};
 
-/// Copies `count` channels of every sample of `from`, beginning at channel `first`, to those of `to` beginning at channel `at`.
+/// Copies `count` channels of every sample of `from`, beginning at channel `first`, to those of `to`
+/// beginning at channel `at`.
 fn copy(from: &Tensor<'_>, first: usize, to: &mut Tensor<'_>, at: usize, count: usize) {
     let ([batch, from_channels, height, width], [_, to_channels, ..]) = (from.image(), to.image());
     let pixels = height * width;

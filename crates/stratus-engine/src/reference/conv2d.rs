@@ -7,7 +7,8 @@ use crate::ops::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
 
-/// One weight and a row of outputs it contributes to: `y[y + j]` and `x[x + j * stride]` for `j` in `0..length`.
+/// One weight and a row of outputs it contributes to: `y[y + j]` and `x[x + j * stride]` for `j` in
+/// `0..length`.
 struct Row {
     /// Position in the weight `[O, C/G, KH, KW]`.
     weight: usize,
@@ -21,7 +22,8 @@ struct Row {
     stride: usize,
 }
 
-/// Visits every product of the convolution of one sample: output channel, its group's input channels, taps, output rows.
+/// Visits every product of the convolution of one sample: output channel, its group's input channels, taps,
+/// output rows.
 fn for_each_row(conv: &Conv2d, x: [usize; 4], y: [usize; 4], mut visit: impl FnMut(&Row)) {
     let ([.., height, width], [.., out_height, out_width]) = (x, y);
     let [out_channels, group_channels, kernel_height, kernel_width] = conv.weight_shape();

@@ -9,8 +9,9 @@ fn density(x: f64) -> f64 {
     (-0.5 * x * x).exp() / (2.0 * PI).sqrt()
 }
 
-/// Its distribution function, to the last digits: 1/2 and the density times the series `x + x^3 / 3 + x^5 / (3 * 5) + ...`, whose terms have one
-/// sign (Abramowitz, Stegun: "Handbook of mathematical functions", 26.2.11).
+/// Its distribution function, to the last digits: 1/2 and the density times the series
+/// `x + x^3 / 3 + x^5 / (3 * 5) + ...`, whose terms have one sign (Abramowitz, Stegun: "Handbook of
+/// mathematical functions", 26.2.11).
 fn distribution(x: f64) -> f64 {
     // So far out nothing is left to six digits more than an f64 has.
     if x.abs() > 9.0 {

@@ -1,4 +1,5 @@
-//! The fully connected layer, one sample at a time. A feature map `[N, C, H, W]` is `[N, C*H*W]` in row-major order.
+//! The fully connected layer, one sample at a time. A feature map `[N, C, H, W]` is `[N, C*H*W]` in row-major
+//! order.
 
 use super::{Reference, Tensor, Tile, unexpected_operands};
 use crate::Value;

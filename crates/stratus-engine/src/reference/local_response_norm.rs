@@ -11,7 +11,8 @@ fn window(norm: &LocalResponseNorm, c: usize, channels: usize) -> Range<usize> {
     c.saturating_sub(norm.size / 2)..c.saturating_add((norm.size - 1) / 2).saturating_add(1).min(channels)
 }
 
-/// `k + alpha / size * sum of squares` around channel `c`; the pixel's channels are `stride` apart from `first` on.
+/// `k + alpha / size * sum of squares` around channel `c`; the pixel's channels are `stride` apart from
+/// `first` on.
 fn scale(
     norm: &LocalResponseNorm,
     x: &Tensor<'_>,
@@ -52,7 +53,8 @@ impl Reference for LrnBackward {
         operands[0].shape[1]
     }
 
-    /// Every output of whose window the channel is a part passes its gradient on; its own is divided as its output was, besides.
+    /// Every output of whose window the channel is a part passes its gradient on; its own is divided as its
+    /// output was, besides.
     fn run(&self, operands: &mut [Tensor<'_>], scales: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [x, dy, dx] = operands else { return Err(unexpected_operands()) };
         let [_, channels, height, width] = x.image();

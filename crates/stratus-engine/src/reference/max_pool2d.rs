@@ -48,7 +48,8 @@ impl Reference for MaxPoolBackward {
     }
 }
 
-/// What the gradient of a pooled map gives to a position of its input, which has `shape`: all of it where the position won a window.
+/// What the gradient of a pooled map gives to a position of its input, which has `shape`: all of it where the
+/// position won a window.
 pub(super) fn gather(
     pool: &MaxPool2d,
     [.., height, width]: [usize; 4],
@@ -76,7 +77,8 @@ pub(super) fn window(kernel: [usize; 2]) -> impl Iterator<Item = (usize, [usize;
     (0..kernel[0] * kernel[1]).map(move |position| (position, [position / kernel[1], position % kernel[1]]))
 }
 
-/// The winner so far, or `(position, value)` where it is larger. NaN wins, so that a diverged run shows.
+/// The maximum so far, or `(position, value)` where that is larger. NaN counts as largest, so that a diverged
+/// run shows.
 pub(super) fn larger(best: Option<(usize, f64)>, position: usize, value: f64) -> Option<(usize, f64)> {
     match best {
         Some((_, largest)) if value <= largest || largest.is_nan() => best,

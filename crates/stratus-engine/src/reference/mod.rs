@@ -1,7 +1,8 @@
 //! The reference backend: plain loops over plain layouts, one file per operation, written to be read.
 //!
-//! It is the oracle of every other backend and runs where no kernel library is found. Elements of any type are widened to double
-//! precision, all sums are kept in it, and each result is rounded once, when it is stored.
+//! It is the oracle of every other backend and runs where no kernel library is found. Elements of any type
+//! are widened to double precision, all sums are kept in it, and each result is rounded once, when it is
+//! stored.
 
 mod adaptive;
 mod add;
@@ -48,7 +49,8 @@ trait Reference: Send {
         0
     }
 
-    /// Computes. `operands` are inputs, updates and outputs in order, their shapes checked by [`KernelSpec::check`].
+    /// Computes. `operands` are inputs, updates and outputs in order, their shapes checked by
+    /// [`KernelSpec::check`].
     fn run(&self, operands: &mut [Tensor<'_>], scratch: &mut [f64], tile: Tile) -> Result<(), String>;
 }
 

@@ -25,7 +25,8 @@ impl<'a> Windows<'a> {
         self.images.image()[0] * self.output[0] * self.output[1]
     }
 
-    /// Calls `visit` with every output's number in its channel, sample by sample, and what its taps see; zeros outside of the image.
+    /// Calls `visit` with every output's number in its channel, sample by sample, and what its taps see;
+    /// zeros outside of the image.
     fn for_each(&self, mut visit: impl FnMut(usize, &[f64])) {
         let ([batch, channels, height, width], conv) = (self.images.image(), &self.stem.conv);
         let mut seen = [0.0; Stem::MOST_TAPS];

@@ -12,12 +12,13 @@ mod on_device;
 
 pub use on_device::DeviceSlot;
 
-/// Numbers that change from iteration to iteration.
+/// The scalars of one iteration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hyper {
     /// The optimiser's learning rate.
     pub learning_rate: f32,
-    /// The iteration, counted from 0 over the whole run: a run that is resumed goes on counting, and repeats its masks of dropout.
+    /// The iteration, counted from 0 over the whole run. A resumed run continues the count, so dropout masks
+    /// repeat.
     pub iteration: u64,
     /// The run's seed.
     pub seed: u64,
@@ -32,7 +33,7 @@ pub struct StateValue<'a> {
     pub shape: &'a [usize],
     /// What it is for.
     pub role: Role,
-    /// Of what an optimiser remembers of a parameter: that parameter's name, and what it is.
+    /// For the state of an optimiser: the name of the parameter, and which state it is.
     pub optimiser_state: Option<(&'a str, OptimiserState)>,
 }
 
@@ -63,7 +64,7 @@ pub struct Inputs {
 struct Range {
     start: usize,
     length: usize,
-    /// How far the next tile's bytes are: its length, or 0 where every tile touches the same bytes.
+    /// Stride from tile to tile in bytes: `length`, or 0 where every tile uses the same bytes.
     stride: usize,
     operand: usize,
 }
@@ -123,7 +124,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Allocates the arena of `plans` in the process's memory and binds every step to it. All plans were prepared with the same `persistent`.
+    /// Allocates the arena of `plans` in the process's memory and binds every step to it. All plans were
+    /// prepared with the same `persistent`.
     ///
     /// # Errors
     /// Where memory cannot be had or a plan does not verify.
@@ -219,8 +221,8 @@ impl Session {
         })
     }
 
-    /// Runs every step of a program. On a device, inputs of no bytes are those that were staged, or else those of the run before. Step `i` is
-    /// stamped to slot `first_slot + i`, once per tile.
+    /// Runs every step of a program. On a device, inputs of no bytes are those that were staged, or else
+    /// those of the run before. Step `i` is stamped to slot `first_slot + i`, once per tile.
     ///
     /// # Errors
     /// Where the inputs are not this program's, or a kernel fails.
@@ -236,7 +238,8 @@ impl Session {
         self.finish(clock, None)
     }
 
-    /// Begins to run a program, as [`Session::run`] does; on a device this returns while it runs, and [`Session::finish`] waits for it.
+    /// Begins to run a program, as [`Session::run`] does; on a device this returns while it runs, and
+    /// [`Session::finish`] waits for it.
     ///
     /// # Errors
     /// As [`Session::run`].
@@ -277,7 +280,8 @@ impl Session {
         Ok(())
     }
 
-    /// Runs one step of a program alone, all tiles of it, on whatever its operands hold: for measuring kernels.
+    /// Runs one step of a program alone, all tiles of it, on whatever its operands hold: for measuring
+    /// kernels.
     ///
     /// # Errors
     /// Where there is no such step, or its kernel fails.
@@ -346,7 +350,7 @@ impl Session {
         Ok(Metrics { loss, samples, top1, top5 })
     }
 
-    /// Everything that outlives an iteration and is worth keeping: parameters, buffers, what the optimiser remembers.
+    /// Everything a checkpoint keeps: parameters, buffers and the state of the optimiser.
     pub fn state(&self) -> impl Iterator<Item = StateValue<'_>> + '_ {
         let mut seen = std::collections::HashSet::new();
         let values = self.programs.iter().flat_map(|program| {
@@ -393,7 +397,8 @@ impl Session {
         Ok(View { layout: &place.layout, values, elements: shape.iter().product() })
     }
 
-    /// Sets a persistent f32 value from row-major order. Run the refresh program afterwards, where there is one.
+    /// Sets a persistent f32 value from row-major order. Run the refresh program afterwards, where there is
+    /// one.
     ///
     /// # Errors
     /// Where there is none of that name, or the sizes differ.
@@ -489,8 +494,8 @@ impl Session {
         Ok(plain)
     }
 
-    /// Reads any value of a program as it lies. Transient ones hold what the last step that used their bytes left: after a run, the inputs of the last
-    /// step are whole.
+    /// Reads any value of a program as it lies. Transient ones hold what the last step that used their bytes
+    /// left: after a run, the inputs of the last step are whole.
     ///
     /// # Errors
     /// What a device said.

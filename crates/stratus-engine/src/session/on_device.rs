@@ -1,4 +1,4 @@
-//! A session on a device: its programs run there while the process goes on, and inputs are copied there beside what runs.
+//! A session on a device: programs run there asynchronously, and inputs are copied while they run.
 
 use super::{LoadedProgram, LoadedStep, Session, run_kernel};
 use crate::backend::Operands;
@@ -20,7 +20,8 @@ impl DeviceSlot {
 }
 
 impl Session {
-    /// Bytes of a device's memory that were allocated: the arena, and inputs twice; `None` where there is no device.
+    /// Bytes of a device's memory that were allocated: the arena, and inputs twice; `None` where there is no
+    /// device.
     #[must_use]
     pub fn device_bytes(&self) -> Option<usize> {
         match &self.arena {
@@ -29,8 +30,8 @@ impl Session {
         }
     }
 
-    /// Begins to copy a batch to the device, beside what runs there: the next run without inputs is of this batch. Nothing happens where there is no
-    /// device, and the inputs are to be given to the run.
+    /// Begins to copy a batch to the device, beside what runs there: the next run without inputs is of this
+    /// batch. Nothing happens where there is no device, and the inputs are to be given to the run.
     ///
     /// # Errors
     /// Where the inputs are not this program's, or a batch is staged already.
@@ -100,8 +101,9 @@ impl Session {
         Ok(())
     }
 
-    /// Waits for what was launched on a device, and shares the time since the last stamp out as the device measured it. Where the process waited
-    /// meanwhile, for so many nanoseconds, that is the `meanwhile` slot's as far as the device had nothing to do.
+    /// Waits for the program launched on a device, and divides the time since the last stamp as the device
+    /// measured it. `meanwhile` is a slot and the nanoseconds that the process waited for something else: as
+    /// much of the device's idle time counts to that slot.
     ///
     /// # Errors
     /// What a device said.

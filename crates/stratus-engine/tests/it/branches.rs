@@ -2,8 +2,8 @@
 //! what it reports.
 
 use crate::common::{HYPER, Probe, branches, fuse, numbers, session, training_program};
-use stratus_engine::differentiate::differentiate;
-use stratus_engine::lower::lower;
+use stratus_engine::passes::differentiate::differentiate;
+use stratus_engine::passes::lower::lower;
 use stratus_engine::program::Mode;
 use stratus_engine::session::Hyper;
 use stratus_engine::{Clock, DType, Kernel, Precision, Program, Role, Session, Step};

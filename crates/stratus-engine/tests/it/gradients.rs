@@ -6,12 +6,12 @@ use crate::common::{
     residual,
 };
 use stratus_conformance::{Case, Fill, cases};
-use stratus_engine::differentiate::differentiate;
-use stratus_engine::lower::lower;
 use stratus_engine::ops::{
     BatchNormAddApply, BatchNormApply, BatchNormStatistics, LinearForward, METRICS, SoftmaxCrossEntropy,
     StemApply, StemStatistics,
 };
+use stratus_engine::passes::differentiate::differentiate;
+use stratus_engine::passes::lower::lower;
 use stratus_engine::program::{Layer, Mode, Origin};
 use stratus_engine::{DType, Kernel, Phase, Precision, Program, Role, Step, ValueId};
 use stratus_graph::ops::{BatchNorm2d, Conv2d, Flatten, Linear};
@@ -397,7 +397,8 @@ fn the_siblings_of_googlenet_are_joined() {
         });
         assert_eq!(joined.collect::<Vec<_>>(), expected, "{precision}");
         // Small maps stay in a cache from one reader to the next.
-        let program = stratus_engine::fuse::fuse(&lower(&graph, Mode::Train, precision, 2).unwrap()).unwrap();
+        let program =
+            stratus_engine::passes::fuse::fuse(&lower(&graph, Mode::Train, precision, 2).unwrap()).unwrap();
         assert!(!program.steps.iter().any(|step| matches!(step.kernel, Kernel::JoinWeights(_))));
     }
 }

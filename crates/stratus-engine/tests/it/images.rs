@@ -2,15 +2,15 @@
 //! bit.
 
 use crate::common::{Probe, branches, digits, fuse, inception, published_digits, session, sgd};
-use stratus_engine::differentiate::differentiate;
-use stratus_engine::images::images_as_bytes;
-use stratus_engine::lower::{lower, refresh};
-use stratus_engine::micro_batch::micro_batches;
 use stratus_engine::ops::{KernelSpec, MOST_CHANNELS, NormalisePixels};
+use stratus_engine::passes::differentiate::differentiate;
+use stratus_engine::passes::images::images_as_bytes;
+use stratus_engine::passes::lower::{lower, refresh};
+use stratus_engine::passes::micro_batch::micro_batches;
+use stratus_engine::passes::recompute::recompute;
+use stratus_engine::passes::tile::tile;
+use stratus_engine::passes::update::update;
 use stratus_engine::program::{Layer, Mode, Origin};
-use stratus_engine::recompute::recompute;
-use stratus_engine::tile::tile;
-use stratus_engine::update::update;
 use stratus_engine::{DType, EngineError, Phase, Precision, Program, Role};
 use stratus_graph::Graph;
 
@@ -119,8 +119,8 @@ fn nothing_else_changes_a_bit() {
 
 /// A stem is one of the images: what is made of them is none.
 fn without_stems(program: &Program) -> Program {
-    let fusions = stratus_engine::fuse::Fusions { large: 0, stems: false };
-    stratus_engine::fuse::fuse_as(program, fusions).unwrap()
+    let fusions = stratus_engine::passes::fuse::Fusions { large: 0, stems: false };
+    stratus_engine::passes::fuse::fuse_as(program, fusions).unwrap()
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn what_has_no_pixels_is_refused() {
 
 #[test]
 fn products_and_sums_are_rounded_one_by_one() {
-    let kernel = NormalisePixels { lines: LINES };
+    let kernel = NormalisePixels { scale_shift: LINES };
     assert_eq!(kernel.name(), "normalise_pixels");
     let apart = (0..=u8::MAX).filter(|&pixel| {
         let [scale, offset] = LINES[0];

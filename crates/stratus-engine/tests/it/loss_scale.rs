@@ -1,13 +1,13 @@
 //! Training in f16: the loss is scaled, and where a gradient overflows nothing is updated.
 
 use crate::common::{HYPER, Probe, branches, digits, fuse, sgd};
-use stratus_engine::differentiate::differentiate;
-use stratus_engine::lower::lower;
-use stratus_engine::micro_batch::micro_batches;
 use stratus_engine::ops::{Adaptive, AdaptiveUpdate, KernelSpec, LOSS_SCALE_NAME};
+use stratus_engine::passes::differentiate::differentiate;
+use stratus_engine::passes::lower::lower;
+use stratus_engine::passes::micro_batch::micro_batches;
+use stratus_engine::passes::recompute::recompute;
+use stratus_engine::passes::update::{LARGE, Optimiser, update, update_joined};
 use stratus_engine::program::Mode;
-use stratus_engine::recompute::recompute;
-use stratus_engine::update::{LARGE, Optimiser, update, update_joined};
 use stratus_engine::{Kernel, Phase, Precision, Program, Role, ValueId};
 use stratus_graph::Graph;
 

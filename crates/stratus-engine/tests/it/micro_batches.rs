@@ -2,13 +2,13 @@
 //! parts, in less memory.
 
 use crate::common::{Checked, Probe, branches, check_gradient, digits, fuse, numbers, published_digits, sgd};
-use stratus_engine::differentiate::differentiate;
-use stratus_engine::lower::lower;
-use stratus_engine::micro_batch::micro_batches;
+use stratus_engine::passes::differentiate::differentiate;
+use stratus_engine::passes::lower::lower;
+use stratus_engine::passes::micro_batch::micro_batches;
+use stratus_engine::passes::recompute::recompute;
+use stratus_engine::passes::tile::tile;
+use stratus_engine::passes::update::update;
 use stratus_engine::program::Mode;
-use stratus_engine::recompute::recompute;
-use stratus_engine::tile::tile;
-use stratus_engine::update::update;
 use stratus_engine::{Phase, Precision, Program, Role, ValueId};
 use stratus_graph::{Graph, layer_file};
 

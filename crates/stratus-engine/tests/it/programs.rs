@@ -2,8 +2,8 @@
 //! verification refuses, how close the placement comes to the least memory.
 
 use crate::common::{digits, fuse, published_digits, session, training_program};
-use stratus_engine::lower::{lower, refresh};
 use stratus_engine::ops::{Kernel, KernelSpec, ReluForward};
+use stratus_engine::passes::lower::{lower, refresh};
 use stratus_engine::program::{Mode, Origin};
 use stratus_engine::{Clock, DType, Phase, Precision, Program, Role, Value, ValueId};
 use stratus_graph::ops::{BatchNorm2d, Flatten, Linear};

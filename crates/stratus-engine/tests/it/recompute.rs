@@ -1,13 +1,13 @@
 //! Activations that are made again: the same bits in less memory.
 
 use crate::common::{Probe, branches, digits, fuse, inception, session, sgd};
-use stratus_engine::differentiate::differentiate;
-use stratus_engine::lower::lower;
 use stratus_engine::ops::{KernelSpec, Tiling};
+use stratus_engine::passes::differentiate::differentiate;
+use stratus_engine::passes::lower::lower;
+use stratus_engine::passes::recompute::{live_bytes, recompute};
+use stratus_engine::passes::tile::tile;
+use stratus_engine::passes::update::update;
 use stratus_engine::program::Mode;
-use stratus_engine::recompute::{live_bytes, recompute};
-use stratus_engine::tile::tile;
-use stratus_engine::update::update;
 use stratus_engine::{Kernel, Phase, Precision, Program, Step, ValueId};
 use stratus_graph::{Graph, zoo};
 

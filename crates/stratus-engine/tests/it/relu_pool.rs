@@ -1,8 +1,8 @@
 //! Pooling that masks the gradient of the rectified map before it.
 
 use crate::common::{Checked, Probe, check_gradient, fuse, numbers};
-use stratus_engine::differentiate::differentiate;
-use stratus_engine::lower::lower;
+use stratus_engine::passes::differentiate::differentiate;
+use stratus_engine::passes::lower::lower;
 use stratus_engine::program::Mode;
 use stratus_engine::{Kernel, Precision, Program, Role, Step};
 use stratus_graph::ops::{

@@ -1,11 +1,11 @@
 //! Tiling: the same numbers in less memory, and sections only where they may be.
 
 use crate::common::{Probe, branches, digits, fuse, inception, published_digits, sgd};
-use stratus_engine::differentiate::differentiate;
-use stratus_engine::lower::lower;
+use stratus_engine::passes::differentiate::differentiate;
+use stratus_engine::passes::lower::lower;
+use stratus_engine::passes::tile::tile;
+use stratus_engine::passes::update::update;
 use stratus_engine::program::Mode;
-use stratus_engine::tile::tile;
-use stratus_engine::update::update;
 use stratus_engine::{Kernel, Precision, Program, Role, Section, Session, ValueId};
 use stratus_graph::Graph;
 

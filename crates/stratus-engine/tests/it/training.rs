@@ -1,7 +1,7 @@
 //! A tiny training run: it learns, and it repeats its bits.
 
 use crate::common::{digits, fuse, numbers, training_program};
-use stratus_engine::lower::{lower, refresh};
+use stratus_engine::passes::lower::{lower, refresh};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;

@@ -2,13 +2,13 @@
 
 use crate::common::{Probe, branches, digits, fuse, numbers, sgd};
 use std::collections::HashMap;
-use stratus_engine::differentiate::differentiate;
-use stratus_engine::lower::lower;
-use stratus_engine::micro_batch::micro_batches;
+use stratus_engine::passes::differentiate::differentiate;
+use stratus_engine::passes::lower::lower;
+use stratus_engine::passes::micro_batch::micro_batches;
+use stratus_engine::passes::recompute::{live_bytes, recompute};
+use stratus_engine::passes::tile::tile;
+use stratus_engine::passes::update::{Optimiser, Optimisers, update_joined};
 use stratus_engine::program::Mode;
-use stratus_engine::recompute::{live_bytes, recompute};
-use stratus_engine::tile::tile;
-use stratus_engine::update::{Optimiser, Optimisers, update_joined};
 use stratus_engine::{Kernel, Precision, Program, Role, Value, ValueId};
 use stratus_graph::{Graph, zoo};
 

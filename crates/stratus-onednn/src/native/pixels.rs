@@ -63,11 +63,11 @@ mod tests {
     #[test]
     fn every_pixel_is_scaled_by_its_channel_wherever_threads_begin() {
         let kernel =
-            NormalisePixels { lines: [[0.0171, -2.118], [0.0123, -1.9], [0.02, 0.3], [0.004, -0.1]] };
+            NormalisePixels { scale_shift: [[0.0171, -2.118], [0.0123, -1.9], [0.02, 0.3], [0.004, -0.1]] };
         let images: Vec<u8> = (0..2000).map(|i| (i * 151 % 256) as u8).collect();
         for level in Level::all() {
             for (channels, run) in [(1, 1), (3, 1), (4, 1), (1, 50), (2, 35), (3, 7)] {
-                let scales = ScaleShift { of: kernel.lines, channels, run };
+                let scales = ScaleShift { of: kernel.scale_shift, channels, run };
                 for first in [0, 1, 6, 33, 104] {
                     let images = &images[first..];
                     let (mut y, mut half) = (vec![f32::NAN; images.len()], vec![Bf16(0xffff); images.len()]);

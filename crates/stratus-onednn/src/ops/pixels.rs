@@ -12,7 +12,7 @@ use stratus_engine::ops::{MOST_CHANNELS, NormalisePixels};
 impl OnCpu for NormalisePixels {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         operands.expect_same_layout(&[0, 1])?;
-        let (lines, cpu) = (lines(operands, self.lines)?, cpu.clone());
+        let (lines, cpu) = (lines(operands, self.scale_shift)?, cpu.clone());
         Ok(typed!(operands.one_type(&[1])?, E => {
             native_step(0, move |o| cpu.normalise_pixels::<E>(lines, o.take(0), o.elements(1)))
         }))

@@ -7,9 +7,9 @@ use crate::common::network::{
 };
 use crate::common::{LAYOUTS, PRECISIONS, backend, precisions};
 use stratus_engine::ops::{Adaptive, AdaptiveUpdate};
+use stratus_engine::passes::update::Optimiser;
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::reference::ReferenceBackend;
-use stratus_engine::update::Optimiser;
 use stratus_engine::{Backend, Choices, Kernel, Precision};
 use stratus_graph::{Graph, layer_file};
 use stratus_onednn::OneDnn;

@@ -4,7 +4,7 @@ use super::{KernelSelection, PlannedRun, Programs, plan, programs};
 use crate::TrainError;
 use crate::device::OpenDevice;
 use crate::resolve::Resolved;
-use stratus_engine::recompute::live_bytes;
+use stratus_engine::passes::recompute::live_bytes;
 use stratus_graph::Graph;
 
 /// The most plans that are made on the way to one that fits.

@@ -2,7 +2,7 @@
 
 use crate::experiment::{self, OptimiserName};
 use stratus_engine::ops::{Adaptive, AdaptiveUpdate, SgdUpdate};
-use stratus_engine::update::{Optimiser, Optimisers};
+use stratus_engine::passes::update::{Optimiser, Optimisers};
 
 /// The update rules of weights and of biases, which may have a learning rate of their own.
 pub(super) fn optimisers(settings: &experiment::Optimiser) -> Optimisers {

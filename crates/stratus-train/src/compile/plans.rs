@@ -8,7 +8,7 @@ use crate::device::OpenDevice;
 use crate::resolve::Resolved;
 use serde::{Deserialize, Serialize};
 use stratus_base::checksum::sha256_hex;
-use stratus_engine::lower::refresh;
+use stratus_engine::passes::lower::refresh;
 use stratus_engine::plan::{Persistent, PreparedPlan};
 use stratus_engine::{Backend, Choices, Plan, Program, Session, ValueId};
 use stratus_graph::Graph;

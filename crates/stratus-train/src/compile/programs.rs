@@ -6,15 +6,15 @@ use crate::device::OpenDevice;
 use crate::input::ScaleShifts;
 use crate::resolve::Resolved;
 use stratus_engine::Program;
-use stratus_engine::differentiate::differentiate;
-use stratus_engine::fuse::fuse_as;
-use stratus_engine::images::images_as_bytes;
-use stratus_engine::lower::{lower, mix_labels, refresh, smooth_labels};
-use stratus_engine::micro_batch::micro_batches;
+use stratus_engine::passes::differentiate::differentiate;
+use stratus_engine::passes::fuse::fuse_as;
+use stratus_engine::passes::images::images_as_bytes;
+use stratus_engine::passes::lower::{lower, mix_labels, refresh, smooth_labels};
+use stratus_engine::passes::micro_batch::micro_batches;
+use stratus_engine::passes::recompute::recompute;
+use stratus_engine::passes::tile::tile;
+use stratus_engine::passes::update::{LARGE, update_joined};
 use stratus_engine::program::Mode;
-use stratus_engine::recompute::recompute;
-use stratus_engine::tile::tile;
-use stratus_engine::update::{LARGE, update_joined};
 use stratus_graph::Graph;
 
 /// Kernels share a tile's samples out among threads and blocks: with fewer than this they lose more than

@@ -1,14 +1,14 @@
 //! What the integration tests share: programs of the digits network, sessions on the reference backend, the
 //! gradient check.
 
-use stratus_engine::differentiate::differentiate;
-use stratus_engine::fuse::{Fusions, fuse_as};
-use stratus_engine::lower::lower;
 use stratus_engine::ops::{LOSS_SCALE, LOSS_SCALE_NAME, SgdUpdate};
+use stratus_engine::passes::differentiate::differentiate;
+use stratus_engine::passes::fuse::{Fusions, fuse_as};
+use stratus_engine::passes::lower::lower;
+use stratus_engine::passes::update::{Optimiser, update};
 use stratus_engine::plan::{Persistent, Plan, PreparedPlan};
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
-use stratus_engine::update::{Optimiser, update};
 use stratus_engine::{Choices, Clock, Precision, Program, Role, Session, Value, ValueId};
 use stratus_graph::{Graph, layer_file, zoo};
 use stratus_random::{Purpose, Stream};

@@ -1,18 +1,17 @@
 //! Small networks in every program that a training run has, on any backend.
 
-use stratus_engine::fuse::{Fusions, fuse, fuse_as};
-use stratus_engine::lower::{lower, refresh};
-use stratus_engine::micro_batch::micro_batches;
 use stratus_engine::ops::SgdUpdate;
+use stratus_engine::passes::differentiate::differentiate;
+use stratus_engine::passes::fuse::{Fusions, fuse, fuse_as};
+use stratus_engine::passes::lower::{lower, refresh};
+use stratus_engine::passes::micro_batch::micro_batches;
+use stratus_engine::passes::recompute::recompute;
+use stratus_engine::passes::tile::tile;
+use stratus_engine::passes::update::{Optimiser, update, update_joined};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::{Mode, OptimiserState};
-use stratus_engine::recompute::recompute;
 use stratus_engine::session::{Hyper, Metrics, StateValue};
-use stratus_engine::tile::tile;
-use stratus_engine::update::{Optimiser, update, update_joined};
-use stratus_engine::{
-    Backend, Choices, Clock, DType, EngineError, Precision, Program, Role, Session, differentiate,
-};
+use stratus_engine::{Backend, Choices, Clock, DType, EngineError, Precision, Program, Role, Session};
 use stratus_graph::ops::{AdaptiveAvgPool2d, BatchNorm2d, Concat, Conv2d, Flatten, Linear, Relu};
 use stratus_graph::zoo::{self, Hyperparameters};
 use stratus_graph::{Graph, GraphBuilder, Shape, layer_file};
@@ -108,7 +107,7 @@ pub fn training_by(optimiser: Optimiser, graph: &Graph, precision: Precision, ba
 fn differentiated(graph: &Graph, precision: Precision, batch: usize) -> Program {
     let fusions = Fusions { large: 0, ..Fusions::default() };
     let forward = fuse_as(&lower(graph, Mode::Train, precision, batch).unwrap(), fusions).unwrap();
-    differentiate::differentiate(&forward).unwrap()
+    differentiate(&forward).unwrap()
 }
 
 /// The implementations that there are for a step of a program, given other choices: the error of a name that

@@ -1,8 +1,8 @@
 //! What tests and the example share: every network of the zoo at a size that the reference backend computes
 //! quickly, weights, and outputs.
 
-use stratus_engine::fuse::fuse;
-use stratus_engine::lower::lower;
+use stratus_engine::passes::fuse::fuse;
+use stratus_engine::passes::lower::lower;
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;

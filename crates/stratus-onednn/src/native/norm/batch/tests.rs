@@ -74,7 +74,7 @@ fn both(shape: &[usize; 4], level: Level, pool: Option<FusedPool>, x: &[f32]) ->
 fn every_level_gives_the_same_bits() {
     for shape in [[2, 16, 6, 7], [1, 8, 4, 4], [3, 5, 5, 3], [1, 112, 5, 6]] {
         let x = numbers(shape.iter().product());
-        let disjoint = [[2, 2], [3, 1]].map(FusedPool::apart);
+        let disjoint = [[2, 2], [3, 1]].map(FusedPool::disjoint);
         let ceil = MaxPool2d { ceil_mode: true, ..MaxPool2d::new(3, 2, 0) };
         let others = [MaxPool2d::new(3, 2, 1), ceil, MaxPool2d::new(2, 1, 0)];
         let pools = disjoint.into_iter().chain(others.iter().filter_map(FusedPool::from_pool));
@@ -92,8 +92,8 @@ fn every_level_gives_the_same_bits() {
 fn a_map_beyond_the_caches_is_pooled_as_its_images_are() {
     let (shape, image) = ([84usize, 8, 80, 80], [1, 8, 80, 80]);
     let (small, large) = (
-        norm(&image, Level::detect([true, true]), Some(FusedPool::apart([2, 2]))),
-        norm(&shape, Level::detect([true, true]), Some(FusedPool::apart([2, 2]))),
+        norm(&image, Level::detect([true, true]), Some(FusedPool::disjoint([2, 2]))),
+        norm(&shape, Level::detect([true, true]), Some(FusedPool::disjoint([2, 2]))),
     );
     assert!(large.scratch_bytes() > small.scratch_bytes(), "the large map has a stage");
     let x = numbers(shape.iter().product());

@@ -1,17 +1,19 @@
-//! Activations that are made again: a pass that trades time for memory.
+//! Activation recomputation: trades time for memory (Chen et al., Training Deep Nets with Sublinear Memory
+//! Cost, 2016).
 //!
-//! What the forward pass makes and the backward pass reads is alive in between, and all of it together is most of what training needs. A step that
-//! only computes can be run once more, right before its result is read: the result need not be kept. Its kernel, operands and random numbers are
-//! the same, and so are its bits. Steps are chosen where most is alive, those first that give the most bytes for the least arithmetic: a batch
-//! norm or a rectifier behind a convolution costs almost nothing. (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016.)
+//! Activations that the backward pass reads stay in memory from the forward pass on; together they are most
+//! of what training needs. Instead of keeping a step's result, the step can run a second time right before
+//! its result is read. Kernel, operands and random numbers are the same, so the bits are too. Steps are
+//! chosen at the peak of memory, in the order of bytes freed per operation: a batch norm or ReLU after a
+//! convolution costs almost nothing.
 
 use crate::memory::{self, Block};
 use crate::program::Origin;
 use crate::{EngineError, Phase, Program, Role, Step, ValueId};
 use std::collections::{HashMap, HashSet};
 
-/// Makes activations of a differentiated program again until no more than `bytes` are alive at once, or until nothing more can be gained. What
-/// is alive comes to [`live_bytes`].
+/// Recomputes activations of a differentiated program until [`live_bytes`] is at most `bytes`, or nothing
+/// more can be gained.
 ///
 /// # Errors
 /// Only where verification fails.
@@ -32,7 +34,7 @@ pub fn recompute(program: &Program, bytes: usize) -> Result<Program, EngineError
         if live_bytes(&next) <= peak {
             best = next;
         } else {
-            // What it reads would have to be kept for it instead.
+            // Its inputs would have to be kept instead.
             together.iter().for_each(|step| _ = dropped.remove(step));
             kept.insert(step);
         }
@@ -41,7 +43,7 @@ pub fn recompute(program: &Program, bytes: usize) -> Result<Program, EngineError
     Ok(best)
 }
 
-/// The most bytes of transient values that are alive at one step, without scratch, blocks' padding and what tiles save.
+/// Peak bytes of transient values, without scratch, padding of blocked layouts and what tiles save.
 #[must_use]
 pub fn live_bytes(program: &Program) -> usize {
     peak(&alive(program)).map_or(0, |(bytes, _)| bytes)
@@ -51,7 +53,7 @@ fn is_backward(phase: Phase) -> bool {
     matches!(phase, Phase::BackwardData | Phase::BackwardWeights)
 }
 
-/// Per step, the bytes of what is alive.
+/// Bytes alive at each step.
 fn alive(program: &Program) -> Vec<usize> {
     let mut spans: Vec<Option<(usize, usize)>> = vec![None; program.values.len()];
     for (position, step) in program.steps.iter().enumerate() {
@@ -75,35 +77,38 @@ fn peak(alive: &[usize]) -> Option<(usize, usize)> {
 
 struct Search<'a> {
     program: &'a Program,
-    /// The first step of the backward pass: those before it stand in every program at the same place.
+    /// The first step of the backward pass. The forward steps before it are the same in every candidate
+    /// program.
     turn: usize,
-    /// Per step before it, the steps that make its results: itself, and where these are maps made in parts, those that add the other parts.
-    /// `None` where running them a second time changes more than these.
-    makers: Vec<Option<Vec<usize>>>,
-    /// Per step, those that make what it reads and the backward pass does not.
+    /// Per forward step, the steps that write its outputs: itself, and those that add the other parts of a
+    /// concatenated map. `None` where running them twice would change anything else.
+    producers: Vec<Option<Vec<usize>>>,
+    /// Per forward step, the producers of inputs that the backward pass does not read.
     sources: Vec<Vec<usize>>,
 }
 
 impl<'a> Search<'a> {
     fn new(program: &'a Program, turn: usize) -> Self {
         let forward = &program.steps[..turn];
-        let makers: Vec<_> = (0..turn).map(|number| makers(program, forward, number)).collect();
+        let producers: Vec<_> = (0..turn).map(|number| producers(program, forward, number)).collect();
         let read = |step: &'a Step| step.inputs.iter().chain(&step.updates);
         let needed: HashSet<&ValueId> = program.steps[turn..].iter().flat_map(read).collect();
         let made =
             |(number, step): (usize, &'a Step)| step.outputs.iter().map(move |output| (output, number));
-        let maker: HashMap<&ValueId, usize> = forward.iter().enumerate().flat_map(made).collect();
-        let sources = makers.iter().map(|steps| {
+        let producer: HashMap<&ValueId, usize> = forward.iter().enumerate().flat_map(made).collect();
+        let sources = producers.iter().map(|steps| {
             let inputs = steps.iter().flatten().flat_map(|&step| &forward[step].inputs);
-            let sources = inputs.filter(|input| !needed.contains(input)).filter_map(|input| maker.get(input));
-            sources.copied().filter(|&source| makers[source].is_some()).collect()
+            let sources =
+                inputs.filter(|input| !needed.contains(input)).filter_map(|input| producer.get(input));
+            sources.copied().filter(|&source| producers[source].is_some()).collect()
         });
         let sources = sources.collect();
-        Self { program, turn, makers, sources }
+        Self { program, turn, producers, sources }
     }
 
-    /// A step that is to be dropped, and those that make what it reads, as far as nothing else of the backward pass needs it: kept for it alone, it would
-    /// take more bytes than is gained. (A pooled map is made again together with the map before it, which only the pooling reads.)
+    /// A step whose outputs are to be dropped, with the producers of inputs that nothing else of the backward
+    /// pass reads: keeping those inputs would cost more bytes than are gained. A pooled map, for instance, is
+    /// recomputed together with the map before it, which only the pooling reads.
     fn with_sources(&self, number: usize, dropped: &HashSet<usize>) -> Vec<usize> {
         let mut together = vec![number];
         let mut next = 0;
@@ -118,7 +123,8 @@ impl<'a> Search<'a> {
         together
     }
 
-    /// The step whose results are alive at `position` of `now` and not needed around it, that gives most bytes for the least arithmetic.
+    /// The step that frees the most bytes per operation among those whose outputs are alive at `position` of
+    /// `now` and used neither right before nor right after it.
     fn cheapest(
         &self,
         now: &Program,
@@ -126,7 +132,8 @@ impl<'a> Search<'a> {
         dropped: &HashSet<usize>,
         kept: &HashSet<usize>,
     ) -> Option<usize> {
-        // Around `position`, a value is not needed between the last use before it and the first one behind it.
+        // Around `position`, a value is not needed between the last use before it and the first one behind
+        // it.
         let (mut before, mut behind) = (vec![None; now.values.len()], vec![None; now.values.len()]);
         for (at, step) in now.steps.iter().enumerate() {
             for id in step.operands() {
@@ -152,17 +159,17 @@ impl<'a> Search<'a> {
             if freed == 0 {
                 continue;
             }
-            if self.makers[number].is_none() {
+            if self.producers[number].is_none() {
                 continue;
             }
             let together = self.with_sources(number, dropped);
-            let makers = together.iter().filter_map(|&number| self.makers[number].as_ref()).flatten();
+            let producers = together.iter().filter_map(|&number| self.producers[number].as_ref()).flatten();
             let cost = |&number: &usize| {
                 let operands = self.program.steps[number].operands();
                 let touched: usize = operands.map(|id| self.program.value(id).bytes()).sum();
                 self.program.step_flops(number) as f64 + touched as f64
             };
-            let price = makers.map(cost).sum::<f64>() / freed as f64;
+            let price = producers.map(cost).sum::<f64>() / freed as f64;
             if best.is_none_or(|(lowest, _)| price < lowest) {
                 best = Some((price, number));
             }
@@ -170,52 +177,53 @@ impl<'a> Search<'a> {
         best.map(|(_, number)| number)
     }
 
-    /// The program in which the results of some steps are made again before the backward pass first reads them.
+    /// The program in which the outputs of `dropped` are recomputed before the backward pass first reads
+    /// them.
     fn without(&self, dropped: &HashSet<usize>) -> Program {
-        let makers = dropped.iter().flat_map(|&number| {
-            let makers = self.makers[number].clone().unwrap_or_default();
-            self.program.steps[number].outputs.iter().map(move |&output| (output, makers.clone()))
+        let producers = dropped.iter().flat_map(|&number| {
+            let producers = self.producers[number].clone().unwrap_or_default();
+            self.program.steps[number].outputs.iter().map(move |&output| (output, producers.clone()))
         });
-        let mut again = Again {
+        let mut rewritten = Rewritten {
             source: self.program,
             program: self.program.clone(),
-            makers: makers.collect(),
-            made: HashMap::new(),
+            producers: producers.collect(),
+            recomputed: HashMap::new(),
         };
-        again.program.steps.truncate(self.turn);
+        rewritten.program.steps.truncate(self.turn);
         for step in &self.program.steps[self.turn..] {
-            let step = again.reading(step);
-            again.program.steps.push(step);
+            let step = rewritten.reading(step);
+            rewritten.program.steps.push(step);
         }
-        again.program
+        rewritten.program
     }
 }
 
-/// The steps that make the results of the step with a number: see [`Search`].
-fn makers(program: &Program, forward: &[Step], number: usize) -> Option<Vec<usize>> {
+/// The steps that write the outputs of step `number`: see [`Search::producers`].
+fn producers(program: &Program, forward: &[Step], number: usize) -> Option<Vec<usize>> {
     let first = &forward[number];
     let adds = |step: &Step| step.updates.iter().any(|id| first.outputs.contains(id));
-    let makers = forward.iter().enumerate().filter(|(at, step)| *at == number || adds(step));
+    let producers = forward.iter().enumerate().filter(|(at, step)| *at == number || adds(step));
     let is_pure = |step: &Step| {
         step.phase == Phase::Forward
             && step.updates.iter().all(|id| first.outputs.contains(id))
             && step.outputs.iter().all(|&id| program.value(id).role == Role::Transient)
     };
-    makers.map(|(at, step)| is_pure(step).then_some(at)).collect()
+    producers.map(|(at, step)| is_pure(step).then_some(at)).collect()
 }
 
-/// A program in the making.
-struct Again<'a> {
+/// The program while recomputation is inserted.
+struct Rewritten<'a> {
     source: &'a Program,
     program: Program,
-    /// The steps that make what is not kept: the first one has it as its output.
-    makers: HashMap<ValueId, Vec<usize>>,
-    /// What was made in its place so far.
-    made: HashMap<ValueId, ValueId>,
+    /// Per dropped value, the steps that write it; the first has it as an output, the others update it.
+    producers: HashMap<ValueId, Vec<usize>>,
+    /// Per dropped value, the recomputed one, as far as it is inserted.
+    recomputed: HashMap<ValueId, ValueId>,
 }
 
-impl Again<'_> {
-    /// The step, with what it reads made before it.
+impl Rewritten<'_> {
+    /// The step, reading recomputed values, whose producers are inserted before it.
     fn reading(&mut self, step: &Step) -> Step {
         let mut step = step.clone();
         for id in step.inputs.iter_mut().chain(&mut step.updates) {
@@ -224,25 +232,25 @@ impl Again<'_> {
         step
     }
 
-    /// A value, or what is made in its place.
+    /// A value, or the recomputed one where it is dropped.
     fn at_hand(&mut self, id: ValueId) -> ValueId {
-        if let Some(&made) = self.made.get(&id) {
+        if let Some(&made) = self.recomputed.get(&id) {
             return made;
         }
-        let Some(makers) = self.makers.get(&id).cloned() else { return id };
-        for maker in makers {
-            // What it updates is made again by then.
-            let mut step = self.reading(&self.source.steps[maker]);
+        let Some(producers) = self.producers.get(&id).cloned() else { return id };
+        for producer in producers {
+            // By then, what it updates is recomputed.
+            let mut step = self.reading(&self.source.steps[producer]);
             for output in &mut step.outputs {
                 let (dtype, role) = (self.source.value(*output).dtype, self.source.value(*output).role);
                 let new = self.program.add_derived(Origin::Recomputed(*output), dtype, role);
-                self.made.insert(*output, new);
+                self.recomputed.insert(*output, new);
                 *output = new;
             }
-            // It is what the backward pass costs more.
+            // Reports count it to the backward pass.
             step.phase = Phase::BackwardData;
             self.program.steps.push(step);
         }
-        self.made[&id]
+        self.recomputed[&id]
     }
 }

@@ -1,9 +1,11 @@
-//! Tiling: consecutive steps run together on a part of the batch small enough for the caches, then on the next part.
+//! Tiling: a section of consecutive steps runs on one part of the batch that fits the caches, then on the
+//! next.
 //!
-//! Feature maps of a whole batch are larger than any cache: step by step, each is written to memory and read back. Between two points where all
-//! samples must have been seen (the statistics of a batch norm, the loss, an update), steps need not wait for the batch: a section of them
-//! goes through it tile by tile, and what one step writes is in the nearest caches when the next one reads it. What only a section touches
-//! needs memory for one tile. Sums over the batch are added up in the order of the tiles, so that bits depend on the plan alone.
+//! Feature maps of a whole batch are larger than any cache: step by step, each is written to memory and read
+//! back. Between two points that need the whole batch (the statistics of a batch norm, the loss, an update),
+//! steps can go through the batch tile by tile: what one step writes is still in the nearest cache when the
+//! next reads it. Values used in one section only need memory for one tile. Sums over the batch are added up
+//! in the order of the tiles, so bits depend on the plan alone.
 
 use crate::ops::{AddTiles, KernelSpec, Tiling};
 use crate::program::{Origin, Section};
@@ -11,13 +13,14 @@ use crate::{EngineError, Program, Role, Step, Value, ValueId};
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// A step's weights may take this share of the caches: they are read again for every tile.
+/// The share of the caches that a step's weights may take, as a divisor: every tile reads them.
 const WEIGHTS: usize = 4;
 
-/// A tile may be smaller than the caches would hold by this factor, where the batch has no better divisor.
+/// How many times smaller than the caches a tile may be, where the batch has no better divisor.
 const SMALLEST: usize = 4;
 
-/// Cuts a differentiated or an evaluation program into sections whose tiles fit `cache_bytes` and hold at least `fewest` samples.
+/// Cuts a differentiated or an evaluation program into sections whose tiles fit `cache_bytes` and hold at
+/// least `fewest` samples.
 ///
 /// # Errors
 /// Only where verification fails.
@@ -44,7 +47,8 @@ pub fn tile(program: &Program, cache_bytes: usize, fewest: usize) -> Result<Prog
     Ok(tiled)
 }
 
-/// Adds a step of a section; its sums over the batch become sums over a tile that are added up.
+/// Adds a step of a section. Its sums over the batch become sums over a tile, which an [`AddTiles`] each
+/// accumulates.
 fn push(tiled: &mut Program, step: &Step) {
     let mut step = step.clone();
     let mut additions = Vec::new();
@@ -67,11 +71,12 @@ fn push(tiled: &mut Program, step: &Step) {
     tiled.steps.append(&mut additions);
 }
 
-/// The longest runs of steps that may go through the batch together, with the number of tiles for each, where that is more than one, and whether the
-/// last tile is run first: every other one begins where the one before ended, at the samples whose maps are still in the caches.
+/// The longest runs of steps that can share tiles, each with its number of tiles, if more than one, and
+/// whether it begins with the last tile: every other section does, because the maps of those samples are
+/// still in the caches.
 ///
-/// Steps that make activations again have no say: sums over the batch must be added up in the tiles that they have without them. They join the
-/// runs that they stand in or before, where they can, and else cut them in two.
+/// Recomputing steps do not influence where sections begin and end: sums over the batch must have the same
+/// tiles with and without recomputation. They join the run that they are in or before, or else cut it in two.
 fn sections(program: &Program, cache_bytes: usize, fewest: usize) -> Vec<(Range<usize>, usize, bool)> {
     let is_again = |step: &Step| {
         step.outputs.iter().chain(&step.updates).any(|id| program.recomputed_from(*id).is_some())
@@ -106,16 +111,16 @@ fn sections(program: &Program, cache_bytes: usize, fewest: usize) -> Vec<(Range<
     found
 }
 
-/// Whether a step needs what is not there before all tiles were.
+/// Whether a step reads a sum that is complete only after all tiles.
 fn waits(step: &Step, unfinished: &HashSet<ValueId>) -> bool {
     step.inputs.iter().chain(&step.updates).any(|id| unfinished.contains(id))
 }
 
-/// The longest runs of `steps` of which none waits for another.
+/// The longest runs of `steps` in which none reads the finished sum of another.
 fn runs(program: &Program, steps: &[&Step], cache_bytes: usize) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut open: Option<usize> = None;
-    // What the open run adds up.
+    // The sums of the open run.
     let mut unfinished: HashSet<ValueId> = HashSet::new();
     for position in 0..=steps.len() {
         let step = steps.get(position).filter(|step| may_run_in_tiles(program, step, cache_bytes));
@@ -141,7 +146,8 @@ fn may_run_in_tiles(program: &Program, step: &Step, cache_bytes: usize) -> bool 
         && shared <= cache_bytes / WEIGHTS
 }
 
-/// The fewest equal tiles of which one's operands fit the caches at every step; `None` where the whole batch does, or nothing suits.
+/// The fewest equal tiles whose operands fit the caches at every step; `None` where the whole batch fits or
+/// no divisor of the batch will do.
 fn tiles(program: &Program, steps: &[&Step], cache_bytes: usize, fewest: usize) -> Option<usize> {
     let of_step = |step: &Step| -> usize {
         step.operands().map(|id| program.value(id)).filter(|value| value.per_sample).map(Value::bytes).sum()
@@ -154,7 +160,7 @@ fn tiles(program: &Program, steps: &[&Step], cache_bytes: usize, fewest: usize) 
     (tiles > 1 && steps.len() > 1 && tiles <= SMALLEST * needed && samples >= fewest).then_some(tiles)
 }
 
-/// The values with a row per sample that live within one tile: no step outside of `steps` touches them.
+/// The per-sample values that only `steps` use: they need memory for one tile.
 fn local(program: &Program, steps: &Range<usize>) -> Vec<ValueId> {
     let touched = |range: Range<usize>| -> HashSet<ValueId> {
         program.steps[range].iter().flat_map(Step::operands).collect()

@@ -1,47 +1,9 @@
-//! Reverse-mode differentiation as a pure pass: each forward step, last first, adds the steps of its derivative.
+//! The program under differentiation, to which each kernel adds the steps of its derivative.
 
 use crate::ops::{Accumulate, AddForward, Convert, Kernel, KernelSpec};
 use crate::program::Origin;
 use crate::{EngineError, Phase, Program, Role, Step, ValueId};
 use std::collections::{HashMap, HashSet};
-
-/// Adds the backward pass to a forward program in [`crate::program::Mode::Train`].
-///
-/// It ends where nothing before depends on a parameter that is trained: what only frozen layers need is not made, forward or backward.
-///
-/// # Errors
-/// Where a step on the way from a parameter to the loss has no derivative.
-pub fn differentiate(forward: &Program) -> Result<Program, EngineError> {
-    let mut to = Differentiator::new(forward)?;
-    for step in forward.steps.iter().rev().filter(|step| step.phase == Phase::Forward) {
-        step.kernel.differentiate(step, &mut to)?;
-        to.finished.extend(&step.outputs);
-    }
-    let mut program = to.program;
-    drop_unread_indices(&mut program);
-    program.verify("differentiate")?;
-    Ok(program)
-}
-
-/// Pooling writes down which input won for its backward pass; where there is none, it need not.
-fn drop_unread_indices(program: &mut Program) {
-    let read: HashSet<ValueId> =
-        program.steps.iter().flat_map(|step| step.inputs.iter().chain(&step.updates).copied()).collect();
-    let mut dropped = false;
-    for step in &mut program.steps {
-        let may_go_without = matches!(step.kernel, Kernel::MaxPoolForward(_) | Kernel::BatchNormInference(_));
-        if may_go_without && step.outputs.get(1).is_some_and(|index| !read.contains(index)) {
-            step.outputs.truncate(1);
-            if let Kernel::MaxPoolForward(pool) = &mut step.kernel {
-                pool.cut = false;
-            }
-            dropped = true;
-        }
-    }
-    if dropped {
-        program.drop_unused_values();
-    }
-}
 
 /// The program under differentiation, for the kernels' `differentiate` functions.
 #[derive(Debug)]
@@ -49,12 +11,12 @@ pub struct Differentiator {
     program: Program,
     gradients: HashMap<ValueId, ValueId>,
     wanted: HashSet<ValueId>,
-    /// Values whose makers are differentiated: nothing reads their gradients any more.
+    /// Values whose producers are differentiated: nothing reads their gradients any more.
     finished: HashSet<ValueId>,
 }
 
 impl Differentiator {
-    fn new(forward: &Program) -> Result<Self, EngineError> {
+    pub(crate) fn new(forward: &Program) -> Result<Self, EngineError> {
         let values = (0..forward.values.len()).map(ValueId);
         let mut wanted: HashSet<ValueId> = values.filter(|&id| forward.is_trained(id)).collect();
         let mut gradients = HashMap::new();
@@ -64,7 +26,7 @@ impl Differentiator {
                 let gradient = step.outputs.last().filter(|&&id| forward.value(id).role != Role::Metrics);
                 gradients.extend(gradient.map(|&gradient| (step.inputs[0], gradient)));
             } else if step.inputs.iter().any(|input| wanted.contains(input)) {
-                // A map may be made in parts: the steps behind the first one update it.
+                // A concatenated map may be written in parts: the steps after the first update it.
                 wanted.extend(step.outputs.iter().chain(&step.updates));
             }
         }
@@ -77,15 +39,25 @@ impl Differentiator {
         Ok(Self { program: forward.clone(), gradients, wanted, finished: HashSet::new() })
     }
 
+    /// Notes that a forward step is differentiated: nothing reads the gradients of its outputs any more.
+    pub(crate) fn finish(&mut self, step: &Step) {
+        self.finished.extend(&step.outputs);
+    }
+
+    pub(crate) fn into_program(self) -> Program {
+        self.program
+    }
+
     /// The gradient of a value, where one flows into it.
     #[must_use]
     pub fn gradient(&self, value: ValueId) -> Option<ValueId> {
         self.gradients.get(&value).copied()
     }
 
-    /// Whether the gradient of a rectified value is zero already where the rectifier cut the value off: only poolings that cut it there read the value.
+    /// Whether the gradient of a rectified value is already zero where ReLU was inactive: all readers of the
+    /// value are poolings that pass no gradient there.
     #[must_use]
-    pub fn comes_masked(&self, value: ValueId) -> bool {
+    pub fn gradient_is_masked(&self, value: ValueId) -> bool {
         let mut readers =
             self.program.readers(value).map(|reader| &self.program.steps[reader].kernel).peekable();
         readers.peek().is_some()
@@ -110,8 +82,8 @@ impl Differentiator {
         self.program.value(weight).shape.first().copied().unwrap_or(1)
     }
 
-    /// A new value for the gradient of `value`. Gradients of activations have the compute precision, also where these
-    /// have the master precision, as logits do.
+    /// A new value for the gradient of `value`. Gradients of activations have the compute precision, also
+    /// where these have the master precision, as logits do.
     fn gradient_value(&mut self, value: ValueId) -> ValueId {
         let dtype = self.program.precision.compute();
         self.program.add_derived(Origin::Gradient(value), dtype, Role::Transient)
@@ -129,14 +101,15 @@ impl Differentiator {
         self.program.add_value(name, shape, crate::DType::F64, Role::Transient)
     }
 
-    /// The output at `position` of the step that makes a value.
+    /// The output at `position` of the step that also writes `value`.
     #[must_use]
-    pub fn made_with(&self, value: ValueId, position: usize) -> Option<ValueId> {
-        let maker = self.program.steps.iter().find(|step| step.outputs.contains(&value))?;
-        maker.outputs.get(position).copied()
+    pub fn output_beside(&self, value: ValueId, position: usize) -> Option<ValueId> {
+        let producer = self.program.steps.iter().find(|step| step.outputs.contains(&value))?;
+        producer.outputs.get(position).copied()
     }
 
-    /// Calls `make` with a value for a gradient of `value`. Where `value` has one already, the new one is added to it.
+    /// Calls `make` with a new value to write a gradient of `value` to. Where `value` has a gradient already,
+    /// the new one is added to it.
     pub fn add_gradient(&mut self, value: ValueId, make: impl FnOnce(&mut Self, ValueId)) {
         let Some(&sum) = self.gradients.get(&value) else {
             let gradient = self.gradient_value(value);
@@ -153,8 +126,8 @@ impl Differentiator {
         }
     }
 
-    /// Adds `gradient`, which others may have too, to the gradient of an input of `forward`. No byte moves where it is the first one: then
-    /// both are the same value.
+    /// Adds `gradient`, which may be the gradient of other values too, to the gradient of an input of
+    /// `forward`. Where it is the first one, the input shares it and nothing is copied.
     pub fn share_gradient(&mut self, forward: &Step, value: ValueId, gradient: ValueId) {
         let (layers, phase) = (forward.layers.clone(), Phase::BackwardData);
         match self.gradients.get(&value) {
@@ -169,21 +142,23 @@ impl Differentiator {
         }
     }
 
-    /// Whether another value's gradient is `gradient` too, and is still to be read.
-    fn is_shared(&self, value: ValueId, gradient: ValueId) -> bool {
+    /// Whether `gradient` is the gradient of another value too, and still to be read as such.
+    fn gradient_is_shared(&self, value: ValueId, gradient: ValueId) -> bool {
         let is_read = |(other, of_other): (&ValueId, &ValueId)| {
             *of_other == gradient && !self.finished.contains(other) && *other != value
         };
         self.gradients.iter().any(is_read)
     }
 
-    /// Whether the derivative of what made `value` may write into its gradient: nothing else reads it.
+    /// Whether the derivative of the step that wrote `value` may overwrite its gradient, because nothing else
+    /// reads it.
     #[must_use]
     pub fn may_overwrite_gradient(&self, value: ValueId) -> bool {
-        self.gradient(value).is_some_and(|gradient| !self.is_shared(value, gradient))
+        self.gradient(value).is_some_and(|gradient| !self.gradient_is_shared(value, gradient))
     }
 
-    /// Takes the last addition to a gradient back, where nothing has touched it since, and returns what was added: whoever asks adds it.
+    /// Removes the last addition to a gradient, where no later step uses the gradient, and returns the term.
+    /// The caller adds it itself.
     pub fn take_addition(&mut self, gradient: ValueId) -> Option<ValueId> {
         let last = self.program.steps.iter().rposition(|step| step.operands().any(|id| id == gradient))?;
         let step = &self.program.steps[last];
@@ -193,8 +168,8 @@ impl Differentiator {
         self.program.steps.remove(last).inputs.first().copied()
     }
 
-    /// Adds `part` to `sum`, the gradient of `value` so far: in place, or into a new value where another's gradient is `sum` too and is still to be
-    /// read.
+    /// Adds `part` to `sum`, the gradient of `value` so far: in place, or into a new value where `sum` is
+    /// still to be read as the gradient of another value.
     fn sum_gradients(
         &mut self,
         value: ValueId,
@@ -204,7 +179,7 @@ impl Differentiator {
         phase: Phase,
     ) {
         let (kernel, inputs, updates, outputs): (Kernel, _, _, _) =
-            if part != sum && !self.is_shared(value, sum) {
+            if part != sum && !self.gradient_is_shared(value, sum) {
                 (Accumulate.into(), vec![part], vec![sum], vec![])
             } else {
                 let total = self.gradient_value(value);
@@ -216,7 +191,7 @@ impl Differentiator {
         self.program.steps.push(Step { kernel, phase, layers, inputs, updates, outputs });
     }
 
-    /// A value for the gradient of a parameter (or of the parameter that a copy belongs to), in the master precision.
+    /// A new value for the gradient of a parameter or, for a copy, of its master, in the master precision.
     pub fn parameter_gradient(&mut self, parameter: ValueId) -> ValueId {
         let origin = Origin::Gradient(self.program.master_of(parameter));
         let gradient = self.program.add_derived(origin, self.program.precision.master(), Role::Transient);

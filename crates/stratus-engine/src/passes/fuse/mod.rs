@@ -1,5 +1,5 @@
-//! Fusion: rewrites of the forward program. What is fused forward is fused backward too, because differentiation comes after.
-//! A new fusion of two steps is a file here and a line in `FUSIONS`.
+//! Fusion: rewrites of the forward program. What is fused forward is fused backward too, because
+//! differentiation comes after. A new fusion of two steps is a file here and a line in `FUSIONS`.
 
 mod add_relu;
 mod batch_norm_add;
@@ -7,13 +7,14 @@ mod batch_norm_pool;
 mod batch_norm_relu;
 mod concat;
 mod conv_relu;
+mod horizontal;
 mod relu_pool;
-mod siblings;
 mod stem;
 
 use crate::{EngineError, Kernel, Program, ValueId};
 
-/// A rewrite: the kernel of the producer, the kernel of its only reader, and what the two become, where they fuse.
+/// A rewrite: the kernel of the producer, the kernel of its only reader, and what the two become, where they
+/// fuse.
 type Fusion = (&'static str, fn(&Kernel, &Kernel) -> Option<Kernel>);
 
 const FUSIONS: &[Fusion] = &[
@@ -23,7 +24,8 @@ const FUSIONS: &[Fusion] = &[
     ("fuse batch_norm2d+max_pool2d", batch_norm_pool::fuse),
 ];
 
-/// The bytes of a map from which on the convolutions that read it are joined: what is smaller stays in the last cache from one of its readers to the next.
+/// Bytes of a map from which on horizontal fusion of its convolutions pays: a smaller map stays in the
+/// last-level cache from one reader to the next.
 pub const LARGE_MAP: usize = 8 << 20;
 
 /// Applies every fusion wherever it fits.
@@ -37,9 +39,10 @@ pub fn fuse(forward: &Program) -> Result<Program, EngineError> {
 /// What is worth fusing on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fusions {
-    /// The bytes of a map from which on the convolutions that read it are joined.
+    /// Bytes of a map from which on horizontal fusion of its convolutions pays.
     pub large: usize,
-    /// Whether a first convolution is made again where its result is needed, rather than stored: see [`crate::ops::Stem`].
+    /// Whether the first convolution is fused into a stem, which recomputes its output instead of storing it:
+    /// see [`crate::ops::Stem`].
     pub stems: bool,
 }
 
@@ -65,7 +68,7 @@ pub fn fuse_as(forward: &Program, Fusions { large, stems }: Fusions) -> Result<P
         stem::fuse(&mut program);
     }
     concat::fuse(&mut program);
-    siblings::fuse(&mut program, large);
+    horizontal::fuse(&mut program, large);
     join_statistics(&mut program);
     program.drop_unused_values();
     program.verify("fuse")?;
@@ -103,7 +106,8 @@ fn apply(program: &mut Program, rule: fn(&Kernel, &Kernel) -> Option<Kernel>) ->
         let first = &mut program.steps[producer];
         first.kernel = kernel;
         first.layers.extend(second.layers);
-        // The reader's first output takes the place of the value between; what else it makes (an index) comes last.
+        // The reader's first output takes the place of the value between; what else it makes (an index) comes
+        // last.
         first.outputs[0] = second.outputs[0];
         first.outputs.extend(&second.outputs[1..]);
         fused = true;

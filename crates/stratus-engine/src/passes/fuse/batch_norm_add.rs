@@ -1,5 +1,5 @@
-//! Batch norm, the sum of a residual block behind it, and the rectifier that the sum may have been fused with. The sum has another input, so that this
-//! is no pair of steps as the other fusions are.
+//! Batch norm, the sum of a residual block behind it, and the rectifier that the sum may have been fused
+//! with. The sum has another input, so that this is no pair of steps as the other fusions are.
 
 use super::only_reader;
 use crate::ops::{AddForward, BatchNormAddApply, BatchNormApply, Parts};
@@ -36,16 +36,16 @@ fn find(program: &Program, sum: usize) -> Option<(usize, BatchNormAddApply)> {
         value.shape.len() == 4 && value.dtype == y.dtype
     };
     // The last one before the sum: what it reads is nearest.
-    program.steps[..sum].iter().enumerate().rev().find_map(|(position, maker)| match maker.kernel {
+    program.steps[..sum].iter().enumerate().rev().find_map(|(position, producer)| match producer.kernel {
         Kernel::BatchNormApply(BatchNormApply {
             norm,
             relu: false,
             pool: None,
             parts: Parts { x: None, y: None },
         }) => {
-            let fits = [a, b].contains(&maker.outputs[0])
-                && only_reader(program, maker.outputs[0]) == Some(sum)
-                && [a, b, maker.inputs[0]].into_iter().all(is_alike);
+            let fits = [a, b].contains(&producer.outputs[0])
+                && only_reader(program, producer.outputs[0]) == Some(sum)
+                && [a, b, producer.inputs[0]].into_iter().all(is_alike);
             fits.then_some((position, BatchNormAddApply { norm, relu }))
         }
         _ => None,

@@ -1,26 +1,27 @@
-//! Maps that are put one behind the other, each made by a batch norm: every norm writes its channels where they belong, and nothing is copied, forward
-//! or backward. The maps are read by several steps, so that this is no pair of steps as the other fusions are.
+//! Maps that are put one behind the other, each made by a batch norm: every norm writes its channels where
+//! they belong, and nothing is copied, forward or backward. The maps are read by several steps, so that this
+//! is no pair of steps as the other fusions are.
 
 use super::only_reader;
 use crate::ops::PART_BORDER;
 use crate::{Kernel, Program, ValueId};
 
-/// Fuses every concatenation with the batch norms before it, where there is one for each of its inputs that it alone reads, and these meet at borders
-/// of parts.
+/// Fuses every concatenation with the batch norms before it, where there is one for each of its inputs that
+/// it alone reads, and these meet at borders of parts.
 pub(super) fn fuse(program: &mut Program) {
     let mut next = 0;
     while next < program.steps.len() {
-        let Some(makers) = find(program, next) else {
+        let Some(producers) = find(program, next) else {
             next += 1;
             continue;
         };
         // What was behind it is here now.
         let concat = program.steps.remove(next);
         let whole = concat.outputs[0];
-        let earliest = makers.iter().copied().min();
+        let earliest = producers.iter().copied().min();
         let mut first = 0;
-        for maker in makers {
-            let step = &mut program.steps[maker];
+        for producer in producers {
+            let step = &mut program.steps[producer];
             let channels = program.values[step.outputs[0].0].shape[1];
             match &mut step.kernel {
                 Kernel::BatchNormApply(norm) => norm.parts.y = Some(first),
@@ -29,7 +30,7 @@ pub(super) fn fuse(program: &mut Program) {
             }
             first += channels;
             step.layers.extend(&concat.layers);
-            if Some(maker) == earliest {
+            if Some(producer) == earliest {
                 step.outputs = vec![whole];
             } else {
                 step.outputs.clear();
@@ -39,25 +40,26 @@ pub(super) fn fuse(program: &mut Program) {
     }
 }
 
-/// The steps that make the inputs of the step at `concat`, in their order, where it is one and all of them can write into its result.
+/// The steps that make the inputs of the step at `concat`, in their order, where it is one and all of them
+/// can write into its result.
 fn find(program: &Program, concat: usize) -> Option<Vec<usize>> {
     let step = &program.steps[concat];
     let Kernel::ConcatForward(_) = step.kernel else { return None };
     let y = program.value(step.outputs[0]);
-    let maker = |input| {
-        let maker = program.steps[..concat].iter().position(|step| step.outputs[..] == [input])?;
-        let can = match program.steps[maker].kernel {
+    let producer = |input| {
+        let producer = program.steps[..concat].iter().position(|step| step.outputs[..] == [input])?;
+        let can = match program.steps[producer].kernel {
             Kernel::BatchNormApply(norm) => norm.pool.is_none() && norm.parts.y.is_none(),
             Kernel::BatchNormInference(norm) => norm.pool.is_none() && norm.parts.y.is_none(),
             _ => false,
         };
         let fits = program.value(input).dtype == y.dtype && only_reader(program, input) == Some(concat);
-        (can && fits).then_some(maker)
+        (can && fits).then_some(producer)
     };
     let (_, before_last) = step.inputs.split_last()?;
     let meets = |input: &ValueId| program.value(*input).shape[1].is_multiple_of(PART_BORDER);
     if !before_last.iter().all(meets) {
         return None;
     }
-    step.inputs.iter().map(|&input| maker(input)).collect()
+    step.inputs.iter().map(|&input| producer(input)).collect()
 }

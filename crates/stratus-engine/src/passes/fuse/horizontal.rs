@@ -1,5 +1,13 @@
-//! Convolutions of one tap that read the same map, each before a batch norm of its own: one convolution makes all their outputs, one behind the other.
-//! Forward and for the gradient of the weights, their input is read once instead of once for each, and its gradient is one sum that is written once.
+//! Horizontal fusion: pointwise convolutions of the same map, each followed by a batch norm of its own,
+//! become one convolution whose output has the channels of all.
+//!
+//! ```text
+//! x ──┬─ conv a ─ norm a            ┌─ norm a (channels of a)
+//!     └─ conv b ─ norm b    x ─ conv┴─ norm b (channels of b)
+//! ```
+//!
+//! The input is read once, forward and for the gradient of the weights, and its gradient is one matrix
+//! product instead of a sum of several.
 
 use crate::ops::{Conv2dForward, JoinWeights, MAX_JOINED, PART_BORDER};
 use crate::program::Mode;
@@ -7,19 +15,19 @@ use crate::{Kernel, Phase, Program, Role, Step, ValueId};
 use std::collections::HashSet;
 use stratus_graph::ops::Conv2d;
 
-/// Bytes of a line of the caches.
+/// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
-/// A convolution that may be joined with others, and the norm behind it.
-struct Sibling {
-    /// Its step.
+/// A convolution that may be fused with others, and the norm that reads it.
+struct Branch {
+    /// The convolution's step.
     step: usize,
     conv: Conv2d,
-    /// The steps of the norm.
+    /// The norm's steps: statistics and application.
     norm: [usize; 2],
 }
 
-/// Joins all siblings of a training program that read maps of so many bytes or more.
+/// Fuses the branches of a training program that read a map of at least `large` bytes.
 pub(super) fn fuse(program: &mut Program, large: usize) {
     if program.mode != Mode::Train {
         return;
@@ -27,33 +35,34 @@ pub(super) fn fuse(program: &mut Program, large: usize) {
     let mut to_loss = steps_to_loss(program);
     let mut next = 0;
     while next < program.steps.len() {
-        let siblings = find(program, next, large, &to_loss);
-        if siblings.len() > 1 {
-            join(program, &siblings);
+        let branches = find(program, next, large, &to_loss);
+        if branches.len() > 1 {
+            join(program, &branches);
             to_loss = steps_to_loss(program);
         }
         next += 1;
     }
 }
 
-/// The convolution at `first` and the siblings behind it that can be joined with it, where they read a map of `large` bytes or more.
-fn find(program: &Program, first: usize, large: usize, to_loss: &HashSet<usize>) -> Vec<Sibling> {
-    let Some(eldest) = sibling(program, first, to_loss) else { return Vec::new() };
+/// The convolution at `first` and later ones of the same map that can be fused with it; none where the map
+/// has fewer than `large` bytes.
+fn find(program: &Program, first: usize, large: usize, to_loss: &HashSet<usize>) -> Vec<Branch> {
+    let Some(leading) = branch(program, first, to_loss) else { return Vec::new() };
     let x = program.steps[first].inputs[0];
     if program.value(x).bytes() < large {
         return Vec::new();
     }
     let others = program.readers(x).filter(|&reader| reader > first);
-    let others = others.filter_map(|reader| sibling(program, reader, to_loss));
-    std::iter::once(eldest).chain(others).take(MAX_JOINED).collect()
+    let others = others.filter_map(|reader| branch(program, reader, to_loss));
+    std::iter::once(leading).chain(others).take(MAX_JOINED).collect()
 }
 
-/// The convolution at `position`, where nothing but a norm over the batch reads what it makes.
-fn sibling(program: &Program, position: usize, to_loss: &HashSet<usize>) -> Option<Sibling> {
+/// The convolution at `position`, where a batch norm in training is all that reads its output.
+fn branch(program: &Program, position: usize, to_loss: &HashSet<usize>) -> Option<Branch> {
     let step = &program.steps[position];
     let Kernel::Conv2dForward(Conv2dForward { conv, relu: false }) = step.kernel else { return None };
     let &[_, weight] = &step.inputs[..] else { return None };
-    // Otherwise two parts of a pixel would share a line of the caches, which both norms would bring there and write.
+    // Otherwise the channels of two branches share a cache line, which both norms load and write.
     let border = PART_BORDER.max(LINE_BYTES / program.value(step.outputs[0]).dtype.bytes());
     if !conv.out_channels.is_multiple_of(border) || !conv.is_pointwise() {
         return None;
@@ -68,11 +77,12 @@ fn sibling(program: &Program, position: usize, to_loss: &HashSet<usize>) -> Opti
         Kernel::BatchNormApply(norm) => norm.pool.is_none(),
         _ => false,
     };
-    // Where no gradient comes from, none would be written: the part of it would be anything.
-    (norm.iter().all(is_norm) && to_loss.contains(&norm[1])).then_some(Sibling { step: position, conv, norm })
+    // A branch that does not reach the loss gets no gradient: its channels of the joint one would not be
+    // written.
+    (norm.iter().all(is_norm) && to_loss.contains(&norm[1])).then_some(Branch { step: position, conv, norm })
 }
 
-/// The steps of which the loss is a function.
+/// The steps that the loss depends on.
 fn steps_to_loss(program: &Program) -> HashSet<usize> {
     let mut read: HashSet<ValueId> = HashSet::new();
     let mut found = HashSet::new();
@@ -85,15 +95,15 @@ fn steps_to_loss(program: &Program) -> HashSet<usize> {
     found
 }
 
-/// Puts one convolution in the place of the first of its siblings.
-fn join(program: &mut Program, siblings: &[Sibling]) {
-    let steps: Vec<&Step> = siblings.iter().map(|sibling| &program.steps[sibling.step]).collect();
+/// Replaces the convolutions by one, at the place of the first.
+fn join(program: &mut Program, branches: &[Branch]) {
+    let steps: Vec<&Step> = branches.iter().map(|branch| &program.steps[branch.step]).collect();
     let layers: Vec<usize> = steps.iter().flat_map(|step| step.layers.clone()).collect();
     let weights: Vec<ValueId> = steps.iter().map(|step| step.inputs[1]).collect();
     let (x, y, phase) = (steps[0].inputs[0], steps[0].outputs[0], steps[0].phase);
     let conv = Conv2d {
-        out_channels: siblings.iter().map(|sibling| sibling.conv.out_channels).sum(),
-        ..siblings[0].conv
+        out_channels: branches.iter().map(|branch| branch.conv.out_channels).sum(),
+        ..branches[0].conv
     };
     let names: Vec<&str> = layers.iter().map(|&layer| program.layers[layer].name.as_str()).collect();
     let names = names.join("+");
@@ -108,8 +118,8 @@ fn join(program: &mut Program, siblings: &[Sibling]) {
         Role::Transient,
     );
     let mut first = 0;
-    for sibling in siblings {
-        for at in sibling.norm {
+    for branch in branches {
+        for at in branch.norm {
             let step = &mut program.steps[at];
             step.inputs[0] = y;
             match &mut step.kernel {
@@ -118,7 +128,7 @@ fn join(program: &mut Program, siblings: &[Sibling]) {
                 _ => {}
             }
         }
-        first += sibling.conv.out_channels;
+        first += branch.conv.out_channels;
     }
     let step = |kernel, inputs, output| {
         let (layers, outputs) = (layers.clone(), vec![output]);
@@ -128,7 +138,7 @@ fn join(program: &mut Program, siblings: &[Sibling]) {
         step(JoinWeights.into(), weights, weight),
         step(Conv2dForward { conv, relu: false }.into(), vec![x, weight], y),
     ];
-    let positions: HashSet<usize> = siblings.iter().map(|sibling| sibling.step).collect();
+    let positions: HashSet<usize> = branches.iter().map(|branch| branch.step).collect();
     let earliest = positions.iter().copied().min().unwrap_or_default();
     let mut kept = std::mem::take(&mut program.steps);
     let behind = kept.split_off(earliest);

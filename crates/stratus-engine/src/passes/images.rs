@@ -1,22 +1,24 @@
-//! Images as bytes: a pass that has a program take the pixels of a batch as they are stored, and make of them itself what its network reads.
+//! Images as bytes: the program takes the pixels of a batch as they are stored and normalises them itself.
 //!
-//! On the way to a device a pixel is then one byte instead of two or four, and the process that decodes images does not normalise them. The first
-//! step does it, in a layer of its own, so that its time is told. It makes the bits that were handed in before, so that nothing else changes.
+//! A copy to a device then moves one byte per pixel instead of two or four, and the process that decodes
+//! images does not normalise them. The first step does, in a layer of its own, which reports therefore time
+//! by itself. Its results have the bits of images that the loader normalised.
 
 use crate::ops::{KernelSpec, MOST_CHANNELS, NormalisePixels};
 use crate::program::{Layer, Origin};
 use crate::{DType, EngineError, Phase, Program, Role, Step};
 
-/// The same program for batches of images of bytes, whose pixels become numbers by the `lines` of their channels: see [`NormalisePixels`].
+/// The same program for batches of images of bytes, normalised by the `scale_shift` of their channels: see
+/// [`NormalisePixels`].
 ///
-/// It is applied to a forward program, before or behind fusion; a program that was differentiated or cut into tiles may have it too, and then
-/// converts the whole batch at once.
+/// It is applied to a forward program, before or after fusion. A program that is already differentiated or
+/// tiled may have it too; the whole batch is then normalised at once.
 ///
 /// # Errors
 /// Where the program takes no images, or images of bytes, or of more channels than [`MOST_CHANNELS`].
 pub fn images_as_bytes(
     mut program: Program,
-    lines: [[f32; 2]; MOST_CHANNELS],
+    scale_shift: [[f32; 2]; MOST_CHANNELS],
 ) -> Result<Program, EngineError> {
     let Some(images) = program.find_role(Role::Images) else {
         return Err(EngineError::Mismatch(format!(
@@ -38,7 +40,7 @@ pub fn images_as_bytes(
         }
     }
     program.values[images.0].dtype = DType::U8;
-    let kernel = NormalisePixels { lines };
+    let kernel = NormalisePixels { scale_shift };
     let layers = vec![program.layers.len()];
     program.layers.push(Layer { name: value.name, kind: kernel.name().to_owned() });
     let (inputs, outputs) = (vec![images], vec![normalised]);

@@ -1,4 +1,5 @@
-//! The convolution of the images and all readers of its output: statistics and application of a batch norm with its rectifier and pooling.
+//! The convolution of the images and all readers of its output: statistics and application of a batch norm
+//! with its rectifier and pooling.
 
 use crate::ops::{Stem, StemApply, StemInference, StemStatistics};
 use crate::program::Mode;
@@ -18,7 +19,8 @@ pub(super) fn fuse(program: &mut Program) {
             step.layers.clone_from(&layers);
         }
         if let Some(moments) = found.moments {
-            // In the place of the moments, which no one else reads, comes what both moments and gradients are made from.
+            // In the place of the moments, which no one else reads, comes what both moments and gradients are
+            // made from.
             let taps = found.stem.taps();
             let name = format!("{norm}:correlation");
             let correlation = program.add_value(name, &[taps + 1, taps], DType::F64, Role::Transient);

@@ -1,16 +1,18 @@
-//! Micro-batches: an iteration on a batch whose activations would not fit, made of passes over equal parts of it.
+//! Micro-batches, also known as gradient accumulation: a batch whose activations do not fit is processed in
+//! equal parts.
 //!
-//! Forward and backward pass run on one part after the other; only the gradients of the parameters go from one to the next, where they are added
-//! up, and the parameters are updated once, with the mean over all. To the numbers it is one batch, but for rounding, except where a batch is more
-//! than its samples: a batch norm takes the statistics of each micro-batch, and its running statistics take a step for each.
-//! (Huang et al., GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism, 2018, section 2.)
+//! Forward and backward pass run on one part after the other. The gradients of the parameters are summed over
+//! the parts, and the parameters are updated once, with the mean. But for rounding, the results are those of
+//! one batch, except that a batch norm uses the statistics of each micro-batch and updates its running
+//! statistics for each. (Huang et al., GPipe: Efficient Training of Giant Neural Networks using Pipeline
+//! Parallelism, 2018, section 2.)
 
 use crate::ops::AddTiles;
 use crate::program::{Origin, Section};
 use crate::{EngineError, Kernel, Program, Role, Step, ValueId};
 use std::collections::HashMap;
 
-/// Turns a differentiated program for one micro-batch into that for a batch of `count` of them.
+/// Turns a differentiated program for one micro-batch into the program for a batch of `count` micro-batches.
 ///
 /// # Errors
 /// Where the program is cut into tiles or verification fails.
@@ -29,7 +31,7 @@ pub fn micro_batches(program: &Program, count: usize) -> Result<Program, EngineE
         value.shape[0] *= count;
     }
     let gradients = gradients(program);
-    // What is made of parameters alone is the same for all parts, and is made once.
+    // What depends on parameters alone is computed once for all parts.
     let is_common = |step: &Step| matches!(step.kernel, Kernel::JoinWeights(_));
     whole.steps.retain(is_common);
     let common = whole.steps.len();
@@ -52,7 +54,7 @@ pub fn micro_batches(program: &Program, count: usize) -> Result<Program, EngineE
     Ok(whole)
 }
 
-/// The parameters' gradients, by the step that is the last to write them.
+/// The gradients of the parameters, by the last step that writes them.
 fn gradients(program: &Program) -> HashMap<usize, Vec<ValueId>> {
     let mut by_step: HashMap<usize, Vec<ValueId>> = HashMap::new();
     let of_parameter = |id: &ValueId| match program.value(*id).origin {
@@ -69,7 +71,8 @@ fn gradients(program: &Program) -> HashMap<usize, Vec<ValueId>> {
     by_step
 }
 
-/// The step that adds `part`, the gradient of a micro-batch, to that of the batch, which takes its name.
+/// The step that adds `part`, the gradient of a micro-batch, to the gradient of the batch, which gets its
+/// name.
 fn add(whole: &mut Program, part: ValueId, made_by: &Step) -> Step {
     let sum = whole.split_into_tiles(part);
     Step {

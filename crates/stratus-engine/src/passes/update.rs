@@ -1,5 +1,5 @@
-//! The optimiser as steps: each parameter is updated as soon as its gradient is made and nothing reads the old value any more, so that a
-//! gradient's memory is free for the next layer's. The gradient of a large fully connected layer is not even stored.
+//! The optimiser's steps. Each parameter is updated right after its gradient is written and its old value was
+//! last read, so gradients share memory. The gradient of a large fully connected layer is never stored.
 
 use crate::ops::{
     AdaptiveUpdate, AdjustLossScale, FindOverflow, GROWS_AFTER, Kernel, LOSS_SCALE_NAME, LinearUpdate,
@@ -9,18 +9,19 @@ use crate::program::{OptimiserState, Origin};
 use crate::{EngineError, Phase, Program, Role, Step, ValueId};
 use serde::{Deserialize, Serialize};
 
-/// From so many weights on, a fully connected layer's gradient is used where it is made: with fewer it stays in a cache until the update reads it.
+/// Weights from which on a fully connected layer is updated by the step that computes its gradient. The
+/// gradient of a smaller layer stays in a cache until the update reads it.
 pub const LARGE: usize = 1 << 20;
 
-/// What follows a layer's name in the name of what it adds to each channel of its output.
+/// What the names of bias parameters end with: layers' and batch norms'.
 const BIAS: &str = ".bias";
 
 /// The optimiser of a network's parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Optimisers {
-    /// Of all but the biases.
+    /// For all parameters but biases.
     pub weights: Optimiser,
-    /// Of what layers add to each channel of their output, batch norms too.
+    /// For the biases of layers and batch norms.
     pub biases: Optimiser,
 }
 
@@ -46,7 +47,7 @@ pub enum Optimiser {
 }
 
 impl Optimiser {
-    /// What it remembers of each parameter.
+    /// The states it keeps for each parameter.
     #[must_use]
     pub fn states(&self) -> &'static [OptimiserState] {
         match self {
@@ -55,7 +56,8 @@ impl Optimiser {
         }
     }
 
-    /// The same with `factor` times the learning rate, and so much less weight decay that a parameter without gradient shrinks as before.
+    /// The same with `factor` times the learning rate and `1 / factor` of the weight decay, so that a
+    /// parameter without gradient shrinks as before.
     #[must_use]
     pub fn faster(self, factor: f64) -> Self {
         match self {
@@ -72,7 +74,7 @@ impl Optimiser {
         }
     }
 
-    /// Its step, on gradients of a loss that is `scaled` or not.
+    /// The kernel of its step; `scaled` says whether gradients are those of a scaled loss.
     fn kernel(&self, scaled: bool) -> Kernel {
         match *self {
             Self::Sgd(sgd) => SgdUpdate { scaled, ..sgd }.into(),
@@ -81,8 +83,8 @@ impl Optimiser {
     }
 }
 
-/// Adds an update step for every parameter that has a gradient, and keeps every gradient. Where the loss is scaled, the updates come after all
-/// gradients: each of them may say that there are none.
+/// Adds an update step for every parameter that has a gradient, and keeps every gradient. Where the loss is
+/// scaled, the updates come after all gradients, as an overflow in any of them cancels all updates.
 ///
 /// # Errors
 /// Only where verification fails.
@@ -90,8 +92,8 @@ pub fn update(differentiated: &Program, optimisers: impl Into<Optimisers>) -> Re
     update_joined(differentiated, optimisers, usize::MAX)
 }
 
-/// As [`update`]; by [`SgdUpdate`], fully connected layers of at least `large` weights are updated by the step that makes their gradient, whose time
-/// counts as the update's.
+/// As [`update`]. With [`SgdUpdate`], fully connected layers of at least `large` weights are updated by the
+/// step that computes their gradient; its time counts as the update's.
 ///
 /// # Errors
 /// Only where verification fails.
@@ -147,7 +149,7 @@ pub fn update_joined(
             joined = true;
             continue;
         }
-        // What runs tile by tile has finished with its last step.
+        // A value that a section writes is complete after its last step.
         let ready = made.max(last_read.unwrap_or(made));
         let ready = program.section_of(ready).map_or(ready, |section| section.steps().end - 1);
         let update = Step {

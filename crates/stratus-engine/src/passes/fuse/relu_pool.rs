@@ -1,5 +1,6 @@
-//! Max-pooling of a rectified map: the largest of a window was cut off by the rectifier where it is not positive, which pooling writes down with the
-//! winners. The map's gradient comes masked then, and need not be masked in a pass of its own. Both steps remain: the map itself is needed.
+//! Max-pooling of a rectified map: the largest of a window was cut off by the rectifier where it is not
+//! positive, which pooling writes down with the winners. The map's gradient comes masked then, and need not
+//! be masked in a pass of its own. Both steps remain: the map itself is needed.
 
 use super::only_reader;
 use crate::ops::{AddForward, Conv2dForward, FusedPool, ReluForward};

@@ -1,0 +1,194 @@
+//! The forward program under construction, to which each operation adds its steps.
+
+use crate::ops::{HYPER, Kernel};
+use crate::program::{Layer, Mode, Origin};
+use crate::{DType, EngineError, Phase, Precision, Program, Role, Step, ValueId};
+use std::collections::{HashMap, HashSet};
+use stratus_graph::{Graph, Node, Operation, ParameterId, ParameterKind, TensorId};
+
+/// The forward program under construction, for the `lower` functions of operations.
+#[derive(Debug)]
+pub struct Lowering<'a> {
+    pub(crate) graph: &'a Graph,
+    mode: Mode,
+    precision: Precision,
+    pub(crate) batch: usize,
+    pub(crate) program: Program,
+    pub(crate) tensors: HashMap<TensorId, ValueId>,
+    /// In the order of the graph.
+    parameters: Vec<ValueId>,
+    pub(crate) layer: usize,
+}
+
+impl<'a> Lowering<'a> {
+    pub(crate) fn new(graph: &'a Graph, mode: Mode, precision: Precision, batch: usize) -> Self {
+        let layers: Vec<Layer> = graph
+            .nodes
+            .iter()
+            .map(|node| Layer { name: node.name.clone(), kind: node.op.kind().to_owned() })
+            .collect();
+        let mut program = Program {
+            network: graph.name.clone(),
+            mode,
+            precision,
+            batch,
+            layers,
+            values: Vec::new(),
+            steps: Vec::new(),
+            sections: Vec::new(),
+        };
+        let mut shape = vec![batch];
+        shape.extend(&graph.input_shape().0);
+        let images = program.add_value("images", &shape, precision.compute(), Role::Images);
+        let frozen: HashSet<ParameterId> = graph
+            .nodes
+            .iter()
+            .filter(|node| node.frozen)
+            .flat_map(|node| node.parameters.iter().copied())
+            .collect();
+        let mut parameters = Vec::with_capacity(graph.parameters.len());
+        for (position, parameter) in graph.parameters.iter().enumerate() {
+            let role = match parameter.kind {
+                ParameterKind::Trained if parameter.frozen || frozen.contains(&ParameterId(position)) => {
+                    Role::Frozen
+                }
+                ParameterKind::Trained => Role::Parameter,
+                ParameterKind::Buffer => Role::Buffer,
+            };
+            let id = program.add_value(&parameter.name, &parameter.shape, precision.master(), role);
+            parameters.push(id);
+        }
+        let tensors = HashMap::from([(graph.input, images)]);
+        Self { graph, mode, precision, batch, program, tensors, parameters, layer: 0 }
+    }
+
+    /// What the program is for.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Whether a node behaves as in training: neither in evaluation nor where it is frozen.
+    #[must_use]
+    pub fn trains(&self, node: &Node) -> bool {
+        self.mode == Mode::Train && !node.frozen
+    }
+
+    /// The types it is built with.
+    #[must_use]
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// The value of a node's input.
+    #[must_use]
+    pub fn input(&self, node: &Node, position: usize) -> ValueId {
+        // The graph is verified: every input is made by an earlier node.
+        self.tensors[&node.inputs[position]]
+    }
+
+    /// A node's parameter in the master precision.
+    #[must_use]
+    pub fn parameter(&self, node: &Node, position: usize) -> ValueId {
+        self.parameters[node.parameters[position].0]
+    }
+
+    /// A node's parameter in the precision that kernels compute in: the parameter itself, or its copy.
+    pub fn compute_parameter(&mut self, node: &Node, position: usize) -> ValueId {
+        let master = self.parameter(node, position);
+        if self.precision.compute() == self.precision.master() {
+            return master;
+        }
+        let (dtype, program) = (self.precision.compute(), &mut self.program);
+        program
+            .copy_of(master)
+            .unwrap_or_else(|| program.add_derived(Origin::Copy(master), dtype, Role::Copy))
+    }
+
+    /// A new value for a node's output, in the compute precision.
+    pub fn output(&mut self, node: &Node) -> ValueId {
+        self.output_as(node, self.precision.compute())
+    }
+
+    /// A new value for a node's output, in a given type.
+    pub fn output_as(&mut self, node: &Node, dtype: DType) -> ValueId {
+        let mut shape = vec![self.batch];
+        shape.extend(&self.graph.shape(node.output).0);
+        let id = self.program.add_samples(format!("{}:y", node.name), &shape, dtype);
+        self.tensors.insert(node.output, id);
+        id
+    }
+
+    /// A new value for a node's output in the compute precision, with the shape of another value: a feature
+    /// map keeps its four dimensions where a flatten before it moved no data.
+    pub fn output_like(&mut self, node: &Node, like: ValueId) -> ValueId {
+        let id = self.output(node);
+        self.program.values[id.0].shape = self.shape(like);
+        id
+    }
+
+    /// A new value for a node's output with the type and the extents of another value.
+    pub fn output_same(&mut self, node: &Node, like: ValueId) -> ValueId {
+        let id = self.output_as(node, self.program.value(like).dtype);
+        self.program.values[id.0].shape = self.shape(like);
+        id
+    }
+
+    /// The numbers of the iteration.
+    pub fn hyper(&mut self) -> ValueId {
+        let known = self.program.find_role(Role::Hyper);
+        known.unwrap_or_else(|| self.program.add_value("hyper", &[HYPER.len()], DType::F64, Role::Hyper))
+    }
+
+    /// The index of the layer that is being lowered.
+    #[must_use]
+    pub fn layer_number(&self) -> u32 {
+        self.layer as u32
+    }
+
+    /// A new value that the backward pass reads, with a row per sample.
+    pub fn saved_samples(&mut self, node: &Node, suffix: &str, shape: &[usize], dtype: DType) -> ValueId {
+        self.program.add_samples(format!("{}{suffix}", node.name), shape, dtype)
+    }
+
+    /// A new value that the backward pass reads.
+    pub fn saved(&mut self, node: &Node, suffix: &str, shape: &[usize], dtype: DType) -> ValueId {
+        self.program.add_value(format!("{}{suffix}", node.name), shape, dtype, Role::Transient)
+    }
+
+    /// A value's shape, batch included.
+    #[must_use]
+    pub fn shape(&self, id: ValueId) -> Vec<usize> {
+        self.program.value(id).shape.clone()
+    }
+
+    /// Makes a node's output an alias of its first input.
+    ///
+    /// # Errors
+    /// Never; the signature is that of the other lowerings.
+    pub fn alias(&mut self, node: &Node) -> Result<(), EngineError> {
+        let input = self.input(node, 0);
+        self.tensors.insert(node.output, input);
+        Ok(())
+    }
+
+    /// Adds a forward step.
+    pub fn push(
+        &mut self,
+        _node: &Node,
+        kernel: impl Into<Kernel>,
+        inputs: Vec<ValueId>,
+        updates: Vec<ValueId>,
+        outputs: Vec<ValueId>,
+    ) {
+        let layers = vec![self.layer];
+        self.program.steps.push(Step {
+            kernel: kernel.into(),
+            phase: Phase::Forward,
+            layers,
+            inputs,
+            updates,
+            outputs,
+        });
+    }
+}

@@ -1,0 +1,22 @@
+//! From a network's graph to the program that is planned, one pass after the other. Each is a pure function,
+//! and verifies the program it returns.
+//!
+//! | pass | what it does |
+//! |---|---|
+//! | [`lower`] | graph to forward steps, with the loss |
+//! | [`fuse`] | merges steps, for devices that gain from it |
+//! | [`images`] | takes images as bytes and normalises them in the first step |
+//! | [`differentiate`] | adds the backward steps |
+//! | [`recompute`] | computes activations a second time instead of keeping them |
+//! | [`micro_batch`] | runs forward and backward pass for one part of the batch after the other |
+//! | [`tile`] | or runs stretches of steps tile by tile, so that maps stay in the caches |
+//! | [`update`] | adds the optimiser's steps |
+
+pub mod differentiate;
+pub mod fuse;
+pub mod images;
+pub mod lower;
+pub mod micro_batch;
+pub mod recompute;
+pub mod tile;
+pub mod update;
