@@ -236,7 +236,7 @@ impl Checkpoints {
                     return Err(Error::Io { action, path, source });
                 }
                 Err(error) => {
-                    damaged.push(DamagedCheckpoint { path: self.path(iteration), reason: reason(&error) })
+                    damaged.push(DamagedCheckpoint { path: self.path(iteration), reason: reason(&error) });
                 }
             }
         }
