@@ -145,8 +145,7 @@ fn memory_that_cannot_be_had() {
     assert!(said.starts_with("error: there is no memory for the plan's arena: it takes "), "{}", ran.err);
     assert!(said.ends_with(" MiB"), "{}", ran.err);
     assert!(
-        ran.err
-            .contains("\nhint: have activations made again within what is free with --memory-limit SIZE, "),
+        ran.err.contains("\nhint: have activations recomputed with --memory-limit SIZE, "),
         "{}",
         ran.err
     );

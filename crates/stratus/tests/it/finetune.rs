@@ -275,7 +275,7 @@ fn what_is_exported_measures_as_the_run_does() {
     // A network by its name: first values, and those of a file.
     let network = ["model", "export", "digits", "--safetensors", "digits.safetensors"];
     let ran = place.run(&network).expect(0);
-    assert!(ran.err.contains("first values of seed 1: it was never trained"), "{}", ran.err);
+    assert!(ran.err.contains("initial values of seed 1: it was never trained"), "{}", ran.err);
     let again = ["model", "export", "digits", "--weights", "digits.safetensors", "--safetensors", "again"];
     assert_eq!(place.run(&again).expect(0).err, "");
     assert_eq!(fs::read(place.path("again")).unwrap(), fs::read(place.path("digits.safetensors")).unwrap());
