@@ -125,7 +125,9 @@ impl Plan {
         if layouts.len() != program.values.len() || steps.len() != program.steps.len() {
             return Err(EngineError::Placement("the backend prepared another program".to_owned()));
         }
-        let (blocks, owners) = lifetimes(&program, layouts, steps);
+        let value_bytes = |id: ValueId| layouts[id.0].bytes(program.value(id).dtype);
+        let lifetimes = lifetimes(&program, value_bytes, steps.iter().map(|step| step.scratch_bytes));
+        let blocks: Vec<Block> = lifetimes.iter().map(Lifetime::block).collect();
         let (offsets, transient_bytes) = memory::place(&blocks);
         memory::verify(&blocks, &offsets, transient_bytes)?;
         let mut planned: Vec<PlannedStep> = steps
@@ -136,9 +138,9 @@ impl Plan {
             })
             .collect();
         let mut transient = vec![0; program.values.len()];
-        for (owner, offset) in owners.iter().zip(&offsets) {
-            match *owner {
-                Owner::Value(value) => transient[value] = *offset,
+        for (lifetime, offset) in lifetimes.iter().zip(&offsets) {
+            match lifetime.owner {
+                Owner::Value(value) => transient[value.0] = *offset,
                 Owner::Scratch(step) => planned[step].scratch.0 = *offset,
             }
         }
@@ -187,6 +189,13 @@ impl Plan {
             steps: planned,
             program,
         })
+    }
+
+    /// The transient values and the scratch of the steps, each with the steps in which it is alive.
+    #[must_use]
+    pub fn lifetimes(&self) -> Vec<Lifetime> {
+        let value_bytes = |id: ValueId| self.placements[id.0].bytes;
+        lifetimes(&self.program, value_bytes, self.steps.iter().map(|step| step.scratch.1))
     }
 
     /// Bytes of images and labels of one batch.
@@ -263,10 +272,32 @@ impl Plan {
     }
 }
 
-#[derive(Clone, Copy)]
-enum Owner {
-    Value(usize),
+/// What takes transient memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// A transient value.
+    Value(ValueId),
+    /// The working memory of the step at a position.
     Scratch(usize),
+}
+
+/// The steps in which transient memory is in use, ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lifetime {
+    /// What takes it.
+    pub owner: Owner,
+    /// How much, padding included.
+    pub bytes: usize,
+    /// The first step.
+    pub first: usize,
+    /// The last step.
+    pub last: usize,
+}
+
+impl Lifetime {
+    fn block(&self) -> Block {
+        Block { bytes: self.bytes, first: self.first, last: self.last }
+    }
 }
 
 /// Whether a value lives within one tile of a section: it has one tile's rows, is one tile's share of a sum,
@@ -288,7 +319,11 @@ fn lives_within_a_tile(program: &Program, section: &Section, id: ValueId) -> boo
 /// A value of more than one tile is alive during all of every section that uses it, as the section's steps
 /// run once per tile; so is a sum that is carried from tile to tile. Scratch and values of one tile are
 /// written anew for each tile.
-fn lifetimes(program: &Program, layouts: &[Layout], steps: &[PreparedStep]) -> (Vec<Block>, Vec<Owner>) {
+fn lifetimes(
+    program: &Program,
+    value_bytes: impl Fn(ValueId) -> usize,
+    scratch_bytes: impl Iterator<Item = usize>,
+) -> Vec<Lifetime> {
     let mut spans: Vec<Option<(usize, usize)>> = vec![None; program.values.len()];
     for (position, step) in program.steps.iter().enumerate() {
         let section = program.section_of(position);
@@ -303,19 +338,15 @@ fn lifetimes(program: &Program, layouts: &[Layout], steps: &[PreparedStep]) -> (
             *span = (span.0.min(first), span.1.max(last));
         }
     }
-    let mut blocks = Vec::new();
-    let mut owners = Vec::new();
-    for (id, value) in program.values.iter().enumerate() {
-        if let (Role::Transient, Some((first, last))) = (value.role, spans[id]) {
-            blocks.push(Block { bytes: layouts[id].bytes(value.dtype), first, last });
-            owners.push(Owner::Value(id));
-        }
-    }
-    for (position, step) in steps.iter().enumerate() {
-        if step.scratch_bytes > 0 {
-            blocks.push(Block { bytes: step.scratch_bytes, first: position, last: position });
-            owners.push(Owner::Scratch(position));
-        }
-    }
-    (blocks, owners)
+    let values = (0..program.values.len()).map(ValueId).filter_map(|id| {
+        let (first, last) = spans[id.0].filter(|_| program.value(id).role == Role::Transient)?;
+        Some(Lifetime { owner: Owner::Value(id), bytes: value_bytes(id), first, last })
+    });
+    let scratch = scratch_bytes.enumerate().filter(|(_, bytes)| *bytes > 0).map(|(step, bytes)| Lifetime {
+        owner: Owner::Scratch(step),
+        bytes,
+        first: step,
+        last: step,
+    });
+    values.chain(scratch).collect()
 }

@@ -1,16 +1,21 @@
-//! Run directories to tables and CSV.
+//! Run directories to tables, CSV and pages.
 //!
 //! Everything here reads what `stratus-run` wrote, also while it is being written, and changes nothing.
 //!
 //! - [`accounting`]: where an iteration's time goes, by layer and phase, down to what nothing accounts for;
 //! - [`layers`]: the time of every layer in every iteration as `layers.csv`;
 //! - [`collect`]: a run as one row: configuration, machine, times, results;
-//! - [`run_table`]: a run in a few lines, for its end.
+//! - [`run_table`]: a run in a few lines, for its end;
+//! - [`report`]: everything about one or several runs as data, which [`page`] makes HTML of and [`markdown`]
+//!   text.
 
 pub mod accounting;
 pub mod collect;
 mod error;
 pub mod layers;
+pub mod markdown;
+pub mod page;
+pub mod report;
 mod rows;
 pub mod run_table;
 mod samples;

@@ -29,6 +29,10 @@ pub(crate) enum Column {
 
 impl Column {
     pub(crate) const COUNT: usize = 4;
+
+    pub(crate) fn is_forward(self) -> bool {
+        self == Self::Forward
+    }
 }
 
 /// Where a slot's time goes.

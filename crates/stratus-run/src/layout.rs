@@ -36,6 +36,9 @@ pub const LOCK: &str = "run.lock";
 /// Time per layer and iteration as text; written on request, not by training.
 pub const LAYERS: &str = "layers.csv";
 
+/// How many folders deep [`RunDir::find`] searches.
+pub const SEARCH_DEPTH: usize = 6;
+
 /// A run directory. Holding one grants nothing: a writer takes the [`Lock`] first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunDir {
@@ -125,6 +128,18 @@ impl RunDir {
     pub fn list(folder: &Path) -> Result<Vec<Self>> {
         let runs = numbers(folder)?.into_iter().map(|n| folder.join(n.to_string()));
         Ok(runs.filter(|path| Self::is_run(path)).map(|path| Self { path }).collect())
+    }
+
+    /// The runs that `path` stands for: itself where it is one, else those below it, in the order of their
+    /// names with numbers by value. Links are not followed, folders deeper than [`SEARCH_DEPTH`] and hidden
+    /// ones not searched.
+    pub fn find(path: &Path) -> Result<Vec<Self>> {
+        if Self::is_run(path) {
+            return Ok(vec![Self { path: path.to_path_buf() }]);
+        }
+        let mut found = Vec::new();
+        search(path, SEARCH_DEPTH, &mut found)?;
+        Ok(found)
     }
 
     /// Locks the run for this process, and removes the temporary files of killed writers.
@@ -229,6 +244,30 @@ impl RunDir {
 }
 
 /// The numbers that name entries of `folder`, ascending.
+/// Adds the runs below `folder` to `found`.
+fn search(folder: &Path, depth: usize, found: &mut Vec<RunDir>) -> Result<()> {
+    let mut below = Vec::new();
+    for entry in fs::read_dir(folder).map_err(Error::io("read the folder", folder))? {
+        let entry = entry.map_err(Error::io("read the folder", folder))?;
+        let name = entry.file_name();
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if is_folder && !name.as_encoded_bytes().starts_with(b".") {
+            let number = name.to_str().and_then(|name| name.parse::<u64>().ok());
+            below.push((number, name));
+        }
+    }
+    below.sort_unstable();
+    for (_, name) in below {
+        let path = folder.join(name);
+        if RunDir::is_run(&path) {
+            found.push(RunDir { path });
+        } else if depth > 1 {
+            search(&path, depth - 1, found)?;
+        }
+    }
+    Ok(())
+}
+
 fn numbers(folder: &Path) -> Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(folder).map_err(Error::io("read the folder", folder))? {
@@ -253,6 +292,23 @@ mod tests {
         for name in ["", "..", "a/b", ".hidden", " x"] {
             RunDir::create(root.path(), name).unwrap_err();
         }
+    }
+
+    #[test]
+    fn a_folder_stands_for_the_runs_below_it() {
+        let root = tempfile::tempdir().unwrap();
+        for run in ["digits/10", "digits/9", "vgg/1", "vgg/.old/1", "1/2/3/4/5/6/7"] {
+            let path = root.path().join(run);
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join(EXPERIMENT), "").unwrap();
+        }
+        fs::create_dir_all(root.path().join("digits/notes")).unwrap();
+        let found = RunDir::find(root.path()).unwrap();
+        let names: Vec<_> = found.iter().map(|run| run.path().strip_prefix(root.path()).unwrap()).collect();
+        assert_eq!(names, ["digits/9", "digits/10", "vgg/1"].map(Path::new));
+        let one = root.path().join("vgg/1");
+        assert_eq!(RunDir::find(&one).unwrap(), [RunDir::open(&one).unwrap()]);
+        RunDir::find(&root.path().join("none")).unwrap_err();
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 const ENVIRONMENT: &str = "STRATUS_CACHE";
 
 /// The cache folder; `None` if the environment names none.
-pub(crate) fn cache_folder() -> Option<PathBuf> {
+#[must_use]
+pub fn cache_folder() -> Option<PathBuf> {
     std::env::var_os(ENVIRONMENT).map(PathBuf::from).or_else(|| {
         let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
         let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));

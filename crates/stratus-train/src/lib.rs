@@ -26,6 +26,7 @@ pub mod run;
 pub mod schedule;
 pub mod weights;
 
+pub use cache::cache_folder;
 pub use error::TrainError;
 pub use experiment::{Experiment, ExperimentError};
 pub use observe::{EpochResult, Observer, Silent, TrainingProgress};

@@ -1,6 +1,6 @@
 //! The arguments: global flags and the list of commands.
 
-use crate::commands::{bench, collect, config, data, doctor, eval, model, plan, train};
+use crate::commands::{bench, collect, config, data, doctor, eval, model, plan, report, train};
 use crate::errors::Result;
 use crate::output::Output;
 use clap::{Args, Parser, Subcommand};
@@ -56,6 +56,8 @@ pub enum Command {
     Data(data::DataArguments),
     /// Make tables out of run directories, also of those that are being written
     Collect(collect::CollectArguments),
+    /// Show runs as a page, as tables or as charts: where the time and the memory went, how runs compare
+    Report(report::ReportArguments),
     /// Show configurations and the keys they are made of
     Config(config::ConfigArguments),
     /// Report on this machine: processor, memory, libraries, measured peaks
@@ -76,6 +78,7 @@ impl Command {
             Command::Bench(arguments) => bench::run(arguments, globals, output),
             Command::Data(arguments) => data::run(arguments, globals, output),
             Command::Collect(arguments) => collect::run(arguments, output),
+            Command::Report(arguments) => report::run(arguments, output, &doctor::Probes::of_this_machine()),
             Command::Config(arguments) => config::run(arguments, globals, output),
             Command::Doctor(arguments) => doctor::run(arguments, output, &doctor::Probes::of_this_machine()),
         }

@@ -12,6 +12,7 @@ pub mod import;
 pub mod memory;
 pub mod model;
 pub mod plan;
+pub mod report;
 pub mod target;
 pub mod train;
 pub mod weights;

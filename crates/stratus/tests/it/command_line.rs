@@ -59,6 +59,7 @@ fn help_texts() {
     insta::assert_snapshot!("help_train", help(&["train", "--help"]));
     insta::assert_snapshot!("help_eval", help(&["eval", "--help"]));
     insta::assert_snapshot!("help_model_export", help(&["model", "export", "--help"]));
+    insta::assert_snapshot!("help_report", help(&["report", "--help"]));
     insta::assert_snapshot!("help_collect", help(&["collect", "--help"]));
 }
 

@@ -11,5 +11,6 @@ mod kill;
 mod masks;
 mod memory;
 mod onnx;
+mod report;
 mod run_directory;
 mod stores;

@@ -88,7 +88,7 @@ fn a_network_without_weights_says_so() {
     };
     let ran = export(&["--onnx", "a.onnx"]);
     assert!(
-        ran.err.starts_with("warning: resnet18_cifar is exported with the first values of seed "),
+        ran.err.starts_with("warning: resnet18_cifar is exported with the initial values of seed "),
         "{}",
         ran.err
     );

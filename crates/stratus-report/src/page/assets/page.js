@@ -1,0 +1,97 @@
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const hues = ["--forward", "--backward-data", "--update", "--backward-weights", "--bad", "--other"];
+  // Beyond the named colours: the golden angle keeps neighbours apart.
+  const colour = i => i < hues.length ? css(hues[i]) : `hsl(${(i * 137.5) % 360} 55% 55%)`;
+  const percent = values => values.map(v => v === null ? null : 100 * v);
+
+  // Series of different x as one table: uPlot wants one x for all.
+  const joined = parts => uPlot.join(parts.map(([x, y]) => [x, y]));
+
+  const line = (label, i, more) => Object.assign({
+    label, stroke: () => colour(i), width: 1.6, spanGaps: true, points: { size: 5 },
+    value: (_, v) => v === null || v === undefined ? "–" : Number(v.toPrecision(5)).toString(),
+  }, more);
+
+  const draw = (place, x, series, rows, more) => {
+    const axis = () => ({ stroke: () => css("--muted"), grid: { stroke: () => css("--line"), width: 1 },
+      ticks: { stroke: () => css("--line") } });
+    const size = () => ({ width: Math.max(place.clientWidth, 200), height: more.height || 260 });
+    const options = Object.assign(size(), {
+      scales: { x: { time: false }, y: more.scale || {} },
+      axes: [axis(), Object.assign(axis(), { size: 62 })],
+      series: [{ label: x }].concat(series),
+      legend: { live: series.length < 8 },
+      cursor: { drag: { x: true, y: false } },
+    });
+    const chart = new uPlot(options, rows, place);
+    new ResizeObserver(() => { const s = size(); if (s.width !== chart.width) chart.setSize(s); }).observe(place);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => chart.redraw(false, true));
+  };
+
+  // Epochs stand where their last iteration is.
+  const ends = run => {
+    const all = run.curves.iteration, last = all[all.length - 1] || 0, n = run.epochs.length;
+    const seen = n ? run.epochs[n - 1].epoch : 1;
+    return run.epochs.map(e => Math.round(last * e.epoch / seen));
+  };
+  const known = (x, y) => {
+    const keep = x.map((_, i) => i).filter(i => y[i] !== null && y[i] !== undefined);
+    return [keep.map(i => x[i]), keep.map(i => y[i])];
+  };
+
+  const charts = {
+    loss: (place, run) => {
+      const c = run.curves, v = known(ends(run), run.epochs.map(e => e.val_loss));
+      draw(place, "iteration", [line("training", 0), line("validation", 1)], joined([[c.iteration, c.loss], v]), {});
+    },
+    accuracy: (place, run) => {
+      const c = run.curves, v = known(ends(run), percent(run.epochs.map(e => e.val_top1)));
+      draw(place, "iteration", [line("training", 0), line("validation", 1)],
+        joined([[c.iteration, percent(c.top1)], v]), {});
+    },
+    rate: (place, run) =>
+      draw(place, "iteration", [line("learning rate", 2)], [run.curves.iteration, run.curves.learning_rate], {}),
+    pace: (place, run) => draw(place, "iteration", [line("iteration", 0), line("data wait", 4)],
+      [run.curves.iteration, run.curves.iteration_ms, run.curves.data_ms], { scale: { range: { min: { pad: 0, soft: 0, mode: 1 }, max: { pad: 0.1 } } } }),
+    layers: (place, run) => {
+      const c = run.curves, sum = l => l.forward_ms.map((f, i) => f + l.backward_ms[i]);
+      draw(place, "iteration", c.layers.map((l, i) => line(l.layer, i, { show: i < 8 })),
+        [c.layer_iteration].concat(c.layers.map(sum)), { height: 320 });
+    },
+    "forward-backward": (place, run) => {
+      const c = run.curves, total = part => c.layer_iteration.map((_, i) => c.layers.reduce((s, l) => s + l[part][i], 0));
+      draw(place, "iteration", [line("forward", 0), line("backward and update", 1)],
+        [c.layer_iteration, total("forward_ms"), total("backward_ms")], {});
+    },
+    "all-loss": place => all(place, e => e.val_loss),
+    "all-accuracy": place => all(place, e => e.val_top1 === null ? null : 100 * e.val_top1),
+  };
+  const all = (place, value) => {
+    const runs = data.runs.filter(r => r.epochs.some(e => value(e) !== null));
+    if (!runs.length) return;
+    draw(place, "epoch", runs.map((r, i) => line(r.label, i)),
+      joined(runs.map(r => known(r.epochs.map(e => e.epoch), r.epochs.map(value)))), { height: 300 });
+  };
+  for (const place of document.querySelectorAll("[data-chart]")) {
+    charts[place.dataset.chart](place, data.runs[Number(place.dataset.run)]);
+  }
+
+  for (const table of document.querySelectorAll("table.sortable")) {
+    const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
+    heads.forEach((head, column) => head.firstChild.addEventListener("click", () => {
+      const down = head.getAttribute("aria-sort") !== "descending";
+      heads.forEach(other => other.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const key = row => {
+        const cell = row.cells[column];
+        return cell.dataset.n !== undefined ? Number(cell.dataset.n) : cell.classList.contains("n") ? -Infinity : cell.textContent;
+      };
+      const order = (a, b) => typeof a === "number" && typeof b === "number"
+        ? a - b || 0 : String(a).localeCompare(String(b), undefined, { numeric: true });
+      [...body.rows].sort((a, b) => (down ? -1 : 1) * order(key(a), key(b))).forEach(row => body.append(row));
+    }));
+  }
+})();

@@ -1,0 +1,133 @@
+//! HTML as text, with everything escaped that is not markup of ours.
+
+use std::fmt::Write;
+
+/// Text as it stands in HTML, in content and in quoted attributes.
+pub(super) fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            // Control characters have no place in HTML.
+            letter if letter.is_control() && !letter.is_whitespace() => escaped.push('\u{fffd}'),
+            letter => escaped.push(letter),
+        }
+    }
+    escaped
+}
+
+/// A page in the making.
+#[derive(Default)]
+pub(super) struct Html {
+    text: String,
+}
+
+/// A table's cell: what is shown, and the number it is sorted by where that is another.
+pub(super) struct Cell {
+    text: String,
+    number: Option<f64>,
+}
+
+impl Cell {
+    pub(super) fn text(text: impl Into<String>) -> Self {
+        Self { text: text.into(), number: None }
+    }
+
+    /// A number with so many decimals; an en dash where there is none.
+    pub(super) fn number(value: Option<f64>, decimals: usize) -> Self {
+        let value = value.filter(|value| value.is_finite());
+        let text = value.map_or("–".to_owned(), |value| format!("{value:.decimals$}"));
+        Self { text, number: Some(value.unwrap_or(f64::NEG_INFINITY)) }
+    }
+
+    /// A text that is sorted by a number.
+    pub(super) fn sorted(text: impl Into<String>, number: f64) -> Self {
+        Self { text: text.into(), number: Some(number) }
+    }
+}
+
+impl Html {
+    /// Adds markup.
+    pub(super) fn raw(&mut self, markup: &str) {
+        self.text.push_str(markup);
+    }
+
+    /// Adds an element of a class with text in it.
+    pub(super) fn element(&mut self, name: &str, class: &str, text: &str) {
+        self.open(name, class);
+        self.text.push_str(&escape(text));
+        self.close(name);
+    }
+
+    /// Opens an element of a class; without one where it is empty.
+    pub(super) fn open(&mut self, name: &str, class: &str) {
+        let attribute = if class.is_empty() { String::new() } else { format!(" class=\"{class}\"") };
+        // A string takes every write.
+        let _ = write!(self.text, "<{name}{attribute}>");
+    }
+
+    /// Closes an element.
+    pub(super) fn close(&mut self, name: &str) {
+        let _ = writeln!(self.text, "</{name}>");
+    }
+
+    /// Adds a place for an interactive chart; `what` is known to the scripts.
+    pub(super) fn chart(&mut self, what: &str, run: usize, title: &str, note: &str) {
+        self.open("figure", "");
+        self.element("figcaption", "", title);
+        let _ = writeln!(self.text, "<div class=\"chart\" data-chart=\"{what}\" data-run=\"{run}\"></div>");
+        if !note.is_empty() {
+            self.element("p", "note", note);
+        }
+        self.close("figure");
+    }
+
+    /// Adds a table that can be sorted by its columns. The first column is a name.
+    pub(super) fn table(&mut self, heads: &[&str], rows: &[Vec<Cell>]) {
+        self.raw("<div class=\"scroll\"><table class=\"sortable\">\n<thead><tr>");
+        for head in heads {
+            self.raw("<th scope=\"col\"><button type=\"button\">");
+            self.raw(&escape(head));
+            self.raw("</button></th>");
+        }
+        self.raw("</tr></thead>\n<tbody>\n");
+        for row in rows {
+            self.raw("<tr>");
+            for cell in row {
+                match cell.number {
+                    Some(number) if number.is_finite() => {
+                        _ = write!(self.text, "<td class=\"n\" data-n=\"{number}\">");
+                    }
+                    Some(_) => self.raw("<td class=\"n\">"),
+                    None => self.raw("<td>"),
+                }
+                self.raw(&escape(&cell.text));
+                self.raw("</td>");
+            }
+            self.raw("</tr>\n");
+        }
+        self.raw("</tbody></table></div>\n");
+    }
+
+    pub(super) fn finish(self) -> String {
+        self.text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_becomes_markup() {
+        assert_eq!(escape("<img onerror='x'>&\"\u{7}"), "&lt;img onerror=&#39;x&#39;&gt;&amp;&quot;\u{fffd}");
+        let mut html = Html::default();
+        html.table(&["<b>"], &[vec![Cell::text("</td><script>"), Cell::number(Some(f64::NAN), 1)]]);
+        let text = html.finish();
+        assert!(!text.contains("<script>") && !text.contains("<b>") && text.contains("–"), "{text}");
+    }
+}

@@ -1,0 +1,119 @@
+//! A report as one HTML file that needs nothing else: no server, no network, no other file.
+//!
+//! Numbers and names of runs are data everywhere: text is escaped where it becomes HTML, and what the scripts
+//! draw is a JSON document that cannot end its element. A content security policy forbids whatever would come
+//! from elsewhere.
+
+mod charts;
+mod html;
+mod sections;
+mod svg;
+
+pub use charts::{memory_svg, roofline_svg, time_svg};
+
+use serde::Serialize;
+
+use crate::report::{Report, RunReport};
+use html::{Html, escape};
+
+const CHART_STYLE: &str = include_str!("assets/chart.css");
+const STYLE: &str = include_str!("assets/page.css");
+const SCRIPT: &str = include_str!("assets/page.js");
+/// uPlot 1.6.32, MIT licence, by Leon Sorokin: the interactive charts.
+const UPLOT: &str = include_str!("assets/uPlot.iife.min.js");
+const UPLOT_STYLE: &str = include_str!("assets/uPlot.min.css");
+const UPLOT_LICENCE: &str = include_str!("assets/uPlot.LICENSE");
+
+/// Runs that are shown in full; of more, the comparison shows all and the details are those of the first
+/// ones.
+pub const DETAILED: usize = 8;
+
+/// What the scripts draw.
+#[derive(Serialize)]
+struct Drawn<'a> {
+    runs: Vec<DrawnRun<'a>>,
+}
+
+#[derive(Serialize)]
+struct DrawnRun<'a> {
+    label: &'a str,
+    curves: Option<&'a crate::report::Curves>,
+    epochs: &'a [crate::report::Epoch],
+}
+
+/// The page of a report.
+#[must_use]
+pub fn render(report: &Report) -> String {
+    let title = title(report);
+    let mut html = Html::default();
+    html.raw("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
+    html.raw("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
+    html.raw(
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src \
+         'unsafe-inline'; \
+         script-src 'unsafe-inline'; img-src data:\">\n",
+    );
+    html.raw(&format!(
+        "<title>{}</title>\n<style>\n{UPLOT_STYLE}\n{CHART_STYLE}{STYLE}</style>\n</head>\n<body>\n",
+        escape(&title)
+    ));
+    html.raw("<main>\n");
+    match &report.runs[..] {
+        [] => html.element("h1", "", "Nothing to report"),
+        [run] => sections::run(&mut html, run, 0, true),
+        runs => {
+            html.element("h1", "", &title);
+            if let Some(comparison) = &report.comparison {
+                sections::comparison(&mut html, comparison);
+            }
+            if runs.len() > DETAILED {
+                let text = format!(
+                    "The details below are those of the first {DETAILED} of {} runs; a report on fewer runs \
+                     has theirs.",
+                    runs.len()
+                );
+                html.element("p", "note", &text);
+            }
+            for (number, run) in runs.iter().take(DETAILED).enumerate() {
+                sections::run(&mut html, run, number, false);
+            }
+        }
+    }
+    sections::problems(&mut html, &report.problems);
+    html.element(
+        "footer",
+        "",
+        concat!(
+            "Made by Stratus ",
+            env!("CARGO_PKG_VERSION"),
+            ". Drag in a chart to zoom, double-click to reset."
+        ),
+    );
+    html.raw("</main>\n");
+    html.raw(&format!("<script type=\"application/json\" id=\"data\">{}</script>\n", data(&report.runs)));
+    html.raw(&format!(
+        "<script>\n/* uPlot 1.6.32\n{UPLOT_LICENCE}*/\n{UPLOT}\n{SCRIPT}</script>\n</body>\n</html>\n"
+    ));
+    html.finish()
+}
+
+fn title(report: &Report) -> String {
+    match &report.runs[..] {
+        [] => "Stratus report".to_owned(),
+        [run] => format!("{} · Stratus", run.label),
+        runs => format!("{} runs compared", runs.len()),
+    }
+}
+
+/// The document for the scripts. `<` is written as an escape, so that no text of a run can end its element.
+fn data(runs: &[RunReport]) -> String {
+    let runs = runs.iter().enumerate().map(|(number, run)| DrawnRun {
+        label: &run.label,
+        curves: (number < DETAILED).then_some(&run.curves),
+        epochs: &run.epochs,
+    });
+    // Names and finite numbers alone: what is not finite was made none before.
+    let text =
+        serde_json::to_string(&Drawn { runs: runs.collect() }).unwrap_or_else(|_| "{\"runs\":[]}".to_owned());
+    text.replace('<', "\\u003c")
+}

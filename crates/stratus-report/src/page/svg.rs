@@ -1,0 +1,153 @@
+//! Static charts as SVG: axes, marks and text in a fixed drawing area.
+
+use std::fmt::Write;
+
+use super::html::escape;
+
+/// A drawing of fixed size, in pixels.
+pub(super) struct Svg {
+    width: f64,
+    height: f64,
+    body: String,
+}
+
+/// Where a text stands relative to its point.
+#[derive(Clone, Copy)]
+pub(super) enum Anchor {
+    Start,
+    Middle,
+    End,
+}
+
+impl Svg {
+    pub(super) fn new(width: f64, height: f64) -> Self {
+        Self { width, height, body: String::new() }
+    }
+
+    /// A rectangle of a class; `title` is shown where the pointer rests.
+    pub(super) fn rect(&mut self, class: &str, [x, y, width, height]: [f64; 4], title: &str) {
+        let title =
+            if title.is_empty() { String::new() } else { format!("<title>{}</title>", escape(title)) };
+        // A string takes every write.
+        let _ = writeln!(
+            self.body,
+            "<rect class=\"{class}\" x=\"{x:.2}\" y=\"{y:.2}\" width=\"{:.2}\" \
+             height=\"{:.2}\">{title}</rect>",
+            width.max(0.0),
+            height.max(0.0)
+        );
+    }
+
+    /// A circle of a class.
+    pub(super) fn circle(&mut self, class: &str, [x, y]: [f64; 2], radius: f64, title: &str) {
+        let title = escape(title);
+        let _ = writeln!(
+            self.body,
+            "<circle class=\"{class}\" cx=\"{x:.2}\" cy=\"{y:.2}\" \
+             r=\"{radius:.2}\"><title>{title}</title></circle>"
+        );
+    }
+
+    /// A line through points.
+    pub(super) fn line(&mut self, class: &str, points: &[[f64; 2]]) {
+        let points: Vec<String> = points.iter().map(|[x, y]| format!("{x:.2},{y:.2}")).collect();
+        let _ = writeln!(self.body, "<polyline class=\"{class}\" points=\"{}\"/>", points.join(" "));
+    }
+
+    /// A text at a point.
+    pub(super) fn text(&mut self, class: &str, [x, y]: [f64; 2], anchor: Anchor, text: &str) {
+        let anchor = match anchor {
+            Anchor::Start => "start",
+            Anchor::Middle => "middle",
+            Anchor::End => "end",
+        };
+        let text = escape(text);
+        let _ = writeln!(
+            self.body,
+            "<text class=\"{class}\" x=\"{x:.2}\" y=\"{y:.2}\" text-anchor=\"{anchor}\">{text}</text>"
+        );
+    }
+
+    /// The drawing as an element of a page, whose style it takes.
+    pub(super) fn inline(&self, label: &str) -> String {
+        let Self { width, height, body } = self;
+        format!(
+            "<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{}\">\n{body}</svg>\n",
+            escape(label)
+        )
+    }
+
+    /// The drawing as a file of its own, with a style that follows the reader's choice of light or dark.
+    pub(super) fn standalone(&self, label: &str, style: &str) -> String {
+        let Self { width, height, body } = self;
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
+             height=\"{height}\" role=\"img\" aria-label=\"{}\">\n<style>\n{style}</style>\n\
+             <rect class=\"page\" width=\"{width}\" height=\"{height}\"/>\n{body}</svg>\n",
+            escape(label)
+        )
+    }
+}
+
+/// A logarithmic axis.
+pub(super) struct LogAxis {
+    from: f64,
+    to: f64,
+    start: f64,
+    end: f64,
+}
+
+impl LogAxis {
+    /// An axis over `values` from pixel `start` to pixel `end`, widened to whole powers of ten.
+    pub(super) fn over(values: impl Iterator<Item = f64>, start: f64, end: f64) -> Self {
+        let logs = values.filter(|value| *value > 0.0 && value.is_finite()).map(f64::log10);
+        let (low, high) =
+            logs.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), log| (low.min(log), high.max(log)));
+        let (from, to) = if low > high { (0.0, 1.0) } else { (low.floor(), high.ceil()) };
+        Self { from, to: if to > from { to } else { from + 1.0 }, start, end }
+    }
+
+    /// The pixel of a value.
+    pub(super) fn at(&self, value: f64) -> f64 {
+        let share = (value.log10() - self.from) / (self.to - self.from);
+        self.start + share * (self.end - self.start)
+    }
+
+    /// Both ends.
+    pub(super) fn ends(&self) -> [f64; 2] {
+        [10_f64.powf(self.from), 10_f64.powf(self.to)]
+    }
+
+    /// The powers of ten on the axis.
+    pub(super) fn ticks(&self) -> impl Iterator<Item = f64> + use<> {
+        let (from, to) = (self.from as i32, self.to as i32);
+        (from..=to).map(|power| 10_f64.powi(power))
+    }
+}
+
+/// A number of an axis, short: `0.1`, `20`, `1,000`.
+pub(super) fn short(value: f64) -> String {
+    if value >= 1000.0 {
+        let thousands = (value / 1000.0) as u64;
+        if thousands >= 1000 { format!("{},000,000", thousands / 1000) } else { format!("{thousands},000") }
+    } else if value >= 1.0 {
+        format!("{value:.0}")
+    } else {
+        format!("{value}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_hold_their_values() {
+        let axis = LogAxis::over([0.5, 200.0, 0.0, f64::NAN].into_iter(), 100.0, 400.0);
+        assert_eq!(axis.ends(), [0.1, 1000.0]);
+        assert_eq!((axis.at(0.1), axis.at(1000.0)), (100.0, 400.0));
+        assert_eq!(axis.ticks().map(short).collect::<Vec<_>>(), ["0.1", "1", "10", "100", "1,000"]);
+        assert_eq!(LogAxis::over(std::iter::empty(), 0.0, 1.0).ends(), [1.0, 10.0]);
+        assert_eq!(LogAxis::over([10.0].into_iter(), 0.0, 1.0).ends(), [10.0, 100.0]);
+    }
+}

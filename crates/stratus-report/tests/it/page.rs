@@ -1,0 +1,198 @@
+//! Pages over run directories written here: whole, half-written, long, and with names that try to be markup.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use stratus_report::report::Report;
+use stratus_report::{markdown, page};
+use stratus_run::csv::{CsvWriter, EpochRow, IterationRow};
+use stratus_run::summary::{FinalMetrics, Status, Summary, Time};
+use stratus_run::timeline::{Phase, Program, Purpose, Slot, TimelineWriter};
+use stratus_run::{RunDir, atomic};
+
+/// What would be markup, a script, or the end of one, wherever it stood unescaped.
+const HOSTILE: &str = "</script><script>alert(1)</script><img src=x onerror='alert(1)'>\"`|";
+
+struct Made<'a> {
+    layer: &'a str,
+    iterations: u64,
+    rate: f64,
+    seed: u64,
+    summary: bool,
+}
+
+const PLAIN: Made<'static> = Made { layer: "conv1", iterations: 40, rate: 0.1, seed: 1, summary: true };
+
+fn slot(layers: &[&str], kind: &str, phase: Phase) -> Slot {
+    let layers = layers.iter().map(ToString::to_string).collect();
+    Slot { layers, kind: kind.into(), phase, device: "cpu".into() }
+}
+
+fn make(root: &Path, made: &Made) -> PathBuf {
+    let run = RunDir::create(root, "digits").unwrap();
+    let text = format!(
+        "[train]\nbatch_size = 32\nseed = {}\n[optimiser]\nlearning_rate = {}\n[model]\nname = {:?}\n",
+        made.seed, made.rate, made.layer
+    );
+    atomic::write(&run.experiment(), text.as_bytes()).unwrap();
+    run.prepare().unwrap();
+    let slots = vec![
+        slot(&[], "", Phase::DataWait),
+        slot(&[made.layer], "conv2d", Phase::Forward),
+        slot(&["fc"], "linear", Phase::Forward),
+        slot(&["fc"], "linear", Phase::BackwardWeights),
+        slot(&[made.layer], "conv2d", Phase::BackwardWeights),
+    ];
+    let program = Program { name: "train".into(), purpose: Purpose::Train, batch_size: 32, slots };
+    let mut timeline = TimelineWriter::open(&run.timeline()).unwrap();
+    let id = timeline.declare(&program).unwrap();
+    let mut iterations = CsvWriter::open(&run.iterations()).unwrap();
+    for iteration in 1..=made.iterations {
+        let ns = [6_000_000, 1_000_000, 2_000_000, 3_000_000, 4_000_000];
+        timeline.append(id, 1, iteration, ns.iter().sum::<u64>() + 100, &ns).unwrap();
+        let row = IterationRow {
+            epoch: 1,
+            iteration,
+            loss: 2.0 / iteration as f64,
+            top1: 0.5,
+            data_s: 0.006,
+            train_s: 0.01,
+            ..IterationRow::default()
+        };
+        iterations.append(&row).unwrap();
+    }
+    if made.summary {
+        let last = FinalMetrics { val_loss: Some(0.25), val_top1: Some(0.9), ..FinalMetrics::default() };
+        let summary = Summary {
+            status: Status::Completed,
+            model: made.layer.to_owned(),
+            dataset: "mnist".into(),
+            last,
+            time: Time { total_s: 10.0 + made.seed as f64, ..Time::default() },
+            ..Summary::default()
+        };
+        summary.write(&run.summary()).unwrap();
+        let mut epochs = CsvWriter::open(&run.epochs()).unwrap();
+        let val_top1 = Some(0.9 + made.rate / 10.0 + made.seed as f64 * 1e-4);
+        epochs.append(&EpochRow { epoch: 1, val_top1, val_loss: Some(0.25), ..EpochRow::default() }).unwrap();
+    }
+    run.path().to_owned()
+}
+
+/// The document that the page's scripts draw.
+fn drawn(page: &str) -> serde_json::Value {
+    let from = page.find("id=\"data\">").unwrap() + "id=\"data\">".len();
+    let text = &page[from..];
+    serde_json::from_str(&text[..text.find("</script>").unwrap()]).unwrap()
+}
+
+#[test]
+fn a_page_tells_where_the_time_went() {
+    let root = tempfile::tempdir().unwrap();
+    let run = make(root.path(), &PLAIN);
+    let report = Report::of(&[run], None, None);
+    // There is no plan.json: what comes from it is missing, and said to be.
+    assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
+    assert!(report.problems[0].what.contains("roofline"));
+    let run = &report.runs[0];
+    assert_eq!(
+        run.headline,
+        "Of 16.00 ms an iteration, layers take 62.5 % (most of all conv1, 31.2 %), waiting for data 37.5 %, \
+         the \
+         loss, layout changes and bookkeeping 0.0 %; 0.001 % is not accounted for."
+    );
+    assert!(run.advice[0].starts_with("Training waits for data 37.5 % of the time with data.workers = 1"));
+    let page = page::render(&report);
+    for text in
+        ["<h1>conv1 on mnist</h1>", "completed", "91.01 %", "Per layer", "conv2d", "Not in this report"]
+    {
+        assert!(page.contains(text), "{text}");
+    }
+    let drawn = drawn(&page);
+    assert_eq!(drawn["runs"][0]["curves"]["iteration"].as_array().unwrap().len(), 40);
+    assert_eq!(drawn["runs"][0]["curves"]["layers"][0]["layer"], "conv1");
+    assert_eq!(drawn["runs"][0]["curves"]["layers"][0]["forward_ms"][7], 1.0);
+    assert_eq!(drawn["runs"][0]["curves"]["layers"][0]["backward_ms"][7], 4.0);
+    // Nothing is fetched from anywhere.
+    let own = page.replace("http://www.w3.org/", "");
+    assert!(
+        !own.contains("src=\"http") && !own.contains("href=\"http") && !own.contains("url("),
+        "it fetches"
+    );
+}
+
+#[test]
+fn names_of_a_run_never_become_markup() {
+    let root = tempfile::tempdir().unwrap();
+    let run = make(root.path(), &Made { layer: HOSTILE, ..PLAIN });
+    let plain = make(root.path(), &PLAIN);
+    let report = Report::of(&[run, plain], None, None);
+    let page = page::render(&report);
+    // The two scripts and the document are ours, and all that there is.
+    assert_eq!(page.matches("<script").count(), 2, "a script came in");
+    assert_eq!(page.matches("</script").count(), 2);
+    assert!(!page.contains("<img"), "markup came in");
+    assert_eq!(drawn(&page)["runs"][0]["curves"]["layers"][0]["layer"], HOSTILE);
+    let svg = page::time_svg(&report.runs[0]);
+    assert!(!svg.contains("<script") && !svg.contains("<img"), "{svg}");
+    let text = markdown::markdown(&report);
+    assert!(!text.contains("<script"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_read_is_named_and_the_rest_is_reported() {
+    let root = tempfile::tempdir().unwrap();
+    let whole = make(root.path(), &PLAIN);
+    let young = make(root.path(), &Made { iterations: 0, summary: false, ..PLAIN });
+    let torn = make(root.path(), &PLAIN);
+    fs::write(torn.join("plan.json"), "{\"train\": {\"steps\": 3}}").unwrap();
+    fs::write(torn.join("epochs.csv"), "epoch,what\n1,2\n").unwrap();
+    fs::write(torn.join("iterations.csv"), b"\xff\xfe").unwrap();
+    let damaged = make(root.path(), &PLAIN);
+    fs::write(damaged.join("experiment.toml"), "[train\n").unwrap();
+    let nowhere = root.path().join("digits/17");
+    let paths = [whole, young, torn.clone(), damaged.clone(), nowhere.clone()];
+    let report = Report::of(&paths, None, None);
+    let labels: Vec<&str> = report.runs.iter().map(|run| run.label.as_str()).collect();
+    let of = |path: &Path| report.problems.iter().filter(|problem| problem.run == path).count();
+    assert_eq!((of(&damaged), of(&nowhere)), (1, 1), "{:?}", report.problems);
+    assert!(of(&torn) >= 1, "{:?}", report.problems);
+    assert_eq!(labels[..2], ["digits/1", "digits/2"]);
+    assert_eq!(report.runs[1].headline, "No training iteration is recorded yet.");
+    let page = page::render(&report);
+    assert!(page.contains("digits/17") && page.contains("Side by side"));
+}
+
+#[test]
+fn runs_are_compared_by_what_differs() {
+    let root = tempfile::tempdir().unwrap();
+    let mut paths = Vec::new();
+    for (rate, seed) in [(0.1, 1), (0.1, 2), (0.1, 3), (0.2, 1), (0.2, 2), (0.2, 3)] {
+        paths.push(make(root.path(), &Made { rate, seed, ..PLAIN }));
+    }
+    let report = Report::of(&paths, None, None);
+    let comparison = report.comparison.as_ref().unwrap();
+    assert_eq!(comparison.keys, ["optimiser.learning_rate"]);
+    assert_eq!(comparison.repetitions.len(), 2);
+    let [first, second] = &comparison.repetitions[..] else { panic!("two groups") };
+    assert_eq!((first.runs.len(), first.best_top1.p), (3, None));
+    // The means are 0.01 apart, the values of each group 0.0001.
+    assert_eq!(second.best_top1.differs, Some(true));
+    assert_eq!(second.total_s.p, None, "equal values do not differ");
+    let csv = markdown::csv(&report);
+    assert_eq!(csv.lines().count(), 7, "{csv}");
+    assert!(csv.starts_with("run,status,optimiser.learning_rate,best top-1 %,"), "{csv}");
+    assert!(csv.lines().nth(4).unwrap().starts_with("digits/4,completed,0.2,92.01,0.2500"), "{csv}");
+}
+
+#[test]
+fn a_long_run_makes_a_small_page() {
+    let root = tempfile::tempdir().unwrap();
+    let run = make(root.path(), &Made { iterations: 100_000, ..PLAIN });
+    let report = Report::of(&[run], None, None);
+    let curves = &report.runs[0].curves;
+    assert!((500..=1000).contains(&curves.iteration.len()), "{}", curves.iteration.len());
+    assert_eq!(curves.iteration.last(), Some(&100_000));
+    let page = page::render(&report);
+    assert!(page.len() < 1 << 20, "{} bytes", page.len());
+}

@@ -1,0 +1,200 @@
+//! `stratus report`: one or several runs as a page, as tables, as charts or as data.
+
+use super::doctor::Probes;
+use crate::errors::{Failure, Result};
+use crate::machine::{Survey, peaks};
+use crate::output::Output;
+use clap::{Args, ValueEnum};
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use stratus_report::report::Report;
+use stratus_report::{markdown, page};
+use stratus_run::RunDir;
+use stratus_run::machine::Machine;
+
+/// Arguments of `stratus report`.
+#[derive(Args, Debug)]
+pub struct ReportArguments {
+    /// Run directories, or folders that hold some
+    #[arg(value_name = "RUN", required = true)]
+    pub runs: Vec<PathBuf>,
+    /// The file to write, `-` for standard output [default: report.html and the like, in the run or, of
+    /// several runs, in the working directory]
+    #[arg(long, short, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// What to write
+    #[arg(long, value_enum, default_value_t = Format::Html, conflicts_with = "json")]
+    pub format: Format,
+    /// The chart, with `--format svg`
+    #[arg(long, value_enum, default_value_t = Chart::Time)]
+    pub chart: Chart,
+    /// Training iterations to leave out at the start; without it 5 %, at least two
+    #[arg(long, value_name = "COUNT")]
+    pub skip: Option<u64>,
+    /// Do not measure this machine's peaks (two seconds, once) where runs on it have none recorded
+    #[arg(long)]
+    pub no_peaks: bool,
+}
+
+/// What a report is written as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// A self-contained page with interactive charts
+    Html,
+    /// Tables in Markdown
+    Md,
+    /// A row a run
+    Csv,
+    /// One chart of one run
+    Svg,
+}
+
+/// A chart of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Chart {
+    /// Where an iteration goes
+    Time,
+    /// GFLOP/s against FLOP per byte
+    Roofline,
+    /// Memory over an iteration
+    Memory,
+}
+
+impl Format {
+    fn ending(self) -> &'static str {
+        match self {
+            Self::Html => "html",
+            Self::Md => "md",
+            Self::Csv => "csv",
+            Self::Svg => "svg",
+        }
+    }
+}
+
+/// Runs `stratus report`.
+///
+/// # Errors
+/// Where no run can be read, or the file not be written.
+pub fn run(arguments: &ReportArguments, output: &Output, probes: &Probes) -> Result {
+    let mut paths = Vec::new();
+    for argument in &arguments.runs {
+        let found = RunDir::find(argument).map_err(Failure::usage)?;
+        if found.is_empty() {
+            let failure = Failure::usage(format!("there is no run in {}", argument.display()));
+            return Err(failure.hint("name a run directory, or a folder that holds some, like `runs`"));
+        }
+        paths.extend(found.into_iter().map(|run| run.path().to_owned()));
+    }
+    let here = (!arguments.no_peaks && draws_a_roof(arguments, output)).then(|| here(&paths, output, probes));
+    let report = Report::of(&paths, arguments.skip, here.flatten().as_ref());
+    for problem in &report.problems {
+        let run = problem.run.display();
+        output.warning(&format!("{run}: {} cannot be reported: {}", problem.what, problem.reason));
+    }
+    if report.runs.is_empty() {
+        return Err(Failure::failed("none of the runs can be read"));
+    }
+    if output.json() {
+        return output.result(&report, String::new);
+    }
+    let text = match arguments.format {
+        Format::Html => page::render(&report),
+        Format::Md => markdown::markdown(&report),
+        Format::Csv => markdown::csv(&report),
+        Format::Svg => chart(&report, arguments.chart)?,
+    };
+    let name = format!("report.{}", arguments.format.ending());
+    let path = match (&arguments.out, &paths[..]) {
+        (Some(path), _) => path.clone(),
+        (None, [run]) => run.join(name),
+        (None, _) => PathBuf::from(name),
+    };
+    if path == Path::new("-") {
+        return output.result(&(), || text);
+    }
+    write(&path, &text)?;
+    output.message(&format!(
+        "{}: {} of {}",
+        path.display(),
+        arguments.format.ending(),
+        count(report.runs.len())
+    ));
+    Ok(())
+}
+
+fn count(runs: usize) -> String {
+    if runs == 1 { "one run".to_owned() } else { format!("{runs} runs") }
+}
+
+fn chart(report: &Report, chart: Chart) -> Result<String> {
+    let [run] = &report.runs[..] else {
+        return Err(Failure::usage("a chart is of one run").hint("name one run directory with --format svg"));
+    };
+    let svg = match chart {
+        Chart::Time => Some(page::time_svg(run)),
+        Chart::Roofline => page::roofline_svg(run),
+        Chart::Memory => page::memory_svg(run),
+    };
+    svg.ok_or_else(|| Failure::failed("the run has no plan that can be read, from which this chart is drawn"))
+}
+
+/// Whether what is asked for shows the machine's peaks.
+fn draws_a_roof(arguments: &ReportArguments, output: &Output) -> bool {
+    output.json()
+        || match arguments.format {
+            Format::Html => true,
+            Format::Svg => arguments.chart == Chart::Roofline,
+            Format::Md | Format::Csv => false,
+        }
+}
+
+/// This machine with its peaks, where a run on it has recorded none: from the cache, else measured now.
+fn here(paths: &[PathBuf], output: &Output, probes: &Probes) -> Option<Machine> {
+    let mut survey = Survey::of_this_machine();
+    let identity = &survey.machine.identity;
+    identity.uuid.as_ref()?;
+    let lacks = |path: &PathBuf| {
+        let machine = Machine::read(&path.join(stratus_run::layout::MACHINE));
+        machine.is_ok_and(|machine| machine.identity == *identity && machine.peaks.is_empty())
+    };
+    if !paths.iter().any(lacks) {
+        return None;
+    }
+    let cache = stratus_train::cache_folder().map(|folder| folder.join("machine.json"));
+    let known = cache.as_deref().and_then(|path| Machine::read(path).ok());
+    let is_same =
+        |known: &Machine| known.identity == survey.machine.identity && known.cpu == survey.machine.cpu;
+    if let Some(known) = known.filter(is_same) {
+        return Some(known);
+    }
+    output.message("measuring this machine's memory and arithmetic for the roofline, about two seconds");
+    let measured = peaks::measure(&survey, &probes.compute);
+    survey.add_peaks(&measured);
+    if let Some(path) = cache {
+        // A cache that cannot be written costs two seconds the next time.
+        let _ = path.parent().map_or(Ok(()), fs::create_dir_all);
+        let _ = survey.machine.write(&path);
+    }
+    Some(survey.machine)
+}
+
+/// Writes a file whole: under another name first, so that no reader sees a part of it.
+fn write(path: &Path, text: &str) -> Result {
+    let failed = |error: std::io::Error| {
+        let failure = Failure::failed(format!("cannot write {}: {error}", path.display()));
+        match error.kind() {
+            ErrorKind::NotFound => failure.hint("make its folder first, or name another file with --out"),
+            _ => failure.hint("name another file with --out"),
+        }
+    };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().ok_or_else(|| failed(ErrorKind::IsADirectory.into()))?;
+    let temporary = folder.join(format!(".{}.{}.tmp", name.to_string_lossy(), std::process::id()));
+    let written = fs::File::create(&temporary).and_then(|mut file| file.write_all(text.as_bytes()));
+    let renamed = written.and_then(|()| fs::rename(&temporary, path));
+    renamed.map_err(|error| {
+        let _ = fs::remove_file(&temporary);
+        failed(error)
+    })
+}
