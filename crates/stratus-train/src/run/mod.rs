@@ -139,8 +139,7 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
         let recorded = recorded.map_or("nothing".to_owned(), |plans| kernels(&plans.train));
         let text = format!(
             "this run continues with another plan: it was planned for {recorded}, and runs now on {}. Its \
-             results are \
-             as good, but not the same bits as without the interruption",
+             results are as good, but not the same bits as without the interruption",
             kernels(&setup.compiled.plans.train)
         );
         observer.warn(&text);

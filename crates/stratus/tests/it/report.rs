@@ -69,7 +69,8 @@ fn what_is_no_run_is_said() {
     let refused = place.run(&["report", "runs"]).expect(2);
     assert_eq!(
         refused.err,
-        "error: there is no run in runs\nhint: name a run directory, or a folder that holds some, like `runs`\n"
+        "error: there is no run in runs\n\
+         hint: name a run directory, or a folder that holds some, like `runs`\n"
     );
     place.run(&["report", "nothing"]).expect(2);
     fs::write(place.path("runs/empty/experiment.toml"), "[train\n").unwrap();
