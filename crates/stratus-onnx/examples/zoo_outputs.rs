@@ -29,12 +29,18 @@ kernel = 3
 name = 'gelu'
 op = 'gelu'
 [[layer]]
+name = 'silu'
+op = 'silu'
+[[layer]]
 name = 'flatten'
 op = 'flatten'
 [[layer]]
 name = 'fc1'
 op = 'linear'
 out_features = 9
+[[layer]]
+name = 'sigmoid'
+op = 'sigmoid'
 [[layer]]
 name = 'gelu1'
 op = 'gelu'

@@ -236,6 +236,8 @@ impl<'a> Export<'a> {
             }
             Op::Relu(_) => ("Relu", "", plain()),
             Op::Gelu(_) => ("Gelu", "", plain()),
+            Op::Sigmoid(_) => ("Sigmoid", "", plain()),
+            Op::Silu(_) => return self.silu(node, inputs, &output),
             Op::Relu6(_) => {
                 inputs.push(self.constant(&format!("{}.min", node.name), &[], &[0.0]));
                 inputs.push(self.constant(&format!("{}.max", node.name), &[], &[Relu6::CEILING]));
@@ -272,6 +274,14 @@ impl<'a> Export<'a> {
             }
         };
         self.push(&node.name, operator, doc, &inputs, &output, &attributes);
+    }
+
+    /// `x σ(x)` in two nodes, as PyTorch writes it: both are called as parts of one module.
+    fn silu(&mut self, node: &Node, mut inputs: Vec<String>, output: &str) {
+        let gate = self.unique(&format!("{}.sigmoid", node.name));
+        self.push(&format!("{}/Sigmoid", node.name), "Sigmoid", "", &inputs, &gate, &Attributes::default());
+        inputs.push(gate);
+        self.push(&format!("{}/Mul", node.name), "Mul", "", &inputs, output, &Attributes::default());
     }
 
     /// ONNX may count a last window that PyTorch drops, or refuse one that it takes: where the rules differ,

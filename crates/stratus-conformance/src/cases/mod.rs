@@ -1,6 +1,7 @@
 //! The cases, a table per operation: small ones of every kind for tests, those of real networks for
 //! benchmarks. A new operation is a file here and a line in `TABLES`.
 
+mod activation;
 mod adaptive;
 mod add;
 mod avg_pool2d;
@@ -10,7 +11,6 @@ mod concat;
 mod conv2d;
 mod convert;
 mod dropout;
-mod gelu;
 mod joined;
 mod linear;
 mod local_response_norm;
@@ -33,6 +33,7 @@ struct Table {
 }
 
 const TABLES: &[Table] = &[
+    activation::TABLE,
     adaptive::TABLE,
     add::TABLE,
     avg_pool2d::TABLE,
@@ -42,7 +43,6 @@ const TABLES: &[Table] = &[
     conv2d::TABLE,
     convert::TABLE,
     dropout::TABLE,
-    gelu::TABLE,
     joined::TABLE,
     linear::TABLE,
     local_response_norm::TABLE,

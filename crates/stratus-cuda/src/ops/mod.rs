@@ -3,6 +3,7 @@
 //!
 //! Operands are a step's inputs, updates and outputs, in this order, with their layouts.
 
+mod activation;
 mod adaptive;
 mod add;
 mod avg_pool2d;
@@ -12,7 +13,6 @@ mod concat;
 mod conv2d;
 mod convert;
 mod dropout;
-mod gelu;
 mod joined;
 mod linear;
 mod linear_update;
@@ -222,6 +222,10 @@ pub(crate) fn on_gpu(kernel: &Kernel) -> &dyn OnGpu {
         Kernel::ReluForward(kernel) => kernel,
         Kernel::Scale(kernel) => kernel,
         Kernel::SgdUpdate(kernel) => kernel,
+        Kernel::SigmoidBackward(kernel) => kernel,
+        Kernel::SigmoidForward(kernel) => kernel,
+        Kernel::SiluBackward(kernel) => kernel,
+        Kernel::SiluForward(kernel) => kernel,
         Kernel::StemApply(kernel) => kernel,
         Kernel::StemGradients(kernel) => kernel,
         Kernel::StemInference(kernel) => kernel,

@@ -1,5 +1,5 @@
-// Elementwise kernels: conversions, sums, ReLU, GELU, changes of layout. Grid-stride loops, VECTOR elements
-// at a time.
+// Elementwise kernels: conversions, sums, ReLU, smooth activations, changes of layout. Grid-stride loops,
+// VECTOR elements at a time.
 
 // The types of the second input and of the output, where they differ from that of the first input.
 #ifndef T_OTHER
@@ -106,29 +106,60 @@ extern "C" __global__ void scale(const T *x, T_OUT *y, i64 count, float factor) 
 // too.
 __device__ __forceinline__ float distribution(float x) { return 0.5f * erfcf(-0.70710678f * x); }
 
-extern "C" __global__ void gelu_forward(const T *x, T_OUT *y, i64 count) {
+__device__ __forceinline__ float gelu(float x) { return x * distribution(x); }
+__device__ __forceinline__ float gelu_derivative(float x) {
+    float density = 0.39894228f * expf(-0.5f * x * x);
+    return distribution(x) + x * density;
+}
+
+// By exp(-|x|), which cannot overflow; NaN passes.
+__device__ __forceinline__ float sigmoid(float x) {
+    float e = expf(-fabsf(x)), s = 1.0f / (1.0f + e);
+    return x < 0.0f ? e * s : s;
+}
+__device__ __forceinline__ float sigmoid_derivative(float x) {
+    float e = expf(-fabsf(x)), s = 1.0f / (1.0f + e);
+    return e * s * s;
+}
+
+__device__ __forceinline__ float silu(float x) { return x * sigmoid(x); }
+__device__ __forceinline__ float silu_derivative(float x) { return sigmoid(x) + x * sigmoid_derivative(x); }
+
+// y = f(x)
+template <float F(float)> __device__ __forceinline__ void activation(const T *x, T_OUT *y, i64 count) {
     FOR_EACH(at, count) {
         float v[VECTOR];
         load(x + at, v);
 #pragma unroll
-        for (int i = 0; i < VECTOR; i++) v[i] *= distribution(v[i]);
+        for (int i = 0; i < VECTOR; i++) v[i] = F(v[i]);
         store(y + at, v);
     }
 }
 
-extern "C" __global__ void gelu_backward(const T *x, const T_OTHER *dy, T_OUT *dx, i64 count) {
+// dx = dy * f'(x)
+template <float DERIVATIVE(float)>
+__device__ __forceinline__ void activation_backward(const T *x, const T_OTHER *dy, T_OUT *dx, i64 count) {
     FOR_EACH(at, count) {
         float v[VECTOR], w[VECTOR];
         load(x + at, v);
         load(dy + at, w);
 #pragma unroll
-        for (int i = 0; i < VECTOR; i++) {
-            float density = 0.39894228f * expf(-0.5f * v[i] * v[i]);
-            v[i] = w[i] * (distribution(v[i]) + v[i] * density);
-        }
+        for (int i = 0; i < VECTOR; i++) v[i] = w[i] * DERIVATIVE(v[i]);
         store(dx + at, v);
     }
 }
+
+#define ACTIVATION(name)                                                                              \
+    extern "C" __global__ void name##_forward(const T *x, T_OUT *y, i64 count) {                      \
+        activation<name>(x, y, count);                                                                \
+    }                                                                                                 \
+    extern "C" __global__ void name##_backward(const T *x, const T_OTHER *dy, T_OUT *dx, i64 count) { \
+        activation_backward<name##_derivative>(x, dy, dx, count);                                     \
+    }
+
+ACTIVATION(gelu)
+ACTIVATION(sigmoid)
+ACTIVATION(silu)
 
 // A change of layout, element by element: extents and strides of four dimensions in the order of `y`,
 // outermost first.
@@ -152,4 +183,8 @@ EXPORT(convert)
 EXPORT(scale)
 EXPORT(gelu_forward)
 EXPORT(gelu_backward)
+EXPORT(sigmoid_forward)
+EXPORT(sigmoid_backward)
+EXPORT(silu_forward)
+EXPORT(silu_backward)
 EXPORT(reorder)

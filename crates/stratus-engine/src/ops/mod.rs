@@ -1,6 +1,7 @@
 //! Kernels: what a step computes, which steps an operation of the graph becomes, and the steps of its
 //! derivative. A new operation is a file here and its entries in `kernels!` and `lower`.
 
+mod activation;
 mod adaptive;
 mod add;
 mod avg_pool2d;
@@ -10,7 +11,6 @@ mod concat;
 mod conv2d;
 mod convert;
 mod dropout;
-mod gelu;
 mod joined;
 mod linear;
 mod linear_update;
@@ -24,6 +24,10 @@ mod scale;
 mod sgd;
 mod stem;
 
+pub use activation::{
+    Activation, ActivationBackward, ActivationForward, GeluBackward, GeluForward, SigmoidBackward,
+    SigmoidForward, SiluBackward, SiluForward,
+};
 pub use adaptive::{Adaptive, AdaptiveUpdate};
 pub use add::AddForward;
 pub use avg_pool2d::{Averages, AvgPoolBackward, AvgPoolForward, Stretch};
@@ -36,7 +40,6 @@ pub use concat::{ConcatBackward, ConcatForward};
 pub use conv2d::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
 pub use convert::{Accumulate, AddTiles, Convert, Reorder};
 pub use dropout::{Dropout, Mask};
-pub use gelu::{GeluBackward, GeluForward};
 pub use joined::{JoinWeights, MAX_JOINED, SplitGradient};
 pub use linear::{LinearBackwardData, LinearBackwardWeights, LinearForward};
 pub use linear_update::LinearUpdate;
@@ -184,6 +187,10 @@ kernels!(
     Scale,
     Reorder,
     SgdUpdate,
+    SigmoidBackward,
+    SigmoidForward,
+    SiluBackward,
+    SiluForward,
     SoftmaxCrossEntropy,
     SplitGradient,
     StemApply,
@@ -204,13 +211,15 @@ pub(crate) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
         Op::Dropout(op) => dropout::lower(op, node, to),
         // Memory does not change: what reads a flattened value takes the feature map as it lies.
         Op::Flatten(_) => to.alias(node),
-        Op::Gelu(_) => gelu::lower(node, to),
+        Op::Gelu(op) => activation::lower(*op, node, to),
         Op::Linear(op) => linear::lower(op, node, to),
         Op::LocalResponseNorm(op) => local_response_norm::lower(op, node, to),
         Op::MaxPool2d(op) => max_pool2d::lower(op, node, to),
         Op::Relu(_) => relu::lower(None, node, to),
         Op::Relu6(_) => relu::lower(Some(stratus_graph::ops::Relu6::CEILING), node, to),
         Op::Scale(op) => scale::lower(op, node, to),
+        Op::Sigmoid(op) => activation::lower(*op, node, to),
+        Op::Silu(op) => activation::lower(*op, node, to),
     }
 }
 

@@ -1,8 +1,8 @@
 //! The Gaussian error linear unit.
 
-use super::{Reference, Tensor, Tile, unexpected_operands};
-use crate::ops::{GeluBackward, GeluForward};
+use super::activation::ActivationFunction;
 use std::f64::consts::PI;
+use stratus_graph::ops::Gelu;
 
 /// The density of the standard normal distribution.
 fn density(x: f64) -> f64 {
@@ -28,25 +28,13 @@ fn distribution(x: f64) -> f64 {
     0.5 + density(x) * sum
 }
 
-impl Reference for GeluForward {
-    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
-        let [x, y] = operands else { return Err(unexpected_operands()) };
-        y.fill_with(|position| {
-            let x = x.get(position);
-            x * distribution(x)
-        });
-        Ok(())
+impl ActivationFunction for Gelu {
+    fn value(x: f64) -> f64 {
+        x * distribution(x)
     }
-}
 
-impl Reference for GeluBackward {
-    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
-        let [x, dy, dx] = operands else { return Err(unexpected_operands()) };
-        dx.fill_with(|position| {
-            let x = x.get(position);
-            dy.get(position) * (distribution(x) + x * density(x))
-        });
-        Ok(())
+    fn derivative(x: f64) -> f64 {
+        distribution(x) + x * density(x)
     }
 }
 

@@ -4,6 +4,7 @@
 //! are widened to double precision, all sums are kept in it, and each result is rounded once, when it is
 //! stored.
 
+mod activation;
 mod adaptive;
 mod add;
 mod avg_pool2d;
@@ -25,6 +26,7 @@ mod pixels;
 mod relu;
 mod scale;
 mod sgd;
+mod sigmoid;
 mod stem;
 mod tensor;
 
@@ -97,6 +99,10 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::Scale(kernel) => Box::new(*kernel),
         Kernel::Reorder(kernel) => Box::new(*kernel),
         Kernel::SgdUpdate(kernel) => Box::new(*kernel),
+        Kernel::SigmoidBackward(kernel) => Box::new(*kernel),
+        Kernel::SigmoidForward(kernel) => Box::new(*kernel),
+        Kernel::SiluBackward(kernel) => Box::new(*kernel),
+        Kernel::SiluForward(kernel) => Box::new(*kernel),
         Kernel::SoftmaxCrossEntropy(kernel) => Box::new(*kernel),
         Kernel::SplitGradient(kernel) => Box::new(*kernel),
         Kernel::StemApply(kernel) => Box::new(*kernel),

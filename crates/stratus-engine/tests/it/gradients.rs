@@ -122,6 +122,8 @@ fn check_case(case: &Case, into: &mut Checked) -> bool {
         | Kernel::GeluForward(_)
         | Kernel::ReluForward(_)
         | Kernel::Scale(_)
+        | Kernel::SigmoidForward(_)
+        | Kernel::SiluForward(_)
         | Kernel::LrnForward(_)
         | Kernel::AddForward(_)
         | Kernel::ConcatForward(_)

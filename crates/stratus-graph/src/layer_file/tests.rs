@@ -148,7 +148,7 @@ fn mistakes_are_answered_with_what_was_meant() {
         "layer `a`: there is no operation `conv2`, did you mean `conv2d`?; known are adaptive_avg_pool2d, \
          add, avg_pool2d, \
          batch_norm2d, concat, conv2d, dropout, flatten, gelu, linear, local_response_norm, max_pool2d, \
-         relu, relu6, scale"
+         relu, relu6, scale, sigmoid, silu"
     );
     assert_eq!(
         message("|name = 'a'; op = 'max_pool2d'; kernal = 3"),

@@ -16,6 +16,8 @@ mod max_pool2d;
 mod relu;
 mod relu6;
 mod scale;
+mod sigmoid;
+mod silu;
 
 pub use adaptive_avg_pool2d::AdaptiveAvgPool2d;
 pub use add::Add;
@@ -32,6 +34,8 @@ pub use max_pool2d::MaxPool2d;
 pub use relu::Relu;
 pub use relu6::Relu6;
 pub use scale::Scale;
+pub use sigmoid::Sigmoid;
+pub use silu::Silu;
 
 use crate::layer_file::{AttributeError, Attributes, Written};
 use crate::{Shape, ShapeError};
@@ -248,6 +252,8 @@ operations!(
     Relu,
     Relu6,
     Scale,
+    Sigmoid,
+    Silu,
 );
 
 #[cfg(test)]
@@ -265,6 +271,6 @@ mod tests {
             let op = (declaration.build)(&Attributes::new(&table), &[&input]).unwrap();
             assert_eq!(op.kind(), declaration.name);
         }
-        assert_eq!(DECLARATIONS.len(), 15);
+        assert_eq!(DECLARATIONS.len(), 17);
     }
 }

@@ -3,20 +3,8 @@
 //! Φ is computed from its tail as `t · polynomial(t) · exp(-x²/2)` with `t = 1 / (1 + 0.3 |x|)`: relative
 //! error 1.5e-6 to the end of the tail, and branch-free, so that the loops are vectorised.
 
-use super::elementwise::CpuContext;
-use super::simd::{Element, multiversion};
-
-impl CpuContext {
-    /// `y = x Φ(x)`; NaN passes.
-    pub fn gelu<A: Element, B: Element>(&self, x: &[A], y: &mut [B]) {
-        self.for_ranges(y, &|range, y| gelu(self.level, &x[range], y));
-    }
-
-    /// `dx = dy (Φ(x) + x φ(x))`.
-    pub fn gelu_backward<A: Element, B: Element>(&self, x: &[A], dy: &[B], dx: &mut [B]) {
-        self.for_ranges(dx, &|range, dx| gelu_backward(self.level, &x[range.clone()], &dy[range], dx));
-    }
-}
+use super::activation::{ActivationFunction, exp_of_negative};
+use stratus_graph::ops::Gelu;
 
 /// The variable of [`TAIL`] is `1 / (1 + FALL * |x|)`.
 const FALL: f32 = 0.3;
@@ -37,26 +25,6 @@ const TAIL: [f32; 8] = [
 /// φ(0) = 1 / √(2π).
 const PEAK: f32 = 0.398_942_3;
 
-/// `exp(y)` for `-87 <= y <= 0`, relative error below 2e-7: `2ⁿ eʳ` with an integer n and `|r| <= ln 2 / 2`.
-#[inline(always)]
-fn exp_of_negative(y: f32) -> f32 {
-    // Adding 1.5 · 2²³ rounds to an integer.
-    const ROUND: f32 = 12_582_912.0;
-    // ln 2 in two parts; the products of the first with exponents are exact.
-    const LN2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
-    let shifted = y.mul_add(std::f32::consts::LOG2_E, ROUND);
-    let n = shifted - ROUND;
-    let r = n.mul_add(-LN2[1], n.mul_add(-LN2[0], y));
-    // Taylor series; its seventh term is 2e-8 at most.
-    let mut sum = 1.0 / 720.0;
-    for coefficient in [1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
-        sum = r.mul_add(sum, coefficient);
-    }
-    // The integer is in the low bits of the sum that rounded it.
-    let power = f32::from_bits(shifted.to_bits().wrapping_add(127) << 23);
-    sum * power
-}
-
 /// Φ(x), and φ(x) / φ(0).
 #[inline(always)]
 fn normal(x: f32) -> [f32; 2] {
@@ -70,26 +38,16 @@ fn normal(x: f32) -> [f32; 2] {
     [if x < 0.0 { tail } else { 1.0 - tail }, bell]
 }
 
-multiversion! { fn gelu / gelu_body [A: Element, B: Element] [A, B] (x: &[A], y: &mut [B]) }
-
-#[inline(always)]
-fn gelu_body<A: Element, B: Element>(x: &[A], y: &mut [B]) {
-    for (y, x) in y.iter_mut().zip(x) {
-        let x = x.load();
-        *y = B::store(x * normal(x)[0]);
+impl ActivationFunction for Gelu {
+    #[inline(always)]
+    fn value(x: f32) -> f32 {
+        x * normal(x)[0]
     }
-}
 
-multiversion! {
-    fn gelu_backward / gelu_backward_body [A: Element, B: Element] [A, B] (x: &[A], dy: &[B], dx: &mut [B])
-}
-
-#[inline(always)]
-fn gelu_backward_body<A: Element, B: Element>(x: &[A], dy: &[B], dx: &mut [B]) {
-    for ((dx, x), dy) in dx.iter_mut().zip(x).zip(dy) {
-        let x = x.load();
+    #[inline(always)]
+    fn derivative(x: f32) -> f32 {
         let [distribution, bell] = normal(x);
-        *dx = B::store(dy.load() * (x * PEAK).mul_add(bell, distribution));
+        (x * PEAK).mul_add(bell, distribution)
     }
 }
 
@@ -132,11 +90,10 @@ mod tests {
 
     #[test]
     fn nan_and_infinity_are_propagated() {
-        let [mut y, mut dx] = [[0.0; 4]; 2];
-        gelu_body::<f32, f32>(&[f32::NAN, f32::INFINITY, -100.0, 100.0], &mut y);
+        let y = [f32::NAN, f32::INFINITY, -100.0, 100.0].map(Gelu::value);
         assert!(y[0].is_nan() && y[1] == f32::INFINITY && y[3] == 100.0);
         assert!(y[2].abs() < 1e-30, "{}", y[2]);
-        gelu_backward_body::<f32, f32>(&[f32::NAN, 1.0, -100.0, 100.0], &[1.0, f32::NAN, 1.0, 1.0], &mut dx);
-        assert!(dx[0].is_nan() && dx[1].is_nan() && dx[2].abs() < 1e-30 && dx[3] == 1.0, "{dx:?}");
+        let dx = [f32::NAN, -100.0, 100.0].map(Gelu::derivative);
+        assert!(dx[0].is_nan() && dx[1].abs() < 1e-30 && dx[2] == 1.0, "{dx:?}");
     }
 }

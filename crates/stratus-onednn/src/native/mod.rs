@@ -8,7 +8,8 @@
 //! | [`stem`] | convolution, batch norm, ReLU and max-pooling of images, without the large map |
 //! | [`relayout`], [`mod@concat`] | copies between layouts and maps |
 //! | [`few_outputs`] | matrix products over few terms |
-//! | [`elementwise`], [`gelu`], [`dropout`], [`pixels`] | element by element |
+//! | [`elementwise`], [`dropout`], [`pixels`] | element by element |
+//! | [`activation`] with [`gelu`], [`sigmoid`] | smooth activations |
 //! | [`loss`], [`adaptive`] | loss, optimisers |
 //!
 //! They run on the library's OpenMP threads ([`threads`]) and are compiled three times, for AVX-512, AVX2 and
@@ -16,6 +17,7 @@
 //! added in a fixed order: the same inputs give the same bits.
 #![allow(unsafe_code)] // OpenMP calls, code for detected instructions, intrinsics.
 
+pub mod activation;
 pub mod adaptive;
 pub mod concat;
 pub mod conv;
@@ -30,6 +32,7 @@ pub mod pixels;
 pub mod pool;
 pub mod relayout;
 pub mod rows;
+pub mod sigmoid;
 pub mod simd;
 pub mod stem;
 pub mod threads;

@@ -73,6 +73,17 @@ impl Geometry {
         self.groups * self.width
     }
 
+    /// Sets the padding of the last channel group to zero.
+    pub fn clear_padding<E: bytemuck::Zeroable>(&self, map: &mut [E]) {
+        let used = self.width - (self.padded() - self.channels);
+        if used == self.width {
+            return;
+        }
+        for plane in map.chunks_exact_mut(self.plane_elements()).skip(self.groups - 1).step_by(self.groups) {
+            plane.chunks_exact_mut(self.width).for_each(|pixel| pixel[used..].fill_with(E::zeroed));
+        }
+    }
+
     /// Elements of a pixel row.
     #[must_use]
     pub fn row_elements(&self) -> usize {

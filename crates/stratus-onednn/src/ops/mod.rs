@@ -2,6 +2,7 @@
 //! implementations and native kernels, or its one native kernel. Operands are a step's inputs, updates and
 //! outputs, in this order.
 
+mod activation;
 mod adaptive;
 mod add;
 mod avg_pool2d;
@@ -12,7 +13,6 @@ mod concat;
 mod conv2d;
 mod convert;
 mod dropout;
-mod gelu;
 mod implementations;
 mod joined;
 mod linear;
@@ -127,6 +127,10 @@ pub(crate) fn on_cpu(kernel: &Kernel) -> &dyn OnCpu {
         Kernel::ReluForward(kernel) => kernel,
         Kernel::Scale(kernel) => kernel,
         Kernel::SgdUpdate(kernel) => kernel,
+        Kernel::SigmoidBackward(kernel) => kernel,
+        Kernel::SigmoidForward(kernel) => kernel,
+        Kernel::SiluBackward(kernel) => kernel,
+        Kernel::SiluForward(kernel) => kernel,
         Kernel::StemApply(kernel) => kernel,
         Kernel::StemGradients(kernel) => kernel,
         Kernel::StemInference(kernel) => kernel,

@@ -104,11 +104,13 @@ fn every_optimiser_follows_the_reference() {
          [[layer]]\nname = 'conv1'\nop = 'conv2d'\nout_channels = 32\nkernel = 3\n\
          [[layer]]\nname = 'norm1'\nop = 'batch_norm2d'\n\
          [[layer]]\nname = 'gelu1'\nop = 'gelu'\n\
+         [[layer]]\nname = 'silu'\nop = 'silu'\n\
          [[layer]]\nname = 'conv2'\nop = 'conv2d'\nout_channels = 32\nkernel = 3\n\
          [[layer]]\nname = 'gelu2'\nop = 'gelu'\n\
          [[layer]]\nname = 'flatten'\nop = 'flatten'\n\
          [[layer]]\nname = 'fc1'\nop = 'linear'\nout_features = 20\n\
          [[layer]]\nname = 'gelu3'\nop = 'gelu'\n\
+         [[layer]]\nname = 'sigmoid'\nop = 'sigmoid'\n\
          [[layer]]\nname = 'fc2'\nop = 'linear'\nout_features = 10\n",
     )
     .unwrap();

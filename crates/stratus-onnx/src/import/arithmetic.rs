@@ -5,7 +5,7 @@ use super::{ImportResult, Importer, Layer, LayerOutput, Order, Value};
 use crate::proto::Node;
 use crate::tensor::Constant;
 use stratus_graph::Op;
-use stratus_graph::ops::{Add, Conv2d, Linear, Scale};
+use stratus_graph::ops::{Add, Conv2d, Linear, Scale, Silu};
 
 impl<'a> Importer<'a> {
     pub(super) fn add(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
@@ -51,8 +51,12 @@ impl<'a> Importer<'a> {
     }
 
     /// One number multiplies every element; one for each channel, the weight and the bias of the layer
-    /// before: what is left of a batch norm that was folded.
+    /// before: what is left of a batch norm that was folded. A layer's output times its sigmoid is SiLU.
     pub(super) fn product(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
+        if let [Value::LayerOutput(_), Value::LayerOutput(_)] = [self.value(node, 0)?, self.value(node, 1)?] {
+            let [a, b] = [self.made(node, 0)?, self.made(node, 1)?];
+            return self.silu(node, [a, b]);
+        }
         let first = usize::from(!matches!(self.value(node, 0)?, Value::LayerOutput(_)));
         let made = self.made(node, first)?;
         let constant = self.constant(node, 1 - first)?.ok_or("it has one input")?;
@@ -69,6 +73,30 @@ impl<'a> Importer<'a> {
             }
         }
         Ok(self.alias(node, made))
+    }
+
+    /// The product of two layers' outputs, of which one is the sigmoid of the other.
+    fn silu(&mut self, node: &'a Node<'a>, [a, b]: [LayerOutput; 2]) -> ImportResult<Value> {
+        let is_sigmoid_of = |gate: LayerOutput, x: LayerOutput| {
+            let layer = gate.id.checked_sub(1).map(|layer| &self.layers[layer]);
+            gate.order == x.order
+                && layer.is_some_and(|layer| matches!(layer.op, Op::Sigmoid(_)) && layer.inputs == [x.id])
+        };
+        let (x, gate) = match [is_sigmoid_of(b, a), is_sigmoid_of(a, b)] {
+            [true, _] => (a, b),
+            [_, true] => (b, a),
+            _ => return Err("it multiplies two layers' outputs, of which none is the other's sigmoid".into()),
+        };
+        let sole = self.is_sole(node);
+        match self.sole_layer(gate) {
+            // The sigmoid's name stays: PyTorch calls its node by the module, the product's by its operator.
+            Some(layer) => {
+                layer.op = Silu.into();
+                layer.not_negative = false;
+                Ok(Value::LayerOutput(LayerOutput { sole, ..gate }))
+            }
+            None => self.elementwise_of(node, x, Silu),
+        }
     }
 
     /// Division by one number.

@@ -8,7 +8,7 @@ use crate::tensor::Constant;
 use stratus_base::printable;
 use stratus_graph::ops::{
     AdaptiveAvgPool2d, BatchNorm2d, Concat, Conv2d, Dropout, Flatten, Gelu, Linear, LocalResponseNorm, Relu,
-    Relu6,
+    Relu6, Sigmoid,
 };
 use stratus_graph::{Op, Shape};
 
@@ -31,6 +31,7 @@ impl<'a> Importer<'a> {
                     .into()),
                 }
             }
+            "Sigmoid" => self.elementwise(node, Sigmoid),
             "Clip" => self.clip(node),
             "Min" => self.min(node),
             "Dropout" => {

@@ -561,7 +561,7 @@ impl<'a> Importer<'a> {
         self.charge(parameters.iter().map(Vec::len).sum())?;
         let all = inputs.iter().all(|made| made.id > 0 && self.layers[made.id - 1].not_negative);
         let not_negative = match &op {
-            Op::Relu(_) | Op::Relu6(_) => true,
+            Op::Relu(_) | Op::Relu6(_) | Op::Sigmoid(_) => true,
             Op::MaxPool2d(_)
             | Op::AvgPool2d(_)
             | Op::AdaptiveAvgPool2d(_)

@@ -9,13 +9,14 @@ const LONGEST: usize = 120;
 /// The last parts of the names of parameters.
 const PARAMETERS: [&str; 4] = ["weight", "bias", "running_mean", "running_var"];
 /// Operators that a module of PyTorch usually has to itself: its path is the better name.
-const MODULES: [&str; 13] = [
+const MODULES: [&str; 14] = [
     "Conv",
     "Gemm",
     "MatMul",
     "BatchNormalization",
     "Relu",
     "Gelu",
+    "Sigmoid",
     "Clip",
     "MaxPool",
     "AveragePool",

@@ -3,7 +3,7 @@
 use stratus_onnx::{Model, Options};
 
 /// A message with one field of bytes.
-fn field(number: u8, content: &[u8]) -> Vec<u8> {
+pub fn field(number: u8, content: &[u8]) -> Vec<u8> {
     let mut bytes = vec![number << 3 | 2];
     let mut length = content.len();
     while length >= 0x80 {
@@ -15,11 +15,11 @@ fn field(number: u8, content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn model(graph: &[u8]) -> Vec<u8> {
+pub fn model(graph: &[u8]) -> Vec<u8> {
     [field(8, &[0x10, 17]), field(7, graph)].concat()
 }
 
-fn message(bytes: Vec<u8>) -> String {
+pub fn message(bytes: Vec<u8>) -> String {
     Model::from_bytes("f", bytes).import(&Options::default()).unwrap_err().problem.to_string()
 }
 

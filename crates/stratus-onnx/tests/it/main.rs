@@ -6,6 +6,7 @@ mod common;
 mod damage;
 mod fixtures;
 mod limits;
+mod products;
 mod zoo;
 
 use stratus_testing::allocator::CountingAllocator;

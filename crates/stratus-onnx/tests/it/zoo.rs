@@ -116,6 +116,8 @@ fn layers_that_no_network_has_come_back() {
          'd'; op = 'dropout'; p = 0.125",
         "|name = 'n'; op = 'batch_norm2d'|name = 'g'; op = 'gelu'|name = 'c'; op = 'conv2d'; out_channels = \
          3; kernel = 1|name = 'h'; op = 'gelu'",
+        "|name = 'n.1'; op = 'batch_norm2d'|name = 'n.2'; op = 'silu'|name = 'g'; op = 'sigmoid'|name = 'c'; \
+         op = 'conv2d'; out_channels = 3; kernel = 1|name = 'h'; op = 'silu'|name = 'g.sigmoid'; op = 'silu'",
         "|name = 'output'; op = 'relu'|name = 'f'; op = 'flatten'|name = 'l'; op = 'linear'; out_features = \
          3; bias = false|name = 'n'; op = 'batch_norm2d'|name = 'a'; op = 'add'; inputs = ['l', 'n']",
         "|name = 's'; op = 'scale'; factor = 0.17|name = 'a'; op = 'add'; inputs = ['input', 's']|name = \

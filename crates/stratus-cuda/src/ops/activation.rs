@@ -1,22 +1,22 @@
-//! The Gaussian error linear unit.
+//! Smooth activations. The kernels of `elementwise.cu` are called as those of the program.
 
 use super::convert::map;
 use super::{KernelBuilder, OnGpu, Operand};
 use crate::processor::Implementation;
-use stratus_engine::ops::{GeluBackward, GeluForward};
+use stratus_engine::ops::{Activation, ActivationBackward, ActivationForward};
 
-impl OnGpu for GeluForward {
+impl<A: Activation> OnGpu for ActivationForward<A> {
     fn build(
         &self,
         operands: &[Operand],
         _counts: [usize; 3],
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
-        map("gelu_forward", operands, builder, [])
+        map(A::FORWARD, operands, builder, [])
     }
 }
 
-impl OnGpu for GeluBackward {
+impl<A: Activation> OnGpu for ActivationBackward<A> {
     fn build(
         &self,
         operands: &[Operand],
@@ -24,6 +24,6 @@ impl OnGpu for GeluBackward {
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
         // The kernel's order of addresses is that of the operands: `x`, `dy`, `dx`.
-        map("gelu_backward", operands, builder, [])
+        map(A::BACKWARD, operands, builder, [])
     }
 }

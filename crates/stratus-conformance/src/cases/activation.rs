@@ -1,0 +1,77 @@
+//! Smooth activations. After a linear layer they read the master precision; gradients have the compute
+//! precision.
+
+use super::{Case, Class, Fill, Table, extents};
+use stratus_engine::ops::{ActivationBackward, ActivationForward};
+use stratus_engine::{Kernel, Precision};
+use stratus_graph::ops::{Gelu, Sigmoid, Silu};
+
+pub(super) const TABLE: Table = Table { tests, benchmarks };
+
+/// An activation with its kernels.
+struct Activation {
+    name: &'static str,
+    forward: Kernel,
+    backward: Kernel,
+}
+
+/// A new activation is a line here.
+fn activations() -> Vec<Activation> {
+    vec![of("gelu", Gelu), of("sigmoid", Sigmoid), of("silu", Silu)]
+}
+
+fn of<A: Copy>(name: &'static str, activation: A) -> Activation
+where
+    Kernel: From<ActivationForward<A>> + From<ActivationBackward<A>>,
+{
+    let forward = ActivationForward(activation).into();
+    Activation { name, forward, backward: ActivationBackward(activation).into() }
+}
+
+/// The bend, and the tails, where nearly nothing and nearly all is let through.
+const BEND: Fill = Fill::Uniform { low: -7.0, high: 5.0 };
+/// Where `exp(|x|)` is infinite in f32.
+const FAR: Fill = Fill::Given([-6e4, -104.0, 89.0, 6e4]);
+
+fn tests() -> Vec<Case> {
+    let shapes: [&[usize]; 7] =
+        [&[2, 8, 28, 28], &[1, 1, 1, 1], &[3, 17, 5, 7], &[2, 33, 4, 4], &[1, 5, 1, 1], &[4, 10], &[1, 1]];
+    let mut cases = Vec::new();
+    for activation in activations() {
+        for shape in shapes {
+            cases.extend(activation.kernels(shape, Class::Compute, BEND, ""));
+            if shape.len() == 2 {
+                cases.extend(activation.kernels(shape, Class::Master, BEND, " of the master precision"));
+            }
+        }
+        cases.extend(activation.kernels(&[1, 4], Class::Compute, FAR, " far out").map(single));
+    }
+    cases
+}
+
+/// The case, of single precision at most: in f64 it is not far out, and differences that begin at 6e4 have
+/// too few digits to check derivatives by.
+fn single(mut case: Case) -> Case {
+    case.precisions.retain(|precision| *precision != Precision::F64);
+    case
+}
+
+fn benchmarks() -> Vec<Case> {
+    let kernels = |activation: Activation| activation.kernels(&[16, 256, 56, 56], Class::Compute, BEND, "");
+    activations().into_iter().flat_map(kernels).collect()
+}
+
+impl Activation {
+    /// Forward and backward with `x` of a class.
+    fn kernels(&self, shape: &[usize], class: Class, numbers: Fill, what: &str) -> [Case; 2] {
+        let name = self.name;
+        let forward = Case::new(format!("{name} {}{what}", extents(shape)), self.forward.clone())
+            .filled("x", shape, class, numbers)
+            .output("y", shape, Class::Compute);
+        let backward = Case::new(format!("{name}_backward {}{what}", extents(shape)), self.backward.clone())
+            .filled("x", shape, class, numbers)
+            .input("dy", shape, Class::Compute)
+            .output("dx", shape, Class::Compute);
+        [forward, backward]
+    }
+}

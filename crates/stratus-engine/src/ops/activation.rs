@@ -1,0 +1,143 @@
+//! Smooth activations: `y = f(x)` and `dx = dy f'(x)`, element by element. The derivative is taken at `x`:
+//! GELU and SiLU have two inputs for some outputs. ReLU, whose derivative needs its output alone, has other
+//! kernels.
+
+use super::{Kernel, KernelSpec, Tiling, expect_counts, expect_same_shape};
+use crate::build::Differentiator;
+use crate::build::Lowering;
+use crate::{EngineError, Phase, Step, Value};
+use serde::{Deserialize, Serialize};
+use stratus_graph::Node;
+use stratus_graph::ops::{Gelu, Sigmoid, Silu};
+
+/// A smooth activation: an operation of the graph without attributes. Each backend says what its function and
+/// derivative are.
+pub trait Activation: Copy {
+    /// The forward kernel's name.
+    const FORWARD: &'static str;
+    /// The backward kernel's name.
+    const BACKWARD: &'static str;
+}
+
+impl Activation for Gelu {
+    const FORWARD: &'static str = "gelu_forward";
+    const BACKWARD: &'static str = "gelu_backward";
+}
+
+impl Activation for Sigmoid {
+    const FORWARD: &'static str = "sigmoid_forward";
+    const BACKWARD: &'static str = "sigmoid_backward";
+}
+
+impl Activation for Silu {
+    const FORWARD: &'static str = "silu_forward";
+    const BACKWARD: &'static str = "silu_backward";
+}
+
+/// `x -> y = f(x)`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ActivationForward<A>(pub A);
+
+/// `(x, dy) -> dx = dy * f'(x)`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ActivationBackward<A>(pub A);
+
+/// See [`Gelu`].
+pub type GeluForward = ActivationForward<Gelu>;
+/// See [`Gelu`].
+pub type GeluBackward = ActivationBackward<Gelu>;
+/// See [`Sigmoid`].
+pub type SigmoidForward = ActivationForward<Sigmoid>;
+/// See [`Sigmoid`].
+pub type SigmoidBackward = ActivationBackward<Sigmoid>;
+/// See [`Silu`].
+pub type SiluForward = ActivationForward<Silu>;
+/// See [`Silu`].
+pub type SiluBackward = ActivationBackward<Silu>;
+
+pub(super) fn lower<A>(activation: A, node: &Node, to: &mut Lowering) -> Result<(), EngineError>
+where
+    Kernel: From<ActivationForward<A>>,
+{
+    let (x, y) = (to.input(node, 0), to.output(node));
+    to.push(node, ActivationForward(activation), vec![x], vec![], vec![y]);
+    Ok(())
+}
+
+impl<A: Activation> KernelSpec for ActivationForward<A>
+where
+    Kernel: From<ActivationBackward<A>>,
+{
+    fn name(&self) -> &'static str {
+        A::FORWARD
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[1, 0, 1]])?;
+        expect_same_shape(operands[0], operands[1])
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::PerSample
+    }
+
+    /// As the graph counts them.
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        operands[0].elements() as u64
+    }
+
+    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
+        let (x, y) = (step.inputs[0], step.outputs[0]);
+        let Some(dy) = to.gradient(y) else { return Ok(()) };
+        if to.wants_gradient(x) {
+            let backward = ActivationBackward(self.0);
+            to.add_gradient(x, |to, dx| {
+                to.push(step, backward, Phase::BackwardData, vec![x, dy], vec![], vec![dx]);
+            });
+        }
+        Ok(())
+    }
+}
+
+impl<A: Activation> KernelSpec for ActivationBackward<A> {
+    fn name(&self) -> &'static str {
+        A::BACKWARD
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[2, 0, 1]])?;
+        expect_same_shape(operands[0], operands[1])?;
+        expect_same_shape(operands[0], operands[2])
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::PerSample
+    }
+
+    /// As many as the forward pass and the product with the gradient.
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        2 * operands[0].elements() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Plans of the time when each activation had types of its own.
+    #[test]
+    fn is_serialised_by_its_name_alone() {
+        let kernels: [(Kernel, &str); 4] = [
+            (ActivationForward(Gelu).into(), "gelu_forward"),
+            (ActivationBackward(Gelu).into(), "gelu_backward"),
+            (ActivationForward(Silu).into(), "silu_forward"),
+            (ActivationBackward(Sigmoid).into(), "sigmoid_backward"),
+        ];
+        for (kernel, name) in kernels {
+            let text = format!("{{\"{name}\":null}}");
+            assert_eq!(serde_json::to_string(&kernel).unwrap(), text);
+            assert_eq!(serde_json::from_str::<Kernel>(&text).unwrap(), kernel);
+            assert_eq!(kernel.name(), name);
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Products of two layers' outputs.
+
+use crate::limits::{field, message, model};
+use stratus_onnx::{Model, Options};
+
+/// A model of nodes, `operator inputs -> output`, that read images `x` of two channels; its output is `y`.
+fn file(nodes: &[&str]) -> Vec<u8> {
+    let node = |node: &&str| {
+        let (reads, output) = node.split_once(" -> ").unwrap();
+        let (operator, inputs) = reads.split_once(' ').unwrap();
+        let inputs: Vec<u8> = inputs.split(' ').flat_map(|input| field(1, input.as_bytes())).collect();
+        let name = format!("/act_{output}/{operator}");
+        let rest =
+            [field(2, output.as_bytes()), field(3, name.as_bytes()), field(4, operator.as_bytes())].concat();
+        field(1, &[inputs, rest].concat())
+    };
+    let shape: Vec<u8> = [1, 2, 3, 3].iter().flat_map(|&extent| field(1, &[8, extent])).collect();
+    let kind = field(2, &field(1, &[&[8, 1][..], &field(2, &shape)].concat()));
+    let images = field(11, &[field(1, b"x"), kind].concat());
+    let nodes: Vec<u8> = nodes.iter().flat_map(node).collect();
+    model(&[nodes, images, field(12, &field(1, b"y"))].concat())
+}
+
+/// The layers: names, operations, and which layers they read, from 0 for the images.
+fn layers(nodes: &[&str]) -> Vec<String> {
+    let graph = Model::from_bytes("f", file(nodes)).import(&Options::default()).unwrap().graph;
+    let number = |id| graph.nodes.iter().position(|node| node.output == id).map_or(0, |at| at + 1);
+    let layer = |node: &stratus_graph::Node| {
+        let inputs: Vec<usize> = node.inputs.iter().map(|&id| number(id)).collect();
+        format!("{} {} {inputs:?}", node.name, stratus_graph::Operation::kind(&node.op))
+    };
+    graph.nodes.iter().map(layer).collect()
+}
+
+#[test]
+fn an_output_times_its_sigmoid_is_silu() {
+    for product in ["Mul r s -> m", "Mul s r -> m"] {
+        let found = layers(&["Relu x -> r", "Sigmoid r -> s", product, "Flatten m -> y"]);
+        assert_eq!(found, ["act_r relu [0]", "act_s silu [1]", "act_y flatten [2]"]);
+    }
+    let found = layers(&["Sigmoid x -> s", "Flatten s -> y"]);
+    assert_eq!(found, ["act_s sigmoid [0]", "act_y flatten [1]"]);
+}
+
+#[test]
+fn a_sigmoid_that_others_read_stays() {
+    let found = layers(&["Sigmoid x -> s", "Mul x s -> m", "Add m s -> a", "Flatten a -> y"]);
+    let expected = ["act_s sigmoid [0]", "act_m.Mul silu [0]", "act_a.Add add [2, 1]", "act_y flatten [3]"];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn other_products_are_refused() {
+    for nodes in [
+        &["Relu x -> r", "Sigmoid x -> s", "Mul r s -> m", "Flatten m -> y"][..],
+        &["Relu x -> r", "Mul x r -> m", "Flatten m -> y"],
+        &["Relu x -> r", "Mul r r -> m", "Flatten m -> y"],
+    ] {
+        let found = message(file(nodes));
+        assert!(found.contains("of which none is the other's sigmoid"), "{found}");
+    }
+}
