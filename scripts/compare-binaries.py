@@ -3,9 +3,10 @@
 
     scripts/compare-binaries.py OLD NEW [ROUNDS]
 
-Each case is begun by OLD, which chooses the kernels and is interrupted; the run directory is then copied and
-continued by both builds in turn. So both run the same plan. Printed are whether the weights' SHA-256 agree, and the
-median milliseconds of an iteration. Nothing else should run on the machine; the exit code is 1 where bits differ.
+Each case is begun by OLD, which chooses the kernels and is interrupted; the run directory is then copied
+and continued by both builds in turn. So both run the same plan. Printed are whether the weights' SHA-256
+agree, and the median milliseconds of an iteration. Nothing else should run on the machine; the exit code is
+1 where bits differ.
 """
 
 import csv
@@ -50,9 +51,10 @@ def begin(binary, network, keys, run):
 
 
 def finish(binary, begun, run):
-    """Continues a copy of a run to its end: the weights' checksum and the median milliseconds of an iteration."""
+    """Continues a copy of a run to its end: the weights' checksum, the median milliseconds of an iteration."""
     shutil.copytree(begun, run)
-    subprocess.run([binary, "train", run, "-q"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run([binary, "train", run, "-q"], check=True, **silent)
     rows = iterations(run)[len(iterations(begun)) + WARM_UP :]
     weights = json.loads((run / "summary.json").read_text())["weights_sha256"]
     shutil.rmtree(run)
@@ -71,7 +73,8 @@ def main():
         for network, keys in CASES.items():
             for precision in ("f32", "bf16"):
                 begun = Path(folder) / f"{network}-{precision}"
-                begin(builds["old"], network, [f"train.precision={precision}", "train.epochs=1", *keys], begun)
+                keys_here = [f"train.precision={precision}", "train.epochs=1", *keys]
+                begin(builds["old"], network, keys_here, begun)
                 weights, times = {"old": set(), "new": set()}, {"old": [], "new": []}
                 for number in range(rounds):
                     for name in ("old", "new") if number % 2 == 0 else ("new", "old"):
@@ -82,10 +85,8 @@ def main():
                 same &= equal
                 old, new = (statistics.median(times[name]) for name in ("old", "new"))
                 bits = "same bits" if equal else "DIFFERENT BITS"
-                print(
-                    f"{network} {precision}: {bits}, old {old:.2f} ms, new {new:.2f} ms, ratio {new / old:.3f}",
-                    flush=True,
-                )
+                figures = f"old {old:.2f} ms, new {new:.2f} ms, ratio {new / old:.3f}"
+                print(f"{network} {precision}: {bits}, {figures}", flush=True)
     sys.exit(0 if same else 1)
 
 
