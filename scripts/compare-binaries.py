@@ -51,7 +51,7 @@ def begin(binary, network, keys, run):
 
 
 def finish(binary, begun, run):
-    """Continues a copy of a run to its end: the weights' checksum, the median milliseconds of an iteration."""
+    """Continues a copy of a run to its end: the weights' checksum, median milliseconds of an iteration."""
     shutil.copytree(begun, run)
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     subprocess.run([binary, "train", run, "-q"], check=True, **silent)
