@@ -4,7 +4,7 @@
 use crate::processor::{Shape, Source};
 use libloading::Library;
 use sha2::{Digest, Sha256};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, OsString, c_char};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,9 +41,12 @@ const SHARED_BYTES: usize = 256 << 10;
 /// The most lines of the compiler's messages in an error.
 const MESSAGE_LINES: usize = 12;
 
-/// Stacks and shared memory of a launch. Only one launch runs at a time, as shared variables of kernels are
-/// static.
-static LAUNCH_MEMORY: Mutex<Option<LaunchMemory>> = Mutex::new(None);
+/// Stacks and shared memory that no launch uses at the moment.
+static IDLE_MEMORY: Mutex<Vec<LaunchMemory>> = Mutex::new(Vec::new());
+
+/// A lock for each library. Shared variables of kernels are static in it, so that it runs one launch at a
+/// time; launches of different libraries run side by side.
+static LIBRARY_LOCKS: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
 
 /// The result of compiling a library.
 type Compiled = Arc<OnceLock<Result<PathBuf, String>>>;
@@ -82,6 +85,8 @@ pub(super) struct Kernel {
     pub file: &'static str,
     pub name: String,
     launcher: Launcher,
+    /// Held during a launch.
+    lock: Arc<Mutex<()>>,
     /// Keeps the launcher's code loaded.
     _library: Library,
 }
@@ -106,7 +111,9 @@ impl Kernel {
         // loaded.
         let launcher = *unsafe { library.get::<Launcher>(symbol.as_bytes()) }
             .map_err(|_| format!("`{}` exports no `{name}`", source.file))?;
-        Ok(Self { file: source.file, name: name.to_owned(), launcher, _library: library })
+        let mut locks = LIBRARY_LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = Arc::clone(locks.entry(path).or_default());
+        Ok(Self { file: source.file, name: name.to_owned(), launcher, lock, _library: library })
     }
 
     /// Runs a launch to its end. Addresses among `words` must be those of live memory, as on a GPU.
@@ -114,8 +121,9 @@ impl Kernel {
     /// # Errors What the emulation found: misaligned addresses, indices out of bounds, barriers that not all
     /// threads reach.
     pub fn run(&self, shape: Shape, words: &[u64], backwards: bool) -> Result<(), String> {
-        let mut memory = LAUNCH_MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
-        let memory = memory.get_or_insert_with(|| LaunchMemory {
+        let _running = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let idle = IDLE_MEMORY.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut memory = idle.unwrap_or_else(|| LaunchMemory {
             stacks: vec![0; STACKS * STACK_BYTES],
             shared: vec![AlignedLine([0; 256]); SHARED_BYTES / 256],
         });
@@ -129,9 +137,11 @@ impl Kernel {
             stacks: memory.stacks.as_mut_ptr(),
             shared: memory.shared.as_mut_ptr().cast(),
         };
-        // SAFETY: `launch` and what it points to outlive the call, and the lock allows no other launch. As on
+        // SAFETY: `launch` and what it points to outlive the call, nobody else has the memory, and the lock
+        // allows no other launch of this library. As on
         // a GPU, nothing guarantees the addresses among the words: to check them is what these tests are for.
         let error = unsafe { (self.launcher)(&raw const launch) };
+        IDLE_MEMORY.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
         if error.is_null() {
             return Ok(());
         }
