@@ -6,7 +6,7 @@
 //!   stored mask  ──mask─────────────────────────────────────────────────▶ labels
 //! ```
 //!
-//! [`augment`] draws what is random about each step. [`view`] changes whole batches, for evaluation on
+//! [`augment`] draws what is random about each step. `view` changes whole batches, for evaluation on
 //! several views.
 
 pub(crate) mod affine;
