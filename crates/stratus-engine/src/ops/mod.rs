@@ -1,5 +1,5 @@
 //! Kernels: what a step computes, which steps an operation of the graph becomes, and the steps of its
-//! derivative. A new operation is a file here and its entries in `kernels!` and `lower`.
+//! derivative. A new operation is a file here and its entries in `with_kernels!` and `lower`.
 
 mod activation;
 mod adaptive;
@@ -146,58 +146,67 @@ macro_rules! kernels {
     };
 }
 
-kernels!(
-    Accumulate,
-    AdaptiveUpdate,
-    AddForward,
-    AddTiles,
-    AdjustLossScale,
-    AvgPoolBackward,
-    AvgPoolForward,
-    BatchNormAddApply,
-    BatchNormAddReluGradients,
-    BatchNormApply,
-    BatchNormBackwardData,
-    BatchNormGradients,
-    BatchNormInference,
-    BatchNormInferenceBackward,
-    BatchNormStatistics,
-    ConcatBackward,
-    ConcatForward,
-    Conv2dBackwardData,
-    Conv2dBackwardWeights,
-    Conv2dForward,
-    Convert,
-    Dropout,
-    FindOverflow,
-    GeluBackward,
-    GeluForward,
-    JoinWeights,
-    LinearBackwardData,
-    LinearBackwardWeights,
-    LinearForward,
-    LinearUpdate,
-    LrnBackward,
-    LrnForward,
-    MaxPoolBackward,
-    MaxPoolForward,
-    NormalisePixels,
-    ReluBackward,
-    ReluForward,
-    Scale,
-    Reorder,
-    SgdUpdate,
-    SigmoidBackward,
-    SigmoidForward,
-    SiluBackward,
-    SiluForward,
-    SoftmaxCrossEntropy,
-    SplitGradient,
-    StemApply,
-    StemGradients,
-    StemInference,
-    StemStatistics,
-);
+/// Calls a macro with the names of all kernels, separated by commas: the one list of them. Backends make
+/// their dispatch of it.
+#[macro_export]
+macro_rules! with_kernels {
+    ($callback:ident) => {
+        $callback! {
+            Accumulate,
+            AdaptiveUpdate,
+            AddForward,
+            AddTiles,
+            AdjustLossScale,
+            AvgPoolBackward,
+            AvgPoolForward,
+            BatchNormAddApply,
+            BatchNormAddReluGradients,
+            BatchNormApply,
+            BatchNormBackwardData,
+            BatchNormGradients,
+            BatchNormInference,
+            BatchNormInferenceBackward,
+            BatchNormStatistics,
+            ConcatBackward,
+            ConcatForward,
+            Conv2dBackwardData,
+            Conv2dBackwardWeights,
+            Conv2dForward,
+            Convert,
+            Dropout,
+            FindOverflow,
+            GeluBackward,
+            GeluForward,
+            JoinWeights,
+            LinearBackwardData,
+            LinearBackwardWeights,
+            LinearForward,
+            LinearUpdate,
+            LrnBackward,
+            LrnForward,
+            MaxPoolBackward,
+            MaxPoolForward,
+            NormalisePixels,
+            ReluBackward,
+            ReluForward,
+            Scale,
+            Reorder,
+            SgdUpdate,
+            SigmoidBackward,
+            SigmoidForward,
+            SiluBackward,
+            SiluForward,
+            SoftmaxCrossEntropy,
+            SplitGradient,
+            StemApply,
+            StemGradients,
+            StemInference,
+            StemStatistics,
+        }
+    };
+}
+
+with_kernels!(kernels);
 
 /// Adds the forward steps of a node.
 pub(crate) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {

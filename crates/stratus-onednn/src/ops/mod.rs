@@ -82,58 +82,15 @@ pub(crate) trait OnCpu {
     }
 }
 
-/// The implementation of [`OnCpu`] for a step's kernel.
-pub(crate) fn on_cpu(kernel: &Kernel) -> &dyn OnCpu {
-    match kernel {
-        Kernel::AdaptiveUpdate(kernel) => kernel,
-        Kernel::AddForward(kernel) => kernel,
-        Kernel::AdjustLossScale(kernel) => kernel,
-        Kernel::AvgPoolBackward(kernel) => kernel,
-        Kernel::AvgPoolForward(kernel) => kernel,
-        Kernel::BatchNormApply(kernel) => kernel,
-        Kernel::BatchNormBackwardData(kernel) => kernel,
-        Kernel::BatchNormGradients(kernel) => kernel,
-        Kernel::BatchNormInference(kernel) => kernel,
-        Kernel::BatchNormInferenceBackward(kernel) => kernel,
-        Kernel::BatchNormStatistics(kernel) => kernel,
-        Kernel::BatchNormAddApply(kernel) => kernel,
-        Kernel::BatchNormAddReluGradients(kernel) => kernel,
-        Kernel::ConcatBackward(kernel) => kernel,
-        Kernel::ConcatForward(kernel) => kernel,
-        Kernel::Conv2dBackwardData(kernel) => kernel,
-        Kernel::Conv2dBackwardWeights(kernel) => kernel,
-        Kernel::Conv2dForward(kernel) => kernel,
-        Kernel::Accumulate(kernel) => kernel,
-        Kernel::AddTiles(kernel) => kernel,
-        Kernel::Convert(kernel) => kernel,
-        Kernel::Reorder(kernel) => kernel,
-        Kernel::Dropout(kernel) => kernel,
-        Kernel::FindOverflow(kernel) => kernel,
-        Kernel::GeluBackward(kernel) => kernel,
-        Kernel::GeluForward(kernel) => kernel,
-        Kernel::JoinWeights(kernel) => kernel,
-        Kernel::SplitGradient(kernel) => kernel,
-        Kernel::LinearBackwardData(kernel) => kernel,
-        Kernel::LinearBackwardWeights(kernel) => kernel,
-        Kernel::LinearForward(kernel) => kernel,
-        Kernel::LinearUpdate(kernel) => kernel,
-        Kernel::LrnBackward(kernel) => kernel,
-        Kernel::LrnForward(kernel) => kernel,
-        Kernel::SoftmaxCrossEntropy(kernel) => kernel,
-        Kernel::MaxPoolBackward(kernel) => kernel,
-        Kernel::MaxPoolForward(kernel) => kernel,
-        Kernel::NormalisePixels(kernel) => kernel,
-        Kernel::ReluBackward(kernel) => kernel,
-        Kernel::ReluForward(kernel) => kernel,
-        Kernel::Scale(kernel) => kernel,
-        Kernel::SgdUpdate(kernel) => kernel,
-        Kernel::SigmoidBackward(kernel) => kernel,
-        Kernel::SigmoidForward(kernel) => kernel,
-        Kernel::SiluBackward(kernel) => kernel,
-        Kernel::SiluForward(kernel) => kernel,
-        Kernel::StemApply(kernel) => kernel,
-        Kernel::StemGradients(kernel) => kernel,
-        Kernel::StemInference(kernel) => kernel,
-        Kernel::StemStatistics(kernel) => kernel,
-    }
+macro_rules! dispatch {
+    ($($name:ident),* $(,)?) => {
+        /// The implementation of [`OnCpu`] for a step's kernel.
+        pub(crate) fn on_cpu(kernel: &Kernel) -> &dyn OnCpu {
+            match kernel {
+                $(Kernel::$name(kernel) => kernel,)*
+            }
+        }
+    };
 }
+
+stratus_engine::with_kernels!(dispatch);
