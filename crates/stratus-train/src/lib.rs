@@ -31,4 +31,4 @@ pub use error::TrainError;
 pub use experiment::{Experiment, ExperimentError};
 pub use observe::{EpochResult, Observer, Silent, TrainingProgress};
 pub use resolve::Resolved;
-pub use schedule::Schedule;
+pub use schedule::{Schedule, ScheduleShape};

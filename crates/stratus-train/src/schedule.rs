@@ -8,42 +8,46 @@ use std::f64::consts::PI;
 
 /// How the learning rate changes during training.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Schedule {
-    /// Always `rate`, after the warm-up.
-    Constant {
-        /// The learning rate.
-        rate: f64,
-        /// Epochs of linear warm-up.
-        warmup_epochs: f64,
-    },
-    /// Multiplied by `gamma` every `step_epochs` epochs.
+pub struct Schedule {
+    /// The highest learning rate.
+    pub rate: f64,
+    /// Epochs of linear warm-up.
+    pub warmup_epochs: f64,
+    /// How it goes up and down.
+    pub shape: ScheduleShape,
+}
+
+/// The shape of a schedule. Those that run to the end of training begin after the warm-up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ScheduleShape {
+    /// Always the same.
+    Constant,
+    /// Multiplied by `gamma` every `step_epochs` epochs, counted from the start of training.
     Step {
-        /// The learning rate at the beginning.
-        rate: f64,
-        /// Epochs of linear warm-up.
-        warmup_epochs: f64,
         /// Epochs between two steps.
         step_epochs: u64,
         /// The factor of each step.
         gamma: f64,
     },
-    /// From `rate` to `final_rate` along half a cosine (Loshchilov and Hutter 2017, without restarts).
+    /// To `final_rate` along half a cosine (Loshchilov and Hutter 2017, without restarts).
     Cosine {
-        /// The learning rate after the warm-up.
-        rate: f64,
-        /// Epochs of linear warm-up.
-        warmup_epochs: f64,
+        /// The learning rate that the end of training would reach.
+        final_rate: f64,
+    },
+    /// To `final_rate` as `(1 - iteration / iterations)^power`, the "poly" policy of DeepLab (Chen et al.,
+    /// "DeepLab", 2017, section 4.1).
+    Poly {
+        /// 1: a straight line; smaller: falls late; larger: falls soon.
+        power: f64,
         /// The learning rate that the end of training would reach.
         final_rate: f64,
     },
     /// Up and down along half cosines (Smith and Topin 2018, in the two-phase shape of PyTorch's
     /// `OneCycleLR`, with the momentum left as it is). The last iteration has the lowest rate.
     OneCycle {
-        /// The highest learning rate.
-        rate: f64,
-        /// Share of training, 0 to 1, in which the rate rises.
+        /// Share of the cycle, 0 to 1, in which the rate rises.
         peak_at: f64,
-        /// The rate begins at `rate / initial_divisor`.
+        /// The rate begins at the highest divided by this.
         initial_divisor: f64,
         /// The rate ends at its beginning divided by this.
         final_divisor: f64,
@@ -54,60 +58,58 @@ impl Schedule {
     /// The schedule of an experiment.
     pub fn of(experiment: &Experiment) -> Self {
         let settings = &experiment.schedule;
-        let (rate, warmup_epochs) = (experiment.optimiser.learning_rate, settings.warmup_epochs);
-        match settings.name {
-            ScheduleName::Constant => Schedule::Constant { rate, warmup_epochs },
-            ScheduleName::Step => Schedule::Step {
-                rate,
-                warmup_epochs,
-                step_epochs: settings.step_epochs,
-                gamma: settings.gamma,
-            },
-            ScheduleName::Cosine => {
-                Schedule::Cosine { rate, warmup_epochs, final_rate: settings.final_learning_rate }
+        let final_rate = settings.final_learning_rate;
+        let shape = match settings.name {
+            ScheduleName::Constant => ScheduleShape::Constant,
+            ScheduleName::Step => {
+                ScheduleShape::Step { step_epochs: settings.step_epochs, gamma: settings.gamma }
             }
-            ScheduleName::OneCycle => Schedule::OneCycle {
-                rate,
+            ScheduleName::Cosine => ScheduleShape::Cosine { final_rate },
+            ScheduleName::Poly => ScheduleShape::Poly { power: settings.power, final_rate },
+            ScheduleName::OneCycle => ScheduleShape::OneCycle {
                 peak_at: settings.peak_at,
                 initial_divisor: settings.initial_divisor,
                 final_divisor: settings.final_divisor,
             },
-        }
+        };
+        Schedule { rate: experiment.optimiser.learning_rate, warmup_epochs: settings.warmup_epochs, shape }
     }
 
     /// The learning rate of an iteration of training, which has `total` of them in all.
     pub fn learning_rate(&self, iteration: u64, iterations_per_epoch: u64, total: u64) -> f64 {
         let per_epoch = iterations_per_epoch.max(1);
-        match *self {
-            Schedule::Constant { rate, warmup_epochs } => rate * warmup(iteration, per_epoch, warmup_epochs),
-            Schedule::Step { rate, warmup_epochs, step_epochs, gamma } => {
+        let rate = self.rate;
+        let rising = self.warmup_epochs * per_epoch as f64;
+        let shaped = match self.shape {
+            ScheduleShape::Constant => rate,
+            ScheduleShape::Step { step_epochs, gamma } => {
                 let steps = iteration / per_epoch / step_epochs.max(1);
-                let fallen = gamma.powi(i32::try_from(steps).unwrap_or(i32::MAX));
-                rate * fallen * warmup(iteration, per_epoch, warmup_epochs)
+                rate * gamma.powi(i32::try_from(steps).unwrap_or(i32::MAX))
             }
-            Schedule::Cosine { rate, warmup_epochs, final_rate } => {
-                let rising = warmup_epochs * per_epoch as f64;
-                let share = progress(iteration as f64, rising, total as f64);
-                anneal(rate, final_rate, share) * warmup(iteration, per_epoch, warmup_epochs)
+            ScheduleShape::Cosine { final_rate } => {
+                anneal(rate, final_rate, progress(iteration as f64, rising, total as f64))
             }
-            Schedule::OneCycle { rate, peak_at, initial_divisor, final_divisor } => {
+            ScheduleShape::Poly { power, final_rate } => {
+                let left = 1.0 - progress(iteration as f64, rising, total as f64);
+                final_rate + (rate - final_rate) * left.powf(power)
+            }
+            ScheduleShape::OneCycle { peak_at, initial_divisor, final_divisor } => {
                 let first = rate / initial_divisor;
-                let peak = peak_at * total as f64 - 1.0;
-                let last = total as f64 - 1.0;
-                let now = iteration as f64;
+                let (now, cycle) = ((iteration as f64 - rising).max(0.0), total as f64 - rising);
+                let (peak, last) = (peak_at * cycle - 1.0, cycle - 1.0);
                 if now < peak {
                     anneal(first, rate, progress(now, 0.0, peak))
                 } else {
                     anneal(rate, first / final_divisor, progress(now, peak.max(0.0), last))
                 }
             }
-        }
+        };
+        shaped * warmup(iteration, rising)
     }
 }
 
-/// The factor of a linear warm-up; the first iteration's is above 0.
-fn warmup(iteration: u64, per_epoch: u64, epochs: f64) -> f64 {
-    let rising = epochs * per_epoch as f64;
+/// The factor of a linear warm-up of `rising` iterations; the first iteration's is above 0.
+fn warmup(iteration: u64, rising: f64) -> f64 {
     let done = iteration as f64 + 1.0;
     if done < rising { done / rising } else { 1.0 }
 }
@@ -130,8 +132,15 @@ fn anneal(from: f64, to: f64, share: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::Schedule;
+    use super::{Schedule, ScheduleShape};
     use proptest::prelude::*;
+
+    const ONE_CYCLE: ScheduleShape =
+        ScheduleShape::OneCycle { peak_at: 0.3, initial_divisor: 25.0, final_divisor: 1e4 };
+
+    fn of(rate: f64, warmup_epochs: f64, shape: ScheduleShape) -> Schedule {
+        Schedule { rate, warmup_epochs, shape }
+    }
 
     fn close(a: f64, b: f64) {
         assert!((a - b).abs() <= 1e-12 * b.abs().max(1e-3), "{a} is not {b}");
@@ -139,7 +148,7 @@ mod tests {
 
     #[test]
     fn step_is_that_of_the_decks() {
-        let schedule = Schedule::Step { rate: 0.003, warmup_epochs: 0.0, step_epochs: 10, gamma: 0.3 };
+        let schedule = of(0.003, 0.0, ScheduleShape::Step { step_epochs: 10, gamma: 0.3 });
         for (epoch, rate) in [(0, 0.003), (9, 0.003), (10, 0.0009), (19, 0.0009), (20, 0.00027)] {
             close(schedule.learning_rate(epoch * 59, 59, 3000), rate);
             close(schedule.learning_rate(epoch * 59 + 58, 59, 3000), rate);
@@ -148,14 +157,42 @@ mod tests {
 
     #[test]
     fn warmup_rises_to_the_rate_and_stays() {
-        let schedule = Schedule::Constant { rate: 1.0, warmup_epochs: 0.5 };
+        let schedule = of(1.0, 0.5, ScheduleShape::Constant);
         let rates: Vec<f64> = (0..7).map(|i| schedule.learning_rate(i, 8, 80)).collect();
         assert_eq!(rates, [0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 1.0]);
     }
 
+    /// The rate rises to that with which the shape begins, and what follows is the shape of a shorter
+    /// training.
+    #[test]
+    fn every_shape_can_have_a_warmup() {
+        for shape in [
+            ScheduleShape::Constant,
+            ScheduleShape::Cosine { final_rate: 0.1 },
+            ScheduleShape::Poly { power: 0.9, final_rate: 0.1 },
+            ONE_CYCLE,
+        ] {
+            let (warmed, plain) = (of(1.0, 2.0, shape), of(1.0, 0.0, shape));
+            let first = plain.learning_rate(0, 10, 80);
+            for iteration in 0..20 {
+                let share = (iteration + 1) as f64 / 20.0;
+                close(warmed.learning_rate(iteration, 10, 100), first * share);
+            }
+            for iteration in 0..80 {
+                let (warmed, plain) =
+                    (warmed.learning_rate(20 + iteration, 10, 100), plain.learning_rate(iteration, 10, 80));
+                assert_eq!(warmed, plain, "{shape:?}, iteration {iteration}");
+            }
+        }
+        // Steps stay where they are.
+        let schedule = of(1.0, 2.0, ScheduleShape::Step { step_epochs: 5, gamma: 0.5 });
+        let rates = [0, 19, 49, 50].map(|iteration| schedule.learning_rate(iteration, 10, 100));
+        assert_eq!(rates, [0.05, 1.0, 1.0, 0.5]);
+    }
+
     #[test]
     fn cosine_halves_in_the_middle() {
-        let schedule = Schedule::Cosine { rate: 1.0, warmup_epochs: 0.0, final_rate: 0.2 };
+        let schedule = of(1.0, 0.0, ScheduleShape::Cosine { final_rate: 0.2 });
         close(schedule.learning_rate(0, 10, 100), 1.0);
         close(schedule.learning_rate(50, 10, 100), 0.6);
         close(schedule.learning_rate(100, 10, 100), 0.2);
@@ -163,17 +200,40 @@ mod tests {
 
     #[test]
     fn cosine_begins_to_fall_after_the_warmup() {
-        let schedule = Schedule::Cosine { rate: 1.0, warmup_epochs: 2.0, final_rate: 0.0 };
+        let schedule = of(1.0, 2.0, ScheduleShape::Cosine { final_rate: 0.0 });
         close(schedule.learning_rate(19, 10, 100), 1.0);
         close(schedule.learning_rate(60, 10, 100), 0.5);
+    }
+
+    /// The rates of PyTorch's `PolynomialLR(total_iters=10, power=0.9)`, from a rate of 0.01.
+    #[test]
+    fn poly_is_that_of_deeplab() {
+        let schedule = of(0.01, 0.0, ScheduleShape::Poly { power: 0.9, final_rate: 0.0 });
+        let rates = [
+            0.01,
+            0.009095325760829623,
+            0.008180521460508584,
+            0.007254178469372199,
+            0.006314458674893553,
+            0.005358867312681466,
+            0.0043838329055408696,
+            0.0033838346190164987,
+            0.0023492378861760376,
+            0.001258925411794167,
+            0.0,
+        ];
+        for (iteration, rate) in rates.into_iter().enumerate() {
+            close(schedule.learning_rate(iteration as u64, 5, 10), rate);
+        }
+        let line = of(1.0, 0.0, ScheduleShape::Poly { power: 1.0, final_rate: 0.5 });
+        assert_eq!([0, 5, 10].map(|iteration| line.learning_rate(iteration, 5, 10)), [1.0, 0.75, 0.5]);
     }
 
     /// By the definition of PyTorch's `OneCycleLR(max_lr=1, total_steps=10)`: the rise ends at step
     /// 0.3 · 10 − 1 = 2, the fall at step 9.
     #[test]
     fn one_cycle_follows_the_published_shape() {
-        let schedule =
-            Schedule::OneCycle { rate: 1.0, peak_at: 0.3, initial_divisor: 25.0, final_divisor: 1e4 };
+        let schedule = of(1.0, 0.0, ONE_CYCLE);
         let at = |iteration| schedule.learning_rate(iteration, 5, 10);
         let low = 0.04 / 1e4;
         close(at(0), 0.04);
@@ -185,8 +245,7 @@ mod tests {
 
     #[test]
     fn runs_too_short_for_a_shape_still_have_a_rate() {
-        let schedule =
-            Schedule::OneCycle { rate: 1.0, peak_at: 0.3, initial_divisor: 25.0, final_divisor: 1e4 };
+        let schedule = of(1.0, 0.0, ONE_CYCLE);
         for total in 0..4 {
             for iteration in 0..5 {
                 let rate = schedule.learning_rate(iteration, 0, total);
@@ -197,30 +256,33 @@ mod tests {
     }
 
     fn schedules() -> impl Strategy<Value = Schedule> {
-        let rate = 1e-6..10.0f64;
-        prop_oneof![
-            (rate.clone(), 0.0..5.0f64)
-                .prop_map(|(rate, warmup_epochs)| Schedule::Constant { rate, warmup_epochs }),
-            (rate.clone(), 0.0..5.0f64, 1..20u64, 0.01..1.0f64).prop_map(
-                |(rate, warmup_epochs, step_epochs, gamma)| Schedule::Step {
-                    rate,
-                    warmup_epochs,
-                    step_epochs,
-                    gamma
-                }
-            ),
-            (rate.clone(), 0.0..5.0f64, 0.0..1.0f64).prop_map(|(rate, warmup_epochs, share)| {
-                Schedule::Cosine { rate, warmup_epochs, final_rate: rate * share }
-            }),
-            (rate, 0.0..0.99f64, 1.0..100.0f64, 1.0..1e6f64).prop_map(
-                |(rate, peak_at, initial_divisor, final_divisor)| Schedule::OneCycle {
-                    rate,
+        let share = 0.0..1.0f64;
+        let shape = prop_oneof![
+            Just(ScheduleShape::Constant),
+            (1..20u64, 0.01..1.0f64)
+                .prop_map(|(step_epochs, gamma)| ScheduleShape::Step { step_epochs, gamma }),
+            share.clone().prop_map(|final_rate| ScheduleShape::Cosine { final_rate }),
+            (0.01..10.0f64, share).prop_map(|(power, final_rate)| ScheduleShape::Poly { power, final_rate }),
+            (0.0..0.99f64, 1.0..100.0f64, 1.0..1e6f64).prop_map(
+                |(peak_at, initial_divisor, final_divisor)| ScheduleShape::OneCycle {
                     peak_at,
                     initial_divisor,
                     final_divisor
                 }
             ),
-        ]
+        ];
+        (1e-6..10.0f64, 0.0..5.0f64, shape).prop_map(|(rate, warmup_epochs, shape)| {
+            let shape = match shape {
+                ScheduleShape::Cosine { final_rate } => {
+                    ScheduleShape::Cosine { final_rate: final_rate * rate }
+                }
+                ScheduleShape::Poly { power, final_rate } => {
+                    ScheduleShape::Poly { power, final_rate: final_rate * rate }
+                }
+                other => other,
+            };
+            Schedule { rate, warmup_epochs, shape }
+        })
     }
 
     proptest! {
@@ -229,8 +291,7 @@ mod tests {
         fn rates_stay_between_nothing_and_the_configured_rate(
             schedule in schedules(), per_epoch in 0..500u64, total in 0..5000u64, iteration in 0..6000u64,
         ) {
-            let (Schedule::Constant { rate, .. } | Schedule::Step { rate, .. } | Schedule::Cosine { rate, .. }
-                | Schedule::OneCycle { rate, .. }) = schedule;
+            let rate = schedule.rate;
             let now = schedule.learning_rate(iteration, per_epoch, total);
             prop_assert!((0.0..=rate * (1.0 + 1e-12)).contains(&now), "{now} of {rate}");
         }
@@ -238,8 +299,8 @@ mod tests {
         /// One cycle rises, then falls: never up again after it went down.
         #[test]
         fn one_cycle_has_one_peak(peak_at in 0.0..0.99f64, total in 1..400u64) {
-            let schedule =
-                Schedule::OneCycle { rate: 1.0, peak_at, initial_divisor: 25.0, final_divisor: 1e4 };
+            let shape = ScheduleShape::OneCycle { peak_at, initial_divisor: 25.0, final_divisor: 1e4 };
+            let schedule = of(1.0, 0.0, shape);
             let rates: Vec<f64> = (0..total).map(|i| schedule.learning_rate(i, 10, total)).collect();
             let mut falling = false;
             for pair in rates.windows(2) {

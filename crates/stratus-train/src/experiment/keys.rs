@@ -56,6 +56,9 @@ choices! {
         Step = "step",
         /// Falls along half a cosine to `schedule.final_learning_rate`.
         Cosine = "cosine",
+        /// Falls to `schedule.final_learning_rate` as `(1 - iteration / iterations)^power` (DeepLab, Chen et
+        /// al., 2017).
+        Poly = "poly",
         /// Rises, then falls far below where it began (Smith and Topin, 2018).
         OneCycle = "one_cycle",
     }
@@ -430,14 +433,17 @@ settings! {
     schedule "schedule": ScheduleSettings {
         /// The shape of the schedule.
         name: ScheduleName = ScheduleName::Constant, Limit::Any;
-        /// constant, step, cosine: epochs of linear warm-up; may be a fraction.
+        /// Epochs of linear warm-up; may be a fraction. cosine, poly and one_cycle begin after it; the steps
+        /// of step are counted from the start of training.
         warmup_epochs: f64 = 0.0, Limit::AtLeast(0.0);
         /// step: epochs between two steps.
         step_epochs: u64 = 10, Limit::AtLeast(1.0);
         /// step: factor on the learning rate at each step.
         gamma: f64 = 0.3, Limit::Between(0.0, 1.0);
-        /// cosine: the learning rate at the end.
+        /// cosine, poly: the learning rate at the end.
         final_learning_rate: f64 = 0.0, Limit::AtLeast(0.0);
+        /// poly: the exponent. 1 falls along a straight line.
+        power: f64 = 0.9, Limit::Above(0.0);
         /// one_cycle: share of training in which the learning rate rises.
         peak_at: f64 = 0.3, Limit::From(0.0, 1.0);
         /// one_cycle: the first learning rate is the highest divided by this.

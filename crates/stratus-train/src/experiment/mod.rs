@@ -328,13 +328,13 @@ impl Experiment {
             );
         }
         let (warmup, epochs) = (self.schedule.warmup_epochs, self.train.epochs);
-        if warmup > 0.0 && warmup >= epochs as f64 && self.schedule.name != ScheduleName::OneCycle {
+        if warmup > 0.0 && warmup >= epochs as f64 {
             return conflict(
                 format!("`schedule.warmup_epochs` is {warmup} and `train.epochs` is {epochs}"),
                 "the warm-up must end before training does",
             );
         }
-        if self.schedule.name == ScheduleName::Cosine
+        if matches!(self.schedule.name, ScheduleName::Cosine | ScheduleName::Poly)
             && self.schedule.final_learning_rate > self.optimiser.learning_rate
         {
             return conflict(
@@ -342,7 +342,7 @@ impl Experiment {
                     "`schedule.final_learning_rate` is {} and `optimiser.learning_rate` is {}",
                     self.schedule.final_learning_rate, self.optimiser.learning_rate
                 ),
-                "the cosine falls: end it at most where it begins",
+                "the schedule falls: end it at most where it begins",
             );
         }
         Ok(())

@@ -213,6 +213,16 @@ fn mistakes_name_place_key_and_remedy() {
             "configuration: `schedule.warmup_epochs` is 12 and `train.epochs` is 10 | the warm-up must end \
              before training does",
         ),
+        (
+            "model.name = \"n\"\nschedule.name = \"one_cycle\"\nschedule.warmup_epochs = 10.5",
+            "configuration: `schedule.warmup_epochs` is 10.5 and `train.epochs` is 10 | the warm-up must end \
+             before training does",
+        ),
+        (
+            "model.name = \"n\"\nschedule.name = \"poly\"\nschedule.final_learning_rate = 0.5",
+            "configuration: `schedule.final_learning_rate` is 0.5 and `optimiser.learning_rate` is 0.01 | the \
+             schedule falls: end it at most where it begins",
+        ),
     ];
     for (text, expected) in cases {
         assert_eq!(problem(text), expected, "{text}");
@@ -281,7 +291,7 @@ fn experiments() -> impl Strategy<Value = Experiment> {
     let pick = |words: &'static [&'static str]| prop::sample::select(words);
     (
         (
-            pick(&["constant", "step", "cosine", "one_cycle"]),
+            pick(&["constant", "step", "cosine", "poly", "one_cycle"]),
             pick(&["f32", "bf16", "f16"]),
             pick(&["auto", "reference"]),
         ),
