@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use stratus_run::RunDir;
+use stratus_run::checkpoint::Best;
 use stratus_run::summary::{LossScale, Summary};
 
 use crate::text::bytes;
@@ -39,6 +40,7 @@ pub fn render(summary: &Summary, run: &RunDir) -> String {
         }
     };
     line("done", vec![count(summary.epochs.into(), "epoch"), count(summary.iterations, "iteration")]);
+    line("", summary.stopped_early.iter().map(ToString::to_string).collect());
     let speed = &summary.images_per_second;
     line(
         "images/s",
@@ -68,6 +70,11 @@ pub fn render(summary: &Summary, run: &RunDir) -> String {
             last.val_views.map(|views| format!("{views} views of each image")),
         ]),
     );
+    let of_best = |best: &Best| {
+        let Best { metric, value, epoch, iteration } = best;
+        vec![format!("epoch {epoch}"), format!("{metric} {value:.4}"), format!("checkpoint {iteration}")]
+    };
+    line("best", summary.best.as_ref().map(of_best).unwrap_or_default());
     let time = &summary.time;
     let parts = [
         ("startup", time.startup_s),

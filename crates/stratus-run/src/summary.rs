@@ -1,10 +1,12 @@
 //! `summary.json`: the results of a run, rewritten after every epoch.
 
+use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::checkpoint::Best;
 use crate::{Result, atomic};
 
 /// The state of a run.
@@ -35,8 +37,8 @@ impl Status {
     }
 }
 
-/// The content of `summary.json`. Every key but `loss_scale` and `bad_samples` is always written, `null` if
-/// unknown.
+/// The content of `summary.json`. Every key is always written, `null` if unknown, but for those that say
+/// otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Summary {
@@ -82,6 +84,13 @@ pub struct Summary {
     /// not written, if `data.on_bad_sample` is `error`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bad_samples: Option<BadSamples>,
+    /// The best epoch so far, whose checkpoint is kept; `None`, which is not written, unless
+    /// `checkpoint.keep_best` is set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best: Option<Best>,
+    /// Why training ended before its last epoch; `None`, which is not written, unless it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped_early: Option<StoppedEarly>,
     /// Keys that this version does not know.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
@@ -95,6 +104,33 @@ pub struct LossScale {
     pub scale: f64,
     /// Iterations without an update, as a gradient overflowed.
     pub skipped_iterations: u64,
+}
+
+/// Why training ended before its last epoch.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StoppedEarly {
+    /// The last epoch.
+    pub epoch: u32,
+    /// The measure that decided, a column of `epochs.csv`.
+    pub metric: String,
+    /// Its best value; none if it never was finite.
+    pub best: Option<f64>,
+    /// The epoch of that value.
+    pub best_epoch: Option<u32>,
+}
+
+impl fmt::Display for StoppedEarly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { epoch, metric, best, best_epoch } = self;
+        write!(f, "training ended early, after epoch {epoch}: ")?;
+        match (best, best_epoch) {
+            (Some(best), Some(best_epoch)) => {
+                write!(f, "{metric} has been best in epoch {best_epoch}, {best:.4}")
+            }
+            _ => write!(f, "{metric} has never been a finite number"),
+        }
+    }
 }
 
 /// Samples that were left out.
@@ -253,9 +289,13 @@ mod tests {
         summary.last.val_top1 = Some(0.1 + 0.2);
         summary.last.train_loss = Some(f64::NAN);
         summary.extra.insert("later".into(), Value::from(1));
+        summary.stopped_early =
+            Some(StoppedEarly { epoch: 9, metric: "val_loss".into(), best: Some(0.25), best_epoch: Some(4) });
+        let stopped = "training ended early, after epoch 9: val_loss has been best in epoch 4, 0.2500";
         summary.write(&path).unwrap();
         let back = Summary::read(&path).unwrap();
         assert_eq!(back.last, FinalMetrics { train_loss: None, ..summary.last });
+        assert_eq!(back.stopped_early.unwrap().to_string(), stopped);
         assert_eq!((back.status, back.resumed, &back.extra), (summary.status, 2, &summary.extra));
         std::fs::write(&path, "{}").unwrap();
         assert_eq!(Summary::read(&path).unwrap(), Summary::default());

@@ -10,7 +10,7 @@ use crate::input::{BatchFormat, Datasets, open_dataset, open_datasets};
 use crate::network::Network;
 use crate::resolve::{Resolved, validation_views};
 use crate::weights::session_state::{refresh, restore};
-use crate::weights::{Pretrained, WeightsUse, load_checkpoint};
+use crate::weights::{CheckpointChoice, Pretrained, WeightsUse, load_checkpoint};
 use crate::{Experiment, TrainError};
 use std::path::Path;
 use std::sync::Arc;
@@ -179,20 +179,19 @@ pub struct RunEvaluation {
     pub scores: Scores,
 }
 
-/// Measures a run's weights on its validation images: those of the newest good checkpoint, or of that after
-/// `iteration` iterations.
+/// Measures a run's weights on its validation images: those of one of its checkpoints.
 ///
 /// # Errors
 /// If the run, its checkpoint or its data cannot be read.
 pub fn of_run(
     path: &Path,
-    iteration: Option<u64>,
+    choice: CheckpointChoice,
     overrides: &[(String, String)],
     warn: &mut dyn FnMut(&str),
 ) -> Result<RunEvaluation, TrainError> {
     let run = RunDir::open(path)?;
     let experiment = Experiment::load(&run.experiment())?.with_overrides(overrides)?;
-    let checkpoint = load_checkpoint(&run, iteration, warn)?;
+    let checkpoint = load_checkpoint(&run, choice, warn)?;
     let Datasets { train, validation } = open_datasets(&experiment)?;
     let graph = Network::of(&experiment, train.as_ref())?.graph;
     let device = device::open(&experiment.train)?;

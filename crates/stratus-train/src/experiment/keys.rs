@@ -1,6 +1,7 @@
 //! Every configuration key, declared once. The table below makes the structs, the defaults, the checks, the
 //! texts of `stratus config keys`, the reference page and the suggestions for misspelt keys.
 
+use super::measure::Measure;
 use super::value::{Kind, Setting, Value, choices};
 
 choices! {
@@ -401,6 +402,18 @@ settings! {
         tf32: bool = true, Limit::Any;
     }
 
+    /// Ending training before its last epoch, as it gains nothing any more. The run is then complete, and its
+    /// summary says why.
+    early_stopping "train.early_stopping": EarlyStopping {
+        /// Epochs without gain after which training ends. Not set: it does not end early.
+        patience: Option<u64> = None, Limit::AtLeast(1.0);
+        /// The column of `epochs.csv` that decides. An epoch in which it was not measured decides nothing; a
+        /// value that is not finite is no gain.
+        measure: Measure = Measure::ValLoss, Limit::Any;
+        /// What an epoch must be better by than the best before it, to count as gain.
+        min_delta: f64 = 0.0, Limit::AtLeast(0.0);
+    }
+
     /// How gradients update the weights.
     optimiser "optimiser": Optimiser {
         /// The update rule, as PyTorch defines it.
@@ -458,6 +471,9 @@ settings! {
         every_seconds: f64 = 60.0, Limit::AtLeast(0.0);
         /// How many checkpoints to keep, the newest. A damaged one falls back to the one before it.
         keep: usize = 2, Limit::Between(2.0, 1_000_000.0);
+        /// A column of `epochs.csv`: the checkpoint of the epoch that is best by it is kept too, of equal ones
+        /// the first. `--checkpoint best` takes it. Not set: none is.
+        keep_best: Option<Measure> = None, Limit::Any;
     }
 
     /// Measuring the network on images that it is not trained on.

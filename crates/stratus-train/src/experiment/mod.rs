@@ -7,6 +7,7 @@
 
 mod error;
 mod keys;
+mod measure;
 mod parse;
 mod value;
 
@@ -15,9 +16,11 @@ mod tests;
 
 pub use error::{ExperimentError, Origin};
 pub use keys::{
-    Augment, Checkpoint, Data, Device, Experiment, KEYS, Key, Limit, Model, Naming, OnBadSample, Optimiser,
-    OptimiserName, Padding, Precision, ScheduleName, ScheduleSettings, Synthetic, Train, Validation,
+    Augment, Checkpoint, Data, Device, EarlyStopping, Experiment, KEYS, Key, Limit, Model, Naming,
+    OnBadSample, Optimiser, OptimiserName, Padding, Precision, ScheduleName, ScheduleSettings, Synthetic,
+    Train, Validation,
 };
+pub use measure::{Better, Measure};
 pub use stratus_base::nearest;
 pub use value::{Kind, Value};
 

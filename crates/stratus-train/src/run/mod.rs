@@ -1,5 +1,6 @@
 //! A run: started or resumed in its directory, trained to the end or until told to stop.
 
+mod best;
 mod records;
 mod setup;
 mod trainer;

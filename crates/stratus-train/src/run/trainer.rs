@@ -2,6 +2,7 @@
 
 mod summary;
 
+use super::best::BestEpochs;
 use super::records::{BOOKKEEPING, CHECKPOINT, DATA_WAIT, FIRST_STEP, RunningTotals, timeline_program};
 use super::setup::RunSetup;
 use super::{JPEG, Options};
@@ -23,7 +24,7 @@ use stratus_run::csv::{CsvWriter, EpochRow, IterationRow};
 use stratus_run::layout::{EPOCHS, ITERATIONS, TIMELINE};
 use stratus_run::log::Log;
 use stratus_run::machine::{Library, Machine};
-use stratus_run::summary::{FinalMetrics, Status, Summary};
+use stratus_run::summary::{FinalMetrics, Status, StoppedEarly, Summary};
 use stratus_run::timeline::{ProgramId, TimelineWriter};
 
 /// The key of [`RunningTotals`] in a checkpoint's state.
@@ -104,6 +105,7 @@ pub(super) struct Trainer<'a> {
     sums: RunningTotals,
     rates: Vec<f32>,
     last: FinalMetrics,
+    best: BestEpochs,
     weights_sha256: Option<String>,
     /// Seconds of the run before this process.
     earlier_s: f64,
@@ -156,16 +158,15 @@ impl<'a> Trainer<'a> {
             let seconds = row.data_s + row.train_s + row.unattributed_s;
             rates.push((samples(row.iteration) as f64 / seconds.max(1e-9)) as f32);
         }
-        let last = stratus_run::csv::read::<EpochRow>(&run.epochs())?.last().map_or(
-            FinalMetrics::default(),
-            |row| FinalMetrics {
-                train_loss: Some(row.train_loss),
-                val_loss: row.val_loss,
-                val_top1: row.val_top1,
-                val_top5: row.val_top5,
-                val_views: row.val_top1.and_then(|_| averaged_views(&setup.resolved)),
-            },
-        );
+        let epoch_rows = stratus_run::csv::read::<EpochRow>(&run.epochs())?;
+        let last = epoch_rows.last().map_or(FinalMetrics::default(), |row| FinalMetrics {
+            train_loss: Some(row.train_loss),
+            val_loss: row.val_loss,
+            val_top1: row.val_top1,
+            val_top5: row.val_top5,
+            val_views: row.val_top1.and_then(|_| averaged_views(&setup.resolved)),
+        });
+        let best = BestEpochs::new(settings, loader.batches_per_epoch(), &epoch_rows);
         let schedule = setup.resolved.schedule();
         let now = Instant::now();
         Ok(Self {
@@ -194,6 +195,7 @@ impl<'a> Trainer<'a> {
             sums,
             rates,
             last,
+            best,
             jpeg: None,
             jpeg_before: state.libraries.get(JPEG).cloned(),
         })
@@ -207,7 +209,7 @@ impl<'a> Trainer<'a> {
         let per_epoch = self.loader.batches_per_epoch();
         let total = self.setup.resolved.settings().train.epochs * per_epoch;
         let mut epoch_begun = self.sums.elapsed_s;
-        while self.iteration < total {
+        while self.iteration < total && self.stopped_early().is_none() {
             let epoch = self.iterate(per_epoch, total, observer)?;
             let ended = self.iteration.is_multiple_of(per_epoch);
             if ended {
@@ -216,7 +218,7 @@ impl<'a> Trainer<'a> {
                 self.save(epoch - 1, self.iteration % per_epoch)?;
                 self.clock.stamp(CHECKPOINT);
             }
-            if self.stop.load(Ordering::Relaxed) && self.iteration < total {
+            if self.stop.load(Ordering::Relaxed) && self.iteration < total && self.stopped_early().is_none() {
                 if !ended {
                     self.save(epoch - 1, self.iteration % per_epoch)?;
                 }
@@ -225,7 +227,18 @@ impl<'a> Trainer<'a> {
             }
         }
         self.log.say("completed")?;
+        if let Some(stopped) = self.stopped_early() {
+            let text = stopped.to_string();
+            self.log.say(&text)?;
+            observer.say(&text);
+        }
         Ok(false)
+    }
+
+    /// Why training ends before its last epoch, if it does.
+    fn stopped_early(&self) -> Option<StoppedEarly> {
+        let all = self.setup.resolved.settings().train.epochs * self.loader.batches_per_epoch();
+        self.best.stopped_early().filter(|_| self.iteration < all)
     }
 
     /// One iteration; returns its epoch, counted from 1.
@@ -405,7 +418,7 @@ impl<'a> Trainer<'a> {
         }
         let elapsed_s = self.elapsed_s();
         let images_per_second = samples / self.sums.epoch_s.max(1e-9);
-        self.epochs.append(&EpochRow {
+        let row = EpochRow {
             epoch: u32::try_from(epoch).unwrap_or(u32::MAX),
             train_loss,
             train_top1,
@@ -415,7 +428,9 @@ impl<'a> Trainer<'a> {
             train_s: self.sums.epoch_s,
             val_s: validation_s,
             elapsed_s,
-        })?;
+        };
+        self.epochs.append(&row)?;
+        self.best.add(&row);
         (self.sums.loss, self.sums.top1, self.sums.samples, self.sums.epoch_s) = (0.0, 0.0, 0.0, 0.0);
         let saving = Instant::now();
         self.save(epoch, 0)?;
@@ -470,6 +485,7 @@ impl<'a> Trainer<'a> {
             iteration: self.iteration,
             batch,
             positions,
+            best: self.best.best(),
             resumed: self.sums.resumed,
             ..self.setup.state()
         };
@@ -478,8 +494,10 @@ impl<'a> Trainer<'a> {
         // decoder.
         let jpeg = jpeg.or_else(|| self.jpeg_before.clone());
         state.libraries.extend(jpeg.map(|library| (JPEG.to_owned(), library)));
-        let retention =
-            Retention { last: self.setup.resolved.settings().checkpoint.keep, ..Retention::default() };
+        let retention = Retention {
+            last: self.setup.resolved.settings().checkpoint.keep,
+            pinned: state.best.as_ref().map(|best| best.iteration),
+        };
         let saved = self.checkpoints.save(&state, &snapshot.weights(), &snapshot.optimiser(), &retention)?;
         if let Some(problem) = saved.not_pruned {
             self.log.say(&format!("an old checkpoint could not be removed: {problem}"))?;

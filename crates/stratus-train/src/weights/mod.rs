@@ -10,4 +10,4 @@ mod whiten;
 pub(crate) use pretrained::batches_tracked;
 pub use pretrained::{Pretrained, WeightsUse, initial};
 pub(crate) use trained::load_checkpoint;
-pub use trained::{TrainedNetwork, trained_network};
+pub use trained::{CheckpointChoice, TrainedNetwork, trained_network};

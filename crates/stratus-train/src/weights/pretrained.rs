@@ -1,6 +1,6 @@
 //! Pretrained weights: those of a safetensors file, a PyTorch state dict or another run.
 
-use super::{initialise, load_checkpoint};
+use super::{CheckpointChoice, initialise, load_checkpoint};
 use crate::TrainError;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -47,7 +47,7 @@ impl Pretrained {
         warn: &mut dyn FnMut(&str),
     ) -> Result<Self, TrainError> {
         let path = if path.is_dir() {
-            load_checkpoint(&RunDir::open(path)?, None, warn)?.path.join(WEIGHTS)
+            load_checkpoint(&RunDir::open(path)?, CheckpointChoice::Newest, warn)?.path.join(WEIGHTS)
         } else {
             path.to_owned()
         };

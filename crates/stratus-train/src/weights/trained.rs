@@ -3,6 +3,7 @@
 use crate::network::Network;
 use crate::{Experiment, TrainError};
 use std::path::Path;
+use std::str::FromStr;
 use stratus_graph::Graph;
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Checkpoint, Checkpoints};
@@ -16,19 +17,45 @@ pub struct TrainedNetwork {
     pub checkpoint: Checkpoint,
 }
 
-/// The network of a run with its newest good checkpoint, or that after `iteration` iterations. The data set
-/// is not needed: the run's configuration records image shape and classes.
+/// Which checkpoint of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CheckpointChoice {
+    /// The newest good one.
+    #[default]
+    Newest,
+    /// That of the best epoch so far, see `checkpoint.keep_best`.
+    Best,
+    /// That after so many iterations.
+    After(u64),
+}
+
+impl FromStr for CheckpointChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "best" => Ok(Self::Best),
+            number => number
+                .parse()
+                .map(Self::After)
+                .map_err(|_| "give a number of iterations, or `best`".to_owned()),
+        }
+    }
+}
+
+/// The network of a run with one of its checkpoints. The data set is not needed: the run's configuration
+/// records image shape and classes.
 ///
 /// # Errors
 /// If the run, its configuration or its checkpoint cannot be read.
 pub fn trained_network(
     path: &Path,
-    iteration: Option<u64>,
+    choice: CheckpointChoice,
     warn: &mut dyn FnMut(&str),
 ) -> Result<TrainedNetwork, TrainError> {
     let run = RunDir::open(path)?;
     let experiment = Experiment::load(&run.experiment())?;
-    let checkpoint = load_checkpoint(&run, iteration, warn)?;
+    let checkpoint = load_checkpoint(&run, choice, warn)?;
     // A run records both when it begins.
     let (Some(shape), Some(classes)) = (experiment.shape(), experiment.model.classes) else {
         return Err(TrainError::Configuration {
@@ -40,25 +67,37 @@ pub fn trained_network(
     Ok(TrainedNetwork { graph, checkpoint })
 }
 
-/// A run's newest good checkpoint, or that after `iteration` iterations.
+/// One of a run's checkpoints.
 ///
 /// # Errors
 /// If there is none, or it cannot be read.
 pub(crate) fn load_checkpoint(
     run: &RunDir,
-    iteration: Option<u64>,
+    choice: CheckpointChoice,
     warn: &mut dyn FnMut(&str),
 ) -> Result<Checkpoint, TrainError> {
     let checkpoints = Checkpoints::new(run.checkpoints());
-    if let Some(iteration) = iteration {
+    if let CheckpointChoice::After(iteration) = choice {
         return Ok(checkpoints.load(iteration)?);
     }
     let recovery = checkpoints.load_latest()?;
     for damage in &recovery.damaged {
         warn(&format!("checkpoint {} is damaged: {}", damage.path.display(), damage.reason));
     }
-    recovery.checkpoint.ok_or_else(|| TrainError::Checkpoint {
+    let unusable = |problem: String| TrainError::Checkpoint {
         checkpoint: run.checkpoints().display().to_string(),
-        problem: format!("none can be used; continue the run with `stratus train {}`", run.path().display()),
-    })
+        problem,
+    };
+    let newest = recovery.checkpoint.ok_or_else(|| {
+        unusable(format!("none can be used; continue the run with `stratus train {}`", run.path().display()))
+    })?;
+    match (choice, &newest.state.best) {
+        (CheckpointChoice::Best, None) => {
+            Err(unusable("none is known as the best; train with checkpoint.keep_best set".to_owned()))
+        }
+        (CheckpointChoice::Best, Some(best)) if best.iteration != newest.state.iteration => {
+            Ok(checkpoints.load(best.iteration)?)
+        }
+        _ => Ok(newest),
+    }
 }

@@ -8,6 +8,7 @@ use clap::Args;
 use serde::Serialize;
 use std::path::Path;
 use stratus_train::evaluate::{Scores, of_run, of_weights, view_count};
+use stratus_train::weights::CheckpointChoice;
 
 /// Arguments of `stratus eval`.
 #[derive(Args, Debug)]
@@ -15,9 +16,10 @@ pub struct EvalArguments {
     /// A run directory; with --weights also a built-in experiment, an experiment file or a layer file
     #[arg(value_name = "RUN|EXPERIMENT")]
     pub target: String,
-    /// The checkpoint of the run after this many iterations; without it the newest good one
-    #[arg(long, value_name = "ITERATION")]
-    pub checkpoint: Option<u64>,
+    /// The checkpoint of the run after this many iterations, or the best by checkpoint.keep_best;
+    /// without it the newest good one
+    #[arg(long, value_name = "ITERATION|best")]
+    pub checkpoint: Option<CheckpointChoice>,
     /// Measure these weights: a safetensors file, a PyTorch state dict (.pth), or a run
     #[arg(long, value_name = "FILE|RUN", conflicts_with = "checkpoint")]
     pub weights: Option<String>,
@@ -51,7 +53,7 @@ pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Res
     let target = Target::find(&arguments.target, globals)?;
     let mut warn = |text: &str| output.warning(text);
     if let (Target::Run(run), None) = (&target, &arguments.weights) {
-        let evaluated = of_run(run, arguments.checkpoint, &globals.set, &mut warn)?;
+        let evaluated = of_run(run, arguments.checkpoint.unwrap_or_default(), &globals.set, &mut warn)?;
         let report = RunReport {
             run: run.display().to_string(),
             iteration: evaluated.iteration,

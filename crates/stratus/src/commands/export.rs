@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use stratus_graph::Graph;
 use stratus_run::{RunDir, atomic};
 use stratus_train::experiment::Experiment;
-use stratus_train::weights::{Pretrained, WeightsUse, trained_network};
+use stratus_train::weights::{CheckpointChoice, Pretrained, WeightsUse, trained_network};
 use stratus_weights::{Tensor, TensorRef};
 
 /// Arguments of `stratus model export`.
@@ -34,9 +34,10 @@ pub struct ExportArguments {
     /// values of train.seed
     #[arg(long, value_name = "FILE")]
     pub weights: Option<PathBuf>,
-    /// The checkpoint of the run after this many iterations; without it the newest good one
-    #[arg(long, value_name = "ITERATION", conflicts_with = "weights")]
-    pub checkpoint: Option<u64>,
+    /// The checkpoint of the run after this many iterations, or the best by checkpoint.keep_best;
+    /// without it the newest good one
+    #[arg(long, value_name = "ITERATION|best", conflicts_with = "weights")]
+    pub checkpoint: Option<CheckpointChoice>,
 }
 
 #[derive(Serialize)]
@@ -114,7 +115,8 @@ fn find(
             return Err(Failure::usage("--set cannot be given to a run that is exported")
                 .hint("a run keeps its configuration"));
         }
-        let trained = trained_network(path, arguments.checkpoint, &mut |text| output.warning(text))?;
+        let choice = arguments.checkpoint.unwrap_or_default();
+        let trained = trained_network(path, choice, &mut |text| output.warning(text))?;
         return match &arguments.weights {
             Some(file) => {
                 let weights = read(arguments, file, &trained.graph, output)?;

@@ -11,6 +11,7 @@ mod kill;
 mod masks;
 mod memory;
 mod onnx;
+mod recipe;
 mod report;
 mod run_directory;
 mod stores;

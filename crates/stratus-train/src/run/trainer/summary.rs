@@ -58,6 +58,8 @@ impl Trainer<'_> {
             loss_scale: loss_scale(session),
             bad_samples: (settings.data.on_bad_sample == OnBadSample::Skip)
                 .then(|| bad_samples([&self.loader, self.evaluator.loader()])),
+            best: self.best.best(),
+            stopped_early: self.stopped_early(),
             ..Summary::default()
         }
     }

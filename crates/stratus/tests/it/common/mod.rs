@@ -1,6 +1,8 @@
 //! What the tests of the built program share: real processes on the real digits, each test in a folder of its
 //! own.
 
+pub mod tiny;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

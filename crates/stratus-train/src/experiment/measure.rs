@@ -1,0 +1,84 @@
+//! The measures of an epoch by which training can be ended and a checkpoint kept: columns of `epochs.csv`.
+
+use super::value::choices;
+use stratus_run::csv::EpochRow;
+
+/// Declares the measures: a name, whether more or less is better, and where an epoch's row has it.
+macro_rules! measures {
+    ($( $(#[doc = $doc:literal])* $name:ident = $column:literal, $better:ident, $of:expr; )*) => {
+        choices! {
+            /// A measure of an epoch: a column of `epochs.csv`.
+            Measure { $( $(#[doc = $doc])* $name = $column, )* }
+        }
+
+        impl Measure {
+            /// Which of two values is the better one.
+            #[must_use]
+            pub fn better(self) -> Better {
+                match self { $(Self::$name => Better::$better,)* }
+            }
+
+            /// The value in an epoch's row; `None` if it was not measured.
+            #[must_use]
+            pub fn of(self, row: &EpochRow) -> Option<f64> {
+                let of: fn(&EpochRow) -> Option<f64> = match self { $(Self::$name => $of,)* };
+                of(row)
+            }
+        }
+    };
+}
+
+measures! {
+    /// Mean loss over the training samples.
+    TrainLoss = "train_loss", Less, |row| Some(row.train_loss);
+    /// Top-1 accuracy over the training samples.
+    TrainTop1 = "train_top1", More, |row| Some(row.train_top1);
+    /// Mean loss over the validation samples.
+    ValLoss = "val_loss", Less, |row| row.val_loss;
+    /// Top-1 accuracy on the validation samples.
+    ValTop1 = "val_top1", More, |row| row.val_top1;
+    /// Top-5 accuracy on the validation samples.
+    ValTop5 = "val_top5", More, |row| row.val_top5;
+}
+
+/// Which of two values is the better one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    /// The smaller.
+    Less,
+    /// The larger.
+    More,
+}
+
+impl Better {
+    /// By how much `value` is better than `other`; negative if it is worse.
+    #[must_use]
+    pub fn gain(self, value: f64, other: f64) -> f64 {
+        match self {
+            Better::Less => other - value,
+            Better::More => value - other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::value::{Kind, Setting};
+    use stratus_run::csv::Row;
+
+    /// Each measure reads the column of its name, and losses are the ones of which less is better.
+    #[test]
+    fn measures_are_columns() {
+        let Kind::Choice(names) = Measure::KIND else { panic!("no choice") };
+        let fields: Vec<String> = (1..=EpochRow::COLUMNS.len()).map(|number| number.to_string()).collect();
+        let row = EpochRow::parse(&fields.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+        for name in names {
+            let measure = Measure::from_value(&crate::experiment::Value::Text((*name).to_owned())).unwrap();
+            let column = EpochRow::COLUMNS.iter().position(|column| column == name).unwrap();
+            assert_eq!(measure.of(&row), Some((column + 1) as f64), "{name}");
+            assert_eq!(measure.better() == Better::Less, name.ends_with("loss"), "{name}");
+        }
+        assert_eq!(Measure::ValTop1.of(&EpochRow { val_top1: None, ..row }), None);
+    }
+}

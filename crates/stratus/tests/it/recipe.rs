@@ -1,0 +1,162 @@
+//! The parts of a training's recipe, each from its line in the configuration to what it leaves in the run; and
+//! each to the same bits whatever interrupts it.
+
+#![cfg(unix)]
+
+use crate::common::tiny::{NET, arguments, copy, write_data};
+use crate::common::{Place, Ran, Result, summary};
+use std::fs;
+use std::path::{Path, PathBuf};
+use stratus_run::checkpoint::{Checkpoints, read_safetensors};
+
+/// Iterations of an epoch.
+const PER_EPOCH: u64 = 5;
+
+/// A folder with the images and the network.
+fn place() -> Place {
+    let place = Place::bare();
+    write_data(&place.path("data"));
+    fs::write(place.path("net.toml"), NET).unwrap();
+    place
+}
+
+/// Trains the run `name`, with a checkpoint after every iteration, all of which stay.
+fn train(place: &Place, name: &str, more: &[&str]) -> Ran {
+    let settings = [&["checkpoint.every_seconds=1e-9", "checkpoint.keep=1000"], more].concat();
+    place.run(&arguments(&["train", "net.toml", "--out", name], &settings)).expect(0)
+}
+
+/// A copy of a run as it was killed after an iteration.
+fn killed_after(place: &Place, name: &str, iteration: u64) -> PathBuf {
+    let run = place.path(&format!("{name}_{iteration}"));
+    copy(&place.path(name), &run);
+    fs::remove_file(run.join("summary.json")).unwrap();
+    let checkpoints = Checkpoints::new(run.join("checkpoints"));
+    for later in checkpoints.list().unwrap().into_iter().filter(|&later| later > iteration) {
+        fs::remove_dir_all(checkpoints.path(later)).unwrap();
+    }
+    run
+}
+
+/// A run continues to the same bits, wherever it was killed; returns the continued ones.
+fn continues(place: &Place, name: &str, iterations: &[u64]) -> Vec<PathBuf> {
+    let continued = |&iteration: &u64| {
+        let run = killed_after(place, name, iteration);
+        let ran = place.run(&["train", run.to_str().unwrap()]).expect(0);
+        assert!(ran.err.contains(&format!("continued after iteration {iteration}\n")), "{}", ran.err);
+        assert_eq!(Result::of(&run), Result::of(&place.path(name)), "after iteration {iteration}");
+        run
+    };
+    iterations.iter().map(continued).collect()
+}
+
+/// A column of `epochs.csv`.
+fn column(run: &Path, name: &str) -> Vec<f64> {
+    let text = fs::read_to_string(run.join("epochs.csv")).unwrap();
+    let mut lines = text.lines();
+    let place = lines.next().unwrap().split(',').position(|column| column == name).unwrap();
+    lines.map(|line| line.split(',').nth(place).unwrap().parse().unwrap()).collect()
+}
+
+#[test]
+fn every_schedule_warms_up() {
+    let place = place();
+    for name in ["constant", "step", "cosine", "poly", "one_cycle"] {
+        let schedule = format!("schedule.name={name}");
+        train(&place, name, &[&schedule, "schedule.warmup_epochs=1", "train.epochs=2", "train.seed=7"]);
+        let iterations = Result::of(&place.path(name)).iterations;
+        let rate = |row: &String| row.split(',').nth(5).unwrap().parse::<f64>().unwrap();
+        let rates: Vec<f64> = iterations.iter().map(rate).collect();
+        let (first, top) = (rates[0], rates[4]);
+        assert!((first * 5.0 - top).abs() < 1e-12, "{name}: {rates:?}");
+        assert!(rates[..5].is_sorted() && rates[0] > 0.0, "{name}: {rates:?}");
+        if name == "poly" {
+            assert!((rates[9] - 0.01 * 0.2_f64.powf(0.9)).abs() < 1e-12, "{rates:?}");
+        }
+    }
+    continues(&place, "poly", &[3, 7]);
+}
+
+#[test]
+fn training_ends_early_and_says_why() {
+    let place = place();
+    // No epoch is better by so much: the first stays the best.
+    let settings = [
+        "train.epochs=6",
+        "train.early_stopping.patience=2",
+        "train.early_stopping.measure=train_top1",
+        "train.early_stopping.min_delta=0.99",
+    ];
+    let ran = train(&place, "run", &settings);
+    let run = place.path("run");
+    let of = |run: &Path| summary(run)["stopped_early"].clone();
+    let best = column(&run, "train_top1")[0];
+    let expected = serde_json::json!({"epoch": 3, "metric": "train_top1", "best": best, "best_epoch": 1});
+    assert_eq!((of(&run), &summary(&run)["epochs"]), (expected.clone(), &3.into()));
+    let text = format!("training ended early, after epoch 3: train_top1 has been best in epoch 1, {best:.4}");
+    assert!(ran.err.contains(&text), "{}", ran.err);
+    assert!(ran.out.contains(&text), "{}", ran.out);
+    assert!(fs::read_to_string(run.join("log.txt")).unwrap().contains(&text));
+    let again = place.run(&["train", "run"]).expect(0);
+    assert!(again.err.contains("is complete: nothing is left to train"), "{}", again.err);
+    // Also where it was killed when all was done but for the last summary.
+    for run in continues(&place, "run", &[2, 7, 10, 3 * PER_EPOCH]) {
+        assert_eq!(of(&run), expected);
+    }
+    // In its last epoch a run does not end early.
+    train(&place, "short", &[&settings[1..], &["train.epochs=3"]].concat());
+    assert!(summary(&place.path("short")).get("stopped_early").is_none());
+}
+
+#[test]
+fn the_best_checkpoint_stays() {
+    let place = place();
+    let settings = ["train.epochs=8", "optimiser.learning_rate=0.05", "checkpoint.keep_best=val_top1"];
+    train(&place, "run", &settings);
+    let run = place.path("run");
+    let measured = column(&run, "val_top1");
+    let value = measured.iter().copied().fold(0.0, f64::max);
+    let epoch = measured.iter().position(|&measured| measured == value).unwrap() as u64 + 1;
+    assert!((2..7).contains(&epoch), "the test wants a best epoch in between: {measured:?}");
+    let iteration = epoch * PER_EPOCH;
+    let best =
+        serde_json::json!({"metric": "val_top1", "value": value, "epoch": epoch, "iteration": iteration});
+    assert_eq!(summary(&run)["best"], best);
+    for run in continues(&place, "run", &[iteration - 1, iteration, iteration + 1, 39]) {
+        assert_eq!(summary(&run)["best"], best);
+    }
+
+    // Kept beside the newest, of which there are two here.
+    let few = ["checkpoint.keep=2", "checkpoint.every_seconds=0"];
+    train(&place, "few", &[&settings[..], &few].concat());
+    let few = place.path("few");
+    let checkpoints = Checkpoints::new(few.join("checkpoints"));
+    assert_eq!(checkpoints.list().unwrap(), [iteration, 35, 40]);
+    assert_eq!(Result::of(&few), Result::of(&run));
+
+    let ran = place.run(&["eval", "few", "--checkpoint", "best", "--json"]).expect(0);
+    let evaluated: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!((&evaluated["iteration"], &evaluated["top1"]), (&iteration.into(), &value.into()));
+    assert_eq!(evaluated["loss"], column(&few, "val_loss")[epoch as usize - 1]);
+    place
+        .run(&["model", "export", "few", "--checkpoint", "best", "--safetensors", "best.safetensors"])
+        .expect(0);
+    let exported = read_safetensors(&fs::read(place.path("best.safetensors")).unwrap()).unwrap();
+    let kept = checkpoints.load(iteration).unwrap().weights;
+    for tensor in &exported {
+        assert!(kept.contains(tensor), "{}", tensor.name);
+    }
+    assert_eq!(exported.len(), kept.len());
+
+    let none = place.run(&["eval", "run_39", "--checkpoint", "40"]);
+    assert_eq!(none.code, Some(0), "{}", none.err);
+    train(&place, "plain", &["train.epochs=1"]);
+    let ran = place.run(&["eval", "plain", "--checkpoint", "best"]).expect(1);
+    assert!(
+        ran.err.contains("none is known as the best; train with checkpoint.keep_best set"),
+        "{}",
+        ran.err
+    );
+    let ran = place.run(&["eval", "plain", "--checkpoint", "bset"]).expect(2);
+    assert!(ran.err.contains("give a number of iterations, or `best`"), "{}", ran.err);
+}
