@@ -17,6 +17,7 @@ mod local_response_norm;
 mod loss;
 mod loss_scale;
 mod max_pool2d;
+mod pixel_loss;
 mod pixels;
 mod relu;
 mod scale;
@@ -49,6 +50,7 @@ const TABLES: &[Table] = &[
     loss::TABLE,
     loss_scale::TABLE,
     max_pool2d::TABLE,
+    pixel_loss::TABLE,
     pixels::TABLE,
     relu::TABLE,
     scale::TABLE,

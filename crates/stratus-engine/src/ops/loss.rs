@@ -50,7 +50,7 @@ pub struct SoftmaxCrossEntropy {
 
 /// Whether a program need not say it: those of earlier versions have none.
 #[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
-fn is_zero(smoothing: &f32) -> bool {
+pub(super) fn is_zero(smoothing: &f32) -> bool {
     *smoothing == 0.0
 }
 

@@ -18,6 +18,7 @@ mod local_response_norm;
 mod loss;
 mod loss_scale;
 mod max_pool2d;
+mod pixel_loss;
 mod pixels;
 mod relu;
 mod scale;
@@ -50,6 +51,7 @@ pub use loss_scale::{
     MOST_STEPS,
 };
 pub use max_pool2d::{MaxPoolBackward, MaxPoolForward};
+pub use pixel_loss::{CLASS_WEIGHTS, PIXEL_METRICS, PixelCrossEntropy};
 pub use pixels::{MOST_CHANNELS, NormalisePixels};
 pub use relu::{ReluBackward, ReluForward};
 pub use scale::Scale;
@@ -187,6 +189,7 @@ macro_rules! with_kernels {
             MaxPoolBackward,
             MaxPoolForward,
             NormalisePixels,
+            PixelCrossEntropy,
             ReluBackward,
             ReluForward,
             Scale,

@@ -1,12 +1,21 @@
 //! Graph to forward program: every node becomes the steps of its operation, the loss is added at the end.
 
 use crate::build::Lowering;
-use crate::ops::{self, Convert, Kernel, LOSS_SCALE, LOSS_SCALE_NAME, METRICS, MIXED, SoftmaxCrossEntropy};
+use crate::ops::{
+    self, CLASS_WEIGHTS, Convert, Kernel, LOSS_SCALE, LOSS_SCALE_NAME, METRICS, MIXED, PixelCrossEntropy,
+    SoftmaxCrossEntropy,
+};
 use crate::program::{Layer, Mode, Origin};
 use crate::{DType, EngineError, Phase, Precision, Program, Role, Step, ValueId};
 use stratus_graph::{Graph, TensorId};
 
-/// The forward program of `graph` for batches of `batch`, with softmax cross-entropy as its loss.
+/// The name of the value that holds the class of every pixel, i32 `[N, H, W]`, as the last run of an
+/// evaluation program predicted it.
+pub const PREDICTIONS: &str = "predictions";
+
+/// The forward program of `graph` for batches of `batch`, with softmax cross-entropy as its loss: of each
+/// sample where the network ends with `[classes]`, of each pixel where it ends with `[classes, H, W]`. Labels
+/// are `[N]` or `[N, H, W]`.
 ///
 /// In [`Mode::Train`] the loss step also writes the gradient of the logits, from which
 /// [`differentiate`](super::differentiate::differentiate) goes on, and auxiliary outputs have losses too.
@@ -44,11 +53,39 @@ pub fn lower(graph: &Graph, mode: Mode, precision: Precision, batch: usize) -> R
 /// Where there is no such smoothing.
 pub fn smooth_labels(mut program: Program, by: f32) -> Result<Program, EngineError> {
     for step in &mut program.steps {
-        if let Kernel::SoftmaxCrossEntropy(loss) = &mut step.kernel {
-            loss.smoothing = by;
+        match &mut step.kernel {
+            Kernel::SoftmaxCrossEntropy(loss) => loss.smoothing = by,
+            Kernel::PixelCrossEntropy(loss) => loss.smoothing = by,
+            _ => {}
         }
     }
     program.verify("smooth_labels")?;
+    Ok(program)
+}
+
+/// The same program with a weight for each class in its losses per pixel, to be written to the value
+/// [`CLASS_WEIGHTS`].
+///
+/// # Errors
+/// Where the network's losses are not per pixel.
+pub fn weigh_classes(mut program: Program) -> Result<Program, EngineError> {
+    let is_pixel_loss = |step: &Step| matches!(step.kernel, Kernel::PixelCrossEntropy(_));
+    let classes = program.steps.iter().find(|step| is_pixel_loss(step)).map(|step| step.inputs[0]);
+    let Some(&[_, classes, ..]) = classes.map(|logits| program.value(logits).shape.as_slice()) else {
+        return Err(EngineError::Mismatch(format!(
+            "`{}` has no loss per pixel, whose classes could have weights",
+            program.network
+        )));
+    };
+    let dtype = program.precision.master();
+    let weights = program.add_value(CLASS_WEIGHTS, &[classes], dtype, Role::Constant);
+    for step in &mut program.steps {
+        if let Kernel::PixelCrossEntropy(loss) = &mut step.kernel {
+            step.inputs.insert(loss.positions()[0], weights);
+            loss.weighted = true;
+        }
+    }
+    program.verify("weigh_classes")?;
     Ok(program)
 }
 
@@ -108,7 +145,11 @@ pub fn refresh(train: &Program) -> Result<Program, EngineError> {
 /// Adds the loss of the network's output; in training also the weighted losses of its auxiliary outputs,
 /// which the reported loss includes.
 fn losses(to: &mut Lowering<'_>) -> Result<(), EngineError> {
-    let labels = to.program.add_value("labels", &[to.batch], DType::I32, Role::Labels);
+    // One for each sample, or for each pixel.
+    let logits = to.shape(to.tensors[&to.graph.output]);
+    let pixels = logits.get(2..).unwrap_or_default();
+    let shape: Vec<usize> = [to.batch].iter().chain(pixels).copied().collect();
+    let labels = to.program.add_value("labels", &shape, DType::I32, Role::Labels);
     let metrics = to.program.add_value("metrics", &[METRICS.len()], DType::F64, Role::Metrics);
     loss(to, "loss".to_owned(), to.graph.output, None, [labels, metrics])?;
     if to.mode() == Mode::Train {
@@ -141,24 +182,33 @@ fn loss(
     [labels, metrics]: [ValueId; 2],
 ) -> Result<(), EngineError> {
     let logits = to.tensors[&output];
-    let shape = to.shape(logits);
-    if shape.len() != 2 {
-        return Err(EngineError::Mismatch(format!(
-            "network `{}` ends with {shape:?} a batch, softmax cross-entropy needs [batch, classes]",
-            to.graph.name
-        )));
-    }
+    let scale = loss_scale(to);
+    let (scaled, predicts) = (scale.is_some(), to.mode() == Mode::Evaluate);
+    let kernel: Kernel = match to.shape(logits)[..] {
+        [_, _] => SoftmaxCrossEntropy { auxiliary, scaled, ..SoftmaxCrossEntropy::default() }.into(),
+        [_, _, _, _] => {
+            PixelCrossEntropy { auxiliary, scaled, predicts, ..PixelCrossEntropy::default() }.into()
+        }
+        ref shape => {
+            return Err(EngineError::Mismatch(format!(
+                "network `{}` ends with {shape:?} a batch, softmax cross-entropy needs [batch, classes] or \
+                 [batch, classes, height, width]",
+                to.graph.name
+            )));
+        }
+    };
     let (mut updates, mut outputs) = (vec![], vec![]);
     if auxiliary.is_some() { &mut updates } else { &mut outputs }.push(metrics);
+    if let Kernel::PixelCrossEntropy(PixelCrossEntropy { predicts: true, .. }) = kernel {
+        let shape = to.program.value(labels).shape.clone();
+        outputs.push(to.program.add_samples(PREDICTIONS, &shape, DType::I32));
+    }
     if to.mode() == Mode::Train {
         let (origin, dtype) = (Origin::Gradient(logits), to.precision().compute());
         outputs.push(to.program.add_derived(origin, dtype, Role::Transient));
     }
     let layers = vec![to.program.layers.len()];
     to.program.layers.push(Layer { name, kind: "softmax_cross_entropy".to_owned() });
-    let scale = loss_scale(to);
-    let scaled = scale.is_some();
-    let kernel = SoftmaxCrossEntropy { auxiliary, scaled, ..SoftmaxCrossEntropy::default() }.into();
     let (phase, inputs) = (Phase::Loss, [logits, labels].into_iter().chain(scale).collect());
     to.program.steps.push(Step { kernel, phase, layers, inputs, updates, outputs });
     Ok(())

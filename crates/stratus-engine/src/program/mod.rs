@@ -35,6 +35,9 @@ pub enum Role {
     Copy,
     /// Running statistics.
     Buffer,
+    /// Numbers that are set before the first iteration and never change: the class weights of the loss. No
+    /// checkpoint has them.
+    Constant,
     /// State of the optimiser, per parameter or for all.
     Momentum,
     /// Lives from the step that writes it to the last that reads it.

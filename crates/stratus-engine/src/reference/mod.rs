@@ -22,6 +22,7 @@ mod local_response_norm;
 mod loss;
 mod loss_scale;
 mod max_pool2d;
+mod pixel_loss;
 mod pixels;
 mod relu;
 mod scale;
@@ -94,6 +95,7 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::MaxPoolBackward(kernel) => Box::new(*kernel),
         Kernel::MaxPoolForward(kernel) => Box::new(*kernel),
         Kernel::NormalisePixels(kernel) => Box::new(*kernel),
+        Kernel::PixelCrossEntropy(kernel) => Box::new(*kernel),
         Kernel::ReluBackward(kernel) => Box::new(*kernel),
         Kernel::ReluForward(kernel) => Box::new(*kernel),
         Kernel::Scale(kernel) => Box::new(*kernel),

@@ -10,7 +10,7 @@
 //! | [`few_outputs`] | matrix products over few terms |
 //! | [`elementwise`], [`dropout`], [`pixels`] | element by element |
 //! | [`activation`] with [`gelu`], [`sigmoid`] | smooth activations |
-//! | [`loss`], [`adaptive`] | loss, optimisers |
+//! | [`loss`], [`pixel_loss`], [`adaptive`] | losses, optimisers |
 //!
 //! They run on the library's OpenMP threads ([`threads`]) and are compiled three times, for AVX-512, AVX2 and
 //! the baseline ([`simd`], [`lanes`]). Work is divided by the number of threads alone, and partial sums are
@@ -28,6 +28,7 @@ pub mod gelu;
 pub mod lanes;
 pub mod loss;
 pub mod norm;
+pub mod pixel_loss;
 pub mod pixels;
 pub mod pool;
 pub mod relayout;

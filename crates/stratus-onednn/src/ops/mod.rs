@@ -23,6 +23,7 @@ mod loss_scale;
 mod max_pool2d;
 mod native;
 mod operands;
+mod pixel_loss;
 mod pixels;
 mod relu;
 mod scale;

@@ -1,0 +1,130 @@
+// Softmax and cross-entropy of every pixel: the loss, the predicted classes, and the gradient of the logits,
+// which are channels last: [N, H, W, classes].
+//
+//   loss   = Σ w(y) (log Σ exp(z) - z[y]) / Σ w(y)          over the pixels with a label
+//   dlogit = w(y) (softmax - onehot(y)) · weight / (Σ w(y) · micro-batches)
+//
+//   pixel_weights   counts the pixels with a label and adds up their class weights, a part per block
+//   pixel_rows      a thread per pixel: prediction, loss, gradient; a part of the loss per block
+//   pixel_sums      one block: adds up the parts in a fixed order
+//
+// With smoothing s, w(y) is multiplied by 1-s, and s/classes · Σₖ w(k) (log Σ exp(z) - z[k]) is added. Without
+// class weights their address is null. SCALED: the gradient is multiplied by the loss scale.
+
+#ifndef T_OUT
+#define T_OUT T
+#endif
+
+__device__ __forceinline__ double not_a_number() { return (double)__uint_as_float(0x7fc00000u); }
+
+__device__ __forceinline__ float weight_of(const float *class_weights, int class_) {
+    return class_weights ? class_weights[class_] : 1.0f;
+}
+
+// A label without a class: a kernel cannot fail, so it makes the weight, and with it the loss, NaN.
+extern "C" __global__ void pixel_weights(const int *labels, const float *class_weights, double *weights,
+                                         int *counts, i64 pixels, int classes) {
+    double weight = 0.0;
+    int count = 0;
+    for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < pixels; at += (i64)gridDim.x * blockDim.x) {
+        int label = labels[at];
+        if (label < 0) continue;
+        weight += label < classes ? (double)weight_of(class_weights, label) : not_a_number();
+        count++;
+    }
+    weight = block_sum(weight);
+    count = block_sum(count);
+    if (threadIdx.x > 0) return;
+    weights[blockIdx.x] = weight;
+    counts[blockIdx.x] = count;
+}
+
+// `predictions` and `gradient` may be null.
+extern "C" __global__ void pixel_rows(const T *logits, const int *labels, const float *class_weights,
+                                      const double *weights, double *losses, int *hits, int *predictions,
+                                      T_OUT *gradient, i64 pixels, int classes, double smoothing,
+                                      double auxiliary, int micro_batches, const float *loss_scale) {
+    const LossScale scaling = read_loss_scale(loss_scale);
+    // The parts of the weight, in their order.
+    double weight = 0.0;
+    for (u32 part = 0; part < gridDim.x; part++) weight += weights[part];
+    double factor = weight > 0.0 ? auxiliary / micro_batches / weight : (weight == 0.0 ? 0.0 : weight);
+    if (SCALED) factor *= (double)scaling.scale;
+    const double every = smoothing / classes;
+    double all_weights = 0.0;
+    if (smoothing > 0.0)
+        for (int c = 0; c < classes; c++) all_weights += (double)weight_of(class_weights, c);
+    double loss = 0.0;
+    int right = 0;
+    for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < pixels; at += (i64)gridDim.x * blockDim.x) {
+        const T *row = logits + at * classes;
+        T_OUT *to = gradient ? gradient + at * classes : gradient;
+        float largest = __uint_as_float(0xff800000u);
+        int best = 0;
+        for (int c = 0; c < classes; c++) {
+            float logit = widen(row[c]);
+            if (logit > largest) {
+                largest = logit;
+                best = c;
+            }
+        }
+        if (predictions) predictions[at] = best;
+        const int label = labels[at];
+        if (label < 0 || label >= classes) {
+            float value = label < 0 ? 0.0f : (float)not_a_number();
+            for (int c = 0; to && c < classes; c++) narrow(value, to[c]);
+            continue;
+        }
+        const float own = widen(row[label]);
+        right += best == label && own == own;
+        float sum = 0.0f;
+        for (int c = 0; c < classes; c++) sum += expf(widen(row[c]) - largest);
+        const double log_sum = log((double)sum) + (double)largest;
+        const double share = (1.0 - smoothing) * (double)weight_of(class_weights, label);
+        // What weighs nothing adds nothing, also where it is infinite.
+        if (share != 0.0) loss += share * (log_sum - (double)own);
+        for (int c = 0; smoothing > 0.0 && c < classes; c++) {
+            double of_class = every * (double)weight_of(class_weights, c);
+            if (of_class != 0.0) loss += of_class * (log_sum - (double)widen(row[c]));
+        }
+        if (!to) continue;
+        const float slope = (float)(factor * (share + every * all_weights)) / sum;
+        for (int c = 0; c < classes; c++) {
+            double target = every == 0.0 ? 0.0 : every * (double)weight_of(class_weights, c);
+            if (c == label) target += share;
+            float value = slope * expf(widen(row[c]) - largest) - (float)(factor * target);
+            narrow(factor == 0.0 ? 0.0f : value, to[c]);
+        }
+    }
+    loss = block_sum(loss);
+    right = block_sum(right);
+    if (threadIdx.x > 0) return;
+    losses[blockIdx.x] = loss;
+    hits[blockIdx.x] = right;
+}
+
+// One block of one warp; `parts` blocks made the sums.
+extern "C" __global__ void pixel_sums(const double *weights, const double *losses, const int *counts,
+                                      const int *hits, double *metrics, int parts, double auxiliary,
+                                      int micro_batches, int is_auxiliary, int is_first) {
+    if (threadIdx.x > 0) return;
+    double weight = 0.0, loss = 0.0;
+    i64 counted = 0, right = 0;
+    for (int part = 0; part < parts; part++) {
+        weight += weights[part];
+        loss += losses[part];
+        counted += counts[part];
+        right += hits[part];
+    }
+    double mean = weight == 0.0 ? 0.0 : auxiliary / micro_batches * (loss / weight);
+    if (is_auxiliary) {
+        metrics[0] += mean;
+        return;
+    }
+    double values[4] = {mean, (double)counted, (double)right, weight};
+    for (int i = 0; i < 4; i++) metrics[i] = is_first ? values[i] : metrics[i] + values[i];
+}
+
+EXPORT(pixel_weights)
+EXPORT(pixel_rows)
+EXPORT(pixel_sums)

@@ -1,0 +1,95 @@
+//! Softmax and cross-entropy of every pixel.
+
+use super::loss_scale::read;
+use super::{Reference, Tensor, Tile, unexpected_operands};
+use crate::ops::PixelCrossEntropy;
+
+impl Reference for PixelCrossEntropy {
+    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], tile: Tile) -> Result<(), String> {
+        let [_, at_scale, at_metrics, ..] = self.positions();
+        let Some((inputs, outputs)) = operands.split_at_mut_checked(at_metrics) else {
+            return Err(unexpected_operands());
+        };
+        let [logits, labels, rest @ ..] = inputs else { return Err(unexpected_operands()) };
+        let scale = if self.scaled { read(&rest[at_scale - 2]).scale } else { 1.0 };
+        let [n, classes, height, width] = logits.image();
+        let weights: Vec<f64> =
+            (0..classes).map(|class| if self.weighted { rest[0].get(class) } else { 1.0 }).collect();
+        let all_weights: f64 = weights.iter().sum();
+        let Some((metrics, outputs)) = outputs.split_first_mut() else { return Err(unexpected_operands()) };
+        let (mut predictions, mut gradient) = match (self.predicts, outputs) {
+            (true, [predictions, rest @ ..]) => (Some(predictions), rest.first_mut()),
+            (false, rest) => (None, rest.first_mut()),
+            _ => return Err(unexpected_operands()),
+        };
+        let pixels = height * width;
+        let label = |pixel: usize| -> Result<Option<usize>, String> {
+            let label = labels.get(pixel);
+            if label >= classes as f64 {
+                let (sample, row, column) = (pixel / pixels, pixel / width % height, pixel % width);
+                return Err(format!(
+                    "pixel {row}, {column} of sample {sample} has label {label}, there are {classes} classes"
+                ));
+            }
+            Ok((label >= 0.0).then_some(label as usize))
+        };
+        let mut weight = 0.0;
+        for pixel in 0..n * pixels {
+            weight += label(pixel)?.map_or(0.0, |label| weights[label]);
+        }
+        let auxiliary = f64::from(self.auxiliary.unwrap_or(1.0)) / tile.micro_batches as f64;
+        let factor = if weight > 0.0 { auxiliary / weight } else { 0.0 };
+        let smoothing = f64::from(self.smoothing);
+        let (mut loss, mut counted, mut right) = (0.0, 0.0, 0.0);
+        for pixel in 0..n * pixels {
+            let at = |class: usize| (pixel / pixels * classes + class) * pixels + pixel % pixels;
+            let row: Vec<f64> = (0..classes).map(|class| logits.get(at(class))).collect();
+            let mut best = (0, f64::NEG_INFINITY);
+            for (class, &logit) in row.iter().enumerate() {
+                if logit > best.1 {
+                    best = (class, logit);
+                }
+            }
+            if let Some(predictions) = &mut predictions {
+                predictions.set(pixel, best.0 as f64);
+            }
+            let Some(label) = label(pixel)? else {
+                if let Some(gradient) = &mut gradient {
+                    (0..classes).for_each(|class| gradient.set(at(class), 0.0));
+                }
+                continue;
+            };
+            counted += 1.0;
+            right += f64::from(u8::from(best.0 == label && !row[label].is_nan()));
+            let sum: f64 = row.iter().map(|logit| (logit - best.1).exp()).sum();
+            // `-log p` of a class; what weighs nothing adds nothing, also where it is infinite.
+            let term = |share: f64, class: usize| match share {
+                0.0 => 0.0,
+                _ => share * (sum.ln() + best.1 - row[class]),
+            };
+            loss += term((1.0 - smoothing) * weights[label], label);
+            let every = smoothing / classes as f64;
+            loss += (0..classes).map(|class| term(every * weights[class], class)).sum::<f64>();
+            if let Some(gradient) = &mut gradient {
+                let total = (1.0 - smoothing) * weights[label] + every * all_weights;
+                for (class, logit) in row.iter().enumerate() {
+                    let own = if class == label { (1.0 - smoothing) * weights[label] } else { 0.0 };
+                    let probability = (logit - best.1).exp() / sum;
+                    let slope = total * probability - own - every * weights[class];
+                    gradient.set(at(class), if factor == 0.0 { 0.0 } else { scale * factor * slope });
+                }
+            }
+        }
+        let mean = loss * factor;
+        match self.auxiliary {
+            Some(_) => metrics.set(0, metrics.get(0) + mean),
+            None => {
+                for (position, value) in [mean, counted, right, weight].into_iter().enumerate() {
+                    let before = if tile.micro_batch == 0 { 0.0 } else { metrics.get(position) };
+                    metrics.set(position, before + value);
+                }
+            }
+        }
+        Ok(())
+    }
+}

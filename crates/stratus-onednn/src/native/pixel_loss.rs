@@ -1,0 +1,424 @@
+//! Softmax cross-entropy of every pixel, with predictions, metrics and gradient.
+//!
+//! ```text
+//! m = max z      e = exp(z - m)      loss = w(y) (log Σ e + m - z[y])      dz = w(y) (e / Σ e - onehot(y)) / Σ w
+//! ```
+//!
+//! Pixels are taken [`BLOCK`] at a time: their logits are copied class by class, so that each step is a loop
+//! over pixels, whatever the layout of the map and the number of classes. Threads divide blocks. With
+//! smoothing ε, `w(y)` becomes `(1 - ε) w(y)` and the mean of all classes' weighted losses is added.
+
+use super::activation::exp_of_negative;
+use super::elementwise::CpuContext;
+use super::rows::Geometry;
+use super::simd::{Element, multiversion};
+use super::threads::{MAX_THREADS, cut, split};
+use stratus_engine::backend::Tile;
+
+/// Pixels at a time.
+const BLOCK: usize = 64;
+
+/// A number for each pixel of a block.
+type Pixels = [f32; BLOCK];
+
+/// A loss.
+#[derive(Clone, Copy, Debug)]
+pub struct PixelLoss {
+    /// How logits and their gradient are walked: a class is a channel.
+    pub geometry: Geometry,
+    /// The weight of an auxiliary loss.
+    pub auxiliary: Option<f32>,
+    /// ε: the share of the target that all classes have equally.
+    pub smoothing: f32,
+}
+
+/// What a step reads and writes.
+pub struct PixelOperands<'a, A, E> {
+    /// The map of logits.
+    pub logits: &'a [A],
+    /// A class for each pixel; negative ones do not count.
+    pub labels: &'a [i32],
+    /// A weight for each class; empty: 1 each.
+    pub weights: &'a [f32],
+    /// See [`stratus_engine::ops::PIXEL_METRICS`].
+    pub metrics: &'a mut [f64],
+    /// Predicted classes; may be empty.
+    pub predictions: &'a mut [i32],
+    /// The gradient of the logits; may be empty.
+    pub gradient: &'a mut [E],
+    /// [`scratch_elements`] numbers.
+    pub scratch: &'a mut [f32],
+}
+
+/// Numbers of scratch that a loss needs: the class weights, and a block of logits for each thread.
+#[must_use]
+pub fn scratch_elements(classes: usize, threads: usize) -> usize {
+    classes + threads * classes * BLOCK
+}
+
+/// A thread's sums.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    loss: f64,
+    weight: f64,
+    counted: u64,
+    right: u64,
+    /// The first pixel whose label is no class.
+    wrong: Option<usize>,
+}
+
+/// The memory of the gradient, of which each thread writes the pixels of its blocks.
+struct SharedMap<E>(*mut E);
+
+// SAFETY: threads write different pixels; `E` is plain data that may be sent.
+unsafe impl<E: Send> Sync for SharedMap<E> {}
+
+/// What all blocks of a run have in common.
+struct Run<'a, A, E> {
+    loss: PixelLoss,
+    classes: usize,
+    /// Pixels of a sample.
+    pixels: usize,
+    logits: &'a [A],
+    labels: &'a [i32],
+    weights: &'a [f32],
+    /// Their sum.
+    all_weights: f32,
+    /// What the gradient of a pixel's weighted loss is multiplied by.
+    factor: f32,
+    gradient: Option<SharedMap<E>>,
+}
+
+/// See [`stratus_engine::ops::PixelCrossEntropy`]. An auxiliary loss is multiplied by its weight and added to
+/// that of `metrics`.
+///
+/// # Errors
+/// Where a label is no class; names the pixel.
+pub fn pixel_cross_entropy<A: Element, E: Element>(
+    cpu: &CpuContext,
+    loss: PixelLoss,
+    tile: Tile,
+    operands: PixelOperands<'_, A, E>,
+) -> Result<(), String> {
+    let PixelOperands { logits, labels, weights, metrics, predictions, gradient, scratch } = operands;
+    let Geometry { height, row, channels: classes, .. } = loss.geometry;
+    let (threads, pixels) = (cpu.team.threads(), height * row);
+    let (ones, buffers) = scratch.split_at_mut(classes);
+    ones.fill(1.0);
+    let weights = if weights.is_empty() { &*ones } else { weights };
+    let counts = count(cpu, labels, weights);
+    if let Some(pixel) = counts.wrong {
+        let (sample, at) = (pixel / pixels, pixel % pixels);
+        return Err(format!(
+            "pixel {}, {} of sample {sample} has label {}, there are {classes} classes",
+            at / row,
+            at % row,
+            labels[pixel]
+        ));
+    }
+    let share = f64::from(loss.auxiliary.unwrap_or(1.0)) / tile.micro_batches as f64;
+    let factor = if counts.weight > 0.0 { share / counts.weight } else { 0.0 };
+    let gradient = (!gradient.is_empty()).then(|| {
+        assert!(
+            gradient.len() >= loss.geometry.planes * loss.geometry.plane_elements(),
+            "gradient too small"
+        );
+        SharedMap(gradient.as_mut_ptr())
+    });
+    let all_weights = weights.iter().sum();
+    let factor_f32 = factor as f32;
+    let run =
+        Run { loss, classes, pixels, logits, labels, weights, all_weights, factor: factor_f32, gradient };
+    let per_sample = pixels.div_ceil(BLOCK);
+    let blocks = labels.len() / pixels.max(1) * per_sample;
+    // Predictions are in row-major order: each thread's are contiguous.
+    let first_pixel = |block: usize| block / per_sample * pixels + block % per_sample * BLOCK;
+    let of_thread = |thread: usize| split(blocks, threads, thread);
+    let wanted = !predictions.is_empty();
+    let mut predicted = cut(
+        predictions,
+        (0..threads).map(|thread| match wanted {
+            true => first_pixel(of_thread(thread).end) - first_pixel(of_thread(thread).start),
+            false => 0,
+        }),
+    );
+    let mut buffers = cut(buffers, (0..threads).map(|_| classes * BLOCK));
+    let mut parts: [(Sums, &mut [i32], &mut [f32]); MAX_THREADS] = std::array::from_fn(|thread| {
+        (Sums::default(), std::mem::take(&mut predicted[thread]), std::mem::take(&mut buffers[thread]))
+    });
+    cpu.team.run_parts(&mut parts[..threads], &|thread, (sums, predictions, buffer)| {
+        let mut done = 0;
+        for block in of_thread(thread) {
+            let (sample, start) = (block / per_sample, block % per_sample * BLOCK);
+            let count = BLOCK.min(pixels - start);
+            let predictions = if wanted { &mut predictions[done..done + count] } else { &mut [] };
+            one_block(cpu.level, &run, [sample, start, count], buffer, predictions, sums);
+            done += count;
+        }
+    });
+    let (mut total, mut right) = (0.0, 0);
+    for (sums, ..) in &parts[..threads] {
+        total += sums.loss;
+        right += sums.right;
+    }
+    let mean = total * factor;
+    match (loss.auxiliary, &mut *metrics) {
+        (Some(_), [loss, ..]) => *loss += mean,
+        _ => {
+            if tile.micro_batch == 0 {
+                metrics.fill(0.0);
+            }
+            let numbers = [mean, counts.counted as f64, right as f64, counts.weight];
+            metrics.iter_mut().zip(numbers).for_each(|(sum, number)| *sum += number);
+        }
+    }
+    Ok(())
+}
+
+/// Counts the labels and adds up their weights.
+fn count(cpu: &CpuContext, labels: &[i32], weights: &[f32]) -> Sums {
+    let threads = cpu.team.threads();
+    let mut parts = [Sums::default(); MAX_THREADS];
+    cpu.team.run_parts(&mut parts[..threads], &|thread, sums| {
+        let range = split(labels.len(), threads, thread);
+        for (pixel, &label) in range.clone().zip(&labels[range]) {
+            let Ok(class) = usize::try_from(label) else { continue };
+            let Some(&weight) = weights.get(class) else {
+                sums.wrong = Some(pixel);
+                break;
+            };
+            sums.weight += f64::from(weight);
+            sums.counted += 1;
+        }
+    });
+    let mut total = Sums::default();
+    for sums in &parts[..threads] {
+        total.weight += sums.weight;
+        total.counted += sums.counted;
+        total.wrong = total.wrong.or(sums.wrong);
+    }
+    total
+}
+
+multiversion! {
+    fn one_block / one_block_body [A: Element, E: Element] [A, E] (
+        run: &Run<'_, A, E>,
+        place: [usize; 3],
+        buffer: &mut [f32],
+        predictions: &mut [i32],
+        sums: &mut Sums,
+    )
+}
+
+/// `place` is the sample, the first pixel in it, and the number of pixels.
+#[inline(always)]
+fn one_block_body<A: Element, E: Element>(
+    run: &Run<'_, A, E>,
+    place: [usize; 3],
+    buffer: &mut [f32],
+    predictions: &mut [i32],
+    sums: &mut Sums,
+) {
+    let [sample, start, count] = place;
+    let (classes, smoothing) = (run.classes, run.loss.smoothing);
+    load(run, place, buffer);
+    let (mut largest, mut best) = ([f32::NEG_INFINITY; BLOCK], [0_i32; BLOCK]);
+    for (class, row) in buffer.chunks_exact(BLOCK).enumerate() {
+        for pixel in 0..BLOCK {
+            let is_larger = row[pixel] > largest[pixel];
+            best[pixel] = if is_larger { class as i32 } else { best[pixel] };
+            largest[pixel] = if is_larger { row[pixel] } else { largest[pixel] };
+        }
+    }
+    predictions.copy_from_slice(&best[..predictions.len()]);
+    let labels = &run.labels[sample * run.pixels + start..][..count];
+    // Of each pixel the weight and logit of its class, and 1 where it counts.
+    let (mut weight, mut logit, mut counts) = ([0.0; BLOCK], [0.0; BLOCK], [0.0; BLOCK]);
+    for (pixel, &label) in labels.iter().enumerate() {
+        let Ok(class) = usize::try_from(label) else { continue };
+        weight[pixel] = run.weights[class] * (1.0 - smoothing);
+        logit[pixel] = buffer[class * BLOCK + pixel];
+        counts[pixel] = 1.0;
+        sums.right += u64::from(best[pixel] == label && !logit[pixel].is_nan());
+    }
+    let every = smoothing / classes as f32;
+    // Σₖ w(k) z[k], for smoothed labels.
+    let mut weighted: Pixels = [0.0; BLOCK];
+    if every > 0.0 {
+        for (row, &of_class) in buffer.chunks_exact(BLOCK).zip(run.weights).filter(|(_, of)| **of != 0.0) {
+            (0..BLOCK).for_each(|pixel| weighted[pixel] += of_class * (row[pixel] - largest[pixel]));
+        }
+    }
+    let mut sum: Pixels = [0.0; BLOCK];
+    for row in buffer.chunks_exact_mut(BLOCK) {
+        for pixel in 0..BLOCK {
+            row[pixel] = exp(row[pixel] - largest[pixel]);
+            sum[pixel] += row[pixel];
+        }
+    }
+    let mut losses: Pixels = [0.0; BLOCK];
+    for pixel in 0..BLOCK {
+        let log = ln(sum[pixel]);
+        let own = weight[pixel] * (log + (largest[pixel] - logit[pixel]));
+        // What weighs nothing adds nothing, also where it is infinite.
+        let own = if weight[pixel] == 0.0 { 0.0 } else { own };
+        let all = every * (run.all_weights * log - weighted[pixel]);
+        let all = if every == 0.0 { 0.0 } else { all };
+        losses[pixel] = if counts[pixel] == 0.0 { 0.0 } else { own + all };
+    }
+    sums.loss += losses.iter().map(|&loss| f64::from(loss)).sum::<f64>();
+    if run.gradient.is_none() {
+        return;
+    }
+    let mut scale: Pixels = [0.0; BLOCK];
+    for pixel in 0..BLOCK {
+        let slope = run.factor * (weight[pixel] + every * run.all_weights);
+        scale[pixel] = slope / sum[pixel];
+        // A factor of 0: no label weighs anything.
+        counts[pixel] = if run.factor == 0.0 { 0.0 } else { counts[pixel] };
+    }
+    for (row, &of_class) in buffer.chunks_exact_mut(BLOCK).zip(run.weights) {
+        let of_all = run.factor * every * of_class;
+        for pixel in 0..BLOCK {
+            let slope = row[pixel] * scale[pixel] - of_all;
+            row[pixel] = if counts[pixel] == 0.0 { 0.0 } else { slope };
+        }
+    }
+    for (pixel, &label) in labels.iter().enumerate() {
+        if let Ok(class) = usize::try_from(label) {
+            buffer[class * BLOCK + pixel] -= run.factor * weight[pixel];
+        }
+    }
+    store(run, place, buffer);
+}
+
+/// Copies a block's logits to `[class][pixel]`. What follows the last pixel is left as it is.
+#[inline(always)]
+fn load<A: Element, E>(run: &Run<'_, A, E>, [sample, start, count]: [usize; 3], buffer: &mut [f32]) {
+    let Geometry { width, groups, .. } = run.loss.geometry;
+    for (group, rows) in buffer.chunks_mut(width * BLOCK).enumerate() {
+        let first = ((sample * groups + group) * run.pixels + start) * width;
+        let map = &run.logits[first..first + count * width];
+        for (pixel, logits) in map.chunks_exact(width).enumerate() {
+            for (row, logit) in rows.chunks_exact_mut(BLOCK).zip(logits) {
+                row[pixel] = logit.load();
+            }
+        }
+    }
+}
+
+/// Copies a block's gradient to the map, and zeros to its padding.
+#[inline(always)]
+fn store<A, E: Element>(run: &Run<'_, A, E>, [sample, start, count]: [usize; 3], buffer: &[f32]) {
+    let Some(SharedMap(gradient)) = &run.gradient else { return };
+    let Geometry { width, groups, .. } = run.loss.geometry;
+    for (group, rows) in buffer.chunks(width * BLOCK).enumerate() {
+        let first = ((sample * groups + group) * run.pixels + start) * width;
+        // SAFETY: the map has `planes * plane_elements` elements, as was checked, and these are the block's
+        // pixels in one of its planes; no other thread has the block.
+        let map = unsafe { std::slice::from_raw_parts_mut(gradient.add(first), count * width) };
+        for (pixel, map) in map.chunks_exact_mut(width).enumerate() {
+            let values = rows.chunks_exact(BLOCK).map(|row| row[pixel]).chain(std::iter::repeat(0.0));
+            map.iter_mut().zip(values).for_each(|(to, value)| *to = E::store(value));
+        }
+    }
+}
+
+/// `exp(y)` for `y <= 0`; what is below the least normal number is 0. NaN passes.
+#[inline(always)]
+fn exp(y: f32) -> f32 {
+    const LEAST: f32 = -87.0;
+    let e = exp_of_negative(if y < LEAST { LEAST } else { y });
+    if y < LEAST { 0.0 } else { e }
+}
+
+/// `ln(x)` for a normal number `x >= 1`, error below 3e-7 of `max(1, ln x)`; NaN passes.
+///
+/// With `x = 2ⁿ m`, `m` from √½ to √2, and `t = (m - 1) / (m + 1)`:
+/// `ln x = n ln 2 + 2 (t + t³/3 + t⁵/5 + t⁷/7 + t⁹/9 + …)`.
+#[inline(always)]
+fn ln(x: f32) -> f32 {
+    // Moves the border between exponents from 1 to √½.
+    const BORDER: u32 = 0x3f35_04f3;
+    let shifted = x.to_bits().wrapping_sub(BORDER);
+    let n = (shifted as i32 >> 23) as f32;
+    let m = f32::from_bits((shifted & 0x007f_ffff).wrapping_add(BORDER));
+    let t = (m - 1.0) / (m + 1.0);
+    let square = t * t;
+    let mut series = 1.0 / 9.0;
+    for coefficient in [1.0 / 7.0, 1.0 / 5.0, 1.0 / 3.0, 1.0] {
+        series = square.mul_add(series, coefficient);
+    }
+    let value = n.mul_add(std::f32::consts::LN_2, 2.0 * t * series);
+    if x.is_nan() { x } else { value }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::native::simd::Level;
+    use crate::native::threads::ThreadTeam;
+
+    #[test]
+    fn a_logarithm_is_accurate() {
+        for step in 0..200_000 {
+            let x = 1.0 + step as f32 * 0.037;
+            let exact = f64::from(x).ln();
+            assert!((f64::from(ln(x)) - exact).abs() < 3e-7 * exact.max(1.0), "{x}: {} {exact}", ln(x));
+        }
+        assert_eq!(ln(1.0), 0.0);
+        assert!(ln(f32::NAN).is_nan());
+    }
+
+    /// Three classes, channels last.
+    fn loss(logits: &[f32], labels: &[i32]) -> Result<([f64; 4], Vec<i32>, Vec<f32>), String> {
+        let pixels = labels.len();
+        let geometry = Geometry { planes: 1, height: 1, row: pixels, width: 3, groups: 1, channels: 3 };
+        let loss = PixelLoss { geometry, auxiliary: None, smoothing: 0.0 };
+        let (mut metrics, mut predictions) = ([f64::NAN; 4], vec![7; pixels]);
+        let (mut gradient, mut scratch) = (vec![f32::NAN; 3 * pixels], vec![0.0; scratch_elements(3, 2)]);
+        let operands = PixelOperands {
+            logits,
+            labels,
+            weights: &[1.0, 0.0, 2.0],
+            metrics: &mut metrics,
+            predictions: &mut predictions,
+            gradient: &mut gradient,
+            scratch: &mut scratch,
+        };
+        let cpu = CpuContext { team: ThreadTeam::in_turn(2), level: Level::detect([true, true]) };
+        pixel_cross_entropy(&cpu, loss, Tile::WHOLE, operands)?;
+        Ok((metrics, predictions, gradient))
+    }
+
+    #[test]
+    fn a_label_beyond_the_classes_names_the_pixel() {
+        let error = loss(&[0.0; 9], &[2, 3, 0]).unwrap_err();
+        assert_eq!(error, "pixel 0, 1 of sample 0 has label 3, there are 3 classes");
+    }
+
+    #[test]
+    fn without_a_label_that_weighs_something_everything_is_zero() {
+        let (metrics, predictions, gradient) =
+            loss(&[f32::NAN, 1.0, 3.0, 2.0, 1.0, 0.0, 5.0, 5.0, 9.0], &[-1, i32::MIN, 1]).unwrap();
+        assert_eq!(metrics, [0.0, 1.0, 0.0, 0.0]);
+        assert_eq!(predictions, [2, 0, 2]);
+        assert_eq!(gradient, [0.0; 9]);
+    }
+
+    #[test]
+    fn nan_is_never_predicted_and_reaches_the_loss() {
+        let (metrics, predictions, _) =
+            loss(&[f32::NAN, 1.0, 1.0, f32::NAN, f32::NAN, f32::NAN], &[0, 0]).unwrap();
+        assert!(metrics[0].is_nan());
+        assert_eq!(metrics[1..], [2.0, 0.0, 2.0]);
+        assert_eq!(predictions, [1, 0]);
+    }
+
+    #[test]
+    fn a_class_without_weight_counts_with_nothing_even_where_its_logit_is_infinite() {
+        let (metrics, _, gradient) = loss(&[0.0, f32::NEG_INFINITY, 0.0, 0.0, 0.0, 0.0], &[1, 2]).unwrap();
+        assert!((metrics[0] - 3.0_f64.ln()).abs() < 1e-6, "{metrics:?}");
+        assert_eq!(gradient[..3], [0.0; 3]);
+    }
+}
