@@ -2,6 +2,7 @@
 //! samples.
 
 use serde::Serialize;
+use stratus_measures::weights::median_frequency;
 
 use crate::datasets::{Dataset, IGNORED, IGNORED_PIXEL, Sample, Scratch};
 use crate::error::DataError;
@@ -56,27 +57,17 @@ impl Survey {
         (0..self.samples_per_class.len()).filter(|&class| self.samples_per_class[class] == 0)
     }
 
-    /// The weights of classes that make up for some being rarer than others: the median of all classes'
-    /// frequencies divided by the class's own (Eigen and Fergus, "Predicting depth, surface normals and
-    /// semantic labels with a common multi-scale convolutional architecture", 2015). A class's frequency is
-    /// the share of its pixels among those of the samples that have it; without masks, of its samples among
-    /// all. `None` for classes that are not met, which have no part in the median.
+    /// The weights of classes that make up for some being rarer than others
+    /// ([`median_frequency`](stratus_measures::weights::median_frequency)). A class's frequency is the share
+    /// of its pixels among those of the samples that have it; without masks, of its samples among all. `None`
+    /// for classes that are not met.
     #[must_use]
     pub fn median_frequency_weights(&self) -> Vec<Option<f64>> {
-        let (counts, totals) = match &self.masks {
-            Some(masks) => (&masks.pixels_per_class, masks.pixels_of_samples.clone()),
-            None => {
-                let all = self.samples_per_class.iter().sum();
-                (&self.samples_per_class, vec![all; self.samples_per_class.len()])
-            }
-        };
-        let frequency = |(count, total): (&u64, u64)| (*count > 0).then(|| *count as f64 / total as f64);
-        let frequencies: Vec<Option<f64>> = counts.iter().zip(totals).map(frequency).collect();
-        let mut met: Vec<f64> = frequencies.iter().flatten().copied().collect();
-        met.sort_unstable_by(f64::total_cmp);
-        let Some(&upper) = met.get(met.len() / 2) else { return frequencies };
-        let median = if met.len().is_multiple_of(2) { (met[met.len() / 2 - 1] + upper) / 2.0 } else { upper };
-        frequencies.into_iter().map(|frequency| frequency.map(|frequency| median / frequency)).collect()
+        if let Some(masks) = &self.masks {
+            return median_frequency(&masks.pixels_per_class, &masks.pixels_of_samples);
+        }
+        let all = self.samples_per_class.iter().sum();
+        median_frequency(&self.samples_per_class, &vec![all; self.samples_per_class.len()])
     }
 }
 
