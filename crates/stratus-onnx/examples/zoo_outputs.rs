@@ -32,6 +32,19 @@ op = 'gelu'
 name = 'silu'
 op = 'silu'
 [[layer]]
+name = 'down'
+op = 'resize'
+scale = [0.7, 1.5]
+[[layer]]
+name = 'corners'
+op = 'resize'
+size = [5, 3]
+align_corners = true
+[[layer]]
+name = 'up'
+op = 'resize'
+inputs = ['corners', 'input']
+[[layer]]
 name = 'flatten'
 op = 'flatten'
 [[layer]]

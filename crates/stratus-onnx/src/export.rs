@@ -5,7 +5,9 @@ use crate::model::LONGEST;
 use crate::wire::Message;
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
-use stratus_graph::ops::{AdaptiveAvgPool2d, AvgPool2d, Conv2d, Linear, LocalResponseNorm, MaxPool2d, Relu6};
+use stratus_graph::ops::{
+    AdaptiveAvgPool2d, AvgPool2d, Conv2d, Linear, LocalResponseNorm, MaxPool2d, Relu6, Resize, ResizeTo,
+};
 use stratus_graph::{Graph, Node, Op, Operation, Shape, TensorId};
 use stratus_weights::{TensorRef, ValuesRef};
 
@@ -29,6 +31,8 @@ const BATCH: &str = "batch";
 
 /// `TensorProto.DataType.FLOAT`.
 const FLOAT: i64 = 1;
+/// `TensorProto.DataType.INT64`.
+const INT64: i64 = 7;
 /// What a node's `doc_string` says whose layer ONNX has no operator for and another one computes.
 pub(crate) const ADAPTIVE: &str = "adaptive_avg_pool2d";
 
@@ -65,7 +69,7 @@ pub fn write(out: &mut dyn Write, graph: &Graph, weights: &[TensorRef<'_>]) -> R
         .zip(&weights)
         .map(|(parameter, values)| {
             let bytes = values.bytes() as u64;
-            let tensor = tensor_head(&parameter.name, &parameter.shape).announce(9, bytes);
+            let tensor = tensor_head(&parameter.name, &parameter.shape, FLOAT).announce(9, bytes);
             let mut message = Message::default().announce(5, tensor.0.len() as u64 + bytes);
             message.0.extend(tensor.0);
             message
@@ -120,9 +124,9 @@ fn parameters<'a>(graph: &Graph, weights: &[TensorRef<'a>]) -> Result<Vec<Values
 }
 
 /// A `TensorProto` but for its values.
-fn tensor_head(name: &str, shape: &[usize]) -> Message {
+fn tensor_head(name: &str, shape: &[usize], kind: i64) -> Message {
     let head = shape.iter().fold(Message::default(), |head, &extent| head.int(1, extent as i64));
-    head.int(2, FLOAT).bytes(8, name.as_bytes())
+    head.int(2, kind).bytes(8, name.as_bytes())
 }
 
 /// A `ValueInfoProto`: images or vectors, a batch of them.
@@ -147,6 +151,12 @@ impl Attributes {
 
     fn float(mut self, name: &str, value: f32) -> Self {
         self.0.push(Message::default().bytes(1, name.as_bytes()).float(2, value).int(20, 1));
+        self
+    }
+
+    fn text(mut self, name: &str, value: &str) -> Self {
+        let head = Message::default().bytes(1, name.as_bytes());
+        self.0.push(head.bytes(4, value.as_bytes()).int(20, 3));
         self
     }
 
@@ -196,7 +206,15 @@ impl<'a> Export<'a> {
     fn constant(&mut self, wanted: &str, shape: &[usize], values: &[f32]) -> String {
         let name = self.unique(wanted);
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.constants.push(tensor_head(&name, shape).bytes(9, &bytes));
+        self.constants.push(tensor_head(&name, shape, FLOAT).bytes(9, &bytes));
+        name
+    }
+
+    /// The same of extents.
+    fn extents(&mut self, wanted: &str, values: &[usize]) -> String {
+        let name = self.unique(wanted);
+        let bytes: Vec<u8> = values.iter().flat_map(|value| (*value as i64).to_le_bytes()).collect();
+        self.constants.push(tensor_head(&name, &[values.len()], INT64).bytes(9, &bytes));
         name
     }
 
@@ -261,19 +279,61 @@ impl<'a> Export<'a> {
                 inputs.push(self.constant(&format!("{}.factor", node.name), &[], &[op.factor]));
                 ("Mul", "", plain())
             }
+            Op::Resize(op) => match self.resize(op, node, inputs) {
+                Some(of_resize) => {
+                    inputs = of_resize;
+                    ("Resize", "", resize(op))
+                }
+                None => return self.refuse(node),
+            },
             Op::Add(_) => ("Add", "", plain()),
             Op::Concat(_) => ("Concat", "", plain().int("axis", 1)),
             #[allow(
                 unreachable_patterns,
                 reason = "an operation that is new to the graph is refused until it has a line here"
             )]
-            other => {
-                let attributes = other.attributes();
-                let space = if attributes.is_empty() { "" } else { " " };
-                return self.refused.push(format!("`{}` ({}{space}{attributes})", node.name, other.kind()));
-            }
+            _ => return self.refuse(node),
         };
         self.push(&node.name, operator, doc, &inputs, &output, &attributes);
+    }
+
+    /// Notes that a layer has no form in ONNX.
+    fn refuse(&mut self, node: &Node) {
+        let attributes = node.op.attributes();
+        let space = if attributes.is_empty() { "" } else { " " };
+        self.refused.push(format!("`{}` ({}{space}{attributes})", node.name, node.op.kind()));
+    }
+
+    /// The inputs of a `Resize`: the image, no region, and scales or sizes of all four dimensions. Sizes are
+    /// put together from the batch and the channels there are and the height and width that it is resized to.
+    /// `None` where the scale, rounded to f32, makes another size.
+    fn resize(&mut self, op: &Resize, node: &Node, inputs: Vec<String>) -> Option<Vec<String>> {
+        let x = inputs.first()?.clone();
+        let (name, region) = (&node.name, String::new());
+        let size = match op.to {
+            ResizeTo::Scale(scale) => {
+                let scale = scale.map(|scale| scale as f32);
+                let [input, output] = [node.inputs[0], node.output].map(|id| self.graph.shape(id));
+                let fits =
+                    (0..2).all(|axis| scaled(input.0[axis + 1], scale[axis]) == Some(output.0[axis + 1]));
+                let scales = fits.then(|| [1.0, 1.0, scale[0], scale[1]])?;
+                return Some(vec![x, region, self.constant(&format!("{name}.scales"), &[4], &scales)]);
+            }
+            ResizeTo::Size(size) => self.extents(&format!("{name}.size"), &size),
+            ResizeTo::Like => self.shape_part(&format!("{name}.size"), inputs.get(1)?, [2, 4]),
+        };
+        let batch = self.shape_part(&format!("{name}.batch"), &x, [0, 2]);
+        let sizes = self.unique(&format!("{name}.sizes"));
+        self.push(&sizes, "Concat", "", &[batch, size], &sizes, &Attributes::default().int("axis", 0));
+        Some(vec![x, region, String::new(), sizes])
+    }
+
+    /// Some of the extents of a tensor.
+    fn shape_part(&mut self, wanted: &str, tensor: &str, [start, end]: [i64; 2]) -> String {
+        let name = self.unique(wanted);
+        let part = Attributes::default().int("start", start).int("end", end);
+        self.push(&name, "Shape", "", &[tensor.to_owned()], &name, &part);
+        name
     }
 
     /// `x σ(x)` in two nodes, as PyTorch writes it: both are called as parts of one module.
@@ -355,6 +415,19 @@ fn avg_pool(op: &AvgPool2d) -> Attributes {
     let attributes = Attributes::default().ints("kernel_shape", &op.kernel).ints("strides", &op.stride);
     let pads = [op.padding, op.padding].concat();
     attributes.ints("pads", &pads).int("count_include_pad", i64::from(op.count_include_pad))
+}
+
+/// PyTorch's places of pixels are ONNX's `half_pixel`: its `pytorch_half_pixel` has another one where an
+/// extent becomes 1.
+fn resize(op: &Resize) -> Attributes {
+    let places = if op.align_corners { "align_corners" } else { "half_pixel" };
+    Attributes::default().text("mode", "linear").text("coordinate_transformation_mode", places)
+}
+
+/// What `Resize` makes of an extent: the product is rounded to f32 before it is rounded down.
+pub(crate) fn scaled(extent: usize, scale: f32) -> Option<usize> {
+    let scaled = (extent as f32 * scale).floor();
+    (scaled >= 1.0).then_some(scaled as usize)
 }
 
 fn lrn(op: &LocalResponseNorm) -> Attributes {

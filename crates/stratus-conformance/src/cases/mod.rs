@@ -20,6 +20,7 @@ mod max_pool2d;
 mod pixel_loss;
 mod pixels;
 mod relu;
+mod resize;
 mod scale;
 mod sgd;
 mod stem;
@@ -53,6 +54,7 @@ const TABLES: &[Table] = &[
     pixel_loss::TABLE,
     pixels::TABLE,
     relu::TABLE,
+    resize::TABLE,
     scale::TABLE,
     sgd::TABLE,
     stem::TABLE,

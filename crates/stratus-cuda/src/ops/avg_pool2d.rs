@@ -2,8 +2,9 @@
 
 use super::max_pool2d::{Sizes, Windows};
 use super::{KernelBuilder, OnGpu, Operand, int};
-use crate::processor::{Argument, Implementation, Shape};
+use crate::processor::{Argument, Implementation, Launch, Shape, Source};
 use stratus_engine::ops::{Averages, AvgPoolBackward, AvgPoolForward};
+use stratus_graph::ops::AdaptiveAvgPool2d;
 
 /// Threads of a block that averages whole maps: along the vectors of channels and along the pixels.
 const WHOLE_MAP_THREADS: [u32; 2] = [32, 8];
@@ -31,6 +32,37 @@ fn whole_map_divisor(averages: &Averages, sizes: &Sizes) -> Option<usize> {
     is_whole.then_some(vertical.count * horizontal.count)
 }
 
+/// The sum over each channel of `x`, divided by `divisor`, into the one pixel of `y`.
+fn whole_maps(
+    sizes: &Sizes,
+    source: &Source,
+    divisor: usize,
+    builder: &KernelBuilder<'_>,
+) -> Result<Launch, String> {
+    let chunks = sizes.groups().div_ceil(WHOLE_MAP_THREADS[0] as usize);
+    let share = Argument::Float((1.0 / divisor as f64) as f32);
+    let mut arguments = vec![Argument::Operand(0), Argument::Operand(1)];
+    arguments.extend([int(sizes.groups())?, int(chunks)?, int(sizes.image.iter().product())?, share]);
+    let grid = u32::try_from(sizes.batch * chunks).map_err(|error| error.to_string())?;
+    let [across, down] = WHOLE_MAP_THREADS;
+    let shape = Shape { grid: [grid, 1, 1], block: [across, down, 1], shared: 0 };
+    builder.launch(source, "avg_pool_whole", shape, arguments)
+}
+
+/// The sum over each channel of the first operand, `x`, divided by `divisor`, into the one pixel of the
+/// second, `y`, of the same type.
+pub(super) fn sum_whole_maps(
+    x: &Operand,
+    y: &Operand,
+    divisor: usize,
+    builder: &KernelBuilder<'_>,
+) -> Result<Launch, String> {
+    let sizes = Sizes::of(x, y)?;
+    let (windows, kind) = windows(&Averages::Bins(AdaptiveAvgPool2d::GLOBAL));
+    let (_, source) = sizes.items(sizes.pooled, x, windows, kind);
+    whole_maps(&sizes, &source, divisor, builder)
+}
+
 impl OnGpu for AvgPoolForward {
     fn build(
         &self,
@@ -42,20 +74,11 @@ impl OnGpu for AvgPoolForward {
         let sizes = Sizes::of(x, y)?;
         let (windows, kind) = windows(&self.averages);
         let (items, source) = sizes.items(sizes.pooled, x, windows, kind);
-        let mut arguments = vec![Argument::Operand(0), Argument::Operand(1)];
-        let pixels = sizes.image.iter().product();
+        let pixels: usize = sizes.image.iter().product();
         let launch = if let Some(divisor) = whole_map_divisor(&self.averages, &sizes).filter(|_| pixels > 1) {
-            let chunks = sizes.groups().div_ceil(WHOLE_MAP_THREADS[0] as usize);
-            let share = Argument::Float((1.0 / divisor as f64) as f32);
-            arguments.extend([int(sizes.groups())?, int(chunks)?, int(pixels)?, share]);
-            let grid = u32::try_from(sizes.batch * chunks).map_err(|error| error.to_string())?;
-            let shape = Shape {
-                grid: [grid, 1, 1],
-                block: [WHOLE_MAP_THREADS[0], WHOLE_MAP_THREADS[1], 1],
-                shared: 0,
-            };
-            builder.launch(&source, "avg_pool_whole", shape, arguments)?
+            whole_maps(&sizes, &source, divisor, builder)?
         } else {
+            let mut arguments = vec![Argument::Operand(0), Argument::Operand(1)];
             arguments.extend(sizes.arguments(items)?);
             builder.grid_stride(&source, "avg_pool_forward", items, arguments)?
         };

@@ -23,6 +23,7 @@ mod max_pool2d;
 mod pixel_loss;
 mod pixels;
 mod relu;
+mod resize;
 mod scale;
 mod sgd;
 mod stem;

@@ -67,6 +67,7 @@ pub(crate) fn text(file: &str) -> Option<&'static str> {
         ("pixel_loss", concat!(include_str!("loss_scale_common.cu"), include_str!("pixel_loss.cu"))),
         ("pixels", include_str!("pixels.cu")),
         ("pool", include_str!("pool.cu")),
+        ("resize", include_str!("resize.cu")),
         ("stem", include_str!("stem.cu")),
         ("update", concat!(include_str!("loss_scale_common.cu"), include_str!("update.cu"))),
     ];

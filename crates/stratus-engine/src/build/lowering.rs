@@ -162,6 +162,12 @@ impl<'a> Lowering<'a> {
         self.program.value(id).shape.clone()
     }
 
+    /// A value's type.
+    #[must_use]
+    pub fn dtype(&self, id: ValueId) -> DType {
+        self.program.value(id).dtype
+    }
+
     /// Makes a node's output an alias of its first input.
     ///
     /// # Errors

@@ -21,6 +21,7 @@ mod max_pool2d;
 mod pixel_loss;
 mod pixels;
 mod relu;
+mod resize;
 mod scale;
 mod sgd;
 mod stem;
@@ -54,6 +55,7 @@ pub use max_pool2d::{MaxPoolBackward, MaxPoolForward};
 pub use pixel_loss::{CLASS_WEIGHTS, PIXEL_METRICS, PixelCrossEntropy};
 pub use pixels::{MOST_CHANNELS, NormalisePixels};
 pub use relu::{ReluBackward, ReluForward};
+pub use resize::{Bilinear, ResizeBackward, ResizeForward, Taps};
 pub use scale::Scale;
 pub use sgd::{HYPER, SgdUpdate};
 pub use stem::{Stem, StemApply, StemGradients, StemInference, StemStatistics};
@@ -192,6 +194,8 @@ macro_rules! with_kernels {
             PixelCrossEntropy,
             ReluBackward,
             ReluForward,
+            ResizeBackward,
+            ResizeForward,
             Scale,
             Reorder,
             SgdUpdate,
@@ -229,6 +233,7 @@ pub(crate) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
         Op::MaxPool2d(op) => max_pool2d::lower(op, node, to),
         Op::Relu(_) => relu::lower(None, node, to),
         Op::Relu6(_) => relu::lower(Some(stratus_graph::ops::Relu6::CEILING), node, to),
+        Op::Resize(op) => resize::lower(op, node, to),
         Op::Scale(op) => scale::lower(op, node, to),
         Op::Sigmoid(op) => activation::lower(*op, node, to),
         Op::Silu(op) => activation::lower(*op, node, to),

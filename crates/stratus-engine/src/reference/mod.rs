@@ -25,6 +25,7 @@ mod max_pool2d;
 mod pixel_loss;
 mod pixels;
 mod relu;
+mod resize;
 mod scale;
 mod sgd;
 mod sigmoid;
@@ -98,6 +99,8 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::PixelCrossEntropy(kernel) => Box::new(*kernel),
         Kernel::ReluBackward(kernel) => Box::new(*kernel),
         Kernel::ReluForward(kernel) => Box::new(*kernel),
+        Kernel::ResizeBackward(kernel) => Box::new(*kernel),
+        Kernel::ResizeForward(kernel) => Box::new(*kernel),
         Kernel::Scale(kernel) => Box::new(*kernel),
         Kernel::Reorder(kernel) => Box::new(*kernel),
         Kernel::SgdUpdate(kernel) => Box::new(*kernel),

@@ -20,6 +20,11 @@ impl<'a> Tensor<'a> {
         Tensor { dtype: self.dtype, shape: self.shape, bytes: self.bytes }
     }
 
+    /// The type of its elements.
+    pub(super) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
     /// The number of elements.
     pub(super) fn len(&self) -> usize {
         self.bytes.len() / self.dtype.bytes()

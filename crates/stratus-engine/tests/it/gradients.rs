@@ -121,6 +121,7 @@ fn check_case(case: &Case, into: &mut Checked) -> bool {
         | Kernel::AvgPoolForward(_)
         | Kernel::GeluForward(_)
         | Kernel::ReluForward(_)
+        | Kernel::ResizeForward(_)
         | Kernel::Scale(_)
         | Kernel::SigmoidForward(_)
         | Kernel::SiluForward(_)

@@ -81,6 +81,18 @@ impl<'a> Attributes<'a> {
         self.read(key, "a number", number)
     }
 
+    /// Factors `[vertical, horizontal]`, or one for both: finite numbers, more than 0.
+    pub(crate) fn factors(&self, key: &'static str) -> Result<Option<[f64; 2]>, AttributeError> {
+        let factor = |value: &Value| {
+            let number = value.as_float().or_else(|| value.as_integer().map(|number| number as f64));
+            number.filter(|number| number.is_finite() && *number > 0.0)
+        };
+        self.read(key, "a number, more than 0, or two of them, [vertical, horizontal]", |value| match value {
+            Value::Array(values) => values.iter().map(factor).collect::<Option<Vec<_>>>()?.try_into().ok(),
+            _ => factor(value).map(|factor| [factor; 2]),
+        })
+    }
+
     /// True or false.
     pub(crate) fn flag(&self, key: &'static str) -> Result<Option<bool>, AttributeError> {
         self.read(key, "true or false", Value::as_bool)

@@ -142,13 +142,39 @@ fn layers_read_any_layer_before_them() {
 }
 
 #[test]
+fn maps_are_resized_to_a_size_by_a_scale_and_to_the_size_of_another() {
+    let graph = layers(
+        "|name = 'a'; op = 'resize'; size = [5, 3]; align_corners = true\
+         |name = 'b'; op = 'resize'; scale = [0.7, 2]\
+         |name = 'c'; op = 'resize'; scale = 1.5; inputs = 'input'\
+         |name = 'd'; op = 'resize'; inputs = ['c', 'b']",
+    )
+    .unwrap();
+    let shapes: Vec<&Shape> = graph.nodes.iter().map(|node| graph.shape(node.output)).collect();
+    let expected = [[5, 3], [3, 6], [12, 12], [3, 6]].map(|[h, w]| Shape::image(3, h, w));
+    assert_eq!(shapes, expected.iter().collect::<Vec<_>>());
+    let text = write(&graph).unwrap();
+    assert!(text.contains("scale = [0.7, 2.0]\n") && text.contains("scale = 1.5\n"), "{text}");
+    assert_eq!(parse(&text).unwrap(), graph);
+    assert_eq!(
+        message("|name = 'a'; op = 'resize'; size = 3; scale = 2"),
+        "layer `a`: `scale` is left out where `size` is given"
+    );
+    assert_eq!(
+        message("|name = 'a'; op = 'resize'; scale = [2, 0]"),
+        "layer `a`: `scale` is a number, more than 0, or two of them, [vertical, horizontal]"
+    );
+    assert!(message("|name = 'a'; op = 'resize'").contains("layer `a` (resize): resize without `size`"));
+}
+
+#[test]
 fn mistakes_are_answered_with_what_was_meant() {
     assert_eq!(
         message("|name = 'a'; op = 'conv2'"),
         "layer `a`: there is no operation `conv2`, did you mean `conv2d`?; known are adaptive_avg_pool2d, \
          add, avg_pool2d, \
          batch_norm2d, concat, conv2d, dropout, flatten, gelu, linear, local_response_norm, max_pool2d, \
-         relu, relu6, scale, sigmoid, silu"
+         relu, relu6, resize, scale, sigmoid, silu"
     );
     assert_eq!(
         message("|name = 'a'; op = 'max_pool2d'; kernal = 3"),
@@ -332,7 +358,11 @@ prop_compose! {
         let mut text = format!("op = '{}'\n", declaration.name);
         for (key, number) in declaration.keys.iter().zip(numbers) {
             let value = match *key {
-                "bias" | "ceil_mode" | "count_include_pad" => (number % 2 == 0).to_string(),
+                // At most one of them, and none where there are two inputs.
+                "size" | "scale" if declaration.name == "resize" && (two || (number > 5) == (*key == "size")) => {
+                    continue;
+                }
+                "align_corners" | "bias" | "ceil_mode" | "count_include_pad" => (number % 2 == 0).to_string(),
                 "p" | "epsilon" | "momentum" | "alpha" | "beta" | "k" | "factor" => {
                     format!("{}e-1", number.clamp(-1, 1 << 31))
                 }

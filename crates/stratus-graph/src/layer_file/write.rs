@@ -49,6 +49,15 @@ impl Written {
         }
     }
 
+    /// `[vertical, horizontal]`, as one number where they are equal.
+    pub(crate) fn factors(&mut self, key: &str, [vertical, horizontal]: [f64; 2]) {
+        if vertical.to_bits() == horizontal.to_bits() {
+            self.line(key, format!("{vertical:?}"));
+        } else {
+            self.line(key, format!("[{vertical:?}, {horizontal:?}]"));
+        }
+    }
+
     /// True or false, where it is not the default.
     pub(crate) fn flag_unless(&mut self, key: &str, value: bool, default: bool) {
         if value != default {

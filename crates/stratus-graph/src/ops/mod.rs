@@ -15,6 +15,7 @@ mod local_response_norm;
 mod max_pool2d;
 mod relu;
 mod relu6;
+mod resize;
 mod scale;
 mod sigmoid;
 mod silu;
@@ -33,6 +34,7 @@ pub use local_response_norm::LocalResponseNorm;
 pub use max_pool2d::MaxPool2d;
 pub use relu::Relu;
 pub use relu6::Relu6;
+pub use resize::{Resize, ResizeTo};
 pub use scale::Scale;
 pub use sigmoid::Sigmoid;
 pub use silu::Silu;
@@ -251,6 +253,7 @@ operations!(
     MaxPool2d,
     Relu,
     Relu6,
+    Resize,
     Scale,
     Sigmoid,
     Silu,
@@ -271,6 +274,6 @@ mod tests {
             let op = (declaration.build)(&Attributes::new(&table), &[&input]).unwrap();
             assert_eq!(op.kind(), declaration.name);
         }
-        assert_eq!(DECLARATIONS.len(), 17);
+        assert_eq!(DECLARATIONS.len(), 18);
     }
 }

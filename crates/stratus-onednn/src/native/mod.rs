@@ -7,6 +7,7 @@
 //! | [`pool`] | max- and average-pooling alone |
 //! | [`stem`] | convolution, batch norm, ReLU and max-pooling of images, without the large map |
 //! | [`relayout`], [`mod@concat`] | copies between layouts and maps |
+//! | [`resize`] | bilinear resizing |
 //! | [`few_outputs`] | matrix products over few terms |
 //! | [`elementwise`], [`dropout`], [`pixels`] | element by element |
 //! | [`activation`] with [`gelu`], [`sigmoid`] | smooth activations |
@@ -32,6 +33,7 @@ pub mod pixel_loss;
 pub mod pixels;
 pub mod pool;
 pub mod relayout;
+pub mod resize;
 pub mod rows;
 pub mod sigmoid;
 pub mod simd;

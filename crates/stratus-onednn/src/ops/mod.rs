@@ -26,6 +26,7 @@ mod operands;
 mod pixel_loss;
 mod pixels;
 mod relu;
+mod resize;
 mod scale;
 mod sgd;
 mod stem;

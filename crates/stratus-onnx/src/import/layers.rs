@@ -47,6 +47,7 @@ impl<'a> Importer<'a> {
             }
             "GlobalMaxPool" => self.global_max_pool(node),
             "ReduceMean" => self.mean(node),
+            "Resize" => self.resize(node),
             "Add" | "Sum" => self.add(node),
             "Mul" => self.product(node),
             "Div" => self.quotient(node),

@@ -9,6 +9,7 @@ mod constants;
 mod layers;
 mod names;
 mod pooling;
+mod resizing;
 
 use crate::error::{Parsed, Problem, RefusedNode};
 use crate::proto::{self, Node, ValueInfo, is_onnx};
@@ -151,6 +152,8 @@ struct Importer<'a> {
     values: HashMap<&'a str, Value>,
     /// How often each name is read.
     uses: HashMap<&'a str, usize>,
+    /// The node that makes each name.
+    makers: HashMap<&'a str, &'a Node<'a>>,
     input: Shape,
     layers: Vec<Layer>,
     /// The remaining budget of numbers. Nodes that share a weight get copies: a small file must not become a
@@ -194,7 +197,9 @@ pub(crate) fn import(model: &proto::Model<'_>, folder: Option<&Path>, options: &
         .fold(LARGEST, |sum, tensor| sum.saturating_add(tensor::elements(tensor).saturating_mul(2)));
     let (input, layers) = (Shape(input.to_vec()), Vec::new());
     let numbers = numbers.min(MOST_NUMBERS);
-    let mut importer = Importer { graph, folder, values, uses, input, layers, numbers, names, notes };
+    let makers = graph.nodes.iter().flat_map(|node| node.outputs.iter().map(move |name| (*name, node)));
+    let makers = makers.collect();
+    let mut importer = Importer { graph, folder, values, uses, makers, input, layers, numbers, names, notes };
     importer.walk(&live)?;
     importer.finish(output, options)
 }
@@ -567,6 +572,7 @@ impl<'a> Importer<'a> {
             | Op::AdaptiveAvgPool2d(_)
             | Op::Dropout(_)
             | Op::Flatten(_)
+            | Op::Resize(_)
             | Op::Add(_)
             | Op::Concat(_) => all,
             _ => false,

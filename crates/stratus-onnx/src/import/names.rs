@@ -9,7 +9,7 @@ const LONGEST: usize = 120;
 /// The last parts of the names of parameters.
 const PARAMETERS: [&str; 4] = ["weight", "bias", "running_mean", "running_var"];
 /// Operators that a module of PyTorch usually has to itself: its path is the better name.
-const MODULES: [&str; 14] = [
+const MODULES: [&str; 15] = [
     "Conv",
     "Gemm",
     "MatMul",
@@ -24,6 +24,7 @@ const MODULES: [&str; 14] = [
     "Dropout",
     "Flatten",
     "LRN",
+    "Resize",
 ];
 
 #[derive(Debug)]

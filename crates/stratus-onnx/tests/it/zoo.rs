@@ -125,6 +125,10 @@ fn layers_that_no_network_has_come_back() {
          -0.125",
         "|name = 'l'; op = 'local_response_norm'; size = 3; k = 2|name = 'c'; op = 'concat'; inputs = ['l', \
          'input', 'l']",
+        "|name = 'r'; op = 'resize'; size = [5, 20]|name = 'c'; op = 'resize'; size = [3, 10]; align_corners \
+         = true|name = 'r.sizes'; op = 'resize'; scale = [2, 0.7]|name = 'l'; op = 'resize'; inputs = \
+         ['r.sizes', 'r']; align_corners = true|name = 's'; op = 'resize'; size = 5|name = 'i'; op = \
+         'resize'; inputs = ['s', 'input']",
     ] {
         let graph = small(layers);
         let given = weights(&graph);
@@ -156,6 +160,13 @@ fn what_cannot_be_written_is_said() {
     let graph = small(
         "|name = 'a'; op = 'local_response_norm'; size = 4|name = 'b'; op = 'local_response_norm'; size = \
          2|name = 'c'; op = 'conv2d'; out_channels = 3; kernel = 1",
+    );
+    // A third of six rows is less than two, in f32 it is two.
+    let third = small("|name = 'a'; op = 'resize'; size = 6|name = 'b'; op = 'resize'; scale = \
+                       0.33333333333333326");
+    assert_eq!(
+        write(&mut Vec::new(), &third, &[]).unwrap_err().to_string(),
+        "layers that have no form in ONNX: `b` (resize by 0.33333333333333326x0.33333333333333326)"
     );
     let given = weights(&graph);
     let problem =

@@ -1,0 +1,99 @@
+//! Bilinear resizing: up and down, by whole and fractional factors and to odd sizes, between edges and
+//! between corners; one pixel that fills a map, and a map that becomes one pixel.
+
+use super::{Case, Class, Table, extents};
+use stratus_engine::ops::{Bilinear, ResizeBackward, ResizeForward};
+
+pub(super) const TABLE: Table = Table { tests, benchmarks };
+
+fn tests() -> Vec<Case> {
+    let to = [
+        ([6, 5], [12, 10]),
+        ([5, 7], [20, 28]),
+        ([4, 6], [9, 13]),
+        ([9, 8], [4, 3]),
+        ([12, 8], [6, 4]),
+        // From and to one pixel, along both axes or one of them; nothing changes.
+        ([1, 1], [6, 5]),
+        ([5, 6], [1, 1]),
+        ([1, 7], [4, 3]),
+        ([5, 3], [5, 8]),
+        ([4, 3], [4, 3]),
+    ];
+    let channels = [[2, 16], [3, 11], [1, 1], [1, 33], [2, 19]];
+    let mut cases: Vec<Case> = to
+        .into_iter()
+        .flat_map(|(from, to)| {
+            channels.into_iter().flat_map(move |map| {
+                [false, true].into_iter().flat_map(move |align_corners| {
+                    kernels(Bilinear { align_corners, scale: None }, map, from, to)
+                })
+            })
+        })
+        .collect();
+    // Factors: outputs lie as far apart as they say.
+    for (scale, from, to) in [
+        ([2.0, 4.0], [3, 4], [6, 16]),
+        ([1.5, 2.7], [5, 4], [7, 10]),
+        ([0.6, 0.3], [9, 11], [5, 3]),
+        ([1.9, 1.0], [5, 4], [9, 4]),
+    ] {
+        for map in channels {
+            for align_corners in [false, true] {
+                cases.extend(kernels(Bilinear { align_corners, scale: Some(scale) }, map, from, to));
+            }
+        }
+    }
+    // More rows than threads have caches for, and rows longer than a vector many times over.
+    cases.extend(kernels(Bilinear { align_corners: false, scale: None }, [2, 11], [23, 30], [90, 120]));
+    // Logits have the master precision, and may be made of maps that have not.
+    for (map, class) in [([2, 11], Class::Master), ([1, 32], Class::Compute)] {
+        let bilinear = Bilinear { align_corners: false, scale: None };
+        let ([x, y], name) = shapes(bilinear, map, [3, 4], [7, 9]);
+        let forward = Case::new(format!("{} to {class:?} logits", name("resize")), ResizeForward { bilinear });
+        cases.push(forward.input("x", &x, class).output("y", &y, Class::Master));
+    }
+    cases
+}
+
+fn benchmarks() -> Vec<Case> {
+    let half_pixel = Bilinear { align_corners: false, scale: None };
+    [
+        // The last layer of a network on CamVid, DeepLab's decoder, and its image pooling.
+        ([8, 11], [90, 120], [360, 480]),
+        ([8, 256], [23, 30], [90, 120]),
+        ([8, 256], [1, 1], [23, 30]),
+        // An image half as large.
+        ([8, 64], [90, 120], [45, 60]),
+    ]
+    .into_iter()
+    .flat_map(|(map, from, to)| kernels(half_pixel, map, from, to))
+    .collect()
+}
+
+/// The shapes of both maps, and what a kernel's case is called.
+fn shapes(
+    bilinear: Bilinear,
+    [batch, channels]: [usize; 2],
+    from: [usize; 2],
+    to: [usize; 2],
+) -> ([[usize; 4]; 2], impl Fn(&str) -> String) {
+    let [x, y] = [from, to].map(|[height, width]| [batch, channels, height, width]);
+    let name = move |kernel: &str| {
+        let scale = bilinear.scale.map_or(String::new(), |scale| format!(" by {scale:?}"));
+        let corners = if bilinear.align_corners { " corners aligned" } else { "" };
+        format!("{kernel} {} to {}{scale}{corners}", extents(&x), extents(&to))
+    };
+    ([x, y], name)
+}
+
+fn kernels(bilinear: Bilinear, map: [usize; 2], from: [usize; 2], to: [usize; 2]) -> Vec<Case> {
+    let ([x, y], name) = shapes(bilinear, map, from, to);
+    let forward = Case::new(name("resize"), ResizeForward { bilinear })
+        .input("x", &x, Class::Compute)
+        .output("y", &y, Class::Compute);
+    let backward = Case::new(name("resize_backward"), ResizeBackward { bilinear })
+        .input("dy", &y, Class::Compute)
+        .output("dx", &x, Class::Compute);
+    vec![forward, backward]
+}

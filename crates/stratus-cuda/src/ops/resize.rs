@@ -1,0 +1,75 @@
+//! Bilinear resizing.
+
+use super::avg_pool2d::sum_whole_maps;
+use super::concat::channels_last;
+use super::convert::check_types;
+use super::{KernelBuilder, OnGpu, Operand, int, long, vector};
+use crate::processor::{Argument, Implementation, Launch, Source, type_name};
+use stratus_engine::ops::{Bilinear, ResizeBackward, ResizeForward};
+
+/// A launch of `kernel`, which reads the first operand and writes the second. `input` and `output` are which
+/// of them the forward pass reads and writes.
+fn launch(
+    kernel: &str,
+    bilinear: &Bilinear,
+    operands: &[Operand],
+    [input, output]: [usize; 2],
+    builder: &KernelBuilder<'_>,
+) -> Result<Launch, String> {
+    check_types(operands)?;
+    let (from, to) = (operands[0].dtype(), operands[1].dtype());
+    let [n, channels, h, w] = channels_last(&operands[input])?;
+    let [_, _, height, width] = channels_last(&operands[output])?;
+    // Kernels index within a sample by `int`.
+    int((h * w).max(height * width) * channels)?;
+    let vector = vector(&[from, to], &[channels]);
+    let groups = channels / vector;
+    let written = operands[1].image()?;
+    let items = n * written[2] * written[3] * groups;
+    // Grid-stride loops count beyond the items, which must not overflow.
+    let index = if items < 1 << 31 { "u32" } else { "u64" };
+    let mut source = Source::of("resize", from, vector).with("INDEX", index);
+    if from != to {
+        source = source.with("T_OUT", type_name(to));
+    }
+    let mut arguments = vec![Argument::Operand(0), Argument::Operand(1), long(items), int(groups)?];
+    for extent in [h, w, height, width] {
+        arguments.push(int(extent)?);
+    }
+    let steps = [(0, h, height), (1, w, width)];
+    arguments.extend(steps.map(|(axis, inputs, outputs)| {
+        Argument::Float(bilinear.step(axis, inputs, outputs, from) as f32)
+    }));
+    arguments.push(Argument::Int(i32::from(bilinear.align_corners)));
+    builder.grid_stride(&source, kernel, items, arguments)
+}
+
+impl OnGpu for ResizeForward {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
+        let launch = launch("resize_forward", &self.bilinear, operands, [0, 1], builder)?;
+        Ok(Implementation::native("resize", vec![launch], 0))
+    }
+}
+
+impl OnGpu for ResizeBackward {
+    fn build(
+        &self,
+        operands: &[Operand],
+        _counts: [usize; 3],
+        builder: &KernelBuilder<'_>,
+    ) -> Result<Implementation, String> {
+        let (dy, dx) = (&operands[0], &operands[1]);
+        // A pixel that filled a map gets its sum. A thread for each would be too few.
+        let launch = if dx.image()?[2..] == [1, 1] && dy.dtype() == dx.dtype() {
+            sum_whole_maps(dy, dx, 1, builder)?
+        } else {
+            launch("resize_backward", &self.bilinear, operands, [1, 0], builder)?
+        };
+        Ok(Implementation::native("resize_backward", vec![launch], 0))
+    }
+}

@@ -1,0 +1,225 @@
+//! Bilinear resizing: each output is interpolated between two rows of the input, and in each between two
+//! pixels.
+
+use super::{KernelSpec, Tiling, expect_counts, expect_shape, image_shape};
+use crate::build::Differentiator;
+use crate::build::Lowering;
+use crate::{DType, EngineError, Phase, Step, Value};
+use serde::{Deserialize, Serialize};
+use stratus_graph::ops::{Resize, ResizeTo};
+use stratus_graph::{Node, Operation, Shape};
+
+/// Where outputs lie in the input.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bilinear {
+    /// Whether the centres of the corner pixels lie on each other, instead of the image's edges.
+    pub align_corners: bool,
+    /// The factors `[vertical, horizontal]` that the output's size was made by, where it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale: Option<[f64; 2]>,
+}
+
+/// What one output is made of along an axis.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Taps {
+    /// The input before its place or there; it does not decrease from output to output.
+    pub first: usize,
+    /// The one behind it, or `first` where there is none.
+    pub second: usize,
+    /// Their weights, which add up to 1. Where both are the same input, the first has all of it.
+    pub weights: [f64; 2],
+}
+
+impl Bilinear {
+    /// Input pixels from one output to the next.
+    ///
+    /// It and the places of outputs are PyTorch's: computed in `f32`, but for maps in `f64`, which have them
+    /// in `f64`; PyTorch's own kernels differ from each other in the last bit.
+    #[must_use]
+    pub fn step(&self, axis: usize, inputs: usize, outputs: usize, dtype: DType) -> f64 {
+        let round = rounding(dtype);
+        match self.scale {
+            _ if inputs == outputs => 1.0,
+            _ if self.align_corners && outputs > 1 => {
+                round(round(inputs.saturating_sub(1) as f64) / round((outputs - 1) as f64))
+            }
+            _ if self.align_corners => 0.0,
+            Some(scale) => round(1.0 / scale[axis]),
+            None => round(round(inputs as f64) / round(outputs as f64)),
+        }
+    }
+
+    /// What output `index` of `outputs` is made of, along an axis of `inputs` pixels.
+    #[must_use]
+    pub fn taps(&self, axis: usize, index: usize, inputs: usize, outputs: usize, dtype: DType) -> Taps {
+        let (round, step) = (rounding(dtype), self.step(axis, inputs, outputs, dtype));
+        let place = if self.align_corners {
+            round(step * round(index as f64))
+        } else {
+            round(round(step * round(index as f64 + 0.5)) - 0.5).max(0.0)
+        };
+        let first = (place.floor() as usize).min(inputs.saturating_sub(1));
+        if first + 1 >= inputs {
+            return Taps { first, second: first, weights: [1.0, 0.0] };
+        }
+        let share = round(place - first as f64).clamp(0.0, 1.0);
+        Taps { first, second: first + 1, weights: [round(1.0 - share), share] }
+    }
+
+    /// The taps of all outputs of an axis.
+    #[must_use]
+    pub fn axis(&self, axis: usize, inputs: usize, outputs: usize, dtype: DType) -> Vec<Taps> {
+        (0..outputs).map(|index| self.taps(axis, index, inputs, outputs, dtype)).collect()
+    }
+
+    /// Checks that `y` is a size that `x` is resized to.
+    fn check(&self, x: &Value, y: &Value) -> Result<(), String> {
+        let [n, c, h, w] = image_shape(x)?;
+        let [_, _, height, width] = image_shape(y)?;
+        let to = self.scale.map_or(ResizeTo::Size([height, width]), ResizeTo::Scale);
+        let resize = Resize { to, align_corners: self.align_corners };
+        let shape = resize.output_shape(&[&Shape::image(c, h, w)]).map_err(|error| error.to_string())?;
+        expect_shape(y, &[vec![n], shape.0].concat())
+    }
+}
+
+/// Rounds to the precision that places are computed in. An operation on two numbers of `f32` that is rounded
+/// twice, to `f64` and to `f32`, has the bits of the one in `f32`.
+fn rounding(dtype: DType) -> fn(f64) -> f64 {
+    match dtype {
+        DType::F64 => |value| value,
+        _ => |value| f64::from(value as f32),
+    }
+}
+
+/// `x -> y`; their types may differ.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ResizeForward {
+    /// Where outputs lie.
+    pub bilinear: Bilinear,
+}
+
+/// `dy -> dx`: each pixel gets its weight in every output that it is a part of.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ResizeBackward {
+    /// Where outputs lie.
+    pub bilinear: Bilinear,
+}
+
+/// The second input, of whose size the first becomes, is no operand: sizes are known.
+pub(super) fn lower(op: &Resize, node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
+    let x = to.input(node, 0);
+    let y = to.output_as(node, to.dtype(x));
+    let scale = if let ResizeTo::Scale(scale) = op.to { Some(scale) } else { None };
+    let bilinear = Bilinear { align_corners: op.align_corners, scale };
+    to.push(node, ResizeForward { bilinear }, vec![x], vec![], vec![y]);
+    Ok(())
+}
+
+/// Four pixels of every output are weighted and added.
+fn flops(y: &Value) -> u64 {
+    (y.elements() as u64).saturating_mul(8)
+}
+
+impl KernelSpec for ResizeForward {
+    fn name(&self) -> &'static str {
+        "resize_forward"
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[1, 0, 1]])?;
+        self.bilinear.check(operands[0], operands[1])
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::PerSample
+    }
+
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        flops(operands[1])
+    }
+
+    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
+        let (x, y) = (step.inputs[0], step.outputs[0]);
+        let Some(dy) = to.gradient(y) else { return Ok(()) };
+        if to.wants_gradient(x) {
+            to.add_gradient(x, |to, dx| {
+                let kernel = ResizeBackward { bilinear: self.bilinear };
+                to.push(step, kernel, Phase::BackwardData, vec![dy], vec![], vec![dx]);
+            });
+        }
+        Ok(())
+    }
+}
+
+impl KernelSpec for ResizeBackward {
+    fn name(&self) -> &'static str {
+        "resize_backward"
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[1, 0, 1]])?;
+        self.bilinear.check(operands[1], operands[0])
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::PerSample
+    }
+
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        flops(operands[0])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EDGES: Bilinear = Bilinear { align_corners: false, scale: None };
+    const CORNERS: Bilinear = Bilinear { align_corners: true, scale: None };
+
+    /// The places of outputs, as sums of inputs and weights.
+    fn places(bilinear: Bilinear, inputs: usize, outputs: usize) -> Vec<f64> {
+        let place = |taps: &Taps| taps.first as f64 * taps.weights[0] + taps.second as f64 * taps.weights[1];
+        bilinear.axis(0, inputs, outputs, DType::F64).iter().map(place).collect()
+    }
+
+    #[test]
+    fn outputs_lie_between_edges_or_corners() {
+        assert_eq!(places(EDGES, 2, 4), [0.0, 0.25, 0.75, 1.0]);
+        assert_eq!(places(EDGES, 4, 2), [0.5, 2.5]);
+        assert_eq!(places(EDGES, 5, 1), [2.0]);
+        assert_eq!(places(EDGES, 1, 3), [0.0; 3]);
+        assert_eq!(places(CORNERS, 3, 5), [0.0, 0.5, 1.0, 1.5, 2.0]);
+        assert_eq!(places(CORNERS, 4, 2), [0.0, 3.0]);
+        assert_eq!(places(CORNERS, 5, 1), [0.0]);
+        assert_eq!(places(CORNERS, 1, 3), [0.0; 3]);
+    }
+
+    /// With a factor outputs are as far apart as it says, though five times 1.5 is no whole number.
+    #[test]
+    fn a_given_scale_decides_how_far_apart_outputs_are() {
+        let by = Bilinear { scale: Some([1.0, 1.5]), ..EDGES };
+        assert_eq!(by.step(1, 5, 7, DType::F64), 1.0 / 1.5);
+        assert_eq!(EDGES.step(1, 5, 7, DType::F64), 5.0 / 7.0);
+        assert_eq!(by.step(1, 5, 7, DType::Bf16), f64::from(1.0f32 / 1.5));
+        // PyTorch copies where nothing changes, whatever the factor is.
+        let barely = Bilinear { scale: Some([1.1; 2]), ..EDGES };
+        assert_eq!(places(barely, 4, 4), [0.0, 1.0, 2.0, 3.0]);
+    }
+
+    #[test]
+    fn the_last_pixels_have_one_tap() {
+        for (inputs, outputs) in [(1, 1), (1, 30), (3, 12), (12, 3), (7, 5), (90, 360)] {
+            for bilinear in [EDGES, CORNERS] {
+                let taps = bilinear.axis(0, inputs, outputs, DType::F32);
+                assert!(taps.is_sorted_by_key(|taps| taps.first));
+                for taps in taps {
+                    assert!(taps.second < inputs && taps.second - taps.first <= 1, "{taps:?}");
+                    assert!(taps.second > taps.first || taps.weights == [1.0, 0.0], "{taps:?}");
+                    assert!((taps.weights[0] + taps.weights[1] - 1.0).abs() < 1e-7, "{taps:?}");
+                }
+            }
+        }
+    }
+}
