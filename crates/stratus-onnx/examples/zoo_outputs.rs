@@ -26,6 +26,25 @@ op = 'conv2d'
 out_channels = 5
 kernel = 3
 [[layer]]
+name = 'up'
+op = 'conv_transpose2d'
+out_channels = 4
+kernel = [3, 2]
+stride = 2
+padding = [1, 0]
+output_padding = [1, 0]
+[[layer]]
+name = 'spatial'
+op = 'dropout2d'
+[[layer]]
+name = 'grouped'
+op = 'conv_transpose2d'
+out_channels = 6
+kernel = 3
+stride = [1, 2]
+padding = 1
+groups = 2
+[[layer]]
 name = 'gelu'
 op = 'gelu'
 [[layer]]

@@ -35,6 +35,8 @@ const FLOAT: i64 = 1;
 const INT64: i64 = 7;
 /// What a node's `doc_string` says whose layer ONNX has no operator for and another one computes.
 pub(crate) const ADAPTIVE: &str = "adaptive_avg_pool2d";
+/// The same of spatial dropout, which inference does not tell from the other.
+pub(crate) const SPATIAL: &str = "dropout2d";
 
 /// Writes `graph` in inference form with `weights` under their keys, streaming: nothing of the weights' size
 /// is held in memory.
@@ -247,6 +249,10 @@ impl<'a> Export<'a> {
         let plain = Attributes::default;
         let (operator, doc, attributes) = match &node.op {
             Op::Conv2d(op) => ("Conv", "", conv(op)),
+            Op::ConvTranspose2d(op) => {
+                let attributes = conv(&op.transposed()).ints("output_padding", &op.output_padding);
+                ("ConvTranspose", "", attributes)
+            }
             Op::Linear(Linear { .. }) => ("Gemm", "", plain().int("transB", 1)),
             Op::BatchNorm2d(op) => {
                 let momentum = (1.0 - f64::from(op.momentum)) as f32;
@@ -274,6 +280,10 @@ impl<'a> Export<'a> {
             Op::Dropout(op) => {
                 inputs.push(self.constant(&format!("{}.ratio", node.name), &[], &[op.p]));
                 ("Dropout", "", plain())
+            }
+            Op::Dropout2d(op) => {
+                inputs.push(self.constant(&format!("{}.ratio", node.name), &[], &[op.p]));
+                ("Dropout", SPATIAL, plain())
             }
             Op::Scale(op) => {
                 inputs.push(self.constant(&format!("{}.factor", node.name), &[], &[op.factor]));

@@ -9,8 +9,10 @@ mod batch_norm;
 mod batch_norm_add;
 mod concat;
 mod conv2d;
+mod conv_transpose2d;
 mod convert;
 mod dropout;
+mod dropout2d;
 mod joined;
 mod linear;
 mod local_response_norm;
@@ -43,8 +45,10 @@ const TABLES: &[Table] = &[
     batch_norm_add::TABLE,
     concat::TABLE,
     conv2d::TABLE,
+    conv_transpose2d::TABLE,
     convert::TABLE,
     dropout::TABLE,
+    dropout2d::TABLE,
     joined::TABLE,
     linear::TABLE,
     local_response_norm::TABLE,

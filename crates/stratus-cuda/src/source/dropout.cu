@@ -3,7 +3,8 @@
 // The word is a function of seed, iteration, layer and the element's index in row-major order in the whole
 // batch, so that masks equal those of the CPU. Philox makes blocks of four words, for four consecutive
 // elements. A thread makes whole blocks: of channels-last maps, for four pixels of its channels, so that
-// neighbouring threads read neighbouring channels.
+// neighbouring threads read neighbouring channels. Spatial dropout draws once for a channel of an image, whose
+// index counts over the channels of the whole batch.
 
 #ifndef T_OUT
 #define T_OUT T
@@ -106,6 +107,49 @@ extern "C" __global__ void dropout_maps(const T *x, const double *hyper, T_OUT *
         }
     }
 }
+
+#ifdef PIXELS
+// A factor for each channel of an image: channels-last maps of `pixels` pixels, `first` channels of the batch
+// come before them. An item is VECTOR channels of up to PIXELS pixels; an image has `runs` of these.
+// Neighbouring threads have neighbouring channels.
+extern "C" __global__ void dropout_channels(const T *x, const double *hyper, T *y, i64 items, i64 first,
+                                            i64 layer, i64 threshold, float scale, int groups, int runs,
+                                            int pixels) {
+    Stream stream(hyper, (u32)layer);
+    i64 channels = (i64)groups * VECTOR, step = (i64)gridDim.x * blockDim.x;
+    for (i64 item = (i64)blockIdx.x * blockDim.x + threadIdx.x; item < items; item += step) {
+        i64 rest = item / groups, n = rest / runs, channel = item % groups * VECTOR;
+        int begin = (int)(rest % runs) * PIXELS, end = begin + PIXELS < pixels ? begin + PIXELS : pixels;
+        i64 number = first + n * channels + channel;
+        bool keeps[VECTOR];
+#if VECTOR >= 4
+        // Channels are a multiple of VECTOR: no block of random words is shared.
+#pragma unroll
+        for (int i = 0; i < VECTOR; i += 4) {
+            Words words = stream.block((number + i) / 4);
+#pragma unroll
+            for (int j = 0; j < 4; j++) keeps[i + j] = words.at[j] >= (u32)threshold;
+        }
+#else
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) {
+            Words words = stream.block((number + i) / 4);
+            keeps[i] = words.at[(number + i) % 4] >= (u32)threshold;
+        }
+#endif
+        for (int pixel = begin; pixel < end; pixel++) {
+            i64 at = (n * pixels + pixel) * channels + channel;
+            float v[VECTOR];
+            load(x + at, v);
+#pragma unroll
+            for (int i = 0; i < VECTOR; i++) v[i] = keeps[i] ? v[i] * scale : 0.0f;
+            store(y + at, v);
+        }
+    }
+}
+
+EXPORT(dropout_channels)
+#endif
 
 EXPORT(dropout_flat)
 EXPORT(dropout_maps)

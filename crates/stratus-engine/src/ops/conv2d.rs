@@ -17,7 +17,7 @@ pub struct Conv2dForward {
     pub relu: bool,
 }
 
-/// `(dy, weight) -> dx`.
+/// `(dy, weight) -> dx`. It is also the forward pass of a transposed convolution, whose derivative it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Conv2dBackwardData {
     /// Attributes.
@@ -130,6 +130,25 @@ impl KernelSpec for Conv2dBackwardData {
 
     fn flops(&self, operands: &[&Value]) -> u64 {
         flops(&self.conv, operands[0])
+    }
+
+    /// With `x`, `weight`, `y` of a transposed convolution: `x` has the place of a convolution's output.
+    fn differentiate(&self, step: &Step, to: &mut Differentiator) -> Result<(), EngineError> {
+        let [x, weight] = step.inputs[..] else { return Err(to.no_derivative(step)) };
+        let Some(dy) = to.gradient(step.outputs[0]) else { return Ok(()) };
+        let conv = Conv2d { bias: false, ..self.conv };
+        if to.wants_gradient(x) {
+            to.add_gradient(x, |to, dx| {
+                let forward = Conv2dForward { conv, relu: false };
+                to.push(step, forward, Phase::BackwardData, vec![dy, weight], vec![], vec![dx]);
+            });
+        }
+        if to.wants_gradient(weight) {
+            let dweight = to.parameter_gradient(weight);
+            let kernel = Conv2dBackwardWeights { conv };
+            to.push(step, kernel, Phase::BackwardWeights, vec![dy, x], vec![], vec![dweight]);
+        }
+        Ok(())
     }
 }
 

@@ -7,10 +7,13 @@ mod add;
 mod avg_pool2d;
 mod batch_norm;
 mod batch_norm_add;
+mod bias;
 mod concat;
 mod conv2d;
+mod conv_transpose2d;
 mod convert;
 mod dropout;
+mod dropout2d;
 mod joined;
 mod linear;
 mod linear_update;
@@ -38,10 +41,12 @@ pub use batch_norm::{
     BatchNormInferenceBackward, BatchNormStatistics, FusedPool, PART_BORDER, Parts,
 };
 pub use batch_norm_add::{BatchNormAddApply, BatchNormAddReluGradients};
+pub use bias::{AddBias, BiasGradient};
 pub use concat::{ConcatBackward, ConcatForward};
 pub use conv2d::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
 pub use convert::{Accumulate, AddTiles, Convert, Reorder};
 pub use dropout::{Dropout, Mask};
+pub use dropout2d::Dropout2d;
 pub use joined::{JoinWeights, MAX_JOINED, SplitGradient};
 pub use linear::{LinearBackwardData, LinearBackwardWeights, LinearForward};
 pub use linear_update::LinearUpdate;
@@ -158,6 +163,7 @@ macro_rules! with_kernels {
         $callback! {
             Accumulate,
             AdaptiveUpdate,
+            AddBias,
             AddForward,
             AddTiles,
             AdjustLossScale,
@@ -171,6 +177,7 @@ macro_rules! with_kernels {
             BatchNormInference,
             BatchNormInferenceBackward,
             BatchNormStatistics,
+            BiasGradient,
             ConcatBackward,
             ConcatForward,
             Conv2dBackwardData,
@@ -178,6 +185,7 @@ macro_rules! with_kernels {
             Conv2dForward,
             Convert,
             Dropout,
+            Dropout2d,
             FindOverflow,
             GeluBackward,
             GeluForward,
@@ -224,7 +232,9 @@ pub(crate) fn lower(node: &Node, to: &mut Lowering) -> Result<(), EngineError> {
         Op::BatchNorm2d(op) => batch_norm::lower(op, node, to),
         Op::Concat(_) => concat::lower(node, to),
         Op::Conv2d(op) => conv2d::lower(op, node, to),
+        Op::ConvTranspose2d(op) => conv_transpose2d::lower(op, node, to),
         Op::Dropout(op) => dropout::lower(op, node, to),
+        Op::Dropout2d(op) => dropout2d::lower(op, node, to),
         // Memory does not change: what reads a flattened value takes the feature map as it lies.
         Op::Flatten(_) => to.alias(node),
         Op::Gelu(op) => activation::lower(*op, node, to),

@@ -10,10 +10,12 @@ mod add;
 mod avg_pool2d;
 mod batch_norm;
 mod batch_norm_add;
+mod bias;
 mod concat;
 mod conv2d;
 mod convert;
 mod dropout;
+mod dropout2d;
 mod gelu;
 mod joined;
 mod linear;
@@ -63,6 +65,7 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
     match kernel {
         Kernel::Accumulate(kernel) => Box::new(*kernel),
         Kernel::AdaptiveUpdate(kernel) => Box::new(*kernel),
+        Kernel::AddBias(kernel) => Box::new(*kernel),
         Kernel::AddForward(kernel) => Box::new(*kernel),
         Kernel::AddTiles(kernel) => Box::new(*kernel),
         Kernel::AdjustLossScale(kernel) => Box::new(*kernel),
@@ -76,6 +79,7 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::BatchNormInference(kernel) => Box::new(*kernel),
         Kernel::BatchNormInferenceBackward(kernel) => Box::new(*kernel),
         Kernel::BatchNormStatistics(kernel) => Box::new(*kernel),
+        Kernel::BiasGradient(kernel) => Box::new(*kernel),
         Kernel::ConcatBackward(kernel) => Box::new(*kernel),
         Kernel::ConcatForward(kernel) => Box::new(*kernel),
         Kernel::Conv2dBackwardData(kernel) => Box::new(*kernel),
@@ -83,6 +87,7 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::Conv2dForward(kernel) => Box::new(*kernel),
         Kernel::Convert(kernel) => Box::new(*kernel),
         Kernel::Dropout(kernel) => Box::new(*kernel),
+        Kernel::Dropout2d(kernel) => Box::new(*kernel),
         Kernel::FindOverflow(kernel) => Box::new(*kernel),
         Kernel::GeluBackward(kernel) => Box::new(*kernel),
         Kernel::GeluForward(kernel) => Box::new(*kernel),

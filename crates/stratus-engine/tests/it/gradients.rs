@@ -2,8 +2,8 @@
 //! whole network.
 
 use crate::common::{
-    Checked, HYPER, Probe, branches, check_gradient, check_gradient_in, digits, fuse, inception, numbers,
-    residual,
+    Checked, HYPER, Probe, branches, check_gradient, check_gradient_in, decoder, digits, fuse, inception,
+    numbers, residual,
 };
 use stratus_conformance::{Case, Fill, cases};
 use stratus_engine::ops::{
@@ -115,8 +115,9 @@ fn is_trained(name: &str) -> bool {
 /// Checks all gradients of one case's forward kernel; false where it is not one.
 fn check_case(case: &Case, into: &mut Checked) -> bool {
     let differentiable = match &case.kernel {
-        Kernel::Conv2dForward(_)
-        | Kernel::BatchNormAddApply(_)
+        // Of a transposed convolution, rather than a convolution's gradient.
+        Kernel::Conv2dForward(_) | Kernel::Conv2dBackwardData(_) => case.inputs[0].name == "x",
+        Kernel::BatchNormAddApply(_)
         | Kernel::JoinWeights(_)
         | Kernel::AvgPoolForward(_)
         | Kernel::GeluForward(_)
@@ -129,6 +130,7 @@ fn check_case(case: &Case, into: &mut Checked) -> bool {
         | Kernel::AddForward(_)
         | Kernel::ConcatForward(_)
         | Kernel::Dropout(_)
+        | Kernel::Dropout2d(_)
         | Kernel::LinearForward(_)
         | Kernel::StemApply(_) => true,
         // Without its index it is not trained through; where it cuts, its gradient is that of the rectifier
@@ -239,10 +241,10 @@ fn probe(graph: &Graph, forward: &Program) -> Probe {
     probe
 }
 
-/// The digits network, one whose values have several readers, one of residual blocks, and one of maps one
-/// behind the other.
-fn graphs() -> [Graph; 4] {
-    [digits([2, 9, 8], 4, 3), branches(), residual(), inception()]
+/// The digits network, one whose values have several readers, one of residual blocks, one of maps one behind
+/// the other, and one that makes its maps larger again.
+fn graphs() -> [Graph; 5] {
+    [digits([2, 9, 8], 4, 3), branches(), residual(), inception(), decoder()]
 }
 
 /// The names of the values whose gradient the network makes.
@@ -256,7 +258,7 @@ fn differentiated(probe: &Probe) -> Vec<String> {
 
 #[test]
 fn a_whole_network_has_the_gradient_of_its_differences() {
-    for (graph, parameters) in graphs().iter().zip([12, 21, 25, 30]) {
+    for (graph, parameters) in graphs().iter().zip([12, 21, 25, 30, 16]) {
         for fused in [false, true] {
             let mut probe = network(graph, fused);
             let names = differentiated(&probe);

@@ -5,6 +5,7 @@
 mod allocations;
 mod branches;
 mod common;
+mod decoder;
 mod gradients;
 mod images;
 mod loss_scale;

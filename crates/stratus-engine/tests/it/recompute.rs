@@ -1,6 +1,6 @@
 //! Activations that are made again: the same bits in less memory.
 
-use crate::common::{Probe, branches, digits, fuse, inception, session, sgd};
+use crate::common::{Probe, branches, decoder, digits, fuse, inception, session, sgd};
 use stratus_engine::ops::{KernelSpec, Tiling};
 use stratus_engine::passes::differentiate::differentiate;
 use stratus_engine::passes::lower::lower;
@@ -47,6 +47,7 @@ fn less_memory_has_the_same_bits() {
         digits([2, 9, 8], 4, 3),
         branches(),
         inception(),
+        decoder(),
         network("resnet18_cifar", 8, 2),
         network("vgg11", 32, 2),
         network("mobilenet_v2", 32, 2),
@@ -108,7 +109,7 @@ fn statistics_are_gathered_once() {
 
 #[test]
 fn what_is_made_again_runs_in_tiles_too() {
-    for graph in [branches(), inception()] {
+    for graph in [branches(), inception(), decoder()] {
         let whole = differentiated(&graph, Precision::F64);
         let less = recompute(&whole, 0).unwrap();
         let tiled = tile(&less, 5_000, 1).unwrap();

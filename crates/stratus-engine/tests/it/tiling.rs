@@ -1,6 +1,6 @@
 //! Tiling: the same numbers in less memory, and sections only where they may be.
 
-use crate::common::{Probe, branches, digits, fuse, inception, published_digits, sgd};
+use crate::common::{Probe, branches, decoder, digits, fuse, inception, published_digits, sgd};
 use stratus_engine::passes::differentiate::differentiate;
 use stratus_engine::passes::lower::lower;
 use stratus_engine::passes::tile::tile;
@@ -59,6 +59,7 @@ fn tiles_change_neither_loss_nor_gradients_nor_statistics() {
         (branches(), 20 + 4, small),
         // Two of its convolutions are one, whose weights' gradient is one more.
         (inception(), 30 + 18, small),
+        (decoder(), 15 + 6, [60_000, 30_000, 12_000, 3_000]),
     ] {
         let tile_counts = compare_tiles(&graph, results, caches);
         assert!(tile_counts.len() >= 3 && tile_counts.contains(&BATCH), "{tile_counts:?}");
@@ -74,6 +75,15 @@ fn dropout_runs_whole_forward_and_in_tiles_backward() {
         .filter(|&step| matches!(program.steps[step].kernel, Kernel::Dropout(_)))
         .map(|step| program.tiles(step));
     assert_eq!(tiles.collect::<Vec<_>>(), [1, 1, 1, BATCH], "{}", program.dump());
+}
+
+#[test]
+fn spatial_dropout_runs_in_tiles_both_ways() {
+    let program = tiled(&decoder(), 3_000, Precision::F64);
+    let tiles = (0..program.steps.len())
+        .filter(|&step| matches!(program.steps[step].kernel, Kernel::Dropout2d(_)))
+        .map(|step| program.tiles(step));
+    assert_eq!(tiles.collect::<Vec<_>>(), [BATCH, BATCH], "{}", program.dump());
 }
 
 #[test]

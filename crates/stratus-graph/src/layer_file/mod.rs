@@ -281,6 +281,7 @@ fn initial(
 ) -> Result<Vec<(&'static str, Initialisation)>, AttributeError> {
     let fan_out = match op {
         Op::Conv2d(conv) => conv.fan_out(),
+        Op::ConvTranspose2d(conv) => conv.transposed().fan_out(),
         Op::Linear(linear) => linear.out_features,
         _ => 1,
     };

@@ -124,6 +124,22 @@ fn sizes_follow_from_the_input() {
 }
 
 #[test]
+fn a_transposed_convolution_has_the_weight_of_its_convolution() {
+    let graph = layers(
+        "|name = 't'; op = 'conv_transpose2d'; out_channels = 4; kernel = 3; stride = 2; padding = 1; \
+         output_padding = [1, 0]; weight_init = 'kaiming_normal'\
+         |name = 'd'; op = 'dropout2d'; p = 0.3",
+    )
+    .unwrap();
+    assert_eq!(graph.shape(graph.output), &Shape::image(4, 16, 15));
+    assert_eq!(graph.parameters[0].shape, [3, 4, 3, 3]);
+    // PyTorch takes the fan-out of the weight as if it were a convolution's.
+    assert_eq!(graph.parameters[0].initialisation, Initialisation::kaiming_normal(3 * 9));
+    assert_eq!(graph.parameters[1].initialisation, Initialisation::Uniform { bound: 1.0 / 6.0 });
+    assert_eq!(parse(&write(&graph).unwrap()).unwrap(), graph);
+}
+
+#[test]
 fn layers_read_any_layer_before_them() {
     let graph = layers(
         "|name = 'a'; op = 'conv2d'; out_channels = 3; kernel = 1\
@@ -173,7 +189,8 @@ fn mistakes_are_answered_with_what_was_meant() {
         message("|name = 'a'; op = 'conv2'"),
         "layer `a`: there is no operation `conv2`, did you mean `conv2d`?; known are adaptive_avg_pool2d, \
          add, avg_pool2d, \
-         batch_norm2d, concat, conv2d, dropout, flatten, gelu, linear, local_response_norm, max_pool2d, \
+         batch_norm2d, concat, conv2d, conv_transpose2d, dropout, dropout2d, flatten, gelu, linear, \
+         local_response_norm, max_pool2d, \
          relu, relu6, resize, scale, sigmoid, silu"
     );
     assert_eq!(
@@ -310,6 +327,7 @@ fn values_of_the_wrong_kind_are_refused() {
     );
     assert!(message("|name = 'd'; op = 'dropout'; p = 1.0").contains("its probability p is 1;"));
     assert!(message("|name = 'd'; op = 'dropout'; p = nan").contains("its probability p is NaN;"));
+    assert!(message("|name = 'd'; op = 'dropout2d'; p = 1").contains("its probability p is 1;"));
     assert_eq!(
         message("|name = 'a'; op = 'relu'; inputs = [1]"),
         "layer `a`: `inputs` is a list of names of layers"

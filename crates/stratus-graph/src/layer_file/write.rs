@@ -124,6 +124,7 @@ pub fn write(graph: &Graph) -> Result<String, LayerFileError> {
 fn initial(graph: &Graph, node: &Node, to: &mut Written) {
     let kaiming = match &node.op {
         Op::Conv2d(conv) => Some(Initialisation::kaiming_normal(conv.fan_out())),
+        Op::ConvTranspose2d(conv) => Some(Initialisation::kaiming_normal(conv.transposed().fan_out())),
         Op::Linear(linear) => Some(Initialisation::kaiming_normal(linear.out_features)),
         _ => None,
     };

@@ -7,7 +7,9 @@ mod avg_pool2d;
 mod batch_norm;
 mod concat;
 mod conv2d;
+mod conv_transpose2d;
 mod dropout;
+mod dropout2d;
 mod flatten;
 mod gelu;
 mod linear;
@@ -25,8 +27,10 @@ pub use add::Add;
 pub use avg_pool2d::AvgPool2d;
 pub use batch_norm::BatchNorm2d;
 pub use concat::Concat;
+pub use conv_transpose2d::ConvTranspose2d;
 pub use conv2d::Conv2d;
 pub use dropout::Dropout;
+pub use dropout2d::Dropout2d;
 pub use flatten::Flatten;
 pub use gelu::Gelu;
 pub use linear::Linear;
@@ -102,7 +106,8 @@ pub enum ParameterKind {
 pub struct ParameterSpec {
     /// The last part of its key: `weight`, `bias`, `running_mean`, `running_var`.
     pub name: &'static str,
-    /// Extents: `[out, in / groups, kernel height, kernel width]`, `[out, in]` or `[channels]`.
+    /// Extents: `[out, in / groups, kernel height, kernel width]` (transposed: `[in, out / groups, ...]`),
+    /// `[out, in]` or `[channels]`.
     pub shape: Vec<usize>,
     /// First values.
     pub initialisation: Initialisation,
@@ -245,7 +250,9 @@ operations!(
     BatchNorm2d,
     Concat,
     Conv2d,
+    ConvTranspose2d,
     Dropout,
+    Dropout2d,
     Flatten,
     Gelu,
     Linear,
@@ -274,6 +281,6 @@ mod tests {
             let op = (declaration.build)(&Attributes::new(&table), &[&input]).unwrap();
             assert_eq!(op.kind(), declaration.name);
         }
-        assert_eq!(DECLARATIONS.len(), 18);
+        assert_eq!(DECLARATIONS.len(), 20);
     }
 }

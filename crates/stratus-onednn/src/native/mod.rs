@@ -10,6 +10,7 @@
 //! | [`resize`] | bilinear resizing |
 //! | [`few_outputs`] | matrix products over few terms |
 //! | [`elementwise`], [`dropout`], [`pixels`] | element by element |
+//! | [`bias`], [`dropout2d`] | a number for each channel |
 //! | [`activation`] with [`gelu`], [`sigmoid`] | smooth activations |
 //! | [`loss`], [`pixel_loss`], [`adaptive`] | losses, optimisers |
 //!
@@ -20,9 +21,11 @@
 
 pub mod activation;
 pub mod adaptive;
+pub mod bias;
 pub mod concat;
 pub mod conv;
 pub mod dropout;
+pub mod dropout2d;
 pub mod elementwise;
 pub mod few_outputs;
 pub mod gelu;

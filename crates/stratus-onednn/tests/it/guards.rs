@@ -47,6 +47,9 @@ fn a_nan_shows_where_the_reference_shows_it() {
             | Kernel::ConcatForward(_)
             | Kernel::ConcatBackward(_)
             | Kernel::Dropout(_)
+            | Kernel::Dropout2d(_)
+            | Kernel::BiasGradient(_)
+            | Kernel::Conv2dBackwardData(_)
             | Kernel::MaxPoolForward(_)
             | Kernel::AvgPoolForward(_)
             | Kernel::LrnForward(_)
@@ -120,6 +123,7 @@ fn maps_in_different_layouts_are_refused_by_native_kernels() {
                 | Kernel::ReluForward(_)
                 | Kernel::AddForward(_)
                 | Kernel::Dropout(_)
+                | Kernel::Dropout2d(_)
                 | Kernel::Accumulate(_)
         );
         let maps: Vec<&str> = case.operands().filter(|o| o.shape.len() == 4).map(|o| o.name).collect();

@@ -5,7 +5,7 @@ use super::{ImportResult, Importer, Layer, LayerOutput, Order, Value};
 use crate::proto::Node;
 use crate::tensor::Constant;
 use stratus_graph::Op;
-use stratus_graph::ops::{Add, Conv2d, Linear, Scale, Silu};
+use stratus_graph::ops::{Add, Conv2d, ConvTranspose2d, Linear, Scale, Silu};
 
 impl<'a> Importer<'a> {
     pub(super) fn add(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
@@ -41,7 +41,9 @@ impl<'a> Importer<'a> {
     fn add_bias(&mut self, node: &'a Node<'a>, made: LayerOutput, constant: Constant) -> ImportResult<Value> {
         let added = self.per_channel(made, constant)?;
         let layer = self.changeable(made)?;
-        if let Op::Conv2d(Conv2d { bias, .. }) | Op::Linear(Linear { bias, .. }) = &mut layer.op
+        if let Op::Conv2d(Conv2d { bias, .. })
+        | Op::ConvTranspose2d(ConvTranspose2d { bias, .. })
+        | Op::Linear(Linear { bias, .. }) = &mut layer.op
             && !std::mem::replace(bias, true)
         {
             layer.parameters.push(vec![0.0; added.len()]);
@@ -68,6 +70,10 @@ impl<'a> Importer<'a> {
         // Running statistics, of a batch norm, stay.
         for values in layer.parameters.iter_mut().take(2) {
             let each = values.len() / factors.len().max(1);
+            if let (Op::ConvTranspose2d(conv), true) = (&layer.op, each > 1) {
+                scale_transposed(conv, values, &factors);
+                continue;
+            }
             for (values, factor) in values.chunks_exact_mut(each.max(1)).zip(&factors) {
                 values.iter_mut().for_each(|value| *value *= factor);
             }
@@ -131,10 +137,29 @@ impl<'a> Importer<'a> {
     fn changeable(&mut self, made: LayerOutput) -> ImportResult<&mut Layer> {
         self.sole_layer(made)
             .filter(|_| !matches!(made.order, Order::Flattened(_)))
-            .filter(|layer| matches!(layer.op, Op::Conv2d(_) | Op::Linear(_) | Op::BatchNorm2d(_)))
+            .filter(|layer| {
+                matches!(
+                    layer.op,
+                    Op::Conv2d(_) | Op::ConvTranspose2d(_) | Op::Linear(_) | Op::BatchNorm2d(_)
+                )
+            })
             .ok_or_else(|| {
                 "it follows no convolution, linear layer or batch norm that could take its numbers over"
                     .into()
             })
+    }
+}
+
+/// Multiplies a transposed convolution's weight `[in, out / groups, height, width]` by a factor for each
+/// output.
+fn scale_transposed(conv: &ConvTranspose2d, weight: &mut [f32], factors: &[f32]) {
+    let [inputs, per_group, height, width] = conv.weight_shape();
+    let per_input = (per_group * height * width).max(1);
+    for (input, kernels) in weight.chunks_exact_mut(per_input).enumerate() {
+        let group = input / (inputs / conv.groups.max(1)).max(1);
+        let factors = factors.iter().skip(group * per_group);
+        for (kernel, factor) in kernels.chunks_exact_mut((height * width).max(1)).zip(factors) {
+            kernel.iter_mut().for_each(|value| *value *= factor);
+        }
     }
 }

@@ -2,13 +2,13 @@
 
 use super::constants::per_image;
 use super::{ImportResult, Importer, LARGEST, LayerOutput, Order, Pad, Refusal, Value};
-use crate::export::bins;
+use crate::export::{SPATIAL, bins};
 use crate::proto::Node;
 use crate::tensor::Constant;
 use stratus_base::printable;
 use stratus_graph::ops::{
-    AdaptiveAvgPool2d, BatchNorm2d, Concat, Conv2d, Dropout, Flatten, Gelu, Linear, LocalResponseNorm, Relu,
-    Relu6, Sigmoid,
+    AdaptiveAvgPool2d, BatchNorm2d, Concat, Conv2d, Dropout, Dropout2d, Flatten, Gelu, Linear,
+    LocalResponseNorm, Relu, Relu6, Sigmoid,
 };
 use stratus_graph::{Op, Shape};
 
@@ -17,6 +17,7 @@ impl<'a> Importer<'a> {
     pub(super) fn layer(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         match node.operator {
             "Conv" => self.conv(node),
+            "ConvTranspose" => self.conv_transpose(node),
             "Gemm" => self.gemm(node),
             "MatMul" => self.matmul(node),
             "BatchNormalization" => self.batch_norm(node),
@@ -36,6 +37,9 @@ impl<'a> Importer<'a> {
             "Min" => self.min(node),
             "Dropout" => {
                 let p = self.number(node, "ratio", 1)?.unwrap_or(0.5);
+                if node.doc == SPATIAL {
+                    return self.elementwise(node, Dropout2d { p });
+                }
                 self.elementwise(node, Dropout { p })
             }
             "LRN" => self.local_response_norm(node),

@@ -10,6 +10,7 @@ mod layers;
 mod names;
 mod pooling;
 mod resizing;
+mod transposed;
 
 use crate::error::{Parsed, Problem, RefusedNode};
 use crate::proto::{self, Node, ValueInfo, is_onnx};
@@ -571,6 +572,7 @@ impl<'a> Importer<'a> {
             | Op::AvgPool2d(_)
             | Op::AdaptiveAvgPool2d(_)
             | Op::Dropout(_)
+            | Op::Dropout2d(_)
             | Op::Flatten(_)
             | Op::Resize(_)
             | Op::Add(_)

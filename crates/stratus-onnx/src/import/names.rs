@@ -9,8 +9,9 @@ const LONGEST: usize = 120;
 /// The last parts of the names of parameters.
 const PARAMETERS: [&str; 4] = ["weight", "bias", "running_mean", "running_var"];
 /// Operators that a module of PyTorch usually has to itself: its path is the better name.
-const MODULES: [&str; 15] = [
+const MODULES: [&str; 16] = [
     "Conv",
+    "ConvTranspose",
     "Gemm",
     "MatMul",
     "BatchNormalization",

@@ -155,7 +155,7 @@ impl<'a> Importer<'a> {
 }
 
 /// The attribute `pads`: top, left, bottom, right.
-fn explicit(node: &Node<'_>) -> ImportResult<Sides> {
+pub(super) fn explicit(node: &Node<'_>) -> ImportResult<Sides> {
     let Some(pads) = node.attribute("pads").filter(|pads| !pads.ints.is_empty()) else {
         return Ok(Default::default());
     };

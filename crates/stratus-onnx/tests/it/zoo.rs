@@ -103,6 +103,10 @@ fn layers_that_no_network_has_come_back() {
     for layers in [
         "|name = 'c'; op = 'conv2d'; out_channels = 4; kernel = [3, 2]; padding = [2, 0]; padding_after = \
          [0, 3]; dilation = [1, 2]; groups = 2",
+        "|name = 't'; op = 'conv_transpose2d'; out_channels = 4; kernel = [3, 2]; stride = 2; padding = \
+         [1, 0]; output_padding = [1, 0]|name = 'd'; op = 'dropout2d'; p = 0.3|name = 'u'; op = \
+         'conv_transpose2d'; out_channels = 6; kernel = 3; padding_after = [0, 2]; dilation = 2; groups = 2; \
+         bias = false",
         "|name = 'p'; op = 'max_pool2d'; kernel = [2, 3]; stride = 3; padding = 1; ceil_mode = true",
         "|name = 'p'; op = 'max_pool2d'; kernel = 4; stride = 4; ceil_mode = true",
         "|name = 'p'; op = 'avg_pool2d'; kernel = [3, 4]; stride = 2; padding = [1, 2]; count_include_pad = \

@@ -34,6 +34,11 @@ pub fn residual() -> Graph {
     layer_file::parse(include_str!("../residual.toml")).unwrap()
 }
 
+/// Transposed convolutions and spatial dropout.
+pub fn decoder() -> Graph {
+    layer_file::parse(include_str!("../decoder.toml")).unwrap()
+}
+
 /// Maps one behind the other, made by batch norms and by others.
 pub fn inception() -> Graph {
     layer_file::parse(include_str!("../inception.toml")).unwrap()

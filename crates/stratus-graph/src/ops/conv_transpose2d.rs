@@ -1,0 +1,306 @@
+//! Transposed convolution, also called deconvolution (Zeiler et al.: "Deconvolutional networks", 2010).
+
+use super::{Conv2d, Declared, Initialisation, Operation, ParameterKind, ParameterSpec, leading, only};
+use crate::layer_file::{AttributeError, Attributes, Written};
+use crate::shape::limited;
+use crate::{Shape, ShapeError};
+use serde::{Deserialize, Serialize};
+
+/// The transpose of a convolution that is read as a matrix: each input value adds its multiple of the kernel
+/// to a window of the output. `y[i * stride + tap * dilation - padding] += w[tap] * x[i] (+ b)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ConvTranspose2d {
+    /// Channels of the input.
+    pub in_channels: usize,
+    /// Channels of the output.
+    pub out_channels: usize,
+    /// Kernel `[height, width]`.
+    pub kernel: [usize; 2],
+    /// Distance of neighbouring inputs' windows in the output, `[vertical, horizontal]`.
+    pub stride: [usize; 2],
+    /// Pixels cut off the output `[top, left]`.
+    pub padding_before: [usize; 2],
+    /// Pixels cut off the output `[bottom, right]`.
+    pub padding_after: [usize; 2],
+    /// Pixels that the output has more `[bottom, right]`, less than the stride: several sizes of a
+    /// convolution's input give one size of its output.
+    pub output_padding: [usize; 2],
+    /// Distance of the kernel's taps, 1 for a dense kernel.
+    pub dilation: [usize; 2],
+    /// Groups.
+    pub groups: usize,
+    /// Whether a bias is added.
+    pub bias: bool,
+}
+
+impl ConvTranspose2d {
+    /// A square kernel with equal padding on all sides, dense, ungrouped, without bias.
+    #[must_use]
+    pub fn new(
+        in_channels: usize,
+        out_channels: usize,
+        kernel: usize,
+        stride: usize,
+        padding: usize,
+        output_padding: usize,
+    ) -> Self {
+        Self {
+            in_channels,
+            out_channels,
+            kernel: [kernel; 2],
+            stride: [stride; 2],
+            padding_before: [padding; 2],
+            padding_after: [padding; 2],
+            output_padding: [output_padding; 2],
+            dilation: [1; 2],
+            groups: 1,
+            bias: false,
+        }
+    }
+
+    /// The convolution, from this one's output to its input, whose transpose it is: with the same weight, its
+    /// gradient of the input is what this computes.
+    #[must_use]
+    pub fn transposed(&self) -> Conv2d {
+        Conv2d {
+            in_channels: self.out_channels,
+            out_channels: self.in_channels,
+            kernel: self.kernel,
+            stride: self.stride,
+            padding_before: self.padding_before,
+            padding_after: self.padding_after,
+            dilation: self.dilation,
+            groups: self.groups,
+            bias: false,
+        }
+    }
+
+    /// `[in, out / groups, kernel height, kernel width]`.
+    #[must_use]
+    pub fn weight_shape(&self) -> [usize; 4] {
+        self.transposed().weight_shape()
+    }
+
+    /// Height and width of the output for an input of `size`.
+    ///
+    /// # Errors
+    /// Where an attribute is 0 that may not be, or nothing is left of the output.
+    pub fn output_size(&self, size: [usize; 2]) -> Result<[usize; 2], ShapeError> {
+        Ok([self.extent(0, "height", size[0])?, self.extent(1, "width", size[1])?])
+    }
+
+    /// `(size - 1)*stride + dilation*(kernel - 1) + 1 + output_padding - before - after`.
+    fn extent(&self, axis: usize, what: &str, size: usize) -> Result<usize, ShapeError> {
+        let (kernel, stride, dilation) = (self.kernel[axis], self.stride[axis], self.dilation[axis]);
+        if size == 0 || kernel == 0 || stride == 0 || dilation == 0 {
+            return Err(ShapeError::new(format!(
+                "its {what} has size {size}, kernel {kernel}, stride {stride}, dilation {dilation}; none of \
+                 them may be 0"
+            )));
+        }
+        let more = self.output_padding[axis];
+        if more >= stride {
+            return Err(ShapeError::new(format!(
+                "its output_padding {more} in {what} is not less than its stride {stride}"
+            )));
+        }
+        let overflow = || {
+            ShapeError::new(format!(
+                "its {what} overflows: size {size}, stride {stride}, kernel {kernel}, dilation {dilation}"
+            ))
+        };
+        let windows = (size - 1).checked_mul(stride).ok_or_else(overflow)?;
+        let reach = dilation.checked_mul(kernel - 1).ok_or_else(overflow)?;
+        let whole = windows.checked_add(reach).and_then(|sum| sum.checked_add(1 + more));
+        let (before, after) = (self.padding_before[axis], self.padding_after[axis]);
+        let whole = whole.ok_or_else(overflow)?;
+        match before.checked_add(after).and_then(|cut| whole.checked_sub(cut)) {
+            Some(left @ 1..) => Ok(left),
+            _ => Err(ShapeError::new(format!(
+                "its {what} has {whole} pixels, of which its padding cuts off {before} and {after}"
+            ))),
+        }
+    }
+}
+
+impl Operation for ConvTranspose2d {
+    fn kind(&self) -> &'static str {
+        "conv_transpose2d"
+    }
+
+    fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
+        let input = only("conv_transpose2d", inputs)?;
+        let [channels, height, width] = input.as_image()?;
+        if channels != self.in_channels {
+            return Err(ShapeError::new(format!(
+                "its weight {:?} expects {} channels, its input {input} has {channels}",
+                self.weight_shape(),
+                self.in_channels
+            )));
+        }
+        let divides = |channels: usize| channels.is_multiple_of(self.groups);
+        if self.groups == 0 || !divides(self.in_channels) || !divides(self.out_channels) {
+            return Err(ShapeError::new(format!(
+                "{} groups do not divide its {} input and {} output channels",
+                self.groups, self.in_channels, self.out_channels
+            )));
+        }
+        if self.in_channels == 0 || self.out_channels == 0 {
+            return Err(ShapeError::new(format!(
+                "it has {} input and {} output channels; it needs at least one of each",
+                self.in_channels, self.out_channels
+            )));
+        }
+        limited("its weight", &self.weight_shape())?;
+        let [height, width] = self.output_size([height, width])?;
+        Ok(Shape::image(self.out_channels, height, width))
+    }
+
+    /// PyTorch's default: uniform within `1 / sqrt(out / groups * kernel height * kernel width)`. Its fan-in
+    /// is taken of the weight as if it were a convolution's.
+    fn parameters(&self) -> Vec<ParameterSpec> {
+        let bound = self.transposed().bound();
+        let trained = |name, shape: Vec<usize>| ParameterSpec {
+            name,
+            shape,
+            initialisation: Initialisation::Uniform { bound },
+            kind: ParameterKind::Trained,
+        };
+        let mut parameters = vec![trained("weight", self.weight_shape().to_vec())];
+        if self.bias {
+            parameters.push(trained("bias", vec![self.out_channels]));
+        }
+        parameters
+    }
+
+    fn forward_flops(&self, inputs: &[&Shape], output: &Shape) -> u64 {
+        let taps = Shape(self.weight_shape()[1..].to_vec()).elements() as u64;
+        let read = inputs.first().map_or(0, |input| input.elements() as u64);
+        let bias = if self.bias { output.elements() as u64 } else { 0 };
+        read.saturating_mul(taps.saturating_mul(2)).saturating_add(bias)
+    }
+
+    fn attributes(&self) -> String {
+        let mut text = self.transposed().attributes();
+        if self.output_padding != [0, 0] {
+            text += &format!(" output padding {}x{}", self.output_padding[0], self.output_padding[1]);
+        }
+        text
+    }
+}
+
+impl Declared for ConvTranspose2d {
+    const NAME: &'static str = "conv_transpose2d";
+    const KEYS: &'static [&'static str] = &[
+        "out_channels",
+        "kernel",
+        "stride",
+        "padding",
+        "padding_after",
+        "output_padding",
+        "dilation",
+        "groups",
+        "bias",
+    ];
+
+    fn declared(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError> {
+        let padding_before = attributes.padding("padding")?.unwrap_or_default();
+        Ok(Self {
+            in_channels: leading(inputs),
+            out_channels: attributes.needed_count("out_channels")?,
+            kernel: attributes.needed_pair("kernel")?,
+            stride: attributes.pair("stride")?.unwrap_or([1, 1]),
+            padding_before,
+            padding_after: attributes.padding("padding_after")?.unwrap_or(padding_before),
+            output_padding: attributes.padding("output_padding")?.unwrap_or_default(),
+            dilation: attributes.pair("dilation")?.unwrap_or([1, 1]),
+            groups: attributes.count("groups")?.unwrap_or(1),
+            bias: attributes.flag("bias")?.unwrap_or(true),
+        })
+    }
+
+    fn written(&self, to: &mut Written) {
+        to.count("out_channels", self.out_channels);
+        to.pair("kernel", self.kernel);
+        to.pair_unless("stride", self.stride, [1, 1]);
+        to.pair_unless("padding", self.padding_before, [0, 0]);
+        to.pair_unless("padding_after", self.padding_after, self.padding_before);
+        to.pair_unless("output_padding", self.output_padding, [0, 0]);
+        to.pair_unless("dilation", self.dilation, [1, 1]);
+        if self.groups != 1 {
+            to.count("groups", self.groups);
+        }
+        to.flag_unless("bias", self.bias, true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sizes that `torch.nn.ConvTranspose2d` gives; the convolution that it is the transpose of leads
+    /// back.
+    #[test]
+    fn sizes_are_pytorchs_and_lead_back() {
+        let dilated = ConvTranspose2d { dilation: [2, 3], ..ConvTranspose2d::new(4, 6, 3, 2, 1, 1) };
+        let uneven = ConvTranspose2d { padding_after: [1, 1], ..ConvTranspose2d::new(4, 6, 3, 2, 0, 0) };
+        for (conv, size, expected) in [
+            (ConvTranspose2d::new(4, 6, 2, 2, 0, 0), [5, 7], [10, 14]),
+            (ConvTranspose2d::new(4, 6, 3, 2, 1, 1), [5, 7], [10, 14]),
+            (ConvTranspose2d::new(4, 6, 3, 2, 1, 0), [5, 7], [9, 13]),
+            (ConvTranspose2d::new(4, 6, 4, 4, 0, 3), [1, 2], [7, 11]),
+            (ConvTranspose2d::new(4, 6, 2, 5, 0, 4), [2, 3], [11, 16]),
+            (dilated, [5, 7], [12, 18]),
+            (uneven, [5, 7], [10, 14]),
+        ] {
+            let output = conv.output_shape(&[&Shape::image(4, size[0], size[1])]).unwrap();
+            assert_eq!(output, Shape::image(6, expected[0], expected[1]), "{conv:?}");
+            assert_eq!(conv.transposed().output_size(expected).unwrap(), size, "{conv:?}");
+        }
+    }
+
+    /// `torch.nn.ConvTranspose2d(32, 64, (3, 2), stride=2, groups=4)`: its parameters and their bounds.
+    #[test]
+    fn parameters_are_pytorchs() {
+        let conv = ConvTranspose2d {
+            kernel: [3, 2],
+            groups: 4,
+            bias: true,
+            ..ConvTranspose2d::new(32, 64, 3, 2, 0, 0)
+        };
+        let [weight, bias] = &conv.parameters()[..] else { panic!("two parameters") };
+        assert_eq!((weight.name, &weight.shape[..]), ("weight", &[32, 16, 3, 2][..]));
+        assert_eq!((bias.name, &bias.shape[..]), ("bias", &[64][..]));
+        let bound = 1.0 / 96.0f32.sqrt();
+        assert_eq!([weight.initialisation, bias.initialisation], [Initialisation::Uniform { bound }; 2]);
+        let input = Shape::image(32, 5, 5);
+        let output = conv.output_shape(&[&input]).unwrap();
+        assert_eq!(output, Shape::image(64, 11, 10));
+        assert_eq!(conv.forward_flops(&[&input], &output), 2 * 32 * 25 * 96 + 64 * 110);
+        assert_eq!(conv.attributes(), "3x2 stride 2x2 groups 4");
+    }
+
+    #[test]
+    fn what_has_no_output_is_refused() {
+        let message =
+            |conv: ConvTranspose2d| conv.output_shape(&[&Shape::image(4, 1, 5)]).unwrap_err().to_string();
+        let new = ConvTranspose2d::new;
+        assert_eq!(
+            message(new(4, 6, 3, 2, 1, 2)),
+            "its output_padding 2 in height is not less than its stride 2"
+        );
+        assert_eq!(
+            message(new(4, 6, 2, 2, 1, 0)),
+            "its height has 2 pixels, of which its padding cuts off 1 and 1"
+        );
+        assert_eq!(
+            message(new(4, 6, 2, 0, 0, 0)),
+            "its height has size 1, kernel 2, stride 0, dilation 1; none of them may be 0"
+        );
+        let groups = ConvTranspose2d { groups: 3, ..new(4, 6, 2, 2, 0, 0) };
+        assert_eq!(message(groups), "3 groups do not divide its 4 input and 6 output channels");
+        assert!(message(new(3, 6, 2, 2, 0, 0)).contains("expects 3 channels"));
+        let huge = ConvTranspose2d { dilation: [usize::MAX; 2], ..new(4, 6, 3, 2, 0, 0) };
+        assert!(message(huge).contains("its height overflows"));
+    }
+}

@@ -1,0 +1,80 @@
+//! Spatial dropout: a factor for each channel of an image, drawn wherever it is needed.
+//!
+//! Bound by memory. Threads divide pixel rows, and draw the factors of an image, or of its block of 16
+//! channels, when they come to it.
+
+use super::dropout::DropoutMask;
+use super::elementwise::CpuContext;
+use super::rows::Geometry;
+use super::simd::{Element, multiversion};
+use super::threads::{cut, pairs};
+
+/// Bytes of scratch: factors over a period, of each thread.
+#[must_use]
+pub fn scratch_bytes(cpu: &CpuContext, geometry: &Geometry) -> usize {
+    4 * cpu.team.threads() * geometry.period()
+}
+
+/// `y = x * scale`, or 0 where the mask drops the channel of the image; [`DropoutMask::first`] is the number
+/// of the first image's first channel.
+pub fn dropout2d<E: Element>(
+    cpu: &CpuContext,
+    dropout: &DropoutMask,
+    geometry: &Geometry,
+    x: &[E],
+    y: &mut [E],
+    scratch: &mut [f32],
+) {
+    let (threads, period, row) = (cpu.team.threads(), geometry.period(), geometry.row_elements());
+    let rows = |thread| geometry.thread_rows(threads, thread);
+    let mut parts = pairs(
+        cut(y, (0..threads).map(|thread| rows(thread).len() * row)),
+        cut(scratch, (0..threads).map(|_| period)),
+    );
+    cpu.team.run_parts(&mut parts[..threads], &|thread, (y, factors)| {
+        let (first, end) = (rows(thread).start, rows(thread).end);
+        let mut next = first;
+        while next < end {
+            let plane = next / geometry.height;
+            let until = ((plane + 1) * geometry.height).min(end);
+            draw(dropout, geometry, plane, factors);
+            let y = &mut y[(next - first) * row..(until - first) * row];
+            multiply(cpu.level, factors, &x[next * row..until * row], y);
+            next = until;
+        }
+    });
+}
+
+/// The factors of a plane's channels, repeated over a period; 0 for padded channels.
+fn draw(dropout: &DropoutMask, geometry: &Geometry, plane: usize, factors: &mut [f32]) {
+    let (image, group) = (plane / geometry.groups, plane % geometry.groups);
+    let (begin, width) = (group * geometry.width, geometry.width);
+    let used = width.min(geometry.channels - begin);
+    let number = dropout.first + (image * geometry.channels + begin) as u64;
+    let mut words = [0; 4];
+    for channel in 0..used {
+        let number = number + channel as u64;
+        if channel == 0 || number.is_multiple_of(4) {
+            words = dropout.mask.stream.block((number / 4) as u32);
+        }
+        let keeps = words[(number % 4) as usize] >= dropout.mask.threshold;
+        factors[channel] = if keeps { dropout.scale } else { 0.0 };
+    }
+    factors[used..width].fill(0.0);
+    let (once, repeated) = factors.split_at_mut(width);
+    repeated.chunks_exact_mut(width).for_each(|copy| copy.copy_from_slice(once));
+}
+
+multiversion! {
+    fn multiply / multiply_body [E: Element] [E] (factors: &[f32], x: &[E], y: &mut [E])
+}
+
+#[inline(always)]
+fn multiply_body<E: Element>(factors: &[f32], x: &[E], y: &mut [E]) {
+    for (x, y) in x.chunks(factors.len()).zip(y.chunks_mut(factors.len())) {
+        for ((x, y), factor) in x.iter().zip(y).zip(factors) {
+            // What is dropped is 0, whatever it was.
+            *y = E::store(if *factor == 0.0 { 0.0 } else { x.load() * factor });
+        }
+    }
+}
