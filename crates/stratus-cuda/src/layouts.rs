@@ -54,6 +54,8 @@ fn weights_of_maps(program: &Program) -> HashMap<ValueId, Layout> {
                     | Kernel::SgdUpdate(_)
                     | Kernel::AdaptiveUpdate(_)
                     | Kernel::LinearUpdate(_)
+                    | Kernel::EmaUpdate(_)
+                    | Kernel::ClipGradient(_)
             );
             let Some(layout) =
                 elementwise.then(|| step.operands().find_map(|id| found.get(&id).cloned())).flatten()

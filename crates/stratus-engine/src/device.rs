@@ -177,6 +177,26 @@ impl Arena {
         Ok(Cow::Owned(copy))
     }
 
+    /// Exchanges two parts of it, which do not overlap.
+    pub fn swap(&mut self, starts: [usize; 2], bytes: usize) -> Result<(), EngineError> {
+        match self {
+            Self::Host(arena) => {
+                let [low, high] = [starts[0].min(starts[1]), starts[0].max(starts[1])];
+                let (before, from_high) = arena.as_mut_slice().split_at_mut(high);
+                before[low..low + bytes].swap_with_slice(&mut from_high[..bytes]);
+                Ok(())
+            }
+            Self::Device(_) => {
+                let mut parts = [vec![0; bytes], vec![0; bytes]];
+                for (start, part) in starts.into_iter().zip(&mut parts) {
+                    self.copy_to(start, part)?;
+                }
+                self.write(starts[0], &parts[1])?;
+                self.write(starts[1], &parts[0])
+            }
+        }
+    }
+
     pub fn write(&mut self, start: usize, bytes: &[u8]) -> Result<(), EngineError> {
         match self {
             Self::Host(arena) => {

@@ -68,6 +68,7 @@ pub fn render(summary: &Summary, run: &RunDir) -> String {
             last.val_top1.map(|v| format!("top-1 {:.2} %", 100.0 * v)),
             last.val_top5.map(|v| format!("top-5 {:.2} %", 100.0 * v)),
             last.val_views.map(|views| format!("{views} views of each image")),
+            last.val_ema_decay.map(|decay| format!("of averaged weights, decay {decay}")),
         ]),
     );
     let of_best = |best: &Best| {

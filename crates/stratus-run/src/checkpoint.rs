@@ -6,8 +6,9 @@
 //! |---|---|
 //! | `weights.safetensors` | parameters and running statistics under torchvision's names |
 //! | `optimizer.safetensors` | the optimiser's tensors, named by the caller |
+//! | `averaged.safetensors` | the moving average of the weights, under their names; only where there is one |
 //! | `state.json` | [`State`]: position in training, libraries, totals |
-//! | `manifest.json` | length and SHA-256 of the three above |
+//! | `manifest.json` | length and SHA-256 of those above |
 //!
 //! Weights are f32 (kernels OIHW), `num_batches_tracked` is i64.
 //!
@@ -38,6 +39,8 @@ use crate::{Error, Result};
 pub const WEIGHTS: &str = "weights.safetensors";
 /// The optimiser's file.
 pub const OPTIMIZER: &str = "optimizer.safetensors";
+/// The averaged weights' file.
+pub const AVERAGED: &str = "averaged.safetensors";
 /// The state's file.
 pub const STATE: &str = "state.json";
 /// The checksums' file.
@@ -99,6 +102,33 @@ pub struct Checkpoint {
     pub weights: Vec<Tensor>,
     /// The optimiser's tensors, by name.
     pub optimizer: Vec<Tensor>,
+    /// The moving average of the weights, under their names, where the run has one.
+    pub averaged: Option<Vec<Tensor>>,
+}
+
+impl Checkpoint {
+    /// The weights that are measured and exported: the averaged ones where there are such.
+    #[must_use]
+    pub fn measured(&self) -> &[Tensor] {
+        self.averaged.as_ref().unwrap_or(&self.weights)
+    }
+
+    /// The file of those.
+    #[must_use]
+    pub fn measured_file(&self) -> PathBuf {
+        self.path.join(if self.averaged.is_some() { AVERAGED } else { WEIGHTS })
+    }
+}
+
+/// The tensors of a checkpoint to be saved.
+#[derive(Clone, Debug, Default)]
+pub struct Tensors<'a> {
+    /// Parameters and running statistics.
+    pub weights: Vec<TensorRef<'a>>,
+    /// The optimiser's tensors.
+    pub optimizer: Vec<TensorRef<'a>>,
+    /// The moving average of the weights, under their names, if there is one.
+    pub averaged: Option<Vec<TensorRef<'a>>>,
 }
 
 /// A checkpoint that was passed over.
@@ -163,14 +193,13 @@ impl Checkpoints {
     pub fn save(
         &self,
         state: &State,
-        weights: &[TensorRef<'_>],
-        optimizer: &[TensorRef<'_>],
+        tensors: &Tensors<'_>,
         retention: &Retention,
     ) -> Result<SavedCheckpoint> {
         fs::create_dir_all(&self.folder).map_err(Error::io("create the folder", &self.folder))?;
         let path = self.path(state.iteration);
         let temporary = atomic::temporary_path(&path)?;
-        let written = write_folder(&temporary, state, weights, optimizer).and_then(|done| {
+        let written = write_folder(&temporary, state, tensors).and_then(|done| {
             self.install(&temporary, &path)?;
             Ok(done)
         });
@@ -276,7 +305,8 @@ impl Checkpoints {
             read_safetensors(&verified(name)?).map_err(|reason| damaged(&path.join(name), reason))
         };
         let (weights, optimizer) = (tensors(WEIGHTS)?, tensors(OPTIMIZER)?);
-        Ok(Checkpoint { path, state, weights, optimizer })
+        let averaged = manifest.files.contains_key(AVERAGED).then(|| tensors(AVERAGED)).transpose()?;
+        Ok(Checkpoint { path, state, weights, optimizer, averaged })
     }
 }
 
@@ -285,16 +315,14 @@ fn folder_name(iteration: u64) -> String {
 }
 
 /// Writes and syncs all files of a checkpoint; gives the weights' checksum and the bytes written.
-fn write_folder(
-    folder: &Path,
-    state: &State,
-    weights: &[TensorRef<'_>],
-    optimizer: &[TensorRef<'_>],
-) -> Result<(String, u64)> {
+fn write_folder(folder: &Path, state: &State, tensors: &Tensors<'_>) -> Result<(String, u64)> {
     fs::create_dir(folder).map_err(Error::io("create the folder", folder))?;
+    let Tensors { weights, optimizer, averaged } = tensors;
     let weights_sha256 = weights_sha256(weights);
     let mut files = BTreeMap::new();
-    for (name, tensors) in [(WEIGHTS, weights), (OPTIMIZER, optimizer)] {
+    let all = [(WEIGHTS, Some(weights)), (OPTIMIZER, Some(optimizer)), (AVERAGED, averaged.as_ref())];
+    for (name, tensors) in all {
+        let Some(tensors) = tensors else { continue };
         let entry =
             write_hashed(&folder.join(name), |out| write_safetensors(out, tensors, &BTreeMap::new()))?;
         files.insert(name.to_string(), entry);

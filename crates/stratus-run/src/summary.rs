@@ -227,6 +227,10 @@ pub struct FinalMetrics {
     /// Views of each image whose probabilities were averaged; not written for the image alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub val_views: Option<u64>,
+    /// The decay of the moving average of the weights that were measured; not written for the weights
+    /// themselves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_ema_decay: Option<f64>,
 }
 
 /// Bytes.

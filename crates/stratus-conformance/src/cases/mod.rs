@@ -7,12 +7,14 @@ mod add;
 mod avg_pool2d;
 mod batch_norm;
 mod batch_norm_add;
+mod clip;
 mod concat;
 mod conv2d;
 mod conv_transpose2d;
 mod convert;
 mod dropout;
 mod dropout2d;
+mod ema;
 mod joined;
 mod linear;
 mod local_response_norm;
@@ -43,12 +45,14 @@ const TABLES: &[Table] = &[
     avg_pool2d::TABLE,
     batch_norm::TABLE,
     batch_norm_add::TABLE,
+    clip::TABLE,
     concat::TABLE,
     conv2d::TABLE,
     conv_transpose2d::TABLE,
     convert::TABLE,
     dropout::TABLE,
     dropout2d::TABLE,
+    ema::TABLE,
     joined::TABLE,
     linear::TABLE,
     local_response_norm::TABLE,

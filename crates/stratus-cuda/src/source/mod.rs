@@ -16,6 +16,7 @@ pub(crate) fn text(file: &str) -> Option<&'static str> {
             "batch_norm_sums",
             concat!(include_str!("batch_norm_common.cu"), include_str!("batch_norm_sums.cu")),
         ),
+        ("clip", concat!(include_str!("loss_scale_common.cu"), include_str!("clip.cu"))),
         ("concat", include_str!("concat.cu")),
         ("conv", include_str!("conv.cu")),
         (
@@ -60,6 +61,7 @@ pub(crate) fn text(file: &str) -> Option<&'static str> {
         ),
         ("dropout", include_str!("dropout.cu")),
         ("elementwise", include_str!("elementwise.cu")),
+        ("ema", include_str!("ema.cu")),
         ("linear", include_str!("linear.cu")),
         ("local_response_norm", include_str!("local_response_norm.cu")),
         ("loss", concat!(include_str!("loss_scale_common.cu"), include_str!("loss.cu"))),

@@ -8,12 +8,14 @@ mod avg_pool2d;
 mod batch_norm;
 mod batch_norm_add;
 mod bias;
+mod clip;
 mod concat;
 mod conv2d;
 mod conv_transpose2d;
 mod convert;
 mod dropout;
 mod dropout2d;
+mod ema;
 mod joined;
 mod linear;
 mod linear_update;
@@ -42,11 +44,13 @@ pub use batch_norm::{
 };
 pub use batch_norm_add::{BatchNormAddApply, BatchNormAddReluGradients};
 pub use bias::{AddBias, BiasGradient};
+pub use clip::{ClipFactor, ClipGradient, GRADIENT_NORM, GRADIENT_NORM_NAME, SumOfSquares};
 pub use concat::{ConcatBackward, ConcatForward};
 pub use conv2d::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
 pub use convert::{Accumulate, AddTiles, Convert, Reorder};
 pub use dropout::{Dropout, Mask};
 pub use dropout2d::Dropout2d;
+pub use ema::EmaUpdate;
 pub use joined::{JoinWeights, MAX_JOINED, SplitGradient};
 pub use linear::{LinearBackwardData, LinearBackwardWeights, LinearForward};
 pub use linear_update::LinearUpdate;
@@ -178,6 +182,8 @@ macro_rules! with_kernels {
             BatchNormInferenceBackward,
             BatchNormStatistics,
             BiasGradient,
+            ClipFactor,
+            ClipGradient,
             ConcatBackward,
             ConcatForward,
             Conv2dBackwardData,
@@ -186,6 +192,7 @@ macro_rules! with_kernels {
             Convert,
             Dropout,
             Dropout2d,
+            EmaUpdate,
             FindOverflow,
             GeluBackward,
             GeluForward,
@@ -217,6 +224,7 @@ macro_rules! with_kernels {
             StemGradients,
             StemInference,
             StemStatistics,
+            SumOfSquares,
         }
     };
 }

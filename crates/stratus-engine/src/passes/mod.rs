@@ -11,7 +11,9 @@
 //! | [`micro_batch`] | runs forward and backward pass for one part of the batch after the other |
 //! | [`tile`] | or runs stretches of steps tile by tile, so that maps stay in the caches |
 //! | [`update`] | adds the optimiser's steps |
+//! | [`average`] | adds those of the weights' moving average |
 
+pub mod average;
 pub mod differentiate;
 pub mod fuse;
 pub mod images;

@@ -2,11 +2,11 @@
 //! last read, so gradients share memory. The gradient of a large fully connected layer is never stored.
 
 use crate::ops::{
-    AdaptiveUpdate, AdjustLossScale, FindOverflow, GROWS_AFTER, Kernel, LOSS_SCALE_NAME, LinearUpdate,
-    SgdUpdate,
+    AdaptiveUpdate, AdjustLossScale, ClipFactor, ClipGradient, FindOverflow, GRADIENT_NORM,
+    GRADIENT_NORM_NAME, GROWS_AFTER, Kernel, LOSS_SCALE_NAME, LinearUpdate, SgdUpdate, SumOfSquares,
 };
 use crate::program::{OptimiserState, Origin};
-use crate::{EngineError, Phase, Program, Role, Step, ValueId};
+use crate::{DType, EngineError, Phase, Program, Role, Step, ValueId};
 use serde::{Deserialize, Serialize};
 
 /// Weights from which on a fully connected layer is updated by the step that computes its gradient. The
@@ -23,11 +23,13 @@ pub struct Optimisers {
     pub weights: Optimiser,
     /// For the biases of layers and batch norms.
     pub biases: Optimiser,
+    /// The global norm that gradients are clipped to; `None`: they are not.
+    pub clip_norm: Option<f64>,
 }
 
 impl From<Optimiser> for Optimisers {
     fn from(optimiser: Optimiser) -> Self {
-        Self { weights: optimiser, biases: optimiser }
+        Self { weights: optimiser, biases: optimiser, clip_norm: None }
     }
 }
 
@@ -84,7 +86,8 @@ impl Optimiser {
 }
 
 /// Adds an update step for every parameter that has a gradient, and keeps every gradient. Where the loss is
-/// scaled, the updates come after all gradients, as an overflow in any of them cancels all updates.
+/// scaled or gradients are clipped, the updates come after all gradients: an overflow in any of them cancels
+/// all updates, and the norm is that of all.
 ///
 /// # Errors
 /// Only where verification fails.
@@ -112,6 +115,12 @@ pub fn update_joined(
         .filter(|&id| program.value(id).role == Role::Parameter)
         .collect();
     let scale = program.find(LOSS_SCALE_NAME);
+    let norm = optimisers.clip_norm.map(|max_norm| {
+        let value =
+            program.add_value(GRADIENT_NORM_NAME, &[GRADIENT_NORM.len()], DType::F64, Role::Transient);
+        (value, max_norm)
+    });
+    let waits = scale.is_some() || norm.is_some();
     let mut joined = false;
     let mut last = None;
     let mut after_all = Vec::new();
@@ -137,7 +146,7 @@ pub fn update_joined(
             && let Kernel::LinearBackwardWeights(k) = program.steps[made].kernel
             && program.steps[made].outputs[0] == gradient
             && alone
-            && scale.is_none()
+            && !waits
             && value.elements() >= large
         {
             let step = &mut program.steps[made];
@@ -160,35 +169,57 @@ pub fn update_joined(
             updates,
             outputs: copy.into_iter().collect(),
         };
-        let Some(scale) = scale else {
+        if !waits {
             due[ready].push(update);
             continue;
+        }
+        let step = |kernel: Kernel, inputs: &[ValueId], updates: &[ValueId]| {
+            beside(&update, kernel, inputs, updates)
         };
-        due[ready].push(Step {
-            kernel: FindOverflow.into(),
-            phase: Phase::Update,
-            layers: update.layers.clone(),
-            inputs: vec![gradient],
-            updates: vec![scale],
-            outputs: vec![],
-        });
+        if let Some(scale) = scale {
+            due[ready].push(step(FindOverflow.into(), &[gradient], &[scale]));
+        }
+        if let Some((norm, _)) = norm {
+            due[ready].push(step(SumOfSquares { first: false }.into(), &[gradient], &[norm]));
+            after_all.push(step(ClipGradient.into(), &[norm], &[gradient]));
+        }
         after_all.push(update);
         last = last.max(Some(ready));
     }
-    if let (Some(scale), Some(last)) = (scale, last) {
-        let kernel = AdjustLossScale { grows_after: GROWS_AFTER }.into();
-        let layers = after_all.last().map(|update| update.layers.clone()).unwrap_or_default();
+    if let (Some(last), Some(of)) = (last, after_all.last().cloned()) {
+        if let Some((norm, max_norm)) = norm {
+            begin_sum(&mut due);
+            let kernel = ClipFactor { max_norm, scaled: scale.is_some() }.into();
+            due[last].push(beside(&of, kernel, scale.as_slice(), &[norm]));
+        }
         due[last].append(&mut after_all);
-        let (inputs, updates, outputs) = (vec![], vec![scale], vec![]);
-        due[last].push(Step { kernel, phase: Phase::Update, layers, inputs, updates, outputs });
+        if let Some(scale) = scale {
+            let kernel = AdjustLossScale { grows_after: GROWS_AFTER }.into();
+            due[last].push(beside(&of, kernel, &[], &[scale]));
+        }
     }
     let counts: Vec<usize> = due.iter().map(Vec::len).collect();
     let steps = program.steps.iter().cloned().zip(due);
     let steps = steps.flat_map(|(step, updates)| std::iter::once(step).chain(updates)).collect();
     program.replace_steps(steps, |position| counts[position]);
-    if joined {
+    if joined || norm.is_some() {
         program.drop_unused_values();
     }
     program.verify("update")?;
     Ok(program)
+}
+
+/// A step of the layers of an update.
+fn beside(update: &Step, kernel: Kernel, inputs: &[ValueId], updates: &[ValueId]) -> Step {
+    let (phase, layers) = (Phase::Update, update.layers.clone());
+    Step { kernel, phase, layers, inputs: inputs.to_vec(), updates: updates.to_vec(), outputs: vec![] }
+}
+
+/// Has the first sum of squares, in the order in which they run, begin the sum.
+fn begin_sum(due: &mut [Vec<Step>]) {
+    let mut steps = due.iter_mut().flatten();
+    if let Some(step) = steps.find(|step| matches!(step.kernel, Kernel::SumOfSquares(_))) {
+        step.kernel = SumOfSquares { first: true }.into();
+        step.outputs = std::mem::take(&mut step.updates);
+    }
 }

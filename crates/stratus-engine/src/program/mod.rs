@@ -40,6 +40,8 @@ pub enum Role {
     Constant,
     /// State of the optimiser, per parameter or for all.
     Momentum,
+    /// The moving average of a parameter, or of a running statistic.
+    Average,
     /// Lives from the step that writes it to the last that reads it.
     Transient,
 }

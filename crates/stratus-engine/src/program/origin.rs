@@ -24,6 +24,8 @@ pub enum Origin {
         /// What it is.
         state: OptimiserState,
     },
+    /// The exponential moving average of a parameter or of a running statistic.
+    Average(ValueId),
     /// The same numbers, computed a second time for the backward pass: see [`crate::passes::recompute`].
     Recomputed(ValueId),
     /// One tile's or micro-batch's share of a sum over the batch.
@@ -43,6 +45,7 @@ impl Origin {
             | Self::PartialGradient(of)
             | Self::Copy(of)
             | Self::OptimiserState { of, .. }
+            | Self::Average(of)
             | Self::Recomputed(of)
             | Self::Tile(of)
             | Self::Normalised(of)
@@ -57,6 +60,7 @@ impl Origin {
             Self::PartialGradient(_) => Self::PartialGradient(of),
             Self::Copy(_) => Self::Copy(of),
             Self::OptimiserState { state, .. } => Self::OptimiserState { of, state },
+            Self::Average(_) => Self::Average(of),
             Self::Recomputed(_) => Self::Recomputed(of),
             Self::Tile(_) => Self::Tile(of),
             Self::Normalised(_) => Self::Normalised(of),
@@ -71,6 +75,7 @@ impl Origin {
             Self::PartialGradient(_) => "partial_gradient",
             Self::Copy(_) => "copy",
             Self::OptimiserState { state, .. } => state.name(),
+            Self::Average(_) => "average",
             Self::Recomputed(_) => "again",
             Self::Tile(_) => "tile",
             Self::Normalised(_) => "normalised",

@@ -11,11 +11,13 @@ mod avg_pool2d;
 mod batch_norm;
 mod batch_norm_add;
 mod bias;
+mod clip;
 mod concat;
 mod conv2d;
 mod convert;
 mod dropout;
 mod dropout2d;
+mod ema;
 mod gelu;
 mod joined;
 mod linear;
@@ -80,6 +82,8 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::BatchNormInferenceBackward(kernel) => Box::new(*kernel),
         Kernel::BatchNormStatistics(kernel) => Box::new(*kernel),
         Kernel::BiasGradient(kernel) => Box::new(*kernel),
+        Kernel::ClipFactor(kernel) => Box::new(*kernel),
+        Kernel::ClipGradient(kernel) => Box::new(*kernel),
         Kernel::ConcatBackward(kernel) => Box::new(*kernel),
         Kernel::ConcatForward(kernel) => Box::new(*kernel),
         Kernel::Conv2dBackwardData(kernel) => Box::new(*kernel),
@@ -88,6 +92,7 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::Convert(kernel) => Box::new(*kernel),
         Kernel::Dropout(kernel) => Box::new(*kernel),
         Kernel::Dropout2d(kernel) => Box::new(*kernel),
+        Kernel::EmaUpdate(kernel) => Box::new(*kernel),
         Kernel::FindOverflow(kernel) => Box::new(*kernel),
         Kernel::GeluBackward(kernel) => Box::new(*kernel),
         Kernel::GeluForward(kernel) => Box::new(*kernel),
@@ -119,6 +124,7 @@ fn reference(kernel: &Kernel) -> Box<dyn Reference> {
         Kernel::StemGradients(kernel) => Box::new(*kernel),
         Kernel::StemInference(kernel) => Box::new(*kernel),
         Kernel::StemStatistics(kernel) => Box::new(*kernel),
+        Kernel::SumOfSquares(kernel) => Box::new(*kernel),
     }
 }
 

@@ -35,6 +35,8 @@ pub struct StateValue<'a> {
     pub role: Role,
     /// For the state of an optimiser: the name of the parameter, and which state it is.
     pub optimiser_state: Option<(&'a str, OptimiserState)>,
+    /// For a moving average: the name of the value that it is the average of.
+    pub average_of: Option<&'a str>,
 }
 
 /// What a run of a program measured. Means and counts are over the samples with a label.
@@ -350,7 +352,7 @@ impl Session {
         Ok(Metrics { loss, samples, top1, top5 })
     }
 
-    /// Everything a checkpoint keeps: parameters, buffers and the state of the optimiser.
+    /// Everything a checkpoint keeps: parameters, buffers, their averages and the state of the optimiser.
     pub fn state(&self) -> impl Iterator<Item = StateValue<'_>> + '_ {
         let mut seen = std::collections::HashSet::new();
         let values = self.programs.iter().flat_map(|program| {
@@ -359,8 +361,11 @@ impl Session {
         });
         values
             .filter(move |(_, value)| {
-                matches!(value.role, Role::Parameter | Role::Frozen | Role::Buffer | Role::Momentum)
-                    && seen.insert(value.name.clone())
+                let is_kept = matches!(
+                    value.role,
+                    Role::Parameter | Role::Frozen | Role::Buffer | Role::Momentum | Role::Average
+                );
+                is_kept && seen.insert(value.name.clone())
             })
             .map(|(program, value)| StateValue {
                 name: &value.name,
@@ -368,6 +373,10 @@ impl Session {
                 role: value.role,
                 optimiser_state: match value.origin {
                     Some(Origin::OptimiserState { of, state }) => Some((&program.value(of).name, state)),
+                    _ => None,
+                },
+                average_of: match value.origin {
+                    Some(Origin::Average(of)) => Some(&program.value(of).name),
                     _ => None,
                 },
             })
@@ -415,6 +424,22 @@ impl Session {
         let mut values = vec![0.0_f32; place.bytes / size_of::<f32>()];
         place.layout.for_each(&shape, |to, from| values[to] = plain[from]);
         self.arena.write(start, bytemuck::cast_slice(&values))
+    }
+
+    /// Exchanges the contents of two persistent f32 values. Run the refresh program afterwards, where there
+    /// is one.
+    ///
+    /// # Errors
+    /// Where there is none of such a name, or they lie differently.
+    pub fn swap(&mut self, first: &str, second: &str) -> Result<(), EngineError> {
+        let (one, other) = (self.find(first)?.0, self.find(second)?.0);
+        let (bytes, is_alike) = (one.bytes, one.layout.same_bytes(&other.layout));
+        match (&one.location, &other.location) {
+            (&Location::Persistent(one), &Location::Persistent(other)) if is_alike => {
+                self.arena.swap([one, other], bytes)
+            }
+            _ => Err(EngineError::Mismatch(format!("`{first}` and `{second}` lie differently"))),
+        }
     }
 
     fn find(&self, name: &str) -> Result<(&Placement, &[usize]), EngineError> {

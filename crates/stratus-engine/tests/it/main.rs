@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod allocations;
+mod average;
 mod branches;
+mod clip;
 mod common;
 mod decoder;
 mod gradients;

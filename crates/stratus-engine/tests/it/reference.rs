@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use stratus_conformance::{Case, cases};
 use stratus_engine::backend::PrepareRequest;
 use stratus_engine::ops::{
-    Adaptive, AdaptiveUpdate, Averages, LrnForward, MIXED, SgdUpdate, SoftmaxCrossEntropy, WHOLE_SHARE,
+    Adaptive, AdaptiveUpdate, Averages, ClipFactor, ClipGradient, LrnForward, MIXED, SgdUpdate,
+    SoftmaxCrossEntropy, SumOfSquares, WHOLE_SHARE,
 };
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::{Layer, Mode};
@@ -279,6 +280,39 @@ fn a_mixed_sample_is_the_class_with_the_larger_share() {
             .contains("sample 0 of the batch is another one to the share of 1.0000000")
     );
     assert!(hits(-1).is_err());
+}
+
+/// PyTorch 2.15's `clip_grad_norm_` with the norms 1.5 and 10, in double precision.
+#[test]
+fn gradients_are_clipped_as_pytorch_clips_them() {
+    let gradients = [vec![0.5, -1.0, 2.0], vec![0.25, -3.0]];
+    let clipped = [
+        vec![0.198_245_527_734_794, -0.396_491_055_469_588, 0.792_982_110_939_176],
+        vec![0.099_122_763_867_397, -1.189_473_166_408_764],
+    ];
+    for (max_norm, expected) in [(1.5, &clipped), (10.0, &gradients)] {
+        let mut norm = Vec::new();
+        for gradient in &gradients {
+            let inputs = [("gradient", &[gradient.len()][..], DType::F64, &gradient[..])];
+            let results = if norm.is_empty() {
+                one_step(SumOfSquares { first: true }, &inputs, &[], &[("norm", &[2], DType::F64, &[0.0; 2])])
+            } else {
+                let updates = [("norm", &[2][..], DType::F64, &norm[..])];
+                one_step(SumOfSquares { first: false }, &inputs, &updates, &[])
+            };
+            norm = results.unwrap().swap_remove(0);
+        }
+        let updates = [("norm", &[2][..], DType::F64, &norm[..])];
+        norm = one_step(ClipFactor { max_norm, scaled: false }, &[], &updates, &[]).unwrap().swap_remove(0);
+        for (gradient, expected) in gradients.iter().zip(expected) {
+            let inputs = [("norm", &[2][..], DType::F64, &norm[..])];
+            let updates = [("gradient", &[gradient.len()][..], DType::F64, &gradient[..])];
+            let clipped = one_step(ClipGradient, &inputs, &updates, &[]).unwrap().swap_remove(0);
+            for (clipped, expected) in clipped.iter().zip(expected) {
+                assert!((clipped - expected).abs() < 1e-14, "{clipped} {expected}");
+            }
+        }
+    }
 }
 
 /// Three steps of PyTorch 2.15's `SGD(lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=True)`, in double

@@ -10,6 +10,13 @@ use stratus_engine::ops::SgdUpdate;
 /// Below this, waking the team costs more than it saves.
 const MIN_PARALLEL_ELEMENTS: usize = 1 << 15;
 
+/// Elements of a tensor whose squares are one of the terms of their sum. The number is fixed, so that the sum
+/// does not depend on how many threads there are.
+pub const SQUARES_PER_SUM: usize = 1 << 13;
+
+/// Sums of squares at a time, as many as fill registers.
+const SQUARE_LANES: usize = 16;
+
 /// State tensors of an optimiser, at most.
 pub(super) const MAX_STATES: usize = 2;
 
@@ -69,6 +76,35 @@ impl CpuContext {
     /// `sum += x`.
     pub fn accumulate<E: Element>(&self, x: &[E], sum: &mut [E]) {
         self.for_ranges(sum, &|range, sum| accumulate(self.level, &x[range], sum));
+    }
+
+    /// `x *= factor`.
+    pub fn multiply(&self, factor: f32, x: &mut [f32]) {
+        if factor != 1.0 {
+            self.for_ranges(x, &|_, x| multiply(self.level, factor, x));
+        }
+    }
+
+    /// `Σ x²`. Scratch has an element for each [`SQUARES_PER_SUM`] of `x`, or a part of them, or more.
+    pub fn sum_of_squares(&self, x: &[f32], scratch: &mut [f64]) -> f64 {
+        let (threads, length) = (self.team.threads(), x.len().div_ceil(SQUARES_PER_SUM));
+        let mut parts = cut(scratch, (0..threads).map(|t| split(length, threads, t).len()));
+        let task = |thread: usize, sums: &mut &mut [f64]| {
+            let first = split(length, threads, thread).start * SQUARES_PER_SUM;
+            let parts = x.get(first..).unwrap_or_default().chunks(SQUARES_PER_SUM);
+            sums.iter_mut().zip(parts).for_each(|(sum, x)| sum_of_squares(self.level, x, sum));
+        };
+        if x.len() < MIN_PARALLEL_ELEMENTS {
+            self.team.run_serially(&mut parts[..threads], &task);
+        } else {
+            self.team.run_parts(&mut parts[..threads], &task);
+        }
+        parts[..threads].iter().flat_map(|sums| sums.iter()).sum()
+    }
+
+    /// `average += gain * (x - average)`.
+    pub fn ema(&self, gain: f32, x: &[f32], average: &mut [f32]) {
+        self.for_ranges(average, &|range, average| ema(self.level, gain, &x[range], average));
     }
 
     /// `sum = x` for the first tile of a batch, `sum += x` for the others.
@@ -223,6 +259,39 @@ multiversion! { fn accumulate / accumulate_body [E: Element] [E] (x: &[E], sum: 
 fn accumulate_body<E: Element>(x: &[E], sum: &mut [E]) {
     for (sum, x) in sum.iter_mut().zip(x) {
         *sum = E::store(sum.load() + x.load());
+    }
+}
+
+multiversion! { fn multiply / multiply_body [] [] (factor: f32, x: &mut [f32]) }
+
+#[inline(always)]
+fn multiply_body(factor: f32, x: &mut [f32]) {
+    x.iter_mut().for_each(|x| *x *= factor);
+}
+
+multiversion! { fn sum_of_squares / sum_of_squares_body [] [] (x: &[f32], sum: &mut f64) }
+
+#[inline(always)]
+fn sum_of_squares_body(x: &[f32], sum: &mut f64) {
+    let mut lanes = [0.0; SQUARE_LANES];
+    // The square of an f32 is exact in f64.
+    let mut add = |x: &[f32]| {
+        for (lane, &x) in lanes.iter_mut().zip(x) {
+            *lane += f64::from(x) * f64::from(x);
+        }
+    };
+    let mut vectors = x.chunks_exact(SQUARE_LANES);
+    vectors.by_ref().for_each(&mut add);
+    add(vectors.remainder());
+    *sum = lanes.iter().sum();
+}
+
+multiversion! { fn ema / ema_body [] [] (gain: f32, x: &[f32], average: &mut [f32]) }
+
+#[inline(always)]
+fn ema_body(gain: f32, x: &[f32], average: &mut [f32]) {
+    for (average, x) in average.iter_mut().zip(x) {
+        *average = (x - *average).mul_add(gain, *average);
     }
 }
 

@@ -4,7 +4,7 @@ use super::{NativeStep, OnCpu, StepOperands};
 use crate::native::elementwise::CpuContext;
 use stratus_engine::ops::{AdjustLossScale, FindOverflow};
 
-const REFUSAL: &str = "only losses of f16 are scaled, which is for GPUs";
+pub(super) const REFUSAL: &str = "only losses of f16 are scaled, which is for GPUs";
 
 impl OnCpu for AdjustLossScale {
     fn build(&self, _operands: &StepOperands, _cpu: &CpuContext) -> Result<NativeStep, String> {

@@ -87,7 +87,10 @@ impl PlanBuilder<'_> {
         if let Some(fixed) = fixed.filter(|_| value.role.is_persistent()) {
             return Ok(Some(fixed.clone()));
         }
-        let is_kept = matches!(value.role, Role::Parameter | Role::Frozen | Role::Copy | Role::Momentum);
+        let is_kept = matches!(
+            value.role,
+            Role::Parameter | Role::Frozen | Role::Copy | Role::Momentum | Role::Average
+        );
         if is_kept || needs.weights[id.0] {
             // A vector has but one layout.
             return Ok((value.shape.len() < 2).then(|| Layout::plain(&value.shape)));

@@ -169,6 +169,18 @@ impl PlanBuilder<'_> {
         self.convert_copy(step, parameter, separate)
     }
 
+    /// Adds a native step on `weights` and on `beside`, which gets their layout.
+    pub(crate) fn add_beside(
+        &mut self,
+        step: &Step,
+        weights: ValueId,
+        beside: ValueId,
+    ) -> Result<(), String> {
+        let layout = self.layout_or(weights, &Layout::plain(self.shape(weights)));
+        self.layout_or(beside, &layout);
+        self.add_native(step.clone(), false)
+    }
+
     /// Gives the parameter of a gradient the layout of its copy, which kernels read, where that has no
     /// blocks: the update then writes both in one pass.
     pub(crate) fn adopt_layout_of_copy(&mut self, gradient: ValueId) {

@@ -151,6 +151,7 @@ fn persistent(plan: &Plan) -> Vec<(&'static str, usize)> {
         Role::Copy => Some("copies of parameters in the compute precision"),
         Role::Buffer => Some("running statistics"),
         Role::Momentum => Some("optimiser state"),
+        Role::Average => Some("averaged weights"),
         Role::Hyper | Role::Constant | Role::Metrics | Role::Images | Role::Labels | Role::Transient => None,
     };
     let mut sums: Vec<(&'static str, usize)> = Vec::new();

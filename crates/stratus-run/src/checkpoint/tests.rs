@@ -28,7 +28,8 @@ fn save(checkpoints: &Checkpoints, iteration: u64, retention: &Retention) -> Res
         positions: BTreeMap::from([("iterations.csv".into(), 123)]),
         ..Default::default()
     };
-    checkpoints.save(&state, &refs, &refs[..1], retention)
+    let optimizer = refs[..1].to_vec();
+    checkpoints.save(&state, &Tensors { weights: refs, optimizer, averaged: None }, retention)
 }
 
 fn folder() -> (tempfile::TempDir, Checkpoints) {
@@ -176,7 +177,8 @@ fn a_file_in_the_folders_place_is_explained() {
 fn tensors_that_cannot_be_written_are_refused_by_name() {
     let (_keep, checkpoints) = folder();
     let refuse = |tensors: &[TensorRef<'_>]| {
-        checkpoints.save(&State::default(), tensors, &[], &Retention::default()).unwrap_err().to_string()
+        let tensors = Tensors { weights: tensors.to_vec(), ..Tensors::default() };
+        checkpoints.save(&State::default(), &tensors, &Retention::default()).unwrap_err().to_string()
     };
     let short = refuse(&[TensorRef::f32("w", &[2], &[1.0])]);
     assert!(short.contains("the tensor w has 1 values for the shape [2]"), "{short}");
@@ -228,7 +230,7 @@ fn all_checkpoints_can_be_removed() {
     checkpoints.remove_all().unwrap();
     for iteration in [0, 7] {
         let state = State { iteration, ..State::default() };
-        checkpoints.save(&state, &[], &[], &Retention::default()).unwrap();
+        checkpoints.save(&state, &Tensors::default(), &Retention::default()).unwrap();
     }
     assert_eq!(checkpoints.list().unwrap(), [0, 7]);
     checkpoints.remove_all().unwrap();

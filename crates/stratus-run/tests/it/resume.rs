@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use stratus_run::checkpoint::{Checkpoints, Retention, State, TensorRef, Values};
+use stratus_run::checkpoint::{Checkpoints, Retention, State, TensorRef, Tensors, Values};
 use stratus_run::csv::{self, CsvWriter, IterationRow};
 use stratus_run::layout::{ITERATIONS, TIMELINE};
 use stratus_run::log::Log;
@@ -73,7 +73,8 @@ fn train(path: &Path, die_at: Option<u64>) {
             let state = State { epoch: 1, iteration, positions, ..Default::default() };
             let values = [weight];
             let weights = [TensorRef::f32("fc.weight", &[1], &values)];
-            checkpoints.save(&state, &weights, &[], &Retention::default()).unwrap();
+            let tensors = Tensors { weights: weights.to_vec(), ..Tensors::default() };
+            checkpoints.save(&state, &tensors, &Retention::default()).unwrap();
         }
     }
     Summary { status: Status::Completed, iterations: ITERATION_COUNT, ..Default::default() }

@@ -7,7 +7,7 @@ use stratus_engine::passes::update::{Optimiser, Optimisers};
 /// The update rules of weights and of biases, which may have a learning rate of their own.
 pub(super) fn optimisers(settings: &experiment::Optimiser) -> Optimisers {
     let weights = optimiser(settings);
-    Optimisers { weights, biases: weights.faster(settings.bias_rate) }
+    Optimisers { weights, biases: weights.faster(settings.bias_rate), clip_norm: None }
 }
 
 fn optimiser(settings: &experiment::Optimiser) -> Optimiser {
@@ -45,7 +45,7 @@ mod tests {
         let of = |name: OptimiserName| {
             let settings =
                 experiment::Optimiser { name, bias_rate: 64.0, weight_decay: 0.5, ..Default::default() };
-            let Optimisers { weights, biases } = optimisers(&settings);
+            let Optimisers { weights, biases, .. } = optimisers(&settings);
             let rates = |optimiser| match optimiser {
                 Optimiser::Sgd(sgd) => (f64::from(sgd.rate), f64::from(sgd.weight_decay)),
                 Optimiser::Adaptive(update) => (update.rate, update.weight_decay),

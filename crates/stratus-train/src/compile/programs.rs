@@ -6,6 +6,7 @@ use crate::device::OpenDevice;
 use crate::input::ScaleShifts;
 use crate::resolve::Resolved;
 use stratus_engine::Program;
+use stratus_engine::passes::average::average;
 use stratus_engine::passes::differentiate::differentiate;
 use stratus_engine::passes::fuse::fuse_as;
 use stratus_engine::passes::images::images_as_bytes;
@@ -13,7 +14,7 @@ use stratus_engine::passes::lower::{lower, mix_labels, refresh, smooth_labels};
 use stratus_engine::passes::micro_batch::micro_batches;
 use stratus_engine::passes::recompute::recompute;
 use stratus_engine::passes::tile::tile;
-use stratus_engine::passes::update::{LARGE, update_joined};
+use stratus_engine::passes::update::{LARGE, Optimisers, update_joined};
 use stratus_engine::program::Mode;
 use stratus_graph::Graph;
 
@@ -69,7 +70,12 @@ fn training_program(
         0 | 1 => tiled(program, resolved)?,
         _ => micro_batches(&program, parts)?,
     };
-    Ok(update_joined(&program, optimisers(&settings.optimiser), LARGE)?)
+    let optimisers = Optimisers { clip_norm: settings.train.clip_norm, ..optimisers(&settings.optimiser) };
+    let program = update_joined(&program, optimisers, LARGE)?;
+    Ok(match settings.train.ema_decay {
+        Some(decay) => average(&program, decay)?,
+        None => program,
+    })
 }
 
 /// Forward and loss for validation.

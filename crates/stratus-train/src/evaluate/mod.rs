@@ -9,7 +9,7 @@ use crate::device;
 use crate::input::{BatchFormat, Datasets, open_dataset, open_datasets};
 use crate::network::Network;
 use crate::resolve::{Resolved, validation_views};
-use crate::weights::session_state::{refresh, restore};
+use crate::weights::session_state::{Restored, refresh, restore};
 use crate::weights::{CheckpointChoice, Pretrained, WeightsUse, load_checkpoint};
 use crate::{Experiment, TrainError};
 use std::path::Path;
@@ -173,6 +173,8 @@ pub struct RunEvaluation {
     pub iteration: u64,
     /// Their checksum.
     pub weights_sha256: String,
+    /// Whether the moving average of the weights was measured.
+    pub averaged: bool,
     /// Views of each image that were averaged.
     pub views: usize,
     /// The results.
@@ -208,11 +210,12 @@ pub fn of_run(
         None => plan(&programs, &device, &KernelSelection::Cached, warn)?,
     };
     let mut compiled = planned.allocate(device.backend.as_ref())?;
-    restore(&mut compiled, &checkpoint, false)?;
+    restore(&mut compiled, &checkpoint, Restored::Measuring)?;
     let CompiledRun { session, ids, .. } = &mut compiled;
     let scores = Evaluator::new(&resolved, session, ids.evaluate, validation)?.run(session)?;
+    let averaged = checkpoint.averaged.is_some();
     let (iteration, weights_sha256) = (checkpoint.state.iteration, checkpoint.state.weights_sha256);
-    Ok(RunEvaluation { iteration, weights_sha256, views: resolved.views().len(), scores })
+    Ok(RunEvaluation { iteration, weights_sha256, averaged, views: resolved.views().len(), scores })
 }
 
 /// The results of a file's weights.

@@ -378,6 +378,15 @@ settings! {
         /// Label smoothing: the share of the target that is spread evenly over all classes. Not used in
         /// validation.
         label_smoothing: f64 = 0.0, Limit::From(0.0, 1.0);
+        /// Gradient clipping: where the norm of all gradients together is more than this, all are scaled down
+        /// to it, before weight decay, as PyTorch's `clip_grad_norm_` does. Not set: gradients stay as they
+        /// are.
+        clip_norm: Option<f64> = None, Limit::Above(0.0);
+        /// The decay of an exponential moving average of the weights, such as 0.999; in iteration t, counted
+        /// from 0, it is at most (1 + t) / (10 + t). Running statistics of batch norm are averaged too. The
+        /// average is what validation, `stratus eval`, `stratus model export` and runs that begin with these
+        /// weights take; training goes on with the weights themselves. Not set: no average.
+        ema_decay: Option<f64> = None, Limit::From(0.0, 1.0);
         /// Seed of initial weights, order and augmentation.
         seed: u64 = 1, Limit::AtLeast(0.0);
         /// Number format of activations and gradients.
@@ -471,8 +480,8 @@ settings! {
         every_seconds: f64 = 60.0, Limit::AtLeast(0.0);
         /// How many checkpoints to keep, the newest. A damaged one falls back to the one before it.
         keep: usize = 2, Limit::Between(2.0, 1_000_000.0);
-        /// A column of `epochs.csv`: the checkpoint of the epoch that is best by it is kept too, of equal ones
-        /// the first. `--checkpoint best` takes it. Not set: none is.
+        /// A column of `epochs.csv`: the checkpoint of the epoch that is best by it is kept too, of equal
+        /// ones the first. `--checkpoint best` takes it. Not set: none is.
         keep_best: Option<Measure> = None, Limit::Any;
     }
 

@@ -220,8 +220,8 @@ fn mistakes_name_place_key_and_remedy() {
         ),
         (
             "model.name = \"n\"\nschedule.name = \"poly\"\nschedule.final_learning_rate = 0.5",
-            "configuration: `schedule.final_learning_rate` is 0.5 and `optimiser.learning_rate` is 0.01 | the \
-             schedule falls: end it at most where it begins",
+            "configuration: `schedule.final_learning_rate` is 0.5 and `optimiser.learning_rate` is 0.01 | \
+             the schedule falls: end it at most where it begins",
         ),
     ];
     for (text, expected) in cases {

@@ -7,7 +7,7 @@ mod trainer;
 
 use crate::compile::{KernelSelection, Plans};
 use crate::device::LoadedLibrary;
-use crate::weights::session_state;
+use crate::weights::session_state::{self, Restored};
 use crate::{Experiment, Observer, TrainError};
 use setup::{RunSetup, RunStart};
 use std::path::{Path, PathBuf};
@@ -85,6 +85,11 @@ pub fn start(
     let mut log = Log::open(&run.log())?;
     log.say(&format!("started on {}", setup.device.backend.describe()))?;
     setup.say_sources(&mut log)?;
+    if let Some(decay) = setup.resolved.settings().train.ema_decay {
+        let text = format!("the moving average of the weights is measured and exported, decay {decay}");
+        log.say(&text)?;
+        observer.say(&text);
+    }
     observer.say(&format!(
         "{} on {}: {}, {}",
         setup.graph.name,
@@ -149,7 +154,7 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
     }
     match &recovery.checkpoint {
         Some(checkpoint) => {
-            session_state::restore(&mut setup.compiled, checkpoint, true)?;
+            session_state::restore(&mut setup.compiled, checkpoint, Restored::Training)?;
             if let Some(text) = other_decoder(&checkpoint.state, JpegLibrary::of_process()) {
                 observer.warn(&text);
                 log.say(&text)?;

@@ -77,6 +77,7 @@ impl RunSetup {
             observer.say(&format!("weights of {}", pretrained.source().path));
             pretrained.begins_anew().into_iter().for_each(|layers| observer.say(layers));
         }
+        session_state::begin_averages(session)?;
         session_state::refresh(session, ids.refresh)
     }
 
@@ -117,8 +118,7 @@ impl RunSetup {
         }
         if self.pretrained.is_some() {
             let snapshot = Snapshot::new(&self.compiled, &self.graph, 0)?;
-            let (weights, optimiser) = (snapshot.weights(), snapshot.optimiser());
-            checkpoints.save(&self.state(), &weights, &optimiser, &Retention::default())?;
+            checkpoints.save(&self.state(), &snapshot.tensors(), &Retention::default())?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use super::{JPEG, Options};
 use crate::evaluate::{Evaluator, Scores};
 use crate::input::BatchFormat;
 use crate::resolve::Resolved;
-use crate::weights::session_state::Snapshot;
+use crate::weights::session_state::{Snapshot, swap_averages};
 use crate::{EpochResult, Observer, Schedule, TrainError, TrainingProgress};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -165,6 +165,7 @@ impl<'a> Trainer<'a> {
             val_top1: row.val_top1,
             val_top5: row.val_top5,
             val_views: row.val_top1.and_then(|_| averaged_views(&setup.resolved)),
+            val_ema_decay: row.val_top1.and(settings.train.ema_decay),
         });
         let best = BestEpochs::new(settings, loader.batches_per_epoch(), &epoch_rows);
         let schedule = setup.resolved.schedule();
@@ -400,7 +401,7 @@ impl<'a> Trainer<'a> {
         let due = epoch.is_multiple_of(settings.validation.every_epochs) || epoch == settings.train.epochs;
         let epochs = settings.train.epochs;
         let validation_begun = Instant::now();
-        let scores = if due { Some(self.evaluator.run(&mut self.setup.compiled.session)?) } else { None };
+        let scores = if due { Some(self.evaluate()?) } else { None };
         let validation_s = validation_begun.elapsed().as_secs_f64();
         self.sums.validation_s += validation_s;
         let samples = self.sums.samples.max(1.0);
@@ -412,6 +413,7 @@ impl<'a> Trainer<'a> {
                 val_top1: Some(top1),
                 val_top5: Some(top5),
                 val_views: averaged_views(&self.setup.resolved),
+                val_ema_decay: self.setup.resolved.settings().train.ema_decay,
             };
         } else {
             self.last.train_loss = Some(train_loss);
@@ -450,6 +452,14 @@ impl<'a> Trainer<'a> {
         // Validation and checkpoint belong to no iteration.
         self.restart_clock();
         Ok(())
+    }
+
+    /// Measures the weights on the validation data: their moving average, if there is one.
+    fn evaluate(&mut self) -> Result<Scores, TrainError> {
+        swap_averages(&mut self.setup.compiled)?;
+        let scores = self.evaluator.run(&mut self.setup.compiled.session)?;
+        swap_averages(&mut self.setup.compiled)?;
+        Ok(scores)
     }
 
     fn restart_clock(&mut self) {
@@ -498,7 +508,7 @@ impl<'a> Trainer<'a> {
             last: self.setup.resolved.settings().checkpoint.keep,
             pinned: state.best.as_ref().map(|best| best.iteration),
         };
-        let saved = self.checkpoints.save(&state, &snapshot.weights(), &snapshot.optimiser(), &retention)?;
+        let saved = self.checkpoints.save(&state, &snapshot.tensors(), &retention)?;
         if let Some(problem) = saved.not_pruned {
             self.log.say(&format!("an old checkpoint could not be removed: {problem}"))?;
         }

@@ -8,7 +8,7 @@ use stratus_base::nearest;
 use stratus_engine::Session;
 use stratus_graph::{Graph, Node, Op, Parameter};
 use stratus_run::RunDir;
-use stratus_run::checkpoint::{Tensor, Values, WEIGHTS};
+use stratus_run::checkpoint::{Tensor, Values};
 use stratus_run::sources::Source;
 use stratus_weights::{Matching, Mismatch, WeightsFile};
 
@@ -47,7 +47,7 @@ impl Pretrained {
         warn: &mut dyn FnMut(&str),
     ) -> Result<Self, TrainError> {
         let path = if path.is_dir() {
-            load_checkpoint(&RunDir::open(path)?, CheckpointChoice::Newest, warn)?.path.join(WEIGHTS)
+            load_checkpoint(&RunDir::open(path)?, CheckpointChoice::Newest, warn)?.measured_file()
         } else {
             path.to_owned()
         };

@@ -3,11 +3,12 @@
 use super::batches_tracked;
 use crate::TrainError;
 use crate::compile::CompiledRun;
+use std::collections::BTreeMap;
 use stratus_engine::program::OptimiserState;
 use stratus_engine::session::{StateValue, View};
 use stratus_engine::{Clock, Role, Session};
 use stratus_graph::Graph;
-use stratus_run::checkpoint::{Checkpoint, Tensor, TensorRef, Values};
+use stratus_run::checkpoint::{Checkpoint, Tensor, TensorRef, Tensors, Values};
 use stratus_weights::{ExternalValues, ValuesRef};
 
 /// Everything that outlives an iteration, under PyTorch's names and in its shapes. The values stay in the
@@ -44,16 +45,22 @@ impl<'a> Snapshot<'a> {
         Ok(Self { values, tracked: batches_tracked(graph, iterations).collect() })
     }
 
-    /// Parameters and running statistics.
-    pub fn weights(&self) -> Vec<TensorRef<'_>> {
-        let weights = self.values.iter().filter(|value| value.described.role != Role::Momentum);
-        weights.map(Persistent::tensor).chain(self.tracked.iter().map(Tensor::as_ref)).collect()
-    }
-
-    /// The optimiser's state.
-    pub fn optimiser(&self) -> Vec<TensorRef<'_>> {
-        let remembered = self.values.iter().filter(|value| value.described.role == Role::Momentum);
-        remembered.map(Persistent::tensor).collect()
+    /// As the tensors of a checkpoint. What has no average, such as frozen parameters, is among the averaged
+    /// weights as it is.
+    pub fn tensors(&self) -> Tensors<'_> {
+        let of = |is: fn(Role) -> bool| {
+            self.values.iter().filter(move |value| is(value.described.role)).map(Persistent::tensor)
+        };
+        let tracked = || self.tracked.iter().map(Tensor::as_ref);
+        let weights: Vec<_> = of(|role| !matches!(role, Role::Momentum | Role::Average)).collect();
+        let averages: BTreeMap<&str, _> =
+            of(|role| role == Role::Average).map(|tensor| (tensor.name, tensor)).collect();
+        let averaged = (!averages.is_empty()).then(|| {
+            let averaged = weights.iter().map(|tensor| *averages.get(tensor.name).unwrap_or(tensor));
+            averaged.chain(tracked()).collect()
+        });
+        let weights = weights.into_iter().chain(tracked()).collect();
+        Tensors { weights, optimizer: of(|role| role == Role::Momentum).collect(), averaged }
     }
 }
 
@@ -64,20 +71,30 @@ impl Persistent<'_> {
     }
 }
 
-/// The name of a value in a checkpoint. A velocity has its parameter's name: the optimiser's tensors are in a
-/// file of their own.
+/// The name of a value in a checkpoint. A velocity and an average have their parameter's name: the
+/// optimiser's tensors and the averages are in files of their own.
 fn key<'a>(value: &StateValue<'a>) -> &'a str {
-    match value.optimiser_state {
-        Some((parameter, OptimiserState::Momentum)) => parameter,
+    match (value.optimiser_state, value.average_of) {
+        (Some((parameter, OptimiserState::Momentum)), _) => parameter,
+        (_, Some(averaged)) => averaged,
         _ => value.name,
     }
 }
 
-/// Sets everything that a checkpoint holds; the optimiser's state only with `optimiser`.
+/// What is restored from a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Restored {
+    /// All that training needs to go on.
+    Training,
+    /// The weights that are measured: averaged ones, where there are such.
+    Measuring,
+}
+
+/// Sets what a checkpoint holds.
 pub(crate) fn restore(
     compiled: &mut CompiledRun,
     checkpoint: &Checkpoint,
-    optimiser: bool,
+    what: Restored,
 ) -> Result<(), TrainError> {
     let problem = |problem: String| TrainError::Checkpoint {
         checkpoint: checkpoint.path.display().to_string(),
@@ -89,10 +106,12 @@ pub(crate) fn restore(
         .map(|value| (value.name.to_owned(), key(&value).to_owned(), value.shape.to_vec(), value.role))
         .collect();
     for (name, key, shape, role) in wanted {
-        let list = match role {
-            Role::Momentum if optimiser => &checkpoint.optimizer,
-            Role::Momentum => continue,
-            _ => &checkpoint.weights,
+        let list = match (role, what) {
+            (Role::Momentum, Restored::Training) => &checkpoint.optimizer,
+            (Role::Average, Restored::Training) => checkpoint.averaged.as_deref().unwrap_or_default(),
+            (Role::Momentum | Role::Average, Restored::Measuring) => continue,
+            (_, Restored::Training) => &checkpoint.weights,
+            (_, Restored::Measuring) => checkpoint.measured(),
         };
         let tensor = list
             .iter()
@@ -110,6 +129,34 @@ pub(crate) fn restore(
         compiled.session.write(&name, values)?;
     }
     refresh(&mut compiled.session, compiled.ids.refresh)
+}
+
+/// The names of the values that have an average, each with the average's.
+fn averages(session: &Session) -> Vec<[String; 2]> {
+    let pair = |value: StateValue<'_>| Some([value.average_of?.to_owned(), value.name.to_owned()]);
+    session.state().filter_map(pair).collect()
+}
+
+/// Begins averages with the weights as they are.
+pub(crate) fn begin_averages(session: &mut Session) -> Result<(), TrainError> {
+    for [value, average] in averages(session) {
+        let first = session.read(&value)?;
+        session.write(&average, &first)?;
+    }
+    Ok(())
+}
+
+/// Exchanges the weights and their averages, where there are such: to measure these, and back.
+pub(crate) fn swap_averages(compiled: &mut CompiledRun) -> Result<(), TrainError> {
+    let CompiledRun { session, ids, .. } = compiled;
+    let averages = averages(session);
+    if averages.is_empty() {
+        return Ok(());
+    }
+    for [value, average] in averages {
+        session.swap(&value, &average)?;
+    }
+    refresh(session, ids.refresh)
 }
 
 /// Runs `program`, which copies the f32 master weights to the bf16 or f16 weights that kernels read.

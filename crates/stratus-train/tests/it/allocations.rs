@@ -36,6 +36,16 @@ impl Observer for Watch {
 
 #[test]
 fn iterations_allocate_nothing() {
+    check(&[]);
+}
+
+/// With steps for everything that a recipe can ask for.
+#[test]
+fn iterations_of_a_whole_recipe_allocate_nothing() {
+    check(&[("train.clip_norm", "1"), ("train.ema_decay", "0.99"), ("schedule.warmup_epochs", "0.5")]);
+}
+
+fn check(more: &[(&str, &str)]) {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/mnist");
     let folder = tempfile::tempdir().unwrap();
     let set = [
@@ -45,6 +55,7 @@ fn iterations_allocate_nothing() {
         ("model.width", "2"),
         ("checkpoint.every_seconds", "0"),
     ];
+    let set = [&set, more].concat();
     let experiment = Experiment::builtin("digits").unwrap().with_overrides(&set).unwrap();
     let options = Options { out: Some(folder.path().join("run")), ..Options::default() };
     let mut watch = Watch::default();

@@ -30,6 +30,9 @@ struct RunReport {
     run: String,
     iteration: u64,
     weights_sha256: String,
+    /// Not written for the weights themselves.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    averaged: bool,
     views: usize,
     #[serde(flatten)]
     scores: Scores,
@@ -58,11 +61,14 @@ pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Res
             run: run.display().to_string(),
             iteration: evaluated.iteration,
             weights_sha256: evaluated.weights_sha256,
+            averaged: evaluated.averaged,
             views: evaluated.views,
             scores: evaluated.scores,
         };
         let iteration = report.iteration.to_string();
-        let about = [("run", &report.run), ("iteration", &iteration), ("weights", &report.weights_sha256)];
+        let average = if report.averaged { "the moving average of " } else { "" };
+        let weights = format!("{average}{}", report.weights_sha256);
+        let about = [("run", &report.run), ("iteration", &iteration), ("weights", &weights)];
         return output.result(&report, || lines(&about, report.views, &report.scores));
     }
     let mut experiment = target.experiment(globals)?;

@@ -123,9 +123,11 @@ fn find(
                 Ok((trained.graph, weights, file.display().to_string()))
             }
             None => {
-                let origin =
-                    format!("{} after {} iterations", path.display(), trained.checkpoint.state.iteration);
-                Ok((trained.graph, trained.checkpoint.weights, origin))
+                let checkpoint = trained.checkpoint;
+                let average = if checkpoint.averaged.is_some() { ", averaged" } else { "" };
+                let iterations = checkpoint.state.iteration;
+                let origin = format!("{} after {iterations} iterations{average}", path.display());
+                Ok((trained.graph, checkpoint.averaged.unwrap_or(checkpoint.weights), origin))
             }
         };
     }

@@ -1,5 +1,5 @@
-//! The parts of a training's recipe, each from its line in the configuration to what it leaves in the run; and
-//! each to the same bits whatever interrupts it.
+//! The parts of a training's recipe, each from its line in the configuration to what it leaves in the run;
+//! and each to the same bits whatever interrupts it.
 
 #![cfg(unix)]
 
@@ -7,7 +7,7 @@ use crate::common::tiny::{NET, arguments, copy, write_data};
 use crate::common::{Place, Ran, Result, summary};
 use std::fs;
 use std::path::{Path, PathBuf};
-use stratus_run::checkpoint::{Checkpoints, read_safetensors};
+use stratus_run::checkpoint::{Checkpoint, Checkpoints, Tensor, Values, read_safetensors};
 
 /// Iterations of an epoch.
 const PER_EPOCH: u64 = 5;
@@ -159,4 +159,149 @@ fn the_best_checkpoint_stays() {
     );
     let ran = place.run(&["eval", "plain", "--checkpoint", "bset"]).expect(2);
     assert!(ran.err.contains("give a number of iterations, or `best`"), "{}", ran.err);
+}
+
+fn checkpoint(run: &Path, iteration: u64) -> Checkpoint {
+    Checkpoints::new(run.join("checkpoints")).load(iteration).unwrap()
+}
+
+/// The numbers of the tensors that are f32, by name.
+fn numbers(tensors: &[Tensor]) -> Vec<(&str, &[f32])> {
+    let mut found = Vec::new();
+    for tensor in tensors {
+        if let Values::F32(values) = &tensor.values {
+            found.push((tensor.name.as_str(), values.as_slice()));
+        }
+    }
+    found
+}
+
+#[test]
+fn averaged_weights_are_measured_exported_and_continued() {
+    let place = place();
+    let settings = ["train.epochs=3", "train.ema_decay=0.8", "optimiser.learning_rate=0.05"];
+    let ran = train(&place, "run", &settings);
+    let text = "the moving average of the weights is measured and exported, decay 0.8";
+    assert!(ran.err.contains(text) && ran.out.contains("of averaged weights, decay 0.8"), "{}", ran.out);
+    let run = place.path("run");
+    assert_eq!(summary(&run)["final"]["val_ema_decay"], 0.8);
+
+    // Training is what it is without.
+    train(&place, "plain", &[settings[0], settings[2]]);
+    let plain = place.path("plain");
+    assert_eq!(Result::of(&plain).weights, Result::of(&run).weights);
+    assert_eq!(Result::of(&plain).iterations, Result::of(&run).iterations);
+    assert!(column(&plain, "val_loss") != column(&run, "val_loss"));
+    assert!(checkpoint(&plain, 15).averaged.is_none());
+
+    // Each average is made of the one before and the new weights, statistics included.
+    for iteration in 1..3 * PER_EPOCH {
+        let [before, after] = [iteration, iteration + 1].map(|iteration| checkpoint(&run, iteration));
+        let (averages, old) = (after.averaged.unwrap(), before.averaged.unwrap());
+        let t = iteration as f64;
+        let gain = 1.0 - 0.8_f64.min((1.0 + t) / (10.0 + t));
+        let (averages, old, new) = (numbers(&averages), numbers(&old), numbers(&after.weights));
+        assert!(
+            averages.len() == new.len() && averages.iter().any(|(name, _)| name.ends_with("running_var"))
+        );
+        for ((average, old), new) in averages.iter().zip(old).zip(new) {
+            assert!(average.0 == old.0 && average.0 == new.0);
+            for ((average, old), new) in average.1.iter().zip(old.1).zip(new.1) {
+                let expected = f64::from(*old) + gain * (f64::from(*new) - f64::from(*old));
+                assert_eq!(*average, expected as f32);
+            }
+        }
+    }
+
+    let ran = place.run(&["eval", "run", "--json"]).expect(0);
+    let evaluated: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(
+        (&evaluated["averaged"], &evaluated["loss"]),
+        (&true.into(), &column(&run, "val_loss")[2].into())
+    );
+    let ran = place.run(&["eval", "run"]).expect(0);
+    assert!(ran.out.contains("the moving average of "), "{}", ran.out);
+    place.run(&["model", "export", "run", "--safetensors", "averaged.safetensors"]).expect(0);
+    let exported = read_safetensors(&fs::read(place.path("averaged.safetensors")).unwrap()).unwrap();
+    let averaged = checkpoint(&run, 15).averaged.unwrap();
+    assert!(exported.len() == averaged.len() && exported.iter().all(|tensor| averaged.contains(tensor)));
+    // A run that begins with them does so in its averages, too.
+    let more = ["train.epochs=1", "train.ema_decay=0.8"];
+    place.run(&arguments(&["train", "net.toml", "--weights", "run", "--out", "next"], &more)).expect(0);
+    let first = checkpoint(&place.path("next"), 0);
+    assert_eq!(numbers(&first.weights), numbers(&averaged));
+    assert_eq!(numbers(&first.averaged.unwrap()), numbers(&averaged));
+
+    for again in continues(&place, "run", &[1, 5, 7]) {
+        assert_eq!(checkpoint(&again, 15).averaged.unwrap(), averaged);
+    }
+    // A damaged average is a damaged checkpoint: the one before is taken.
+    let damaged = killed_after(&place, "run", 9);
+    let file = checkpoint(&damaged, 9).path.join("averaged.safetensors");
+    let mut bytes = fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&file, bytes).unwrap();
+    let ran = place.run(&["train", damaged.to_str().unwrap()]).expect(0);
+    assert!(ran.err.contains("averaged.safetensors: its SHA-256 is not the recorded one"), "{}", ran.err);
+    assert_eq!(Result::of(&damaged), Result::of(&run));
+}
+
+/// Without momentum and decay, the weights move by the learning rate times the clipped norm.
+#[test]
+fn gradients_are_clipped() {
+    let place = place();
+    let settings = [
+        "train.epochs=2",
+        "optimiser.learning_rate=1",
+        "optimiser.momentum=0",
+        "train.clip_norm=0.01",
+        "train.ema_decay=0.9",
+    ];
+    train(&place, "run", &settings);
+    let run = place.path("run");
+    for iteration in 1..10 {
+        let [before, after] = [iteration, iteration + 1].map(|iteration| checkpoint(&run, iteration).weights);
+        let moved = numbers(&before).into_iter().zip(numbers(&after));
+        let moved = moved.filter(|((name, _), _)| !name.contains("running"));
+        let squares = moved.flat_map(|((_, before), (_, after))| {
+            before.iter().zip(after).map(|(before, after)| (f64::from(*after) - f64::from(*before)).powi(2))
+        });
+        let norm = squares.sum::<f64>().sqrt();
+        assert!((norm - 0.01).abs() < 1e-5, "iteration {iteration}: {norm}");
+    }
+    continues(&place, "run", &[3, 6]);
+    // Nothing is as large as this.
+    train(&place, "loose", &[&settings[..3], &["train.clip_norm=1e6"]].concat());
+    train(&place, "plain", &settings[..3]);
+    assert_eq!(Result::of(&place.path("loose")), Result::of(&place.path("plain")));
+}
+
+/// All of it at once, on the processor's own kernels and with copies of weights in bf16.
+#[test]
+fn the_whole_recipe_continues() {
+    let place = place();
+    for precision in ["f32", "bf16"] {
+        let settings = [
+            &format!("train.precision={precision}"),
+            "train.device=auto",
+            "train.epochs=4",
+            "train.clip_norm=0.5",
+            "train.ema_decay=0.9",
+            "train.early_stopping.patience=2",
+            "train.early_stopping.min_delta=0.9",
+            "checkpoint.keep_best=val_loss",
+            "schedule.name=poly",
+            "schedule.warmup_epochs=0.5",
+        ];
+        train(&place, precision, &settings);
+        let run = place.path(precision);
+        assert_eq!(summary(&run)["stopped_early"]["epoch"], 3);
+        for again in continues(&place, precision, &[2, 5, 11]) {
+            assert_eq!(summary(&again)["best"], summary(&run)["best"]);
+            assert_eq!(checkpoint(&again, 15).averaged, checkpoint(&run, 15).averaged);
+        }
+        let ran = place.run(&["eval", precision, "--json", "--checkpoint", "15"]).expect(0);
+        let evaluated: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+        assert_eq!(evaluated["loss"], column(&run, "val_loss")[2]);
+    }
 }
