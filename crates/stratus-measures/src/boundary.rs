@@ -216,12 +216,15 @@ impl BoundaryWorkspace {
         if height.checked_mul(width) != Some(labels.len()) {
             return Err(MeasureError::Image { height, width, labels: labels.len() });
         }
-        let limit = |what: String, found: usize, most: usize| {
-            if found > most { Err(MeasureError::Limit { what, most }) } else { Ok(()) }
-        };
-        limit(format!("{classes} classes"), classes, usize::from(NO_CLASS))?;
-        limit(format!("{height} rows"), height, DistanceTransform::LARGEST_HEIGHT)?;
-        limit(format!("{} pixels", labels.len()), labels.len(), u32::MAX as usize)?;
+        for (found, what, most) in [
+            (classes, "classes", usize::from(NO_CLASS)),
+            (height, "rows", DistanceTransform::LARGEST_HEIGHT),
+            (labels.len(), "pixels", u32::MAX as usize),
+        ] {
+            if found > most {
+                return Err(MeasureError::Limit { found, what, most });
+            }
+        }
         // Both are below `classes`, which fits.
         let class = |label: i32, class: usize| if label < 0 { NO_CLASS } else { class as u16 };
         self.truth.find(labels.iter().map(|&label| class(label, label as usize)), width, classes);
@@ -306,6 +309,8 @@ impl Boundaries {
             total += std::mem::replace(end, total);
         }
         self.points.clear();
+        // All pixels can be on boundaries, of the next image of this size too.
+        self.points.reserve(self.map.len());
         self.points.resize(total, 0);
         for (point, &class) in (0u32..).zip(&self.map) {
             if class != NO_CLASS {

@@ -46,10 +46,12 @@ pub enum MeasureError {
         labels: usize,
     },
     /// More than boundaries are compared of.
-    #[error("{what} are more than the {most} that boundary scores are made for")]
+    #[error("{found} {what} are more than the {most} that boundary scores are made for")]
     Limit {
-        /// What there is too much of, with its number.
-        what: String,
+        /// How much there is.
+        found: usize,
+        /// Of what.
+        what: &'static str,
         /// How much is accepted.
         most: usize,
     },

@@ -50,7 +50,8 @@ fn tests() -> Vec<Case> {
     for (map, class) in [([2, 11], Class::Master), ([1, 32], Class::Compute)] {
         let bilinear = Bilinear { align_corners: false, scale: None };
         let ([x, y], name) = shapes(bilinear, map, [3, 4], [7, 9]);
-        let forward = Case::new(format!("{} to {class:?} logits", name("resize")), ResizeForward { bilinear });
+        let forward =
+            Case::new(format!("{} to {class:?} logits", name("resize")), ResizeForward { bilinear });
         cases.push(forward.input("x", &x, class).output("y", &y, Class::Master));
     }
     cases

@@ -37,9 +37,11 @@ fn launch(
         arguments.push(int(extent)?);
     }
     let steps = [(0, h, height), (1, w, width)];
-    arguments.extend(steps.map(|(axis, inputs, outputs)| {
-        Argument::Float(bilinear.step(axis, inputs, outputs, from) as f32)
-    }));
+    arguments.extend(
+        steps.map(|(axis, inputs, outputs)| {
+            Argument::Float(bilinear.step(axis, inputs, outputs, from) as f32)
+        }),
+    );
     arguments.push(Argument::Int(i32::from(bilinear.align_corners)));
     builder.grid_stride(&source, kernel, items, arguments)
 }

@@ -167,13 +167,17 @@ mod tests {
         let like = Resize::LIKE.output_shape(&[&input, &Shape::image(64, 23, 30)]).unwrap();
         assert_eq!(like, Shape::image(11, 23, 30));
         assert_eq!(Resize::LIKE.forward_flops(&[], &like), 11 * 23 * 30 * 8);
-        assert_eq!(Resize { align_corners: true, ..Resize::by(1.5) }.attributes(), "by 1.5x1.5 corners aligned");
+        assert_eq!(
+            Resize { align_corners: true, ..Resize::by(1.5) }.attributes(),
+            "by 1.5x1.5 corners aligned"
+        );
         assert_eq!(Resize::to_size([3, 4]).attributes(), "to 3x4");
     }
 
     #[test]
     fn what_has_no_size_is_refused() {
-        let message = |resize: Resize, inputs: &[&Shape]| resize.output_shape(inputs).unwrap_err().to_string();
+        let message =
+            |resize: Resize, inputs: &[&Shape]| resize.output_shape(inputs).unwrap_err().to_string();
         let input = Shape::image(2, 3, 4);
         assert_eq!(
             message(Resize::to_size([0, 4]), &[&input]),

@@ -1,7 +1,11 @@
 //! Boundary F1 by hand, and against the definition followed pixel by pixel.
 
 use proptest::prelude::*;
-use stratus_measures::{BoundaryMatches, BoundaryScore, BoundaryWorkspace, MeasureError, Tolerance};
+use stratus_measures::{
+    BoundaryMatches, BoundaryScore, BoundaryWorkspace, ConfusionMatrix, MeasureError, Tolerance,
+};
+
+use stratus_testing::allocator::requests;
 
 use super::distance::squared;
 
@@ -159,6 +163,20 @@ fn ignored_pixels_are_of_no_class() {
     score.add::<u8>(&[], &[], [0, 7], &mut workspace).unwrap();
     assert_eq!(score, BoundaryScore::new(2));
     assert_eq!((score.class(0), score.mean()), (None, None));
+}
+
+#[test]
+fn images_are_measured_without_allocations() {
+    let (labels, predictions) = (vec![0, 1, 1, -1, 0, 1], vec![0u16, 1, 0, 1, 1, 1]);
+    let mut workspace = BoundaryWorkspace::default();
+    let (mut score, mut matrix) = (BoundaryScore::new(2), ConfusionMatrix::new(2));
+    // In the second round boundaries are longer, and the image has as many pixels.
+    for (round, size) in [[2, 3], [1, 6]].into_iter().enumerate() {
+        let before = requests();
+        score.add(&labels, &predictions, size, &mut workspace).unwrap();
+        matrix.add(&labels, &predictions).unwrap();
+        assert_eq!(requests() > before, round == 0);
+    }
 }
 
 #[test]

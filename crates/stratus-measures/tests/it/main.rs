@@ -6,3 +6,8 @@ mod boundary;
 mod confusion;
 mod distance;
 mod summary;
+
+use stratus_testing::allocator::CountingAllocator;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;

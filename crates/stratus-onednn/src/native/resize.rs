@@ -74,7 +74,11 @@ impl Axis {
                 let from = taps.partition_point(|tap| tap.inputs[1] < input);
                 let to = taps.partition_point(|tap| tap.inputs[0] <= input).max(from);
                 for (output, tap) in (from..to).zip(&taps[from..to]) {
-                    let own = tap.inputs.iter().zip(tap.weights).filter(|(at, weight)| **at == input && *weight > 0.0);
+                    let own = tap
+                        .inputs
+                        .iter()
+                        .zip(tap.weights)
+                        .filter(|(at, weight)| **at == input && *weight > 0.0);
                     parts.extend(own.map(|(_, weight)| Part { output, weight }));
                 }
                 first..parts.len()

@@ -15,7 +15,8 @@ impl<'a> Importer<'a> {
         let made = self.plain(node, 0)?;
         let [channels, height, width] = self.image(made)?;
         let text = |name: &str, otherwise: &'static str| {
-            let text = node.attribute(name).map(|attribute| printable(&String::from_utf8_lossy(attribute.text)));
+            let text =
+                node.attribute(name).map(|attribute| printable(&String::from_utf8_lossy(attribute.text)));
             text.unwrap_or_else(|| otherwise.to_owned())
         };
         let mode = text("mode", "nearest");
@@ -47,7 +48,8 @@ impl<'a> Importer<'a> {
             "half_pixel" | "align_corners" => {}
             // It takes the first pixel where an extent becomes 1.
             "pytorch_half_pixel"
-                if [(height, to_height), (width, to_width)].iter().all(|&(from, to)| from == 1 || to > 1) => {}
+                if [(height, to_height), (width, to_width)].iter().all(|&(from, to)| from == 1 || to > 1) => {
+            }
             "pytorch_half_pixel" => {
                 return Err("its `coordinate_transformation_mode` pytorch_half_pixel takes the first pixel \
                             where an extent becomes 1, layers the one in the middle"
@@ -91,7 +93,9 @@ impl<'a> Importer<'a> {
             Some(Elements::Floats(scales)) if !scales.is_empty() => {
                 let whole = |place: Option<usize>| place.is_none_or(|place| scales[place] == 1.0);
                 if scales.len() != numbers || !whole(batch) || !whole(channel) {
-                    return Err(format!("its scales {scales:?} are not those of height and width alone").into());
+                    return Err(
+                        format!("its scales {scales:?} are not those of height and width alone").into()
+                    );
                 }
                 let scale = [scales[down], scales[across]];
                 // The decimal that was meant, of which 0.7 in f32 is a little less.
@@ -150,7 +154,9 @@ impl<'a> Importer<'a> {
                 }
                 "Shape" => {
                     let start = maker.attribute("start").map_or(0, |start| start.int);
-                    let Some(Value::LayerOutput(made)) = self.values.get(maker.input(0)?) else { return None };
+                    let Some(Value::LayerOutput(made)) = self.values.get(maker.input(0)?) else {
+                        return None;
+                    };
                     let is_image = made.order == Order::Plain && self.shape(made.id).as_image().is_ok();
                     let fits = is_image && start == if is_cut { 0 } else { 2 };
                     return fits.then_some(*made);

@@ -166,8 +166,10 @@ fn what_cannot_be_written_is_said() {
          2|name = 'c'; op = 'conv2d'; out_channels = 3; kernel = 1",
     );
     // A third of six rows is less than two, in f32 it is two.
-    let third = small("|name = 'a'; op = 'resize'; size = 6|name = 'b'; op = 'resize'; scale = \
-                       0.33333333333333326");
+    let third = small(
+        "|name = 'a'; op = 'resize'; size = 6|name = 'b'; op = 'resize'; scale = \
+                       0.33333333333333326",
+    );
     assert_eq!(
         write(&mut Vec::new(), &third, &[]).unwrap_err().to_string(),
         "layers that have no form in ONNX: `b` (resize by 0.33333333333333326x0.33333333333333326)"
