@@ -57,6 +57,21 @@ impl Survey {
         (0..self.samples_per_class.len()).filter(|&class| self.samples_per_class[class] == 0)
     }
 
+    /// The pixels of each class, or without masks its samples; and all of them, those of no class too.
+    #[must_use]
+    pub fn class_counts(&self) -> (&[u64], u64) {
+        match &self.masks {
+            Some(masks) => {
+                let counts = &masks.pixels_per_class;
+                (counts, counts.iter().sum::<u64>() + masks.ignored)
+            }
+            None => {
+                let all = self.samples_per_class.iter().sum::<u64>() + self.unlabelled.len() as u64;
+                (&self.samples_per_class, all)
+            }
+        }
+    }
+
     /// The weights of classes that make up for some being rarer than others
     /// ([`median_frequency`](stratus_measures::weights::median_frequency)). A class's frequency is the share
     /// of its pixels among those of the samples that have it; without masks, of its samples among all. `None`

@@ -142,6 +142,10 @@ impl Experiment {
         put("val_loss", float(last.val_loss));
         put("val_top1", float(last.val_top1));
         put("val_top5", float(last.val_top5));
+        put("val_accuracy", float(last.val_accuracy));
+        put("val_mean_accuracy", float(last.val_mean_accuracy));
+        put("val_miou", float(last.val_miou));
+        put("val_bf", float(last.val_bf));
         let memory = &summary.memory;
         put("planned_peak_bytes", show(memory.planned_peak_bytes));
         put("measured_peak_rss_bytes", show(memory.measured_peak_rss_bytes));

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::report::{Comparison, Report, RunReport};
+use crate::report::{Comparison, Report, RunReport, score_name};
 use crate::text::{bytes, csv_field};
 
 /// Layers in the table of a run.
@@ -61,8 +61,15 @@ fn of_run(out: &mut String, run: &RunReport) {
         run.advice.iter().for_each(|line| _ = writeln!(out, "- {}", plain(line)));
         out.push('\n');
     }
-    let heads =
-        ["epoch", "training loss", "training top-1 %", "validation loss", "validation top-1 %", "elapsed s"];
+    let (accuracy, score) = (run.task.accuracy_name(), score_name(run.task));
+    let heads = [
+        "epoch".to_owned(),
+        "training loss".to_owned(),
+        format!("training {accuracy} %"),
+        "validation loss".to_owned(),
+        format!("validation {score} %"),
+        "elapsed s".to_owned(),
+    ];
     let rows: Vec<Vec<String>> = run
         .epochs
         .iter()
@@ -70,14 +77,14 @@ fn of_run(out: &mut String, run: &RunReport) {
             vec![
                 epoch.epoch.to_string(),
                 format!("{:.4}", epoch.train_loss),
-                format!("{:.2}", 100.0 * epoch.train_top1),
+                format!("{:.2}", 100.0 * epoch.train_accuracy),
                 number(epoch.val_loss, 4),
-                number(epoch.val_top1.map(|share| 100.0 * share), 2),
+                number(epoch.val_score.map(|share| 100.0 * share), 2),
                 format!("{:.1}", epoch.elapsed_s),
             ]
         })
         .collect();
-    table(out, &heads.map(str::to_owned), &rows);
+    table(out, &heads, &rows);
     out.push('\n');
     let accounting = &run.accounting;
     let mut layers: Vec<_> = accounting.layers.iter().collect();
@@ -117,8 +124,8 @@ fn of_run(out: &mut String, run: &RunReport) {
 fn comparison_table(comparison: &Comparison) -> (Vec<String>, Vec<Vec<String>>) {
     let mut heads = vec!["run".to_owned(), "status".to_owned()];
     heads.extend(comparison.keys.iter().cloned());
+    heads.push(format!("best {} %", comparison.score));
     let results = [
-        "best top-1 %",
         "validation loss",
         "training loss",
         "iteration ms",
@@ -132,7 +139,7 @@ fn comparison_table(comparison: &Comparison) -> (Vec<String>, Vec<Vec<String>>) 
         let mut cells = vec![row.label.clone(), row.status.clone()];
         cells.extend(row.values.iter().cloned());
         cells.extend([
-            number(row.best_top1.map(|share| 100.0 * share), 2),
+            number(row.best_score.map(|share| 100.0 * share), 2),
             number(row.val_loss, 4),
             number(row.train_loss, 4),
             number(row.iteration_ms, 3),

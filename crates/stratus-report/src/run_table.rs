@@ -67,6 +67,10 @@ pub fn render(summary: &Summary, run: &RunDir) -> String {
         some([
             last.val_top1.map(|v| format!("top-1 {:.2} %", 100.0 * v)),
             last.val_top5.map(|v| format!("top-5 {:.2} %", 100.0 * v)),
+            last.val_miou.map(|v| format!("mean IoU {:.2} %", 100.0 * v)),
+            last.val_accuracy.map(|v| format!("accuracy {:.2} %", 100.0 * v)),
+            last.val_mean_accuracy.map(|v| format!("mean of the classes' {:.2} %", 100.0 * v)),
+            last.val_bf.map(|v| format!("boundary F1 {:.2} %", 100.0 * v)),
             last.val_views.map(|views| format!("{views} views of each image")),
             last.val_ema_decay.map(|decay| format!("of averaged weights, decay {decay}")),
         ]),

@@ -21,6 +21,8 @@ pub const PLAN: &str = "plan.json";
 pub const ITERATIONS: &str = "iterations.csv";
 /// One row per epoch.
 pub const EPOCHS: &str = "epochs.csv";
+/// Measures of each class, see [`crate::classes`].
+pub const CLASSES: &str = "classes.csv";
 /// The folder of the time per layer and phase of every iteration.
 pub const TIMELINE: &str = "timeline";
 /// The timeline's one file, inside [`TIMELINE`].
@@ -204,6 +206,12 @@ impl RunDir {
     #[must_use]
     pub fn iterations(&self) -> PathBuf {
         self.path.join(ITERATIONS)
+    }
+
+    /// The path of [`CLASSES`].
+    #[must_use]
+    pub fn classes(&self) -> PathBuf {
+        self.path.join(CLASSES)
     }
 
     /// The path of [`EPOCHS`].

@@ -15,6 +15,7 @@
 mod append;
 pub mod atomic;
 pub mod checkpoint;
+pub mod classes;
 pub mod csv;
 mod error;
 pub mod layout;

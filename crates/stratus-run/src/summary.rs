@@ -6,6 +6,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use stratus_measures::ClassMeasures;
+
 use crate::checkpoint::Best;
 use crate::{Result, atomic};
 
@@ -88,6 +90,9 @@ pub struct Summary {
     /// `checkpoint.keep_best` is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best: Option<Best>,
+    /// What the last validation measured of each class; not written before there was one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<ClassMeasures>,
     /// Why training ended before its last epoch; `None`, which is not written, unless it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped_early: Option<StoppedEarly>,
@@ -220,10 +225,23 @@ pub struct FinalMetrics {
     pub train_loss: Option<f64>,
     /// Mean loss over the validation samples.
     pub val_loss: Option<f64>,
-    /// Top-1 accuracy on the validation samples.
+    /// Classification: top-1 accuracy on the validation samples.
     pub val_top1: Option<f64>,
-    /// Top-5 accuracy on the validation samples.
+    /// Classification: top-5 accuracy on the validation samples.
     pub val_top5: Option<f64>,
+    /// Segmentation: the share of validation pixels whose class is right. Not written without one, as the
+    /// next three.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_accuracy: Option<f64>,
+    /// Segmentation: the mean of the classes' accuracies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_mean_accuracy: Option<f64>,
+    /// Segmentation: mean intersection over union.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_miou: Option<f64>,
+    /// Segmentation: mean boundary F1 score.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_bf: Option<f64>,
     /// Views of each image whose probabilities were averaged; not written for the image alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub val_views: Option<u64>,

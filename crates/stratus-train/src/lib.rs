@@ -29,6 +29,6 @@ pub mod weights;
 pub use cache::cache_folder;
 pub use error::TrainError;
 pub use experiment::{Experiment, ExperimentError};
-pub use observe::{EpochResult, Observer, Silent, TrainingProgress};
+pub use observe::{EpochResult, Observer, Silent, TrainingProgress, Validated};
 pub use resolve::Resolved;
 pub use schedule::{Schedule, ScheduleShape};

@@ -1,5 +1,7 @@
 //! What training reports while it runs.
 
+use stratus_run::csv::Task;
+
 /// How far training has come, after an iteration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrainingProgress {
@@ -15,8 +17,10 @@ pub struct TrainingProgress {
     pub images_per_second: f64,
     /// Mean loss over the epoch so far.
     pub loss: f64,
-    /// Share of images classified correctly in the epoch so far, 0 to 1.
-    pub top1: f64,
+    /// What the network learns.
+    pub task: Task,
+    /// Share of images, or of pixels, classified correctly in the epoch so far, 0 to 1.
+    pub accuracy: f64,
 }
 
 /// The results of an epoch.
@@ -28,14 +32,27 @@ pub struct EpochResult {
     pub epochs: u64,
     /// Mean loss over the training images.
     pub train_loss: f64,
-    /// Share of training images classified correctly, 0 to 1.
-    pub train_top1: f64,
-    /// Loss and share of validation images classified correctly, if they were measured.
-    pub validation: Option<(f64, f64)>,
+    /// What the network learns.
+    pub task: Task,
+    /// Share of training images, or of their pixels, classified correctly, 0 to 1.
+    pub train_accuracy: f64,
+    /// What was measured on the validation images, if it was.
+    pub validation: Option<Validated>,
     /// Images a second over the epoch.
     pub images_per_second: f64,
     /// Seconds that the epoch took, validation included.
     pub seconds: f64,
+}
+
+/// What an epoch measured on the validation images.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Validated {
+    /// Mean loss.
+    pub loss: f64,
+    /// Share of images, or of pixels, classified correctly, 0 to 1.
+    pub accuracy: Option<f64>,
+    /// Segmentation: mean intersection over union.
+    pub miou: Option<f64>,
 }
 
 /// Receives the reports. It is called between iterations; its time is booked as bookkeeping.

@@ -18,6 +18,7 @@ use crate::{Schedule, TrainError};
 use stratus_data::{Dataset, View};
 use stratus_engine::Precision;
 use stratus_graph::Graph;
+use stratus_run::csv::{EpochRow, Row, Task};
 use stratus_run::layout::NETWORK;
 
 /// An experiment with nothing left open: what programs, loaders and the training loop are made from.
@@ -28,6 +29,7 @@ pub struct Resolved {
     settings: Experiment,
     input: InputPipeline,
     precision: Precision,
+    task: Task,
     tail_batch: Option<usize>,
 }
 
@@ -36,7 +38,8 @@ impl Resolved {
     /// `dataset` is the data set to measure on.
     ///
     /// # Errors
-    /// If the device cannot compute in the number format that `train.precision` asks for.
+    /// If the device cannot compute in the number format that `train.precision` asks for, or the network's
+    /// answers are not of the data set's kind.
     pub fn new(
         experiment: &Experiment,
         dataset: &dyn Dataset,
@@ -45,6 +48,8 @@ impl Resolved {
     ) -> Result<Self, TrainError> {
         let input = InputPipeline::new(experiment, dataset);
         let precision = precision(experiment.train.precision, device)?;
+        let task = task(dataset, graph)?;
+        expect_measures(experiment, task)?;
         let mut settings = experiment.completed();
         settings.train.precision = match precision {
             Precision::F16 => experiment::Precision::F16,
@@ -53,14 +58,14 @@ impl Resolved {
         };
         settings.train.threads = device.backend.threads();
         settings.train.tile_kib.get_or_insert(device.tile_kib);
-        settings.model.classes = Some(graph.shape(graph.output).elements());
+        settings.model.classes = graph.shape(graph.output).0.first().copied();
         settings.data.shape = Some(input.shape.to_vec());
         let decimals = |values: &[f32]| values.iter().map(|&value| shortest_decimal(value)).collect();
         settings.data.mean.get_or_insert_with(|| decimals(&input.normalisation.mean));
         settings.data.std.get_or_insert_with(|| decimals(&input.normalisation.std));
         let rest = dataset.len() % settings.train.batch_size;
         let tail_batch = (rest > 0 && !settings.data.drop_last).then_some(rest);
-        Ok(Self { settings, input, precision, tail_batch })
+        Ok(Self { settings, input, precision, task, tail_batch })
     }
 
     /// The same with at most `kib` KiB of activations and gradients alive at once; `None` keeps all of them.
@@ -87,6 +92,12 @@ impl Resolved {
     #[must_use]
     pub fn precision(&self) -> Precision {
         self.precision
+    }
+
+    /// What the network learns to say of an image.
+    #[must_use]
+    pub fn task(&self) -> Task {
+        self.task
     }
 
     /// Samples in an epoch's last batch; `None` if it is a whole one, or dropped.
@@ -146,6 +157,54 @@ impl Resolved {
 /// The views of each image that validation averages over.
 pub(crate) fn validation_views(experiment: &Experiment) -> Vec<View> {
     View::all(experiment.validation.mirror, experiment.validation.shift)
+}
+
+/// What `graph` can learn to say of the images of `dataset`.
+fn task(dataset: &dyn Dataset, graph: &Graph) -> Result<Task, TrainError> {
+    let of_data = if dataset.masks() { Task::Segmentation } else { Task::Classification };
+    let of_network = match graph.shape(graph.output).0.len() {
+        3 => Task::Segmentation,
+        _ => Task::Classification,
+    };
+    let (problem, hint) = match (of_data, of_network) {
+        (Task::Segmentation, Task::Classification) => (
+            format!(
+                "data set `{}` has a class for every pixel, but network `{}` gives one answer for an image",
+                dataset.name(),
+                graph.name
+            ),
+            "choose a segmentation network with model.name, or a data set with a class for every image with \
+             data.name; `stratus model list` and `stratus data list` name them",
+        ),
+        (Task::Classification, Task::Segmentation) => (
+            format!(
+                "network `{}` gives a class for every pixel, but data set `{}` has one class for an image",
+                graph.name,
+                dataset.name()
+            ),
+            "choose a data set with masks, such as camvid, with data.name; `stratus data list` names them",
+        ),
+        _ => return Ok(of_data),
+    };
+    Err(TrainError::Configuration { problem, hint: hint.to_owned() })
+}
+
+/// Checks that the measures that an experiment goes by are those of its task.
+fn expect_measures(experiment: &Experiment, task: Task) -> Result<(), TrainError> {
+    let stopping = &experiment.early_stopping;
+    let measures = [
+        ("train.early_stopping.measure", stopping.patience.map(|_| stopping.measure)),
+        ("checkpoint.keep_best", experiment.checkpoint.keep_best),
+    ];
+    for (key, measure) in measures {
+        if let Some(measure) = measure.filter(|measure| !measure.is_of(task)) {
+            return Err(TrainError::Configuration {
+                problem: format!("{key} is {measure}, which this run does not measure"),
+                hint: format!("choose a column of its epochs.csv: {}", EpochRow::columns(task).join(", ")),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// The number format that `train.precision` comes to.

@@ -4,7 +4,8 @@ use crate::output::Output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
-use stratus_train::{EpochResult, Observer, TrainingProgress};
+use stratus_run::csv::Task;
+use stratus_train::{EpochResult, Observer, TrainingProgress, Validated};
 
 /// Between two changes of the bar.
 const REDRAW: Duration = Duration::from_millis(200);
@@ -107,30 +108,49 @@ impl Drop for Progress {
 fn progress_line(progress: &TrainingProgress, remaining: Option<Duration>) -> String {
     let left = remaining.map_or_else(|| "?".to_owned(), clock);
     format!(
-        "epoch {}/{}  {}/{}  {:.0} img/s  loss {:.4}  top-1 {:.2} %  {left} left",
+        "epoch {}/{}  {}/{}  {} img/s  loss {:.4}  {} {:.2} %  {left} left",
         progress.epoch,
         progress.epochs,
         progress.iteration,
         progress.iterations,
-        progress.images_per_second,
+        rate(progress.images_per_second),
         progress.loss,
-        progress.top1 * 100.0
+        progress.task.accuracy_name(),
+        progress.accuracy * 100.0
     )
 }
 
 fn epoch_line(result: &EpochResult) -> String {
-    let validation = result.validation.map_or_else(String::new, |(loss, top1)| {
-        format!("  val loss {loss:.4}  val top-1 {:.2} %", top1 * 100.0)
-    });
+    let accuracy = result.task.accuracy_name();
+    let validation =
+        result.validation.map_or_else(String::new, |Validated { loss, accuracy: share, miou }| {
+            let percent = |share: Option<f64>| {
+                share.map_or("–".to_owned(), |share| format!("{:.2} %", share * 100.0))
+            };
+            let miou = match result.task {
+                Task::Classification => String::new(),
+                Task::Segmentation => format!("  mean IoU {}", percent(miou)),
+            };
+            format!("  val loss {loss:.4}  val {accuracy} {}{miou}", percent(share))
+        });
     format!(
-        "epoch {}/{}  loss {:.4}  top-1 {:.2} %{validation}  {:.0} img/s  {:.2} s",
+        "epoch {}/{}  loss {:.4}  {accuracy} {:.2} %{validation}  {} img/s  {:.2} s",
         result.epoch,
         result.epochs,
         result.train_loss,
-        result.train_top1 * 100.0,
-        result.images_per_second,
+        result.train_accuracy * 100.0,
+        rate(result.images_per_second),
         result.seconds
     )
+}
+
+/// Images per second, with a decimal where there are few.
+fn rate(images_per_second: f64) -> String {
+    if images_per_second < 99.5 {
+        format!("{images_per_second:.1}")
+    } else {
+        format!("{images_per_second:.0}")
+    }
 }
 
 /// Estimated time left, at the pace since the first iteration seen; validation and checkpoints included.
@@ -153,7 +173,8 @@ fn clock(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::{
-        EpochResult, Observer, Progress, TrainingProgress, clock, epoch_line, progress_line, remaining,
+        EpochResult, Observer, Progress, Task, TrainingProgress, Validated, clock, epoch_line, progress_line,
+        remaining,
     };
     use crate::output::Output;
     use std::time::Duration;
@@ -165,7 +186,8 @@ mod tests {
         iterations: 2950,
         images_per_second: 41_234.5,
         loss: 0.123_45,
-        top1: 0.965_4,
+        task: Task::Classification,
+        accuracy: 0.965_4,
     };
 
     #[test]
@@ -185,8 +207,9 @@ mod tests {
             epoch: 1,
             epochs: 3,
             train_loss: 0.5,
-            train_top1: 0.9,
-            validation: Some((0.25, 0.95)),
+            task: Task::Classification,
+            train_accuracy: 0.9,
+            validation: Some(Validated { loss: 0.25, accuracy: Some(0.95), miou: None }),
             images_per_second: 1000.0,
             seconds: 1.5,
         };
@@ -196,6 +219,18 @@ mod tests {
         );
         let without = EpochResult { validation: None, ..result };
         assert_eq!(epoch_line(&without), "epoch 1/3  loss 0.5000  top-1 90.00 %  1000 img/s  1.50 s");
+        let pixels = Validated { loss: 0.25, accuracy: Some(0.875), miou: Some(0.5) };
+        let result = EpochResult {
+            task: Task::Segmentation,
+            validation: Some(pixels),
+            images_per_second: 4.26,
+            ..result
+        };
+        assert_eq!(
+            epoch_line(&result),
+            "epoch 1/3  loss 0.5000  accuracy 90.00 %  val loss 0.2500  val accuracy 87.50 %  mean IoU 50.00 %  \
+             4.3 img/s  1.50 s"
+        );
     }
 
     #[test]

@@ -52,6 +52,27 @@ pub struct Metrics {
     pub top5: f64,
 }
 
+/// What a run of a program with a loss per pixel measured, over the pixels with a label.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PixelMetrics {
+    /// Mean loss, weighted as the classes are.
+    pub loss: f64,
+    /// Pixels that counted.
+    pub pixels: f64,
+    /// Pixels whose predicted class was right.
+    pub right: f64,
+    /// The sum of their class weights.
+    pub weight: f64,
+}
+
+impl From<Metrics> for PixelMetrics {
+    /// The numbers of a program with a loss per pixel: [`PIXEL_METRICS`](crate::ops::PIXEL_METRICS) stand
+    /// where [`METRICS`] do.
+    fn from(Metrics { loss, samples, top1, top5 }: Metrics) -> Self {
+        Self { loss, pixels: samples, right: top1, weight: top5 }
+    }
+}
+
 /// The memory of one program's inputs. It is filled outside the session, on any thread.
 #[derive(Debug)]
 pub struct Inputs {
@@ -517,6 +538,26 @@ impl Session {
                 .for_each(&described.shape, |from, to| plain[to] = described.dtype.load(&bytes, from));
         }
         Ok(plain)
+    }
+
+    /// Reads an i32 value of a program in row-major order into `to`, which keeps its memory; see
+    /// [`Session::raw`].
+    ///
+    /// # Errors
+    /// Where it has another type or layout, or what a device said.
+    pub fn read_labels(&self, program: usize, value: usize, to: &mut Vec<i32>) -> Result<(), EngineError> {
+        let plan = &self.programs[program].plan;
+        let (place, described) = (&plan.placements[value], &plan.program.values[value]);
+        if described.dtype != DType::I32 || !place.layout.is_row_major() {
+            return Err(EngineError::Mismatch(format!(
+                "`{}` is {} in layout {}, not i32 in row-major order",
+                described.name, described.dtype, place.layout.tag
+            )));
+        }
+        let bytes = self.raw(program, value)?;
+        to.clear();
+        to.extend(bytes.chunks_exact(size_of::<i32>()).map(bytemuck::pod_read_unaligned::<i32>));
+        Ok(())
     }
 
     /// Reads any value of a program as it lies. Transient ones hold what the last step that used their bytes

@@ -1,11 +1,12 @@
 //! The parts of the page.
 
 use serde_json::Value;
+use stratus_run::csv::Task;
 use stratus_run::timeline::Phase;
 
 use super::charts;
 use super::html::{Cell, Html};
-use crate::report::{Comparison, MemoryMap, Problem, Repetitions, RunReport, Work};
+use crate::report::{Comparison, MemoryMap, Problem, Repetitions, RunReport, Work, score_name};
 use crate::text::bytes;
 
 /// Values of the arena that the page lists by name.
@@ -44,14 +45,15 @@ pub(super) fn run(html: &mut Html, run: &RunReport, number: usize, alone: bool) 
 }
 
 fn tiles(html: &mut Html, run: &RunReport) {
-    let best = run.epochs.iter().filter_map(|epoch| epoch.val_top1).reduce(f64::max);
+    let best = run.epochs.iter().filter_map(|epoch| epoch.val_score).reduce(f64::max);
+    let best_name = format!("best validation {}", score_name(run.task));
     let summary = run.experiment.summary.as_ref();
     let speed = summary.and_then(|summary| summary.images_per_second.median);
     let memory = summary
         .and_then(|summary| summary.memory.device_peak_bytes.or(summary.memory.measured_peak_rss_bytes));
     let counted = run.accounting.iterations > 0;
     let tiles = [
-        ("best validation top-1", best.map(|share| format!("{:.2} %", 100.0 * share))),
+        (best_name.as_str(), best.map(|share| format!("{:.2} %", 100.0 * share))),
         (
             "validation loss",
             summary.and_then(|summary| summary.last.val_loss).map(|loss| format!("{loss:.4}")),
@@ -83,7 +85,10 @@ fn curves(html: &mut Html, run: &RunReport, number: usize) {
     html.element("h3", "", "Learning");
     html.open("div", "pair");
     html.chart("loss", number, "Loss", "");
-    html.chart("accuracy", number, "Top-1 accuracy, %", "");
+    match run.task {
+        Task::Classification => html.chart("accuracy", number, "Top-1 accuracy, %", ""),
+        Task::Segmentation => html.chart("accuracy", number, "Pixel accuracy and mean IoU, %", ""),
+    }
     html.close("div");
     html.open("div", "pair");
     html.chart("rate", number, "Learning rate", "");
@@ -325,10 +330,11 @@ fn flatten(name: &str, value: &Value, rows: &mut Vec<Vec<Cell>>) {
 
 /// Several runs beside each other.
 pub(super) fn comparison(html: &mut Html, comparison: &Comparison) {
+    let best = format!("best {} %", comparison.score);
     let mut heads = vec!["run", "status"];
     heads.extend(comparison.keys.iter().map(String::as_str));
     heads.extend([
-        "best top-1 %",
+        best.as_str(),
         "validation loss",
         "training loss",
         "iteration ms",
@@ -344,7 +350,7 @@ pub(super) fn comparison(html: &mut Html, comparison: &Comparison) {
             let mut cells = vec![Cell::text(row.label.clone()), Cell::text(row.status.clone())];
             cells.extend(row.values.iter().map(|value| setting(value)));
             cells.extend([
-                Cell::number(row.best_top1.map(|share| 100.0 * share), 2),
+                Cell::number(row.best_score.map(|share| 100.0 * share), 2),
                 Cell::number(row.val_loss, 4),
                 Cell::number(row.train_loss, 4),
                 Cell::number(row.iteration_ms, 2),
@@ -363,7 +369,7 @@ pub(super) fn comparison(html: &mut Html, comparison: &Comparison) {
     }
     html.open("div", "pair");
     html.chart("all-loss", 0, "Validation loss by epoch", "");
-    html.chart("all-accuracy", 0, "Validation top-1 by epoch, %", "");
+    html.chart("all-accuracy", 0, &format!("Validation {} by epoch, %", comparison.score), "");
     html.close("div");
 }
 
@@ -378,7 +384,8 @@ fn repetitions(html: &mut Html, comparison: &Comparison) {
     );
     let mut heads = vec!["runs"];
     heads.extend(comparison.keys.iter().map(String::as_str));
-    heads.extend(["best top-1 %", "p", "images/s", "p", "in all s", "p"]);
+    let best = format!("best {} %", comparison.score);
+    heads.extend([best.as_str(), "p", "images/s", "p", "in all s", "p"]);
     let rows: Vec<Vec<Cell>> = comparison
         .repetitions
         .iter()
@@ -386,7 +393,7 @@ fn repetitions(html: &mut Html, comparison: &Comparison) {
             let mut cells = vec![Cell::sorted(group.runs.len().to_string(), group.runs.len() as f64)];
             cells.extend(group.values.iter().map(|value| setting(value)));
             for (spread, scale, decimals) in
-                [(&group.best_top1, 100.0, 2), (&group.images_per_second, 1.0, 0), (&group.total_s, 1.0, 1)]
+                [(&group.best_score, 100.0, 2), (&group.images_per_second, 1.0, 0), (&group.total_s, 1.0, 1)]
             {
                 let mean = spread.mean.map(|mean| scale * mean);
                 let text = match (mean, spread.deviation.map(|deviation| scale * deviation)) {

@@ -17,6 +17,8 @@ const SIGNIFICANT: f64 = 0.05;
 /// The comparison of several runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
+    /// What the runs are compared by: `top-1`, `mean IoU`; `score` where their tasks differ.
+    pub score: &'static str,
     /// Keys of the configuration whose values differ, and `machine` where that does.
     pub keys: Vec<String>,
     /// A row a run.
@@ -34,8 +36,8 @@ pub struct ComparisonRow {
     pub status: String,
     /// The values of [`Comparison::keys`].
     pub values: Vec<String>,
-    /// The best share of right answers on the validation data.
-    pub best_top1: Option<f64>,
+    /// The best [`Comparison::score`] on the validation data.
+    pub best_score: Option<f64>,
     /// The last loss on the validation data.
     pub val_loss: Option<f64>,
     /// The last loss on the training data.
@@ -59,8 +61,8 @@ pub struct Repetitions {
     pub runs: Vec<String>,
     /// The values of [`Comparison::keys`].
     pub values: Vec<String>,
-    /// The best share of right answers on the validation data.
-    pub best_top1: Spread,
+    /// The best [`Comparison::score`] on the validation data.
+    pub best_score: Spread,
     /// Images a second.
     pub images_per_second: Spread,
     /// Seconds in all.
@@ -110,7 +112,7 @@ impl Comparison {
                     label: run.label.clone(),
                     status: run.experiment.status.name().to_owned(),
                     values: values(number),
-                    best_top1: run.epochs.iter().filter_map(|epoch| epoch.val_top1).reduce(f64::max),
+                    best_score: run.epochs.iter().filter_map(|epoch| epoch.val_score).reduce(f64::max),
                     val_loss: summary.and_then(|summary| summary.last.val_loss),
                     train_loss: summary.and_then(|summary| summary.last.train_loss),
                     iteration_ms: (run.accounting.iterations > 0).then_some(run.accounting.wall.median_ms),
@@ -124,7 +126,12 @@ impl Comparison {
             })
             .collect();
         let repetitions = repetitions(&rows);
-        Self { keys, rows, repetitions }
+        let mut names = runs.iter().map(|run| super::score_name(run.task));
+        let score = match names.next() {
+            Some(name) if names.all(|other| other == name) => name,
+            _ => "score",
+        };
+        Self { score, keys, rows, repetitions }
     }
 }
 
@@ -149,7 +156,7 @@ fn repetitions(rows: &[ComparisonRow]) -> Vec<Repetitions> {
         .map(|group| Repetitions {
             runs: group.iter().map(|row| row.label.clone()).collect(),
             values: group[0].values.clone(),
-            best_top1: spread(group, |row| row.best_top1),
+            best_score: spread(group, |row| row.best_score),
             images_per_second: spread(group, |row| row.images_per_second),
             total_s: spread(group, |row| row.total_s),
         })

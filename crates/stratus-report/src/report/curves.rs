@@ -28,7 +28,7 @@ pub struct Curves {
     /// Mean training loss.
     pub loss: Curve,
     /// Mean share of right answers.
-    pub top1: Curve,
+    pub accuracy: Curve,
     /// The learning rate at the end of the stretch.
     pub learning_rate: Curve,
     /// Mean milliseconds that an iteration waits for data.
@@ -74,13 +74,22 @@ impl Curves {
         for row in CsvReader::<IterationRow>::open(&path)? {
             let row = row?;
             let wall = row.data_s + row.train_s + row.unattributed_s;
-            means.push(row.iteration, &[row.loss, row.top1, row.learning_rate, 1e3 * row.data_s, 1e3 * wall]);
+            means.push(
+                row.iteration,
+                &[
+                    row.loss,
+                    row.accuracy.unwrap_or(f64::NAN),
+                    row.learning_rate,
+                    1e3 * row.data_s,
+                    1e3 * wall,
+                ],
+            );
         }
         let (numbers, columns) = means.finish();
         self.iteration = numbers;
-        let [loss, top1, learning_rate, data_ms, iteration_ms] =
+        let [loss, accuracy, learning_rate, data_ms, iteration_ms] =
             columns.try_into().unwrap_or([const { Vec::new() }; 5]);
-        (self.loss, self.top1, self.learning_rate) = (loss, top1, learning_rate);
+        (self.loss, self.accuracy, self.learning_rate) = (loss, accuracy, learning_rate);
         (self.data_ms, self.iteration_ms) = (data_ms, iteration_ms);
         Ok(())
     }

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use stratus_run::RunDir;
-use stratus_run::csv::{self, EpochRow};
+use stratus_run::csv::{CsvReader, EpochRow, Task};
 use stratus_run::machine::Machine;
 use stratus_run::summary::Status;
 
@@ -58,6 +58,8 @@ pub struct RunReport {
     pub experiment: Experiment,
     /// Where the time went, in one sentence.
     pub headline: String,
+    /// What the network learns to say of an image.
+    pub task: Task,
     /// Where the time of an iteration went.
     pub accounting: Accounting,
     /// Epoch by epoch.
@@ -79,20 +81,36 @@ pub struct Epoch {
     pub epoch: u32,
     /// Mean loss over the epoch's iterations.
     pub train_loss: f64,
-    /// Share of right answers over the epoch's iterations.
-    pub train_top1: f64,
+    /// Share of right answers over the epoch's iterations: of samples, or of their pixels.
+    pub train_accuracy: f64,
     /// Loss on the validation data, where it was measured.
     pub val_loss: Option<f64>,
     /// Share of right answers on the validation data, where it was measured.
-    pub val_top1: Option<f64>,
+    pub val_accuracy: Option<f64>,
+    /// What runs of the task are compared by, where it was measured: the share of right answers, or of
+    /// segmentation mean IoU.
+    pub val_score: Option<f64>,
     /// Seconds since the run began.
     pub elapsed_s: f64,
 }
 
-impl From<EpochRow> for Epoch {
-    fn from(row: EpochRow) -> Self {
-        let EpochRow { epoch, train_loss, train_top1, val_loss, val_top1, elapsed_s, .. } = row;
-        Self { epoch, train_loss, train_top1, val_loss, val_top1, elapsed_s }
+impl Epoch {
+    fn of(task: Task, row: EpochRow) -> Self {
+        let EpochRow { epoch, train_loss, train_accuracy, val_loss, val_accuracy, elapsed_s, .. } = row;
+        let val_score = match task {
+            Task::Classification => val_accuracy,
+            Task::Segmentation => row.val_miou,
+        };
+        Self { epoch, train_loss, train_accuracy, val_loss, val_accuracy, val_score, elapsed_s }
+    }
+}
+
+/// What runs of a task are compared by.
+#[must_use]
+pub fn score_name(task: Task) -> &'static str {
+    match task {
+        Task::Classification => "top-1",
+        Task::Segmentation => "mean IoU",
     }
 }
 
@@ -137,9 +155,9 @@ impl RunReport {
             missing("times per layer", error.to_string());
             Accounting::default()
         });
-        let epochs = csv::read::<EpochRow>(&run.epochs()).unwrap_or_else(|error| {
+        let (task, epochs) = read_epochs(&run).unwrap_or_else(|error| {
             missing("epochs", error.to_string());
-            Vec::new()
+            (Task::default(), Vec::new())
         });
         let curves = Curves::of(&run, &accounting).unwrap_or_else(|error| {
             missing("curves over the iterations", error.to_string());
@@ -161,8 +179,9 @@ impl RunReport {
             label,
             experiment,
             headline,
+            task,
             accounting,
-            epochs: epochs.into_iter().map(Epoch::from).collect(),
+            epochs,
             curves,
             work,
             memory,
@@ -177,6 +196,14 @@ impl RunReport {
     pub fn is_running(&self) -> bool {
         self.experiment.status == Status::Running
     }
+}
+
+/// A run's epochs, and the task that their columns belong to.
+fn read_epochs(run: &RunDir) -> Result<(Task, Vec<Epoch>)> {
+    let rows = CsvReader::<EpochRow>::open(&run.epochs())?;
+    let task = rows.task();
+    let epochs = rows.map(|row| row.map(|row| Epoch::of(task, row))).collect::<stratus_run::Result<_>>()?;
+    Ok((task, epochs))
 }
 
 /// The peaks that a run recorded, else those of the same machine.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use stratus_report::report::Report;
 use stratus_report::{markdown, page};
-use stratus_run::csv::{CsvWriter, EpochRow, IterationRow};
+use stratus_run::csv::{CsvWriter, EpochRow, IterationRow, Task};
 use stratus_run::summary::{FinalMetrics, Status, Summary, Time};
 use stratus_run::timeline::{Phase, Program, Purpose, Slot, TimelineWriter};
 use stratus_run::{RunDir, atomic};
@@ -46,7 +46,7 @@ fn make(root: &Path, made: &Made) -> PathBuf {
     let program = Program { name: "train".into(), purpose: Purpose::Train, batch_size: 32, slots };
     let mut timeline = TimelineWriter::open(&run.timeline()).unwrap();
     let id = timeline.declare(&program).unwrap();
-    let mut iterations = CsvWriter::open(&run.iterations()).unwrap();
+    let mut iterations = CsvWriter::open(&run.iterations(), Task::Classification).unwrap();
     for iteration in 1..=made.iterations {
         let ns = [6_000_000, 1_000_000, 2_000_000, 3_000_000, 4_000_000];
         timeline.append(id, 1, iteration, ns.iter().sum::<u64>() + 100, &ns).unwrap();
@@ -54,7 +54,7 @@ fn make(root: &Path, made: &Made) -> PathBuf {
             epoch: 1,
             iteration,
             loss: 2.0 / iteration as f64,
-            top1: 0.5,
+            accuracy: Some(0.5),
             data_s: 0.006,
             train_s: 0.01,
             ..IterationRow::default()
@@ -72,9 +72,16 @@ fn make(root: &Path, made: &Made) -> PathBuf {
             ..Summary::default()
         };
         summary.write(&run.summary()).unwrap();
-        let mut epochs = CsvWriter::open(&run.epochs()).unwrap();
+        let mut epochs = CsvWriter::open(&run.epochs(), Task::Classification).unwrap();
         let val_top1 = Some(0.9 + made.rate / 10.0 + made.seed as f64 * 1e-4);
-        epochs.append(&EpochRow { epoch: 1, val_top1, val_loss: Some(0.25), ..EpochRow::default() }).unwrap();
+        epochs
+            .append(&EpochRow {
+                epoch: 1,
+                val_accuracy: val_top1,
+                val_loss: Some(0.25),
+                ..EpochRow::default()
+            })
+            .unwrap();
     }
     run.path().to_owned()
 }
@@ -175,9 +182,9 @@ fn runs_are_compared_by_what_differs() {
     assert_eq!(comparison.keys, ["optimiser.learning_rate"]);
     assert_eq!(comparison.repetitions.len(), 2);
     let [first, second] = &comparison.repetitions[..] else { panic!("two groups") };
-    assert_eq!((first.runs.len(), first.best_top1.p), (3, None));
+    assert_eq!((first.runs.len(), first.best_score.p), (3, None));
     // The means are 0.01 apart, the values of each group 0.0001.
-    assert_eq!(second.best_top1.differs, Some(true));
+    assert_eq!(second.best_score.differs, Some(true));
     assert_eq!(second.total_s.p, None, "equal values do not differ");
     let csv = markdown::csv(&report);
     assert_eq!(csv.lines().count(), 7, "{csv}");

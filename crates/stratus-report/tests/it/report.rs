@@ -6,7 +6,7 @@ use std::path::Path;
 use stratus_report::accounting::{Accounting, Options, render};
 use stratus_report::collect::{Experiment, Progress, to_csv};
 use stratus_report::{layers, run_table};
-use stratus_run::csv::{CsvWriter, IterationRow};
+use stratus_run::csv::{CsvWriter, IterationRow, Task};
 use stratus_run::layout::TIMELINE_RECORDS;
 use stratus_run::machine::{Device, Machine};
 use stratus_run::summary::{LossScale, Status, Summary, Time, TimeAccount};
@@ -113,7 +113,7 @@ fn regular(root: &Path) -> RunDir {
     let run = new_run(root);
     let mut writer = TimelineWriter::open(&run.timeline()).unwrap();
     let id = writer.declare(&train("train", 32)).unwrap();
-    let mut rows = CsvWriter::open(&run.iterations()).unwrap();
+    let mut rows = CsvWriter::open(&run.iterations(), Task::Classification).unwrap();
     for i in 1..=6u64 {
         let scale = if i <= 2 { 10_000 } else { 1000 };
         let ns: Vec<u64> = (1..=13).map(|k| k * 100 * scale + k).collect();

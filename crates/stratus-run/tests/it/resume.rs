@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use stratus_run::checkpoint::{Checkpoints, Retention, State, TensorRef, Tensors, Values};
-use stratus_run::csv::{self, CsvWriter, IterationRow};
+use stratus_run::csv::{self, CsvWriter, IterationRow, Task};
 use stratus_run::layout::{ITERATIONS, TIMELINE};
 use stratus_run::log::Log;
 use stratus_run::summary::{Status, Summary};
@@ -47,7 +47,8 @@ fn train(path: &Path, die_at: Option<u64>) {
         None => (0.5, State::default()),
     };
     let position = |name: &str| state.positions.get(name).copied().unwrap_or(0);
-    let mut rows = CsvWriter::resume_at(&run.iterations(), position(ITERATIONS)).unwrap();
+    let mut rows =
+        CsvWriter::resume_at(&run.iterations(), Task::Classification, position(ITERATIONS)).unwrap();
     let mut timeline = TimelineWriter::resume_at(&run.timeline(), position(TIMELINE)).unwrap();
     let id = timeline.declare(&program()).unwrap();
     for iteration in state.iteration + 1..=ITERATION_COUNT {

@@ -1,7 +1,7 @@
 //! Measures the input pipeline alone: reading, decoding, augmentation, batches.
 
 use crate::device::OpenDevice;
-use crate::input::{BatchFormat, InputPipeline, open_any_dataset};
+use crate::input::{BatchFormat, InputPipeline, open_dataset};
 use crate::resolve::precision;
 use crate::{Experiment, TrainError};
 use serde::Serialize;
@@ -109,7 +109,7 @@ fn open(
     device: &OpenDevice,
 ) -> Result<(Arc<dyn Dataset>, LoaderConfig, DataRate), TrainError> {
     let begun = Instant::now();
-    let dataset = open_any_dataset(experiment, Split::Train)?;
+    let dataset = open_dataset(experiment, Split::Train)?;
     let input = InputPipeline::new(experiment, dataset.as_ref());
     let open_s = begun.elapsed().as_secs_f64();
     let takes_bytes = device.backend.gains_from_bytes() && input.training_scale_shifts().is_some();

@@ -5,7 +5,7 @@ pub mod data_rate;
 pub mod trace;
 
 use crate::compile::{CompiledRun, FittedRun, KernelSelection, fit};
-use crate::input::{BatchFormat, open_datasets};
+use crate::input::{BatchFormat, open_datasets, with_class_weights};
 use crate::network::Network;
 use crate::resolve::Resolved;
 use crate::weights::initialise::initialise;
@@ -101,10 +101,12 @@ impl Bench {
         let graph = Network::of(experiment, datasets.train.as_ref())?.graph;
         let device = device::open(&experiment.train)?;
         device.warnings.iter().for_each(|warning| warn(warning));
+        let experiment = &*with_class_weights(experiment, datasets.train.as_ref())?;
         let resolved = Resolved::new(experiment, datasets.train.as_ref(), &graph, &device)?;
         let FittedRun { resolved, planned, .. } =
             fit(resolved, &graph, &device, &KernelSelection::Cached, warn)?;
         let mut compiled = planned.allocate(device.backend.as_ref())?;
+        session_state::set_class_weights(&mut compiled.session, &resolved)?;
         initialise(&mut compiled.session, &graph, &resolved, &datasets.train)?;
         session_state::refresh(&mut compiled.session, compiled.ids.refresh)?;
         // A learning rate too small to change the weights: every step does the same work.

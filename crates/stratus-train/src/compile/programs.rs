@@ -10,7 +10,7 @@ use stratus_engine::passes::average::average;
 use stratus_engine::passes::differentiate::differentiate;
 use stratus_engine::passes::fuse::fuse_as;
 use stratus_engine::passes::images::images_as_bytes;
-use stratus_engine::passes::lower::{lower, mix_labels, refresh, smooth_labels};
+use stratus_engine::passes::lower::{lower, mix_labels, refresh, smooth_labels, weigh_classes};
 use stratus_engine::passes::micro_batch::micro_batches;
 use stratus_engine::passes::recompute::recompute;
 use stratus_engine::passes::tile::tile;
@@ -62,6 +62,7 @@ fn training_program(
     let parts = equal_parts(batch, settings.micro_batch_size());
     let forward = lower(graph, Mode::Train, resolved.precision(), batch / parts)?;
     let forward = smooth_labels(forward, settings.train.label_smoothing as f32)?;
+    let forward = if settings.train.class_weights.is_some() { weigh_classes(forward)? } else { forward };
     let forward = if resolved.input().mixes() { mix_labels(forward)? } else { forward };
     let forward = fuse_as(&forward, device.backend.fusions())?;
     let forward = read_bytes(forward, resolved.input().training_scale_shifts(), device)?;

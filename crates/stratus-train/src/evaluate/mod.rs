@@ -1,5 +1,6 @@
 //! Measuring weights on a data set.
 
+mod scorer;
 mod views;
 
 use crate::compile::{
@@ -22,24 +23,15 @@ use stratus_run::RunDir;
 use stratus_run::sources::Source;
 use views::ViewAverage;
 
-/// Means over a data set. Accuracies are fractions, 0 to 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
-pub struct Scores {
-    /// Samples.
-    pub samples: u64,
-    /// Mean loss.
-    pub loss: f64,
-    /// Share of samples classified correctly.
-    pub top1: f64,
-    /// Share whose class is among the five most probable.
-    pub top5: f64,
-}
+use scorer::Scorer;
+pub use scorer::{Measures, Scores};
 
 /// Measures a session's weights on one data set, as often as is wanted. The loader reads ahead.
 pub struct Evaluator {
     program: usize,
     loader: Loader,
     clock: Clock,
+    scorer: Scorer,
     multi_view: Option<MultiView>,
 }
 
@@ -110,7 +102,8 @@ impl Evaluator {
         let config = resolved.input().measuring(format, plan.program.batch);
         let clock = Clock::disabled(session.slots(program));
         let multi_view = MultiView::new(resolved, &plan.program, format)?;
-        Ok(Self { program, loader: Loader::new(dataset, config)?, clock, multi_view })
+        let scorer = Scorer::new(&plan.program, resolved.task(), resolved.settings().train.threads)?;
+        Ok(Self { program, loader: Loader::new(dataset, config)?, clock, scorer, multi_view })
     }
 
     /// Bytes of the loader's batches.
@@ -129,11 +122,11 @@ impl Evaluator {
     /// # Errors
     /// If data cannot be read or a kernel fails.
     pub fn run(&mut self, session: &mut Session) -> Result<Scores, TrainError> {
-        let mut scores = Scores::default();
-        let mut counted = 0.0;
+        self.scorer.clear();
         for _ in 0..self.loader.batches_per_epoch() {
             let Some(mut batch) = self.loader.next()? else { break };
-            debug_assert!(batch.labels[batch.samples..].iter().all(|&label| label == IGNORED_LABEL));
+            let label_len = self.loader.label_len();
+            debug_assert!(batch.labels[batch.samples * label_len..].iter().all(|&l| l == IGNORED_LABEL));
             let labels = bytemuck::cast_slice_mut(&mut batch.labels);
             session.run(self.program, &mut batch.images, labels, &mut self.clock, 0)?;
             let metrics = match &mut self.multi_view {
@@ -150,19 +143,11 @@ impl Evaluator {
                     average.metrics(&batch.labels)
                 }
             };
-            scores.loss += metrics.loss * metrics.samples;
-            scores.top1 += metrics.top1;
-            scores.top5 += metrics.top5;
-            counted += metrics.samples;
+            let average = self.multi_view.as_ref().map(|multi_view| &multi_view.average);
+            self.scorer.add(session, self.program, batch.samples, &batch.labels, metrics, average)?;
             self.loader.recycle(batch);
         }
-        let counted: f64 = counted.max(1.0);
-        Ok(Scores {
-            samples: counted as u64,
-            loss: scores.loss / counted,
-            top1: scores.top1 / counted,
-            top5: scores.top5 / counted,
-        })
+        self.scorer.scores(self.loader.dataset())
     }
 }
 

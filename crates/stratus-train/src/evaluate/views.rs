@@ -8,10 +8,12 @@ use stratus_engine::{EngineError, Kernel, Program, Session, ValueId};
 #[derive(Debug)]
 pub(super) struct ViewAverage {
     /// The program's value that holds the logits, and their classes.
-    logits: ValueId,
-    classes: usize,
+    pub(super) logits: ValueId,
+    pub(super) classes: usize,
     /// Log probabilities `[sample, class]` of each view so far.
     views: Vec<Vec<f64>>,
+    /// The class that the average predicts for each sample, once it was measured.
+    predictions: Vec<i32>,
 }
 
 impl ViewAverage {
@@ -23,7 +25,7 @@ impl ViewAverage {
             .find(|step| matches!(&step.kernel, Kernel::SoftmaxCrossEntropy(k) if k.auxiliary.is_none()))?;
         let logits = *loss.inputs.first()?;
         let classes = *program.value(logits).shape.last()?;
-        Some(Self { logits, classes, views: Vec::new() })
+        Some(Self { logits, classes, views: Vec::new(), predictions: Vec::new() })
     }
 
     /// Begins with the next batch.
@@ -49,18 +51,25 @@ impl ViewAverage {
         self.views.push(view);
     }
 
+    /// The class that each sample of [`metrics`](Self::metrics) was predicted to have.
+    pub(super) fn predictions(&self) -> &[i32] {
+        &self.predictions
+    }
+
     /// Metrics of the averaged probabilities: hits as the engine counts them, the loss without label
     /// smoothing. Negative labels do not count; the engine has refused those above the number of classes.
-    pub(super) fn metrics(&self, labels: &[i32]) -> Metrics {
+    pub(super) fn metrics(&mut self, labels: &[i32]) -> Metrics {
         let mut metrics = Metrics::default();
         let (mut scores, mut of_views) = (vec![0.0; self.classes], Vec::with_capacity(self.views.len()));
+        self.predictions.clear();
         for (sample, &label) in labels.iter().enumerate() {
-            let Ok(label) = usize::try_from(label) else { continue };
             for (class, score) in scores.iter_mut().enumerate() {
                 of_views.clear();
                 of_views.extend(self.views.iter().map(|view| view[sample * self.classes + class]));
                 *score = log_of_sum(&mut of_views);
             }
+            self.predictions.push(largest(&scores));
+            let Ok(label) = usize::try_from(label) else { continue };
             let own = scores[label];
             metrics.samples += 1.0;
             metrics.loss += (self.views.len() as f64).ln() - own;
@@ -73,6 +82,17 @@ impl ViewAverage {
         metrics.loss /= metrics.samples.max(1.0);
         metrics
     }
+}
+
+/// The class of the largest score, the first of equal ones; NaN is never the largest.
+pub(super) fn largest(scores: &[f64]) -> i32 {
+    let mut best = (0, f64::NEG_INFINITY);
+    for (class, &score) in scores.iter().enumerate() {
+        if score > best.1 {
+            best = (class, score);
+        }
+    }
+    i32::try_from(best.0).unwrap_or(i32::MAX)
 }
 
 /// `log(sum(exp(x)))`; sorted first, so that the bits do not depend on the order of views.
@@ -94,7 +114,8 @@ mod tests {
     use stratus_data::buffer::IGNORED_LABEL;
 
     fn views(classes: usize, all: &[&[f64]]) -> ViewAverage {
-        let mut views = ViewAverage { logits: ValueId(0), classes, views: Vec::new() };
+        let mut views =
+            ViewAverage { logits: ValueId(0), classes, views: Vec::new(), predictions: Vec::new() };
         all.iter().for_each(|logits| views.add_logits(logits.to_vec()));
         views
     }
@@ -112,7 +133,7 @@ mod tests {
             7.0 + 0.25_f64.ln(),
         ];
         let second = [0.2_f64.ln(), 0.6_f64.ln(), 0.2_f64.ln(), 0.5_f64.ln(), 0.25_f64.ln(), 0.25_f64.ln()];
-        let views = views(3, &[&first, &second]);
+        let mut views = views(3, &[&first, &second]);
         let Metrics { loss, samples, top1, top5 } = views.metrics(&[1, 0]);
         assert!((loss - (-(0.35_f64.ln()) - 0.5_f64.ln()) / 2.0).abs() < 1e-12, "{loss}");
         assert_eq!([samples, top1, top5], [2.0, 1.0, 2.0]);

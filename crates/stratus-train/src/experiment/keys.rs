@@ -85,6 +85,18 @@ choices! {
     }
 }
 
+choices! {
+    /// How much each class counts in the training loss.
+    ClassWeighting {
+        /// All the same.
+        None = "none",
+        /// The median of all classes' frequencies divided by the class's own (Eigen and Fergus, 2015).
+        MedianFrequency = "median_frequency",
+        /// `1 / ln(1.1 + share)` of the class's share of all pixels or images (ERFNet, Romera et al., 2018).
+        Logarithmic = "logarithmic",
+    }
+}
+
 /// What a value must satisfy beyond its type; of a list, every element.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Limit {
@@ -387,6 +399,11 @@ settings! {
         /// average is what validation, `stratus eval`, `stratus model export` and runs that begin with these
         /// weights take; training goes on with the weights themselves. Not set: no average.
         ema_decay: Option<f64> = None, Limit::From(0.0, 1.0);
+        /// How much each class counts in the training loss. Frequencies are counted in the training data
+        /// before the first iteration; a class that does not occur weighs 0.
+        class_weighting: ClassWeighting = ClassWeighting::None, Limit::Any;
+        /// The weight of each class in the training loss. Not set: as `train.class_weighting` says.
+        class_weights: Option<Vec<f64>> = None, Limit::AtLeast(0.0);
         /// Seed of initial weights, order and augmentation.
         seed: u64 = 1, Limit::AtLeast(0.0);
         /// Number format of activations and gradients.

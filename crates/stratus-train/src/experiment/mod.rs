@@ -16,9 +16,9 @@ mod tests;
 
 pub use error::{ExperimentError, Origin};
 pub use keys::{
-    Augment, Checkpoint, Data, Device, EarlyStopping, Experiment, KEYS, Key, Limit, Model, Naming,
-    OnBadSample, Optimiser, OptimiserName, Padding, Precision, ScheduleName, ScheduleSettings, Synthetic,
-    Train, Validation,
+    Augment, Checkpoint, ClassWeighting, Data, Device, EarlyStopping, Experiment, KEYS, Key, Limit, Model,
+    Naming, OnBadSample, Optimiser, OptimiserName, Padding, Precision, ScheduleName, ScheduleSettings,
+    Synthetic, Train, Validation,
 };
 pub use measure::{Better, Measure};
 pub use stratus_base::nearest;

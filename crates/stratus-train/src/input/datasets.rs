@@ -64,21 +64,11 @@ fn has_query(path: &str) -> bool {
     path.split_once("://").is_some_and(|(_, rest)| rest.contains('?'))
 }
 
-/// Opens one split of an experiment's data set, for classification.
-///
-/// # Errors
-/// If it is missing or damaged, or has masks instead of labels.
-pub fn open_dataset(experiment: &Experiment, split: Split) -> Result<Arc<dyn Dataset>, TrainError> {
-    let set = open_any_dataset(experiment, split)?;
-    reject_masks(set.as_ref())?;
-    Ok(set)
-}
-
-/// As [`open_dataset`], with masks or without: for what does not train.
+/// Opens one split of an experiment's data set.
 ///
 /// # Errors
 /// If it is missing or damaged.
-pub fn open_any_dataset(experiment: &Experiment, split: Split) -> Result<Arc<dyn Dataset>, TrainError> {
+pub fn open_dataset(experiment: &Experiment, split: Split) -> Result<Arc<dyn Dataset>, TrainError> {
     if experiment.data.path.as_deref().is_some_and(has_query) {
         return Err(TrainError::Configuration {
             problem:
@@ -91,21 +81,6 @@ pub fn open_any_dataset(experiment: &Experiment, split: Split) -> Result<Arc<dyn
     let options = open_options(experiment);
     let set = stratus_data::open(&experiment.data.name, &experiment.data_path(), split, &options)?;
     Ok(Arc::from(set))
-}
-
-/// A classifier has one output per image: it cannot be trained on a class per pixel.
-fn reject_masks(set: &dyn Dataset) -> Result<(), TrainError> {
-    if !set.masks() {
-        return Ok(());
-    }
-    Err(TrainError::Configuration {
-        problem: format!(
-            "data set `{}` has a class for every pixel, but a network gives one answer for an image",
-            set.name()
-        ),
-        hint: "set data.name to a data set with a class for every image; `stratus data list` names them"
-            .to_owned(),
-    })
 }
 
 /// Opens an experiment's training and validation sets.
@@ -129,57 +104,5 @@ pub fn open_datasets(experiment: &Experiment) -> Result<Datasets, TrainError> {
     match problem {
         Some(problem) => Err(TrainError::Configuration { problem, hint: "take a smaller batch".to_owned() }),
         None => Ok(Datasets { train, validation }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use stratus_data::{DataError, Normalisation, Sample, Scratch};
-
-    /// A data set of no content, with masks or without.
-    struct Empty {
-        masks: bool,
-    }
-
-    impl Dataset for Empty {
-        fn name(&self) -> &str {
-            "streets"
-        }
-        fn len(&self) -> usize {
-            0
-        }
-        fn classes(&self) -> usize {
-            2
-        }
-        fn sample_shape(&self) -> Option<[usize; 3]> {
-            None
-        }
-        fn label(&self, index: usize) -> Result<u32, DataError> {
-            Err(DataError::NoSuchSample { dataset: "streets".to_owned(), index, len: 0 })
-        }
-        fn read<'a>(&'a self, index: usize, _: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
-            Err(DataError::NoSuchSample { dataset: "streets".to_owned(), index, len: 0 })
-        }
-        fn masks(&self) -> bool {
-            self.masks
-        }
-        fn normalisation(&self) -> Normalisation {
-            Normalisation::unit(3)
-        }
-        fn resident_bytes(&self) -> u64 {
-            0
-        }
-    }
-
-    #[test]
-    fn a_data_set_with_masks_is_refused() {
-        assert!(reject_masks(&Empty { masks: false }).is_ok());
-        let error = reject_masks(&Empty { masks: true }).unwrap_err();
-        assert!(error.is_usage(), "{error}");
-        assert_eq!(
-            error.to_string(),
-            "data set `streets` has a class for every pixel, but a network gives one answer for an image"
-        );
     }
 }

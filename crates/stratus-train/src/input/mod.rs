@@ -4,9 +4,11 @@
 //! data.path ──open──▶ Dataset ──InputPipeline──▶ LoaderConfig ──▶ batches
 //! ```
 
+mod class_weights;
 mod datasets;
 mod pipeline;
 
-pub use datasets::{Datasets, open_any_dataset, open_dataset, open_datasets, open_options};
+pub(crate) use class_weights::with_class_weights;
+pub use datasets::{Datasets, open_dataset, open_datasets, open_options};
 pub(crate) use pipeline::image_shape;
 pub use pipeline::{BatchFormat, InputPipeline, ScaleShifts};

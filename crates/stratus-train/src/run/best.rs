@@ -104,7 +104,7 @@ mod tests {
         let row = |(i, &loss): (usize, &f64)| EpochRow {
             epoch: i as u32 + 1,
             val_loss: (loss > 0.0).then_some(loss),
-            val_top1: (loss > 0.0).then_some(1.0 - loss),
+            val_accuracy: (loss > 0.0).then_some(1.0 - loss),
             ..EpochRow::default()
         };
         losses.iter().enumerate().map(row).collect()

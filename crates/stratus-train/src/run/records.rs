@@ -1,9 +1,11 @@
 //! What a run records beside its weights: running totals, the timeline's slots, the spread of its speed.
 
+use crate::Resolved;
 use serde::{Deserialize, Serialize};
-use stratus_engine::session::DeviceSlot;
+use stratus_engine::session::{DeviceSlot, Metrics, PixelMetrics};
 use stratus_engine::{Phase, Session};
-use stratus_run::summary::Spread;
+use stratus_run::csv::{EpochRow, Task};
+use stratus_run::summary::{FinalMetrics, Spread};
 use stratus_run::timeline::{self, Purpose, Slot};
 
 /// Slots of the clock before those of the steps: waiting for data,
@@ -20,12 +22,18 @@ pub(super) const FIRST_STEP: usize = 3;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct RunningTotals {
-    /// This epoch: the sum of loss times samples,
+    /// This epoch: the sum of loss times weight,
     pub loss: f64,
-    /// samples classified correctly,
-    pub top1: f64,
-    /// samples,
-    pub samples: f64,
+    /// the weight of losses: samples, or the class weights of pixels,
+    pub weight: f64,
+    /// samples or pixels whose class was predicted,
+    #[serde(alias = "top1")]
+    pub right: f64,
+    /// samples or pixels with a class,
+    #[serde(alias = "samples")]
+    pub counted: f64,
+    /// images,
+    pub images: f64,
     /// seconds in iterations.
     pub epoch_s: f64,
     /// The whole run, in seconds: the time of all processes so far;
@@ -46,6 +54,116 @@ pub(super) struct RunningTotals {
     pub validation_s: f64,
     /// How often the run was resumed.
     pub resumed: u64,
+}
+
+impl RunningTotals {
+    /// As a checkpoint has them; earlier versions counted samples alone.
+    pub fn of_checkpoint(value: &serde_json::Value) -> Option<Self> {
+        let mut totals: Self = serde_json::from_value(value.clone()).ok()?;
+        if totals.images == 0.0 {
+            (totals.images, totals.weight) = (totals.counted, totals.counted);
+        }
+        Some(totals)
+    }
+
+    /// Adds an iteration on a batch of `images`.
+    pub fn add(&mut self, measured: &Measured, images: usize) {
+        self.loss += measured.loss * measured.weight;
+        self.weight += measured.weight;
+        self.right += measured.right;
+        self.counted += measured.counted;
+        self.images += images as f64;
+    }
+
+    /// Mean loss of the epoch so far; 0 where nothing weighed anything.
+    pub fn mean_loss(&self) -> f64 {
+        if self.weight > 0.0 { self.loss / self.weight } else { 0.0 }
+    }
+
+    /// The share of right answers in the epoch so far.
+    pub fn accuracy(&self) -> f64 {
+        self.right / self.counted.max(1.0)
+    }
+
+    /// Begins an epoch.
+    pub fn begin_epoch(&mut self) {
+        *self = Self { loss: 0.0, weight: 0.0, right: 0.0, counted: 0.0, images: 0.0, epoch_s: 0.0, ..*self };
+    }
+}
+
+/// What an iteration measured, of samples or of pixels.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Measured {
+    pub loss: f64,
+    /// What the loss is a mean over: samples, or the class weights of pixels.
+    pub weight: f64,
+    /// Samples or pixels with a class.
+    pub counted: f64,
+    /// Those of them whose class was predicted.
+    pub right: f64,
+    /// Samples whose class was among the best five.
+    pub top5: Option<f64>,
+}
+
+impl Measured {
+    pub fn of(task: Task, metrics: Metrics) -> Self {
+        match task {
+            Task::Classification => {
+                let Metrics { loss, samples, top1, top5 } = metrics;
+                Self { loss, weight: samples, counted: samples, right: top1, top5: Some(top5) }
+            }
+            Task::Segmentation => {
+                let PixelMetrics { loss, pixels, right, weight } = metrics.into();
+                Self { loss, weight, counted: pixels, right, top5: None }
+            }
+        }
+    }
+
+    /// A count as a share of what counted; none where nothing did.
+    pub fn share(&self, count: f64) -> Option<f64> {
+        (self.counted > 0.0).then(|| count / self.counted)
+    }
+}
+
+/// What a run's validation measures.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct ValidationKind {
+    pub task: Task,
+    /// Views of each image that are averaged; `None` if it is the image alone.
+    pub views: Option<u64>,
+    /// The decay of the averaged weights that it takes, if there are such.
+    pub ema_decay: Option<f64>,
+}
+
+impl ValidationKind {
+    pub fn of(resolved: &Resolved) -> Self {
+        let views = Some(resolved.views().len() as u64).filter(|&views| views > 1);
+        Self { task: resolved.task(), views, ema_decay: resolved.settings().train.ema_decay }
+    }
+}
+
+/// The metrics at the end of an epoch, by its row; what was not measured stays as it was `before`.
+pub(super) fn final_metrics(
+    row: &EpochRow,
+    validation: ValidationKind,
+    before: FinalMetrics,
+) -> FinalMetrics {
+    if row.val_loss.is_none() {
+        return FinalMetrics { train_loss: Some(row.train_loss), ..before };
+    }
+    let (is_pixels, share) = (validation.task == Task::Segmentation, row.val_accuracy);
+    FinalMetrics {
+        train_loss: Some(row.train_loss),
+        val_loss: row.val_loss,
+        val_top1: share.filter(|_| !is_pixels),
+        val_top5: row.val_top5,
+        val_accuracy: share.filter(|_| is_pixels),
+        val_mean_accuracy: row.val_mean_accuracy,
+        val_miou: row.val_miou,
+        val_bf: row.val_bf,
+        val_views: validation.views,
+        val_ema_decay: validation.ema_decay,
+    }
 }
 
 /// The timeline's description of a program: the fixed slots, the steps, and a device's copies and idle time.
@@ -109,8 +227,23 @@ mod tests {
 
     #[test]
     fn sums_survive_json_bit_by_bit() {
-        let sums = RunningTotals { loss: 0.1 + 0.2, top1: 1.0 / 3.0, ..RunningTotals::default() };
-        let back: RunningTotals = serde_json::from_value(serde_json::to_value(sums).unwrap()).unwrap();
+        let sums =
+            RunningTotals { loss: 0.1 + 0.2, right: 1.0 / 3.0, images: 7.0, ..RunningTotals::default() };
+        let back = RunningTotals::of_checkpoint(&serde_json::to_value(sums).unwrap()).unwrap();
         assert_eq!(back, sums);
+    }
+
+    #[test]
+    fn totals_of_earlier_versions_counted_samples() {
+        let value = serde_json::json!({"loss": 6.0, "top1": 3.0, "samples": 4.0});
+        let totals = RunningTotals::of_checkpoint(&value).unwrap();
+        assert_eq!((totals.mean_loss(), totals.accuracy(), totals.images), (1.5, 0.75, 4.0));
+    }
+
+    #[test]
+    fn what_is_not_measured_is_not_zero() {
+        let measured = Measured::of(Task::Segmentation, Metrics::default());
+        assert_eq!((measured.share(measured.right), measured.top5), (None, None));
+        assert_eq!(RunningTotals::default().mean_loss(), 0.0);
     }
 }

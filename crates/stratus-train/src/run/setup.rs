@@ -2,7 +2,7 @@
 
 use crate::compile::{CompiledRun, FittedRun, KernelSelection, fit};
 use crate::device::{self, OpenDevice};
-use crate::input::{Datasets, open_datasets};
+use crate::input::{Datasets, open_datasets, with_class_weights};
 use crate::network::{LayerFile, Network};
 use crate::resolve::Resolved;
 use crate::weights::initialise::initialise;
@@ -53,7 +53,8 @@ impl RunSetup {
             .transpose()?;
         let device = device::open(&experiment.train)?;
         device.warnings.iter().for_each(|warning| warn(warning));
-        let resolved = Resolved::new(experiment, train, &graph, &device)?;
+        let experiment = with_class_weights(experiment, train)?;
+        let resolved = Resolved::new(&experiment, train, &graph, &device)?;
         if resolved.precision() == Precision::Bf16 && !device.fast_bf16 {
             warn(
                 "train.precision is bf16, and this processor has no instructions for it: f32 is faster here",
@@ -64,7 +65,8 @@ impl RunSetup {
             warn(&format!("damaged images are left out ({damaged}); the summary lists them"));
         }
         let FittedRun { resolved, planned, .. } = fit(resolved, &graph, &device, selection, &mut warn)?;
-        let compiled = planned.allocate(device.backend.as_ref())?;
+        let mut compiled = planned.allocate(device.backend.as_ref())?;
+        session_state::set_class_weights(&mut compiled.session, &resolved)?;
         Ok(Self { resolved, datasets, graph, layer_file, pretrained, device, compiled })
     }
 

@@ -3,21 +3,24 @@
 mod summary;
 
 use super::best::BestEpochs;
-use super::records::{BOOKKEEPING, CHECKPOINT, DATA_WAIT, FIRST_STEP, RunningTotals, timeline_program};
+use super::records::{
+    BOOKKEEPING, CHECKPOINT, DATA_WAIT, FIRST_STEP, Measured, RunningTotals, ValidationKind, final_metrics,
+    timeline_program,
+};
 use super::setup::RunSetup;
 use super::{JPEG, Options};
-use crate::evaluate::{Evaluator, Scores};
+use crate::evaluate::{Evaluator, Measures, Scores};
 use crate::input::BatchFormat;
-use crate::resolve::Resolved;
 use crate::weights::session_state::{Snapshot, swap_averages};
-use crate::{EpochResult, Observer, Schedule, TrainError, TrainingProgress};
+use crate::{EpochResult, Observer, Schedule, TrainError, TrainingProgress, Validated};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use stratus_data::{BatchBuffer, Loader, LoaderConfig, Position};
 use stratus_engine::Clock;
-use stratus_engine::session::{Hyper, Metrics};
+use stratus_engine::session::Hyper;
+use stratus_measures::ClassMeasures;
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Checkpoints, Retention, State};
 use stratus_run::csv::{CsvWriter, EpochRow, IterationRow};
@@ -105,6 +108,8 @@ pub(super) struct Trainer<'a> {
     sums: RunningTotals,
     rates: Vec<f32>,
     last: FinalMetrics,
+    /// What the last validation measured of each class.
+    classes: Vec<ClassMeasures>,
     best: BestEpochs,
     weights_sha256: Option<String>,
     /// Seconds of the run before this process.
@@ -128,16 +133,15 @@ impl<'a> Trainer<'a> {
         let settings = setup.resolved.settings();
         let resumed = state.as_ref().map_or(0, |state| state.resumed + 1);
         let state = state.unwrap_or_default();
-        let mut sums: RunningTotals = state
-            .extra
-            .get(SUMS)
-            .and_then(|value| serde_json::from_value(value.clone()).ok())
-            .unwrap_or_default();
+        let mut sums: RunningTotals =
+            state.extra.get(SUMS).and_then(RunningTotals::of_checkpoint).unwrap_or_default();
         sums.resumed = resumed;
+        let validation = ValidationKind::of(&setup.resolved);
+        let task = validation.task;
         let Loaders { train: loader, evaluator } = loaders;
         let position = |name: &str| state.positions.get(name).copied().unwrap_or(0);
-        let rows = CsvWriter::resume_at(&run.iterations(), position(ITERATIONS))?;
-        let epochs = CsvWriter::resume_at(&run.epochs(), position(EPOCHS))?;
+        let rows = CsvWriter::resume_at(&run.iterations(), task, position(ITERATIONS))?;
+        let epochs = CsvWriter::resume_at(&run.epochs(), task, position(EPOCHS))?;
         let mut timeline = TimelineWriter::resume_at(&run.timeline(), position(TIMELINE))?;
         let (session, ids) = (&setup.compiled.session, setup.compiled.ids);
         let timeline_train = timeline.declare(&timeline_program("train", session, ids.train))?;
@@ -159,14 +163,9 @@ impl<'a> Trainer<'a> {
             rates.push((samples(row.iteration) as f64 / seconds.max(1e-9)) as f32);
         }
         let epoch_rows = stratus_run::csv::read::<EpochRow>(&run.epochs())?;
-        let last = epoch_rows.last().map_or(FinalMetrics::default(), |row| FinalMetrics {
-            train_loss: Some(row.train_loss),
-            val_loss: row.val_loss,
-            val_top1: row.val_top1,
-            val_top5: row.val_top5,
-            val_views: row.val_top1.and_then(|_| averaged_views(&setup.resolved)),
-            val_ema_decay: row.val_top1.and(settings.train.ema_decay),
-        });
+        let last =
+            epoch_rows.iter().fold(FinalMetrics::default(), |last, row| final_metrics(row, validation, last));
+        let classes = Summary::read(&run.summary()).map(|summary| summary.classes).unwrap_or_default();
         let best = BestEpochs::new(settings, loader.batches_per_epoch(), &epoch_rows);
         let schedule = setup.resolved.schedule();
         let now = Instant::now();
@@ -196,6 +195,7 @@ impl<'a> Trainer<'a> {
             sums,
             rates,
             last,
+            classes,
             best,
             jpeg: None,
             jpeg_before: state.libraries.get(JPEG).cloned(),
@@ -281,7 +281,7 @@ impl<'a> Trainer<'a> {
         };
         let session = &mut self.setup.compiled.session;
         session.finish(&mut self.clock, waited)?;
-        let metrics = session.metrics();
+        let measured = Measured::of(self.setup.resolved.task(), session.metrics());
         self.clock.stamp(BOOKKEEPING);
         // Giving the buffer back wakes a worker: that time counts as data wait.
         if let Some(buffer) = batch.buffer.take() {
@@ -289,21 +289,21 @@ impl<'a> Trainer<'a> {
         }
         self.clock.stamp(DATA_WAIT);
         self.iteration += 1;
-        if !metrics.loss.is_finite() {
-            return Err(TrainError::Diverged { loss: metrics.loss, iteration: self.iteration, epoch });
+        if !measured.loss.is_finite() {
+            return Err(TrainError::Diverged { loss: measured.loss, iteration: self.iteration, epoch });
         }
         self.clock.stamp(BOOKKEEPING);
-        self.record(epoch, rate, metrics, timeline, FIRST_STEP + slots)?;
+        self.record([epoch, batch.samples as u64], rate, measured, timeline, FIRST_STEP + slots)?;
         let images_per_second = self.rates.last().map_or(0.0, |&rate| f64::from(rate));
-        let (counted, right) = (self.sums.samples.max(1.0), self.sums.top1);
         observer.iteration(&TrainingProgress {
             epoch,
             epochs: self.setup.resolved.settings().train.epochs,
             iteration: self.iteration,
             iterations: total,
             images_per_second,
-            loss: self.sums.loss / counted,
-            top1: right / counted,
+            loss: self.sums.mean_loss(),
+            task: self.setup.resolved.task(),
+            accuracy: self.sums.accuracy(),
         });
         if self.flushed.elapsed().as_secs_f64() > FLUSH_S {
             self.rows.flush()?;
@@ -346,12 +346,12 @@ impl<'a> Trainer<'a> {
         }
     }
 
-    /// Writes an iteration's row and timeline record.
+    /// Writes the row and the timeline record of an iteration on so many `images`.
     fn record(
         &mut self,
-        epoch: u64,
+        [epoch, images]: [u64; 2],
         rate: f64,
-        metrics: Metrics,
+        measured: Measured,
         timeline: ProgramId,
         slots: usize,
     ) -> Result<(), TrainError> {
@@ -362,25 +362,22 @@ impl<'a> Trainer<'a> {
         let seconds = |ns: u64| ns as f64 * 1e-9;
         let (wall, attributed) = (seconds(wall_ns), seconds(attributed_ns));
         let data = seconds(self.clock.slots()[DATA_WAIT]);
-        self.sums.loss += metrics.loss * metrics.samples;
-        self.sums.top1 += metrics.top1;
-        self.sums.samples += metrics.samples;
+        self.sums.add(&measured, images as usize);
         self.sums.epoch_s += wall;
         self.sums.iteration_s += wall;
         self.sums.attributed_s += attributed;
         self.sums.data_wait_s += data;
         self.sums.checkpoint_in_iterations_s += seconds(self.clock.slots()[CHECKPOINT]);
-        let counted = metrics.samples.max(1.0);
         if self.rates.len() < self.rates.capacity() {
-            self.rates.push((counted / wall.max(1e-9)) as f32);
+            self.rates.push((images as f64 / wall.max(1e-9)) as f32);
         }
         let epoch = u32::try_from(epoch).unwrap_or(u32::MAX);
         self.rows.append(&IterationRow {
             epoch,
             iteration: self.iteration,
-            loss: metrics.loss,
-            top1: metrics.top1 / counted,
-            top5: Some(metrics.top5 / counted),
+            loss: measured.loss,
+            accuracy: measured.share(measured.right),
+            top5: measured.top5.and_then(|top5| measured.share(top5)),
             learning_rate: rate,
             data_s: data,
             train_s: attributed - data,
@@ -404,36 +401,26 @@ impl<'a> Trainer<'a> {
         let scores = if due { Some(self.evaluate()?) } else { None };
         let validation_s = validation_begun.elapsed().as_secs_f64();
         self.sums.validation_s += validation_s;
-        let samples = self.sums.samples.max(1.0);
-        let (train_loss, train_top1) = (self.sums.loss / samples, self.sums.top1 / samples);
-        if let Some(Scores { loss, top1, top5, .. }) = scores {
-            self.last = FinalMetrics {
-                train_loss: Some(train_loss),
-                val_loss: Some(loss),
-                val_top1: Some(top1),
-                val_top5: Some(top5),
-                val_views: averaged_views(&self.setup.resolved),
-                val_ema_decay: self.setup.resolved.settings().train.ema_decay,
-            };
-        } else {
-            self.last.train_loss = Some(train_loss);
-        }
-        let elapsed_s = self.elapsed_s();
-        let images_per_second = samples / self.sums.epoch_s.max(1e-9);
+        let (train_loss, train_accuracy) = (self.sums.mean_loss(), self.sums.accuracy());
+        let images_per_second = self.sums.images / self.sums.epoch_s.max(1e-9);
         let row = EpochRow {
             epoch: u32::try_from(epoch).unwrap_or(u32::MAX),
             train_loss,
-            train_top1,
-            val_loss: scores.map(|s| s.loss),
-            val_top1: scores.map(|s| s.top1),
-            val_top5: scores.map(|s| s.top5),
+            train_accuracy,
             train_s: self.sums.epoch_s,
             val_s: validation_s,
-            elapsed_s,
+            elapsed_s: self.elapsed_s(),
+            ..scores.as_ref().map(validated).unwrap_or_default()
         };
+        let validation = ValidationKind::of(&self.setup.resolved);
+        self.last = final_metrics(&row, validation, self.last);
+        if let Some(scores) = &scores {
+            self.classes = scores.classes().to_vec();
+            stratus_run::classes::write(&self.run.classes(), &self.classes)?;
+        }
         self.epochs.append(&row)?;
         self.best.add(&row);
-        (self.sums.loss, self.sums.top1, self.sums.samples, self.sums.epoch_s) = (0.0, 0.0, 0.0, 0.0);
+        self.sums.begin_epoch();
         let saving = Instant::now();
         self.save(epoch, 0)?;
         self.sums.checkpoint_s += saving.elapsed().as_secs_f64();
@@ -443,8 +430,13 @@ impl<'a> Trainer<'a> {
             epoch,
             epochs,
             train_loss,
-            train_top1,
-            validation: scores.map(|s| (s.loss, s.top1)),
+            train_accuracy,
+            task: validation.task,
+            validation: row.val_loss.map(|loss| Validated {
+                loss,
+                accuracy: row.val_accuracy,
+                miou: row.val_miou,
+            }),
             images_per_second,
             seconds: elapsed_s - *epoch_begun,
         });
@@ -546,7 +538,17 @@ impl<'a> Trainer<'a> {
     }
 }
 
-/// How many views of each image are averaged; `None` if it is the image alone.
-fn averaged_views(resolved: &Resolved) -> Option<u64> {
-    Some(resolved.views().len() as u64).filter(|&views| views > 1)
+/// The validation's part of an epoch's row.
+fn validated(scores: &Scores) -> EpochRow {
+    let row =
+        EpochRow { val_loss: Some(scores.loss), val_accuracy: scores.accuracy(), ..EpochRow::default() };
+    match &scores.measures {
+        Measures::Classification(measures) => EpochRow { val_top5: measures.top5, ..row },
+        Measures::Segmentation(measures) => EpochRow {
+            val_mean_accuracy: measures.mean_accuracy,
+            val_miou: measures.miou,
+            val_bf: measures.bf,
+            ..row
+        },
+    }
 }

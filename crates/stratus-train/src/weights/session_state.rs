@@ -1,9 +1,10 @@
 //! The state of a session as tensors of a checkpoint, and back.
 
 use super::batches_tracked;
-use crate::TrainError;
 use crate::compile::CompiledRun;
+use crate::{Resolved, TrainError};
 use std::collections::BTreeMap;
+use stratus_engine::ops::CLASS_WEIGHTS;
 use stratus_engine::program::OptimiserState;
 use stratus_engine::session::{StateValue, View};
 use stratus_engine::{Clock, Role, Session};
@@ -157,6 +158,13 @@ pub(crate) fn swap_averages(compiled: &mut CompiledRun) -> Result<(), TrainError
         session.swap(&value, &average)?;
     }
     refresh(session, ids.refresh)
+}
+
+/// Sets what the training loss weighs classes by, if it does: no checkpoint has it.
+pub(crate) fn set_class_weights(session: &mut Session, resolved: &Resolved) -> Result<(), TrainError> {
+    let Some(weights) = &resolved.settings().train.class_weights else { return Ok(()) };
+    let weights: Vec<f32> = weights.iter().map(|&weight| weight as f32).collect();
+    Ok(session.write(CLASS_WEIGHTS, &weights)?)
 }
 
 /// Runs `program`, which copies the f32 master weights to the bf16 or f16 weights that kernels read.

@@ -239,7 +239,7 @@ fn training_and_measuring_have_the_same_bits() {
         assert_eq!(with.len(), 3);
         assert!(bytes.weights() == numbers.weights(), "{precision}");
         let (with, without) = (bytes.measure(Element::U8), numbers.measure(element));
-        assert_eq!((with, with.samples), (without, 10));
+        assert_eq!((&with, with.samples), (&without, 10));
         assert!(with.loss.is_finite() && with.loss > 0.0, "{with:?}");
     }
 }

@@ -3,11 +3,13 @@
 use super::target::Target;
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
-use crate::output::{Output, pairs};
+use crate::output::{Output, pairs, table};
 use clap::Args;
 use serde::Serialize;
-use std::path::Path;
-use stratus_train::evaluate::{Scores, of_run, of_weights, view_count};
+use std::path::{Path, PathBuf};
+use stratus_measures::ClassMeasures;
+use stratus_run::{atomic, classes};
+use stratus_train::evaluate::{Measures, Scores, of_run, of_weights, view_count};
 use stratus_train::weights::CheckpointChoice;
 
 /// Arguments of `stratus eval`.
@@ -23,7 +25,16 @@ pub struct EvalArguments {
     /// Measure these weights: a safetensors file, a PyTorch state dict (.pth), or a run
     #[arg(long, value_name = "FILE|RUN", conflicts_with = "checkpoint")]
     pub weights: Option<String>,
+    /// Write the measures of each class to this file, as classes.csv of a run has them
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Write the confusion matrix to this file, as CSV: a line for each class, a column for each prediction
+    #[arg(long, value_name = "FILE")]
+    pub confusion: Option<PathBuf>,
 }
+
+/// The most classes of a classification that the table shows; `--csv` writes all.
+const CLASSES_SHOWN: usize = 20;
 
 #[derive(Serialize)]
 struct RunReport {
@@ -57,6 +68,7 @@ pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Res
     let mut warn = |text: &str| output.warning(text);
     if let (Target::Run(run), None) = (&target, &arguments.weights) {
         let evaluated = of_run(run, arguments.checkpoint.unwrap_or_default(), &globals.set, &mut warn)?;
+        arguments.write_files(&evaluated.scores)?;
         let report = RunReport {
             run: run.display().to_string(),
             iteration: evaluated.iteration,
@@ -83,6 +95,7 @@ pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Res
         return Err(Failure::usage("--checkpoint is a run's, and no run is named"));
     }
     let evaluated = of_weights(&experiment, Path::new(weights), &mut warn)?;
+    arguments.write_files(&evaluated.scores)?;
     let report = FileReport {
         experiment: experiment.name().to_owned(),
         weights: evaluated.weights.path,
@@ -105,8 +118,54 @@ fn lines(about: &[(&str, &String)], views: usize, scores: &Scores) -> String {
     rows.extend([
         ("samples".to_owned(), scores.samples.to_string()),
         ("loss".to_owned(), format!("{:.5}", scores.loss)),
-        ("top-1".to_owned(), format!("{:.2} %", 100.0 * scores.top1)),
-        ("top-5".to_owned(), format!("{:.2} %", 100.0 * scores.top5)),
     ]);
-    pairs(&rows)
+    let shares: &[(&str, Option<f64>)] = match &scores.measures {
+        Measures::Classification(measures) => &[("top-1", measures.top1), ("top-5", measures.top5)],
+        Measures::Segmentation(measures) => &[
+            ("accuracy", measures.accuracy),
+            ("mean accuracy", measures.mean_accuracy),
+            ("mean IoU", measures.miou),
+            ("weighted IoU", measures.weighted_iou),
+            ("boundary F1", measures.bf),
+        ],
+    };
+    rows.extend(shares.iter().map(|(name, share)| ((*name).to_owned(), percent(*share))));
+    let classes = scores.classes();
+    let is_shown = matches!(scores.measures, Measures::Segmentation(_)) || classes.len() <= CLASSES_SHOWN;
+    format!("{}{}", pairs(&rows), if is_shown { class_table(scores) } else { String::new() })
+}
+
+/// A share in percent; `–` where there is none.
+fn percent(share: Option<f64>) -> String {
+    share.map_or("–".to_owned(), |share| format!("{:.2} %", 100.0 * share))
+}
+
+/// A line for each class.
+fn class_table(scores: &Scores) -> String {
+    let heads = ["class", "samples", "accuracy", "IoU", "boundary F1"].map(str::to_owned);
+    let of_class = |class: &ClassMeasures| {
+        let ClassMeasures { name, samples, accuracy, iou, bf, .. } = class;
+        [name.clone(), samples.to_string(), percent(*accuracy), percent(*iou), percent(*bf)]
+    };
+    let mut rows = vec![heads];
+    rows.extend(scores.classes().iter().map(of_class));
+    // Images have no boundaries.
+    let columns = if matches!(scores.measures, Measures::Segmentation(_)) { 5 } else { 4 };
+    let rows: Vec<&[String]> = rows.iter().map(|row| &row[..columns]).collect();
+    format!("\n{}", table(&rows))
+}
+
+impl EvalArguments {
+    /// Writes the files that were asked for.
+    fn write_files(&self, scores: &Scores) -> Result {
+        let write = |path: &Path, text: String| atomic::write(path, text.as_bytes()).map_err(Failure::failed);
+        if let Some(path) = &self.csv {
+            write(path, classes::to_csv(scores.classes()))?;
+        }
+        if let Some(path) = &self.confusion {
+            let names: Vec<&str> = scores.classes().iter().map(|class| class.name.as_str()).collect();
+            write(path, classes::confusion_to_csv(&names, scores.confusion.rows()))?;
+        }
+        Ok(())
+    }
 }

@@ -48,9 +48,14 @@
       draw(place, "iteration", [line("training", 0), line("validation", 1)], joined([[c.iteration, c.loss], v]), {});
     },
     accuracy: (place, run) => {
-      const c = run.curves, v = known(ends(run), percent(run.epochs.map(e => e.val_top1)));
-      draw(place, "iteration", [line("training", 0), line("validation", 1)],
-        joined([[c.iteration, percent(c.top1)], v]), {});
+      const c = run.curves, of = value => known(ends(run), percent(run.epochs.map(value)));
+      const lines = [line("training", 0), line("validation", 1)];
+      const curves = [[c.iteration, percent(c.accuracy)], of(e => e.val_accuracy)];
+      if (run.task === "segmentation") {
+        lines.push(line("validation mean IoU", 2));
+        curves.push(of(e => e.val_score));
+      }
+      draw(place, "iteration", lines, joined(curves), {});
     },
     rate: (place, run) =>
       draw(place, "iteration", [line("learning rate", 2)], [run.curves.iteration, run.curves.learning_rate], {}),
@@ -67,7 +72,7 @@
         [c.layer_iteration, total("forward_ms"), total("backward_ms")], {});
     },
     "all-loss": place => all(place, e => e.val_loss),
-    "all-accuracy": place => all(place, e => e.val_top1 === null ? null : 100 * e.val_top1),
+    "all-accuracy": place => all(place, e => e.val_score === null ? null : 100 * e.val_score),
   };
   const all = (place, value) => {
     const runs = data.runs.filter(r => r.epochs.some(e => value(e) !== null));

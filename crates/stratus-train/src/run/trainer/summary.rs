@@ -47,6 +47,7 @@ impl Trainer<'_> {
             },
             accounting: TimeAccount::new(sums.iteration_s, sums.attributed_s),
             last: self.last,
+            classes: self.classes.clone(),
             memory: Memory {
                 planned_peak_bytes: Some(planned),
                 measured_peak_rss_bytes: stratus_run::machine::peak_rss_bytes(),

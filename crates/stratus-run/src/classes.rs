@@ -1,0 +1,97 @@
+//! `classes.csv`: what the last validation measured of each class.
+
+use std::fmt::{self, Write};
+use std::path::Path;
+
+use stratus_measures::ClassMeasures;
+
+use crate::{Result, atomic};
+
+/// The columns, in the order they are written.
+pub const COLUMNS: [&str; 6] = ["class", "name", "samples", "accuracy", "iou", "bf"];
+
+/// The classes as CSV, with a header. What does not exist is empty. Shares are written as the shortest
+/// decimal that reads back as the same bits.
+#[must_use]
+pub fn to_csv(classes: &[ClassMeasures]) -> String {
+    let mut text = COLUMNS.join(",");
+    text.push('\n');
+    for ClassMeasures { class, name, samples, accuracy, iou, bf } in classes {
+        let [accuracy, iou, bf] = [accuracy, iou, bf].map(|share| Shortest(*share));
+        // A string takes every write.
+        let _ = writeln!(text, "{class},{},{samples},{accuracy},{iou},{bf}", Field(name));
+    }
+    text
+}
+
+/// Replaces `path` by the classes as CSV.
+pub fn write(path: &Path, classes: &[ClassMeasures]) -> Result<()> {
+    atomic::write(path, to_csv(classes).as_bytes())
+}
+
+/// A confusion matrix as CSV: a line for each true class, with how often it was predicted to be each.
+#[must_use]
+pub fn confusion_to_csv<'a>(names: &[&str], rows: impl Iterator<Item = &'a [u64]>) -> String {
+    let mut text = String::from("class");
+    names.iter().for_each(|name| _ = write!(text, ",{}", Field(name)));
+    text.push('\n');
+    for (name, row) in names.iter().zip(rows) {
+        let _ = write!(text, "{}", Field(name));
+        row.iter().for_each(|count| _ = write!(text, ",{count}"));
+        text.push('\n');
+    }
+    text
+}
+
+/// The shortest decimal with the same bits, or nothing.
+struct Shortest(Option<f64>);
+
+impl fmt::Display for Shortest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |value| write!(f, "{value:?}"))
+    }
+}
+
+/// A text as a field of RFC 4180: quoted where it has a comma, a quote or a line break.
+struct Field<'a>(&'a str);
+
+impl fmt::Display for Field<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.contains([',', '"', '\n', '\r']) {
+            write!(f, "\"{}\"", self.0.replace('"', "\"\""))
+        } else {
+            f.write_str(self.0)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_exist_is_empty_and_names_are_quoted() {
+        let class = |class, name: &str, accuracy, iou| ClassMeasures {
+            class,
+            name: name.to_owned(),
+            samples: 7,
+            accuracy,
+            iou,
+            bf: None,
+        };
+        let classes = [class(0, "sky", Some(0.1 + 0.2), Some(1.0)), class(1, "a \"b\", c", None, None)];
+        assert_eq!(
+            to_csv(&classes),
+            "class,name,samples,accuracy,iou,bf\n0,sky,7,0.30000000000000004,1.0,\n1,\"a \"\"b\"\", c\",7,,,\n"
+        );
+    }
+
+    #[test]
+    fn a_confusion_matrix_has_a_line_a_class() {
+        let rows: [&[u64]; 2] = [&[3, 0], &[1, 2]];
+        assert_eq!(
+            confusion_to_csv(&["a", "b,c"], rows.into_iter()),
+            "class,a,\"b,c\"\na,3,0\n\"b,c\",1,2\n"
+        );
+    }
+}

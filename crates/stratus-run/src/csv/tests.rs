@@ -1,0 +1,170 @@
+use super::*;
+use proptest::prelude::*;
+
+const TASK: Task = Task::Classification;
+
+fn row(iteration: u64) -> IterationRow {
+    IterationRow {
+        epoch: 1,
+        iteration,
+        loss: 0.1 + 0.2,
+        accuracy: Some(0.5),
+        learning_rate: 3e-3,
+        data_s: 1e-4,
+        ..Default::default()
+    }
+}
+
+fn sample(path: &Path, rows: u64) -> Vec<u64> {
+    let mut writer = CsvWriter::open(path, TASK).unwrap();
+    let mut ends = vec![writer.position()];
+    for i in 1..=rows {
+        writer.append(&row(i)).unwrap();
+        ends.push(writer.position());
+    }
+    ends
+}
+
+#[test]
+fn text_is_as_documented() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("iterations.csv");
+    sample(&path, 1);
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(
+        text,
+        "epoch,iteration,loss,top1,top5,learning_rate,data_s,train_s,unattributed_s\n\
+         1,1,0.30000000000000004,0.5,,0.003,0.000100,0.000000,0.000000\n"
+    );
+    let path = folder.path().join("epochs.csv");
+    let mut writer = CsvWriter::open(&path, TASK).unwrap();
+    writer
+        .append(&EpochRow { epoch: 2, val_accuracy: Some(0.25), elapsed_s: 1.5, ..Default::default() })
+        .unwrap();
+    writer.sync().unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(
+        text,
+        "epoch,train_loss,train_top1,val_loss,val_top1,val_top5,train_s,val_s,elapsed_s\n\
+         2,0.0,0.0,,0.25,,0.000000,0.000000,1.500000\n"
+    );
+}
+
+/// A row of each task, all of its fields different.
+#[test]
+fn a_reader_knows_the_task_by_the_columns() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, task) in ["c", "s"].into_iter().zip(Task::ALL) {
+        let (iterations, epochs) = (folder.path().join(name), folder.path().join(format!("{name}e")));
+        let written = IterationRow { top5: (task == TASK).then_some(0.75), ..row(7) };
+        let mut writer = CsvWriter::open(&iterations, task).unwrap();
+        writer.append(&written).unwrap();
+        writer.sync().unwrap();
+        assert_eq!(CsvReader::<IterationRow>::open(&iterations).unwrap().task(), task);
+        assert_eq!(read::<IterationRow>(&iterations).unwrap(), [written]);
+        let segmentation = |value: f64| (task == Task::Segmentation).then_some(value);
+        let written = EpochRow {
+            epoch: 3,
+            train_loss: 0.5,
+            train_accuracy: 0.25,
+            val_loss: Some(0.125),
+            val_accuracy: Some(0.75),
+            val_top5: (task == TASK).then_some(0.875),
+            val_mean_accuracy: segmentation(0.625),
+            val_miou: segmentation(0.375),
+            val_bf: None,
+            train_s: 1.0,
+            val_s: 2.0,
+            elapsed_s: 3.0,
+        };
+        let mut writer = CsvWriter::open(&epochs, task).unwrap();
+        writer.append(&written).unwrap();
+        writer.sync().unwrap();
+        assert_eq!(read::<EpochRow>(&epochs).unwrap(), [written]);
+    }
+    let text = std::fs::read_to_string(folder.path().join("se")).unwrap();
+    assert_eq!(
+        text,
+        "epoch,train_loss,train_accuracy,val_loss,val_accuracy,val_mean_accuracy,val_miou,val_bf,train_s,\
+         val_s,elapsed_s\n3,0.5,0.25,0.125,0.75,0.625,0.375,,1.000000,2.000000,3.000000\n"
+    );
+}
+
+#[test]
+fn every_cut_gives_the_whole_rows_and_can_be_appended_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("iterations.csv");
+    let ends = sample(&path, 4);
+    let bytes = std::fs::read(&path).unwrap();
+    for length in 0..=bytes.len() {
+        let cut = folder.path().join("cut.csv");
+        std::fs::write(&cut, &bytes[..length]).unwrap();
+        let whole = ends.iter().skip(1).filter(|&&end| end <= length as u64).count();
+        assert_eq!(read::<IterationRow>(&cut).unwrap().len(), whole, "cut to {length}");
+        CsvWriter::open(&cut, TASK).unwrap().append(&row(9)).unwrap();
+        assert_eq!(read::<IterationRow>(&cut).unwrap().len(), whole + 1, "appended after {length}");
+    }
+}
+
+#[test]
+fn cut_back_and_written_again_gives_the_same_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("iterations.csv");
+    let ends = sample(&path, 5);
+    let bytes = std::fs::read(&path).unwrap();
+    for (kept, &end) in ends.iter().enumerate() {
+        let mut writer = CsvWriter::resume_at(&path, TASK, end).unwrap();
+        for i in kept as u64 + 1..=5 {
+            writer.append(&row(i)).unwrap();
+        }
+        drop(writer);
+        assert_eq!(std::fs::read(&path).unwrap(), bytes);
+    }
+    CsvWriter::<IterationRow>::resume_at(&path, TASK, 0).unwrap();
+    assert!(read::<IterationRow>(&path).unwrap().is_empty());
+    let beyond = CsvWriter::<IterationRow>::resume_at(&path, TASK, 10_000).unwrap_err().to_string();
+    assert!(beyond.contains("checkpoint counted 10000"), "{beyond}");
+}
+
+#[test]
+fn columns_are_found_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("e.csv");
+    let header = "extra,elapsed_s,val_s,train_s,val_top5,val_top1,val_loss,train_top1,train_loss,epoch\n";
+    std::fs::write(&path, format!("{header}x,9,8,7,6,5,4,3,2,1\n")).unwrap();
+    let rows = read::<EpochRow>(&path).unwrap();
+    assert_eq!((rows[0].epoch, rows[0].elapsed_s, rows[0].val_loss), (1, 9.0, Some(4.0)));
+    std::fs::write(&path, format!("{header}x,9,8,7,6,5,4,3,2,1\nx,9,bad,7,6,5,4,3,2,1\n")).unwrap();
+    let error = read::<EpochRow>(&path).unwrap_err().to_string();
+    assert!(error.contains("line 3: val_s cannot be read"), "{error}");
+}
+
+proptest! {
+    #[test]
+    fn rows_come_back_with_the_same_bits(
+        loss: u64, accuracy: Option<f64>, top5: Option<f64>, epoch: u32, iteration: u64,
+    ) {
+        let loss = f64::from_bits(loss);
+        let written = IterationRow { epoch, iteration, loss, accuracy, top5, ..Default::default() };
+        let mut line = Vec::new();
+        written.write(TASK, &mut line).unwrap();
+        let text = String::from_utf8(line).unwrap();
+        let fields: Vec<&str> = text.split(',').collect();
+        let back = IterationRow::parse(TASK, &fields).unwrap();
+        let bits = (back.epoch, back.iteration, back.accuracy.map(f64::to_bits));
+        prop_assert_eq!(bits, (epoch, iteration, accuracy.map(f64::to_bits)));
+        prop_assert_eq!(back.top5.map(f64::to_bits), top5.map(f64::to_bits));
+        prop_assert!(back.loss.to_bits() == loss.to_bits() || (loss.is_nan() && back.loss.is_nan()));
+    }
+
+    #[test]
+    fn no_bytes_make_the_reader_panic(bytes: Vec<u8>, with_header: bool) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("any.csv");
+        let header = format!("{}\n", EpochRow::columns(TASK).join(","));
+        let prefix: &[u8] = if with_header { header.as_bytes() } else { b"" };
+        std::fs::write(&path, [prefix, &bytes].concat()).unwrap();
+        let _ = read::<EpochRow>(&path);
+        let _ = CsvWriter::<EpochRow>::open(&path, TASK);
+    }
+}

@@ -1,0 +1,260 @@
+//! What a network's answers are worth: counted batch by batch, of images or of their pixels.
+
+use super::views::{ViewAverage, largest};
+use crate::TrainError;
+use serde::Serialize;
+use stratus_data::Dataset;
+use stratus_engine::passes::lower::PREDICTIONS;
+use stratus_engine::session::{Metrics, PixelMetrics};
+use stratus_engine::{EngineError, Program, Session, ValueId};
+use stratus_measures::{
+    BoundaryScore, BoundaryWorkspace, ClassMeasures, ClassificationMeasures, ConfusionMatrix, MeasureError,
+    SegmentationMeasures,
+};
+use stratus_run::csv::Task;
+
+/// What measuring a data set gave.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Scores {
+    /// Images that counted.
+    pub samples: u64,
+    /// Mean loss, of images or of pixels.
+    pub loss: f64,
+    /// Measures, by task.
+    #[serde(flatten)]
+    pub measures: Measures,
+    /// How often each class (row) was predicted to be each (column).
+    #[serde(skip)]
+    pub confusion: ConfusionMatrix,
+}
+
+/// Measures by task. Shares are from 0 to 1; those that do not exist are `None`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Measures {
+    /// Of images.
+    Classification(ClassificationMeasures),
+    /// Of pixels.
+    Segmentation(SegmentationMeasures),
+}
+
+impl Scores {
+    /// The share of right answers: of images, or of pixels.
+    #[must_use]
+    pub fn accuracy(&self) -> Option<f64> {
+        match &self.measures {
+            Measures::Classification(measures) => measures.top1,
+            Measures::Segmentation(measures) => measures.accuracy,
+        }
+    }
+
+    /// The measures of each class.
+    #[must_use]
+    pub fn classes(&self) -> &[ClassMeasures] {
+        match &self.measures {
+            Measures::Classification(measures) => &measures.classes,
+            Measures::Segmentation(measures) => &measures.classes,
+        }
+    }
+}
+
+/// Counts the answers of an evaluation program.
+pub(super) struct Scorer {
+    /// The value with the answers: logits, or predicted classes.
+    value: ValueId,
+    confusion: ConfusionMatrix,
+    predictions: Vec<i32>,
+    samples: u64,
+    /// Sums over what counted: of losses times their weight, and of weights.
+    loss: f64,
+    weight: f64,
+    kind: Kind,
+}
+
+enum Kind {
+    Images { classes: usize, among_five: f64 },
+    Pixels { size: [usize; 2], boundaries: BoundaryScore, workers: Vec<Worker> },
+}
+
+/// A thread that compares boundaries.
+struct Worker {
+    score: BoundaryScore,
+    workspace: BoundaryWorkspace,
+}
+
+impl Scorer {
+    /// For an evaluation program.
+    ///
+    /// # Errors
+    /// Where the program makes no answers.
+    pub fn new(program: &Program, task: Task, threads: usize) -> Result<Self, EngineError> {
+        let none = || EngineError::Mismatch(format!("`{}` makes no predictions", program.network));
+        let (value, classes, kind) = match task {
+            Task::Classification => {
+                let ViewAverage { logits, classes, .. } = ViewAverage::of(program).ok_or_else(none)?;
+                (logits, classes, Kind::Images { classes, among_five: 0.0 })
+            }
+            Task::Segmentation => {
+                let value = program.find(PREDICTIONS).ok_or_else(none)?;
+                let &[_, height, width] = program.value(value).shape.as_slice() else { return Err(none()) };
+                let loss =
+                    program.steps.iter().find(|step| step.outputs.contains(&value)).ok_or_else(none)?;
+                let classes = program.value(loss.inputs[0]).shape[1];
+                let boundaries = BoundaryScore::new(classes);
+                let worker = || Worker { score: boundaries.clone(), workspace: BoundaryWorkspace::default() };
+                let workers = (0..threads.max(1)).map(|_| worker()).collect();
+                (value, classes, Kind::Pixels { size: [height, width], boundaries, workers })
+            }
+        };
+        let confusion = ConfusionMatrix::new(classes);
+        let predictions = Vec::new();
+        Ok(Self { value, confusion, predictions, samples: 0, loss: 0.0, weight: 0.0, kind })
+    }
+
+    /// Forgets everything counted.
+    pub fn clear(&mut self) {
+        (self.samples, self.loss, self.weight) = (0, 0.0, 0.0);
+        self.confusion.clear();
+        match &mut self.kind {
+            Kind::Images { among_five, .. } => *among_five = 0.0,
+            Kind::Pixels { boundaries, workers, .. } => {
+                boundaries.clear();
+                workers.iter_mut().for_each(|worker| worker.score.clear());
+            }
+        }
+    }
+
+    /// Counts the answers of the program's last run, for a batch of `samples` images with these labels. With
+    /// `views`, they are those averaged over views, and `metrics` are theirs.
+    ///
+    /// # Errors
+    /// If the device fails, or a label is beyond the classes.
+    pub fn add(
+        &mut self,
+        session: &Session,
+        program: usize,
+        samples: usize,
+        labels: &[i32],
+        metrics: Metrics,
+        views: Option<&ViewAverage>,
+    ) -> Result<(), TrainError> {
+        match &mut self.kind {
+            Kind::Images { classes, among_five } => {
+                self.samples += metrics.samples as u64;
+                self.loss += metrics.loss * metrics.samples;
+                self.weight += metrics.samples;
+                *among_five += metrics.top5;
+                self.predictions.clear();
+                match views {
+                    Some(views) => self.predictions.extend_from_slice(views.predictions()),
+                    None => {
+                        let logits = session.read_value(program, self.value.0)?;
+                        self.predictions.extend(logits.chunks_exact(*classes).map(largest));
+                    }
+                }
+                Ok(self
+                    .confusion
+                    .add(&labels[..samples], &self.predictions[..samples])
+                    .map_err(of_measure)?)
+            }
+            Kind::Pixels { size, workers, .. } => {
+                let PixelMetrics { loss, weight, .. } = metrics.into();
+                self.loss += loss * weight;
+                self.weight += weight;
+                session.read_labels(program, self.value.0, &mut self.predictions)?;
+                let size = *size;
+                let pixels = size[0] * size[1];
+                let (labels, predictions) =
+                    (&labels[..samples * pixels], &self.predictions[..samples * pixels]);
+                self.confusion.add(labels, predictions).map_err(of_measure)?;
+                let images: Vec<(&[i32], &[i32])> =
+                    labels.chunks_exact(pixels).zip(predictions.chunks_exact(pixels)).collect();
+                let is_counted = |(labels, _): &&(&[i32], &[i32])| labels.iter().any(|&label| label >= 0);
+                self.samples += images.iter().filter(is_counted).count() as u64;
+                Ok(compare_boundaries(workers, &images, size).map_err(of_measure)?)
+            }
+        }
+    }
+
+    /// What was counted.
+    ///
+    /// # Errors
+    /// Where measures do not belong together.
+    pub fn scores(&self, dataset: &dyn Dataset) -> Result<Scores, TrainError> {
+        let name = |class: usize| dataset.class_name(class);
+        let measures = match &self.kind {
+            Kind::Images { among_five, .. } => {
+                let among_five = Some(*among_five as u64);
+                Measures::Classification(ClassificationMeasures::new(&self.confusion, among_five, name))
+            }
+            Kind::Pixels { boundaries, workers, .. } => {
+                let mut all = boundaries.clone();
+                workers.iter().try_for_each(|worker| all.merge(&worker.score)).map_err(of_measure)?;
+                let measures = SegmentationMeasures::new(&self.confusion, Some(&all), name);
+                Measures::Segmentation(measures.map_err(of_measure)?)
+            }
+        };
+        let loss = if self.weight > 0.0 { self.loss / self.weight } else { 0.0 };
+        Ok(Scores { samples: self.samples, loss, measures, confusion: self.confusion.clone() })
+    }
+}
+
+/// Compares the boundaries of images, each with its labels and predictions, on as many threads as there are
+/// workers. Their sums are of whole numbers: the same on any number of threads.
+fn compare_boundaries(
+    workers: &mut [Worker],
+    images: &[(&[i32], &[i32])],
+    size: [usize; 2],
+) -> Result<(), MeasureError> {
+    let count = workers.len();
+    let compare = |number: usize, Worker { score, workspace }: &mut Worker| {
+        let mut own = images.iter().skip(number).step_by(count);
+        own.try_for_each(|(labels, predictions)| score.add(labels, predictions, size, workspace))
+    };
+    std::thread::scope(|scope| {
+        let spawn = |(number, worker)| scope.spawn(move || compare(number, worker));
+        let threads: Vec<_> = workers.iter_mut().enumerate().map(spawn).collect();
+        threads.into_iter().try_for_each(|thread| match thread.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    })
+}
+
+fn of_measure(error: MeasureError) -> EngineError {
+    EngineError::Mismatch(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_equal_logits_is_predicted() {
+        assert_eq!(largest(&[1.0, 3.0, 3.0]), 1);
+        assert_eq!(largest(&[f64::NAN, f64::NEG_INFINITY, 2.0]), 2);
+        assert_eq!(largest(&[f64::NAN; 3]), 0);
+    }
+
+    /// Whatever the number of threads.
+    #[test]
+    fn boundaries_are_compared_on_any_number_of_threads() {
+        let size = [4, 5];
+        let images: Vec<Vec<i32>> =
+            (0..7).map(|image| (0..20).map(|pixel| (pixel * 7 + image * 3) % 5 % 3).collect()).collect();
+        let pairs: Vec<(&[i32], &[i32])> =
+            (0..6).map(|image| (images[image].as_slice(), images[image + 1].as_slice())).collect();
+        let score = |threads: usize| {
+            let worker = || Worker { score: BoundaryScore::new(3), workspace: BoundaryWorkspace::default() };
+            let mut workers: Vec<Worker> = (0..threads).map(|_| worker()).collect();
+            compare_boundaries(&mut workers, &pairs, size).unwrap();
+            let mut all = BoundaryScore::new(3);
+            workers.iter().for_each(|worker| all.merge(&worker.score).unwrap());
+            all
+        };
+        assert!(score(1).mean().is_some_and(|mean| mean < 1.0));
+        for threads in [2, 3, 9] {
+            assert_eq!(score(threads), score(1));
+        }
+    }
+}
