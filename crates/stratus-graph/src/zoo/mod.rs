@@ -6,6 +6,7 @@ mod googlenet;
 mod inception;
 mod mobilenet;
 mod resnet;
+mod segmentation;
 mod vgg;
 
 use crate::ops::{BatchNorm2d, Conv2d};
@@ -59,6 +60,9 @@ pub const NETWORKS: &[Network] = &[
     resnet::RESNET152,
     resnet::RESNET18_CIFAR,
     mobilenet::NETWORK,
+    segmentation::FCN_RESNET18,
+    segmentation::DEEPLAB,
+    segmentation::DEEPLAB_FINE,
 ];
 
 /// Finds a network by name.

@@ -97,7 +97,8 @@ fn build(
         for position in 0..depth {
             let stride = if stage > 0 && position == 0 { 2 } else { 1 };
             let name = format!("layer{}.{position}", stage + 1);
-            x = residual(&mut chain, &name, block, sizes.of(channels), stride, x)?;
+            let geometry = Geometry { stride, dilations: [1, 1] };
+            x = residual(&mut chain, &name, block, sizes.of(channels), geometry, x)?;
         }
     }
     x = chain.add("avgpool", AdaptiveAvgPool2d::GLOBAL, x)?;
@@ -106,24 +107,70 @@ fn build(
     chain.graph.finish(x)
 }
 
+/// resnet18 whose last stages are dilated instead of strided once `output_stride` is reached: the maps of
+/// `layer1`, at a quarter of the size, and of `layer4`. Layers have `prefix` before their names.
+///
+/// The convolution that had the stride keeps the dilation from before it, those behind it have the stage's:
+/// each sees what it saw, in denser maps, as in torchvision's dilated residual networks, which have
+/// bottlenecks alone.
+pub(super) fn dilated_resnet18(
+    chain: &mut Chain,
+    prefix: &str,
+    sizes: &Sizes,
+    output_stride: usize,
+    images: TensorId,
+) -> Result<[TensorId; 2], GraphError> {
+    let stem = Conv2d::new(chain.channels(images), sizes.width, 7, 2, 3);
+    let mut x = chain.conv(&format!("{prefix}conv1"), stem, images)?;
+    x = chain.norm(&format!("{prefix}bn1"), x)?;
+    x = chain.add(&format!("{prefix}relu"), Relu, x)?;
+    x = chain.add(&format!("{prefix}maxpool"), MaxPool2d::new(3, 2, 1), x)?;
+    let (mut low, mut stride, mut dilation) = (x, 4, 1);
+    for (channels, stage) in CHANNELS.into_iter().zip(1..) {
+        let (mut step, before) = (1, dilation);
+        if stage > 1 && stride < output_stride {
+            (step, stride) = (2, 2 * stride);
+        } else if stage > 1 {
+            dilation *= 2;
+        }
+        let (name, channels) = (|block| format!("{prefix}layer{stage}.{block}"), sizes.of(channels));
+        let first = Geometry { stride: step, dilations: [before, dilation] };
+        x = residual(chain, &name(0), Block::Basic, channels, first, x)?;
+        let second = Geometry { stride: 1, dilations: [dilation; 2] };
+        x = residual(chain, &name(1), Block::Basic, channels, second, x)?;
+        if stage == 1 {
+            low = x;
+        }
+    }
+    Ok([low, x])
+}
+
+/// How a block strides, and how far apart the taps of its 3x3 convolutions are; a bottleneck has one.
+#[derive(Clone, Copy)]
+struct Geometry {
+    stride: usize,
+    dilations: [usize; 2],
+}
+
 /// A block: its convolutions, its shortcut (a 1x1 convolution where shapes differ), their sum.
 fn residual(
     chain: &mut Chain,
     name: &str,
     block: Block,
     channels: usize,
-    stride: usize,
+    Geometry { stride, dilations: [first, second] }: Geometry,
     x: TensorId,
 ) -> Result<TensorId, GraphError> {
-    /// Kernel, stride, filters.
-    type Layer = (usize, usize, usize);
+    /// Kernel, stride, dilation, filters.
+    type Layer = (usize, usize, usize, usize);
     let layers: &[Layer] = match block {
-        Block::Basic => &[(3, stride, channels), (3, 1, channels)],
-        Block::Bottleneck => &[(1, 1, channels), (3, stride, channels), (1, 1, 4 * channels)],
+        Block::Basic => &[(3, stride, first, channels), (3, 1, second, channels)],
+        Block::Bottleneck => &[(1, 1, 1, channels), (3, stride, first, channels), (1, 1, 1, 4 * channels)],
     };
     let mut y = x;
-    for (&(kernel, stride, filters), number) in layers.iter().zip(1..) {
-        let conv = Conv2d::new(chain.channels(y), filters, kernel, stride, kernel / 2);
+    for (&(kernel, stride, dilation, filters), number) in layers.iter().zip(1..) {
+        let conv = Conv2d::new(chain.channels(y), filters, kernel, stride, dilation * (kernel / 2));
+        let conv = Conv2d { dilation: [dilation; 2], ..conv };
         y = chain.conv(&format!("{name}.conv{number}"), conv, y)?;
         y = chain.norm(&format!("{name}.bn{number}"), y)?;
         if number < layers.len() {

@@ -30,7 +30,8 @@ use serde::{Serialize, Serializer};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// The built-in experiments: the networks of a family, and how to train them. Each has its network's name.
+/// The built-in experiments: the networks of a family, and how to train them. Each has its network's name,
+/// but for those that name their network: a network on one data set.
 const BUILTIN: &[(&[&str], &str)] = &[
     (&["digits"], include_str!("builtin/digits.toml")),
     (&["alexnet", "alexnet_bn", "alexnet_lrn"], include_str!("builtin/alexnet.toml")),
@@ -43,6 +44,12 @@ const BUILTIN: &[(&[&str], &str)] = &[
     (&["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"], include_str!("builtin/resnet.toml")),
     (&["resnet18_cifar"], include_str!("builtin/resnet_cifar.toml")),
     (&["mobilenet_v2"], include_str!("builtin/mobilenet_v2.toml")),
+    (
+        &["fcn_resnet18", "deeplabv3plus_resnet18", "deeplabv3plus_resnet18_os8"],
+        include_str!("builtin/deeplab.toml"),
+    ),
+    (&["camvid-deeplab"], include_str!("builtin/camvid_deeplab.toml")),
+    (&["camvid-deeplab-fast"], include_str!("builtin/camvid_deeplab_fast.toml")),
 ];
 
 impl Experiment {
