@@ -484,7 +484,10 @@ impl Shared {
         let view = self.framing.view(sample.upright_size(), epoch, index);
         let placement = self.config.augment.placement(self.config.seed, epoch, index, [height, width]);
         match mask {
-            Some(mask) => worker.mask_writer.write(labels, &mask, view, [height, width], &placement),
+            Some(mask) => {
+                let (size, wanted) = ([height, width], self.config.mask_size.unwrap_or([height, width]));
+                worker.mask_writer.write_coarse(labels, wanted, &mask, view, size, &placement);
+            }
             None => labels.fill(self.label_of(&sample, index)?),
         }
         let mut cut = if self.as_stored && sample.orientation == Orientation::default() {

@@ -47,6 +47,10 @@ impl Resolved {
         device: &OpenDevice,
     ) -> Result<Self, TrainError> {
         let input = InputPipeline::new(experiment, dataset);
+        let input = match graph.shape(graph.output).0[..] {
+            [_, height, width] => input.with_mask_size([height, width]),
+            _ => input,
+        };
         let precision = precision(experiment.train.precision, device)?;
         let task = task(dataset, graph)?;
         expect_measures(experiment, task)?;

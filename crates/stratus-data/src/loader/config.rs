@@ -58,6 +58,9 @@ pub struct LoaderConfig {
     pub resize: Option<usize>,
     /// Random changes; none by default.
     pub augment: Augment,
+    /// Height and width of the masks in a batch, for networks that answer in coarser maps: each of their
+    /// pixels has the class of the image's pixel at its centre. `None`: those of the images.
+    pub mask_size: Option<[usize; 2]>,
     /// How samples are mixed with each other; not by default.
     pub mix: Mix,
     /// Whether samples that cannot be decoded are delivered as rows without a sample instead of ending the
@@ -94,6 +97,7 @@ impl LoaderConfig {
             shape: None,
             resize: None,
             augment: Augment::default(),
+            mask_size: None,
             mix: Mix::default(),
             skip_bad: false,
             normalisation: None,
@@ -289,13 +293,19 @@ impl Plan {
             );
             return wrong("mix", problem);
         }
+        if config.mask_size.is_some_and(|size| size.contains(&0)) {
+            return wrong("mask_size", "is empty; it must be at least 1×1".to_owned());
+        }
         if config.element == Element::U8
             && let Some(reason) = config.needs_numbers()
         {
             return wrong("element", format!("is u8, but {reason}, or set element to f32, bf16 or f16"));
         }
         let label_len = match (dataset.masks(), config.mix.is_on()) {
-            (true, _) => height.checked_mul(width),
+            (true, _) => {
+                let [height, width] = config.mask_size.unwrap_or([height, width]);
+                height.checked_mul(width)
+            }
             (false, true) => Some(mix::LABELS),
             (false, false) => Some(1),
         };

@@ -29,9 +29,36 @@ pub(crate) struct MaskWriter {
     /// show nothing.
     rows: Vec<Option<usize>>,
     columns: Vec<Option<usize>>,
+    /// A mask of the image's size, of which the batch gets some pixels.
+    fine: Vec<i32>,
 }
 
 impl MaskWriter {
+    /// Writes every pixel of a coarser mask of `wanted` rows × columns: the class of the pixel at its centre
+    /// in the mask of `size`, which is that of the image in the batch.
+    pub(crate) fn write_coarse(
+        &mut self,
+        out: &mut [i32],
+        wanted: [usize; 2],
+        mask: &StoredMask<'_>,
+        view: View,
+        size: [usize; 2],
+        placement: &Placement,
+    ) {
+        if wanted == size {
+            return self.write(out, mask, view, size, placement);
+        }
+        let mut fine = std::mem::take(&mut self.fine);
+        fine.resize(size[0] * size[1], IGNORED_LABEL);
+        self.write(&mut fine, mask, view, size, placement);
+        let centre = |at: usize, axis: usize| (2 * at + 1) * size[axis] / (2 * wanted[axis]);
+        for (row, out) in out.chunks_exact_mut(wanted[1]).enumerate() {
+            let from = &fine[centre(row, 0) * size[1]..][..size[1]];
+            out.iter_mut().enumerate().for_each(|(column, out)| *out = from[centre(column, 1)]);
+        }
+        self.fine = fine;
+    }
+
     /// Writes the classes of a `view` of the mask, placed as told, to `out`: rows × columns of `wanted`.
     pub(crate) fn write(
         &mut self,
@@ -148,6 +175,24 @@ mod tests {
         assert_eq!(moved, [-1, 13, 12, 11, -1, -1, 22, 21, -1, -1, -1, -1]);
         let reflected = written(upright, WHOLE, [3, 4], Placement { padding: Padding::Reflect, ..placement });
         assert_eq!(reflected, [12, 13, 12, 11, 22, -1, 22, 21, 12, 13, 12, 11]);
+    }
+
+    /// A pixel of a coarser mask is the one at its centre, after the image was moved.
+    #[test]
+    fn a_coarse_mask_has_the_pixels_at_the_centres() {
+        let mask = StoredMask { classes: &CLASSES, size: [3, 4], orientation: Orientation::default() };
+        let view = View { window: WHOLE, turn: None };
+        let mut writer = MaskWriter::default();
+        let mut coarse = |wanted: [usize; 2], placement: Placement| {
+            let mut out = vec![77; wanted[0] * wanted[1]];
+            writer.write_coarse(&mut out, wanted, &mask, view, [3, 4], &placement);
+            out
+        };
+        assert_eq!(coarse([1, 2], Placement::default()), [11, 13]);
+        assert_eq!(coarse([3, 1], Placement::default()), [2, 12, 22]);
+        let flipped = Placement { flip: true, ..Placement::default() };
+        assert_eq!(coarse([1, 2], flipped), [12, 10]);
+        assert_eq!(coarse([3, 4], Placement::default())[..4], [0, 1, 2, 3]);
     }
 
     #[test]

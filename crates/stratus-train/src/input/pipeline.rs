@@ -98,6 +98,14 @@ impl InputPipeline {
         Self { shape, normalisation, measuring, training }
     }
 
+    /// With masks of this height and width, that of the network's answers.
+    #[must_use]
+    pub fn with_mask_size(mut self, size: [usize; 2]) -> Self {
+        let size = Some(size).filter(|size| size[..] != self.shape[1..]);
+        (self.measuring.mask_size, self.training.mask_size) = (size, size);
+        self
+    }
+
     /// Batches of images as they are stored, resized: in order, the last one however small.
     #[must_use]
     pub fn measuring(&self, format: BatchFormat, batch_size: usize) -> LoaderConfig {
