@@ -2,6 +2,7 @@
 
 mod alexnet;
 mod digits;
+mod erfnet;
 mod googlenet;
 mod inception;
 mod mobilenet;
@@ -63,6 +64,8 @@ pub const NETWORKS: &[Network] = &[
     segmentation::FCN_RESNET18,
     segmentation::DEEPLAB,
     segmentation::DEEPLAB_FINE,
+    erfnet::NETWORK,
+    erfnet::ENCODER,
 ];
 
 /// Finds a network by name.

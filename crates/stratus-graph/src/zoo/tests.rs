@@ -29,13 +29,22 @@ fn every_network_builds_with_its_defaults() {
 
 /// What the first lines of a file of `scripts/fixtures/torchvision_keys.py` say.
 fn heading(text: &str, key: &str) -> u64 {
-    let line = text.lines().find_map(|line| line.strip_prefix(&format!("# {key} ")));
-    line.unwrap().parse().unwrap()
+    said(text, key).unwrap().parse().unwrap()
+}
+
+fn said<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(&format!("# {key} ")))
 }
 
 fn same_as_torchvision(name: &str, text: &str) {
     let network = find(name).unwrap();
-    let graph = (network.build)(&(network.defaults)()).unwrap();
+    let mut hyper = (network.defaults)();
+    if let Some(input) = said(text, "input") {
+        let extents: Vec<usize> = input.split('x').map(|extent| extent.parse().unwrap()).collect();
+        hyper.input = extents.try_into().unwrap();
+        hyper.classes = heading(text, "classes") as usize;
+    }
+    let graph = (network.build)(&hyper).unwrap();
     let ours = graph.parameters.iter().map(|p| format!("{} {}", p.name, Shape(p.shape.clone())));
     let theirs: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
     for (position, (ours, theirs)) in ours.zip(&theirs).enumerate() {
@@ -50,10 +59,13 @@ fn same_as_torchvision(name: &str, text: &str) {
     let multiply_adds: u64 = graph
         .nodes
         .iter()
-        .filter(|node| matches!(node.op, Op::Conv2d(_) | Op::Linear(_)))
+        .filter(|node| matches!(node.op, Op::Conv2d(_) | Op::ConvTranspose2d(_) | Op::Linear(_)))
         .map(|node| {
             let weight = &graph.parameters[node.parameters[0].0].shape;
-            graph.shape(node.output).elements() as u64 * weight[1..].iter().product::<usize>() as u64
+            // A deconvolution uses its weights once an input.
+            let is_transposed = matches!(node.op, Op::ConvTranspose2d(_));
+            let used = if is_transposed { node.inputs[0] } else { node.output };
+            graph.shape(used).elements() as u64 * weight[1..].iter().product::<usize>() as u64
         })
         .sum();
     assert_eq!(multiply_adds, heading(text, "multiply_adds"), "{name}");
@@ -96,6 +108,13 @@ mod torchvision {
     );
 }
 
+/// The same of networks that scripts/fixtures/segmentation.py defines.
+mod pytorch {
+    use super::same_as_torchvision;
+
+    torchvision!(erfnet, erfnet_encoder, fcn_resnet18, deeplabv3plus_resnet18);
+}
+
 #[test]
 fn every_network_can_be_narrow_and_its_images_small() {
     for network in NETWORKS {
@@ -104,10 +123,14 @@ fn every_network_can_be_narrow_and_its_images_small() {
         let hyper = Hyperparameters { input: [1, size, size], classes: 3, width: Some(8) };
         let graph = (network.build)(&hyper).unwrap();
         assert_eq!(graph.shape(graph.output).0[0], 3, "{}", network.name);
-        assert_eq!(graph.parameters[0].shape[..2], [8, 1], "{}", network.name);
+        // ERFNet's first convolution has its filters beside the pooled images.
+        let first = if network.name.starts_with("erfnet") { 7 } else { 8 };
+        assert_eq!(graph.parameters[0].shape[..2], [first, 1], "{}", network.name);
         assert_eq!(graph.parameters.len(), published.parameters.len(), "{}", network.name);
         if network.name != "digits" {
-            assert!(graph.trained_parameters() * 8 < published.trained_parameters(), "{}", network.name);
+            // Half of ERFNet's channels, an eighth of the others'.
+            let fewer = if network.name.starts_with("erfnet") { 3 } else { 8 };
+            assert!(graph.trained_parameters() * fewer < published.trained_parameters(), "{}", network.name);
         }
     }
 }

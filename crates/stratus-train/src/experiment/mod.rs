@@ -48,6 +48,7 @@ const BUILTIN: &[(&[&str], &str)] = &[
         &["fcn_resnet18", "deeplabv3plus_resnet18", "deeplabv3plus_resnet18_os8"],
         include_str!("builtin/deeplab.toml"),
     ),
+    (&["erfnet", "erfnet_encoder"], include_str!("builtin/erfnet.toml")),
     (&["camvid-deeplab"], include_str!("builtin/camvid_deeplab.toml")),
     (&["camvid-deeplab-fast"], include_str!("builtin/camvid_deeplab_fast.toml")),
 ];
