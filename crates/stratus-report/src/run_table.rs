@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use stratus_run::RunDir;
 use stratus_run::checkpoint::Best;
-use stratus_run::summary::{LossScale, Summary};
+use stratus_run::summary::{FirstStage, LossScale, Summary};
 
 use crate::text::bytes;
 use crate::{Result, status};
@@ -40,6 +40,10 @@ pub fn render(summary: &Summary, run: &RunDir) -> String {
         }
     };
     line("done", vec![count(summary.epochs.into(), "epoch"), count(summary.iterations, "iteration")]);
+    let of_stage = |stage: &FirstStage| {
+        vec![stage.model.clone(), count(stage.epochs.into(), "epoch"), format!("{:.2} s", stage.total_s)]
+    };
+    line("first stage", summary.first_stage.as_ref().map(of_stage).unwrap_or_default());
     line("", summary.stopped_early.iter().map(ToString::to_string).collect());
     let speed = &summary.images_per_second;
     line(

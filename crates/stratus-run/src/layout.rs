@@ -21,6 +21,8 @@ pub const PLAN: &str = "plan.json";
 pub const ITERATIONS: &str = "iterations.csv";
 /// One row per epoch.
 pub const EPOCHS: &str = "epochs.csv";
+/// The run of the first stage, within a run of two.
+pub const FIRST_STAGE: &str = "first_stage";
 /// Measures of each class, see [`crate::classes`].
 pub const CLASSES: &str = "classes.csv";
 /// The folder of the time per layer and phase of every iteration.
@@ -206,6 +208,12 @@ impl RunDir {
     #[must_use]
     pub fn iterations(&self) -> PathBuf {
         self.path.join(ITERATIONS)
+    }
+
+    /// The path of [`FIRST_STAGE`].
+    #[must_use]
+    pub fn first_stage(&self) -> PathBuf {
+        self.path.join(FIRST_STAGE)
     }
 
     /// The path of [`CLASSES`].

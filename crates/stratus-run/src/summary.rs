@@ -90,6 +90,9 @@ pub struct Summary {
     /// `checkpoint.keep_best` is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best: Option<Best>,
+    /// The stage before; not written without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_stage: Option<FirstStage>,
     /// What the last validation measured of each class; not written before there was one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<ClassMeasures>,
@@ -99,6 +102,18 @@ pub struct Summary {
     /// Keys that this version does not know.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
+}
+
+/// The stage before a run's training.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FirstStage {
+    /// The network that was trained.
+    pub model: String,
+    /// Its epochs.
+    pub epochs: u32,
+    /// Seconds in all, which the run's own do not include.
+    pub total_s: f64,
 }
 
 /// The scale of the loss of a run in f16.

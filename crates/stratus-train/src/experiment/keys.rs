@@ -428,6 +428,21 @@ settings! {
         tf32: bool = true, Limit::Any;
     }
 
+    /// A stage before training: a part of the network is trained first, as an encoder with a classifier of its
+    /// own, and the network begins with its weights. Both stages have the same keys but for these; the first
+    /// takes `model.weights`. Its run is in the folder `first_stage` of the run.
+    first_stage "first_stage": FirstStage {
+        /// The network that is trained first; layers of the same name and shape are carried over. Not set:
+        /// there is no such stage.
+        network: Option<String> = None, Limit::NotEmpty;
+        /// Epochs of the first stage.
+        epochs: u64 = 10, Limit::Between(1.0, 1e9);
+        /// Images per iteration of the first stage. Not set: `train.batch_size`.
+        batch_size: Option<usize> = None, Limit::Between(1.0, 16_777_216.0);
+        /// The learning rate of the first stage. Not set: `optimiser.learning_rate`.
+        learning_rate: Option<f64> = None, Limit::Above(0.0);
+    }
+
     /// Ending training before its last epoch, as it gains nothing any more. The run is then complete, and its
     /// summary says why.
     early_stopping "train.early_stopping": EarlyStopping {

@@ -16,9 +16,9 @@ mod tests;
 
 pub use error::{ExperimentError, Origin};
 pub use keys::{
-    Augment, Checkpoint, ClassWeighting, Data, Device, EarlyStopping, Experiment, KEYS, Key, Limit, Model,
-    Naming, OnBadSample, Optimiser, OptimiserName, Padding, Precision, ScheduleName, ScheduleSettings,
-    Synthetic, Train, Validation,
+    Augment, Checkpoint, ClassWeighting, Data, Device, EarlyStopping, Experiment, FirstStage, KEYS, Key,
+    Limit, Model, Naming, OnBadSample, Optimiser, OptimiserName, Padding, Precision, ScheduleName,
+    ScheduleSettings, Synthetic, Train, Validation,
 };
 pub use measure::{Better, Measure};
 pub use stratus_base::nearest;
@@ -51,6 +51,9 @@ const BUILTIN: &[(&[&str], &str)] = &[
     (&["erfnet", "erfnet_encoder"], include_str!("builtin/erfnet.toml")),
     (&["camvid-deeplab"], include_str!("builtin/camvid_deeplab.toml")),
     (&["camvid-deeplab-fast"], include_str!("builtin/camvid_deeplab_fast.toml")),
+    (&["camvid-erfnet"], include_str!("builtin/camvid_erfnet.toml")),
+    (&["camvid-erfnet-fast"], include_str!("builtin/camvid_erfnet_fast.toml")),
+    (&["cityscapes-erfnet"], include_str!("builtin/cityscapes_erfnet.toml")),
 ];
 
 impl Experiment {
@@ -167,6 +170,24 @@ impl Experiment {
             None => &self.model.name,
         };
         self.experiment.name.as_deref().unwrap_or_else(network)
+    }
+
+    /// The experiment of the first stage, if there is one.
+    #[must_use]
+    pub fn first_stage(&self) -> Option<Self> {
+        let FirstStage { network, epochs, batch_size, learning_rate } = self.first_stage.clone();
+        let mut first = self.clone();
+        first.model.name = network?;
+        first.experiment.name = Some(format!("{}-first-stage", self.name()));
+        first.first_stage = FirstStage::default();
+        first.train.epochs = epochs;
+        if let Some(batch_size) = batch_size {
+            first.train.batch_size = batch_size;
+        }
+        if let Some(rate) = learning_rate {
+            first.optimiser.learning_rate = rate;
+        }
+        Some(first)
     }
 
     /// The folder that holds the data set.

@@ -1,6 +1,7 @@
 //! A run: started or resumed in its directory, trained to the end or until told to stop.
 
 mod best;
+mod first_stage;
 mod records;
 mod setup;
 mod trainer;
@@ -9,6 +10,7 @@ use crate::compile::{KernelSelection, Plans};
 use crate::device::LoadedLibrary;
 use crate::weights::session_state::{self, Restored};
 use crate::{Experiment, Observer, TrainError};
+use first_stage::FirstStage;
 use setup::{RunSetup, RunStart};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -57,22 +59,49 @@ const JPEG: &str = "jpeg";
 pub fn start(
     experiment: &Experiment,
     options: &Options,
-    mut machine: Machine,
+    machine: Machine,
     observer: &mut dyn Observer,
 ) -> Result<RunOutcome, TrainError> {
     let begun = Instant::now();
     let runs = Path::new("runs").join(experiment.name());
     RunDir::check_new(options.out.as_deref().unwrap_or(&runs.join("new")))?;
-    let selection = if options.remeasure { KernelSelection::Remeasure } else { KernelSelection::Cached };
-    let mut setup = RunSetup::new(experiment, RunStart::New, &selection, observer)?;
-    setup.first_weights(observer)?;
-    let loaders = Loaders::new(&setup, Position::default())?;
-    // From here on the disk is written to.
-    let run = match &options.out {
-        Some(out) => RunDir::create_at(out)?,
-        None => RunDir::create(Path::new("runs"), experiment.name())?,
+    let create = || match &options.out {
+        Some(out) => RunDir::create_at(out),
+        None => RunDir::create(Path::new("runs"), experiment.name()),
     };
+    if let Some(first) = experiment.first_stage() {
+        first_stage::check(experiment, &first)?;
+        let run = create()?;
+        let lock = run.lock()?;
+        run.prepare()?;
+        machine.write(&run.machine())?;
+        // From here on it is a run, which can be continued.
+        stratus_run::atomic::write(&run.experiment(), experiment.to_toml().as_bytes())?;
+        return match first_stage::train(&run, experiment, &first, options, observer)? {
+            FirstStage::Interrupted(summary) => Ok(RunOutcome { run, summary, interrupted: true }),
+            FirstStage::Complete(experiment) => {
+                let setup = RunStart::New.set_up(&experiment, options, observer)?;
+                begin(setup, run, lock, machine, options, Instant::now(), observer)
+            }
+        };
+    }
+    let setup = RunStart::New.set_up(experiment, options, observer)?;
+    // From here on the disk is written to.
+    let run = create()?;
     let lock = run.lock()?;
+    begin(setup, run, lock, machine, options, begun, observer)
+}
+
+/// Trains from the first iteration on, in a directory that is not yet a run, or whose first stage is complete.
+fn begin(
+    (setup, loaders): (RunSetup, Loaders),
+    run: RunDir,
+    lock: Lock,
+    mut machine: Machine,
+    options: &Options,
+    begun: Instant,
+    observer: &mut dyn Observer,
+) -> Result<RunOutcome, TrainError> {
     run.prepare()?;
     for LoadedLibrary { name, version, path } in setup.device.libraries.clone() {
         machine.libraries.insert(name, Library { version, path });
@@ -85,11 +114,6 @@ pub fn start(
     let mut log = Log::open(&run.log())?;
     log.say(&format!("started on {}", setup.device.backend.describe()))?;
     setup.say_sources(&mut log)?;
-    if let Some(decay) = setup.resolved.settings().train.ema_decay {
-        let text = format!("the moving average of the weights is measured and exported, decay {decay}");
-        log.say(&text)?;
-        observer.say(&text);
-    }
     observer.say(&format!(
         "{} on {}: {}, {}",
         setup.graph.name,
@@ -125,6 +149,16 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
     {
         observer.say(&format!("{} is complete: nothing is left to train", run.path().display()));
         return Ok(RunOutcome { run, summary, interrupted: false });
+    }
+    if let (Some(first), None) = (experiment.first_stage(), &recovery.checkpoint) {
+        return match first_stage::train(&run, &experiment, &first, options, observer)? {
+            FirstStage::Interrupted(summary) => Ok(RunOutcome { run, summary, interrupted: true }),
+            FirstStage::Complete(experiment) => {
+                let setup = RunStart::New.set_up(&experiment, options, observer)?;
+                let machine = Machine::read(&run.machine())?;
+                begin(setup, run, lock, machine, options, begun, observer)
+            }
+        };
     }
     let recorded: Option<Plans> = stratus_run::atomic::read_json(&run.plan()).ok();
     let choices = recorded.as_ref().map(Plans::choices);

@@ -1,5 +1,7 @@
 //! What a run needs before its first iteration: data, network, device, session, pretrained weights.
 
+use super::Options;
+use super::trainer::Loaders;
 use crate::compile::{CompiledRun, FittedRun, KernelSelection, fit};
 use crate::device::{self, OpenDevice};
 use crate::input::{Datasets, open_datasets, with_class_weights};
@@ -10,6 +12,7 @@ use crate::weights::session_state::{self, Snapshot};
 use crate::weights::{Pretrained, WeightsUse};
 use crate::{Experiment, Observer, TrainError};
 use std::path::Path;
+use stratus_data::Position;
 use stratus_engine::Precision;
 use stratus_graph::Graph;
 use stratus_run::RunDir;
@@ -34,6 +37,22 @@ pub(super) struct RunSetup {
 pub(super) enum RunStart {
     New,
     Continued,
+}
+
+impl RunStart {
+    /// A run with its initial weights, and its data being read from the first batch on.
+    pub fn set_up(
+        self,
+        experiment: &Experiment,
+        options: &Options,
+        observer: &mut dyn Observer,
+    ) -> Result<(RunSetup, Loaders), TrainError> {
+        let selection = if options.remeasure { KernelSelection::Remeasure } else { KernelSelection::Cached };
+        let mut setup = RunSetup::new(experiment, self, &selection, observer)?;
+        setup.first_weights(observer)?;
+        let loaders = Loaders::new(&setup, Position::default())?;
+        Ok((setup, loaders))
+    }
 }
 
 impl RunSetup {

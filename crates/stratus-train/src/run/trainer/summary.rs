@@ -1,5 +1,6 @@
 //! The summary of a run in progress.
 
+use super::super::first_stage;
 use super::super::records::spread;
 use super::Trainer;
 use crate::compile::CompiledRun;
@@ -48,6 +49,7 @@ impl Trainer<'_> {
             accounting: TimeAccount::new(sums.iteration_s, sums.attributed_s),
             last: self.last,
             classes: self.classes.clone(),
+            first_stage: first_stage::summary_of(self.run),
             memory: Memory {
                 planned_peak_bytes: Some(planned),
                 measured_peak_rss_bytes: stratus_run::machine::peak_rss_bytes(),
