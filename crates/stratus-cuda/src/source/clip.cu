@@ -1,5 +1,6 @@
 // Gradient clipping by the global norm. Two doubles: the sum of squares so far, and what gradients are
-// multiplied by. Sums are made by blocks whose number depends on the tensor and the GPU alone, and added in their order.
+// multiplied by. Sums are made by blocks whose number depends on the tensor and the GPU alone, and added in
+// their order.
 
 __device__ __forceinline__ void add_to_norm(double *norm, double squares, int is_first) {
     norm[0] = is_first ? squares : norm[0] + squares;

@@ -4,16 +4,17 @@
 use half::f16;
 use stratus_cuda::Cuda;
 use stratus_engine::ops::{LOSS_SCALE_NAME, MOST_CHANNELS, NormalisePixels, SgdUpdate};
+use stratus_engine::passes::average::average;
 use stratus_engine::passes::differentiate::differentiate;
 use stratus_engine::passes::fuse::fuse_as;
 use stratus_engine::passes::images::images_as_bytes;
 use stratus_engine::passes::lower::{lower, refresh};
-use stratus_engine::passes::update::{Optimiser, update};
+use stratus_engine::passes::update::{Optimiser, Optimisers, update};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::session::{DeviceSlot, Hyper};
-use stratus_engine::{Backend, Choices, Clock, DType, Precision, Role, Session};
+use stratus_engine::{Backend, Choices, Clock, DType, Precision, Program, Role, Session};
 use stratus_graph::Graph;
 use stratus_graph::zoo::{self, Hyperparameters};
 
@@ -33,14 +34,35 @@ fn digits_of(input: [usize; 3]) -> Graph {
     (zoo::find("digits").unwrap().build)(&hyper).unwrap()
 }
 
+/// Stochastic gradient descent on a differentiated program.
+fn updated(differentiated: &Program) -> Program {
+    update(differentiated, sgd()).unwrap()
+}
+
+fn sgd() -> Optimiser {
+    Optimiser::Sgd(SgdUpdate { momentum: 0.9, weight_decay: 0.0, nesterov: false, rate: 1.0, scaled: false })
+}
+
+/// The same with clipped gradients and averaged weights.
+fn updated_by_recipe(differentiated: &Program) -> Program {
+    let optimisers = Optimisers { clip_norm: Some(0.5), ..sgd().into() };
+    average(&update(differentiated, optimisers).unwrap(), 0.9).unwrap()
+}
+
 /// A training program, an evaluation program and the one that copies weights. Weights are functions of their
 /// index.
 fn session(backend: &dyn Backend, precision: Precision) -> Session {
-    session_of(backend, &digits(), precision, None)
+    session_of(backend, &digits(), precision, None, updated)
 }
 
 /// The same for a network; with `lines`, its images are bytes.
-fn session_of(backend: &dyn Backend, graph: &Graph, precision: Precision, lines: Option<Lines>) -> Session {
+fn session_of(
+    backend: &dyn Backend,
+    graph: &Graph,
+    precision: Precision,
+    lines: Option<Lines>,
+    updated: fn(&Program) -> Program,
+) -> Session {
     let lowered = |mode| {
         let program = fuse_as(&lower(graph, mode, precision, BATCH).unwrap(), backend.fusions()).unwrap();
         match lines {
@@ -48,8 +70,7 @@ fn session_of(backend: &dyn Backend, graph: &Graph, precision: Precision, lines:
             None => program,
         }
     };
-    let sgd = SgdUpdate { momentum: 0.9, weight_decay: 0.0, nesterov: false, rate: 1.0, scaled: false };
-    let train = update(&differentiate(&lowered(Mode::Train)).unwrap(), Optimiser::Sgd(sgd)).unwrap();
+    let train = updated(&differentiate(&lowered(Mode::Train)).unwrap());
     let copies = refresh(&train).unwrap();
     let mut persistent = Persistent::default();
     let plans = [train, lowered(Mode::Evaluate), copies]
@@ -147,6 +168,61 @@ fn f16_is_trained_as_by_the_reference() {
     assert!(iterations > 0.0 && skipped > 0.0, "{iterations} {skipped}");
 }
 
+/// Clipped gradients, of a scaled loss too, and averaged weights. These change places with the weights in the
+/// device's memory, to be measured, and back.
+#[test]
+fn a_recipe_is_trained_as_by_the_reference() {
+    let backend = Cuda::emulated().unwrap();
+    for (precision, rounding) in [(Precision::F32, 1e-5), (Precision::F16, 1e-2)] {
+        let mut sessions = [&backend as &dyn Backend, &ReferenceBackend]
+            .map(|backend| session_of(backend, &digits(), precision, None, updated_by_recipe));
+        let averages: Vec<[String; 2]> = sessions[0]
+            .state()
+            .filter_map(|value| Some([value.average_of?.to_owned(), value.name.to_owned()]))
+            .collect();
+        let mut losses = [Vec::new(), Vec::new()];
+        for (session, losses) in sessions.iter_mut().zip(&mut losses) {
+            if precision == Precision::F16 {
+                session.write(LOSS_SCALE_NAME, &[-4.0, 0.0, 0.0, 0.0]).unwrap();
+            }
+            for [of, average] in &averages {
+                let first = session.read(of).unwrap();
+                session.write(average, &first).unwrap();
+            }
+            let mut run = |session: &mut Session, program: usize, number: usize| {
+                let mut halves: Vec<f16> = images(number).into_iter().map(f16::from_f32).collect();
+                let (mut images, mut labels) = batch(number);
+                let images = match precision {
+                    Precision::F16 => bytemuck::cast_slice_mut(&mut halves),
+                    _ => images.as_mut_slice(),
+                };
+                let mut clock = Clock::disabled(session.slots(program));
+                session.run(program, images, &mut labels, &mut clock, 0).unwrap();
+                losses.push(session.metrics().loss);
+            };
+            for number in 0..4 {
+                session.set_hyper(Hyper { learning_rate: 0.05, iteration: number, seed: 1 }).unwrap();
+                run(session, 0, number as usize);
+            }
+            let before = weights(session);
+            run(session, 1, 9);
+            for turn in 0..2 {
+                averages.iter().for_each(|[of, average]| session.swap(of, average).unwrap());
+                let mut clock = Clock::disabled(session.slots(2));
+                session.run(2, &mut [], &mut [], &mut clock, 0).unwrap();
+                run(session, 1, 9);
+                assert_eq!(weights(session) == before, turn == 1);
+            }
+        }
+        let [gpu, reference] = &losses;
+        for (gpu, reference) in gpu.iter().zip(reference) {
+            assert!((gpu - reference).abs() < rounding * reference, "{precision}: {losses:?}");
+        }
+        // The averages are others than the weights, which are there again.
+        assert!(gpu[5] != gpu[4] && gpu[6] == gpu[4], "{gpu:?}");
+    }
+}
+
 /// The losses of training and evaluation, and the final weights.
 type Outcome = (Vec<u64>, Vec<u32>);
 
@@ -154,7 +230,7 @@ type Outcome = (Vec<u64>, Vec<u32>);
 fn trained(graph: &Graph, precision: Precision, lines: Lines, as_bytes: bool) -> Outcome {
     let backend = Cuda::emulated().unwrap();
     assert!(backend.gains_from_bytes());
-    let mut session = session_of(&backend, graph, precision, as_bytes.then_some(lines));
+    let mut session = session_of(&backend, graph, precision, as_bytes.then_some(lines), updated);
     let place = session.plan(0).external(0).unwrap();
     assert_eq!(place.layout.tag, "nhwc");
     let dtype = session.plan(0).program.values.iter().find(|value| value.role == Role::Images).unwrap().dtype;

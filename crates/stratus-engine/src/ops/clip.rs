@@ -1,6 +1,6 @@
-//! Gradient clipping by the global norm (Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent
-//! neural networks", 2013), as PyTorch's `clip_grad_norm_`: where the norm of all parameters' gradients together
-//! is more than a limit, all are scaled down to it.
+//! Gradient clipping by the global norm (Pascanu, Mikolov and Bengio, "On the difficulty of training
+//! recurrent neural networks", 2013), as PyTorch's `clip_grad_norm_`: where the norm of all parameters'
+//! gradients together is more than a limit, all are scaled down to it.
 //!
 //! ```text
 //! norm = sqrt(Σ g²)        g ← min(1, max_norm / (norm + 1e-6)) · g

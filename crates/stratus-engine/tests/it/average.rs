@@ -1,5 +1,5 @@
-//! The moving average of weights: of every parameter that is trained and every statistic that changes, once an
-//! iteration, whatever the passes before.
+//! The moving average of weights: of every parameter that is trained and every statistic that changes, once
+//! an iteration, whatever the passes before.
 
 use crate::common::{HYPER, Probe, digits, fuse, published_digits, sgd};
 use stratus_engine::ops::EmaUpdate;

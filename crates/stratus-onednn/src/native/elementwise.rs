@@ -15,7 +15,7 @@ const MIN_PARALLEL_ELEMENTS: usize = 1 << 15;
 pub const SQUARES_PER_SUM: usize = 1 << 13;
 
 /// Sums of squares at a time, as many as fill registers.
-const SQUARE_LANES: usize = 16;
+const SQUARE_LANES: usize = 32;
 
 /// State tensors of an optimiser, at most.
 pub(super) const MAX_STATES: usize = 2;
@@ -274,15 +274,16 @@ multiversion! { fn sum_of_squares / sum_of_squares_body [] [] (x: &[f32], sum: &
 #[inline(always)]
 fn sum_of_squares_body(x: &[f32], sum: &mut f64) {
     let mut lanes = [0.0; SQUARE_LANES];
+    let (vectors, rest) = x.as_chunks::<SQUARE_LANES>();
     // The square of an f32 is exact in f64.
-    let mut add = |x: &[f32]| {
+    for x in vectors {
         for (lane, &x) in lanes.iter_mut().zip(x) {
             *lane += f64::from(x) * f64::from(x);
         }
-    };
-    let mut vectors = x.chunks_exact(SQUARE_LANES);
-    vectors.by_ref().for_each(&mut add);
-    add(vectors.remainder());
+    }
+    for (lane, &x) in lanes.iter_mut().zip(rest) {
+        *lane += f64::from(x) * f64::from(x);
+    }
     *sum = lanes.iter().sum();
 }
 

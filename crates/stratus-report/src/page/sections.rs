@@ -61,6 +61,18 @@ fn tiles(html: &mut Html, run: &RunReport) {
         ("images/s, median", speed.map(|speed| format!("{speed:.0}"))),
         ("an iteration, median", counted.then(|| format!("{:.2} ms", run.accounting.wall.median_ms))),
         ("in all", summary.map(|summary| duration(summary.time.total_s))),
+        (
+            "ended early",
+            summary
+                .and_then(|summary| summary.stopped_early.as_ref())
+                .map(|stopped| format!("after epoch {}", stopped.epoch)),
+        ),
+        (
+            "best epoch",
+            summary
+                .and_then(|summary| summary.best.as_ref())
+                .map(|best| format!("{}, {} {:.4}", best.epoch, best.metric, best.value)),
+        ),
         ("peak memory", memory.map(bytes)),
         (
             "not accounted for",

@@ -290,6 +290,43 @@ fn in_f16_the_scale_of_the_loss_is_continued_too() {
     assert!(whole["scale"].as_f64().unwrap() >= 1.0, "{whole}");
 }
 
+/// Averaged weights, the norm that gradients are clipped to and the best checkpoint are continued too.
+#[test]
+fn killed_with_a_whole_recipe_a_run_ends_with_the_same_bits() {
+    const SETTINGS: [&str; 5] = [
+        "train.ema_decay=0.9",
+        "train.clip_norm=1",
+        "checkpoint.keep_best=val_top1",
+        "schedule.name=poly",
+        "schedule.warmup_epochs=0.5",
+    ];
+    let settings = SETTINGS.map(|setting| ["--set", setting]);
+    let settings = settings.as_flattened();
+    let place = Place::new();
+    place.train("whole", EPOCHS, settings).expect(0);
+    let run = place.path("killed");
+    let mut draw = Draw(7);
+    for _ in 0..3 {
+        let target = newest(&run) + 1 + draw.below(ITERATIONS / 4);
+        let mut training = Training::begin_with(&place, "killed", settings);
+        // Somewhere on its way, or while it writes a checkpoint.
+        let going = training.wait_until(|run| newest(run) >= target);
+        if !going || !training.wait_until(|run| !half_written(run).is_empty()) || !training.kill() {
+            break;
+        }
+    }
+    place.run(&["train", "killed"]).expect(0);
+    let whole = place.path("whole");
+    assert_eq!(Result::of(&run), Result::of(&whole));
+    assert_eq!(summary(&run)["best"], summary(&whole)["best"]);
+    let best = summary(&run)["best"]["iteration"].as_u64().unwrap();
+    for iteration in [best, ITERATIONS] {
+        let [killed, whole] = [&run, &whole]
+            .map(|run| fs::read(checkpoint(run, iteration).join("averaged.safetensors")).unwrap());
+        assert!(killed == whole, "the averages after iteration {iteration}");
+    }
+}
+
 #[test]
 fn asked_to_stop_a_run_saves_its_state_and_continues() {
     let place = Place::new();
