@@ -1,31 +1,30 @@
-//! Every classification network against PyTorch: logits, losses, all gradients of a step, and everything
-//! trained after five.
+//! Every network against PyTorch: logits, losses, all gradients of a step, and everything trained after five.
 //!
-//! The fixtures are summaries in double precision, made by `scripts/fixtures/parity.py`. Its header defines
-//! the weights and batches that are generated here too. A tensor agrees if the error of its projections and
+//! The fixtures are summaries in double precision, made by `scripts/fixtures/parity.py`, those of segmentation
+//! by `segmentation.py`. Their headers define the weights and batches that are generated here too. A tensor agrees if the error of its projections and
 //! elements is at most `TOLERANCE` of its norm, or a multiple of the error of PyTorch's f32 if that is more:
 //! where a sum cancels or a rectifier switches, no two f32 programs agree.
 
 use crate::common::{
-    AS_PYTORCH, Summary, TOLERANCE, Worst, check, check_change, check_loss, cuda, fnv1a64, inputs, numbers,
-    onednn, run, session, splitmix64,
+    AS_PYTORCH, Summary, TOLERANCE, Worst, check, check_change, check_loss, cuda, fnv1a64, inputs_of,
+    numbers, onednn, run, session, splitmix64,
 };
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 use stratus_cuda::Cuda;
 use stratus_engine::backend::step_key;
-use stratus_engine::ops::SgdUpdate;
+use stratus_engine::ops::{CLASS_WEIGHTS, SgdUpdate};
 use stratus_engine::passes::differentiate::differentiate;
 use stratus_engine::passes::fuse::{Fusions, LARGE_MAP, fuse_as};
-use stratus_engine::passes::lower::lower;
+use stratus_engine::passes::lower::{lower, weigh_classes};
 use stratus_engine::passes::tile::tile;
 use stratus_engine::passes::update::{Optimiser, update};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::session::Hyper;
-use stratus_engine::{Backend, Choices, Kernel, Phase, Precision, Program, Role};
+use stratus_engine::{Backend, Choices, Kernel, Phase, Precision, Program, Role, Step, ValueId};
 use stratus_graph::ops::{Conv2d, Op, ParameterKind};
 use stratus_graph::zoo::{self, Hyperparameters};
 use stratus_graph::{Graph, Parameter};
@@ -36,7 +35,10 @@ struct Fixture {
     batch: String,
     input: [usize; 4],
     classes: usize,
-    labels: Vec<i32>,
+    labels: Labels,
+    /// Of the loss of each pixel.
+    #[serde(default)]
+    class_weights: Vec<f32>,
     #[serde(default)]
     batch_norm_bias: f32,
     learning_rate: f32,
@@ -44,10 +46,55 @@ struct Fixture {
     weight_decay: f32,
     losses: Vec<f64>,
     losses_off: f64,
-    logits: BTreeMap<String, Vec<f64>>,
+    logits: BTreeMap<String, Logits>,
+    #[serde(default)]
     logits_off: f64,
     gradients: BTreeMap<String, Summary>,
     after: BTreeMap<String, Summary>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Labels {
+    /// One for each sample.
+    Given(Vec<i32>),
+    /// One for each pixel, by this name.
+    Named(String),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Logits {
+    All(Vec<f64>),
+    Summary(Summary),
+}
+
+impl Fixture {
+    /// So many labels, of samples or pixels.
+    fn labels(&self, count: usize) -> Vec<i32> {
+        match &self.labels {
+            Labels::Given(labels) => labels.clone(),
+            Labels::Named(name) => {
+                let (hash, classes) = (fnv1a64(name), self.classes as u64);
+                let label = |i| splitmix64(hash.wrapping_add(i)) % (classes + 1);
+                (0..count as u64)
+                    .map(label)
+                    .map(|label| if label < classes { label as i32 } else { -1 })
+                    .collect()
+            }
+        }
+    }
+
+    /// The batch; of segmentation its images differ in contrast.
+    fn pixels(&self) -> Vec<f32> {
+        let [samples, ..] = self.input;
+        let count: usize = self.input.iter().product();
+        let contrast = |pixel: usize| match self.labels {
+            Labels::Given(_) => 1.0,
+            Labels::Named(_) => (pixel / (count / samples) + 1) as f32 / samples as f32,
+        };
+        numbers(&self.batch, count).enumerate().map(|(pixel, value)| value * contrast(pixel)).collect()
+    }
 }
 
 /// A parameter's initial values, as the fixtures define them.
@@ -83,8 +130,10 @@ fn graph(fixture: &Fixture) -> Graph {
     let hyper = Hyperparameters { input, classes: fixture.classes, width: None };
     let mut graph = (zoo::find(&fixture.network).unwrap().build)(&hyper).unwrap();
     for node in &mut graph.nodes {
-        if let Op::Dropout(dropout) = &mut node.op {
-            dropout.p = 0.0;
+        match &mut node.op {
+            Op::Dropout(dropout) => dropout.p = 0.0,
+            Op::Dropout2d(dropout) => dropout.p = 0.0,
+            _ => {}
         }
     }
     graph
@@ -92,7 +141,10 @@ fn graph(fixture: &Fixture) -> Graph {
 
 /// The training program, with its logits and parameter gradients kept for reading.
 fn program(fixture: &Fixture, graph: &Graph, tile_bytes: usize, fusions: Fusions) -> Program {
-    let forward = lower(graph, Mode::Train, Precision::F32, fixture.input[0]).unwrap();
+    let mut forward = lower(graph, Mode::Train, Precision::F32, fixture.input[0]).unwrap();
+    if !fixture.class_weights.is_empty() {
+        forward = weigh_classes(forward).unwrap();
+    }
     let forward = fuse_as(&forward, fusions).unwrap();
     let mut program = tile(&differentiate(&forward).unwrap(), tile_bytes, 1).unwrap();
     let logits: Vec<_> =
@@ -164,10 +216,22 @@ fn trains(backend: &dyn Backend, network: &str, variant: &Variant<'_>) {
     let fixture = load(network);
     let graph = graph(&fixture);
     let program = program(&fixture, &graph, variant.tile_bytes, variant.fusions);
-    let maps = program.values.iter().filter(|value| value.shape.len() == 4 && value.per_sample);
-    let layouts = variant
-        .layout
-        .map_or_else(BTreeMap::new, |tag| maps.map(|value| (value.name.clone(), tag.to_owned())).collect());
+    // Images come in no blocks, so what pools them is channels last in any case.
+    let pools_images = |step: &&Step| {
+        let reads_images = program.value(step.inputs[0]).role == Role::Images;
+        matches!(step.kernel, Kernel::MaxPoolForward(_)) && reads_images
+    };
+    let pools = program.steps.iter().filter(pools_images);
+    let pooled: Vec<ValueId> = pools.flat_map(|step| [step.inputs[0], step.outputs[0]]).collect();
+    let layouts = variant.layout.map_or_else(BTreeMap::new, |tag| {
+        let maps = program.values.iter().enumerate();
+        maps.filter(|(_, value)| value.shape.len() == 4 && value.per_sample)
+            .map(|(id, value)| {
+                let tag = if pooled.contains(&ValueId(id)) { "nhwc" } else { tag };
+                (value.name.clone(), tag.to_owned())
+            })
+            .collect()
+    });
     let mut choices = Choices { layouts, ..Choices::default() };
     if variant.filtering {
         let found = by_minimal_filtering(backend, &program, &mut choices);
@@ -192,7 +256,11 @@ fn trains(backend: &dyn Backend, network: &str, variant: &Variant<'_>) {
         }
     }
     session.set_hyper(Hyper { learning_rate: fixture.learning_rate, iteration: 0, seed: 0 }).unwrap();
-    let mut inputs = inputs(&session, &fixture.batch, &fixture.input, &fixture.labels);
+    if !fixture.class_weights.is_empty() {
+        session.write(CLASS_WEIGHTS, &fixture.class_weights).unwrap();
+    }
+    let labels = program.value(program.find("labels").unwrap()).elements();
+    let mut inputs = inputs_of(&session, &fixture.pixels(), &fixture.input, &fixture.labels(labels));
     let mut worst = Worst::default();
     for (step, expected) in fixture.losses.iter().enumerate() {
         check_loss(step, run(&mut session, &mut inputs), *expected, fixture.losses_off);
@@ -201,12 +269,19 @@ fn trains(backend: &dyn Backend, network: &str, variant: &Variant<'_>) {
         }
         let heads = program.steps.iter().filter(|step| step.phase == Phase::Loss);
         assert_eq!(heads.clone().count(), fixture.logits.len());
-        let expected_heads: Vec<&Vec<f64>> = fixture.logits.values().collect();
+        let expected_heads: Vec<&Logits> = fixture.logits.values().collect();
         for head in heads {
             let logits = session.read_value(0, head.inputs[0].0).unwrap();
+            // Only networks of one output have a summary.
+            if let [Logits::Summary(expected)] = expected_heads[..] {
+                let logits: Vec<f32> = logits.iter().map(|&value| value as f32).collect();
+                check("logits:main", &logits, expected, &mut worst);
+                continue;
+            }
             let largest = logits.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
             let allowed = (TOLERANCE * largest).max(AS_PYTORCH * fixture.logits_off);
-            let difference = |expected: &[f64]| {
+            let difference = |expected: &Logits| {
+                let Logits::All(expected) = expected else { return f64::INFINITY };
                 logits.iter().zip(expected).fold(0.0f64, |worst, (a, b)| worst.max((a - b).abs()))
             };
             let nearest = expected_heads.iter().map(|e| difference(e)).fold(f64::INFINITY, f64::min);
@@ -325,7 +400,11 @@ macro_rules! networks {
 
 networks! {
     alexnet;
+    deeplabv3plus_resnet18;
     digits;
+    erfnet;
+    erfnet_encoder;
+    fcn_resnet18;
     googlenet;
     #[ignore = "a large network: `make test-all` runs it"]
     inception_v3;

@@ -50,11 +50,15 @@ pub fn session(backend: &dyn Backend, program: &Program, choices: Choices) -> Se
 }
 
 /// The inputs of a session's program: the batch of that name, `shape` (N, C, H, W), as the plan lays images
-/// out, and its N labels.
+/// out, and its labels, one for each sample or pixel.
 pub fn inputs(session: &Session, batch: &str, shape: &[usize; 4], labels: &[i32]) -> Inputs {
+    inputs_of(session, &numbers(batch, shape.iter().product()).collect::<Vec<_>>(), shape, labels)
+}
+
+/// The same of the batch that is given.
+pub fn inputs_of(session: &Session, pixels: &[f32], shape: &[usize; 4], labels: &[i32]) -> Inputs {
     let mut inputs = session.inputs(0).unwrap();
     let place = session.plan(0).external(0).unwrap();
-    let pixels: Vec<f32> = numbers(batch, shape.iter().product()).collect();
     let images: &mut [f32] = bytemuck::cast_slice_mut(inputs.images.as_mut_slice());
     place.layout.for_each(shape, |to, from| images[to] = pixels[from]);
     inputs.labels.as_mut_slice().copy_from_slice(bytemuck::cast_slice(labels));
