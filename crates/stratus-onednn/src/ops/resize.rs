@@ -4,7 +4,8 @@ use super::native::{native_step, typed};
 use super::{NativeStep, OnCpu, StepOperands};
 use crate::native::elementwise::CpuContext;
 use crate::native::resize::Resize;
-use stratus_engine::ops::{Bilinear, ResizeBackward, ResizeForward};
+use crate::native::rows::Geometry;
+use stratus_engine::ops::{ResizeBackward, ResizeForward};
 use stratus_engine::{DType, Value};
 
 /// The types of both maps, which may differ.
@@ -15,33 +16,27 @@ fn types(operands: &StepOperands) -> Result<[DType; 2], String> {
     }
 }
 
-/// The resizing of the map at position `input` to that at position `output`.
-fn resize(
-    bilinear: &Bilinear,
-    operands: &StepOperands,
-    [input, output]: [usize; 2],
-    cpu: &CpuContext,
-) -> Result<Resize, String> {
-    let (input, output) = (operands.common_geometry(input)?, operands.common_geometry(output)?);
-    Ok(Resize::new(bilinear, input, output, cpu.level, cpu.team.clone()))
+/// The geometries of the maps at two positions.
+fn geometries(operands: &StepOperands, positions: [usize; 2]) -> Result<[Geometry; 2], String> {
+    Ok([operands.common_geometry(positions[0])?, operands.common_geometry(positions[1])?])
+}
+
+fn step(resize: Resize, [from, to]: [DType; 2]) -> Result<NativeStep, String> {
+    Ok(typed!(from, A => typed!(to, B => native_step(resize.scratch_bytes(), move |o| {
+        resize.run::<A, B>(o.elements(0), o.elements(1), o.elements(2));
+    }))))
 }
 
 impl OnCpu for ResizeForward {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
-        let resize = resize(&self.bilinear, operands, [0, 1], cpu)?;
-        let [from, to] = types(operands)?;
-        Ok(typed!(from, A => typed!(to, B => native_step(resize.scratch_bytes(), move |o| {
-            resize.forward::<A, B>(o.elements(0), o.elements(1), o.elements(2));
-        }))))
+        let [x, y] = geometries(operands, [0, 1])?;
+        step(Resize::forward(&self.bilinear, x, y, cpu.level, cpu.team.clone()), types(operands)?)
     }
 }
 
 impl OnCpu for ResizeBackward {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
-        let resize = resize(&self.bilinear, operands, [1, 0], cpu)?;
-        let [from, to] = types(operands)?;
-        Ok(typed!(from, A => typed!(to, B => native_step(resize.scratch_bytes(), move |o| {
-            resize.backward::<A, B>(o.elements(0), o.elements(1), o.elements(2));
-        }))))
+        let [dy, dx] = geometries(operands, [0, 1])?;
+        step(Resize::backward(&self.bilinear, dx, dy, cpu.level, cpu.team.clone()), types(operands)?)
     }
 }
