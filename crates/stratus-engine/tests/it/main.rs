@@ -16,6 +16,7 @@ mod programs;
 mod recompute;
 mod reference;
 mod relu_pool;
+mod resize;
 mod tiling;
 mod training;
 mod update;

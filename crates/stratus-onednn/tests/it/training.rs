@@ -107,6 +107,8 @@ fn every_optimiser_follows_the_reference() {
          [[layer]]\nname = 'silu'\nop = 'silu'\n\
          [[layer]]\nname = 'conv2'\nop = 'conv2d'\nout_channels = 32\nkernel = 3\n\
          [[layer]]\nname = 'gelu2'\nop = 'gelu'\n\
+         [[layer]]\nname = 'up'\nop = 'resize'\nscale = 1.5\n\
+         [[layer]]\nname = 'down'\nop = 'resize'\nsize = [3, 4]\nalign_corners = true\n\
          [[layer]]\nname = 'flatten'\nop = 'flatten'\n\
          [[layer]]\nname = 'fc1'\nop = 'linear'\nout_features = 20\n\
          [[layer]]\nname = 'gelu3'\nop = 'gelu'\n\

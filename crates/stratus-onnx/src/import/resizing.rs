@@ -129,7 +129,10 @@ impl<'a> Importer<'a> {
                 if sizes.len() != numbers || !keeps {
                     return Err("its sizes are not those of height and width alone".into());
                 }
-                match self.like(node).filter(|like| self.shape(like.id).0[1..] == [to_height, to_width]) {
+                let is_as_large = |like: &LayerOutput| {
+                    self.image(*like).is_ok_and(|like| like[1..] == [to_height, to_width])
+                };
+                match self.like(node).filter(is_as_large) {
                     Some(like) => Ok((ResizeTo::Like, Some(like))),
                     None => Ok((ResizeTo::Size([to_height, to_width]), None)),
                 }
@@ -137,32 +140,30 @@ impl<'a> Importer<'a> {
         }
     }
 
-    /// The map whose height and width its sizes end with, where they are computed from one's shape.
+    /// The map whose width is the last of its sizes, where that is taken from a shape: as exporters write
+    /// `interpolate(x, other.shape[2:])`.
     fn like(&self, node: &Node<'a>) -> Option<LayerOutput> {
         let mut name = node.input(3)?;
-        let mut is_cut = false;
         for _ in 0..MOST_NODES {
             let maker = self.makers.get(name)?;
-            name = match maker.operator {
-                "Cast" | "Identity" => maker.input(0)?,
-                "Concat" => maker.inputs.last()?,
-                // Its first number is that of the height.
-                "Slice" if !is_cut => {
-                    let starts = self.integers(maker, "starts", 1).ok()??;
-                    is_cut = starts[..] == [2];
-                    is_cut.then(|| maker.input(0))??
-                }
+            let numbers = |name, position| self.integers(maker, name, position).ok().flatten();
+            let is_last = match maker.operator {
+                "Cast" | "Identity" | "Squeeze" | "Unsqueeze" | "Concat" => true,
+                "Gather" => matches!(numbers("", 1)?[..], [3 | -1]),
+                "Slice" => matches!(numbers("ends", 2)?[..], [end] if end >= 4),
                 "Shape" => {
-                    let start = maker.attribute("start").map_or(0, |start| start.int);
-                    let Some(Value::LayerOutput(made)) = self.values.get(maker.input(0)?) else {
-                        return None;
+                    let end = maker.attribute("end").map_or(4, |end| end.int);
+                    return match self.values.get(maker.input(0)?) {
+                        Some(Value::LayerOutput(made)) if made.order == Order::Plain && end >= 4 => {
+                            Some(*made)
+                        }
+                        _ => None,
                     };
-                    let is_image = made.order == Order::Plain && self.shape(made.id).as_image().is_ok();
-                    let fits = is_image && start == if is_cut { 0 } else { 2 };
-                    return fits.then_some(*made);
                 }
-                _ => return None,
+                _ => false,
             };
+            let next = if maker.operator == "Concat" { maker.inputs.last() } else { maker.inputs.first() };
+            name = next.filter(|_| is_last)?;
         }
         None
     }

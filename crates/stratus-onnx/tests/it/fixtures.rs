@@ -4,7 +4,7 @@
 use crate::common::{BATCH, logits, off};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use stratus_graph::ops::{AvgPool2d, Conv2d, Dropout, Scale};
+use stratus_graph::ops::{AvgPool2d, Conv2d, Dropout, Resize, ResizeTo, Scale};
 use stratus_graph::{Graph, Op, Operation, layer_file};
 use stratus_onnx::{Imported, Model, Options};
 
@@ -44,7 +44,7 @@ fn op<'a>(graph: &'a Graph, name: &str) -> &'a Op {
 fn what_is_imported_computes_what_onnxruntime_computes() {
     let text = std::fs::read_to_string(path("expected.json")).unwrap();
     let expected: BTreeMap<String, Expected> = serde_json::from_str(&text).unwrap();
-    assert_eq!(expected.len(), 8);
+    assert_eq!(expected.len(), 10);
     for (name, Expected { input, logits: wanted }) in expected {
         let imported = import(&name);
         let channels_last = name == "tensorflow";
@@ -102,6 +102,25 @@ fn layers_are_called_as_in_pytorch() {
         assert!(keys.contains(&"layer1.0.conv2.weight") && keys.contains(&"fc.bias"), "{keys:?}");
         assert!(graph.nodes.iter().all(|node| !matches!(node.op, Op::BatchNorm2d(_))), "{name}");
     }
+}
+
+/// Factors stay factors, and where a file says whose size a map gets, that is its second input.
+#[test]
+fn maps_are_resized_as_pytorch_has_it() {
+    let scaled = Resize { to: ResizeTo::Scale([1.5, 2.5]), align_corners: false };
+    let corners = Resize { align_corners: true, ..Resize::to_size([7, 5]) };
+    for (name, whole) in
+        [("torchscript_resized", Resize::LIKE), ("dynamo_resized", Resize::to_size([10, 13]))]
+    {
+        let graph = import(name).graph;
+        let resizes = graph.nodes.iter().filter(|node| matches!(node.op, Op::Resize(_)));
+        let found: Vec<(&Op, usize)> = resizes.map(|node| (&node.op, node.inputs.len())).collect();
+        let inputs = if whole == Resize::LIKE { 2 } else { 1 };
+        let expected =
+            [(scaled.into(), 1), (corners.into(), 1), (whole.into(), inputs), (whole.into(), inputs)];
+        assert_eq!(found, expected.each_ref().map(|(op, inputs)| (op, *inputs)), "{name}");
+    }
+    assert_eq!(*op(&import("torchscript_resized").graph, "up"), scaled.into());
 }
 
 #[test]
