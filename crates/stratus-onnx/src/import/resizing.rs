@@ -6,6 +6,7 @@ use crate::proto::Node;
 use crate::tensor::Elements;
 use stratus_base::printable;
 use stratus_graph::ops::{Resize, ResizeTo};
+use stratus_graph::{Operation, Shape};
 
 /// The most nodes between the size of a tensor and what is resized to it.
 const MOST_NODES: usize = 8;
@@ -41,7 +42,8 @@ impl<'a> Importer<'a> {
         let resize = Resize { to, align_corners };
         let inputs = [Some(made), like].into_iter().flatten().collect::<Vec<_>>();
         let shapes: Vec<_> = inputs.iter().map(|made| self.shape(made.id)).collect();
-        let [_, to_height, to_width] = stratus_graph::Operation::output_shape(&resize, &shapes)
+        let [_, to_height, to_width] = resize
+            .output_shape(&shapes)
             .and_then(|shape| shape.as_image())
             .map_err(|error| error.to_string())?;
         match places.as_str() {
@@ -102,9 +104,8 @@ impl<'a> Importer<'a> {
                 let exact = scale.map(|scale| format!("{scale}").parse::<f64>().unwrap_or(f64::from(scale)));
                 let to = ResizeTo::Scale(exact);
                 let resize = Resize { to, align_corners: false };
-                let input = stratus_graph::Shape::image(channels, height, width);
-                let made = stratus_graph::Operation::output_shape(&resize, &[&input])
-                    .map_err(|error| error.to_string())?;
+                let input = Shape::image(channels, height, width);
+                let made = resize.output_shape(&[&input]).map_err(|error| error.to_string())?;
                 if [scaled(height, scale[0]), scaled(width, scale[1])] != [Some(made.0[1]), Some(made.0[2])] {
                     return Err(format!(
                         "its scales {scale:?} make {height}x{width} pixels {}x{} here, and another size \
@@ -123,7 +124,7 @@ impl<'a> Importer<'a> {
                     _ => None,
                 };
                 let (Some(to_height), Some(to_width)) = (known(down), known(across)) else {
-                    return Err("its height and width depend on how many images there are".into());
+                    return Err("its height and width are no numbers of pixels, or depend on how many images there are".into());
                 };
                 let keeps = channel.is_none_or(|place| known(place) == Some(channels));
                 if sizes.len() != numbers || !keeps {

@@ -7,6 +7,7 @@ mod damage;
 mod fixtures;
 mod limits;
 mod products;
+mod resizing;
 mod zoo;
 
 use stratus_testing::allocator::CountingAllocator;
