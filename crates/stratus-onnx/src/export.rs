@@ -289,7 +289,7 @@ impl<'a> Export<'a> {
                 inputs.push(self.constant(&format!("{}.factor", node.name), &[], &[op.factor]));
                 ("Mul", "", plain())
             }
-            Op::Resize(op) => match self.resize(op, node, inputs) {
+            Op::Resize(op) => match self.resize(op, node, &inputs) {
                 Some(of_resize) => {
                     inputs = of_resize;
                     ("Resize", "", resize(op))
@@ -317,7 +317,7 @@ impl<'a> Export<'a> {
     /// The inputs of a `Resize`: the image, no region, and scales or sizes of all four dimensions. Sizes are
     /// put together from the batch and the channels there are and the height and width that it is resized to.
     /// `None` where the scale, rounded to f32, makes another size.
-    fn resize(&mut self, op: &Resize, node: &Node, inputs: Vec<String>) -> Option<Vec<String>> {
+    fn resize(&mut self, op: &Resize, node: &Node, inputs: &[String]) -> Option<Vec<String>> {
         let x = inputs.first()?.clone();
         let (name, region) = (&node.name, String::new());
         let size = match op.to {

@@ -377,7 +377,9 @@ prop_compose! {
         for (key, number) in declaration.keys.iter().zip(numbers) {
             let value = match *key {
                 // At most one of them, and none where there are two inputs.
-                "size" | "scale" if declaration.name == "resize" && (two || (number > 5) == (*key == "size")) => {
+                "size" | "scale"
+                    if declaration.name == "resize" && (two || (number > 5) == (*key == "size")) =>
+                {
                     continue;
                 }
                 "align_corners" | "bias" | "ceil_mode" | "count_include_pad" => (number % 2 == 0).to_string(),

@@ -124,7 +124,11 @@ impl<'a> Importer<'a> {
                     _ => None,
                 };
                 let (Some(to_height), Some(to_width)) = (known(down), known(across)) else {
-                    return Err("its height and width are no numbers of pixels, or depend on how many images there are".into());
+                    return Err(
+                        "its height and width are no numbers of pixels, or depend on how many images \
+                                there are"
+                            .into(),
+                    );
                 };
                 let keeps = channel.is_none_or(|place| known(place) == Some(channels));
                 if sizes.len() != numbers || !keeps {
