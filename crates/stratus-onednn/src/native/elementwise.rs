@@ -333,3 +333,39 @@ fn sgd_body(rates: Rates, gradient: &[f32], parameter: &mut [f32], velocity: &mu
         *copy = Bf16::store(*p);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Neither threads nor instructions change a bit of a norm.
+    #[test]
+    fn sums_of_squares_depend_on_the_numbers_alone() {
+        for count in [0, 1, 31, 33, SQUARES_PER_SUM, 5 * SQUARES_PER_SUM + 17] {
+            let x: Vec<f32> = (0..count).map(|i| (i as f32 * 0.37).sin()).collect();
+            let exact: f64 = x.iter().map(|&x| f64::from(x).powi(2)).sum();
+            let mut sums = Vec::new();
+            for level in Level::all() {
+                for threads in [1, 2, 3, 7] {
+                    let cpu = CpuContext { team: ThreadTeam::in_turn(threads), level };
+                    // More scratch than is needed, with something in it.
+                    let mut scratch = vec![f64::NAN; count.div_ceil(SQUARES_PER_SUM) + 3];
+                    sums.push(cpu.sum_of_squares(&x, &mut scratch));
+                }
+            }
+            assert!((sums[0] - exact).abs() <= 1e-12 * exact, "{count}: {} {exact}", sums[0]);
+            assert!(sums.iter().all(|sum| sum.to_bits() == sums[0].to_bits()), "{count}: {sums:?}");
+        }
+    }
+
+    #[test]
+    fn an_average_of_what_stays_stays() {
+        let x = [0.1, -3.7, 1e-30];
+        let mut average = x;
+        let cpu = CpuContext { team: ThreadTeam::single(), level: Level::detect([true, true]) };
+        cpu.ema(0.3, &x, &mut average);
+        assert_eq!(average, x);
+        cpu.ema(0.5, &[1.1, -1.7, 1.0], &mut average);
+        assert_eq!(average, [0.6, -2.7, 0.5]);
+    }
+}
