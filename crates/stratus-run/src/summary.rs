@@ -146,7 +146,7 @@ impl fmt::Display for StoppedEarly {
         write!(f, "training ended early, after epoch {epoch}: ")?;
         match (best, best_epoch) {
             (Some(best), Some(best_epoch)) => {
-                write!(f, "{metric} has been best in epoch {best_epoch}, {best:.4}")
+                write!(f, "{metric} has gained nothing since epoch {best_epoch}, {best:.4}")
             }
             _ => write!(f, "{metric} has never been a finite number"),
         }
@@ -328,7 +328,8 @@ mod tests {
         summary.extra.insert("later".into(), Value::from(1));
         summary.stopped_early =
             Some(StoppedEarly { epoch: 9, metric: "val_loss".into(), best: Some(0.25), best_epoch: Some(4) });
-        let stopped = "training ended early, after epoch 9: val_loss has been best in epoch 4, 0.2500";
+        let stopped =
+            "training ended early, after epoch 9: val_loss has gained nothing since epoch 4, 0.2500";
         summary.write(&path).unwrap();
         let back = Summary::read(&path).unwrap();
         assert_eq!(back.last, FinalMetrics { train_loss: None, ..summary.last });

@@ -93,7 +93,9 @@ fn training_ends_early_and_says_why() {
     let best = column(&run, "train_top1")[0];
     let expected = serde_json::json!({"epoch": 3, "metric": "train_top1", "best": best, "best_epoch": 1});
     assert_eq!((of(&run), &summary(&run)["epochs"]), (expected.clone(), &3.into()));
-    let text = format!("training ended early, after epoch 3: train_top1 has been best in epoch 1, {best:.4}");
+    let text = format!(
+        "training ended early, after epoch 3: train_top1 has gained nothing since epoch 1, {best:.4}"
+    );
     assert!(ran.err.contains(&text), "{}", ran.err);
     assert!(ran.out.contains(&text), "{}", ran.out);
     assert!(fs::read_to_string(run.join("log.txt")).unwrap().contains(&text));
