@@ -139,11 +139,11 @@ fn batch_norm_normalises_and_moves_its_statistics_as_pytorch_does() {
 }
 
 /// An operand of a single step.
-type Given<'a> = (&'a str, &'a [usize], DType, &'a [f64]);
+pub type Given<'a> = (&'a str, &'a [usize], DType, &'a [f64]);
 
 /// Runs one step on given inputs and updates; outputs are named with what they hold before. Returns updates
 /// and outputs.
-fn one_step(
+pub fn one_step(
     kernel: impl Into<Kernel>,
     inputs: &[Given<'_>],
     updates: &[Given<'_>],

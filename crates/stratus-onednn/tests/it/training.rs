@@ -109,6 +109,9 @@ fn every_optimiser_follows_the_reference() {
          [[layer]]\nname = 'gelu2'\nop = 'gelu'\n\
          [[layer]]\nname = 'up'\nop = 'resize'\nscale = 1.5\n\
          [[layer]]\nname = 'down'\nop = 'resize'\nsize = [3, 4]\nalign_corners = true\n\
+         [[layer]]\nname = 'deconv'\nop = 'conv_transpose2d'\nout_channels = 20\nkernel = 3\n\
+         stride = 2\npadding = 1\noutput_padding = [1, 0]\n\
+         [[layer]]\nname = 'dropout'\nop = 'dropout2d'\np = 0.3\n\
          [[layer]]\nname = 'flatten'\nop = 'flatten'\n\
          [[layer]]\nname = 'fc1'\nop = 'linear'\nout_features = 20\n\
          [[layer]]\nname = 'gelu3'\nop = 'gelu'\n\

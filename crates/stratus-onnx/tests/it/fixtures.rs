@@ -4,7 +4,7 @@
 use crate::common::{BATCH, logits, off};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use stratus_graph::ops::{AvgPool2d, Conv2d, Dropout, Resize, ResizeTo, Scale};
+use stratus_graph::ops::{AvgPool2d, Conv2d, ConvTranspose2d, Dropout, Resize, ResizeTo, Scale};
 use stratus_graph::{Graph, Op, Operation, layer_file};
 use stratus_onnx::{Imported, Model, Options};
 
@@ -44,7 +44,7 @@ fn op<'a>(graph: &'a Graph, name: &str) -> &'a Op {
 fn what_is_imported_computes_what_onnxruntime_computes() {
     let text = std::fs::read_to_string(path("expected.json")).unwrap();
     let expected: BTreeMap<String, Expected> = serde_json::from_str(&text).unwrap();
-    assert_eq!(expected.len(), 10);
+    assert_eq!(expected.len(), 12);
     for (name, Expected { input, logits: wanted }) in expected {
         let imported = import(&name);
         let channels_last = name == "tensorflow";
@@ -121,6 +121,20 @@ fn maps_are_resized_as_pytorch_has_it() {
         assert_eq!(found, expected.each_ref().map(|(op, inputs)| (op, *inputs)), "{name}");
     }
     assert_eq!(*op(&import("torchscript_resized").graph, "up"), scaled.into());
+}
+
+#[test]
+fn transposed_convolutions_are_those_of_pytorch() {
+    let graph = import("torchscript_decoder").graph;
+    let up1 = ConvTranspose2d { bias: true, ..ConvTranspose2d::new(6, 4, 3, 2, 1, 1) };
+    assert_eq!(*op(&graph, "up1"), up1.into());
+    let up2 = ConvTranspose2d {
+        kernel: [3, 2],
+        stride: [2, 3],
+        groups: 2,
+        ..ConvTranspose2d::new(4, 6, 3, 2, 0, 0)
+    };
+    assert_eq!(*op(&graph, "up2"), up2.into());
 }
 
 #[test]
