@@ -3,8 +3,8 @@
 // The word is a function of seed, iteration, layer and the element's index in row-major order in the whole
 // batch, so that masks equal those of the CPU. Philox makes blocks of four words, for four consecutive
 // elements. A thread makes whole blocks: of channels-last maps, for four pixels of its channels, so that
-// neighbouring threads read neighbouring channels. Spatial dropout draws once for a channel of an image, whose
-// index counts over the channels of the whole batch.
+// neighbouring threads read neighbouring channels. Spatial dropout draws once for a channel of an image,
+// whose index counts over the channels of the whole batch.
 
 #ifndef T_OUT
 #define T_OUT T
