@@ -51,14 +51,13 @@ fn draw(dropout: &DropoutMask, geometry: &Geometry, plane: usize, factors: &mut 
     let (begin, width) = (group * geometry.width, geometry.width);
     let used = width.min(geometry.channels - begin);
     let number = dropout.first + (image * geometry.channels + begin) as u64;
-    let mut words = [0; 4];
-    for channel in 0..used {
-        let number = number + channel as u64;
-        if channel == 0 || number.is_multiple_of(4) {
+    let mut words = dropout.mask.stream.block((number / 4) as u32);
+    for (number, factor) in (number..).zip(&mut factors[..used]) {
+        if number.is_multiple_of(4) {
             words = dropout.mask.stream.block((number / 4) as u32);
         }
         let keeps = words[(number % 4) as usize] >= dropout.mask.threshold;
-        factors[channel] = if keeps { dropout.scale } else { 0.0 };
+        *factor = if keeps { dropout.scale } else { 0.0 };
     }
     factors[used..width].fill(0.0);
     let (once, repeated) = factors.split_at_mut(width);
