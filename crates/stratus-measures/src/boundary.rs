@@ -75,13 +75,17 @@ impl BoundaryMatches {
 }
 
 /// Boundary F1 of every class over a number of images (Csurka, Larlus and Perronnin, "What is a good
-/// evaluation measure for semantic segmentation?", BMVC 2013), as MATLAB's `bfscore` has it.
+/// evaluation measure for semantic segmentation?", BMVC 2013), the score of MATLAB's `bfscore`.
 ///
 /// - A pixel of a class is on its boundary where one of its 4 neighbours is not of the class or lies outside
-///   the image: the contour of 8-connected pixels that MATLAB's `bwboundaries` traces.
+///   the image. This is the 8-connected contour that MATLAB's `bwboundaries` traces; the manual of `bfscore`
+///   does not say which pixels it takes.
+/// - A boundary pixel is found where one of the other boundary is at most the tolerance away.
 /// - Pixels whose label is negative are of no class, in truth and in prediction: what is predicted there does
 ///   not matter, and where a class meets them it has a boundary.
-/// - A class's score is the mean over the images where it occurs or is predicted; others are left out.
+/// - A class's score is the mean over the images where it occurs or is predicted; other images are left out.
+///   (`MeanBFScore` of MATLAB's class metrics is a mean over images too.) Where it is only one of both, it is
+///   0.
 /// - The overall score is the mean over the classes that have one.
 ///
 /// Scores are added up as multiples of 2⁻⁴⁰, so that the sum is the same in any order.
@@ -201,8 +205,8 @@ impl BoundaryWorkspace {
     /// Compares the boundaries of an image of `[height, width]` pixels, row-major: a result per class.
     ///
     /// # Errors
-    /// Where a label or a prediction is beyond the classes, the image has not as many of both as pixels, or is
-    /// higher than 65535 pixels, or there are more classes than that.
+    /// Where a label or a prediction is beyond the classes, the image has not as many of both as pixels, or
+    /// is higher than 65535 pixels, or there are more classes than that.
     pub fn compare<P: ClassNumber>(
         &mut self,
         labels: &[i32],

@@ -9,11 +9,11 @@ use crate::{MeasureError, mean, ratio};
 ///
 /// Where a class does not occur its accuracy does not exist, where it is never predicted its precision does
 /// not, and where neither happens its IoU does not: these are `None`, and means are those of the classes that
-/// have the measure. So they are in torchmetrics (1.9, `MulticlassJaccardIndex`, macro average). scikit-learn's
-/// `jaccard_score` has the same mean for the labels that it finds in the data; where `labels` are given, an
-/// absent one counts as `zero_division`. MATLAB's `evaluateSemanticSegmentation` defines the same ratios; its
-/// manual leaves open what becomes of an absent class.
-/// A class that is predicted and does not occur has an IoU of 0, which counts, in all of them.
+/// have the measure. So they are in torchmetrics (1.9, `MulticlassJaccardIndex`, macro average).
+/// scikit-learn's `jaccard_score` has the same mean for the labels that it finds in the data; where `labels`
+/// are given, an absent one counts as `zero_division`. MATLAB's `evaluateSemanticSegmentation` defines the
+/// same ratios; its manual leaves open what becomes of an absent class. A class that is predicted and does
+/// not occur has an IoU of 0, which counts.
 ///
 /// Serialised it is its rows, `counts[truth][prediction]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

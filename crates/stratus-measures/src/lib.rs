@@ -2,8 +2,8 @@
 //!
 //! [`ConfusionMatrix`] counts (truth, prediction) pairs of images or pixels; accuracies and IoU follow from
 //! it. [`BoundaryScore`] compares the boundaries of segmentations (boundary F1). [`ClassificationMeasures`]
-//! and [`SegmentationMeasures`] are the tables that are shown and stored. [`weights`] has the weights by which
-//! losses make up for rare classes.
+//! and [`SegmentationMeasures`] are the tables that are shown and stored. [`weights`] has the weights by
+//! which losses make up for rare classes.
 //!
 //! A label below 0 marks what belongs to no class: it is counted nowhere. A measure that does not exist, as
 //! the IoU of a class that neither occurs nor is predicted, is `None` and has no part in a mean.

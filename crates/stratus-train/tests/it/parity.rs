@@ -1,9 +1,10 @@
 //! Every network against PyTorch: logits, losses, all gradients of a step, and everything trained after five.
 //!
-//! The fixtures are summaries in double precision, made by `scripts/fixtures/parity.py`, those of segmentation
-//! by `segmentation.py`. Their headers define the weights and batches that are generated here too. A tensor agrees if the error of its projections and
-//! elements is at most `TOLERANCE` of its norm, or a multiple of the error of PyTorch's f32 if that is more:
-//! where a sum cancels or a rectifier switches, no two f32 programs agree.
+//! The fixtures are summaries in double precision, made by `scripts/fixtures/parity.py`, for segmentation by
+//! `segmentation.py`. Their headers define the weights and batches that are generated here too. A tensor
+//! agrees if the error of its projections and elements is at most `TOLERANCE` of its norm, or a multiple of
+//! the error of PyTorch's f32 if that is more: where a sum cancels or a rectifier switches, no two f32
+//! programs agree.
 
 use crate::common::{
     AS_PYTORCH, Summary, TOLERANCE, Worst, check, check_change, check_loss, cuda, fnv1a64, inputs_of,
