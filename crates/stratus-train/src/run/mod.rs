@@ -114,6 +114,11 @@ fn begin(
     let mut log = Log::open(&run.log())?;
     log.say(&format!("started on {}", setup.device.backend.describe()))?;
     setup.say_sources(&mut log)?;
+    if let Some(decay) = setup.resolved.settings().train.ema_decay {
+        let text = format!("the moving average of the weights is measured and exported, decay {decay}");
+        log.say(&text)?;
+        observer.say(&text);
+    }
     observer.say(&format!(
         "{} on {}: {}, {}",
         setup.graph.name,
