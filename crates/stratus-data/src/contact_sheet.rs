@@ -154,7 +154,8 @@ fn mixed(first: [u8; 3], second: [u8; 3], part: u32) -> [u8; 3] {
 }
 
 /// A class's colour: hues a golden section apart, so that neighbours differ, in three shades.
-fn class_colour(class: usize) -> [u8; 3] {
+#[must_use]
+pub fn class_colour(class: usize) -> [u8; 3] {
     let hue = class as f64 * 0.618_033_988_75 % 1.0 * 6.0;
     let (strength, light) = [(0.85, 255.0), (0.6, 230.0), (0.95, 170.0)][class % 3];
     // Hue to red, green and blue: each is full for a third of the circle and rises and falls in a sixth.
@@ -266,6 +267,39 @@ impl Picture {
         writer.finish()?;
         Ok(file)
     }
+}
+
+/// A mask as a PNG file whose values are the classes, with a palette of their colours; pixels of no class are
+/// 255, black. With `raw` it is grey: the values alone.
+///
+/// # Errors
+///
+/// Where there are more than 255 classes, or what the encoder says.
+pub fn mask_to_png(
+    mask: &[i32],
+    [height, width]: [usize; 2],
+    raw: bool,
+) -> Result<Vec<u8>, png::EncodingError> {
+    let side = |length: usize| u32::try_from(length).map_err(|_| png::EncodingError::LimitsExceeded);
+    let value = |&class: &i32| match class {
+        IGNORED_LABEL => Ok(u8::MAX),
+        class => u8::try_from(class).map_err(|_| png::EncodingError::LimitsExceeded),
+    };
+    let values = mask.iter().map(value).collect::<Result<Vec<u8>, _>>()?;
+    let mut file = Vec::new();
+    let mut encoder = png::Encoder::new(&mut file, side(width)?, side(height)?);
+    encoder.set_depth(png::BitDepth::Eight);
+    if raw {
+        encoder.set_color(png::ColorType::Grayscale);
+    } else {
+        encoder.set_color(png::ColorType::Indexed);
+        let colours = (0..usize::from(u8::MAX)).map(class_colour).chain([[0; 3]]);
+        encoder.set_palette(colours.flatten().collect::<Vec<u8>>());
+    }
+    let mut writer = encoder.write_header()?;
+    writer.write_image_data(&values)?;
+    writer.finish()?;
+    Ok(file)
 }
 
 #[cfg(test)]

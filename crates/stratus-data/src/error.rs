@@ -83,6 +83,12 @@ pub enum DataError {
         /// Why.
         cause: std::io::Error,
     },
+    /// No image files, or more than can be counted.
+    #[error("{count} image files were named; name some, JPEG or PNG, or a folder that has some")]
+    NoImages {
+        /// How many.
+        count: usize,
+    },
     /// A file cannot be written.
     #[error("{}: it cannot be written: {cause}", .path.display())]
     Unwritable {

@@ -15,6 +15,7 @@ mod decode;
 mod error;
 pub mod fetch;
 pub mod idx;
+pub mod images;
 pub mod loader;
 mod parallel;
 pub mod shards;

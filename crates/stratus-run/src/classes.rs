@@ -43,6 +43,45 @@ pub fn confusion_to_csv<'a>(names: &[&str], rows: impl Iterator<Item = &'a [u64]
     text
 }
 
+/// The names of the classes in a file that [`write()`] wrote, by their position. `None` where there is no such
+/// file, or it is another's.
+#[must_use]
+pub fn read_names(path: &Path) -> Option<Vec<String>> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let mut rest = text.strip_prefix(&COLUMNS.join(","))?.strip_prefix('\n')?;
+    let mut names = Vec::new();
+    while !rest.is_empty() {
+        let (class, after) = rest.split_once(',')?;
+        if class.parse() != Ok(names.len()) {
+            return None;
+        }
+        let (name, after) = match after.strip_prefix('"') {
+            None => after.split_once(',').map(|(name, after)| (name.to_owned(), after))?,
+            Some(quoted) => unquoted(quoted)?,
+        };
+        names.push(name);
+        rest = after.split_once('\n')?.1;
+    }
+    Some(names)
+}
+
+/// The text up to the closing quote, and what follows the comma behind it.
+fn unquoted(text: &str) -> Option<(String, &str)> {
+    let mut name = String::new();
+    let mut rest = text;
+    loop {
+        let (part, after) = rest.split_once('"')?;
+        name.push_str(part);
+        match after.strip_prefix('"') {
+            Some(after) => {
+                name.push('"');
+                rest = after;
+            }
+            None => return Some((name, after.strip_prefix(',')?)),
+        }
+    }
+}
+
 /// The shortest decimal with the same bits, or nothing.
 struct Shortest(Option<f64>);
 
@@ -84,6 +123,27 @@ mod tests {
             to_csv(&classes),
             "class,name,samples,accuracy,iou,bf\n0,sky,7,0.30000000000000004,1.0,\n1,\"a \"\"b\"\", c\",7,,,\n"
         );
+    }
+
+    #[test]
+    fn names_come_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("classes.csv");
+        let names = ["sky", "a \"b\", c", "", "line\nbreak", "\""];
+        let class = |(class, name): (usize, &&str)| ClassMeasures {
+            class,
+            name: (*name).to_owned(),
+            samples: 0,
+            accuracy: None,
+            iou: Some(0.5),
+            bf: None,
+        };
+        write(&path, &names.iter().enumerate().map(class).collect::<Vec<_>>()).unwrap();
+        assert_eq!(read_names(&path).unwrap(), names);
+        for text in ["", "class,name\n", "class,name,samples,accuracy,iou,bf\n1,sky,0,,,\n"] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(read_names(&path), None, "{text:?}");
+        }
     }
 
     #[test]

@@ -88,7 +88,7 @@ impl RunDir {
         fs::create_dir_all(path).map_err(Error::io("create the folder", path))?;
         for entry in fs::read_dir(path).map_err(Error::io("read the folder", path))? {
             let name = entry.map_err(Error::io("read the folder", path))?.file_name();
-            let begun = [LOCK, MACHINE, NETWORK, SOURCES, PLAN, TIMELINE, CHECKPOINTS]
+            let begun = [LOCK, MACHINE, NETWORK, SOURCES, PLAN, CLASSES, TIMELINE, CHECKPOINTS]
                 .iter()
                 .any(|&known| name == known);
             if !begun && !atomic::is_temporary(&name) {

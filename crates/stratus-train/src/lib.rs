@@ -18,6 +18,7 @@ pub mod device;
 mod error;
 pub mod evaluate;
 pub mod experiment;
+pub mod infer;
 pub mod input;
 pub mod network;
 mod observe;

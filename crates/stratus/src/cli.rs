@@ -1,6 +1,6 @@
 //! The arguments: global flags and the list of commands.
 
-use crate::commands::{bench, collect, config, data, doctor, eval, model, plan, report, train};
+use crate::commands::{bench, collect, config, data, doctor, eval, infer, model, plan, report, train};
 use crate::errors::Result;
 use crate::output::Output;
 use clap::{Args, Parser, Subcommand};
@@ -46,6 +46,9 @@ pub enum Command {
     Train(train::TrainArguments),
     /// Measure a run's weights on its validation images
     Eval(eval::EvalArguments),
+    /// Show a trained network images: their classes, or a mask of each
+    #[command(alias = "predict")]
+    Infer(infer::InferArguments),
     /// Show what a training would do, without training: graph, program, plan
     Plan(plan::PlanArguments),
     /// List the networks, show their layers, exchange them with ONNX
@@ -73,6 +76,7 @@ impl Command {
         match self {
             Command::Train(arguments) => train::run(arguments, globals, output),
             Command::Eval(arguments) => eval::run(arguments, globals, output),
+            Command::Infer(arguments) => infer::run(arguments, globals, output),
             Command::Plan(arguments) => plan::run(arguments, globals, output),
             Command::Model(arguments) => model::run(arguments, globals, output),
             Command::Bench(arguments) => bench::run(arguments, globals, output),

@@ -60,7 +60,7 @@ pub(super) fn encoded(scratch: &mut Scratch) -> Result<Option<&[u8]>, String> {
 /// The image in the file `scratch.path`, or of its pixels those of `region`. What belongs to it is
 /// `annotate`'s: given the image's stored size, it returns a label, or [`IGNORED`] where it has made a mask
 /// in `scratch`.
-pub(super) fn sample<'a>(
+pub(crate) fn sample<'a>(
     scratch: &'a mut Scratch,
     region: Option<RegionRequest<'_>>,
     annotate: impl FnOnce([usize; 2], &mut Scratch) -> Result<u32, String>,

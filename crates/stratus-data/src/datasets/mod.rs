@@ -6,7 +6,7 @@ pub mod camvid;
 pub mod cifar;
 pub mod cityscapes;
 pub mod coco;
-mod files;
+pub(crate) mod files;
 pub mod folder;
 pub mod mnist;
 mod pairs;

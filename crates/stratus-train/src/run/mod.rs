@@ -108,6 +108,7 @@ fn begin(
     }
     machine.write(&run.machine())?;
     stratus_run::atomic::write_json(&run.plan(), &setup.compiled.plans)?;
+    stratus_run::classes::write(&run.classes(), &setup.unmeasured_classes())?;
     setup.keep_sources(&run)?;
     // Written last, since it makes the directory a run: all other files are there by then.
     stratus_run::atomic::write(&run.experiment(), setup.resolved.to_toml().as_bytes())?;

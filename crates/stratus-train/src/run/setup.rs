@@ -15,6 +15,7 @@ use std::path::Path;
 use stratus_data::Position;
 use stratus_engine::Precision;
 use stratus_graph::Graph;
+use stratus_measures::ClassMeasures;
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Checkpoints, Retention, State};
 use stratus_run::log::Log;
@@ -100,6 +101,20 @@ impl RunSetup {
         }
         session_state::begin_averages(session)?;
         session_state::refresh(session, ids.refresh)
+    }
+
+    /// The classes before anything was measured: their names alone.
+    pub fn unmeasured_classes(&self) -> Vec<ClassMeasures> {
+        let set = self.datasets.train.as_ref();
+        let class = |class| ClassMeasures {
+            class,
+            name: set.class_name(class),
+            samples: 0,
+            accuracy: None,
+            iou: None,
+            bf: None,
+        };
+        (0..set.classes()).map(class).collect()
     }
 
     /// The files from outside that the run starts from.

@@ -9,6 +9,7 @@ pub mod doctor;
 pub mod eval;
 pub mod export;
 pub mod import;
+pub mod infer;
 pub mod memory;
 pub mod model;
 pub mod plan;

@@ -14,4 +14,5 @@ mod onnx;
 mod recipe;
 mod report;
 mod run_directory;
+mod segmentation;
 mod stores;

@@ -1,0 +1,254 @@
+//! Segmentation from training to masks: real processes on a small set of streets that are made here.
+
+#![cfg(unix)]
+
+use crate::common::{Place, Ran, rows, summary};
+use png::{BitDepth, ColorType, Decoder, Encoder};
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const HEIGHT: usize = 24;
+const WIDTH: usize = 32;
+const TRAIN: usize = 8;
+const VALIDATION: usize = 3;
+/// CamVid's.
+const CLASSES: usize = 11;
+/// Pixels without a class.
+const VOID: u8 = 11;
+
+const ITERATIONS: &str = "epoch,iteration,loss,accuracy,learning_rate,data_s,train_s,unattributed_s";
+const EPOCHS: &str = "epoch,train_loss,train_accuracy,val_loss,val_accuracy,val_mean_accuracy,val_miou,val_bf,\
+                      train_s,val_s,elapsed_s";
+
+fn write(path: &Path, colour: ColorType, pixels: &[u8]) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let mut encoder = Encoder::new(File::create(path).unwrap(), WIDTH as u32, HEIGHT as u32);
+    encoder.set_color(colour);
+    encoder.set_depth(BitDepth::Eight);
+    encoder.write_header().unwrap().write_image_data(pixels).unwrap();
+}
+
+/// The class of a pixel: sky above, road below, and a car somewhere; a frame without a class.
+fn class(image: usize, row: usize, column: usize) -> u8 {
+    let car = [8 + image % 5, 4 + 3 * image % 17];
+    match () {
+        () if row == 0 || column == 0 => VOID,
+        () if (car[0]..car[0] + 8).contains(&row) && (car[1]..car[1] + 8).contains(&column) => 8,
+        () if row < HEIGHT / 2 => 0,
+        () => 3,
+    }
+}
+
+fn labels(image: usize) -> Vec<u8> {
+    (0..HEIGHT * WIDTH).map(|pixel| class(image, pixel / WIDTH, pixel % WIDTH)).collect()
+}
+
+/// Classes have colours, with some noise.
+fn streets(place: &Place) {
+    let mut lists = [String::new(), String::new()];
+    for image in 0..TRAIN + VALIDATION {
+        let part = usize::from(image >= TRAIN);
+        let [images, annotations] = [["train", "trainannot"], ["val", "valannot"]][part];
+        let classes = labels(image);
+        let colour = |(pixel, &class): (usize, &u8)| {
+            let noise = (pixel * 37 + image * 11) as u8 % 23;
+            [class.wrapping_mul(23), 200 - class.wrapping_mul(15), 40 + class].map(|value| value / 2 + noise)
+        };
+        let pixels: Vec<u8> = classes.iter().enumerate().flat_map(colour).collect();
+        write(&place.path(&format!("set/{images}/{image}.png")), ColorType::Rgb, &pixels);
+        write(&place.path(&format!("set/{annotations}/{image}.png")), ColorType::Grayscale, &classes);
+        lists[part].push_str(&format!("{images}/{image}.png {annotations}/{image}.png\n"));
+    }
+    fs::write(place.path("set/train.txt"), &lists[0]).unwrap();
+    fs::write(place.path("set/val.txt"), &lists[1]).unwrap();
+}
+
+fn arguments(out: &str, network: &str, more: &[&str]) -> Vec<String> {
+    let settings = [
+        "data.name=camvid",
+        "data.path=set",
+        "data.shape=[3, 24, 32]",
+        "model.width=4",
+        "train.batch_size=4",
+        "train.precision=f32",
+        "validation.batch_size=2",
+        "checkpoint.every_seconds=0.01",
+    ];
+    let mut arguments = ["train", network, "--out", out].map(str::to_owned).to_vec();
+    arguments
+        .extend(settings.iter().chain(more).flat_map(|setting| ["--set".to_owned(), (*setting).to_owned()]));
+    arguments
+}
+
+fn train(place: &Place, out: &str, network: &str, more: &[&str]) -> Ran {
+    let arguments = arguments(out, network, more);
+    place.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// What must not depend on interruptions: of both stages.
+fn results(run: &Path) -> Vec<(String, Vec<String>, Vec<String>)> {
+    [run.join("first_stage"), run.to_owned()]
+        .iter()
+        .map(|run| {
+            let summary = summary(run);
+            assert_eq!(summary["status"], "completed", "{summary}");
+            let weights = summary["weights_sha256"].as_str().unwrap().to_owned();
+            (weights, rows(&run.join("iterations.csv"), ITERATIONS), rows(&run.join("epochs.csv"), EPOCHS))
+        })
+        .collect()
+}
+
+/// Stops a training with SIGTERM once `run` has a checkpoint.
+fn stop_within(place: &Place, arguments: &[String], run: &Path) {
+    let mut command = place.command(&[]);
+    let mut child = command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let begun = Instant::now();
+    let checkpoints = || fs::read_dir(run.join("checkpoints")).into_iter().flatten().count();
+    let before = checkpoints();
+    while checkpoints() <= before {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it had a checkpoint");
+        assert!(begun.elapsed() < Duration::from_secs(300), "nothing happens");
+        std::thread::yield_now();
+    }
+    let sent = Command::new("kill").args(["-s", "TERM", &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    assert_eq!(child.wait().unwrap().code(), Some(75));
+}
+
+const STAGES: &[&str] = &["train.epochs=40", "first_stage.network=erfnet_encoder", "first_stage.epochs=40"];
+
+#[test]
+fn two_stages_end_with_the_same_bits_wherever_they_are_stopped() {
+    let place = Place::bare();
+    streets(&place);
+    train(&place, "whole", "erfnet", STAGES).expect(0);
+    let whole = results(&place.path("whole"));
+    assert_eq!(whole[1].1.len(), 80);
+    let said = summary(&place.path("whole"));
+    assert_eq!(
+        (&said["first_stage"]["model"], &said["first_stage"]["epochs"]),
+        (&"erfnet_encoder".into(), &40.into())
+    );
+    // Within the first stage, then within the second, then to the end.
+    let run = place.path("cut");
+    stop_within(&place, &arguments("cut", "erfnet", STAGES), &run.join("first_stage"));
+    assert!(!run.join("checkpoints").read_dir().unwrap().any(|_| true));
+    stop_within(&place, &["train".to_owned(), "cut".to_owned()], &run);
+    place.run(&["train", "cut"]).expect(0);
+    assert_eq!(results(&run), whole);
+}
+
+#[test]
+fn eval_and_infer_agree_with_the_last_validation() {
+    let place = Place::bare();
+    streets(&place);
+    let more = ["train.epochs=6", "checkpoint.keep_best=val_miou", "train.class_weighting=median_frequency"];
+    train(&place, "run", "fcn_resnet18", &more).expect(0);
+    let run = place.path("run");
+    let epochs = rows(&run.join("epochs.csv"), EPOCHS);
+    assert_eq!(epochs.len(), 6);
+    let last: Vec<&str> = epochs[5].split(',').collect();
+    let summary = summary(&run);
+    let columns = ["val_loss", "val_accuracy", "val_mean_accuracy", "val_miou", "val_bf"];
+    for (name, field) in columns.iter().zip(&last[3..]) {
+        assert_eq!(summary["final"][*name].as_f64().unwrap(), field.parse::<f64>().unwrap(), "{name}");
+    }
+    assert_eq!(summary["final"]["val_top1"], serde_json::Value::Null);
+    assert_eq!(summary["best"]["metric"], "val_miou");
+
+    let eval = ["eval", "run", "--csv", "again.csv", "--confusion", "confusion.csv"];
+    let ran = place.run(&eval).expect(0);
+    assert!(ran.out.contains("mean IoU") && ran.out.contains("boundary F1"), "{}", ran.out);
+    let read = |name: &str| fs::read_to_string(place.path(name)).unwrap();
+    assert_eq!(read("again.csv"), read("run/classes.csv"));
+    // A class that is neither there nor predicted has no IoU. Pixels of no class are counted nowhere.
+    let confusion: Vec<Vec<u64>> = read("confusion.csv")
+        .lines()
+        .skip(1)
+        .map(|line| line.split(',').skip(1).map(|count| count.parse().unwrap()).collect())
+        .collect();
+    let pixels: u64 = confusion.iter().flatten().sum();
+    assert_eq!(pixels as usize, VALIDATION * (HEIGHT - 1) * (WIDTH - 1));
+    for (class, line) in read("again.csv").lines().skip(1).enumerate() {
+        let met = confusion[class].iter().sum::<u64>() + confusion.iter().map(|row| row[class]).sum::<u64>();
+        let fields: Vec<&str> = line.split(',').collect();
+        assert_eq!(fields[4].is_empty(), met == 0, "{line}");
+    }
+
+    let infer =
+        ["infer", "run", "set/val", "--out", "masks", "--raw", "--overlay", "--sheet", "sheet.png", "--json"];
+    let ran = place.run(&infer).expect(0);
+    let said: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    let images = said["images"].as_array().unwrap();
+    assert_eq!(images.len(), VALIDATION);
+    assert!(said["milliseconds"]["p99"].as_f64().unwrap() > 0.0);
+    let mut counted = vec![vec![0u64; CLASSES]; CLASSES];
+    for image in images {
+        let number = Path::new(image["path"].as_str().unwrap()).file_stem().unwrap().to_str().unwrap();
+        let (mask, truth) =
+            (grey(&place.path(image["mask"].as_str().unwrap())), labels(number.parse().unwrap()));
+        for (&predicted, &class) in mask.iter().zip(&truth).filter(|(_, class)| **class != VOID) {
+            counted[usize::from(class)][usize::from(predicted)] += 1;
+        }
+    }
+    assert_eq!(counted, confusion);
+    assert!(place.path("masks/8.overlay.png").is_file() && place.path("sheet.png").is_file());
+}
+
+/// The values of a grey PNG file.
+fn grey(path: &Path) -> Vec<u8> {
+    let mut reader = Decoder::new(BufReader::new(File::open(path).unwrap())).read_info().unwrap();
+    let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+    reader.next_frame(&mut pixels).unwrap();
+    assert_eq!((reader.info().color_type, pixels.len()), (ColorType::Grayscale, HEIGHT * WIDTH));
+    pixels
+}
+
+/// A batch without a label has no accuracy, and changes nothing.
+#[test]
+fn a_batch_of_pixels_without_a_class_is_not_counted() {
+    let place = Place::bare();
+    streets(&place);
+    for image in 0..TRAIN {
+        let path = place.path(&format!("set/trainannot/{image}.png"));
+        write(&path, ColorType::Grayscale, &[VOID; HEIGHT * WIDTH]);
+    }
+    let more = ["train.epochs=1", "optimiser.momentum=0", "optimiser.weight_decay=0"];
+    train(&place, "run", "fcn_resnet18", &more).expect(0);
+    for row in rows(&place.path("run/iterations.csv"), ITERATIONS) {
+        let fields: Vec<&str> = row.split(',').collect();
+        assert_eq!(fields[2..4], ["0.0", ""], "{row}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_said_before_training() {
+    let place = Place::bare();
+    streets(&place);
+    let refused = |network: &str, more: &[&str], words: &[&str]| {
+        let ran = train(&place, "run", network, more).expect(2);
+        assert!(words.iter().all(|words| ran.err.contains(words)), "{}", ran.err);
+        assert!(!place.path("run").exists());
+    };
+    refused("resnet18", &[], &["`camvid` has a class for every pixel", "`resnet18` gives one answer"]);
+    refused(
+        "fcn_resnet18",
+        &["data.name=synthetic"],
+        &["`fcn_resnet18` gives a class for every pixel", "data set `synthetic` has one class for an image"],
+    );
+    refused("fcn_resnet18", &["checkpoint.keep_best=val_top1"], &["val_top1", "val_miou"]);
+    refused("fcn_resnet18", &["train.class_weights=[1, 2]"], &["has 2 numbers", "has 11 classes"]);
+    refused("fcn_resnet18", &["train.class_weights=[0,0,0,0,0,0,0,0,0,0,0]"], &["are all 0"]);
+    refused("erfnet", &["first_stage.network=digits"], &["of which no layer is in `erfnet`"]);
+    refused("fcn_resnet18", &["validation.mirror=true"], &["no probabilities"]);
+    // A mask of another size than its image, and a class that is none.
+    let label = place.path("set/trainannot/2.png");
+    let before = fs::read(&label).unwrap();
+    write(&label, ColorType::Grayscale, &[VOID + 1; HEIGHT * WIDTH]);
+    let ran = train(&place, "run", "fcn_resnet18", &["train.epochs=1"]).expect(1);
+    assert!(ran.err.contains("trainannot/2.png") && ran.err.contains("12"), "{}", ran.err);
+    fs::write(&label, before).unwrap();
+}
