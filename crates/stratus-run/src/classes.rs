@@ -43,8 +43,8 @@ pub fn confusion_to_csv<'a>(names: &[&str], rows: impl Iterator<Item = &'a [u64]
     text
 }
 
-/// The names of the classes in a file that [`write()`] wrote, by their position. `None` where there is no such
-/// file, or it is another's.
+/// The names of the classes in a file that [`write()`] wrote, by their position. `None` where there is no
+/// such file, or it is another's.
 #[must_use]
 pub fn read_names(path: &Path) -> Option<Vec<String>> {
     let text = std::fs::read_to_string(path).ok()?;
@@ -121,7 +121,8 @@ mod tests {
         let classes = [class(0, "sky", Some(0.1 + 0.2), Some(1.0)), class(1, "a \"b\", c", None, None)];
         assert_eq!(
             to_csv(&classes),
-            "class,name,samples,accuracy,iou,bf\n0,sky,7,0.30000000000000004,1.0,\n1,\"a \"\"b\"\", c\",7,,,\n"
+            "class,name,samples,accuracy,iou,bf\n0,sky,7,0.30000000000000004,1.0,\n\
+             1,\"a \"\"b\"\", c\",7,,,\n"
         );
     }
 

@@ -228,8 +228,8 @@ mod tests {
         };
         assert_eq!(
             epoch_line(&result),
-            "epoch 1/3  loss 0.5000  accuracy 90.00 %  val loss 0.2500  val accuracy 87.50 %  mean IoU 50.00 %  \
-             4.3 img/s  1.50 s"
+            "epoch 1/3  loss 0.5000  accuracy 90.00 %  val loss 0.2500  val accuracy 87.50 %  \
+             mean IoU 50.00 %  4.3 img/s  1.50 s"
         );
     }
 

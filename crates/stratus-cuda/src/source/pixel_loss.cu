@@ -8,8 +8,8 @@
 //   pixel_rows      a thread per pixel: prediction, loss, gradient; a part of the loss per block
 //   pixel_sums      one block: adds up the parts in a fixed order
 //
-// With smoothing s, w(y) is multiplied by 1-s, and s/classes · Σₖ w(k) (log Σ exp(z) - z[k]) is added. Without
-// class weights their address is null. SCALED: the gradient is multiplied by the loss scale.
+// With smoothing s, w(y) is multiplied by 1-s, and s/classes · Σₖ w(k) (log Σ exp(z) - z[k]) is added.
+// Without class weights their address is null. SCALED: the gradient is multiplied by the loss scale.
 
 #ifndef T_OUT
 #define T_OUT T
@@ -26,7 +26,8 @@ extern "C" __global__ void pixel_weights(const int *labels, const float *class_w
                                          int *counts, i64 pixels, int classes) {
     double weight = 0.0;
     int count = 0;
-    for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < pixels; at += (i64)gridDim.x * blockDim.x) {
+    const i64 step = (i64)gridDim.x * blockDim.x;
+    for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < pixels; at += step) {
         int label = labels[at];
         if (label < 0) continue;
         weight += label < classes ? (double)weight_of(class_weights, label) : not_a_number();
@@ -56,7 +57,8 @@ extern "C" __global__ void pixel_rows(const T *logits, const int *labels, const 
         for (int c = 0; c < classes; c++) all_weights += (double)weight_of(class_weights, c);
     double loss = 0.0;
     int right = 0;
-    for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < pixels; at += (i64)gridDim.x * blockDim.x) {
+    const i64 step = (i64)gridDim.x * blockDim.x;
+    for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < pixels; at += step) {
         const T *row = logits + at * classes;
         T_OUT *to = gradient ? gradient + at * classes : gradient;
         float largest = __uint_as_float(0xff800000u);

@@ -1,7 +1,8 @@
 //! Softmax cross-entropy of every pixel, with predictions, metrics and gradient.
 //!
 //! ```text
-//! m = max z      e = exp(z - m)      loss = w(y) (log Σ e + m - z[y])      dz = w(y) (e / Σ e - onehot(y)) / Σ w
+//! m = max z      e = exp(z - m)
+//! loss = w(y) (log Σ e + m - z[y])      dz = w(y) (e / Σ e - onehot(y)) / Σ w
 //! ```
 //!
 //! Pixels are taken [`BLOCK`] at a time: their logits are copied class by class, so that each step is a loop

@@ -428,9 +428,9 @@ settings! {
         tf32: bool = true, Limit::Any;
     }
 
-    /// A stage before training: a part of the network is trained first, as an encoder with a classifier of its
-    /// own, and the network begins with its weights. Both stages have the same keys but for these; the first
-    /// takes `model.weights`. Its run is in the folder `first_stage` of the run.
+    /// A stage before training: a part of the network is trained first, as an encoder with a classifier of
+    /// its own, and the network begins with its weights. Both stages have the same keys but for these; the
+    /// first takes `model.weights`. Its run is in the folder `first_stage` of the run.
     first_stage "first_stage": FirstStage {
         /// The network that is trained first; layers of the same name and shape are carried over. Not set:
         /// there is no such stage.

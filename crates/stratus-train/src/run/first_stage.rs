@@ -1,4 +1,4 @@
-//! The first stage of a run of two: a run of its own in a folder of the run, whose weights the run begins with.
+//! The first stage of a run of two: a run of its own in a folder of the run, which begins with its weights.
 //!
 //! ```text
 //! runs/<experiment>/<n>/                experiment.toml: both stages

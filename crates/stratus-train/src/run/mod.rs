@@ -92,7 +92,8 @@ pub fn start(
     begin(setup, run, lock, machine, options, begun, observer)
 }
 
-/// Trains from the first iteration on, in a directory that is not yet a run, or whose first stage is complete.
+/// Trains from the first iteration on, in a directory that is not yet a run, or whose first stage is
+/// complete.
 fn begin(
     (setup, loaders): (RunSetup, Loaders),
     run: RunDir,

@@ -20,8 +20,8 @@ const CLASSES: usize = 11;
 const VOID: u8 = 11;
 
 const ITERATIONS: &str = "epoch,iteration,loss,accuracy,learning_rate,data_s,train_s,unattributed_s";
-const EPOCHS: &str = "epoch,train_loss,train_accuracy,val_loss,val_accuracy,val_mean_accuracy,val_miou,val_bf,\
-                      train_s,val_s,elapsed_s";
+const EPOCHS: &str = "epoch,train_loss,train_accuracy,val_loss,val_accuracy,val_mean_accuracy,val_miou,\
+                      val_bf,train_s,val_s,elapsed_s";
 
 fn write(path: &Path, colour: ColorType, pixels: &[u8]) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
