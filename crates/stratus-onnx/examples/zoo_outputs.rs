@@ -60,7 +60,7 @@ op = 'resize'
 size = [5, 3]
 align_corners = true
 [[layer]]
-name = 'up'
+name = 'back'
 op = 'resize'
 inputs = ['corners', 'input']
 [[layer]]

@@ -54,6 +54,9 @@ pub enum TrainError {
         /// How many fit, and the names of those that do not.
         problem: String,
     },
+    /// Predictions that cannot be counted.
+    #[error(transparent)]
+    Measure(#[from] stratus_measures::MeasureError),
     /// The engine.
     #[error(transparent)]
     Engine(#[from] EngineError),

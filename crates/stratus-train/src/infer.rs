@@ -33,7 +33,7 @@ pub struct Predictor {
 }
 
 enum Weights {
-    Checkpoint(TrainedNetwork),
+    Checkpoint(Box<TrainedNetwork>),
     File(Box<Pretrained>),
 }
 
@@ -75,7 +75,7 @@ impl Predictor {
         let trained = trained_network(path, choice, warn)?;
         let names = stratus_run::classes::read_names(&run.classes()).unwrap_or_default();
         let graph = trained.graph.clone();
-        Ok(Self { experiment, graph, weights: Weights::Checkpoint(trained), names })
+        Ok(Self { experiment, graph, weights: Weights::Checkpoint(Box::new(trained)), names })
     }
 
     /// The network of an experiment with the weights of a file.

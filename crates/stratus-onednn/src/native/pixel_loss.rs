@@ -371,8 +371,11 @@ mod tests {
         assert!(ln(f32::NAN).is_nan());
     }
 
+    /// Metrics, predictions, gradient.
+    type Made = ([f64; 4], Vec<i32>, Vec<f32>);
+
     /// Three classes, channels last.
-    fn loss(logits: &[f32], labels: &[i32]) -> Result<([f64; 4], Vec<i32>, Vec<f32>), String> {
+    fn loss(logits: &[f32], labels: &[i32]) -> Result<Made, String> {
         let pixels = labels.len();
         let geometry = Geometry { planes: 1, height: 1, row: pixels, width: 3, groups: 1, channels: 3 };
         let loss = PixelLoss { geometry, auxiliary: None, smoothing: 0.0 };

@@ -152,10 +152,7 @@ impl Scorer {
                         self.predictions.extend(logits.chunks_exact(*classes).map(largest));
                     }
                 }
-                Ok(self
-                    .confusion
-                    .add(&labels[..samples], &self.predictions[..samples])
-                    .map_err(of_measure)?)
+                Ok(self.confusion.add(&labels[..samples], &self.predictions[..samples])?)
             }
             Kind::Pixels { size, workers, .. } => {
                 let PixelMetrics { loss, weight, .. } = metrics.into();
@@ -166,12 +163,12 @@ impl Scorer {
                 let pixels = size[0] * size[1];
                 let (labels, predictions) =
                     (&labels[..samples * pixels], &self.predictions[..samples * pixels]);
-                self.confusion.add(labels, predictions).map_err(of_measure)?;
+                self.confusion.add(labels, predictions)?;
                 let images: Vec<(&[i32], &[i32])> =
                     labels.chunks_exact(pixels).zip(predictions.chunks_exact(pixels)).collect();
                 let is_counted = |(labels, _): &&(&[i32], &[i32])| labels.iter().any(|&label| label >= 0);
                 self.samples += images.iter().filter(is_counted).count() as u64;
-                Ok(compare_boundaries(workers, &images, size).map_err(of_measure)?)
+                Ok(compare_boundaries(workers, &images, size)?)
             }
         }
     }
@@ -189,9 +186,9 @@ impl Scorer {
             }
             Kind::Pixels { boundaries, workers, .. } => {
                 let mut all = boundaries.clone();
-                workers.iter().try_for_each(|worker| all.merge(&worker.score)).map_err(of_measure)?;
+                workers.iter().try_for_each(|worker| all.merge(&worker.score))?;
                 let measures = SegmentationMeasures::new(&self.confusion, Some(&all), name);
-                Measures::Segmentation(measures.map_err(of_measure)?)
+                Measures::Segmentation(measures?)
             }
         };
         let loss = if self.weight > 0.0 { self.loss / self.weight } else { 0.0 };
@@ -219,10 +216,6 @@ fn compare_boundaries(
             Err(panic) => std::panic::resume_unwind(panic),
         })
     })
-}
-
-fn of_measure(error: MeasureError) -> EngineError {
-    EngineError::Mismatch(error.to_string())
 }
 
 #[cfg(test)]

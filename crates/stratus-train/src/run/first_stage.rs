@@ -21,7 +21,7 @@ pub(super) enum FirstStage {
     /// It is complete: the experiment as it goes on, with its weights.
     Complete(Box<Experiment>),
     /// It was stopped and can be continued.
-    Interrupted(Summary),
+    Interrupted(Box<Summary>),
 }
 
 /// Checks, before anything is trained, that the second stage has something of the first, and that both can
@@ -68,7 +68,7 @@ pub(super) fn train(
         start(first, &options, Machine::read(&run.machine())?, observer)?
     };
     if interrupted {
-        return Ok(FirstStage::Interrupted(summary));
+        return Ok(FirstStage::Interrupted(Box::new(summary)));
     }
     observer.say(&format!("second stage: {}, {} epochs", experiment.model.name, experiment.train.epochs));
     let mut experiment = experiment.clone();

@@ -78,7 +78,7 @@ pub fn start(
         // From here on it is a run, which can be continued.
         stratus_run::atomic::write(&run.experiment(), experiment.to_toml().as_bytes())?;
         return match first_stage::train(&run, experiment, &first, options, observer)? {
-            FirstStage::Interrupted(summary) => Ok(RunOutcome { run, summary, interrupted: true }),
+            FirstStage::Interrupted(summary) => Ok(RunOutcome { run, summary: *summary, interrupted: true }),
             FirstStage::Complete(experiment) => {
                 let setup = RunStart::New.set_up(&experiment, options, observer)?;
                 begin(setup, run, lock, machine, options, Instant::now(), observer)
@@ -159,7 +159,7 @@ pub fn resume(path: &Path, options: &Options, observer: &mut dyn Observer) -> Re
     }
     if let (Some(first), None) = (experiment.first_stage(), &recovery.checkpoint) {
         return match first_stage::train(&run, &experiment, &first, options, observer)? {
-            FirstStage::Interrupted(summary) => Ok(RunOutcome { run, summary, interrupted: true }),
+            FirstStage::Interrupted(summary) => Ok(RunOutcome { run, summary: *summary, interrupted: true }),
             FirstStage::Complete(experiment) => {
                 let setup = RunStart::New.set_up(&experiment, options, observer)?;
                 let machine = Machine::read(&run.machine())?;

@@ -69,7 +69,13 @@ impl RunSetup {
         let mut warn = |text: &str| observer.warn(text);
         let weights = experiment.model.weights.as_deref().filter(|_| start == RunStart::New);
         let pretrained = weights
-            .map(|path| Pretrained::open(Path::new(path), &graph, WeightsUse::Training, &mut warn))
+            .map(|path| {
+                let purpose = match experiment.first_stage.network {
+                    Some(_) => WeightsUse::SecondStage,
+                    None => WeightsUse::Training,
+                };
+                Pretrained::open(Path::new(path), &graph, purpose, &mut warn)
+            })
             .transpose()?;
         let device = device::open(&experiment.train)?;
         device.warnings.iter().for_each(|warning| warn(warning));

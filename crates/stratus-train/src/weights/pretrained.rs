@@ -16,8 +16,11 @@ use stratus_weights::{Matching, Mismatch, WeightsFile};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightsUse {
     /// File and network have the same tensors, except a classifier for another number of classes: it, and
-    /// those of auxiliary outputs, get initial values.
+    /// those of auxiliary outputs, get initial values. Of a network with a backbone (layers `backbone.*`) the
+    /// file may have that alone, under the names that it has as a network of its own, with its classifier.
     Training,
+    /// What file and network share is taken, all else gets initial values.
+    SecondStage,
     /// File and network have the same tensors.
     Measuring,
     /// The file has all tensors of the network without auxiliary outputs; it may have more.
@@ -32,7 +35,12 @@ pub struct Pretrained {
     loaded: Vec<String>,
     left_out: usize,
     anew: Option<String>,
+    /// What the network's names have before those of the file.
+    prefix: &'static str,
 }
+
+/// What the names of a backbone's layers begin with.
+const BACKBONE: &str = "backbone.";
 
 impl Pretrained {
     /// Opens a file, or the newest good checkpoint of a run directory, and matches it with a network. Tensors
@@ -55,7 +63,27 @@ impl Pretrained {
         let fit = |graph: &Graph| {
             file.matching(graph.parameters.iter().map(|p| (p.name.as_str(), p.shape.as_slice())))
         };
+        if purpose == WeightsUse::Training && is_backbone(&file, graph) {
+            return Self::of_backbone(file, graph);
+        }
         let (matching, left_out, anew) = match purpose {
+            WeightsUse::SecondStage => {
+                let matching = fit(graph);
+                if matching.loaded.is_empty() {
+                    return Err(TrainError::WeightsDoNotFit {
+                        problem: differences(&file, graph, &matching),
+                        path,
+                        hint: hint(graph, &matching),
+                    });
+                }
+                let begins = graph.parameters.len() - matching.loaded.len();
+                let left_out = matching.unexpected.len() + matching.mismatched.len();
+                let text = format!(
+                    "{} tensors are those of the first stage, {begins} begin anew; {left_out} of it are left out",
+                    matching.loaded.len()
+                );
+                (matching, left_out, Some(text))
+            }
             WeightsUse::Training | WeightsUse::Measuring => {
                 let mut matching = fit(graph);
                 let trains = purpose == WeightsUse::Training;
@@ -82,7 +110,29 @@ impl Pretrained {
             }
         };
         let source = Source::of_file(&path)?;
-        Ok(Self { file, source, loaded: matching.loaded, left_out, anew })
+        Ok(Self { file, source, loaded: matching.loaded, left_out, anew, prefix: "" })
+    }
+
+    /// The weights of a network's backbone, from a file that has it as a network of its own.
+    fn of_backbone(file: WeightsFile, graph: &Graph) -> Result<Self, TrainError> {
+        let own = graph.parameters.iter().filter_map(|parameter| {
+            Some((parameter.name.strip_prefix(BACKBONE)?, parameter.shape.as_slice()))
+        });
+        let matching = file.matching(own);
+        let path = file.path().to_owned();
+        if !matching.is_complete() {
+            let (network, problem) = (format!("{} (its backbone)", graph.name), matching.summary());
+            return Err(TrainError::WeightsIncomplete { path, network, problem });
+        }
+        let loaded: Vec<String> = matching.loaded.iter().map(|name| format!("{BACKBONE}{name}")).collect();
+        let text = format!(
+            "the backbone has the weights of {}; {} other tensors begin anew",
+            path.display(),
+            graph.parameters.len() - loaded.len()
+        );
+        let source = Source::of_file(&path)?;
+        let left_out = matching.unexpected.len();
+        Ok(Self { file, source, loaded, left_out, anew: Some(text), prefix: BACKBONE })
     }
 
     /// The file, with its checksum.
@@ -135,6 +185,7 @@ impl Pretrained {
             problem,
             hint: "download or save the file again".to_owned(),
         };
+        let name = name.strip_prefix(self.prefix).unwrap_or(name);
         let tensor = self.file.get(name).ok_or_else(|| fault(format!("it has no `{name}` any more")))?;
         let values = self.file.read(tensor)?;
         match values.iter().find(|value| !value.is_finite()) {
@@ -142,6 +193,13 @@ impl Pretrained {
             None => Ok(values),
         }
     }
+}
+
+/// Whether a file has a network's backbone as a network of its own.
+fn is_backbone(file: &WeightsFile, graph: &Graph) -> bool {
+    let names = || graph.parameters.iter().map(|parameter| parameter.name.as_str());
+    let is_there = |name: &str| file.get(name).is_some();
+    names().any(|name| name.strip_prefix(BACKBONE).is_some_and(is_there)) && !names().any(is_there)
 }
 
 /// A network's tensors with initial values, and PyTorch's `num_batches_tracked` at zero.

@@ -40,6 +40,12 @@ pub const CASES: &[(&str, usize, [usize; 2])] = &[
     ("resnet152", 8, [32, 32]),
     ("resnet18_cifar", 8, [32, 32]),
     ("mobilenet_v2", 8, [64, 64]),
+    ("fcn_resnet18", 8, [35, 50]),
+    ("deeplabv3plus_resnet18", 8, [48, 35]),
+    ("deeplabv3plus_resnet18_os8", 8, [32, 32]),
+    ("erfnet", 4, [40, 48]),
+    ("erfnet", 4, [33, 47]),
+    ("erfnet_encoder", 4, [40, 48]),
 ];
 
 /// A network of [`CASES`] with ten classes.
