@@ -184,7 +184,7 @@ fn json_is_one_document() {
 fn keys_are_explained() {
     insta::assert_snapshot!("config_keys_schedule", help(&["config", "keys", "schedule"]));
     let list = help(&["config", "list"]);
-    assert!(list.starts_with("digits\nalexnet\n") && list.ends_with("\nmobilenet_v2\n"), "{list}");
+    assert!(list.starts_with("digits\nalexnet\n") && list.ends_with("\ncityscapes-erfnet\n"), "{list}");
 }
 
 /// `docs/configuration.md` is what the keys say; `stratus config keys --markdown > docs/configuration.md`

@@ -53,6 +53,7 @@ fn every_file_of_the_contract_is_there() {
         names,
         [
             "checkpoints",
+            "classes.csv",
             "epochs.csv",
             "experiment.toml",
             "iterations.csv",
