@@ -96,6 +96,7 @@ fn every_file_of_the_contract_is_there() {
             "time",
             "accounting",
             "final",
+            "classes",
             "memory",
             "weights_sha256",
             "resumed"
