@@ -73,7 +73,7 @@ impl Survey {
     }
 
     /// The weights of classes that make up for some being rarer than others
-    /// ([`median_frequency`](stratus_measures::weights::median_frequency)). A class's frequency is the share
+    /// ([`median_frequency`]). A class's frequency is the share
     /// of its pixels among those of the samples that have it; without masks, of its samples among all. `None`
     /// for classes that are not met.
     #[must_use]

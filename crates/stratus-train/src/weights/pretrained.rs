@@ -79,7 +79,8 @@ impl Pretrained {
                 let begins = graph.parameters.len() - matching.loaded.len();
                 let left_out = matching.unexpected.len() + matching.mismatched.len();
                 let text = format!(
-                    "{} tensors are those of the first stage, {begins} begin anew; {left_out} of it are left out",
+                    "{} tensors are those of the first stage, {begins} begin anew; {left_out} of its own are \
+                     left out",
                     matching.loaded.len()
                 );
                 (matching, left_out, Some(text))
