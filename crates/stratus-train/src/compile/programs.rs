@@ -3,6 +3,7 @@
 use super::optimiser::optimisers;
 use crate::TrainError;
 use crate::device::OpenDevice;
+use crate::experiment::{ClassWeighting, Experiment};
 use crate::input::ScaleShifts;
 use crate::resolve::Resolved;
 use stratus_engine::Program;
@@ -62,7 +63,7 @@ fn training_program(
     let parts = equal_parts(batch, settings.micro_batch_size());
     let forward = lower(graph, Mode::Train, resolved.precision(), batch / parts)?;
     let forward = smooth_labels(forward, settings.train.label_smoothing as f32)?;
-    let forward = if settings.train.class_weights.is_some() { weigh_classes(forward)? } else { forward };
+    let forward = if weighs_classes(settings) { weigh_classes(forward)? } else { forward };
     let forward = if resolved.input().mixes() { mix_labels(forward)? } else { forward };
     let forward = fuse_as(&forward, device.backend.fusions())?;
     let forward = read_bytes(forward, resolved.input().training_scale_shifts(), device)?;
@@ -77,6 +78,11 @@ fn training_program(
         Some(decay) => average(&program, decay)?,
         None => program,
     })
+}
+
+/// Whether the training loss has class weights. They need not be counted yet: a plan is the same.
+fn weighs_classes(settings: &Experiment) -> bool {
+    settings.train.class_weights.is_some() || settings.train.class_weighting != ClassWeighting::None
 }
 
 /// Forward and loss for validation.
