@@ -14,6 +14,7 @@ use std::time::Instant;
 use stratus_data::contact_sheet::{Picture, Tile, class_colour, contact_sheet, mask_to_png};
 use stratus_data::images::find_images;
 use stratus_run::atomic;
+use stratus_run::csv::Task;
 use stratus_train::TrainError;
 use stratus_train::infer::{Answer, Prediction, Predictor};
 use stratus_train::weights::CheckpointChoice;
@@ -119,6 +120,7 @@ pub fn run(arguments: &InferArguments, globals: &Globals, output: &Output) -> Re
     let files = images(&arguments.images)?;
     let mut warn = |text: &str| output.warning(text);
     let predictor = predictor(arguments, globals, &mut warn)?;
+    expect_task(arguments, predictor.task())?;
     let masks = mask_files(arguments, &files)?;
     let (mut reports, mut times, mut tiles) = (Vec::new(), [const { Vec::new() }; 3], Vec::new());
     let begun = Instant::now();
@@ -219,6 +221,16 @@ fn predictor(arguments: &InferArguments, globals: &Globals, warn: &mut dyn FnMut
             .hint("name them with --weights FILE, or give a run directory"));
     };
     Ok(Predictor::of_weights(&experiment, Path::new(&weights), warn)?)
+}
+
+/// Checks that what is to be written is what the network says.
+fn expect_task(arguments: &InferArguments, task: Task) -> Result {
+    let (flag, what) = match task {
+        Task::Classification if arguments.out.is_some() => ("--out", "classes of images, and no masks"),
+        Task::Segmentation if arguments.csv.is_some() => ("--csv", "masks, and no classes of images"),
+        _ => return Ok(()),
+    };
+    Err(Failure::usage(format!("{flag} changes nothing: the network gives {what}")))
 }
 
 /// The mask of each image; none where none are to be written.

@@ -195,6 +195,12 @@ fn eval_and_infer_agree_with_the_last_validation() {
         }
     }
     assert_eq!(counted, confusion);
+    let ran = place.run(&["infer", "run", "set/val", "--csv", "classes.csv"]).expect(2);
+    assert!(ran.err.contains("--csv changes nothing"), "{}", ran.err);
+    let ran = place.run(&["infer", "run", "set/val", "set/val/8.png", "--out", "masks"]).expect(2);
+    assert!(ran.err.contains("would both be"), "{}", ran.err);
+    let ran = place.run(&["infer", "run", "set/train.txt"]).expect(1);
+    assert!(ran.err.contains("neither a JPEG nor a PNG file"), "{}", ran.err);
     assert!(place.path("masks/8.overlay.png").is_file() && place.path("sheet.png").is_file());
 }
 
