@@ -168,6 +168,9 @@ mod tests {
             read("[train.early_stopping]\npatience = 3\nmeasure = \"val_top5\"").unwrap().early_stopping;
         assert_eq!((stopping.patience, stopping.measure), (Some(3), Measure::ValTop5));
         let error = read("checkpoint.keep_best = \"val_top2\"").unwrap_err().to_string();
-        assert!(error.contains("\"train_loss\", \"train_top1\", \"val_loss\""), "{error}");
+        assert!(
+            error.contains("\"train_loss\", \"train_top1\", \"train_accuracy\", \"val_loss\""),
+            "{error}"
+        );
     }
 }
