@@ -14,7 +14,7 @@ use common::{BATCH, CASES, images, logits, network, refs, weights};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::Path;
-use stratus_graph::layer_file;
+use stratus_graph::{Shape, layer_file};
 use stratus_weights::{TensorRef, write_safetensors};
 
 /// Operations that no network of the zoo has.
@@ -97,9 +97,8 @@ fn main() {
         let (weights, images) = (weights(&graph), images(&graph));
         save("safetensors", &refs(&weights));
         let logits = logits(&graph, &weights, &images);
-        let mut shape = vec![BATCH];
-        shape.extend(&graph.input_shape().0);
-        let made = [BATCH, logits.len() / BATCH];
+        let of_batch = |sample: &Shape| [BATCH].iter().chain(&sample.0).copied().collect::<Vec<usize>>();
+        let (shape, made) = (of_batch(graph.input_shape()), of_batch(graph.shape(graph.output)));
         let tensors = [TensorRef::f32("input", &shape, &images), TensorRef::f32("output", &made, &logits)];
         save("expected", &tensors);
     }
