@@ -1,5 +1,5 @@
 //! Softmax and cross-entropy: few and many classes, equal logits, large logits, labels that do not count,
-//! smoothed labels, mixed samples.
+//! smoothed labels, mixed samples, class weights.
 
 use super::loss_scale::numbers;
 use super::{Case, Class, Fill, Table, extents};
@@ -27,6 +27,20 @@ fn tests() -> Vec<Case> {
         SoftmaxCrossEntropy { mixed: true, ..SMOOTHED },
         " mixed smoothed",
     ));
+    for loss in [PLAIN, SMOOTHED, mixed, SoftmaxCrossEntropy { mixed: true, ..SMOOTHED }] {
+        let what = match (loss.mixed, loss.smoothing > 0.0) {
+            (false, false) => " weighted",
+            (false, true) => " weighted smoothed",
+            (true, false) => " weighted mixed",
+            (true, true) => " weighted mixed smoothed",
+        };
+        for shape in [[64, 10], [5, 17], [3, 100], [1, 2]] {
+            cases.extend(kernels(shape, uniform, SoftmaxCrossEntropy { weighted: true, ..loss }, what));
+        }
+    }
+    let weighted = SoftmaxCrossEntropy { weighted: true, ..PLAIN };
+    let large = Fill::Uniform { low: -300.0, high: 300.0 };
+    cases.extend(kernels([6, 10], large, weighted, " weighted large"));
     cases
 }
 
@@ -35,7 +49,7 @@ fn benchmarks() -> Vec<Case> {
 }
 
 const PLAIN: SoftmaxCrossEntropy =
-    SoftmaxCrossEntropy { auxiliary: None, smoothing: 0.0, mixed: false, scaled: false };
+    SoftmaxCrossEntropy { auxiliary: None, smoothing: 0.0, mixed: false, weighted: false, scaled: false };
 const SMOOTHED: SoftmaxCrossEntropy = SoftmaxCrossEntropy { smoothing: 0.1, ..PLAIN };
 
 /// With and without the gradient of the logits, and as an auxiliary loss.
@@ -44,9 +58,12 @@ fn kernels(shape: [usize; 2], fill: Fill, loss: SoftmaxCrossEntropy, what: &str)
     let labels = if loss.mixed { Fill::Mixed { classes } } else { Fill::Labels { classes } };
     let each = if loss.mixed { &[shape[0], MIXED][..] } else { &shape[..1] };
     let case = |kernel: &str, auxiliary: Option<f32>| {
-        Case::new(format!("{kernel} {}{what}", extents(&shape)), SoftmaxCrossEntropy { auxiliary, ..loss })
+        let name = format!("{kernel} {}{what}", extents(&shape));
+        let case = Case::new(name, SoftmaxCrossEntropy { auxiliary, ..loss })
             .filled("logits", &shape, Class::Master, fill)
-            .filled("labels", each, Class::Label, labels)
+            .filled("labels", each, Class::Label, labels);
+        let weights = Fill::Uniform { low: 0.25, high: 4.0 };
+        if loss.weighted { case.filled("class_weights", &shape[1..], Class::Master, weights) } else { case }
     };
     let own = |kernel: &str| case(kernel, None).output("metrics", &[METRICS.len()], Class::Metrics);
     let before = Fill::Whole { low: 1, high: 9 };

@@ -1,5 +1,5 @@
-//! Softmax and cross-entropy in three launches: count the labelled samples, process the rows of logits, add
-//! up their losses and ranks.
+//! Softmax and cross-entropy in three launches: count the labelled samples, or add up the weights of their
+//! classes; process the rows of logits; add up their losses and ranks.
 
 use super::convert::check_types;
 use super::loss_scale::scaled;
@@ -7,7 +7,8 @@ use super::{KernelBuilder, OnGpu, Operand, int};
 use crate::processor::{Argument, Implementation, Shape, Source, type_name};
 use stratus_engine::ops::{MIXED, SoftmaxCrossEntropy};
 
-/// Bytes of a sample's loss (f64) and of its rank (int) in the scratch.
+/// Bytes of what the loss is divided by (f64), of a sample's loss (f64) and of its rank (int) in the scratch.
+const DIVISOR: usize = 8;
 const LOSS: usize = 8;
 const RANK: usize = 4;
 
@@ -26,9 +27,7 @@ impl OnGpu for SoftmaxCrossEntropy {
         _counts: [usize; 3],
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
-        // The metrics come after logits, labels and, where there is one, the scale.
-        let metrics = 2 + usize::from(self.scaled);
-        let gradient_position = metrics + 1;
+        let [at_weights, at_scale, metrics, gradient_position] = self.positions();
         let (logits, gradient) = (&operands[0], operands.get(gradient_position));
         check_types([logits].into_iter().chain(gradient))?;
         let [batch, classes, ..] = logits.image()?;
@@ -37,21 +36,26 @@ impl OnGpu for SoftmaxCrossEntropy {
             return Err("logits, labels or their gradient are not in row-major order".to_owned());
         }
         let samples = u32::try_from(batch).map_err(|error| error.to_string())?;
-        let (ranks, counted) = (batch * LOSS, batch * (LOSS + RANK));
+        let ranks = DIVISOR + batch * LOSS;
+        let [divisor, losses, ranks, scratch] = [0, DIVISOR, ranks, ranks + batch * RANK];
         let source = Source::of("loss", logits.dtype(), 1)
             .with("T_OUT", type_name(gradient.unwrap_or(logits).dtype()))
-            .with("LABELS", if self.mixed { MIXED } else { 1 });
-        let (source, scale) = scaled(source, operands, 2, self.scaled)?;
+            .with("LABELS", if self.mixed { MIXED } else { 1 })
+            .with("WEIGHTED", usize::from(self.weighted));
+        let (source, scale) = scaled(source, operands, at_scale, self.scaled)?;
+        let class_weights = if self.weighted { Argument::Operand(at_weights) } else { Argument::Null };
         let weight = Argument::Double(f64::from(self.auxiliary.unwrap_or(1.0)));
         let flag = |is: bool| Argument::Int(i32::from(is));
 
-        let arguments = vec![Argument::Operand(1), Argument::Scratch(counted), int(batch)?];
+        let arguments =
+            vec![Argument::Operand(1), class_weights, Argument::Scratch(divisor), int(batch)?, int(classes)?];
         let count = builder.launch(&source, "count_labels", blocks(1, SUMMING), arguments)?;
         let arguments = vec![
             Argument::Operand(0),
             Argument::Operand(1),
-            Argument::Scratch(counted),
-            Argument::Scratch(0),
+            class_weights,
+            Argument::Scratch(divisor),
+            Argument::Scratch(losses),
             Argument::Scratch(ranks),
             gradient.map_or(Argument::Null, |_| Argument::Operand(gradient_position)),
             int(classes)?,
@@ -65,8 +69,9 @@ impl OnGpu for SoftmaxCrossEntropy {
         let rows =
             builder.launch(&source, "cross_entropy_rows", blocks(samples, threads as u32), arguments)?;
         let arguments = vec![
-            Argument::Scratch(0),
+            Argument::Scratch(losses),
             Argument::Scratch(ranks),
+            Argument::Scratch(divisor),
             Argument::Operand(metrics),
             int(batch)?,
             weight,
@@ -75,7 +80,7 @@ impl OnGpu for SoftmaxCrossEntropy {
             Argument::IsFirstOfAll,
         ];
         let sums = builder.launch(&source, "cross_entropy_sums", blocks(1, SUMMING), arguments)?;
-        Ok(Implementation::native("softmax_cross_entropy", vec![count, rows, sums], counted + RANK))
+        Ok(Implementation::native("softmax_cross_entropy", vec![count, rows, sums], scratch))
     }
 }
 

@@ -1,15 +1,19 @@
 // Softmax and cross-entropy: the loss, the ranks of labels, and the gradient of the logits [N, classes].
 //
 //   loss = log Σ exp(logit) - (1-s) · logit[label] - s · mean(logit)      s: label smoothing
-//   dlogit = (softmax - target) · weight / (samples · micro-batches)
+//   dlogit = (softmax - target) · weight / (divisor · micro-batches)      divisor: samples with a label
 //
-//   count_labels         one block: counts the samples with a label
+// With class weights w, t = w · target, and the divisor is Σ w[label], of mixed samples still their number:
+//
+//   loss = Σ t · (log Σ exp(logit) - logit)            dlogit = (softmax · Σ t - t) · weight / (divisor · …)
+//
+//   count_labels         one block: the divisor
 //   cross_entropy_rows   a block per sample, three passes over its row of logits: maximum and rank of the
 //                        label; sum of exponentials; gradient
 //   cross_entropy_sums   one block: adds up losses and hits in f64, in a fixed order
 //
-// LABELS is the numbers of a label: 1, or 3 (label, other label, share) of a mixed sample. SCALED: the
-// gradient is multiplied by the loss scale.
+// LABELS is the numbers of a label: 1, or 3 (label, other label, share) of a mixed sample. WEIGHTED: classes
+// have weights, whose address is null otherwise. SCALED: the gradient is multiplied by the loss scale.
 
 #ifndef T_OUT
 #define T_OUT T
@@ -22,11 +26,20 @@ constexpr int NONE = -1;
 
 __device__ __forceinline__ double not_a_number() { return (double)__uint_as_float(0x7fc00000u); }
 
-extern "C" __global__ void count_labels(const int *labels, int *counted, int batch) {
+extern "C" __global__ void count_labels(const int *labels, const float *class_weights, double *divisor,
+                                        int batch, int classes) {
     int own = 0;
-    for (int n = threadIdx.x; n < batch; n += blockDim.x) own += labels[(i64)n * LABELS] >= 0;
+    double weight = 0.0;
+    for (int n = threadIdx.x; n < batch; n += blockDim.x) {
+        const int label = labels[(i64)n * LABELS];
+        if (label < 0) continue;
+        own++;
+        if (WEIGHTED && LABELS == 1)
+            weight += label < classes ? (double)class_weights[label] : not_a_number();
+    }
     int sum = block_sum(own);
-    if (threadIdx.x == 0) *counted = sum;
+    if (WEIGHTED && LABELS == 1) weight = block_sum(weight);
+    if (threadIdx.x == 0) *divisor = WEIGHTED && LABELS == 1 ? weight : (double)sum;
 }
 
 // The maximum over a block of whole warps; NaN is ignored.
@@ -48,10 +61,10 @@ __device__ __forceinline__ double part(double share, float logit) {
 }
 
 // A block per sample. `gradient` may be null.
-extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels, const int *counted,
-                                              double *losses, int *ranks, T_OUT *gradient, int classes,
-                                              double smoothing, double weight, int micro_batches,
-                                              const float *loss_scale) {
+extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels, const float *class_weights,
+                                              const double *divisor, double *losses, int *ranks,
+                                              T_OUT *gradient, int classes, double smoothing, double weight,
+                                              int micro_batches, const float *loss_scale) {
     i64 n = blockIdx.x;
     const LossScale scaling = read_loss_scale(loss_scale);
     const T *row = logits + n * classes;
@@ -76,8 +89,18 @@ extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels
     float largest = __uint_as_float(0xff800000u);
     int rank = 0;
     double mean = 0.0;
+    double all = smoothing / classes;
+    double for_own = (1.0 - smoothing) * (own == other ? 1.0 : 1.0 - share) + all;
+    double for_other = (1.0 - smoothing) * share + all;
+    // With class weights: Σ t, and Σ t · logit, of all classes but the label's.
+    double targets = 0.0, terms = 0.0;
     for (int c = threadIdx.x; c < classes; c += blockDim.x) {
         float logit = widen(row[c]);
+        if (WEIGHTED && c != own) {
+            double target = (double)class_weights[c] * (LABELS == 3 && c == other ? for_other : all);
+            targets += target;
+            terms += part(target, logit);
+        }
         largest = fmaxf(largest, logit);
         // Counts the classes that the label's logit does not exceed. NaN exceeds nothing.
         bool is_ahead = of_label > logit || (of_label == logit && label < c);
@@ -87,6 +110,11 @@ extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels
     largest = block_max(largest);
     rank = block_sum(rank);
     if (smoothing > 0.0) mean = block_sum(mean) / classes;
+    if (WEIGHTED) {
+        for_own *= (double)class_weights[own];
+        targets = block_sum(targets);
+        terms = block_sum(terms);
+    }
     // Without the label's class, whose probability may be so near to 1 that the difference would vanish.
     float some = 0.0f;
     for (int c = threadIdx.x; c < classes; c += blockDim.x) {
@@ -97,26 +125,45 @@ extern "C" __global__ void cross_entropy_rows(const T *logits, const int *labels
     if (threadIdx.x == 0) {
         double target = part(1.0 - share, widen(row[own])) + part(share, widen(row[other]));
         double loss = log(sum) + (double)largest - (1.0 - smoothing) * target;
-        losses[n] = smoothing > 0.0 ? loss - smoothing * mean : loss;
+        if (smoothing > 0.0) loss -= smoothing * mean;
+        if (WEIGHTED) {
+            target = part(for_own, widen(row[own])) + terms;
+            // Nothing of a loss is nothing, also where that is infinite.
+            const double all_targets = for_own + targets;
+            loss = all_targets > 0.0 ? all_targets * (log(sum) + (double)largest) - target : 0.0;
+        }
+        losses[n] = loss;
         ranks[n] = rank;
     }
     if (!to) return;
-    double scale = weight / micro_batches / *counted, all = smoothing / classes;
+    double scale = weight / micro_batches / *divisor;
+    if (WEIGHTED && *divisor == 0.0) scale = 0.0;
     if (SCALED) scale *= (double)scaling.scale;
-    double for_own = (1.0 - smoothing) * (own == other ? 1.0 : 1.0 - share) + all;
+    if (WEIGHTED) {
+        float own_gradient = (float)(scale * (targets * of_own - for_own * others) / sum);
+        float factor = (float)(scale * (for_own + targets) / sum);
+        for (int c = threadIdx.x; c < classes; c += blockDim.x) {
+            float probability = factor * expf(widen(row[c]) - largest);
+            double target = (double)class_weights[c] * (LABELS == 3 && c == other ? for_other : all);
+            float value = c == own ? own_gradient : probability - (float)(scale * target);
+            narrow(scale == 0.0 ? 0.0f : value, to[c]);
+        }
+        return;
+    }
     float own_gradient = (float)(scale * ((1.0 - for_own) * of_own - for_own * others) / sum);
     float factor = (float)(scale / sum), for_all = (float)(scale * all);
-    float for_other = (float)(scale * ((1.0 - smoothing) * share + all));
+    float of_other = (float)(scale * for_other);
     for (int c = threadIdx.x; c < classes; c += blockDim.x) {
         float probability = factor * expf(widen(row[c]) - largest);
-        float target = LABELS == 3 && c == other ? for_other : for_all;
+        float target = LABELS == 3 && c == other ? of_other : for_all;
         narrow(c == own ? own_gradient : probability - target, to[c]);
     }
 }
 
 // One block.
-extern "C" __global__ void cross_entropy_sums(const double *losses, const int *ranks, double *metrics,
-                                              int batch, double weight, int micro_batches, int is_auxiliary,
+extern "C" __global__ void cross_entropy_sums(const double *losses, const int *ranks,
+                                              const double *divisor, double *metrics, int batch,
+                                              double weight, int micro_batches, int is_auxiliary,
                                               int is_first) {
     double loss = 0.0;
     int counted = 0, top1 = 0, top5 = 0;
@@ -133,7 +180,7 @@ extern "C" __global__ void cross_entropy_sums(const double *losses, const int *r
     top1 = block_sum(top1);
     top5 = block_sum(top5);
     if (threadIdx.x > 0) return;
-    double mean = counted > 0 ? weight / micro_batches * (loss / counted) : 0.0;
+    double mean = *divisor == 0.0 ? 0.0 : weight / micro_batches * (loss / *divisor);
     if (is_auxiliary) {
         metrics[0] += mean;
         return;

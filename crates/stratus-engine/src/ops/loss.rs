@@ -16,8 +16,8 @@ pub const MIXED: usize = 3;
 /// The share that is all of a sample: shares are whole numbers, and exact in every type.
 pub const WHOLE_SHARE: i32 = 1 << 24;
 
-/// `(logits [N, classes], labels i32 [N], loss_scale?) -> metrics f64 [4], dlogits? [N, classes]`; as an
-/// auxiliary loss `(logits, labels, loss_scale?) updates (metrics) -> dlogits`.
+/// `(logits [N, classes], labels i32 [N], class_weights? [classes], loss_scale?) -> metrics f64 [4],
+/// dlogits? [N, classes]`; as an auxiliary loss `(…) updates (metrics) -> dlogits`.
 ///
 /// The mean of `-log softmax(logits)[label]` over the samples whose label is not negative; samples with a
 /// negative label count nowhere and get a zero gradient. With smoothing `s`, the label's logarithm counts for
@@ -29,6 +29,18 @@ pub const WHOLE_SHARE: i32 = 1 << 24;
 /// Where samples are `mixed`, labels are `[N, 3]`, see [`MIXED`]: in place of the label's logarithm stands
 /// the mean of both classes', each with its share (Zhang et al., "mixup: beyond empirical risk minimization",
 /// 2018). Hits are those of the class with the larger share, the first where both are equal.
+///
+/// Where it is `weighted`, classes have the weights `w` of the value [`CLASS_WEIGHTS`](super::CLASS_WEIGHTS),
+/// as in PyTorch's `cross_entropy`:
+///
+/// ```text
+/// loss(n) = -Σₖ w(k) · target(n, k) · log softmax(z(n))[k]
+/// loss    =  Σₙ loss(n) / Σₙ w(y(n))          where samples have one class y
+/// loss    =  Σₙ loss(n) / samples             where they are mixed: their targets are shares of classes
+/// ```
+///
+/// A batch whose labels all weigh nothing has a loss and gradients of 0. What `metrics` counts is not
+/// weighted.
 ///
 /// Where it is `scaled`, `dlogits` is multiplied by the loss's scale, see [`LossScale`](super::LossScale);
 /// the loss that `metrics` holds is not.
@@ -43,6 +55,9 @@ pub struct SoftmaxCrossEntropy {
     /// Samples have two classes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mixed: bool,
+    /// Whether classes have weights.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub weighted: bool,
     /// Whether the gradient is that of a scaled loss.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub scaled: bool,
@@ -54,18 +69,31 @@ pub(super) fn is_zero(smoothing: &f32) -> bool {
     *smoothing == 0.0
 }
 
+impl SoftmaxCrossEntropy {
+    /// Positions of operands: `[class weights, loss scale, metrics, gradient]`. Those that a step does not
+    /// have share the position of the one behind them; the gradient is there where a step has so many
+    /// operands.
+    #[must_use]
+    pub fn positions(&self) -> [usize; 4] {
+        let weights = 2;
+        let scale = weights + usize::from(self.weighted);
+        let metrics = scale + usize::from(self.scaled);
+        [weights, scale, metrics, metrics + 1]
+    }
+}
+
 impl KernelSpec for SoftmaxCrossEntropy {
     fn name(&self) -> &'static str {
         if self.auxiliary.is_some() { "auxiliary_cross_entropy" } else { "softmax_cross_entropy" }
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
-        let inputs = 2 + usize::from(self.scaled);
+        let [at_weights, at_scale, inputs, at_gradient] = self.positions();
         match self.auxiliary {
             None => expect_counts(counts, &[[inputs, 0, 1], [inputs, 0, 2]])?,
             Some(_) => expect_counts(counts, &[[inputs, 1, 1]])?,
         }
-        operands[2..inputs].iter().try_for_each(|scale| expect_loss_scale(scale))?;
+        operands[at_scale..inputs].iter().try_for_each(|scale| expect_loss_scale(scale))?;
         let metrics = operands[inputs];
         if !(0.0..1.0).contains(&self.smoothing) {
             return Err(format!(
@@ -76,6 +104,7 @@ impl KernelSpec for SoftmaxCrossEntropy {
         let [batch, classes] = operands[0].shape[..] else {
             return Err(format!("the logits are {:?}, they should be [batch, classes]", operands[0].shape));
         };
+        operands[at_weights..at_scale].iter().try_for_each(|weights| expect_shape(weights, &[classes]))?;
         expect_shape(operands[1], &[batch, MIXED][..if self.mixed { 2 } else { 1 }])?;
         expect_shape(metrics, &[METRICS.len()])?;
         if operands[1].dtype != DType::I32 || metrics.dtype != DType::F64 {
@@ -84,7 +113,7 @@ impl KernelSpec for SoftmaxCrossEntropy {
                 operands[1].dtype, metrics.dtype
             ));
         }
-        operands.get(inputs + 1).map_or(Ok(()), |gradient| expect_shape(gradient, &[batch, classes]))
+        operands.get(at_gradient).map_or(Ok(()), |gradient| expect_shape(gradient, &[batch, classes]))
     }
 
     fn tiling(&self) -> Tiling {

@@ -63,27 +63,34 @@ pub fn smooth_labels(mut program: Program, by: f32) -> Result<Program, EngineErr
     Ok(program)
 }
 
-/// The same program with a weight for each class in its losses per pixel, to be written to the value
+/// The same program with a weight for each class in its losses, to be written to the value
 /// [`CLASS_WEIGHTS`].
 ///
 /// # Errors
-/// Where the network's losses are not per pixel.
+/// Where it has no loss.
 pub fn weigh_classes(mut program: Program) -> Result<Program, EngineError> {
-    let is_pixel_loss = |step: &Step| matches!(step.kernel, Kernel::PixelCrossEntropy(_));
-    let classes = program.steps.iter().find(|step| is_pixel_loss(step)).map(|step| step.inputs[0]);
-    let Some(&[_, classes, ..]) = classes.map(|logits| program.value(logits).shape.as_slice()) else {
+    let logits = program.steps.iter().find(|step| step.phase == Phase::Loss).map(|step| step.inputs[0]);
+    let Some(&[_, classes, ..]) = logits.map(|logits| program.value(logits).shape.as_slice()) else {
         return Err(EngineError::Mismatch(format!(
-            "`{}` has no loss per pixel, whose classes could have weights",
+            "`{}` has no loss, whose classes could have weights",
             program.network
         )));
     };
     let dtype = program.precision.master();
     let weights = program.add_value(CLASS_WEIGHTS, &[classes], dtype, Role::Constant);
     for step in &mut program.steps {
-        if let Kernel::PixelCrossEntropy(loss) = &mut step.kernel {
-            step.inputs.insert(loss.positions()[0], weights);
-            loss.weighted = true;
-        }
+        let position = match &mut step.kernel {
+            Kernel::SoftmaxCrossEntropy(loss) => {
+                loss.weighted = true;
+                loss.positions()[0]
+            }
+            Kernel::PixelCrossEntropy(loss) => {
+                loss.weighted = true;
+                loss.positions()[0]
+            }
+            _ => continue,
+        };
+        step.inputs.insert(position, weights);
     }
     program.verify("weigh_classes")?;
     Ok(program)

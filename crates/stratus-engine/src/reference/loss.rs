@@ -7,6 +7,9 @@ use crate::ops::{MIXED, SoftmaxCrossEntropy, WHOLE_SHARE};
 impl Reference for SoftmaxCrossEntropy {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], tile: Tile) -> Result<(), String> {
         let [logits, labels, rest @ ..] = operands else { return Err(unexpected_operands()) };
+        let Some((class_weights, rest)) = rest.split_at_mut_checked(usize::from(self.weighted)) else {
+            return Err(unexpected_operands());
+        };
         let Some((scale, rest)) = rest.split_at_mut_checked(usize::from(self.scaled)) else {
             return Err(unexpected_operands());
         };
@@ -18,8 +21,17 @@ impl Reference for SoftmaxCrossEntropy {
         };
         let [batch, classes, ..] = logits.image();
         let width = if self.mixed { MIXED } else { 1 };
+        let class_weight = |class: usize| class_weights.first().map_or(1.0, |weights| weights.get(class));
         let counted = (0..batch).filter(|&n| labels.get(n * width) >= 0.0).count() as f64;
         let weight = f64::from(self.auxiliary.unwrap_or(1.0)) / tile.micro_batches as f64;
+        // What the loss is divided by: samples, or the weights of their classes.
+        let divisor = if self.weighted && !self.mixed {
+            let known = |n: usize| (0.0..classes as f64).contains(&labels.get(n));
+            (0..batch).filter(|&n| known(n)).map(|n| class_weight(labels.get(n) as usize)).sum()
+        } else {
+            counted
+        };
+        let factor = if divisor > 0.0 { weight / divisor } else { 0.0 };
         let smoothing = f64::from(self.smoothing);
         let (mut loss, mut top1, mut top5) = (0.0, 0.0, 0.0);
         for n in 0..batch {
@@ -51,13 +63,15 @@ impl Reference for SoftmaxCrossEntropy {
             // Shifted by the largest logit, so that no exponential overflows.
             let largest = (0..classes).map(logit).fold(f64::NEG_INFINITY, f64::max);
             let sum: f64 = (0..classes).map(|class| (logit(class) - largest).exp()).sum();
-            // Nothing of a logit is nothing, also where that is infinite.
-            let part = |share: f64, class: usize| if share > 0.0 { share * logit(class) } else { 0.0 };
-            let mean = part(1.0 - share, own) + part(share, other);
-            loss += sum.ln() + largest - (1.0 - smoothing) * mean;
-            if smoothing > 0.0 {
-                loss -= smoothing * (0..classes).map(logit).sum::<f64>() / classes as f64;
-            }
+            let target = |class: usize| {
+                let if_it_is = |of: usize, share: f64| if class == of { share } else { 0.0 };
+                let mixed = if_it_is(own, 1.0 - share) + if_it_is(other, share);
+                class_weight(class) * ((1.0 - smoothing) * mixed + smoothing / classes as f64)
+            };
+            // `-log p` of each class; what is none of the target adds nothing, also where it is infinite.
+            let log = sum.ln() + largest;
+            let term = |class| if target(class) == 0.0 { 0.0 } else { target(class) * (log - logit(class)) };
+            loss += (0..classes).map(term).sum::<f64>();
             // Classes that the label's is not ahead of; NaN is ahead of nothing.
             let ahead =
                 |class: usize| logit(label) > logit(class) || (logit(label) == logit(class) && label < class);
@@ -65,20 +79,20 @@ impl Reference for SoftmaxCrossEntropy {
             top1 += f64::from(u8::from(rank < 1));
             top5 += f64::from(u8::from(rank < 5));
             if let Some(gradient) = &mut gradient {
+                let all: f64 = (0..classes).map(target).sum();
                 for class in 0..classes {
                     let probability = (logit(class) - largest).exp() / sum;
-                    let if_it_is = |of: usize, share: f64| if class == of { share } else { 0.0 };
-                    let mixed = if_it_is(own, 1.0 - share) + if_it_is(other, share);
-                    let target = (1.0 - smoothing) * mixed + smoothing / classes as f64;
-                    gradient.set(n * classes + class, scale * weight * (probability - target) / counted);
+                    let slope = all * probability - target(class);
+                    let slope = if factor == 0.0 { 0.0 } else { scale * factor * slope };
+                    gradient.set(n * classes + class, slope);
                 }
             }
         }
-        let mean = if counted > 0.0 { loss / counted } else { 0.0 };
+        let mean = if factor == 0.0 { 0.0 } else { loss * factor };
         match self.auxiliary {
-            Some(_) => metrics.set(0, metrics.get(0) + weight * mean),
+            Some(_) => metrics.set(0, metrics.get(0) + mean),
             None => {
-                for (position, value) in [weight * mean, counted, top1, top5].into_iter().enumerate() {
+                for (position, value) in [mean, counted, top1, top5].into_iter().enumerate() {
                     let before = if tile.micro_batch == 0 { 0.0 } else { metrics.get(position) };
                     metrics.set(position, before + value);
                 }

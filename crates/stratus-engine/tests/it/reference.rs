@@ -261,6 +261,120 @@ fn mixed_samples_are_those_of_pytorch() {
     assert_close(&results[1], &expected);
 }
 
+/// The numbers are those of PyTorch 2.15, in double precision: `cross_entropy(logits, target, weight,
+/// label_smoothing=…)` and its gradient, of one class and of both classes' shares. The first is divided by
+/// the weights of the labels, the second by samples.
+#[test]
+fn class_weights_are_those_of_pytorch() {
+    let logits = [0.5, -1.25, 2.0, 0.25, 3.0, 1.5, -0.5, 0.0, 0.0, 0.0, 1.0, -2.0];
+    let weights = [0.5, 2.0, 1.25, 0.75];
+    let share = |of: f64| of * f64::from(WHOLE_SHARE);
+    let mixed = [2.0, 0.0, share(0.25), 3.0, 2.0, share(0.75), 1.0, 1.0, share(0.5)];
+    let of = |labels: &[f64], smoothing: f32| {
+        let mixed = labels.len() > 3;
+        let shape = [3, MIXED];
+        let inputs = [
+            ("logits", &[3, 4][..], DType::F64, &logits[..]),
+            ("labels", &shape[..1 + usize::from(mixed)], DType::I32, labels),
+            ("class_weights", &[4], DType::F64, &weights),
+        ];
+        let outputs =
+            [("metrics", &[4][..], DType::F64, &[0.0; 4][..]), ("dlogits", &[3, 4], DType::F64, &[0.0; 12])];
+        let loss = SoftmaxCrossEntropy { smoothing, mixed, weighted: true, ..SoftmaxCrossEntropy::default() };
+        one_step(loss, &inputs, &[], &outputs).unwrap()
+    };
+    let check = |results: Vec<Vec<f64>>, loss: f64, top1: f64, gradient: [f64; 12]| {
+        assert_close(&results[0], &[loss, 3.0, top1, 3.0]);
+        assert_close(&results[1], &gradient);
+    };
+    check(
+        of(&[2.0, 3.0, 1.0], 0.0),
+        1.515_015_793_170,
+        1.0,
+        [
+            0.048_568_105_049,
+            0.008_439_871_140,
+            -0.094_832_854_434,
+            0.037_824_878_245,
+            0.143_886_039_096,
+            0.032_105_314_947,
+            0.004_344_981_892,
+            -0.180_336_335_934,
+            0.103_015_954_595,
+            -0.396_984_045_405,
+            0.280_026_397_417,
+            0.013_941_693_393,
+        ],
+    );
+    check(
+        of(&[2.0, 3.0, 1.0], 0.1),
+        1.540_795_683_467,
+        1.0,
+        [
+            0.044_957_423_945,
+            -0.004_144_527_759,
+            -0.073_572_025_573,
+            0.032_759_129_387,
+            0.147_955_341_111,
+            0.021_210_580_532,
+            -0.003_250_269_127,
+            -0.165_915_652_516,
+            0.095_384_006_468,
+            -0.363_990_992_927,
+            0.259_962_742_231,
+            0.008_644_244_228,
+        ],
+    );
+    check(
+        of(&mixed, 0.0),
+        2.624_263_375_074,
+        1.0,
+        [
+            0.013_377_185_722,
+            0.009_565_187_292,
+            -0.065_810_568_359,
+            0.042_868_195_344,
+            0.287_772_078_192,
+            0.064_210_629_893,
+            -0.303_810_036_217,
+            -0.048_172_671_869,
+            0.137_354_606_127,
+            -0.529_312_060_540,
+            0.373_368_529_889,
+            0.018_588_924_524,
+        ],
+    );
+    check(
+        of(&mixed, 0.1),
+        2.598_212_329_485,
+        1.0,
+        [
+            0.013_700_973_094,
+            -0.007_045_213_814,
+            -0.043_526_120_389,
+            0.036_870_361_109,
+            0.283_605_411_463,
+            0.047_543_962_978,
+            -0.282_976_702_573,
+            -0.048_172_671_869,
+            0.127_178_675_290,
+            -0.485_321_323_903,
+            0.346_616_989_641,
+            0.011_525_658_971,
+        ],
+    );
+    // Samples whose classes weigh nothing change nothing.
+    let inputs = [
+        ("logits", &[2, 2][..], DType::F64, &[1.0, f64::NEG_INFINITY, 3.0, 1.0][..]),
+        ("labels", &[2], DType::I32, &[1.0, -1.0]),
+        ("class_weights", &[2], DType::F64, &[1.0, 0.0]),
+    ];
+    let outputs =
+        [("metrics", &[4][..], DType::F64, &[9.0; 4][..]), ("dlogits", &[2, 2], DType::F64, &[9.0; 4])];
+    let loss = SoftmaxCrossEntropy { weighted: true, ..SoftmaxCrossEntropy::default() };
+    assert_eq!(one_step(loss, &inputs, &[], &outputs).unwrap(), [vec![0.0, 1.0, 0.0, 1.0], vec![0.0; 4]]);
+}
+
 /// A hit is the class with the larger share, the first where both are equal.
 #[test]
 fn a_mixed_sample_is_the_class_with_the_larger_share() {

@@ -5,8 +5,9 @@
 //! target = (1 - ε) · ((1 - λ) onehot(own) + λ onehot(other)) + ε / classes
 //! ```
 //!
-//! ε is label smoothing, λ the share of the other sample of a mixed one. Small next to a network, so it is
-//! plain code, a row at a time. Threads divide samples.
+//! ε is label smoothing, λ the share of the other sample of a mixed one. With class weights `w`, `t` stands
+//! for `w · target`, and the gradient is `(softmax(z) · Σ t - t) · weight / divisor`. Small next to a
+//! network, so it is plain code, a row at a time. Threads divide samples.
 
 use super::simd::Element;
 use super::threads::{MAX_THREADS, ThreadTeam, cut, split};
@@ -21,12 +22,22 @@ struct Sums {
     top5: u64,
 }
 
+impl Sums {
+    /// Counts where the logit of `label` stands. Ties are won by the lower class; NaN is ahead of nothing.
+    fn rank(&mut self, row: &[f32], label: usize) {
+        let ahead = |i: usize, logit: f32| row[label] > logit || (row[label] == logit && label < i);
+        let better = row.iter().enumerate().filter(|&(i, &logit)| i != label && !ahead(i, logit)).count();
+        self.top1 += u64::from(better < 1);
+        self.top5 += u64::from(better < 5);
+    }
+}
+
 /// Below this, waking the team costs more than it saves.
 const MIN_PARALLEL_LOGITS: usize = 1 << 12;
 
 /// A loss.
 #[derive(Clone, Copy, Debug)]
-pub struct Loss {
+pub struct Loss<'a> {
     /// Classes, a logit for each.
     pub classes: usize,
     /// The weight of an auxiliary loss.
@@ -35,6 +46,8 @@ pub struct Loss {
     pub smoothing: f32,
     /// Whether samples have two classes.
     pub mixed: bool,
+    /// The weight of each class, if they have weights.
+    pub class_weights: Option<&'a [f32]>,
     /// The tile or micro-batch.
     pub tile: Tile,
 }
@@ -47,16 +60,24 @@ pub fn softmax_cross_entropy<E: Element>(
     team: &ThreadTeam,
     logits: &[f32],
     labels: &[i32],
-    loss: Loss,
+    loss: Loss<'_>,
     metrics: &mut [f64],
     gradient: &mut [E],
 ) -> Result<(), String> {
-    let Loss { classes, auxiliary, smoothing, mixed, tile } = loss;
+    let Loss { classes, auxiliary, smoothing, mixed, class_weights, tile } = loss;
     let width = if mixed { MIXED } else { 1 };
     let (threads, batch) = (team.threads(), labels.len() / width);
     labels.chunks_exact(width).enumerate().try_for_each(|(n, label)| check(n, label, classes))?;
     let counted = labels.iter().step_by(width).filter(|&&label| label >= 0).count();
-    let weight = auxiliary.unwrap_or(1.0) / (counted.max(1) * tile.micro_batches) as f32;
+    // What the sum of losses is divided by: samples, or the weights of their classes.
+    let weights_of_labels = class_weights.filter(|_| !mixed).map(|weights| {
+        labels.iter().filter_map(|&label| Some(f64::from(weights[usize::try_from(label).ok()?]))).sum::<f64>()
+    });
+    let weight = match weights_of_labels {
+        None => auxiliary.unwrap_or(1.0) / (counted.max(1) * tile.micro_batches) as f32,
+        Some(0.0) => 0.0,
+        Some(sum) => (f64::from(auxiliary.unwrap_or(1.0)) / (sum * tile.micro_batches as f64)) as f32,
+    };
     let wanted = !gradient.is_empty();
     let mut gradients = cut(
         gradient,
@@ -70,7 +91,11 @@ pub fn softmax_cross_entropy<E: Element>(
         let labels = labels[range.start * width..range.end * width].chunks_exact(width);
         let logits = logits[range.start * classes..range.end * classes].chunks_exact(classes);
         for (row, label) in logits.zip(labels) {
-            one_row(row, Target::of(label), [weight, smoothing], sums, rows.next());
+            let (target, gradient) = (Target::of(label), rows.next());
+            match class_weights {
+                None => one_row(row, target, [weight, smoothing], sums, gradient),
+                Some(of) => weighted_row(row, target, of, [weight, smoothing], sums, gradient),
+            }
         }
     };
     if logits.len() < MIN_PARALLEL_LOGITS {
@@ -84,7 +109,11 @@ pub fn softmax_cross_entropy<E: Element>(
         total.top1 += sums.top1;
         total.top5 += sums.top5;
     }
-    let mean = total.loss / (counted.max(1) * tile.micro_batches) as f64;
+    let mean = match weights_of_labels {
+        None => total.loss / (counted.max(1) * tile.micro_batches) as f64,
+        Some(0.0) => 0.0,
+        Some(sum) => total.loss / (sum * tile.micro_batches as f64),
+    };
     match (auxiliary, &mut *metrics) {
         (Some(weight), [loss, ..]) => *loss += f64::from(weight) * mean,
         _ => {
@@ -164,11 +193,7 @@ fn one_row<E: Element>(
         let all: f64 = row.iter().map(|logit| f64::from(logit - maximum)).sum();
         sums.loss -= f64::from(smoothing) * all / row.len() as f64;
     }
-    // Ties are won by the lower class; NaN is ahead of nothing.
-    let ahead = |i: usize, logit: f32| row[label] > logit || (row[label] == logit && label < i);
-    let better = row.iter().enumerate().filter(|&(i, &logit)| i != label && !ahead(i, logit)).count();
-    sums.top1 += u64::from(better < 1);
-    sums.top5 += u64::from(better < 5);
+    sums.rank(row, label);
     if let Some(gradient) = gradient {
         let factor = weight / sum;
         let every = weight * smoothing / row.len() as f32;
@@ -186,13 +211,70 @@ fn one_row<E: Element>(
     }
 }
 
+/// As [`one_row`], where classes have weights.
+fn weighted_row<E: Element>(
+    row: &[f32],
+    target: Option<Target>,
+    class_weights: &[f32],
+    [weight, smoothing]: [f32; 2],
+    sums: &mut Sums,
+    gradient: Option<&mut [E]>,
+) {
+    let Some(Target { own, other, share }) = target else {
+        if let Some(gradient) = gradient {
+            gradient.fill(E::store(0.0));
+        }
+        return;
+    };
+    let maximum = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f32 = row.iter().map(|logit| (logit - maximum).exp()).sum();
+    let log = f64::from(sum.ln());
+    let (every, of_classes) = (smoothing / row.len() as f32, 1.0 - smoothing);
+    let target = |class: usize| {
+        let mut target = every;
+        if class == own {
+            target += of_classes * (1.0 - share);
+        }
+        if class == other {
+            target += of_classes * share;
+        }
+        class_weights[class] * target
+    };
+    let mut all = 0.0;
+    for (class, logit) in row.iter().enumerate() {
+        let target = f64::from(target(class));
+        all += target;
+        // 0 · ∞ = 0 here.
+        if target != 0.0 {
+            sums.loss += target * (log - f64::from(logit - maximum));
+        }
+    }
+    sums.rank(row, if share > 0.5 { other } else { own });
+    let Some(gradient) = gradient else { return };
+    if weight == 0.0 {
+        gradient.fill(E::store(0.0));
+        return;
+    }
+    let factor = all as f32 / sum;
+    for (class, (to, logit)) in gradient.iter_mut().zip(row).enumerate() {
+        *to = E::store(weight * ((logit - maximum).exp() * factor - target(class)));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn loss(logits: &[f32], labels: &[i32]) -> Result<([f64; 4], Vec<f32>), String> {
         let (mut metrics, mut gradient) = ([f64::NAN; 4], vec![f32::NAN; logits.len()]);
-        let of = Loss { classes: 3, auxiliary: None, smoothing: 0.0, mixed: false, tile: Tile::WHOLE };
+        let of = Loss {
+            classes: 3,
+            auxiliary: None,
+            smoothing: 0.0,
+            mixed: false,
+            class_weights: None,
+            tile: Tile::WHOLE,
+        };
         softmax_cross_entropy(&ThreadTeam::single(), logits, labels, of, &mut metrics, &mut gradient)?;
         Ok((metrics, gradient))
     }
@@ -206,7 +288,14 @@ mod tests {
     #[test]
     fn an_invalid_mixed_label_names_the_sample() {
         let loss = |labels: &[i32]| {
-            let of = Loss { classes: 3, auxiliary: None, smoothing: 0.0, mixed: true, tile: Tile::WHOLE };
+            let of = Loss {
+                classes: 3,
+                auxiliary: None,
+                smoothing: 0.0,
+                mixed: true,
+                class_weights: None,
+                tile: Tile::WHOLE,
+            };
             let (mut metrics, mut gradient) = ([0.0; 4], [f32::NAN; 6]);
             softmax_cross_entropy(&ThreadTeam::single(), &[0.0; 6], labels, of, &mut metrics, &mut gradient)?;
             Ok::<_, String>((metrics[1], gradient))
@@ -227,7 +316,14 @@ mod tests {
 
     #[test]
     fn a_zero_share_of_an_infinite_logit_is_zero() {
-        let of = Loss { classes: 3, auxiliary: None, smoothing: 0.0, mixed: true, tile: Tile::WHOLE };
+        let of = Loss {
+            classes: 3,
+            auxiliary: None,
+            smoothing: 0.0,
+            mixed: true,
+            class_weights: None,
+            tile: Tile::WHOLE,
+        };
         for label in [[0, 1, WHOLE_SHARE], [1, 0, 0]] {
             let mut metrics = [0.0; 4];
             let logits = [f32::NEG_INFINITY, 1.0, 1.0];
@@ -240,6 +336,27 @@ mod tests {
     #[test]
     fn without_a_counted_sample_everything_is_zero() {
         assert_eq!(loss(&[1.0; 6], &[-1, i32::MIN]).unwrap(), ([0.0; 4], vec![0.0; 6]));
+    }
+
+    #[test]
+    fn labels_that_weigh_nothing_change_nothing() {
+        let (mut metrics, mut gradient) = ([f64::NAN; 4], [f32::NAN; 6]);
+        let logits = [1.0, f32::NEG_INFINITY, 0.0, 3.0, 2.0, 1.0];
+        let mut of = Loss {
+            classes: 3,
+            auxiliary: None,
+            smoothing: 0.0,
+            mixed: false,
+            class_weights: None,
+            tile: Tile::WHOLE,
+        };
+        of.class_weights = Some(&[1.0, 0.0, 2.0]);
+        let mut loss = |labels: &[i32]| {
+            softmax_cross_entropy(&ThreadTeam::single(), &logits, labels, of, &mut metrics, &mut gradient)?;
+            Ok::<_, String>((metrics, gradient))
+        };
+        assert_eq!(loss(&[1, -1]).unwrap(), ([0.0, 1.0, 0.0, 1.0], [0.0; 6]));
+        assert_eq!(loss(&[0, 3]).unwrap_err(), "sample 1 of the batch has label 3, there are 3 classes");
     }
 
     #[test]

@@ -15,11 +15,13 @@ impl OnCpu for SoftmaxCrossEntropy {
             return Err("its logits are not f32".to_owned());
         }
         let team = cpu.team.clone();
-        let SoftmaxCrossEntropy { auxiliary, smoothing, mixed, scaled: _ } = *self;
-        Ok(typed!(operands.dtype(3).unwrap_or(DType::F32), E => fallible(move |o| {
-            let (logits, labels, metrics) = (o.elements(0), o.elements(1), o.elements(2));
-            let loss = Loss { classes, auxiliary, smoothing, mixed, tile: o.tile() };
-            softmax_cross_entropy::<E>(&team, logits, labels, loss, metrics, o.elements(3))
+        let SoftmaxCrossEntropy { auxiliary, smoothing, mixed, weighted, scaled: _ } = *self;
+        let [at_weights, _, at_metrics, at_gradient] = self.positions();
+        Ok(typed!(operands.dtype(at_gradient).unwrap_or(DType::F32), E => fallible(move |o| {
+            let (logits, labels, metrics) = (o.elements(0), o.elements(1), o.elements(at_metrics));
+            let class_weights = weighted.then(|| &*o.elements(at_weights));
+            let loss = Loss { classes, auxiliary, smoothing, mixed, class_weights, tile: o.tile() };
+            softmax_cross_entropy::<E>(&team, logits, labels, loss, metrics, o.elements(at_gradient))
         })))
     }
 

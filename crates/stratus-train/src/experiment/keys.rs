@@ -400,9 +400,12 @@ settings! {
         /// weights take; training goes on with the weights themselves. Not set: no average.
         ema_decay: Option<f64> = None, Limit::From(0.0, 1.0);
         /// How much each class counts in the training loss. Frequencies are counted in the training data
-        /// before the first iteration; a class that does not occur weighs 0.
+        /// before the first iteration: of pixels, or of samples where each has one class. A class that does
+        /// not occur weighs 0.
         class_weighting: ClassWeighting = ClassWeighting::None, Limit::Any;
-        /// The weight of each class in the training loss. Not set: as `train.class_weighting` says.
+        /// The weight of each class in the training loss, as PyTorch's `CrossEntropyLoss(weight=…)` has it:
+        /// the loss is divided by the weights of the batch's labels, and where samples are mixed, by their
+        /// number. Not set: as `train.class_weighting` says.
         class_weights: Option<Vec<f64>> = None, Limit::AtLeast(0.0);
         /// Seed of initial weights, order and augmentation.
         seed: u64 = 1, Limit::AtLeast(0.0);

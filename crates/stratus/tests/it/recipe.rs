@@ -278,6 +278,48 @@ fn gradients_are_clipped() {
     assert_eq!(Result::of(&place.path("loose")), Result::of(&place.path("plain")));
 }
 
+/// Classes weigh what the configuration says, or what is counted; mixed and smoothed labels too; on each
+/// backend, and to the same bits wherever a run is interrupted.
+#[test]
+fn classes_have_weights() {
+    let place = place();
+    let first_loss = |name: &str| {
+        let text = fs::read_to_string(place.path(name).join("iterations.csv")).unwrap();
+        text.lines().nth(1).unwrap().split(',').nth(2).unwrap().parse::<f64>().unwrap()
+    };
+    train(&place, "plain", &["train.epochs=1"]);
+    // All classes are met as often: each weighs 1, and the loss is that without weights.
+    train(&place, "counted", &["train.epochs=1", "train.class_weighting=median_frequency"]);
+    let recorded = fs::read_to_string(place.path("counted/experiment.toml")).unwrap();
+    assert!(recorded.contains("class_weights = [1.0, 1.0, 1.0, 1.0,"), "{recorded}");
+    assert!((first_loss("counted") - first_loss("plain")).abs() < 1e-6);
+
+    let weights = "train.class_weights=[0.5, 2, 1, 1, 0, 3, 1, 1, 0.25, 1]";
+    let mixed = ["train.label_smoothing=0.1", "data.augment.mixup=0.4"];
+    for (name, device, more) in [
+        ("reference", "train.device=reference", &[][..]),
+        ("native", "train.device=auto", &[]),
+        ("mixed", "train.device=reference", &mixed),
+        ("native_mixed", "train.device=auto", &mixed),
+    ] {
+        train(&place, name, &[&["train.epochs=2", "train.precision=f32", device, weights], more].concat());
+        continues(&place, name, &[3, 6]);
+    }
+    let near = |[one, other]: [&str; 2]| (first_loss(one) - first_loss(other)).abs() < 1e-4;
+    assert!(near(["native", "reference"]) && near(["native_mixed", "mixed"]));
+    assert!((first_loss("reference") - first_loss("plain")).abs() > 1e-4);
+
+    for (setting, problem) in [
+        ("train.class_weights=[1, 2]", "has 2 numbers"),
+        ("train.class_weights=[0, 0, 0, 0, 0, 0, 0, 0, 0, 0]", "are all 0"),
+        ("train.class_weights=[1, 1, 1, 1, 1, 1, 1, 1, 1, -1]", "class_weights"),
+    ] {
+        let ran = place.run(&arguments(&["train", "net.toml", "--out", "wrong"], &[setting])).expect(2);
+        assert!(ran.err.contains(problem), "{}", ran.err);
+        assert!(!place.path("wrong").exists());
+    }
+}
+
 /// All of it at once, on the processor's own kernels and with copies of weights in bf16.
 #[test]
 fn the_whole_recipe_continues() {
