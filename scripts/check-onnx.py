@@ -2,9 +2,10 @@
 
     python scripts/check-onnx.py STRATUS FOLDER
 
-FOLDER is written by the example `zoo_outputs` of stratus-onnx: for each network a layer file, its weights,
-and images with their logits. The program STRATUS exports each network, and onnxruntime runs it in a batch and
-image by image, as the batch size is dynamic. Needs numpy and onnxruntime.
+FOLDER is written by the example `zoo_outputs` of stratus-onnx: for each network a layer file, its weights
+with class names and normalisation, and images with their logits. The program STRATUS exports each network,
+and onnxruntime runs it in a batch and image by image, as the batch size is dynamic, and gives back what the
+weights say of classes and images. Needs numpy and onnxruntime.
 """
 import json
 import pathlib
@@ -28,6 +29,12 @@ def safetensors(path):
             for name, entry in header.items()}
 
 
+def metadata(path):
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        return json.loads(file.read(length))["__metadata__"]
+
+
 def main(stratus, folder):
     cases, worst = sorted(folder.glob("*.toml")), ("", 0.0)
     if not cases:
@@ -40,6 +47,10 @@ def main(stratus, folder):
         export = [stratus, "--quiet", "model", "export", case, "--weights", weights, "--onnx", model]
         subprocess.run(export, check=True, stdout=subprocess.DEVNULL)
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        travels = metadata(weights)
+        assert travels.pop("format") == "pt"
+        assert len(json.loads(travels["class_names"])) > 1 and "mean" in travels and "input_shape" in travels
+        assert session.get_modelmeta().custom_metadata_map == travels, case.stem
         (images,), (logits,) = session.get_inputs(), session.get_outputs()
         assert (images.name, images.shape[0]) == ("input", "batch")
         assert (logits.name, logits.shape[0]) == ("output", "batch")

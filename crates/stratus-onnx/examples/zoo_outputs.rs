@@ -14,8 +14,8 @@ use common::{BATCH, CASES, images, logits, network, refs, weights};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::Path;
-use stratus_graph::{Shape, layer_file};
-use stratus_weights::{TensorRef, write_safetensors};
+use stratus_graph::{Graph, Shape, layer_file};
+use stratus_weights::{NetworkMetadata, TensorRef, write_safetensors};
 
 /// Operations that no network of the zoo has.
 const OTHERS: &str = "name = 'others'
@@ -90,16 +90,27 @@ fn main() {
     for graph in zoo.chain([layer_file::parse(OTHERS).unwrap()]) {
         let [_, height, width] = graph.input_shape().as_image().unwrap();
         let file = |ending: &str| folder.join(format!("{}-{height}x{width}.{ending}", graph.name));
-        let save = |ending: &str, tensors: &[TensorRef<'_>]| {
-            write_safetensors(&mut File::create(file(ending)).unwrap(), tensors, &BTreeMap::new()).unwrap();
+        let save = |ending: &str, tensors: &[TensorRef<'_>], metadata: &BTreeMap<String, String>| {
+            write_safetensors(&mut File::create(file(ending)).unwrap(), tensors, metadata).unwrap();
         };
         fs::write(file("toml"), layer_file::write(&graph).unwrap()).unwrap();
         let (weights, images) = (weights(&graph), images(&graph));
-        save("safetensors", &refs(&weights));
+        save("safetensors", &refs(&weights), &metadata(&graph).entries());
         let logits = logits(&graph, &weights, &images);
         let of_batch = |sample: &Shape| [BATCH].iter().chain(&sample.0).copied().collect::<Vec<usize>>();
         let (shape, made) = (of_batch(graph.input_shape()), of_batch(graph.shape(graph.output)));
         let tensors = [TensorRef::f32("input", &shape, &images), TensorRef::f32("output", &made, &logits)];
-        save("expected", &tensors);
+        save("expected", &tensors, &BTreeMap::new());
+    }
+}
+
+/// What travels with a network, of this one.
+fn metadata(graph: &Graph) -> NetworkMetadata {
+    let (input, classes) = (graph.input_shape(), graph.shape(graph.output).0[0]);
+    NetworkMetadata {
+        class_names: (0..classes).map(|class| format!("class {class}, \"é\"")).collect(),
+        mean: (0..input.0[0]).map(|channel| 0.1 + channel as f64 / 7.0).collect(),
+        std: vec![0.225; input.0[0]],
+        input_shape: input.0.clone(),
     }
 }

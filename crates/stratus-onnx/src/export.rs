@@ -3,7 +3,7 @@
 use crate::error::WriteError;
 use crate::model::LONGEST;
 use crate::wire::Message;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
 use stratus_graph::ops::{
     AdaptiveAvgPool2d, AvgPool2d, Conv2d, Linear, LocalResponseNorm, MaxPool2d, Relu6, Resize, ResizeTo,
@@ -43,12 +43,17 @@ pub(crate) const SPATIAL: &str = "dropout2d";
 ///
 /// The input is called [`INPUT`], the output [`OUTPUT`]; their first dimension, `batch`, may be of any size.
 /// Initialisers are called as the parameters are, nodes as the layers. Weights that the network has no
-/// parameter for are left out.
+/// parameter for are left out. `metadata` goes into `metadata_props`: texts by keys.
 ///
 /// # Errors
 /// Where a parameter is missing or of another shape, a layer has no form in ONNX, or `out` cannot be written
 /// to.
-pub fn write(out: &mut dyn Write, graph: &Graph, weights: &[TensorRef<'_>]) -> Result<(), WriteError> {
+pub fn write(
+    out: &mut dyn Write,
+    graph: &Graph,
+    weights: &[TensorRef<'_>],
+    metadata: &BTreeMap<String, String>,
+) -> Result<(), WriteError> {
     let graph = graph.for_inference();
     let weights = parameters(&graph, weights)?;
     let mut export = Export::new(&graph);
@@ -89,8 +94,12 @@ pub fn write(out: &mut dyn Write, graph: &Graph, weights: &[TensorRef<'_>]) -> R
         .int(1, format)
         .bytes(2, b"stratus")
         .bytes(3, env!("CARGO_PKG_VERSION").as_bytes())
-        .bytes(8, &opset.0)
-        .announce(7, length);
+        .bytes(8, &opset.0);
+    let entry = |(key, text): (&String, &String)| {
+        Message::default().bytes(1, key.as_bytes()).bytes(2, text.as_bytes())
+    };
+    let model = metadata.iter().map(entry).fold(model, |model, entry| model.bytes(14, &entry.0));
+    let model = model.announce(7, length);
     let total = length + model.0.len() as u64;
     if total > LONGEST {
         return Err(WriteError::TooLarge(total));

@@ -17,6 +17,8 @@ pub(crate) struct Model<'a> {
     pub graph: Graph<'a>,
     /// The version of ONNX's own operators; 0 where it is not given.
     pub opset: i64,
+    /// Key and value of each entry of `metadata_props`.
+    pub metadata: Vec<(&'a str, &'a str)>,
 }
 
 /// `GraphProto`.
@@ -92,7 +94,7 @@ fn push<T>(list: &mut Vec<T>, item: T, most: usize, what: &'static str) -> Parse
 
 impl<'a> Model<'a> {
     pub fn read(bytes: &'a [u8]) -> Parsed<Self> {
-        let (mut graph, mut opset) = (None, 0);
+        let (mut graph, mut opset, mut metadata) = (None, 0, Vec::new());
         for field in Fields::new(bytes) {
             match field? {
                 (7, _) if graph.is_some() => return Err(Problem::damaged("it has two graphs")),
@@ -103,11 +105,12 @@ impl<'a> Model<'a> {
                         opset = version;
                     }
                 }
+                (14, value) => push(&mut metadata, string_entry(value)?, MOST_ITEMS, "metadata entries")?,
                 _ => {}
             }
         }
         let graph = graph.ok_or_else(|| Problem::damaged("it has no graph"))?;
-        Ok(Self { graph, opset })
+        Ok(Self { graph, opset, metadata })
     }
 }
 

@@ -12,6 +12,7 @@
 mod error;
 mod file;
 mod matching;
+mod metadata;
 mod safetensors;
 mod source;
 mod tensor;
@@ -20,4 +21,5 @@ mod torch;
 pub use error::{Error, Problem, Result};
 pub use file::{Dtype, Format, NamedTensor, WeightsFile};
 pub use matching::{Matching, Mismatch, match_tensors};
+pub use metadata::NetworkMetadata;
 pub use tensor::{ExternalValues, Tensor, TensorRef, Values, ValuesRef, write_safetensors};

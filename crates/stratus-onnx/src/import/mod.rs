@@ -20,7 +20,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use stratus_base::printable;
 use stratus_graph::{Graph, GraphBuilder, Op, Operation, Shape};
-use stratus_weights::{Tensor, Values};
+use stratus_weights::{NetworkMetadata, Tensor, Values};
 
 /// The most layers; the same limit as in layer files.
 const MOST_LAYERS: usize = 10_000;
@@ -47,6 +47,8 @@ pub struct Imported {
     pub graph: Graph,
     /// The weights of the file, by the keys of the network, as f32.
     pub weights: Vec<Tensor>,
+    /// What the model says of images and classes.
+    pub metadata: NetworkMetadata,
     /// Notes on what was omitted or changed.
     pub notes: Vec<String>,
 }
@@ -173,6 +175,11 @@ pub(crate) fn import(model: &proto::Model<'_>, folder: Option<&Path>, options: &
     }
     let graph = &model.graph;
     let mut notes = Vec::new();
+    let metadata = NetworkMetadata::read(model.metadata.iter().copied()).unwrap_or_else(|problem| {
+        let problem = printable(&problem);
+        notes.push(format!("what the model says of images and classes is left out: {problem}"));
+        NetworkMetadata::default()
+    });
     let output = output(graph, &mut notes)?;
     let live = live(graph, output)?;
     let mut uses: HashMap<&str, usize> = HashMap::from([(output, 1)]);
@@ -202,7 +209,7 @@ pub(crate) fn import(model: &proto::Model<'_>, folder: Option<&Path>, options: &
     let makers = makers.collect();
     let mut importer = Importer { graph, folder, values, uses, makers, input, layers, numbers, names, notes };
     importer.walk(&live)?;
-    importer.finish(output, options)
+    Ok(Imported { metadata, ..importer.finish(output, options)? })
 }
 
 /// The name of the logits: the one output, before the softmax that the loss has of its own.
@@ -411,7 +418,7 @@ impl<'a> Importer<'a> {
         }
         let graph = builder.finish(tensors[made.id])?;
         self.notes.extend(self.names.notes());
-        Ok(Imported { graph, weights, notes: self.notes })
+        Ok(Imported { graph, weights, metadata: NetworkMetadata::default(), notes: self.notes })
     }
 
     /// What a node makes.

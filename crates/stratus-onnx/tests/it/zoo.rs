@@ -1,14 +1,15 @@
 //! Every network of the zoo to ONNX and back: the same layers, shapes, parameters, cost, weights and outputs.
 
 use crate::common::{CASES, images, logits, network, refs, weights};
+use std::collections::BTreeMap;
 use stratus_graph::zoo::NETWORKS;
 use stratus_graph::{Graph, layer_file};
 use stratus_onnx::{Imported, Model, Options, WriteError, write};
-use stratus_weights::{Tensor, TensorRef};
+use stratus_weights::{NetworkMetadata, Tensor, TensorRef};
 
 fn exported(graph: &Graph, weights: &[Tensor]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    write(&mut bytes, graph, &refs(weights)).unwrap();
+    write(&mut bytes, graph, &refs(weights), &BTreeMap::new()).unwrap();
     bytes
 }
 
@@ -83,7 +84,7 @@ fn published_sizes_come_back() {
             .map(|(p, values)| TensorRef::f32(&p.name, &p.shape, values))
             .collect();
         let mut bytes = Vec::new();
-        write(&mut bytes, &graph, &tensors).unwrap();
+        write(&mut bytes, &graph, &tensors, &BTreeMap::new()).unwrap();
         assert_eq!(
             described(&imported(&graph, bytes).graph),
             described(&graph.for_inference()),
@@ -171,12 +172,13 @@ fn what_cannot_be_written_is_said() {
                        0.33333333333333326",
     );
     assert_eq!(
-        write(&mut Vec::new(), &third, &[]).unwrap_err().to_string(),
+        write(&mut Vec::new(), &third, &[], &BTreeMap::new()).unwrap_err().to_string(),
         "layers that have no form in ONNX: `b` (resize by 0.33333333333333326x0.33333333333333326)"
     );
     let given = weights(&graph);
-    let problem =
-        |graph: &Graph, tensors: &[TensorRef<'_>]| write(&mut Vec::new(), graph, tensors).unwrap_err();
+    let problem = |graph: &Graph, tensors: &[TensorRef<'_>]| {
+        write(&mut Vec::new(), graph, tensors, &BTreeMap::new()).unwrap_err()
+    };
     assert_eq!(
         problem(&graph, &refs(&given)).to_string(),
         "layers that have no form in ONNX: `a` (local_response_norm size 4 alpha 0.0001 beta 0.75 k 1), \
@@ -188,4 +190,46 @@ fn what_cannot_be_written_is_said() {
         problem(&graph, &wrong).to_string(),
         "the parameter `c.weight` is f32 [3, 2], the network's is f32 [3, 2, 1, 1]"
     );
+}
+
+/// Bytes of a message of the wire format with a field of each text: by hand, as protobuf's documentation has
+/// it.
+fn entry(key: &str, value: &str) -> Vec<u8> {
+    let field = |number: u8, text: &[u8]| {
+        assert!(text.len() < 128, "one byte of length");
+        [&[number << 3 | 2, u8::try_from(text.len()).unwrap()], text].concat()
+    };
+    // `metadata_props` is field 14 of `ModelProto`; of `StringStringEntryProto` `key` is 1, `value` 2.
+    field(14, &[field(1, key.as_bytes()), field(2, value.as_bytes())].concat())
+}
+
+#[test]
+fn classes_and_normalisation_travel_in_the_metadata() {
+    let (name, width, size) = CASES[1];
+    let graph = network(name, width, size);
+    let given = weights(&graph);
+    let metadata = NetworkMetadata {
+        class_names: vec!["sky".to_owned(), "pole, \"thin\"".to_owned()],
+        mean: vec![0.5, 0.25, 0.125],
+        std: vec![0.25, 0.5, 1.0],
+        input_shape: graph.input_shape().0.clone(),
+    };
+    let written = |metadata: &BTreeMap<String, String>| {
+        let mut bytes = Vec::new();
+        write(&mut bytes, &graph, &refs(&given), metadata).unwrap();
+        bytes
+    };
+    let bytes = written(&metadata.entries());
+    let has = |entry: Vec<u8>| bytes.windows(entry.len()).any(|window| window == entry);
+    assert!(has(entry("class_names", r#"["sky","pole, \"thin\""]"#)));
+    assert!(has(entry("mean", "[0.5,0.25,0.125]")) && has(entry("std", "[0.25,0.5,1.0]")));
+    assert!(has(entry("channel_order", "RGB")));
+    assert_eq!(imported(&graph, bytes).metadata, metadata);
+
+    // What another program means by these keys is passed over, and said.
+    let other = BTreeMap::from([("mean".to_owned(), "0.5".to_owned())]);
+    let back = imported(&graph, written(&other));
+    assert_eq!(back.metadata, NetworkMetadata::default());
+    assert_eq!(back.notes.len(), 1);
+    assert!(back.notes[0].contains("its `mean` is no such list"), "{:?}", back.notes);
 }

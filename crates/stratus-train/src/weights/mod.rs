@@ -9,5 +9,5 @@ mod whiten;
 
 pub(crate) use pretrained::batches_tracked;
 pub use pretrained::{Pretrained, WeightsUse, initial};
-pub(crate) use trained::load_checkpoint;
 pub use trained::{CheckpointChoice, TrainedNetwork, trained_network};
+pub(crate) use trained::{load_checkpoint, metadata_of_run};

@@ -1,7 +1,7 @@
 //! Pretrained weights: those of a safetensors file, a PyTorch state dict or another run.
 
-use super::{CheckpointChoice, initialise, load_checkpoint};
-use crate::TrainError;
+use super::{CheckpointChoice, initialise, load_checkpoint, metadata_of_run};
+use crate::{Experiment, TrainError};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use stratus_base::nearest;
@@ -10,7 +10,7 @@ use stratus_graph::{Graph, Node, Op, Parameter};
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Tensor, Values};
 use stratus_run::sources::Source;
-use stratus_weights::{Matching, Mismatch, WeightsFile};
+use stratus_weights::{Matching, Mismatch, NetworkMetadata, WeightsFile};
 
 /// What a file's weights are for, which decides how they have to fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,10 +37,17 @@ pub struct Pretrained {
     anew: Option<String>,
     /// What the network's names have before those of the file.
     prefix: &'static str,
+    /// Where they are a run's: what it recorded of images and classes.
+    run: Option<NetworkMetadata>,
 }
 
 /// What the names of a backbone's layers begin with.
 const BACKBONE: &str = "backbone.";
+
+/// The published weights of ERFNet have the encoder's own classifier too, with which it was trained first.
+/// The network with a decoder does without it.
+const ENCODER_HEAD: &str = "encoder.output_conv.";
+const DECODER: &str = "decoder.output_conv.";
 
 impl Pretrained {
     /// Opens a file, or the newest good checkpoint of a run directory, and matches it with a network. Tensors
@@ -54,17 +61,24 @@ impl Pretrained {
         purpose: WeightsUse,
         warn: &mut dyn FnMut(&str),
     ) -> Result<Self, TrainError> {
-        let path = if path.is_dir() {
-            load_checkpoint(&RunDir::open(path)?, CheckpointChoice::Newest, warn)?.measured_file()
+        let (path, run) = if path.is_dir() {
+            let run = RunDir::open(path)?;
+            let metadata = metadata_of_run(&run, &Experiment::load(&run.experiment())?);
+            (load_checkpoint(&run, CheckpointChoice::Newest, warn)?.measured_file(), Some(metadata))
         } else {
-            path.to_owned()
+            (path.to_owned(), None)
         };
         let file = WeightsFile::open(&path)?;
         let fit = |graph: &Graph| {
-            file.matching(graph.parameters.iter().map(|p| (p.name.as_str(), p.shape.as_slice())))
+            let mut matching =
+                file.matching(graph.parameters.iter().map(|p| (p.name.as_str(), p.shape.as_slice())));
+            if graph.parameters.iter().any(|parameter| parameter.name.starts_with(DECODER)) {
+                matching.unexpected.retain(|name| !name.starts_with(ENCODER_HEAD));
+            }
+            matching
         };
         if purpose == WeightsUse::Training && is_backbone(&file, graph) {
-            return Self::of_backbone(file, graph);
+            return Self::of_backbone(file, graph, run);
         }
         let (matching, left_out, anew) = match purpose {
             WeightsUse::SecondStage => {
@@ -111,11 +125,15 @@ impl Pretrained {
             }
         };
         let source = Source::of_file(&path)?;
-        Ok(Self { file, source, loaded: matching.loaded, left_out, anew, prefix: "" })
+        Ok(Self { file, source, loaded: matching.loaded, left_out, anew, prefix: "", run })
     }
 
     /// The weights of a network's backbone, from a file that has it as a network of its own.
-    fn of_backbone(file: WeightsFile, graph: &Graph) -> Result<Self, TrainError> {
+    fn of_backbone(
+        file: WeightsFile,
+        graph: &Graph,
+        run: Option<NetworkMetadata>,
+    ) -> Result<Self, TrainError> {
         let own = graph.parameters.iter().filter_map(|parameter| {
             Some((parameter.name.strip_prefix(BACKBONE)?, parameter.shape.as_slice()))
         });
@@ -133,13 +151,27 @@ impl Pretrained {
         );
         let source = Source::of_file(&path)?;
         let left_out = matching.unexpected.len();
-        Ok(Self { file, source, loaded, left_out, anew: Some(text), prefix: BACKBONE })
+        Ok(Self { file, source, loaded, left_out, anew: Some(text), prefix: BACKBONE, run })
     }
 
     /// The file, with its checksum.
     #[must_use]
     pub fn source(&self) -> &Source {
         &self.source
+    }
+
+    /// What the file says of images and classes; empty where it says nothing.
+    ///
+    /// # Errors
+    /// Where what it says cannot be: the key, and why.
+    pub fn metadata(&self) -> Result<NetworkMetadata, String> {
+        match &self.run {
+            Some(metadata) => Ok(metadata.clone()),
+            None => {
+                let entries = self.file.metadata().iter();
+                NetworkMetadata::read(entries.map(|(key, text)| (key.as_str(), text.as_str())))
+            }
+        }
     }
 
     /// How many tensors of the file are not the network's; only for inference.
@@ -247,18 +279,28 @@ fn classifiers(graph: &Graph) -> Vec<&Node> {
 /// line that names them.
 fn begins_anew(graph: &Graph, matching: &mut Matching, path: &Path) -> Option<String> {
     let heads = classifiers(graph);
-    let of_heads: Vec<&Parameter> =
-        heads.iter().flat_map(|node| &node.parameters).map(|id| &graph.parameters[id.0]).collect();
-    let differs = |parameter: &Parameter| matching.mismatched.iter().find(|m| m.name == parameter.name);
-    let classes = *differs(of_heads.first()?)?.in_file.first()?;
-    let only_classes = |mismatch: &Mismatch| {
-        let (found, wanted) = (&mismatch.in_file, &mismatch.wanted);
-        found.len() == wanted.len() && found.first() == Some(&classes) && found[1..] == wanted[1..]
+    // Weights have an output's first, but those of transposed convolutions, `[in, out, kH, kW]`.
+    let with_axis = |node: &&Node| {
+        let transposed = matches!(node.op, Op::ConvTranspose2d(_));
+        let axis = move |parameter: &Parameter| usize::from(transposed && parameter.shape.len() > 1);
+        let parameters = node.parameters.iter().map(|id| &graph.parameters[id.0]);
+        parameters.map(move |parameter| (parameter, axis(parameter))).collect::<Vec<_>>()
     };
-    if !of_heads.iter().all(|parameter| differs(parameter).is_some_and(only_classes)) {
+    let of_heads: Vec<(&Parameter, usize)> = heads.iter().flat_map(with_axis).collect();
+    let differs = |parameter: &Parameter| matching.mismatched.iter().find(|m| m.name == parameter.name);
+    let &(first, axis) = of_heads.first()?;
+    let classes = *differs(first)?.in_file.get(axis)?;
+    let only_classes = |mismatch: &Mismatch, axis: usize| {
+        let (found, mut wanted) = (&mismatch.in_file, mismatch.wanted.clone());
+        wanted.get_mut(axis).map(|extent| *extent = classes).is_some() && *found == wanted
+    };
+    let fits = |&(parameter, axis): &(&Parameter, usize)| {
+        differs(parameter).is_some_and(|mismatch| only_classes(mismatch, axis))
+    };
+    if !of_heads.iter().all(fits) {
         return None;
     }
-    let new = of_heads.first()?.shape.first()?;
+    let new = first.shape.get(axis)?;
     let begins = if heads.len() == 1 { "begins" } else { "begin" };
     let names: Vec<&str> = heads.iter().map(|node| node.name.as_str()).collect();
     let text = format!(
@@ -266,7 +308,9 @@ fn begins_anew(graph: &Graph, matching: &mut Matching, path: &Path) -> Option<St
         names.join(", "),
         path.display()
     );
-    matching.mismatched.retain(|mismatch| of_heads.iter().all(|parameter| parameter.name != mismatch.name));
+    matching
+        .mismatched
+        .retain(|mismatch| of_heads.iter().all(|(parameter, _)| parameter.name != mismatch.name));
     Some(text)
 }
 
@@ -330,10 +374,16 @@ fn hint(graph: &Graph, matching: &Matching) -> String {
         heads.iter().any(|node| node.parameters.iter().any(|id| graph.parameters[id.0].name == mismatch.name))
     };
     match matching.mismatched.iter().find(|mismatch| is_of_heads(mismatch)) {
-        Some(Mismatch { in_file, .. }) if matching.missing.is_empty() && matching.unexpected.is_empty() => {
+        Some(Mismatch { in_file, wanted, .. })
+            if matching.missing.is_empty() && matching.unexpected.is_empty() =>
+        {
             format!(
                 "these are weights for {} classes; model.classes sets how many there are",
-                in_file.first().unwrap_or(&0)
+                in_file
+                    .iter()
+                    .zip(wanted)
+                    .find(|(found, wanted)| found != wanted)
+                    .map_or(0, |(found, _)| *found)
             )
         }
         _ => {

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use stratus_graph::Graph;
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Checkpoint, Checkpoints};
+use stratus_weights::NetworkMetadata;
 
 /// A run's network and one of its checkpoints.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,6 +16,8 @@ pub struct TrainedNetwork {
     pub graph: Graph,
     /// Its weights and the state of the run.
     pub checkpoint: Checkpoint,
+    /// How it wants its images, and what its classes are called, as the run recorded it.
+    pub metadata: NetworkMetadata,
 }
 
 /// Which checkpoint of a run.
@@ -64,7 +67,18 @@ pub fn trained_network(
         });
     };
     let graph = Network::for_images(&experiment, shape, classes)?.graph;
-    Ok(TrainedNetwork { graph, checkpoint })
+    let metadata = metadata_of_run(&run, &experiment);
+    Ok(TrainedNetwork { graph, checkpoint, metadata })
+}
+
+/// What a run recorded of its images and classes.
+pub(crate) fn metadata_of_run(run: &RunDir, experiment: &Experiment) -> NetworkMetadata {
+    NetworkMetadata {
+        class_names: stratus_run::classes::read_names(&run.classes()).unwrap_or_default(),
+        mean: experiment.data.mean.clone().unwrap_or_default(),
+        std: experiment.data.std.clone().unwrap_or_default(),
+        input_shape: experiment.data.shape.clone().unwrap_or_default(),
+    }
 }
 
 /// One of a run's checkpoints.

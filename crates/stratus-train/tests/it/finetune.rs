@@ -93,6 +93,95 @@ fn measures(backend: &dyn Backend) {
     assert!(off <= allowed, "logits are off by {off}, {allowed} is allowed");
 }
 
+#[derive(Deserialize)]
+struct Published {
+    width: usize,
+    classes: usize,
+    batch: String,
+    input: [usize; 4],
+    logits: Vec<f64>,
+    logits_off: f64,
+}
+
+fn segmentation(network: &str, input: [usize; 3], classes: usize, width: usize) -> Graph {
+    (zoo::find(network).unwrap().build)(&Hyperparameters { input, classes, width: Some(width) }).unwrap()
+}
+
+/// A file with the names of ERFNet's published weights: of a DataParallel network, with the encoder's own
+/// classifier, which the decoder does without.
+#[test]
+fn published_weights_of_erfnet_give_the_logits_of_pytorch() {
+    let text = std::fs::read(file("erfnet_published.json")).unwrap();
+    let fixture: Published = serde_json::from_slice(&text).unwrap();
+    let [_, channels, height, width] = fixture.input;
+    let graph = segmentation("erfnet", [channels, height, width], fixture.classes, fixture.width);
+    let path = file("erfnet_published.pth");
+    let published = WeightsFile::open(&path).unwrap();
+    assert!(published.from_data_parallel() && published.get("encoder.output_conv.weight").is_some());
+    let weights = Pretrained::open(&path, &graph, WeightsUse::Measuring, &mut |_| ()).unwrap();
+    let mut program = fuse(&lower(&graph, Mode::Evaluate, Precision::F32, 1).unwrap()).unwrap();
+    let logits = program.steps.iter().find(|step| step.phase == Phase::Loss).unwrap().inputs[0];
+    program.values[logits.0].role = Role::Buffer;
+    let mut session = crate::common::session(&ReferenceBackend, &program, Choices::default());
+    weights.write_to(&mut session).unwrap();
+    let mut inputs = inputs(&session, &fixture.batch, &fixture.input, &vec![0; height * width]);
+    run(&mut session, &mut inputs);
+    let got = session.read_value(0, logits.0).unwrap();
+    assert_eq!(got.len(), fixture.logits.len());
+    let largest = fixture.logits.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
+    let allowed = (TOLERANCE * largest).max(AS_PYTORCH * fixture.logits_off);
+    let off = got.iter().zip(&fixture.logits).fold(0.0f64, |off, (a, b)| off.max((a - b).abs()));
+    assert!(off <= allowed, "logits are off by {off}, {allowed} is allowed");
+
+    // The encoder alone takes its part of the file as a first stage does, and not as the whole.
+    let encoder = segmentation("erfnet_encoder", [3, 16, 24], fixture.classes, fixture.width);
+    let open = |graph: &Graph, purpose| Pretrained::open(&path, graph, purpose, &mut |_| ());
+    assert!(open(&encoder, WeightsUse::SecondStage).is_ok());
+    assert!(open(&encoder, WeightsUse::Measuring).unwrap_err().to_string().contains("decoder.output_conv"));
+    // Other classes: the classifier begins anew, and cannot be measured.
+    let other = segmentation("erfnet", [3, 16, 24], 7, fixture.width);
+    let begins = open(&other, WeightsUse::Training).unwrap();
+    assert!(begins.begins_anew().unwrap().contains("decoder.output_conv begins anew"));
+    assert!(open(&other, WeightsUse::Measuring).unwrap_err().to_string().contains("decoder.output_conv"));
+    let wider = segmentation("erfnet", [3, 16, 24], fixture.classes, 2 * fixture.width);
+    assert!(open(&wider, WeightsUse::Training).is_err());
+}
+
+/// A file of ResNet-18 is the backbone of DeepLabv3+; everything else begins anew.
+#[test]
+fn a_backbone_has_the_weights_of_its_own_network() {
+    let path = file("resnet18_narrow.pth");
+    let open = |network: &str, width: usize, purpose| {
+        let graph = segmentation(network, [3, 33, 33], 5, width);
+        Pretrained::open(&path, &graph, purpose, &mut |_| ()).map(|weights| (graph, weights))
+    };
+    let published = WeightsFile::open(&path).unwrap();
+    for network in ["deeplabv3plus_resnet18", "deeplabv3plus_resnet18_os8", "fcn_resnet18"] {
+        let (graph, weights) = open(network, 4, WeightsUse::Training).unwrap();
+        let (tensors, first) =
+            (weights.tensors(&graph, 7).unwrap(), stratus_train::weights::initial(&graph, 7).unwrap());
+        let mut of_file = 0;
+        for (tensor, first) in tensors.iter().zip(&first) {
+            let Values::F32(values) = &tensor.values else { continue };
+            match tensor.name.strip_prefix("backbone.") {
+                Some(name) => {
+                    assert_eq!(*values, published.read(published.get(name).unwrap()).unwrap(), "{name}");
+                    of_file += 1;
+                }
+                None => assert_eq!(tensor, first),
+            }
+        }
+        // All tensors of the file but its classifier.
+        let counts = |name: &str| name.ends_with("num_batches_tracked") || name.starts_with("fc.");
+        assert_eq!(of_file, published.tensors().iter().filter(|tensor| !counts(&tensor.name)).count());
+        let said = weights.begins_anew().unwrap();
+        assert!(said.contains("the backbone has the weights of") && said.contains("begin anew"), "{said}");
+    }
+    let refused = |width, purpose| open("deeplabv3plus_resnet18", width, purpose).unwrap_err().to_string();
+    assert!(refused(8, WeightsUse::Training).contains("its backbone"), "another width");
+    assert!(refused(4, WeightsUse::Measuring).contains("classifier"), "a head of its own");
+}
+
 /// Five steps with frozen layers: frozen tensors keep their bits, all others are PyTorch's.
 fn tunes(backend: &dyn Backend, key: &str, tile_bytes: usize) {
     let fixture = load();

@@ -6,12 +6,13 @@ use crate::errors::{Failure, Result};
 use crate::output::{Output, bytes, pairs};
 use clap::Args;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use stratus_graph::Graph;
 use stratus_run::{RunDir, atomic};
 use stratus_train::experiment::Experiment;
 use stratus_train::weights::{CheckpointChoice, Pretrained, WeightsUse, trained_network};
-use stratus_weights::{Tensor, TensorRef};
+use stratus_weights::{NetworkMetadata, Tensor, TensorRef};
 
 /// Arguments of `stratus model export`.
 #[derive(Args, Debug)]
@@ -50,6 +51,8 @@ struct Report {
     output: Vec<usize>,
     trained_parameters: usize,
     bytes: u64,
+    /// What the model's `metadata_props` say.
+    metadata: BTreeMap<String, String>,
 }
 
 /// Runs the command.
@@ -61,21 +64,36 @@ pub(super) fn run(arguments: &ExportArguments, globals: &Globals, output: &Outpu
     if let Some(folder) = files.into_iter().find(|file| file.is_dir()) {
         return Err(Failure::usage(format!("{} is a folder; name a file in it", folder.display())));
     }
-    let (graph, weights, origin) = find(arguments, globals, output)?;
+    let exported = find(arguments, globals, output)?;
     if let Some(file) = &arguments.safetensors {
-        super::weights::write(file, &graph.name, &weights, output)?;
+        let Exported { graph, weights, metadata, .. } = &exported;
+        super::weights::write(file, &graph.name, weights, metadata, output)?;
     }
     match &arguments.onnx {
-        Some(file) => write_model(file, &graph, &weights, origin, output),
+        Some(file) => write_model(file, exported, output),
         None => Ok(()),
     }
 }
 
+/// What is exported.
+struct Exported {
+    graph: Graph,
+    weights: Vec<Tensor>,
+    /// Where the weights come from, in words.
+    origin: String,
+    /// How the network wants its images, and what its classes are called.
+    metadata: NetworkMetadata,
+}
+
 /// Writes the ONNX model, and says so.
-fn write_model(path: &Path, graph: &Graph, weights: &[Tensor], origin: String, output: &Output) -> Result {
+fn write_model(path: &Path, exported: Exported, output: &Output) -> Result {
+    let Exported { graph, weights, origin, metadata } = exported;
+    let metadata = metadata.entries();
     let weights: Vec<TensorRef<'_>> = weights.iter().map(Tensor::as_ref).collect();
     let graph = graph.for_inference();
-    atomic::write_with(path, |out| Ok::<(), Failure>(stratus_onnx::write(out, &graph, &weights)?))?;
+    atomic::write_with(path, |out| {
+        Ok::<(), Failure>(stratus_onnx::write(out, &graph, &weights, &metadata)?)
+    })?;
     let report = Report {
         file: path.display().to_string(),
         network: graph.name.clone(),
@@ -85,6 +103,7 @@ fn write_model(path: &Path, graph: &Graph, weights: &[Tensor], origin: String, o
         output: graph.shape(graph.output).0.clone(),
         trained_parameters: graph.trained_parameters(),
         bytes: path.metadata().map_err(Failure::failed)?.len(),
+        metadata,
     };
     output.result(&report, || {
         let batch = |shape: &[usize]| format!("batch x {}", stratus_graph::Shape(shape.to_vec()));
@@ -98,16 +117,16 @@ fn write_model(path: &Path, graph: &Graph, weights: &[Tensor], origin: String, o
             ("operator set".to_owned(), report.operator_set.to_string()),
             (stratus_onnx::INPUT.to_owned(), batch(&report.input)),
             (stratus_onnx::OUTPUT.to_owned(), batch(&report.output)),
+            (
+                "metadata".to_owned(),
+                report.metadata.keys().map(String::as_str).collect::<Vec<&str>>().join(", "),
+            ),
         ])
     })
 }
 
-/// The network, its weights, and where they come from in words.
-fn find(
-    arguments: &ExportArguments,
-    globals: &Globals,
-    output: &Output,
-) -> Result<(Graph, Vec<Tensor>, String)> {
+/// The network and its weights.
+fn find(arguments: &ExportArguments, globals: &Globals, output: &Output) -> Result<Exported> {
     let path = Path::new(&arguments.target);
     if path.is_dir() {
         RunDir::open(path).map_err(Failure::usage)?;
@@ -117,17 +136,19 @@ fn find(
         }
         let choice = arguments.checkpoint.unwrap_or_default();
         let trained = trained_network(path, choice, &mut |text| output.warning(text))?;
+        let metadata = trained.metadata;
         return match &arguments.weights {
             Some(file) => {
-                let weights = read(arguments, file, &trained.graph, output)?;
-                Ok((trained.graph, weights, file.display().to_string()))
+                let (weights, _) = read(arguments, file, &trained.graph, output)?;
+                Ok(Exported { graph: trained.graph, weights, origin: file.display().to_string(), metadata })
             }
             None => {
                 let checkpoint = trained.checkpoint;
                 let average = if checkpoint.averaged.is_some() { ", averaged" } else { "" };
                 let iterations = checkpoint.state.iteration;
                 let origin = format!("{} after {iterations} iterations{average}", path.display());
-                Ok((trained.graph, checkpoint.averaged.unwrap_or(checkpoint.weights), origin))
+                let weights = checkpoint.averaged.unwrap_or(checkpoint.weights);
+                Ok(Exported { graph: trained.graph, weights, origin, metadata })
             }
         };
     }
@@ -139,8 +160,9 @@ fn find(
     }
     let graph = model::find(&arguments.target, globals)?;
     if let Some(file) = &arguments.weights {
-        let weights = read(arguments, file, &graph, output)?;
-        return Ok((graph, weights, file.display().to_string()));
+        let (weights, found) = read(arguments, file, &graph, output)?;
+        let metadata = NetworkMetadata { input_shape: graph.input_shape().0.clone(), ..found };
+        return Ok(Exported { graph, weights, origin: file.display().to_string(), metadata });
     }
     let seed = Experiment::default().with_overrides(&globals.set)?.train.seed;
     output.warning(&format!(
@@ -149,15 +171,33 @@ fn find(
         graph.name
     ));
     let weights = stratus_train::weights::initial(&graph, seed)?;
-    Ok((graph, weights, format!("first values of seed {seed}")))
+    let origin = format!("first values of seed {seed}");
+    let metadata =
+        NetworkMetadata { input_shape: graph.input_shape().0.clone(), ..NetworkMetadata::default() };
+    Ok(Exported { graph, weights, origin, metadata })
 }
 
 /// The weights of a file. It must hold every tensor that inference needs; where weights alone are written,
-/// every tensor of the network.
-fn read(arguments: &ExportArguments, path: &Path, graph: &Graph, output: &Output) -> Result<Vec<Tensor>> {
+/// every tensor of the network. With what it says of images and classes.
+fn read(
+    arguments: &ExportArguments,
+    path: &Path,
+    graph: &Graph,
+    output: &Output,
+) -> Result<(Vec<Tensor>, NetworkMetadata)> {
+    let metadata = |weights: &Pretrained| {
+        weights.metadata().unwrap_or_else(|problem| {
+            output.warning(&format!(
+                "what {} says of images and classes is left out: {problem}",
+                path.display()
+            ));
+            NetworkMetadata::default()
+        })
+    };
     let warn = &mut |text: &str| output.warning(text);
     if arguments.safetensors.is_some() {
-        return Ok(Pretrained::open(path, graph, WeightsUse::Measuring, warn)?.tensors(graph, 0)?);
+        let weights = Pretrained::open(path, graph, WeightsUse::Measuring, warn)?;
+        return Ok((weights.tensors(graph, 0)?, metadata(&weights)));
     }
     let weights = Pretrained::open(path, graph, WeightsUse::Inference, warn)?;
     let left_out = weights.left_out();
@@ -168,5 +208,5 @@ fn read(arguments: &ExportArguments, path: &Path, graph: &Graph, output: &Output
             graph.name
         ));
     }
-    Ok(weights.tensors(&graph.for_inference(), 0)?)
+    Ok((weights.tensors(&graph.for_inference(), 0)?, metadata(&weights)))
 }

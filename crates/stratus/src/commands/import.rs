@@ -4,7 +4,6 @@ use crate::errors::{Failure, Result};
 use crate::output::{Output, bytes, pairs};
 use clap::Args;
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use stratus_graph::layer_file;
@@ -68,7 +67,7 @@ pub(super) fn run(arguments: &ImportArguments, output: &Output) -> Result {
     }
     let tensors: Vec<TensorRef<'_>> = imported.weights.iter().map(Tensor::as_ref).collect();
     atomic::write_with(&weights, |out| {
-        write_safetensors(out, &tensors, &BTreeMap::new())
+        write_safetensors(out, &tensors, &imported.metadata.entries())
             .map_err(|error| Failure::failed(format!("cannot write {}: {error}", weights.display())))
     })?;
     // The layer file last: where it stands, its weights do.

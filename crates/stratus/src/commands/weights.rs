@@ -3,9 +3,9 @@
 use crate::errors::{Failure, Result};
 use crate::output::{Output, pairs};
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::path::Path;
 use stratus_run::checkpoint::{Tensor, TensorRef, weights_sha256, write_safetensors};
+use stratus_weights::NetworkMetadata;
 
 #[derive(Serialize)]
 struct Report {
@@ -28,14 +28,22 @@ pub fn setting(path: &str) -> Result<String> {
     }
 }
 
-/// Writes tensors as a safetensors file with torchvision's keys, and says so.
+/// Writes tensors as a safetensors file with torchvision's keys, and says so. Its metadata hold what the
+/// network wants of images, and the names of its classes.
 ///
 /// # Errors
 /// Where the file cannot be written.
-pub fn write(file: &Path, network: &str, tensors: &[Tensor], output: &Output) -> Result {
+pub fn write(
+    file: &Path,
+    network: &str,
+    tensors: &[Tensor],
+    of_network: &NetworkMetadata,
+    output: &Output,
+) -> Result {
     let tensors: Vec<TensorRef<'_>> = tensors.iter().map(Tensor::as_ref).collect();
     let weights_sha256 = weights_sha256(&tensors);
-    let metadata = BTreeMap::from([
+    let mut metadata = of_network.entries();
+    metadata.extend([
         ("network".to_owned(), network.to_owned()),
         ("weights_sha256".to_owned(), weights_sha256.clone()),
     ]);
