@@ -17,6 +17,7 @@ pub mod fetch;
 pub mod idx;
 pub mod images;
 pub mod loader;
+pub mod memory;
 mod parallel;
 pub mod shards;
 pub mod stats;

@@ -93,7 +93,8 @@ pub struct Summary {
     /// The stage before; not written without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_stage: Option<FirstStage>,
-    /// What the last validation measured of each class; not written before there was one.
+    /// What the last validation measured of each class; not written before there was one, nor of more than
+    /// 100 classes, which `classes.csv` has.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<ClassMeasures>,
     /// Why training ended before its last epoch; `None`, which is not written, unless it did.

@@ -33,13 +33,21 @@ impl LayerFile {
     /// # Errors
     /// If it cannot be read, or describes no network.
     pub fn read(path: &Path) -> Result<(Self, Graph), TrainError> {
+        Self::read_for(path, None)
+    }
+
+    /// The same for images of another shape, `[C, H, W]`, than the file's.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; also where a layer cannot take what comes of such images.
+    pub fn read_for(path: &Path, images: Option<[usize; 3]>) -> Result<(Self, Graph), TrainError> {
         let fault = |problem: String| TrainError::LayerFile { path: path.to_owned(), problem };
         let mut text = String::new();
         // At most one byte more than the longest layer file, whatever the path names.
         File::open(path)
             .and_then(|file| file.take(layer_file::LONGEST as u64 + 1).read_to_string(&mut text))
             .map_err(|error| fault(error.to_string()))?;
-        let graph = layer_file::parse(&text).map_err(|error| fault(error.to_string()))?;
+        let graph = layer_file::parse_for(&text, images).map_err(|error| fault(error.to_string()))?;
         Ok((Self { path: path.to_owned(), text }, graph))
     }
 }
@@ -114,14 +122,15 @@ impl Network {
         Ok(Self { graph: frozen(graph, experiment)?, layer_file })
     }
 
-    /// The network of an experiment as published: for the images of its paper, or of the layer file.
+    /// The network of an experiment without its data: for images of `data.shape`, else for those of its paper
+    /// or of the layer file.
     ///
     /// # Errors
     /// If there is none of that name, or it cannot be built as the experiment asks.
     pub fn as_published(experiment: &Experiment) -> Result<Self, TrainError> {
         let (graph, layer_file) = match experiment.layer_file() {
             Some(path) => {
-                let (file, graph) = LayerFile::read(path)?;
+                let (file, graph) = LayerFile::read_for(path, experiment.shape())?;
                 fits_experiment(&file, &graph, experiment)?;
                 (graph, Some(file))
             }
@@ -129,9 +138,9 @@ impl Network {
                 let network = zoo::find(&experiment.model.name)?;
                 let defaults = (network.defaults)();
                 let hyperparameters = Hyperparameters {
+                    input: experiment.shape().unwrap_or(defaults.input),
                     width: experiment.model.width.or(defaults.width),
                     classes: experiment.model.classes.unwrap_or(defaults.classes),
-                    ..defaults
                 };
                 ((network.build)(&hyperparameters)?, None)
             }

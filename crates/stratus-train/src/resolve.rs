@@ -12,13 +12,13 @@
 //! the run that was interrupted.
 
 use crate::device::OpenDevice;
-use crate::experiment::{self, Experiment};
+use crate::experiment::{self, Experiment, Measure};
 use crate::input::InputPipeline;
 use crate::{Schedule, TrainError};
 use stratus_data::{Dataset, View};
 use stratus_engine::Precision;
 use stratus_graph::Graph;
-use stratus_run::csv::{EpochRow, Row, Task};
+use stratus_run::csv::Task;
 use stratus_run::layout::NETWORK;
 
 /// An experiment with nothing left open: what programs, loaders and the training loop are made from.
@@ -204,7 +204,7 @@ fn expect_measures(experiment: &Experiment, task: Task) -> Result<(), TrainError
         if let Some(measure) = measure.filter(|measure| !measure.is_of(task)) {
             return Err(TrainError::Configuration {
                 problem: format!("{key} is {measure}, which this run does not measure"),
-                hint: format!("choose a column of its epochs.csv: {}", EpochRow::columns(task).join(", ")),
+                hint: format!("choose one that it measures: {}", Measure::names(task).join(", ")),
             });
         }
     }

@@ -540,6 +540,29 @@ impl Session {
         Ok(plain)
     }
 
+    /// Reads a value of a program in row-major order as f32 into `to`, which keeps its memory; see
+    /// [`Session::raw`]. Numbers of more bits are rounded.
+    ///
+    /// # Errors
+    /// What a device said.
+    pub fn read_f32(&self, program: usize, value: usize, to: &mut Vec<f32>) -> Result<(), EngineError> {
+        let plan = &self.programs[program].plan;
+        let (place, described) = (&plan.placements[value], &plan.program.values[value]);
+        let bytes = self.raw(program, value)?;
+        to.clear();
+        if described.dtype == DType::F32 && place.layout.is_row_major() {
+            to.extend(bytes.chunks_exact(size_of::<f32>()).map(bytemuck::pod_read_unaligned::<f32>));
+            return Ok(());
+        }
+        to.resize(described.elements(), f32::NAN);
+        if !bytes.is_empty() {
+            place
+                .layout
+                .for_each(&described.shape, |from, at| to[at] = described.dtype.load(&bytes, from) as f32);
+        }
+        Ok(())
+    }
+
     /// Reads an i32 value of a program in row-major order into `to`, which keeps its memory; see
     /// [`Session::raw`].
     ///

@@ -180,6 +180,14 @@ fn shortened(text: &str) -> String {
 /// # Errors
 /// What is wrong, and in which layer; unknown names are answered with the nearest known ones.
 pub fn parse(text: &str) -> Result<Graph, LayerFileError> {
+    parse_for(text, None)
+}
+
+/// The same for images of another shape, `[C, H, W]`, than the file's `input`.
+///
+/// # Errors
+/// As [`parse`]; also where a layer cannot take what comes of such images.
+pub fn parse_for(text: &str, images: Option<[usize; 3]>) -> Result<Graph, LayerFileError> {
     if text.len() > LONGEST {
         let size = format!("{} bytes", text.len());
         return Err(LayerFileError::TooLong { size, most: LONGEST });
@@ -191,7 +199,8 @@ pub fn parse(text: &str) -> Result<Graph, LayerFileError> {
     file.known_keys(&table, KEYS.iter().copied())?;
     let attributes = Attributes::new(&table);
     let name = attributes.needed_name("name").map_err(|error| file.error(error))?;
-    let [channels, height, width] = attributes.needed_image("input").map_err(|error| file.error(error))?;
+    let own = attributes.needed_image("input").map_err(|error| file.error(error))?;
+    let [channels, height, width] = images.unwrap_or(own);
     let output = attributes.text("output").map_err(|error| file.error(error))?;
     let layers = layers(&table)?;
 

@@ -2,6 +2,7 @@
 
 mod scorer;
 mod views;
+mod windows;
 
 use crate::compile::{
     CompiledRun, EvaluationSession, KernelSelection, Plans, compile_evaluation, plan, programs,
@@ -25,6 +26,7 @@ use views::ViewAverage;
 
 use scorer::Scorer;
 pub use scorer::{Measures, Scores};
+pub use windows::{of_run_in_windows, of_weights_in_windows};
 
 /// Measures a session's weights on one data set, as often as is wanted. The loader reads ahead.
 pub struct Evaluator {

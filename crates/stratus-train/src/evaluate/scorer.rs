@@ -64,6 +64,8 @@ pub(super) struct Scorer {
     value: ValueId,
     confusion: ConfusionMatrix,
     predictions: Vec<i32>,
+    /// Memory for the logits of a batch.
+    logits: Vec<f32>,
     samples: u64,
     /// Sums over what counted: of losses times their weight, and of weights.
     loss: f64,
@@ -107,8 +109,8 @@ impl Scorer {
             }
         };
         let confusion = ConfusionMatrix::new(classes);
-        let predictions = Vec::new();
-        Ok(Self { value, confusion, predictions, samples: 0, loss: 0.0, weight: 0.0, kind })
+        let (predictions, logits) = (Vec::new(), Vec::new());
+        Ok(Self { value, confusion, predictions, logits, samples: 0, loss: 0.0, weight: 0.0, kind })
     }
 
     /// Forgets everything counted.
@@ -148,8 +150,8 @@ impl Scorer {
                 match views {
                     Some(views) => self.predictions.extend_from_slice(views.predictions()),
                     None => {
-                        let logits = session.read_value(program, self.value.0)?;
-                        self.predictions.extend(logits.chunks_exact(*classes).map(largest));
+                        session.read_f32(program, self.value.0, &mut self.logits)?;
+                        self.predictions.extend(self.logits.chunks_exact(*classes).map(largest));
                     }
                 }
                 Ok(self.confusion.add(&labels[..samples], &self.predictions[..samples])?)
@@ -171,6 +173,28 @@ impl Scorer {
                 Ok(compare_boundaries(workers, &images, size)?)
             }
         }
+    }
+
+    /// Counts an image of any size, whose pixels have these labels and predicted classes. `loss` is the sum
+    /// of the losses of its pixels with a class, and their number.
+    ///
+    /// # Errors
+    /// If a label is beyond the classes, or answers are not of pixels.
+    pub fn add_image(
+        &mut self,
+        labels: &[i32],
+        predictions: &[i32],
+        size: [usize; 2],
+        [loss, weight]: [f64; 2],
+    ) -> Result<(), TrainError> {
+        let Kind::Pixels { workers, .. } = &mut self.kind else {
+            return Err(EngineError::Mismatch("the network gives no class for each pixel".to_owned()).into());
+        };
+        self.loss += loss;
+        self.weight += weight;
+        self.confusion.add(labels, predictions)?;
+        self.samples += u64::from(labels.iter().any(|&label| label >= 0));
+        Ok(compare_boundaries(workers, &[(labels, predictions)], size)?)
     }
 
     /// What was counted.
@@ -224,7 +248,7 @@ mod tests {
 
     #[test]
     fn the_first_of_equal_logits_is_predicted() {
-        assert_eq!(largest(&[1.0, 3.0, 3.0]), 1);
+        assert_eq!(largest(&[1.0_f32, 3.0, 3.0]), 1);
         assert_eq!(largest(&[f64::NAN, f64::NEG_INFINITY, 2.0]), 2);
         assert_eq!(largest(&[f64::NAN; 3]), 0);
     }

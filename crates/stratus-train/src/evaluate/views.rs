@@ -85,9 +85,10 @@ impl ViewAverage {
 }
 
 /// The class of the largest score, the first of equal ones; NaN is never the largest.
-pub(super) fn largest(scores: &[f64]) -> i32 {
+pub(super) fn largest<T: Copy + Into<f64>>(scores: &[T]) -> i32 {
     let mut best = (0, f64::NEG_INFINITY);
     for (class, &score) in scores.iter().enumerate() {
+        let score = score.into();
         if score > best.1 {
             best = (class, score);
         }

@@ -25,6 +25,13 @@ macro_rules! measures {
                 EpochRow::columns(task).contains(&name)
             }
 
+            /// The names of those that runs of a task measure.
+            #[must_use]
+            pub fn names(task: Task) -> Vec<&'static str> {
+                let columns = EpochRow::columns(task);
+                [$($column),*].into_iter().filter(|name| columns.contains(name)).collect()
+            }
+
             /// The value in an epoch's row; `None` if it was not measured.
             #[must_use]
             pub fn of(self, row: &EpochRow) -> Option<f64> {
@@ -99,6 +106,8 @@ mod tests {
             assert_eq!(measure.better() == Better::Less, name.ends_with("loss"), "{name}");
         }
         assert_eq!(Measure::ValTop1.of(&EpochRow::default()), None);
+        let names = ["train_loss", "train_top1", "val_loss", "val_top1", "val_top5"];
+        assert_eq!(Measure::names(Task::Classification), names);
         assert!(
             Task::ALL.iter().all(|&task| names.iter().any(|name| EpochRow::columns(task).contains(name)))
         );

@@ -1,6 +1,7 @@
 //! `stratus eval`: measures weights on validation images: those of a run, or of a file.
 
 use super::target::Target;
+use super::windows::WindowArguments;
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
 use crate::output::{Output, pairs, table};
@@ -9,7 +10,9 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use stratus_measures::ClassMeasures;
 use stratus_run::{atomic, classes};
-use stratus_train::evaluate::{Measures, Scores, of_run, of_weights, view_count};
+use stratus_train::evaluate::{
+    Measures, Scores, of_run, of_run_in_windows, of_weights, of_weights_in_windows, view_count,
+};
 use stratus_train::weights::CheckpointChoice;
 
 /// Arguments of `stratus eval`.
@@ -31,6 +34,9 @@ pub struct EvalArguments {
     /// Write the confusion matrix to this file, as CSV: a line for each class, a column for each prediction
     #[arg(long, value_name = "FILE")]
     pub confusion: Option<PathBuf>,
+    /// Windows of large images.
+    #[command(flatten)]
+    pub windows: WindowArguments,
 }
 
 /// The most classes of a classification that the table shows; `--csv` writes all.
@@ -64,10 +70,15 @@ struct FileReport {
 /// # Errors
 /// Where the run, the weights or the data cannot be read, or do not fit each other.
 pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Result {
+    let windows = arguments.windows.windows()?;
     let target = Target::find(&arguments.target, globals)?;
     let mut warn = |text: &str| output.warning(text);
     if let (Target::Run(run), None) = (&target, &arguments.weights) {
-        let evaluated = of_run(run, arguments.checkpoint.unwrap_or_default(), &globals.set, &mut warn)?;
+        let checkpoint = arguments.checkpoint.unwrap_or_default();
+        let evaluated = match windows {
+            Some(windows) => of_run_in_windows(run, checkpoint, &globals.set, windows, &mut warn)?,
+            None => of_run(run, checkpoint, &globals.set, &mut warn)?,
+        };
         arguments.write_files(&evaluated.scores)?;
         let report = RunReport {
             run: run.display().to_string(),
@@ -94,7 +105,11 @@ pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Res
     if arguments.checkpoint.is_some() {
         return Err(Failure::usage("--checkpoint is a run's, and no run is named"));
     }
-    let evaluated = of_weights(&experiment, Path::new(weights), &mut warn)?;
+    let path = Path::new(weights);
+    let evaluated = match windows {
+        Some(windows) => of_weights_in_windows(&experiment, path, windows, &mut warn)?,
+        None => of_weights(&experiment, path, &mut warn)?,
+    };
     arguments.write_files(&evaluated.scores)?;
     let report = FileReport {
         experiment: experiment.name().to_owned(),

@@ -17,3 +17,4 @@ pub mod report;
 pub mod target;
 pub mod train;
 pub mod weights;
+pub mod windows;

@@ -2,91 +2,19 @@
 
 #![cfg(unix)]
 
-use crate::common::{Place, Ran, rows, summary};
-use png::{BitDepth, ColorType, Decoder, Encoder};
-use std::fs::{self, File};
-use std::io::BufReader;
+use crate::common::streets::{
+    CLASSES, HEIGHT, TRAIN, VALIDATION, VOID, WIDTH, arguments, grey, labels, streets, train, write,
+};
+use crate::common::{Place, rows, summary};
+use png::ColorType;
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-const HEIGHT: usize = 24;
-const WIDTH: usize = 32;
-const TRAIN: usize = 8;
-const VALIDATION: usize = 3;
-/// CamVid's.
-const CLASSES: usize = 11;
-/// Pixels without a class.
-const VOID: u8 = 11;
-
 const ITERATIONS: &str = "epoch,iteration,loss,accuracy,learning_rate,data_s,train_s,unattributed_s";
 const EPOCHS: &str = "epoch,train_loss,train_accuracy,val_loss,val_accuracy,val_mean_accuracy,val_miou,\
                       val_bf,train_s,val_s,elapsed_s";
-
-fn write(path: &Path, colour: ColorType, pixels: &[u8]) {
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    let mut encoder = Encoder::new(File::create(path).unwrap(), WIDTH as u32, HEIGHT as u32);
-    encoder.set_color(colour);
-    encoder.set_depth(BitDepth::Eight);
-    encoder.write_header().unwrap().write_image_data(pixels).unwrap();
-}
-
-/// The class of a pixel: sky above, road below, and a car somewhere; a frame without a class.
-fn class(image: usize, row: usize, column: usize) -> u8 {
-    let car = [8 + image % 5, 4 + 3 * image % 17];
-    match () {
-        () if row == 0 || column == 0 => VOID,
-        () if (car[0]..car[0] + 8).contains(&row) && (car[1]..car[1] + 8).contains(&column) => 8,
-        () if row < HEIGHT / 2 => 0,
-        () => 3,
-    }
-}
-
-fn labels(image: usize) -> Vec<u8> {
-    (0..HEIGHT * WIDTH).map(|pixel| class(image, pixel / WIDTH, pixel % WIDTH)).collect()
-}
-
-/// Classes have colours, with some noise.
-fn streets(place: &Place) {
-    let mut lists = [String::new(), String::new()];
-    for image in 0..TRAIN + VALIDATION {
-        let part = usize::from(image >= TRAIN);
-        let [images, annotations] = [["train", "trainannot"], ["val", "valannot"]][part];
-        let classes = labels(image);
-        let colour = |(pixel, &class): (usize, &u8)| {
-            let noise = (pixel * 37 + image * 11) as u8 % 23;
-            [class.wrapping_mul(23), 200 - class.wrapping_mul(15), 40 + class].map(|value| value / 2 + noise)
-        };
-        let pixels: Vec<u8> = classes.iter().enumerate().flat_map(colour).collect();
-        write(&place.path(&format!("set/{images}/{image}.png")), ColorType::Rgb, &pixels);
-        write(&place.path(&format!("set/{annotations}/{image}.png")), ColorType::Grayscale, &classes);
-        lists[part].push_str(&format!("{images}/{image}.png {annotations}/{image}.png\n"));
-    }
-    fs::write(place.path("set/train.txt"), &lists[0]).unwrap();
-    fs::write(place.path("set/val.txt"), &lists[1]).unwrap();
-}
-
-fn arguments(out: &str, network: &str, more: &[&str]) -> Vec<String> {
-    let settings = [
-        "data.name=camvid",
-        "data.path=set",
-        "data.shape=[3, 24, 32]",
-        "model.width=4",
-        "train.batch_size=4",
-        "train.precision=f32",
-        "validation.batch_size=2",
-        "checkpoint.every_seconds=0.01",
-    ];
-    let mut arguments = ["train", network, "--out", out].map(str::to_owned).to_vec();
-    arguments
-        .extend(settings.iter().chain(more).flat_map(|setting| ["--set".to_owned(), (*setting).to_owned()]));
-    arguments
-}
-
-fn train(place: &Place, out: &str, network: &str, more: &[&str]) -> Ran {
-    let arguments = arguments(out, network, more);
-    place.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
-}
 
 /// What must not depend on interruptions: of both stages.
 fn results(run: &Path) -> Vec<(String, Vec<String>, Vec<String>)> {
@@ -202,15 +130,6 @@ fn eval_and_infer_agree_with_the_last_validation() {
     let ran = place.run(&["infer", "run", "set/train.txt"]).expect(1);
     assert!(ran.err.contains("neither a JPEG nor a PNG file"), "{}", ran.err);
     assert!(place.path("masks/8.overlay.png").is_file() && place.path("sheet.png").is_file());
-}
-
-/// The values of a grey PNG file.
-fn grey(path: &Path) -> Vec<u8> {
-    let mut reader = Decoder::new(BufReader::new(File::open(path).unwrap())).read_info().unwrap();
-    let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
-    reader.next_frame(&mut pixels).unwrap();
-    assert_eq!((reader.info().color_type, pixels.len()), (ColorType::Grayscale, HEIGHT * WIDTH));
-    pixels
 }
 
 /// A batch without a label has no accuracy, and changes nothing.

@@ -12,6 +12,8 @@ use stratus_run::summary::{BadSample, BadSamples, LossScale, Memory, Status, Sum
 
 /// The most skipped samples that it lists.
 const BAD_SAMPLES_LISTED: usize = 1000;
+/// The most classes that it has; `classes.csv` has any number.
+const MOST_CLASSES: usize = 100;
 
 impl Trainer<'_> {
     /// The summary up to now.
@@ -48,7 +50,7 @@ impl Trainer<'_> {
             },
             accounting: TimeAccount::new(sums.iteration_s, sums.attributed_s),
             last: self.last,
-            classes: self.classes.clone(),
+            classes: if self.classes.len() > MOST_CLASSES { Vec::new() } else { self.classes.clone() },
             first_stage: first_stage::summary_of(self.run),
             memory: Memory {
                 planned_peak_bytes: Some(planned),

@@ -1,6 +1,9 @@
 //! `stratus infer`: what a trained network says of images.
 
+mod video;
+
 use super::target::Target;
+use super::windows::WindowArguments;
 use crate::cli::Globals;
 use crate::errors::{Failure, Result};
 use crate::output::{Output, pairs, table};
@@ -16,7 +19,7 @@ use stratus_data::images::find_images;
 use stratus_run::atomic;
 use stratus_run::csv::Task;
 use stratus_train::TrainError;
-use stratus_train::infer::{Answer, Prediction, Predictor};
+use stratus_train::infer::{Answer, Inference, Prediction, Predictor};
 use stratus_train::weights::CheckpointChoice;
 
 /// The most images of a contact sheet.
@@ -28,8 +31,9 @@ pub struct InferArguments {
     /// A run directory; with --weights also a built-in experiment, an experiment file or a layer file
     #[arg(value_name = "RUN|EXPERIMENT")]
     pub target: String,
-    /// Images, JPEG or PNG, and folders of them; - reads their names from standard input, a line each
-    #[arg(value_name = "IMAGE|FOLDER|-", required = true)]
+    /// Images, JPEG or PNG, folders of them, and videos, whose frames ffmpeg decodes where it is installed;
+    /// - reads their names from standard input, a line each
+    #[arg(value_name = "IMAGE|FOLDER|VIDEO|-", required = true)]
     pub images: Vec<PathBuf>,
     /// The checkpoint of the run after this many iterations, or the best by checkpoint.keep_best;
     /// without it the newest good one
@@ -50,8 +54,8 @@ pub struct InferArguments {
     /// Segmentation: also write each image with its mask laid over it
     #[arg(long, requires = "out")]
     pub overlay: bool,
-    /// Write a contact sheet of all images, as the network sees them, to this PNG file
-    #[arg(long, value_name = "FILE")]
+    /// Write a contact sheet of the first 200 images, as the network sees them, to this PNG file
+    #[arg(long, value_name = "FILE", conflicts_with = "window")]
     pub sheet: Option<PathBuf>,
     /// Classification: write the classes of each image to this CSV file
     #[arg(long, value_name = "FILE")]
@@ -59,6 +63,15 @@ pub struct InferArguments {
     /// Images that go through the network together; without it as in validation
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub batch: Option<u32>,
+    /// Videos: show the network every Nth frame, from the first on
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub every: u64,
+    /// Videos: show the network at most this many frames of each
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub frames: Option<u64>,
+    /// Windows of large images.
+    #[command(flatten)]
+    pub windows: WindowArguments,
 }
 
 #[derive(Serialize)]
@@ -117,54 +130,35 @@ impl Spread {
 /// # Errors
 /// Where the run, the weights or an image cannot be read, or a file not be written.
 pub fn run(arguments: &InferArguments, globals: &Globals, output: &Output) -> Result {
-    let files = images(&arguments.images)?;
+    let (files, videos) = images(&arguments.images)?;
+    let windows = arguments.windows.windows()?;
     let mut warn = |text: &str| output.warning(text);
-    let predictor = predictor(arguments, globals, &mut warn)?;
+    let mut predictor = predictor(arguments, globals, &mut warn)?;
     expect_task(arguments, predictor.task())?;
-    let masks = mask_files(arguments, &files)?;
-    let (mut reports, mut times, mut tiles) = (Vec::new(), [const { Vec::new() }; 3], Vec::new());
+    if let Some(windows) = windows {
+        predictor = predictor.in_windows(windows)?;
+    }
+    let masks = mask_files(arguments, &files, &videos)?;
+    let mut shown = Shown::new(arguments, &predictor);
     let begun = Instant::now();
-    predictor.predict(files.clone(), &mut warn, |prediction| -> Result {
-        let Prediction { index, answer, decode_s, network_s } = prediction;
-        let writing = Instant::now();
-        let mut report =
-            ImageReport { path: files[index].display().to_string(), top: None, mask: None, ms: 0.0 };
-        let mut tile = Tile { pixels: Vec::new(), mask: None, caption: name_of(&files[index]) };
-        match answer {
-            Answer::Classes(classes) => {
-                let top = classes.iter().take(arguments.top.max(1)).map(|&(class, probability)| Top {
-                    class,
-                    name: predictor.class_name(class),
-                    probability,
-                });
-                let top: Vec<Top> = top.collect();
-                if let Some(first) = top.first() {
-                    tile.caption = format!("{} {:.0} %", first.name, 100.0 * first.probability);
-                }
-                report.top = Some(top);
-            }
-            Answer::Mask(mask, size) => {
-                if let Some(file) = masks.get(index) {
-                    let png = mask_to_png(&mask, size, arguments.raw).map_err(Failure::failed)?;
-                    write(file, &png)?;
-                    report.mask = Some(file.display().to_string());
-                }
-                tile.mask = Some(mask);
-            }
-        }
-        let write_s = writing.elapsed().as_secs_f64();
-        report.ms = 1e3 * (decode_s + network_s + write_s);
-        for (times, seconds) in times.iter_mut().zip([decode_s, network_s, write_s]) {
-            times.push(seconds);
-        }
-        reports.push(report);
-        if arguments.overlay || (arguments.sheet.is_some() && tiles.len() < SHEET) {
-            tiles.push(tile);
-        }
-        Ok(())
-    })?;
+    let most = if videos.is_empty() && windows.is_none() { files.len() } else { usize::MAX };
+    let mut network = predictor.prepare(most, &mut warn)?;
+    let views = arguments.overlay || arguments.sheet.is_some();
+    if !files.is_empty() {
+        network.files(files.clone(), views, |prediction| {
+            let file = &files[prediction.index];
+            shown.take(file.display().to_string(), name_of(file), masks.get(prediction.index), prediction)
+        })?;
+    }
+    for video in &videos {
+        frames(video, arguments, &mut network, &mut shown)?;
+    }
     let seconds = begun.elapsed().as_secs_f64();
-    pictures(arguments, &predictor, &files, &masks, tiles)?;
+    let Shown { reports, times, tiles, size, .. } = shown;
+    if let (Some(path), false) = (&arguments.sheet, tiles.is_empty()) {
+        let sheet = contact_sheet(&arguments.target, &tiles, size, |class| predictor.class_name(class));
+        write(path, &sheet.to_png().map_err(Failure::failed)?)?;
+    }
     if let Some(path) = &arguments.csv {
         write(path, csv(&reports).as_bytes())?;
     }
@@ -178,17 +172,150 @@ pub fn run(arguments: &InferArguments, globals: &Globals, output: &Output) -> Re
     output.result(&report, || text(&report))
 }
 
-/// The image files that were named.
-fn images(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
+/// Shows the network the frames of a video, a batch at a time.
+fn frames(
+    video: &Path,
+    arguments: &InferArguments,
+    network: &mut Inference<'_>,
+    shown: &mut Shown<'_>,
+) -> Result {
+    let views = arguments.overlay || arguments.sheet.is_some();
+    let mut decoded = video::Frames::open(video)?;
+    let most = arguments.frames.unwrap_or(u64::MAX);
+    let (mut number, mut count, mut ended) = (0, 0, false);
+    while !ended {
+        let (mut batch, mut numbers, mut seconds) = (Vec::new(), Vec::new(), Vec::new());
+        while batch.len() < network.batch() && !ended {
+            let begun = Instant::now();
+            let Some(frame) = (if count < most { decoded.next()? } else { None }) else {
+                ended = true;
+                break;
+            };
+            number += 1;
+            if (number - 1) % arguments.every == 0 {
+                count += 1;
+                batch.push(frame);
+                numbers.push(number);
+                seconds.push(begun.elapsed().as_secs_f64());
+            }
+        }
+        if batch.is_empty() {
+            break;
+        }
+        network.images(batch, views, |mut prediction| {
+            let number: u64 = numbers[prediction.index];
+            prediction.decode_s = seconds[prediction.index];
+            let mask = arguments.out.as_ref().map(|folder| folder.join(frame_name(video, number)));
+            let name = format!("{}#{number}", name_of(video));
+            shown.take(format!("{}#{number}", video.display()), name, mask.as_ref(), prediction)
+        })?;
+    }
+    Ok(())
+}
+
+/// The name of a frame's mask.
+fn frame_name(video: &Path, number: u64) -> String {
+    format!("{}-{number:06}.png", video.file_stem().unwrap_or_default().to_string_lossy())
+}
+
+/// What the network said so far.
+struct Shown<'a> {
+    arguments: &'a InferArguments,
+    predictor: &'a Predictor,
+    reports: Vec<ImageReport>,
+    /// Seconds of decoding, network and writing.
+    times: [Vec<f64>; 3],
+    /// Those of the contact sheet, and their height and width.
+    tiles: Vec<Tile>,
+    size: [usize; 2],
+}
+
+impl<'a> Shown<'a> {
+    fn new(arguments: &'a InferArguments, predictor: &'a Predictor) -> Self {
+        let (reports, times, tiles) = (Vec::new(), [const { Vec::new() }; 3], Vec::new());
+        Self { arguments, predictor, reports, times, tiles, size: [0; 2] }
+    }
+
+    /// Writes what was asked for of one image, and keeps what the tables need.
+    fn take(&mut self, path: String, caption: String, mask: Option<&PathBuf>, said: Prediction) -> Result {
+        let Prediction { answer, decode_s, network_s, view, .. } = said;
+        let writing = Instant::now();
+        let mut report = ImageReport { path, top: None, mask: None, ms: 0.0 };
+        let mut tile = Tile { pixels: Vec::new(), mask: None, caption };
+        match answer {
+            Answer::Classes(classes) => {
+                let top = classes.iter().take(self.arguments.top.max(1)).map(|&(class, probability)| Top {
+                    class,
+                    name: self.predictor.class_name(class),
+                    probability,
+                });
+                let top: Vec<Top> = top.collect();
+                if let Some(first) = top.first() {
+                    tile.caption = format!("{} {:.0} %", first.name, 100.0 * first.probability);
+                }
+                report.top = Some(top);
+            }
+            Answer::Mask(classes, size) => {
+                if let Some(file) = mask {
+                    let png = mask_to_png(&classes, size, self.arguments.raw).map_err(Failure::failed)?;
+                    write(file, &png)?;
+                    report.mask = Some(file.display().to_string());
+                }
+                if let Some(Picture { height, width, .. }) = view {
+                    tile.mask = Some(stretched(classes, size, [height, width]));
+                }
+            }
+        }
+        if let Some(Picture { pixels, height, width }) = view {
+            tile.pixels = pixels;
+            self.size = [height, width];
+            if let (true, Some(mask)) = (self.arguments.overlay, mask) {
+                let png = overlay(&tile, self.size).to_png().map_err(Failure::failed)?;
+                write(&mask.with_extension("overlay.png"), &png)?;
+            }
+            if self.arguments.sheet.is_some() && self.tiles.len() < SHEET {
+                self.tiles.push(tile);
+            }
+        }
+        let write_s = writing.elapsed().as_secs_f64();
+        report.ms = 1e3 * (decode_s + network_s + write_s);
+        for (times, seconds) in self.times.iter_mut().zip([decode_s, network_s, write_s]) {
+            times.push(seconds);
+        }
+        self.reports.push(report);
+        Ok(())
+    }
+}
+
+/// The classes of pixels in a picture of another size: each has the class of the nearest.
+fn stretched(classes: Vec<i32>, [h, w]: [usize; 2], [height, width]: [usize; 2]) -> Vec<i32> {
+    if [h, w] == [height, width] {
+        return classes;
+    }
+    let rows = (0..height).map(|row| row * h / height);
+    rows.flat_map(|row| (0..width).map(move |column| row * w + column * w / width))
+        .map(|at| classes[at])
+        .collect()
+}
+
+/// The image files that were named, and the videos.
+fn images(named: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
+    let (mut files, mut videos) = (Vec::new(), Vec::new());
     for path in named {
         if path == Path::new("-") {
             for line in std::io::stdin().lock().lines() {
                 let line = line.map_err(|cause| Failure::failed(format!("standard input: {cause}")))?;
-                if !line.trim().is_empty() {
-                    files.extend(find_images(Path::new(line.trim())).map_err(TrainError::from)?);
+                let path = Path::new(line.trim());
+                if video::is_video(path) {
+                    videos.push(path.to_owned());
+                } else if !line.trim().is_empty() {
+                    files.extend(find_images(path).map_err(TrainError::from)?);
                 }
             }
+            continue;
+        }
+        if video::is_video(path) {
+            videos.push(path.clone());
             continue;
         }
         let found = find_images(path).map_err(TrainError::from)?;
@@ -198,7 +325,10 @@ fn images(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
         }
         files.extend(found);
     }
-    Ok(files)
+    if files.is_empty() && videos.is_empty() {
+        return Err(Failure::usage("no images are named").hint("name JPEG or PNG files, a line each"));
+    }
+    Ok((files, videos))
 }
 
 fn predictor(arguments: &InferArguments, globals: &Globals, warn: &mut dyn FnMut(&str)) -> Result<Predictor> {
@@ -233,8 +363,8 @@ fn expect_task(arguments: &InferArguments, task: Task) -> Result {
     Err(Failure::usage(format!("{flag} changes nothing: the network gives {what}")))
 }
 
-/// The mask of each image; none where none are to be written.
-fn mask_files(arguments: &InferArguments, files: &[PathBuf]) -> Result<Vec<PathBuf>> {
+/// The mask of each image file; none where none are to be written.
+fn mask_files(arguments: &InferArguments, files: &[PathBuf], videos: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let Some(folder) = &arguments.out else { return Ok(Vec::new()) };
     let mut taken: BTreeMap<PathBuf, &Path> = BTreeMap::new();
     let mut masks = Vec::with_capacity(files.len());
@@ -255,37 +385,34 @@ fn mask_files(arguments: &InferArguments, files: &[PathBuf]) -> Result<Vec<PathB
         }
         masks.push(mask);
     }
-    fs::create_dir_all(folder).map_err(|cause| Failure::failed(format!("{}: {cause}", folder.display())))?;
-    Ok(masks)
-}
-
-/// Writes the contact sheet and the overlays that were asked for.
-fn pictures(
-    arguments: &InferArguments,
-    predictor: &Predictor,
-    files: &[PathBuf],
-    masks: &[PathBuf],
-    mut tiles: Vec<Tile>,
-) -> Result {
-    if tiles.is_empty() {
-        return Ok(());
-    }
-    let (views, size) = predictor.views(files[..tiles.len()].to_vec())?;
-    for (tile, pixels) in tiles.iter_mut().zip(views) {
-        tile.pixels = pixels;
-    }
-    if arguments.overlay {
-        for (tile, mask) in tiles.iter().zip(masks) {
-            let png = overlay(tile, size).to_png().map_err(Failure::failed)?;
-            write(&mask.with_extension("overlay.png"), &png)?;
+    for (position, video) in videos.iter().enumerate() {
+        let same = |other: &&PathBuf| other.file_stem() == video.file_stem();
+        if let Some(other) = videos[..position].iter().find(same) {
+            return Err(Failure::usage(format!(
+                "the masks of {} and {} would have the same names",
+                other.display(),
+                video.display()
+            ))
+            .hint("give videos of different names"));
+        }
+        let prefix = format!("{}-", video.file_stem().unwrap_or_default().to_string_lossy());
+        let is_frame = |mask: &&PathBuf| {
+            let stem = mask.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let number = stem.strip_prefix(&prefix);
+            number
+                .is_some_and(|number| number.len() >= 6 && number.bytes().all(|digit| digit.is_ascii_digit()))
+        };
+        if let Some(mask) = masks.iter().find(is_frame) {
+            return Err(Failure::usage(format!(
+                "{} would be the mask of an image and of a frame of {}",
+                mask.display(),
+                video.display()
+            ))
+            .hint("give images and videos of different names"));
         }
     }
-    if let Some(path) = &arguments.sheet {
-        tiles.truncate(SHEET);
-        let sheet = contact_sheet(&arguments.target, &tiles, size, |class| predictor.class_name(class));
-        write(path, &sheet.to_png().map_err(Failure::failed)?)?;
-    }
-    Ok(())
+    fs::create_dir_all(folder).map_err(|cause| Failure::failed(format!("{}: {cause}", folder.display())))?;
+    Ok(masks)
 }
 
 /// An image with half of each pixel's colour that of its class.

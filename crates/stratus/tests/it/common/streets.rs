@@ -1,0 +1,98 @@
+//! A small set of streets in CamVid's form: the sky, a road and a car, in colours with some noise.
+
+use super::{Place, Ran};
+use png::{BitDepth, ColorType, Decoder, Encoder};
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::path::Path;
+
+pub const HEIGHT: usize = 24;
+pub const WIDTH: usize = 32;
+pub const TRAIN: usize = 8;
+pub const VALIDATION: usize = 3;
+/// CamVid's.
+pub const CLASSES: usize = 11;
+/// Pixels without a class.
+pub const VOID: u8 = 11;
+
+pub fn write(path: &Path, colour: ColorType, pixels: &[u8]) {
+    write_sized(path, colour, pixels, [HEIGHT, WIDTH]);
+}
+
+pub fn write_sized(path: &Path, colour: ColorType, pixels: &[u8], [height, width]: [usize; 2]) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let mut encoder = Encoder::new(File::create(path).unwrap(), width as u32, height as u32);
+    encoder.set_color(colour);
+    encoder.set_depth(BitDepth::Eight);
+    encoder.write_header().unwrap().write_image_data(pixels).unwrap();
+}
+
+/// The class of a pixel: sky above, road below, and a car somewhere; a frame without a class.
+pub fn class(image: usize, row: usize, column: usize) -> u8 {
+    let car = [8 + image % 5, 4 + 3 * image % 17];
+    match () {
+        () if row == 0 || column == 0 => VOID,
+        () if (car[0]..car[0] + 8).contains(&row) && (car[1]..car[1] + 8).contains(&column) => 8,
+        () if row < HEIGHT / 2 => 0,
+        () => 3,
+    }
+}
+
+pub fn labels(image: usize) -> Vec<u8> {
+    (0..HEIGHT * WIDTH).map(|pixel| class(image, pixel / WIDTH, pixel % WIDTH)).collect()
+}
+
+/// An image, in red, green and blue. Classes have colours, with some noise.
+pub fn pixels(image: usize) -> Vec<u8> {
+    let colour = |(pixel, &class): (usize, &u8)| {
+        let noise = (pixel * 37 + image * 11) as u8 % 23;
+        [class.wrapping_mul(23), 200 - class.wrapping_mul(15), 40 + class].map(|value| value / 2 + noise)
+    };
+    labels(image).iter().enumerate().flat_map(colour).collect()
+}
+
+/// Writes the set into the folder `set`.
+pub fn streets(place: &Place) {
+    let mut lists = [String::new(), String::new()];
+    for image in 0..TRAIN + VALIDATION {
+        let part = usize::from(image >= TRAIN);
+        let [images, annotations] = [["train", "trainannot"], ["val", "valannot"]][part];
+        let classes = labels(image);
+        write(&place.path(&format!("set/{images}/{image}.png")), ColorType::Rgb, &pixels(image));
+        write(&place.path(&format!("set/{annotations}/{image}.png")), ColorType::Grayscale, &classes);
+        lists[part].push_str(&format!("{images}/{image}.png {annotations}/{image}.png\n"));
+    }
+    fs::write(place.path("set/train.txt"), &lists[0]).unwrap();
+    fs::write(place.path("set/val.txt"), &lists[1]).unwrap();
+}
+
+pub fn arguments(out: &str, network: &str, more: &[&str]) -> Vec<String> {
+    let settings = [
+        "data.name=camvid",
+        "data.path=set",
+        "data.shape=[3, 24, 32]",
+        "model.width=4",
+        "train.batch_size=4",
+        "train.precision=f32",
+        "validation.batch_size=2",
+        "checkpoint.every_seconds=0.01",
+    ];
+    let mut arguments = ["train", network, "--out", out].map(str::to_owned).to_vec();
+    arguments
+        .extend(settings.iter().chain(more).flat_map(|setting| ["--set".to_owned(), (*setting).to_owned()]));
+    arguments
+}
+
+pub fn train(place: &Place, out: &str, network: &str, more: &[&str]) -> Ran {
+    let arguments = arguments(out, network, more);
+    place.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// The values of a grey PNG file.
+pub fn grey(path: &Path) -> Vec<u8> {
+    let mut reader = Decoder::new(BufReader::new(File::open(path).unwrap())).read_info().unwrap();
+    let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+    reader.next_frame(&mut pixels).unwrap();
+    assert_eq!(reader.info().color_type, ColorType::Grayscale);
+    pixels
+}
