@@ -1,7 +1,7 @@
 //! What travels beside weights: how a network wants its images, and what its classes are called.
 //!
-//! It stands in the `__metadata__` of a safetensors file and in the `metadata_props` of an ONNX model, both of
-//! which hold texts by keys. Lists are JSON:
+//! It stands in the `__metadata__` of a safetensors file and in the `metadata_props` of an ONNX model, both
+//! of which hold texts by keys. Lists are JSON:
 //!
 //! ```text
 //! class_names     ["sky","road"]              by the number of the class
