@@ -1,0 +1,155 @@
+//! The work of Stratus: the steps of the program that would run.
+
+use super::{Extents, Kernel, Kind, Pass, Work};
+use stratus_engine::ops::{Kernel as Operation, KernelSpec};
+use stratus_engine::{Program, Value, ValueId};
+use stratus_graph::ops::Conv2d;
+
+/// What a run of the program does. Where convolutions run on `tensor_cores` (or AMX), none by minimal
+/// filtering.
+#[must_use]
+pub fn work(program: &Program, tensor_cores: bool) -> Work {
+    Work { kernels: (0..program.steps.len()).map(|at| kernel(program, at, tensor_cores)).collect() }
+}
+
+/// What TensorFlow does for a program that fuses nothing: it adds biases, and sums their gradients, in kernels
+/// of their own.
+#[must_use]
+pub fn tensorflow(program: &Program) -> Work {
+    let mut kernels = Vec::new();
+    for position in 0..program.steps.len() {
+        kernels.push(kernel(program, position, false));
+        let step = &program.steps[position];
+        let (map, kind, passes) = match &step.kernel {
+            Operation::Conv2dForward(forward) if forward.conv.bias => {
+                (step.outputs.first(), Kind::Elementwise, 2.0)
+            }
+            Operation::LinearForward(_) => (step.outputs.first(), Kind::Elementwise, 2.0),
+            Operation::Conv2dBackwardWeights(backward) if backward.conv.bias => {
+                (step.inputs.get(1), Kind::BiasGradient, 1.0)
+            }
+            Operation::LinearBackwardWeights(_) => (step.inputs.get(1), Kind::BiasGradient, 1.0),
+            _ => continue,
+        };
+        let bytes = passes * map.map_or(0.0, |&id| program.value(id).bytes() as f64);
+        kernels.push(Kernel {
+            layer: program.layer_name(step),
+            name: "bias".to_owned(),
+            kind,
+            flops: 0.0,
+            bytes,
+            product: None,
+            launches: 1.0,
+        });
+    }
+    Work { kernels }
+}
+
+fn kernel(program: &Program, position: usize, tensor_cores: bool) -> Kernel {
+    let step = &program.steps[position];
+    let tiles = program.tiles(position) as f64;
+    let operands: Vec<&Value> = step.operands().map(|id| program.value(id)).collect();
+    let convolution = convolution(&step.kernel, &operands).filter(|_| operands.len() > 2);
+    let (kind, product) = match convolution {
+        Some((extents, pass)) => {
+            let kind = match extents.kind(pass) {
+                Kind::Filtering if tensor_cores => Kind::Convolution,
+                kind => kind,
+            };
+            let dense = matches!(kind, Kind::Filtering | Kind::Convolution);
+            (kind, dense.then(|| extents.product(pass)))
+        }
+        None => (kind(&step.kernel), None),
+    };
+    Kernel {
+        layer: program.layer_name(step),
+        name: step.kernel.name().to_owned(),
+        kind,
+        flops: program.step_flops(position) as f64,
+        bytes: bytes(program, position),
+        product,
+        launches: tiles,
+    }
+}
+
+/// Bytes of the operands over all tiles, without padding.
+fn bytes(program: &Program, position: usize) -> f64 {
+    let (step, tiles) = (&program.steps[position], program.tiles(position));
+    let seen = program.operands(position);
+    let seen: Vec<&Value> = seen.iter().collect();
+    let of = |(at, id): (usize, ValueId)| {
+        let value = program.value(id);
+        // What has the rows of one tile is gone through once for each.
+        let every_tile = tiles > 1 && value.per_sample && !program.is_cut(id, tiles);
+        let bytes = value.bytes() as f64 * if every_tile { tiles as f64 } else { 1.0 };
+        let touched = step.kernel.channels_touched(&seen, at).zip(value.shape.get(1));
+        touched.map_or(bytes, |(touched, of)| bytes * touched as f64 / (*of).max(1) as f64)
+    };
+    step.operands().enumerate().map(of).sum()
+}
+
+/// The extents of a convolution's forward pass, of whichever of its kernels this is.
+fn convolution(kernel: &Operation, operands: &[&Value]) -> Option<(Extents, Pass)> {
+    let last = operands.len().checked_sub(1)?;
+    let (conv, x, y, pass) = match kernel {
+        Operation::Conv2dForward(k) => (k.conv, operands[0], operands[last], Pass::Forward),
+        Operation::Conv2dBackwardData(k) => (k.conv, operands[last], operands[0], Pass::BackwardData),
+        Operation::Conv2dBackwardWeights(k) => {
+            (k.conv, operands[0], *operands.get(1)?, Pass::BackwardWeights)
+        }
+        _ => return None,
+    };
+    Some((extents(&conv, x, y)?, pass))
+}
+
+fn extents(conv: &Conv2d, x: &Value, y: &Value) -> Option<Extents> {
+    let [batch, in_channels, in_height, in_width] = x.shape[..] else { return None };
+    let [_, channels, height, width] = y.shape[..] else { return None };
+    let map = |extents: [usize; 3]| extents.map(|extent| extent as f64);
+    Some(Extents {
+        batch: batch as f64,
+        input: map([in_channels, in_height, in_width]),
+        output: map([channels, height, width]),
+        kernel: conv.kernel.map(|taps| taps as f64),
+        stride: conv.stride[0].max(conv.stride[1]) as f64,
+        groups: conv.groups.max(1) as f64,
+        dilated: conv.dilation != [1, 1],
+    })
+}
+
+/// The kind of what is no convolution.
+fn kind(kernel: &Operation) -> Kind {
+    match kernel {
+        Operation::LinearForward(_)
+        | Operation::LinearBackwardData(_)
+        | Operation::LinearBackwardWeights(_)
+        | Operation::LinearUpdate(_) => Kind::Linear,
+        Operation::BatchNormAddApply(_)
+        | Operation::BatchNormAddReluGradients(_)
+        | Operation::BatchNormApply(_)
+        | Operation::BatchNormBackwardData(_)
+        | Operation::BatchNormGradients(_)
+        | Operation::BatchNormInference(_)
+        | Operation::BatchNormInferenceBackward(_)
+        | Operation::BatchNormStatistics(_)
+        | Operation::LrnBackward(_)
+        | Operation::LrnForward(_) => Kind::Norm,
+        Operation::AvgPoolBackward(_)
+        | Operation::AvgPoolForward(_)
+        | Operation::MaxPoolBackward(_)
+        | Operation::MaxPoolForward(_)
+        | Operation::ResizeBackward(_)
+        | Operation::ResizeForward(_) => Kind::Pool,
+        Operation::StemApply(_) | Operation::StemInference(_) | Operation::StemStatistics(_) => {
+            Kind::FirstForward
+        }
+        Operation::StemGradients(_) => Kind::FirstWeights,
+        Operation::AdaptiveUpdate(_)
+        | Operation::ClipGradient(_)
+        | Operation::EmaUpdate(_)
+        | Operation::SgdUpdate(_)
+        | Operation::SumOfSquares(_) => Kind::Update,
+        Operation::BiasGradient(_) => Kind::BiasGradient,
+        _ => Kind::Elementwise,
+    }
+}

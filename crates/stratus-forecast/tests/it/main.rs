@@ -1,0 +1,3 @@
+//! The crate by its public items.
+
+mod table;
