@@ -1,6 +1,8 @@
 //! The arguments: global flags and the list of commands.
 
-use crate::commands::{bench, collect, config, data, doctor, eval, infer, model, plan, report, train};
+use crate::commands::{
+    bench, collect, config, data, doctor, eval, forecast, infer, model, plan, report, train,
+};
 use crate::errors::Result;
 use crate::output::Output;
 use clap::{Args, Parser, Subcommand};
@@ -51,6 +53,8 @@ pub enum Command {
     Infer(infer::InferArguments),
     /// Show what a training would do, without training: graph, program, plan
     Plan(plan::PlanArguments),
+    /// Forecast time, memory and price of a training, on machines that are not here
+    Forecast(forecast::ForecastArguments),
     /// List the networks, show their layers, exchange them with ONNX
     Model(model::ModelArguments),
     /// Measure kernels, and what measuring costs
@@ -78,6 +82,7 @@ impl Command {
             Command::Eval(arguments) => eval::run(arguments, globals, output),
             Command::Infer(arguments) => infer::run(arguments, globals, output),
             Command::Plan(arguments) => plan::run(arguments, globals, output),
+            Command::Forecast(arguments) => forecast::run(arguments, globals, output),
             Command::Model(arguments) => model::run(arguments, globals, output),
             Command::Bench(arguments) => bench::run(arguments, globals, output),
             Command::Data(arguments) => data::run(arguments, globals, output),

@@ -73,6 +73,8 @@ pub enum What {
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         runs: u32,
     },
+    /// How good forecasts are: measured step times against forecasts that did not see them
+    Forecast,
     /// Run the operation cases of the tests and compare with the reference backend: does this machine compute
     /// what it should?
     Verify {
@@ -120,6 +122,7 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
             let traced = open(target)?.trace(*runs as usize)?;
             output.result(&traced, || render_trace(&traced))
         }
+        What::Forecast => super::forecast::bench::run(output),
         What::Verify { filter } => verify(filter.as_deref(), globals, output),
         What::Ops { filter } => ops(filter.as_deref(), globals, output),
     }

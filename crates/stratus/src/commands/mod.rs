@@ -8,6 +8,7 @@ pub mod data;
 pub mod doctor;
 pub mod eval;
 pub mod export;
+pub mod forecast;
 pub mod import;
 pub mod infer;
 pub mod memory;

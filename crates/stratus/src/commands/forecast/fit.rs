@@ -1,0 +1,142 @@
+//! `stratus forecast fit`: profiles from measured step times.
+
+use super::machines::{catalogue, read};
+use crate::errors::{Failure, Result};
+use crate::output::{Output, table};
+use clap::Args;
+use serde::Serialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+use stratus_forecast::catalogue::Catalogue;
+use stratus_forecast::evaluate::Evaluation;
+use stratus_forecast::measured::Measured;
+use stratus_forecast::model::Framework;
+use stratus_forecast::profile::Profile;
+use stratus_forecast::steps::StepTable;
+
+/// Arguments of `stratus forecast fit`.
+#[derive(Args, Debug)]
+pub struct FitArguments {
+    /// Step times of TensorFlow in f32: gpu, gpu_memory_gb, model, image_size, batch_size, batch_s_median
+    #[arg(long, value_name = "FILE", requires = "layers", required_unless_present = "steps")]
+    times: Option<PathBuf>,
+    /// The layers of their networks
+    #[arg(long, value_name = "FILE", requires = "times")]
+    layers: Option<PathBuf>,
+    /// Step times of Stratus: machine, cores, network, precision, batch, step_s, arithmetic_gflops,
+    /// bandwidth_gb_s
+    #[arg(long, value_name = "FILE", conflicts_with = "times")]
+    steps: Option<PathBuf>,
+    /// What the profiles say they were fitted to; without it the names of the files
+    #[arg(long, value_name = "TEXT")]
+    data: Option<String>,
+    /// A file with more rows for the machine catalogue, or others
+    #[arg(long, value_name = "FILE")]
+    machines: Option<PathBuf>,
+    /// The folder that profiles are written to
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+/// A profile that was written.
+#[derive(Serialize)]
+struct Fitted {
+    file: String,
+    machine: Option<String>,
+    steps: usize,
+    mean_percent: f64,
+    covered_percent: f64,
+}
+
+/// Runs `stratus forecast fit`.
+///
+/// # Errors
+/// Where a table cannot be read, or has too few networks.
+pub(super) fn run(arguments: &FitArguments, output: &Output) -> Result {
+    let catalogue = catalogue(arguments.machines.as_deref())?;
+    let profiles = match (&arguments.times, &arguments.layers, &arguments.steps) {
+        (Some(times), Some(layers), _) => tensorflow(times, layers, arguments, &catalogue)?,
+        (_, _, Some(steps)) => stratus(steps, arguments, &catalogue)?,
+        _ => return Err(Failure::usage("give --times and --layers, or --steps")),
+    };
+    fs::create_dir_all(&arguments.out)
+        .map_err(|error| Failure::failed(format!("cannot make {}: {error}", arguments.out.display())))?;
+    let mut fitted = Vec::new();
+    for (kind, profile) in &profiles {
+        let machine = profile.machine.as_deref().unwrap_or(kind);
+        let file = format!("{}-{}-{machine}.toml", profile.framework.name(), profile.precision);
+        let path = arguments.out.join(&file);
+        fs::write(&path, profile.to_toml())
+            .map_err(|error| Failure::failed(format!("cannot write {}: {error}", path.display())))?;
+        let validation = profile.validation;
+        fitted.push(Fitted {
+            file,
+            machine: profile.machine.clone(),
+            steps: validation.steps,
+            mean_percent: validation.mean_percent,
+            covered_percent: validation.covered_percent,
+        });
+    }
+    output.result(&fitted, || {
+        let heading = ["profile", "steps", "mean error", "covered"].map(str::to_owned);
+        let rows = fitted.iter().map(|fitted| {
+            let Fitted { file, steps, mean_percent, covered_percent, .. } = fitted;
+            let (mean, covered) = (format!("{mean_percent:.1} %"), format!("{covered_percent:.0} %"));
+            [file.clone(), steps.to_string(), mean, covered]
+        });
+        table(&[heading].into_iter().chain(rows).collect::<Vec<_>>())
+    })
+}
+
+/// Profiles with the name of their kind of machine.
+type Profiles = Vec<(&'static str, Profile)>;
+
+fn tensorflow(
+    times: &Path,
+    layers: &Path,
+    arguments: &FitArguments,
+    catalogue: &Catalogue,
+) -> Result<Profiles> {
+    let names = [times, layers].map(|path| path.display().to_string());
+    let (times_text, layers_text) = (read_table(times)?, read_table(layers)?);
+    let measured = Measured::of_layers((&names[0], &times_text), (&names[1], &layers_text), catalogue)?;
+    let data = arguments.data.clone().unwrap_or_else(|| names.join(", "));
+    let command = format!("stratus forecast fit --times {} --layers {}", names[0], names[1]);
+    let evaluation = Evaluation::new(&measured, Framework::Tensorflow, true, false);
+    let describe = (data.as_str(), command.as_str());
+    let left_out = evaluation.without_network()?;
+    let mut profiles: Profiles = evaluation
+        .profiles(&left_out, Framework::Tensorflow, "f32", describe)
+        .into_iter()
+        .map(|profile| ("gpu", profile))
+        .collect();
+    if measured.machines.len() > 2 {
+        let left_out = evaluation.without_machine()?;
+        profiles.push(("gpu", evaluation.shared_profile(&left_out, Framework::Tensorflow, "f32", describe)));
+    }
+    Ok(profiles)
+}
+
+fn stratus(steps: &Path, arguments: &FitArguments, catalogue: &Catalogue) -> Result<Profiles> {
+    let name = steps.display().to_string();
+    let table = StepTable::parse(&name, &read(steps)?)?;
+    let data = arguments.data.clone().unwrap_or_else(|| name.clone());
+    let command = format!("stratus forecast fit --steps {name}");
+    let mut profiles = Vec::new();
+    for kind in table.kinds(catalogue)? {
+        let measured = table.measured(&kind, catalogue)?;
+        let evaluation = Evaluation::new(&measured, Framework::Stratus, kind.gpu, kind.matrix_units);
+        let left_out = evaluation.without_network_shared()?;
+        let describe = (data.as_str(), command.as_str());
+        let precision = kind.format.name();
+        let mut profile = evaluation.shared_profile(&left_out, Framework::Stratus, precision, describe);
+        profile.machine.clone_from(&kind.machine);
+        profiles.push((if kind.gpu { "gpu" } else { "cpu" }, profile));
+    }
+    Ok(profiles)
+}
+
+fn read_table(path: &Path) -> Result<String> {
+    fs::read_to_string(path)
+        .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))
+}

@@ -1,0 +1,131 @@
+//! The machine catalogue on the command line.
+
+use crate::errors::{Failure, Result};
+use crate::output::{Output, table};
+use clap::Args;
+use serde::Serialize;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use stratus_forecast::catalogue::{Catalogue, HERE, LONGEST, Machine, Processor};
+use stratus_run::machine::Machine as Here;
+
+/// Arguments of `stratus forecast machines`.
+#[derive(Args, Debug)]
+pub struct MachinesArguments {
+    /// A file with more rows, or others
+    #[arg(long, value_name = "FILE")]
+    machines: Option<PathBuf>,
+}
+
+/// The built-in catalogue, with a file's rows.
+pub(super) fn catalogue(file: Option<&Path>) -> Result<Catalogue> {
+    let catalogue = Catalogue::builtin()?;
+    match file {
+        Some(path) => Ok(catalogue.with(&path.display().to_string(), &read(path)?)?),
+        None => Ok(catalogue),
+    }
+}
+
+/// A file's content, at most one byte more than a catalogue has, whatever the path names.
+pub(super) fn read(path: &Path) -> Result<String> {
+    let mut text = String::new();
+    File::open(path)
+        .and_then(|file| file.take(LONGEST as u64 + 1).read_to_string(&mut text))
+        .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
+    Ok(text)
+}
+
+/// Every cloud instance.
+pub(super) fn affordable(catalogue: &Catalogue) -> Result<Vec<Machine>> {
+    Ok(catalogue
+        .instances
+        .iter()
+        .map(|row| catalogue.find(&row.name))
+        .collect::<std::result::Result<_, _>>()?)
+}
+
+/// The machines of these names.
+pub(super) fn named(names: &[String], catalogue: &Catalogue) -> Result<Vec<Machine>> {
+    let find = |name: &String| {
+        if name.eq_ignore_ascii_case(HERE) { here(catalogue) } else { Ok(catalogue.find(name.trim())?) }
+    };
+    names.iter().map(find).collect()
+}
+
+/// This machine by its data sheet.
+fn here(catalogue: &Catalogue) -> Result<Machine> {
+    let machine = Here::probe();
+    let threads = machine.cpu.usable_threads.map_or(1, |threads| threads as usize);
+    let model = &machine.cpu.model;
+    let Some(mut cpu) = catalogue.cpu_of_model(model, threads) else {
+        return Err(Failure::usage(format!(
+            "this machine's processor, `{model}`, is not in the catalogue, and kernels are not timed here yet"
+        ))
+        .hint("give its row, a [[cpu]] with `models`, in a file with --machines; docs/forecast.md has one"));
+    };
+    cpu.memory_gib = machine.ram_bytes.map(|bytes| bytes as f64 / f64::from(1 << 30));
+    Ok(Machine { name: HERE.to_owned(), processor: Processor::Cpu(cpu), instance: None })
+}
+
+/// A row of the list.
+#[derive(Serialize)]
+struct Listed {
+    name: String,
+    what: String,
+    memory_gib: Option<f64>,
+    on_demand_per_hour: Option<f64>,
+    spot_per_hour: Option<f64>,
+    currency: Option<String>,
+    source: String,
+    date: String,
+}
+
+/// Lists the catalogue.
+///
+/// # Errors
+/// Where the file is no catalogue.
+pub(super) fn run(arguments: &MachinesArguments, output: &Output) -> Result {
+    let catalogue = catalogue(arguments.machines.as_deref())?;
+    let gpus = catalogue.gpus.iter().map(|gpu| Listed {
+        name: gpu.name.clone(),
+        what: gpu.title.clone(),
+        memory_gib: Some(gpu.memory_gib),
+        on_demand_per_hour: None,
+        spot_per_hour: None,
+        currency: None,
+        source: gpu.source.clone(),
+        date: gpu.date.clone(),
+    });
+    let cpus = catalogue.cpus.iter().map(|cpu| Listed {
+        name: cpu.name.clone(),
+        what: format!("{}, {} cores", cpu.title, cpu.cores),
+        memory_gib: cpu.memory_gib,
+        on_demand_per_hour: None,
+        spot_per_hour: None,
+        currency: None,
+        source: cpu.source.clone(),
+        date: cpu.date.clone(),
+    });
+    let instances = catalogue.instances.iter().map(|row| Listed {
+        name: row.name.clone(),
+        what: format!("{}: {} × {}, {} vCPU", row.cloud, row.gpus, row.gpu, row.vcpus),
+        memory_gib: Some(row.ram_gib),
+        on_demand_per_hour: row.on_demand_per_hour,
+        spot_per_hour: row.spot_per_hour,
+        currency: row.currency.clone(),
+        source: row.source.clone(),
+        date: row.date.clone(),
+    });
+    let listed: Vec<Listed> = gpus.chain(cpus).chain(instances).collect();
+    output.result(&listed, || {
+        let number = |value: Option<f64>| value.map_or("–".to_owned(), |value| value.to_string());
+        let heading = ["machine", "GiB", "an hour", "date", "what, source"].map(str::to_owned);
+        let rows = listed.iter().map(|row| {
+            let Listed { name, what, memory_gib, on_demand_per_hour, date, source, .. } = row;
+            let (memory, price) = (number(*memory_gib), number(*on_demand_per_hour));
+            [name.clone(), memory, price, date.clone(), format!("{what} ({source})")]
+        });
+        table(&[heading].into_iter().chain(rows).collect::<Vec<_>>())
+    })
+}

@@ -1,0 +1,263 @@
+//! `stratus forecast`: what a training would take on machines that nobody has yet.
+
+pub mod bench;
+mod fit;
+mod machines;
+mod planning;
+mod render;
+mod request;
+
+use super::target::Target;
+use crate::cli::Globals;
+use crate::errors::{Failure, Result};
+use crate::output::Output;
+use clap::{Args, Subcommand, ValueEnum};
+use planning::Planner;
+use request::{Form, request};
+use serde::Serialize;
+use std::path::PathBuf;
+use stratus_forecast::catalogue::Machine;
+use stratus_forecast::forecast::{self, Forecast, LayerForecast};
+use stratus_forecast::model::Framework;
+use stratus_forecast::profile::Profile;
+use stratus_forecast::shipped;
+use stratus_forecast::wish::{Offer, Wish};
+
+/// Arguments of `stratus forecast`.
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct ForecastArguments {
+    /// Other things to do.
+    #[command(subcommand)]
+    action: Option<ForecastAction>,
+    /// A built-in experiment, an experiment file or a run directory
+    #[arg(value_name = "EXPERIMENT|RUN", required = true)]
+    target: Option<String>,
+    /// Batch sizes, like 16,32,64; without it that of the experiment
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    batch: Vec<u32>,
+    /// Machines of the catalogue, like v100-16gb,g4dn.xlarge; `here` is this one. Without it every cloud
+    /// instance that can compute the experiment
+    #[arg(long, value_name = "MACHINES", value_delimiter = ',')]
+    on: Vec<String>,
+    /// Whose time and memory: with TensorFlow, in f32 on GPUs
+    #[arg(long, value_enum, default_value_t = Whose::Stratus, value_name = "FRAMEWORK")]
+    framework: Whose,
+    /// Epochs; without it those of the experiment
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    epochs: Option<u64>,
+    /// Training images, where the data set is not here
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
+    images: Option<u64>,
+    /// What to recommend a machine by: fastest, cheapest, deadline=6h or budget=20
+    #[arg(long, value_name = "WISH", default_value = "fastest")]
+    want: String,
+    /// A file with more rows for the machine catalogue, or others
+    #[arg(long, value_name = "FILE")]
+    machines: Option<PathBuf>,
+    /// A profile that `stratus forecast fit` wrote; may be repeated
+    #[arg(long, value_name = "FILE")]
+    profile: Vec<PathBuf>,
+    /// Show the time of each layer on the recommended machine
+    #[arg(long)]
+    layers: bool,
+    /// Write the recommended machine as a request to whoever administers it, in Markdown
+    #[arg(long, group = "form")]
+    request: bool,
+    /// Write it as the header of a batch job of Slurm
+    #[arg(long, group = "form")]
+    slurm: bool,
+    /// Write it as a task of SkyPilot
+    #[arg(long, group = "form")]
+    sky: bool,
+}
+
+/// The framework that trains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Whose {
+    /// Stratus
+    Stratus,
+    /// TensorFlow
+    Tensorflow,
+}
+
+impl From<Whose> for Framework {
+    fn from(whose: Whose) -> Self {
+        match whose {
+            Whose::Stratus => Self::Stratus,
+            Whose::Tensorflow => Self::Tensorflow,
+        }
+    }
+}
+
+impl ForecastArguments {
+    fn form(&self) -> Option<Form> {
+        match (self.request, self.slurm, self.sky) {
+            (true, ..) => Some(Form::Request),
+            (_, true, _) => Some(Form::Slurm),
+            (.., true) => Some(Form::Sky),
+            _ => None,
+        }
+    }
+}
+
+/// What else `stratus forecast` does.
+#[derive(Debug, Subcommand)]
+pub enum ForecastAction {
+    /// Fit profiles to measured step times, and judge them by networks that they did not see
+    Fit(fit::FitArguments),
+    /// List the machine catalogue, with sources
+    Machines(machines::MachinesArguments),
+}
+
+/// What is found out, as JSON.
+#[derive(Serialize)]
+struct Report {
+    network: String,
+    framework: &'static str,
+    epochs: u64,
+    images: Option<u64>,
+    machines: Vec<Forecast>,
+    recommendation: Option<Recommendation>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    layers: Option<Vec<LayerForecast>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request: Option<String>,
+}
+
+/// The machine to take.
+#[derive(Serialize)]
+struct Recommendation {
+    name: String,
+    batch: u64,
+    #[serde(rename = "want")]
+    wish: String,
+}
+
+/// Runs `stratus forecast`.
+///
+/// # Errors
+/// Where the experiment is not in order, or a machine or wish is unknown.
+pub fn run(arguments: &ForecastArguments, globals: &Globals, output: &Output) -> Result {
+    match (&arguments.action, &arguments.target) {
+        (Some(ForecastAction::Fit(arguments)), _) => fit::run(arguments, output),
+        (Some(ForecastAction::Machines(arguments)), _) => machines::run(arguments, output),
+        (None, Some(target)) => forecast(arguments, target, globals, output),
+        (None, None) => Err(Failure::usage("give an experiment, like `stratus forecast resnet50`")),
+    }
+}
+
+fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, output: &Output) -> Result {
+    let wish: Wish = arguments.want.parse()?;
+    let catalogue = machines::catalogue(arguments.machines.as_deref())?;
+    let mut profiles = shipped::profiles()?;
+    for path in &arguments.profile {
+        let text = machines::read(path)?;
+        // One of the user's own comes before those of the same machine.
+        profiles.insert(0, Profile::parse(&path.display().to_string(), &text)?);
+    }
+    let experiment = Target::find(target, globals)?.experiment(globals)?;
+    let (machines, named) = match arguments.on.as_slice() {
+        [] => (machines::affordable(&catalogue)?, false),
+        names => (machines::named(names, &catalogue)?, true),
+    };
+    let mut planner =
+        Planner::new(experiment, arguments.framework.into(), arguments.images, arguments.epochs);
+    let batches: Vec<usize> = match arguments.batch.as_slice() {
+        [] => vec![planner.experiment().train.batch_size],
+        batches => batches.iter().map(|&batch| batch as usize).collect(),
+    };
+    let mut rows = Vec::new();
+    for machine in &machines {
+        for &batch in &batches {
+            match row(machine, batch, &mut planner, &profiles) {
+                Ok(row) => rows.push(row),
+                Err(Problem::Machine(_)) if !named => break,
+                Err(Problem::Machine(error)) => return Err(error.into()),
+                Err(Problem::Command(failure)) => return Err(failure),
+            }
+        }
+    }
+    planner.notes().iter().for_each(|note| output.message(note));
+    let best = wish.best(&rows.iter().map(offer).collect::<Vec<_>>());
+    let layers = match (arguments.layers, best) {
+        (true, Some(best)) => {
+            let machine = machines.iter().find(|machine| machine.name == rows[best].name);
+            machine.map(|machine| layers(machine, rows[best].batch, &mut planner, &profiles)).transpose()?
+        }
+        _ => None,
+    };
+    let asked = match (arguments.form(), best) {
+        (Some(form), Some(best)) => {
+            let machine = machines.iter().find(|machine| machine.name == rows[best].name);
+            let named = (target, &planner.asked());
+            machine.map(|machine| request(form, named, machine, &rows[best])).transpose()?
+        }
+        (Some(_), None) => {
+            return Err(Failure::failed(
+                "none of these machines is what was asked for: there is nothing to request",
+            ));
+        }
+        _ => None,
+    };
+    let report = Report {
+        request: asked,
+        network: planner.experiment().model.name.clone(),
+        framework: Framework::from(arguments.framework).name(),
+        epochs: planner.length().epochs,
+        images: planner.length().images,
+        recommendation: best.map(|best| Recommendation {
+            name: rows[best].name.clone(),
+            batch: rows[best].batch,
+            wish: arguments.want.clone(),
+        }),
+        machines: rows,
+        layers,
+    };
+    output.result(&report, || report.request.clone().unwrap_or_else(|| render::report(&report)))
+}
+
+/// Why a row cannot be made: the machine's fault, or that of everything.
+enum Problem {
+    Machine(stratus_forecast::Error),
+    Command(Failure),
+}
+
+fn row(
+    machine: &Machine,
+    batch: usize,
+    planner: &mut Planner,
+    profiles: &[Profile],
+) -> std::result::Result<Forecast, Problem> {
+    let format = planner.format(machine).map_err(Problem::Machine)?;
+    let plan = planner.plan(&machine.processor, format, batch).map_err(Problem::Command)?;
+    forecast::forecast(machine, format, &plan, &planner.length(), profiles).map_err(Problem::Machine)
+}
+
+fn layers(
+    machine: &Machine,
+    batch: u64,
+    planner: &mut Planner,
+    profiles: &[Profile],
+) -> Result<Vec<LayerForecast>> {
+    let format = planner.format(machine)?;
+    let plan = planner.plan(&machine.processor, format, batch as usize)?;
+    Ok(forecast::layers(machine, format, (plan.framework, &plan.train), profiles)?)
+}
+
+/// What a row offers: by the upper ends of its intervals, for an image where the number of images is unknown.
+fn offer(row: &Forecast) -> Option<Offer> {
+    let seconds = row.total_high_s.unwrap_or(row.high_s / row.batch.max(1) as f64);
+    (row.fits != Some(false)).then_some(Offer { seconds, price: row.price_high })
+}
+
+impl From<stratus_forecast::Error> for Failure {
+    fn from(error: stratus_forecast::Error) -> Self {
+        let hint = error.hint();
+        let failure = Failure::usage(error);
+        match hint {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The program and the bytes of a training on a machine that is not here.
+
+use crate::errors::Result;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use stratus_data::{Dataset, Split};
+use stratus_engine::passes::lower::lower;
+use stratus_engine::program::Mode;
+use stratus_forecast::Result as ForecastResult;
+use stratus_forecast::catalogue::{Machine, Processor};
+use stratus_forecast::forecast::{Length, Memory, Plan as Planned};
+use stratus_forecast::memory::kept;
+use stratus_forecast::model::Framework;
+use stratus_forecast::peaks::{Format, on_matrix_units, peaks};
+use stratus_forecast::shipped;
+use stratus_forecast::sketch::Sketch;
+use stratus_forecast::work::program::{tensorflow, work};
+use stratus_forecast::work::training::{SECOND_LEVEL, Target, training};
+use stratus_graph::zoo;
+use stratus_train::compile::{Programs, programs};
+use stratus_train::device::OpenDevice;
+use stratus_train::experiment::Precision;
+use stratus_train::input::open_dataset;
+use stratus_train::network::Network;
+use stratus_train::{Experiment, Resolved};
+
+/// The compute capability from which a GPU has bf16 and TF32: Ampere's.
+const AMPERE: f64 = 8.0;
+
+/// Makes plans, each once.
+pub(super) struct Planner {
+    experiment: Experiment,
+    framework: Framework,
+    asked: Experiment,
+    length: Length,
+    dataset: Option<Arc<dyn Dataset>>,
+    notes: Vec<String>,
+    made: BTreeMap<(bool, usize, &'static str, bool, usize), Planned>,
+}
+
+impl Planner {
+    /// For an experiment; its data set need not be here.
+    pub fn new(
+        mut experiment: Experiment,
+        framework: Framework,
+        images: Option<u64>,
+        epochs: Option<u64>,
+    ) -> Self {
+        let (mut notes, mut asked) = (Vec::new(), experiment.clone());
+        asked.train.epochs = epochs.unwrap_or(asked.train.epochs);
+        let mut length = Length {
+            epochs: epochs.unwrap_or(experiment.train.epochs),
+            validation_every: experiment.validation.every_epochs,
+            checkpoints: experiment.checkpoint.keep as u64,
+            batches_ahead: experiment.data.workers as u64 + 1,
+            ..Length::default()
+        };
+        let opened = open_dataset(&experiment, Split::Train);
+        let validation = open_dataset(&experiment, Split::Validation).ok();
+        let dataset = match opened {
+            Ok(dataset) => {
+                length.images = Some(dataset.len() as u64);
+                length.resident = dataset.resident_bytes();
+                length.validation_images = validation.map(|dataset| dataset.len() as u64);
+                Some(dataset)
+            }
+            Err(_) => {
+                let known = if images.is_some() { "" } else { "; --images gives the number of images" };
+                notes.push(format!(
+                    "data set `{}` is not at {}: images are taken to be as the network is published for{known}",
+                    experiment.data.name,
+                    experiment.data_path().display()
+                ));
+                instead_of_data(&mut experiment);
+                None
+            }
+        };
+        length.images = images.or(length.images);
+        Self { experiment, framework, asked, length, dataset, notes, made: BTreeMap::new() }
+    }
+
+    /// What is planned.
+    pub fn experiment(&self) -> &Experiment {
+        &self.experiment
+    }
+
+    /// What was asked for, with the data set that need not be here.
+    pub fn asked(&self) -> Experiment {
+        self.asked.clone()
+    }
+
+    /// How long it trains.
+    pub fn length(&self) -> Length {
+        self.length
+    }
+
+    /// What the user should know.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// What convolutions are computed in on a machine, as `train.precision` and `train.tf32` ask; of
+    /// TensorFlow f32.
+    ///
+    /// # Errors
+    /// Where the machine cannot.
+    pub fn format(&self, machine: &Machine) -> ForecastResult<Format> {
+        let settings = &self.experiment.train;
+        let format = match &machine.processor {
+            _ if self.framework == Framework::Tensorflow => Format::F32,
+            Processor::Gpu(gpu) => {
+                let ampere = gpu.compute_capability >= AMPERE;
+                match settings.precision {
+                    Precision::Auto if ampere => Format::Bf16,
+                    Precision::Bf16 => Format::Bf16,
+                    Precision::F16 => Format::F16,
+                    _ if ampere && settings.tf32 && gpu.tf32_tensor_tflops.is_some() => Format::Tf32,
+                    _ => Format::F32,
+                }
+            }
+            Processor::Cpu(cpu) => match settings.precision {
+                Precision::Bf16 => Format::Bf16,
+                Precision::F16 => Format::F16,
+                Precision::Auto if cpu.bf16_flops_per_cycle.is_some() => Format::Bf16,
+                _ => Format::F32,
+            },
+        };
+        // Whether it has such units.
+        peaks(&machine.processor, format)?;
+        Ok(format)
+    }
+
+    /// The work and the bytes of a batch size on a kind of machine.
+    ///
+    /// # Errors
+    /// Where the network cannot be built or lowered.
+    pub fn plan(&mut self, processor: &Processor, format: Format, batch: usize) -> Result<Planned> {
+        let (gpu, threads) = match processor {
+            Processor::Gpu(_) => (true, 1),
+            Processor::Cpu(cpu) => (false, cpu.cores),
+        };
+        let on_matrix_units = on_matrix_units(processor, format);
+        let key = (gpu, threads, format.name(), on_matrix_units, batch);
+        if let Some(made) = self.made.get(&key) {
+            return Ok(made.clone());
+        }
+        if self.framework == Framework::Tensorflow {
+            let planned = self.tensorflow(batch)?;
+            self.made.insert(key, planned.clone());
+            return Ok(planned);
+        }
+        let sketch = Sketch { gpu, threads };
+        let (programs, device) = self.bytes(sketch, format, batch)?;
+        // A second size tells what an image takes.
+        let other = if batch > 1 { batch / 2 } else { 2 };
+        let (_, of_other) = self.bytes(sketch, format, other)?;
+        let memory = Memory {
+            per_image: device.device.abs_diff(of_other.device) / batch.abs_diff(other).max(1) as u64,
+            ..device
+        };
+        let planned = Planned {
+            framework: self.framework,
+            batch: batch as u64,
+            train: work(&programs.train, on_matrix_units),
+            evaluate: work(&programs.evaluate, on_matrix_units),
+            validation_batch: programs.evaluate.batch as u64,
+            memory,
+        };
+        self.made.insert(key, planned.clone());
+        Ok(planned)
+    }
+
+    /// What TensorFlow does of the same layers: it fuses none.
+    fn tensorflow(&self, batch: usize) -> Result<Planned> {
+        let dataset = self.dataset(&self.experiment)?;
+        let graph = Network::of(&self.experiment, dataset.as_ref())?.graph;
+        let program = training(&graph, batch, stratus_engine::Precision::F32, Target::Unfused)?;
+        let evaluate = lower(&graph, Mode::Evaluate, stratus_engine::Precision::F32, batch)?;
+        let (constants, kept) = (shipped::tensorflow_memory()?, kept(&program));
+        // The share that it can have of a GPU's memory counts as need.
+        let bytes = |batch: usize| (constants.bytes(kept, batch as f64) / constants.share) as u64;
+        let input = graph.input_shape().elements() * 4;
+        let memory = Memory {
+            device: bytes(batch),
+            per_image: (bytes(batch + 1) - bytes(batch)).max(1),
+            batch: (batch * input) as u64,
+            checkpoint: kept[2] as u64 * 4,
+        };
+        Ok(Planned {
+            framework: self.framework,
+            batch: batch as u64,
+            train: tensorflow(&program),
+            evaluate: tensorflow(&evaluate),
+            validation_batch: batch as u64,
+            memory,
+        })
+    }
+
+    /// The data set, or the made-up one in its place.
+    fn dataset(&self, experiment: &Experiment) -> Result<Arc<dyn Dataset>> {
+        match &self.dataset {
+            Some(dataset) => Ok(Arc::clone(dataset)),
+            None => Ok(open_dataset(experiment, Split::Train)?),
+        }
+    }
+
+    fn bytes(&self, sketch: Sketch, format: Format, batch: usize) -> Result<(Programs, Memory)> {
+        let mut experiment = self.experiment.clone();
+        experiment.train.batch_size = batch;
+        experiment.train.precision = match format {
+            Format::F32 | Format::Tf32 => Precision::F32,
+            Format::Bf16 => Precision::Bf16,
+            Format::F16 => Precision::F16,
+        };
+        let mut device = OpenDevice::new(Box::new(sketch));
+        device.tile_kib = if sketch.gpu { 0 } else { sketch.threads * (SECOND_LEVEL >> 10) };
+        let dataset = self.dataset(&experiment)?;
+        let graph = Network::of(&experiment, dataset.as_ref())?.graph;
+        let resolved = Resolved::new(&experiment, dataset.as_ref(), &graph, &device)?;
+        let programs = programs(&resolved, &graph, &device)?;
+        let memory = sketch.memory(&[&programs.train, &programs.evaluate, &programs.refresh])?;
+        Ok((programs, memory))
+    }
+}
+
+/// Made-up images of the shape and the classes that the network is published for.
+fn instead_of_data(experiment: &mut Experiment) {
+    "synthetic".clone_into(&mut experiment.data.name);
+    experiment.data.path = None;
+    experiment.data.classes = None;
+    experiment.data.images_per_class = None;
+    experiment.data.lists = None;
+    experiment.data.split_seed = None;
+    let published = zoo::find(&experiment.model.name).ok().map(|network| (network.defaults)().classes);
+    if let Some(classes) = experiment.model.classes.or(published) {
+        experiment.synthetic.classes = classes;
+    }
+}

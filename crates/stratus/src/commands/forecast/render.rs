@@ -1,0 +1,127 @@
+//! How a forecast reads.
+
+use super::Report;
+use crate::output::{bytes, table};
+use std::fmt::Write;
+use stratus_forecast::forecast::{Forecast, LayerForecast};
+
+/// The table, what to be careful about, and the recommendation.
+pub(super) fn report(report: &Report) -> String {
+    let heading = [
+        "machine", "batch", "step, ms", "80 %", "images/s", "epoch", "total", "device", "left", "largest",
+        "limit", "price", "type", "source",
+    ]
+    .map(str::to_owned);
+    let rows: Vec<_> = [heading].into_iter().chain(report.machines.iter().map(row)).collect();
+    let images = report.images.map_or("an unknown number of".to_owned(), |images| images.to_string());
+    let mut text = format!(
+        "{}, {} epochs of {images} images; times of {}\n{}",
+        report.network,
+        report.epochs,
+        if report.framework == "stratus" { "Stratus" } else { "TensorFlow 2.5" },
+        table(&rows)
+    );
+    let mut said: Vec<(&str, Vec<&str>)> = Vec::new();
+    for row in &report.machines {
+        for warning in &row.warnings {
+            match said.iter_mut().find(|(known, _)| known == warning) {
+                Some((_, names)) if names.contains(&row.name.as_str()) => {}
+                Some((_, names)) => names.push(&row.name),
+                None => said.push((warning, vec![&row.name])),
+            }
+        }
+    }
+    for (warning, names) in said {
+        // Writing into a String cannot fail.
+        let _ = writeln!(text, "{}: {warning}", names.join(", "));
+    }
+    if let Some(layers) = &report.layers {
+        text += &layer_table(layers);
+    }
+    match &report.recommendation {
+        Some(best) => {
+            let _ = writeln!(text, "{}: {}, batch {}", best.wish, best.name, best.batch);
+        }
+        None => text += "none of these machines is what was asked for\n",
+    }
+    text
+}
+
+fn row(row: &Forecast) -> [String; 14] {
+    let none = || "–".to_owned();
+    let milliseconds = |seconds: f64| {
+        let value = seconds * 1e3;
+        format!(
+            "{value:.*}",
+            if value < 10.0 {
+                2
+            } else if value < 100.0 {
+                1
+            } else {
+                0
+            }
+        )
+    };
+    let left = match row.spare_bytes {
+        Some(spare) if spare < 0 => format!("-{}", bytes(spare.unsigned_abs())),
+        Some(spare) => bytes(spare.unsigned_abs()),
+        None => none(),
+    };
+    let currency = row.currency.as_deref().unwrap_or("");
+    [
+        row.name.clone(),
+        row.batch.to_string(),
+        milliseconds(row.step_s),
+        format!("{}–{}", milliseconds(row.low_s), milliseconds(row.high_s)),
+        format!("{:.0}", row.images_per_second),
+        row.epoch_s.map_or_else(none, duration),
+        row.total_s.map_or_else(none, duration),
+        bytes(row.device_bytes),
+        left,
+        row.largest_batch.map_or_else(none, |batch| batch.to_string()),
+        if row.fits == Some(false) { "does not fit".to_owned() } else { row.limit.name().to_owned() },
+        row.price.map_or_else(none, |price| format!("{price:.2} {currency}")),
+        row.precision.to_owned(),
+        row.source.name().to_owned(),
+    ]
+}
+
+fn layer_table(layers: &[LayerForecast]) -> String {
+    let heading = ["layer", "kernels", "GFLOP", "MB", "ms"].map(str::to_owned);
+    let rows = layers.iter().map(|layer| {
+        [
+            layer.layer.clone(),
+            layer.kernels.to_string(),
+            format!("{:.2}", layer.flops * 1e-9),
+            format!("{:.1}", layer.bytes * 1e-6),
+            format!("{:.3}", layer.seconds * 1e3),
+        ]
+    });
+    format!("\n{}\n", table(&[heading].into_iter().chain(rows).collect::<Vec<_>>()))
+}
+
+/// Two units: `2 h 05 min`.
+pub(super) fn duration(seconds: f64) -> String {
+    let whole = seconds.round();
+    match seconds {
+        _ if seconds < 10.0 => format!("{seconds:.1} s"),
+        _ if whole < 60.0 => format!("{whole} s"),
+        _ if whole < 3600.0 => format!("{:.0} min {:02.0} s", (whole / 60.0).floor(), whole % 60.0),
+        _ if whole < 172_800.0 => {
+            let minutes = (whole / 60.0).round();
+            format!("{:.0} h {:02.0} min", (minutes / 60.0).floor(), minutes % 60.0)
+        }
+        _ => format!("{:.1} d", whole / 86_400.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::duration;
+
+    #[test]
+    fn durations_are_readable() {
+        let read = [0.26, 59.4, 61.0, 7500.0, 500_000.0].map(duration);
+        assert_eq!(read, ["0.3 s", "59 s", "1 min 01 s", "2 h 05 min", "5.8 d"]);
+    }
+}

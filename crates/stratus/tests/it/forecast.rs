@@ -1,0 +1,144 @@
+//! `stratus forecast`: what it says, what it refuses, and that it leaves nothing behind.
+
+use crate::common::{Place, Ran};
+
+const MACHINES: &str = "h100-80gb-sxm,v100-16gb,quadro-p600,g4dn.xlarge";
+
+fn run(arguments: &[&str], code: i32) -> Ran {
+    Place::bare().run(&[&["forecast"], arguments].concat()).expect(code)
+}
+
+/// With a file in the folder.
+fn run_with(file: &str, content: &str, arguments: &[&str], code: i32) -> Ran {
+    let place = Place::bare();
+    std::fs::write(place.path(file), content).unwrap();
+    place.run(&[&["forecast"], arguments].concat()).expect(code)
+}
+
+#[test]
+fn a_forecast_for_machines_that_are_not_here() {
+    let arguments = ["resnet18", "--on", MACHINES, "--batch", "32,256", "--images", "1281167"];
+    let ran = run(&arguments, 0);
+    insta::assert_snapshot!("forecast", format!("{}{}", ran.err, ran.out));
+}
+
+#[test]
+fn json_has_the_contract_s_names() {
+    let ran = run(&["resnet18", "--on", "g4dn.xlarge", "--json", "--images", "1000", "--layers"], 0);
+    let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    let row = &report["machines"][0];
+    let names = [
+        "name",
+        "source",
+        "batch",
+        "step_s",
+        "low_s",
+        "high_s",
+        "images_per_second",
+        "epoch_s",
+        "total_s",
+        "device_bytes",
+        "host_bytes",
+        "disk_bytes",
+        "fits",
+        "largest_batch",
+        "limit",
+        "price",
+        "currency",
+    ];
+    for name in names {
+        assert!(!row[name].is_null(), "{name}: {row}");
+    }
+    let number = |name: &str| row[name].as_f64().unwrap();
+    assert!(number("low_s") < number("step_s") && number("step_s") < number("high_s"));
+    assert!((number("images_per_second") * number("step_s") / number("batch") - 1.0).abs() < 1e-9);
+    assert_eq!(row["name"], "g4dn.xlarge");
+    // A T4 has no bf16; its steps in f32 were measured.
+    assert_eq!((row["precision"].as_str(), row["source"].as_str()), (Some("f32"), Some("profile")));
+    assert_eq!(report["recommendation"]["name"], "g4dn.xlarge");
+    let layers = report["layers"].as_array().unwrap();
+    let seconds: f64 = layers.iter().map(|layer| layer["seconds"].as_f64().unwrap()).sum();
+    assert!((0.7..1.3).contains(&(seconds / number("step_s"))), "{seconds}");
+}
+
+#[test]
+fn what_is_not_known_is_null() {
+    let ran = run(&["resnet18", "--on", "v100-16gb", "--json"], 0);
+    assert!(ran.err.contains("data set `folder` is not at data/folder"), "{}", ran.err);
+    let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    let row = &report["machines"][0];
+    for name in ["epoch_s", "total_s", "price", "currency"] {
+        assert!(row[name].is_null(), "{name}: {row}");
+    }
+}
+
+#[test]
+fn more_images_take_more_memory_and_less_time_each() {
+    let ran = run(&["resnet18", "--on", "rtx-3090", "--batch", "16,64", "--json"], 0);
+    let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    let number = |row: usize, name: &str| report["machines"][row][name].as_f64().unwrap();
+    assert!(number(1, "device_bytes") > number(0, "device_bytes"));
+    assert!(number(1, "images_per_second") > number(0, "images_per_second"));
+    // Both sizes tell nearly the same of what fits.
+    assert!((0.9..1.1).contains(&(number(1, "largest_batch") / number(0, "largest_batch"))));
+}
+
+#[test]
+fn wishes_choose_machines() {
+    let chosen = |wish: &str| {
+        let all = ["resnet18", "--images", "100000", "--json", "--want", wish];
+        let report: serde_json::Value = serde_json::from_str(&run(&all, 0).out).unwrap();
+        report["recommendation"]["name"].as_str().map(str::to_owned)
+    };
+    let (fastest, cheapest) = (chosen("fastest"), chosen("cheapest"));
+    assert!(fastest.is_some() && cheapest.is_some() && fastest != cheapest);
+    assert_eq!(chosen("deadline=1s"), None);
+    assert_eq!(chosen("budget=1000000"), fastest);
+    assert_eq!(chosen("deadline=10000d"), cheapest);
+}
+
+#[test]
+fn a_machine_of_one_s_own() {
+    let row = "[[instance]]\nname = \"lab\"\ncloud = \"ours\"\ngpu = \"rtx-3090\"\ngpus = 1\nvcpus = 8\n\
+               ram_gib = 64\nspot_per_hour = 0.1\ncurrency = \"EUR\"\nsource = \"us\"\ndate = \"2026-11\"\n";
+    let arguments = ["resnet18", "--machines", "own.toml", "--on", "lab", "--images", "1000", "--json"];
+    let report: serde_json::Value =
+        serde_json::from_str(&run_with("own.toml", row, &arguments, 0).out).unwrap();
+    assert_eq!(report["machines"][0]["currency"], "EUR");
+}
+
+#[test]
+fn what_is_refused() {
+    let own = "[[instance]]\nname = \"lab\"\ncloud = \"ours\"\ngpu = \"rtx-3090\"\ngpus = 1\nvcpus = 8\n\
+               ram_gib = 64\non_demand_per_hour = -1\ncurrency = \"EUR\"\nsource = \"us\"\ndate = \"2026-11\"\n";
+    let cases: &[&[&str]] = &[
+        &[],
+        &["resnet18", "--on", "v100-16g"],
+        &["resnet18", "--on", "abacus"],
+        &["resnet18", "--on", "t4-16gb", "--set", "train.precision=bf16"],
+        &["resnet18", "--batch", "0"],
+        &["resnet18", "--epochs", "0"],
+        &["resnet18", "--want", "deadline=6"],
+        &["resnet18", "--want", "budget=-20"],
+        &["resnet18", "--machines", "own.toml"],
+        &["resnet18", "--machines", "absent.toml"],
+        &["resnet18", "--profile", "own.toml"],
+        &["resnet18", "--profile", "later.toml"],
+        &["resnet81"],
+        &["fit", "--times", "own.toml", "--layers", "own.toml", "--out", "profiles"],
+        &["fit", "--out", "profiles"],
+    ];
+    let shown: Vec<String> = cases
+        .iter()
+        .map(|arguments| {
+            let place = Place::bare();
+            std::fs::write(place.path("own.toml"), own).unwrap();
+            std::fs::write(place.path("later.toml"), "format = 99\n").unwrap();
+            let ran = place.run(&[&["forecast"], *arguments].concat()).expect(2);
+            assert_eq!(ran.out, "");
+            assert!(!place.path("profiles").exists());
+            format!("$ stratus forecast {}\n{}", arguments.join(" "), ran.err)
+        })
+        .collect();
+    insta::assert_snapshot!("forecast_refused", shown.join("\n"));
+}
