@@ -191,7 +191,7 @@ fn coefficients(
         }
         read.log[at] = coefficient.ln();
         let row = covariance.get(name).ok_or_else(|| format!("there is no covariance `{name}`"))?;
-        if row.len() != at + 1 || row.iter().any(|entry| !(entry.abs() < 1e3)) {
+        if row.len() != at + 1 || !row.iter().all(|entry| entry.abs() < 1e3) {
             return Err(format!("covariance `{name}` has {} entries, it has {}", row.len(), at + 1));
         }
         for (column, entry) in row.iter().enumerate() {

@@ -171,8 +171,8 @@ impl Rows {
             row.above("vcpus", Some(f64::from(instance.vcpus)), 1e5)?;
             row.above("ram_gib", Some(instance.ram_gib), 1e6)?;
             row.above("disk_gb", instance.disk_gb, 1e9)?;
-            row.from_zero("on_demand_per_hour", instance.on_demand_per_hour)?;
-            row.from_zero("spot_per_hour", instance.spot_per_hour)?;
+            row.not_negative("on_demand_per_hour", instance.on_demand_per_hour)?;
+            row.not_negative("spot_per_hour", instance.spot_per_hour)?;
             let priced = instance.on_demand_per_hour.or(instance.spot_per_hour).is_some();
             if priced && instance.currency.is_none() {
                 return row.refuse("it has a price and no currency".to_owned());
@@ -228,7 +228,7 @@ impl Row<'_> {
         }
     }
 
-    fn from_zero(&self, key: &str, value: Option<f64>) -> Result<()> {
+    fn not_negative(&self, key: &str, value: Option<f64>) -> Result<()> {
         const MOST: f64 = 100_000.0;
         match value {
             Some(value) if !(0.0..=MOST).contains(&value) => {

@@ -121,13 +121,13 @@ impl State {
             for row in 0..COUNT {
                 let scaled = weight * gradient[row];
                 state.gradient[row] += scaled * residual;
-                for column in 0..=row {
-                    state.curvature[row][column] += scaled * gradient[column];
+                for (entry, part) in state.curvature[row][..=row].iter_mut().zip(&gradient) {
+                    *entry += scaled * part;
                 }
             }
         }
-        for row in 0..COUNT {
-            let off = (log[row] - prior.log[row]) / prior.deviation[row];
+        for (row, value) in log.iter().enumerate() {
+            let off = (value - prior.log[row]) / prior.deviation[row];
             state.objective += 0.5 * off * off;
             state.gradient[row] += off / prior.deviation[row];
             state.curvature[row][row] += prior.deviation[row].powi(-2);
@@ -185,7 +185,9 @@ mod tests {
         let terms = |sample: usize| {
             // Numbers without a pattern that the fit could follow.
             let part = |at: usize| ((sample * 7919 + at * 104_729 + sample * at * 31) % 97) as f64;
-            Terms(std::array::from_fn(|at| if (sample + at) % 3 == 0 { 1e-4 * part(at) } else { 0.0 }))
+            Terms(std::array::from_fn(
+                |at| if (sample + at).is_multiple_of(3) { 1e-4 * part(at) } else { 0.0 },
+            ))
         };
         (0..count)
             .map(|sample| {

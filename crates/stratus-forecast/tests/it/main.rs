@@ -1,3 +1,5 @@
 //! The crate by its public items.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod table;
