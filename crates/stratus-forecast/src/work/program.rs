@@ -18,8 +18,13 @@ pub fn work(program: &Program, tensor_cores: bool) -> Work {
 pub fn tensorflow(program: &Program) -> Work {
     let mut kernels = Vec::new();
     for position in 0..program.steps.len() {
-        kernels.push(kernel(program, position, false));
         let step = &program.steps[position];
+        let mut own = kernel(program, position, false);
+        if matches!(step.kernel, Operation::BatchNormStatistics(_) | Operation::BatchNormGradients(_)) {
+            // One kernel with what follows.
+            own.launches = 0.0;
+        }
+        kernels.push(own);
         let (map, kind, passes) = match &step.kernel {
             Operation::Conv2dForward(forward) if forward.conv.bias => {
                 (step.outputs.first(), Kind::Elementwise, 2.0)

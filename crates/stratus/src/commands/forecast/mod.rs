@@ -1,5 +1,6 @@
 //! `stratus forecast`: what a training would take on machines that nobody has yet.
 
+mod absent;
 pub mod bench;
 mod fit;
 mod machines;
@@ -162,7 +163,7 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
         names => (machines::named(names, &catalogue)?, true),
     };
     let mut planner =
-        Planner::new(experiment, arguments.framework.into(), arguments.images, arguments.epochs);
+        Planner::new(experiment, arguments.framework.into(), arguments.images, arguments.epochs)?;
     let batches: Vec<usize> = match arguments.batch.as_slice() {
         [] => vec![planner.experiment().train.batch_size],
         batches => batches.iter().map(|&batch| batch as usize).collect(),
@@ -190,7 +191,7 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
     let asked = match (arguments.form(), best) {
         (Some(form), Some(best)) => {
             let machine = machines.iter().find(|machine| machine.name == rows[best].name);
-            let named = (target, &planner.asked());
+            let named = (command(target, arguments, &rows[best], globals), planner.experiment());
             machine.map(|machine| request(form, named, machine, &rows[best])).transpose()?
         }
         (Some(_), None) => {
@@ -215,6 +216,21 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
         layers,
     };
     output.result(&report, || report.request.clone().unwrap_or_else(|| render::report(&report)))
+}
+
+/// The command that trains what was forecast.
+fn command(target: &str, arguments: &ForecastArguments, row: &Forecast, globals: &Globals) -> String {
+    let mut command = format!("stratus train {target}");
+    for (key, value) in &globals.set {
+        command += &format!(" --set '{key}={}'", value.replace('\'', "'\\''"));
+    }
+    if let Some(epochs) = arguments.epochs {
+        command += &format!(" --set train.epochs={epochs}");
+    }
+    if !arguments.batch.is_empty() {
+        command += &format!(" --set train.batch_size={}", row.batch);
+    }
+    command
 }
 
 /// Why a row cannot be made: the machine's fault, or that of everything.

@@ -1,5 +1,6 @@
 //! The program and the bytes of a training on a machine that is not here.
 
+use super::absent::Absent;
 use crate::errors::Result;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +17,6 @@ use stratus_forecast::shipped;
 use stratus_forecast::sketch::Sketch;
 use stratus_forecast::work::program::{tensorflow, work};
 use stratus_forecast::work::training::{SECOND_LEVEL, Target, training};
-use stratus_graph::zoo;
 use stratus_train::compile::{Programs, programs};
 use stratus_train::device::OpenDevice;
 use stratus_train::experiment::Precision;
@@ -31,38 +31,39 @@ const AMPERE: f64 = 8.0;
 pub(super) struct Planner {
     experiment: Experiment,
     framework: Framework,
-    asked: Experiment,
     length: Length,
-    dataset: Option<Arc<dyn Dataset>>,
+    dataset: Arc<dyn Dataset>,
     notes: Vec<String>,
     made: BTreeMap<(bool, usize, &'static str, bool, usize), Planned>,
 }
 
 impl Planner {
     /// For an experiment; its data set need not be here.
+    ///
+    /// # Errors
+    /// Where there is no such network.
     pub fn new(
         mut experiment: Experiment,
         framework: Framework,
         images: Option<u64>,
         epochs: Option<u64>,
-    ) -> Self {
-        let (mut notes, mut asked) = (Vec::new(), experiment.clone());
-        asked.train.epochs = epochs.unwrap_or(asked.train.epochs);
+    ) -> Result<Self> {
+        let mut notes = Vec::new();
+        experiment.train.epochs = epochs.unwrap_or(experiment.train.epochs);
         let mut length = Length {
-            epochs: epochs.unwrap_or(experiment.train.epochs),
+            epochs: experiment.train.epochs,
             validation_every: experiment.validation.every_epochs,
             checkpoints: experiment.checkpoint.keep as u64,
             batches_ahead: experiment.data.workers as u64 + 1,
             ..Length::default()
         };
-        let opened = open_dataset(&experiment, Split::Train);
-        let validation = open_dataset(&experiment, Split::Validation).ok();
-        let dataset = match opened {
+        let dataset: Arc<dyn Dataset> = match open_dataset(&experiment, Split::Train) {
             Ok(dataset) => {
                 length.images = Some(dataset.len() as u64);
                 length.resident = dataset.resident_bytes();
+                let validation = open_dataset(&experiment, Split::Validation).ok();
                 length.validation_images = validation.map(|dataset| dataset.len() as u64);
-                Some(dataset)
+                dataset
             }
             Err(_) => {
                 let known = if images.is_some() { "" } else { "; --images gives the number of images" };
@@ -71,22 +72,16 @@ impl Planner {
                     experiment.data.name,
                     experiment.data_path().display()
                 ));
-                instead_of_data(&mut experiment);
-                None
+                Arc::new(Absent::of(&experiment)?)
             }
         };
         length.images = images.or(length.images);
-        Self { experiment, framework, asked, length, dataset, notes, made: BTreeMap::new() }
+        Ok(Self { experiment, framework, length, dataset, notes, made: BTreeMap::new() })
     }
 
     /// What is planned.
     pub fn experiment(&self) -> &Experiment {
         &self.experiment
-    }
-
-    /// What was asked for, with the data set that need not be here.
-    pub fn asked(&self) -> Experiment {
-        self.asked.clone()
     }
 
     /// How long it trains.
@@ -172,8 +167,7 @@ impl Planner {
 
     /// What TensorFlow does of the same layers: it fuses none.
     fn tensorflow(&self, batch: usize) -> Result<Planned> {
-        let dataset = self.dataset(&self.experiment)?;
-        let graph = Network::of(&self.experiment, dataset.as_ref())?.graph;
+        let graph = Network::of(&self.experiment, self.dataset.as_ref())?.graph;
         let program = training(&graph, batch, stratus_engine::Precision::F32, Target::Unfused)?;
         let evaluate = lower(&graph, Mode::Evaluate, stratus_engine::Precision::F32, batch)?;
         let (constants, kept) = (shipped::tensorflow_memory()?, kept(&program));
@@ -196,14 +190,6 @@ impl Planner {
         })
     }
 
-    /// The data set, or the made-up one in its place.
-    fn dataset(&self, experiment: &Experiment) -> Result<Arc<dyn Dataset>> {
-        match &self.dataset {
-            Some(dataset) => Ok(Arc::clone(dataset)),
-            None => Ok(open_dataset(experiment, Split::Train)?),
-        }
-    }
-
     fn bytes(&self, sketch: Sketch, format: Format, batch: usize) -> Result<(Programs, Memory)> {
         let mut experiment = self.experiment.clone();
         experiment.train.batch_size = batch;
@@ -214,25 +200,10 @@ impl Planner {
         };
         let mut device = OpenDevice::new(Box::new(sketch));
         device.tile_kib = if sketch.gpu { 0 } else { sketch.threads * (SECOND_LEVEL >> 10) };
-        let dataset = self.dataset(&experiment)?;
-        let graph = Network::of(&experiment, dataset.as_ref())?.graph;
-        let resolved = Resolved::new(&experiment, dataset.as_ref(), &graph, &device)?;
+        let graph = Network::of(&experiment, self.dataset.as_ref())?.graph;
+        let resolved = Resolved::new(&experiment, self.dataset.as_ref(), &graph, &device)?;
         let programs = programs(&resolved, &graph, &device)?;
         let memory = sketch.memory(&[&programs.train, &programs.evaluate, &programs.refresh])?;
         Ok((programs, memory))
-    }
-}
-
-/// Made-up images of the shape and the classes that the network is published for.
-fn instead_of_data(experiment: &mut Experiment) {
-    "synthetic".clone_into(&mut experiment.data.name);
-    experiment.data.path = None;
-    experiment.data.classes = None;
-    experiment.data.images_per_class = None;
-    experiment.data.lists = None;
-    experiment.data.split_seed = None;
-    let published = zoo::find(&experiment.model.name).ok().map(|network| (network.defaults)().classes);
-    if let Some(classes) = experiment.model.classes.or(published) {
-        experiment.synthetic.classes = classes;
     }
 }

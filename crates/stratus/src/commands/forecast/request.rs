@@ -32,7 +32,7 @@ const PROGRAM_DISK: u64 = 10 << 30;
 /// What is asked for.
 struct Needs<'a> {
     experiment: &'a Experiment,
-    target: &'a str,
+    command: String,
     machine: &'a Machine,
     row: &'a Forecast,
     seconds: f64,
@@ -47,7 +47,7 @@ struct Needs<'a> {
 /// Where the number of images is unknown, and with it the time.
 pub(super) fn request(
     form: Form,
-    (target, experiment): (&str, &Experiment),
+    (command, experiment): (String, &Experiment),
     machine: &Machine,
     row: &Forecast,
 ) -> Result<String> {
@@ -58,7 +58,7 @@ pub(super) fn request(
     let gib = |bytes: f64| (bytes / f64::from(1 << 30)).ceil().max(1.0) as u64;
     let needs = Needs {
         experiment,
-        target,
+        command,
         machine,
         row,
         seconds: MARGIN * total + SETTING_UP,
@@ -98,10 +98,8 @@ impl Needs<'_> {
             format!("{cores} for the program and the {} that decode images", experiment.data.workers),
         );
         line("disk", format!("{disk_gib} GiB, and the data set"));
-        line(
-            "time",
-            format!("{}: {} expected, at most", duration(self.seconds), duration(row.total_s.unwrap_or(0.0))),
-        );
+        let expected = duration(self.row.total_s.unwrap_or(0.0));
+        line("time", format!("{}; {expected} of it are expected to be used", duration(self.seconds)));
         if let (Some(price), Some(currency)) = (row.price, &row.currency) {
             line(
                 "price",
@@ -119,9 +117,9 @@ impl Needs<'_> {
         );
         let _ = writeln!(
             text,
-            "\n`stratus train {}` runs {} epochs in batches of {}. It saves its state every {:.0} seconds: a \
+            "\n`{}` runs {} epochs in batches of {}. It saves its state every {:.0} seconds: a \
              machine that is taken away costs no more than that, and the start.",
-            self.target, experiment.train.epochs, row.batch, experiment.checkpoint.every_seconds
+            self.command, experiment.train.epochs, row.batch, experiment.checkpoint.every_seconds
         );
         text
     }
@@ -139,14 +137,13 @@ impl Needs<'_> {
         format!(
             "#!/usr/bin/env bash\n#SBATCH --job-name={}\n{gres}#SBATCH --cpus-per-task={cores}\n\
              #SBATCH --mem={}G\n#SBATCH --time={}-{:02}:{:02}:00\n#SBATCH --signal=TERM@120\n#SBATCH --requeue\n\n\
-             stratus train {} --set train.batch_size={}\n",
+             srun {}\n",
             self.experiment.name(),
             self.ram_gib,
             minutes / 1440,
             minutes / 60 % 24,
             minutes % 60,
-            self.target,
-            self.row.batch,
+            self.command,
         )
     }
 
@@ -169,8 +166,8 @@ impl Needs<'_> {
         });
         Ok(format!(
             "resources:\n{instance}{accelerators}  cpus: {}+\n  memory: {}+\n  disk_size: {}\n\n\
-             run: stratus train {} --set train.batch_size={}\n",
-            self.cores, self.ram_gib, self.disk_gib, self.target, self.row.batch,
+             run: {}\n",
+            self.cores, self.ram_gib, self.disk_gib, self.command,
         ))
     }
 
