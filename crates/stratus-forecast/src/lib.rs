@@ -9,7 +9,8 @@
 //! - [`catalogue`]: machines and instances. [`mod@peaks`]: what their data sheets promise.
 //! - [`work`]: what a step does. [`model`]: what that takes.
 //! - [`sketch`]: the plan of a device that is not here.
-//! - [`measured`], [`steps`], [`evaluate`]: fitting to measurements, and judging the fit by what it did not see.
+//! - [`measured`], [`steps`], [`evaluate`]: fitting to measurements, and judging the fit by what it did not
+//!   see.
 //! - [`mod@forecast`]: time, memory and price of a training; [`choice`]: with which profile; [`wish`]: which
 //!   machine to take.
 //! - [`profile`]: the files that hold fitted coefficients. [`shipped`]: those that come with the crate.

@@ -5,8 +5,8 @@
 //! fits where bytes ≤ share · usable memory
 //! ```
 //!
-//! Kept are the outputs of all layers but activations, sums and reshapes, which TensorFlow writes in the place
-//! of their input where nothing else reads it.
+//! Kept are the outputs of all layers but activations, sums and reshapes, which TensorFlow writes in the
+//! place of their input where nothing else reads it.
 
 use crate::catalogue::{Catalogue, Processor};
 use crate::error::Result;
@@ -60,8 +60,8 @@ impl LayerTable {
     }
 }
 
-/// Elements of the maps of one sample that are kept for the backward pass, of the largest map, and parameters,
-/// of a program that fuses nothing.
+/// Elements of the maps of one sample that are kept for the backward pass, of the largest map, and
+/// parameters, of a program that fuses nothing.
 #[must_use]
 pub fn kept(program: &Program) -> [f64; 3] {
     let (mut kept, mut largest) = (0.0, 0.0_f64);

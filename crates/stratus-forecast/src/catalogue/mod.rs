@@ -232,7 +232,8 @@ mod tests {
     #[test]
     fn a_file_adds_and_replaces() {
         let own = "[[instance]]\nname = \"lab\"\ncloud = \"ours\"\ngpu = \"rtx-3090\"\ngpus = 1\nvcpus = 8\n\
-                   ram_gib = 64\nspot_per_hour = 0.1\ncurrency = \"EUR\"\nsource = \"us\"\ndate = \"2026-11\"\n";
+                   ram_gib = 64\nspot_per_hour = 0.1\ncurrency = \"EUR\"\n\
+                   source = \"us\"\ndate = \"2026-11\"\n";
         let catalogue = Catalogue::builtin().unwrap().with("own.toml", own).unwrap();
         assert_eq!(catalogue.find("lab").unwrap().instance.unwrap().currency.as_deref(), Some("EUR"));
         let refused = |from: &str, to: &str| {

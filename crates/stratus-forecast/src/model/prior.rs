@@ -42,8 +42,8 @@ impl Framework {
 /// Coefficient and standard deviation of its logarithm.
 ///
 /// - Minimal filtering by tiles of 4×4 needs 36 of 144 products (Lavin, Gray: "Fast algorithms for
-///   convolutional neural networks", 2016), at some 60 % of the peak; its transforms go through the maps a few
-///   times.
+///   convolutional neural networks", 2016), at some 60 % of the peak; its transforms go through the maps a
+///   few times.
 /// - Depthwise convolutions: TensorFlow's take 1.4 times as long as dense ones on groups of channels (Qin et
 ///   al.: "Diagonalwise refactorization", 2018), which is some 8 times what their bytes take.
 /// - Matrix products reach most of the peak, kernels that are bound by memory most of the bandwidth.

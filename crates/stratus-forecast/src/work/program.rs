@@ -12,8 +12,8 @@ pub fn work(program: &Program, tensor_cores: bool) -> Work {
     Work { kernels: (0..program.steps.len()).map(|at| kernel(program, at, tensor_cores)).collect() }
 }
 
-/// What TensorFlow does for a program that fuses nothing: it adds biases, and sums their gradients, in kernels
-/// of their own.
+/// What TensorFlow does for a program that fuses nothing: it adds biases, and sums their gradients, in
+/// kernels of their own.
 #[must_use]
 pub fn tensorflow(program: &Program) -> Work {
     let mut kernels = Vec::new();

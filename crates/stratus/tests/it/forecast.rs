@@ -110,7 +110,8 @@ fn a_machine_of_one_s_own() {
 #[test]
 fn what_is_refused() {
     let own = "[[instance]]\nname = \"lab\"\ncloud = \"ours\"\ngpu = \"rtx-3090\"\ngpus = 1\nvcpus = 8\n\
-               ram_gib = 64\non_demand_per_hour = -1\ncurrency = \"EUR\"\nsource = \"us\"\ndate = \"2026-11\"\n";
+               ram_gib = 64\non_demand_per_hour = -1\n\
+               currency = \"EUR\"\nsource = \"us\"\ndate = \"2026-11\"\n";
     let cases: &[&[&str]] = &[
         &[],
         &["resnet18", "--on", "v100-16g"],

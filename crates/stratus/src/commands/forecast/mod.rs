@@ -35,7 +35,12 @@ pub struct ForecastArguments {
     #[arg(value_name = "EXPERIMENT|RUN", required = true)]
     target: Option<String>,
     /// Batch sizes, like 16,32,64; without it that of the experiment
-    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    #[arg(
+        long,
+        value_name = "SIZES",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=16_777_216)
+    )]
     batch: Vec<u32>,
     /// Machines of the catalogue, like v100-16gb,g4dn.xlarge; `here` is this one. Without it every cloud
     /// instance that can compute the experiment

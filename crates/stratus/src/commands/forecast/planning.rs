@@ -68,7 +68,7 @@ impl Planner {
             Err(_) => {
                 let known = if images.is_some() { "" } else { "; --images gives the number of images" };
                 notes.push(format!(
-                    "data set `{}` is not at {}: images are taken to be as the network is published for{known}",
+                    "data set `{}` is not at {}: images are taken to be what the network is made for{known}",
                     experiment.data.name,
                     experiment.data_path().display()
                 ));

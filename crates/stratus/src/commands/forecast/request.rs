@@ -136,7 +136,8 @@ impl Needs<'_> {
         };
         format!(
             "#!/usr/bin/env bash\n#SBATCH --job-name={}\n{gres}#SBATCH --cpus-per-task={cores}\n\
-             #SBATCH --mem={}G\n#SBATCH --time={}-{:02}:{:02}:00\n#SBATCH --signal=TERM@120\n#SBATCH --requeue\n\n\
+             #SBATCH --mem={}G\n#SBATCH --time={}-{:02}:{:02}:00\n#SBATCH --signal=TERM@120\n\
+             #SBATCH --requeue\n\n\
              srun {}\n",
             self.experiment.name(),
             self.ram_gib,
