@@ -191,6 +191,17 @@ impl Plan {
         })
     }
 
+    /// Bytes that a program needs at least, its images and labels included, whatever kernels it will have:
+    /// known before anything is measured. Layouts pad, kernels need scratch, and places leave gaps.
+    #[must_use]
+    pub fn least_bytes(program: &Program) -> usize {
+        let scratch = program.steps.iter().map(|_| 0);
+        let lifetimes = lifetimes(program, |id| program.value(id).bytes(), scratch);
+        let blocks: Vec<Block> = lifetimes.iter().map(Lifetime::block).collect();
+        let rest = program.values.iter().filter(|value| value.role != Role::Transient);
+        memory::lower_bound(&blocks) + rest.map(Value::bytes).sum::<usize>()
+    }
+
     /// The transient values and the scratch of the steps, each with the steps in which it is alive.
     #[must_use]
     pub fn lifetimes(&self) -> Vec<Lifetime> {

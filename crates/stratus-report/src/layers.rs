@@ -1,7 +1,7 @@
 //! `layers.csv`: the time of every layer in every training iteration.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use stratus_run::RunDir;
@@ -25,24 +25,58 @@ pub fn write_file(run: &RunDir, path: &Path) -> Result<u64> {
 
 /// Writes a run's `layers.csv` to `out`, of which errors say that it is `path`; gives the number of rows.
 ///
-/// A row holds a layer, or several whose steps are fused, joined by `+`; microseconds, exact to the
-/// nanosecond. It streams: memory is that of one iteration.
+/// Microseconds are exact to the nanosecond.
 pub fn write(run: &RunDir, out: &mut impl Write, path: &Path) -> Result<u64> {
+    writeln!(out, "{COLUMNS}").map_err(Error::io("write", path))?;
+    let mut written = 0;
+    each(run, |LayerTimes { epoch, iteration, layer, kind, device, ns }| {
+        let [layer, kind, device] = [layer, kind, device].map(csv_field);
+        let mut line = format!("{epoch},{iteration},{layer},{kind},{device}");
+        for ns in ns {
+            line.push_str(&format!(",{}.{:03}", ns / 1000, ns % 1000));
+        }
+        written += 1;
+        writeln!(out, "{line}").map_err(Error::io("write", path))
+    })?;
+    Ok(written)
+}
+
+/// The time of a layer in an iteration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerTimes<'a> {
+    /// The epoch, from 1.
+    pub epoch: u32,
+    /// The iteration since the start of the run, from 1.
+    pub iteration: u64,
+    /// The layer, or several whose steps are fused, joined by `+`.
+    pub layer: &'a str,
+    /// What it does.
+    pub kind: &'a str,
+    /// Where.
+    pub device: &'a str,
+    /// Nanoseconds: forward, backward, update.
+    pub ns: [u64; 3],
+}
+
+/// Gives the time of every layer in every training iteration of a run. It streams: memory is that of one
+/// iteration.
+///
+/// # Errors
+/// Where the run's timeline cannot be read, and what `take` gives.
+pub fn each(run: &RunDir, mut take: impl FnMut(LayerTimes<'_>) -> Result<()>) -> Result<()> {
     let mut reader = TimelineReader::open(&run.timeline())?;
     let mut rows = Rows::default();
     // The fixed middle of each row: layer, kind, device.
-    let mut labels: Vec<String> = Vec::new();
+    let mut labels: Vec<[String; 3]> = Vec::new();
     let mut now: Vec<Option<[u64; 3]>> = Vec::new();
-    let (mut iteration, mut written) = (Iteration::default(), 0);
-    writeln!(out, "{COLUMNS}").map_err(Error::io("write", path))?;
+    let mut iteration = Iteration::default();
     while reader.read(&mut iteration)? {
         if reader.programs()[iteration.program].purpose != Purpose::Train {
             continue;
         }
         rows.update(reader.programs());
         for row in &rows.layers[labels.len()..] {
-            let name = row.name();
-            labels.push([name.as_str(), &row.kind, &row.device].map(csv_field).join(","));
+            labels.push([row.name(), row.kind.clone(), row.device.clone()]);
         }
         now.resize(labels.len(), None);
         for (place, &ns) in rows.places[iteration.program].iter().zip(&iteration.ns) {
@@ -55,17 +89,11 @@ pub fn write(run: &RunDir, out: &mut impl Write, path: &Path) -> Result<u64> {
             let cells = now[row].get_or_insert_default();
             cells[cell] = cells[cell].saturating_add(ns);
         }
-        for (label, cells) in labels.iter().zip(&mut now) {
-            let Some(cells) = cells.take() else { continue };
-            row(out, &iteration, label, cells).map_err(Error::io("write", path))?;
-            written += 1;
+        for ([layer, kind, device], cells) in labels.iter().zip(&mut now) {
+            let Some(ns) = cells.take() else { continue };
+            let Iteration { epoch, iteration, .. } = iteration;
+            take(LayerTimes { epoch, iteration, layer, kind, device, ns })?;
         }
     }
-    Ok(written)
-}
-
-fn row(out: &mut impl Write, iteration: &Iteration, label: &str, cells: [u64; 3]) -> io::Result<()> {
-    write!(out, "{},{},{label}", iteration.epoch, iteration.iteration)?;
-    cells.iter().try_for_each(|ns| write!(out, ",{}.{:03}", ns / 1000, ns % 1000))?;
-    writeln!(out)
+    Ok(())
 }

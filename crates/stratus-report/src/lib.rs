@@ -5,7 +5,10 @@
 //! - [`accounting`]: where an iteration's time goes, by layer and phase, down to what nothing accounts for;
 //! - [`layers`]: the time of every layer in every iteration as `layers.csv`;
 //! - [`collect`]: a run as one row: configuration, machine, times, results;
+//! - [`tables`]: layers, iterations and runs as CSV or Parquet, of several runs in one file;
+//! - [`trace`]: iterations step by step, for Perfetto;
 //! - [`run_table`]: a run in a few lines, for its end;
+//! - [`runs`]: the runs under a folder, a line each;
 //! - [`report`]: everything about one or several runs as data, which [`page`] makes HTML of and [`markdown`]
 //!   text.
 
@@ -18,8 +21,12 @@ pub mod page;
 pub mod report;
 mod rows;
 pub mod run_table;
+pub mod runs;
 mod samples;
+pub mod table;
+pub mod tables;
 mod text;
+pub mod trace;
 
 pub use error::{Error, Result};
 

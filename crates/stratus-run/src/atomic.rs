@@ -103,7 +103,9 @@ pub(crate) fn temporary_path(path: &Path) -> Result<PathBuf> {
     Ok(parent(path).join(name))
 }
 
-pub(crate) fn is_temporary(name: &std::ffi::OsStr) -> bool {
+/// Whether a file of this name is what a writer that was killed left.
+#[must_use]
+pub fn is_temporary(name: &std::ffi::OsStr) -> bool {
     let name = name.to_string_lossy();
     name.starts_with('.') && name.ends_with(TEMPORARY)
 }

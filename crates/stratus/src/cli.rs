@@ -1,7 +1,7 @@
 //! The arguments: global flags and the list of commands.
 
 use crate::commands::{
-    bench, collect, config, data, doctor, eval, forecast, infer, model, plan, report, train,
+    bench, collect, config, data, doctor, eval, forecast, infer, model, plan, report, runs, sweep, train,
 };
 use crate::errors::Result;
 use crate::output::Output;
@@ -65,6 +65,10 @@ pub enum Command {
     Collect(collect::CollectArguments),
     /// Show runs as a page, as tables or as charts: where the time and the memory went, how runs compare
     Report(report::ReportArguments),
+    /// List runs: how they stand, what came of them, in what they differ; remove some
+    Runs(runs::RunsArguments),
+    /// Train an experiment for every combination of keys, repeated, and compare the runs
+    Sweep(sweep::SweepArguments),
     /// Show configurations and the keys they are made of
     Config(config::ConfigArguments),
     /// Report on this machine: processor, memory, libraries, measured peaks
@@ -88,13 +92,19 @@ impl Command {
             Command::Data(arguments) => data::run(arguments, globals, output),
             Command::Collect(arguments) => collect::run(arguments, output),
             Command::Report(arguments) => report::run(arguments, output, &doctor::Probes::of_this_machine()),
+            Command::Runs(arguments) => runs::run(arguments, output),
+            Command::Sweep(arguments) => sweep::run(arguments, globals, output),
             Command::Config(arguments) => config::run(arguments, globals, output),
             Command::Doctor(arguments) => doctor::run(arguments, output, &doctor::Probes::of_this_machine()),
         }
     }
 }
 
-fn key_value(argument: &str) -> std::result::Result<(String, String), String> {
+/// A key and its value, as `--set` takes them.
+///
+/// # Errors
+/// Where it is no such pair.
+pub fn key_value(argument: &str) -> std::result::Result<(String, String), String> {
     match argument.split_once('=') {
         Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.to_owned())),
         _ => Err("expected KEY=VALUE, like train.epochs=3".to_owned()),

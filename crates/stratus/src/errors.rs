@@ -79,6 +79,13 @@ impl From<stratus_report::Error> for Failure {
     }
 }
 
+impl From<stratus_sweep::Error> for Failure {
+    fn from(error: stratus_sweep::Error) -> Self {
+        let (hint, code) = (error.hint(), if error.is_usage() { USAGE } else { FAILED });
+        Failure { code, error: Box::new(error), hint }
+    }
+}
+
 impl From<stratus_engine::EngineError> for Failure {
     fn from(error: stratus_engine::EngineError) -> Self {
         Failure::failed(error)

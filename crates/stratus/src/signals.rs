@@ -3,8 +3,9 @@
 use crate::errors::{Failure, INTERRUPTED, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
+use std::io::Read;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Makes SIGINT and SIGTERM set the returned flag. A second SIGINT ends the process at once with exit code
 /// 75: a run directory can be continued from wherever its writer stopped.
@@ -22,6 +23,15 @@ pub fn stop_flag() -> Result<Arc<AtomicBool>> {
         flag::register(signal, Arc::clone(&stop)).map_err(refused)?;
     }
     Ok(stop)
+}
+
+/// Sets the flag when standard input ends. What stands in it is passed over.
+pub fn stop_with_stdin(stop: Arc<AtomicBool>) {
+    std::thread::spawn(move || {
+        let (mut input, mut buffer) = (std::io::stdin().lock(), [0; 512]);
+        while matches!(input.read(&mut buffer), Ok(1..)) {}
+        stop.store(true, Ordering::Relaxed);
+    });
 }
 
 #[cfg(test)]

@@ -96,7 +96,7 @@ impl Comparison {
             let first = settings.first().and_then(|settings| settings.get(key));
             settings.iter().any(|settings| settings.get(key) != first)
         };
-        keys.retain(|key| differs(key) && !PLACES.contains(&key.as_str()));
+        keys.retain(|key| differs(key) && !is_place(key));
         let values = |of: usize| -> Vec<String> {
             keys.iter().map(|key| settings[of].get(key).cloned().unwrap_or_default()).collect()
         };
@@ -133,6 +133,11 @@ impl Comparison {
         };
         Self { score, keys, rows, repetitions }
     }
+}
+
+/// Whether a key says where a run or its data stand, not what is trained.
+pub(crate) fn is_place(key: &str) -> bool {
+    PLACES.contains(&key)
 }
 
 /// Runs of equal values as one, each group compared with the first; empty where every run stands alone.
@@ -178,7 +183,8 @@ fn settings(run: &RunReport) -> BTreeMap<String, String> {
     settings
 }
 
-fn flatten(name: &str, value: &Value, into: &mut BTreeMap<String, String>) {
+/// Enters the keys of a table, `train.epochs`, with their values as text.
+pub(crate) fn flatten(name: &str, value: &Value, into: &mut BTreeMap<String, String>) {
     match value {
         Value::Object(table) => {
             table.iter().for_each(|(key, value)| flatten(&format!("{name}.{key}"), value, into));

@@ -10,6 +10,7 @@ mod curves;
 mod memory;
 
 pub use compare::{Comparison, ComparisonRow, Repetitions};
+pub(crate) use compare::{flatten, is_place};
 pub use cost::{LayerWork, Peaks, Point, Work};
 pub use curves::{Curve, Curves, LayerCurve};
 pub use memory::{Block, BlockKind, MemoryMap};

@@ -4,6 +4,7 @@ use super::{KernelSelection, PlannedRun, Programs, plan, programs};
 use crate::TrainError;
 use crate::device::OpenDevice;
 use crate::resolve::Resolved;
+use stratus_engine::Plan;
 use stratus_engine::passes::recompute::live_bytes;
 use stratus_graph::Graph;
 
@@ -81,6 +82,13 @@ pub fn fit(
         }
     }
     Err(does_not_fit(&run.resolved, run.planned.arena_bytes()))
+}
+
+/// Bytes that training needs at least, whatever kernels it will have: see [`Plan::least_bytes`].
+#[must_use]
+pub fn least_bytes(programs: &Programs) -> usize {
+    let all = [Some(&programs.train), programs.tail.as_ref(), Some(&programs.evaluate)];
+    all.into_iter().flatten().map(Plan::least_bytes).max().unwrap_or(0)
 }
 
 fn does_not_fit(resolved: &Resolved, least: usize) -> TrainError {

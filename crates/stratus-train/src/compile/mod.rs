@@ -15,7 +15,7 @@ mod plan_cache;
 mod plans;
 mod programs;
 
-pub use fit::{FittedRun, fit};
+pub use fit::{FittedRun, fit, least_bytes};
 pub use plans::{
     CompiledRun, EvaluationSession, KernelChoices, KernelSelection, PlannedRun, Plans, ProgramIds,
     compile_evaluation, plan,

@@ -18,6 +18,15 @@ macro_rules! measures {
                 match self { $(Self::$name => Better::$better,)* }
             }
 
+            /// The measure of a name.
+            #[must_use]
+            pub fn named(name: &str) -> Option<Self> {
+                match name { $($column => Some(Self::$name),)* _ => None }
+            }
+
+            /// The names of all.
+            pub const NAMES: &[&str] = &[$($column),*];
+
             /// Whether runs of a task measure it.
             #[must_use]
             pub fn is_of(self, task: Task) -> bool {
@@ -94,6 +103,8 @@ mod tests {
     #[test]
     fn measures_are_columns() {
         let Kind::Choice(names) = Measure::KIND else { panic!("no choice") };
+        assert_eq!(names, Measure::NAMES);
+        assert!(names.iter().all(|name| Measure::named(name).is_some_and(|of| of.as_str() == *name)));
         for (name, task) in names.iter().flat_map(|name| Task::ALL.map(|task| (name, task))) {
             let columns = EpochRow::columns(task);
             let fields: Vec<String> = (1..=columns.len()).map(|number| number.to_string()).collect();

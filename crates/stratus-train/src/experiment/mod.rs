@@ -56,6 +56,19 @@ const BUILTIN: &[(&[&str], &str)] = &[
     (&["cityscapes-erfnet"], include_str!("builtin/cityscapes_erfnet.toml")),
 ];
 
+/// The text of a file that holds an experiment, or one among other things.
+#[derive(Clone, Copy, Debug)]
+pub struct ExperimentText<'a> {
+    /// The text.
+    pub text: &'a str,
+    /// The file, for messages.
+    pub path: &'a Path,
+    /// Where files that it names may be, beside the working directory.
+    pub folder: Option<&'a Path>,
+    /// A section that is not the experiment's.
+    pub without: Option<&'a str>,
+}
+
 impl Experiment {
     /// Names of the built-in experiments.
     pub fn builtin_names() -> impl Iterator<Item = &'static str> {
@@ -77,7 +90,7 @@ impl Experiment {
         let path = PathBuf::from(format!("built-in experiment {name}"));
         let mut experiment = Experiment::default();
         experiment.model.name = name.to_owned();
-        experiment.apply(&parse::entries(text, &path)?)?;
+        experiment.apply(&parse::known_entries(text, &path)?)?;
         experiment.check()?;
         Ok(experiment)
     }
@@ -104,28 +117,52 @@ impl Experiment {
     /// # Errors
     /// If the text is not a configuration.
     pub fn from_toml(text: &str, path: &Path) -> Result<Self, ExperimentError> {
-        let entries = parse::entries(text, path)?;
-        let model = entries.iter().find_map(|entry| match (entry.key.name, &entry.value) {
-            ("model.name", Value::Text(name)) => Some(name.as_str()),
-            _ => None,
+        Self::from_part::<&str, &str>(
+            &ExperimentText { text, path, folder: path.parent(), without: None },
+            &[],
+        )
+    }
+
+    /// Reads an experiment that is part of a file, with keys set on top of it as by `--set key=value`. What
+    /// they say of the network counts for the built-in experiment below the file, too.
+    ///
+    /// # Errors
+    /// As [`Experiment::from_toml`] and [`Experiment::with_overrides`].
+    pub fn from_part<K: AsRef<str>, V: AsRef<str>>(
+        file: &ExperimentText<'_>,
+        overrides: &[(K, V)],
+    ) -> Result<Self, ExperimentError> {
+        let mut entries = parse::entries(file.text, file.path)?;
+        if let Some(section) = file.without {
+            entries.retain(|(name, _)| name.split('.').next() != Some(section));
+        }
+        let entries = entries.into_iter().map(|(_, entry)| entry).collect::<Result<Vec<_>, _>>()?;
+        let overridden = overrides.iter().rev().find(|(key, _)| key.as_ref() == "model.name");
+        let model = overridden.map(|(_, name)| name.as_ref().trim()).or_else(|| {
+            entries.iter().find_map(|entry| match (entry.key.name, &entry.value) {
+                ("model.name", Value::Text(name)) => Some(name.as_str()),
+                _ => None,
+            })
         });
         let mut experiment = model.and_then(|name| Self::builtin(name).ok()).unwrap_or_default();
         experiment.apply(&entries)?;
+        experiment.override_keys(overrides)?;
         if experiment.model.name.is_empty() {
             return Err(ExperimentError::Missing {
-                origin: Origin::File { path: path.to_owned(), line: None },
+                origin: Origin::File { path: file.path.to_owned(), line: None },
                 key: "model.name",
                 hint: "name the network: [model] name = \"digits\"".into(),
             });
         }
-        experiment.find_beside(path);
+        experiment.find_beside(file.folder);
         experiment.check()?;
         Ok(experiment)
     }
 
-    /// Resolves paths relative to the experiment file if the file is there, else to the working directory.
-    fn find_beside(&mut self, experiment: &Path) {
-        let Some(folder) = experiment.parent() else { return };
+    /// Resolves paths relative to the experiment file's folder if the file is there, else to the working
+    /// directory.
+    fn find_beside(&mut self, folder: Option<&Path>) {
+        let Some(folder) = folder else { return };
         let layer_file = self.layer_file().is_some().then_some(&mut self.model.name);
         for named in layer_file.into_iter().chain(&mut self.model.weights) {
             let beside = folder.join(&*named);
@@ -149,18 +186,26 @@ impl Experiment {
         mut self,
         overrides: &[(K, V)],
     ) -> Result<Self, ExperimentError> {
+        self.override_keys(overrides)?;
+        self.check()?;
+        Ok(self)
+    }
+
+    fn override_keys<K: AsRef<str>, V: AsRef<str>>(
+        &mut self,
+        overrides: &[(K, V)],
+    ) -> Result<(), ExperimentError> {
         for (key, value) in overrides {
             let (key, value) = (parse::find_key(key.as_ref(), &Origin::Override)?, value.as_ref().trim());
             if value.is_empty() && key.optional {
-                (key.unset)(&mut self);
+                (key.unset)(self);
                 continue;
             }
             let value = Value::from_argument(key.kind, value)
                 .map_err(|found| parse::wrong_type(key, Origin::Override, found))?;
             self.apply(&[Entry { key, value, origin: Origin::Override }])?;
         }
-        self.check()?;
-        Ok(self)
+        Ok(())
     }
 
     /// The name of the folder of the runs.

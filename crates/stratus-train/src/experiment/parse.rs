@@ -16,8 +16,16 @@ pub(super) struct Entry {
     pub origin: Origin,
 }
 
+/// What a text sets, in the order in which it stands there, each with its full name.
+pub(super) type NamedEntries = Vec<(String, Result<Entry, ExperimentError>)>;
+
 /// The keys that a text sets, in the order in which they stand there.
-pub(super) fn entries(text: &str, path: &Path) -> Result<Vec<Entry>, ExperimentError> {
+pub(super) fn known_entries(text: &str, path: &Path) -> Result<Vec<Entry>, ExperimentError> {
+    entries(text, path)?.into_iter().map(|(_, entry)| entry).collect()
+}
+
+/// What a text sets: where that is no key, or not of its type, the error.
+pub(super) fn entries(text: &str, path: &Path) -> Result<NamedEntries, ExperimentError> {
     let origin = |span: Option<Range<usize>>| Origin::File {
         path: path.to_owned(),
         line: span.map(|span| line_of(text, span.start)),
@@ -36,14 +44,18 @@ pub(super) fn entries(text: &str, path: &Path) -> Result<Vec<Entry>, ExperimentE
         ));
     });
     found.sort_by_key(|(start, ..)| *start);
-    found
+    let entry = |name: &str, origin: Origin, value: Found| {
+        let key = find_key(name, &origin)?;
+        let value = value.map_err(|found| wrong_type(key, origin.clone(), found.to_owned()))?;
+        Ok(Entry { key, value, origin })
+    };
+    Ok(found
         .into_iter()
         .map(|(_, name, origin, value)| {
-            let key = find_key(&name, &origin)?;
-            let value = value.map_err(|found| wrong_type(key, origin.clone(), found.to_owned()))?;
-            Ok(Entry { key, value, origin })
+            let entry = entry(&name, origin, value);
+            (name, entry)
         })
-        .collect()
+        .collect())
 }
 
 /// A table entry's value, or a description of something that no key can hold.

@@ -60,6 +60,7 @@ pub(super) fn train(
     observer: &mut dyn Observer,
 ) -> Result<FirstStage, TrainError> {
     let path = run.first_stage();
+    let options = &Options { until_epoch: None, ..options.clone() };
     let RunOutcome { summary, interrupted, .. } = if RunDir::is_run(&path) {
         resume(&path, options, observer)?
     } else {

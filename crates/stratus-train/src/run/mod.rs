@@ -36,6 +36,9 @@ pub struct Options {
     pub remeasure: bool,
     /// Set from another thread to stop after the current iteration, with a checkpoint.
     pub stop: Arc<AtomicBool>,
+    /// Stop after this epoch, counted from 1, with a checkpoint. Of a run of two stages, an epoch of the
+    /// second.
+    pub until_epoch: Option<u64>,
 }
 
 /// How a run ended.

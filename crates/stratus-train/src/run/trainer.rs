@@ -86,6 +86,7 @@ pub(super) struct Trainer<'a> {
     run: &'a RunDir,
     log: Log,
     stop: Arc<AtomicBool>,
+    until_epoch: Option<u64>,
     begun: Instant,
     schedule: Schedule,
     loader: Loader,
@@ -173,6 +174,7 @@ impl<'a> Trainer<'a> {
             checkpoints: Checkpoints::new(run.checkpoints()),
             clock: Clock::new(FIRST_STEP + slots),
             stop: Arc::clone(&options.stop),
+            until_epoch: options.until_epoch,
             weights_sha256: Some(state.weights_sha256).filter(|sum| !sum.is_empty()),
             iteration: state.iteration,
             earlier_s: sums.elapsed_s,
@@ -211,6 +213,10 @@ impl<'a> Trainer<'a> {
         let total = self.setup.resolved.settings().train.epochs * per_epoch;
         let mut epoch_begun = self.sums.elapsed_s;
         while self.iteration < total && self.stopped_early().is_none() {
+            if let Some(epoch) = self.until_epoch.filter(|epoch| self.iteration >= epoch * per_epoch) {
+                self.log.say(&format!("stopped after epoch {epoch}, as was asked"))?;
+                return Ok(true);
+            }
             let epoch = self.iterate(per_epoch, total, observer)?;
             let ended = self.iteration.is_multiple_of(per_epoch);
             if ended {

@@ -15,6 +15,8 @@ pub mod memory;
 pub mod model;
 pub mod plan;
 pub mod report;
+pub mod runs;
+pub mod sweep;
 pub mod target;
 pub mod train;
 pub mod weights;

@@ -38,6 +38,10 @@ impl Target {
         }
         let looks_like_a_path = path.extension().is_some() || path.components().count() > 1;
         if path.exists() || looks_like_a_path {
+            if std::fs::read_to_string(path).is_ok_and(|text| stratus_sweep::is_sweep(&text)) {
+                let hint = format!("train it with `stratus sweep {}`", path.display());
+                return Err(Failure::usage(format!("{} is a sweep", path.display())).hint(hint));
+            }
             let experiment = Experiment::load(path)?.with_overrides(&globals.set)?;
             return Ok(Target::Experiment(Box::new(experiment)));
         }

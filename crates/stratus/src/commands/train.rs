@@ -11,6 +11,8 @@ use crate::signals;
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use stratus_report::accounting::{self, Accounting};
 use stratus_report::run_table;
 use stratus_run::summary::Summary;
@@ -28,12 +30,19 @@ pub struct TrainArguments {
     /// Directory of the run; without it the next free number under runs/EXPERIMENT/
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Stop after this epoch, with a checkpoint; the schedule remains that of all epochs
+    #[arg(long, value_name = "EPOCH", value_parser = clap::value_parser!(u64).range(1..))]
+    pub until_epoch: Option<u64>,
     /// Measure kernels anew instead of repeating the choices kept for this machine and network
     #[arg(long)]
     pub remeasure: bool,
     /// The most memory.
     #[command(flatten)]
     pub memory: MemoryLimit,
+    /// Stop, as by SIGTERM, when standard input ends: a program that started this one can ask it to stop, and
+    /// it stops when that program is gone
+    #[arg(long, hide = true)]
+    pub stop_with_stdin: bool,
 }
 
 /// What `stratus train` reports.
@@ -51,7 +60,16 @@ struct Report<'a> {
 pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Result {
     let target = Target::find(&arguments.target, globals)?;
     let stop = signals::stop_flag()?;
-    let options = Options { out: arguments.out.clone(), remeasure: arguments.remeasure, stop };
+    if arguments.stop_with_stdin {
+        signals::stop_with_stdin(Arc::clone(&stop));
+    }
+    let TrainArguments { out, remeasure, until_epoch, .. } = arguments;
+    let options = Options {
+        out: out.clone(),
+        remeasure: *remeasure,
+        stop: Arc::clone(&stop),
+        until_epoch: *until_epoch,
+    };
     let mut progress = Progress::new(*output);
     let finished = match target {
         Target::Experiment(mut experiment) => {
@@ -76,8 +94,13 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
         }
     };
     drop(progress);
-    if finished.interrupted {
-        return Err(Failure::interrupted(finished.run.path()));
+    match arguments.until_epoch {
+        Some(epoch) if finished.interrupted && !stop.load(Ordering::Relaxed) => {
+            let path = finished.run.path().display();
+            output.message(&format!("stopped after epoch {epoch}; continue with `stratus train {path}`"));
+        }
+        _ if finished.interrupted => return Err(Failure::interrupted(finished.run.path())),
+        _ => {}
     }
     let accounting = Accounting::of(&finished.run, &accounting::Options::default())?;
     let run = finished.run.path().display().to_string();

@@ -15,5 +15,7 @@ mod onnx;
 mod recipe;
 mod report;
 mod run_directory;
+mod runs;
 mod segmentation;
 mod stores;
+mod sweep;

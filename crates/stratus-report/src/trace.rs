@@ -1,0 +1,364 @@
+//! Iterations of a run as a trace that Perfetto opens (ui.perfetto.dev): every step as a slice within its
+//! phase, within its iteration.
+//!
+//! ```text
+//! iteration 12 ────────────────────────────────────────────────────────
+//! data_wait   forward ───────────────  loss  backward ────────  …
+//!             conv1  bn1+relu1  …             …
+//! ```
+//!
+//! A timeline holds how long each step took, in the order of the steps. Where steps run tile by tile, what is
+//! shown of each is the sum over its tiles, one step behind the other. What no slot accounts for ends an
+//! iteration as `unattributed`. Times count from the first iteration that is shown.
+//!
+//! The file is Perfetto's protobuf, compressed with gzip. Source of its numbers: `perfetto_trace.proto` of
+//! Perfetto 49.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::path::Path;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use stratus_run::RunDir;
+use stratus_run::timeline::{Iteration, Phase, Purpose, Slot, TimelineReader};
+
+use crate::{Error, Result, default_skip};
+
+/// Iterations of a trace, at most: the viewer shows some millions of slices well.
+pub const MAX_ITERATIONS: u64 = 10_000;
+
+/// Which iterations are traced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// The first, from 1; without it the first after those that reports leave out.
+    pub first: Option<u64>,
+    /// How many, at most [`MAX_ITERATIONS`].
+    pub count: u64,
+}
+
+/// Writes a trace of a run's training iterations to `path`, which is replaced when it is complete; gives the
+/// number of iterations.
+///
+/// # Errors
+/// Where the run's timeline cannot be read, or the file not be written.
+pub fn write(run: &RunDir, chosen: Chosen, path: &Path) -> Result<u64> {
+    let first = match chosen.first {
+        Some(first) => first,
+        None => default_skip(count(run)?) + 1,
+    };
+    let mut reader = TimelineReader::open(&run.timeline())?;
+    let name = run.path().display().to_string();
+    let mut written = 0;
+    stratus_run::atomic::write_with(path, |out| {
+        let packed = GzEncoder::new(out, Compression::default());
+        let mut trace = Trace::new(packed, &name).map_err(Error::io("write", path))?;
+        let mut iteration = Iteration::default();
+        while written < chosen.count.min(MAX_ITERATIONS) && reader.read(&mut iteration)? {
+            let program = &reader.programs()[iteration.program];
+            if program.purpose == Purpose::Train && iteration.iteration >= first {
+                trace.iteration(&iteration, &program.slots).map_err(Error::io("write", path))?;
+                written += 1;
+            }
+        }
+        trace.out.finish().map_err(Error::io("write", path))?;
+        Ok::<(), Error>(())
+    })?;
+    Ok(written)
+}
+
+/// The training iterations of a run.
+fn count(run: &RunDir) -> Result<u64> {
+    let mut reader = TimelineReader::open(&run.timeline())?;
+    let (mut iteration, mut count) = (Iteration::default(), 0);
+    while reader.read(&mut iteration)? {
+        count += u64::from(reader.programs()[iteration.program].purpose == Purpose::Train);
+    }
+    Ok(count)
+}
+
+/// The one track, and the one sequence of packets.
+const TRACK: u64 = 1;
+/// The process, which the viewer wants to have a number.
+const PROCESS: u64 = 1;
+
+/// Numbers of `perfetto_trace.proto`.
+mod number {
+    /// `Trace.packet`.
+    pub const PACKET: u32 = 1;
+    /// Fields of `TracePacket`.
+    pub mod packet {
+        pub const TIMESTAMP: u32 = 8;
+        pub const SEQUENCE: u32 = 10;
+        pub const EVENT: u32 = 11;
+        pub const INTERNED: u32 = 12;
+        pub const FLAGS: u32 = 13;
+        pub const TRACK: u32 = 60;
+    }
+    /// Fields of `TrackEvent`.
+    pub mod event {
+        pub const TYPE: u32 = 9;
+        pub const NAME: u32 = 10;
+        pub const TRACK: u32 = 11;
+    }
+    /// Fields of `TrackDescriptor`, `ProcessDescriptor` and `ThreadDescriptor`.
+    pub mod track {
+        pub const UUID: u32 = 1;
+        pub const PROCESS: u32 = 3;
+        pub const THREAD: u32 = 4;
+        pub const ID: u32 = 1;
+        pub const THREAD_ID: u32 = 2;
+        pub const THREAD_NAME: u32 = 5;
+        pub const PROCESS_NAME: u32 = 6;
+    }
+    /// `InternedData.event_names`, and the fields of an `EventName`.
+    pub const EVENT_NAMES: u32 = 2;
+    pub const NAME_ID: u32 = 1;
+    pub const NAME: u32 = 2;
+    /// `TrackEvent.Type`.
+    pub const BEGIN: u64 = 1;
+    pub const END: u64 = 2;
+    /// `TracePacket.SequenceFlags`.
+    pub const CLEARED: u64 = 1;
+    pub const NEEDS_STATE: u64 = 2;
+}
+
+struct Trace<W: Write> {
+    out: W,
+    /// Numbers of names that were written.
+    names: HashMap<String, u64>,
+    /// Nanoseconds since the first iteration began.
+    now: u64,
+}
+
+impl<W: Write> Trace<W> {
+    fn new(mut out: W, run: &str) -> io::Result<Self> {
+        let process =
+            Message::default().int(number::track::ID, PROCESS).text(number::track::PROCESS_NAME, run);
+        let thread = Message::default()
+            .int(number::track::ID, PROCESS)
+            .int(number::track::THREAD_ID, PROCESS)
+            .text(number::track::THREAD_NAME, "training");
+        for (uuid, of, descriptor) in
+            [(TRACK + 1, number::track::PROCESS, process), (TRACK, number::track::THREAD, thread)]
+        {
+            let track = Message::default().int(number::track::UUID, uuid).message(of, &descriptor);
+            let first = Message::default()
+                .int(number::packet::SEQUENCE, TRACK)
+                .int(number::packet::FLAGS, number::CLEARED)
+                .message(number::packet::TRACK, &track);
+            out.write_all(&Message::default().message(number::PACKET, &first).0)?;
+        }
+        Ok(Self { out, names: HashMap::new(), now: 0 })
+    }
+
+    fn iteration(&mut self, iteration: &Iteration, slots: &[Slot]) -> io::Result<()> {
+        let end = self.now + iteration.wall_ns;
+        self.begin(&format!("iteration {}", iteration.iteration))?;
+        let mut open: Option<&str> = None;
+        for (slot, &ns) in slots.iter().zip(&iteration.ns) {
+            let phase = group(slot.phase);
+            if open != Some(phase) {
+                if open.is_some() {
+                    self.end()?;
+                }
+                self.begin(phase)?;
+                open = Some(phase);
+            }
+            // What is between the steps has no layers, and is its phase.
+            let is_step = !slot.layers.is_empty();
+            if is_step {
+                self.begin(&format!("{} {}", slot.layers.join("+"), slot.kind))?;
+            }
+            self.now += ns;
+            if is_step {
+                self.end()?;
+            }
+        }
+        if open.is_some() {
+            self.end()?;
+        }
+        if self.now < end {
+            self.begin("unattributed")?;
+            self.now = end;
+            self.end()?;
+        }
+        self.end()
+    }
+
+    fn begin(&mut self, name: &str) -> io::Result<()> {
+        let next = self.names.len() as u64 + 1;
+        let known = self.names.get(name).copied();
+        let id = known.unwrap_or(next);
+        let event = Message::default()
+            .int(number::event::TYPE, number::BEGIN)
+            .int(number::event::NAME, id)
+            .int(number::event::TRACK, TRACK);
+        let interned = known.is_none().then(|| {
+            self.names.insert(name.to_owned(), next);
+            let entry = Message::default().int(number::NAME_ID, id).text(number::NAME, name);
+            Message::default().message(number::EVENT_NAMES, &entry)
+        });
+        self.packet(&event, interned.as_ref())
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        let event = Message::default().int(number::event::TYPE, number::END).int(number::event::TRACK, TRACK);
+        self.packet(&event, None)
+    }
+
+    fn packet(&mut self, event: &Message, interned: Option<&Message>) -> io::Result<()> {
+        let mut packet = Message::default()
+            .int(number::packet::TIMESTAMP, self.now)
+            .int(number::packet::SEQUENCE, TRACK)
+            .message(number::packet::EVENT, event);
+        if let Some(interned) = interned {
+            packet = packet.message(number::packet::INTERNED, interned);
+        }
+        packet = packet.int(number::packet::FLAGS, number::NEEDS_STATE);
+        self.out.write_all(&Message::default().message(number::PACKET, &packet).0)
+    }
+}
+
+/// The slice that a slot lies in.
+fn group(phase: Phase) -> &'static str {
+    match phase {
+        Phase::BackwardData | Phase::BackwardWeights => "backward",
+        other => other.name(),
+    }
+}
+
+/// A protobuf message.
+#[derive(Default)]
+struct Message(Vec<u8>);
+
+impl Message {
+    fn varint(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.0.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.0.push(number as u8);
+    }
+
+    fn int(mut self, field: u32, value: u64) -> Self {
+        self.varint(u64::from(field) << 3);
+        self.varint(value);
+        self
+    }
+
+    fn bytes(mut self, field: u32, value: &[u8]) -> Self {
+        self.varint(u64::from(field) << 3 | 2);
+        self.varint(value.len() as u64);
+        self.0.extend(value);
+        self
+    }
+
+    fn text(self, field: u32, value: &str) -> Self {
+        self.bytes(field, value.as_bytes())
+    }
+
+    fn message(self, field: u32, value: &Self) -> Self {
+        self.bytes(field, &value.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fields of a message, with what follows their tags.
+    fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, Vec<u8>)> {
+        fn varint(bytes: &mut &[u8]) -> u64 {
+            let mut value = 0;
+            for shift in (0..).step_by(7) {
+                let (first, rest) = bytes.split_first().unwrap();
+                *bytes = rest;
+                value |= u64::from(first & 0x7f) << shift;
+                if first & 0x80 == 0 {
+                    break;
+                }
+            }
+            value
+        }
+        let mut found = Vec::new();
+        while !bytes.is_empty() {
+            let tag = varint(&mut bytes);
+            let value = varint(&mut bytes);
+            let mut content = Vec::new();
+            if tag & 7 == 2 {
+                let (inner, rest) = bytes.split_at(value as usize);
+                content = inner.to_vec();
+                bytes = rest;
+            }
+            found.push((tag >> 3, value, content));
+        }
+        found
+    }
+
+    #[test]
+    fn slices_nest_and_add_up() {
+        let slot = |layer: &str, phase| Slot {
+            layers: if layer.is_empty() { Vec::new() } else { vec![layer.to_owned()] },
+            kind: "conv2d".to_owned(),
+            phase,
+            device: "cpu".to_owned(),
+        };
+        let slots = [
+            slot("", Phase::DataWait),
+            slot("a", Phase::Forward),
+            slot("b", Phase::Forward),
+            slot("b", Phase::BackwardData),
+            slot("a", Phase::BackwardWeights),
+        ];
+        let mut trace = Trace::new(Vec::new(), "runs/x").unwrap();
+        for number in [7, 8] {
+            let iteration = Iteration {
+                iteration: number,
+                epoch: 1,
+                program: 0,
+                wall_ns: 100,
+                ns: vec![10, 20, 30, 15, 5],
+            };
+            trace.iteration(&iteration, &slots).unwrap();
+        }
+        let mut names: HashMap<u64, String> = HashMap::new();
+        let (mut open, mut closed): (Vec<(String, u64)>, Vec<(String, u64, u64)>) = (Vec::new(), Vec::new());
+        for (_, _, packet) in fields(&trace.out) {
+            let packet = fields(&packet);
+            let of = |number: u32| packet.iter().find(|(field, ..)| *field == u64::from(number));
+            let Some((_, _, event)) = of(number::packet::EVENT) else { continue };
+            if let Some((_, _, interned)) = of(number::packet::INTERNED) {
+                for (_, _, entry) in fields(interned) {
+                    let entry = fields(&entry);
+                    names.insert(entry[0].1, String::from_utf8(entry[1].2.clone()).unwrap());
+                }
+            }
+            let (time, event) = (of(number::packet::TIMESTAMP).unwrap().1, fields(event));
+            if event[0].1 == number::BEGIN {
+                open.push((names[&event[1].1].clone(), time));
+            } else {
+                let (name, begun) = open.pop().unwrap();
+                closed.push((name, begun, time));
+            }
+        }
+        assert!(open.is_empty());
+        let first: Vec<(&str, u64, u64)> =
+            closed[..9].iter().map(|(name, begun, ended)| (name.as_str(), *begun, *ended)).collect();
+        assert_eq!(
+            first,
+            [
+                ("data_wait", 0, 10),
+                ("a conv2d", 10, 30),
+                ("b conv2d", 30, 60),
+                ("forward", 10, 60),
+                ("b conv2d", 60, 75),
+                ("a conv2d", 75, 80),
+                ("backward", 60, 80),
+                ("unattributed", 80, 100),
+                ("iteration 7", 0, 100),
+            ]
+        );
+        assert_eq!(closed[17], ("iteration 8".to_owned(), 100, 200));
+    }
+}

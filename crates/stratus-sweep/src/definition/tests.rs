@@ -1,0 +1,164 @@
+use super::*;
+
+const PATH: &str = "experiments/widths.toml";
+
+fn parse(text: &str) -> Result<Definition> {
+    Definition::parse::<&str, &str>(text, Path::new(PATH), &[])
+}
+
+fn values(definition: &Definition) -> Vec<String> {
+    definition.cells.iter().map(|cell| cell.values.join(" ")).collect()
+}
+
+#[test]
+fn cells_are_every_combination_and_the_last_key_changes_fastest() {
+    let text = "[model]\nname = \"digits\"\n[sweep]\nrepetitions = 3\n[sweep.keys]\n\
+                \"train.batch_size\" = [64, 128]\nmodel.width = [8, 16]\n\"train.precision\" = [\"f32\"]\n";
+    let definition = parse(text).unwrap();
+    assert_eq!(definition.keys, ["train.batch_size", "model.width", "train.precision"]);
+    assert_eq!(values(&definition), ["64 8 f32", "64 16 f32", "128 8 f32", "128 16 f32"]);
+    let second = &definition.cells[1];
+    assert_eq!(second.experiment.train.batch_size, 64);
+    assert_eq!(second.experiment.model.width, Some(16));
+    assert_eq!(
+        definition.described(second),
+        "train.batch_size = 64, model.width = 16, train.precision = f32"
+    );
+    let seed = second.experiment.train.seed;
+    let seeds: Vec<u64> = (1..=3).map(|number| second.repetition(number).train.seed).collect();
+    assert_eq!(seeds, [seed, seed + 1, seed + 2]);
+    assert_eq!(definition.name, "widths");
+}
+
+#[test]
+fn keys_that_go_together_change_together() {
+    let text = "[model]\nname = \"digits\"\n[sweep]\n\
+         zip = [[\"train.batch_size\", \"optimiser.learning_rate\"]]\n\
+                [sweep.keys]\n\"train.batch_size\" = [64, 128]\n\"model.width\" = [8, 16]\n\
+                \"optimiser.learning_rate\" = [0.1, 0.2]\n";
+    assert_eq!(values(&parse(text).unwrap()), ["64 8 0.1", "64 16 0.1", "128 8 0.2", "128 16 0.2"]);
+}
+
+#[test]
+fn a_swept_network_has_its_own_defaults() {
+    let text = "[data]\nname = \"synthetic\"\n[sweep.keys]\n\"model.name\" = [\"digits\", \"vgg11\"]\n";
+    let definition = parse(text).unwrap();
+    for (cell, name) in definition.cells.iter().zip(["digits", "vgg11"]) {
+        let own = Experiment::builtin(name).unwrap();
+        assert_eq!(cell.experiment.train, own.train, "{name}");
+        assert_eq!(cell.experiment.data.name, "synthetic");
+    }
+}
+
+#[test]
+fn lists_and_overrides() {
+    let text = "[model]\nname = \"resnet18\"\n[sweep.keys]\n\"data.shape\" = [[3, 32, 32], [3, 64, 64]]\n";
+    let definition = Definition::parse(text, Path::new(PATH), &[("train.epochs", "7")]).unwrap();
+    assert_eq!(values(&definition), ["[3, 32, 32]", "[3, 64, 64]"]);
+    assert_eq!(definition.cells[1].experiment.data.shape, Some(vec![3, 64, 64]));
+    assert_eq!(definition.cells[1].experiment.train.epochs, 7);
+    let again = definition.with_command(text, Path::new(PATH)).unwrap();
+    let read = Definition::parse::<&str, &str>(&again, Path::new("/elsewhere/sweep.toml"), &[]).unwrap();
+    assert_eq!(read.cells, definition.cells);
+    // A sweep's own file begins another one.
+    let other = Definition::parse(&again, Path::new(PATH), &[("train.epochs", "9")]).unwrap();
+    let text = other.with_command(&again, Path::new(PATH)).unwrap();
+    assert_eq!(text.matches(COMMAND).count(), 1);
+    assert_eq!(parse(&text).unwrap().cells[0].experiment.train.epochs, 9);
+}
+
+#[test]
+fn a_layer_file_beside_the_sweep_is_found_from_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sweep.toml");
+    std::fs::write(folder.path().join("net.toml"), "").unwrap();
+    let text = "[model]\nname = \"net.toml\"\n[data]\nname = \"mnist\"\n[sweep.keys]\n\
+                \"train.batch_size\" = [1, 2]\n";
+    let definition = Definition::parse::<&str, &str>(text, &path, &[]).unwrap();
+    let written = definition.with_command(text, &path).unwrap();
+    let read = Definition::parse::<&str, &str>(&written, Path::new("/elsewhere/sweep.toml"), &[]).unwrap();
+    assert_eq!(read.cells[0].experiment.layer_file(), Some(folder.path().join("net.toml").as_path()));
+}
+
+#[test]
+fn mistakes_are_named_with_their_line() {
+    let cases = [
+        ("[model]\nname = \"digits\"\n", "there is no [sweep] section"),
+        ("sweep = 3\n[model]\nname = \"digits\"\n", "widths.toml:1: `sweep` is no section"),
+        ("[model]\nname = \"digits\"\n[sweep]\nrepetitions = 2\n", "widths.toml:3: nothing is swept"),
+        (
+            "[model]\nname = \"digits\"\n[sweep]\nrepetition = 2\n",
+            "widths.toml:4: unknown key `sweep.repetition`",
+        ),
+        ("[model]\nname = \"digits\"\n[sweep]\nrepetitions = 0\n[sweep.keys]\nmodel.width = [8]\n", "from 1"),
+        (
+            "[model]\nname = \"digits\"\n[sweep.keys]\n\"model.width\" = 8\n",
+            "widths.toml:4: `model.width` is no list",
+        ),
+        ("[model]\nname = \"digits\"\n[sweep.keys]\n\"model.width\" = []\n", "`model.width` has no values"),
+        (
+            "[model]\nname = \"digits\"\n[sweep.keys]\n\"model.width\" = [8, 8]\n",
+            "cells 1 and 2 are the same",
+        ),
+        ("[model]\nname = \"digits\"\n[sweep.keys]\n\"model.breadth\" = [8]\n", "cell 1 (model.breadth = 8)"),
+        (
+            "[model]\nname = \"digits\"\n[sweep.keys]\n\"train.batch_size\" = [8, 0]\n",
+            "cell 2 (train.batch_size = 0)",
+        ),
+        (
+            "[model]\nname = \"digits\"\nbreadth = 2\n[sweep.keys]\n\"model.width\" = [8]\n",
+            "widths.toml:3: unknown key",
+        ),
+        (
+            "[model]\nname = \"digits\"\n[sweep]\nzip = [[\"train.epochs\"]]\n\
+             [sweep.keys]\n\"model.width\" = [8]\n",
+            "which is not swept",
+        ),
+        (
+            "[model]\nname = \"digits\"\n[sweep]\nzip = [[\"train.epochs\", \"model.width\"]]\n[sweep.keys]\n\
+             \"model.width\" = [8]\ntrain.epochs = [1, 2]\n",
+            "go together, but have [2, 1] values",
+        ),
+        (
+            "[model]\nname = \"digits\"\n[sweep.keys]\n\"model.width\" = [8]\n\
+             [sweep.halving]\nmetric = \"speed\"\n",
+            "`sweep.halving.metric` is none of train_loss",
+        ),
+        (
+            "[model]\nname = \"digits\"\n[validation]\nevery_epochs = 2\n[sweep.keys]\n\
+             \"model.width\" = [8]\n\
+             [sweep.halving]\nmetric = \"val_top1\"\nepochs = 3\n",
+            "is measured every 2 epochs",
+        ),
+    ];
+    for (text, expected) in cases {
+        let error = parse(text).unwrap_err();
+        assert!(error.is_usage());
+        assert!(error.to_string().contains(expected), "{text}\n{error}");
+    }
+    let swept = "[model]\nname = \"digits\"\n[sweep.keys]\n\"model.width\" = [8]\n";
+    let error = Definition::parse(swept, Path::new(PATH), &[("model.width", "4")]).unwrap_err();
+    assert!(error.to_string().contains("set with --set too"), "{error}");
+}
+
+#[test]
+fn a_sweep_is_bounded() {
+    let numbers = (1..=200).map(|number| number.to_string()).collect::<Vec<_>>().join(", ");
+    let text = format!(
+        "[model]\nname = \"digits\"\n[sweep.keys]\n\"train.epochs\" = [{numbers}]\n\
+         \"train.batch_size\" = [{numbers}]\n"
+    );
+    assert!(parse(&text).unwrap_err().to_string().contains("more than 10000 runs"));
+}
+
+#[test]
+fn built_in_sweeps_are_sweeps() {
+    for Builtin { name, text } in BUILTIN {
+        let path = format!("built-in sweep {name}");
+        let definition = Definition::parse::<&str, &str>(text, Path::new(&path), &[]).unwrap();
+        assert!(definition.cells.len() > 1, "{name}");
+        assert!(is_sweep(text));
+        assert_eq!(builtin(name).map(|builtin| builtin.text), Some(*text));
+    }
+    assert!(builtin("none").is_none());
+}
