@@ -133,6 +133,7 @@ fn with_own_memory(convolutions: &Profile, measured: &Profile) -> Profile {
                 | Term::HostLaunch
                 | Term::Constant
                 | Term::Launch
+                | Term::DepthwiseBytes
                 | Term::NormBytes
                 | Term::PoolBytes
                 | Term::ElementwiseBytes

@@ -6,10 +6,12 @@
 
 mod charts;
 mod html;
+mod offers;
 mod sections;
 mod svg;
 
 pub use charts::{memory_svg, roofline_svg, time_svg};
+pub use offers::{Offer, offers_svg};
 
 use serde::Serialize;
 

@@ -7,6 +7,7 @@ mod command_line;
 mod common;
 mod data_sets;
 mod finetune;
+mod forecast;
 mod inference;
 mod kill;
 mod masks;

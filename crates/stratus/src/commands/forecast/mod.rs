@@ -16,13 +16,14 @@ use clap::{Args, Subcommand, ValueEnum};
 use planning::Planner;
 use request::{Form, request};
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use stratus_forecast::catalogue::Machine;
 use stratus_forecast::forecast::{self, Forecast, LayerForecast};
 use stratus_forecast::model::Framework;
 use stratus_forecast::profile::Profile;
 use stratus_forecast::shipped;
 use stratus_forecast::wish::{Offer, Wish};
+use stratus_report::page;
 
 /// Arguments of `stratus forecast`.
 #[derive(Args, Debug)]
@@ -67,6 +68,9 @@ pub struct ForecastArguments {
     /// Show the time of each layer on the recommended machine
     #[arg(long)]
     layers: bool,
+    /// Write a chart of time against price to this file, as SVG
+    #[arg(long, value_name = "FILE.svg")]
+    chart: Option<PathBuf>,
     /// Write the recommended machine as a request to whoever administers it, in Markdown
     #[arg(long, group = "form")]
     request: bool,
@@ -193,6 +197,9 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
         }
         _ => None,
     };
+    if let Some(path) = &arguments.chart {
+        chart(path, &rows, best)?;
+    }
     let asked = match (arguments.form(), best) {
         (Some(form), Some(best)) => {
             let machine = machines.iter().find(|machine| machine.name == rows[best].name);
@@ -221,6 +228,25 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
         layers,
     };
     output.result(&report, || report.request.clone().unwrap_or_else(|| render::report(&report)))
+}
+
+/// Draws the rows that have a price and fit.
+fn chart(path: &Path, rows: &[Forecast], best: Option<usize>) -> Result {
+    let currency = rows.iter().find_map(|row| row.currency.as_deref()).unwrap_or_default();
+    let offer = |(at, row): (usize, &Forecast)| {
+        let hours = |seconds: Option<f64>| seconds.map(|seconds| seconds / 3600.0);
+        let same_currency = row.currency.as_deref() == Some(currency) && row.fits != Some(false);
+        let price = row.price.filter(|_| same_currency)?;
+        let hours = [hours(row.total_low_s)?, hours(row.total_s)?, hours(row.total_high_s)?];
+        Some(page::Offer { name: row.name.clone(), hours, price, best: best == Some(at) })
+    };
+    let offers: Vec<page::Offer> = rows.iter().enumerate().filter_map(offer).collect();
+    if offers.is_empty() {
+        return Err(Failure::usage("none of these machines has a price and a time that a chart could show")
+            .hint("name cloud instances with --on, and the number of images with --images"));
+    }
+    std::fs::write(path, page::offers_svg(&offers, currency))
+        .map_err(|error| Failure::failed(format!("cannot write {}: {error}", path.display())))
 }
 
 /// The command that trains what was forecast.

@@ -1,0 +1,102 @@
+//! Forecasts from the shipped profiles: which is taken, and what follows from a step's time.
+
+use stratus_engine::Precision;
+use stratus_forecast::catalogue::Catalogue;
+use stratus_forecast::choice::{Source, choose, choose_tensorflow};
+use stratus_forecast::forecast::{Forecast, Length, Memory, Plan, forecast, layers};
+use stratus_forecast::model::Framework;
+use stratus_forecast::peaks::Format;
+use stratus_forecast::shipped;
+use stratus_forecast::sketch::Sketch;
+use stratus_forecast::work::program::work;
+use stratus_forecast::work::training::{Target, training};
+use stratus_graph::zoo;
+
+fn plan(batch: usize, format: Format, tensor_cores: bool) -> Plan {
+    let network = zoo::find("resnet18").unwrap();
+    let graph = (network.build)(&(network.defaults)()).unwrap();
+    let program = training(&graph, batch, format.precision(), Target::Gpu).unwrap();
+    let memory = Sketch { gpu: true, threads: 1 }.memory(&[&program]).unwrap();
+    Plan {
+        framework: Framework::Stratus,
+        batch: batch as u64,
+        train: work(&program, tensor_cores),
+        evaluate: work(&program, tensor_cores),
+        validation_batch: batch as u64,
+        memory: Memory { per_image: 9 << 20, ..memory },
+    }
+}
+
+fn on(machine: &str, format: Format, batch: usize, length: &Length) -> Forecast {
+    let machine = Catalogue::builtin().unwrap().find(machine).unwrap();
+    let plan = plan(batch, format, format != Format::F32);
+    forecast(&machine, format, &plan, length, &shipped::profiles().unwrap()).unwrap()
+}
+
+#[test]
+fn the_best_profile_there_is() {
+    let (catalogue, profiles) = (Catalogue::builtin().unwrap(), shipped::profiles().unwrap());
+    let source = |machine: &str, format: Format| {
+        let (profile, source) =
+            choose(&profiles, &catalogue.find(machine).unwrap().processor, format).unwrap();
+        assert_eq!(profile.framework, Framework::Stratus);
+        source
+    };
+    assert_eq!(source("h100-80gb-sxm", Format::Bf16), Source::Profile);
+    assert_eq!(source("h100-80gb-sxm", Format::Tf32), Source::DataSheet);
+    assert_eq!(source("a100-40gb", Format::Bf16), Source::DataSheet);
+    assert_eq!(source("v100-16gb", Format::F32), Source::Profile);
+    assert_eq!(source("rtx-3090", Format::F32), Source::DataSheet);
+    assert_eq!(source("xeon-gold-6230", Format::F32), Source::DataSheet);
+    let tensorflow = |machine: &str, format: Format| {
+        choose_tensorflow(&profiles, &catalogue.find(machine).unwrap().processor, format)
+    };
+    assert_eq!(tensorflow("k80-12gb", Format::F32).unwrap().1, Source::Profile);
+    assert_eq!(tensorflow("p100-16gb", Format::F32).unwrap().1, Source::DataSheet);
+    assert!(tensorflow("k80-12gb", Format::F16).is_err() && tensorflow("i9-7900x", Format::F32).is_err());
+}
+
+#[test]
+fn a_training_is_its_steps() {
+    let length = Length {
+        epochs: 3,
+        images: Some(1000),
+        validation_images: Some(100),
+        validation_every: 1,
+        checkpoints: 2,
+        ..Length::default()
+    };
+    let row = on("g4dn.xlarge", Format::F32, 50, &length);
+    // Validation was planned to be a training step here.
+    let steps = 3.0 * (1000.0 / 50.0 + 100.0 / 50.0);
+    assert!((row.total_s.unwrap() / (steps * row.step_s) - 1.0).abs() < 1e-12);
+    assert!((row.price.unwrap() / (0.526 * row.total_s.unwrap() / 3600.0) - 1.0).abs() < 1e-12);
+    assert!(row.low_s < row.step_s && row.step_s < row.high_s && row.price_high > row.price);
+    let unknown = on("g4dn.xlarge", Format::F32, 50, &Length::default());
+    assert_eq!((unknown.epoch_s, unknown.total_s, unknown.price), (None, None, None));
+    assert_eq!(unknown.step_s, row.step_s);
+}
+
+#[test]
+fn what_is_too_large_does_not_fit() {
+    let small = on("quadro-p600", Format::F32, 8, &Length::default());
+    let large = on("quadro-p600", Format::F32, 256, &Length::default());
+    assert_eq!((small.fits, large.fits), (Some(true), Some(false)));
+    assert!(small.spare_bytes > Some(0) && large.spare_bytes < Some(0));
+    assert!(large.largest_batch < Some(256));
+}
+
+#[test]
+fn layers_add_up_to_the_step() {
+    let machine = Catalogue::builtin().unwrap().find("h100-80gb-sxm").unwrap();
+    let plan = plan(256, Format::Bf16, true);
+    let profiles = shipped::profiles().unwrap();
+    let row = forecast(&machine, Format::Bf16, &plan, &Length::default(), &profiles).unwrap();
+    let layers = layers(&machine, Format::Bf16, (plan.framework, &plan.train), &profiles).unwrap();
+    let seconds: f64 = layers.iter().map(|layer| layer.seconds).sum();
+    assert!((seconds / row.step_s - 1.0).abs() < 0.05);
+    let flops: f64 = layers.iter().map(|layer| layer.flops).sum();
+    // Forward 1.8 GFLOP times two an image (He et al., 2015), backward twice that but for the first layer.
+    assert!((flops / 256.0 / (3.0 * 2.0 * 1.82e9) - 1.0).abs() < 0.05, "{flops}");
+    assert_eq!(Format::Bf16.precision(), Precision::Bf16);
+}
