@@ -141,6 +141,9 @@ impl RunDir {
         if Self::is_run(path) {
             return Ok(vec![Self { path: path.to_path_buf() }]);
         }
+        if path.is_file() {
+            return Err(Error::NotARun { path: path.to_path_buf(), missing: EXPERIMENT });
+        }
         let mut found = Vec::new();
         search(path, SEARCH_DEPTH, &mut found)?;
         Ok(found)
@@ -259,7 +262,6 @@ impl RunDir {
     }
 }
 
-/// The numbers that name entries of `folder`, ascending.
 /// Adds the runs below `folder` to `found`.
 fn search(folder: &Path, depth: usize, found: &mut Vec<RunDir>) -> Result<()> {
     let mut below = Vec::new();
@@ -284,6 +286,7 @@ fn search(folder: &Path, depth: usize, found: &mut Vec<RunDir>) -> Result<()> {
     Ok(())
 }
 
+/// The numbers that name entries of `folder`, ascending.
 fn numbers(folder: &Path) -> Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(folder).map_err(Error::io("read the folder", folder))? {

@@ -61,6 +61,8 @@ fn help_texts() {
     insta::assert_snapshot!("help_model_export", help(&["model", "export", "--help"]));
     insta::assert_snapshot!("help_report", help(&["report", "--help"]));
     insta::assert_snapshot!("help_collect", help(&["collect", "--help"]));
+    insta::assert_snapshot!("help_runs", help(&["runs", "--help"]));
+    insta::assert_snapshot!("help_sweep", help(&["sweep", "--help"]));
 }
 
 #[test]
