@@ -323,7 +323,8 @@ mod tests {
             trace.iteration(&iteration, &slots).unwrap();
         }
         let mut names: HashMap<u64, String> = HashMap::new();
-        let (mut open, mut closed): (Vec<(String, u64)>, Vec<(String, u64, u64)>) = (Vec::new(), Vec::new());
+        let mut open: Vec<(String, u64)> = Vec::new();
+        let mut closed: Vec<(String, u64, u64)> = Vec::new();
         for (_, _, packet) in fields(&trace.out) {
             let packet = fields(&packet);
             let of = |number: u32| packet.iter().find(|(field, ..)| *field == u64::from(number));

@@ -105,7 +105,7 @@ impl Command {
             match (name.get_ref().as_ref(), value.get_ref()) {
                 ("folder", DeValue::String(folder)) => command.folder = Some(PathBuf::from(folder.as_ref())),
                 ("set", DeValue::Array(set)) => {
-                    for pair in set.iter() {
+                    for pair in set {
                         let DeValue::String(pair) = pair.get_ref() else { return None };
                         let (key, value) = pair.split_once('=')?;
                         command.set.push((key.to_owned(), value.to_owned()));

@@ -170,7 +170,7 @@ fn measured(halving: &Halving, run: &Path, until: u64) -> Option<Option<f64>> {
         || Summary::read(&run.join(stratus_run::layout::SUMMARY))
             .is_ok_and(|summary| summary.status == RunStatus::Completed);
     let before = rows.iter().filter(|row| u64::from(row.epoch) <= until);
-    ended.then(|| before.filter_map(|row| halving.metric.of(row)).last())
+    ended.then(|| before.filter_map(|row| halving.metric.of(row)).next_back())
 }
 
 /// The mean of what was measured.

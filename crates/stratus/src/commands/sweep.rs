@@ -205,13 +205,11 @@ fn write_report(path: &Path, runs: &[PathBuf], output: &Output) -> Result<Option
 /// A line for each cell: how its runs ended, and the mean of what they measured.
 fn render(sweep: &Sweep, outcome: &Outcome<'_>) -> String {
     let Definition { keys, cells, .. } = &sweep.definition;
-    let runs: Vec<(&Row, Summary, Option<(&str, f64)>)> = sweep
-        .runs()
-        .filter_map(|(row, run)| {
-            let summary = Summary::read(&run.join(layout::SUMMARY)).ok()?;
-            Some((row, summary, best(&run)))
-        })
-        .collect();
+    let read = |(row, run): (_, PathBuf)| {
+        let summary = Summary::read(&run.join(layout::SUMMARY)).ok()?;
+        Some((row, summary, best(&run)))
+    };
+    let runs: Vec<(&Row, Summary, Option<Score>)> = sweep.runs().filter_map(read).collect();
     let score = runs.iter().find_map(|(.., best)| best.map(|(name, _)| name)).unwrap_or("score");
     let heads = ["cell".to_owned()]
         .into_iter()
@@ -254,8 +252,11 @@ fn render(sweep: &Sweep, outcome: &Outcome<'_>) -> String {
     text
 }
 
-/// The best score of a run's validations, with its name.
-fn best(run: &Path) -> Option<(&'static str, f64)> {
+/// A score with its name.
+type Score = (&'static str, f64);
+
+/// The best score of a run's validations.
+fn best(run: &Path) -> Option<Score> {
     let reader = CsvReader::<EpochRow>::open(&run.join(layout::EPOCHS)).ok()?;
     let task = reader.task();
     let epochs: Vec<EpochRow> = reader.collect::<stratus_run::Result<_>>().ok()?;
