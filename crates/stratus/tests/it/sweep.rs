@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Kills of a sweep, where `STRATUS_KILLS` does not say how many.
-const KILLS: u64 = 10;
+const KILLS: u64 = 5;
 
 fn write(place: &Place, name: &str, sweep: &str) {
     let data = root().join("data/mnist");
@@ -118,7 +118,7 @@ fn cells_that_do_badly_are_stopped_early() {
 #[cfg(unix)]
 fn a_killed_sweep_goes_on() {
     let place = Place::new();
-    let sweep = "[sweep]\nrepetitions = 2\n[sweep.keys]\n\"optimiser.learning_rate\" = [0.05, 0.2]\n";
+    let sweep = "[sweep.keys]\n\"optimiser.learning_rate\" = [0.05, 0.2]\ntrain.epochs = [1]\n";
     write(&place, "rates.toml", sweep);
     let begun = Instant::now();
     place.run(&["sweep", "rates.toml", "--out", "whole"]).expect(0);
@@ -147,7 +147,7 @@ fn a_killed_sweep_goes_on() {
         }
         place.run(&["sweep", &name]).expect(0);
         assert_eq!(table(&place.path(&name)), table(&place.path("whole")));
-        for run in ["runs/1/1", "runs/1/2", "runs/2/1", "runs/2/2"] {
+        for run in ["runs/1/1", "runs/2/1"] {
             let [whole, killed] = ["whole", &name].map(|sweep| Result::of(&place.path(sweep).join(run)));
             assert_eq!(whole, killed, "{name}, {run}");
         }
