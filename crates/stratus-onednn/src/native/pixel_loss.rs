@@ -300,10 +300,9 @@ fn load<A: Element, E>(run: &Run<'_, A, E>, [sample, start, count]: [usize; 3], 
     for (group, rows) in buffer.chunks_mut(width * BLOCK).enumerate() {
         let first = ((sample * groups + group) * run.pixels + start) * width;
         let map = &run.logits[first..first + count * width];
-        // Class by class: the loop over pixels has nothing but a load and a store.
-        for (class, row) in rows.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate().take(width) {
-            for (to, logits) in row.iter_mut().zip(map.chunks_exact(width)) {
-                *to = logits[class].load();
+        for (pixel, logits) in map.chunks_exact(width).enumerate() {
+            for (row, logit) in rows.chunks_exact_mut(BLOCK).zip(logits) {
+                row[pixel] = logit.load();
             }
         }
     }
@@ -319,14 +318,9 @@ fn store<A, E: Element>(run: &Run<'_, A, E>, [sample, start, count]: [usize; 3],
         // SAFETY: the map has `planes * plane_elements` elements, as was checked, and these are the block's
         // pixels in one of its planes; no other thread has the block.
         let map = unsafe { std::slice::from_raw_parts_mut(gradient.add(first), count * width) };
-        let rows = rows.as_chunks::<BLOCK>().0;
-        for (class, row) in rows.iter().enumerate().take(width) {
-            for (pixel, &value) in map.chunks_exact_mut(width).zip(row) {
-                pixel[class] = E::store(value);
-            }
-        }
-        if rows.len() < width {
-            map.chunks_exact_mut(width).for_each(|pixel| pixel[rows.len()..].fill(E::store(0.0)));
+        for (pixel, map) in map.chunks_exact_mut(width).enumerate() {
+            let values = rows.chunks_exact(BLOCK).map(|row| row[pixel]).chain(std::iter::repeat(0.0));
+            map.iter_mut().zip(values).for_each(|(to, value)| *to = E::store(value));
         }
     }
 }
