@@ -14,21 +14,7 @@ requirements=$root/scripts/check-onnx.txt
 
 consequence=("exported networks are NOT compared with onnxruntime")
 
-need_python
-stamp=$(python3 -c 'import sys; print(*sys.version_info[:2], sys.platform)') || give_up "python3 does not run"
-stamp="$stamp $(cksum < "$requirements")"
-if [ "$(cat "$packages/installed" 2>/dev/null)" != "$stamp" ]; then
-    need_pip
-    make_work
-    say "fetching onnxruntime"
-    pinned_pip install --target "$work/packages" --requirement "$requirements" \
-        || give_up "onnxruntime could not be fetched for this system and $(python3 --version)"
-    echo "$stamp" > "$work/packages/installed"
-    rm -rf "$packages"
-    mv -T "$work/packages" "$packages"
-    rm -rf "$work"
-    trap - EXIT
-fi
+installed_packages "$requirements" "$packages" "onnxruntime"
 
 cd "$root"
 target=${CARGO_TARGET_DIR-target}

@@ -69,3 +69,22 @@ install_as() { # folder target: moves it, so that the target is always complete
     rm -rf "$2"
     mv -T "$1" "$2"
 }
+
+# Pinned wheels in a folder of their own, unless they are there.
+installed_packages() { # requirements target what
+    need_python
+    local stamp
+    stamp=$(python3 -c 'import sys; print(*sys.version_info[:2], sys.platform)') \
+        || give_up "python3 does not run"
+    stamp="$stamp $(cksum < "$1")"
+    [ "$(cat "$2/installed" 2>/dev/null)" != "$stamp" ] || return 0
+    need_pip
+    make_work
+    say "fetching $3"
+    pinned_pip install --target "$work/packages" --requirement "$1" \
+        || give_up "$3 could not be fetched for this system and $(python3 --version)"
+    echo "$stamp" > "$work/packages/installed"
+    install_as "$work/packages" "$2"
+    rm -rf "$work"
+    trap - EXIT
+}

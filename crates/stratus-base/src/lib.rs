@@ -1,11 +1,12 @@
 //! What crates of every layer need and none of them is the place for: memory aligned for vector units,
 //! checksums, errors about a file, text for a terminal, suggestions for misspelt names, the search for C
-//! libraries.
+//! libraries, messages in protobuf's wire format.
 
 mod aligned;
 pub mod checksum;
 mod file;
 pub mod library;
+pub mod protobuf;
 mod suggest;
 
 pub use aligned::{ALIGNMENT, AlignedBytes, OutOfMemory};

@@ -2,9 +2,9 @@
 
 use crate::error::WriteError;
 use crate::model::LONGEST;
-use crate::wire::Message;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
+use stratus_base::protobuf::Message;
 use stratus_graph::ops::{
     AdaptiveAvgPool2d, AvgPool2d, Conv2d, Linear, LocalResponseNorm, MaxPool2d, Relu6, Resize, ResizeTo,
 };

@@ -171,56 +171,11 @@ fn varint(bytes: &mut &[u8]) -> Parsed<u64> {
     Err(Problem::damaged("a number has more than ten bytes"))
 }
 
-/// A message that is being written.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Message(pub Vec<u8>);
-
-impl Message {
-    fn key(&mut self, number: u32, kind: u32) {
-        self.raw_varint(u64::from(number << 3 | kind));
-    }
-
-    fn raw_varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
-    }
-
-    /// An integer; negative ones have ten bytes.
-    pub fn int(mut self, number: u32, value: i64) -> Self {
-        self.key(number, 0);
-        self.raw_varint(value as u64);
-        self
-    }
-
-    /// A 32-bit floating-point number.
-    pub fn float(mut self, number: u32, value: f32) -> Self {
-        self.key(number, 5);
-        self.0.extend(value.to_le_bytes());
-        self
-    }
-
-    /// Bytes, a text, or a message.
-    pub fn bytes(mut self, number: u32, value: &[u8]) -> Self {
-        self = self.announce(number, value.len() as u64);
-        self.0.extend(value);
-        self
-    }
-
-    /// The head of a field of `length` bytes that follow elsewhere.
-    pub fn announce(mut self, number: u32, length: u64) -> Self {
-        self.key(number, 2);
-        self.raw_varint(length);
-        self
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use stratus_base::protobuf::Message;
 
     fn fields(bytes: &[u8]) -> Vec<(u64, Value<'_>)> {
         Fields::new(bytes).collect::<Parsed<_>>().unwrap()

@@ -219,7 +219,7 @@ impl LayerSum {
 }
 
 /// The training iterations of a run's timeline.
-fn count(run: &RunDir) -> Result<u64> {
+pub(crate) fn count(run: &RunDir) -> Result<u64> {
     let mut reader = TimelineReader::open(&run.timeline())?;
     let (mut iteration, mut count) = (Iteration::default(), 0);
     while reader.read(&mut iteration)? {

@@ -20,10 +20,11 @@ use std::path::Path;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use stratus_base::protobuf::Message;
 use stratus_run::RunDir;
 use stratus_run::timeline::{Iteration, Phase, Purpose, Slot, TimelineReader};
 
-use crate::{Error, Result, default_skip};
+use crate::{Error, Result, accounting, default_skip};
 
 /// Iterations of a trace, at most: the viewer shows some millions of slices well.
 pub const MAX_ITERATIONS: u64 = 10_000;
@@ -45,7 +46,7 @@ pub struct Chosen {
 pub fn write(run: &RunDir, chosen: Chosen, path: &Path) -> Result<u64> {
     let first = match chosen.first {
         Some(first) => first,
-        None => default_skip(count(run)?) + 1,
+        None => default_skip(accounting::count(run)?) + 1,
     };
     let mut reader = TimelineReader::open(&run.timeline())?;
     let name = run.path().display().to_string();
@@ -65,16 +66,6 @@ pub fn write(run: &RunDir, chosen: Chosen, path: &Path) -> Result<u64> {
         Ok::<(), Error>(())
     })?;
     Ok(written)
-}
-
-/// The training iterations of a run.
-fn count(run: &RunDir) -> Result<u64> {
-    let mut reader = TimelineReader::open(&run.timeline())?;
-    let (mut iteration, mut count) = (Iteration::default(), 0);
-    while reader.read(&mut iteration)? {
-        count += u64::from(reader.programs()[iteration.program].purpose == Purpose::Train);
-    }
-    Ok(count)
 }
 
 /// The one track, and the one sequence of packets.
@@ -133,21 +124,22 @@ struct Trace<W: Write> {
 
 impl<W: Write> Trace<W> {
     fn new(mut out: W, run: &str) -> io::Result<Self> {
-        let process =
-            Message::default().int(number::track::ID, PROCESS).text(number::track::PROCESS_NAME, run);
+        let process = Message::default()
+            .unsigned(number::track::ID, PROCESS)
+            .bytes(number::track::PROCESS_NAME, run.as_bytes());
         let thread = Message::default()
-            .int(number::track::ID, PROCESS)
-            .int(number::track::THREAD_ID, PROCESS)
-            .text(number::track::THREAD_NAME, "training");
+            .unsigned(number::track::ID, PROCESS)
+            .unsigned(number::track::THREAD_ID, PROCESS)
+            .bytes(number::track::THREAD_NAME, "training".as_bytes());
         for (uuid, of, descriptor) in
             [(TRACK + 1, number::track::PROCESS, process), (TRACK, number::track::THREAD, thread)]
         {
-            let track = Message::default().int(number::track::UUID, uuid).message(of, &descriptor);
+            let track = Message::default().unsigned(number::track::UUID, uuid).bytes(of, &descriptor.0);
             let first = Message::default()
-                .int(number::packet::SEQUENCE, TRACK)
-                .int(number::packet::FLAGS, number::CLEARED)
-                .message(number::packet::TRACK, &track);
-            out.write_all(&Message::default().message(number::PACKET, &first).0)?;
+                .unsigned(number::packet::SEQUENCE, TRACK)
+                .unsigned(number::packet::FLAGS, number::CLEARED)
+                .bytes(number::packet::TRACK, &track.0);
+            out.write_all(&Message::default().bytes(number::PACKET, &first.0).0)?;
         }
         Ok(Self { out, names: HashMap::new(), now: 0 })
     }
@@ -191,32 +183,34 @@ impl<W: Write> Trace<W> {
         let known = self.names.get(name).copied();
         let id = known.unwrap_or(next);
         let event = Message::default()
-            .int(number::event::TYPE, number::BEGIN)
-            .int(number::event::NAME, id)
-            .int(number::event::TRACK, TRACK);
+            .unsigned(number::event::TYPE, number::BEGIN)
+            .unsigned(number::event::NAME, id)
+            .unsigned(number::event::TRACK, TRACK);
         let interned = known.is_none().then(|| {
             self.names.insert(name.to_owned(), next);
-            let entry = Message::default().int(number::NAME_ID, id).text(number::NAME, name);
-            Message::default().message(number::EVENT_NAMES, &entry)
+            let entry = Message::default().unsigned(number::NAME_ID, id).bytes(number::NAME, name.as_bytes());
+            Message::default().bytes(number::EVENT_NAMES, &entry.0)
         });
         self.packet(&event, interned.as_ref())
     }
 
     fn end(&mut self) -> io::Result<()> {
-        let event = Message::default().int(number::event::TYPE, number::END).int(number::event::TRACK, TRACK);
+        let event = Message::default()
+            .unsigned(number::event::TYPE, number::END)
+            .unsigned(number::event::TRACK, TRACK);
         self.packet(&event, None)
     }
 
     fn packet(&mut self, event: &Message, interned: Option<&Message>) -> io::Result<()> {
         let mut packet = Message::default()
-            .int(number::packet::TIMESTAMP, self.now)
-            .int(number::packet::SEQUENCE, TRACK)
-            .message(number::packet::EVENT, event);
+            .unsigned(number::packet::TIMESTAMP, self.now)
+            .unsigned(number::packet::SEQUENCE, TRACK)
+            .bytes(number::packet::EVENT, &event.0);
         if let Some(interned) = interned {
-            packet = packet.message(number::packet::INTERNED, interned);
+            packet = packet.bytes(number::packet::INTERNED, &interned.0);
         }
-        packet = packet.int(number::packet::FLAGS, number::NEEDS_STATE);
-        self.out.write_all(&Message::default().message(number::PACKET, &packet).0)
+        packet = packet.unsigned(number::packet::FLAGS, number::NEEDS_STATE);
+        self.out.write_all(&Message::default().bytes(number::PACKET, &packet.0).0)
     }
 }
 
@@ -225,41 +219,6 @@ fn group(phase: Phase) -> &'static str {
     match phase {
         Phase::BackwardData | Phase::BackwardWeights => "backward",
         other => other.name(),
-    }
-}
-
-/// A protobuf message.
-#[derive(Default)]
-struct Message(Vec<u8>);
-
-impl Message {
-    fn varint(&mut self, mut number: u64) {
-        while number >= 0x80 {
-            self.0.push(number as u8 | 0x80);
-            number >>= 7;
-        }
-        self.0.push(number as u8);
-    }
-
-    fn int(mut self, field: u32, value: u64) -> Self {
-        self.varint(u64::from(field) << 3);
-        self.varint(value);
-        self
-    }
-
-    fn bytes(mut self, field: u32, value: &[u8]) -> Self {
-        self.varint(u64::from(field) << 3 | 2);
-        self.varint(value.len() as u64);
-        self.0.extend(value);
-        self
-    }
-
-    fn text(self, field: u32, value: &str) -> Self {
-        self.bytes(field, value.as_bytes())
-    }
-
-    fn message(self, field: u32, value: &Self) -> Self {
-        self.bytes(field, &value.0)
     }
 }
 

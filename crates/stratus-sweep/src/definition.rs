@@ -219,10 +219,9 @@ impl Definition {
     /// # Errors
     /// Where the section `[sweep.command]` cannot be added.
     pub fn with_command(&self, text: &str, path: &Path) -> Result<String> {
-        let mut kept = match text.find(COMMAND) {
-            Some(at) => text[..at].trim_end().to_owned(),
-            None => text.trim_end().to_owned(),
-        };
+        // Of a sweep's own file: its last section.
+        let before = text.rfind(&format!("\n{COMMAND}\n")).map_or(text, |at| &text[..at]);
+        let mut kept = before.trim_end().to_owned();
         let set = self
             .command
             .set
@@ -236,7 +235,9 @@ impl Definition {
         }
         kept.push_str(&format!("set = [{}]\n", set.collect::<Vec<_>>().join(", ")));
         let again = Self::parse::<&str, &str>(&kept, path, &[])?;
-        if again.cells.iter().map(|cell| &cell.values).eq(self.cells.iter().map(|cell| &cell.values)) {
+        let is_same = (again.repetitions, again.halving) == (self.repetitions, self.halving)
+            && again.cells.iter().map(|cell| &cell.values).eq(self.cells.iter().map(|cell| &cell.values));
+        if is_same {
             return Ok(kept);
         }
         let file = File { path, text };

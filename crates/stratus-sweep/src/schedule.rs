@@ -7,7 +7,7 @@ use stratus_run::csv::{self, EpochRow};
 use stratus_run::summary::{Status as RunStatus, Summary};
 use stratus_train::Experiment;
 
-use crate::{Halving, Result, Row, Status, Sweep};
+use crate::{Error, Halving, Result, Row, Status, Sweep};
 
 /// How the training of a row ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +44,8 @@ impl Sweep {
     /// Trains every row that is not settled; returns whether the sweep was stopped before its end.
     ///
     /// # Errors
-    /// Where the sweep's directory cannot be written. How a row ends is none.
+    /// Where the sweep's directory cannot be written, or no run measures what cells are judged by. How a row
+    /// ends is none.
     pub fn train(&mut self, trainer: &mut dyn Trainer) -> Result<bool> {
         let epochs = self.definition.cells.iter().map(|cell| cell.experiment.train.epochs).max().unwrap_or(0);
         let rungs = self.definition.halving.map_or(Vec::new(), |halving| halving.rungs(epochs));
@@ -134,6 +135,18 @@ impl Sweep {
             })
             .collect();
         let measures: Vec<Option<f64>> = judged.iter().map(|(_, measured)| *measured).collect();
+        if !measures.is_empty() && measures.iter().all(Option::is_none) {
+            // Of another task, say: to stop any of them would be arbitrary.
+            return Err(Error::Directory {
+                path: self.path().join(crate::DEFINITION),
+                problem: format!(
+                    "no run has measured `{}` by the end of epoch {rung}",
+                    halving.metric.as_str()
+                ),
+                hint: "name a column of the runs' epochs.csv in sweep.halving.metric, and begin anew"
+                    .to_owned(),
+            });
+        }
         let kept = halving.survivors(&measures);
         let left: Vec<usize> = kept.iter().map(|&at| judged[at].0).collect();
         for at in 0..self.rows().len() {

@@ -164,7 +164,8 @@ fn remaining(progress: &TrainingProgress, first: u64, elapsed: Duration) -> Opti
 }
 
 /// A duration as `m:ss` or `h:mm:ss`.
-fn clock(duration: Duration) -> String {
+/// Hours, minutes and seconds: `1:02:03`, `2:03`.
+pub(crate) fn clock(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     if hours > 0 { format!("{hours}:{minutes:02}:{seconds:02}") } else { format!("{minutes}:{seconds:02}") }

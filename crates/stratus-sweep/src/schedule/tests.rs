@@ -139,6 +139,15 @@ fn cells_that_do_badly_are_stopped() {
 }
 
 #[test]
+fn what_is_not_measured_is_no_reason_to_stop() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut sweep = create(folder.path(), &format!("{SWEEP}{}", HALVED.replace("val_top1", "val_miou")));
+    let error = sweep.train(&mut Pretender::new(usize::MAX)).unwrap_err();
+    assert!(error.to_string().contains("no run has measured `val_miou` by the end of epoch 2"), "{error}");
+    assert!(sweep.rows().iter().all(|row| row.status == Status::Interrupted));
+}
+
+#[test]
 fn what_fails_and_what_does_not_fit_are_results() {
     for (ended, status) in [
         (Ended::Failed("the loss is NaN, \"diverged\"".to_owned()), Status::Failed),

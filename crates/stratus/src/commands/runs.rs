@@ -2,12 +2,14 @@
 
 use crate::errors::{Failure, Result};
 use crate::output::{Output, table};
+use crate::progress::clock;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use std::cmp::Ordering;
 use std::fs;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use stratus_report::runs::{self, RunLine, Unlisted};
 use stratus_run::RunDir;
 
@@ -129,17 +131,11 @@ fn render(lines: &[RunLine]) -> String {
             score.unwrap_or_else(dash),
             line.train_loss.map_or_else(dash, |loss| format!("{loss:.4}")),
             line.images_per_second.map_or_else(dash, |rate| format!("{rate:.1}")),
-            line.total_s.map_or_else(dash, clock),
+            line.total_s.map_or_else(dash, |seconds| clock(Duration::from_secs_f64(seconds.max(0.0)))),
             differs.join(" "),
         ]);
     }
     table(&rows)
-}
-
-/// Hours, minutes and seconds: `1:02:03`.
-fn clock(seconds: f64) -> String {
-    let seconds = seconds.max(0.0) as u64;
-    format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
 fn remove(paths: &[PathBuf], yes: bool, output: &Output) -> Result {
@@ -172,14 +168,4 @@ fn remove(paths: &[PathBuf], yes: bool, output: &Output) -> Result {
         output.message(&format!("removed {}", path.display()));
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::clock;
-
-    #[test]
-    fn times() {
-        assert_eq!([0.0, 59.9, 3723.0].map(clock), ["0:00:00", "0:00:59", "1:02:03"]);
-    }
 }
