@@ -4,7 +4,7 @@ use super::absent::Absent;
 use crate::errors::Result;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use stratus_data::{Dataset, Split};
+use stratus_data::{DataError, Dataset, Split};
 use stratus_engine::passes::lower::lower;
 use stratus_engine::program::Mode;
 use stratus_forecast::Result as ForecastResult;
@@ -22,7 +22,7 @@ use stratus_train::device::OpenDevice;
 use stratus_train::experiment::Precision;
 use stratus_train::input::open_dataset;
 use stratus_train::network::Network;
-use stratus_train::{Experiment, Resolved};
+use stratus_train::{Experiment, Resolved, TrainError};
 
 /// The compute capability from which a GPU has bf16 and TF32: Ampere's.
 const AMPERE: f64 = 8.0;
@@ -65,12 +65,17 @@ impl Planner {
                 length.validation_images = validation.map(|dataset| dataset.len() as u64);
                 dataset
             }
-            Err(_) => {
+            Err(error) => {
+                let what = match &error {
+                    TrainError::Data(DataError::MissingRoot { .. }) => {
+                        format!("is not at {}", experiment.data_path().display())
+                    }
+                    other => format!("cannot be opened ({other})"),
+                };
                 let known = if images.is_some() { "" } else { "; --images gives the number of images" };
                 notes.push(format!(
-                    "data set `{}` is not at {}: images are taken to be what the network is made for{known}",
-                    experiment.data.name,
-                    experiment.data_path().display()
+                    "data set `{}` {what}: images are taken to be what the network is made for{known}",
+                    experiment.data.name
                 ));
                 Arc::new(Absent::of(&experiment)?)
             }
