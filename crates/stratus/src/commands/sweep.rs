@@ -10,7 +10,7 @@ use child::Child;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +19,6 @@ use std::time::Duration;
 use stratus_report::page;
 use stratus_report::report::{Report, score_name};
 use stratus_run::csv::{CsvReader, EpochRow, Task};
-use stratus_run::lock::{self, Holder};
 use stratus_run::summary::Summary;
 use stratus_run::{RunDir, layout};
 use stratus_sweep::{BUILTIN, Definition, Ended, Row, Status, Sweep, Trainer};
@@ -315,24 +314,34 @@ impl Processes {
         }
     }
 
-    /// Waits until the process that last trained a run is gone: it stops when the sweep that began it does.
-    fn wait_for(&self, run: &Path) -> Option<String> {
+    /// Claims a run for a process of this sweep. One that a killed sweep began has the claim until
+    /// it is gone,
+    /// also before there is anything in the run's directory.
+    fn claim(&self, run: &Path) -> std::result::Result<File, Ended> {
+        let path = run.with_extension(child::OUTPUT);
+        let failed =
+            |error: std::io::Error| Ended::Failed(format!("cannot open {}: {error}", path.display()));
+        path.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
+        let open = File::options().create(true).truncate(false).write(true).open(&path);
+        let file = open.map_err(failed)?;
         let mut left = PATIENCE;
         let step = Duration::from_millis(50);
         loop {
-            match lock::holder(run) {
-                Ok(Holder::Nobody) => return None,
-                Err(error) => return Some(error.to_string()),
-                Ok(Holder::Process(id)) if left.is_zero() => {
-                    let id = id.map_or(String::new(), |id| format!(" {id}"));
-                    return Some(format!("process{id} trains it already"));
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if self.is_stopped() => return Err(Ended::Interrupted),
+                Err(TryLockError::WouldBlock) if left.is_zero() => {
+                    return Err(Ended::Failed("a process of a former sweep trains it still".to_owned()));
                 }
-                Ok(Holder::Process(_)) => {
+                Err(TryLockError::WouldBlock) => {
                     std::thread::sleep(step);
                     left = left.saturating_sub(step);
                 }
+                Err(TryLockError::Error(error)) => return Err(failed(error)),
             }
         }
+        file.set_len(0).map_err(failed)?;
+        Ok(file)
     }
 }
 
@@ -355,10 +364,11 @@ impl Trainer for Processes {
     }
 
     fn train(&mut self, experiment: &Experiment, run: &Path, until: Option<u64>) -> Ended {
-        if let Some(reason) = self.wait_for(run) {
-            return Ended::Failed(reason);
-        }
-        let mut child = match Child::begin(experiment, run, until) {
+        let claim = match self.claim(run) {
+            Ok(claim) => claim,
+            Err(ended) => return ended,
+        };
+        let mut child = match Child::begin(experiment, run, until, claim) {
             Ok(child) => child,
             Err(reason) => return Ended::Failed(reason),
         };

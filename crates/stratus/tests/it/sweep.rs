@@ -155,6 +155,35 @@ fn a_killed_sweep_goes_on() {
     }
 }
 
+/// While a process that a killed sweep began is not gone, nothing is begun in its place.
+#[test]
+#[cfg(unix)]
+fn a_sweep_waits_for_what_a_killed_one_began() {
+    let place = Place::new();
+    write(&place, "rates.toml", "[sweep.keys]\n\"optimiser.learning_rate\" = [0.05]\ntrain.epochs = [1]\n");
+    let begin = |arguments: &[&str]| {
+        place.command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let mut killed = begin(&["sweep", "rates.toml", "--out", "rates"]);
+    let begun = Instant::now();
+    while !place.path("rates/sweep.toml").is_file() {
+        assert!(begun.elapsed() < Duration::from_secs(300), "nothing happens");
+        sleep(Duration::from_millis(5));
+    }
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    // As such a process has it; it waits for the one that there may be.
+    fs::create_dir_all(place.path("rates/runs/1")).unwrap();
+    let claim = fs::File::create(place.path("rates/runs/1/1.json")).unwrap();
+    claim.lock().unwrap();
+    let mut sweep = begin(&["sweep", "rates"]);
+    sleep(Duration::from_millis(500));
+    assert!(sweep.try_wait().unwrap().is_none(), "it trains what it cannot have");
+    drop(claim);
+    assert!(sweep.wait().unwrap().success());
+    Result::of(&place.path("rates/runs/1/1"));
+}
+
 /// Asked to stop, a sweep stops its run with a checkpoint, and says how to go on.
 #[test]
 #[cfg(unix)]

@@ -1,9 +1,10 @@
 //! A run's process: `stratus train`, as anybody would call it.
 //!
 //! It stops, with a checkpoint, when its standard input ends: when the sweep closes it, and when the sweep is
-//! gone.
+//! gone. Its standard output is a file that the sweep has locked: the lock is the process's too, and stays
+//! until both are gone, so that no other sweep begins what it is about to begin.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -16,6 +17,8 @@ use stratus_run::RunDir;
 use stratus_sweep::Ended;
 use stratus_train::Experiment;
 
+/// The ending of the file beside a run that its process writes its result to.
+pub(super) const OUTPUT: &str = "json";
 /// How often the stop flag is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 /// The most bytes of a line of the process that are kept.
@@ -33,8 +36,13 @@ pub(super) struct Child {
 }
 
 impl Child {
-    /// Begins the run in `run`, or continues it.
-    pub(super) fn begin(experiment: &Experiment, run: &Path, until: Option<u64>) -> Result<Self, String> {
+    /// Begins the run in `run`, or continues it; `claim` is locked.
+    pub(super) fn begin(
+        experiment: &Experiment,
+        run: &Path,
+        until: Option<u64>,
+        claim: File,
+    ) -> Result<Self, String> {
         let program =
             std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
         let mut command = Command::new(program);
@@ -53,7 +61,7 @@ impl Child {
             command.arg(&file).arg("--out").arg(run);
             Some(file)
         };
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.stdin(Stdio::piped()).stdout(claim).stderr(Stdio::piped());
         let process = command.spawn().map_err(|error| format!("cannot start this program: {error}"))?;
         Ok(Self { process, file })
     }
