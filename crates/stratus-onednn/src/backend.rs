@@ -64,7 +64,12 @@ impl OneDnn {
     #[must_use]
     pub fn note(&self) -> Option<String> {
         match self.context.version().runtime {
-            Runtime::OpenMp if self.cpu.team.is_shared() => None,
+            Runtime::OpenMp if self.cpu.team.is_ours() => None,
+            Runtime::OpenMp if self.cpu.team.is_shared() => Some(
+                "runs on an OpenMP run time of its own, which may wait without giving way to other programs; \
+                 `make deps` installs a build that runs on the threads of Stratus"
+                    .to_owned(),
+            ),
             Runtime::Sequential => Some("this build runs on one thread; install one with OpenMP".to_owned()),
             _ => Some(
                 "this build brings no OpenMP: batch norm, loss and optimiser run on one thread; \

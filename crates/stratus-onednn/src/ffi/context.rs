@@ -19,6 +19,7 @@ struct Library {
     engine: Handle,
     version: Version,
     path: PathBuf,
+    on_our_threads: bool,
 }
 
 // SAFETY: the engine is never changed after its creation, and the library's documentation lets any number of
@@ -47,12 +48,13 @@ impl Context {
     /// # Errors
     /// Where it is no oneDNN 3.x, or does not start.
     pub fn load(path: &Path) -> Result<Self, LoadError> {
-        let (functions, version) = Functions::load(path)?;
+        let (functions, version, on_our_threads) = Functions::load(path)?;
         let start = |reason: String| LoadError::Start { path: path.to_owned(), reason };
         let mut engine = null_mut();
         // SAFETY: the out-pointer is valid; index 0 is the only CPU engine.
         unsafe { call!(functions, dnnl_engine_create(&raw mut engine, CPU, 0)) }.map_err(start)?;
-        Ok(Self { library: Arc::new(Library { functions, engine, version, path: path.to_owned() }) })
+        let path = path.to_owned();
+        Ok(Self { library: Arc::new(Library { functions, engine, version, path, on_our_threads }) })
     }
 
     /// The library's functions.
@@ -75,6 +77,12 @@ impl Context {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.library.path
+    }
+
+    /// Whether it runs on the threads of `stratus-threads`.
+    #[must_use]
+    pub fn is_on_our_threads(&self) -> bool {
+        self.library.on_our_threads
     }
 
     /// Whether its kernels may use AMX.

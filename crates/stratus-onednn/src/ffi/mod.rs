@@ -16,6 +16,8 @@ macro_rules! call {
 mod context;
 mod denormals;
 mod desc;
+#[cfg(target_os = "linux")]
+mod imports;
 mod operations;
 mod primitive;
 mod raw;

@@ -31,6 +31,37 @@ struct RawVersion {
     gpu_runtime: u32,
 }
 
+/// A library that was loaded.
+struct Opened {
+    library: Library,
+    /// Whether its OpenMP functions are ours.
+    on_our_threads: bool,
+}
+
+/// Loads the library. Its OpenMP functions are ours where it needs no others; else those of the run time that
+/// it is linked with, be there others of these names in the program.
+fn open(path: &Path) -> Result<Opened, libloading::Error> {
+    #[cfg(target_os = "linux")]
+    {
+        use libloading::os::unix;
+        /// Of the system's loader: names are looked up among the library's own dependencies first.
+        const RTLD_DEEPBIND: c_int = 0x8;
+        let on_our_threads = stratus_threads::are_exported() && super::imports::runs_on_our_threads(path);
+        let own = if on_our_threads { 0 } else { RTLD_DEEPBIND };
+        let flags = unix::RTLD_NOW | unix::RTLD_LOCAL | own;
+        // SAFETY: loading runs the library's initialisers. The path is one of the documented places or named
+        // by the user, who trusts it as they trust any library on their search path.
+        let library = unsafe { unix::Library::open(Some(path), flags) }?.into();
+        Ok(Opened { library, on_our_threads })
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        // SAFETY: as above.
+        let library = unsafe { Library::new(path) }?;
+        Ok(Opened { library, on_our_threads: false })
+    }
+}
+
 /// How the library runs its threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runtime {
@@ -193,10 +224,8 @@ fn status_text(status: Status) -> &'static str {
 
 impl Functions {
     /// Loads a library and checks that it is oneDNN 3.x.
-    pub fn load(path: &Path) -> Result<(Self, Version), LoadError> {
-        // SAFETY: loading runs the library's initialisers. The path is one of the documented places or named
-        // by the user, who trusts it as they trust any library on their search path.
-        let library = unsafe { Library::new(path) }
+    pub fn load(path: &Path) -> Result<(Self, Version, bool), LoadError> {
+        let Opened { library, on_our_threads } = open(path)
             .map_err(|error| LoadError::Open { path: path.to_owned(), reason: error.to_string() })?;
         // SAFETY: the type is the header's.
         let version =
@@ -215,6 +244,6 @@ impl Functions {
             let found = format!("{}.{}.{}", version.major, version.minor, version.patch);
             return Err(LoadError::Version { path: path.to_owned(), found });
         }
-        Ok((Self::resolve(library, path)?, version))
+        Ok((Self::resolve(library, path)?, version, on_our_threads))
     }
 }

@@ -1,5 +1,6 @@
-//! A team of threads: those of the OpenMP runtime that oneDNN is linked with, or the calling thread alone. A
-//! pool of our own would fight with the library's for the same cores.
+//! A team of threads: those that oneDNN's kernels run on too, or they would fight for the same cores. They are
+//! `stratus-threads`', or those of an OpenMP run time that the library brings; without either, the calling
+//! thread is alone.
 
 use crate::ffi::{Context, ordinarily};
 use std::cell::UnsafeCell;
@@ -7,6 +8,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
+use stratus_threads::is_better_alone;
 
 type GompParallel = unsafe extern "C" fn(unsafe extern "C" fn(*mut c_void), *mut c_void, c_uint, c_uint);
 type OmpThreadNumber = unsafe extern "C" fn() -> c_int;
@@ -23,29 +25,106 @@ pub struct ThreadTeam {
     openmp: Option<OpenMp>,
 }
 
+/// What gives kernels threads.
 #[derive(Clone)]
-struct OpenMp {
+enum OpenMp {
+    /// `stratus-threads`, on which the library runs too.
+    Ours {
+        // Keeps the library loaded.
+        _context: Context,
+    },
+    /// An OpenMP run time that the library brings.
+    Librarys(RunTime),
+}
+
+/// An OpenMP run time.
+#[derive(Clone)]
+struct RunTime {
     parallel: GompParallel,
     thread_number: OmpThreadNumber,
     team_size: OmpThreadNumber,
     set_threads: OmpSetThreads,
-    // Keeps oneDNN loaded, and so the OpenMP runtime that it is linked with.
+    max_threads: OmpMaxThreads,
+    // Keeps oneDNN loaded, and so what it is linked with.
     _context: Context,
+}
+
+impl RunTime {
+    /// GNU's interface (`GOMP_parallel`) is also exported by the run times of LLVM and Intel.
+    fn of(context: &Context) -> Option<Self> {
+        // SAFETY: the types are those of the GNU OpenMP interface and of OpenMP's own API.
+        unsafe {
+            Some(Self {
+                parallel: context.symbol(b"GOMP_parallel\0")?,
+                thread_number: context.symbol(b"omp_get_thread_num\0")?,
+                team_size: context.symbol(b"omp_get_num_threads\0")?,
+                set_threads: context.symbol(b"omp_set_num_threads\0")?,
+                max_threads: context.symbol(b"omp_get_max_threads\0")?,
+                _context: context.clone(),
+            })
+        }
+    }
+}
+
+impl OpenMp {
+    /// That of `context`'s library.
+    fn of(context: &Context) -> Option<Self> {
+        if context.is_on_our_threads() {
+            return Some(Self::Ours { _context: context.clone() });
+        }
+        RunTime::of(context).map(Self::Librarys)
+    }
+
+    fn max_threads(&self) -> usize {
+        match self {
+            Self::Ours { .. } => stratus_threads::max_threads(),
+            // SAFETY: a query without arguments.
+            Self::Librarys(run_time) => unsafe { (run_time.max_threads)() as usize },
+        }
+    }
+
+    /// The calling thread's number in its team, and the team's size.
+    fn place(&self) -> [usize; 2] {
+        match self {
+            Self::Ours { .. } => [stratus_threads::thread_number(), stratus_threads::team_size()],
+            // SAFETY: queries without arguments.
+            Self::Librarys(run_time) => unsafe {
+                [(run_time.thread_number)() as usize, (run_time.team_size)() as usize]
+            },
+        }
+    }
+
+    /// Calls `function(data)` on a team of `threads`.
+    ///
+    /// # Safety
+    /// `function` may be called with `data` by several threads at a time, and does not unwind.
+    unsafe fn parallel(
+        &self,
+        function: unsafe extern "C" fn(*mut c_void),
+        data: *mut c_void,
+        threads: usize,
+    ) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match self {
+                Self::Ours { .. } => stratus_threads::parallel(threads, function, data),
+                Self::Librarys(run_time) => (run_time.parallel)(function, data, threads as c_uint, 0),
+            }
+        }
+    }
 }
 
 struct Job<'a> {
     body: &'a (dyn Fn(usize) + Sync),
     threads: usize,
-    thread_number: OmpThreadNumber,
-    team_size: OmpThreadNumber,
+    openmp: &'a OpenMp,
     panicked: AtomicBool,
 }
 
 unsafe extern "C" fn run_job(data: *mut c_void) {
     // SAFETY: `data` is the job that `ThreadTeam::run` keeps alive until the parallel region ends.
     let job = unsafe { &*data.cast::<Job<'_>>() };
-    // SAFETY: queries without arguments.
-    let (thread, size) = unsafe { ((job.thread_number)() as usize, (job.team_size)() as usize) };
+    let [thread, size] = job.openmp.place();
     // The runtime may give fewer threads than asked for: each then does the work of several, and the division
     // stays the same.
     let shares = (thread..job.threads).step_by(size.max(1));
@@ -63,32 +142,12 @@ impl std::fmt::Debug for ThreadTeam {
 }
 
 impl ThreadTeam {
-    /// The team of `context`'s OpenMP runtime; 0 `threads` are as many as the runtime offers.
-    ///
-    /// GNU's interface (`GOMP_parallel`) is also exported by the runtimes of LLVM and Intel.
+    /// The team of `context`'s library; 0 `threads` are as many as its run time offers.
     #[must_use]
     pub fn of(context: &Context, threads: usize) -> Self {
-        // SAFETY: the types are those of the GNU OpenMP interface and of OpenMP's own API.
-        let openmp = unsafe {
-            (|| {
-                let parallel: GompParallel = context.symbol(b"GOMP_parallel\0")?;
-                let thread_number: OmpThreadNumber = context.symbol(b"omp_get_thread_num\0")?;
-                let team_size: OmpThreadNumber = context.symbol(b"omp_get_num_threads\0")?;
-                let set_threads: OmpSetThreads = context.symbol(b"omp_set_num_threads\0")?;
-                let max_threads: OmpMaxThreads = context.symbol(b"omp_get_max_threads\0")?;
-                Some((
-                    OpenMp { parallel, thread_number, team_size, set_threads, _context: context.clone() },
-                    max_threads(),
-                ))
-            })()
-        };
-        match openmp {
-            Some((openmp, available)) => {
-                let threads = if threads == 0 { (available as usize).max(1) } else { threads };
-                Self { threads: threads.min(MAX_THREADS), openmp: Some(openmp) }
-            }
-            None => Self { threads: 1, openmp: None },
-        }
+        let Some(openmp) = OpenMp::of(context) else { return Self { threads: 1, openmp: None } };
+        let threads = if threads == 0 { openmp.max_threads().max(1) } else { threads };
+        Self { threads: threads.min(MAX_THREADS), openmp: Some(openmp) }
     }
 
     /// The calling thread alone.
@@ -115,12 +174,20 @@ impl ThreadTeam {
         self.openmp.is_some()
     }
 
+    /// Whether they are `stratus-threads`', whose waiting gives way to other programs.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        matches!(self.openmp, Some(OpenMp::Ours { .. }))
+    }
+
     /// Makes the library use this many threads when called from this thread: OpenMP keeps the number per
     /// thread.
     pub fn adopt(&self) {
-        if let Some(openmp) = &self.openmp {
+        match &self.openmp {
+            Some(OpenMp::Ours { .. }) => stratus_threads::set_max_threads(self.threads),
             // SAFETY: sets a number of the calling thread.
-            unsafe { (openmp.set_threads)(self.threads as c_int) };
+            Some(OpenMp::Librarys(run_time)) => unsafe { (run_time.set_threads)(self.threads as c_int) },
+            None => (),
         }
     }
 
@@ -130,18 +197,12 @@ impl ThreadTeam {
     /// Where `body` does.
     pub fn run(&self, body: &(dyn Fn(usize) + Sync)) {
         match &self.openmp {
-            Some(openmp) if self.threads > 1 => {
-                let job = Job {
-                    body,
-                    threads: self.threads,
-                    thread_number: openmp.thread_number,
-                    team_size: openmp.team_size,
-                    panicked: AtomicBool::new(false),
-                };
+            Some(openmp) if self.threads > 1 && !(self.is_ours() && is_better_alone(self.threads)) => {
+                let job = Job { body, threads: self.threads, openmp, panicked: AtomicBool::new(false) };
                 // SAFETY: `job` outlives the call, which returns when every thread has left `run_job`; `body`
                 // is `Sync`.
                 unsafe {
-                    (openmp.parallel)(run_job, (&raw const job).cast_mut().cast(), self.threads as c_uint, 0);
+                    openmp.parallel(run_job, (&raw const job).cast_mut().cast(), self.threads);
                 };
                 assert!(!job.panicked.load(Ordering::Relaxed), "a kernel panicked on one of its threads");
             }
@@ -228,6 +289,20 @@ pub fn groups(threads: usize, parts: usize) -> [usize; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_library_that_the_project_brings_runs_on_our_threads() {
+        match crate::library::find() {
+            Ok(context)
+                if cfg!(target_os = "linux")
+                    && context.path().components().any(|c| c.as_os_str() == ".deps") =>
+            {
+                assert!(ThreadTeam::of(&context, 2).is_ours());
+            }
+            Ok(context) => eprintln!("SKIPPED: {} is another", context.path().display()),
+            Err(error) => eprintln!("SKIPPED: {error}"),
+        }
+    }
 
     fn teams() -> Vec<ThreadTeam> {
         let mut teams = vec![ThreadTeam::single()];

@@ -1,0 +1,231 @@
+//! How wanted the processors are: what other programs use of those that this one may use.
+//!
+//! From time to time the thread that opens regions compares what the system says that the processors worked
+//! with what this process has used. Programs on other virtual machines count too, where the hypervisor says
+//! so (stolen time).
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Nanoseconds between two looks. The system counts in hundredths of a second.
+const LOOK: u64 = 200_000_000;
+/// Thousandths of a processor that are too little to matter.
+const LITTLE: u32 = 250;
+/// Teams of more threads are not given up: one thread would be far slower than many that wait.
+const SMALL_TEAM: usize = 4;
+
+/// What others use, as of the last look.
+struct Crowd {
+    looked_at: AtomicU64,
+    /// The nanoseconds that the processors had worked for others by then.
+    for_others: AtomicU64,
+    /// Thousandths of a processor that others used between the last two looks.
+    others: AtomicU32,
+}
+
+static CROWD: Crowd =
+    Crowd { looked_at: AtomicU64::new(0), for_others: AtomicU64::new(0), others: AtomicU32::new(0) };
+
+/// Whether `threads` threads and the others' want more processors than there are.
+pub fn is_crowded(threads: usize) -> bool {
+    want_more(threads, processors(), CROWD.others.load(Ordering::Relaxed))
+}
+
+/// Whether one thread does the work of a small team sooner than the team.
+///
+/// Threads that wait for each other after every piece of work advance only while all of them have a processor,
+/// and each has its own half of the time where another program wants it too: with `m` such programs about
+/// `0.5^m` of the time. One thread of `n` does at least `1 / n`, in fact more, as teams do not scale perfectly.
+pub fn is_better_alone(threads: usize) -> bool {
+    threads <= SMALL_TEAM && is_crowded(threads) && {
+        // A program that wants a processor which we want too uses half of it.
+        let programs = 2.0 * f64::from(CROWD.others.load(Ordering::Relaxed)) / 1e3;
+        0.5f64.powf(programs) < 1.2 / threads as f64
+    }
+}
+
+fn want_more(threads: usize, processors: usize, others: u32) -> bool {
+    others >= LITTLE && threads * 1000 + others as usize > processors * 1000 + LITTLE as usize
+}
+
+/// Looks, where the last look is some time ago. `now` is in nanoseconds of any clock.
+pub fn look(now: u64) {
+    let last = CROWD.looked_at.load(Ordering::Relaxed);
+    if now.wrapping_sub(last) < LOOK {
+        return;
+    }
+    // One thread looks.
+    if CROWD.looked_at.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        return;
+    }
+    let Some(for_others) = system::for_others() else { return };
+    let before = CROWD.for_others.swap(for_others, Ordering::Relaxed);
+    if before != 0 {
+        let others = thousandths(for_others.saturating_sub(before), now - last);
+        CROWD.others.store(others, Ordering::Relaxed);
+    }
+}
+
+fn thousandths(used: u64, time: u64) -> u32 {
+    u32::try_from(used.saturating_mul(1000) / time.max(1)).unwrap_or(u32::MAX)
+}
+
+/// Processors that this process may use.
+pub fn processors() -> usize {
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, Into::into))
+}
+
+/// The nanoseconds that some processors have worked, of what the system writes to `/proc/stat`, which counts
+/// in `tick` nanoseconds. Lines: `cpu3 user nice system idle iowait irq softirq steal …`.
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux has such a file"))]
+fn worked(stat: &[u8], is_ours: impl Fn(usize) -> bool, tick: u64) -> Option<u64> {
+    let mut ticks = 0u64;
+    let mut seen = false;
+    for line in stat.split(|byte| *byte == b'\n') {
+        let Some(line) = line.strip_prefix(b"cpu") else { break };
+        let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+        // The first line is the sum of all, and has no number.
+        let Some(number) = (line.first() != Some(&b' ')).then(|| words.next().and_then(parse)).flatten()
+        else {
+            continue;
+        };
+        if !is_ours(number as usize) {
+            continue;
+        }
+        seen = true;
+        for (column, word) in words.take(8).enumerate() {
+            // Neither idle nor waiting for a disk.
+            if column != 3 && column != 4 {
+                ticks = ticks.checked_add(parse(word)?)?;
+            }
+        }
+    }
+    seen.then(|| ticks.checked_mul(tick)).flatten()
+}
+
+fn parse(word: &[u8]) -> Option<u64> {
+    std::str::from_utf8(word).ok()?.parse().ok()
+}
+
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "the standard library has no functions for these questions")]
+mod system {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+    use std::sync::{Mutex, OnceLock};
+
+    /// What is kept between looks, so that a look allocates nothing.
+    struct Kept {
+        file: File,
+        text: Vec<u8>,
+        ours: libc::cpu_set_t,
+        tick: u64,
+    }
+
+    /// The nanoseconds that the processors have worked for others; `None` where the system does not say.
+    pub fn for_others() -> Option<u64> {
+        static KEPT: OnceLock<Option<Mutex<Kept>>> = OnceLock::new();
+        let mut kept = KEPT.get_or_init(|| open().map(Mutex::new)).as_ref()?.lock().ok()?;
+        let Kept { file, text, ours, tick } = &mut *kept;
+        let length = file.read_at(text, 0).ok()?;
+        // SAFETY: looks at a bit of the set, which has this many.
+        let is_ours =
+            |number| number < libc::CPU_SETSIZE as usize && unsafe { libc::CPU_ISSET(number, ours) };
+        super::worked(&text[..length], is_ours, *tick)?.checked_sub(own()?)
+    }
+
+    fn open() -> Option<Kept> {
+        // SAFETY: a set of bits, for which zeros are a value.
+        let mut ours: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: fills the set in.
+        if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut ours) } != 0 {
+            return None;
+        }
+        // SAFETY: a query.
+        let ticks = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok()?;
+        let tick = 1_000_000_000u64.checked_div(ticks)?;
+        // The lines of 1,024 processors.
+        Some(Kept { file: File::open("/proc/stat").ok()?, text: vec![0; 1 << 17], ours, tick })
+    }
+
+    /// The nanoseconds that this process has used.
+    fn own() -> Option<u64> {
+        // SAFETY: a structure of integers, for which zeros are a value.
+        let mut time: libc::timespec = unsafe { std::mem::zeroed() };
+        // SAFETY: fills the structure in.
+        let failed = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) } != 0;
+        let whole = u64::try_from(time.tv_sec).ok()?.checked_mul(1_000_000_000)?;
+        (!failed).then(|| whole.checked_add(u64::try_from(time.tv_nsec).ok()?)).flatten()
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use std::time::{Duration, Instant};
+
+        #[test]
+        fn what_this_process_does_is_not_anothers() {
+            let Some(before) = for_others() else {
+                eprintln!("SKIPPED: this system does not say what its processors do");
+                return;
+            };
+            let (begun, used) = (Instant::now(), own().unwrap());
+            while begun.elapsed() < Duration::from_millis(300) {
+                std::hint::spin_loop();
+            }
+            let (after, mine) = (for_others().unwrap(), own().unwrap() - used);
+            // Others may have used all of the processors but what this thread got.
+            let all = super::super::processors() as u64 * begun.elapsed().as_nanos() as u64;
+            let slack = 100_000_000;
+            assert!(
+                after.saturating_sub(before) <= all - mine.min(all) + slack,
+                "{before} {after} {mine} {all}"
+            );
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod system {
+    /// Not known.
+    pub fn for_others() -> Option<u64> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_columns_of_our_processors_are_added_up() {
+        let stat = b"cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 4 1000 2000 8 16 32 5 5\n\
+                     cpu1 100 0 0 7 7 0 0 0 0 0\ncpu12 1000 0 0 0 0 0 0 0 0 0\nintr 5 5\ncpu3 1 1 1\n";
+        assert_eq!(worked(stat, |_| true, 10), Some(11_630));
+        assert_eq!(worked(stat, |number| number == 0, 1), Some(63));
+        assert_eq!(worked(stat, |number| number == 12, 1), Some(1000));
+        assert_eq!(worked(stat, |number| number == 5, 1), None, "it is not there");
+        assert_eq!(worked(b"", |_| true, 1), None);
+        assert_eq!(worked(b"cpu0 1 x 3", |_| true, 1), None);
+        assert_eq!(worked(b"cpu0 18446744073709551615 1", |_| true, 1), None, "too large");
+    }
+
+    #[test]
+    fn a_team_is_crowded_where_all_do_not_fit() {
+        assert!(!want_more(2, 2, 0));
+        assert!(!want_more(2, 2, LITTLE), "services of the system");
+        assert!(want_more(2, 2, LITTLE + 1));
+        assert!(!want_more(2, 64, 50_000), "there is room for both");
+        assert!(want_more(60, 64, 5_000));
+        assert!(!want_more(100, 64, 100), "too many threads are not another program");
+    }
+
+    #[test]
+    fn shares_are_thousandths_of_the_time() {
+        assert_eq!(thousandths(LOOK, LOOK), 1000);
+        assert_eq!(thousandths(3 * LOOK / 2, LOOK), 1500);
+        assert_eq!(thousandths(0, 0), 0);
+        assert_eq!(thousandths(u64::MAX, 1), u32::MAX);
+    }
+}

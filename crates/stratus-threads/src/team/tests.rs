@@ -1,0 +1,148 @@
+use super::*;
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// Calls `body` on every thread of a region.
+fn region(threads: usize, body: &(dyn Fn() + Sync)) {
+    #[expect(unsafe_code, reason = "as C does it")]
+    unsafe extern "C" fn call(data: *mut c_void) {
+        // SAFETY: the reference below, which outlives the region.
+        let body = unsafe { *data.cast::<&(dyn Fn() + Sync)>() };
+        body();
+    }
+    // SAFETY: the body is `Sync`; what panics in it ends the program.
+    #[expect(unsafe_code, reason = "as C does it")]
+    unsafe {
+        parallel(threads, call, (&raw const body).cast_mut().cast());
+    }
+}
+
+/// The numbers of a region's threads, with the size that each sees, in order.
+fn places(threads: usize) -> Vec<[usize; 2]> {
+    let seen = Mutex::new(Vec::new());
+    region(threads, &|| seen.lock().unwrap().push([thread_number(), team_size()]));
+    let mut seen = seen.into_inner().unwrap();
+    seen.sort_unstable();
+    seen
+}
+
+fn expected(threads: usize) -> Vec<[usize; 2]> {
+    (0..threads).map(|number| [number, threads]).collect()
+}
+
+#[test]
+fn regions_of_any_sizes_follow_each_other() {
+    for threads in [1, 4, 2, 7, 3, 1, 16, 2] {
+        assert_eq!(places(threads), expected(threads));
+        assert_eq!((thread_number(), team_size(), in_parallel()), (0, 1, false));
+    }
+}
+
+#[test]
+fn what_was_written_before_and_in_a_region_is_seen() {
+    // Far more threads than processors, none of which wait long for their turn.
+    let mut numbers = vec![0u64; 24];
+    for round in 0..500 {
+        let cells: Vec<Mutex<&mut u64>> = numbers.iter_mut().map(Mutex::new).collect();
+        region(24, &|| **cells[thread_number()].lock().unwrap() += round);
+        drop(cells);
+        assert!(numbers.iter().all(|number| *number == round * (round + 1) / 2));
+    }
+}
+
+#[test]
+fn a_region_within_a_region_has_one_thread() {
+    region(3, &|| {
+        let outer = thread_number();
+        assert_eq!(places(3), expected(1));
+        region(1, &|| assert!(in_parallel()));
+        assert_eq!((thread_number(), team_size()), (outer, 3));
+    });
+    region(1, &|| assert_eq!(places(3), expected(3), "one thread is no team"));
+}
+
+#[test]
+fn every_thread_has_its_own_team() {
+    let openers: Vec<_> = (1..6)
+        .map(|threads| {
+            std::thread::spawn(move || (0..200).for_each(|_| assert_eq!(places(threads), expected(threads))))
+        })
+        .collect();
+    for opener in openers {
+        opener.join().unwrap();
+    }
+}
+
+#[test]
+fn nobody_leaves_a_barrier_before_all_have_come() {
+    for threads in [2, 5, 16] {
+        let arrived: Vec<AtomicU32> = (0..20).map(|_| AtomicU32::new(0)).collect();
+        region(threads, &|| {
+            for (round, arrived) in (0..).zip(&arrived) {
+                // Another thread is late each time; where it is very late, the others are asleep.
+                if round % threads == thread_number() {
+                    std::thread::sleep(Duration::from_millis(if round == 3 { 20 } else { 0 }));
+                }
+                arrived.fetch_add(1, Ordering::Relaxed);
+                barrier();
+                assert_eq!(arrived.load(Ordering::Relaxed) as usize, threads);
+            }
+        });
+    }
+    barrier();
+}
+
+#[test]
+fn late_threads_are_waited_for_and_sleeping_ones_woken() {
+    for late in 0..4 {
+        // Longer than any thread spins.
+        std::thread::sleep(Duration::from_millis(10));
+        let done = AtomicU32::new(0);
+        region(4, &|| {
+            if thread_number() == late {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            done.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(done.into_inner(), 4);
+    }
+}
+
+#[test]
+fn threads_end_with_the_one_that_they_work_for() {
+    let threads = || std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+    let named = || {
+        let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+        let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+        names.filter(|name| name.trim() == "kernels-40").count()
+    };
+    if threads() == 0 {
+        eprintln!("SKIPPED: this system does not list a program's threads");
+        return;
+    }
+    let opener = std::thread::spawn(move || {
+        assert_eq!(places(41), expected(41));
+        named()
+    });
+    assert_eq!(opener.join().unwrap(), 1);
+    assert_eq!(named(), 0);
+}
+
+#[test]
+fn the_number_of_threads_is_the_openers() {
+    assert!(max_threads() > 0);
+    set_max_threads(5);
+    assert_eq!(max_threads(), 5);
+    assert_ne!(std::thread::spawn(|| THREADS.get()).join().unwrap(), 5);
+    set_max_threads(0);
+    assert_eq!(max_threads(), 1);
+}
+
+#[test]
+fn the_users_number_of_threads_is_read_as_openmp_writes_it() {
+    for (list, threads) in
+        [("4", Some(4)), ("3,2,1", Some(3)), (" 7 ", Some(7)), ("0", None), ("", None), ("many", None)]
+    {
+        assert_eq!(asked_threads(list), threads, "{list:?}");
+    }
+}

@@ -1,0 +1,9 @@
+//! Has the programs of this package export the functions by which oneDNN gets the threads of
+//! `stratus-threads`. Where they do not, it runs on its own OpenMP run time.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    if std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|system| system == "linux") {
+        println!("cargo::rustc-link-arg=-Wl,--export-dynamic-symbol=GOMP_*,--export-dynamic-symbol=omp_*");
+    }
+}
