@@ -193,9 +193,9 @@ impl GpuLibraries {
         scratch: usize,
         events: &[Event; 2],
     ) -> Result<u64, String> {
-        events[0].record(false)?;
+        events[0].record()?;
         candidate.calls.iter_mut().try_for_each(|call| call.enqueue(addresses, scratch))?;
-        events[1].record(false)?;
+        events[1].record()?;
         self.gpu.wait()?;
         events[1].since(&events[0])
     }

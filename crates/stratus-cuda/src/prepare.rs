@@ -4,6 +4,7 @@ use crate::backend::Cuda;
 use crate::layouts::lay_out;
 use crate::ops::{KernelBuilder, Operand, PRECISIONS, on_gpu};
 use crate::processor::{CudaStep, Implementation};
+use std::sync::Arc;
 use stratus_engine::backend::step_key;
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::{
@@ -55,12 +56,12 @@ pub(crate) fn prepare(
         };
         let counts = [step.inputs.len(), step.updates.len(), step.outputs.len()];
         let implementation = on_gpu(&step.kernel).build(&operands, counts, &builder).map_err(unsupported)?;
-        let Implementation { name, calls, scratch_bytes } = implementation;
+        let Implementation { name, calls, scratch_bytes } = backend.adapted(implementation);
         if builder.libraries.is_some() && has_choice(&step.kernel) {
             choices.implementations.insert(key, name.clone());
         }
         // A step without scratch has no operand at this position: its address reads as 0.
-        let kernel = Box::new(CudaStep { calls, scratch: operands.len() });
+        let kernel = Box::new(CudaStep { calls, scratch: operands.len(), clock: Arc::clone(&backend.clock) });
         steps.push(PreparedStep { implementation: name, scratch_bytes, kernel });
     }
     if let Some(libraries) = &backend.libraries {

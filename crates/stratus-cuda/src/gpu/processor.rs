@@ -3,6 +3,7 @@
 use super::code::Compiler;
 use crate::ffi::driver::{Gpu, Module};
 use crate::processor::{Function, Processor, Shape, Source};
+use crate::step_clock::Stamps;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,6 +13,7 @@ pub(crate) struct GpuProcessor {
     gpu: Arc<Gpu>,
     compiler: Compiler,
     modules: Mutex<HashMap<Source, Module>>,
+    stamps: Stamps,
 }
 
 impl GpuProcessor {
@@ -22,7 +24,7 @@ impl GpuProcessor {
     pub fn new(gpu: &Arc<Gpu>, cache: Option<PathBuf>) -> Result<Self, String> {
         let [major, minor] = gpu.capability;
         let compiler = Compiler::new(10 * major + minor, cache)?;
-        Ok(Self { gpu: Arc::clone(gpu), compiler, modules: Mutex::default() })
+        Ok(Self { gpu: Arc::clone(gpu), compiler, modules: Mutex::default(), stamps: Stamps::default() })
     }
 
     /// Loads the module of a source. One from the cache that does not load is compiled anew.
@@ -52,6 +54,10 @@ impl Processor for GpuProcessor {
 
     fn launch(&self, function: Function, shape: Shape, arguments: &mut [u64]) -> Result<(), String> {
         self.gpu.launch(function.0, shape, arguments)
+    }
+
+    fn stamps(&self) -> &Stamps {
+        &self.stamps
     }
 
     fn capability(&self) -> u32 {

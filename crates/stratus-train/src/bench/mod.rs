@@ -89,6 +89,10 @@ pub struct Overhead {
     pub unstamped_s: f64,
     /// How much longer the stamped step of a pair took, in percent: the median.
     pub overhead_percent: f64,
+    /// On a GPU: the steps that are timed, and the kernels of a recording that do nothing else. `None` on a
+    /// CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub marks: Option<[usize; 2]>,
 }
 
 impl Bench {
@@ -256,6 +260,7 @@ impl Bench {
             stamped_s: median(stamped),
             unstamped_s: median(unstamped),
             overhead_percent: median(&mut differences),
+            marks: self.compiled.session.device_marks(self.compiled.ids.train),
         })
     }
 }

@@ -100,12 +100,16 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
         What::Overhead { target, pairs: count } => {
             let overhead = open(target)?.overhead(*count)?;
             output.result(&overhead, || {
-                pairs(&[
+                let mut rows = vec![
                     ("pairs".to_owned(), overhead.pairs.to_string()),
                     ("with stamps".to_owned(), format!("{:.3} ms", overhead.stamped_s * 1e3)),
                     ("without".to_owned(), format!("{:.3} ms", overhead.unstamped_s * 1e3)),
                     ("stamps cost".to_owned(), format!("{:+.3} %", overhead.overhead_percent)),
-                ])
+                ];
+                if let Some([steps, marks]) = overhead.marks {
+                    rows.push(("kernels that only mark".to_owned(), format!("{marks} in {steps} steps")));
+                }
+                pairs(&rows)
             })
         }
         What::Data { target, images, rounds, epochs: whole } => {
