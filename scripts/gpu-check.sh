@@ -5,13 +5,14 @@
 #   scripts/gpu-check.sh pack FOLDER        builds the programs into FOLDER, and with NVRTC also the machine
 #                                           code of the kernels
 #   scripts/gpu-check.sh run FOLDER [PART…] runs the parts on the machine with the GPU; without PART:
-#       libraries digits half resume trace overhead warm_up checks networks compare
+#       libraries digits half resume trace startup overhead warm_up checks networks compare
 #
 # `run` prints the output of each part, and a table at the end; it fails if a part failed.
 #
 #   libraries  what `stratus doctor` finds         digits    trains digits
 #   half       trains digits in f16                resume    kills a run and continues it: the same weights?
 #   trace      times against those of CUPTI        overhead  the cost of taking times
+#   startup    what starting takes, with and without caches
 #   warm_up    lets PyTorch compile its networks, which takes minutes, while the next parts run
 #   checks     cases, tiles and parity at the same time
 #   networks   the networks by Stratus alone, planned for the first time
@@ -210,6 +211,23 @@ overhead() { # what taking times costs each network
     return $status
 }
 
+startup() { # until the first step, phase by phase: without any cache, then with both
+    local status=0 network cache
+    for network in ${STARTUP:-resnet50:256 digits:1024}; do
+        cache=$(mktemp -d)
+        for state in cold cached; do
+            echo "$network, $state"
+            if [ "${network%:*}" = digits ]; then
+                STRATUS_CACHE=$cache "$folder/stratus" bench overhead digits --set train.device=cuda --pairs 2
+            else
+                STRATUS_CACHE=$cache synthetic overhead "${network%:*}" "${network#*:}" bf16 --pairs 2
+            fi || status=1
+        done
+        rm -r "$cache"
+    done
+    return $status
+}
+
 await() { # process log: waits for it; prints its log, and has its exit status
     wait "$1"
     local rc=$?
@@ -236,7 +254,7 @@ run() {
     mkdir -p "$out"
     export STRATUS_CACHE=$folder/cache STRATUS_EXPECT_GPU=1 RUST_BACKTRACE=0
     checks=()
-    [ $# -gt 0 ] || set -- libraries digits half resume trace overhead warm_up checks networks compare
+    [ $# -gt 0 ] || set -- libraries digits half resume trace startup overhead warm_up checks networks compare
     for name; do
         case $name in
         libraries) part "$name" "$folder/stratus" doctor --no-measure ;;
@@ -250,6 +268,7 @@ run() {
         sanitize) part "$name" sanitize ;;
         resume) part "$name" resume ;;
         overhead) part "$name" overhead ;;
+        startup) part "$name" startup ;;
         trace) part "$name" trace ;;
         digits) part "$name" digits ;;
         warm_up) warm_up ;;

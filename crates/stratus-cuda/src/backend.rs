@@ -13,13 +13,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use stratus_engine::device::Tracer;
 use stratus_engine::passes::fuse::Fusions;
-use stratus_engine::{Backend, Device, EngineError, Precision, PrepareRequest, Prepared, Program};
+use stratus_engine::{Backend, Device, EngineError, Phases, Precision, PrepareRequest, Prepared, Program};
 
 /// The CUDA backend: one GPU, or in tests the emulation of one.
 pub struct Cuda {
     pub(crate) processor: Arc<dyn Processor>,
     pub(crate) libraries: Option<GpuLibraries>,
     pub(crate) clock: Arc<StepClock>,
+    pub(crate) phases: Arc<Phases>,
     machine: Machine,
     /// Bytes of its memory that were free when it was opened.
     initially_free: usize,
@@ -100,8 +101,11 @@ impl Cuda {
     /// Where a library is missing or too old, or there is no such GPU.
     pub fn open(settings: &Settings) -> Result<Self, NotFound> {
         let not_found = |reason: String| NotFound { reason };
-        let missing: Vec<&str> =
-            Library::ALL.iter().filter(|library| !library.is_there()).map(|library| library.name()).collect();
+        let phases = Arc::new(Phases::default());
+        let is_missing = |library: &&Library| !library.is_there();
+        let missing: Vec<&str> = phases.during("loading libraries", || {
+            Library::ALL.iter().filter(is_missing).map(|library| library.name()).collect()
+        });
         if !missing.is_empty() {
             return Err(not_found(format!(
                 "{} cannot be loaded; {} names folders that hold libraries",
@@ -109,9 +113,11 @@ impl Cuda {
                 libraries::ENVIRONMENT
             )));
         }
-        let gpu = Gpu::open(settings.ordinal).map_err(not_found)?;
+        let gpu = phases.during("opening the GPU", || Gpu::open(settings.ordinal)).map_err(not_found)?;
         let processor = GpuProcessor::new(&gpu, settings.cache.clone()).map_err(not_found)?;
-        let libraries = GpuLibraries::new(&gpu, settings.tf32).map_err(not_found)?;
+        let libraries = phases
+            .during("opening cuDNN and cuBLAS", || GpuLibraries::new(&gpu, settings.tf32, &phases))
+            .map_err(not_found)?;
         let initially_free = gpu.free_bytes().map_err(not_found)?;
         Ok(Self::of(Arc::new(processor), Some(libraries), Machine::Gpu(gpu), initially_free))
     }
@@ -123,7 +129,8 @@ impl Cuda {
         initially_free: usize,
     ) -> Self {
         let clock = Arc::new(StepClock::new(&processor));
-        Self { processor, libraries, clock, machine, initially_free }
+        let phases = libraries.as_ref().map(|libraries| Arc::clone(&libraries.phases)).unwrap_or_default();
+        Self { processor, libraries, clock, phases, machine, initially_free }
     }
 
     /// The libraries by name, with their versions. The emulation has none.
@@ -286,6 +293,10 @@ impl Backend for Cuda {
     /// GPU memory is fast enough to store the output of a first convolution, so stems are not fused.
     fn fusions(&self) -> Fusions {
         Fusions { stems: false, ..Fusions::default() }
+    }
+
+    fn phases(&self) -> Vec<(&'static str, f64)> {
+        self.phases.seconds()
     }
 
     fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<Prepared, EngineError> {

@@ -6,8 +6,8 @@ use crate::ffi::driver::{Event, Gpu, Memory};
 use crate::processor::{Argument, Call, Implementation};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use stratus_engine::Tile;
 use stratus_engine::backend::Operands;
+use stratus_engine::{Phases, Tile};
 
 /// A convolution by cuDNN.
 pub(crate) struct ConvolutionCall {
@@ -61,6 +61,7 @@ pub(crate) struct GpuLibraries {
     pub cublas: Arc<Cublas>,
     /// Whether factors in f32 may be rounded to TF32.
     pub tf32: bool,
+    pub phases: Arc<Phases>,
     /// The name of the fastest implementation of each convolution measured so far.
     timing_cache: Mutex<HashMap<Problem, String>>,
     /// Operands and scratch for measuring, reused from problem to problem.
@@ -77,12 +78,13 @@ impl GpuLibraries {
     ///
     /// # Errors
     /// A library's own message.
-    pub fn new(gpu: &Arc<Gpu>, tf32: bool) -> Result<Self, String> {
+    pub fn new(gpu: &Arc<Gpu>, tf32: bool, phases: &Arc<Phases>) -> Result<Self, String> {
         Ok(Self {
             gpu: Arc::clone(gpu),
             cudnn: Arc::new(Cudnn::new(gpu)?),
             cublas: Arc::new(Cublas::new(gpu)?),
             tf32,
+            phases: Arc::clone(phases),
             timing_cache: Mutex::default(),
             measuring_memory: Mutex::default(),
         })
@@ -122,7 +124,8 @@ impl GpuLibraries {
             ImplementationChoice::Fastest => match self.cached(problem).and_then(|name| named(&name)) {
                 Some(position) => position,
                 None => {
-                    let fastest = self.fastest(&mut candidates, operands)?;
+                    let measure = || self.fastest(&mut candidates, operands);
+                    let fastest = self.phases.during("measuring kernels", measure)?;
                     let mut cache = self.timing_cache.lock().unwrap_or_else(PoisonError::into_inner);
                     cache.insert(*problem, candidates[fastest].name.clone());
                     fastest

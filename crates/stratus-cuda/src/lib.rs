@@ -16,6 +16,7 @@ mod ops;
 mod prepare;
 mod processor;
 mod source;
+mod sources;
 mod step_clock;
 
 pub use backend::{Cuda, LibraryVersion, NotFound, Settings, survey};

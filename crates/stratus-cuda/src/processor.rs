@@ -97,6 +97,10 @@ pub trait Processor: Send + Sync {
     /// The compiler's messages.
     fn function(&self, source: &Source, name: &str) -> Result<Function, String>;
 
+    /// Compiles sources side by side, as far as they are not compiled yet. What cannot be compiled is an
+    /// error when it is asked for.
+    fn compile_ahead(&self, _sources: Vec<Source>) {}
+
     /// Allows a kernel more than 48 KiB of dynamic shared memory: `bytes` per block.
     ///
     /// # Errors

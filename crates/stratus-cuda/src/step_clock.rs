@@ -1,7 +1,7 @@
 //! When the steps of a run begin and end, by the device's own clock.
 //!
-//! Native kernels note it themselves (`NotedTimes` in `common.cu`), so that taking times adds hardly any work.
-//! A boundary between steps is one word of memory:
+//! Native kernels note it themselves (`NotedTimes` in `common.cu`), so that taking times adds hardly any
+//! work. A boundary between steps is one word of memory:
 //!
 //! ```text
 //! the step before   the step after   the word is written by

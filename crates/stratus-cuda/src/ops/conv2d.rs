@@ -189,12 +189,11 @@ impl Convolution<'_> {
     fn build(&self, builder: &KernelBuilder<'_>) -> Result<Implementation, String> {
         check_types(self.operands)?;
         let plain = || self.with_bias_and_relu(self.plain(builder)?, builder);
-        let problem = self.problem(builder.libraries.is_some_and(|libraries| libraries.tf32))?;
+        let problem = self.problem(builder.tf32)?;
         let mut candidates = self.f32_candidates(&problem, builder)?;
         let special = self.special_candidates(&problem, builder)?;
         let Some(libraries) = builder.libraries else {
-            let requested =
-                |candidate: &Implementation| builder.requested.is_none_or(|name| candidate.name == name);
+            let requested = |candidate: &Implementation| builder.wants(&candidate.name);
             return candidates.into_iter().chain(special).find(requested).map_or_else(plain, Ok);
         };
         if builder.requested == Some(PLAIN) {
@@ -209,7 +208,8 @@ impl Convolution<'_> {
         candidates.extend(special);
         let name = libraries.chosen_name(&problem, builder.choice());
         // Where cuDNN has no plan, a native kernel computes it: its error would help nobody.
-        let plans = libraries.cudnn.plans(&problem, PLANS, WORKSPACE, name.as_deref()).unwrap_or_default();
+        let plan = || libraries.cudnn.plans(&problem, PLANS, WORKSPACE, name.as_deref());
+        let plans = libraries.phases.during("asking cuDNN for plans", plan).unwrap_or_default();
         for plan in plans {
             let candidate = Implementation {
                 name: plan.name.clone(),

@@ -85,9 +85,16 @@ pub(crate) struct KernelBuilder<'a> {
     pub requested: Option<&'a str>,
     /// Whether implementations may be measured.
     pub measure: bool,
+    /// Whether factors in f32 may be rounded to TF32.
+    pub tf32: bool,
 }
 
 impl KernelBuilder<'_> {
+    /// Whether an implementation of this name may be taken.
+    pub fn wants(&self, name: &str) -> bool {
+        self.requested.is_none_or(|requested| requested == name)
+    }
+
     /// How to choose among several implementations.
     pub fn choice(&self) -> ImplementationChoice<'_> {
         match (self.requested, self.measure) {
