@@ -4,11 +4,12 @@
 //! by side.
 
 use crate::backend::Cuda;
-use crate::gpu_libraries::GpuLibraries;
+use crate::gpu_libraries::{Asked, GpuLibraries};
 use crate::layouts::lay_out;
 use crate::ops::{KernelBuilder, Operand, PRECISIONS, on_gpu};
 use crate::processor::{CudaStep, Implementation, Processor};
 use crate::sources::SourceCollector;
+use std::cell::RefCell;
 use std::sync::Arc;
 use stratus_engine::backend::step_key;
 use stratus_engine::ops::KernelSpec;
@@ -44,7 +45,7 @@ pub(crate) fn prepare(
             return Err(unsupported(PRECISIONS.to_owned()));
         }
         let implementation =
-            preparation.build(step, &operands, &backend.processor, libraries).map_err(unsupported)?;
+            preparation.build(step, &operands, &backend.processor, libraries, None).map_err(unsupported)?;
         let Implementation { name, calls, scratch_bytes } = backend.adapted(implementation);
         if libraries.is_some() && has_choice(&step.kernel) {
             choices.implementations.insert(step_key(program, step), name.clone());
@@ -90,6 +91,7 @@ impl Preparation<'_> {
         operands: &[Operand],
         processor: &Arc<dyn Processor>,
         libraries: Option<&GpuLibraries>,
+        convolutions: Option<&RefCell<Vec<Asked>>>,
     ) -> Result<Implementation, String> {
         let requested = self.request.choices.implementations.get(&step_key(self.program, step));
         let builder = KernelBuilder {
@@ -97,21 +99,28 @@ impl Preparation<'_> {
             libraries,
             requested: requested.map(String::as_str),
             measure: self.request.measure,
+            convolutions,
             tf32: self.backend.libraries.as_ref().is_some_and(|libraries| libraries.tf32),
         };
         let counts = [step.inputs.len(), step.updates.len(), step.outputs.len()];
         on_gpu(&step.kernel).build(operands, counts, &builder)
     }
 
-    /// Compiles what the steps need, candidates included. What fails here fails again when it is needed.
+    /// Compiles what the steps need, candidates included, and asks cuDNN for plans. What fails here fails
+    /// again when it is needed.
     fn compile_ahead(&self) {
+        let convolutions = RefCell::default();
         let processor = &self.backend.processor;
         let collector = Arc::new(SourceCollector::of(processor.as_ref(), self.backend.libraries.is_some()));
         let collecting: Arc<dyn Processor> = Arc::clone(&collector) as Arc<dyn Processor>;
         for (position, step) in self.program.steps.iter().enumerate() {
-            let _ = self.build(step, &self.operands(position, step), &collecting, None);
+            let operands = self.operands(position, step);
+            let _ = self.build(step, &operands, &collecting, None, Some(&convolutions));
         }
         self.backend.phases.during("compiling kernels", || processor.compile_ahead(collector.take()));
+        if let Some(libraries) = &self.backend.libraries {
+            libraries.plan_ahead(convolutions.into_inner());
+        }
     }
 }
 

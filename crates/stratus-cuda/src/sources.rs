@@ -64,19 +64,20 @@ impl Processor for SourceCollector {
     }
 }
 
-/// Calls `compile` for every source, by as many threads as there are processors. Large files come first, so
-/// that none of them is begun last.
-pub(crate) fn side_by_side(mut sources: Vec<Source>, compile: impl Fn(&Source) + Sync) {
-    let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(sources.len());
-    if threads < 2 {
-        sources.iter().for_each(compile);
-        return;
-    }
+/// Calls `compile` for every source. Large files come first, so that none of them is begun last.
+pub(crate) fn compile_side_by_side(mut sources: Vec<Source>, compile: impl Fn(&Source) + Sync) {
     sources.sort_by_key(|source| std::cmp::Reverse(crate::source::text(source.file).map_or(0, str::len)));
+    side_by_side(&sources, usize::MAX, compile);
+}
+
+/// Calls `process` for every item, by as many threads as there are processors, but at most `most`.
+pub(crate) fn side_by_side<T: Sync>(items: &[T], most: usize, process: impl Fn(&T) + Sync) {
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = processors.min(items.len()).min(most);
     let next = AtomicUsize::new(0);
     let work = || {
-        while let Some(source) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
-            compile(source);
+        while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+            process(item);
         }
     };
     std::thread::scope(|scope| {
@@ -98,7 +99,7 @@ mod tests {
             let sources: Vec<Source> =
                 (0..count).map(|number| Source::of("update", DType::F32, number)).collect();
             let compiled = Mutex::new(Vec::new());
-            side_by_side(sources.clone(), |source| compiled.lock().unwrap().push(source.clone()));
+            compile_side_by_side(sources.clone(), |source| compiled.lock().unwrap().push(source.clone()));
             let mut compiled = compiled.into_inner().unwrap();
             compiled.sort_by_key(|source| source.definitions[1].1.parse::<usize>().unwrap());
             assert_eq!(compiled, sources);

@@ -26,7 +26,7 @@ impl Processor for CompileOnly {
     fn compile_ahead(&self, mut sources: Vec<Source>) {
         let compiled = || self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         sources.retain(|source| !compiled().contains(source));
-        crate::sources::side_by_side(sources, |source| {
+        crate::sources::compile_side_by_side(sources, |source| {
             if self.compiler.code(source).is_ok() {
                 compiled().insert(source.clone());
             }

@@ -41,7 +41,7 @@ impl Processor for GpuProcessor {
     fn compile_ahead(&self, mut sources: Vec<Source>) {
         let modules = || self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         sources.retain(|source| !modules().contains_key(source));
-        crate::sources::side_by_side(sources, |source| {
+        crate::sources::compile_side_by_side(sources, |source| {
             if let Ok(module) = self.load(source) {
                 modules().insert(source.clone(), module);
             }

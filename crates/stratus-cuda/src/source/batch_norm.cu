@@ -108,9 +108,9 @@ extern "C" __global__ void batch_norm_backward_data(const X *x, const T *dy, T *
                                                     const float *inverse_deviation, const float *dweight,
                                                     const float *dbias, int tiles, i64 rows, int channels,
                                                     i64 x_stride, i64 y_stride, TIMED) {
-    NOTE_TIMES;
     int channel = CHANNEL;
     if (channel >= channels) return;
+    NOTE_TIMES;
     const Affine affine(weight, bias, mean, inverse_deviation, -1.0f, channel);
     const Correction correction(affine, dweight, dbias, 1.0f / ((float)rows * tiles), channel);
     backward<true>(affine, &correction, x, dy, dx, rows, x_stride, y_stride);
@@ -120,9 +120,9 @@ extern "C" __global__ void batch_norm_inference_backward(const X *x, const T *dy
                                                          const float *bias, const float *mean,
                                                          const float *variance, float epsilon, i64 rows,
                                                          int channels, i64 x_stride, i64 y_stride, TIMED) {
-    NOTE_TIMES;
     int channel = CHANNEL;
     if (channel >= channels) return;
+    NOTE_TIMES;
     const Affine affine(weight, bias, mean, variance, epsilon, channel);
     backward<false>(affine, 0, x, dy, dx, rows, x_stride, y_stride);
 }

@@ -183,12 +183,12 @@ extern "C" __global__ void batch_norm_pool_gradients_gathered(const X *x, const 
 }
 
 // The sums are over all tiles of the batch.
-extern "C" __global__ void batch_norm_pool_backward_data(const X *x, const T *dy, const u8 *index, T *dx,
-                                                         const float *weight, const float *bias,
-                                                         const float *mean, const float *inverse_deviation,
-                                                         const float *dweight, const float *dbias, int tiles,
-                                                         int rows, int channels, int height, int width,
-                                                         int out_height, int out_width, TIMED) {
+// Three blocks of 256 threads fit a multiprocessor.
+extern "C" __global__ void __launch_bounds__(256, 3)
+    batch_norm_pool_backward_data(const X *x, const T *dy, const u8 *index, T *dx, const float *weight,
+                                  const float *bias, const float *mean, const float *inverse_deviation,
+                                  const float *dweight, const float *dbias, int tiles, int rows,
+                                  int channels, int height, int width, int out_height, int out_width, TIMED) {
     NOTE_TIMES;
     int channel = CHANNEL;
     if (channel >= channels) return;

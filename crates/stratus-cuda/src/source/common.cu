@@ -5,7 +5,8 @@
 //
 // Conventions
 //   kernels        `extern "C" __global__`, repeated as EXPORT(name) at the end of the file; their last
-//                  parameters are TIMED, their first statement NOTE_TIMES
+//                  parameters are TIMED, their first statement NOTE_TIMES (behind the return of threads that
+//                  have nothing to do, where that saves registers: a block's first thread always has)
 //   shared memory  of a size known at the launch: DYNAMIC_SHARED(type, name)
 //   T, VECTOR      the type of elements, and how many a thread loads at once (16 bytes, or 1 element)
 //   feature maps   channels last: [N, H, W, C] in memory; filters [K, KH, KW, C]
